@@ -35,7 +35,19 @@ fn runs_in_bf16_resume_exactly() {
         }
         let config = fs::read_to_string(place.path(run).join("checkpoint-4/config.toml")).unwrap();
         assert!(config.contains("bf16 = true"), "{config}");
+        // What samples rounds otherwise than what learns.
+        let computes = !place.events(run, "warning").iter().any(|w| w["text"].to_string().contains("bf16"));
+        assert_eq!(config.contains("old_logp = \"recompute\""), computes, "{config}");
     }
+    let sampling = grpo(tiny(), "sampling", &["--old-logp", "sampling", "--num-iterations", "1"]);
+    place.run(&sampling).succeeded();
+    let computes = place.events("sampling", "warning").iter().all(|w| !w["text"].to_string().contains("bf16"));
+    let compared = place
+        .lines("sampling/metrics.jsonl")
+        .iter()
+        .filter(|line| line["sampling/sampling_logp_difference/mean"].is_f64())
+        .count();
+    assert_eq!(compared, if computes { 4 } else { 0 }, "sampling rounds otherwise than training");
     let mut dpo = vec!["dpo", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "pairs", "--max-steps", "4"];
     dpo.extend(["--save-steps", "1", "--logging-steps", "1", "--learning-rate", "0.002", "--bf16", "true"]);
     place.run(&dpo).succeeded();

@@ -12,7 +12,7 @@ check_chat_masks.txt beside this file.
 Exits 1 if a loss differs by more than 1e-5 of its size, except where TRL's patched template writes or marks other text than the
 model's own, which it takes instead:
 - Qwen2.5's marks the line break after the assistant's header too.
-- Qwen3's keeps the reasoning of earlier turns, which its own drops.
+- Those of Qwen3, Qwen3.5 and Qwen3.8 keep the reasoning of earlier turns, which their own drop.
 - DeepSeek-R1's does so too, and marks the assistant's header.
 With TRL's as `chat_template_path`, rlhost gives TRL's loss.
 
@@ -39,8 +39,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qw
 from trl import SFTConfig, SFTTrainer
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
-FAMILIES = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3", "gemma", "gemma3", "phi3", "cohere", "deepseek_r1_distill"]
-PATCHED_OTHERWISE = {"qwen2_5", "qwen3", "deepseek_r1_distill"}
+FAMILIES = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3", "gemma", "gemma3", "phi3", "phi3_5", "cohere", "deepseek_r1_distill",
+            "qwen3_5_think", "qwen3_5_nothink", "qwen3_8"]
+PATCHED_OTHERWISE = {"qwen2_5", "qwen3", "deepseek_r1_distill", "qwen3_5_think", "qwen3_5_nothink", "qwen3_8"}
 SPECIAL = "<s> </s> <|im_start|> <|im_end|> <|start_header_id|> <|end_header_id|> <|eot_id|> <start_of_turn> <end_of_turn>"
 SPECIAL += " <|system|> <|user|> <|assistant|> <|end|> [INST] [/INST] <think> </think>"
 

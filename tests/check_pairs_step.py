@@ -16,8 +16,8 @@ this file.
 
 Exits 1 if a figure differs by more than 1e-4 of its size, or the weights by more than 1e-4 of
 their norm. Rewards are measured by the greater of both sides, and by a hundredth of
-`beta * logps` at least, since they are differences of log-probabilities; mean logits, whose terms
-cancel, by 0.1 at least. Weights are held to their updates too, as check_grpo_step.py says.
+`beta * logps` at least, since they are differences of log-probabilities; mean logits and log odds,
+whose terms cancel, by 0.1 at least. Weights are held to their updates too, as check_grpo_step.py says.
 
 What is defined differently is put right on TRL's side:
 - A mean over tokens (`sft`, CPO's and ORPO's likelihood term) is one over the whole step in rlhost, over a
@@ -212,7 +212,7 @@ def compare_figures(report, got, want, beta, without):
                 size = None
                 if name in ("rewards/chosen", "rewards/rejected", "rewards/margins"):
                     size = reward
-                elif name.startswith("logits"):
+                elif name.startswith("logits") or name == "log_odds_chosen":
                     size = max(abs(theirs[name]), 0.1)
                 if name == "kl" and name not in ours and theirs[name] == 0:  # Of a loss without one.
                     continue

@@ -1,6 +1,6 @@
 //! Which checkpoints a run makes, keeps and offers; forks; disks without room.
 
-use rlhost_tests::{HOSTILE, Outcome, Place, small};
+use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, small, tiny};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -117,6 +117,32 @@ fn a_fork_takes_over_the_state_and_says_where_it_came_from() {
     fs::remove_dir_all(place.path("parent")).unwrap();
     place.run(&["resume", "fork", "--max-steps", "7"]).succeeded();
     assert_eq!(place.checkpoints("fork"), [6, 7]);
+}
+
+#[test]
+fn a_fork_whose_weights_have_not_moved_is_the_same_run_too() {
+    let place = Place::with_answers();
+    // No rate, no update: the reference model and the policy stay one.
+    let dpo = ["dpo", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "parent", "--logging-steps", "1"];
+    place.run(&[&dpo[..], &["--learning-rate", "0", "--max-steps", "4", "--save-steps", "2"]].concat()).succeeded();
+    place.run(&["--resume-from-checkpoint", "parent/checkpoint-2", "--output-dir", "twin"]).succeeded();
+    assert_eq!(place.figures("twin"), place.figures("parent")[2..]);
+}
+
+#[test]
+fn an_evaluation_at_the_start_is_logged_once_by_a_run_that_starts_twice() {
+    let place = Place::new();
+    let evaluated = ["--eval-dataset", STORIES, "--eval-on-start", "--eval-steps", "2", "--max-steps", "2"];
+    let arguments = [&evaluated[..], &["--resume-from-checkpoint", "latest"]].concat();
+    place.train("run", &arguments).succeeded();
+    let evaluations =
+        || place.timeless("run/metrics.jsonl").into_iter().filter(|line| !line["eval_loss"].is_null()).collect::<Vec<_>>();
+    let once = evaluations();
+    // Ended before its first checkpoint.
+    fs::remove_dir_all(place.path("run/checkpoint-2")).unwrap();
+    place.train("run", &arguments).succeeded();
+    assert_eq!(evaluations(), once);
+    assert_eq!(once.iter().map(|line| &line["step"]).collect::<Vec<_>>(), [0, 2]);
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn datasets_that_are_no_data_are_one_line_in_little_memory() {
         ("bomb.csv.gz", &["bomb.csv.gz:2: is longer than 16.00 MiB"]),
         ("names.tsv.gz", &["names.tsv.gz: takes more than 1.00 GiB"]),
         ("many.csv", &["many.csv:1: has more than 1048576 values"]),
-        ("short.csv", &["short.csv:3: has 1 value, and the first row names 2 columns", "stands in quotes"]),
+        ("short.csv", &["short.csv:3: has 1 value, but the first row names 2 columns", "line break in quotes"]),
         ("open.csv", &["open.csv:2: opens a quote that is never closed"]),
         ("twice.csv", &["twice.csv:1: names the column \"te\\u{1b}[2Jxt\" twice"]),
         ("index.csv", &["index.csv:1: column 1 has no name", "index=False"]),
@@ -159,11 +159,11 @@ fn what_is_not_read_and_which_of_two_plugins_is_taken_is_said() {
     let plain = run("first", "tldr_length_reward");
     plain.succeeded();
     assert!(plain.stderr.contains("more\\u{1b}[2J.xml") && !plain.stderr.contains("README"), "{}", plain.stderr);
-    assert!(!plain.stderr.contains("the embedded plugin"), "{}", plain.stderr);
+    assert!(!plain.stderr.contains("the built-in plugin"), "{}", plain.stderr);
     place.write("tldr_length_reward.wasm", "not wasm");
     let carried = run("second", "tldr_length_reward");
     carried.succeeded();
-    assert!(carried.stderr.contains("using the embedded plugin"), "{}", carried.stderr);
+    assert!(carried.stderr.contains("using the built-in plugin"), "{}", carried.stderr);
     let own = run("third", "tldr_length_reward.wasm");
     assert_eq!(own.code, Some(2), "{}", own.stderr);
     assert!(own.stderr.contains("using the file in this folder"), "{}", own.stderr);

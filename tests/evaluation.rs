@@ -318,7 +318,7 @@ fn a_reference_model_that_does_not_fit_is_refused_in_one_line() {
         ("dpo", &["--ref-model", ""], "ref_model", "is empty"),
         ("dpo", &["--ref-model", "short"], "ref_model", "context of 100 tokens and the policy one of 192"),
         ("orpo", &["--ref-model", "half"], "ref_model", "orpo has no reference model"),
-        ("dpo", &sync, "sync_ref_model", "a model of other sizes"),
+        ("dpo", &sync, "sync_ref_model", "a model of different sizes"),
         ("dpo", &["--sync-ref-model", "--ref-model", "half", "--lora-r", "2"], "sync_ref_model", "with an adapter"),
     ] {
         let base = ["--model", tiny(), "--algorithm", algorithm, "--dataset", "pairs.jsonl", "--output-dir", "refused"];
@@ -378,10 +378,18 @@ fn a_signal_before_the_first_step_is_answered_and_leaves_nothing_to_resume() {
     let place = place();
     let many: String = (0..4000).map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect();
     place.write("many.jsonl", many);
-    let given = [&arguments("early")[..], &["--eval-dataset", "many.jsonl", "--eval-on-start"]].concat();
-    let code = stopped(place.start(&given), "-INT", || place.path("early/events.jsonl").exists());
-    assert_eq!(code, Some(3));
-    assert!(place.checkpoints("early").is_empty());
+    for signal in ["-INT", "-TERM"] {
+        let run = format!("early{signal}");
+        let given = [&arguments(&run)[..], &["--eval-dataset", "many.jsonl", "--eval-on-start"]].concat();
+        let mut child = place.start_heard(&given);
+        let mut heard = child.stderr.take().unwrap();
+        let code = stopped(child, signal, || place.path(&run).join("events.jsonl").exists());
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut heard, &mut said).unwrap();
+        assert_eq!(code, Some(3), "{said}");
+        assert!(said.contains("stopped before the first step"), "{said}");
+        assert!(place.checkpoints(&run).is_empty());
+    }
 }
 
 #[test]

@@ -80,6 +80,24 @@ fn a_fork_to_another_algorithm_leaves_the_first_ones_settings_behind() {
     place.run(&[&["--model", tiny(), "--output-dir", "grpo"], &grpo[..], &size].concat()).succeeded();
     let rate = |run: &str| place.figure(run, "learning_rate");
     assert_eq!(rate("fork"), rate("grpo")[2..]);
+    // What the other algorithm would refuse, both ways.
+    place
+        .run(
+            &[
+                &sft[..5],
+                &["--max-steps", "2", "--output-dir", "smooth"],
+                &["--label-smoothing-factor", "0.1", "--neftune-noise-alpha", "5"],
+            ]
+            .concat(),
+        )
+        .succeeded();
+    place.run(&[&["--resume-from-checkpoint", "smooth", "--output-dir", "rough"], &grpo[..], &size].concat()).succeeded();
+    let filtered =
+        ["--filter-groups", "--max-prompt-length", "64", "--eval-dataset", "pairs.jsonl", "--num-generations-eval", "2"];
+    let two = ["--model", tiny(), "--output-dir", "filtered", "--max-steps", "2"];
+    place.run(&[&two[..], &grpo, &size[2..], &filtered, &["--eval-pass-threshold", "-5"]].concat()).succeeded();
+    let given = ["--algorithm", "sft", "--dataset", "answers.jsonl", "--eval-dataset", "answers.jsonl", "--max-steps", "3"];
+    place.run(&[&["--resume-from-checkpoint", "filtered", "--output-dir", "given"], &given[..]].concat()).succeeded();
     // The algorithm's own remain its own.
     place.run(&[&["--resume-from-checkpoint", "sft", "--output-dir", "longer", "--max-steps", "3"][..]].concat()).succeeded();
     let settings = std::fs::read_to_string(place.path("longer/config.toml")).unwrap();
@@ -246,13 +264,17 @@ fn smoothed_targets_are_refused_where_a_loss_is_no_cross_entropy() {
     let place = Place::with_answers();
     let sft = ["sft", "--dataset", "answers.jsonl"];
     for (given, more, said) in [
-        (&sft[..], &["--label-smoothing-factor", "0.1", "--loss-type", "dft"][..], "sft does not learn given tokens as such"),
+        (
+            &sft[..],
+            &["--label-smoothing-factor", "0.1", "--loss-type", "dft"][..],
+            "sft has no cross-entropy loss on given tokens",
+        ),
         (&sft, &["--label-smoothing-factor", "1.5"], "between 0 and 1"),
-        (&["dpo", "--dataset", "pairs.jsonl"], &["--label-smoothing-factor", "0.1"], "dpo does not learn"),
+        (&["dpo", "--dataset", "pairs.jsonl"], &["--label-smoothing-factor", "0.1"], "dpo has no cross-entropy loss"),
         (
             &["grpo", "--plugin", "tldr_length_reward.wasm", "--dataset", "pairs.jsonl"],
             &["--label-smoothing-factor", "0.1"],
-            "grpo does not learn",
+            "grpo has no cross-entropy loss",
         ),
     ] {
         let refused = place.run(&[given, &["--model", tiny(), "--output-dir", "refused"], more].concat());

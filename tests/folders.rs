@@ -1,7 +1,7 @@
 //! A run's folder: what retention leaves, what an edit of config.toml does, what a failed start leaves behind, and what a stranger
 //! may have put there.
 
-use rlhost_tests::{Place, seal, small};
+use rlhost_tests::{Outcome, Place, binary, seal, small};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -325,4 +325,73 @@ fn what_is_no_file_in_a_checkpoint_is_refused_and_not_read() {
     pipe(&place.path("run/completions.jsonl"));
     let replayed = place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
     assert!(replayed.error().contains("a pipe"), "{}", replayed.error());
+}
+
+/// Files that seem to be larger than any memory: they have nothing but zeros, which take no room on the disk.
+#[cfg(unix)]
+#[test]
+fn files_without_an_end_in_a_strangers_run_take_no_memory() {
+    let place = Place::new();
+    place.train("run", &["--max-steps", "1"]).succeeded();
+    let grown = |name: &str| {
+        place.copy("run", "copy");
+        let file = fs::File::options().append(true).open(place.path("copy").join(name)).unwrap();
+        file.set_len(1 << 36).unwrap();
+    };
+    // Instances of plugins reserve address space, with which the memory of the process is not bounded more closely.
+    let run = |arguments: &str| {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -v {} && exec \"$0\" {arguments}", 16 << 20);
+        command.args(["-c", &script]).arg(binary()).current_dir(place.path("")).env("NO_COLOR", "1").env_remove("RUST_LOG");
+        Outcome::new(command.output().unwrap())
+    };
+    let events = format!("tensorboard/{}", place.entries_of("run/tensorboard")[0]);
+    for name in ["metrics.jsonl", "events.jsonl", "completions.jsonl"] {
+        grown(name);
+        let resumed = run("resume copy --max-steps 2");
+        assert_eq!(resumed.code, Some(2), "{name}: {}", resumed.stderr);
+        assert!(resumed.error().contains(name) && resumed.error().contains("is longer than 64 MiB"), "{}", resumed.stderr);
+        fs::remove_dir_all(place.path("copy")).unwrap();
+    }
+    // An event file is cut off where it is no longer one.
+    grown(&events);
+    run("resume copy --max-steps 2").succeeded();
+    assert!(fs::metadata(place.path("copy").join(&events)).unwrap().len() < 1 << 20);
+    fs::remove_dir_all(place.path("copy")).unwrap();
+
+    grown("config.toml");
+    let refused = run("report copy");
+    assert!(refused.code == Some(2) && refused.error().contains("larger than the limit of 4 MiB"), "{}", refused.stderr);
+    fs::remove_dir_all(place.path("copy")).unwrap();
+    grown("completions.jsonl");
+    let refused = run("replay copy --plugin tldr_length_reward.wasm");
+    assert!(refused.code == Some(2) && refused.error().contains("is longer than 8 MiB"), "{}", refused.stderr);
+    fs::remove_dir_all(place.path("copy")).unwrap();
+}
+
+#[test]
+fn a_report_of_more_metrics_than_there_is_room_for_is_small_and_says_so() {
+    let place = Place::new();
+    fs::create_dir(place.path("run")).unwrap();
+    place.write("run/config.toml", "seed = 1\n");
+    let line = |i: usize| format!("{{\"step\":{i},\"reward\":1,\"x{i}\":1}}\n");
+    place.write("run/metrics.jsonl", (1..20_000).map(line).collect::<String>());
+    place.run(&["report", "run"]).succeeded();
+    let page = fs::read_to_string(place.path("run/report.html")).unwrap();
+    assert!(page.contains("only the first 4096 metrics are shown"), "{}", &page[..page.len().min(2000)]);
+    assert!(page.contains("metrics and steps; its last"), "the steps that are left out");
+    assert!(page.len() < 64 << 20, "{} bytes", page.len());
+}
+
+#[test]
+fn the_last_step_there_can_be_is_a_step() {
+    let place = Place::new();
+    place.train("run", &["--max-steps", "1"]).succeeded();
+    let mut lines = place.lines("run/completions.jsonl");
+    for line in &mut lines {
+        line["step"] = json!(u64::MAX);
+    }
+    place.write("run/completions.jsonl", lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+    let replayed = place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
+    assert!(replayed.succeeded().stdout.contains("completions of 18446744073709551615 steps"), "{}", replayed.stdout);
 }

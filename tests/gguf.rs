@@ -376,7 +376,7 @@ fn what_llama_cpp_does_not_compute_is_refused_by_name_and_leaves_no_file() {
         ("gpt_neox_serial", vec![], "projections without biases"),
         ("gemma3", vec![], "bias on the attention output"),
         ("gemma2", vec![("attention_bias", json!(false))], "scale of attention scores"),
-        ("smollm3", vec![], "biases in the unit"),
+        ("smollm3", vec![], "biases in the MLP"),
         (
             "qwen2",
             vec![(
@@ -384,7 +384,7 @@ fn what_llama_cpp_does_not_compute_is_refused_by_name_and_leaves_no_file() {
                 json!({ "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
             "high_freq_factor": 4.0, "original_max_position_embeddings": 8 }),
             )],
-            "this rotary scaling",
+            "this RoPE scaling",
         ),
         ("llama", vec![("hidden_act", json!("gelu"))], "activation function"),
         // The graph takes one rotation here, whatever the file says.
@@ -395,7 +395,7 @@ fn what_llama_cpp_does_not_compute_is_refused_by_name_and_leaves_no_file() {
                 json!({ "rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "beta_slow": 0.1,
                         "original_max_position_embeddings": 32 }),
             )],
-            "this rotary scaling",
+            "this RoPE scaling",
         ),
     ] {
         fixture(&place, name, &change);

@@ -88,7 +88,7 @@ fn weights_in_few_bits_need_an_adapter() {
         (&["--load-in-4bit"][..], "load_in_4bit: needs an adapter"),
         (&["--load-in-8bit"], "load_in_8bit: needs an adapter"),
         (&["--use-peft", "--load-in-8bit", "--load-in-4bit"], "choose one"),
-        (&["--use-peft", "--load-in-4bit", "--use-bnb-nested-quant", "true"], "scales of weights in 4 bits"),
+        (&["--use-peft", "--load-in-4bit", "--use-bnb-nested-quant", "true"], "scales of 4-bit weights"),
         (&["--use-peft", "--load-in-4bit", "--bnb-4bit-quant-type", "fp4"], "NF4"),
     ] {
         let refused = place.run(&[without, more].concat());

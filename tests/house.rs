@@ -18,13 +18,13 @@ const DOORS: &[(&str, &[&str])] = &[
     ("plugin", &["config"]),
     ("checkpoint", &["config"]),
     ("dist", &["config", "ops"]),
-    ("report", &["diagnosis"]),
+    ("report", &["config", "diagnosis"]),
     ("trackers", &["config"]),
     (
         "train",
         &["config", "ops", "hub", "metrics", "diagnosis", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"],
     ),
-    ("fuzzing", &["config", "hub", "data", "diagnosis", "model", "plugin", "checkpoint", "report", "train"]),
+    ("fuzzing", &["cli", "config", "hub", "data", "diagnosis", "gguf", "model", "plugin", "checkpoint", "report", "train"]),
     (
         "cli",
         &[

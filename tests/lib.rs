@@ -289,11 +289,24 @@ impl Place {
     /// If it can't be started.
     #[must_use]
     pub fn start(&self, arguments: &[&str]) -> Child {
+        self.starting(arguments).spawn().expect("the binary starts")
+    }
+
+    fn starting(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.current_dir(self.folder.path()).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
         command.env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", self.path("hub"));
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().expect("the binary starts")
+        command
+    }
+
+    /// The same, with its standard error for the caller to read.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn start_heard(&self, arguments: &[&str]) -> Child {
+        self.starting(arguments).stderr(Stdio::piped()).spawn().expect("the binary starts")
     }
 
     /// Starts the binary again and again, and kills it after each of these times.

@@ -28,7 +28,7 @@ fn an_algorithm_that_compares_completions_says_how_many_it_needs() {
         (
             &["--algorithm", "grpo"],
             "1",
-            "compared with each other, and this one has a single one; set num_generations to 2 or more",
+            "compared with each other, but this prompt has only one; set num_generations to 2 or more",
         ),
         (&["--algorithm", "rloo"], "1", "set num_generations to 2 or more"),
         (&["--algorithm", "reinforce_pp", "--baseline", "group"], "1", "set num_generations to 2 or more"),
@@ -74,6 +74,7 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
         (&["--dataset", "chat.jsonl"], &["chat template"]),
         (&["--dataset", "model"], &["model", "folder"]),
         (&["--dataset", "good.jsonl", "--per-device-train-batch-size", "24"], &["2 prompts", "3"]),
+        (&["--seed", "99999999999999999999"], &["seed", "99999999999999999999 is too large"]),
         (&["--num-generations", "3"], &["num_generations", "8"]),
         (&["--num-iterations", "9223372036854775807"], &["num_iterations", "1048576"]),
         (&["--gradient-accumulation-steps", "9223372036854775807"], &["gradient_accumulation_steps", "1048576"]),
@@ -89,6 +90,8 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
         (&["--plugin", "empty.wasm"], &["empty"]),
         (&["--plugin", "core.wasm"], &["core module"]),
         (&["--plugin", "nowhere.wasm"], &["nowhere.wasm", "tldr_length_reward.wasm"]),
+        (&["--plugin", "tldr_lenght_reward.wasm"], &["tldr_lenght_reward.wasm", "did you mean \"tldr_length_reward.wasm\""]),
+        (&["--output-dir", "good.jsonl"], &["output_dir", "is a file"]),
         (&["--output-dir", "model"], &["output_dir", "not empty"]),
         (&["--output-dir", ""], &["output_dir", "is empty"]),
     ];

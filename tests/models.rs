@@ -1,8 +1,9 @@
 //! Models of strangers: whatever is wrong with a folder is one clear line with exit code 2.
 
-use rlhost_tests::{Outcome, Place, binary, tiny};
+use rlhost_tests::{Outcome, Place, STORIES, binary, tiny};
 use serde_json::{Value, json};
 use std::process::Command;
+use std::time::Duration;
 
 const PROMPT: [&str; 6] = ["generate", "--model", "model", "--prompt", "a", "--max-new-tokens"];
 
@@ -236,13 +237,72 @@ fn files_that_are_none_and_shards_elsewhere_are_refused() {
 }
 
 #[test]
+fn a_key_that_comes_twice_is_refused_in_every_file_and_at_every_level() {
+    let place = place();
+    let at = |name: &str| place.path("model").join(name);
+    let config = std::fs::read_to_string(at("config.json")).unwrap();
+    let nested = "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2.0, \"factor\": 4.0},";
+    let index = "{\"weight_map\": {\"a\": \"one.safetensors\", \"a\": \"model.safetensors\"}}";
+    let cases = [
+        ("config.json", config.replacen('{', nested, 1), "factor"),
+        ("model.safetensors.index.json", index.to_owned(), "a"),
+        ("tokenizer_config.json", "{\"eos_token\": {\"content\": \"a\", \"content\": \"b\"}}".to_owned(), "content"),
+        ("generation_config.json", "{\"x\": [{\"eos_token_id\": 1, \"eos_token_id\": 2}]}".to_owned(), "eos_token_id"),
+    ];
+    for (name, text, key) in cases {
+        let before = std::fs::read(at(name)).ok();
+        place.write(&format!("model/{name}"), text);
+        refused(&generate(&place), name, &[name, &format!("the key \"{key}\" twice in one object")]);
+        match before {
+            Some(before) => std::fs::write(at(name), before).unwrap(),
+            None => std::fs::remove_file(at(name)).unwrap(),
+        }
+    }
+    generate(&place).succeeded();
+}
+
+/// What a checkpoint needs is read before there is anything to lose, and once.
+#[cfg(unix)]
+#[test]
+fn files_beside_the_weights_are_refused_at_the_start_and_may_be_gone_at_a_save() {
+    let place = place();
+    let train = |run: &'static str, steps: &'static str| {
+        let mut all = vec!["--model", "model", "--plugin", "tldr_length_reward.wasm", "--dataset", STORIES, "--output-dir", run];
+        all.extend(["--max-completion-length", "8", "--max-steps", steps, "--save-steps", "1"]);
+        all
+    };
+    for name in ["merges.txt", "special_tokens_map.json", "tokenizer.model"] {
+        let path = place.path("model").join(name);
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        refused(&place.run(&train("refused", "1")), name, &[name, "a pipe"]);
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("nowhere", &path).unwrap();
+        refused(&place.run(&train("refused", "1")), name, &[name, "a link to a file that does not exist"]);
+        std::fs::remove_file(path).unwrap();
+    }
+    assert!(!place.path("refused").exists());
+
+    let mut child = place.start(&train("run", "40"));
+    place.wait("run", Duration::from_secs(120), || place.path("run/checkpoint-1").exists());
+    std::fs::rename(place.path("model"), place.path("gone")).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(place.checkpoints("run").len(), 40);
+    for name in ["config.json", "tokenizer.json"] {
+        let [first, last] = ["1", "40"].map(|step| std::fs::read(place.path(&format!("run/checkpoint-{step}/{name}"))).unwrap());
+        assert!(first == last, "{name}");
+    }
+}
+
+#[test]
 fn tokenizers_and_templates_that_panic_hang_or_grow_are_refused() {
     let place = place();
     let whole: Value = serde_json::from_slice(&std::fs::read(place.path("model/tokenizer.json")).unwrap()).unwrap();
     let split = |pattern: &str| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
     let replace = |pattern: Value, content: &str| json!({"type": "Replace", "pattern": pattern, "content": content});
     let grow = json!({"type": "Sequence", "normalizers": vec![replace(json!({"String": "a"}), "aaaaaaaaaa"); 40]});
+    let decode = |pattern: &str, content: &str| json!({"type": "Sequence", "decoders": vec![replace(json!({"String": pattern}), content); 40]});
     let cases: &[(&str, &str, Value, bool)] = &[
+        ("tokens that grow", "decoder", decode("a", "aaaaaaaaaa"), true),
         ("a map of nothing", "normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}), true),
         ("a map cut off", "normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAAD///8="}), true),
         ("a text that grows", "normalizer", grow, true),

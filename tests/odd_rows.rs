@@ -39,7 +39,7 @@ fn fine_tuning_learns_the_end_of_an_empty_answer_and_leaves_odd_rows_out() {
     // The end token of either row, and the tokens of " b".
     assert_eq!(place.figure("good", "num_tokens")[0], 6.0);
     let warning = warning(&place, "all");
-    assert!(said.stderr.contains("left out 4 of 6 rows"), "{}", said.stderr);
+    assert!(said.stderr.contains("skipped 4 of 6 rows"), "{}", said.stderr);
     for part in
         ["all.jsonl:1: column \"prompt\"", "all.jsonl:3: column \"text\" is empty", "all.jsonl:4: its prompt has 300 tokens"]
     {
@@ -106,7 +106,7 @@ fn odd_pairs_are_left_out_and_equal_answers_are_trained_on() {
     place.run(&[&dpo[..], &["--per-device-train-batch-size", "3"]].concat()).succeeded();
     let warning = warning(&place, "run");
     assert!(
-        warning.contains("left out 1 of 4 rows") && warning.contains("pairs.jsonl:2: has no column \"rejected\""),
+        warning.contains("skipped 1 of 4 rows") && warning.contains("pairs.jsonl:2: has no column \"rejected\""),
         "{warning}"
     );
 }

@@ -53,7 +53,7 @@ fn rows_have_a_seed_of_their_own_and_the_last_may_be_left_out() {
     with("dropped", &["--dataloader-drop-last", "--per-device-train-batch-size", "5"]).succeeded();
     assert_eq!(place.checkpoints("dropped"), [12], "six whole batches of five");
     let none = with("none", &["--dataloader-drop-last", "--per-device-train-batch-size", "33"]);
-    assert!(none.code == Some(2) && none.error().contains("has 32 rows, and a batch takes 33"), "{}", none.stderr);
+    assert!(none.code == Some(2) && none.error().contains("has 32 rows, but a batch takes 33"), "{}", none.stderr);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_generation_may_be_given_by_its_size_and_its_settings_by_one_table() {
     let uneven = generated("uneven", &["--generation-batch-size", "6"]);
     assert!(uneven.code == Some(2) && uneven.error().contains("a multiple of the 4 completions"), "{}", uneven.stderr);
     let both = generated("both", &["--generation-batch-size", "8", "--steps-per-generation", "2"]);
-    assert!(both.code == Some(2) && both.error().contains("give one of them"), "{}", both.stderr);
+    assert!(both.code == Some(2) && both.error().contains("use one of them"), "{}", both.stderr);
     let beams = place.train("beams", &["--generation-kwargs", "{\"num_beams\": 4}"]);
     assert!(beams.code == Some(2) && beams.error().contains("num_beams = 4"), "{}", beams.stderr);
 }

@@ -74,7 +74,7 @@ fn a_dataset_is_valued_step_by_step() {
         assert!(got.iter().zip(&want).all(|(a, b)| (a.as_f64().unwrap() - b).abs() < 1e-5), "{line} {want:?}");
     }
     let refused = place.run(&["score", "prm", "--dataset", "pairs.jsonl", "--json"]);
-    assert!(refused.code == Some(2) && refused.error().contains("values the steps"), "{}", refused.stderr);
+    assert!(refused.code == Some(2) && refused.error().contains("scores the steps"), "{}", refused.stderr);
 }
 
 #[test]

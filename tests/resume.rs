@@ -108,6 +108,29 @@ fn a_signal_at_any_step_saves_and_ends_with_a_code_of_its_own() {
     }
 }
 
+#[test]
+fn a_first_interrupt_says_what_a_second_one_would_do() {
+    let place = Place::new();
+    prompts(&place);
+    let endless = ["--max-steps", "100000", "--logging-steps", "1", "--save-steps", "100000"];
+    let mut child = place.start_heard(&[&arguments("run")[..], &endless].concat());
+    assert!(logged(&place, "run", 1, &mut child));
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let heard = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&heard.stderr);
+    assert!(said.contains("stopping after this step to save; Ctrl-C again stops at once"), "{said}");
+    assert_eq!(heard.status.code(), Some(3));
+}
+
+#[test]
+fn a_run_that_is_done_has_nothing_left_to_do_and_says_so() {
+    let place = with_whole_run();
+    let figures = place.figures("whole");
+    let again = place.run(&["resume", "whole"]);
+    assert!(again.succeeded().stderr.contains("nothing was left to do"), "{}", again.stderr);
+    assert_eq!(place.figures("whole"), figures);
+}
+
 /// Asserts that every checkpoint that a run shows is whole.
 fn all_whole(place: &Place, run: &str) -> Outcome {
     let verified = place.run(&["checkpoint", "verify", run]);

@@ -55,6 +55,34 @@ fn evaluations_may_sample_otherwise() {
 }
 
 #[test]
+fn rollouts_of_rounded_weights_are_recomputed_and_corrected_for_and_resume_exactly() {
+    let place = Place::new();
+    let beyond_rounding = |run: &str, figure: &str| {
+        let off = known(&place, run, figure);
+        assert!(off.len() == 6 && off.iter().all(|off| *off > 1e-6 && *off < 0.2), "{run} {figure}: {off:?}");
+        off.iter().sum::<f64>()
+    };
+    let mut off = Vec::new();
+    for dtype in ["bfloat16", "int8"] {
+        place.train(dtype, &[&LATER[..], &["--rollout-dtype", dtype, "--beta", "0.1"]].concat()).succeeded();
+        off.push(beyond_rounding(dtype, DIFFERENCES[0]));
+        // The first update of a generation compares the policy with itself.
+        assert!(place.figure(dtype, "clip_ratio/region_mean")[0] == 0.0);
+        assert!(place.figure(dtype, "kl")[0].abs() < 1e-6, "the reference and the policy are one model");
+        resumes(&place, dtype, 1);
+        resumes(&place, dtype, 3);
+    }
+    assert!(off[1] > off[0], "8 bits round more than 16: {off:?}");
+    let corrected = ["--rollout-dtype", "int8", "--importance-sampling-correction", "true"];
+    place.train("corrected", &[&LATER[..], &corrected].concat()).succeeded();
+    assert_ne!(place.figure("corrected", "loss"), place.figure("int8", "loss"));
+    place.write("texts.jsonl", "{\"text\": \"a text\"}\n".repeat(8));
+    let sft = ["sft", "--dataset", "texts.jsonl", "--rollout-dtype", "int8", "--output-dir", "sft", "--max-steps", "1"];
+    let refused = place.run(&sft);
+    assert!(refused.code == Some(2) && refused.error().contains("rollout_dtype"), "{}", refused.stderr);
+}
+
+#[test]
 fn recomputed_log_probabilities_are_those_of_sampling_up_to_rounding() {
     let place = Place::new();
     place.train("sampled", &LATER).succeeded();

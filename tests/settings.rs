@@ -62,13 +62,14 @@ fn a_schedule_takes_its_settings_from_a_flag_a_set_or_a_file_and_refuses_others(
     assert!(rising.code == Some(2) && rising.error().contains("lr_end is 1e-2"), "{}", rising.stderr);
 }
 
-const OPTIMIZERS: [&[&str]; 6] = [
+const OPTIMIZERS: [&[&str]; 7] = [
     &["--optim", "sgd", "--optim-args", "momentum=0.9, nesterov=True", "--learning-rate", "0.5"],
     &["--optim", "sgd", "--learning-rate", "0.5"],
     &["--optim", "lion_32bit", "--learning-rate", "0.001"],
     &["--optim", "adafactor", "--optim-args", "{\"beta1\": 0.9}", "--learning-rate", "0.005"],
     &["--optim", "adafactor", "--learning-rate", "0.005"],
     &["--optim", "muon", "--learning-rate", "0.01", "--weight-decay", "0.1"],
+    &["--optim", "rmsprop", "--optim-args", "momentum=0.9", "--learning-rate", "0.0003"],
 ];
 
 #[test]

@@ -193,7 +193,7 @@ fn what_does_not_fit_is_refused_by_name_and_the_old_one_stays() {
 #[test]
 fn one_that_fails_on_real_data_gives_its_place_back() {
     // Odd versions trap from a step on that only comes after the swap's trial, and within the steps in which one is
-    // taken back; steps are long, so that the swap comes in between.
+    // taken back. Steps are long, so that the trial, on a busy machine too, has a batch of an earlier one.
     let long = "plugin.versioned.config.additions=10000000";
     let running = Running::start(&["--set", "plugin.versioned.config.trap_at=40", "--set", long]);
     running.place.write("versioned.wasm", version(2));
@@ -201,10 +201,10 @@ fn one_that_fails_on_real_data_gives_its_place_back() {
     running.wait(|| running.steps() >= 33);
     running.place.write("versioned.wasm", version(3));
     let swapped = running.next("plugin_swapped", 1);
-    assert!(swapped["step"].as_u64().unwrap() < 40, "the swap came too late for this test: {swapped}");
+    let first_trap = swapped["step"].as_u64().unwrap().max(40);
     let back = running.next("plugin_rolled_back", 0);
     assert!(back["reason"].as_str().unwrap().contains("version 3 on real data"), "{back}");
-    assert_eq!((&back["step"], &back["to"]), (&Value::from(40), &swapped["from"]));
+    assert_eq!((&back["step"], &back["to"]), (&Value::from(first_trap), &swapped["from"]));
     running.on(2);
     assert_eq!(running.reward(), 2.0);
     let place = running.stop();
@@ -305,6 +305,11 @@ fn mistakes_in_a_swap_are_named() {
     let near = say(&["run", &format!("version={VERSIONED}")]);
     assert!(near.contains("did you mean \"versioned\"") && near.contains("grpo"), "{near}");
     assert!(say(&["run", "versioned=nowhere.wasm"]).contains("nowhere.wasm"));
+    // By the name of one that ships with the host.
+    running.place.run(&["swap", "run", "versioned=tldr_length_reward.wasm"]).succeeded();
+    let hash = running.next("plugin_swapped", 0)["to"].clone();
+    let of_file = running.place.entries_of("run/plugins").into_iter().filter_map(|name| Some(name.split_once('-')?.1.to_owned()));
+    assert!(of_file.into_iter().any(|name| hash.as_str().unwrap().starts_with(name.trim_end_matches(".wasm"))), "{hash}");
     running.stop();
 }
 

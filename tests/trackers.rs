@@ -93,3 +93,32 @@ fn nothing_of_a_hostile_folder_leads_outside_of_the_export() {
     let empty = place.run(&["export-run", "out", "--format", "mlflow"]);
     assert!(empty.code == Some(2) && empty.error().contains("is not the folder of a run"), "{}", empty.stderr);
 }
+
+/// Where a run's folder is somebody else's, so is what it calls `mlruns`.
+#[cfg(unix)]
+#[test]
+fn an_export_into_a_strangers_run_does_not_follow_its_links() {
+    use std::os::unix::fs::symlink;
+    let place = Place::new();
+    for folder in ["run", "elsewhere", "elsewhere/100000000000000001"] {
+        fs::create_dir(place.path(folder)).unwrap();
+    }
+    place.write("run/config.toml", "seed = 1\n");
+    place.write("run/metrics.jsonl", "{\"step\": 1, \"loss\": 0.5}\n");
+    for (format, link, to) in [
+        ("mlflow", "run/mlruns", "elsewhere"),
+        ("wandb", "run/wandb", "elsewhere"),
+        ("mlflow", "run/mlruns/100000000000000001", "elsewhere/100000000000000001"),
+    ] {
+        if link.contains("/1") {
+            fs::create_dir(place.path("run/mlruns")).unwrap();
+        }
+        symlink(place.path(to), place.path(link)).unwrap();
+        let refused = place.run(&["export-run", "run", "--format", format]);
+        assert!(refused.code == Some(2) && refused.error().contains("a link"), "{link}: {}", refused.stderr);
+        assert_eq!(place.entries_of("elsewhere"), ["100000000000000001"], "{link}");
+        assert!(place.entries_of("elsewhere/100000000000000001").is_empty(), "{link}");
+        fs::remove_file(place.path(link)).unwrap();
+    }
+    place.run(&["export-run", "run", "--format", "mlflow"]).succeeded();
+}

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 const COMMANDS: [(&str, &str, &str); 10] = [
     (
         "sft",
-        "text",
+        "talk",
         "--model_name_or_path Qwen/Qwen2-0.5B --dataset_name trl-lib/Capybara --learning_rate 2.0e-5 --num_train_epochs 1 --packing \
          --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --eos_token <|im_end|> --eval_strategy steps \
          --eval_steps 100 --output_dir Qwen2-0.5B-SFT --push_to_hub",
     ),
     (
         "sft",
-        "text",
+        "talk",
         "--model_name_or_path Qwen/Qwen2-0.5B --dataset_name trl-lib/Capybara --learning_rate 2.0e-4 --num_train_epochs 1 --packing \
          --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --eos_token <|im_end|> --eval_strategy steps \
          --eval_steps 100 --use_peft --lora_r 32 --lora_alpha 16 --output_dir Qwen2-0.5B-SFT --push_to_hub",
@@ -22,30 +22,30 @@ const COMMANDS: [(&str, &str, &str); 10] = [
     ("sft", "text", "--model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name stanfordnlp/imdb"),
     (
         "dpo",
-        "pairs",
+        "talked_pairs",
         "--dataset_name trl-lib/ultrafeedback_binarized --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 5.0e-7 \
          --num_train_epochs 1 --per_device_train_batch_size 2 --max_steps 1000 --gradient_accumulation_steps 8 \
          --eval_strategy steps --eval_steps 50 --output_dir Qwen2-0.5B-DPO --no_remove_unused_columns",
     ),
     (
         "dpo",
-        "pairs",
+        "talked_pairs",
         "--dataset_name trl-lib/ultrafeedback_binarized --model_name_or_path Qwen/Qwen2-0.5B-Instruct --learning_rate 5.0e-6 \
          --num_train_epochs 1 --per_device_train_batch_size 2 --max_steps 1000 --gradient_accumulation_steps 8 \
          --eval_strategy steps --eval_steps 50 --output_dir Qwen2-0.5B-DPO --no_remove_unused_columns --use_peft --lora_r 32 \
          --lora_alpha 16",
     ),
-    ("dpo", "pairs", "--model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name anthropic/hh-rlhf"),
+    ("dpo", "whole_pairs", "--model_name_or_path Qwen/Qwen2.5-0.5B --dataset_name anthropic/hh-rlhf"),
     (
         "kto",
-        "labelled",
+        "talked_labels",
         "--dataset_name trl-lib/kto-mix-14k --model_name_or_path=trl-lib/qwen1.5-1.8b-sft --per_device_train_batch_size 16 \
          --num_train_epochs 1 --learning_rate 5e-7 --lr_scheduler_type=cosine --gradient_accumulation_steps 1 --eval_steps 500 \
          --output_dir=kto-aligned-model --warmup_steps 0.1 --logging_first_step",
     ),
     (
         "cpo",
-        "pairs",
+        "talked_pairs",
         "--dataset_name trl-lib/ultrafeedback_binarized --model_name_or_path=gpt2 --per_device_train_batch_size 4 --max_steps 1000 \
          --learning_rate 8e-6 --gradient_accumulation_steps 1 --logging_steps 10 --eval_steps 500 --output_dir gpt2-aligned-cpo \
          --warmup_steps 150 --report_to wandb --bf16 --logging_first_step --no_remove_unused_columns",
@@ -64,15 +64,25 @@ const COMMANDS: [(&str, &str, &str); 10] = [
 
 fn place() -> Place {
     let place = Place::new();
-    let rows = |row: fn(usize) -> Value| (0..24).map(|i| format!("{}\n", row(i))).collect::<String>();
-    place.write("text.jsonl", rows(|i| json!({"text": format!("text {i} {}", "ab ".repeat(i % 5))})));
-    let pair =
-        |i: usize| json!({"prompt": format!("row {i}"), "chosen": " a".repeat(1 + i % 5), "rejected": " b".repeat(1 + i % 4)});
-    place.write("pairs.jsonl", rows(pair));
-    let labelled =
-        |i: usize| json!({"prompt": format!("row {i}"), "completion": " a".repeat(1 + i % 5), "label": i.is_multiple_of(2)});
-    place.write("labelled.jsonl", rows(labelled));
-    place.write("solutions.jsonl", rows(|i| json!({"prompt": format!("What is {i}?"), "solution": format!("{i}")})));
+    place.copy(tiny(), "chatty");
+    let template =
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    place.write("chatty/tokenizer_config.json", json!({"chat_template": template}).to_string());
+    let rows = |row: &dyn Fn(usize) -> Value| (0..24).map(|i| format!("{}\n", row(i))).collect::<String>();
+    place.write("text.jsonl", rows(&|i| json!({"text": format!("text {i} {}", "ab ".repeat(i % 5))})));
+    // As the datasets that are named have them: conversations, pairs of whole conversations or texts, and labelled answers.
+    let (asked, said) = (|i: usize| format!("row {i}"), |c: &str, i: usize| format!(" {c}").repeat(1 + i % 5));
+    let turns = |i: usize, c: &str| json!([{"role": "user", "content": asked(i)}, {"role": "assistant", "content": said(c, i)}]);
+    place.write("talk.jsonl", rows(&|i| json!({"messages": turns(i, "a")})));
+    place.write("talked_pairs.jsonl", rows(&|i| json!({"chosen": turns(i, "a"), "rejected": turns(i, "b")})));
+    let human = |i: usize, c: &str| format!("\n\nHuman: {}\n\nAssistant:{}", asked(i), said(c, i));
+    place.write("whole_pairs.jsonl", rows(&|i| json!({"chosen": human(i, "a"), "rejected": human(i, "b")})));
+    let labelled = |i: usize| {
+        let turns = turns(i, "a");
+        json!({"prompt": [turns[0]], "completion": [turns[1]], "label": i.is_multiple_of(2)})
+    };
+    place.write("talked_labels.jsonl", rows(&labelled));
+    place.write("solutions.jsonl", rows(&|i| json!({"prompt": format!("What is {i}?"), "solution": format!("{i}")})));
     place
 }
 
@@ -87,7 +97,7 @@ fn run(place: &Place, run: usize, command: &str, rows: &str, arguments: &str) ->
             None => all.push(if value.is_empty() { argument.to_owned() } else { name.to_owned() }),
         }
         replaced = match name {
-            "--model_name_or_path" => Some(tiny().to_owned()),
+            "--model_name_or_path" => Some("chatty".to_owned()),
             "--dataset_name" => Some(format!("{rows}.jsonl")),
             // The ending token of the model that is named.
             "--eos_token" => Some("<|endoftext|>".to_owned()),
@@ -120,6 +130,33 @@ fn the_commands_of_trls_documentation_run() {
 }
 
 #[test]
+fn other_names_of_keys_set_them() {
+    let place = place();
+    let ppo = "--model_name_or_path a --dataset_name b --reward_funcs think_format_reward --response_length 8 --num_ppo_epochs 2 \
+               --log_completions";
+    run(&place, 0, "ppo", "solutions", ppo).succeeded();
+    let other = "--model_name_or_path a --dataset_name b --reward_funcs think_format_reward --max_new_tokens 9";
+    run(&place, 1, "ppo", "solutions", other).succeeded();
+    // A file of TRL's, with rewards as a list.
+    let yaml = "reward_funcs:\n  - accuracy_reward\n  - think_format_reward\nreward_weights: [1.0, 0.5]\nmax_steps: 1\nnum_generations: 4\n";
+    place.write("grpo.yaml", format!("{yaml}model_name_or_path: {}\ndataset_name: solutions.jsonl\n", tiny()));
+    let short = ["--output_dir", "listed", "--per_device_train_batch_size", "4", "--max_completion_length", "8"];
+    place.run(&[&["grpo", "--config", "grpo.yaml"], &short[..]].concat()).succeeded();
+    let line = place.lines("listed/metrics.jsonl").remove(0);
+    assert!(line["rewards/answer_reward/mean"].is_number() && line["rewards/format_reward/mean"].is_number(), "{line}");
+    // A reward model by the name that TRL's scripts have for it.
+    place.train_reward_model("rm", &[]);
+    let judged = "--model_name_or_path a --dataset_name b --reward_model_name_or_path rm";
+    run(&place, 3, "rloo", "solutions", judged).succeeded();
+    assert!(place.lines("run-3/metrics.jsonl")[0]["rewards/rm/mean"].is_number());
+    let config = |run: usize| std::fs::read_to_string(place.path(&format!("run-{run}/config.toml"))).unwrap();
+    for set in ["max_completion_length = 8", "num_iterations = 2", "log_completions = \"all\""] {
+        assert!(config(0).contains(set), "{set}: {}", config(0));
+    }
+    assert!(config(1).contains("max_completion_length = 9"), "{}", config(1));
+}
+
+#[test]
 fn what_they_ask_for_and_is_not_there_is_said() {
     let place = place();
     let (_, rows, kto) = COMMANDS[6];
@@ -128,8 +165,10 @@ fn what_they_ask_for_and_is_not_there_is_said() {
     let other = run(&place, 0, "kto", rows, &format!("{quantized} --bnb_4bit_quant_type fp4"));
     assert!(other.code == Some(2) && other.error().contains("bnb_4bit_quant_type"), "{}", other.stderr);
     let (_, rows, cpo) = COMMANDS[7];
-    let optimizer = run(&place, 0, "cpo", rows, &format!("{cpo} --optim rmsprop --use_peft --lora_r=16 --lora_alpha=16"));
-    assert!(optimizer.code == Some(2) && optimizer.error().contains("rmsprop"), "{}", optimizer.stderr);
+    let adapted = format!("{cpo} --use_peft --lora_r=16 --lora_alpha=16");
+    run(&place, 2, "cpo", rows, &format!("{adapted} --optim rmsprop")).succeeded();
+    let optimizer = run(&place, 0, "cpo", rows, &format!("{adapted} --optim ademamix"));
+    assert!(optimizer.code == Some(2) && optimizer.error().contains("ademamix"), "{}", optimizer.stderr);
     let function = run(&place, 0, "grpo", "solutions", "--model_name_or_path a --dataset_name b --reward_funcs my_lib.mine");
     assert!(function.code == Some(2) && function.error().contains("accuracy_reward"), "{}", function.stderr);
 }

@@ -100,7 +100,8 @@ def make_model(folder, kind, rows, template, seed=None):
     tokenizer.chat_template = TEMPLATES.get(template)
     tokenizer.save_pretrained(folder)
     ending = bpe.token_to_id(EOS)
-    ids = dict(vocab_size=bpe.get_vocab_size(), bos_token_id=None, eos_token_id=ending, pad_token_id=ending)
+    # transformers gives the embedding of the padding token no gradient where it is read, and conversations have `</s>` within them.
+    ids = dict(vocab_size=bpe.get_vocab_size(), bos_token_id=None, eos_token_id=ending, pad_token_id=None)
     model = AutoModelForCausalLM.from_config(config(tie_word_embeddings=tied, **ids, **SHAPE), dtype=torch.float32)
     generator = torch.Generator().manual_seed(len(kind) if seed is None else seed)
     with torch.no_grad():

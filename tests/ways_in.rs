@@ -71,6 +71,31 @@ fn pairs_of_a_table_train_a_model_and_both_come_from_the_hub_once() {
 }
 
 #[test]
+fn a_token_that_goes_over_http_is_warned_of() {
+    let place = Place::new();
+    let asked = |token: &str, endpoint: &str| {
+        let mut command = Command::new(binary());
+        let generate = ["generate", "--model", "lab/tiny", "--prompt", "a", "--max-new-tokens", "1"];
+        command.current_dir(place.path(".")).args(generate).env_remove("RUST_LOG").env("NO_COLOR", "1");
+        command.env("HF_ENDPOINT", endpoint).env("HF_HUB_OFFLINE", "0").env("HF_HUB_CACHE", place.path("hub"));
+        if token.is_empty() {
+            command.env_remove("HF_TOKEN")
+        } else {
+            command.env("HF_TOKEN", token)
+        };
+        command.env("HF_HOME", place.path("home"));
+        Outcome::new(command.output().unwrap()).stderr
+    };
+    let server = hub();
+    // Leads to this machine, and does not say so.
+    let elsewhere = server.endpoint.replace("127.0.0.1", "0.0.0.0");
+    let warned = asked("hf_secret", &elsewhere);
+    assert_eq!(warned.matches(&format!("the token goes to {elsewhere} in plain text")).count(), 1, "{warned}");
+    assert!(!warned.contains("hf_secret") && !asked("", &elsewhere).contains("plain text"));
+    assert!(!asked("hf_secret", &server.endpoint).contains("plain text"));
+}
+
+#[test]
 fn columns_of_other_names_in_packed_lines_are_prompts_and_a_missing_one_is_named_with_those_there_are() {
     let (place, server) = (Place::new(), hub());
     let mut arguments = vec!["--plugin", "tldr_length_reward.wasm", "--model", "lab/tiny", "--dataset", "lab/questions"];
@@ -172,10 +197,10 @@ fn tables_of_commas_and_tabs_are_prompts_and_conversations() {
         outcome
     };
     learn("chat.jsonl", "lines");
-    assert!(!learn("chat.csv", "table").stderr.contains("stay texts"));
+    assert!(!learn("chat.csv", "table").stderr.contains("read as text"));
     assert_eq!(place.figure("table", "loss"), place.figure("lines", "loss"));
     let warned = learn("python.csv", "python").stderr;
-    assert!(warned.contains("python.csv: texts that begin like lists of messages") && warned.contains("messages"), "{warned}");
+    assert!(warned.contains("python.csv: some values in the columns") && warned.contains("messages"), "{warned}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! `rlhost`: RL post-training of language models with rewards and losses as WebAssembly
-//! plugins. `ARCHITECTURE.md` beside this crate has the map.
+//! plugins. `ARCHITECTURE.md` in this crate's folder is the map.
 
 pub mod checkpoint;
 pub mod cli;
@@ -22,7 +22,7 @@ pub mod train;
 
 pub use rlhost_ops as ops;
 
-/// Large tensors come and go with every operation; the system's allocator maps and clears each
-/// anew. Limited, so that templates and tokenizers of strangers are held to theirs ([`ops::bounded`]).
+/// Reuses the memory of large tensors, which come and go with every operation; the system's allocator would map and clear each
+/// one again. Limited, so that untrusted templates and tokenizers stay within their bounds ([`ops::bounded`]).
 #[global_allocator]
 static ALLOCATOR: ops::bounded::Limited<mimalloc::MiMalloc> = ops::bounded::Limited(mimalloc::MiMalloc);

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// The names of TRL's options, read from the fields of its configurations.
+/// The names of TRL's options, read from the fields of its configurations by `tests/fixtures/make_trl_options.py`.
 const OPTIONS: &str = include_str!("../../tests/fixtures/trl_options.json");
 
 /// TRL's configurations that rlhost has no algorithm for.
-const WITHOUT_ALGORITHM: [&str; 2] = ["script", "model"];
+const WITHOUT_ALGORITHM: [&str; 3] = ["script", "model", "launch"];
 
 /// Flags that are no keys.
 const FLAGS: [&str; 1] = ["resume_from_checkpoint"];
@@ -64,7 +64,8 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
         | Treatment::Members(_)
         | Treatment::Switches(..)
         | Treatment::RewardWeights
-        | Treatment::RewardFuncs => {
+        | Treatment::RewardFuncs
+        | Treatment::RewardModel => {
             format!("yes: {}", option.why)
         }
         Treatment::Only([]) => format!("no: {}", option.why),

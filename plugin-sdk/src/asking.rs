@@ -1,4 +1,4 @@
-//! Rewards that ask servers: they see a whole batch, so that all of its requests go out side by side.
+//! Rewards that send requests to servers: they get a whole batch, so that all of its requests are sent in parallel.
 
 use crate::bindings::contract::reward::{Batch, Scores};
 use crate::reward::{IntoScore, Sample};
@@ -35,9 +35,9 @@ pub fn score_batch(batch: &Batch, score: impl FnOnce(&[Sample<'_>]) -> Result<Sc
     score(&samples)
 }
 
-/// Exports a reward that asks servers: a closure over the configuration, or what `prepared` made of it, and the samples of a batch.
-/// It gives a score, or none, for each sample, and metrics beside them if it has some. Rows must be independent. The servers must
-/// be granted: `--set plugin.NAME.hosts=HOST:PORT`.
+/// Exports a reward that sends requests to servers: a closure over the configuration, or the result of `prepared`, and the
+/// samples of a batch. It returns a score, or none, for each sample, and optionally metrics. Rows must be independent. The
+/// servers must be granted: `--set plugin.NAME.hosts=HOST:PORT`.
 ///
 /// ```
 /// use rlhost_plugin_sdk::http::{Request, fetch};

@@ -1,4 +1,5 @@
-//! Environments: episodes of several turns. Implement [`Environment`] and end with [`environment_plugin!`](crate::environment_plugin).
+//! Environments: episodes with several turns. Implement [`Environment`] and end with
+//! [`environment_plugin!`](crate::environment_plugin).
 
 pub use crate::bindings::contract::environment::{Call, Message, Opening, Reply, Start, Tool, Turn};
 use crate::config::Config;
@@ -7,7 +8,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-/// Longest part of a value that an error quotes, in characters.
+/// Maximum length of a value in an error, in characters.
 const SHOWN: usize = 80;
 
 /// An environment. It holds no state besides its episodes, which it receives with each turn.
@@ -17,7 +18,7 @@ pub trait Environment: Sized + Send + 'static {
     /// What it knows of one episode.
     type Episode: Send + 'static;
 
-    /// Creates it from its settings, which it checks as far as their types can't.
+    /// Creates it from its settings, and checks what their types can't express.
     ///
     /// # Errors
     /// If they contradict each other.
@@ -29,13 +30,13 @@ pub trait Environment: Sized + Send + 'static {
     /// If it can't work on this row.
     fn begin(&self, start: &Start) -> Result<(Self::Episode, Opening), Error>;
 
-    /// Replies to what the model wrote.
+    /// Replies to the model's turn.
     ///
     /// # Errors
-    /// If the episode can't go on; what the model wrote is no reason, say it in the reply.
+    /// If the episode can't continue. The model's own text is never a reason; tell the model in the reply.
     fn step(&self, episode: &mut Self::Episode, turn: &Turn) -> Result<Reply, Error>;
 
-    /// Ends an episode, which may be out of turns or tokens. Returns metrics about it.
+    /// Ends an episode, which may have run out of turns or tokens. Returns metrics about it.
     fn finish(&self, _episode: Self::Episode) -> Vec<Metric> {
         Vec::new()
     }
@@ -243,7 +244,8 @@ impl Call {
     }
 }
 
-/// Exports a type that implements [`Environment`](crate::environment::Environment). Name, version and description are the crate's.
+/// Exports a type that implements [`Environment`](crate::environment::Environment). Name, version and description are the
+/// crate's.
 ///
 /// ```
 /// use rlhost_plugin_sdk::environment::{Environment, Message, Opening, Reply, Start, Turn, testing::Play};

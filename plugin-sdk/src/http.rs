@@ -1,4 +1,5 @@
-//! Requests to servers that the user granted the plugin by name, from a reward written with [`asking_reward!`](crate::asking_reward).
+//! Requests to servers that the user granted the plugin by name, from a reward written with
+//! [`asking_reward!`](crate::asking_reward).
 //!
 //! ```
 //! use rlhost_plugin_sdk::http::{Request, Response, fetch, testing};
@@ -23,10 +24,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
-/// Sends requests side by side. Returns one answer per request, in order, or why there is none.
+/// Sends requests in parallel. Returns one answer per request, in order, or why there is none.
 ///
-/// The host retries what may pass, within its limits. `{{NAME}}` in the value of a header stands for the secret of that name, which
-/// the plugin never sees. Answers are recorded: the same request has the same answer from then on.
+/// The host retries temporary failures within its limits. `{{NAME}}` in a header's value stands for the secret of that name,
+/// which the plugin never sees. Answers are recorded: from then on, the same request gets the same answer.
 #[must_use]
 pub fn fetch(requests: &[Request]) -> Vec<Result<Response, String>> {
     #[cfg(target_arch = "wasm32")]
@@ -87,7 +88,7 @@ impl Response {
         (200..300).contains(&self.status)
     }
 
-    /// Returns the body as text; what is not UTF-8 is replaced.
+    /// Returns the body as text; invalid UTF-8 is replaced.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()

@@ -1,4 +1,5 @@
-//! Algorithms for labelled completions: compute a loss over completions that are desirable or not, with its derivatives per token.
+//! Algorithms for labelled completions: compute a loss over completions that are desirable or not, with its derivatives per
+//! token.
 
 use crate::bindings::contract::labelled::Mismatched;
 pub use crate::bindings::contract::labelled::{Examples, Gradient};

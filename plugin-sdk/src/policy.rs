@@ -22,9 +22,9 @@ pub trait Policy: Sized + Send + 'static {
     /// Returns the columns it needs under these settings.
     fn needs(config: &Self::Config) -> Needs;
 
-    /// Returns whether `logp` of given tokens may be that of smoothed targets under these settings: with `label_smoothing_factor`, the
-    /// host counts each target as that much of all tokens of the vocabulary alike. So it may where a loss is a sum of `logp` with fixed
-    /// weights, its derivatives.
+    /// Returns whether `logp` of given tokens may be that of smoothed targets under these settings: with
+    /// `label_smoothing_factor`, the host counts each target as that much of all tokens of the vocabulary alike. So it may where
+    /// a loss is a sum of `logp` with fixed weights, its derivatives.
     fn smoothed(_config: &Self::Config) -> bool {
         false
     }

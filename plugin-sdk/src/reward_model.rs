@@ -1,4 +1,5 @@
-//! Losses of reward models, which give each completion one value. They learn from pairs of completions, of which one is preferred.
+//! Losses of reward models, which give each completion one value. They learn from pairs of completions, of which one is
+//! preferred.
 
 use crate::bindings::contract::plugin::Info;
 pub use crate::bindings::contract::reward_model::{Gradient, Pairs};

@@ -35,8 +35,7 @@ pub fn rows_by_prompt(prompt_of: &[u32]) -> Vec<Vec<usize>> {
 pub fn require_siblings(rollouts: &Rollouts) -> Result<(), Error> {
     match rows_by_prompt(&rollouts.prompt_of).iter().any(|rows| rows.len() == 1) {
         true => Err(Error::Config(
-            "completions of a prompt are compared with each other, and this one has a single one; set num_generations to 2 or \
-             more"
+            "completions of a prompt are compared with each other, but this prompt has only one; set num_generations to 2 or more"
                 .into(),
         )),
         false => Ok(()),

@@ -1,5 +1,5 @@
-//! The unit between a layer's two wide products: `f(gate) * up`, or `f(gate)` alone. SiLU with a gate is [`swiglu`]; everything
-//! else is on the CPU only.
+//! The activation of a layer's MLP between its wide products and its down projection: `f(gate) * up`, or `f(gate)` alone. SiLU
+//! with a gate is [`swiglu`]; everything else runs only on the CPU.
 
 use super::cpu::{read, tensor};
 use super::math::{exp, normal_below, sigmoid, tanh};

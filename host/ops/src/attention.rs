@@ -76,7 +76,7 @@ impl Attention {
         if self == Self::from(self.heads) {
             return Ok(self.heads);
         }
-        let detail = "sliding windows, other scales and bounded scores are only supported on the CPU".into();
+        let detail = "sliding windows, other scales and soft-capped scores are only supported on the CPU".into();
         Err(Error::Shape { op: "attention", detail })
     }
 
@@ -217,7 +217,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: A
     Ok((tensor(out, (n, h.heads * h.head_dim))?, tensor(log_sum, (n, h.heads))?))
 }
 
-/// Replaces scores by probabilities. Returns the largest score, and the sum of the exponentials of the scores minus it.
+/// Replaces scores with probabilities. Returns the largest score, and the sum of the exponentials of the scores minus it.
 #[inline(always)]
 fn softmax(row: &mut [f32]) -> (f32, f32) {
     let top = max(row);

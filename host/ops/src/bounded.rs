@@ -2,8 +2,8 @@
 //!
 //! A file can make a library such as a template engine or a tokenizer compute forever or build a string of a hundred gigabytes.
 //! Such work runs on a separate thread. If it takes too long, it is abandoned. If it asks for too much memory, it is blocked
-//! inside that request forever: an allocator may not unwind, and a library that is refused memory aborts the process. Either
-//! thread ends with the process, which is soon, because such failures are errors at the start of a command.
+//! inside that request forever: an allocator may not unwind, and a library that is refused memory aborts the process. In both
+//! cases the thread ends with the process, which is soon, because such failures are errors at the start of a command.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::any::Any;

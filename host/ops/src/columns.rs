@@ -1,13 +1,13 @@
-//! Joined projections: several matrices that share an input are one matrix, whose outputs are taken apart. On the CPU only.
+//! Joint projections: several matrices that share an input are stored as one matrix, whose output is split. CPU only.
 //!
-//! A row of outputs is one or more groups, each with the parts of these widths in turn: Phi 3 has one group of all query, key and
+//! A row of outputs is one or more groups, each with parts of these widths in turn: Phi 3 has one group of all query, key and
 //! value heads, GPT-NeoX a group for each head.
 
 use super::cpu::{read, tensor};
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 
-/// Takes `x: [N, groups * (a + b + ...)]` apart into `[N, groups * a]`, `[N, groups * b]`, and so on.
+/// Splits `x: [N, groups * (a + b + ...)]` into `[N, groups * a]`, `[N, groups * b]`, and so on.
 pub fn split(x: &Tensor, widths: &[usize]) -> Result<Vec<Tensor>> {
     let (n, width) = matrix_dims(x);
     let group: usize = widths.iter().sum();

@@ -222,7 +222,7 @@ pub fn scaled(t: &Tensor, factor: f32) -> Result<Tensor> {
     each(t, |x| x * factor)
 }
 
-/// Returns `t + 1`, as norms have it whose weights are differences from one. On the CPU only.
+/// Returns `t + 1`, for norms whose weights are stored as offsets from one. CPU only.
 pub fn plus_one(t: &Tensor) -> Result<Tensor> {
     each(t, |x| x + 1.0)
 }
@@ -285,7 +285,7 @@ pub(super) fn squares(t: &Tensor) -> Result<f64> {
     Ok(parts.iter().sum())
 }
 
-/// Returns a number that almost surely differs if a bit of a value does. A device's checksum differs from the CPU's.
+/// Returns a checksum that almost surely differs if any bit of a value does. A device's checksum differs from the CPU's.
 pub fn checksum(t: &Tensor) -> Result<u64> {
     on_device!(t, cuda::checksum(t));
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -1,5 +1,5 @@
-//! Dropout whose random numbers follow from what is dropped: from a key, the text up to each token, and the feature. So the same
-//! values are dropped however rows are packed, cut or computed again. On the CPU only.
+//! Dropout whose random numbers depend on what is dropped: a key, the text up to each token, and the feature. So the same values
+//! are dropped however rows are packed, split or recomputed. CPU only.
 
 use super::cpu::{read, tensor, write};
 use super::{Error, Forest, Result, matrix_dims};
@@ -11,7 +11,7 @@ use rayon::prelude::*;
 pub struct Mask<'a> {
     /// A number for each row, from [`Forest::texts`].
     pub rows: &'a [u64],
-    /// Separates masks of the same rows.
+    /// Distinguishes masks of the same rows.
     pub key: u64,
     /// Probability with which a value is dropped; less than 1.
     pub p: f64,
@@ -26,7 +26,7 @@ pub fn mixed_bits(x: u64) -> u64 {
 }
 
 impl Forest {
-    /// Returns a number for each token that almost surely differs from those of others unless the texts up to them are the same.
+    /// Returns a number for each token that almost surely differs from others' unless the texts up to them are equal.
     pub fn texts(&self) -> Vec<u64> {
         let mut texts: Vec<u64> = vec![0; self.len()];
         for segment in self.segments() {
@@ -41,7 +41,7 @@ impl Forest {
 }
 
 impl Mask<'_> {
-    /// Calls `change` with each value of the second slice that is kept and its place in the first, which begins a row.
+    /// Calls `change` with each kept value of the second slice and its counterpart in the first, which begins a row.
     fn kept(&self, row: usize, width: usize, mut keep: impl FnMut(usize)) {
         let begin = mixed_bits(self.rows[row] ^ self.key);
         let dropped = (self.p * 2f64.powi(32)) as u64;

@@ -13,7 +13,7 @@ use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// The experts that tokens go to, and by how much each counts.
+/// The experts that tokens go to, with their weights.
 #[derive(Clone, Debug)]
 pub struct Routes {
     /// Probabilities of all experts, `[N, E]`.
@@ -33,7 +33,7 @@ pub struct Routes {
     firsts: Vec<usize>,
 }
 
-/// A derivative of a loss with respect to all probabilities: that of token `t` and expert `e` is `tokens[t] * experts[e]`.
+/// A derivative of a loss with respect to all probabilities: for token `t` and expert `e` it is `tokens[t] * experts[e]`.
 #[derive(Clone, Copy)]
 pub struct Slope<'a> {
     /// `[N]`
@@ -83,12 +83,12 @@ impl Routes {
         &self.tokens
     }
 
-    /// Returns the number of experts for each token, `K`.
+    /// Returns the number of experts per token, `K`.
     fn each(&self) -> usize {
         (self.chosen.len() * self.experts / self.probabilities.len().max(1)).max(1)
     }
 
-    /// Returns each expert that has rows, and these.
+    /// Returns each expert that has rows, and the rows.
     pub fn groups(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let all = self.firsts.windows(2).enumerate().map(|(expert, ends)| (expert, ends[0]..ends[1]));
         all.filter(|(_, rows)| !rows.is_empty())
@@ -103,7 +103,7 @@ impl Routes {
         }
     }
 
-    /// Returns the gradient of the logits, `[N, E]`, given that of each sorted row's weight and, if a loss also looks at all
+    /// Returns the gradient of the logits, `[N, E]`, given that of each sorted row's weight and, if a loss also uses all
     /// probabilities, its slope.
     pub fn backward(&self, d_weights: &[f32], slope: Option<Slope<'_>>) -> Result<Tensor> {
         let (each, experts) = (self.each(), self.experts);
@@ -213,7 +213,7 @@ fn each_part<T: Send>(parts: Vec<T>, precision: Precision, product: impl Fn(T, R
     }
 }
 
-/// Runs `product` for each expert that has rows, with these and their part of `out`, whose rows have this width.
+/// Runs `product` for each expert that has rows, with those rows and their part of `out`, whose rows have this width.
 fn each_group(
     out: &mut [f32],
     width: usize,

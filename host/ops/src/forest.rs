@@ -91,7 +91,7 @@ impl Forest {
         before.into_iter().chain(segment.start..segment.range().end - 1).collect()
     }
 
-    /// Returns the number of whole texts that each token is a part of, `[N]`: a segment that nothing continues ends one.
+    /// Returns the number of whole texts that contain each token, `[N]`: a segment that nothing continues ends one.
     pub fn texts_of_tokens(&self) -> Vec<f32> {
         let mut of_segments = vec![0f32; self.segments.len()];
         // What continues a segment comes after it.
@@ -104,7 +104,7 @@ impl Forest {
         self.segments.iter().zip(of_segments).flat_map(|(segment, texts)| std::iter::repeat_n(texts, segment.len)).collect()
     }
 
-    /// Returns the length of the longest whole text that each token is a part of, `[N]`.
+    /// Returns the length of the longest whole text that contains each token, `[N]`.
     pub fn lengths_of_texts(&self) -> Vec<usize> {
         let mut longest = vec![0; self.segments.len()];
         for (i, segment) in self.segments.iter().enumerate().rev() {

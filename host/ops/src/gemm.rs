@@ -10,17 +10,17 @@ use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// What the operands of products are rounded to. Sums are f32.
+/// The precision to which operands of products are rounded. Sums are f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// Not at all.
+    /// No rounding.
     #[default]
     F32,
     /// bf16, which processors with AVX-512 BF16 or AMX multiply several times faster.
     Bf16,
 }
 
-/// Run a product is computed.
+/// Where a product is computed.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     precision: Precision,
@@ -33,7 +33,7 @@ impl Precision {
         Run { precision: self, par: Parallelism::None }
     }
 
-    /// On all threads of the pool, where the product is large enough for them.
+    /// On all threads of the pool, if the product is large enough.
     pub(super) fn on_all_threads(self) -> Run {
         Run { precision: self, par: Parallelism::Rayon(rayon::current_num_threads()) }
     }
@@ -125,8 +125,8 @@ pub(super) fn product(a: Mat<'_>, b: Mat<'_>, scale: f32, run: Run) -> Vec<f32> 
 
 /// Returns `x w^T + b` as new row-major values, `[x.rows, m]`, for a weight with `m` rows and as many columns as `x`.
 ///
-/// The gemm crate rearranges `w` one value at a time for this, however few rows `x` has. It reads `w` as it lies for `w x^T`, which
-/// sums in the same order; that result then has to be turned, which pays off for rows that are longer than many.
+/// For this, the gemm crate rearranges `w` one value at a time, however few rows `x` has. For `w x^T`, which sums in the same
+/// order, it reads `w` in place; that result must then be transposed, which pays off if rows are few compared with their length.
 pub(super) fn of_rows(x: Mat<'_>, w: &Stored<'_>, m: usize, bias: Option<&[f32]>, run: Run) -> Vec<f32> {
     let n = x.rows;
     if run.precision == Precision::F32 && n > 1 && 4 * n <= 3 * x.cols {
@@ -163,7 +163,7 @@ pub(super) fn of_columns(x: Mat<'_>, w: &Stored<'_>, width: usize, run: Run) -> 
     })
 }
 
-/// Returns `n` values, either `begun` and to be added to, or new and to be set by products.
+/// Returns `n` values: either `begun`, to be added to, or new ones to be set by products.
 fn summed(begun: Option<Vec<f32>>, n: usize, products: impl FnOnce(Shared, Dst)) -> Vec<f32> {
     match begun {
         Some(mut values) => {

@@ -1,5 +1,5 @@
-//! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`. On the CPU it may be stored in fewer bits than the
-//! f32 or bf16 in which products are computed ([`Precision`]; a device's is that of its tensors).
+//! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`. On the CPU, it may be stored in fewer bits than the
+//! f32 or bf16 in which products are computed ([`Precision`]; on a device, the tensors' own).
 
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]

@@ -1,5 +1,6 @@
-//! Computes log-probabilities and entropies of given tokens directly from hidden states and the output matrix, in tiles of rows and
-//! vocabulary (`tiles.rs`), so that the complete `[M, V]` logits never exist. The backward pass recomputes each tile's logits.
+//! Computes log-probabilities and entropies of given tokens directly from hidden states and the output matrix, in tiles of rows
+//! and vocabulary (`tiles.rs`), so that the complete `[M, V]` logits never exist. The backward pass recomputes each tile's
+//! logits.
 
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
@@ -16,7 +17,7 @@ use rayon::prelude::*;
 
 pub use super::tiles::Scale;
 
-/// Tokens whose logits are summed by one task, a share of a tile that fits into a core's own cache.
+/// Number of tokens whose logits one task sums: a share of a tile that fits into a core's own cache.
 const TOKENS_PER_TASK: usize = 256;
 
 /// The forward pass's results for each of the `M` rows.
@@ -54,7 +55,8 @@ fn check_restriction(hidden: &Tensor, restriction: Option<&Restriction>) -> Resu
     Err(Error::Shape { op: "logprob", detail: "restricted vocabularies are only supported on the CPU".into() })
 }
 
-/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`, among the tokens that a `restriction` leaves each row.
+/// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`, among the tokens that a `restriction` leaves each
+/// row.
 pub fn forward(
     hidden: &Tensor,
     w: &Tensor,
@@ -89,7 +91,7 @@ pub fn forward(
     Ok(stats)
 }
 
-/// What a softmax needs of some of a row's logits.
+/// The sums that a softmax needs over some of a row's logits.
 #[derive(Clone, Copy)]
 struct Sums {
     top: f32,
@@ -131,7 +133,7 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
             *top = if z > *top { z } else { *top };
         }
     });
-    // Logits that are all -inf have no weight beside those of other lines.
+    // Logits that are all -inf have no weight compared with those of other lines.
     let shifts: Vec<f32> = tops.iter().map(|&top| if top == f32::NEG_INFINITY { 0.0 } else { top }).collect();
     let (mut sums, mut weighted) = (vec![0f32; line], vec![0f32; line]);
     wide!(for line in lines.chunks_exact(line) {
@@ -151,9 +153,9 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
     tops.into_iter().zip(sums).map(|(top, (sum, weighted))| Sums { top, sum, weighted }).collect()
 }
 
-/// Makes each log-probability that of a target of which this share is spread evenly over the vocabulary (label smoothing, Szegedy et
-/// al. 2016, arXiv 1512.00567): `1 - share` of the token's own, and `share` of the vocabulary's mean. [`backward`] then takes
-/// derivatives with respect to these.
+/// Replaces each log-probability with that of a smoothed target, of which this share is spread evenly over the vocabulary (label
+/// smoothing, Szegedy et al. 2016, arXiv 1512.00567): `1 - share` of the token's own, plus `share` of the vocabulary's mean.
+/// [`backward`] then takes derivatives with respect to these.
 ///
 /// # Errors
 /// On a device, or if the sizes don't fit.
@@ -237,7 +239,7 @@ pub fn backward(
     tensor(dh, (m, d))
 }
 
-/// What the derivatives of a tile's logits need, one value for each row and padded like its lines.
+/// The values that the derivatives of a tile's logits need, one per row and padded like its lines.
 struct Rows {
     log_sum: Vec<f32>,
     entropy: Vec<f32>,
@@ -267,8 +269,8 @@ impl Rows {
         });
     }
 
-    /// Replaces some lines of logits by the loss's derivatives with respect to them, `d_logp (1[j = target] - p_j) - d_entropy p_j
-    /// (ln p_j + H)`, without the target's own term.
+    /// Replaces some lines of logits by the loss's derivatives with respect to them, `d_logp (1[j = target] - p_j) - d_entropy
+    /// p_j (ln p_j + H)`, without the target's own term.
     fn logit_gradients(&self, lines: &mut [f32]) {
         let (log_sum, d_logp) = (self.log_sum.as_chunks::<LANES>().0, self.d_logp.as_chunks::<LANES>().0);
         let entropy = self.entropy.as_chunks::<LANES>().0;
@@ -308,7 +310,7 @@ pub fn log_sum_exp(logits: &[f32], temperature: f32) -> f32 {
     top + sum.ln()
 }
 
-/// Replaces logits by probabilities up to a common factor, so that the largest is 1.
+/// Replaces logits with probabilities up to a common factor, so that the largest is 1.
 pub fn weigh(logits: &mut [f32]) {
     wide!({
         let top = max(logits);
@@ -318,8 +320,8 @@ pub fn weigh(logits: &mut [f32]) {
     });
 }
 
-/// Returns each row's mean logit over the vocabulary at temperature one, `[M]`. Where logits are not bounded, that is the hidden
-/// state times the mean row of the output matrix.
+/// Returns each row's mean logit over the vocabulary at temperature one, `[M]`. Without soft-capping, that is the hidden state
+/// times the mean row of the output matrix.
 pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
     let ((_, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let scale = Scale { temperature: 1.0, ..scale };
@@ -402,7 +404,7 @@ mod tests {
         }
     }
 
-    /// The whole computation in f64, a row at a time.
+    /// The whole computation in f64, row by row.
     #[derive(Default)]
     struct Naive {
         logp: Vec<f64>,

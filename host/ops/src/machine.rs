@@ -1,4 +1,4 @@
-//! Measures what a device can do at most, with a model's own operations, for comparison with a run's speed.
+//! Measures a device's limits with a model's own operations, for comparison with a run's speed.
 
 use super::cpu::read;
 use super::simd::wide;
@@ -13,10 +13,10 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// Shortest product that counts, so that the overhead of starting it is negligible.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 
-/// Times that memory is read before waiting for a device.
+/// Number of times that memory is read before waiting for a device.
 const PASSES: usize = 4;
 
-/// Sides of the square matrices that are tried.
+/// Sizes of the square matrices that are tried.
 const SMALLEST: usize = 1024;
 const LARGEST: usize = 8192;
 
@@ -36,8 +36,8 @@ fn fastest(device: &Device, mut round: impl FnMut() -> Result<()>) -> Result<Dur
     Ok(least)
 }
 
-/// Returns the rate of reading `bytes` of f32 repeatedly, in bytes per second. What fits into a cache is read from there, as
-/// weights are from token to token.
+/// Returns the bandwidth of reading `bytes` of f32 repeatedly, in bytes per second. Data that fits into a cache is read from
+/// there, like weights from token to token.
 pub fn read_rate(device: &Device, bytes: usize) -> Result<f64> {
     let values = (bytes / size_of::<f32>()).max(1);
     // On the CPU, zeros could all be the same page of memory.
@@ -68,7 +68,7 @@ fn sum(values: &[f32]) -> f32 {
     values.par_chunks(values.len().div_ceil(rayon::current_num_threads()).max(1)).map(part).sum()
 }
 
-/// Returns a square matrix of numbers from -1 to 1 without a pattern: with zeros, a device takes less power and is faster.
+/// Returns a square matrix of irregular numbers from -1 to 1: with zeros, a device uses less power and is faster.
 fn noise(n: usize, seed: u32, dtype: DType, device: &Device) -> Result<Tensor> {
     // Numerical Recipes' linear congruential generator; the high bits are used.
     let next = |x: &mut u32| {

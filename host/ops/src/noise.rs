@@ -1,5 +1,5 @@
-//! Uniform noise whose random numbers follow from what it is added to, as those of `dropout.rs` do: from a key, the text up to each
-//! token, and the feature. So the noise is the same however rows are packed, cut or computed again. On the CPU only.
+//! Uniform noise whose random numbers depend on what it is added to, as in `dropout.rs`: a key, the text up to each token, and
+//! the feature. So the noise is the same however rows are packed, split or recomputed. CPU only.
 
 use super::cpu::write;
 use super::dropout::mixed_bits;
@@ -12,9 +12,9 @@ use rayon::prelude::*;
 pub struct Noise<'a> {
     /// A number for each row, from [`super::Forest::texts`].
     pub rows: &'a [u64],
-    /// The greatest size of each row's noise.
+    /// The maximum magnitude of each row's noise.
     pub bounds: &'a [f32],
-    /// Separates noise of the same rows.
+    /// Distinguishes noise of the same rows.
     pub key: u64,
 }
 
@@ -41,7 +41,7 @@ impl Noise<'_> {
     }
 }
 
-/// Returns the middle of one of 2^32 equal parts of the numbers between -1 and 1.
+/// Returns the midpoint of one of 2^32 equal parts of the interval from -1 to 1.
 fn between(bits: u32) -> f32 {
     ((f64::from(bits) + 0.5) / 2f64.powi(31) - 1.0) as f32
 }
@@ -55,7 +55,7 @@ mod tests {
     const ROWS: usize = 400;
     const WIDTH: usize = 101;
 
-    /// The noise of a text of so many tokens, each row's bound being its number.
+    /// The noise of a text of this many tokens, with each row's number as its bound.
     fn noise(key: u64) -> Vec<f64> {
         let mut forest = Forest::new();
         forest.push(&(0..ROWS as u32).collect::<Vec<u32>>(), None);
@@ -71,8 +71,8 @@ mod tests {
         assert!(one.iter().all(|x| x.abs() <= 1.0) && one == noise(1) && one != other);
         let n = one.len() as f64;
         let mean = |of: &dyn Fn(usize) -> f64| (0..one.len()).map(of).sum::<f64>() / n;
-        // Moments of the uniform distribution between -1 and 1: E x^k is 1 / (k + 1) for even k, 0 for odd k; within five standard
-        // deviations, of which the variance of x^k is 1 / (2 k + 1) - (E x^k)^2.
+        // Moments of the uniform distribution between -1 and 1: E x^k is 1 / (k + 1) for even k, 0 for odd k; within five
+        // standard deviations, of which the variance of x^k is 1 / (2 k + 1) - (E x^k)^2.
         for k in 1..=4 {
             let want = if k % 2 == 0 { 1.0 / f64::from(k + 1) } else { 0.0 };
             let deviation = ((1.0 / f64::from(2 * k + 1) - want * want) / n).sqrt();

@@ -1,4 +1,4 @@
-//! Updates a parameter by the optimizers beside AdamW. On the CPU only; sums over a parameter have a fixed order.
+//! Updates a parameter by the optimizers other than AdamW. CPU only; sums over a parameter have a fixed order.
 
 use super::cpu::{read, squares, write};
 use super::gemm::{Mat, Precision, product};
@@ -9,10 +9,10 @@ use rayon::prelude::*;
 /// Values per task.
 const CHUNK: usize = 1 << 14;
 
-/// Rows per task where columns are summed; constant, so that the order of the sums is.
+/// Rows per task when columns are summed; constant, so that the order of the sums is too.
 const ROWS: usize = 256;
 
-/// The scalars of an update that every rule has.
+/// The scalars that every update rule has.
 #[derive(Clone, Copy, Debug)]
 pub struct Common {
     /// Learning rate.
@@ -37,10 +37,21 @@ impl Common {
 pub struct Sgd {
     /// Decay of the buffer.
     pub momentum: f64,
-    /// What a gradient lacks in the buffer.
+    /// Dampening: the share of the gradient that the buffer lacks.
     pub dampening: f64,
-    /// Whether the buffer is applied a step ahead.
+    /// Whether momentum is Nesterov's.
     pub nesterov: bool,
+}
+
+/// RMSprop (Tieleman and Hinton 2012), as in torch: the decay is part of the gradient.
+#[derive(Clone, Copy, Debug)]
+pub struct RmsProp {
+    /// Decay of the mean of squared gradients.
+    pub alpha: f64,
+    /// Added to its root.
+    pub eps: f64,
+    /// Decay of the buffer.
+    pub momentum: f64,
 }
 
 /// Lion (Chen et al. 2023, arXiv 2302.06675).
@@ -52,7 +63,7 @@ pub struct Lion {
     pub beta2: f64,
 }
 
-/// Adafactor (Shazeer and Stern 2018, arXiv 1804.04235), with a rate from outside.
+/// Adafactor (Shazeer and Stern 2018, arXiv 1804.04235), with a learning rate from the schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Adafactor {
     /// Added to the squared gradient.
@@ -63,7 +74,7 @@ pub struct Adafactor {
     pub decay_rate: f64,
     /// Decay of the first moment, if there is one.
     pub beta1: Option<f64>,
-    /// Whether the rate is multiplied by the parameter's root mean square, or by this if that is smaller.
+    /// Whether the rate is multiplied by the parameter's root mean square, or by this minimum if that is smaller.
     pub scale_parameter: Option<f64>,
 }
 
@@ -86,7 +97,7 @@ pub enum Second<'a> {
 pub struct Muon {
     /// Decay of the buffer.
     pub momentum: f64,
-    /// Whether the buffer is applied a step ahead.
+    /// Whether momentum is Nesterov's.
     pub nesterov: bool,
     /// Number of iterations of the orthogonalization.
     pub ns_steps: usize,
@@ -133,6 +144,52 @@ pub fn sgd(param: &Tensor, grad: &Tensor, buffer: Option<&Tensor>, rule: Sgd, s:
             }
         });
     })
+}
+
+/// Updates `param`, the mean `square` of its squared gradients, and its `buffer` if there is momentum, in place.
+///
+/// # Errors
+/// As [`sgd`].
+pub fn rmsprop(
+    param: &Tensor,
+    grad: &Tensor,
+    (square, buffer): (&Tensor, Option<&Tensor>),
+    rule: RmsProp,
+    s: Common,
+) -> Result<()> {
+    check("rmsprop", param, &[grad, square])?;
+    let grads = read(grad)?;
+    let (scale, decay, lr) = (s.grad_scale, s.weight_decay as f32, s.lr as f32);
+    let (alpha, new, eps) = (rule.alpha as f32, (1.0 - rule.alpha) as f32, rule.eps as f32);
+    let update = |p: f32, v: &mut f32, g: f32| {
+        let g = g * scale + decay * p;
+        *v = alpha * *v + new * g * g;
+        g / (v.sqrt() + eps)
+    };
+    let Some(buffer) = buffer else {
+        return both(param, square, |ps, vs| {
+            let chunks = ps.par_chunks_mut(CHUNK).zip(vs.par_chunks_mut(CHUNK)).zip(grads.par_chunks(CHUNK));
+            chunks.for_each(|((ps, vs), gs)| {
+                for ((p, v), g) in ps.iter_mut().zip(vs).zip(gs) {
+                    *p -= lr * update(*p, v, *g);
+                }
+            });
+        });
+    };
+    check("rmsprop", param, &[buffer])?;
+    let (momentum, mut updated) = (rule.momentum as f32, Ok(()));
+    write(buffer, |bs| {
+        updated = both(param, square, |ps, vs| {
+            let chunks = ps.par_chunks_mut(CHUNK).zip(vs.par_chunks_mut(CHUNK)).zip(bs.par_chunks_mut(CHUNK));
+            chunks.zip(grads.par_chunks(CHUNK)).for_each(|(((ps, vs), bs), gs)| {
+                for (((p, v), b), g) in ps.iter_mut().zip(vs).zip(bs).zip(gs) {
+                    *b = momentum * *b + update(*p, v, *g);
+                    *p -= lr * *b;
+                }
+            });
+        });
+    })?;
+    updated
 }
 
 /// Updates `param` and its moment in place.
@@ -218,7 +275,7 @@ struct Direction<'a> {
 }
 
 impl<'a> Direction<'a> {
-    /// Updates the second moment and divides by it.
+    /// Updates the second moment and divides the gradient by its root.
     fn new(param: &Tensor, gradient: &'a [f32], second: Second<'_>, rule: Adafactor, s: Common) -> Result<Self> {
         let (scale, kept) = (f64::from(s.grad_scale), 1.0 - (s.t as f64).powf(rule.decay_rate));
         let squared = |g: f32| (f64::from(g) * scale).powi(2) + rule.eps;
@@ -295,11 +352,11 @@ pub fn muon(param: &Tensor, grad: &Tensor, buffer: &Tensor, rule: Muon, s: Commo
     write(param, |ps| ps.par_iter_mut().zip(update.par_iter()).for_each(|(p, u)| *p = *p * decay - step * u))
 }
 
-/// Returns a matrix whose singular values are brought close to one by Newton and Schulz's iteration.
+/// Returns a matrix whose singular values are brought close to one by the Newton-Schulz iteration.
 fn orthogonalized(mut x: Vec<f32>, height: usize, width: usize, steps: usize) -> Vec<f32> {
-    /// Coefficients of the iteration, which are Jordan's.
+    /// Jordan's coefficients of the iteration.
     const COEFFICIENTS: (f32, f32, f32) = (3.4445, -4.775, 2.0315);
-    /// Smallest norm that a matrix is divided by.
+    /// Minimum norm that a matrix is divided by.
     const EPS: f64 = 1e-7;
     let tall = height > width;
     if tall {
@@ -324,7 +381,7 @@ fn transposed(x: &[f32], height: usize, width: usize) -> Vec<f32> {
     (0..height * width).map(|i| x[i % height * width + i / height]).collect()
 }
 
-/// Changes two tensors of one size in place.
+/// Changes two tensors of the same size in place.
 fn both(a: &Tensor, b: &Tensor, change: impl FnOnce(&mut [f32], &mut [f32])) -> Result<()> {
     let mut outcome = Ok(());
     write(a, |a| outcome = write(b, |b| change(a, b)))?;

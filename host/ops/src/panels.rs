@@ -1,9 +1,10 @@
 //! Products of a weight with few rows, as for each generated token.
 //!
-//! There, a general product spends most of its time rearranging its operands. Here a weight in f32 is rearranged once. One in fewer
-//! bits stays as it is, once in memory, and is rearranged in the innermost cache whenever it is read. A tile of rows and outputs is
-//! summed in vector registers, each output's terms in the order of the inputs, so a row's result depends neither on the other rows
-//! nor on how the weight is stored. In bf16, kernels that round the rows too read the weight as it lies (`bf16/few.rs`).
+//! Here, a general product would spend most of its time rearranging its operands. A weight in f32 is rearranged once. A weight in
+//! fewer bits is kept in memory once, as stored, and is rearranged in the L1 cache whenever it is read. A tile of rows and
+//! outputs is summed in vector registers, each output's terms in the order of the inputs, so a row's result depends neither on
+//! the other rows nor on how the weight is stored. In bf16, kernels that also round the rows read the weight in place
+//! (`bf16/few.rs`).
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
@@ -22,7 +23,7 @@ use std::ops::Range;
 /// Rows that are summed together.
 pub(super) const ROWS: usize = 8;
 
-/// Below this many multiplications, a second thread brings nothing.
+/// Below this many multiplications, a second thread gains nothing.
 const WORTH_WAKING: usize = 1 << 23;
 
 /// The same if the threads are awake ([`team::together`]).
@@ -31,11 +32,11 @@ const WORTH_SHARING: usize = 1 << 16;
 /// Parts of a product per thread, so that a thread that starts late leaves some to the others.
 const PARTS_A_THREAD: usize = 4;
 
-/// Inputs whose weights are transposed together, within the innermost cache.
+/// Inputs whose weights are transposed together, within the L1 cache.
 const TURNED: usize = 16;
 
 thread_local! {
-    /// Each thread's own. A part of a product is often a single group, too little to clear new room for.
+    /// A buffer for each thread. A part of a product is often a single group, too small for clearing new memory.
     static ROOM: RefCell<Room> = RefCell::new(Room::new());
 }
 
@@ -43,6 +44,8 @@ thread_local! {
 #[derive(Clone, Debug)]
 pub struct Panels {
     weight: Weight,
+    /// Bytes copied for the weight.
+    copied: usize,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has kernels that round rows"))]
     precision: Precision,
     /// One value per output, padded to complete groups.
@@ -55,11 +58,9 @@ pub struct Panels {
 enum Weight {
     /// Outputs in groups of [`WIDTH`], each group as `[in, WIDTH]`.
     LaidOut(Vec<f32>),
-    /// In bf16 or f16, sharing the tensor's storage.
+    /// In bf16 or f16.
     Half(Tensor),
-    /// In bf16, a copy of one in f32.
-    Rounded(Tensor),
-    /// Codes and scales, sharing the tensors' storage.
+    /// Codes and scales.
     Quantized(Tensor, Tensor, Scheme),
 }
 
@@ -81,16 +82,22 @@ fn laid_out(w: &Tensor) -> Result<Vec<f32>> {
 }
 
 impl Panels {
-    /// Creates panels from `w: [out, in]` and `b: [out]`. In bf16, a weight in f32 is rounded, and so are rows where the processor
-    /// gains by it.
+    /// Creates panels from `w: [out, in]` and `b: [out]`. In bf16, a weight in f32 is rounded, and so are rows if the processor
+    /// benefits.
     pub fn new<'a>(w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
         let w = w.into();
         let (d_out, d_in) = w.dims();
-        let weight = match w {
-            Matrix::Plain(plain) if w.is_f32() && precision == Precision::Bf16 => Weight::Rounded(cast(plain, DType::BF16)?),
-            Matrix::Plain(w) if Matrix::Plain(w).is_f32() => Weight::LaidOut(laid_out(w)?),
-            Matrix::Plain(w) => Weight::Half(w.clone()),
-            Matrix::Quantized(q) => Weight::Quantized(q.codes.clone(), q.scales.clone(), q.scheme),
+        let (weight, copied) = match w {
+            Matrix::Plain(plain) if w.is_f32() && precision == Precision::Bf16 => {
+                (Weight::Half(cast(plain, DType::BF16)?), d_out * d_in * size_of::<half::bf16>())
+            }
+            Matrix::Plain(plain) if w.is_f32() => {
+                let data = laid_out(plain)?;
+                let copied = data.len() * size_of::<f32>();
+                (Weight::LaidOut(data), copied)
+            }
+            Matrix::Plain(w) => (Weight::Half(w.clone()), 0),
+            Matrix::Quantized(q) => (Weight::Quantized(q.codes.clone(), q.scales.clone(), q.scheme), 0),
         };
         let mut bias = match b {
             None => Vec::new(),
@@ -101,17 +108,22 @@ impl Panels {
             }
         };
         bias.resize(d_out.next_multiple_of(WIDTH), 0.0);
-        Ok(Self { weight, precision, bias, d_in, d_out })
+        Ok(Self { weight, copied, precision, bias, d_in, d_out })
+    }
+
+    /// Does the same with a copy of the weight in 8 bits. A quantized weight stays as it is.
+    pub fn in_8_bits<'a>(w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
+        let w = w.into();
+        let Matrix::Plain(plain) = w else { return Self::new(w, b, precision) };
+        let (codes, scales) = Scheme::Int8.quantize(plain)?;
+        let panels =
+            Self::new(Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme: Scheme::Int8 }), b, precision)?;
+        Ok(Self { copied: codes.elem_count() + scales.elem_count() * size_of::<f32>(), ..panels })
     }
 
     /// Returns the bytes that were copied for it.
     pub fn copied_bytes(&self) -> usize {
-        let weight = match &self.weight {
-            Weight::LaidOut(data) => data.len() * size_of::<f32>(),
-            Weight::Rounded(w) => w.elem_count() * size_of::<half::bf16>(),
-            Weight::Half(_) | Weight::Quantized(..) => 0,
-        };
-        weight + self.bias.len() * size_of::<f32>()
+        self.copied + self.bias.len() * size_of::<f32>()
     }
 
     /// Computes `[N, out]` from `x: [N, in]`.
@@ -124,7 +136,7 @@ impl Panels {
         let xs = read(x)?;
         let stored = match &self.weight {
             Weight::LaidOut(_) => None,
-            Weight::Half(w) | Weight::Rounded(w) => Some(Stored::of(w.into())?),
+            Weight::Half(w) => Some(Stored::of(w.into())?),
             Weight::Quantized(codes, scales, scheme) => {
                 Some(Stored::of(Matrix::Quantized(Quantized { codes, scales, scheme: *scheme }))?)
             }
@@ -186,7 +198,7 @@ impl Panels {
         }
     }
 
-    /// Computes some groups' outputs for all rows, with weights that are rearranged on the way.
+    /// Computes some groups' outputs for all rows, rearranging the weights while reading them.
     fn unpacked(&self, groups: Range<usize>, stored: &Stored<'_>, xs: &[f32], n: usize, out: Shared) {
         let mut tiles: Vec<Tile> = vec![[[0.0; WIDTH]; ROWS]; n.div_ceil(ROWS)];
         ROOM.with_borrow_mut(|room| {
@@ -225,7 +237,7 @@ pub(super) type Tile = [[f32; WIDTH]; ROWS];
 #[derive(Clone, Copy)]
 pub(super) struct Lines<'a> {
     pub values: &'a [f32],
-    /// Values from one line to the next.
+    /// Distance from one line to the next, in values.
     pub stride: usize,
     pub count: usize,
 }
@@ -241,8 +253,8 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of the
-/// `first` input.
+/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of
+/// the `first` input.
 pub(super) fn sums(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_>, tile: &mut Tile) {
     lines.check();
     #[cfg(target_arch = "x86_64")]
@@ -391,6 +403,23 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_in_8_bits_gives_the_bits_of_the_quantized_weight_and_a_quantized_weight_stays() {
+        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+        let (w, b, x) = (random(&[70, 96]), random(&[70]), random(&[5, 96]));
+        let (codes, scales) = Scheme::Int8.quantize(&w).unwrap();
+        let quantized = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme: Scheme::Int8 });
+        for precision in [Precision::F32, Precision::Bf16] {
+            let bits = |panels: &Panels| crate::to_vec(&panels.forward(&x).unwrap()).unwrap();
+            let (copy, own) =
+                (Panels::in_8_bits(&w, Some(&b), precision).unwrap(), Panels::new(quantized, Some(&b), precision).unwrap());
+            assert_eq!(bits(&copy), bits(&own));
+            assert_eq!(copy.copied_bytes() - own.copied_bytes(), 70 * 96 + 4 * 70);
+            let same = Panels::in_8_bits(quantized, Some(&b), precision).unwrap();
+            assert_eq!((bits(&same), same.copied_bytes()), (bits(&own), own.copied_bytes()));
+        }
+    }
+
+    #[test]
     fn panels_in_bf16_give_the_general_product_in_bf16() {
         let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
         // The last one's rows are not rounded.
@@ -403,7 +432,12 @@ mod tests {
                 let quantized = codes.iter().map(|(scheme, (codes, scales))| Quantized { codes, scales, scheme: *scheme });
                 for w in quantized.map(Matrix::Quantized).chain([Matrix::Plain(&w)]) {
                     let got = values(&Panels::new(w, Some(&b), Precision::Bf16).unwrap().forward(&x).unwrap());
-                    let want = values(&linear::forward(&x, w, Some(&b), Precision::Bf16).unwrap());
+                    // Codes of 8 bits are not rounded again, as they are in the general product.
+                    let exact =
+                        matches!(w, Matrix::Quantized(Quantized { scheme: Scheme::Int8, .. })) && bf16::kernel().is_some();
+                    let rounded = x.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap();
+                    let (x, precision) = if exact { (&rounded, Precision::F32) } else { (&x, Precision::Bf16) };
+                    let want = values(&linear::forward(x, w, Some(&b), precision).unwrap());
                     let tolerance = if d_in % 32 == 0 { 1e-4 } else { 0.2 };
                     let far = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                     assert!(far < tolerance && got.len() == want.len(), "{n} rows of {d_in} to {d_out}: {far}");

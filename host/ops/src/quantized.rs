@@ -1,16 +1,17 @@
-//! Weights in 8 or 4 bits, for models that an adapter is trained on: as bitsandbytes stores them, and with the values that it gives
-//! back.
+//! Weights in 8 or 4 bits, for models that an adapter is trained on, with the format and values of bitsandbytes.
 //!
-//! 8 bits (LLM.int8(), Dettmers et al. 2022, arXiv 2208.07339): each output's weights are integers from -127 to 127, and 127 stands
-//! for the largest size among them. 4 bits (NF4, Dettmers et al. 2023, arXiv 2305.14314): 64 weights in row-major order share a
-//! scale, their largest size, and each is one of 16 quantiles of a normal distribution, two to a byte with the first in the high
-//! half. Neither stores scales in fewer bits than 32, and products take activations in f32.
+//! 8 bits (LLM.int8(), Dettmers et al. 2022, arXiv 2208.07339): each output's weights are integers from -127 to 127, and 127
+//! stands for the largest magnitude among them. 4 bits (NF4, Dettmers et al. 2023, arXiv 2305.14314): 64 weights in row-major
+//! order share a scale, their largest magnitude, and each is one of 16 quantiles of a normal distribution, two to a byte with the
+//! first in the high half. Scales always have 32 bits, and products take activations in f32.
 
 #[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::stored::Stored;
 use super::{Error, Matrix, Result, matrix_dims};
 use candle_core::{Device, Tensor};
+#[cfg(target_arch = "x86_64")]
+use half::bf16;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
@@ -20,8 +21,8 @@ const BLOCK: usize = 64;
 /// Largest code in 8 bits.
 const MOST: f32 = 127.0;
 
-/// What bitsandbytes multiplies products of codes and scales with.
-const A_CODE: f32 = 1.0 / 127.0;
+/// The factor by which bitsandbytes multiplies products of codes and scales.
+pub(super) const A_CODE: f32 = 1.0 / 127.0;
 
 /// The 16 values of NF4, from bitsandbytes.
 const NF4: [f32; 16] = [
@@ -59,7 +60,7 @@ pub struct Quantized<'a> {
     pub codes: &'a Tensor,
     /// f32, one for each output or for each block.
     pub scales: &'a Tensor,
-    /// What they mean.
+    /// The format of the codes.
     pub scheme: Scheme,
 }
 
@@ -115,7 +116,7 @@ impl Scheme {
         Ok((Tensor::from_vec(codes, codes_shape, &Device::Cpu)?, Tensor::from_vec(scales, scales_shape, &Device::Cpu)?))
     }
 
-    /// Writes the weights from the `first` on, in row-major order.
+    /// Writes the weights starting with `first`, in row-major order.
     pub(super) fn widen(self, codes: &[u8], scales: &[f32], d_in: usize, first: usize, out: &mut [MaybeUninit<f32>]) {
         let group = if self == Self::Int8 { d_in } else { BLOCK };
         let (mut at, mut rest) = (first, out);
@@ -154,7 +155,15 @@ fn widen_8_bits(codes: &[u8], scale: f32, out: &mut [MaybeUninit<f32>]) {
     });
 }
 
-/// Writes weights of one block, from the one at this place of all codes on.
+/// Writes 8-bit codes as bf16, which holds them exactly, into the first values of `out`.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn as_bf16(codes: &[u8], out: &mut [bf16]) {
+    super::simd::wide!(for (o, code) in out.iter_mut().zip(codes) {
+        *o = bf16::from_bits((f32::from(code.cast_signed()).to_bits() >> 16) as u16);
+    });
+}
+
+/// Writes weights of one block, starting at this position among all codes.
 fn widen_4_bits(codes: &[u8], scale: f32, at: usize, out: &mut [MaybeUninit<f32>]) {
     let values = NF4.map(|x| x * scale);
     let (first, rest) = out.split_at_mut(at % 2);
@@ -212,7 +221,7 @@ mod tests {
         stored.widened(0..w.elem_count())
     }
 
-    /// The value below which this share of a normal distribution lies, by bisection of its integral.
+    /// Returns the value below which this share of a normal distribution lies, by bisecting its integral.
     fn quantile(share: f64) -> f64 {
         let density = |x: f64| (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
         let below = |x: f64| {

@@ -1,4 +1,4 @@
-//! Reads values from files into tensors, without holding them twice.
+//! Reads values from files into tensors, without holding them twice in memory.
 
 use candle_core::{DType, Device, Tensor, WithDType};
 use half::{bf16, f16};
@@ -23,7 +23,7 @@ pub fn read_tensor(from: &mut dyn Read, stored: DType, shape: &[usize], into: DT
     }
 }
 
-/// Reads values that `number` gives in f32, in the precision `into`.
+/// Reads values that `number` converts to f32, in the precision `into`.
 fn rounded<const N: usize>(
     from: &mut dyn Read,
     shape: &[usize],

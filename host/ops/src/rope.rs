@@ -186,7 +186,7 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
 fn rotate_on_device(x: &Tensor, rotation: &Rotation, at: Positions<'_>, reached: usize, direction: f32) -> Result<()> {
     let device = x.device().as_cuda_device()?;
     if rotation.head_dim != 2 * rotation.half() {
-        return Err(Error::Shape { op: "rope", detail: "partly rotated heads are only supported on the CPU".into() });
+        return Err(Error::Shape { op: "rope", detail: "partial RoPE is only supported on the CPU".into() });
     }
     let tables = rotation.tables_on(device, reached)?;
     match at {

@@ -81,7 +81,7 @@ mod tests {
         };
         assert_eq!(read(&round_bf16(&values))[..4], [1.0, next, 1.0, next]);
         assert!(read(&round_bf16(&[f32::NAN]))[0].is_nan());
-        // Added in f32, a 1 that bf16 would lose beside 256 is not lost: 512 times.
+        // Added in f32, a 1 that bf16 would lose next to 256 is not lost: 512 times.
         let parts = round_bf16(&[256.0].into_iter().chain([1.0; 512]).collect::<Vec<_>>());
         assert_eq!(sum_bf16(&parts, 513), [768.0]);
         assert_eq!(sum_bf16(&round_bf16(&[1.0, 2.0, 10.0, 20.0]), 2), [11.0, 22.0]);

@@ -1,7 +1,7 @@
-//! Weights in the precision in which they are stored, for products that compute in f32.
+//! Weights in their stored precision, for products that compute in f32.
 //!
-//! Half-precision and quantized weights are widened where a product reads them, a part at a time. Widening is exact, and parts are
-//! cut so that no sum changes its order: a product's result is bit-identical to that with the same weights in f32.
+//! Half-precision and quantized weights are widened where a product reads them, a part at a time. Widening is exact, and parts
+//! are split such that no sum changes its order: a product's result is bit-identical to that with the same weights in f32.
 
 use super::cpu::{Read, filled, read, read_as, tensor, unsupported};
 use super::gemm::{Mat, Precision};
@@ -15,10 +15,10 @@ use std::borrow::Cow;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Values that are widened together at most: 16 MiB in f32.
+/// Maximum number of values that are widened together: 16 MiB in f32.
 const MOST: usize = 1 << 22;
 
-/// Fewest rows or columns of a part. The matrix product sums small products in another order.
+/// Minimum number of rows or columns of a part. The matrix product sums small products in a different order.
 const FEWEST: usize = 128;
 
 /// Values that one task widens.
@@ -93,7 +93,7 @@ impl<'a> Stored<'a> {
         })
     }
 
-    /// Writes the values from the `first` on, in row-major order.
+    /// Writes the values starting with `first`, in row-major order.
     pub(super) fn widen(&self, first: usize, out: &mut [MaybeUninit<f32>]) {
         let range = first..first + out.len();
         match self {
@@ -116,7 +116,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Returns some values: f32 where they are, others widened.
+    /// Returns some values: borrowed if f32, otherwise widened.
     pub(super) fn values(&self, range: Range<usize>) -> Cow<'_, [f32]> {
         match self {
             Self::F32(values) => Cow::Borrowed(&values[range]),

@@ -1,17 +1,17 @@
-//! What a sampler left of the vocabulary: the tokens that could be drawn, and those whose logits a repetition penalty changed. Scored
-//! on it, a token has the probability with which it was drawn.
+//! The sampler's support: the tokens that could be sampled, and those whose logits a repetition penalty changed. Scored on it, a
+//! token has the probability with which it was sampled.
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The tokens that could be drawn at each position of a text. Positions without an entry are scored on the whole vocabulary.
+/// The tokens that could be sampled at each position of a text. Positions without an entry are scored on the whole vocabulary.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Support {
     /// Penalty on tokens that already occurred; 1 for none.
     pub penalty: f32,
     /// Where each position's entry ends in `words`.
     pub ends: Vec<u32>,
-    /// The entries: rising token ids or, where a bit for each token takes no more, those bits. An entry of no words is the whole
+    /// The entries: ascending token ids or, if one bit per token takes no more room, those bits. An empty entry means the whole
     /// vocabulary.
     pub words: Vec<u32>,
 }
@@ -22,12 +22,12 @@ fn bits(vocab: usize) -> usize {
 }
 
 impl Support {
-    /// Creates it for a text without positions.
+    /// Creates it for an empty text.
     pub fn new(penalty: f32) -> Self {
         Self { penalty, ends: Vec::new(), words: Vec::new() }
     }
 
-    /// Adds a position at which tokens whose logit is above negative infinity could be drawn.
+    /// Adds a position at which the tokens with a logit above negative infinity could be sampled.
     pub fn push(&mut self, logits: &[f32]) {
         let kept = logits.iter().filter(|z| **z > f32::NEG_INFINITY).count();
         let all = logits.iter().enumerate().filter(|(_, z)| **z > f32::NEG_INFINITY).map(|(token, _)| token as u32);
@@ -52,7 +52,7 @@ impl Support {
         &self.words[first..self.ends[at] as usize]
     }
 
-    /// Returns what is wrong with it as that of these tokens, if anything.
+    /// Returns what is wrong with it for these tokens, if anything.
     pub fn fault(&self, tokens: &[u32], vocab: usize) -> Option<&'static str> {
         let rising = self.ends.windows(2).all(|pair| pair[0] <= pair[1]);
         if self.ends.len() != tokens.len() || !rising || self.ends.last().is_some_and(|end| *end as usize != self.words.len()) {
@@ -77,15 +77,15 @@ impl Support {
 #[derive(Clone, Debug, Default)]
 pub struct Restriction {
     penalty: Option<f32>,
-    /// Tokens that occurred before each of these rows.
+    /// Tokens before each of these rows.
     penalised: Vec<(u32, Range<usize>)>,
-    /// The restricted rows, rising, and where each one's entry ends.
+    /// The restricted rows, ascending, and where each one's entry ends.
     rows: Vec<(usize, usize)>,
     words: Vec<u32>,
 }
 
 impl Restriction {
-    /// Adds the positions of a text whose support is known, in the rows from `first`, after a `prompt`.
+    /// Adds the positions of a text with a known support, in the rows from `first`, after a `prompt`.
     pub fn push(&mut self, first: usize, support: &Support, prompt: &[u32], tokens: &[u32]) {
         for at in 0..tokens.len() {
             let entry = support.entry(at);
@@ -106,13 +106,13 @@ impl Restriction {
         self.penalised.extend(seen.map(|(token, from)| (token, first + from..first + tokens.len())));
     }
 
-    /// Returns whether it changes nothing.
+    /// Returns whether it has no effect.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.penalty.is_none()
     }
 
-    /// Applies it to the logits of some rows and tokens, a line of `line` rows for each token. Returns what the penalty multiplied,
-    /// each with its factor.
+    /// Applies it to the logits of some rows and tokens, with a line of `line` rows for each token. Returns the logits that the
+    /// penalty multiplied, each with its factor.
     pub(super) fn apply(
         &self,
         logits: &mut [f32],
@@ -191,7 +191,7 @@ mod tests {
         Tensor::from_slice(values, (values.len() / cols, cols), &Device::Cpu).unwrap()
     }
 
-    /// Texts drawn from the logits of hidden states and an output matrix, with their supports.
+    /// Texts sampled from the logits of hidden states and an output matrix, with their supports.
     fn drawn(sampling: &Sampling, hidden: &[f32], w: &[f32], prompt: &[u32], seed: u64) -> (Vec<u32>, Vec<f32>, Support) {
         let (mut tokens, mut logp, mut support) = (Vec::new(), Vec::new(), Support::new(sampling.repetition_penalty));
         let mut rng = stream(seed, 0, 0, 0);

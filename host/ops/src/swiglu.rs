@@ -1,4 +1,4 @@
-//! The gated unit `silu(gate) * up` (Shazeer 2020).
+//! The gated activation `silu(gate) * up` (Shazeer 2020).
 
 use super::cpu::{Shared, filled, read, tensor};
 #[cfg(feature = "cuda")]
@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 
 const CHUNK: usize = 1 << 13;
 
-/// The same if the threads are awake ([`team::together`]).
+/// Same, if the threads are awake ([`team::together`]).
 const SHARED_CHUNK: usize = 1 << 10;
 
 /// Returns `silu(gate) * up`, elementwise over equal shapes.

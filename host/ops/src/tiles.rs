@@ -1,8 +1,8 @@
 //! Logits in tiles of rows and vocabulary, so that the complete `[M, V]` logits never exist.
 //!
-//! Tiles go through the vocabulary in blocks, and all rows see a block before the next one: the output matrix, by far the largest
-//! operand, comes from memory once a pass. A tile is turned: it has one line for each token, since then no product has to
-//! rearrange the output matrix.
+//! Tiles go through the vocabulary in blocks, and all rows use a block before the next one, so the output matrix, by far the
+//! largest operand, is read from memory once per pass. A tile is transposed: it has one line for each token, because then no
+//! product has to rearrange the output matrix.
 
 use super::gemm::{Dst, Mat, Precision, matmul};
 use super::math::tanh;
@@ -59,7 +59,7 @@ impl Scale {
     pub(super) fn on_device(self) -> Result<f32> {
         match self.cap {
             None => Ok(self.temperature * self.divisor),
-            Some(_) => Err(Error::Shape { op: "logprob", detail: "bounded logits are only supported on the CPU".into() }),
+            Some(_) => Err(Error::Shape { op: "logprob", detail: "soft-capped logits are only supported on the CPU".into() }),
         }
     }
 }
@@ -104,12 +104,12 @@ impl Tile {
         logits
     }
 
-    /// Leaves each row the tokens of its support. Returns what a penalty multiplied, each with its factor.
+    /// Restricts each row to the tokens of its support. Returns the logits that a penalty multiplied, each with its factor.
     pub(super) fn restrict(&self, logits: &mut [f32], restriction: Option<&Restriction>, vocab: usize) -> Vec<(usize, f32)> {
         restriction.map_or_else(Vec::new, |r| r.apply(logits, self.line(), (&self.rows, &self.tokens), vocab))
     }
 
-    /// Returns the places of those targets that are in this tile, each with its row.
+    /// Returns the positions of those targets that are in this tile, each with its row.
     pub(super) fn targets<'a>(&'a self, targets: &'a [u32]) -> impl Iterator<Item = (usize, usize)> + 'a {
         let rows = self.rows.clone().filter(|&row| self.tokens.contains(&(targets[row] as usize)));
         rows.map(|row| ((targets[row] as usize - self.tokens.start) * self.line() + row - self.rows.start, row))

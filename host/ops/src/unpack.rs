@@ -1,5 +1,5 @@
-//! Rearranges stored weights where few rows are multiplied with them: some inputs of [`WIDTH`] outputs, `[WIDTH, inputs]` as they
-//! are stored, become `[inputs, WIDTH]` in f32, in the innermost cache.
+//! Rearranges stored weights for products with few rows: some inputs of [`WIDTH`] outputs, stored as `[WIDTH, inputs]`, become
+//! `[inputs, WIDTH]` in f32, in the L1 cache.
 
 #[cfg(target_arch = "x86_64")]
 use super::simd;
@@ -7,13 +7,13 @@ use super::stored::Stored;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Outputs whose weights are together: two AVX-512 registers.
+/// Number of outputs whose weights are together: two AVX-512 registers.
 pub(super) const WIDTH: usize = 32;
 
-/// Inputs that are rearranged together at most.
+/// Maximum number of inputs that are rearranged together.
 pub(super) const INPUTS: usize = 128;
 
-/// Outputs that are rearranged together, as many as are in an AVX2 register.
+/// Number of outputs that are rearranged together, as many as fit into an AVX2 register.
 const SIDE: usize = 8;
 
 /// Room for rearranged weights.
@@ -28,8 +28,8 @@ impl Room {
         Self { lines: Box::new([[0.0; WIDTH]; INPUTS]), rows: Box::new([0.0; SIDE * INPUTS]) }
     }
 
-    /// Returns the weights of these inputs, one line each with [`WIDTH`] of `outputs`. Where there are fewer outputs, the others'
-    /// places hold any values.
+    /// Returns the weights of these inputs, one line each with [`WIDTH`] of `outputs`. If there are fewer outputs, the remaining
+    /// positions hold arbitrary values.
     pub(super) fn lines(&mut self, w: &Stored<'_>, d_in: usize, outputs: &Range<usize>, inputs: &Range<usize>) -> &[f32] {
         let lines = &mut self.lines[..inputs.len()];
         for first in (0..WIDTH.min(outputs.len())).step_by(SIDE) {
@@ -106,8 +106,8 @@ mod avx2 {
         }
     }
 
-    /// Writes rows of bf16 into columns of `lines`. Two neighbours are moved as one number of 32 bits, and widened last: bf16 is the
-    /// upper half of an f32.
+    /// Writes rows of bf16 into columns of `lines`. Two neighbours are moved as one number of 32 bits, and widened last: bf16 is
+    /// the upper half of an f32.
     #[target_feature(enable = "avx2")]
     pub(super) fn lines_of_bf16(rows: [&[bf16]; SIDE], lines: &mut [[f32; WIDTH]], first: usize) {
         let count = lines.len();

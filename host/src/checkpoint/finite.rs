@@ -1,4 +1,4 @@
-//! Whether a file of weights holds finite numbers alone, seen while it is read for its sum.
+//! Checks that a weights file contains only finite numbers, while it is read for its checksum.
 
 use crate::config::files;
 use safetensors::Dtype;
@@ -7,23 +7,23 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-/// Bytes of a number, and whether all that bytes hold are finite.
+/// Size of a number in bytes, and a test that all numbers in some bytes are finite.
 type Check = (usize, fn(&[u8]) -> bool);
 
-/// A tensor of which not everything has been seen.
+/// A tensor that has not been read completely.
 struct Unseen {
     name: String,
     bytes: usize,
     check: Option<Check>,
 }
 
-/// A safetensors file that is read from its beginning to its end.
+/// A safetensors file that is read from beginning to end.
 pub(super) struct Finite {
-    /// Bytes before the values that have not been seen.
+    /// Number of bytes before the values that have not been read.
     before: u64,
-    /// In the order in which they lie in the file, one directly behind the other.
+    /// The remaining tensors in file order, without gaps.
     tensors: VecDeque<Unseen>,
-    /// The beginning of a number that was cut.
+    /// The first bytes of a number that was split between reads.
     cut: Vec<u8>,
     found: Option<String>,
 }
@@ -42,7 +42,7 @@ impl Finite {
     /// Reads the file's header.
     ///
     /// # Errors
-    /// If it can't be read, or is not of that format.
+    /// If it can't be read or has another format.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let (begin, header) = files::safetensors_header(&mut files::open(path)?)?;
         let header: Metadata = serde_json::from_slice(&header).map_err(io::Error::other)?;
@@ -55,7 +55,7 @@ impl Finite {
         Ok(Self { before: begin, tensors, cut: Vec::new(), found: None })
     }
 
-    /// Takes the file's next bytes.
+    /// Takes the next bytes of the file.
     pub(super) fn see(&mut self, mut bytes: &[u8]) {
         let skipped = self.before.min(bytes.len() as u64);
         self.before -= skipped;
@@ -79,7 +79,7 @@ impl Finite {
         }
     }
 
-    /// The first tensor that holds an infinity or what is not a number, in what has been seen.
+    /// Returns the first tensor seen so far that contains an infinity or NaN.
     pub(super) fn found(self) -> Option<String> {
         self.found
     }
@@ -91,7 +91,7 @@ mod tests {
     use candle_core::{DType, Device, Tensor};
     use std::collections::HashMap;
 
-    /// What is found in a file that is read in such parts.
+    /// Returns what is found in a file that is read in parts of these sizes.
     fn not_finite(path: &Path, part: usize) -> io::Result<Option<String>> {
         let mut look = Finite::of(path)?;
         std::fs::read(path)?.chunks(part).for_each(|bytes| look.see(bytes));

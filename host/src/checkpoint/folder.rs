@@ -1,4 +1,4 @@
-//! Checkpoints as folders of a run: made, found, kept and removed.
+//! Checkpoint folders of a run: creates, finds, keeps and removes them.
 
 use super::manifest::{seal, sync_folder};
 use super::{Error, verify};
@@ -6,23 +6,26 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Beginning of the name under which a checkpoint is written.
-pub(super) const TEMPORARY: &str = ".checkpoint-";
+/// Prefix of the name of a folder in which a checkpoint is written or removed.
+const TEMPORARY: &str = ".checkpoint-";
 
-/// Beginning of the name of a checkpoint that the run has gone back behind.
+/// File in such a folder that nobody else makes.
+const MARK: &str = ".rlhost";
+
+/// Prefix of the name of a superseded checkpoint.
 const ASIDE: &str = "superseded-";
 
-/// Where the checkpoint of a step lies.
+/// Returns the path of a step's checkpoint.
 pub fn folder(run: &Path, step: u64) -> PathBuf {
     run.join(format!("checkpoint-{step}"))
 }
 
-/// Whether a path is that of a checkpoint rather than of a run, by its name.
+/// Returns whether a path is a checkpoint's rather than a run's, judging by its name.
 pub fn is_checkpoint(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"))
 }
 
-/// Steps of the checkpoints in a run's folder, oldest first.
+/// Returns the steps of the checkpoints in a run's folder, oldest first.
 pub fn steps(run: &Path) -> io::Result<Vec<u64>> {
     let mut steps: Vec<u64> = fs::read_dir(run)?
         .filter_map(Result::ok)
@@ -37,31 +40,46 @@ pub fn steps(run: &Path) -> io::Result<Vec<u64>> {
     Ok(steps)
 }
 
-/// Writes the checkpoint of `step`: `fill` puts its files into a temporary folder beside the
-/// final place, which it then takes by renaming. Gives the final path.
+/// Writes the checkpoint of `step`: `fill` creates its files in a temporary folder, which is then renamed to its final place.
+/// Returns the final path.
 pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, Error> {
     let path = folder(run, step);
     let fail = |detail: String| Error::Write { path: path.clone(), detail };
     let io = |e: io::Error| fail(e.to_string());
     let temporary = temporary_in(run).map_err(io)?;
-    fill(temporary.path()).map_err(fail)?;
-    seal(temporary.path(), step).map_err(io)?;
-    fs::rename(temporary.path(), &path).map_err(io)?;
-    // The folder has moved; there is nothing left to clean up.
-    let _ = temporary.keep();
+    let inside = temporary.join(step.to_string());
+    let written = fs::create_dir(&inside).map_err(io).and_then(|()| fill(&inside).map_err(fail));
+    let written = written.and_then(|()| seal(&inside, step).and_then(|()| fs::rename(&inside, &path)).map_err(io));
+    if let Err(e) = discard(&temporary) {
+        tracing::warn!("{} is left over from a checkpoint: {e}", temporary.display());
+    }
+    written?;
     sync_folder(run).map_err(io)?;
     Ok(path)
 }
 
-/// A folder that is to take another's name, with the rights that any new folder has.
-fn temporary_in(run: &Path) -> io::Result<tempfile::TempDir> {
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    builder.prefix(TEMPORARY).tempdir_in(run)
+/// Creates a folder for a checkpoint that is written or removed. The mark tells it from other people's folders.
+pub(super) fn temporary_in(run: &Path) -> io::Result<PathBuf> {
+    let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(run)?;
+    fs::write(
+        temporary.path().join(MARK),
+        "A checkpoint is written or removed here. Left over, it goes when the run resumes.\n",
+    )?;
+    Ok(temporary.keep())
 }
 
-/// The newest whole checkpoint of a run, and what is wrong with newer ones that were passed over.
+/// Removes such a folder, its mark last, so that remains of an interrupted removal are recognized.
+pub(super) fn discard(temporary: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(temporary)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    fs::remove_dir_all(temporary)
+}
+
+/// Finds the newest intact checkpoint of a run. Also returns what is wrong with the newer ones that were skipped.
 pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
     let none = |detail: String| Error::None { run: run.to_owned(), detail };
     let steps = steps(run).map_err(|e| none(e.to_string()))?;
@@ -81,8 +99,8 @@ pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
     }))
 }
 
-/// Takes checkpoints beyond `step`, to which the run goes back, out of the way: damaged ones, and
-/// those of a future that the run does not have any more. Gives their steps and new names.
+/// Renames checkpoints after `step`, to which the run goes back: damaged ones, and those of steps that will be repeated. Returns
+/// their steps and new names.
 pub fn set_aside(run: &Path, step: u64) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut moved = Vec::new();
     for later in steps(run)?.into_iter().filter(|s| *s > step) {
@@ -95,18 +113,45 @@ pub fn set_aside(run: &Path, step: u64) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(moved)
 }
 
-/// Removes what an interrupted save has left. Nobody else may be saving in this folder.
+/// Removes what an interrupted save has left, and nothing that somebody else has put there. Nobody else may be saving in this
+/// folder.
 pub fn sweep(run: &Path) -> io::Result<()> {
     for entry in fs::read_dir(run)?.filter_map(Result::ok) {
         let left = entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY));
-        if left && entry.file_type()?.is_dir() {
-            // Remains that can't be removed keep nobody from going on.
-            if let Err(e) = fs::remove_dir_all(entry.path()) {
-                tracing::warn!("{} is left over from a checkpoint and can't be removed: {e}", entry.path().display());
+        if !left || !entry.file_type()?.is_dir() {
+            continue;
+        }
+        let path = entry.path();
+        // An interruption may come before the mark.
+        let removed = if is_ours(&path)? { discard(&path) } else { fs::remove_dir(&path) };
+        match removed {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                tracing::warn!(
+                    "{} is kept: it is called like the remains of a checkpoint, but rlhost did not make it",
+                    path.display()
+                );
             }
+            // Remains that can't be removed keep nobody from going on.
+            Err(e) => tracing::warn!("{} is left over from a checkpoint and can't be removed: {e}", path.display()),
         }
     }
     Ok(())
+}
+
+/// Whether a folder has the mark, and beside it only folders of steps.
+fn is_ours(temporary: &Path) -> io::Result<bool> {
+    let mut marked = false;
+    for entry in fs::read_dir(temporary)? {
+        let entry = entry?;
+        let (name, of) = (entry.file_name(), entry.file_type()?);
+        let is_mark = name == MARK && of.is_file();
+        marked |= is_mark;
+        if !is_mark && !(of.is_dir() && name.to_str().is_some_and(|name| name.parse::<u64>().is_ok())) {
+            return Ok(false);
+        }
+    }
+    Ok(marked)
 }
 
 #[cfg(test)]
@@ -160,6 +205,23 @@ mod tests {
         assert_eq!(set_aside(run.path(), 1).unwrap()[0].1, run.path().join("superseded-checkpoint-2-1"));
         assert_eq!(steps(run.path()).unwrap(), [1]);
         assert_eq!(fs::read_dir(run.path()).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn remains_of_a_save_go_and_what_somebody_else_called_so_stays() {
+        let run = tempfile::tempdir().unwrap();
+        let at = |name: &str| run.path().join(name);
+        let half = temporary_in(run.path()).unwrap();
+        fs::create_dir(half.join("7")).unwrap();
+        fill(&half.join("7")).unwrap();
+        let added = temporary_in(run.path()).unwrap();
+        fs::create_dir(added.join("notes")).unwrap();
+        fs::create_dir(at(".checkpoint-notes")).unwrap();
+        fs::write(at(".checkpoint-notes/mine.txt"), "mine").unwrap();
+        fs::create_dir(at(".checkpoint-empty")).unwrap();
+        sweep(run.path()).unwrap();
+        assert!(!half.exists() && !at(".checkpoint-empty").exists());
+        assert!(at(".checkpoint-notes/mine.txt").exists() && added.join("notes").exists());
     }
 
     proptest! {

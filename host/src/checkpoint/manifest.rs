@@ -1,4 +1,4 @@
-//! What a checkpoint holds, file by file, so that a changed byte is found.
+//! Lists a checkpoint's files with their checksums, so that any changed byte is found.
 
 use super::Error;
 use super::finite::Finite;
@@ -12,13 +12,13 @@ use std::path::{Component, Path};
 
 pub(super) const MANIFEST: &str = "manifest.json";
 
-/// Most bytes of a manifest; one of ours has some hundred for each file.
+/// Maximum size of a manifest in bytes; ours have about a hundred per file.
 const LARGEST: u64 = 4 << 20;
 
-/// Files up to this size, in bytes, are compared by their sum before a checkpoint is removed: those that people edit.
+/// Files up to this size, in bytes, are compared by checksum before a checkpoint is removed: those that people edit.
 const SMALL: u64 = 1 << 20;
 
-/// What of a file's name is shown, in bytes.
+/// Maximum length of a printed file name, in bytes.
 const SHOWN: usize = 256;
 
 /// The contents of a checkpoint.
@@ -46,7 +46,7 @@ impl Entry {
         Self::seen(path, |_| {})
     }
 
-    /// The same; `see` is given all bytes in their order.
+    /// Does the same; calls `see` with all bytes in order.
     fn seen(path: &Path, mut see: impl FnMut(&[u8])) -> io::Result<Self> {
         let (mut file, mut hash) = (files::open(path)?, Sha256::new());
         let mut buffer = vec![0; 1 << 16];
@@ -69,7 +69,7 @@ impl Manifest {
     /// Reads the manifest of a checkpoint.
     ///
     /// # Errors
-    /// If there is none, or it is not as it was written, or it is another step's.
+    /// If it is missing, modified, or another step's.
     pub fn read(checkpoint: &Path) -> Result<Self, Error> {
         let damaged = |detail: String| Error::Damaged { path: checkpoint.to_owned(), detail };
         let text = files::read(&checkpoint.join(MANIFEST), LARGEST).map_err(|e| match e.kind() {
@@ -92,15 +92,15 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Bytes of all files together.
+    /// Returns the total size of all files.
     pub fn bytes(&self) -> u64 {
         self.files.values().fold(0, |sum, entry| sum.saturating_add(entry.bytes))
     }
 
-    /// Checks that all files are there and have their sizes, without reading them.
+    /// Checks that all files exist with their sizes, without reading them.
     ///
     /// # Errors
-    /// Names the first that is missing or of another size.
+    /// Names the first file that is missing or has another size.
     pub fn check_sizes(&self, checkpoint: &Path) -> Result<(), Error> {
         let damaged = |detail: String| Error::Damaged { path: checkpoint.to_owned(), detail };
         for (name, wanted) in &self.files {
@@ -114,8 +114,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Why a checkpoint is not as it was written, if it is not: by the names and sizes of all that lies in it, and the sums of
-    /// small files.
+    /// Returns how a checkpoint differs from what was written, if it does: by names and sizes of all files, and checksums of
+    /// small ones.
     pub(super) fn difference(&self, checkpoint: &Path) -> Option<String> {
         if let Err(Error::Damaged { detail, .. }) = self.check_sizes(checkpoint) {
             return Some(detail);
@@ -141,7 +141,7 @@ impl Manifest {
     }
 }
 
-/// Whether a name is the path of a file inside, written in the one way that there is.
+/// Returns whether a name is the canonical path of a file inside.
 fn is_inside(name: &str) -> bool {
     let parts: Option<Vec<&str>> = Path::new(name)
         .components()
@@ -157,7 +157,7 @@ fn wrong_size(name: &str, found: u64, wanted: u64) -> String {
     format!("{name} has {found} bytes instead of {wanted}")
 }
 
-/// All that lies below `folder`, by its path inside; links are not followed.
+/// Returns everything below `folder`, by relative path; does not follow links.
 fn entries(folder: &Path) -> io::Result<BTreeMap<String, FileType>> {
     let (mut found, mut left) = (BTreeMap::new(), vec![(folder.to_owned(), String::new())]);
     while let Some((folder, prefix)) = left.pop() {
@@ -173,7 +173,7 @@ fn entries(folder: &Path) -> io::Result<BTreeMap<String, FileType>> {
     Ok(found)
 }
 
-/// Sums all files, writes the manifest, and has everything on the disk before it returns.
+/// Hashes all files, writes the manifest, and syncs everything to disk before returning.
 pub(super) fn seal(folder: &Path, step: u64) -> io::Result<()> {
     let mut manifest = Manifest { step, files: BTreeMap::new() };
     let mut folders = BTreeSet::new();
@@ -195,18 +195,18 @@ pub(super) fn seal(folder: &Path, step: u64) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// Has a file on the disk. It is opened for writing, without which Windows refuses.
+/// Syncs a file to disk. Opens it for writing, because Windows requires that.
 fn sync_file(path: &Path) -> io::Result<()> {
     File::options().write(true).open(path)?.sync_all()
 }
 
-/// Has a folder's list of names on the disk, where folders can be opened; on Windows they can't.
+/// Syncs a folder's entries to disk, where folders can be opened; on Windows they can't.
 pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Checks every byte of a checkpoint against its manifest, that its weights and moments are finite, and that nothing lies in it
-/// that could not be read as a file.
+/// Verifies every byte of a checkpoint against its manifest, that its weights and moments are finite, and that it contains
+/// nothing but files.
 ///
 /// # Errors
 /// Says what is wrong with it.

@@ -1,5 +1,5 @@
-//! Checkpoint folders of a run: written aside, summed, then renamed into place, so that a folder
-//! with a checkpoint's name is whole or tells that it is not. Only this room writes them.
+//! Checkpoint folders of a run. They are written under a temporary name, checksummed, then renamed, so a folder with a
+//! checkpoint's name is complete or detectably damaged. Only this module writes them.
 
 mod finite;
 mod folder;
@@ -14,7 +14,7 @@ pub use writer::{Writer, Written};
 
 use std::path::PathBuf;
 
-/// Why a checkpoint could not be written or read.
+/// An error in writing or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It could not be written.
@@ -33,7 +33,7 @@ pub enum Error {
         /// What is wrong with it.
         detail: String,
     },
-    /// A run has none that is whole.
+    /// A run has no intact checkpoint.
     #[error("{}: {detail}", run.display())]
     None {
         /// The run's folder.

@@ -1,23 +1,23 @@
-//! Which checkpoints go when there are more than a run keeps: those that it wrote and finds as it wrote them.
+//! Decides which checkpoints are removed when a run has more than it keeps: only ones that it wrote and that are unchanged.
 
-use super::folder::{TEMPORARY, folder, steps};
+use super::folder::{discard, folder, steps, temporary_in};
 use super::manifest::Manifest;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What became of a run's checkpoints.
+/// The result of applying the retention limit.
 #[derive(Debug, Default)]
 pub struct Retained {
-    /// Steps of those that were removed.
+    /// Steps of the checkpoints that were removed.
     pub removed: Vec<u64>,
-    /// Steps of those that were left alone because they are not as they were written, and why. They don't count.
+    /// Steps of the checkpoints that were left alone because they were modified, and why. They don't count towards the limit.
     pub left_alone: Vec<(u64, String)>,
 }
 
-/// Removes the oldest checkpoints beyond `limit`, but neither the newest nor the `best`. The best
-/// counts as one of the `limit`, except where that leaves no room for the newest, as in
-/// transformers' `rotate_checkpoints`. One that is damaged, or in which something else lies, neither goes nor makes another go.
+/// Removes the oldest checkpoints beyond `limit`, but neither the newest nor the `best`. The best counts towards `limit`, unless
+/// that leaves no room for the newest, as in transformers' `rotate_checkpoints`. Checkpoints that are damaged or contain other
+/// files are neither removed nor counted.
 ///
 /// # Errors
 /// If the run's folder can't be read.
@@ -48,7 +48,7 @@ pub fn retain(run: &Path, limit: usize, best: Option<u64>) -> io::Result<Retaine
     Ok(retained)
 }
 
-/// Why a folder is not the checkpoint that was written there.
+/// Returns why a folder is not the checkpoint that was written there.
 fn difference(checkpoint: &Path) -> Option<String> {
     match Manifest::read(checkpoint) {
         Ok(manifest) => manifest.difference(checkpoint),
@@ -57,14 +57,16 @@ fn difference(checkpoint: &Path) -> Option<String> {
     }
 }
 
-/// Removes a checkpoint. It loses its name first: one of which half is gone is never found. What can't be removed then is
-/// left under another name.
+/// Removes a checkpoint. Renames it first, so that a half-removed one is never found. If some of it can't be removed, that part
+/// stays under the temporary name.
 fn remove(run: &Path, step: u64) -> io::Result<()> {
-    let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(run)?;
-    fs::rename(folder(run, step), temporary.path().join(step.to_string()))?;
-    let place = temporary.path().to_owned();
-    if let Err(e) = temporary.close() {
-        tracing::warn!("{}: part of the removed checkpoint {step} is left: {e}", place.display());
+    let temporary = temporary_in(run)?;
+    if let Err(e) = fs::rename(folder(run, step), temporary.join(step.to_string())) {
+        let _ = discard(&temporary);
+        return Err(e);
+    }
+    if let Err(e) = discard(&temporary) {
+        tracing::warn!("{}: part of the removed checkpoint {step} is left: {e}", temporary.display());
     }
     Ok(())
 }

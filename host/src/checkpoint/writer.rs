@@ -1,4 +1,4 @@
-//! Writing beside training: a thread that has one checkpoint in hand and never two.
+//! Writes checkpoints in the background, on a thread that has at most one checkpoint at a time.
 
 use super::{Error, folder, save};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ struct InHand {
     thread: JoinHandle<(Result<PathBuf, Error>, Duration)>,
 }
 
-/// How a save ended.
+/// The result of a save.
 #[derive(Debug)]
 pub struct Written {
     /// The step that was saved.
@@ -30,12 +30,12 @@ pub struct Written {
 }
 
 impl Writer {
-    /// For the run in this folder.
+    /// Creates a writer for the run in this folder.
     pub fn new(run: PathBuf) -> Self {
         Self { run, in_hand: None }
     }
 
-    /// Begins to write. The one before must have been waited for.
+    /// Starts writing. The previous save must have been waited for.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -52,12 +52,12 @@ impl Writer {
         Ok(())
     }
 
-    /// The outcome of a save that has ended since the last time.
+    /// Returns the result of a save that has finished since the last call.
     pub fn ended(&mut self) -> Option<Written> {
         self.in_hand.as_ref()?.thread.is_finished().then(|| self.wait())?
     }
 
-    /// Waits for the save in hand, if there is one.
+    /// Waits for the current save, if there is one.
     pub fn wait(&mut self) -> Option<Written> {
         let InHand { step, thread } = self.in_hand.take()?;
         let (outcome, took) = thread.join().unwrap_or_else(|_| {

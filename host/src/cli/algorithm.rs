@@ -1,4 +1,4 @@
-//! The algorithm that a command line asks for. Its settings become flags before the command line is parsed.
+//! Finds the algorithm that a command line selects. Its settings become flags before the command line is parsed.
 
 use super::Failure;
 use super::flags::{Scanned, scan};
@@ -11,7 +11,7 @@ use clap::Command;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What must be known before the arguments are parsed.
+/// The information needed before the arguments are parsed.
 #[derive(Default)]
 pub(super) struct Known {
     /// The settings of the algorithm.
@@ -20,7 +20,7 @@ pub(super) struct Known {
     pub file: Option<ConfigFile>,
 }
 
-/// Finds the settings of the algorithm that the arguments of a `command` ask for, which sets some keys `first`. Loads the
+/// Finds the settings of the algorithm that the arguments of a `command` select; the command sets some keys `first`. Loads the
 /// algorithm only if the arguments ask for help, or have flags or keys that the command does not know.
 ///
 /// # Errors
@@ -42,13 +42,13 @@ pub(super) fn known_of(command: &Command, first: &[(&str, &str)], arguments: &[O
     Ok(Known { settings, file })
 }
 
-/// Returns whether a KEY=VALUE sets a key of rlhost's, or something below one.
+/// Returns whether a KEY=VALUE sets a key of rlhost, or something below one.
 fn is_of_key(set: &str) -> bool {
     let key = set.split(['=', '.']).next().unwrap_or_default().trim().replace('-', "_");
     config::key(&key).is_some()
 }
 
-/// Returns the settings of an embedded algorithm.
+/// Returns the settings of a built-in algorithm.
 pub(super) fn settings_of_embedded(name: &str) -> Result<Vec<Setting>, Failure> {
     let source = Source::open(name).map_err(Failure::of)?;
     let engine = Engine::new().map_err(Failure::of)?;
@@ -75,10 +75,10 @@ fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFil
     settings_of(&engine, &source, &asked.loss_limits).map_err(Failure::of)
 }
 
-/// Number of threads that is surely possible; a wrong one is refused with the configuration.
+/// Maximum number of threads used here; a higher one is refused later with the configuration.
 const MOST_THREADS: usize = 1024;
 
-/// Returns the checkpoint that the run starts from, without verifying it: only its algorithm is of interest.
+/// Returns the checkpoint that the run starts from, without verifying it: only its algorithm matters here.
 fn started_from(scanned: &Scanned, file: Option<&ConfigFile>) -> Option<Origin> {
     let from = scanned.values("resume_from_checkpoint");
     let resumes = scanned.flags.iter().any(|(id, _)| id == "resume_from_checkpoint");

@@ -36,10 +36,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Bytes of a note that are shown.
+/// Maximum length of a printed note, in bytes.
 const NOTE: usize = 512;
 
-/// Most bytes of a trainer_state.json.
+/// Maximum size of a trainer_state.json, in bytes.
 const LARGEST_STATE: u64 = 4 << 20;
 
 /// Returns the folders of a run's checkpoints, oldest first.

@@ -45,7 +45,7 @@ pub(super) fn man(args: &ManArgs) -> Result<(), Failure> {
     }
 }
 
-/// The commands, with the settings of every embedded algorithm.
+/// Builds the commands, with the settings of every built-in algorithm.
 fn with_all_settings() -> Result<Command, Failure> {
     TRAINING.iter().try_fold(command(), |root, training| {
         let named = training.sets.iter().find(|(key, _)| *key == "algorithm");

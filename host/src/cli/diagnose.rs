@@ -1,4 +1,4 @@
-//! `rlhost diagnose`: says why a run does not learn.
+//! `rlhost diagnose`: finds out why a run does not learn.
 
 use super::Failure;
 use crate::config::printable;
@@ -8,17 +8,17 @@ use anyhow::anyhow;
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Longest part of a name or value that is shown.
+/// Maximum length of a printed name or value.
 const SHOWN: usize = 300;
 
 /// Arguments of `diagnose`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Looks for signs in the run's metrics: a learning rate that is too high or too low, completions that are cut \
-                        off, rewards that are constant or equal within groups, one reward that dominates, a divergence that runs \
-                        away, answers that are never found, a collapse of entropy, lengths that are exploited, and ratios that are \
-                        clipped away. Each finding has the figures it rests on. A run also says in its log when one begins to hold, \
-                        and the report has them."
+    after_help = "Looks for known problems in the run's metrics: a learning rate that is too high or too low, completions that \
+                        are cut off, rewards that are constant or equal within groups, one reward that dominates, a diverging \
+                        policy, answers that are never found, a collapse of entropy, lengths that are exploited, and ratios that \
+                        are clipped. Lists the evidence for each finding. A live run also logs each finding when it first holds, \
+                        and the report lists all of them."
 )]
 pub(super) struct Args {
     /// Folder of the run, which may still be running
@@ -67,7 +67,7 @@ fn show(found: &Diagnosis) {
     }
     let steps = format!("{} logged rows up to step {}", found.rows, found.last_step);
     if !found.enough {
-        say!("{steps} are too few to tell; signs need 15 steps and 4 rows");
+        say!("{steps} are too few to tell; findings need 15 steps and 4 rows");
     } else if found.findings.is_empty() {
         say!("no sign of trouble in {steps}");
     }

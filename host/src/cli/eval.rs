@@ -11,14 +11,14 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// Returns the command with `train`'s flags, plus a run to take everything from.
+/// Returns the command with `train`'s flags, plus an optional run to take the model and settings from.
 pub(super) fn command() -> Command {
     flags::command("eval")
         .about("Evaluate a model or a run's checkpoint on a dataset")
         .after_help(
             "Prints the metrics of training, prefixed with eval_. With RUN, evaluates the run's newest intact checkpoint with the \
-             run's configuration, on --eval-dataset or otherwise on the run's own dataset. Without RUN, evaluates --model; the \
-             flags are those of `rlhost train`.",
+             run's configuration, on --eval-dataset or otherwise on the run's own dataset. Without RUN, evaluates --model; it \
+             takes the flags of `rlhost train`.",
         )
         .arg(
             Arg::new("run")

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 pub(super) struct Args {
     /// Folder of a model, an adapter or a checkpoint
     from: PathBuf,
-    /// Folder to create, or the file if it is one of GGUF
+    /// Folder to create, or file to write with --format gguf
     to: PathBuf,
-    /// A folder that transformers reads, or a GGUF file for llama.cpp, with tokenizer and chat template
+    /// Output format: a folder for transformers, or a GGUF file for llama.cpp; both contain the tokenizer and chat template
     #[arg(long, value_enum, default_value = "safetensors")]
     format: Format,
-    /// Precision of the weights: f32, bf16 or f16; in a GGUF file also q8_0
+    /// Precision of the weights: f32, bf16 or f16, and q8_0 for GGUF
     #[arg(long, default_value = "bf16", value_parser = precision)]
     dtype: Precision,
 }
@@ -64,7 +64,7 @@ fn dtype(precision: Precision) -> anyhow::Result<Dtype> {
     }
 }
 
-/// Writes the file under its name once it is whole; nothing is left of it after a failure.
+/// Writes the file under a temporary name and renames it once it is complete. Leaves nothing behind after a failure.
 fn write_gguf(folder: &ModelFolder, args: &Args) -> anyhow::Result<Vec<String>> {
     let to = &args.to;
     let unwritten = |source| crate::train::Error::Write { path: to.clone(), source };

@@ -1,4 +1,4 @@
-//! `rlhost export-run`: exports a run for programs that track experiments.
+//! `rlhost export-run`: exports a run for experiment trackers.
 
 use super::Failure;
 use crate::report;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Args {
     /// Folder of the run, which may still be running
     run: PathBuf,
-    /// The program to export for
+    /// Tracker to export for
     #[arg(long, value_enum)]
     format: Format,
     /// Folder to export into; several runs may share one [default: the run's folder]

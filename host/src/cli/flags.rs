@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Keys that are tables, reached by `--set`.
+/// Keys that are tables, which `--set` sets.
 pub(super) const TABLES: [&str; 3] = ["loss", "loss_limits", "plugin"];
 
 /// Heading of the algorithm's settings in `--help`.
@@ -44,12 +44,12 @@ pub(super) fn negated(name: &str) -> String {
     format!("no_{name}")
 }
 
-/// The flags that are no keys.
+/// The flags that are not keys.
 fn own_flags() -> [Arg; 6] {
     let resume = "Resume from this checkpoint, or from the newest checkpoint of a run's folder. `latest`, or no value, resumes the \
-                  run in --output-dir and starts it if it has no checkpoint. With another --output-dir, start a new run from that \
-                  state";
-    let set = "Set any key, over files and flags, as in --set loss.beta=0.04 or --set plugin.tldr_length_reward.config.target=30";
+                  run in --output-dir, or starts it if it has no checkpoint. With another --output-dir, a new run starts from \
+                  that state";
+    let set = "Set any key, overriding files and flags: --set loss.beta=0.04 or --set plugin.tldr_length_reward.config.target=30";
     [
         Arg::new("config")
             .long("config")
@@ -62,10 +62,10 @@ fn own_flags() -> [Arg; 6] {
             .value_name("WASM")
             .action(ArgAction::Append)
             .num_args(1..)
-            .help("Reward plugins: paths, or file names of embedded plugins; may be repeated"),
+            .help("Reward plugins: paths, or file names of built-in plugins; may be repeated"),
         spelled(Arg::new("reward_model"), "reward_model").value_name("MODEL").action(ArgAction::Append).num_args(1..).help(
-            "Reward models: folders of models for sequence classification with one label, folders of runs that trained one, or \
-                 names on the hub; may be repeated",
+            "Reward models: folders of sequence classification models with one label, folders of runs that trained one, or names \
+                 on the hub; may be repeated",
         ),
         Arg::new("set").long("set").value_name("KEY=VALUE").action(ArgAction::Append).num_args(1..).help(set),
         Arg::new("resume_from_checkpoint")
@@ -84,13 +84,13 @@ fn own_flags() -> [Arg; 6] {
     ]
 }
 
-/// Spells a flag with dashes, and accepts underscores.
+/// Spells a flag with dashes, accepting underscores too.
 fn spelled(arg: Arg, name: &str) -> Arg {
     let dashed = name.replace('_', "-");
     if dashed == name { arg.long(dashed) } else { arg.long(dashed).alias(name.to_owned()) }
 }
 
-/// The flag of a key.
+/// Builds the flag of a key.
 fn flag(key: &Key) -> Arg {
     let Key { name, help, kind, aliases, bare, .. } = key;
     let mut arg = spelled(Arg::new(name), name).help(help).allow_hyphen_values(true);
@@ -133,7 +133,7 @@ fn setting_flag(setting: &Setting) -> Arg {
     }
 }
 
-/// The id of a setting's flag, which may have the name of a key elsewhere.
+/// Returns the id of a setting's flag. The setting may have the name of a key elsewhere.
 pub(super) fn setting_id(name: &str) -> String {
     format!("loss.{name}")
 }
@@ -144,12 +144,12 @@ pub(super) fn is_global(argument: &str) -> bool {
     ["--quiet", "--verbose"].contains(&argument) || !letters.is_empty() && letters.chars().all(|letter| "qv".contains(letter))
 }
 
-/// What can be told of arguments before the algorithm's settings are known.
+/// What can be read from the arguments before the algorithm's settings are known.
 #[derive(Default)]
 pub(super) struct Scanned {
     /// Flags of the command, by their ids, with their values.
     pub flags: Vec<(String, Vec<String>)>,
-    /// What belongs to no flag.
+    /// Arguments that belong to no flag.
     pub positionals: Vec<String>,
     /// Whether there are other flags, which may be settings of the algorithm.
     pub has_others: bool,
@@ -162,7 +162,7 @@ impl Scanned {
     }
 }
 
-/// Goes through the arguments of a command. Unlike a parser, it does not mind mistakes.
+/// Scans the arguments of a command. Unlike a parser, it tolerates mistakes.
 pub(super) fn scan(command: &Command, arguments: &[String]) -> Scanned {
     let mut scanned = Scanned::default();
     let mut rest = arguments.iter().peekable();
@@ -205,7 +205,7 @@ fn is_switch(arg: &Arg) -> bool {
     arg.get_value_names().is_some_and(|names| names.iter().any(|name| name == "BOOL"))
 }
 
-/// Writes out what a switch means if something follows that is no value of a switch, so that it is not taken for one.
+/// Spells out a switch's value if the next argument is not one, so that it is not mistaken for one.
 pub(super) fn with_plain_switches(command: &Command, arguments: &mut [OsString]) {
     for i in 0..arguments.len() {
         let next = arguments.get(i + 1).and_then(|next| next.to_str());

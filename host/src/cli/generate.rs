@@ -12,17 +12,16 @@ use std::io::IsTerminal;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// Most continuations at once.
+/// Maximum number of continuations at once.
 const MOST_SAMPLES: usize = 1 << 20;
 
-/// Temperatures and penalties for which logits stay finite.
+/// Ranges of temperatures and penalties that keep logits finite.
 const SENSIBLE: RangeInclusive<f32> = 0.0001..=10_000.0;
 
 /// Arguments of `generate`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Hugging Face model folder, or its name on the hub, or a run's folder, which stands for its newest checkpoint [default: the
-    /// built-in model]
+    /// Hugging Face model folder, name on the hub, or run folder, which means its newest checkpoint [default: the built-in model]
     #[arg(long, short)]
     model: Option<String>,
     /// Prompt to continue or, with --chat, to answer
@@ -68,13 +67,13 @@ pub(super) struct Args {
 /// How the prompt becomes a conversation.
 #[derive(clap::Args)]
 struct Chat {
-    /// Write the prompt as a conversation, with the model's chat template, and print the answer alone
+    /// Render the prompt as a conversation, with the model's chat template, and print only the answer
     #[arg(long)]
     chat: bool,
     /// System message before the prompt; implies --chat
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Further variables of the chat template, as in '{"enable_thinking": false}' [default: the run's, of a run's checkpoint]
+    /// More variables for the chat template, as in '{"enable_thinking": false}' [default: those of the run, for a checkpoint]
     #[arg(long, alias = "chat_template_kwargs", value_name = "JSON", value_parser = object)]
     chat_template_kwargs: Option<Map<String, Value>>,
 }
@@ -173,7 +172,7 @@ impl Args {
         self.chat.chat || self.chat.system.is_some()
     }
 
-    /// What the chat template is told: what a run told it, if the folder is a run's checkpoint.
+    /// The chat template's variables: those of the run, if the folder is a run's checkpoint.
     fn wording(&self, folder: &Path) -> anyhow::Result<Wording> {
         let file = folder.join("config.toml");
         let mut wording = Wording::default();

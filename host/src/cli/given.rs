@@ -1,4 +1,4 @@
-//! What a command line says of a run's configuration.
+//! Reads a run's configuration from the command line.
 
 use super::algorithm::Known;
 use super::flags::{TABLES, negatable, negated, setting_id};
@@ -64,18 +64,18 @@ impl Given {
         })
     }
 
-    /// A configuration that only `--set` changes.
+    /// Creates a configuration that only `--set` changes.
     pub(super) fn of_sets(sets: Vec<String>) -> Self {
         Self { file: None, overrides: Overrides { sets, ..Overrides::default() }, settings: Vec::new() }
     }
 
-    /// Returns the plugins that it names itself.
+    /// Returns the plugins that the command line names.
     pub(super) fn named_plugins(&self) -> Vec<String> {
         let algorithm = self.overrides.flags.iter().filter(|(key, _)| key == "algorithm").map(|(_, value)| value);
         self.overrides.plugins.iter().chain(algorithm).cloned().collect()
     }
 
-    /// Returns the configuration of a run that begins so.
+    /// Returns the configuration of a new run.
     pub(super) fn settle(&self, beginning: &Beginning) -> Result<Config, Failure> {
         let base = beginning.config_file().map_err(Failure::of)?;
         let config = self.config(base.as_deref())?;
@@ -89,7 +89,7 @@ impl Given {
         Ok(config)
     }
 
-    /// Returns whether flags give all that a plugin is granted.
+    /// Returns whether flags give everything that a plugin is granted.
     fn grants(&self, entry: &PluginEntry) -> bool {
         let given = |key: &str| {
             let begins = format!("plugin.{}.{key}", entry.name());
@@ -98,7 +98,7 @@ impl Given {
         given("hosts") && (entry.secrets.is_empty() || given("secrets"))
     }
 
-    /// Returns the configuration over that of a file, and sets the number of threads that it asks for.
+    /// Returns the configuration with that of a file below it, and sets the requested number of threads.
     fn config(&self, base: Option<&Path>) -> Result<Config, Failure> {
         let read = |path: &Path| ConfigFile::read(path)?.without_other_algorithm(&self.overrides, self.file.as_ref());
         let base = base.map(read).transpose().map_err(Failure::of)?;
@@ -110,7 +110,7 @@ impl Given {
         Ok(config)
     }
 
-    /// Returns the output directory that it names.
+    /// Returns the output directory, if one is given.
     pub(super) fn output_dir(&self) -> Result<Option<String>, config::Error> {
         // The rest may be incomplete, if it is to come from a checkpoint.
         let flag = self.overrides.flags.iter().rev().find(|(key, _)| key == "output_dir").map(|(_, value)| value.clone());

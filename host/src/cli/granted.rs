@@ -1,8 +1,8 @@
-//! Grants on the command line, and grants that a run's folder brings along.
+//! Grants from the command line, and grants from a run's folder.
 //!
-//! A run's folder may come from somebody else, whose servers would then be sent what the folder asks for, with the secrets of
-//! whoever resumes it. So a grant that stands in a folder holds only if the same user gave it before, on this machine, or gives
-//! it again.
+//! A run's folder may come from somebody else. Its servers would then receive whatever the folder requests, with the secrets of
+//! the person who resumes it. So a grant in a folder is valid only if the same user gave it before, on this machine, or gives it
+//! again.
 
 use super::Failure;
 use crate::config::files::cache_folder;
@@ -25,7 +25,7 @@ pub(super) struct Granted {
 }
 
 impl Granted {
-    /// Returns the grants of the flags over those of a run, which its folder may bring along only if they are known.
+    /// Merges the grants of the flags with those of a run, whose folder may only contain known grants.
     pub(super) fn over(&self, entry: Option<&PluginEntry>) -> anyhow::Result<Grants> {
         let mut grants = entry.map(PluginEntry::grants).unwrap_or_default();
         if !self.host.is_empty() {
@@ -48,7 +48,7 @@ impl Granted {
         }
     }
 
-    /// Lets a plugin send requests as granted; without a grant, it can only be looked at.
+    /// Lets a plugin send requests as granted; without a grant, it can only be inspected.
     pub(super) fn apply(&self, engine: &mut Engine, name: &str) -> anyhow::Result<()> {
         let grants = self.over(None)?;
         let asking = match grants.hosts.is_empty() {
@@ -62,10 +62,10 @@ impl Granted {
 }
 
 fn foreign(name: &str, grants: &Grants) -> String {
-    format!("the run's folder grants {name} {grants}, and you have not granted that on this machine")
+    format!("the run's folder grants {name} {grants}, but you have not granted that on this machine")
 }
 
-/// Refuses grants that come from a run's folder and are not known. `again` says which plugins' grants were given again.
+/// Refuses unknown grants from a run's folder. `again` says which plugins' grants were given again.
 pub(super) fn check(config: &Config, again: impl Fn(&PluginEntry) -> bool) -> Result<(), Failure> {
     for entry in config.plugin.iter().filter(|entry| !entry.hosts.is_empty()) {
         let (name, grants) = (entry.name(), entry.grants());
@@ -81,21 +81,21 @@ pub(super) fn check(config: &Config, again: impl Fn(&PluginEntry) -> bool) -> Re
             }
             let detail = foreign(name, &grants);
             return Err(Failure::mistake(anyhow!(
-                "{detail}; to allow it, add {flags}, or ask no server with --set replay_only=true"
+                "{detail}; to allow it, add {flags}, or contact no server with --set replay_only=true"
             )));
         }
     }
     Ok(())
 }
 
-/// Notes the grants that a command line or a person's own file gives.
+/// Records the grants that a command line or the user's own file gives.
 pub(super) fn remember_all(config: &Config) {
     for entry in config.plugin.iter().filter(|entry| !entry.hosts.is_empty()) {
         remember(entry.name(), &entry.grants());
     }
 }
 
-/// Returns the file that stands for a grant.
+/// Returns the file that records a grant.
 fn mark(name: &str, grants: &Grants) -> Option<PathBuf> {
     let text = serde_json::to_vec(&(name, &grants.hosts, &grants.secrets, &grants.http.ca_file)).ok()?;
     let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,9 +1,9 @@
-//! Whose fault an error is, which the exit code says.
+//! Decides whose fault an error is, for the exit code.
 
 use crate::{checkpoint, config, data, dist, gguf, model, plugin, report, trackers, train};
 use std::error::Error;
 
-/// Returns whether something that the user gave is at fault. None if no room knows the error: it was put into words at the edge.
+/// Returns whether the user's input is at fault; `None` if no module knows the error, which was then created in `cli`.
 pub(super) fn is_mistake(error: &anyhow::Error) -> Option<bool> {
     error.chain().find_map(of_a_room)
 }

@@ -1,7 +1,7 @@
 //! The command line: arguments in, printed text and an exit code out.
 //!
-//! Exit codes: 0 done, 2 a mistake of the user's, 1 a failure of the work or the machine, 3 stopped by a signal after saving. Between 1
-//! and 2 the error's kind decides (`kind.rs`).
+//! Exit codes: 0 success, 2 a user mistake, 1 a failure of the work or the machine, 3 stopped by a signal after saving. The
+//! error's kind decides between 1 and 2 (`kind.rs`).
 
 /// Prints a line.
 macro_rules! say {
@@ -38,6 +38,9 @@ mod stopping;
 mod swap;
 mod train;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use replay::read_recorded;
+
 use crate::config::scalar;
 use crate::dist::{self, World};
 use algorithm::Known;
@@ -54,20 +57,20 @@ use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
 use train::{TRAINING, Training};
 
-/// Why a command did not do its work.
+/// Why a command failed.
 pub(crate) enum Failure {
-    /// Something that the user gave is wrong.
+    /// The user's input is wrong.
     Mistake(anyhow::Error),
     /// Something failed.
     Failed(anyhow::Error),
-    /// A signal asked for the end; everything is saved.
+    /// A signal stopped the run; everything is saved.
     Stopped,
-    /// Another process of the run says why, and this one ends with the same exit code.
+    /// Another process of the run reports the reason; this one ends with the same exit code.
     Said(u8),
 }
 
 impl Failure {
-    /// Decides by its kind what an error is. One that was first put into words here is the user's mistake.
+    /// Classifies an error by its kind. One that was created in `cli` is a user mistake.
     fn of(error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
         if kind::is_mistake(&error).unwrap_or(true) { Self::Mistake(error) } else { Self::Failed(error) }
@@ -88,15 +91,15 @@ enum Other {
     Generate(generate::Args),
     /// Create a model with random weights and its own tokenizer
     NewModel(new_model::Args),
-    /// Copy a model, converting its weights to another precision
+    /// Copy a model in another precision, or export it as a GGUF file
     Export(export::Args),
     /// Merge an adapter into its base model
     Merge(merge::Args),
-    /// List the families of models that can be used
+    /// List the supported model families
     Models(models::Args),
     /// Resume a run from its newest intact checkpoint
     Resume(resume::Args),
-    /// Replace a plugin of a running run
+    /// Replace a plugin or reward model of a running run
     Swap(swap::Args),
     /// Score a run's completions with another reward and compare the scores
     Replay(replay::Args),
@@ -106,7 +109,7 @@ enum Other {
     Report(report::Args),
     /// Export a run's metrics and settings for wandb, MLflow or Trackio
     ExportRun(export_run::Args),
-    /// Say why a run does not learn: signs in its metrics, and what to try
+    /// Find out why a run does not learn, and what to try
     Diagnose(diagnose::Args),
     /// Create, inspect, check, time and build plugins
     Plugin(plugin::Args),
@@ -114,7 +117,7 @@ enum Other {
     Checkpoint(checkpoint::Args),
     /// Print shell completions
     Completions(completions::Args),
-    /// Print the manual page of rlhost or of one of its commands
+    /// Print the manual page of rlhost or of a command
     Man(completions::ManArgs),
 }
 
@@ -140,7 +143,7 @@ fn command() -> Command {
     Other::augment_subcommands(root)
 }
 
-/// Returns where the command's name is among the arguments: after the flags of all commands. Inserts `train` where there is none.
+/// Returns the position of the command's name among the arguments, after the global flags. Inserts `train` if there is none.
 fn command_at(arguments: &mut Vec<OsString>) -> usize {
     let at = 1 + arguments.iter().skip(1).take_while(|argument| argument.to_str().is_some_and(flags::is_global)).count();
     let next = arguments.get(at).and_then(|argument| argument.to_str());
@@ -151,19 +154,19 @@ fn command_at(arguments: &mut Vec<OsString>) -> usize {
     at
 }
 
-/// clap's message without its usage lines.
+/// Returns clap's message without its usage lines.
 fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let said = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let said = said.take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
     let said = said.collect::<Vec<_>>().join(" ").replace(" tip: ", "; tip: ");
     if error.kind() == ErrorKind::UnknownArgument && !said.contains("tip: ") {
-        return format!("{said}; --help lists all flags, and those of the algorithm that --algorithm names");
+        return format!("{said}; --help lists all flags, including the algorithm's settings");
     }
     said
 }
 
-/// Returns the command that trains, if that is its name.
+/// Returns the training command of this name.
 fn training(name: &str) -> Option<&'static Training> {
     TRAINING.iter().find(|training| training.name == name)
 }
@@ -173,7 +176,7 @@ fn takes_keys(command: &str) -> bool {
     training(command).is_some() || ["eval", "bench"].contains(&command)
 }
 
-/// Builds the commands with the settings of the algorithm that the arguments of the command at `at` ask for.
+/// Builds the commands with the settings of the algorithm that the arguments of the command at `at` select.
 fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, Known), Failure> {
     let root = command();
     let named = arguments.get(at).and_then(|name| root.find_subcommand(name)).filter(|c| takes_keys(c.get_name()));
@@ -258,7 +261,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
     }
 }
 
-/// The exit code, after the error has been said.
+/// Prints the error and returns the exit code.
 fn ended(outcome: Result<(), Failure>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -275,8 +278,7 @@ fn ended(outcome: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// Does the work of one process of a run, which may be the only one. A failure of one is made known to
-/// all, and one process says it.
+/// Runs one process of a run, which may be the only one. If one fails, all are told and one of them prints the error.
 fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), Failure> {
     let world = match World::join() {
         Ok(world) => Rc::new(world),
@@ -300,8 +302,7 @@ fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), 
     Err(Failure::Said(if mistake { 2 } else { 1 }))
 }
 
-/// A plugin's settings from `--set KEY=VALUE`, given any number of times. A key may be written as for `train`,
-/// `plugin.NAME.config.KEY`.
+/// A plugin's settings from `--set KEY=VALUE`, given any number of times. `plugin.NAME.config.KEY` works too, as for `train`.
 fn settings_given(sets: &[String]) -> anyhow::Result<Map<String, Value>> {
     let pair = |set: &String| {
         let (key, text) = set.split_once('=').ok_or_else(|| anyhow!("--set {set}: expected KEY=VALUE"))?;
@@ -311,7 +312,7 @@ fn settings_given(sets: &[String]) -> anyhow::Result<Map<String, Value>> {
     sets.iter().map(pair).collect()
 }
 
-/// Makes a folder that is not there yet. Nothing is left of one that can't be filled.
+/// Creates a new folder. Leaves nothing behind if it can't be filled.
 fn make_folder<T>(folder: &Path, fill: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let made = std::fs::create_dir_all(parent).and_then(|()| std::fs::create_dir(folder));
@@ -320,7 +321,7 @@ fn make_folder<T>(folder: &Path, fill: impl FnOnce() -> anyhow::Result<T>) -> an
     fill().inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
 }
 
-/// Sets the number of threads of all arithmetic, before the first use of any. A second call is for the same number.
+/// Sets the number of threads for all arithmetic, before its first use. A second call must give the same number.
 fn set_threads(threads: usize) -> anyhow::Result<()> {
     static SET: OnceLock<usize> = OnceLock::new();
     if SET.get() != Some(&threads) {
@@ -330,7 +331,7 @@ fn set_threads(threads: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Messages go to standard error. RUST_LOG wins over the flags.
+/// Sends log messages to standard error. RUST_LOG overrides the flags.
 fn start_log(quiet: bool, verbose: u8) {
     let level = match (quiet, verbose) {
         // One process of a run speaks.
@@ -348,7 +349,7 @@ fn start_log(quiet: bool, verbose: u8) {
         .with_writer(move || {
             let mut to = std::io::stderr();
             if terminal {
-                // A progress bar may stand in this line; it is drawn again below.
+                // A progress bar may occupy this line; it is redrawn below.
                 let _ = to.write_all(b"\r\x1b[2K");
             }
             output::Log { to, colored }

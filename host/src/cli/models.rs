@@ -8,14 +8,14 @@ const WIDTH: usize = 96;
 /// Arguments of `models`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Print the table of the guide, in Markdown
+    /// Print the guide's table, in Markdown
     #[arg(long)]
     markdown: bool,
 }
 
 pub(super) fn run(args: &Args) {
     if args.markdown {
-        say!("| model_type | family | beside what a Llama has | where |\n|---|---|---|---|");
+        say!("| model_type | family | differences from Llama | where |\n|---|---|---|---|");
     }
     for family in &FAMILIES {
         let place = if family.on_devices() { "CPU, NVIDIA devices" } else { "CPU" };
@@ -28,9 +28,9 @@ pub(super) fn run(args: &Args) {
     }
     if !args.markdown {
         say!(
-            "\nEach is tested against transformers: logits, decoding token by token, all gradients, three steps of SFT, greedy\n\
-             text, and its folders opened there. Rotary scalings: linear, dynamic, llama3, yarn, and longrope up to the original\n\
-             context. With a window in use, or a switch that has no kernel, a model needs --device cpu."
+            "\nEach family is tested against transformers: logits, token-by-token decoding, all gradients, three steps of SFT,\n\
+             greedy text, and loading our checkpoints. RoPE scalings: linear, dynamic, llama3, yarn, and longrope up to the\n\
+             original context. Models with sliding windows, or another feature without a kernel, need --device cpu."
         );
     }
 }

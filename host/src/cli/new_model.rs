@@ -1,14 +1,14 @@
 //! `rlhost new-model`: creates a model folder with random weights, for training from scratch.
 
 use super::Failure;
-use crate::config::files;
+use crate::config::{files, json};
 use crate::data::{Tokenizer, train_tokenizer};
 use crate::model::{Architecture, copy_companions, write_random};
 use anyhow::{anyhow, ensure};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Most bytes of a model's config.json.
+/// Maximum size of a model's config.json, in bytes.
 pub(super) const LARGEST_CONFIG: u64 = 4 << 20;
 
 /// Arguments of `new-model`.
@@ -16,7 +16,7 @@ pub(super) const LARGEST_CONFIG: u64 = 4 << 20;
 pub(super) struct Args {
     /// Folder to create
     folder: PathBuf,
-    /// config.json of a model of a family that `rlhost models` lists, for the sizes
+    /// config.json with the sizes, of a family that `rlhost models` lists
     #[arg(long)]
     config: PathBuf,
     /// Folder to copy the tokenizer from
@@ -39,12 +39,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the configuration of the model to create: the text part's, where it is of one that also sees images.
+/// Reads the configuration of the model to create; of a multimodal model, that of the text part.
 fn config(args: &Args) -> anyhow::Result<Value> {
     let within = |e: String| anyhow!("{}: {e}", args.config.display());
     let text =
         files::read_text(&args.config, LARGEST_CONFIG).map_err(|e| anyhow!("can't read {}: {e}", args.config.display()))?;
-    let given: Value = serde_json::from_str(&text).map_err(|e| within(e.to_string()))?;
+    let given = json::value(&text).map_err(|e| within(e.to_string()))?;
     ensure!(given.is_object(), "{}: expected a JSON object with a model's sizes", args.config.display());
     let mut config = Architecture::config(given).map_err(within)?;
     if args.tokenizer.is_none() {

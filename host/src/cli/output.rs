@@ -1,4 +1,4 @@
-//! Standard output and error. A closed pipe is not an error, because the reader has gone; a full disk is one.
+//! Standard output and error. A closed pipe is not an error, because the reader is gone; a full disk is one.
 
 use super::Failure;
 use crate::config::{is_hidden, printable};
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 /// Why writing to standard output failed, if it did.
 static FAILED: OnceLock<String> = OnceLock::new();
 
-/// Bytes of an error that are shown.
+/// Maximum length of a printed error, in bytes.
 const LONGEST_ERROR: usize = 64 << 10;
 
 /// Returns a number of things in words: `1 step`, `2 steps`.

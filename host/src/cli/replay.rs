@@ -3,7 +3,8 @@
 use super::granted::Granted;
 use super::replayed_episodes::{self, Spoken};
 use super::{Failure, settings_given};
-use crate::config::{Config, Limits, Overrides, PluginEntry, files, read};
+use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
+use crate::config::{Config, Limits, Overrides, PluginEntry, read};
 use crate::data::{self, Extras, Message, Prompt};
 use crate::metrics::Comparison;
 use crate::model::Place;
@@ -11,26 +12,32 @@ use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, So
 use crate::train::{self, RewardModel, Said};
 use anyhow::anyhow;
 use serde::Deserialize;
+use serde::de::Error as _;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Completions shown at the end.
 const SHOWN: usize = 5;
+
+/// Memory that all completions may take, and that a value takes beside its text, roughly.
+const MOST_MEMORY: usize = 4 << 30;
+const VALUE: usize = 96;
 
 /// Arguments of `replay`.
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// Reward plugin: a path, or the file name of an embedded plugin
+    /// Reward plugin: a path, or the file name of a built-in plugin
     #[arg(long, required_unless_present_any = ["reward_model", "environment"])]
     plugin: Option<String>,
     /// Reward model to score with instead: a folder, a run's folder, or a name on the hub
     #[arg(long, alias = "reward_model", conflicts_with_all = ["plugin", "set"])]
     reward_model: Option<String>,
-    /// Environment to play the recorded turns of episodes with instead: a path, or the file name of an embedded one
+    /// Environment to replay the recorded turns of episodes with instead: a path, or the file name of a built-in one
     #[arg(long, conflicts_with_all = ["plugin", "reward_model"])]
     environment: Option<String>,
     /// Setting of the plugin or environment, as in --set target=8; may be repeated
@@ -41,12 +48,12 @@ pub(super) struct Args {
     with: Option<String>,
     #[command(flatten)]
     granted: Granted,
-    /// Answer the plugin's requests from the run's record only, and ask no server
+    /// Answer the plugin's requests only from the run's record; contact no server
     #[arg(long)]
     replay_only: bool,
 }
 
-/// The parts of a line in completions.jsonl that rewards see.
+/// The parts of a line in completions.jsonl that rewards use.
 #[derive(Deserialize)]
 pub(super) struct Recorded {
     pub step: u64,
@@ -56,9 +63,47 @@ pub(super) struct Recorded {
     completion_ids: Vec<u32>,
     finished: bool,
     rewards: BTreeMap<String, Option<f32>>,
-    /// What it is besides, if it is an episode.
+    /// The rest of it, if it is an episode.
     #[serde(flatten)]
     pub spoken: Option<Spoken>,
+}
+
+impl Recorded {
+    /// Returns the memory that it takes, roughly, read from so many bytes.
+    fn memory(&self, bytes: usize) -> usize {
+        let values = self.spoken.as_ref().map_or(0, Spoken::values) + self.rewards.len();
+        2 * bytes + VALUE * (1 + values)
+    }
+}
+
+/// Reads a file of completions; a last line that is still being written is left out.
+fn recorded_in(file: &Path) -> anyhow::Result<Vec<Recorded>> {
+    let unread = |e: io::Error| anyhow!("can't read {}: {e}", file.display());
+    let mut lines = Reader::open(file, LONGEST_COMPLETION).map_err(unread)?.up_to(u64::MAX);
+    let (mut recorded, mut room) = (Vec::new(), MOST_MEMORY);
+    while let Some(line) = lines.line().map_err(unread)? {
+        let read = match line {
+            Line::Whole(text) => serde_json::from_slice(text).map(|line: Recorded| (line.memory(text.len()), line)),
+            Line::TooLong => Err(serde_json::Error::custom(format_args!("is longer than {} MiB", LONGEST_COMPLETION >> 20))),
+        };
+        let (memory, line) = read.map_err(|e: serde_json::Error| anyhow!("{}:{}: {e}", file.display(), lines.number()))?;
+        let too_many = || anyhow!("{}: has more completions than fit into {} GiB", file.display(), MOST_MEMORY >> 30);
+        room = room.checked_sub(memory).ok_or_else(too_many)?;
+        recorded.push(line);
+    }
+    Ok(recorded)
+}
+
+/// Reads a file of completions, and the conversations of its episodes; returns how many it has.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_recorded(file: &Path) -> anyhow::Result<usize> {
+    let recorded = recorded_in(file)?;
+    let spoken = recorded.iter().filter_map(|line| line.spoken.as_ref());
+    spoken.for_each(|spoken| drop(spoken.conversation(None)));
+    for generation in recorded.chunk_by(|a, b| a.step == b.step) {
+        batch(generation, &[]);
+    }
+    Ok(recorded.len())
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -67,11 +112,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn replay(args: &Args) -> anyhow::Result<()> {
     let file = args.run.join("completions.jsonl");
-    let text = files::open(&file).and_then(std::io::read_to_string).map_err(|e| anyhow!("can't read {}: {e}", file.display()))?;
-    let parse = |(i, line): (usize, &str)| {
-        serde_json::from_str::<Recorded>(line).map_err(|e| anyhow!("{}:{}: {e}", file.display(), i + 1))
-    };
-    let recorded = text.lines().enumerate().map(parse).collect::<anyhow::Result<Vec<_>>>()?;
+    let recorded = recorded_in(&file)?;
     if recorded.is_empty() {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
@@ -90,7 +131,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     if wanted.is_empty() {
         return Err(anyhow!("the run has no reward with that name"));
     }
-    let steps = recorded.last().map_or(0, |r| r.step) + 1;
+    let steps = recorded.last().map_or(0, |r| r.step).saturating_add(1);
     say!("{} completions of {steps} steps, scored by {by}", recorded.len());
     say!("{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}", "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks");
     for name in &wanted {
@@ -112,7 +153,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets the plugin send requests as the run lets the reward of its name, or as flags say. The run's answers are there already.
+/// Grants the plugin the requests of the run's reward of that name, or those given by flags. The run's answers are already there.
 fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyhow::Result<()> {
     let entry = config.plugin.iter().find(|entry| entry.name() == name);
     let asking = if args.replay_only { Asking::ReplayOnly } else { Asking::Freely };
@@ -129,7 +170,7 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
     Ok(())
 }
 
-/// The scores of recorded completions, and what gave them.
+/// The scores of recorded completions, and their source.
 pub(super) type Scores = (Vec<Option<f32>>, String);
 
 /// Scores completions with a plugin.
@@ -169,10 +210,10 @@ fn by_model(given: &str, config: &Config, recorded: &[Recorded], rows: &[Row]) -
     Ok((scores, model.name().to_owned()))
 }
 
-/// A row of the run's dataset; one that can't be used is empty.
+/// A row of the run's dataset; empty if it is unusable.
 #[derive(Clone, Default)]
 pub(super) struct Row {
-    /// Its prompt as a conversation, with what a template is told beside it; a text is a message of the user.
+    /// Its prompt as a conversation, with the template's variables; a text becomes a user message.
     pub asked: (Vec<Message>, Extras),
     /// Whether it is a conversation.
     is_chat: bool,

@@ -1,4 +1,4 @@
-//! Plays a run's recorded episodes again: the turns as the model wrote them, to another environment.
+//! Replays a run's recorded episodes: the turns as the model wrote them, with another environment.
 
 use super::replay::{Recorded, Row, Scores};
 use crate::config::Limits;
@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// What a line of completions.jsonl has of an episode.
+/// The part of a line of completions.jsonl that describes an episode.
 #[derive(Deserialize)]
 pub(super) struct Spoken {
     /// The whole conversation.
@@ -23,14 +23,14 @@ pub(super) struct Spoken {
     seed: u64,
 }
 
-/// A turn besides its text.
+/// A turn without its text.
 #[derive(Deserialize)]
 struct Written {
     finished: bool,
     calls: Vec<(String, String)>,
 }
 
-/// A turn of the model, and what the environment said after it.
+/// A turn of the model, and the environment's reply.
 struct Exchange {
     text: String,
     /// Role and content of each message.
@@ -38,15 +38,30 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// Returns whether a reply is what was heard.
+    /// Returns whether a reply equals the recorded one.
     fn is(&self, reply: &Reply) -> bool {
         let said = reply.messages.iter().map(|m| (&m.role, &m.content));
         said.eq(self.heard.iter().map(|(role, content)| (role, content)))
     }
 }
 
+/// Returns how many values a value is, with those within it.
+fn count(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count).sum(),
+        Value::Object(entries) => entries.values().map(count).sum(),
+        _ => 0,
+    }
+}
+
 impl Spoken {
-    /// Returns the conversation with what a template is told beside it, of a row with these columns.
+    /// Returns how many values it has.
+    pub(super) fn values(&self) -> usize {
+        let calls: usize = self.turns.iter().map(|turn| 1 + turn.calls.len()).sum();
+        [&self.messages, &self.turn_rewards, &self.tools].into_iter().map(count).sum::<usize>() + calls
+    }
+
+    /// Returns the conversation and the template's variables, for a row with these columns.
     pub(super) fn conversation(&self, columns: Option<&Map<String, Value>>) -> anyhow::Result<(Vec<Message>, Extras)> {
         let mut extras = columns.map(Extras::of).transpose().map_err(|detail| anyhow!("{detail}"))?.unwrap_or_default();
         if !self.tools.is_null() {
@@ -71,7 +86,7 @@ impl Spoken {
     }
 }
 
-/// Plays the recorded turns to an environment. Returns the sum of each episode's rewards.
+/// Replays the recorded turns with an environment. Returns the sum of each episode's rewards.
 ///
 /// # Errors
 /// If the run has no episodes, or the environment fails.
@@ -88,7 +103,7 @@ pub(super) fn by_environment(
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
         let spoken: Vec<&Spoken> = generation.iter().filter_map(|one| one.spoken.as_ref()).collect();
         if spoken.len() != generation.len() {
-            return Err(anyhow!("the run's completions are no episodes with recorded turns, which --environment plays again"));
+            return Err(anyhow!("the run's completions are not episodes with recorded turns, which --environment needs"));
         }
         let exchanges = spoken.iter().map(|spoken| spoken.exchanges()).collect::<anyhow::Result<Vec<_>>>()?;
         let start = |(i, one): (usize, &Recorded)| {
@@ -110,7 +125,8 @@ pub(super) fn by_environment(
     }
     let all = recorded.len();
     say!(
-        "{other} of {all} episodes get other replies than those recorded, which the turns after them answer; {ended} end earlier"
+        "{other} of {all} episodes get replies that differ from the recorded ones, which the later turns answer; {ended} end \
+         earlier"
     );
     Ok((scores, format!("{} ({})", source.name(), &source.hash()[..12])))
 }

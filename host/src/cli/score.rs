@@ -1,4 +1,4 @@
-//! `rlhost score`: what a reward model says of texts.
+//! `rlhost score`: scores texts with a reward model.
 
 use super::Failure;
 use crate::config::{self, Config, Device, Overrides};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Arguments of `score`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Reward model: a folder, a run's folder, which stands for its newest checkpoint, or a name on the hub
+    /// Reward model: a folder, a run folder, which means its newest checkpoint, or a name on the hub
     model: String,
     /// Dataset to score, with columns "prompt" and "completion", "text", "messages", or "prompt", "chosen" and "rejected"
     #[arg(long)]
@@ -27,7 +27,8 @@ pub(super) struct Args {
     /// Number of CPU threads [default: one per processor available to the process]
     #[arg(long, alias = "num_threads")]
     num_threads: Option<usize>,
-    /// Print one line of JSON per row: {"row", "score"}, {"row", "chosen", "rejected"}, or {"row", "steps"} of a model that values steps
+    /// Print one line of JSON per row: {"row", "score"}, {"row", "chosen", "rejected"}, or {"row", "steps"} for a process reward
+    /// model
     #[arg(long)]
     json: bool,
 }
@@ -79,7 +80,7 @@ fn open(args: &Args, device: Device) -> train::Result<RewardModel> {
     RewardModel::open(name, &folder, &Place::choose(device, None, 0)?)
 }
 
-/// Prints how the scores are distributed, and how often the chosen answer has the higher one.
+/// Prints the distribution of the scores, and how often the chosen answer has the higher one.
 fn summary(rows: &[(usize, Vec<f32>)]) {
     let all: Vec<f64> = rows.iter().flat_map(|(_, scores)| scores).map(|&score| f64::from(score)).collect();
     let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;

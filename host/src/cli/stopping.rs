@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time until a signal is noticed.
+/// Polling interval for signals.
 const NOTICED: Duration = Duration::from_millis(50);
 
 /// Whether a run was asked to stop, and whether it has begun.
@@ -20,8 +20,8 @@ pub(super) struct Stopping {
 }
 
 impl Stopping {
-    /// Listens for signals. The first asks the run to stop and is confirmed in a line; the second ends the process at once, and so
-    /// does the first until the run has begun, when there is nothing to save.
+    /// Listens for signals. The first one asks the run to stop and is confirmed in a line; the second ends the process at once.
+    /// Before the run begins, the first one does that too, since there is nothing to save.
     pub(super) fn listen() -> Result<Self, Failure> {
         let this = Self::default();
         for signal in [SIGINT, SIGTERM] {

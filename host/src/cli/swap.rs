@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 pub(super) struct Args {
     /// Folder of the run
     run: PathBuf,
-    /// Name of the plugin in the run, and the file or embedded plugin to replace it with; or of a reward model, and its folder
+    /// Name of the plugin in the run, and the file or built-in plugin that replaces it; or of a reward model, and its new folder
     #[arg(value_name = "NAME=FILE")]
     swap: String,
-    /// Don't wait for the run to answer
+    /// Don't wait for the outcome
     #[arg(long, alias = "no_wait")]
     no_wait: bool,
 }
@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         .ok_or_else(|| Failure::mistake(anyhow!("{:?}: expected NAME=FILE, as in tldr_length_reward=better.wasm", args.swap)))?;
     let (bytes, kind) = match check(&args.run, name).map_err(Failure::of)? {
         Replaced::Plugin => (Source::open(file).map_err(Failure::of)?.bytes().to_vec(), "wasm"),
-        // What it holds is read by the run, which goes on meanwhile.
+        // The run, which continues meanwhile, reads its contents.
         Replaced::Model => (folder(file).map_err(Failure::of)?.into_bytes(), "model"),
     };
     let events = args.run.join("events.jsonl");
@@ -64,13 +64,17 @@ enum Replaced {
     Model,
 }
 
-/// Returns the folder of a reward model as the run finds it.
+/// Returns the path of a reward model's folder for the run.
 fn folder(given: &str) -> anyhow::Result<String> {
     let (folder, name) = train::model_or_run(given)?;
-    if folder.is_dir() { Ok(name) } else { Err(anyhow!("{given}: a reward model is swapped for the folder of another")) }
+    if folder.is_dir() {
+        Ok(name)
+    } else {
+        Err(anyhow!("{given}: a reward model can only be replaced with the folder of another"))
+    }
 }
 
-/// Checks that a run is running there and has a plugin or reward model of this name, and says which.
+/// Checks that a run is running there and has a plugin or reward model of this name. Returns which of the two it is.
 fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
     let lock = files::open(&run.join(".lock")).map_err(|_| anyhow!("{} is not the folder of a run", run.display()))?;
     if lock.try_lock().is_ok() {

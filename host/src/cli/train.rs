@@ -18,14 +18,14 @@ use indicatif::HumanDuration;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// A command that trains, with the keys that it sets before its flags.
+/// A training command, with the keys that it sets before its flags.
 pub(super) struct Training {
     pub name: &'static str,
     about: &'static str,
     pub sets: &'static [(&'static str, &'static str)],
 }
 
-/// The commands that train. Those of an algorithm have its name.
+/// The training commands. Those of an algorithm have its name.
 pub(super) const TRAINING: [Training; 12] = [
     Training { name: "train", about: "Train a model with any algorithm (the default command)", sets: &[] },
     Training {
@@ -75,16 +75,16 @@ impl Training {
         };
         match self.sets {
             [] => command.after_help(
-                "Flags can be written with dashes or underscores. The settings are those of the algorithm that --algorithm names; \
-                 `rlhost dpo --help` lists those of dpo.",
+                "Flags can be written with dashes or underscores. The algorithm's settings are flags too; `rlhost dpo --help` \
+                 lists those of dpo.",
             ),
             // A flag that says otherwise would make the command mean something else.
             [(_, algorithm)] => command.mut_arg("algorithm", |arg| arg.hide(true)).after_help(format!(
                 "Runs `rlhost train --algorithm {algorithm}`. Flags can be written with dashes or underscores."
             )),
             _ => command.after_help(
-                "Runs `rlhost train --algorithm sft --learn-from dataset`. The default learning rate is 2e-5, TRL's, for models of \
-                 100 million parameters and more; see --learning-rate.",
+                "Runs `rlhost train --algorithm sft --learn-from dataset`. The default learning rate is 2e-5, as in TRL, for \
+                 models of 100 million parameters and more; see --learning-rate.",
             ),
         }
     }
@@ -114,12 +114,12 @@ impl Training {
     }
 }
 
-/// Whether a value of --resume-from-checkpoint means the newest checkpoint of the output directory.
+/// Returns whether a value of --resume-from-checkpoint means the newest checkpoint of the output directory.
 pub(super) fn is_latest(path: &str) -> bool {
     ["latest", "true", "True"].contains(&path)
 }
 
-/// Goes on with the run of the output directory, or begins it if there is nothing to go on from.
+/// Resumes the run in the output directory, or starts it if it has no checkpoint.
 fn go_on_with_latest(given: &Given, allow_changed: bool, world: &Rc<World>) -> Result<(), Failure> {
     let Some(run) = given.output_dir().map_err(Failure::of)? else {
         let detail = "--resume-from-checkpoint needs a path, or --output-dir to find the latest checkpoint in";
@@ -134,7 +134,7 @@ fn go_on_with_latest(given: &Given, allow_changed: bool, world: &Rc<World>) -> R
     start(given, if run.join(".lock").exists() { &Beginning::Over } else { &Beginning::New }, world)
 }
 
-/// Goes on with a run, or begins another from its state where another folder is named for it.
+/// Resumes a run, or starts a new one from its state if another folder is given.
 pub(super) fn go_on(given: &Given, origin: Origin, allow_changed: bool, world: &Rc<World>) -> Result<(), Failure> {
     let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,
@@ -152,7 +152,7 @@ pub(super) fn go_on(given: &Given, origin: Origin, allow_changed: bool, world: &
     start(given, &beginning, world)
 }
 
-/// Sets a run up and trains.
+/// Sets up a run and trains.
 fn start(given: &Given, beginning: &Beginning, world: &Rc<World>) -> Result<(), Failure> {
     let stopping = Stopping::listen()?;
     let config = given.settle(beginning)?;
@@ -162,7 +162,7 @@ fn start(given: &Given, beginning: &Beginning, world: &Rc<World>) -> Result<(), 
     finish(trainer, &stopping, (begun, &report_to), world)
 }
 
-/// Runs to the end and says where everything is.
+/// Runs to the end and prints where everything is.
 fn finish(trainer: Trainer, stopping: &Stopping, (begun, report_to): (u64, &[ReportTo]), world: &World) -> Result<(), Failure> {
     let mut progress = Progress::new(trainer.max_steps(), world.is_first());
     let finished = trainer.run(stopping.begin(), &mut progress).map_err(Failure::of)?;
@@ -170,7 +170,7 @@ fn finish(trainer: Trainer, stopping: &Stopping, (begun, report_to): (u64, &[Rep
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
     }
     if begun > 0 && finished.steps == begun && !finished.stopped {
-        tracing::info!("nothing was left to do: the run had taken its {begun} steps; --max-steps sets another number");
+        tracing::info!("nothing left to do: the run has already taken its {begun} steps; to continue, set a larger --max-steps");
     }
     for format in report_to.iter().filter_map(|to| exported(*to)) {
         match export_run::export(&finished.folder, format, &finished.folder) {
@@ -188,7 +188,7 @@ fn finish(trainer: Trainer, stopping: &Stopping, (begun, report_to): (u64, &[Rep
     if finished.stopped { Err(Failure::Stopped) } else { Ok(()) }
 }
 
-/// Returns the program that metrics are exported for when a run ends.
+/// Returns the tracker that metrics are exported to when a run ends.
 fn exported(to: ReportTo) -> Option<Format> {
     match to {
         ReportTo::None | ReportTo::Tensorboard => None,
@@ -198,10 +198,10 @@ fn exported(to: ReportTo) -> Option<Format> {
     }
 }
 
-/// Longest part of a prompt or completion that is shown, in characters.
+/// Maximum length of a printed prompt or completion, in characters.
 const SHOWN: usize = 400;
 
-/// Where everything is, and what to try next.
+/// Prints where everything is, and what to try next.
 fn summary(finished: &Finished, report: Option<&Path>) {
     let folder = finished.folder.display();
     let took = HumanDuration(finished.took);
@@ -234,7 +234,7 @@ fn summary(finished: &Finished, report: Option<&Path>) {
     say!("next:       rlhost generate --model {}{chat} --prompt \"...\"", finished.checkpoint.display());
 }
 
-/// A text's end, each line moved to the right.
+/// Returns the end of a text, with each line indented.
 fn indented(text: &str) -> String {
     let text = text.trim();
     let cut = text.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);

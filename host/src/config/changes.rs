@@ -1,9 +1,9 @@
-//! What differs between two configurations.
+//! Finds differences between two configurations.
 
 use super::Config;
 use serde_json::{Map, Value, json};
 
-/// Top-level keys that differ, each with its old and its new value.
+/// Returns the top-level keys that differ, each with its old and its new value.
 pub fn changes(old: &Config, new: &Config) -> serde_json::Result<Map<String, Value>> {
     let (old, new) = (serde_json::to_value(old)?, serde_json::to_value(new)?);
     let keys = new.as_object().into_iter().flatten();
@@ -11,7 +11,7 @@ pub fn changes(old: &Config, new: &Config) -> serde_json::Result<Map<String, Val
     Ok(differs.map(|(key, now)| (key.clone(), json!([old[key.as_str()], now]))).collect())
 }
 
-/// Equality in which 1 and 1.0 are one number.
+/// Compares values; 1 and 1.0 are equal.
 pub fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => x == y || x.as_f64() == y.as_f64(),

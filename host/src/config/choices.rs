@@ -1,4 +1,4 @@
-//! Values of keys that are one of a few words.
+//! Keys whose values are one of a few words.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,14 +13,27 @@ pub enum LearnFrom {
     Dataset,
 }
 
-/// What the policy's log-probabilities of a generation are, once it is trained on later.
+/// The log-probabilities that a generation's later updates compare the policy with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OldLogp {
-    /// Those of its sampling.
+    /// Those of sampling.
     Sampling,
-    /// Those that a forward pass as in training gives right after it.
+    /// Those of a training forward pass right after sampling.
     Recompute,
+}
+
+/// The precision of the weights that completions are generated with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RolloutDtype {
+    /// That of training.
+    Auto,
+    /// bf16.
+    #[serde(alias = "bf16")]
+    Bfloat16,
+    /// 8 bits with a scale for each output; the output matrix in bf16.
+    Int8,
 }
 
 /// Which completions are written to completions.jsonl.
@@ -69,7 +82,7 @@ pub enum ReduceDtype {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelDtype {
-    /// The one that each is stored in.
+    /// The stored one.
     Auto,
     /// 32 bits.
     #[serde(alias = "fp32", alias = "f32")]
@@ -92,11 +105,11 @@ pub enum OnSaveError {
     Continue,
 }
 
-/// When something is done that is done every so many steps.
+/// When a periodic action happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
-    /// Never, except at the end where that is needed.
+    /// Never, except at the end if needed.
     #[serde(alias = "false")]
     No,
     /// Every so many steps.
@@ -113,6 +126,6 @@ pub enum PackingStrategy {
     Bfd,
     /// Best-fit decreasing; longer texts are split.
     BfdSplit,
-    /// Texts one after another, cut into sequences.
+    /// Concatenated, then cut into sequences.
     Wrapped,
 }

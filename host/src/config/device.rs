@@ -15,8 +15,8 @@ pub enum Device {
     Auto,
     /// On the CPU.
     Cpu,
-    /// On the NVIDIA device of this number; if none is given, on the first one, or each process of a machine
-    /// on another one.
+    /// On the NVIDIA device with this number; without a number, on the first one, or with several processes on a machine, each on
+    /// its own.
     Cuda(Option<usize>),
 }
 

@@ -1,4 +1,4 @@
-//! Plugins as a configuration names them, and their limits.
+//! Plugin entries of a configuration, and their limits.
 
 use super::{Grants, HttpLimits};
 use schemars::JsonSchema;
@@ -36,8 +36,8 @@ pub struct Limits {
     pub memory_mb: u64,
     /// Maximum duration of one call, in seconds.
     pub call_timeout_s: f64,
-    /// For an environment: maximum duration of all calls about the episodes that an instance plays in a generation, in seconds; ten
-    /// times that of a call if it is not given.
+    /// For an environment: maximum duration of all calls for the episodes of one instance in a generation, in seconds; by default
+    /// ten times that of a call.
     pub episodes_timeout_s: Option<f64>,
     /// Maximum number of elements of each table.
     pub table_elements: u32,
@@ -92,7 +92,7 @@ impl Limits {
         duration(self.call_timeout_s)
     }
 
-    /// Returns the maximum duration of all calls about the episodes of an instance, in seconds.
+    /// Returns the maximum duration of all calls for the episodes of an instance, in seconds.
     pub fn episodes_seconds(&self) -> f64 {
         self.episodes_timeout_s.unwrap_or(CALLS_OF_EPISODES * self.call_timeout_s)
     }
@@ -117,7 +117,7 @@ impl Limits {
     }
 }
 
-/// Times the duration of a call that all calls about episodes have together, unless it is given.
+/// Default time limit of all calls for episodes, as a multiple of a call's.
 const CALLS_OF_EPISODES: f64 = 10.0;
 
 /// The largest timeout; larger ones are reduced to it.
@@ -132,9 +132,9 @@ fn duration(seconds: f64) -> Duration {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PluginEntry {
-    /// Path of the plugin, or the file name of an embedded one; or a reward model's folder or name on the hub.
+    /// Path of the plugin, or the file name of a built-in one; or a reward model's folder or name on the hub.
     pub path: String,
-    /// Name of a reward model in metrics and events, unless it is that of its folder.
+    /// Name of a reward model in metrics and events, if not its folder's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Whether it is a reward model.
@@ -159,7 +159,7 @@ pub struct PluginEntry {
     /// For a process reward model: the text that ends a step [default: a line break].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_separator: Option<String>,
-    /// Score only in evaluations: its scores are logged and reach no algorithm.
+    /// Score only in evaluations: its scores are logged and never reach the algorithm.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub eval_only: bool,
     /// Its resource limits.
@@ -208,7 +208,7 @@ impl PluginEntry {
         Self { name, model: true, ..Self::new(path) }
     }
 
-    /// Names another folder's model, which keeps the name.
+    /// Sets another folder, keeping the name.
     pub fn move_to(&mut self, path: String) {
         let name = self.name().to_owned();
         self.path = path;
@@ -223,8 +223,8 @@ impl PluginEntry {
         Grants { hosts: self.hosts.clone(), secrets: self.secrets.clone(), http: self.http.clone() }
     }
 
-    /// Returns the name used in metrics and in `--set plugin.NAME...`: the file name without its extension; for a reward model
-    /// its own, or that of its folder, or of the run whose checkpoint that is.
+    /// Returns the name used in metrics and in `--set plugin.NAME...`: a plugin's file name without its extension; a reward
+    /// model's own name, or that of its folder, or of the run that the folder is a checkpoint of.
     pub fn name(&self) -> &str {
         if let Some(name) = &self.name {
             return name;

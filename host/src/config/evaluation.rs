@@ -1,8 +1,8 @@
-//! How a run is evaluated: sampling of its own, and which completions solve their prompt.
+//! Evaluation settings of a run: its own sampling, and which completions solve their prompt.
 
 use super::{Config, Error, PluginEntry, Strategy, did_you_mean};
 
-/// Most completions of a prompt in an evaluation.
+/// Maximum number of completions per prompt in an evaluation.
 const MOST: usize = 1 << 16;
 
 impl Config {
@@ -28,7 +28,7 @@ impl Config {
         all
     }
 
-    /// Keys of evaluations of which each is given, in order of declaration.
+    /// Returns the keys of evaluations, each with whether it is set, in order of declaration.
     fn protocol(&self) -> [(&'static str, bool); 8] {
         [
             ("num_generations_eval", self.num_generations_eval.is_some()),
@@ -42,7 +42,7 @@ impl Config {
         ]
     }
 
-    /// The first value that is wrong.
+    /// Returns the first invalid value.
     pub(super) fn check_evaluation(&self) -> Result<(), (&'static str, String)> {
         self.check_early_stopping()?;
         if self.num_generations_eval.is_some_and(|n| n == 0 || n > MOST) {
@@ -65,7 +65,7 @@ impl Config {
         }
         let needy = self.protocol().into_iter().skip(5);
         if let Some((key, _)) = needy.into_iter().find(|(_, given)| *given && self.eval_pass_threshold.is_none()) {
-            return Err((key, "needs eval_pass_threshold, from which a completion counts as solved".into()));
+            return Err((key, "needs eval_pass_threshold, the reward from which a completion counts as solved".into()));
         }
         let Some(name) = &self.eval_pass_reward else { return Ok(()) };
         if self.plugin.iter().all(|entry| entry.name() != name) {
@@ -96,7 +96,7 @@ impl Config {
         Err(("early_stopping_patience", fault.into()))
     }
 
-    /// Returns whether an evaluation may have a metric of this name, without `eval_`, that no step of training has.
+    /// Returns whether an evaluation may have a metric of this name (without `eval_`) that no training step has.
     pub fn is_of_evaluations(&self, name: &str) -> bool {
         let of_k = |prefix: &str| {
             let k = name.strip_suffix("/stderr").unwrap_or(name).strip_prefix(prefix).and_then(|k| k.parse().ok());
@@ -129,7 +129,7 @@ impl Config {
         }
     }
 
-    /// Checks that nothing is said of the completions of evaluations, for a run that generates none.
+    /// Checks that no completion settings of evaluations are given for a run that generates none.
     ///
     /// # Errors
     /// The key that is given.

@@ -1,5 +1,5 @@
-//! Opening files that a person names or that lie in somebody else's folders: nothing is waited for, nothing is read without
-//! an end, and nothing is written through a link.
+//! Opens files that a person names or that are in somebody else's folders: never blocks, never reads without limit, and never
+//! writes through a link.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Returns whether an error is of the path that was named, rather than of the machine: a full disk, say, is not.
+/// Returns whether an error is about the given path rather than the machine; a full disk is not, for example.
 pub fn is_of_the_path(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, FileTooLarge, OutOfMemory, QuotaExceeded, ResourceBusy, StorageFull};
     // A disk that fails, and too many open files, have no kind of their own.
@@ -30,7 +30,7 @@ fn is_pipe(of: FileType) -> bool {
     }
 }
 
-/// What something is that is not a regular file.
+/// Describes what something is if it is not a regular file.
 fn kind(of: FileType) -> &'static str {
     #[cfg(unix)]
     {
@@ -63,7 +63,7 @@ pub fn cache_folder() -> Option<PathBuf> {
         .or_else(|| set("LOCALAPPDATA").map(|d| d.join("rlhost").join("cache")))
 }
 
-/// Fails, in words, on anything but a regular file.
+/// Rejects anything but a regular file.
 ///
 /// # Errors
 /// Says what it is.
@@ -74,10 +74,10 @@ pub fn must_be_file(found: &Metadata) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {}, not a regular file", kind(found.file_type()))))
 }
 
-/// Opens a regular file to read it, also through a link.
+/// Opens a regular file for reading, following links.
 ///
 /// # Errors
-/// On a pipe, a device, a socket or a folder too, without waiting for any, and on a link to nowhere, as such.
+/// On a pipe, device, socket or folder, without blocking, and on a dangling link.
 pub fn open(path: &Path) -> io::Result<File> {
     let found = fs::metadata(path).map_err(|error| match fs::symlink_metadata(path) {
         Ok(link) if error.kind() == io::ErrorKind::NotFound && link.is_symlink() => {
@@ -100,10 +100,10 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     all(open(path)?, limit)
 }
 
-/// Reads all that there is, which may be `limit` bytes.
+/// Reads everything, up to `limit` bytes.
 ///
 /// # Errors
-/// If it can't be read, or is more.
+/// If it can't be read, or is larger.
 pub fn all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -126,10 +126,11 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     utf8(read(path, limit)?)
 }
 
-/// Most bytes of a safetensors file's header; ten thousand tensors take one MB.
+/// Maximum size of a safetensors file's header; ten thousand tensors take one MB.
 const LARGEST_HEADER: u64 = 32 << 20;
 
-/// Reads a safetensors file's header, which its length in eight bytes precedes; gives where the values begin, and the text.
+/// Reads a safetensors file's header, which follows its length in eight bytes. Returns the offset of the values and the header's
+/// text.
 ///
 /// # Errors
 /// Of kind [`io::ErrorKind::InvalidData`] if the file can't have such a header.
@@ -153,14 +154,13 @@ pub fn safetensors_header(file: &mut File) -> io::Result<(u64, Vec<u8>)> {
     Ok((8 + length, text))
 }
 
-/// Longest that a pipe is waited for which a person names.
+/// Maximum time to wait for a pipe that a person names.
 const PIPE: Duration = Duration::from_secs(30);
 
-/// Reads a whole text that a person names: a regular file, or a pipe, as a shell makes of `<(...)` and of `/dev/stdin`. A pipe can
-/// be read once.
+/// Reads a whole text that a person names: a regular file, or a pipe such as `<(...)` or `/dev/stdin`. A pipe can be read once.
 ///
 /// # Errors
-/// As [`read_text`], but on a pipe only if it is not at its end in time.
+/// As [`read_text`], but on a pipe only if it doesn't end in time.
 pub fn read_given_text(path: &Path, limit: u64) -> io::Result<String> {
     read_given_in(path, limit, PIPE)
 }
@@ -171,13 +171,14 @@ fn read_given_in(path: &Path, limit: u64, time: Duration) -> io::Result<String> 
     }
     let (sender, text) = channel();
     let path = path.to_owned();
-    // Opening one waits for somebody who writes, and a thread that waits can't be ended; it goes with the process, which is soon.
+    // Opening a pipe blocks until there is a writer, and a blocked thread can't be stopped; it ends with the process, which is
+    // soon.
     std::thread::Builder::new().name("pipe".into()).spawn(move || {
         let text = File::open(path).and_then(|pipe| all(pipe, limit)).and_then(utf8);
         let _ = sender.send(text);
     })?;
     text.recv_timeout(time).unwrap_or_else(|_| {
-        let detail = format!("it is a pipe, and not at its end after {} s", time.as_secs());
+        let detail = format!("it is a pipe that did not end within {} s", time.as_secs());
         Err(io::Error::new(io::ErrorKind::TimedOut, detail))
     })
 }
@@ -186,10 +187,10 @@ fn utf8(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
-/// Whether a file is there, and no link to one.
+/// Returns whether a file exists that is not a link.
 ///
 /// # Errors
-/// If something else is there, or that can't be found out.
+/// If something else is there, or this can't be determined.
 pub fn own_is_there(path: &Path) -> io::Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(found) => must_be_file(&found).map(|()| true),
@@ -198,7 +199,7 @@ pub fn own_is_there(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Opens a file to write to it as `options` say, without truncating it; it is made where it is missing.
+/// Opens a file for writing as `options` say, without truncating it; creates it if it is missing.
 ///
 /// # Errors
 /// On a link or anything else but a regular file.
@@ -209,10 +210,10 @@ pub fn own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a folder, or finds it.
+/// Creates a folder if it doesn't exist.
 ///
 /// # Errors
-/// On a link too.
+/// Also on a link.
 pub fn own_folder(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -279,7 +280,7 @@ mod tests {
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let short = Duration::from_millis(300);
         let nobody = read_given_in(&pipe, 9, short).unwrap_err();
-        assert_eq!(nobody.to_string(), "it is a pipe, and not at its end after 0 s");
+        assert_eq!(nobody.to_string(), "it is a pipe that did not end within 0 s");
         for (sent, limit, expected) in [("abc", 3, Ok("abc")), ("abcd", 3, Err("larger than the limit of 3 bytes"))] {
             let pipe = place.path().join(sent);
             assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());

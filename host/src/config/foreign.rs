@@ -1,24 +1,27 @@
-//! Options of TRL that are no keys of rlhost: what becomes of each. `host/docs/trl.md` has the table.
+//! Options of TRL that are not keys of rlhost, and how each is treated. `host/docs/trl.md` has the table.
 
+use super::PluginEntry;
 use super::values::scalar;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// What becomes of an option.
+/// How an option is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Treatment {
     /// It is accepted and has no effect.
     NotNeeded,
     /// It is appended to the value of a key, after this character.
     AppendedTo(&'static str, char),
-    /// Its values turn a key on and off: the former, the latter.
+    /// Its first value turns this key on, its second turns it off.
     Switches(&'static str, [&'static str; 2]),
     /// Its values are the weights of the rewards.
     RewardWeights,
-    /// Its members, by their names, are values of keys.
+    /// Its members, by name, set these keys.
     Members(&'static [(&'static str, &'static str)]),
-    /// Its values are rewards of TRL's own, which are plugins here.
+    /// Its values are TRL's own rewards, which are plugins here.
     RewardFuncs,
+    /// Its value is a reward model.
+    RewardModel,
     /// It is accepted only with one of these values, or with one that turns it off.
     Only(&'static [&'static str]),
 }
@@ -28,7 +31,7 @@ pub enum Treatment {
 pub struct Foreign {
     /// Its name.
     pub name: &'static str,
-    /// What becomes of it.
+    /// How it is treated.
     pub treatment: Treatment,
     /// Why, in one line.
     pub why: &'static str,
@@ -37,11 +40,11 @@ pub struct Foreign {
 /// Values that turn an option off, as command lines and TRL's files spell them.
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
-use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardWeights, Switches};
+use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Switches};
 
 const NONE: Treatment = Only(&[]);
 
-/// A plugin that stands for a reward of TRL's own.
+/// A plugin that replaces one of TRL's own rewards.
 struct StandIn {
     /// The reward's name.
     name: &'static str,
@@ -58,16 +61,16 @@ static REWARDS: [StandIn; 3] = [
         settings: &[("column", "solution")],
         difference: "it compares numbers instead of formulas",
     },
-    StandIn { name: "think_format_reward", plugin: "format_reward.wasm", settings: &[], difference: "it scores alike" },
+    StandIn { name: "think_format_reward", plugin: "format_reward.wasm", settings: &[], difference: "it gives the same scores" },
     StandIn {
         name: "get_soft_overlong_punishment",
         plugin: "overlong_reward.wasm",
         settings: &[("max_completion_len", "1280"), ("soft_punish_cache", "256")],
-        difference: "it scores alike",
+        difference: "it gives the same scores",
     },
 ];
 
-/// Returns the plugin that stands for TRL's reward of this name.
+/// Returns the plugin that replaces TRL's reward of this name.
 fn stand_in(reward: &str) -> Option<&'static StandIn> {
     REWARDS.iter().find(|known| known.name == reward)
 }
@@ -93,20 +96,20 @@ fn texts(value: &Value) -> impl Iterator<Item = &str> {
 
 /// Options with the same treatment for the same reason.
 const OPTIONS: &[(Treatment, &str, &[&str])] = &[
-    (AppendedTo("dataset", '/'), "the dataset is named OWNER/NAME/SUBSET", &["dataset_config"]),
-    (AppendedTo("model", '@'), "the model is named OWNER/NAME@REVISION", &["model_revision"]),
+    (AppendedTo("dataset", '/'), "name the dataset OWNER/NAME/SUBSET", &["dataset_config"]),
+    (AppendedTo("model", '@'), "name the model OWNER/NAME@REVISION", &["model_revision"]),
     (NotNeeded, "attention is rlhost's own: packed, exact and without padding", &["attn_implementation"]),
-    (NotNeeded, "what is computed in is float32, or bfloat16 with --bf16", &["tf32"]),
-    (NotNeeded, "models are read by rlhost itself and never run code of their own", &["trust_remote_code"]),
+    (NotNeeded, "computation is in float32, or in bfloat16 with --bf16", &["tf32"]),
+    (NotNeeded, "rlhost loads models itself; they never run code of their own", &["trust_remote_code"]),
     (
         NotNeeded,
         "there is no padding",
         &["pad_to_multiple_of", "padding_free", "pad_token", "padding_value", "group_by_length", "length_column_name"],
     ),
-    (NotNeeded, "the models have no dropout in training", &["disable_dropout"]),
+    (NotNeeded, "a model's own dropout is never applied", &["disable_dropout"]),
     (
         NotNeeded,
-        "rows are read and tokenized by rlhost's own threads (--num-threads)",
+        "rlhost's own threads read and tokenize rows (--num-threads)",
         &[
             "dataloader_num_workers",
             "dataloader_pin_memory",
@@ -119,7 +122,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (
         NotNeeded,
-        "processes are started by mpirun and need no such settings",
+        "mpirun starts the processes; they need no such settings",
         &[
             "local_rank",
             "ddp_backend",
@@ -139,7 +142,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (
         NotNeeded,
-        "generation is part of rlhost: it shares the policy's weights and needs no server",
+        "generation is built in: it shares the policy's weights and needs no server",
         &[
             "use_vllm",
             "vllm_mode",
@@ -162,7 +165,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (
         NotNeeded,
-        "there is no PyTorch that it could be passed to",
+        "there is no PyTorch to pass it to",
         &[
             "torch_compile",
             "torch_compile_backend",
@@ -189,23 +192,23 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
             "precompute_ref_batch_size",
         ],
     ),
-    (NotNeeded, "losses and gradients that are not finite end the run", &["logging_nan_inf_filter"]),
-    (NotNeeded, "every run gives the same bits again", &["full_determinism"]),
+    (NotNeeded, "a loss or gradient that is not finite ends the run", &["logging_nan_inf_filter"]),
+    (NotNeeded, "runs are always bit-identical", &["full_determinism"]),
     (NotNeeded, "num_tokens is always logged", &["include_num_input_tokens_seen"]),
-    (NotNeeded, "progress is shown on a terminal only; --quiet turns it off", &["disable_tqdm", "log_level"]),
+    (NotNeeded, "progress is shown only on a terminal; --quiet turns it off", &["disable_tqdm", "log_level"]),
     (
         NotNeeded,
         "a resumed run continues exactly where it stopped",
         &["ignore_data_skip", "restore_callback_states_from_checkpoint"],
     ),
-    (NotNeeded, "the command decides what is done: train or eval", &["do_train", "do_eval", "do_predict"]),
+    (NotNeeded, "the command decides: train or eval", &["do_train", "do_eval", "do_predict"]),
     (NotNeeded, "completions are in completions.jsonl and in the report", &["num_completions_to_print", "log_unique_prompts"]),
     (NotNeeded, "report.html has the run's name from --output-dir", &["run_name", "project"]),
     (Only(&["text"]), "rename the column with --columns text=COLUMN", &["dataset_text_field"]),
     (Only(&["keep_start"]), "texts are truncated at the end", &["truncation_mode"]),
     (
         Switches("shuffle_dataset", ["random", "sequential"]),
-        "rows are shuffled (random) or in order (sequential) by --shuffle-dataset",
+        "it sets --shuffle-dataset: random shuffles the rows, sequential keeps their order",
         &["train_sampling_strategy"],
     ),
     (NONE, "use --device cpu", &["use_cpu"]),
@@ -220,22 +223,22 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
             ("max_new_tokens", "max_completion_length"),
             ("stop_strings", "stop"),
         ]),
-        "its members stand for the keys of generation: --top-p, --top-k and so on",
+        "its members set the generation keys: --top-p, --top-k and so on",
         &["generation_kwargs"],
     ),
-    (RewardWeights, "the weights of the rewards: the plugins in their order, then the reward models", &["reward_weights"]),
+    (RewardWeights, "one weight per reward: the plugins in their order, then the reward models", &["reward_weights"]),
     (NONE, "score the rejection in the reward plugin, or use a stop string with --stop", &["vllm_structured_outputs_regex"]),
-    (NONE, "evaluations begin with the first --eval-steps; --eval-on-start adds one before", &["eval_delay"]),
+    (NONE, "the first evaluation is after --eval-steps steps; --eval-on-start adds one before training", &["eval_delay"]),
     (
         NotNeeded,
-        "evaluation computes as training does, in the same precision",
+        "evaluation computes like training, in the same precision",
         &["eval_packing", "bf16_full_eval", "fp16_full_eval"],
     ),
-    (NONE, "f16 is not supported in training; --bf16 is", &["fp16"]),
-    (NONE, "the dataset is read from a folder or from the hub's cache", &["dataset_streaming"]),
+    (NONE, "training in f16 is not supported; use --bf16", &["fp16"]),
+    (NONE, "the dataset is read from a folder or from the hub's cache", &["dataset_streaming", "streaming"]),
     (
         NotNeeded,
-        "nothing is uploaded; checkpoints are in Hugging Face's layout and can be uploaded as they are",
+        "nothing is uploaded; checkpoints have Hugging Face's layout and can be uploaded as they are",
         &["push_to_hub", "log_completions_hub_repo"],
     ),
     (
@@ -256,24 +259,27 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "lower --per-device-train-batch-size, or set --max-tokens-per-microbatch", &["auto_find_batch_size"]),
     (
         NONE,
-        "weights are not sharded over processes; each process holds the model",
+        "weights are not sharded; each process holds the whole model",
         &["deepspeed", "fsdp", "fsdp_config", "parallelism_config"],
     ),
-    (Only(&["nf4"]), "weights in 4 bits are NF4", &["bnb_4bit_quant_type"]),
-    (NotNeeded, "weights in 4 bits are held as bytes", &["bnb_4bit_quant_storage"]),
-    (NONE, "the scales of weights in 4 bits stay in float32", &["use_bnb_nested_quant"]),
+    (Only(&["nf4"]), "4-bit weights are NF4", &["bnb_4bit_quant_type"]),
+    (NotNeeded, "4-bit weights are stored as bytes", &["bnb_4bit_quant_storage"]),
+    (NONE, "the scales of 4-bit weights stay in float32", &["use_bnb_nested_quant"]),
     (
         NONE,
-        "adapters are LoRA on linear layers; what is beside them is not trained",
+        "adapters are LoRA on linear layers; nothing else is trained with them",
         &["use_dora", "lora_modules_to_save", "lora_target_parameters"],
     ),
-    (NONE, "it is for low-rank optimizers (GaLore, APOLLO); use LoRA", &["optim_target_modules"]),
+    (NONE, "low-rank optimizers (GaLore, APOLLO) are not supported; use LoRA", &["optim_target_modules"]),
     (NONE, "not supported yet", &["use_weighting"]),
-    (NONE, "use --reward-model", &["reward_model_path"]),
-    (RewardFuncs, "plugins are given with --plugin; TRL's own rewards stand for those that score alike", &["reward_funcs"]),
-    (NONE, "episodes have one turn", &["max_tool_calling_iterations"]),
+    (RewardModel, "another name of --reward-model", &["reward_model_path", "reward_model_name_or_path"]),
+    (NONE, "start processes with mpirun -n NUMBER rlhost", &["num_processes", "accelerate_config"]),
+    (NONE, "a run reads one dataset; put the files into a folder", &["datasets"]),
+    (NONE, "name the rows to evaluate on with --eval-dataset", &["test_split_size"]),
+    (RewardFuncs, "use --plugin for rewards; TRL's own rewards become the equivalent plugins", &["reward_funcs"]),
+    (NONE, "tools come from an --environment; --max-turns limits the turns", &["max_tool_calling_iterations"]),
     (NONE, "models are text decoders", &["is_encoder_decoder", "log_multimodal"]),
-    (NONE, "completions of evaluations are not written", &["generate_during_eval"]),
+    (NONE, "completions of evaluations are not saved", &["generate_during_eval"]),
 ];
 
 /// Returns every option, group by group.
@@ -305,11 +311,13 @@ impl Foreign {
                 Ok(())
             }
             AppendedTo(..) | RewardWeights => Ok(()),
+            RewardModel if value.is_str() => Ok(()),
+            RewardModel => Err(format!("is {value}; it must be the path or the name of a model")),
             Members(known) => check_members(known, value),
             RewardFuncs => texts(value).try_for_each(|given| {
                 let Some(StandIn { name, plugin, difference, .. }) = stand_in(given) else {
                     let known = REWARDS.each_ref().map(|reward| reward.name).join(", ");
-                    return Err(format!("is {given}, a function of Python's; use --plugin with a plugin, or one of {known}"));
+                    return Err(format!("is {given}, a Python function; use --plugin with a plugin, or one of {known}"));
                 };
                 tracing::info!("{name} is {plugin} here: {difference}");
                 Ok(())
@@ -318,7 +326,7 @@ impl Foreign {
             Switches(_, values) => Err(format!("is {text}; it can only be {} here: {}", values.join(" or "), self.why)),
             Only(values) if values.contains(&text.as_str()) => Ok(()),
             Only(values) if is_off => {
-                // Something else is done then than is asked for.
+                // The run then does something other than what was asked for.
                 if !values.is_empty() {
                     tracing::warn!("{} {text}: {}", self.name, self.why);
                 }
@@ -354,10 +362,18 @@ impl Foreign {
         if let (Switches(key, [on, _]), Some(text)) = (self.treatment, value.as_str()) {
             table.entry(key).or_insert(Value::Boolean(text == on));
         }
-        if self.treatment == RewardFuncs
+        let rewards: Vec<Value> = match self.treatment {
+            RewardFuncs => texts(value).filter_map(stand_in).map(StandIn::entry).collect(),
+            RewardModel => texts(value)
+                .map(|given| PluginEntry::of_model(given.to_owned()))
+                .filter_map(|e| Value::try_from(e).ok())
+                .collect(),
+            _ => Vec::new(),
+        };
+        if !rewards.is_empty()
             && let Value::Array(plugins) = table.entry("plugin").or_insert_with(|| Value::Array(Vec::new()))
         {
-            plugins.extend(texts(value).filter_map(stand_in).map(StandIn::entry));
+            plugins.extend(rewards);
         }
         let AppendedTo(key, sign) = self.treatment else { return };
         let part = value.as_str().filter(|part| !["main", "default", ""].contains(part));
@@ -370,7 +386,7 @@ impl Foreign {
     }
 }
 
-/// Checks the members of a table, of which some name what is done anyway.
+/// Checks the members of a table; those in `ANYWAY` have no effect, since rlhost always does this.
 fn check_members(known: &[(&str, &str)], value: &Value) -> Result<(), String> {
     const ANYWAY: [(&str, Value); 3] =
         [("do_sample", Value::Boolean(true)), ("num_beams", Value::Integer(1)), ("use_cache", Value::Boolean(true))];
@@ -378,7 +394,7 @@ fn check_members(known: &[(&str, &str)], value: &Value) -> Result<(), String> {
     let anyway = |name: &str, value: &Value| ANYWAY.iter().any(|(same, only)| *same == name && only == value);
     let unknown = members.iter().find(|(name, value)| !known.iter().any(|(one, _)| one == name) && !anyway(name, value));
     let names = || known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    unknown.map_or(Ok(()), |(name, value)| Err(format!("has {name} = {value}; of its members there are here {}", names())))
+    unknown.map_or(Ok(()), |(name, value)| Err(format!("has {name} = {value}; the members supported here are {}", names())))
 }
 
 #[cfg(test)]
@@ -409,7 +425,7 @@ mod tests {
         let members = |text: &str| said("generation_kwargs", toml::from_str::<Table>(text).unwrap().into());
         assert_eq!(members("top_p = 0.9\nmax_new_tokens = 3\ndo_sample = true"), Ok(()));
         assert!(
-            members("num_beams = 4").unwrap_err().starts_with("has num_beams = 4; of its members there are here temperature")
+            members("num_beams = 4").unwrap_err().starts_with("has num_beams = 4; the members supported here are temperature")
         );
         assert_eq!(said("attn_implementation", Value::String("sdpa".into())), Ok(()));
     }

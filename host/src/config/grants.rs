@@ -1,5 +1,5 @@
-//! What a plugin is allowed to reach beyond computing: servers by name, with the limits on asking them, and the secrets that the
-//! host puts into requests.
+//! What a plugin may reach beyond computing: servers by name, limits on requests to them, and the secrets that the host inserts
+//! into requests.
 
 use super::{files, printable};
 use schemars::JsonSchema;
@@ -10,34 +10,34 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes of a file that holds a secret.
+/// Maximum size of a file that holds a secret, in bytes.
 const LONGEST_SECRET: u64 = 16 << 10;
 
-/// Fewest bytes of a secret: shorter ones could not be told from other text where they are taken out of answers.
+/// Minimum length of a secret in bytes: shorter ones could not be told from other text when they are removed from answers.
 const SHORTEST_SECRET: usize = 8;
 
-/// Largest answer that may be allowed: its line in the record must not be longer than a line may be.
+/// Maximum allowed size of an answer: its line in the record must not exceed the maximum length of a line.
 const LARGEST_RESPONSE_KB: u32 = 16 << 10;
 
-/// Most servers and secrets of one plugin.
+/// Maximum number of servers and secrets of one plugin.
 const MOST: usize = 100;
 
-/// The longest time that any of the limits may be; larger ones are reduced to it.
+/// The longest time that any limit may have; larger ones are reduced to it.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Limits on the requests of a plugin.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpLimits {
-    /// Number of requests under way at once.
+    /// Number of concurrent requests.
     pub max_concurrency: u32,
-    /// Time for one attempt at a request, with all of its answer, in seconds.
+    /// Time for one attempt at a request, including the whole answer, in seconds.
     pub timeout_s: f64,
-    /// Time for all requests of one call of the plugin, with retries, in seconds. It is added to `limits.call_timeout_s`.
+    /// Time for all requests of one call of the plugin, including retries, in seconds. It is added to `limits.call_timeout_s`.
     pub call_timeout_s: f64,
-    /// Number of further attempts after one that failed or was put off.
+    /// Number of retries after a failure or a request to wait.
     pub retries: u32,
-    /// Time before the second attempt, in seconds; each further one waits twice as long, or as long as Retry-After says.
+    /// Pause before the first retry, in seconds; it doubles each time, or follows Retry-After.
     pub backoff_s: f64,
     /// Maximum size of a request, in KiB.
     pub max_request_kb: u32,
@@ -47,7 +47,7 @@ pub struct HttpLimits {
     pub max_redirects: u32,
     /// Maximum size of the record of answers in the run's folder, in MiB.
     pub max_record_mb: u64,
-    /// File with the certificates (PEM) of the authorities that vouch for servers, instead of the usual ones.
+    /// File with certificates (PEM) of authorities to trust instead of the usual ones.
     pub ca_file: Option<String>,
 }
 
@@ -114,7 +114,7 @@ fn seconds(number: f64) -> Duration {
 /// A server that a plugin may send requests to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Whether requests may go encrypted, and in plain text.
+    /// Whether requests may use HTTPS, and plain HTTP.
     pub https: bool,
     /// See `https`.
     pub http: bool,
@@ -125,7 +125,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Reads `[SCHEME://]HOST[:PORT]`. Without a scheme it is https; on this machine, http too.
+    /// Parses `[SCHEME://]HOST[:PORT]`. Without a scheme it is https; on this machine, http too.
     ///
     /// # Errors
     /// Says what would be right.
@@ -164,14 +164,14 @@ impl Host {
         Ok(Self { https, http, name: name.to_ascii_lowercase(), port })
     }
 
-    /// Returns whether requests to this server may go by this scheme and to this port.
+    /// Returns whether requests to this server may use this scheme and port.
     pub fn allows(&self, https: bool, name: &str, port: u16) -> bool {
         let own = self.port.unwrap_or(if https { 443 } else { 80 });
         (if https { self.https } else { self.http }) && self.name == name && own == port
     }
 }
 
-/// Returns whether a server's name says that it is on this machine.
+/// Returns whether a server's name denotes this machine.
 pub fn is_here(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
@@ -208,10 +208,10 @@ impl Secret {
     }
 }
 
-/// Says where a secret may come from. What was given may be the secret itself.
+/// Says where a secret may come from. The given text may be the secret itself.
 fn not_a_source(name: &str) -> String {
     format!(
-        "secrets.{name} must say where the secret is, env:VARIABLE or file:PATH; a secret itself does not go into a configuration"
+        "secrets.{name} must say where the secret is, env:VARIABLE or file:PATH; the secret itself must not be in a configuration"
     )
 }
 
@@ -227,7 +227,7 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// Checks everything but whether secrets are there.
+    /// Checks everything except whether secrets exist.
     ///
     /// # Errors
     /// Names the key.
@@ -239,14 +239,14 @@ impl Grants {
         self.hosts.iter().try_for_each(|host| Host::read(host).map(drop))?;
         for (name, from) in &self.secrets {
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-                return Err(format!("secrets: the name {:?} may have letters, digits and _ only", printable(name, 200)));
+                return Err(format!("secrets: the name {:?} may contain only letters, digits and _", printable(name, 200)));
             }
             if !["env:", "file:"].iter().any(|source| from.strip_prefix(source).is_some_and(|rest| !rest.is_empty())) {
                 return Err(not_a_source(name));
             }
         }
         if self.hosts.is_empty() && !self.secrets.is_empty() {
-            return Err("secrets are only put into requests to hosts, and none are granted".to_owned());
+            return Err("secrets are only sent to granted hosts, and none are granted".to_owned());
         }
         Ok(())
     }
@@ -263,7 +263,7 @@ impl fmt::Display for Grants {
     }
 }
 
-/// Reads a list, or its only item.
+/// Reads a list, or a single item.
 pub(super) fn one_or_several<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     struct Either;
     impl<'de> Visitor<'de> for Either {

@@ -1,10 +1,10 @@
-//! What a run takes over from the configuration of the run that it continues from, where it has another algorithm.
+//! What a fork with another algorithm inherits from its parent's configuration.
 
 use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
 use toml::{Table, Value};
 
-/// Keys that an algorithm defines, decides where nothing is given, or alone can take.
-const OF_ALGORITHM: [&str; 9] = [
+/// Keys that belong to an algorithm: it defines them, sets their defaults, or is the only one to take them.
+const OF_ALGORITHM: [&str; 25] = [
     "loss",
     "learn_from",
     "learning_rate",
@@ -14,10 +14,27 @@ const OF_ALGORITHM: [&str; 9] = [
     "num_generations",
     "packing",
     "precompute_ref_log_probs",
+    "label_smoothing_factor",
+    "neftune_noise_alpha",
+    "max_prompt_length",
+    "filter_groups",
+    "filter_groups_metric",
+    "max_num_gen_batches",
+    "metric_for_best_model",
+    "greater_is_better",
+    "num_generations_eval",
+    "eval_temperature",
+    "eval_top_p",
+    "eval_top_k",
+    "eval_pass_threshold",
+    "eval_pass_reward",
+    "eval_pass_k",
+    "eval_answer_after",
 ];
 
 impl ConfigFile {
-    /// The configuration without the settings of its algorithm, if the command line or the `given` file names another one.
+    /// Returns the configuration without the settings of its algorithm, if the command line or the `given` file names another
+    /// one.
     ///
     /// # Errors
     /// If one of them can't be read.
@@ -39,14 +56,17 @@ impl ConfigFile {
         if left.is_empty() {
             return Ok(self);
         }
-        tracing::info!("{} of {was} stay behind; {now} has its own defaults for what is not set anew", left.join(", "));
+        tracing::info!(
+            "dropped the settings of {was}: {}; {now} uses its own defaults for keys that are not set",
+            left.join(", ")
+        );
         let text = toml::to_string(&table).map_err(|e| invalid(e.to_string()))?;
         Ok(Self { text, ..self })
     }
 }
 
 impl Overrides {
-    /// The last text that the command line gives for a key: by `--set`, or by its flag.
+    /// Returns the last value that the command line gives for a key, by `--set` or by its flag.
     fn last(&self, key: &str) -> Option<String> {
         let set = self.sets.iter().rev().find_map(|set| set.split_once('=').filter(|(name, _)| name.trim() == key));
         let set = set.map(|(_, text)| match scalar(text) {

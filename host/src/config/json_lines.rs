@@ -1,32 +1,158 @@
-//! Reads files of JSON lines that may be damaged, still growing, larger than memory, or somebody else's: lines and files are read up to
-//! a size, and what can't be read is counted.
+//! Reads files of JSON lines that may be damaged, still growing, larger than memory, or somebody else's. Lines and files are read
+//! up to a limit, and unreadable lines are counted.
 
 use super::files;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use std::io::{self, BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Longest line that is read, and the most that is read of a file.
+/// Longest line that [`each`] reads. Values can take forty times as much.
 const LONGEST_LINE: u64 = 1 << 20;
+
+/// Longest line with a completion.
+pub const LONGEST_COMPLETION: u64 = 8 << 20;
+
+/// The most that is read of a file, unless a reader is told otherwise.
 const MOST: u64 = 4 << 30;
 
-/// What was not read of a file.
+/// What was not read from a file.
 #[derive(Debug, Default)]
 pub struct Unread {
     lines: u64,
-    cut: bool,
+    /// Number of the first such line.
+    first: u64,
+    /// Where it was cut off, in bytes.
+    cut: Option<u64>,
 }
 
 impl Unread {
-    /// Says what was not read of the file of this name.
+    /// Describes what was not read from the file of this name.
     pub fn notes(&self, file: &str) -> Vec<String> {
+        let first = self.first;
         let lines = match self.lines {
             0 => None,
-            1 => Some(format!("{file}: 1 line is not a JSON object and is ignored")),
-            lines => Some(format!("{file}: {lines} lines are not JSON objects and are ignored")),
+            1 => Some(format!("{file}: line {first} is not a JSON object and is ignored")),
+            n => Some(format!("{file}: {n} lines are not JSON objects and are ignored; the first is line {first}")),
         };
-        let cut = self.cut.then(|| format!("{file}: only the first {} GiB are read", MOST >> 30));
+        let cut = self.cut.map(|most| match most >> 30 {
+            0 => format!("{file}: only the first {} MiB are read", most >> 20),
+            gib => format!("{file}: only the first {gib} GiB are read"),
+        });
         lines.into_iter().chain(cut).collect()
+    }
+}
+
+/// A line of a file.
+#[derive(Debug, PartialEq)]
+pub enum Line<'a> {
+    /// All of it, with the line's end.
+    Whole(&'a [u8]),
+    /// It is longer than lines may be.
+    TooLong,
+}
+
+/// Reads a file line by line.
+pub struct Reader {
+    from: BufReader<File>,
+    longest: u64,
+    most: u64,
+    length: u64,
+    text: Vec<u8>,
+    /// Where the last line begins, in bytes, and its number, from 1.
+    begin: u64,
+    end: u64,
+    number: u64,
+    /// Whether the rest of the last line is still to be passed over.
+    is_within: bool,
+    unread: Unread,
+}
+
+impl Reader {
+    /// Opens a file whose lines are up to `longest` bytes.
+    ///
+    /// # Errors
+    /// If it is not a regular file or can't be read.
+    pub fn open(path: &Path, longest: u64) -> io::Result<Self> {
+        let file = files::open(path)?;
+        let length = file.metadata()?.len();
+        let from = BufReader::with_capacity(1 << 16, file);
+        let (text, unread) = (Vec::new(), Unread::default());
+        Ok(Self { from, longest, most: MOST, length, text, begin: 0, end: 0, number: 0, is_within: false, unread })
+    }
+
+    /// Reads only so many bytes.
+    #[must_use]
+    pub fn up_to(self, most: u64) -> Self {
+        Self { most, ..self }
+    }
+
+    /// Returns the next line; none at the file's end, and before an unterminated last line, which is still being written.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn line(&mut self) -> io::Result<Option<Line<'_>>> {
+        self.text.clear();
+        if std::mem::take(&mut self.is_within) {
+            self.end += skip_line(&mut (&mut self.from).take(self.most.saturating_sub(self.end)))?;
+        }
+        (self.begin, self.number) = (self.end, self.number + 1);
+        let mut rest = (&mut self.from).take(self.most.saturating_sub(self.end));
+        let length = (&mut rest).take(self.longest).read_until(b'\n', &mut self.text)? as u64;
+        self.end += length;
+        if self.text.ends_with(b"\n") {
+            return Ok(Some(Line::Whole(&self.text)));
+        }
+        if length < self.longest {
+            return Ok(None);
+        }
+        self.is_within = true;
+        Ok(Some(Line::TooLong))
+    }
+
+    /// Returns the next line that is an object of this type, and counts those that are none.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn object<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        while let Some(line) = self.line()? {
+            if let Line::Whole(text) = line
+                && let Ok(object) = serde_json::from_slice(text)
+            {
+                return Ok(Some(object));
+            }
+            if self.unread.lines == 0 {
+                self.unread.first = self.number;
+            }
+            self.unread.lines += 1;
+        }
+        Ok(None)
+    }
+
+    /// Returns where the last line begins, in bytes.
+    pub fn place(&self) -> u64 {
+        self.begin
+    }
+
+    /// Returns the last line's number, from 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Goes to a line that begins at `place`.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn go_to(&mut self, place: u64) -> io::Result<()> {
+        self.from.seek(SeekFrom::Start(place))?;
+        (self.begin, self.end, self.is_within) = (place, place, false);
+        Ok(())
+    }
+
+    /// Returns what was not read.
+    pub fn unread(self) -> Unread {
+        Unread { cut: (self.length > self.most).then_some(self.most), ..self.unread }
     }
 }
 
@@ -35,37 +161,62 @@ impl Unread {
 /// # Errors
 /// If it is not a regular file or can't be read.
 pub fn each(path: &Path, mut take: impl FnMut(Map<String, Value>)) -> io::Result<Unread> {
-    let file = files::open(path)?;
-    let mut unread = Unread { lines: 0, cut: file.metadata()?.len() > MOST };
-    let mut reader = BufReader::with_capacity(1 << 16, file.take(MOST));
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        (&mut reader).take(LONGEST_LINE).read_until(b'\n', &mut line)?;
-        if line.is_empty() {
-            return Ok(unread);
-        }
-        if line.ends_with(b"\n") {
-            match serde_json::from_slice(&line) {
-                Ok(object) => take(object),
-                Err(_) => unread.lines += 1,
-            }
-        } else if line.len() as u64 == LONGEST_LINE {
-            unread.lines += 1;
-            skip_line(&mut reader)?;
-        }
+    let mut reader = Reader::open(path, LONGEST_LINE)?;
+    while let Some(object) = reader.object()? {
+        take(object);
     }
+    Ok(reader.unread())
 }
 
-/// Skips what is left of a line.
-fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
+/// Skips what is left of a line; returns its bytes.
+fn skip_line(reader: &mut impl BufRead) -> io::Result<u64> {
+    let mut skipped = 0;
     loop {
         let buffer = reader.fill_buf()?;
         let end = buffer.iter().position(|byte| *byte == b'\n');
         let (length, ended) = (end.map_or(buffer.len(), |end| end + 1), end.is_some() || buffer.is_empty());
         reader.consume(length);
+        skipped += length as u64;
         if ended {
-            return Ok(());
+            return Ok(skipped);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::io::Write;
+
+    #[test]
+    fn lines_that_are_too_long_or_no_objects_are_passed_over_and_counted() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let long = format!("{{\"a\": \"{}\"}}", "x".repeat(100));
+        write!(file, "{{\"a\": 1}}\n[]\n{long}\n{{\"a\": 2}}\n{{\"a\": 3").unwrap();
+        let mut reader = Reader::open(file.path(), 32).unwrap();
+        let (mut found, mut places) = (Vec::new(), Vec::new());
+        while let Some(object) = reader.object::<Map<String, Value>>().unwrap() {
+            found.push(object["a"].clone());
+            places.push((reader.place(), reader.number()));
+        }
+        assert_eq!(found, [json!(1), json!(2)]);
+        assert_eq!(places, [(0, 1), (12 + long.len() as u64 + 1, 4)]);
+        reader.go_to(places[1].0).unwrap();
+        assert_eq!(reader.object::<Value>().unwrap().unwrap()["a"], 2);
+        reader.go_to(0).unwrap();
+        assert_eq!(reader.line().unwrap(), Some(Line::Whole(b"{\"a\": 1}\n")));
+        assert_eq!(reader.unread().notes("x"), ["x: 2 lines are not JSON objects and are ignored; the first is line 2"]);
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_read_without_taking_its_memory() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"{}\n").unwrap();
+        file.as_file().set_len(1 << 30).unwrap();
+        let mut reader = Reader::open(file.path(), 64).unwrap();
+        assert_eq!(reader.object::<Value>().unwrap(), Some(json!({})));
+        assert_eq!(reader.line().unwrap(), Some(Line::TooLong));
+        assert!(reader.text.capacity() < 1 << 20 && reader.line().unwrap().is_none());
     }
 }

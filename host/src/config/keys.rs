@@ -1,4 +1,4 @@
-//! What is known of each configuration key, read from its declaration.
+//! Metadata of each configuration key, read from its declaration.
 
 use super::Config;
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! Makes a configuration from files, flags over them, and `--set` over both.
+//! Builds a configuration from files, flags that override them, and `--set`, which overrides both.
 
 use super::foreign::{self, Foreign};
 use super::values::{environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled};
@@ -16,7 +16,7 @@ pub struct Overrides {
     pub flags: Vec<(String, String)>,
     /// Flags of the algorithm's settings: the setting's name and value.
     pub settings: Vec<(String, Value)>,
-    /// Flags of TRL that are no keys here.
+    /// Flags of TRL that are not keys here.
     pub foreign: Vec<(Foreign, Value)>,
     /// Paths of reward plugins.
     pub plugins: Vec<String>,
@@ -120,7 +120,7 @@ fn line_at(text: &str, span: Option<Range<usize>>) -> usize {
     span.map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1)
 }
 
-/// What a run does that names neither a model nor a dataset.
+/// The settings of a run that names neither a model nor a dataset.
 const BUILT_IN_RUN: &str = include_str!("../../../examples/builtin-model/run.toml");
 
 /// Reads files, each overriding those before it, applies the command line, and checks the result. The files have keys of rlhost
@@ -174,12 +174,12 @@ pub fn read_files<'a>(
     }
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
     if config.eval_dataset.is_none() && config.eval_strategy.is_some_and(|strategy| strategy != Strategy::No) {
-        tracing::warn!("eval_strategy: nothing is evaluated without --eval-dataset, which may name the training dataset");
+        tracing::warn!("eval_strategy: there is no --eval-dataset, so nothing is evaluated; it may be the training dataset");
     }
     Ok(config)
 }
 
-/// Puts the plugins and reward models of the command line in place of those in the files. One of the same name keeps its settings.
+/// Replaces the files' plugins and reward models with those of the command line. One with the same name keeps its settings.
 fn replace_rewards(config: &mut Config, overrides: &Overrides) {
     let kept = std::mem::take(&mut config.plugin);
     let (models, plugins): (Vec<_>, Vec<_>) = kept.iter().cloned().partition(|entry| entry.model);
@@ -204,7 +204,7 @@ fn replace_rewards(config: &mut Config, overrides: &Overrides) {
     config.plugin.extend(given(&overrides.reward_models, PluginEntry::of_model, models));
 }
 
-/// What must be known of a configuration before its settings are.
+/// What must be known of a configuration before the algorithm's settings are.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Asked {
@@ -240,7 +240,7 @@ impl Asked {
     }
 }
 
-/// Puts a file's keys over those of the files before it. Settings of the algorithm replace each other one by one.
+/// Overrides the keys of earlier files with a file's own. Settings of the algorithm are replaced one by one.
 fn merge(table: &mut Table, mut own: Table) {
     if let (Some(Value::Table(before)), Some(Value::Table(loss))) = (table.get_mut("loss"), own.get_mut("loss")) {
         let after = std::mem::take(loss);
@@ -250,8 +250,8 @@ fn merge(table: &mut Table, mut own: Table) {
     table.extend(own);
 }
 
-/// Returns a file's keys under their own names, the algorithm's settings in the table `loss`. Adds options of TRL that are no keys
-/// to `foreign`, except those that flags override.
+/// Returns a file's keys under their canonical names, with the algorithm's settings in the table `loss`. Adds options of TRL that
+/// are not keys to `foreign`, except those that flags override.
 fn checked(file: &ConfigFile, settings: &[String], overrides: &Overrides, foreign: &mut Vec<(Foreign, Value)>) -> Result<Table> {
     let mut loss = Table::new();
     let mut table = Table::new();
@@ -315,13 +315,13 @@ fn check_finite(table: &Table) -> Result<()> {
     }
 }
 
-/// Returns the name of the key that is spelled so, here or in another program.
+/// Returns the name of the key with this spelling, here or in another program.
 fn own_name(spelled: &str) -> Option<&'static str> {
     let is = |key: &&Key| key.name == spelled || key.aliases.iter().any(|alias| alias == spelled);
     keys().iter().find(is).map(|key| key.name.as_str())
 }
 
-/// Returns a value of a key as its type has it, if it is spelled otherwise; the error says what is wrong with it.
+/// Converts a value to the type of its key, if it is spelled differently; the error says what is wrong with it.
 fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
     let kind = keys().iter().find(|key| key.name == own).map_or("", |key| key.kind);
     let value = match own {
@@ -346,7 +346,7 @@ fn typed(table: Table) -> Result<Config> {
     table.try_into().map_err(|e: toml::de::Error| Error::Invalid { place, detail: reworded(e.message()) })
 }
 
-/// Says that a key is unknown, and which was probably meant; the algorithm's `settings` may be meant too.
+/// Reports an unknown key, and which one was probably meant; the algorithm's `settings` are candidates too.
 fn unknown(key: &str, settings: &[String]) -> String {
     let names = keys().iter().map(|key| key.name.as_str()).chain(settings.iter().map(String::as_str));
     let near = did_you_mean(key, names);
@@ -386,7 +386,7 @@ fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
     table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))
 }
 
-/// The tables that `--set` reaches into.
+/// The tables that `--set` can set.
 const TABLES: [&str; 7] =
     ["loss", "loss_limits", "environment", "chat_template_kwargs", "lr_scheduler_kwargs", "optim_args", "plugin.NAME"];
 
@@ -413,8 +413,8 @@ fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::resu
     Ok(config)
 }
 
-/// Returns the entry whose name a path begins with, and the rest of the path. A name may have dots, and one name may begin like
-/// another.
+/// Returns the entry whose name a path begins with, and the rest of the path. A name may contain dots, and one name may be a
+/// prefix of another.
 fn named<'a, 'p>(entries: &'a mut [PluginEntry], path: &'p str) -> Option<(&'a mut PluginEntry, &'p str)> {
     let below = |entry: &PluginEntry| path.strip_prefix(entry.name())?.strip_prefix('.');
     let named = entries.iter_mut().filter_map(|entry| below(entry).map(|keys| (entry, keys)));

@@ -1,4 +1,4 @@
-//! A limit that can be switched off: a number, or `none`. TOML has no null, and a key that is left out has its default.
+//! A limit that can be turned off: a number, or `none`. TOML has no null, and an omitted key has its default.
 
 use serde::de::{Error, Visitor};
 use serde::{Deserializer, Serializer};

@@ -1,9 +1,9 @@
-//! The keys of a low-rank adapter, together.
+//! The keys of a low-rank adapter.
 
 use super::{Config, did_you_mean};
 
-/// Linear layers that an adapter may have a part in, of all families of models: most have the first seven, Phi 3 joins some of them,
-/// and the others are those of GPT-NeoX, StarCoder 2, GPT-2 and Granite MoE Shared.
+/// Linear layers that an adapter can apply to, in all model families: most have the first seven, Phi 3 joins some of them, and
+/// the others belong to GPT-NeoX, StarCoder 2, GPT-2 and Granite MoE Shared.
 const MODULES: [&str; 18] = [
     "q_proj",
     "k_proj",
@@ -25,7 +25,7 @@ const MODULES: [&str; 18] = [
     "output_linear",
 ];
 
-/// Stands for all of them.
+/// Means all of them.
 const ALL: &str = "all-linear";
 
 impl Config {
@@ -34,7 +34,7 @@ impl Config {
         self.use_peft || self.lora_r.is_some()
     }
 
-    /// Returns the names of the linear layers that a new adapter has a part in, among those that the model has.
+    /// Returns the names of the linear layers that a new adapter applies to, among those that the model has.
     ///
     /// # Errors
     /// If a name was given that the model does not have.
@@ -47,7 +47,7 @@ impl Config {
         Ok(modules.iter().filter(|module| all || given.contains(module)).map(|module| (*module).to_owned()).collect())
     }
 
-    /// The names that were given, several in one text or each by itself.
+    /// Returns the given names, whether several in one text or each by itself.
     fn lora_modules(&self) -> impl Iterator<Item = &str> {
         let given = self.lora_target_modules.iter().flatten();
         given.flat_map(|text| text.split(',')).map(str::trim).filter(|name| !name.is_empty())

@@ -1,6 +1,7 @@
-//! Everything a run can be told: plain structures with TRL's names and defaults, their
-//! validation, and how files and flags become one of them. Knows neither tensors nor plugins.
+//! Everything that can be configured: plain structs with TRL's names and defaults, their validation, and how files and flags are
+//! merged into one. Knows neither tensors nor plugins.
 
+mod address;
 mod changes;
 mod choices;
 mod device;
@@ -10,6 +11,7 @@ pub mod files;
 mod foreign;
 mod grants;
 mod inherited;
+pub mod json;
 pub mod json_lines;
 mod keys;
 mod layers;
@@ -24,9 +26,10 @@ mod validate;
 mod values;
 mod yaml;
 
+pub use address::Address;
 pub use changes::{changes, same};
 pub use choices::{
-    LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, Strategy,
+    LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, RolloutDtype, Strategy,
 };
 pub use device::Device;
 pub use entries::{Compare, Limits, OnError, PluginEntry};
@@ -34,7 +37,7 @@ pub use foreign::{Foreign, Treatment, option as foreign_option, options as forei
 pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
-pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, Rule, SgdArgs};
+pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 pub use options::{Config, DEFAULT_ALGORITHM};
 pub use period::Period;
 pub use printable::{is_hidden, printable, printable_path};
@@ -54,7 +57,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Something in a file or on the command line is wrong.
@@ -80,12 +83,13 @@ impl Error {
 /// Result of reading a configuration.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Returns `; did you mean "NAME"?` for the known name nearest to `name`, or nothing if none is near. It ends an error message.
+/// Returns `; did you mean "NAME"?` for the known name nearest to `name`, or nothing if none is near. Used to end an error
+/// message.
 pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, known).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default()
 }
 
-/// Returns the known name that `name` is most likely a misspelling of, if one is near.
+/// Returns the known name of which `name` is most likely a misspelling, if one is near.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = name.replace('-', "_");
     let best = known.into_iter().map(|k| (strsim::damerau_levenshtein(&plain, k), k)).min()?;

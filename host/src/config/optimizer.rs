@@ -1,4 +1,4 @@
-//! The keys of the optimizer, together: its name and what `optim_args` may hold for it.
+//! The keys of the optimizer: its name and the settings that `optim_args` may hold for it.
 
 use super::Config;
 use super::values::reworded;
@@ -23,6 +23,8 @@ pub enum Optim {
     AdamwTorch,
     /// Stochastic gradient descent.
     Sgd,
+    /// RMSprop (Tieleman and Hinton 2012), as torch has it.
+    Rmsprop,
     /// Lion (arXiv 2302.06675).
     #[serde(rename = "lion_32bit", alias = "lion", alias = "paged_lion", alias = "paged_lion_32bit")]
     Lion32Bit,
@@ -38,6 +40,7 @@ pub enum Optim {
 pub enum Rule {
     AdamW,
     Sgd(SgdArgs),
+    RmsProp(RmsPropArgs),
     Lion,
     Adafactor(AdafactorArgs),
     Muon(MuonArgs),
@@ -49,19 +52,31 @@ pub enum Rule {
 pub struct SgdArgs {
     /// Decay of the momentum; 0 for none.
     pub momentum: f64,
-    /// What a gradient lacks in the momentum.
+    /// Dampening: the share of the gradient that the momentum lacks.
     pub dampening: f64,
     /// Whether momentum is Nesterov's.
     pub nesterov: bool,
+}
+
+/// Settings of [`Optim::Rmsprop`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RmsPropArgs {
+    /// Decay of the mean of squared gradients.
+    pub alpha: f64,
+    /// Added to its root.
+    pub eps: f64,
+    /// Decay of the momentum; 0 for none.
+    pub momentum: f64,
 }
 
 /// Settings of [`Optim::Adafactor`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdafactorArgs {
-    /// Decay of a first moment; none without.
+    /// Decay of the first moment; none for no first moment.
     pub beta1: Option<f64>,
-    /// Largest root mean square of an update.
+    /// Maximum root mean square of an update.
     pub clip_threshold: f64,
     /// Exponent of the second moment's decay.
     pub decay_rate: f64,
@@ -79,11 +94,11 @@ pub struct MuonArgs {
     pub nesterov: bool,
     /// Number of iterations of the orthogonalization.
     pub ns_steps: usize,
-    /// How the rate depends on a matrix's sizes.
+    /// How the learning rate depends on a matrix's sizes.
     pub adjust_lr_fn: AdjustLr,
 }
 
-/// How Muon's rate depends on a matrix's outputs and inputs.
+/// How Muon's learning rate depends on a matrix's outputs and inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdjustLr {
@@ -93,6 +108,12 @@ pub enum AdjustLr {
     MatchRmsAdamw,
     /// The square root of their ratio.
     SpectralUnclamped,
+}
+
+impl Default for RmsPropArgs {
+    fn default() -> Self {
+        Self { alpha: 0.99, eps: 1e-8, momentum: 0.0 }
+    }
 }
 
 impl Default for AdafactorArgs {
@@ -109,7 +130,7 @@ impl Default for MuonArgs {
 
 type Fault = (&'static str, String);
 
-/// Most iterations of an orthogonalization.
+/// Maximum number of iterations of an orthogonalization.
 const MOST_NS_STEPS: usize = 99;
 
 impl Config {
@@ -125,8 +146,16 @@ impl Config {
                 below_one("momentum", s.momentum)?;
                 below_one("dampening", s.dampening)?;
                 match s.nesterov && (s.momentum == 0.0 || s.dampening != 0.0) {
-                    true => Err("nesterov needs a momentum, and no dampening".to_owned()),
+                    true => Err("nesterov needs momentum and no dampening".to_owned()),
                     false => Ok(Rule::Sgd(s)),
+                }
+            }),
+            Optim::Rmsprop => self.args().and_then(|s: RmsPropArgs| {
+                below_one("alpha", s.alpha)?;
+                below_one("momentum", s.momentum)?;
+                match s.eps.is_finite() && s.eps >= 0.0 {
+                    true => Ok(Rule::RmsProp(s)),
+                    false => Err(format!("eps is {}; it must be at least 0", s.eps)),
                 }
             }),
             Optim::Adafactor => self.args().and_then(|s: AdafactorArgs| {
@@ -150,11 +179,11 @@ impl Config {
         rule.map_err(|detail| ("optim_args", detail))
     }
 
-    /// Checks the optimizer's keys, and that none is given that it does not have.
+    /// Checks the optimizer's keys, and that none is given that it does not use.
     pub(super) fn check_rule(&self) -> Result<(), Fault> {
         let rule = self.rule()?;
         let default = Self::default();
-        let betas = !matches!(rule, Rule::Sgd(_) | Rule::Adafactor(_));
+        let betas = !matches!(rule, Rule::Sgd(_) | Rule::RmsProp(_) | Rule::Adafactor(_));
         let epsilon = betas && rule != Rule::Lion;
         for (key, has, differs) in [
             ("adam_beta1", betas, self.adam_beta1 != default.adam_beta1),
@@ -162,7 +191,7 @@ impl Config {
             ("adam_epsilon", epsilon, self.adam_epsilon != default.adam_epsilon),
         ] {
             if differs && !has {
-                return Err((key, format!("{} has none; leave it out", self.optim_name())));
+                return Err((key, format!("is not a setting of {}; leave it out", self.optim_name())));
             }
         }
         Ok(())
@@ -206,8 +235,10 @@ mod tests {
     fn settings_that_an_optimizer_does_not_have_are_named() {
         for (optim, args, expected) in [
             (Optim::AdamwTorch, json!({"momentum": 0.9}), "momentum: adamw_torch is set by --adam-beta1"),
-            (Optim::Sgd, json!({"nesterov": true}), "nesterov needs a momentum"),
+            (Optim::Sgd, json!({"nesterov": true}), "nesterov needs momentum"),
             (Optim::Sgd, json!({"momentum": 1}), "less than 1"),
+            (Optim::Rmsprop, json!({"alpha": 1}), "less than 1"),
+            (Optim::Rmsprop, json!({"eps": -1e-8}), "at least 0"),
             (Optim::Sgd, json!({"momentun": 0.9}), "unknown key `momentun`"),
             (Optim::Sgd, json!({"weight_decay": 0.9}), "use the key weight_decay"),
             (Optim::Adafactor, json!({"decay_rate": 0.8}), "less than 0"),
@@ -219,7 +250,7 @@ mod tests {
             assert!(key == "optim_args" && detail.contains(expected), "{detail}");
         }
         let beta = Config { optim: Optim::Sgd, adam_beta1: 0.8, ..Config::default() }.check().unwrap_err();
-        assert_eq!(beta, ("adam_beta1", "sgd has none; leave it out".to_owned()));
+        assert_eq!(beta, ("adam_beta1", "is not a setting of sgd; leave it out".to_owned()));
         assert!(Config { optim: Optim::Muon, adam_beta1: 0.8, ..Config::default() }.check().is_ok());
     }
 }

@@ -2,33 +2,33 @@
 
 use super::{
     Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy, Period,
-    PluginEntry, ReduceDtype, ReportTo, Strategy,
+    PluginEntry, ReduceDtype, ReportTo, RolloutDtype, Strategy,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The algorithm of runs that name none.
+/// The default algorithm.
 pub const DEFAULT_ALGORITHM: &str = "grpo";
 
-/// A training run. Attributes beside a key hold what else [`super::keys`] knows of it. `on_resume = "free"`: the key may change
-/// when the run resumes, since it does not change results; `"compared"`: what it names is compared separately. `rank = "own"`: each
-/// process has its own value. `alias`: its name in other programs.
+/// The configuration of a training run. Attributes hold what else [`super::keys`] knows about a key. `on_resume = "free"`: the
+/// key may change when the run resumes, since it does not change results; `"compared"`: what it names is compared separately.
+/// `rank = "own"`: each process has its own value. `aliases`: its names in other programs.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Hugging Face model folder of a family that `rlhost models` lists, or its name on the hub, OWNER/NAME or OWNER/NAME@REVISION
-    /// [default: a small built-in model]
+    /// Hugging Face model folder of a family that `rlhost models` lists, or its name on the hub, OWNER/NAME or
+    /// OWNER/NAME@REVISION [default: a small built-in model]
     #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,
-    /// Value model of algorithms with a critic, such as ppo: a model folder or a name on the hub, for instance that of a reward
-    /// model, whose score.weight is then the value head; policy for a copy of the model that the policy starts from; or shared
-    /// for a head on the policy itself, whose loss then also trains the policy [default: the first reward model with the policy's
-    /// tokenizer, or else policy]
+    /// Value model of algorithms with a critic, such as ppo: a model folder or a name on the hub, such as a reward model's, whose
+    /// score.weight becomes the value head; policy for a copy of the policy's initial model; or shared for a head on the policy
+    /// itself, whose loss then also trains the policy [default: the first reward model with the policy's tokenizer, or else
+    /// policy]
     #[schemars(extend("rank" = "own", "aliases" = ["critic_pretrain"]))]
     pub value_model: Option<String>,
-    /// Reference model of algorithms that compare the policy with one, such as dpo and kto: a model folder or a name on the hub. It
-    /// must have the policy's tokenizer, and nothing trains it [default: the model that the run starts with]
+    /// Reference model of algorithms that compare the policy with one, such as dpo and kto: a model folder or a name on the hub,
+    /// with the policy's tokenizer. It is not trained [default: the model that the run starts with]
     #[schemars(extend("rank" = "own", "aliases" = ["ref_model_name_or_path", "ref_pretrain"]))]
     pub ref_model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
@@ -47,47 +47,47 @@ pub struct Config {
     /// Rename dataset columns, as in prompt=question; separate several with commas or repeat the flag
     #[schemars(extend("on_resume" = "free"))]
     pub columns: Vec<String>,
-    /// Refuse a dataset with rows that can't be used, instead of leaving them out with a warning [default: false]
+    /// Refuse a dataset with unusable rows instead of skipping them with a warning [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub strict_data: bool,
-    /// Chat template to use instead of the model's: a Jinja file, or a folder with a tokenizer's files. Checkpoints carry it
+    /// Chat template to use instead of the model's: a Jinja file, or a folder with a tokenizer's files. Checkpoints contain it
     /// [default: the model's]
     #[schemars(extend("rank" = "own"))]
     pub chat_template_path: Option<String>,
-    /// Token that ends texts and completions, which the tokenizer must have [default: the tokenizer's]
+    /// Token that ends texts and completions; must be in the tokenizer [default: the tokenizer's]
     pub eos_token: Option<String>,
-    /// Date that chat templates are told by strftime_now, as in 2024-07-26 or 2024-07-26T12:00:00 [default: none; templates
-    /// then write a date of their own, so that a run doesn't depend on the day]
+    /// Date that strftime_now gives in chat templates, as in 2024-07-26 or 2024-07-26T12:00:00 [default: none; templates then use
+    /// their built-in date, so that results don't depend on the day]
     pub strftime_now: Option<String>,
     /// Output directory of the run [default: runs/TIME]
     #[schemars(extend("on_resume" = "compared"))]
     pub output_dir: Option<String>,
-    /// Algorithm: the name of an embedded plugin, or the path of one [default: grpo]
+    /// Algorithm: the name of a built-in plugin, or the path of one [default: grpo]
     #[schemars(extend("on_resume" = "compared"))]
     pub algorithm: String,
     /// Completions to train on: the policy's own (generation) or the dataset's (dataset) [default: generation]
     pub learn_from: LearnFrom,
     /// Random seed [default: 42]
     pub seed: u64,
-    /// Seed of the order of the dataset's rows [default: seed]
+    /// Seed for the order of the dataset's rows [default: seed]
     pub data_seed: Option<u64>,
     /// Compute device: cuda or cuda:N (NVIDIA, needs a build with the feature cuda), cpu, or auto for the first of these that is
     /// available [default: auto]
     #[schemars(extend("on_resume" = "free", "rank" = "own"))]
     pub device: Device,
-    /// Compute in bf16, with f32 weights and moments for the updates; false for f32 throughout. On the CPU, matrix products round
-    /// what they multiply and layers keep bf16 for the backward pass, if the processor has AMX or AVX-512 BF16; the rest and all
-    /// sums are f32 [default: true on an NVIDIA device, false on the CPU]
+    /// Compute in bf16, with f32 weights and moments for the updates; false for f32 throughout. On the CPU, this needs AMX or
+    /// AVX-512 BF16 and applies to the inputs of matrix products and to what layers keep for the backward pass; everything else
+    /// and all sums are f32 [default: true on an NVIDIA device, false on the CPU]
     #[schemars(extend("on_resume" = "free"))]
     pub bf16: Option<bool>,
-    /// Precision of weights on the CPU: auto as they are stored, or float32, bfloat16 or float16, to which they are rounded. Weights
-    /// that nothing trains, such as an adapter's base model or a reference model, stay in it in memory; trained ones become float32.
-    /// bf16 says what is computed in [default: auto]
+    /// Precision of the weights on the CPU: auto (as stored), float32, bfloat16 or float16. Frozen weights, such as an adapter's
+    /// base model or a reference model, keep it in memory; trained weights become float32. bf16 sets the precision of the
+    /// computation [default: auto]
     #[schemars(extend("aliases" = ["torch_dtype"]))]
     pub dtype: ModelDtype,
-    /// Hold the linear layers of an adapter's base model in 8 bits, as bitsandbytes does, on the CPU [default: false]
+    /// Hold the linear layers of an adapter's base model in 8 bits, like bitsandbytes; CPU only [default: false]
     pub load_in_8bit: bool,
-    /// The same in 4 bits (NF4), for QLoRA [default: false]
+    /// Hold them in 4 bits (NF4), for QLoRA; CPU only [default: false]
     pub load_in_4bit: bool,
     /// Number of CPU threads; to compare, run `rlhost bench --num-threads N` [default: one per processor available to the
     /// process]
@@ -107,11 +107,11 @@ pub struct Config {
     #[serde(skip)]
     pub ranks: usize,
 
-    /// Number of completions to sample per prompt; ppo and reinforce_pp do not compare them with each other and also work with 1
-    /// [default: 8, or 2 for algorithms that learn from pairs]
+    /// Number of completions to sample per prompt; ppo and reinforce_pp don't compare them, so 1 works there too [default: 8, or
+    /// 2 for algorithms that learn from pairs]
     pub num_generations: Option<usize>,
-    /// Maximum length of a prompt, in tokens; of longer ones the last tokens are kept [default: none; prompts as long as the
-    /// model's context are left out]
+    /// Maximum length of a prompt, in tokens; longer prompts keep their last tokens [default: none; prompts as long as the
+    /// model's context are skipped]
     pub max_prompt_length: Option<usize>,
     /// Maximum length of a completion, in tokens [default: 512]
     #[schemars(extend("aliases" = ["max_new_tokens", "response_length"]))]
@@ -127,32 +127,34 @@ pub struct Config {
     /// Penalty on tokens that already occurred: divides their logits if positive, multiplies them if negative; 1 for none
     /// [default: 1]
     pub repetition_penalty: f64,
-    /// Score tokens among those that top_p, top_k, min_p and repetition_penalty left to be drawn, in training as in sampling, so
-    /// that a generation is scored as it was drawn; false for the whole vocabulary, as in TRL [default: true; false on an NVIDIA
-    /// device, which has no kernel for it yet]
+    /// Score each token among the tokens that top_p, top_k, min_p and repetition_penalty allow, as in sampling; false scores over
+    /// the whole vocabulary, as in TRL [default: true; false on an NVIDIA device, which has no kernel for it yet]
     pub score_sampling_support: Option<bool>,
-    /// Log-probabilities that ratios are relative to: those of sampling, or those that the training forward pass gives right after
-    /// the generation (recompute) [default: sampling; recompute in bf16, where the two differ]
+    /// Log-probabilities that ratios are relative to: those of sampling (sampling), or those of a training forward pass right
+    /// after the generation (recompute) [default: sampling; recompute in bf16 or with a rollout_dtype, where the two differ]
     pub old_logp: Option<OldLogp>,
+    /// Precision of the weights that completions are generated with: that of training (auto), bfloat16 or int8, which are read
+    /// faster. Log-probabilities are then recomputed for training; vllm_importance_sampling_correction corrects for what sampling
+    /// rounds. Evaluations use auto. For the CPU [default: auto]
+    pub rollout_dtype: RolloutDtype,
     /// String that ends a completion; may be repeated
     pub stop: Vec<String>,
     /// Maximum number of sequences generated at once [default: 256]
     #[schemars(extend("on_resume" = "free"))]
     pub max_num_seqs: usize,
 
-    /// Train only on prompts whose completions' rewards differ, and generate for further prompts until there are enough of them
-    /// (dynamic sampling, DAPO, arXiv 2503.14476) [default: false]
+    /// Train only on prompts whose completions' rewards differ, and generate for more prompts until there are enough (dynamic
+    /// sampling, DAPO, arXiv 2503.14476) [default: false]
     pub filter_groups: bool,
-    /// With filter_groups: the reward that must differ, by its name [default: the weighted sum of all]
+    /// With filter_groups: name of the reward that must differ [default: the weighted sum of all]
     pub filter_groups_metric: Option<String>,
-    /// With filter_groups: how many generations a step may take until there are enough such prompts; then the run ends
-    /// [default: 10]
+    /// With filter_groups: maximum number of generations per step; the run ends if they don't give enough prompts [default: 10]
     #[schemars(extend("on_resume" = "free"))]
     pub max_num_gen_batches: u64,
 
     /// Synchronize the reference model with the policy during training (TR-DPO, arXiv 2404.09656) [default: false]
     pub sync_ref_model: bool,
-    /// With sync_ref_model: weight of the policy in the mix; the reference model has the rest [default: 0.6]
+    /// With sync_ref_model: weight of the policy in the mix; the rest is the reference model's [default: 0.6]
     pub ref_model_mixup_alpha: f64,
     /// With sync_ref_model: steps between synchronizations [default: 512]
     pub ref_model_sync_steps: u64,
@@ -164,19 +166,19 @@ pub struct Config {
     #[serde(with = "super::limit")]
     #[schemars(with = "Option<usize>")]
     pub max_length: Option<usize>,
-    /// Compute the loss only on the completion, where the dataset has prompts and completions [default: true]
+    /// Compute the loss only on the completion, if the dataset has prompts and completions [default: true]
     pub completion_only_loss: bool,
     /// Compute the loss only on the assistant's turns of a conversation: what the chat template marks with {% generation %}, or
-    /// else each turn with its end token [default: false]
+    /// without marks, each turn with its end token [default: false]
     pub assistant_only_loss: bool,
-    /// Pack texts of the dataset into sequences of max_length tokens; texts do not attend to each other, and
+    /// Pack texts of the dataset into sequences of max_length tokens. Texts do not attend to each other, except with wrapped;
     /// per_device_train_batch_size counts packs [default: false]
     pub packing: bool,
-    /// With packing: bfd for best-fit decreasing, which truncates texts longer than max_length; bfd_split, which splits them; or
-    /// wrapped, which cuts all texts, one after another, into sequences of max_length [default: bfd]
+    /// With packing: bfd (best-fit decreasing) truncates texts longer than max_length, bfd_split splits them, and wrapped
+    /// concatenates all texts and cuts them into sequences of max_length [default: bfd]
     pub packing_strategy: PackingStrategy,
 
-    /// Batch size per process for training: completions or pairs per micro-batch; for online_dpo prompts, each with a pair of
+    /// Batch size per process for training: completions or pairs per micro-batch, or for online_dpo prompts, each with a pair of
     /// completions, as in TRL [default: 8]
     pub per_device_train_batch_size: usize,
     /// Batch size per process for evaluation [default: per_device_train_batch_size]
@@ -186,27 +188,26 @@ pub struct Config {
     pub gradient_accumulation_steps: usize,
     /// Number of micro-batches per generation [default: gradient_accumulation_steps]
     pub steps_per_generation: Option<usize>,
-    /// Number of completions in a generation, of all processes, in the place of steps_per_generation [default: none]
+    /// Number of completions in a generation, over all processes; replaces steps_per_generation [default: none]
     pub generation_batch_size: Option<usize>,
     /// Number of times to train on each generation [default: 1]
     #[schemars(extend("aliases" = ["num_ppo_epochs"]))]
     pub num_iterations: usize,
     /// Maximum number of tokens in a micro-batch; a step's rows are then split by tokens instead of by count. A prompt counts
-    /// once for all its completions, and a longer row goes alone [default: none]
+    /// once for all its completions; a longer row gets a micro-batch of its own [default: none]
     #[schemars(extend("on_resume" = "free"))]
     pub max_tokens_per_microbatch: Option<usize>,
-    /// Add uniform noise to the embeddings of the dataset's texts in training, within this over the square root of a text's tokens times
-    /// the embedding's width (NEFTune, arXiv 2310.05914); never in generation and evaluation [default: none]
+    /// NEFTune noise alpha (arXiv 2310.05914): adds uniform noise of at most alpha / sqrt(tokens * width) to the embeddings of
+    /// the dataset's texts in training; none in generation and evaluation [default: none]
     pub neftune_noise_alpha: Option<f64>,
-    /// Share of each given token, as a target, that is spread evenly over the vocabulary (label smoothing); for sft with loss_type nll
-    /// [default: 0]
+    /// Label smoothing factor: share of each target spread evenly over the vocabulary; for sft with loss_type nll [default: 0]
     pub label_smoothing_factor: f64,
     /// Save memory by recomputing each layer in the backward pass: same results, about a fifth slower. It saves little here,
-    /// without padding and with each prompt stored once [default: false]
+    /// because there is no padding and each prompt is stored once [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub gradient_checkpointing: bool,
-    /// Coefficient of the auxiliary loss that keeps the experts of a mixture in even use, added to the training loss; 0 to disable
-    /// it [default: what the model's config.json says]
+    /// Coefficient of the auxiliary loss that balances the experts of a mixture, added to the training loss; 0 to disable it
+    /// [default: from the model's config.json]
     pub router_aux_loss_coef: Option<f64>,
     /// Total number of optimizer steps; -1 to use num_train_epochs [default: -1]
     #[schemars(extend("on_resume" = "free"))]
@@ -214,9 +215,9 @@ pub struct Config {
     /// Number of epochs to train, if max_steps is not set [default: 3]
     #[schemars(extend("on_resume" = "free"))]
     pub num_train_epochs: f64,
-    /// Shuffle the training dataset [default: true; labelled rows go in the dataset's order]
+    /// Shuffle the training dataset [default: true; labelled rows keep the dataset's order]
     pub shuffle_dataset: Option<bool>,
-    /// Leave out the rows at the end of an epoch that fill no batch; always so where completions are generated [default: false]
+    /// Drop the last incomplete batch of an epoch; always the case when completions are generated [default: false]
     pub dataloader_drop_last: bool,
 
     /// Train a LoRA adapter (arXiv 2106.09685) and leave the model's weights unchanged; implied by lora_r. If the model is an
@@ -231,40 +232,40 @@ pub struct Config {
     /// Linear layers to adapt, by the model's own names: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj in most
     /// families, or all-linear for all of them [default: all-linear]
     pub lora_target_modules: Option<Vec<String>>,
-    /// Probability with which training drops a value of the adapter's input; never in generation and evaluation [default: 0.05 as
-    /// in TRL, or what the adapter's folder says; 0 on an NVIDIA device, which has no kernel for it yet]
+    /// Dropout probability of the adapter's input in training; none in generation and evaluation [default: 0.05 as in TRL, or the
+    /// adapter folder's value; 0 on an NVIDIA device, which has no kernel for it yet]
     pub lora_dropout: Option<f64>,
 
-    /// Peak learning rate [default: as in TRL, 1e-4 for reward_model, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6 for the other algorithms,
-    /// from 100 million parameters upward; for smaller models multiplied by 100 million / parameters, or by the square root of
-    /// that for algorithms that learn from pairs or given completions; ten times that for an adapter]
+    /// Peak learning rate [default: as in TRL, 1e-4 for reward_model, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6
+    /// for the other algorithms, from 100 million parameters upward; for smaller models multiplied by 100 million / parameters,
+    /// or by the square root of that for algorithms that learn from pairs or given completions; ten times that for an adapter]
     pub learning_rate: Option<f64>,
-    /// Peak learning rate of the critic [default: as in OpenRLHF, 9e-6 from 100 million parameters upward, and more for smaller
-    /// models and for adapters, as for learning_rate; with value_model = "shared", learning_rate]
+    /// Peak learning rate of the critic [default: as in OpenRLHF, 9e-6 from 100 million parameters upward, scaled like
+    /// learning_rate for smaller models and for adapters; with value_model = "shared", learning_rate]
     pub critic_learning_rate: Option<f64>,
     /// Learning rate schedule, by transformers' name: linear, cosine, constant, constant_with_warmup, cosine_with_restarts,
     /// cosine_with_min_lr, cosine_warmup_with_min_lr, polynomial, inverse_sqrt, warmup_stable_decay, or reduce_lr_on_plateau,
     /// which follows metric_for_best_model at each evaluation [default: linear]
     pub lr_scheduler_type: LrSchedule,
-    /// Settings of the schedule, as transformers names them: as in --set lr_scheduler_kwargs.min_lr_rate=0.1 or, as a flag, in
-    /// JSON. warmup_stable_decay needs num_decay_steps, and cosine_with_min_lr min_lr or min_lr_rate
+    /// Settings of the schedule, by transformers' names: as in --set lr_scheduler_kwargs.min_lr_rate=0.1 or, as a flag, in JSON.
+    /// warmup_stable_decay needs num_decay_steps; cosine_with_min_lr needs min_lr or min_lr_rate
     pub lr_scheduler_kwargs: Map<String, Value>,
     /// Number of steps of linear warmup from 0; below 1, a fraction of the run [default: 0]
     pub warmup_steps: f64,
     /// Warmup as a fraction of the run, used if warmup_steps is 0 [default: 0]
     pub warmup_ratio: f64,
-    /// Optimizer, by transformers' name: adamw_torch, sgd, lion_32bit, adafactor, or muon for the layers' matrices with AdamW for
-    /// everything else. On an NVIDIA device only adamw_torch [default: adamw_torch]
+    /// Optimizer, by transformers' name: adamw_torch, sgd, rmsprop, lion_32bit, adafactor, or muon for the layers' matrices with
+    /// AdamW for everything else. NVIDIA devices support only adamw_torch [default: adamw_torch]
     pub optim: Optim,
     /// Settings of the optimizer, as in momentum=0.9,nesterov=true for sgd
     pub optim_args: Map<String, Value>,
-    /// Weight decay, decoupled from the gradient except for sgd; norms and biases have none [default: 0]
+    /// Weight decay, decoupled from the gradient except for sgd and rmsprop; not applied to norms and biases [default: 0]
     pub weight_decay: f64,
-    /// beta1 of AdamW, Lion, and AdamW beside Muon [default: 0.9]
+    /// beta1 of AdamW (including Muon's) and Lion [default: 0.9]
     pub adam_beta1: f64,
-    /// beta2 of AdamW, Lion, and AdamW beside Muon [default: 0.999]
+    /// beta2 of AdamW (including Muon's) and Lion [default: 0.999]
     pub adam_beta2: f64,
-    /// Epsilon of AdamW, and AdamW beside Muon [default: 1e-8]
+    /// Epsilon of AdamW (including Muon's) [default: 1e-8]
     pub adam_epsilon: f64,
     /// Clip the gradient norm to this value; 0 for no limit [default: 1]
     pub max_grad_norm: f64,
@@ -291,7 +292,7 @@ pub struct Config {
     /// Number of completions to sample per prompt in evaluations [default: num_generations]
     #[schemars(extend("on_resume" = "free"))]
     pub num_generations_eval: Option<usize>,
-    /// Sampling temperature of evaluations; 0 for the most likely tokens [default: temperature]
+    /// Sampling temperature of evaluations; 0 for greedy decoding [default: temperature]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_temperature: Option<f64>,
     /// top_p of evaluations [default: top_p]
@@ -300,14 +301,14 @@ pub struct Config {
     /// top_k of evaluations [default: top_k]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_top_k: Option<usize>,
-    /// Log pass@k and maj@k of evaluations: a completion solves its prompt if its reward is at least this [default: none, neither
+    /// Log pass@k and maj@k in evaluations: a completion solves its prompt if its reward is at least this [default: none, neither
     /// is logged]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_pass_threshold: Option<f64>,
-    /// With eval_pass_threshold: the reward that says whether a prompt is solved [default: the first]
+    /// With eval_pass_threshold: the reward that decides whether a prompt is solved [default: the first]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_pass_reward: Option<String>,
-    /// With eval_pass_threshold: the numbers k of completions [default: powers of two up to num_generations_eval, and itself]
+    /// With eval_pass_threshold: the values of k [default: powers of two up to num_generations_eval, and itself]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_pass_k: Vec<usize>,
     /// With eval_pass_threshold: text after which a completion's answer begins, as in "####" or "\boxed{"; it ends with the line
@@ -323,7 +324,7 @@ pub struct Config {
     /// Maximum number of checkpoints to keep; the newest and the best are always kept [default: all]
     #[schemars(extend("on_resume" = "free", "aliases" = ["max_ckpt_num"]))]
     pub save_total_limit: Option<usize>,
-    /// Save only the model: smaller checkpoints that can't be resumed [default: false]
+    /// Save only the model: checkpoints are smaller but can't be resumed [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub save_only_model: bool,
     /// If a checkpoint can't be written: fail, or continue to the next save [default: fail]
@@ -339,18 +340,18 @@ pub struct Config {
     /// Whether a greater metric_for_best_model is better [default: true, unless its name ends in "loss"]
     #[schemars(extend("on_resume" = "free"))]
     pub greater_is_better: Option<bool>,
-    /// End the run after this many evaluations in a row in which metric_for_best_model has not improved [default: none]
+    /// End the run after this many consecutive evaluations without improvement of metric_for_best_model [default: none]
     #[schemars(extend("on_resume" = "free"))]
     pub early_stopping_patience: Option<u64>,
-    /// With early_stopping_patience: how much it must improve on the best so far; less does not count [default: 0]
+    /// With early_stopping_patience: minimum change of the best value so far that counts as an improvement [default: 0]
     #[schemars(extend("on_resume" = "free"))]
     pub early_stopping_threshold: f64,
     /// Completions to write to completions.jsonl: none, sample (those of each generation's first prompt) or all [default: sample]
     #[schemars(extend("on_resume" = "free", "bare" = "true"))]
     pub log_completions: LogCompletions,
 
-    /// Where to report metrics besides metrics.jsonl: none, all, or some of tensorboard, wandb, mlflow and trackio. The last three
-    /// get files in the run's folder when it ends, for their own clients; nothing is uploaded [default: tensorboard]
+    /// Where to report metrics besides metrics.jsonl: none, all, or some of tensorboard, wandb, mlflow and trackio. For the last
+    /// three, the run ends by writing files for their own clients to its folder; nothing is uploaded [default: tensorboard]
     #[schemars(extend("on_resume" = "free"))]
     pub report_to: Vec<ReportTo>,
     /// Port on which to serve the latest metrics to Prometheus, at /metrics [default: none]
@@ -360,10 +361,10 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub metrics_address: String,
 
-    /// Further variables of the chat template, as in --set chat_template_kwargs.enable_thinking=false or, as a flag, in JSON; a
-    /// dataset's column of this name holds those of a row, which win
+    /// More variables for the chat template, as in --set chat_template_kwargs.enable_thinking=false or, as a flag, in JSON; a
+    /// dataset column of this name sets them for a row and takes precedence
     pub chat_template_kwargs: Map<String, Value>,
-    /// Answer requests of plugins from the run's record only, and ask no server [default: false]
+    /// Answer plugins' requests only from the run's record; contact no server [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub replay_only: bool,
     /// Reload plugin files and the run's config.toml when they change during training [default: true]
@@ -374,13 +375,13 @@ pub struct Config {
     /// Resource limits of the algorithm's plugin
     #[schemars(extend("on_resume" = "free"))]
     pub loss_limits: Limits,
-    /// Environment that the model acts in: the name of an embedded plugin, or the path of one; a table gives it settings, limits and
-    /// a weight. With several, the dataset's column `environment` names each row's [default: none, completions of one turn]
+    /// Environment that the model acts in: the name of a built-in plugin, or the path of one; a table sets its settings, limits
+    /// and weight. With several, the dataset's column `environment` names each row's [default: none; completions have one turn]
     #[schemars(extend("on_resume" = "compared"))]
     pub environment: Vec<PluginEntry>,
     /// Maximum number of turns of an episode [default: 10]
     pub max_turns: usize,
-    /// Maximum length of an episode in tokens, replies included, prompt not [default: the model's context]
+    /// Maximum length of an episode in tokens, including replies but not the prompt [default: the model's context]
     pub max_episode_tokens: Option<usize>,
     /// Reward plugins
     #[schemars(extend("on_resume" = "compared"))]
@@ -428,6 +429,7 @@ impl Default for Config {
             repetition_penalty: 1.0,
             score_sampling_support: None,
             old_logp: None,
+            rollout_dtype: RolloutDtype::Auto,
             stop: Vec::new(),
             max_num_seqs: 256,
             filter_groups: false,

@@ -1,4 +1,4 @@
-//! Every so many steps, or every such part of the run.
+//! A period in steps, or as a fraction of the run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize, Serializer};
 pub struct Period(f64);
 
 impl Period {
-    /// So many steps.
+    /// A number of steps.
     pub const fn steps(steps: u32) -> Self {
         Self(steps as f64)
     }
 
-    /// What is wrong with it, if anything.
+    /// Returns what is wrong with it, if anything.
     pub(super) fn fault(self) -> Option<String> {
         let fine = self.0 > 0.0 && (self.0 < 1.0 || self.0.fract() == 0.0) && self.0 <= f64::from(u32::MAX);
         // In the shortest form: 1e300 has 301 digits.
         (!fine).then(|| format!("is {:?}; give a number of steps, at least 1, or a fraction of the run between 0 and 1", self.0))
     }
 
-    /// The period in steps, in a run of `total`.
+    /// Returns the period in steps, for a run of `total` steps.
     pub fn of(self, total: u64) -> u64 {
         let steps = if self.0 < 1.0 { (self.0 * total as f64).ceil() } else { self.0 };
         (steps as u64).max(1)

@@ -1,12 +1,12 @@
-//! Text from outside, made fit to be shown.
+//! Makes outside text safe to print.
 
 use std::path::Path;
 
-/// Bytes of a path that are shown: as many as Linux lets one have.
+/// Maximum length of a printed path: Linux's limit.
 const LONGEST_PATH: usize = 4096;
 
-/// The text in at most so many bytes, with everything visible: control characters, escape sequences, line ends and marks that
-/// turn the direction of writing stand as `\u{..}`, so that nothing from outside can move a cursor, forge a line or hide one.
+/// Returns the text in at most this many bytes, with everything visible: control characters, escape sequences, line ends and
+/// bidirectional marks become `\u{..}`, so outside text can't move a cursor, forge a line or hide one.
 #[must_use]
 pub fn printable(text: &str, limit: usize) -> String {
     let mut shown = String::with_capacity(text.len().min(limit));
@@ -28,13 +28,13 @@ pub fn printable(text: &str, limit: usize) -> String {
     shown
 }
 
-/// A path fit to be shown; files of a folder from outside may be called anything.
+/// Returns a printable path; files of an outside folder may have any name.
 #[must_use]
 pub fn printable_path(path: &Path) -> String {
     printable(&path.to_string_lossy(), LONGEST_PATH)
 }
 
-/// Whether a character does something else than stand where it is.
+/// Returns whether a character does anything other than occupy its place.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     let marks = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}');

@@ -1,4 +1,4 @@
-//! The keys of the learning rate's schedule, together: its name and what transformers' function of that name takes.
+//! The keys of the learning rate schedule: its name and the arguments of transformers' function of that name.
 
 use super::Config;
 use super::values::reworded;
@@ -25,13 +25,13 @@ pub enum LrSchedule {
     CosineWithMinLr,
     /// The same, with a warmup that does not start at zero.
     CosineWarmupWithMinLr,
-    /// Decays as a power of what is left of the run.
+    /// Decays as a power of the remaining fraction of the run.
     Polynomial,
     /// Decays with the inverse square root of the step.
     InverseSqrt,
     /// Constant after the warmup, and decays at the end.
     WarmupStableDecay,
-    /// Is multiplied by a factor whenever evaluations have stopped improving.
+    /// Is multiplied by a factor whenever evaluations stop improving.
     ReduceLrOnPlateau,
 }
 
@@ -90,7 +90,7 @@ pub struct WarmedMinLr {
     pub min_lr: Option<f64>,
     /// The minimum, as a fraction of the peak.
     pub min_lr_rate: Option<f64>,
-    /// The start of the warmup, as a fraction of the peak; by default its first step is as long as the others.
+    /// The start of the warmup, as a fraction of the peak; by default, such that its first step is as large as the others.
     pub warmup_lr_rate: Option<f64>,
 }
 
@@ -108,8 +108,8 @@ pub struct Polynomial {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InverseSqrt {
-    /// Steps at the end of which the rate is the peak divided by the square root of two, counted from the warmup's end; by
-    /// default the warmup's steps, or 10,000.
+    /// Number of steps after the warmup at which the rate is the peak divided by the square root of two; by default the warmup's
+    /// steps, or 10,000.
     pub timescale: Option<u32>,
 }
 
@@ -117,9 +117,9 @@ pub struct InverseSqrt {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StableDecay {
-    /// Number of steps of the decay; must be given.
+    /// Number of steps of the decay; required.
     pub num_decay_steps: Option<u32>,
-    /// Number of steps between; by default what is left of the run.
+    /// Number of constant steps; by default the rest of the run.
     pub num_stable_steps: Option<u32>,
     /// Shape of the warmup.
     pub warmup_type: Slope,
@@ -127,7 +127,7 @@ pub struct StableDecay {
     pub decay_type: Slope,
     /// The rate at both ends, as a fraction of the peak.
     pub min_lr_ratio: f64,
-    /// Number of waves of a decay along a cosine.
+    /// Number of waves of a cosine decay.
     pub num_cycles: f64,
 }
 
@@ -149,21 +149,21 @@ pub enum Slope {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OnPlateau {
-    /// Whether less or more is better; by default what the metric's name says.
+    /// Whether less or more is better; by default, depends on the metric's name.
     pub mode: Option<Better>,
     /// Factor of the rate.
     pub factor: f64,
-    /// Number of evaluations without improvement that are let pass.
+    /// Number of evaluations without improvement that are tolerated.
     pub patience: u32,
     /// Smallest improvement.
     pub threshold: f64,
-    /// Whether that is relative to the best value.
+    /// Whether the threshold is relative to the best value.
     pub threshold_mode: Threshold,
     /// Number of evaluations after a reduction that don't count.
     pub cooldown: u32,
     /// The smallest rate.
     pub min_lr: f64,
-    /// Smallest difference that is worth a reduction.
+    /// Minimum change of the rate that is applied.
     pub eps: f64,
 }
 
@@ -281,7 +281,7 @@ impl Config {
             LrSchedule::WarmupStableDecay => self.kwargs().and_then(|s: StableDecay| {
                 not_negative("min_lr_ratio", Some(s.min_lr_ratio))?;
                 match s.num_decay_steps {
-                    None => Err("num_decay_steps is missing: the number of steps of the decay at the end".to_owned()),
+                    None => Err("num_decay_steps is missing; set the number of decay steps at the end".to_owned()),
                     Some(_) => Ok(LrShape::WarmupStableDecay(s)),
                 }
             }),
@@ -325,7 +325,7 @@ fn one_minimum(min_lr: Option<f64>, min_lr_rate: Option<f64>) -> Result<(), Stri
     not_negative("min_lr_rate", min_lr_rate)?;
     match (min_lr, min_lr_rate) {
         (None, None) => Err("set min_lr, or min_lr_rate, the minimum as a fraction of the peak".into()),
-        (Some(_), Some(_)) => Err("min_lr and min_lr_rate are the same minimum; set one of them".into()),
+        (Some(_), Some(_)) => Err("min_lr and min_lr_rate set the same minimum; set one of them".into()),
         _ => Ok(()),
     }
 }

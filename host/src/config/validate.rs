@@ -1,19 +1,19 @@
-//! Values that can't be used, and combinations that don't fit.
+//! Checks for invalid values and combinations.
 
 use super::entries::is_name;
 use super::{Config, Error, Period, PluginEntry, ReportTo, did_you_mean};
 
-/// Most of anything that is counted: products of a few of them are still numbers.
+/// Maximum of any count: products of a few of them still fit into an integer.
 const MOST: usize = 1 << 20;
 
-/// Largest weight of a reward, positive or negative: with the largest score, sums over a group stay finite as f32.
+/// Maximum weight of a reward, positive or negative: with the largest score, sums over a group stay finite as f32.
 const LARGEST_WEIGHT: f64 = 1e6;
 
-/// Most threads.
+/// Maximum number of threads.
 const MOST_THREADS: usize = 1024;
 
 impl Config {
-    /// The first thing that is wrong: key and what would be right.
+    /// Returns the first error: key and what would be right.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         self.check_counts()?;
         self.check_values()?;
@@ -27,7 +27,7 @@ impl Config {
         self.check_plugins()
     }
 
-    /// Counts that are zero, or absurd.
+    /// Checks for counts that are zero or absurd.
     fn check_counts(&self) -> Result<(), (&'static str, String)> {
         let at_least_one: [(&'static str, usize); 13] = [
             ("max_turns", self.max_turns),
@@ -73,7 +73,7 @@ impl Config {
         Ok(())
     }
 
-    /// Values that lie outside of what they may be.
+    /// Checks for values out of range.
     fn check_values(&self) -> Result<(), (&'static str, String)> {
         if self.output_dir.as_deref() == Some("") {
             return Err(("output_dir", "is empty; name a new folder or leave it out".into()));
@@ -108,10 +108,10 @@ impl Config {
         Ok(())
     }
 
-    /// Keys that don't go together.
+    /// Checks for keys that don't go together.
     fn check_together(&self) -> Result<(), (&'static str, String)> {
         if self.generation_batch_size.is_some() && self.steps_per_generation.is_some() {
-            return Err(("generation_batch_size", "says the same as steps_per_generation; give one of them".into()));
+            return Err(("generation_batch_size", "sets the same as steps_per_generation; use one of them".into()));
         }
         let of_evaluation = self.metric_for_best_model.as_deref().filter(|name| name.starts_with("eval_"));
         if let Some(name) = of_evaluation.filter(|_| !self.evaluates()) {
@@ -127,14 +127,14 @@ impl Config {
             return Err(("ref_model_sync_steps", "must be at least 1".into()));
         }
         if self.report_to.len() > 1 && self.report_to.contains(&ReportTo::None) {
-            return Err(("report_to", "names none and others; give one or the other".into()));
+            return Err(("report_to", "combines none with others; give one or the other".into()));
         }
         let of_episodes = [
             ("max_turns", self.max_turns != Self::default().max_turns),
             ("max_episode_tokens", self.max_episode_tokens.is_some()),
         ];
         if let Some((key, _)) = of_episodes.into_iter().find(|(_, given)| *given && self.environment.is_empty()) {
-            return Err((key, "is a limit of episodes; name an environment, or leave it out".into()));
+            return Err((key, "limits episodes; name an environment, or leave it out".into()));
         }
         if self.sync_ref_model && self.precompute_ref_log_probs {
             return Err(("precompute_ref_log_probs", "needs a fixed reference model; sync_ref_model changes it".into()));
@@ -142,15 +142,15 @@ impl Config {
         Ok(())
     }
 
-    /// What a run that generates completions needs beyond that, by whether it makes `pairs` of them.
+    /// Checks the further requirements of a run that generates completions, by whether it makes `pairs` of them.
     ///
     /// # Errors
     /// The key that is wrong, and what would be right.
     pub fn check_generation(&self, pairs: bool) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
         if pairs && !self.environment.is_empty() {
-            let detail = "this algorithm compares completions in pairs, of which a loss can't leave out replies; episodes need one \
-                          that learns from completions one by one: grpo, rloo, ppo, reinforce_pp";
+            let detail = "this algorithm compares completions in pairs, and its loss can't mask replies; for episodes, use one \
+                          that learns from single completions: grpo, rloo, ppo, reinforce_pp";
             return invalid("environment", detail.into());
         }
         if self.plugin.iter().all(|entry| entry.eval_only) && self.environment.is_empty() {
@@ -179,7 +179,7 @@ impl Config {
         self.check_eval_generation(pairs).or_else(|(key, detail)| invalid(key, detail))
     }
 
-    /// The keys of dynamic sampling.
+    /// Checks the keys of dynamic sampling.
     fn check_filter(&self) -> Result<(), (&'static str, String)> {
         if !self.filter_groups {
             return match &self.filter_groups_metric {
@@ -276,7 +276,8 @@ impl Config {
             }
             entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
             if let Some(name) = entry.name.as_deref().filter(|name| !entry.model || !is_name(name)) {
-                let detail = "name is for reward models, and has letters, digits, _, - and .; a plugin has that of its file";
+                let detail = "name is for reward models and may contain letters, digits, _, - and .; a plugin is named after its \
+                              file";
                 return Err((key, format!("{}: name is {name:?}; {detail}", entry.path)));
             }
             if all[..i].iter().any(|(_, other)| other.name() == entry.name()) {
@@ -290,7 +291,7 @@ impl Config {
                 return Err((key, format!("{}: eval_only and model are for rewards; leave them out", entry.name())));
             }
             if let Some(text) = entry.step_separator.as_deref().filter(|text| !entry.model || text.is_empty()) {
-                let detail = "step_separator is for process reward models, and has a character at least";
+                let detail = "step_separator is for process reward models and must not be empty";
                 return Err((key, format!("{}: {detail}; it is {text:?}", entry.name())));
             }
             if entry.model && !(entry.config.is_empty() && entry.hosts.is_empty() && entry.secrets.is_empty()) {

@@ -1,4 +1,4 @@
-//! Values as they are typed: text to TOML values, and the parser's errors in plain words.
+//! Values as typed by the user: converts text to TOML values, and rewords the parser's errors.
 
 use super::{PluginEntry, did_you_mean};
 use serde_json::Value as Json;
@@ -12,7 +12,7 @@ pub fn scalar(text: &str) -> Value {
     toml().or_else(|| nested.then(json)?).unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-/// Converts JSON to TOML, which has no null: null members are left out. None for a null.
+/// Converts JSON to TOML, which has no null: null members are omitted. Returns `None` for a null.
 pub(super) fn from_json(value: Json) -> Option<Value> {
     Some(match value {
         Json::Null => return None,
@@ -46,7 +46,7 @@ pub(super) fn not_finite(value: &Value) -> Option<(String, f64)> {
     }
 }
 
-/// Sets the value at a path, making the tables on the way.
+/// Sets the value at a path, creating tables along it.
 pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     match path {
         [] => {}
@@ -65,16 +65,16 @@ pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
     }
 }
 
-/// Texts for true and false, as Python's parsers of flags and YAML take them.
+/// Texts for true and false that Python's flag and YAML parsers accept.
 const SWITCHES: [(&str, bool); 8] =
     [("true", true), ("yes", true), ("on", true), ("1", true), ("false", false), ("no", false), ("off", false), ("0", false)];
 
-/// Returns what a text means as the value of a switch.
+/// Parses a text as the value of a switch.
 pub fn switched(text: &str) -> Option<bool> {
     SWITCHES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, on)| *on)
 }
 
-/// Returns a value as the kind of its key has it: a switch for its name, a list for its only item, a text for a switch.
+/// Converts a value to its key's kind: a switch for its name, a list for its single item, a text for a switch.
 pub(super) fn spelled(kind: &str, value: Value) -> Value {
     match (kind, value) {
         ("boolean", Value::String(text)) => switched(&text).map_or(Value::String(text), Value::Boolean),
@@ -89,7 +89,7 @@ pub(super) fn spelled(kind: &str, value: Value) -> Value {
     }
 }
 
-/// Returns the table that a text of the form `KEY=VALUE,KEY=VALUE` means, as transformers takes settings of an optimizer.
+/// Parses a text of the form `KEY=VALUE,KEY=VALUE` as a table, the form in which transformers takes optimizer settings.
 fn pairs(text: &str) -> Option<Table> {
     let pair = |part: &str| {
         let (key, value) = part.split_once('=')?;
@@ -103,7 +103,7 @@ fn pairs(text: &str) -> Option<Table> {
     text.split(',').map(pair).collect()
 }
 
-/// Returns where metrics are reported as a list, without what other programs alone can report to.
+/// Returns where metrics are reported as a list, without destinations that only other programs support.
 pub(super) fn reported_to(value: Value) -> Value {
     const OWN: [&str; 5] = ["none", "tensorboard", "wandb", "mlflow", "trackio"];
     const FOREIGN: [&str; 5] = ["comet_ml", "swanlab", "clearml", "neptune", "dvclive"];
@@ -138,8 +138,8 @@ pub(super) fn reported_to(value: Value) -> Value {
     Value::Array(once)
 }
 
-/// Returns the list of plugins that was meant by the value of a key: one path, a list of paths or tables, or a table for each plugin
-/// by its name (`[plugin.NAME.config]`).
+/// Returns the list of plugins that a key's value means: one path, a list of paths or tables, or a table of plugins by name
+/// (`[plugin.NAME.config]`).
 pub(super) fn plugin_entries(key: &str, given: Value) -> Result<Value, String> {
     let entries = match given {
         path @ Value::String(_) => vec![plugin_entry(path)],
@@ -169,7 +169,7 @@ fn plugin_entry(given: Value) -> Value {
     }
 }
 
-/// Adds the path that a plugin's name stands for, unless its table has one.
+/// Adds the path that a plugin's name implies, unless its table has one.
 fn named_entry((name, mut entry): (String, Value)) -> Value {
     if let Value::Table(table) = &mut entry {
         table.entry("path").or_insert_with(|| Value::String(format!("{name}.wasm")));
@@ -177,7 +177,7 @@ fn named_entry((name, mut entry): (String, Value)) -> Value {
     entry
 }
 
-/// The names of Rust's types, and what a person calls them.
+/// The names of Rust's types, and their names for users.
 const TYPES: [(&str, &str); 11] = [
     ("struct PluginEntry", "a path, or a table with a path"),
     ("struct Limits", "a table of limits"),
@@ -192,10 +192,10 @@ const TYPES: [(&str, &str); 11] = [
     ("i64", "a whole number"),
 ];
 
-/// Most names of a table that an error lists.
+/// Maximum number of a table's names in an error.
 const FEW: usize = 8;
 
-/// Rewords the parser's error: the nearest name instead of a list of all, and no names of Rust's types.
+/// Rewords the parser's error: suggests the nearest name instead of listing all, and replaces names of Rust types.
 pub(super) fn reworded(message: &str) -> String {
     let message = message.trim();
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
@@ -214,6 +214,11 @@ pub(super) fn reworded(message: &str) -> String {
             return format!("{given:?} is not one of {}{near}", known.join(", "));
         }
         _ => {}
+    }
+    // TOML has no larger whole numbers, so that one came as text.
+    let number = message.strip_prefix("invalid type: string \"").and_then(|rest| rest.split_once('"'));
+    if let Some((digits, _)) = number.filter(|(text, _)| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())) {
+        return format!("{digits} is too large; the largest whole number is {}", i64::MAX);
     }
     match message.rsplit_once("expected ") {
         Some((before, kind)) => match TYPES.iter().find(|(rust, _)| *rust == kind) {

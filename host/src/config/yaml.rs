@@ -3,13 +3,13 @@
 use serde_yaml_ng::Value as Yaml;
 use toml::{Table, Value};
 
-/// Maximum number of brackets within each other; the parser takes the square of that.
+/// Maximum nesting of brackets; the parser takes time quadratic in it.
 const DEEPEST: usize = 64;
 
-/// Parses the keys of a file; the error has the line. Null values are left out.
+/// Parses the keys of a file; the error has the line. Null values are omitted.
 pub(super) fn table(text: &str) -> Result<Table, (usize, String)> {
     if let Some(line) = too_deep(text) {
-        return Err((line, format!("more than {DEEPEST} brackets are within each other")));
+        return Err((line, format!("brackets are nested more than {DEEPEST} deep")));
     }
     let wrong = |e: serde_yaml_ng::Error| (e.location().map_or(1, |at| at.line()), e.to_string());
     match converted(serde_yaml_ng::from_str(text).map_err(wrong)?) {
@@ -36,7 +36,7 @@ fn too_deep(text: &str) -> Option<usize> {
     None
 }
 
-/// Converts a value. TOML has no null: in lists and tables it is left out, except where it lifts a limit.
+/// Converts a value. TOML has no null: in lists and tables it is omitted, except where it lifts a limit.
 fn converted(value: Yaml) -> Option<Value> {
     Some(match value {
         Yaml::Null => return None,

@@ -1,9 +1,9 @@
-//! Finds the tool calls in what a model wrote, in the format of its family.
+//! Finds the tool calls in a model's turn, in the format of its family.
 
 use super::Tokenizer;
 use serde_json::{Deserializer, Value};
 
-/// How a family of models writes calls.
+/// The format in which a family of models writes calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Calls {
     /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen, and models without a template.
@@ -15,11 +15,11 @@ pub(super) enum Calls {
     Llama,
 }
 
-/// Most calls of a turn; what follows them is text.
+/// Maximum number of calls in a turn; the rest is text.
 const MOST: usize = 64;
 
 impl Calls {
-    /// Returns the format that a chat template writes.
+    /// Returns the format that a chat template uses.
     pub(super) fn of(template: &str) -> Self {
         match template {
             _ if template.contains("<tool_call>") => Self::Hermes,
@@ -41,8 +41,14 @@ impl Calls {
     }
 }
 
+/// Returns the calls that a text has in each format.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn calls_in(text: &str) -> Vec<(String, String)> {
+    [Calls::Hermes, Calls::Mistral, Calls::Llama].into_iter().flat_map(|format| format.found(text)).collect()
+}
+
 impl Tokenizer {
-    /// Returns the tool calls in a turn, each with its name and arguments. Malformed ones are only text.
+    /// Returns the tool calls in a turn, each with its name and arguments. Malformed ones remain text.
     ///
     /// # Errors
     /// If the tokens can't be decoded.
@@ -52,14 +58,14 @@ impl Tokenizer {
     }
 }
 
-/// Returns the first JSON value of a text, and what follows it.
+/// Returns the first JSON value of a text, and the text after it.
 fn first_value(text: &str) -> Option<(Value, &str)> {
     let mut values = Deserializer::from_str(text).into_iter::<Value>();
     let value = values.next()?.ok()?;
     Some((value, &text[values.byte_offset()..]))
 }
 
-/// Returns a call's name and arguments, which may be written as text.
+/// Returns a call's name and arguments, which may be JSON text.
 fn call(value: &Value) -> Option<(String, String)> {
     let name = value.get("name")?.as_str().filter(|name| !name.is_empty())?;
     let arguments = match value.get("arguments").or_else(|| value.get("parameters")) {

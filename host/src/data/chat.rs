@@ -1,8 +1,8 @@
-//! Chat templates: the tokenizer's own Jinja, run with Python's string methods.
+//! Chat templates: the tokenizer's own Jinja, with Python's string methods.
 //!
-//! A template is a program by whoever made the model. Instructions are counted by the engine; but one instruction may make a
-//! string of any size (`indent`, `x + x` again and again) or go through a list without an end, and the engine has no place where
-//! each could be stopped. So all of it runs where memory and time are bounded ([`Pace`]).
+//! A template is an untrusted program from whoever made the model. The engine counts instructions, but a single one can create a
+//! string of any size (`indent`, repeated `x + x`) or loop over an endless list, and the engine can't interrupt it. So all of it
+//! runs with bounded memory and time ([`Pace`]).
 
 use super::calls::Calls;
 use super::pace::Pace;
@@ -29,17 +29,17 @@ pub struct Message {
     /// What is said.
     #[serde(alias = "value", deserialize_with = "content")]
     pub content: String,
-    /// What else the template may look for: tool calls, reasoning.
+    /// Other fields for the template: tool calls, reasoning.
     #[serde(flatten)]
     pub rest: Map<String, Json>,
 }
 
-/// A turn of tool calls alone says nothing.
+/// A turn with only tool calls has no text.
 fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     Ok(Option::<String>::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// ShareGPT's names of those who speak are understood too.
+/// ShareGPT's role names work too.
 fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let name = String::deserialize(deserializer)?;
     Ok(match name.as_str() {
@@ -49,19 +49,19 @@ fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> 
     })
 }
 
-/// Instructions that a template may take before it is stopped.
+/// Maximum number of instructions of a template.
 const FUEL: u64 = 5_000_000;
 
-/// Bytes of a template; those of models have up to 20 thousand.
+/// Maximum size of a template in bytes; real ones have up to 20 thousand.
 const LARGEST: usize = 1 << 20;
 
-/// Bytes of an error that are shown.
+/// Maximum length of a printed error, in bytes.
 const SHOWN: usize = 1024;
 
-/// Names under which messages bring their reasoning.
+/// Names under which messages have their reasoning.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// Bytes for which a message counts beside its text.
+/// Bytes that a message counts besides its text.
 const MESSAGE: usize = 256;
 
 /// A model's chat template.
@@ -73,22 +73,22 @@ pub struct ChatTemplate {
     pub(super) calls: Calls,
 }
 
-/// A compiled template with its tokenizer's tokens.
+/// A compiled template with the tokenizer's tokens.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     environment: Environment<'static>,
-    /// Whether it marks what the assistant says.
+    /// Whether it marks the assistant's text.
     marked: bool,
     bos: String,
     eos: String,
-    /// Variables of every conversation; its own win.
+    /// Variables for every conversation; a conversation's own override them.
     kwargs: Map<String, Json>,
     now: Option<DateTime>,
-    /// Whether it asks for the time.
+    /// Whether it uses the time.
     dated: bool,
 }
 
-/// What a template is told beside the messages.
+/// The template's variables besides the messages.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Extras {
     /// Descriptions of the tools that the model may call; null for none.
@@ -98,7 +98,7 @@ pub struct Extras {
 }
 
 impl Extras {
-    /// Reads the columns `tools`, a list of JSON schemas, and `chat_template_kwargs`; either may be written as JSON.
+    /// Reads the columns `tools`, a list of JSON schemas, and `chat_template_kwargs`; either may be JSON text.
     ///
     /// # Errors
     /// If one is something else.
@@ -122,10 +122,10 @@ impl Extras {
     }
 }
 
-/// Why a template gave no text.
+/// Why a template failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RenderError {
-    /// It refuses the conversation, or fails over it.
+    /// It refuses the conversation, or fails on it.
     #[error("{0}")]
     Refused(String),
     /// It takes too much time or memory.
@@ -151,8 +151,8 @@ impl ChatTemplate {
         Ok(Self { template: Arc::new(template), pace, calls })
     }
 
-    /// The same template with further variables, and with the time that `strftime_now` tells. Without a time there is no such
-    /// function, and templates that have a date of their own use that.
+    /// Returns the same template with more variables, and with the time that `strftime_now` returns. Without a time, the function
+    /// does not exist, and templates with a built-in date use that.
     #[must_use]
     pub fn told(mut self, kwargs: Map<String, Json>, now: Option<DateTime>) -> Self {
         let template = Arc::make_mut(&mut self.template);
@@ -160,7 +160,7 @@ impl ChatTemplate {
         self
     }
 
-    /// The text of a conversation; with `generate`, up to where the assistant's answer begins.
+    /// Renders a conversation; with `generate`, up to the beginning of the assistant's answer.
     ///
     /// # Errors
     /// What the template itself raises, and if it takes too much time or memory.
@@ -168,18 +168,18 @@ impl ChatTemplate {
         self.within(messages, 1, extras, move |template, messages, extras| template.render(messages, generate, extras, None))
     }
 
-    /// The text of a conversation, and what the assistant says in it.
+    /// Renders a conversation, and finds the assistant's text in it.
     pub(super) fn spoken(&self, messages: &[Message], extras: &Extras) -> Result<Spoken, RenderError> {
         self.within(messages, 2 + 5 * messages.len(), extras, turns::spoken)
     }
 
-    /// What follows a turn of the assistant after these messages, once `replies` have come; see [`continuing`].
+    /// Returns what follows a turn of the assistant after these messages, given the `replies`; see [`continuing`].
     pub(super) fn following(&self, before: &[Message], replies: &[Message], extras: &Extras) -> Result<String, RenderError> {
         let (all, count) = ([before, replies].concat(), before.len());
         self.within(&all, 1, extras, move |template, all, extras| continuing::following(template, all, count, extras))
     }
 
-    /// Does some work that renders a conversation up to so many times.
+    /// Runs work that renders a conversation up to this many times.
     fn within<T: Send + 'static>(
         &self,
         messages: &[Message],
@@ -195,7 +195,7 @@ impl ChatTemplate {
     }
 }
 
-/// Gives a message's reasoning the names that templates look for, as transformers does.
+/// Adds a message's reasoning under the names that templates use, as transformers does.
 fn with_reasoning(message: &Message) -> Message {
     let mut message = message.clone();
     let rest = &message.rest;
@@ -207,24 +207,24 @@ fn with_reasoning(message: &Message) -> Message {
     message
 }
 
-/// How much a message is.
+/// Returns the size of a message.
 fn size(message: &Message) -> usize {
     let rest = if message.rest.is_empty() { 0 } else { length(&message.rest) };
     MESSAGE + message.role.len() + message.content.len() + rest
 }
 
-/// Bytes of a value as JSON.
+/// Returns the bytes of a value as JSON.
 fn length(value: &impl Serialize) -> usize {
     serde_json::to_vec(value).map_or(0, |text| text.len())
 }
 
 impl Template {
-    /// Whether it marks what the assistant says.
+    /// Returns whether it marks the assistant's text.
     pub(super) fn marked(&self) -> bool {
         self.marked
     }
 
-    /// Renders a conversation. What the assistant says is put between `marks`, if the template marks it.
+    /// Renders a conversation. Puts the assistant's text between `marks`, if the template marks it.
     pub(super) fn render(
         &self,
         messages: &[Message],
@@ -235,7 +235,7 @@ impl Template {
         let refused = |e: minijinja::Error| {
             let mut text = printable(&e.to_string(), SHOWN);
             if self.dated && self.now.is_none() && ["undefined", "strftime_now"].iter().any(|part| text.contains(part)) {
-                text += "; the template asks for today's date: strftime_now = \"2024-07-26\" gives it one";
+                text += "; the template needs a date; set one, as in strftime_now = \"2024-07-26\"";
             }
             if text.contains("use % operator") {
                 text += "; write x % y as x | format(y) in a copy of the template (chat_template_path)";
@@ -258,7 +258,8 @@ impl Template {
     }
 }
 
-/// The engine as transformers sets Jinja up, with the template in it, and whether that marks what the assistant says.
+/// Creates the engine, set up like transformers' Jinja, with the template in it. Also returns whether the template marks the
+/// assistant's text.
 fn environment(source: &str) -> Result<(Environment<'static>, bool), String> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| e.to_string())?);

@@ -11,23 +11,23 @@ use serde_json::{Map, Value};
 pub struct CompletionRow {
     /// Its number in the dataset, from 0.
     pub row: usize,
-    /// Where it stands.
+    /// Its location in the file.
     pub place: Place,
-    /// What was asked; none where all of the text is learned.
+    /// The prompt; none if the whole text is learned.
     pub prompt: Option<Prompt>,
     /// The answer, of the prompt's kind.
     pub completion: Prompt,
-    /// What the chat template is told.
+    /// The template's variables.
     pub extras: Extras,
     /// All other columns.
     pub columns: Map<String, Value>,
 }
 
-/// Reads a whole dataset of completions, without the rows that can't be used: columns `prompt` and `completion`, or `text`, or
-/// `messages`, which ShareGPT calls `conversations`.
+/// Reads a whole dataset of completions, skipping unusable rows: columns `prompt` and `completion`, or `text`, or `messages`,
+/// which ShareGPT calls `conversations`.
 ///
 /// # Errors
-/// Names what is damaged or, if `refused` is strict, the first row that can't be used.
+/// Names what is damaged or, if `refused` is strict, the first unusable row.
 pub fn read_completions(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<CompletionRow>> {
     let read =
         |(row, (place, columns)): (usize, Row)| (row, completion(row, &place, columns).map_err(|detail| place.wrong(detail)));

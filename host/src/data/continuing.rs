@@ -1,9 +1,9 @@
-//! What a conversation goes on with after a turn of the model: the template's end of that turn, the messages that reply to it, and
+//! Finds what follows a turn of the model in a conversation: the template's end of that turn, the messages that reply to it, and
 //! the opening of the next turn.
 //!
-//! It is found by rendering the conversation with a character of our own in the turn's place: what follows that character is what
-//! follows the turn, however the template renders what is before. So what the model wrote is never rendered, and its tokens stay as
-//! they were sampled.
+//! It renders the conversation with an unused character in place of the turn. The text after that character is what follows the
+//! turn, however the template renders the rest. So the model's own text is never rendered, and its tokens stay as they were
+//! sampled.
 
 use super::chat::{Extras, Message, RenderError, Template};
 use super::{Result, Tokenizer, marks};
@@ -11,7 +11,7 @@ use super::{Result, Tokenizer, marks};
 /// Returns what follows a turn between the first `count` messages and the others, which reply to it.
 ///
 /// # Errors
-/// If the template refuses the conversation, or writes a turn's content otherwise than once and as it is.
+/// If the template refuses the conversation, or does not write the turn's content exactly once and unchanged.
 pub(super) fn following(
     template: &Template,
     messages: &[Message],
@@ -30,15 +30,15 @@ pub(super) fn following(
         (_, found, _) => {
             let times = if found.is_none() { "does not write" } else { "writes more than once" };
             let detail =
-                format!("it {times} the content of an assistant's turn that is replied to, so the end of a turn can't be found");
-            Err(RenderError::Refused(format!("{detail}; chat_template_path takes another template")))
+                format!("it {times} the content of an assistant's turn before a reply, so the end of a turn can't be found");
+            Err(RenderError::Refused(format!("{detail}; set another template with chat_template_path")))
         }
     }
 }
 
 impl Tokenizer {
     /// Returns the tokens that follow a turn of the model, given the messages before the turn, the messages that reply to it, and
-    /// the tokens of the turn, whose ending token is not repeated. Without a chat template, each message is a line.
+    /// the turn's tokens. Does not repeat the turn's end token. Without a chat template, each message is a line.
     ///
     /// # Errors
     /// If the chat template refuses the conversation, or what follows a turn can't be found.
@@ -56,7 +56,7 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    /// Returns the tokens of a conversation up to where the model begins.
+    /// Returns the tokens of a conversation up to the model's turn.
     ///
     /// # Errors
     /// If the chat template refuses it.
@@ -68,7 +68,7 @@ impl Tokenizer {
     }
 }
 
-/// The format of a model without a chat template: a message a line, without saying whose it is.
+/// Renders a conversation for a model without a chat template: one message per line, without roles.
 fn lines(messages: &[Message]) -> String {
     messages.iter().map(|message| format!("{}\n", message.content.trim_end_matches('\n'))).collect()
 }

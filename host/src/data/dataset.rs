@@ -1,15 +1,15 @@
-//! A dataset as it is named.
+//! The location of a dataset.
 
 use crate::config::printable_path;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where a dataset lies, and what its columns are called.
+/// Where a dataset is, and how its columns are renamed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dataset {
-    /// Its files, read one after another; a folder stands for its shards.
+    /// Its files, read one after another; a folder means its shards.
     pub files: Vec<PathBuf>,
-    /// Columns that are read under other names: the name that is wanted, and the dataset's own.
+    /// Renamed columns: the wanted name, and the dataset's own.
     pub columns: Vec<(String, String)>,
 }
 
@@ -19,7 +19,7 @@ impl From<&Path> for Dataset {
     }
 }
 
-/// The path that names it in errors.
+/// Its path, for errors.
 impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.files.as_slice() {

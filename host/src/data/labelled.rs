@@ -1,4 +1,5 @@
-//! Datasets of completions that are desirable or not: a prompt, a completion and a label; or pairs, each of which is two such rows.
+//! Datasets of desirable and undesirable completions: a prompt, a completion and a label; or pairs, each of which becomes two
+//! such rows.
 
 use super::completions::completion;
 use super::preferences::preference;
@@ -6,29 +7,29 @@ use super::rows::{self, Place, Row};
 use super::{CompletionRow, Dataset, PreferenceRow, Refused, Result};
 use serde_json::{Map, Value};
 
-/// Pairs that are taken apart together: their chosen answers come before their rejected ones, as in TRL.
+/// Number of pairs that are split together: their chosen answers come before their rejected ones, as in TRL.
 const TOGETHER: usize = 1000;
 
 /// One row of a labelled dataset.
 #[derive(Clone, Debug)]
 pub struct LabelledRow {
-    /// The prompt, which it always has, and the completion.
+    /// The prompt, which is always present, and the completion.
     pub row: CompletionRow,
     /// Whether the completion is desirable.
     pub label: bool,
 }
 
-/// What one row of the file gives.
+/// The content of one row of the file.
 enum Given {
     Labelled(LabelledRow),
     Pair(PreferenceRow),
 }
 
-/// Reads a whole labelled dataset, without the rows that can't be used: columns `prompt`, `completion` and `label`, or those of a
-/// preference dataset.
+/// Reads a whole labelled dataset, skipping unusable rows: columns `prompt`, `completion` and `label`, or those of a preference
+/// dataset.
 ///
 /// # Errors
-/// Names what is damaged or, if `refused` is strict, the first row that can't be used.
+/// Names what is damaged or, if `refused` is strict, the first unusable row.
 pub fn read_labelled(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<LabelledRow>> {
     labelled(rows::read(dataset)?, refused)
 }
@@ -69,7 +70,7 @@ fn given(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::res
     Ok(Given::Labelled(LabelledRow { row: completion(row, place, columns)?, label }))
 }
 
-/// A truth value, which tables write as a number or as text.
+/// Reads a Boolean, which tables write as a number or as text.
 fn label(value: &Value) -> std::result::Result<bool, String> {
     let text = value.as_str().map_or_else(|| value.to_string(), |text| text.trim().to_lowercase());
     match text.as_str() {
@@ -79,7 +80,7 @@ fn label(value: &Value) -> std::result::Result<bool, String> {
     }
 }
 
-/// Takes a pair apart.
+/// Splits a pair into two rows.
 fn unpaired(pair: PreferenceRow) -> [LabelledRow; 2] {
     let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = pair;
     let whole = CompletionRow { row, place, prompt: Some(prompt), completion: chosen, extras, columns };

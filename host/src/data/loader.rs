@@ -1,5 +1,4 @@
-//! The order in which a dataset's rows come, from nothing but seed and position, so that a
-//! resumed run goes on where it stood.
+//! The order of a dataset's rows. It depends only on seed and position, so a resumed run continues exactly where it stopped.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -8,14 +7,13 @@ use serde::{Deserialize, Serialize};
 /// Position in the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Cursor {
-    /// Passes finished.
+    /// Finished passes.
     pub epoch: u64,
     /// Rows taken in this pass.
     pub taken: usize,
 }
 
-/// Deals rows in batches of a fixed size; what is left of a pass and fills no batch is dropped,
-/// or dealt as it is.
+/// Returns rows in batches of a fixed size. An incomplete last batch of a pass is dropped or returned.
 #[derive(Clone, Debug)]
 pub struct Loader {
     rows: usize,
@@ -29,15 +27,14 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// `rows` must be at least `batch`, or at least one where the rest of a pass is dealt too
-    /// (`partial`).
+    /// `rows` must be at least `batch`, or at least one if the rest of a pass is returned too (`partial`).
     pub fn new(rows: usize, batch: usize, seed: u64, shuffle: bool, partial: bool) -> Self {
         let mut this = Self { rows, batch, partial, seed, shuffle, mix: false, cursor: Cursor::default(), order: Vec::new() };
         this.deal();
         this
     }
 
-    /// The same with the rows of each batch in random order, for batches that several updates train on in parts.
+    /// Does the same with the rows of each batch in random order, for batches that several updates train on in parts.
     #[must_use]
     pub fn mixing(self, mix: bool) -> Self {
         // Rows that are shuffled as a whole are in random order in each batch, too.
@@ -51,7 +48,7 @@ impl Loader {
         }
     }
 
-    /// Goes to a position; what comes next is what came next there.
+    /// Moves to a position and continues from there.
     pub fn seek(&mut self, cursor: Cursor) {
         // The order of a pass follows from its number.
         let same_pass = self.cursor.epoch == cursor.epoch;
@@ -61,18 +58,18 @@ impl Loader {
         }
     }
 
-    /// Batches in a pass.
+    /// Returns the batches in a pass.
     pub fn batches_per_epoch(&self) -> usize {
         if self.partial { self.rows.div_ceil(self.batch) } else { self.rows / self.batch }
     }
 
-    /// Whether the next batch is the first of another pass.
+    /// Returns whether the next batch starts another pass.
     pub fn is_at_end(&self) -> bool {
         let left = self.rows.saturating_sub(self.cursor.taken);
         left < if self.partial { 1 } else { self.batch }
     }
 
-    /// The next batch's row indices.
+    /// Returns the next batch's row indices.
     pub fn next_batch(&mut self) -> Vec<usize> {
         if self.is_at_end() {
             self.cursor = Cursor { epoch: self.cursor.epoch + 1, taken: 0 };
@@ -81,14 +78,15 @@ impl Loader {
         let end = (self.cursor.taken + self.batch).min(self.rows);
         let mut batch = self.order[self.cursor.taken..end].to_vec();
         if self.mix {
-            let begun = self.cursor.epoch * self.rows as u64 + self.cursor.taken as u64;
+            // A number for each batch; a snapshot's epoch may be any.
+            let begun = self.cursor.epoch.wrapping_mul(self.rows as u64).wrapping_add(self.cursor.taken as u64);
             shuffle(&mut batch, !self.seed, begun);
         }
         self.cursor.taken = end;
         batch
     }
 
-    /// Where the next batch begins.
+    /// Returns the position of the next batch.
     pub fn cursor(&self) -> Cursor {
         self.cursor
     }
@@ -144,6 +142,8 @@ mod tests {
             rows.sort_unstable();
             assert_eq!(rows, [[0, 1, 2, 3], [4, 5, 6, 7]][i % 2], "rows of a batch in another order");
             let mut resumed = mixed(9);
+            resumed.seek(Cursor { epoch: u64::MAX - 1, taken: 4 });
+            assert_eq!(resumed.next_batch().len(), 4);
             resumed.seek(Cursor { epoch: i as u64 / 2, taken: 4 * (i % 2) });
             assert_eq!(resumed.next_batch(), *batch);
         }

@@ -1,7 +1,7 @@
-//! `{% generation %}`: transformers' marks of what the assistant says in a chat template.
+//! `{% generation %}`: transformers' marks around the assistant's text in a chat template.
 //!
-//! The engine has no such tag. It becomes a call block, which like transformers' own hands its text to a function. To learn where
-//! that text lands, the function puts a character before and after it that the conversation's text doesn't have.
+//! The engine has no such tag. It becomes a call block, which passes its text to a function, like transformers' own. To find the
+//! text in the output, the function puts a character before and after it that the conversation's text does not contain.
 
 use super::chat::RenderError;
 use minijinja::value::Kwargs;
@@ -13,7 +13,7 @@ use std::ops::Range;
 const FUNCTION: &str = "generation_block";
 pub(super) const ARGUMENT: &str = "generation_marks";
 
-/// Characters that no text needs, for the marks.
+/// Characters for the marks that no text needs.
 const PRIVATE: std::ops::RangeInclusive<char> = '\u{F0000}'..='\u{FFFFD}';
 
 /// Returns the template with call blocks for its marks, and whether it has any.
@@ -38,8 +38,8 @@ pub(super) fn rewritten(source: &str) -> (String, bool) {
     (text + rest, marked)
 }
 
-/// Rewrites an assignment to a namespace so that the namespace is mentioned. A call block or macro knows only what it mentions, and to
-/// the engine an assignment does not.
+/// Rewrites an assignment to a namespace so that it mentions the namespace. A call block or macro sees only what it mentions, and
+/// for the engine an assignment is not a mention.
 fn assigned(tag: &str) -> Option<String> {
     let (target, value) = tag.strip_prefix("set ")?.split_once('=')?;
     let (name, attribute) = target.trim().split_once('.')?;
@@ -57,7 +57,7 @@ pub(super) fn add_function(environment: &mut Environment<'_>) {
     environment.add_function(FUNCTION, block);
 }
 
-/// Returns two characters that the text doesn't have.
+/// Returns two characters that the text does not contain.
 pub(super) fn free(text: &str) -> Result<[char; 2], RenderError> {
     let taken: HashSet<char> = text.chars().filter(|c| PRIVATE.contains(c)).collect();
     let mut free = PRIVATE.filter(|c| !taken.contains(c));
@@ -67,10 +67,10 @@ pub(super) fn free(text: &str) -> Result<[char; 2], RenderError> {
     }
 }
 
-/// Returns where the marked parts lie in the plain text.
+/// Returns the ranges of the marked parts in the plain text.
 ///
 /// # Errors
-/// If without its marks the marked text is another.
+/// If the marked text without its marks differs.
 pub(super) fn spans(marked: &str, [open, close]: [char; 2], plain: &str) -> Result<Vec<Range<usize>>, RenderError> {
     let (mut bytes, mut opened, mut spans) = (0, Vec::new(), Vec::new());
     for c in marked.chars() {
@@ -86,7 +86,9 @@ pub(super) fn spans(marked: &str, [open, close]: [char; 2], plain: &str) -> Resu
     if same && opened.is_empty() {
         return Ok(spans);
     }
-    Err(RenderError::Refused("the text of {% generation %} blocks is changed after they end; their place is lost".into()))
+    Err(RenderError::Refused(
+        "the template changes the text of {% generation %} blocks after they end, so their place is lost".into(),
+    ))
 }
 
 #[cfg(test)]

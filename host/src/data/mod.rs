@@ -1,11 +1,11 @@
-//! Rows of a dataset, texts and tokens: reading, chat templates, tokenizers, and the order in
-//! which prompts come.
+//! Rows of a dataset, texts and tokens: reading, chat templates, tokenizers, and the order of prompts.
 
 mod calls;
 mod chat;
 mod completions;
 mod continuing;
 mod dataset;
+mod decoder;
 mod labelled;
 mod loader;
 mod marks;
@@ -22,6 +22,8 @@ mod train_tokenizer;
 mod turns;
 mod wording;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use calls::calls_in;
 pub use chat::{ChatTemplate, Extras, Message, RenderError};
 pub use completions::{CompletionRow, read_completions};
 pub use dataset::Dataset;
@@ -40,7 +42,7 @@ pub use wording::Wording;
 use crate::config::printable_path;
 use std::path::PathBuf;
 
-/// What is wrong with data, where, and what would be right.
+/// An error in the data: what is wrong, where, and what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file can't be read.
@@ -48,7 +50,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A dataset's row can't be used.

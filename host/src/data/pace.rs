@@ -1,28 +1,28 @@
-//! What reading texts by a model's own template and tokenizer may take.
+//! Limits on rendering and tokenizing texts with a model's own template and tokenizer.
 
 use crate::ops::bounded::{Bounds, Unbounded, within};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time that all texts together may take beside what their size is worth.
+/// Time that all texts together may take beyond what their size allows.
 const TIME: Duration = Duration::from_secs(60);
 
-/// Bytes of text a second, below which it takes too long; the slowest known is fifty times as fast.
+/// Minimum bytes of text per second; the slowest known is fifty times as fast.
 const BYTES_A_SECOND: u64 = 20_000;
 
-/// Bytes for which a text counts beside its own, so that short ones have time for a thread each.
+/// Bytes that a text counts beyond its own, so that short ones have time to start a thread.
 const EACH: u64 = 1024;
 
-/// Bytes of memory that one text may take, however small it is.
+/// Memory that one text may always take, in bytes.
 const MEMORY: usize = 64 << 20;
 
-/// Bytes of memory for each byte of a text.
+/// Memory for each byte of a text.
 const MEMORY_A_BYTE: usize = 512;
 
-/// Bytes of memory that no text may take.
+/// Maximum memory for any text, in bytes.
 const MOST_MEMORY: usize = 2 << 30;
 
-/// Account of the time that texts took.
+/// Tracks the time that texts took.
 #[derive(Debug, Default)]
 pub(super) struct Pace(Mutex<Account>);
 
@@ -33,7 +33,7 @@ struct Account {
 }
 
 impl Pace {
-    /// Does some work on a text of so many bytes, within what it may take.
+    /// Runs work on a text of this many bytes within its limits.
     ///
     /// # Errors
     /// If it takes more, or panics.

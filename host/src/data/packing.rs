@@ -1,9 +1,9 @@
-//! Rows of unequal lengths into as few bins as can be.
+//! Packs rows of unequal lengths into as few bins as possible.
 
 use std::collections::BTreeSet;
 
-/// Bins of rows whose lengths together are at most `capacity`, by best-fit decreasing (TRL's `bfd`);
-/// a row that is longer has a bin to itself. Rows of a bin and bins keep the order of the rows.
+/// Returns bins of rows whose lengths add up to at most `capacity`, by best-fit decreasing (TRL's `bfd`); a longer row has its
+/// own bin. Rows within bins, and bins, keep the order of the rows.
 pub fn pack(lengths: &[usize], capacity: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|&row| (std::cmp::Reverse(lengths[row]), row));
@@ -37,13 +37,13 @@ mod tests {
 
     #[test]
     fn the_fullest_bin_with_room_is_taken() {
-        // 7 and 3, 6 and 4; 5 fits beside neither.
+        // 7 and 3, 6 and 4; 5 fits with neither.
         assert_eq!(pack(&[3, 7, 4, 6, 5], 10), [vec![0, 1], vec![2, 3], vec![4]]);
         assert_eq!(pack(&[12, 1], 10), [vec![0], vec![1]]);
         assert!(pack(&[], 10).is_empty());
     }
 
-    /// What trl 1.16's `pack_dataset` makes of texts of these lengths, in sequences of 16 tokens.
+    /// The output of trl 1.16's `pack_dataset` for texts of these lengths, in sequences of 16 tokens.
     #[test]
     fn texts_are_packed_as_trl_packs_them() {
         let lengths = [

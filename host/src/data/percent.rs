@@ -1,6 +1,6 @@
-//! Python's `'...' % values` in templates. The engine's `%` takes numbers alone; its filter `format` does the same as Python's.
+//! Python's `'...' % values` in templates. The engine's `%` only takes numbers; its filter `format` works like Python's operator.
 
-/// Rewrites formats that are written as literals: `'%s' % x` becomes `'%s' | format(x)`.
+/// Rewrites formats with a literal: `'%s' % x` becomes `'%s' | format(x)`.
 pub(super) fn rewritten(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
@@ -76,8 +76,8 @@ fn expression(tag: &str) -> String {
     text
 }
 
-/// Returns the length of the operand that the text begins with: a name, a number, a string or a group in parentheses, with what
-/// is called on it, taken from it, and the filters after it.
+/// Returns the length of the operand that the text begins with: a name, a number, a string or a group in parentheses, with calls,
+/// attributes, subscripts and filters after it.
 fn operand(text: &str) -> Option<usize> {
     let word = |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     let first = group(text).or_else(|| literal(text)).unwrap_or_else(|| word(text));

@@ -1,5 +1,4 @@
-//! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be what both
-//! have in common.
+//! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be the common beginning of both.
 
 use super::prompts::{not_empty, text_or_chat};
 use super::rows::{self, Place, Row};
@@ -11,24 +10,24 @@ use serde_json::{Map, Value};
 pub struct PreferenceRow {
     /// Its number in the dataset, from 0.
     pub row: usize,
-    /// Where it stands.
+    /// Its location in the file.
     pub place: Place,
-    /// What was asked.
+    /// The prompt.
     pub prompt: Prompt,
-    /// The answer that was preferred, of the prompt's kind.
+    /// The preferred answer, of the prompt's kind.
     pub chosen: Prompt,
-    /// The answer that was not.
+    /// The other answer.
     pub rejected: Prompt,
-    /// What the chat template is told.
+    /// The template's variables.
     pub extras: Extras,
     /// All other columns.
     pub columns: Map<String, Value>,
 }
 
-/// Reads a whole preference dataset, without the rows that can't be used.
+/// Reads a whole preference dataset, skipping unusable rows.
 ///
 /// # Errors
-/// Names what is damaged or, if `refused` is strict, the first row that can't be used.
+/// Names what is damaged or, if `refused` is strict, the first unusable row.
 pub fn read_preferences(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<PreferenceRow>> {
     let read =
         |(row, (place, columns)): (usize, Row)| (row, preference(row, &place, columns).map_err(|detail| place.wrong(detail)));
@@ -65,9 +64,9 @@ pub(super) fn preference(
     Ok(PreferenceRow { row, place: place.clone(), prompt, chosen, rejected, extras, columns })
 }
 
-/// Splits off what two answers begin with in common, as TRL's `extract_prompt` does: whole
-/// messages, or characters up to a space that precedes the difference. Where there is no difference, the last message or
-/// character of the shorter stays an answer.
+/// Splits off the common beginning of two answers, like TRL's `extract_prompt`: whole messages, or characters up to a space
+/// before the difference. If one answer is the beginning of the other, the last message or character of the shorter stays an
+/// answer.
 fn in_common(chosen: Prompt, rejected: Prompt) -> std::result::Result<(Prompt, Prompt, Prompt), String> {
     let nothing = || "has no column \"prompt\", and its answers have no common beginning".to_owned();
     match (chosen, rejected) {
@@ -144,7 +143,7 @@ mod tests {
         assert!(
             matches!((&same.prompt, &same.chosen), (Prompt::Chat(p), Prompt::Chat(c)) if p.len() == 1 && c[0].content == "a")
         );
-        // One that goes on after the other ends.
+        // One is longer than the other.
         let longer =
             read(json!({"chosen": [message("q"), message("a"), message("b")], "rejected": [message("q"), message("a")]}));
         let longer = longer.unwrap();

@@ -1,12 +1,11 @@
-//! Prompt datasets: a column `prompt`, a string or a conversation, and any others,
-//! which the rewards see.
+//! Prompt datasets: a column `prompt`, a string or a conversation, and any others, which the rewards get.
 
 use super::rows::{self, Place, Row};
 use super::{Dataset, Extras, Message, Refused, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// What the model is asked.
+/// A prompt for the model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
     /// A text that the model continues.
@@ -16,7 +15,7 @@ pub enum Prompt {
 }
 
 impl Prompt {
-    /// What a row's other columns tell the chat template.
+    /// Template variables from a row's other columns.
     pub(super) fn extras(&self, columns: &Map<String, Value>) -> std::result::Result<Extras, String> {
         match self {
             Self::Text(_) => Ok(Extras::default()),
@@ -30,25 +29,25 @@ impl Prompt {
 pub struct PromptRow {
     /// Its number in the dataset, from 0.
     pub row: usize,
-    /// Where it stands.
+    /// Its location in the file.
     pub place: Place,
-    /// What the model is asked.
+    /// The prompt.
     pub prompt: Prompt,
-    /// What the chat template is told.
+    /// The template's variables.
     pub extras: Extras,
     /// All other columns.
     pub columns: Map<String, Value>,
 }
 
-/// Reads a whole prompt dataset, without the rows that can't be used.
+/// Reads a whole prompt dataset, skipping unusable rows.
 ///
 /// # Errors
-/// Names what is damaged or, if `refused` is strict, the first row that can't be used.
+/// Names what is damaged or, if `refused` is strict, the first unusable row.
 pub fn read_prompts(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<PromptRow>> {
     prompts(rows::read(dataset)?, refused)
 }
 
-/// [`read_prompts`] from bytes at hand, all of whose rows must be usable; `path` stands in the errors.
+/// Same as [`read_prompts`], from bytes in memory, all of whose rows must be usable; errors name `path`.
 pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
     prompts(rows::parse(path, bytes)?, &mut Refused::new(true))
 }
@@ -69,7 +68,8 @@ fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(Prompt, Extra
     Ok((prompt, extras, columns))
 }
 
-/// Bytes of a text that is tokenized: a prompt, a completion, a document, a conversation. Tokenizing takes some 200 bytes for each.
+/// Maximum size of a tokenized text in bytes: a prompt, a completion, a document, a conversation. Tokenizing takes about 200
+/// bytes for each.
 const LONGEST: usize = 4 << 20;
 
 fn short_enough(column: &str, bytes: usize) -> std::result::Result<(), String> {
@@ -81,8 +81,7 @@ fn short_enough(column: &str, bytes: usize) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// A string, or a list of messages with `role` and `content` (or `from` and `value`, as ShareGPT
-/// has them), or one such message.
+/// Reads a string, a list of messages with `role` and `content` (or `from` and `value`, as in ShareGPT), or one such message.
 pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Prompt, String> {
     let value = if value.is_object() { Value::Array(vec![value]) } else { value };
     match value {
@@ -103,7 +102,7 @@ pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Pr
     }
 }
 
-/// A text, unless there is nothing in it.
+/// Returns a text unless it is empty.
 pub(super) fn not_empty(column: &str, prompt: Prompt) -> std::result::Result<Prompt, String> {
     match prompt {
         Prompt::Text(text) if text.is_empty() => Err(format!("column {column:?} is empty")),

@@ -1,12 +1,12 @@
-//! Rows that can't be used: left out, counted, and the first of them named; or an error.
+//! Unusable rows: skipped and counted, with the first ones named; or an error.
 
 use super::{Error, Result};
 use std::collections::BTreeMap;
 
-/// Rows that are named.
+/// Number of rows that are named.
 const NAMED: usize = 3;
 
-/// Rows of a dataset that can't be used.
+/// The unusable rows of a dataset.
 #[derive(Debug, Default)]
 pub struct Refused {
     strict: bool,
@@ -16,20 +16,20 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Leaves rows out or, if `strict`, makes the first an error.
+    /// Skips rows or, if `strict`, makes the first one an error.
     pub fn new(strict: bool) -> Self {
         Self { strict, ..Self::default() }
     }
 
-    /// Whether an error ends reading.
+    /// Returns whether an error ends reading.
     pub fn is_final(&self, error: &Error) -> bool {
         self.strict || !matches!(error, Error::Row { .. })
     }
 
-    /// Returns the rows that can be used, of rows with their numbers.
+    /// Returns the usable rows, from rows with their numbers.
     ///
     /// # Errors
-    /// The first error that is not about a row alone; if strict, the first of any kind.
+    /// The first error that is not about a single row; if strict, the first of any kind.
     pub fn sort<T>(&mut self, rows: impl IntoIterator<Item = (usize, Result<T>)>) -> Result<Vec<T>> {
         let mut usable = Vec::new();
         for (row, outcome) in rows {
@@ -48,10 +48,10 @@ impl Refused {
         Ok(usable)
     }
 
-    /// Returns a warning that names the first rows, if any were left out and so many remain.
+    /// Returns a warning that names the first rows, if any were skipped and this many remain.
     ///
     /// # Errors
-    /// If none remain: why the first can't be used.
+    /// If none remain: why the first is unusable.
     pub fn warning(self, remaining: usize) -> Result<Option<String>> {
         let Some((_, first)) = self.first.first_key_value() else { return Ok(None) };
         if remaining == 0 {
@@ -69,7 +69,7 @@ impl Refused {
             named.push(format!("{} more", self.count - named.len()));
         }
         let (count, all) = (self.count, self.count + remaining);
-        Ok(Some(format!("left out {count} of {all} rows (strict_data refuses them): {}", named.join("; "))))
+        Ok(Some(format!("skipped {count} of {all} rows (strict_data refuses them): {}", named.join("; "))))
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
         let mut refused = Refused::default();
         assert_eq!(refused.sort(rows(5, 2)).unwrap(), [6, 5]);
         let warning = refused.warning(2).unwrap().unwrap();
-        assert!(warning.starts_with("left out 5 of 7 rows"), "{warning}");
+        assert!(warning.starts_with("skipped 5 of 7 rows"), "{warning}");
         assert!(warning.ends_with("test:1: odd 0; test:1: odd 1; test:1: odd 2; 2 more"), "{warning}");
         assert!(Refused::default().warning(0).unwrap().is_none());
     }

@@ -14,10 +14,10 @@ pub enum Scored {
     Pair(PreferenceRow),
 }
 
-/// Reads a whole dataset, without the rows that can't be used. A row with a column `chosen` is a pair.
+/// Reads a whole dataset, skipping unusable rows. A row with a column `chosen` is a pair.
 ///
 /// # Errors
-/// Names what is damaged or, if `refused` is strict, the first row that can't be used.
+/// Names what is damaged or, if `refused` is strict, the first unusable row.
 pub fn read_scored(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<Scored>> {
     let read = |(row, (place, columns)): (usize, Row)| {
         let read = match columns.contains_key("chosen") {

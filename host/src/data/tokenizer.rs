@@ -1,13 +1,13 @@
 //! Text to tokens and back, by the tokenizer that the model folder brings.
 
 use super::calls::Calls;
+use super::decoder;
 use super::pace::Pace;
 use super::turns::Spoken;
 use super::wording::{self, Wording, token_text};
 use super::{ChatTemplate, Error, Extras, Message, RenderError, Result};
 use crate::config::{files, printable, printable_path};
 use crate::ops::bounded::{Bounds, quietly, within};
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -24,8 +24,8 @@ const LONGEST_TOKEN: usize = 4096;
 /// Bytes of a text that is made tokens at once, which takes some hundred times as much memory.
 const LONGEST_TEXT: usize = 4 << 20;
 
-/// Bytes by which a decoder may replace a part of a token, unless it is watched.
-const LONGEST_REPLACED: usize = 64;
+/// The first tokens of a vocabulary, which a decoder is tried on.
+const TRIED: u32 = 256;
 
 /// Bytes of an error that are shown.
 const SHOWN: usize = 500;
@@ -64,7 +64,10 @@ fn load(path: &Path) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
         inner.with_truncation(None)?;
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
         // Some maps and patterns fail over any text. That a tokenizer has no tokens for this one is no fault.
-        let _ = inner.encode_fast("A text, to try it: \u{e9}\u{4e16}\n", true);
+        let tried = inner.encode_fast("A text, to try it: \u{e9}\u{4e16}\n", true);
+        let some: Vec<u32> = tried.iter().flat_map(|text| text.get_ids()).copied().chain(0..TRIED).collect();
+        // A decoder may make much of any. That it can't read some of them is no fault either.
+        let _ = quietly(|| inner.decode(&some, false));
         Ok((inner, longest))
     };
     let (read, _) = within(bounds, read).map_err(|e| wrong(format!("not a tokenizer: reading it {e}")))?;
@@ -73,18 +76,6 @@ fn load(path: &Path) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
         return Err(wrong(format!("it has a token of {longest} bytes; the maximum is {LONGEST_TOKEN}")));
     }
     Ok((inner, hash))
-}
-
-/// Whether a decoder or a part of it replaces by a pattern, or by a long text.
-fn replaces_freely(decoder: &Value) -> bool {
-    match decoder {
-        Value::Object(all) => {
-            let long = all.get("content").and_then(Value::as_str).is_some_and(|text| text.len() > LONGEST_REPLACED);
-            long || all.contains_key("Regex") || all.values().any(replaces_freely)
-        }
-        Value::Array(all) => all.iter().any(replaces_freely),
-        _ => false,
-    }
 }
 
 impl Tokenizer {
@@ -121,7 +112,7 @@ impl Tokenizer {
         let mut specials: Vec<String> = added.chain(framing).filter(|text| !text.trim().is_empty()).collect();
         specials.sort_unstable();
         specials.dedup();
-        let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| replaces_freely(&decoder));
+        let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| decoder::is_free(&decoder));
         Ok(Self { path, hash, inner, pace: Arc::default(), decodes_freely, chat, bos, eos, pad, specials: specials.into() })
     }
 

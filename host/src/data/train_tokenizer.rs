@@ -1,4 +1,4 @@
-//! A byte-level BPE tokenizer of one's own, for models that are trained from nothing.
+//! Trains a byte-level BPE tokenizer, for models that are trained from scratch.
 
 use super::{Error, Prompt, Refused, Result, read_completions};
 use serde_json::json;
@@ -13,28 +13,27 @@ use tokenizers::{
     TokenizerImpl,
 };
 
-/// The token that ends a text.
+/// The end token.
 const END: &str = "<|endoftext|>";
 
-/// How Qwen2 cuts text into words. transformers uses it for every model of that family, whatever
-/// the tokenizer's file says.
+/// How Qwen2 splits text into words. transformers uses it for every model of that family, whatever the tokenizer's file says.
 const WORDS: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 type Trainable = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
-/// Most tokens of a learned tokenizer; room is made for them before the first is learned.
+/// Maximum number of tokens of a trained tokenizer; memory for them is allocated before training.
 const MOST_TOKENS: usize = 1 << 20;
 
-/// Bytes of text that are cut into words at once. It takes hundreds of bytes for each, and a word, which may have no end, a step
-/// of its whole length for each token.
+/// Bytes of text that are split into words at once. Each takes hundreds of bytes of memory, and a word, which may be endless,
+/// takes a pass over its whole length for each token.
 const PIECE: usize = 64 << 10;
 
-/// A tokenizer with at most `vocab_size` tokens, learned from the texts of datasets (their columns
-/// `text`, or `prompt` and `completion`, or `messages`). Token 0 ends a text.
+/// Trains a tokenizer with at most `vocab_size` tokens on the texts of datasets (their columns `text`, or `prompt` and
+/// `completion`, or `messages`). Token 0 is the end token.
 ///
 /// # Errors
-/// If a dataset can't be read, or `vocab_size` has no room for the 256 bytes and the end, or is absurd.
+/// If a dataset can't be read, or `vocab_size` is absurd or has no room for the 256 bytes and the end token.
 pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<TrainedTokenizer> {
     let fail = |detail: String| Error::Tokenizer { path: PathBuf::from("tokenizer"), detail };
     if !(257..=MOST_TOKENS).contains(&vocab_size) {
@@ -76,7 +75,7 @@ fn contents(prompt: Prompt) -> Vec<String> {
     }
 }
 
-/// A text in pieces that are cut where words are anyhow, after the end of a line or before a space, if there is one.
+/// Splits a text into pieces at positions where words end anyway: after a line end or before a space, if there is one.
 struct Pieces<'a>(&'a str);
 
 impl<'a> Iterator for Pieces<'a> {
@@ -111,7 +110,7 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// A tokenizer that has been learned and has no folder yet.
+/// A trained tokenizer without a folder yet.
 pub struct TrainedTokenizer(tokenizers::Tokenizer);
 
 impl TrainedTokenizer {
@@ -120,7 +119,7 @@ impl TrainedTokenizer {
         self.0.get_vocab_size(true)
     }
 
-    /// The id that ends a text.
+    /// Returns the id of the end token.
     pub fn eos_id(&self) -> Option<u32> {
         self.0.token_to_id(END)
     }

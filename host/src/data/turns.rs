@@ -1,20 +1,21 @@
-//! Which parts of a conversation's text the assistant says.
+//! Finds the assistant's parts of a conversation's text.
 //!
-//! A template may mark them ([`super::marks`]). Otherwise they are found by rendering parts of the conversation. A turn is what the
-//! conversation up to its end has beyond the conversation that asks for it, where both begin the whole. Some templates render a
-//! turn otherwise once others follow: they drop its reasoning, say, or end the conversation with a token. There, rendering the
-//! whole with another content in the turn's place shows what precedes and what follows the content.
+//! A template may mark them ([`super::marks`]). Otherwise they are found by rendering parts of the conversation: a turn is the
+//! difference between the conversation up to its end and the conversation that asks for it, if both are beginnings of the whole.
+//! Some templates render a turn differently once others follow; they drop its reasoning, for example, or end the conversation
+//! with a token. For these, rendering the whole with other content in the turn's place shows what precedes and follows the
+//! content.
 
 use super::chat::{Extras, Message, RenderError, Template};
 use super::marks;
 use std::ops::Range;
 
-/// A conversation's text with what the assistant says in it.
+/// A conversation's text with the assistant's parts.
 pub(super) struct Spoken {
     pub text: String,
-    /// Bytes of the text.
+    /// Byte ranges in the text.
     pub spans: Vec<Range<usize>>,
-    /// Whether the template says so itself.
+    /// Whether the template marks them.
     pub marked: bool,
 }
 
@@ -35,8 +36,8 @@ pub(super) fn spoken(template: &Template, messages: &[Message], extras: &Extras)
         let from = spans.last().map_or(0, |span| span.end);
         let found = search.turn(i)?.filter(|span| from <= span.start && span.start <= span.end);
         spans.push(found.ok_or_else(|| {
-            let detail = format!("assistant_only_loss: turn {} can't be told apart in what the chat template writes", i + 1);
-            RenderError::Refused(format!("{detail}; a template with {{% generation %}} marks says what the assistant says"))
+            let detail = format!("assistant_only_loss: can't find turn {} in the chat template's output", i + 1);
+            RenderError::Refused(format!("{detail}; use a template that marks the assistant's turns with {{% generation %}}"))
         })?);
     }
     Ok(Spoken { text, spans, marked: false })
@@ -48,12 +49,12 @@ struct Search<'a> {
     extras: &'a Extras,
     /// The conversation's text.
     whole: &'a str,
-    /// A character that it doesn't have.
+    /// A character that the text does not contain.
     probe: char,
 }
 
 impl Search<'_> {
-    /// Returns where a turn lies, if it can be found.
+    /// Returns the range of a turn, if it can be found.
     fn turn(&self, i: usize) -> Result<Option<Range<usize>>, RenderError> {
         let asked = self.render(&self.messages[..i], true)?;
         let answered = self.render(&self.messages[..=i], false)?;
@@ -84,7 +85,7 @@ impl Search<'_> {
         Ok((begin <= said && self.whole.starts_with(&before[..begin.min(before.len())])).then_some(begin..end))
     }
 
-    /// Returns where a turn begins in the text before its content: after what asks for it, or with the content.
+    /// Returns where a turn begins in the text before its content: after the text that asks for it, or with the content.
     fn opening(&self, i: usize, asked: Option<String>, before: &str) -> Result<usize, RenderError> {
         let (Some(asked), Some(past)) = (asked, self.render(&self.messages[..i], false)?) else { return Ok(before.len()) };
         let opening = asked.strip_prefix(&past).filter(|opening| !opening.is_empty());
@@ -100,7 +101,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns what stands before and after a turn's content in the conversation's first `count` messages.
+    /// Returns the text before and after a turn's content in the conversation's first `count` messages.
     fn around(&self, i: usize, count: usize) -> Result<Option<(String, String)>, RenderError> {
         let mut messages = self.messages[..count].to_vec();
         messages[i].content = self.probe.to_string();
@@ -110,7 +111,7 @@ impl Search<'_> {
     }
 }
 
-/// Returns how many bytes two texts begin with in common, in whole characters.
+/// Returns the length of the common beginning of two texts in bytes, in whole characters.
 fn common(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(c, _)| c.len_utf8()).sum()
 }
@@ -157,7 +158,7 @@ mod tests {
         assert!(said(source, &[]).unwrap().is_empty());
     }
 
-    /// A template that drops the reasoning of all turns before the last question, as Qwen3's does.
+    /// A template that, like Qwen3's, drops the reasoning of all turns before the last question.
     const REASONING: &str = "\
 {%- set ns = namespace(last=0) -%}
 {%- for m in messages -%}{%- if m.role == 'user' -%}{%- set ns.last = loop.index -%}{%- endif -%}{%- endfor -%}

@@ -1,39 +1,39 @@
-//! How conversations and ends of texts are written, where a run wants it otherwise than the model's folder has it.
+//! How conversations and ends of texts are written, if a run overrides the model's folder.
 
 use super::{Error, Result};
-use crate::config::files;
+use crate::config::{files, json};
 use jiff::civil::DateTime;
 use serde_json::{Map, Value};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Bytes of `tokenizer_config.json`.
+/// Maximum size of `tokenizer_config.json`, in bytes.
 const LARGEST_CONFIG: u64 = 16 << 20;
 
-/// Bytes of `chat_template.jinja`.
+/// Maximum size of `chat_template.jinja`, in bytes.
 const LARGEST_TEMPLATE: u64 = 1 << 20;
 
-/// File of a folder's chat template.
+/// Name of a folder's chat template file.
 pub(super) const TEMPLATE: &str = "chat_template.jinja";
 
-/// File of a tokenizer's settings.
+/// Name of the tokenizer's settings file.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
 
-/// What replaces or adds to what a model's folder says.
+/// Overrides of and additions to a model's folder.
 #[derive(Clone, Debug, Default)]
 pub struct Wording {
-    /// Chat template, and where it was read.
+    /// Chat template, and its path.
     pub template: Option<(PathBuf, String)>,
-    /// Further variables of the template.
+    /// More variables of the template.
     pub kwargs: Map<String, Value>,
-    /// Time that the template is told.
+    /// The template's time.
     pub now: Option<DateTime>,
-    /// Token that ends texts.
+    /// The end token.
     pub eos: Option<String>,
 }
 
 impl Wording {
-    /// Reads a chat template: a file of its own, or that of a folder with a tokenizer's files.
+    /// Reads a chat template: a file, or that of a folder with a tokenizer's files.
     ///
     /// # Errors
     /// If there is none.
@@ -67,12 +67,12 @@ impl Wording {
 pub(super) fn config_in(folder: &Path) -> Result<Value> {
     let path = folder.join(CONFIG);
     match read(&path, LARGEST_CONFIG)? {
-        Some(text) => serde_json::from_str(&text).map_err(|e| Error::Tokenizer { path, detail: e.to_string() }),
+        Some(text) => json::value(&text).map_err(|e| Error::Tokenizer { path, detail: e.to_string() }),
         None => Ok(Value::Null),
     }
 }
 
-/// Reads the chat template in a folder with these settings of its tokenizer, and returns it with the file that has it.
+/// Reads the chat template in a folder whose tokenizer has these settings. Also returns the file that contains it.
 pub(super) fn template_in(folder: &Path, config: &Value) -> Result<Option<(PathBuf, String)>> {
     let path = folder.join(TEMPLATE);
     if let Some(source) = read(&path, LARGEST_TEMPLATE)? {
@@ -84,7 +84,7 @@ pub(super) fn template_in(folder: &Path, config: &Value) -> Result<Option<(PathB
     Ok(source.map(|source| (folder.join(CONFIG), source.to_owned())))
 }
 
-/// The text of a file that need not be there.
+/// Reads the text of an optional file.
 fn read(path: &Path, limit: u64) -> Result<Option<String>> {
     match files::read_text(path, limit) {
         Ok(text) => Ok(Some(text)),
@@ -93,14 +93,14 @@ fn read(path: &Path, limit: u64) -> Result<Option<String>> {
     }
 }
 
-/// A special token's text, written as a string or as an object with its content.
+/// Returns a special token's text, given as a string or as an object with its content.
 pub(super) fn token_text(config: &Value, key: &str) -> String {
     let value = &config[key];
     value.as_str().or_else(|| value["content"].as_str()).unwrap_or_default().to_owned()
 }
 
-/// Returns the files of a model's folder that a checkpoint has otherwise: name and text. `ends` are the model's ending tokens, the
-/// new one first.
+/// Returns the files of a model's folder that a checkpoint has in a changed form: name and text. `ends` are the model's end
+/// tokens, the new one first.
 pub(super) fn changed_files(wording: &Wording, folder: &Path, ends: &[u32]) -> Result<Vec<(&'static str, String)>> {
     let template = wording.template.iter().map(|(_, source)| (TEMPLATE, source.clone()));
     let mut changed: Vec<(&'static str, String)> = template.collect();
@@ -118,7 +118,7 @@ pub(super) fn changed_files(wording: &Wording, folder: &Path, ends: &[u32]) -> R
         }
         let fail = |detail: String| Error::Tokenizer { path: path.clone(), detail };
         let mut whole: Map<String, Value> =
-            text.map_or(Ok(Map::new()), |text| serde_json::from_str(&text)).map_err(|e| fail(e.to_string()))?;
+            text.map_or(Ok(Map::new()), |text| json::object(&text)).map_err(|e| fail(e.to_string()))?;
         whole.insert(key.into(), value);
         changed.push((name, serde_json::to_string_pretty(&whole).map_err(|e| fail(e.to_string()))? + "\n"));
     }

@@ -1,5 +1,5 @@
-//! Reads a run's folder for a diagnosis. The folder may be damaged, still growing, larger than memory or somebody else's: lines and
-//! files are read up to a size, what can't be read is counted and named, and nothing is waited for.
+//! Reads a run's folder for a diagnosis. The folder may be damaged, still growing, larger than memory or somebody else's. Lines
+//! and files are read up to a limit, unreadable parts are counted and named, and nothing blocks.
 
 use super::{Held, Settings, Watch};
 use crate::config::json_lines::{self, Unread};
@@ -8,17 +8,17 @@ use serde_json::Value;
 use std::io;
 use std::path::Path;
 
-/// Largest config.toml.
+/// Maximum size of config.toml.
 const LARGEST_CONFIG: u64 = 4 << 20;
-/// Most events that matter to signs.
+/// Maximum number of events that matter to signs.
 const MOST_CHANGES: usize = 100_000;
-/// Longest text of an error.
+/// Maximum length of an error.
 const LONGEST_NOTE: usize = 400;
 
-/// What is found in a run's folder.
+/// The result for a run's folder.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
-    /// All findings, those that hold first.
+    /// All findings; those that hold now come first.
     pub findings: Vec<Held>,
     /// Number of rows in metrics.jsonl.
     pub rows: u64,
@@ -32,7 +32,7 @@ pub struct Diagnosis {
     pub notes: Vec<String>,
 }
 
-/// Looks for signs in a run's folder. What can't be read is noted.
+/// Looks for signs in a run's folder. Notes what can't be read.
 #[must_use]
 pub fn read(run: &Path) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
@@ -46,7 +46,7 @@ pub fn read(run: &Path) -> Diagnosis {
     diagnosis
 }
 
-/// Returns the watch of a run that goes on from what its folder has, with these settings.
+/// Returns the watch of a run that continues from its folder's metrics, with these settings.
 #[must_use]
 pub fn resume(run: &Path, settings: Settings) -> Watch {
     Diagnosis::default().follow(run, |_| settings)

@@ -1,4 +1,4 @@
-//! The part of a run's metrics that signs look at: the beginning and the newest steps of each.
+//! The part of a run's metrics that signs use: the first and the newest steps of each metric.
 
 use super::Settings;
 use serde_json::{Map, Value};
@@ -27,13 +27,13 @@ const METRICS: [&str; 19] = [
     "mean_token_accuracy",
 ];
 
-/// Steps that the newest values must cover, and the least number of logged rows among them.
+/// Steps that the newest values must cover, and the minimum number of logged rows among them.
 pub(super) const STEPS: u64 = 15;
 const ROWS: usize = 4;
-/// Most rows that are kept of the newest.
+/// Maximum number of newest rows that are kept.
 const MOST_ROWS: usize = 16;
 
-/// A value and the steps it averages, which end with `step`.
+/// A value and the number of steps it averages, which end with `step`.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     value: f64,
@@ -75,7 +75,7 @@ impl Level {
     }
 }
 
-/// The beginning and the newest steps of each metric.
+/// The first and the newest steps of each metric.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     series: BTreeMap<String, Series>,
@@ -104,12 +104,12 @@ impl History {
         self.series.get(name)?.first
     }
 
-    /// Returns a metric's least and greatest values.
+    /// Returns a metric's minimum and maximum.
     pub(super) fn extremes(&self, name: &str) -> Option<(f64, f64)> {
         self.series.get(name).map(|s| (s.least, s.greatest))
     }
 
-    /// Returns a metric's level over the first steps, if the newest ones are others.
+    /// Returns a metric's level over the first steps, if they don't overlap with the newest.
     pub(super) fn early(&self, name: &str) -> Option<Level> {
         let series = self.series.get(name)?;
         let end = series.early.last()?.step;
@@ -154,7 +154,7 @@ impl Series {
         }
     }
 
-    /// The fewest newest points that are enough.
+    /// The minimum number of newest points.
     fn window(&self) -> Option<Vec<Point>> {
         let (mut rows, mut steps) = (0, 0);
         for point in self.newest.iter().rev() {

@@ -1,8 +1,8 @@
-//! Says why a run does not learn: signs in its metrics, with the figures they rest on and what to try.
+//! Finds out why a run does not learn: signs in its metrics, with evidence and remedies.
 //!
-//! [`signs`] are pure functions over the history of the metrics. A [`Watch`] is given the rows of metrics.jsonl one by one and tells
-//! which findings begin to hold. A live run, `rlhost diagnose` and the report all use it, the latter two through [`read`], so they
-//! agree. A finding must hold over a window of steps, and in several rows one after another, before it is told.
+//! [`signs`] are pure functions over the history of the metrics. A [`Watch`] gets the rows of metrics.jsonl one by one and
+//! reports which findings begin to hold. A live run, `rlhost diagnose` and the report all use it, the latter two through
+//! [`read`], so they agree. A finding must hold over a window of steps, and in several consecutive rows, before it is reported.
 
 mod folder;
 mod history;
@@ -20,40 +20,40 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use signs::SIGNS;
 
-/// Rows in a row in which a sign must be seen before it counts as a finding.
+/// Number of consecutive rows in which a sign must be seen before it counts as a finding.
 const ROWS_IN_A_ROW: usize = 3;
 
-/// A figure that a finding rests on.
+/// A figure that supports a finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
     /// The metric or the setting.
     pub name: String,
-    /// Its value, in words.
+    /// Its value, as text.
     pub value: String,
 }
 
-/// What a sign says when it is seen.
+/// What a sign reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// A name that stays the same.
+    /// A stable name.
     pub name: &'static str,
     /// What is wrong, in one sentence.
     pub sentence: String,
-    /// The figures it rests on.
+    /// The evidence.
     pub figures: Vec<Figure>,
-    /// What to try.
+    /// The remedies.
     pub advice: Vec<String>,
 }
 
 /// A finding, and the steps at which it held.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Held {
-    /// As last seen.
+    /// The finding as last seen.
     #[serde(flatten)]
     pub finding: Finding,
     /// The step at which it began to hold.
     pub since: u64,
-    /// The step at which it no longer held, if it does not hold any more.
+    /// The step at which it stopped holding, if it did.
     pub until: Option<u64>,
 }
 
@@ -79,13 +79,13 @@ impl Watch {
         Self { settings, history: History::default(), seen: vec![Seen::default(); SIGNS.len()] }
     }
 
-    /// Goes on with other settings, and forgets the metrics under the old ones: they are not comparable.
+    /// Continues with other settings, and drops the metrics under the old ones, which are not comparable.
     pub fn change(&mut self, settings: Settings) {
         self.settings = settings;
         self.history = History::default();
     }
 
-    /// Adds a line of metrics.jsonl. Returns findings that begin to hold with it; none a second time.
+    /// Adds a line of metrics.jsonl. Returns findings that begin to hold with it, each only once.
     pub fn see(&mut self, step: u64, line: &Map<String, Value>) -> Vec<Held> {
         if !self.history.add(step, line, &self.settings) {
             return Vec::new();
@@ -113,7 +113,7 @@ impl Watch {
         begun
     }
 
-    /// Returns all findings, those that hold first.
+    /// Returns all findings; those that hold now come first.
     #[must_use]
     pub fn findings(&self) -> Vec<Held> {
         let mut all: Vec<Held> = self.seen.iter().filter_map(|seen| seen.held.clone()).collect();
@@ -121,7 +121,7 @@ impl Watch {
         all
     }
 
-    /// Returns whether there were enough steps to see anything.
+    /// Returns whether there were enough steps for any sign.
     #[must_use]
     pub fn has_enough(&self) -> bool {
         self.history.has_enough()

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-/// Most rewards of a run that are watched.
+/// Maximum number of a run's rewards that are watched.
 const MOST_REWARDS: usize = 64;
 
 /// A reward of the run.
@@ -18,17 +18,17 @@ pub(super) struct Reward {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     pub(super) learning_rate: Option<f64>,
-    /// The rate that the run would have by default.
+    /// The run's default learning rate.
     pub(super) usual_learning_rate: Option<f64>,
     pub(super) max_completion_length: Option<u64>,
     pub(super) beta: Option<f64>,
     pub(super) rewards: Vec<Reward>,
-    /// Whether each reward is normalised before they are added up.
+    /// Whether each reward is normalised before the rewards are added.
     pub(super) normalised: bool,
 }
 
 impl Settings {
-    /// Reads them from the text of config.toml; what can't be understood is left out.
+    /// Reads them from the text of config.toml; skips what it can't parse.
     #[must_use]
     pub fn of(config: &str, usual_learning_rate: Option<f64>) -> Self {
         let table: Table = config.parse().unwrap_or_default();
@@ -61,13 +61,13 @@ impl Settings {
         }
     }
 
-    /// Returns whether this is the mean or the deviation of a reward of the run.
+    /// Returns whether this is the mean or the standard deviation of a reward of the run.
     pub(super) fn has_reward_metric(&self, name: &str) -> bool {
         let of = name.strip_prefix("rewards/").and_then(|rest| rest.rsplit_once('/'));
         of.is_some_and(|(name, what)| ["mean", "std"].contains(&what) && self.rewards.iter().any(|r| r.name == name))
     }
 
-    /// Returns the learning rate over the usual one.
+    /// Returns the learning rate divided by the usual one.
     pub(super) fn rate_ratio(&self) -> Option<f64> {
         Some(self.learning_rate? / self.usual_learning_rate?)
     }

@@ -1,5 +1,5 @@
-//! The signs: pure functions over a run's history. Each needs effects that are large against the noise of the metric itself, since
-//! a sign that is seen in healthy runs is worse than none.
+//! The signs: pure functions over a run's history. Each needs effects that are large compared with the noise of the metric, since
+//! a sign that appears in healthy runs is worse than none.
 
 use super::history::{History, Level};
 use super::settings::{Reward, Settings};
@@ -7,7 +7,7 @@ use super::words::{change, figure, number, percent};
 use super::{Figure, Finding};
 use crate::config::printable;
 
-/// Sees a finding in a history, or does not.
+/// Looks for a finding in a history.
 pub(super) type Sign = fn(&History, &Settings) -> Option<Finding>;
 
 /// All signs.
@@ -31,27 +31,27 @@ const LENGTH: &str = "completions/mean_length";
 const CUT_OFF: &str = "completions/clipped_ratio";
 const EQUAL: &str = "frac_reward_zero_std";
 
-/// Rates this many times the usual one may be too high, and those below the inverse of the second too low.
+/// A learning rate may be too high from the first times the usual one, and too low up to the second times the usual one.
 const HIGH_RATE: f64 = 3.0;
 const LOW_RATE: f64 = 1.0 / 30.0;
 /// Share of completions cut off, of groups with equal rewards, and of ratios outside of the clipping range.
 const MANY_CUT_OFF: f64 = 0.5;
 const MANY_EQUAL: f64 = 0.8;
 const MANY_CLIPPED: f64 = 0.4;
-/// Share of a reward in the weighted deviations of all.
+/// Share of one reward in the weighted standard deviations of all.
 const DOMINANT: f64 = 0.95;
-/// Divergence per token that is high while it grows, and high in any case.
+/// Divergence per token that is high while it grows, and that is high in any case.
 const FAR: f64 = 1.0;
 const VERY_FAR: f64 = 3.0;
-/// Entropy per token, and as a part of the first.
+/// Low entropy per token, absolute and as a fraction of the first.
 const LITTLE_ENTROPY: f64 = 0.1;
 const PART_OF_ENTROPY: f64 = 0.2;
 /// Relative deviation of rewards that differ only by rounding.
 const ROUNDING: f64 = 1e-6;
-/// Longest text, in bytes.
+/// Maximum length of a text, in bytes.
 const LONGEST: usize = 400;
 
-/// A finding. Names come from the configuration, and from anyone's folder.
+/// Creates a finding. Names come from the configuration, so possibly from somebody else's folder.
 fn finding(name: &'static str, sentence: String, figures: Vec<Figure>, advice: &[&str]) -> Option<Finding> {
     let shown = |text: &str| printable(text, LONGEST);
     let figures = figures.iter().map(|figure| Figure { name: shown(&figure.name), value: shown(&figure.value) }).collect();
@@ -66,12 +66,12 @@ fn std_of(name: &str) -> String {
     format!("rewards/{name}/std")
 }
 
-/// Rewards that count.
+/// Returns the rewards with a weight.
 fn counted(settings: &Settings) -> impl Iterator<Item = &Reward> {
     settings.rewards.iter().filter(|reward| reward.weight != 0.0)
 }
 
-/// Returns how far apart the rewards of completions were at first.
+/// Returns the initial spread of the rewards of completions.
 fn first_spread(history: &History, settings: &Settings) -> Option<f64> {
     let of_all = || {
         let stds = counted(settings).filter_map(|r| Some(r.weight * history.first(&std_of(&r.name))?));
@@ -87,7 +87,7 @@ fn reward(history: &History) -> Option<(&'static str, f64, Level)> {
     Some((name, history.first(name)?, newest))
 }
 
-/// Returns whether the reward has risen by this part of its first spread.
+/// Returns whether the reward has risen by this fraction of its initial spread.
 fn reward_rose(history: &History, settings: &Settings, part: f64) -> Option<Figure> {
     let (name, first, newest) = reward(history)?;
     let least = part * first_spread(history, settings)?;
@@ -104,7 +104,7 @@ fn usual_rate(settings: &Settings, otherwise: &str) -> String {
     settings.usual_learning_rate.map_or_else(|| otherwise.to_owned(), |usual| format!("--learning-rate {}", number(usual)))
 }
 
-/// The reward fell, or the loss rose, by more than completions or batches differ, at a rate above the usual one.
+/// The reward fell, or the loss rose, by more than the noise between completions or batches, at a rate above the usual one.
 fn rate_too_high(history: &History, settings: &Settings) -> Option<Finding> {
     // Where the usual rate is not known, the effect must be larger.
     let factor = match settings.rate_ratio() {
@@ -133,7 +133,7 @@ fn rate_too_high(history: &History, settings: &Settings) -> Option<Finding> {
     finding("rate_too_high", sentence, figures, &[&advice, "more --warmup-steps", "a lower --max-grad-norm"])
 }
 
-/// Nothing has moved, at a rate far below the usual one.
+/// Nothing has changed, at a rate far below the usual one.
 fn rate_too_low(history: &History, settings: &Settings) -> Option<Finding> {
     settings.rate_ratio().filter(|ratio| *ratio <= LOW_RATE)?;
     let generates = history.newest(LENGTH).is_some();
@@ -153,7 +153,7 @@ fn rate_too_low(history: &History, settings: &Settings) -> Option<Finding> {
     finding("rate_too_low", sentence, figures.chain(rate_figure(settings)).collect(), &[&advice])
 }
 
-/// Many completions end at the maximum length, and not fewer and fewer.
+/// Many completions end at the maximum length, and their share does not fall.
 fn completions_cut_off(history: &History, settings: &Settings) -> Option<Finding> {
     let cut = history.newest(CUT_OFF)?;
     let falling = cut.halves[1] < cut.halves[0] - 0.1;
@@ -161,7 +161,7 @@ fn completions_cut_off(history: &History, settings: &Settings) -> Option<Finding
         return None;
     }
     let sentence = format!(
-        "{} of the completions are cut off at the maximum length, so that their ends are neither written nor learned.",
+        "{} of the completions are cut off at the maximum length, so their endings are neither generated nor learned.",
         percent(cut.mean)
     );
     let most = settings.max_completion_length.map(|most| figure("max_completion_length", most.to_string()));
@@ -185,7 +185,7 @@ fn is_constant(history: &History, reward: &Reward) -> Option<f64> {
     (widest <= rounding && greatest - least <= rounding).then_some(level.mean)
 }
 
-/// A reward that compares completions with a column has never given anything but 0.
+/// A reward that compares completions with a column has only ever given 0.
 fn is_never_found(history: &History, reward: &Reward) -> bool {
     reward.column.is_some() && is_constant(history, reward) == Some(0.0)
 }
@@ -195,12 +195,12 @@ fn answers_never_found(history: &History, settings: &Settings) -> Option<Finding
     let (name, column) = (&reward.name, reward.column.as_deref().unwrap_or_default());
     let sentence = format!("{name} has not found the answer of the column {column:?} in any completion.");
     let figures = vec![figure(mean_of(name), "0 in every step"), figure("column", column)];
-    let check = format!("look at {column:?} in the dataset and at what completions.jsonl has in its place");
+    let check = format!("compare {column:?} in the dataset with the answers in completions.jsonl");
     let advice = [
         check.as_str(),
-        "a prompt or system message that says how the answer is to be written",
+        "a prompt or system message that says how to write the answer",
         "the reward's `extract` and `mode` settings",
-        "easier prompts, or an SFT run before, if the model can't solve any",
+        "easier prompts, or an SFT run first, if the model can't solve any",
     ];
     finding("answers_never_found", sentence, figures, &advice)
 }
@@ -213,12 +213,12 @@ fn reward_constant(history: &History, settings: &Settings) -> Option<Finding> {
     if names.is_empty() {
         return None;
     }
-    let sentence = format!("{} gives every completion the same score, so that nothing is learned from it.", names.join(", "));
+    let sentence = format!("{} gives every completion the same score, so nothing is learned from it.", names.join(", "));
     let figures = constant.iter().map(|(name, v)| figure(mean_of(name), format!("{} in every step", number(*v)))).collect();
     let advice = [
         "score some completions by hand with `rlhost replay RUN --plugin REWARD`",
-        "a reward that also gives a part of the score for a part of the task",
-        "a --max-completion-length that lets completions reach what is rewarded",
+        "a reward that gives partial credit",
+        "a --max-completion-length that is long enough for what is rewarded",
     ];
     finding("reward_constant", sentence, figures, &advice)
 }
@@ -230,7 +230,7 @@ fn groups_without_spread(history: &History, settings: &Settings) -> Option<Findi
         return None;
     }
     let sentence =
-        format!("In {} of the groups all completions have the same reward, so that they teach nothing.", percent(equal.mean));
+        format!("In {} of the groups, all completions have the same reward, so they teach nothing.", percent(equal.mean));
     let level = reward(history).map(|(name, first, newest)| change(name, first, newest.mean));
     let figures = std::iter::once(figure(EQUAL, number(equal.mean))).chain(level).collect();
     let advice = [
@@ -242,7 +242,7 @@ fn groups_without_spread(history: &History, settings: &Settings) -> Option<Findi
     finding("groups_without_spread", sentence, figures, &advice)
 }
 
-/// One reward's weighted deviation is nearly all of the sum's, although another is still undecided.
+/// One reward makes up nearly all of the weighted standard deviation, although another still varies.
 fn reward_dominates(history: &History, settings: &Settings) -> Option<Finding> {
     if settings.normalised {
         return None;
@@ -265,7 +265,7 @@ fn reward_dominates(history: &History, settings: &Settings) -> Option<Finding> {
     };
     let drowned = newest.iter().find(|(reward, _)| reward.name != largest.name && undecided(reward).is_some())?.0;
     let sentence = format!(
-        "{} decides the advantages alone, and {} has no effect: {} of the weighted deviation is the former's.",
+        "{} alone decides the advantages, and {} has no effect: the former has {} of the weighted standard deviation.",
         largest.name,
         drowned.name,
         percent(share)
@@ -274,7 +274,7 @@ fn reward_dominates(history: &History, settings: &Settings) -> Option<Finding> {
         let std = history.newest(&std_of(&reward.name)).map_or(0.0, |level| level.mean);
         figure(std_of(&reward.name), format!("{}, times a weight of {}", number(std), number(reward.weight)))
     };
-    let weight = format!("another weight, as in --set plugin.{}.weight=...", drowned.name);
+    let weight = format!("a different weight, as in --set plugin.{}.weight=...", drowned.name);
     let advice = [weight.as_str(), "--multi-objective-aggregation normalize_then_sum, with grpo"];
     finding("reward_dominates", sentence, vec![of(largest), of(drowned)], &advice)
 }
@@ -309,7 +309,7 @@ fn entropy_collapses(history: &History, _: &Settings) -> Option<Finding> {
         return None;
     }
     let sentence = format!(
-        "The policy's entropy has collapsed from {} to {} nats per token: it writes nearly the same every time.",
+        "The policy's entropy has collapsed from {} to {} nats per token: its completions are nearly always the same.",
         number(first),
         number(newest.mean)
     );
@@ -324,7 +324,7 @@ fn entropy_collapses(history: &History, _: &Settings) -> Option<Finding> {
     finding("entropy_collapses", sentence, figures, &advice)
 }
 
-/// The reward rose while completions went to one end of the possible lengths.
+/// The reward rose while completions grew to the maximum length or shrank to a few tokens.
 fn length_exploited(history: &History, settings: &Settings) -> Option<Finding> {
     let (first, newest) = (history.first(LENGTH)?, history.newest(LENGTH)?);
     let cut = history.newest(CUT_OFF).map_or(0.0, |cut| cut.mean);
@@ -346,7 +346,7 @@ fn length_exploited(history: &History, settings: &Settings) -> Option<Finding> {
         if longer {
             "overlong_reward.wasm, or a score per token"
         } else {
-            "a reward for content, or a least length in the reward"
+            "a reward for content, or a minimum length in the reward"
         },
         "a --beta above 0",
     ];
@@ -357,7 +357,7 @@ fn ratios_clipped(history: &History, settings: &Settings) -> Option<Finding> {
     let names = ["clip_ratio/region_mean", "policy/clipfrac_avg", "cispo_clip_ratio"];
     let (name, clipped) = history.newest_of(&names).filter(|(_, clipped)| clipped.mean >= MANY_CLIPPED)?;
     let sentence =
-        format!("{} of the probability ratios are clipped, so that their tokens are no longer learned.", percent(clipped.mean));
+        format!("{} of the probability ratios are clipped, so their tokens are no longer learned.", percent(clipped.mean));
     let figures = std::iter::once(figure(name, number(clipped.mean))).chain(rate_figure(settings)).collect();
     let advice = ["fewer --num-iterations", "fewer --steps-per-generation", "a lower --learning-rate", "a larger --epsilon"];
     finding("ratios_clipped", sentence, figures, &advice)

@@ -1,4 +1,4 @@
-//! Signs on rows that the tests write, and folders that nobody would want to read.
+//! Tests signs on made-up rows, and on hostile folders.
 
 use super::{Held, Settings, Watch, read};
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use std::fs;
 const CONFIG: &str = "learning_rate = 1e-5\nmax_completion_length = 64\n[loss]\nbeta = 0.04\n[[plugin]]\npath = \"a/right.wasm\"\n\
                       weight = 1.0\nconfig = { column = \"answer\" }\n[[plugin]]\npath = \"long.wasm\"\nweight = 2.0\n";
 
-/// A number between -1 and 1 that depends on the step and on what it is for.
+/// Returns a number between -1 and 1 that depends on the step and the purpose.
 fn noise(step: u64, of: u64) -> f64 {
     let mut x = (step * 31 + of).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x ^= x >> 29;
@@ -15,7 +15,7 @@ fn noise(step: u64, of: u64) -> f64 {
     (x >> 11) as f64 / (1u64 << 52) as f64 - 1.0
 }
 
-/// The row of a run that learns: a reward that rises in noise, with lengths, entropy and divergence as they usually are.
+/// Returns the row of a run that learns: a reward that rises with noise, and typical lengths, entropy and divergence.
 fn healthy(step: u64) -> Value {
     let at = step as f64 / 60.0;
     json!({
@@ -44,7 +44,7 @@ fn names(held: &[Held]) -> Vec<&'static str> {
     held.iter().map(|held| held.finding.name).collect()
 }
 
-/// The names of what is found where some metrics of a healthy run are others.
+/// Returns the names of the findings when some metrics of a healthy run are replaced.
 fn found(config: &str, usual: f64, change: impl Fn(u64, &mut Value)) -> Vec<&'static str> {
     let row = |step| {
         let mut row = healthy(step);

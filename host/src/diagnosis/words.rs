@@ -1,4 +1,4 @@
-//! Numbers in words.
+//! Formats numbers for findings.
 
 use super::Figure;
 
@@ -21,12 +21,12 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.0}%", 100.0 * share)
 }
 
-/// A figure.
+/// Creates a figure.
 pub(super) fn figure(name: impl Into<String>, value: impl Into<String>) -> Figure {
     Figure { name: name.into(), value: value.into() }
 }
 
-/// A figure that changed.
+/// Creates a figure for a change.
 pub(super) fn change(name: impl Into<String>, from: f64, to: f64) -> Figure {
     figure(name, format!("{}, from {}", number(to), number(from)))
 }

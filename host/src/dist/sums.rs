@@ -78,7 +78,7 @@ fn sum_tensors(by: Sums, dtype: ReduceDtype, tensors: &[&Tensor]) -> Result<()> 
 
 impl World {
     /// Sums groups of f32 tensors over the ranks, in place. `work` computes them and calls its argument when the next group is
-    /// ready. With `beside`, ready groups are summed on another thread while `work` goes on; the sums are the same.
+    /// ready. With `beside`, ready groups are summed on another thread while `work` continues; the sums are the same.
     ///
     /// All ranks must have reported in a gathering directly before. All sums are made even if `work` fails, so no rank waits; a
     /// rank where it failed reports that in the next gathering. Connected devices sum by themselves after `work`, on the same

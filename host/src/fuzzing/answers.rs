@@ -1,4 +1,4 @@
-//! What a plugin may answer: any bytes at all, in place of what the contract's functions return.
+//! A plugin's answers: arbitrary bytes in place of what the contract's functions return.
 
 use super::{choice, refused};
 use crate::config::{Limits, OnError, is_hidden};
@@ -7,16 +7,16 @@ use crate::plugin::{Rollouts, Scale, Side, Source, Tokens};
 use serde_json::Map;
 use std::cell::RefCell;
 
-/// A plugin that answers with what it was sent; see there.
+/// A plugin that answers with what it was sent.
 const ECHO: &str = include_str!("answers.wat");
 
-/// Bytes of an answer: as many as there are tokens, so that a column of the right length has this one.
+/// Size of an answer in bytes: the number of tokens, so that a column of the right length has this size.
 const BYTES: usize = 512;
 
-/// Completions that are scored.
+/// Number of completions that are scored.
 const ROWS: usize = 3;
 
-/// Answers after which the plugin is loaded anew: a run's plugins have so many names for figures, and no more.
+/// Number of answers after which the plugin is loaded again: a run's plugins may only use a limited number of metric names.
 const ANSWERS: usize = 500;
 
 struct Echo {
@@ -43,7 +43,7 @@ impl Echo {
         load().unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Whether the answer was taken.
+    /// Whether the answer was accepted.
     fn answer(&mut self, function: u8, bytes: &[u8; BYTES]) -> bool {
         match function {
             0 | 1 => self.score(function == 1, bytes),
@@ -130,7 +130,7 @@ fn words(bytes: &[u8; BYTES]) -> impl Iterator<Item = u32> {
     bytes.chunks(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
-/// Three completions, the first two of one prompt.
+/// Returns three completions, the first two of one prompt.
 fn rollouts(mask: &[u8; BYTES]) -> Rollouts {
     Rollouts {
         step: 1,
@@ -150,7 +150,7 @@ fn scale() -> Scale {
     Scale { rows: 1, tokens: BYTES as u64, max_completion_length: BYTES as u32 }
 }
 
-/// Checks what was taken, or how it was refused; gives which of the two.
+/// Checks what was accepted, or how it was refused; returns which of the two.
 fn checked<T>(given: Result<T>, check: impl FnOnce(T)) -> bool {
     match given {
         Ok(given) => {
@@ -171,7 +171,7 @@ fn metrics(given: &[Metric]) {
     }
 }
 
-/// A function of the contract, by the first byte, and what it returns.
+/// Returns a function of the contract, selected by the first byte, and its result.
 pub fn plugin_answers(input: &[u8]) {
     thread_local! {
         static LOADED: RefCell<Option<Echo>> = const { RefCell::new(None) };

@@ -1,10 +1,10 @@
 //! Files that a run reads: datasets, checkpoints, and a run's own folder.
 
-use super::{choice, parts, put, scratch};
+use super::{choice, parts, put, refused, scratch};
 use crate::data::{Dataset, Refused, read_completions, read_labelled, read_preferences, read_prompts};
-use crate::{checkpoint, diagnosis, report, train};
+use crate::{checkpoint, cli, diagnosis, report, train};
 
-/// A dataset's file; its first byte says what it is read as, and its second what it is called.
+/// A dataset's file; its first byte selects its format, and its second its name.
 pub fn dataset(input: &[u8]) {
     let Some((learned, input)) = choice(input, 4) else { return };
     let Some((called, input)) = choice(input, 4) else { return };
@@ -22,9 +22,9 @@ pub fn dataset(input: &[u8]) {
     }
 }
 
-/// A checkpoint's manifest, or the state in it.
+/// A checkpoint's manifest, or the state in it of a run that learns from completions or from pairs.
 pub fn checkpoint(input: &[u8]) {
-    let Some((which, input)) = choice(input, 2) else { return };
+    let Some((which, input)) = choice(input, 3) else { return };
     if which == 0 {
         put("run/checkpoint-7/x", b"some bytes");
         put("run/checkpoint-7/manifest.json", input);
@@ -35,11 +35,18 @@ pub fn checkpoint(input: &[u8]) {
         let no_moments = b"\x02\0\0\0\0\0\0\0{}";
         put("checkpoint-3/optimizer.safetensors", no_moments);
         put("checkpoint-3/snapshot.json", input);
-        let _ = train::read_snapshot(&scratch().join("checkpoint-3"));
+        let _ = train::read_snapshot(&scratch().join("checkpoint-3"), which == 2);
     }
 }
 
-/// A run's folder, of which a report is made: metrics, events, completions, configuration.
+/// A run's completions, as they are scored again.
+pub fn completions(input: &[u8]) {
+    if let Err(error) = cli::read_recorded(&put("run/completions.jsonl", input)) {
+        refused(&error);
+    }
+}
+
+/// A run's folder, for the report: metrics, events, completions, configuration.
 pub fn report(input: &[u8]) {
     let mut parts = parts(input);
     for file in ["metrics.jsonl", "events.jsonl", "completions.jsonl", "config.toml"] {
@@ -47,4 +54,26 @@ pub fn report(input: &[u8]) {
     }
     let _ = diagnosis::read(&scratch().join("report"));
     let _ = report::render(&scratch().join("report"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seed(path: &str) -> Vec<u8> {
+        std::fs::read(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz/seeds").join(path)).unwrap()
+    }
+
+    #[test]
+    fn states_and_completions_that_are_right_are_taken() {
+        put("checkpoint-3/optimizer.safetensors", b"\x02\0\0\0\0\0\0\0{}");
+        for (name, pairs) in [("rollouts", false), ("pairs", true)] {
+            put("checkpoint-3/snapshot.json", &seed(&format!("checkpoint/{name}"))[1..]);
+            train::read_snapshot(&scratch().join("checkpoint-3"), pairs).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+        for (name, lines) in [("rows", 2), ("episode", 1)] {
+            let file = put("run/completions.jsonl", &seed(&format!("completions/{name}")));
+            assert_eq!(cli::read_recorded(&file).unwrap(), lines, "{name}");
+        }
+    }
 }

@@ -1,22 +1,16 @@
-//! What a hub answers, or something that takes its place.
+//! Answers of a hub, or of something impersonating it.
 
+use super::server::{self, Answers};
 use super::{choice, refused, scratch};
 use crate::hub::{Hub, Settings, Slowest};
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
-
-/// Answers, the last of which comes again and again.
-type Answers = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// Requests that are answered; there are no more in what the hub is asked.
 const REQUESTS: usize = 200;
 
-/// A server on a port of its own, and the hub that is said to be there.
+/// A server, and the hub that is said to be there.
 struct Server {
     hub: Hub,
     answers: Answers,
@@ -29,33 +23,12 @@ fn cache() -> PathBuf {
 
 impl Server {
     fn start() -> std::io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let endpoint = format!("http://{}", listener.local_addr()?);
+        let (endpoint, answers) = server::start()?;
         let patience = Duration::ZERO;
         let hub =
             Hub::new(Settings { endpoint, cache: cache(), token: None, offline: false, patience, slowest: Slowest::default() });
-        let answers = Answers::default();
-        let theirs = answers.clone();
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                // Somebody who does not wait for the answer is gone.
-                let _ = stream.and_then(|stream| answer(stream, &theirs));
-            }
-        });
         Ok(Self { hub, answers })
     }
-}
-
-/// Reads a request, sends the next answer, and ends the connection.
-fn answer(mut stream: TcpStream, answers: &Answers) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    let mut request = BufReader::new(stream.try_clone()?);
-    let mut line = String::new();
-    while request.read_line(&mut line)? > 2 {
-        line.clear();
-    }
-    let answer = answers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-    stream.write_all(&answer)
 }
 
 /// The hub's answers to a model's or a dataset's name, with lines of `=====` between. A head that says no length has the body's.
@@ -68,10 +41,9 @@ pub fn hub(input: &[u8]) {
     let mut answers: Vec<Vec<u8>> = text.split("=====\n").map(http).collect();
     let last = answers.last().cloned().unwrap_or_default();
     answers.resize(REQUESTS, last);
-    answers.reverse();
     SERVER.with_borrow_mut(|server| {
         let server = server.get_or_insert_with(|| Server::start().unwrap_or_else(|e| panic!("no server: {e}")));
-        *server.answers.lock().unwrap_or_else(PoisonError::into_inner) = answers;
+        server.answers.set(answers);
         let _ = std::fs::remove_dir_all(cache());
         let hub = &server.hub;
         match if kind == 0 { hub.model("owner/name") } else { hub.dataset("owner/name", "train") } {
@@ -83,7 +55,7 @@ pub fn hub(input: &[u8]) {
     });
 }
 
-/// An answer as it goes over the wire.
+/// Returns an answer as sent over the network.
 fn http(text: &str) -> Vec<u8> {
     let (head, body) = text.split_once("\n\n").unwrap_or((text, ""));
     let mut head = head.replace('\n', "\r\n");

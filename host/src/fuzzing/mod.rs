@@ -1,14 +1,17 @@
-//! What fuzzers call, one function for each kind of input from outside, and the test that calls the same with the inputs that
-//! they found. It is compiled for these two alone; `tests/fuzz` has the targets, the seeds and the kept cases.
+//! The functions that fuzzers call, one for each kind of outside input, and the test that calls them with the inputs that fuzzers
+//! found. Compiled only for these two; `tests/fuzz` has the targets, the seeds and the saved cases.
 //!
-//! A target ends where the input was refused or taken. It panics where something is wrong: the input made the host panic, hang or
-//! take too much memory, or it was taken and is not what it must then be.
+//! A target returns whether the input is refused or accepted. It panics on a bug: if the input makes the host panic, hang or use
+//! too much memory, or if an accepted input violates an invariant.
 
 mod answers;
+mod episode;
 mod files;
 mod hub;
+mod judge;
 mod model;
 mod plugin;
+mod server;
 mod text;
 
 use crate::config::is_hidden;
@@ -16,13 +19,15 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 pub use answers::plugin_answers;
-pub use files::{checkpoint, dataset, report};
+pub use episode::episode;
+pub use files::{checkpoint, completions, dataset, report};
 pub use hub::hub;
-pub use model::{model, tokenizer};
+pub use judge::judge;
+pub use model::{gguf_tokenizer, model, tokenizer};
 pub use plugin::{plugin_bytes, plugin_schema};
 pub use text::{config, template};
 
-/// A folder of this thread's, which is there until the thread ends.
+/// Returns a folder of this thread, which exists until the thread ends.
 fn scratch() -> PathBuf {
     thread_local! {
         static FOLDER: TempDir = TempDir::new().unwrap_or_else(|e| panic!("no temporary folder: {e}"));
@@ -30,7 +35,7 @@ fn scratch() -> PathBuf {
     FOLDER.with(|folder| folder.path().to_owned())
 }
 
-/// Puts a file into the folder of this thread.
+/// Writes a file into this thread's folder.
 fn put(name: &str, bytes: &[u8]) -> PathBuf {
     let path = scratch().join(name);
     let folder = path.parent().unwrap_or(&path);
@@ -39,21 +44,21 @@ fn put(name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// The parts of an input: zeros stand between them.
+/// Returns the parts of an input, which are separated by zeros.
 fn parts(input: &[u8]) -> impl Iterator<Item = &[u8]> {
     input.split(|byte| *byte == 0)
 }
 
-/// Which of several things to do, by an input's first byte (`0`, `1`, ...), and with what.
+/// Selects one of several actions by an input's first byte (`0`, `1`, ...); returns it with the rest.
 fn choice(input: &[u8], choices: u8) -> Option<(u8, &[u8])> {
     let (first, rest) = input.split_first()?;
     Some((first.wrapping_sub(b'0') % choices, rest))
 }
 
-/// Bytes that an error may have.
+/// Maximum length of an error, in bytes.
 const LONGEST_ERROR: usize = 16 << 10;
 
-/// Checks an error that repeats what came from outside: it is one line of ordinary length.
+/// Checks an error that quotes outside input: it must be one line of normal length.
 #[track_caller]
 fn refused(error: &impl std::fmt::Display) {
     let said = error.to_string();
@@ -67,14 +72,18 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// All targets by their names. Each program of the fuzzer's holds one alone: it looks at all there is after every input.
+    /// All targets by name. Each fuzzing program contains only one, because the fuzzer inspects all code after every input.
     type Target = (&'static str, fn(&[u8]));
 
-    const TARGETS: [Target; 11] = [
+    const TARGETS: [Target; 15] = [
         ("checkpoint", checkpoint),
+        ("completions", completions),
         ("config", config),
         ("dataset", dataset),
+        ("episode", episode),
+        ("gguf_tokenizer", gguf_tokenizer),
         ("hub", hub),
+        ("judge", judge),
         ("model", model),
         ("plugin_answers", plugin_answers),
         ("plugin_bytes", plugin_bytes),
@@ -85,7 +94,7 @@ mod tests {
     ];
     use std::time::{Duration, Instant};
 
-    /// Generous for a loaded machine; what hangs takes longer.
+    /// Generous for a loaded machine; a hang takes longer.
     const LONGEST: Duration = Duration::from_secs(60);
 
     #[test]

@@ -1,16 +1,17 @@
 //! A model's folder.
 
-use super::{choice, parts, put, scratch};
+use super::{choice, parts, put, refused, scratch};
 use crate::data::Tokenizer;
-use crate::model::ModelFolder;
+use crate::gguf;
+use crate::model::{Architecture, ModelFolder};
 
-/// A model of a few values: vocabulary 2, hidden size 2, one layer.
+/// A model with a few values: vocabulary 2, hidden size 2, one layer.
 const TINY: &str = r#"{"model_type": "llama", "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1,
     "num_attention_heads": 1, "vocab_size": 2, "tie_word_embeddings": true, "max_position_embeddings": 8}"#;
 
 const ADAPTER: &str = r#"{"peft_type": "LORA", "base_model_name_or_path": "..", "r": 1, "lora_alpha": 2}"#;
 
-/// A safetensors file with the tiny model's weights, all of them zero.
+/// Returns a safetensors file with the tiny model's weights, all zero.
 fn weights() -> Vec<u8> {
     let layer = |part: &str| format!("model.layers.0.{part}.weight");
     let square = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"];
@@ -29,8 +30,8 @@ fn weights() -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &vec![0; end]].concat()
 }
 
-/// One file of a model's folder, the others being right: config.json, the weights, the index of shards, generation_config.json,
-/// an adapter's settings or its weights.
+/// One file of a model's folder, with the others valid: config.json, the weights, the index of shards, generation_config.json, an
+/// adapter's settings or its weights.
 pub fn model(input: &[u8]) {
     let Some((which, input)) = choice(input, 6) else { return };
     let folder = scratch().join("model");
@@ -74,4 +75,15 @@ pub fn tokenizer(input: &[u8]) {
         let _ = tokenizer.decode(&ids);
     }
     let _ = tokenizer.decode(&[0, 1, 2, u32::MAX]);
+}
+
+/// A tokenizer.json as it becomes part of a GGUF file.
+pub fn gguf_tokenizer(input: &[u8]) {
+    put("gguf/tokenizer.json", input);
+    put("gguf/tokenizer_config.json", br#"{"eos_token": "<s>"}"#);
+    let config = TINY.replace("\"vocab_size\": 2", "\"vocab_size\": 300");
+    let architecture = Architecture::parse(&config).unwrap_or_else(|e| panic!("{e}"));
+    if let Err(error) = gguf::read_tokenizer(&scratch().join("gguf"), &architecture) {
+        refused(&error);
+    }
 }

@@ -1,4 +1,4 @@
-//! A plugin's file, up to where it would be compiled, and the schema that it gives of its settings.
+//! A plugin's file, up to the point where it would be compiled, and the schema of its settings.
 
 use super::{parts, refused};
 use crate::plugin::{Source, as_component, is_compiled, resolve_settings};
@@ -14,7 +14,7 @@ pub fn plugin_bytes(input: &[u8]) {
     }
 }
 
-/// A schema, and settings in JSON that are to fit it.
+/// A schema, and settings in JSON to validate against it.
 pub fn plugin_schema(input: &[u8]) {
     let mut parts = parts(input).map(String::from_utf8_lossy);
     let schema = parts.next().unwrap_or_default();

@@ -4,7 +4,7 @@ use super::{choice, parts, put};
 use crate::config::{self, Config, Overrides};
 use crate::data::{ChatTemplate, Extras, Message};
 
-/// A configuration file; after it, what stands on a command line: `--set KEY=VALUE`, `--plugin PATH` or `--KEY VALUE`.
+/// A configuration file; then command line arguments: `--set KEY=VALUE`, `--plugin PATH` or `--KEY VALUE`.
 pub fn config(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let mut parts = text.split('\0');

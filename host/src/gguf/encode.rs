@@ -1,4 +1,4 @@
-//! Values in the precisions of a GGUF file.
+//! Encodes values in the precisions of a GGUF file.
 
 use super::file::Part;
 use super::{Error, Precision, Result};
@@ -6,13 +6,13 @@ use crate::ops;
 use half::{bf16, f16};
 use std::io::Write;
 
-/// Values of a block of 8 bits, which share a factor in f16 (`QK8_0` of ggml).
+/// Number of values in a block of 8 bits, which share an f16 scale (`QK8_0` of ggml).
 pub(super) const BLOCK: usize = 32;
 
-/// Values that are converted at once, at least a row.
+/// Number of values that are converted at once, at least a row.
 const AT_ONCE: usize = 1 << 22;
 
-/// Converts tensors and writes them; keeps its memory from one to the next.
+/// Converts tensors and writes them; reuses its memory between tensors.
 #[derive(Default)]
 pub(super) struct Encoder {
     bytes: Vec<u8>,
@@ -59,8 +59,8 @@ fn encode(values: &[f32], precision: Precision, bytes: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Appends a block of 8 bits: a factor, and each value as a multiple of it from -127 to 127 (ggml's `quantize_row_q8_0_ref`).
-/// Values are divided by the factor before that is rounded.
+/// Appends a block of 8 bits: a scale, and each value as a multiple of it from -127 to 127 (ggml's `quantize_row_q8_0_ref`).
+/// Values are divided by the scale before it is rounded.
 fn encode_block(block: &[f32], bytes: &mut Vec<u8>) -> bool {
     let factor = block.iter().fold(0.0f32, |most, value| most.max(value.abs())) / 127.0;
     let inverse = if factor == 0.0 { 0.0 } else { factor.recip() };

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 const MAGIC: &[u8] = b"GGUF";
 const VERSION: u32 = 3;
 
-/// What the offset of each tensor's values is a multiple of; readers take it for granted where the metadata say nothing else.
+/// The alignment of each tensor's values; the default that readers assume.
 const ALIGNMENT: u64 = 32;
 
 /// A value of the metadata.
@@ -24,32 +24,33 @@ pub(super) enum Value {
     Flags(Vec<bool>),
 }
 
-/// Metadata, in the order in which they are written.
+/// Metadata, in file order.
 pub(super) type Metadata = Vec<(String, Value)>;
 
 /// A tensor of the file.
 pub(super) struct Part {
     pub name: String,
-    /// Sizes, the outermost first; the file has them the other way round.
+    /// Sizes, outermost first; the file has them in reverse order.
     pub shape: Vec<usize>,
-    /// Its values in the file's order. Often a view of a weight, which is laid out anew as it is written.
+    /// Its values in file order. Often a view of a weight, which is made contiguous while it is written.
     pub values: Tensor,
     pub precision: Precision,
 }
 
 impl Part {
-    /// Number of its values.
+    /// Returns the number of its values.
     fn elements(&self) -> u64 {
         self.shape.iter().map(|size| *size as u64).product()
     }
 
-    /// Bytes of its values.
+    /// Returns the bytes of its values.
     fn bytes(&self) -> u64 {
         self.precision.bytes(self.elements())
     }
 }
 
-/// Writes a file of these metadata and tensors. One part of one tensor at a time is held in another form than the model's own.
+/// Writes a file with these metadata and tensors. Only one part of one tensor at a time is in memory in a different form than the
+/// model's.
 ///
 /// # Errors
 /// If it can't be written, or a value does not fit its tensor's precision.
@@ -89,7 +90,7 @@ fn pad(to: &mut impl Write, written: u64) -> io::Result<()> {
     to.write_all(&[0; ALIGNMENT as usize][..missing as usize])
 }
 
-/// What comes before the tensors' values.
+/// Everything before the tensors' values.
 struct Head(Vec<u8>);
 
 impl Head {
@@ -106,7 +107,7 @@ impl Head {
         self.0.extend(text.as_bytes());
     }
 
-    /// Writes the number of the type, then the value.
+    /// Writes the type's number, then the value.
     fn value(&mut self, value: &Value) {
         const COUNT: u32 = 4;
         const INTEGER: u32 = 5;

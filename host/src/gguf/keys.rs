@@ -2,25 +2,25 @@
 
 use super::file::{Metadata, Value};
 use super::targets::Target;
-use crate::config::files;
+use crate::config::{files, json};
 use crate::model::{Architecture, Family, ModelFolder, NormKind, Rope, RopeScaling};
 use std::f32::consts::TAU;
 
-/// Bytes of a `config.json`.
+/// Maximum size of a `config.json`, in bytes.
 const LARGEST: u64 = 4 << 20;
 
-/// What of rotary embeddings is not computed from keys.
+/// Divisors of rotary frequencies that are stored as tensors rather than keys.
 pub(super) struct Ropes {
-    /// A divisor of each frequency, for texts of any length.
+    /// A divisor for each frequency, for texts of any length.
     pub divisors: Option<Vec<f32>>,
     /// Divisors for texts up to the original training length, and for longer ones.
     pub by_length: Option<[Vec<f32>; 2]>,
-    /// Longest text.
+    /// Maximum length of a text.
     pub context: usize,
 }
 
 impl Ropes {
-    /// Takes them from a model and, where this program has no use for them, from its `config.json`.
+    /// Reads them from a model and, for values that this program doesn't use, from its `config.json`.
     ///
     /// # Errors
     /// If that can't be read.
@@ -32,7 +32,7 @@ impl Ropes {
             RopeScaling::Llama3 { .. } => Ok(Self { divisors: Some(divisors(rope)), ..plain }),
             RopeScaling::Long { factors, .. } => {
                 let text = files::read_text(&source.base().join("config.json"), LARGEST).map_err(|e| e.to_string())?;
-                let config: serde_json::Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+                let config = json::value(&text).map_err(|e| e.to_string())?;
                 let long = ["rope_parameters", "rope_scaling"].iter().find_map(|key| config[key]["long_factor"].as_array());
                 let numbers = |all: &Vec<serde_json::Value>| all.iter().map(|x| x.as_f64().map(|x| x as f32)).collect();
                 let long: Vec<f32> = long.and_then(numbers).ok_or("longrope needs a long_factor, a list of numbers")?;
@@ -45,13 +45,13 @@ impl Ropes {
     }
 }
 
-/// By what each frequency is divided.
+/// Returns the divisor of each frequency.
 fn divisors(rope: &Rope) -> Vec<f32> {
     let plain = |i: usize| rope.theta.powf(-2.0 * i as f64 / rope.dims as f64);
     rope.frequencies().iter().enumerate().map(|(i, scaled)| (plain(i) / f64::from(*scaled)) as f32).collect()
 }
 
-/// Collects keys that begin with the name of a graph.
+/// Collects keys with the name of a graph as prefix.
 struct Keys {
     name: &'static str,
     all: Metadata,
@@ -139,16 +139,15 @@ fn add_rope(keys: &mut Keys, rope: &Rope, a: &Architecture) {
     }
 }
 
-/// Returns the first and last dimension between which llama.cpp passes from one scale of frequencies to the other
-/// (`ggml_rope_yarn_corr_dims`). The numbers of rotations there are those of the paper, 32 and 1, whatever a file says: the graphs
-/// of these families do not read them.
+/// Returns the first and last dimension of llama.cpp's transition between frequency scales (`ggml_rope_yarn_corr_dims`). It
+/// always uses the paper's numbers of rotations, 32 and 1: the graphs of these families ignore a file's own.
 pub(super) fn ramp(rope: &Rope, original: f64) -> (f64, f64) {
     let (dims, theta) = (rope.dims as f32, rope.theta as f32);
     let dimension = |rotations: f32| dims * (original as f32 / (rotations * TAU)).ln() / (2.0 * theta.ln());
     (dimension(32.0).floor().max(0.0).into(), dimension(1.0).ceil().min(dims - 1.0).into())
 }
 
-/// Adds which layers of a Gemma have windows, and of what size.
+/// Adds which layers of a Gemma have windows, and their size.
 fn add_windows(keys: &mut Keys, a: &Architecture, ropes: &Ropes) {
     let slides = |layer: usize| match a.family {
         // Such layers also have a rotary embedding of their own, be the window longer than any text.
@@ -167,7 +166,7 @@ fn add_windows(keys: &mut Keys, a: &Architecture, ropes: &Ropes) {
     keys.add("attention.sliding_window_pattern", Value::Flags(flags));
 }
 
-/// Adds the constants that a family multiplies with, and its bounds.
+/// Adds a family's multipliers and soft caps.
 fn add_factors(keys: &mut Keys, a: &Architecture) {
     let f = a.factors;
     match a.family {

@@ -1,9 +1,9 @@
-//! Models as GGUF files, which llama.cpp and the programs around it run.
+//! Exports models as GGUF files, for llama.cpp and programs that build on it.
 //!
-//! `targets.rs` is a table of what llama.cpp computes of each family; a model that has something else is refused. `keys.rs` makes
-//! metadata of a model's sizes, `vocabulary.rs` of its tokenizer; `tensors.rs` has its weights under llama.cpp's names and in its
-//! order; `file.rs` writes the file. Names and orders are those of llama.cpp's `convert_hf_to_gguf.py`; what a family's graph loads
-//! is in its `src/models/`.
+//! `targets.rs` lists what llama.cpp supports of each family; other models are refused. `keys.rs` turns a model's sizes into
+//! metadata, `vocabulary.rs` its tokenizer; `tensors.rs` has its weights under llama.cpp's names and in its order; `file.rs`
+//! writes the file. Names and orders follow llama.cpp's `convert_hf_to_gguf.py`; what a family's graph loads is in its
+//! `src/models/`.
 
 mod encode;
 mod file;
@@ -11,6 +11,9 @@ mod keys;
 mod targets;
 mod tensors;
 mod vocabulary;
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use vocabulary::read_tokenizer;
 
 use crate::data::{self, Tokenizer, Wording};
 use crate::model::{self, Held, ModelFolder};
@@ -29,13 +32,13 @@ pub enum Precision {
     F16,
     /// 16 bits with the range of 32.
     Bf16,
-    /// 8 bits, in blocks of 32 with a factor.
+    /// 8 bits, in blocks of 32 with a scale.
     #[serde(rename = "q8_0")]
     Q8,
 }
 
 impl Precision {
-    /// Its name in ggml and on the command line.
+    /// Returns its name in ggml and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -45,7 +48,7 @@ impl Precision {
         }
     }
 
-    /// Its number among the types of tensors (`ggml_type`).
+    /// Returns its number among the tensor types (`ggml_type`).
     fn number(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -55,7 +58,7 @@ impl Precision {
         }
     }
 
-    /// The number of a file that is mostly of it (`llama_ftype`).
+    /// Returns the number of a file that mostly uses it (`llama_ftype`).
     fn of_file(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -65,7 +68,7 @@ impl Precision {
         }
     }
 
-    /// Bytes of so many values.
+    /// Returns the bytes of this many values.
     fn bytes(self, values: u64) -> u64 {
         match self {
             Self::F32 => 4 * values,
@@ -75,13 +78,13 @@ impl Precision {
     }
 }
 
-/// Reasons why a model does not become a GGUF file.
+/// Why a model can't be exported as a GGUF file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// llama.cpp does not compute such a model.
+    /// llama.cpp does not support such a model.
     #[error("{}: {detail}", path.display())]
     Unknown {
-        /// The file that says what the model is.
+        /// The file that describes the model.
         path: PathBuf,
         /// What llama.cpp lacks.
         detail: String,
@@ -132,10 +135,10 @@ impl From<crate::ops::Error> for Error {
 /// Result of writing a GGUF file.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Writes a model with its tokenizer and chat template; an adapter is merged in. Returns what the user should know of the file.
+/// Writes a model with its tokenizer and chat template, with an adapter merged in. Returns notes for the user.
 ///
 /// # Errors
-/// If llama.cpp does not compute such a model or tokenizer, a weight does not fit, or something can't be read or written.
+/// If llama.cpp does not support such a model or tokenizer, a weight does not fit, or something can't be read or written.
 pub fn export(source: &ModelFolder, precision: Precision, to: &mut impl Write) -> Result<Vec<String>> {
     let a = source.architecture();
     let config = || source.base().join("config.json");

@@ -1,5 +1,5 @@
-//! What llama.cpp computes of each family: what its graphs load and do, as of the release in llama-cpp-python 0.3.36. A model that
-//! needs more is refused, because a file of it would be read wrongly or not at all.
+//! What llama.cpp supports of each family: what its graphs load and compute, as of the release in llama-cpp-python 0.3.36. A
+//! model that needs more is refused, because its file would be read wrongly or not at all.
 
 use super::keys;
 use crate::model::{Architecture, FAMILIES, Family, Mixture, Rope, RopeScaling};
@@ -13,7 +13,7 @@ pub(super) enum Has {
     Always,
 }
 
-/// Which scalings of rotary embeddings a graph has beside the linear one.
+/// The RoPE scalings that a graph supports besides the linear one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scalings {
     /// `YaRN`.
@@ -26,32 +26,32 @@ pub(super) enum Scalings {
     Linear,
 }
 
-/// A graph of llama.cpp, by what it differs in from that of Qwen 2.
+/// A graph of llama.cpp, described by its differences from that of Qwen 2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
-    /// Its name, which begins its keys.
+    /// Its name, which is the prefix of its keys.
     pub name: &'static str,
-    /// Whether the dimensions of a head that are rotated together are neighbours. Elsewhere, half a head is between them.
+    /// Whether the dimensions of a head that are rotated together are adjacent. Otherwise, they are half a head apart.
     pub neighbours: bool,
-    /// Scalings of rotary embeddings.
+    /// Supported RoPE scalings.
     pub scalings: Scalings,
-    /// Whether it loads an output matrix: `IfGiven` takes the embedding in its absence.
+    /// Whether it loads an output matrix: `IfGiven` uses the embedding if there is none.
     pub output: Has,
     /// Bias on query, key and value projections.
     pub qkv_bias: Has,
     /// Bias on the attention output.
     pub output_bias: Has,
-    /// Biases of the unit.
+    /// Biases of the MLP.
     pub unit_bias: Has,
-    /// Whether the heads must be as wide as the hidden size.
+    /// Whether the heads' total width must be the hidden size.
     pub square: bool,
     /// Whether it has sliding windows.
     pub windows: bool,
-    /// Activation of its unit.
+    /// Activation of its MLP.
     pub activation: Activation,
-    /// Whether weights of a token's experts add up to one.
+    /// Whether the weights of a token's experts add up to one.
     pub normalised: Option<bool>,
-    /// Every how many layers it leaves out the rotary embedding.
+    /// Every how many layers it has no RoPE.
     pub unrotated: Option<usize>,
 }
 
@@ -119,7 +119,7 @@ fn of_family(family: Family) -> Option<Target> {
 /// Returns the graph that computes a model.
 ///
 /// # Errors
-/// Says what of the model llama.cpp does not compute.
+/// Says what llama.cpp does not support of the model.
 pub(super) fn of(a: &Architecture) -> Result<Target, String> {
     let model_type = a.family.described().model_type;
     let target = of_family(a.family).ok_or_else(|| {
@@ -132,11 +132,11 @@ pub(super) fn of(a: &Architecture) -> Result<Target, String> {
     })?;
     let lacking = target.lacks(a).into_iter().find_map(|(lacks, what)| lacks.then_some(what));
     lacking.map_or(Ok(target), |what| {
-        Err(format!("llama.cpp does not compute a {model_type} with {what}, so that it can't be exported as GGUF"))
+        Err(format!("llama.cpp does not support a {model_type} with {what}, so it can't be exported as GGUF"))
     })
 }
 
-/// The scale of attention scores that Gemma's graphs take: that of the heads, or in the largest models that of the hidden size.
+/// Returns the scale of attention scores in Gemma's graphs: by the head size, or in the largest models by the hidden size.
 fn gemma_scores(a: &Architecture) -> f32 {
     let largest = match a.family {
         Family::Gemma2 => 46,
@@ -147,7 +147,7 @@ fn gemma_scores(a: &Architecture) -> f32 {
 }
 
 impl Target {
-    /// What a model may have that the graph lacks, and whether this one has it.
+    /// Lists what the graph may lack, and whether this model has it.
     fn lacks(&self, a: &Architecture) -> Vec<(bool, &'static str)> {
         let gemma = matches!(a.family, Family::Gemma2 | Family::Gemma3);
         let misses = |has: Has, given: bool| has == Has::Never && given;
@@ -162,29 +162,29 @@ impl Target {
             (needs(self.qkv_bias, a.qkv_bias), "query, key and value projections without biases"),
             (misses(self.output_bias, a.output_bias), "a bias on the attention output"),
             (needs(self.output_bias, a.output_bias), "an attention output without a bias"),
-            (misses(self.unit_bias, a.mlp_bias), "biases in the unit"),
-            (needs(self.unit_bias, a.mlp_bias), "a unit without biases"),
+            (misses(self.unit_bias, a.mlp_bias), "biases in the MLP"),
+            (needs(self.unit_bias, a.mlp_bias), "an MLP without biases"),
             (self.output == Has::Never && !a.tied, "an output matrix that is not the embedding"),
-            (self.square && a.query_width() != a.hidden_size, "heads that are not together as wide as the hidden size"),
-            (a.scores_by_layer, "attention scores that fall with the layer (scale_attn_by_inverse_layer_idx)"),
-            (!granite && differs(f.scores, scores), "another scale of attention scores than that of its heads"),
-            (a.family == Family::Gemma2 && f.scores_cap.is_none(), "attention scores without a bound"),
-            (a.family == Family::Gemma2 && f.logits_cap.is_none(), "logits without a bound"),
+            (self.square && a.query_width() != a.hidden_size, "heads whose total width is not the hidden size"),
+            (a.scores_by_layer, "attention scores scaled by layer (scale_attn_by_inverse_layer_idx)"),
+            (!granite && differs(f.scores, scores), "a scale of attention scores that does not follow from its heads"),
+            (a.family == Family::Gemma2 && f.scores_cap.is_none(), "attention scores without soft-capping"),
+            (a.family == Family::Gemma2 && f.logits_cap.is_none(), "logits without soft-capping"),
             (self.activation_lacks(a.activation), "this activation function"),
-            (self.rotary_lacks(a), "a rotary embedding in these layers"),
-            (a.ropes.iter().any(|rope| !self.scales(rope)), "this rotary scaling"),
-            (a.ropes.iter().skip(1).any(|rope| rope.scaling != RopeScaling::None), "a rotary scaling of layers with windows"),
+            (self.rotary_lacks(a), "RoPE in these layers"),
+            (a.ropes.iter().any(|rope| !self.scales(rope)), "this RoPE scaling"),
+            (a.ropes.iter().skip(1).any(|rope| rope.scaling != RopeScaling::None), "RoPE scaling in layers with windows"),
         ];
         all.extend(self.experts_lack(a));
         all
     }
 
-    /// The same of experts.
+    /// Does the same for experts.
     fn experts_lack(&self, a: &Architecture) -> Vec<(bool, &'static str)> {
         let of = |mixture: &Mixture| {
             vec![
                 (mixture.normalised && self.normalised != Some(true), "experts whose weights add up to one"),
-                (!mixture.normalised && self.normalised != Some(false), "experts weighed by probability"),
+                (!mixture.normalised && self.normalised != Some(false), "experts weighted by probability"),
                 (mixture.sparse.contains(&false), "layers without experts"),
                 (a.family == Family::Olmoe && a.kv_width() != a.hidden_size, "fewer key heads than query heads"),
             ]
@@ -216,12 +216,12 @@ impl Target {
         }
     }
 
-    /// What the user should know of a file: where the graph computes something else than the model.
+    /// Returns notes for the user: where the graph's computation differs from the model's.
     pub(super) fn notes(&self, a: &Architecture) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(window) = a.windows.iter().flatten().min().filter(|_| !self.windows) {
             notes.push(format!(
-                "llama.cpp computes a {} without sliding windows: texts of more than {window} tokens go on otherwise than here",
+                "llama.cpp computes a {} without sliding windows: its output differs for texts of more than {window} tokens",
                 self.name
             ));
         }

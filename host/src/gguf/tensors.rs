@@ -11,7 +11,7 @@ use candle_core::{Device, Tensor};
 /// Returns the tensors of a file. Most share their storage with the weights.
 ///
 /// # Errors
-/// If one can't be taken apart.
+/// If one can't be split.
 pub(super) fn parts(
     weights: &Weights,
     a: &Architecture,
@@ -69,7 +69,7 @@ pub(super) fn parts(
     Ok(all.parts)
 }
 
-/// Says which tensors are not in the precision that was asked for, since their rows are no whole blocks of it.
+/// Lists the tensors that don't have the requested precision, since their rows don't divide into its blocks.
 pub(super) fn fallen_back(parts: &[Part], precision: Precision) -> Option<String> {
     let narrower: Vec<&str> = parts
         .iter()
@@ -78,7 +78,8 @@ pub(super) fn fallen_back(parts: &[Part], precision: Precision) -> Option<String
         .collect();
     let first = narrower.first()?;
     Some(format!(
-        "{} tensors, {first} the first, are stored in f16: {} has blocks of {BLOCK} values, and their rows are no whole ones",
+        "{} tensors ({first} is the first) are stored in f16: {} has blocks of {BLOCK} values, and their rows don't divide into \
+         blocks",
         narrower.len(),
         precision.name()
     ))
@@ -92,12 +93,12 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Adds values of another shape than the view's that has them in order.
+    /// Adds values with a shape that differs from that of their ordered view.
     fn shaped(&mut self, name: &str, shape: &[usize], values: &Tensor, precision: Precision) {
         self.parts.push(Part { name: name.to_owned(), shape: shape.to_vec(), values: values.clone(), precision });
     }
 
-    /// Adds a tensor in f32: what is small, and what decides which experts a token goes to.
+    /// Adds a tensor in f32: small ones, and those that select experts.
     fn exact(&mut self, name: &str, values: &Tensor) {
         self.shaped(name, values.dims(), values, Precision::F32);
     }
@@ -106,7 +107,7 @@ impl Parts<'_> {
         self.matrix_of(name, values.dims(), values);
     }
 
-    /// Adds a matrix in the precision that was asked for; in f16 where its rows are no whole blocks, as llama.cpp's converter.
+    /// Adds a matrix in the requested precision; in f16 if its rows don't divide into blocks, like llama.cpp's converter.
     fn matrix_of(&mut self, name: &str, shape: &[usize], values: &Tensor) {
         let whole = shape.last().is_some_and(|row| row.is_multiple_of(BLOCK));
         let precision = if self.precision == Precision::Q8 && !whole { Precision::F16 } else { self.precision };
@@ -120,7 +121,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Adds a linear map whose outputs `view` puts into another order.
+    /// Adds a linear map whose outputs are reordered by `view`.
     fn reordered(&mut self, name: &str, linear: &Linear, view: impl Fn(&Tensor) -> Result<Tensor>) -> Result<()> {
         self.matrix_of(&format!("{name}.weight"), linear.weight.dims(), &view(&linear.weight)?);
         if let Some(bias) = &linear.bias {
@@ -182,7 +183,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Adds a norm's weight, which the graphs of all families multiply with as it is.
+    /// Adds a norm's weight. The graphs of all families multiply with it directly.
     fn norm_weight(&mut self, name: &str, weight: &Tensor) -> Result<()> {
         let counted_from_one = self.a.norm == NormKind::RmsFromOne;
         let weight = if counted_from_one { (weight + 1.0)? } else { weight.clone() };
@@ -191,7 +192,7 @@ impl Parts<'_> {
     }
 }
 
-/// A view of the rows of query or key heads in which those that are rotated together are neighbours, as in Meta's own files
+/// Returns a view of the rows of query or key heads in which those that are rotated together are adjacent, as in Meta's own files
 /// (`permute` of llama.cpp's converter). transformers has one half of a head after the other.
 fn neighbours(rows: &Tensor, heads: usize) -> Result<Tensor> {
     let (count, rest) = (rows.dim(0)?, &rows.dims()[1..]);
@@ -199,7 +200,7 @@ fn neighbours(rows: &Tensor, heads: usize) -> Result<Tensor> {
     Ok(rows.reshape(split)?.transpose(1, 2)?)
 }
 
-/// A view of the rows of a projection that is joined head by head, with all queries first, then all keys and all values.
+/// Returns a view of the rows of a projection that is joined per head, with all queries first, then all keys and all values.
 fn by_kind(rows: &Tensor, heads: usize) -> Result<Tensor> {
     let (count, rest) = (rows.dim(0)?, &rows.dims()[1..]);
     let split = [&[heads, 3, count / heads / 3][..], rest].concat();

@@ -1,11 +1,11 @@
 //! A tokenizer as metadata.
 //!
 //! llama.cpp has two kinds that `tokenizer.json` describes as BPE: byte-level ones (its model `gpt2`), whose patterns it knows by
-//! name, and those of SentencePiece (its model `llama`), whose pieces have scores. Others are refused.
+//! name, and SentencePiece's (its model `llama`), whose pieces have scores. Others are refused.
 
 use super::file::{Metadata, Value};
 use super::{Error, Result};
-use crate::config::{files, printable};
+use crate::config::{files, json, printable};
 use crate::data::Tokenizer;
 use crate::model::Architecture;
 use serde::Deserialize;
@@ -13,16 +13,16 @@ use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// Bytes of `tokenizer.json`, as in [`Tokenizer`].
+/// Maximum size of `tokenizer.json` in bytes, as in [`Tokenizer`].
 const LARGEST: u64 = 64 << 20;
 
-/// Bytes of a pattern that an error repeats.
+/// Maximum length of a pattern in an error, in bytes.
 const SHOWN: usize = 200;
 
-/// What pieces have in the place of a space.
+/// The character that replaces a space in pieces.
 const SPACE: &str = "\u{2581}";
 
-/// Patterns that cut a text into words, whether a word that is a token is taken whole, and llama.cpp's name of both.
+/// Patterns that split a text into words, whether a word that is a token is kept whole, and llama.cpp's name for both.
 const PATTERNS: [(&str, bool, &str); 5] = [
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -59,7 +59,7 @@ const PATTERNS: [(&str, bool, &str); 5] = [
     ),
 ];
 
-/// What of `tokenizer.json` matters here.
+/// The parts of `tokenizer.json` that matter here.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
@@ -92,7 +92,7 @@ struct Bpe {
     ignore_merges: bool,
 }
 
-/// A merge in the older and in the newer form.
+/// A merge in its older and newer form.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Merge {
@@ -108,7 +108,7 @@ impl Merge {
         }
     }
 
-    /// The piece that it makes.
+    /// Returns the piece that it makes.
     fn piece(&self) -> String {
         match self {
             Self::Line(line) => line.replacen(' ', "", 1),
@@ -120,9 +120,9 @@ impl Merge {
 /// A kind of tokenizer.
 #[derive(Debug, PartialEq)]
 enum Kind {
-    /// Of bytes, with llama.cpp's name of how text is cut into words.
+    /// Byte-level, with llama.cpp's name for how text is split into words.
     Bytes(&'static str),
-    /// Of pieces, with whether a text gets a space before it.
+    /// Of pieces, with whether a text gets a leading space.
     Pieces { prefix: bool },
 }
 
@@ -137,16 +137,16 @@ enum Token {
     Byte = 6,
 }
 
-/// Returns the metadata of the tokenizer in a folder; adds to the notes what the user should know.
+/// Returns the metadata of the tokenizer in a folder; adds notes for the user.
 ///
 /// # Errors
-/// If llama.cpp has no such tokenizer, or nothing ends a text.
+/// If llama.cpp has no such tokenizer, or there is no end token.
 pub(super) fn metadata(folder: &Path, tokenizer: &Tokenizer, a: &Architecture, notes: &mut Vec<String>) -> Result<Metadata> {
     let path = folder.join("tokenizer.json");
     let wrong = |detail: String| Error::Unknown { path: path.clone(), detail };
     let file = read(&path)?;
     let kind = kind(&file)
-        .map_err(|what| wrong(format!("llama.cpp has no tokenizer with {what}, so that the model can't be exported as GGUF")))?;
+        .map_err(|what| wrong(format!("llama.cpp has no tokenizer with {what}, so the model can't be exported as GGUF")))?;
     let (tokens, kinds) = tokens(&file, &kind, a.vocab_size).map_err(wrong)?;
     let (model, name) = match &kind {
         Kind::Bytes(name) => ("gpt2", *name),
@@ -168,11 +168,18 @@ pub(super) fn metadata(folder: &Path, tokenizer: &Tokenizer, a: &Architecture, n
     Ok(all.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect())
 }
 
+/// Reads the tokenizer in a folder for a model; returns the number of keys that it comes to.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_tokenizer(folder: &Path, a: &Architecture) -> Result<usize> {
+    let tokenizer = Tokenizer::open(folder)?;
+    Ok(metadata(folder, &tokenizer, a, &mut Vec::new())?.len())
+}
+
 fn read(path: &Path) -> Result<File> {
     let unread = |source| crate::data::Error::Io { path: path.to_owned(), source };
-    let bytes = files::read(path, LARGEST).map_err(unread)?;
+    let text = files::read_text(path, LARGEST).map_err(unread)?;
     let wrong = |detail: String| Error::Unknown { path: path.to_owned(), detail };
-    let whole: Json = serde_json::from_slice(&bytes).map_err(|e| wrong(e.to_string()))?;
+    let whole = json::value(&text).map_err(|e| wrong(e.to_string()))?;
     // The oldest files of BPE leave its name out.
     let kind = whole["model"]["type"].as_str().unwrap_or("BPE").to_owned();
     if kind != "BPE" {
@@ -193,7 +200,7 @@ fn steps<'a>(of: &'a Json, list: &str) -> Vec<&'a Json> {
     }
 }
 
-/// Finds the kind of a tokenizer; the error is what of it llama.cpp does not have.
+/// Returns the kind of a tokenizer; the error is what llama.cpp lacks.
 fn kind(file: &File) -> std::result::Result<Kind, String> {
     let given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     if given(&file.model.continuing_subword_prefix) || given(&file.model.end_of_word_suffix) {
@@ -203,7 +210,7 @@ fn kind(file: &File) -> std::result::Result<Kind, String> {
     if file.model.byte_fallback { pieces(&normalizers, &words) } else { bytes(&normalizers, &words, file.model.ignore_merges) }
 }
 
-/// Names how a byte-level tokenizer cuts text into words.
+/// Returns the name of how a byte-level tokenizer splits text into words.
 fn bytes(normalizers: &[&Json], words: &[&Json], ignore_merges: bool) -> std::result::Result<Kind, String> {
     // llama.cpp leaves text as it is; what is typed is mostly composed anyhow.
     if let Some(other) = normalizers.iter().find(|step| step["type"] != "NFC") {
@@ -239,7 +246,8 @@ fn pattern(split: &Json, ignore_merges: bool) -> Option<(&'static str, bool)> {
     found(ignore_merges).or_else(|| found(!ignore_merges)).map(|(_, ignores, name)| (*name, *ignores))
 }
 
-/// Checks that a tokenizer of pieces is as llama.cpp's: spaces are replaced, perhaps after one is put first, and nothing is cut.
+/// Checks that a tokenizer of pieces works like llama.cpp's: spaces are replaced, perhaps after adding one in front, and text is
+/// not split.
 fn pieces(normalizers: &[&Json], words: &[&Json]) -> std::result::Result<Kind, String> {
     let mut prefix = false;
     for step in normalizers {
@@ -266,7 +274,7 @@ fn shown(step: &Json) -> String {
     printable(&step.to_string(), SHOWN)
 }
 
-/// Returns the text and the kind of every token, as many as the model has. Those that the tokenizer lacks are unused.
+/// Returns the text and the kind of every token, as many as the model has. Tokens that the tokenizer lacks are unused.
 fn tokens(file: &File, kind: &Kind, count: usize) -> std::result::Result<(Vec<String>, Vec<Token>), String> {
     let mut texts: Vec<String> = (0..count).map(|id| format!("[PAD{id}]")).collect();
     let mut kinds = vec![Token::Unused; count];
@@ -300,13 +308,14 @@ fn tokens(file: &File, kind: &Kind, count: usize) -> std::result::Result<(Vec<St
     Ok((texts, kinds))
 }
 
-/// Whether a piece stands for a byte: `<0x0A>`.
+/// Returns whether a piece stands for a byte: `<0x0A>`.
 fn is_byte(piece: &str) -> bool {
     let digits = piece.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
     digits.is_some_and(|digits| digits.len() == 2 && u8::from_str_radix(digits, 16).is_ok())
 }
 
-/// Whether an added token is one of control though its file does not say so (`does_token_look_special` of llama.cpp's converter).
+/// Returns whether an added token is a control token although its file does not say so (`does_token_look_special` of llama.cpp's
+/// converter).
 fn looks_special(text: &str) -> bool {
     let within = |start: &str, end: &str| text.starts_with(start) && text.ends_with(end);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
@@ -315,8 +324,8 @@ fn looks_special(text: &str) -> bool {
         || within("<unused", ">")
 }
 
-/// Returns a score of each piece, of which llama.cpp joins those with the greatest first: the later the merge that makes it, the
-/// less. So the order is that of the merges.
+/// Returns a score for each piece; llama.cpp joins those with the highest first. The later the merge that makes a piece, the
+/// lower its score, so the order is that of the merges.
 fn scores(model: &Bpe, tokens: &[String]) -> Vec<f32> {
     let mut ranks: HashMap<String, usize> = HashMap::with_capacity(model.merges.len());
     for (rank, merge) in model.merges.iter().enumerate() {
@@ -326,7 +335,7 @@ fn scores(model: &Bpe, tokens: &[String]) -> Vec<f32> {
     tokens.iter().map(|token| -(*ranks.get(token).unwrap_or(&last) as f32)).collect()
 }
 
-/// Returns what begins and ends texts. What the tokenizer puts around a text is asked of the tokenizer itself.
+/// Returns the tokens that begin and end texts. Runs the tokenizer to see what it adds around a text.
 fn framing(
     tokenizer: &Tokenizer,
     a: &Architecture,
@@ -335,7 +344,7 @@ fn framing(
     let encoded = |special: bool| tokenizer.encode("a", special).map_err(|e| e.to_string());
     let (plain, framed) = (encoded(false)?, encoded(true)?);
     if plain.is_empty() {
-        return Err("the tokenizer has no token for the letter a, so that it can't be asked what it puts around a text".into());
+        return Err("the tokenizer has no token for the letter a, so what it adds around a text can't be determined".into());
     }
     let (own_bos, own_eos) = tokenizer.frame();
     let ends = tokenizer.eos_ids(&a.eos_token_ids);
@@ -344,21 +353,21 @@ fn framing(
     let around = at.map(|at| (&framed[..at], &framed[at + plain.len()..]));
     let (before, after) = match around {
         Some((before @ ([] | [_]), after @ ([] | [_]))) => (before.first().copied(), after.first().copied()),
-        _ => return Err("llama.cpp puts at most one token before a text and one after it; this tokenizer puts more there".into()),
+        _ => return Err("llama.cpp adds at most one token before a text and one after it; this tokenizer adds more".into()),
     };
     if let Some(after) = after {
         ends.retain(|id| *id != after);
         ends.insert(0, after);
     }
     if ends.is_empty() {
-        return Err("no token ends a text; give tokenizer_config.json an eos_token, or config.json an eos_token_id".into());
+        return Err("there is no end token; set eos_token in tokenizer_config.json, or eos_token_id in config.json".into());
     }
     let mut all = vec![("add_bos_token", Value::Flag(before.is_some())), ("add_eos_token", Value::Flag(after.is_some()))];
     all.extend(before.or(own_bos).map(|id| ("bos_token_id", Value::Count(id))));
     // Any of the three ends a text there.
     all.extend(["eos_token_id", "eot_token_id", "eom_token_id"].into_iter().zip(&ends).map(|(key, id)| (key, Value::Count(*id))));
     if ends.len() > 3 {
-        notes.push(format!("a GGUF file names three tokens that end a text; {:?} are left out", &ends[3..]));
+        notes.push(format!("a GGUF file can name only three end tokens; {:?} are left out", &ends[3..]));
     }
     all.extend(tokenizer.pad_id().map(|id| ("padding_token_id", Value::Count(id))));
     Ok(all)
@@ -373,7 +382,7 @@ mod tests {
         serde_json::from_value(file).unwrap()
     }
 
-    /// As tokenizers of Llama 2 (`Prepend`), of newer Mistrals (`Metaspace`) and of Gemma are.
+    /// Like the tokenizers of Llama 2 (`Prepend`), of newer Mistrals (`Metaspace`) and of Gemma.
     fn of_pieces() -> [(Json, Json, bool); 3] {
         let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "\u{2581}" });
         let prepend = json!({ "type": "Prepend", "prepend": "\u{2581}" });

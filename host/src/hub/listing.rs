@@ -121,7 +121,7 @@ impl Hub {
                 let detail = format!("there is no such path, and {endpoint} does not answer ({said}); {help}");
                 return Error::Unreachable { name, detail };
             }
-            Failure::Insecure(detail) => return Error::Denied { name, detail },
+            Failure::Unfit(detail) => return Error::Denied { name, detail },
             Failure::Refused { status, code, said } => (status.as_u16(), code, said),
         };
         let known = self.settings.token.is_some();

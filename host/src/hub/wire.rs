@@ -2,7 +2,7 @@
 //! stand on the redirect to where it lies, and since the token goes to the hub alone.
 
 use super::Settings;
-use crate::config::printable;
+use crate::config::{Address, printable};
 use std::fmt;
 use std::sync::Once;
 use std::time::Duration;
@@ -34,8 +34,8 @@ pub(super) enum Failure {
     },
     /// There is none.
     Silent(String),
-    /// It would come over a line that anybody may read and change.
-    Insecure(String),
+    /// It would come from where nobody can be asked, or over a line that anybody may read and change.
+    Unfit(String),
 }
 
 impl Failure {
@@ -43,7 +43,7 @@ impl Failure {
     pub(super) fn passes(&self) -> bool {
         match self {
             Self::Silent(_) => true,
-            Self::Insecure(_) => false,
+            Self::Unfit(_) => false,
             Self::Refused { status, .. } => status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS,
         }
     }
@@ -52,7 +52,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Silent(said) | Self::Insecure(said) => write!(f, "{said}"),
+            Self::Silent(said) | Self::Unfit(said) => write!(f, "{said}"),
             Self::Refused { status, said, .. } => write!(f, "{} {said}", status.as_u16()),
         }
     }
@@ -71,8 +71,8 @@ pub(super) enum Ask {
 
 pub(super) struct Wire {
     agent: Agent,
-    /// The hub's own address, to which the token may go.
-    home: String,
+    /// The hub's own server, to which the token may go; or why there is none.
+    home: Result<String, String>,
     token: Option<String>,
     /// The time for a short answer.
     answer: Duration,
@@ -80,6 +80,7 @@ pub(super) struct Wire {
 
 impl Wire {
     pub(super) fn new(settings: &Settings) -> Self {
+        let home = Address::read(&settings.endpoint);
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -88,35 +89,33 @@ impl Wire {
             .timeout_send_request(Some(ANSWER))
             .timeout_recv_response(Some(ANSWER))
             .timeout_per_read(Some(ANSWER))
-            .proxy(if is_here(&settings.endpoint) { None } else { Proxy::try_from_env() })
+            .proxy(if home.as_ref().is_ok_and(Address::is_here) { None } else { Proxy::try_from_env() })
             .user_agent(concat!("rlhost/", env!("CARGO_PKG_VERSION")))
             .build();
-        if settings.token.is_some() && !is_secure(&settings.endpoint) && !is_here(&settings.endpoint) {
+        if let (Some(_), Some(warning)) = (&settings.token, home.as_ref().ok().and_then(in_plain_text)) {
             static SAID: Once = Once::new();
-            let endpoint = origin(&settings.endpoint);
-            SAID.call_once(|| {
-                tracing::warn!("the token goes to {endpoint} in plain text; HF_ENDPOINT should begin with https://");
-            });
+            SAID.call_once(|| tracing::warn!("{warning}"));
         }
-        let (home, token) = (origin(&settings.endpoint).to_owned(), settings.token.clone());
-        Self { agent: config.into(), home, token, answer: settings.slowest.answer }
+        let home = home.map(|home| home.server());
+        Self { agent: config.into(), home, token: settings.token.clone(), answer: settings.slowest.answer }
     }
 
     /// The answer, once redirects are followed; for [`Ask::Head`], up to where the hub itself says
     /// what the file is.
     pub(super) fn ask(&self, url: &str, ask: Ask) -> Result<Response<Body>, Failure> {
-        let mut url = url.to_owned();
+        let home = self.home.as_ref().map_err(|detail| Failure::Silent(detail.clone()))?;
+        let mut address = Address::read(url).map_err(Failure::Silent)?;
         for _ in 0..REDIRECTS {
             let mut request = match ask {
-                Ask::Head => self.agent.head(&url),
-                Ask::Get { .. } | Ask::Said => self.agent.get(&url),
+                Ask::Head => self.agent.head(&address.url),
+                Ask::Get { .. } | Ask::Said => self.agent.get(&address.url),
             };
             if !matches!(ask, Ask::Get { .. }) {
                 request = request.config().timeout_global(Some(self.answer)).build();
             }
             // Sizes and ranges are those of the file as it is.
             request = request.header(header::ACCEPT_ENCODING, "identity");
-            if let (Some(token), true) = (&self.token, origin(&url) == self.home) {
+            if let (Some(token), true) = (&self.token, address.server() == *home) {
                 request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
             }
             if let Ask::Get { from: from @ 1.. } = ask {
@@ -127,18 +126,33 @@ impl Wire {
             if !answer.status().is_redirection() || location.is_empty() {
                 return judged(answer);
             }
-            let next = joined(&url, location);
-            if matches!(ask, Ask::Head) && answer.headers().contains_key(COMMIT) && origin(&next) != origin(&url) {
+            let next = redirected(&address, location);
+            let stays = next.as_ref().is_ok_and(|next| next.server() == address.server());
+            if matches!(ask, Ask::Head) && answer.headers().contains_key(COMMIT) && !stays {
                 return Ok(answer);
             }
-            if is_secure(&url) && !is_secure(&next) {
-                let (from, to) = (origin(&url), origin(&next));
-                return Err(Failure::Insecure(format!("{from} redirects from https to {to}, which is not encrypted")));
-            }
-            url = next;
+            address = next?;
         }
-        Err(Failure::Silent(format!("more than {REDIRECTS} redirects, the last to {url}")))
+        Err(Failure::Silent(format!("more than {REDIRECTS} redirects, the last to {}", address.server())))
     }
+}
+
+/// Returns where a redirect leads.
+fn redirected(from: &Address, location: &str) -> Result<Address, Failure> {
+    let next = Address::read(&from.joined(location))
+        .map_err(|detail| Failure::Unfit(format!("{} redirects to {detail}", from.server())))?;
+    if from.is_secure() && !next.is_secure() {
+        let (from, to) = (from.server(), next.server());
+        return Err(Failure::Unfit(format!("{from} redirects from https to {to}, which is not encrypted")));
+    }
+    Ok(next)
+}
+
+/// Returns a warning if a token that goes to this hub can be read on its way.
+fn in_plain_text(home: &Address) -> Option<String> {
+    let server = home.server();
+    let warning = || format!("the token goes to {server} in plain text; HF_ENDPOINT should begin with https://");
+    (!home.is_secure() && !home.is_here()).then(warning)
 }
 
 /// A header's text; empty if there is none.
@@ -156,54 +170,52 @@ fn judged(answer: Response<Body>) -> Result<Response<Body>, Failure> {
     Err(Failure::Refused { status, code, said })
 }
 
-/// Whether what goes there and comes from there is encrypted.
-fn is_secure(url: &str) -> bool {
-    url.get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("https://"))
-}
-
-/// Scheme, host and port.
-fn origin(url: &str) -> &str {
-    let host = url.find("://").map_or(0, |at| at + 3);
-    let end = url[host..].find(['/', '?', '#']).map_or(url.len(), |at| host + at);
-    &url[..end]
-}
-
-/// Whether a hub is on this machine, where no proxy reaches it.
-fn is_here(endpoint: &str) -> bool {
-    ["http://127.0.0.1", "http://localhost", "http://[::1]"].iter().any(|here| {
-        let port = origin(endpoint).strip_prefix(here);
-        port.is_some_and(|port| port.is_empty() || port.starts_with(':'))
-    })
-}
-
-fn joined(base: &str, location: &str) -> String {
-    if location.contains("://") {
-        location.to_owned()
-    } else if let Some(rest) = location.strip_prefix("//") {
-        format!("{}//{rest}", base.split("//").next().unwrap_or_default())
-    } else if location.starts_with('/') {
-        format!("{}{location}", origin(base))
-    } else {
-        format!("{}/{location}", base.rsplit_once('/').map_or(base, |(folder, _)| folder))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn read(url: &str) -> Address {
+        Address::read(url).unwrap()
+    }
+
     #[test]
-    fn redirects_may_be_relative_and_other_hosts_are_other_hosts() {
-        assert_eq!(origin("https://hub.co:8/a/b?c"), "https://hub.co:8");
-        assert_eq!(origin("https://hub.co"), "https://hub.co");
-        assert!(is_here("http://localhost:80/x") && !is_here("http://localhost.org"));
-        assert_ne!(origin("https://hub.co.evil/x"), origin("https://hub.co/x"));
-        assert_ne!(origin("https://hub.co@evil/x"), origin("https://hub.co/x"));
-        assert_ne!(origin("http://hub.co/x"), origin("https://hub.co/x"));
-        assert!(is_secure("HTTPS://hub.co") && !is_secure("http://hub.co") && !is_secure("https:/hub") && !is_secure(""));
-        assert_eq!(joined("https://hub.co/a/b", "/c?d"), "https://hub.co/c?d");
-        assert_eq!(joined("https://hub.co/a/b", "c"), "https://hub.co/a/c");
-        assert_eq!(joined("https://hub.co/a", "//cdn/x"), "https://cdn/x");
-        assert_eq!(joined("https://hub.co/a", "http://cdn/x"), "http://cdn/x");
+    fn a_redirect_from_https_to_http_is_refused_for_good() {
+        let refused = |from: &str, location: &str| redirected(&read(from), location).unwrap_err();
+        for (from, location) in [
+            ("https://hub.co/a", "http://hub.co/a"),
+            ("HTTPS://hub.co/a", "HTTP://cdn:80/x"),
+            ("https://localhost:1/a", "http://localhost:2/a"),
+        ] {
+            let failure = refused(from, location);
+            assert!(failure.to_string().contains("from https to http://") && !failure.passes(), "{failure}");
+        }
+        for location in ["ftp://cdn/x", "https://user@cdn/x", "https://"] {
+            assert!(!refused("https://hub.co/a", location).passes(), "{location}");
+        }
+    }
+
+    #[test]
+    fn redirects_may_be_relative_and_a_query_is_no_address() {
+        let leads = |from: &str, location: &str| redirected(&read(from), location).unwrap().url;
+        assert_eq!(leads("https://hub.co/a", "//cdn/x"), "https://cdn/x");
+        assert_eq!(leads("http://hub.co/a", "https://cdn/x"), "https://cdn/x");
+        assert_eq!(leads("http://hub.co/a", "http://cdn/x"), "http://cdn/x");
+        for base in ["https://hub.co/a/b", "https://hub.co/a/b?c=/d/e"] {
+            assert_eq!(leads(base, "f"), "https://hub.co/a/f");
+            assert_eq!(leads(base, "/x?next=https://y"), "https://hub.co:443/x?next=https://y");
+            assert_eq!(leads(base, "f?next=http://y"), "https://hub.co/a/f?next=http://y");
+        }
+    }
+
+    #[test]
+    fn a_token_over_http_to_another_machine_is_warned_of() {
+        let warning = in_plain_text(&read("http://hub.co/x")).unwrap();
+        assert!(warning.contains("to http://hub.co:80 in plain text"), "{warning}");
+        for fine in ["https://hub.co", "http://localhost:80/x", "http://127.0.0.1", "http://[::1]:8"] {
+            assert_eq!(in_plain_text(&read(fine)), None, "{fine}");
+        }
+        for elsewhere in ["http://localhost.org", "http://0.0.0.0:1", "http://hub.co.localhost.evil"] {
+            assert!(in_plain_text(&read(elsewhere)).is_some(), "{elsewhere}");
+        }
     }
 }

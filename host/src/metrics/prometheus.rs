@@ -27,13 +27,13 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Most open connections. A run needs its file descriptors for itself.
+/// Maximum number of open connections. A run needs its file descriptors for itself.
 const MAX_CONNECTIONS: usize = 16;
 /// Time from a connection to the end of the response.
 const MAX_DURATION: Duration = Duration::from_secs(10);
-/// Most bytes of a request line and headers; hyper's minimum. The body is not read.
+/// Maximum size of a request line with headers, in bytes; hyper's minimum. The body is not read.
 const MAX_REQUEST: usize = 8 << 10;
-/// Most headers of a request.
+/// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
 
 const GLOBAL_STEP: &str = "rlhost_global_step";

@@ -18,19 +18,19 @@ use std::path::Path;
 /// Largest `hidden_size` accepted. No known model reaches a tenth of this limit or of the following ones.
 const MOST_HIDDEN: usize = 1 << 20;
 
-/// Greatest `intermediate_size`.
+/// Maximum `intermediate_size`.
 pub(super) const MOST_INTERMEDIATE: usize = 1 << 22;
 
-/// Greatest `num_hidden_layers`.
+/// Maximum `num_hidden_layers`.
 pub(super) const MOST_LAYERS: usize = 10_000;
 
-/// Greatest `num_attention_heads` and `num_key_value_heads`.
+/// Maximum `num_attention_heads` and `num_key_value_heads`.
 const MOST_HEADS: usize = 1 << 16;
 
-/// Greatest `head_dim`.
+/// Maximum `head_dim`.
 const MOST_HEAD_DIM: usize = 1 << 16;
 
-/// Greatest `vocab_size`.
+/// Maximum `vocab_size`.
 const MOST_TOKENS: usize = 1 << 24;
 
 /// Largest `max_position_embeddings`: angles are computed from positions in f32, which does not represent every larger integer.
@@ -39,20 +39,20 @@ pub(super) const MOST_POSITIONS: usize = 1 << 24;
 /// Largest number of values in all parameters together; they would take 4 TB.
 const MOST_PARAMETERS: u128 = 1_000_000_000_000;
 
-/// Constants that a decoder multiplies values with, and bounds of values.
+/// Multipliers of a decoder's values, and soft caps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factors {
     /// Of a token's embedding.
     pub embedding: f32,
-    /// Of what a layer's attention and gated unit add.
+    /// Of the outputs of a layer's attention and MLP.
     pub residual: f32,
     /// Of attention scores.
     pub scores: f32,
-    /// Bound of attention scores.
+    /// Soft cap of attention scores.
     pub scores_cap: Option<f32>,
     /// Divisor of the logits.
     pub logits: f32,
-    /// Bound of the logits.
+    /// Soft cap of the logits.
     pub logits_cap: Option<f32>,
 }
 
@@ -61,9 +61,9 @@ pub struct Factors {
 pub enum NormKind {
     /// Divides by the root mean square.
     Rms,
-    /// The same, with weights counted from one.
+    /// The same, with weights stored as offsets from one.
     RmsFromOne,
-    /// Subtracts the mean, divides by the deviation, and adds a bias.
+    /// Subtracts the mean, divides by the standard deviation, and adds a bias.
     Layer,
 }
 
@@ -81,22 +81,22 @@ pub enum HeadNorms {
 /// How a layer's projections with the same input are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Projections {
-    /// Each by itself.
+    /// Separately.
     Apart,
     /// Joined, one after the other.
     Joined,
-    /// Query, key and value joined head by head.
+    /// Query, key and value joined per head.
     JoinedByHead,
 }
 
 /// The sizes and switches of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Architecture {
-    /// Which family.
+    /// The family.
     pub family: Family,
     /// Hidden size, `D`.
     pub hidden_size: usize,
-    /// Width of the gated unit that every token goes through.
+    /// Width of the MLP that every token goes through.
     pub intermediate_size: usize,
     /// The experts, if there are any.
     pub mixture: Option<Mixture>,
@@ -106,11 +106,11 @@ pub struct Architecture {
     pub heads: Heads,
     /// Vocabulary, `V`.
     pub vocab_size: usize,
-    /// Longest text, in tokens.
+    /// Maximum length of a text, in tokens.
     pub max_positions: usize,
     /// Kind of all norms.
     pub norm: NormKind,
-    /// Added to the mean square in norms.
+    /// Added to the mean square in norms (epsilon).
     pub norm_eps: f64,
     /// Whether the output matrix is the embedding.
     pub tied: bool,
@@ -118,31 +118,31 @@ pub struct Architecture {
     pub qkv_bias: bool,
     /// Bias on the attention output.
     pub output_bias: bool,
-    /// Biases in the gated unit.
+    /// Biases in the MLP.
     pub mlp_bias: bool,
     /// Norms on query and key heads.
     pub head_norms: HeadNorms,
     /// How projections are stored.
     pub projections: Projections,
-    /// Function between the wide products.
+    /// Activation function between the wide products.
     pub activation: Activation,
-    /// Whether it is multiplied with a product of its own.
+    /// Whether the activation is gated: multiplied with a separate product.
     pub gated: bool,
-    /// Whether attention and gated unit both read the layer's input, instead of one the other's result.
+    /// Whether attention and MLP both read the layer's input, instead of one after the other.
     pub parallel: bool,
-    /// Sliding window of each layer, in positions; none if it attends to all.
+    /// Sliding window of each layer, in positions; none if it attends to everything.
     pub windows: Vec<Option<usize>>,
-    /// Rotary embedding of each layer, as an index into `ropes`; none if it has none.
+    /// RoPE of each layer, as an index into `ropes`; none if it has none.
     pub rotary: Vec<Option<usize>>,
-    /// The model's rotary embeddings.
+    /// The model's RoPEs.
     pub ropes: Vec<Rope>,
-    /// Whether attention scores are also divided by the number of the layer, from one.
+    /// Whether attention scores are also divided by the layer's number, from one.
     pub scores_by_layer: bool,
-    /// Constants that values are multiplied with, and bounds of values.
+    /// Multipliers and soft caps.
     pub factors: Factors,
     /// Ids that end a text, from generation_config.json or else config.json.
     pub eos_token_ids: Vec<u32>,
-    /// Whether the folder has a model that also sees images, of which this is the text part.
+    /// Whether the folder has a multimodal model, of which this is the text part.
     pub text_part: bool,
 }
 
@@ -168,7 +168,7 @@ impl Architecture {
         Self::of(&Object::parse(text)?)
     }
 
-    /// Returns the `config.json` of what is computed: the text part's, where a model also sees images.
+    /// Returns the `config.json` of the model that is computed: of a multimodal model, the text part's.
     pub fn config(given: Value) -> std::result::Result<Value, String> {
         match given.as_object() {
             Some(whole) if given["model_type"] == text_part::WHOLE => {
@@ -271,7 +271,7 @@ impl Architecture {
         Scale { temperature, divisor: self.factors.logits, cap: self.factors.logits_cap, precision: Precision::F32 }
     }
 
-    /// Names what the model has that no device computes yet.
+    /// Lists features of the model that no device supports yet.
     pub(super) fn without_kernels(&self) -> Vec<&'static str> {
         let plain = Factors::none(self.heads);
         let multiplied = Factors { scores_cap: None, logits_cap: None, ..self.factors } != plain || self.scores_by_layer;
@@ -280,16 +280,16 @@ impl Architecture {
             (self.windows.iter().any(Option::is_some), "sliding windows"),
             (self.mixture.is_some(), "a mixture of experts"),
             (self.family.described().names.positions.is_some(), "learned positions"),
-            (self.rotary.contains(&None), "layers without a rotary embedding"),
+            (self.rotary.contains(&None), "layers without RoPE"),
             (self.ropes.len() > 1, "two rotary embeddings"),
             (self.ropes.iter().any(|rope| rope.dims != self.heads.head_dim), "partly rotated heads"),
-            (self.norm != NormKind::Rms, "norms other than plain root mean squares"),
+            (self.norm != NormKind::Rms, "norms other than plain RMSNorm"),
             (norms != Family::Llama.described().names.norms || self.parallel, "norms in other places"),
             (self.head_norms == HeadNorms::All, "norms over all heads together"),
             (self.projections != Projections::Apart, "joined projections"),
-            (!activation::on_device(self.activation, self.gated), "a unit other than SiLU with a gate"),
+            (!activation::on_device(self.activation, self.gated), "an MLP other than gated SiLU"),
             (multiplied, "multipliers"),
-            (self.factors.scores_cap.is_some() || self.factors.logits_cap.is_some(), "bounded scores or logits"),
+            (self.factors.scores_cap.is_some() || self.factors.logits_cap.is_some(), "soft-capped scores or logits"),
         ];
         all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
     }
@@ -307,7 +307,7 @@ impl Architecture {
         hidden * tokens * if self.tied { 1 } else { 2 } + (0..self.layers).map(layer).sum::<u128>()
     }
 
-    /// Returns whether a layer has a unit that every token goes through.
+    /// Returns whether a layer has an MLP that every token goes through.
     pub(super) fn has_unit(&self, layer: usize) -> bool {
         self.mixture.as_ref().is_none_or(|mixture| mixture.shared.is_some() || !mixture.sparse[layer])
     }
@@ -322,7 +322,7 @@ impl Architecture {
         self.heads.kv_heads * self.heads.head_dim
     }
 
-    /// Returns the short names of the layers' linear maps that an adapter may have a part in, in order.
+    /// Returns the short names of the layers' linear maps that an adapter can apply to, in order.
     pub fn modules(&self) -> Vec<&'static str> {
         let names = self.family.described().names;
         // Of mixtures whose experts files have apart, peft takes these names for the experts, even where a layer has a unit.
@@ -347,14 +347,14 @@ impl Architecture {
         }
     }
 
-    /// Returns the widths of the gated unit's wide products.
+    /// Returns the widths of the MLP's wide products.
     pub(super) fn mlp_widths(&self) -> Vec<usize> {
         vec![self.intermediate_size; if self.gated { 2 } else { 1 }]
     }
 }
 
 impl Family {
-    /// Returns the key of what its norms add.
+    /// Returns the key of the norms' epsilon.
     pub(super) fn norm_eps_key(self) -> &'static str {
         match self {
             Self::GptNeoX | Self::StableLm => "layer_norm_eps",
@@ -438,7 +438,7 @@ fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> std:
     }
 }
 
-/// Returns the family's own name of a size, where it has one and `config.json` does not use the common name.
+/// Returns the family's own name for a size, if it has one and `config.json` does not use the common name.
 fn own_key(config: &Object, family: Family, common: &'static str) -> &'static str {
     const GPT2: [(&str, &str); 4] = [
         ("hidden_size", "n_embd"),
@@ -478,7 +478,7 @@ fn activation_of(config: &Object, family: Family) -> std::result::Result<Activat
         && config.get(key).is_none()
         && other != default
     {
-        return Err(format!("hidden_act is {:?}, but a model of this type is computed with {key}", printable(other, 80)));
+        return Err(format!("hidden_act is {:?}, but a model of this type uses {key}", printable(other, 80)));
     }
     match name {
         "silu" | "swish" => Ok(Activation::Silu),

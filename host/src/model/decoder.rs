@@ -1,4 +1,4 @@
-//! Runs the decoder forward over a forest of segments, with the backward pass beside it. `layer.rs` defines a layer.
+//! Runs the decoder forward over a forest of segments, and backward. `layer.rs` defines a layer.
 //!
 //! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
 //! as the gradient has passed.
@@ -39,7 +39,7 @@ pub(super) struct Kept {
     layers: Vec<Stored>,
     last: Tensor,
     how: How,
-    /// How evenly experts were used, if the pass looks at that.
+    /// How evenly experts were used, if the pass computes that.
     pub(super) balance: Option<Balance>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Kept {
 pub(super) struct How {
     /// Whether to keep only the layers' inputs for the backward pass, which computes the rest again.
     pub recompute: bool,
-    /// Whether to look at how evenly experts are used; then the last layer is computed for all positions.
+    /// Whether to compute how evenly experts are used; then the last layer is computed for all positions.
     pub balances: bool,
     pub dropout: Option<Dropout>,
     pub noise: Option<Noise>,
@@ -370,8 +370,8 @@ impl Decoder {
         Ok(dx)
     }
 
-    /// Takes the gradient of a layer's output and adds that of what the norm before the gated unit or the experts reads, `source`,
-    /// to `d_source`. Both gradients may be the same tensor.
+    /// Takes the gradient of a layer's output and adds that of what the norm before the gated unit or the experts reads,
+    /// `source`, to `d_source`. Both gradients may be the same tensor.
     fn fed_backward(
         &self,
         here: &Here<'_>,

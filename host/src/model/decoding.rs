@@ -9,17 +9,17 @@ use super::{Architecture, Cache, Prefix, Result};
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::experts::Routes;
 use crate::ops::panels::Panels;
-use crate::ops::{self, Forest, Precision};
+use crate::ops::{self, Forest, Matrix, Precision};
 use candle_core::Tensor;
 
-/// A frozen decoder for one generation. On the CPU it copies weights in f32 when it is created. Others it shares with the decoder,
-/// and on a device some of them, which must not change before the generation ends.
+/// A frozen decoder for one generation. On the CPU, it copies f32 weights when it is created. It shares other weights with the
+/// decoder, and on a device some of them; these must not change before the generation ends.
 pub struct Decoding {
     decoder: Decoder,
     laid_out: LaidOut,
 }
 
-/// The weights of products.
+/// The laid-out weights of products.
 enum LaidOut {
     /// Of each layer, and the output matrix.
     Host { layers: Vec<Maps<Map>>, output: Panels },
@@ -27,7 +27,7 @@ enum LaidOut {
     Device(Vec<Joined>),
 }
 
-/// New tokens of `B` sequences, sequence by sequence: one of each that generates, all that it reads of one that was replied to.
+/// New tokens of `B` sequences, sequence by sequence: one for each that generates, the whole reply for each that reads one.
 pub struct Decode<'a> {
     /// Token ids, `[N]`.
     pub tokens: &'a [u32],
@@ -43,23 +43,50 @@ pub struct Decode<'a> {
     pub own: &'a mut [&'a mut Cache],
 }
 
+/// The weights of a generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RolloutWeights {
+    /// The model's, or a copy in the precision that it computes in.
+    #[default]
+    Model,
+    /// Copies in bf16 of those in f32.
+    Bf16,
+    /// Copies of the layers' in 8 bits, of the output matrix in bf16.
+    Int8,
+}
+
+impl RolloutWeights {
+    /// Returns the precision of the products of a decoder that computes in `own`.
+    fn precision(self, own: Precision) -> Precision {
+        if self == Self::Model { own } else { Precision::Bf16 }
+    }
+
+    /// Lays out a layer's weight `[out, in]`.
+    fn panels<'a>(self, w: impl Into<Matrix<'a>>, bias: Option<&Tensor>, own: Precision) -> ops::Result<Panels> {
+        match self {
+            Self::Int8 => Panels::in_8_bits(w, bias, self.precision(own)),
+            Self::Model | Self::Bf16 => Panels::new(w, bias, self.precision(own)),
+        }
+    }
+}
+
 /// A linear layer for few rows.
 struct Few {
     panels: Panels,
-    /// The two matrices of an adapter that is not merged in; its scale is in the second.
+    /// The two matrices of an adapter that is not merged; its scale is in the second.
     adapter: Option<(Panels, Panels)>,
 }
 
 impl Few {
-    /// Lays out a linear layer. A weight in f32 is copied, with its adapter merged in, so that a token costs no more with one. Another
-    /// one stays as it is, beside its adapter.
+    /// Lays out a linear layer. An f32 weight is copied with its adapter merged in, so a token costs no more with one. Other
+    /// weights stay unchanged, with a separate adapter.
     ///
-    /// In bf16, what is copied is rounded.
-    fn new(l: &Linear, precision: Precision) -> ops::Result<Self> {
+    /// In bf16, copies are rounded.
+    fn new(l: &Linear, weights: RolloutWeights, precision: Precision) -> ops::Result<Self> {
         let bias = l.bias.as_ref();
         let adapter = match &l.adapter {
             Some(_) if l.matrix().is_f32() => {
-                return Ok(Self { panels: Panels::new(&l.merged()?, bias, precision)?, adapter: None });
+                return Ok(Self { panels: weights.panels(&l.merged()?, bias, precision)?, adapter: None });
             }
             // So small that to round rows for them takes longer than it saves.
             Some(Adapter { a, b, scale }) => {
@@ -67,7 +94,7 @@ impl Few {
             }
             None => None,
         };
-        Ok(Self { panels: Panels::new(l.matrix(), bias, precision)?, adapter })
+        Ok(Self { panels: weights.panels(l.matrix(), bias, precision)?, adapter })
     }
 
     /// Returns the bytes that were copied for it.
@@ -92,12 +119,12 @@ enum Map {
 }
 
 impl Map {
-    fn new(l: &Linear, precision: Precision) -> ops::Result<Self> {
+    fn new(l: &Linear, weights: RolloutWeights, precision: Precision) -> ops::Result<Self> {
         if let [experts, _, _] = *l.weight.dims() {
-            let all = (0..experts).map(|expert| Panels::new(&l.weight.get(expert)?, None, precision));
+            let all = (0..experts).map(|expert| weights.panels(&l.weight.get(expert)?, None, precision));
             return Ok(Self::Each(all.collect::<ops::Result<_>>()?));
         }
-        Ok(Self::One(Box::new(Few::new(l, precision)?)))
+        Ok(Self::One(Box::new(Few::new(l, weights, precision)?)))
     }
 
     /// Returns the bytes that were copied for it.
@@ -132,7 +159,8 @@ fn misplaced() -> ops::Error {
 }
 
 impl Decoding {
-    pub(super) fn new(decoder: Decoder) -> Result<Self> {
+    /// Prepares a generation with these weights, on a device with the model's.
+    pub(super) fn new(decoder: Decoder, weights: RolloutWeights) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if decoder.weights.embedding.device().is_cuda() {
             let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
@@ -142,9 +170,9 @@ impl Decoding {
             .weights
             .layers
             .iter()
-            .map(|w| w.maps().map(|l| Map::new(l, decoder.precision)))
+            .map(|w| w.maps().map(|l| Map::new(l, weights, decoder.precision)))
             .collect::<ops::Result<_>>()?;
-        let output = Panels::new(decoder.weights.output(), None, decoder.precision)?;
+        let output = Panels::new(decoder.weights.output(), None, weights.precision(decoder.precision))?;
         Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
     }
 

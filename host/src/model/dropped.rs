@@ -12,18 +12,18 @@ use candle_core::Tensor;
 /// The largest number of linear maps of a layer.
 const MAPS: u64 = 7;
 
-/// What a pass drops.
+/// The dropout of a pass.
 pub(super) struct Dropout {
     p: f64,
     key: u64,
     /// A number for each packed token.
     texts: Vec<u64>,
-    /// The same of the rows that the last layer computes after its attention.
+    /// The same for the rows that the last layer computes after its attention.
     rows: Vec<u64>,
 }
 
 impl Dropout {
-    /// Creates it for a pass over `forest`; none if nothing is to be dropped.
+    /// Creates it for a pass over `forest`; none if the probability is zero.
     pub(super) fn new(p: f64, key: u64, forest: &Forest, rows: &[usize]) -> Option<Self> {
         let texts = (p > 0.0).then(|| forest.texts())?;
         let rows = rows.iter().map(|row| texts[*row]).collect();
@@ -40,7 +40,7 @@ impl Dropout {
 /// A linear map as training and scoring apply it.
 pub(super) struct Masked<'a> {
     pub linear: &'a Linear,
-    /// What is dropped of its adapter's input.
+    /// The dropout of its adapter's input.
     pub mask: Option<Mask<'a>>,
     pub precision: Precision,
 }

@@ -1,4 +1,4 @@
-//! The families of decoders: what they are called, which features they have, and the names of their tensors.
+//! The families of decoders: their names, their features, and the names of their tensors.
 
 /// A family of decoders, named after its class in transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,24 +47,24 @@ pub enum Family {
     Starcoder2,
 }
 
-/// What is known of a family before its `config.json` is read.
+/// The properties of a family that don't depend on its `config.json`.
 #[derive(Debug)]
 pub struct Described {
     /// The family.
     pub family: Family,
     /// `model_type` in `config.json`.
     pub model_type: &'static str,
-    /// Its name, as people write it.
+    /// Its common name.
     pub name: &'static str,
     /// How it differs from a Llama.
     pub features: &'static str,
-    /// `max_position_embeddings` where `config.json` has none.
+    /// Default of `max_position_embeddings`.
     pub(super) positions: usize,
-    /// `rope_theta` where `config.json` has none.
+    /// Default of `rope_theta`.
     pub(super) theta: f64,
-    /// Epsilon of its norms where `config.json` has none.
+    /// Default epsilon of its norms.
     pub(super) norm_eps: f64,
-    /// `tie_word_embeddings` where `config.json` has none.
+    /// Default of `tie_word_embeddings`.
     pub(super) tied: bool,
     /// Names of its tensors.
     pub(super) names: &'static Names,
@@ -74,7 +74,7 @@ pub struct Described {
 #[derive(Debug)]
 pub(super) struct Names {
     pub embedding: &'static str,
-    /// The table of positions, if they are learned.
+    /// The position embedding, if positions are learned.
     pub positions: Option<&'static str>,
     pub layers: &'static str,
     pub norm: &'static str,
@@ -87,7 +87,7 @@ pub(super) struct Names {
     pub down: &'static str,
     /// Those of experts, if the family has them.
     pub experts: Option<&'static ExpertNames>,
-    /// Norms before and after attention, and before and after the unit that follows it.
+    /// Norms before and after attention, and before and after the MLP.
     pub norms: [&'static str; 4],
     /// Whether files have the matrices of layers transposed, `[in, out]`.
     pub turned: bool,
@@ -102,7 +102,7 @@ pub(super) struct ExpertNames {
     pub wide: &'static str,
     /// All experts' down projections.
     pub down: &'static str,
-    /// How files have the projections, unless under the names above.
+    /// How files store the projections, unless under the names above.
     pub in_files: ExpertsInFiles,
 }
 
@@ -113,10 +113,10 @@ impl ExpertNames {
     }
 }
 
-/// How files have the projections of experts.
+/// How files store the projections of experts.
 #[derive(Debug)]
 pub(super) enum ExpertsInFiles {
-    /// Each expert by itself, under its number: gate, up and down projection.
+    /// Each expert separately, under its number: gate, up and down projection.
     Each(&'static str, [&'static str; 3]),
     /// All together: gate and up, and down projections.
     Stacked([&'static str; 2]),
@@ -137,7 +137,7 @@ const LLAMA: Names = Names {
     turned: false,
 };
 
-/// Norms around attention and the gated unit.
+/// Norms before and after attention and MLP.
 const GEMMA: Names = Names {
     norms: ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"],
     ..LLAMA
@@ -197,7 +197,7 @@ const MIXTRAL: Names = Names {
     ..LLAMA
 };
 
-/// The unit is that which a mixture's tokens share.
+/// The MLP is the one that a mixture's tokens share.
 const GRANITE_MOE: Names = Names {
     mlp: &["shared_mlp.input_linear"],
     down: "shared_mlp.output_linear",
@@ -222,14 +222,14 @@ const COMMON: Described = Described {
     names: &LLAMA,
 };
 
-/// Every family that is supported, in alphabetical order.
+/// Every supported family, in alphabetical order.
 pub const FAMILIES: [Described; 21] = [
     Described {
         family: Family::Gemma2,
         model_type: "gemma2",
         name: "Gemma 2",
-        features: "norms around attention and gated unit, their weights counted from one; scaled embedding; bounded scores and \
-                   logits; GELU; sliding windows in every other layer",
+        features: "norms before and after attention and MLP, with weights stored as offsets from one; scaled embedding; \
+                   soft-capped scores and logits; GELU; sliding windows in every other layer",
         positions: 8192,
         tied: true,
         names: &GEMMA,
@@ -239,7 +239,7 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::Gemma3,
         model_type: "gemma3_text",
         name: "Gemma 3",
-        features: "as Gemma 2, with norms on query and key heads instead of bounded scores, and a rotary base of its own for \
+        features: "as Gemma 2, with norms on query and key heads instead of soft-capped scores, and a separate RoPE base for \
                    layers with sliding windows",
         positions: 131_072,
         theta: 1e6,
@@ -251,8 +251,8 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::Gpt2,
         model_type: "gpt2",
         name: "GPT-2",
-        features: "learned positions instead of rotated heads; layer norms with biases; biases everywhere; query, key and value \
-                   projection joined; GELU without a gate",
+        features: "learned positions instead of RoPE; layer norms with biases; biases everywhere; joint query, key and value \
+                   projection; GELU without a gate",
         positions: 1024,
         norm_eps: 1e-5,
         tied: true,
@@ -263,8 +263,8 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::GptNeoX,
         model_type: "gpt_neox",
         name: "GPT-NeoX",
-        features: "layer norms with biases; attention and unit side by side; query, key and value projection joined; partly \
-                   rotated heads; GELU without a gate",
+        features: "layer norms with biases; attention and MLP in parallel; joint query, key and value projection; partial RoPE; \
+                   GELU without a gate",
         norm_eps: 1e-5,
         names: &NEOX,
         ..COMMON
@@ -273,14 +273,14 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::Granite,
         model_type: "granite",
         name: "Granite",
-        features: "multipliers of embedding, residuals, scores and logits",
+        features: "multipliers for embedding, residuals, scores and logits",
         ..COMMON
     },
     Described {
         family: Family::GraniteMoe,
         model_type: "granitemoe",
         name: "Granite MoE",
-        features: "as Granite, with a mixture of experts, chosen with weights that add up to one",
+        features: "as Granite, with a mixture of experts; routing weights add up to one",
         names: &GRANITE_MOE,
         ..COMMON
     },
@@ -288,7 +288,7 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::GraniteMoeShared,
         model_type: "granitemoeshared",
         name: "Granite MoE Shared",
-        features: "as Granite MoE, with a unit beside the experts that every token goes through",
+        features: "as Granite MoE, with a shared MLP alongside the experts",
         names: &GRANITE_MOE,
         ..COMMON
     },
@@ -297,7 +297,7 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::Ministral,
         model_type: "ministral",
         name: "Ministral",
-        features: "sliding windows in the layers that layer_types says",
+        features: "sliding windows in the layers that layer_types lists",
         positions: 131_072,
         ..COMMON
     },
@@ -313,7 +313,7 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::Mixtral,
         model_type: "mixtral",
         name: "Mixtral",
-        features: "a mixture of experts, chosen with weights that add up to one; sliding windows if configured",
+        features: "a mixture of experts; routing weights add up to one; sliding windows if configured",
         positions: 131_072,
         theta: 1e6,
         norm_eps: 1e-5,
@@ -324,7 +324,7 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::Olmo2,
         model_type: "olmo2",
         name: "OLMo 2",
-        features: "norms after attention and gated unit only, and on all query and all key heads together",
+        features: "norms only after attention and MLP, and over all query heads and all key heads together",
         norm_eps: 1e-5,
         names: &OLMO,
         ..COMMON
@@ -333,7 +333,7 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::Olmo3,
         model_type: "olmo3",
         name: "OLMo 3",
-        features: "as OLMo 2, with sliding windows in three of four layers, which rotary scalings leave alone",
+        features: "as OLMo 2, with sliding windows in three of four layers, to which RoPE scaling does not apply",
         theta: 5e5,
         norm_eps: 1e-5,
         names: &OLMO,
@@ -343,8 +343,8 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::Olmoe,
         model_type: "olmoe",
         name: "OLMoE",
-        features: "a mixture of experts, weighed by probability or with weights that add up to one; norms on all query and all key \
-                   heads together",
+        features: "a mixture of experts; routing weights are probabilities or add up to one; norms over all query heads and all \
+                   key heads together",
         positions: 4096,
         norm_eps: 1e-5,
         names: &QWEN_MOE,
@@ -354,7 +354,7 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::Phi3,
         model_type: "phi3",
         name: "Phi 3",
-        features: "joined projections; partly rotated heads; sliding windows",
+        features: "joint projections; partial RoPE; sliding windows",
         positions: 4096,
         norm_eps: 1e-5,
         names: &PHI,
@@ -380,8 +380,8 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::Qwen3Moe,
         model_type: "qwen3_moe",
         name: "Qwen 3 MoE",
-        features: "as Qwen 3, with a mixture of experts in all or some layers, weighed by probability or with weights that add up \
-                   to one",
+        features: "as Qwen 3, with a mixture of experts in all or some layers; routing weights are probabilities or add up to \
+                   one",
         positions: 32_768,
         names: &QWEN_MOE,
         ..COMMON
@@ -390,7 +390,7 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::SmolLm3,
         model_type: "smollm3",
         name: "SmolLM3",
-        features: "layers without a rotary embedding; sliding windows in those if configured",
+        features: "some layers without RoPE; sliding windows in those if configured",
         positions: 32_768,
         theta: 2e6,
         tied: true,
@@ -400,7 +400,7 @@ pub const FAMILIES: [Described; 21] = [
         family: Family::StableLm,
         model_type: "stablelm",
         name: "StableLM",
-        features: "layer norms with biases; partly rotated heads; biases on query, key and value projections if configured",
+        features: "layer norms with biases; partial RoPE; biases on query, key and value projections if configured",
         positions: 4096,
         norm_eps: 1e-5,
         ..COMMON
@@ -419,14 +419,14 @@ pub const FAMILIES: [Described; 21] = [
 ];
 
 impl Described {
-    /// Returns whether NVIDIA devices compute the family, as far as its configuration does not add what they can't.
+    /// Returns whether NVIDIA devices support the family, unless its configuration adds unsupported features.
     pub fn on_devices(&self) -> bool {
         matches!(self.family, Family::Llama | Family::Ministral | Family::Mistral | Family::Qwen2 | Family::Qwen3)
     }
 }
 
 impl Family {
-    /// Returns what is known of the family.
+    /// Returns the family's properties.
     pub fn described(self) -> &'static Described {
         // The table has every family: a test sees to it.
         FAMILIES.iter().find(|described| described.family == self).unwrap_or(&FAMILIES[7])

@@ -3,7 +3,7 @@
 use super::decoder::{Decoder, How};
 use super::policy::finite;
 use super::value_model::finite as finite_values;
-use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
+use super::{Architecture, Decoding, Error, Result, RolloutWeights, Selected, Weights, critic};
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest, linear};
 use candle_core::{DType, Tensor};
@@ -86,6 +86,11 @@ impl Frozen {
 
     /// Prepares a generation with the current weights.
     pub fn decoding(&self) -> Result<Decoding> {
-        Decoding::new(self.decoder.clone())
+        self.decoding_with(RolloutWeights::Model)
+    }
+
+    /// Prepares a generation with copies of the current weights.
+    pub fn decoding_with(&self, weights: RolloutWeights) -> Result<Decoding> {
+        Decoding::new(self.decoder.clone(), weights)
     }
 }

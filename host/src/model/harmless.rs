@@ -1,11 +1,11 @@
-//! Keys of `config.json` that nothing here reads, and why none of them changes what a model computes. A key that is neither read
-//! nor listed here is refused by its name: it may change what other programs compute.
+//! Keys of `config.json` that are not read, with the reason why none of them affects the model. A key that is neither read nor
+//! listed here is refused by name: it may affect what other programs compute.
 
 use super::Architecture;
 use crate::config::printable;
 use serde_json::Value;
 
-/// Keys without effect, whatever their value.
+/// Keys that never have an effect.
 const HARMLESS: &[&[&str]] = &[
     // Where the model comes from, and what reads it.
     &["architectures", "auto_map", "custom_pipelines", "transformers_version", "transformers.js_config", "model_name", "license"],
@@ -32,7 +32,7 @@ const HARMLESS: &[&[&str]] = &[
     &["_attn_implementation_internal", "_experts_implementation_internal", "use_flash_attention", "use_flash_attention_2"],
     &["_use_flash_attention_2", "use_sdpa", "xla_device"],
     &["reorder_and_upcast_attn"],
-    // What other programs return beside the logits.
+    // Outputs of other programs besides the logits.
     &["output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate"],
     &["tie_last_hidden_states", "keys_to_ignore_at_inference", "_output_attentions", "output_logits", "output_past"],
     // What other programs train it with.
@@ -60,10 +60,10 @@ const HARMLESS: &[&[&str]] = &[
     &["assistant_early_exit", "assistant_ensemble_weight", "assistant_lookbehind", "target_lookbehind"],
 ];
 
-/// Beginnings of keys that programs for training leave behind.
+/// Prefixes of keys that training programs leave behind.
 const LEFT_BEHIND: [&str; 2] = ["trl_", "unsloth_"];
 
-/// Keys without effect where they are off: null, false, zero, or empty.
+/// Keys without effect if they are off: null, false, zero, or empty.
 const HARMLESS_IF_OFF: &[&[&str]] = &[
     // Other kinds of models.
     &["is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "tie_encoder_decoder"],
@@ -88,14 +88,14 @@ const HARMLESS_IF_OFF: &[&[&str]] = &[
     &["router_jitter_noise"],
 ];
 
-/// Keys that are one where nothing is changed.
+/// Keys without effect if they are one.
 const HARMLESS_IF_ONE: &[&str] = &["full_attn_mod", "interpolate_factor", "partial_rotary_factor", "rotary_scaling_factor"];
 
-/// Words that say what a model of some type is anyway.
+/// Keys that only repeat a property of the model's type.
 const HARMLESS_WORDS: [(&str, &str, &str); 2] =
     [("starcoder2", "mlp_type", "default"), ("starcoder2", "norm_type", "layer_norm")];
 
-/// Keys that say how the stored weights are quantised.
+/// Keys that describe how the stored weights are quantised.
 const QUANTISED: [&str; 3] = ["quantization_config", "quantization", "compression_config"];
 
 /// Keys of dropout, which is never applied.
@@ -133,28 +133,28 @@ pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), St
         return if off { Ok(()) } else { Err(format!("{key}: {}", quantised(value))) };
     }
     if listed(HARMLESS_IF_OFF) {
-        let right = || format!("{key} is {}, which a model of type {model_type} is not computed with here", shown());
+        let right = || format!("{key} is {}, which is not supported for a model of type {model_type}", shown());
         return if off { Ok(()) } else { Err(right()) };
     }
     if HARMLESS_IF_ONE.contains(&key) {
         return if value.as_f64() == Some(1.0) { Ok(()) } else { Err(format!("{key} is {}; only 1 is supported", shown())) };
     }
     Err(format!(
-        "{:?} is {}, and what it means for a model of type {model_type} is not known here; remove the key if it changes nothing",
+        "{:?} is {}, and this key is not known for a model of type {model_type}; remove it if it has no effect",
         printable(key, 80),
         shown()
     ))
 }
 
-/// Says that weights are quantised, and by which method as far as it is named.
+/// Describes quantised weights, with the method if it is named.
 fn quantised(value: &Value) -> String {
     let method = value["quant_method"].as_str().map(str::to_owned);
     let method = method.or_else(|| value["bits"].as_u64().map(|bits| format!("{bits} bits")));
     let method = method.map_or_else(String::new, |method| format!(" ({})", printable(&method, 40)));
-    format!("the weights are quantised{method}, which rlhost can't read; use the model that is not quantised")
+    format!("the weights are quantised{method}, which rlhost can't read; use the unquantised model")
 }
 
-/// Returns an error if a key that nothing reads may change what the model computes; other names of its sizes may not contradict.
+/// Returns an error if a key that is not read may affect the model; alternative names of its sizes must not contradict.
 pub(super) fn check_beside(this: &Architecture, key: &str, value: &Value) -> Result<(), String> {
     let model_type = this.family.described().model_type;
     let (own, right) = match key {
@@ -171,9 +171,7 @@ pub(super) fn check_beside(this: &Architecture, key: &str, value: &Value) -> Res
         return Ok(());
     }
     let shown = printable(&value.to_string(), 80);
-    Err(format!(
-        "{key} is {shown}, but a model of type {model_type} is computed with {own} {right}; remove {key} if that is right"
-    ))
+    Err(format!("{key} is {shown}, but a model of type {model_type} uses {own} {right}; remove {key} if that is right"))
 }
 
 /// Returns the key and value of a dropout that other programs apply in training.
@@ -237,7 +235,7 @@ mod tests {
             ("quantization_config", json!({ "x": 1 }), "quantised, which"),
         ] {
             let error = check("qwen2", key, &value).unwrap_err();
-            assert!(error.contains(method) && error.contains("not quantised") && !error.contains("remove"), "{error}");
+            assert!(error.contains(method) && error.contains("unquantised") && !error.contains("remove"), "{error}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The form in which a model's weights are held in memory.
+//! The precision in which a model's weights are held in memory.
 
 use super::weights::SCALES;
 use super::{Architecture, Dtype, Result, Weights};
@@ -7,12 +7,13 @@ use crate::ops::quantized::Scheme;
 use candle_core::Tensor;
 use std::collections::{HashMap, HashSet};
 
-/// How weights are held that nothing trains; those that are trained become f32 in [`super::Policy::at`]. Vectors are always f32.
+/// How frozen weights are held; trained ones become f32 in [`super::Policy::at`]. Vectors are always f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// The precision of matrices, or, if none is given, the one that each is stored in.
+    /// The precision of matrices; if none is given, the stored one of each.
     pub dtype: Option<Dtype>,
-    /// How the layers' linear maps are quantized, if they are. As with bitsandbytes, the embedding and the output matrix are not.
+    /// The quantization of the layers' linear maps, if any. As in bitsandbytes, the embedding and the output matrix are not
+    /// quantized.
     pub scheme: Option<Scheme>,
 }
 
@@ -24,10 +25,10 @@ impl Default for Held {
 }
 
 impl Held {
-    /// Everything as it is stored.
+    /// Everything as stored.
     pub const AS_STORED: Self = Self { dtype: None, scheme: None };
 
-    /// Returns the form of a model that this one has become, whose weights have more digits than this precision.
+    /// Returns the form of a model derived from this one, whose weights have more digits than this precision.
     pub(super) fn unrounded(self) -> Self {
         if self == Self::default() { self } else { Self::AS_STORED }
     }

@@ -1,13 +1,10 @@
 //! Reads the JSON objects of a model's folder key by key; errors name the key.
 
 use super::{Error, Result};
-use crate::config::{files, printable};
-use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use crate::config::{files, json, printable};
 use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
 
 /// Bytes of a JSON file that describes a model or an adapter.
@@ -29,36 +26,13 @@ impl From<Map<String, Value>> for Object {
     }
 }
 
-impl<'de> Deserialize<'de> for Object {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Keys;
-        impl<'de> Visitor<'de> for Keys {
-            type Value = Object;
-            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                to.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Object, A::Error> {
-                let mut object = Map::new();
-                while let Some((key, value)) = map.next_entry::<String, Value>()? {
-                    let shown = printable(&key, SHOWN);
-                    if object.insert(key, value).is_some() {
-                        return Err(A::Error::custom(format_args!("the key {shown:?} appears twice")));
-                    }
-                }
-                Ok(object.into())
-            }
-        }
-        deserializer.deserialize_map(Keys)
-    }
-}
-
 impl Object {
     /// Parses a text.
     ///
     /// # Errors
     /// If it is not a JSON object or has a key twice.
     pub(super) fn parse(text: &str) -> std::result::Result<Self, String> {
-        serde_json::from_str(text).map_err(|e| e.to_string())
+        json::object(text).map(Self::from).map_err(|e| e.to_string())
     }
 
     /// Reads a file; returns `None` if it does not exist.

@@ -1,6 +1,6 @@
-//! Composes a decoder layer once: attention, and a gated unit or experts or both, generic over how products are applied and over what
-//! attends, a forest in training or a token with its caches. `decoder.rs` has its gradient, `work.rs` counts its cost, and on a device
-//! `device_decoding.rs` launches it as fused kernels.
+//! Composes a decoder layer once: attention, and an MLP or experts or both. It is generic over how products are applied and over
+//! what attends: a forest in training, or a token with its caches. `decoder.rs` has its gradient, `work.rs` its cost, and on a
+//! device `device_decoding.rs` launches it as fused kernels.
 
 use super::architecture::NormKind;
 use super::weights::{Experts, Layer as Norms, Norm, Unit};
@@ -19,12 +19,12 @@ pub(super) trait Product {
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor>;
 }
 
-/// Multiplies values, unless by one.
+/// Multiplies values, unless the factor is one.
 pub(super) fn multiplied(x: Tensor, factor: f32) -> ops::Result<Tensor> {
     if factor == 1.0 { Ok(x) } else { ops::scaled(&x, factor) }
 }
 
-/// The linear maps of a layer; those that read the same may be joined.
+/// The linear maps of a layer; those with the same input may be joined.
 pub(super) struct Maps<P> {
     pub qkv: Vec<P>,
     pub o: P,
@@ -69,7 +69,7 @@ impl<P> Maps<P> {
     }
 }
 
-/// Applies maps that read the same, and takes joined results apart.
+/// Applies maps with the same input, and splits joined results.
 fn products<P: Product>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Result<Vec<Tensor>> {
     match maps {
         [joined] if widths.len() > 1 => columns::split(&joined.product(x)?, widths),
@@ -81,14 +81,14 @@ fn products<P: Product>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Resul
 pub(super) struct Attended {
     /// The heads' outputs, `[N, H * C]`.
     pub out: Tensor,
-    /// What its gradient needs, if there will be one.
+    /// The values that its gradient needs, if one will be computed.
     pub log_sum: Option<Tensor>,
 }
 
 /// The results of the wide products.
 pub(super) struct Wide {
     pub gate: Tensor,
-    /// What the gate is multiplied with, if anything.
+    /// The factor of the gate, if it is gated.
     pub up: Option<Tensor>,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct LayerKept {
     pub middle: Tensor,
     pub unit: Option<Wide>,
     pub experts: Option<Routed>,
-    /// The sum of the unit's and the experts' outputs before its norm, if it has one and [`Layer::output`] was called.
+    /// The sum of the MLP's and the experts' outputs before its norm, if it has one and [`Layer::output`] was called.
     pub lowered: Option<Tensor>,
 }
 
@@ -203,7 +203,7 @@ impl<P: Product> Layer<'_, P> {
         Ok(LayerKept { input: x, unnormed, q, k, v, attended, projected, middle, unit, experts, lowered: None })
     }
 
-    /// Sends rows to experts and runs their wide products.
+    /// Routes rows to experts and runs their wide products.
     fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> Result<Routed> {
         let mixture = self.architecture.mixture.as_ref().ok_or_else(none)?;
         let routes = Routes::new(&maps.router.product(h)?, mixture.chosen, mixture.normalised)?;
@@ -211,7 +211,7 @@ impl<P: Product> Layer<'_, P> {
         Ok(Routed { routes, wide: wide(columns::split(&both, &[mixture.width; 2])?)? })
     }
 
-    /// Returns the sum of the unit's and the experts' outputs.
+    /// Returns the sum of the MLP's and the experts' outputs.
     pub(super) fn fed(&self, kept: &LayerKept) -> Result<Tensor> {
         let active = |wide: &Wide| activation::forward(&wide.gate, wide.up.as_ref(), self.architecture.activation);
         let of_unit = self.maps.unit.as_ref().zip(kept.unit.as_ref());
@@ -232,7 +232,8 @@ impl<P: Product> Layer<'_, P> {
         Ok(out)
     }
 
-    /// Returns what is added to the residual for a product's result, as new storage, and that result, if a norm's gradient needs it.
+    /// Returns what is added to the residual for a product's result, as new storage, and that result, if a norm's gradient needs
+    /// it.
     fn added(&self, product: Tensor, norm: Option<&Norm>) -> Result<(Tensor, Option<Tensor>)> {
         let a = self.architecture;
         let before = norm.is_some().then(|| product.clone());
@@ -256,7 +257,7 @@ fn three(all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {
 }
 
 impl Architecture {
-    /// Normalises `x`; without a norm, returns it as it is.
+    /// Normalises `x`; without a norm, returns it unchanged.
     pub(super) fn normed(&self, x: &Tensor, norm: Option<&Norm>) -> ops::Result<Tensor> {
         let Some(Norm { weight, bias }) = norm else { return Ok(x.clone()) };
         match (self.norm, bias) {

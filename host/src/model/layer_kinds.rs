@@ -1,4 +1,4 @@
-//! Which layers of a decoder have sliding windows, and which rotary embedding each has.
+//! Which layers of a decoder have sliding windows, and the RoPE of each.
 
 use super::architecture::{MOST_LAYERS, MOST_POSITIONS};
 use super::families::Family;
@@ -9,15 +9,15 @@ const SLIDING: &str = "sliding_attention";
 /// What a layer may attend to.
 const KINDS: &[&str] = &["full_attention", SLIDING];
 
-/// What differs between the layers of a decoder.
+/// Properties that differ between the layers of a decoder.
 pub(super) struct Kinds {
     /// Sliding window of each layer.
     pub windows: Vec<Option<usize>>,
-    /// Rotary embedding of each layer: the first, the second, or none.
+    /// RoPE of each layer: the first, the second, or none.
     pub rotary: Vec<Option<usize>>,
 }
 
-/// Reads the kinds of layers, by the family's rules. With `two` rotary embeddings, the second is that of layers with windows.
+/// Reads the properties of layers, by the family's rules. With `two` RoPEs, the second is that of layers with windows.
 pub(super) fn kinds(config: &Object, family: Family, layers: usize, two: bool) -> Result<Kinds, String> {
     let rotates = rotates(config, family, layers)?;
     let sliding = sliding(config, family, &rotates)?;
@@ -78,13 +78,13 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
     Ok((0..layers).map(|layer| size.filter(|_| slides(layer))).collect())
 }
 
-/// Returns whether models of this family obey `layer_types`.
+/// Returns whether models of this family use `layer_types`.
 pub(super) fn obeys_types(family: Family) -> bool {
     use Family::{Gemma2, Gemma3, Ministral, Mistral, Olmo3, Qwen2, Qwen3, SmolLm3};
     matches!(family, Gemma2 | Gemma3 | Ministral | Mistral | Olmo3 | Qwen2 | Qwen3 | SmolLm3)
 }
 
-/// Returns the same window for each layer; `layer_types`, which nothing obeys here, may say no other.
+/// Returns the same window for each layer; `layer_types`, which this family ignores, must not contradict it.
 fn alike(config: &Object, size: Option<usize>, layers: usize) -> Result<Vec<Option<usize>>, String> {
     let types = config.words("layer_types", KINDS, layers)?;
     if let Some(other) = types.unwrap_or_default().into_iter().find(|kind| (*kind == SLIDING) != size.is_some()) {
@@ -94,7 +94,7 @@ fn alike(config: &Object, size: Option<usize>, layers: usize) -> Result<Vec<Opti
     Ok(vec![size; layers])
 }
 
-/// Returns after how many layers one of Gemma 3 attends to everything, where there are no `layer_types`.
+/// Returns how many layers apart Gemma 3's full-attention layers are, without `layer_types`.
 fn gemma3_pattern(config: &Object) -> Result<usize, String> {
     let pattern = config.size("sliding_window_pattern", MOST_LAYERS)?.unwrap_or(6);
     match config.size("_sliding_window_pattern", MOST_LAYERS)? {
@@ -105,7 +105,7 @@ fn gemma3_pattern(config: &Object) -> Result<usize, String> {
     }
 }
 
-/// Returns whether each layer has a rotary embedding.
+/// Returns whether each layer has RoPE.
 fn rotates(config: &Object, family: Family, layers: usize) -> Result<Vec<bool>, String> {
     if family != Family::SmolLm3 {
         return Ok(vec![family != Family::Gpt2; layers]);

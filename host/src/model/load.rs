@@ -1,5 +1,6 @@
 //! Reads a Hugging Face model folder.
 
+use super::companions::Companions;
 use super::shards::Shards;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
 use super::{Architecture, Decoder, Dtype, Error, Family, Held, Lora, Result, peft, stored, text_part};
@@ -21,18 +22,20 @@ pub struct ModelFolder {
     base: PathBuf,
     architecture: Architecture,
     lora: Option<Lora>,
-    /// Name and text of files that copies of the model have otherwise.
+    /// Name and text of files that copies of the model replace.
     replaced: Arc<[(&'static str, String)]>,
-    /// The padding token that value models of it are saved with, if that is not the folder's.
+    /// The padding token with which its value models are saved, if not the folder's.
     pad: Option<u32>,
     held: Held,
+    /// What its copies get beside the weights, if that is read already.
+    companions: Option<Arc<Companions>>,
 }
 
 /// File of a critic's head.
 pub(super) const CRITIC: &str = "critic.safetensors";
 
-/// Ends of the names of tensors that change nothing: tables that follow from the configuration, masks, and the head of a value
-/// model, which a policy has no use for.
+/// Suffixes of the names of tensors without effect: tables that follow from the configuration, masks, and the head of a value
+/// model, which a policy does not use.
 const UNUSED: [&str; 6] = [
     ".rotary_emb.inv_freq",
     ".attention.bias",
@@ -56,28 +59,43 @@ impl ModelFolder {
         } else {
             (None, path.clone(), Architecture::read(&path)?)
         };
-        Ok(Self { path, base, architecture, lora, replaced: Arc::default(), pad: None, held: Held::default() })
+        let (replaced, held) = (Arc::default(), Held::default());
+        Ok(Self { path, base, architecture, lora, replaced, pad: None, held, companions: None })
     }
 
     /// Returns this folder's model with the adapter in another folder, whatever base model that names.
     pub fn with_adapter_in(&self, path: &Path) -> Result<Self> {
         let (lora, _) = peft::read_config(path)?;
-        Ok(Self { path: path.to_owned(), lora: Some(lora), ..self.clone() })
+        Ok(Self { path: path.to_owned(), lora: Some(lora), companions: None, ..self.clone() })
     }
 
-    /// Returns the same folder, whose copies get these files instead of its own: name and text.
+    /// Returns the same folder with all read that its copies get beside the weights, so that they can be written once it has gone.
+    ///
+    /// # Errors
+    /// If a file is not a regular one, is too large, or can't be read.
+    pub fn keeping(self) -> Result<Self> {
+        let companions = Some(self.companions()?);
+        Ok(Self { companions, ..self })
+    }
+
+    /// Returns what its copies get beside the weights.
+    pub(super) fn companions(&self) -> Result<Arc<Companions>> {
+        self.companions.clone().map_or_else(|| Companions::of(self).map(Arc::new), Ok)
+    }
+
+    /// Returns the same folder; its copies get these files instead of its own: name and text.
     #[must_use]
     pub fn replacing(self, files: Vec<(&'static str, String)>) -> Self {
         Self { replaced: files.into(), ..self }
     }
 
-    /// Returns the same folder, whose value models are saved with this padding token.
+    /// Returns the same folder; its value models are saved with this padding token.
     #[must_use]
     pub fn padding_with(self, pad: Option<u32>) -> Self {
         Self { pad, ..self }
     }
 
-    /// Returns the same folder, whose weights are held in this form from then on.
+    /// Returns the same folder; its weights are held in this form from then on.
     #[must_use]
     pub fn holding(self, held: Held) -> Self {
         Self { held, ..self }
@@ -96,7 +114,7 @@ impl ModelFolder {
         Ok(Shards::of_model(&self.base)?.stored_in())
     }
 
-    /// Returns the padding token that value models are saved with, if that is not the folder's.
+    /// Returns the padding token with which value models are saved, if not the folder's.
     pub(super) fn pads_with(&self) -> Option<u32> {
         self.pad
     }
@@ -116,7 +134,7 @@ impl ModelFolder {
         &self.base
     }
 
-    /// Returns the path of the tokenizer; an adapter's folder may leave it to the base model's.
+    /// Returns the path of the tokenizer; an adapter's folder may lack it, then it is the base model's.
     pub fn tokenizer(&self) -> &Path {
         if self.path.join("tokenizer.json").exists() { &self.path } else { &self.base }
     }
@@ -131,11 +149,10 @@ impl ModelFolder {
         &self.architecture
     }
 
-    /// Reads all weights (f32, f16 or bf16), as f32 unless they are to be held otherwise ([`ModelFolder::holding`]).
+    /// Reads all weights (f32, f16 or bf16), as f32 unless they are held differently ([`ModelFolder::holding`]).
     ///
     /// # Errors
-    /// If the files don't hold what `config.json` requires, or hold values that are not finite, or it is a model that predicts no
-    /// tokens.
+    /// If the files lack what `config.json` requires, or hold values that are not finite, or the model predicts no tokens.
     pub fn decoder(&self) -> Result<Decoder> {
         self.check_predicts()?;
         self.decoder_over(self.decoder_of(Shards::of_model(&self.base)?)?)
@@ -156,7 +173,7 @@ impl ModelFolder {
         self.decoder_with(&self.architecture, shards, |_| false)
     }
 
-    /// Reads a model of these sizes. Tensors that it has no use for must be known to change nothing, or be left out on purpose.
+    /// Reads a model of these sizes. Unused tensors must be known to have no effect, or be omitted on purpose.
     pub(super) fn decoder_with(
         &self,
         architecture: &Architecture,
@@ -195,8 +212,8 @@ impl ModelFolder {
         Ok(Decoder::new(architecture.clone(), weights))
     }
 
-    /// Returns an error if there is an output matrix that is not the embedding, where the configuration says that it is:
-    /// transformers would use it.
+    /// Returns an error if the output matrix differs from the embedding although the configuration ties them: transformers would
+    /// use it.
     fn check_tied(&self, shards: &mut Shards, head: &str, embedding: &Tensor) -> Result<()> {
         let dtype = Some(Dtype::of(embedding.dtype()));
         match shards.take_in(head, embedding.dims(), "tie_word_embeddings in config.json", dtype)? {

@@ -9,7 +9,7 @@ use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Separates an adapter's random numbers from others with the same seed.
+/// Distinguishes an adapter's random numbers from others with the same seed.
 const STREAM: u64 = 0x10_4a;
 
 /// Settings of an adapter.
@@ -21,12 +21,12 @@ pub struct Lora {
     pub alpha: f64,
     /// Whether the denominator is the square root of the rank (rsLoRA, arXiv 2312.03732) instead of the rank.
     pub use_rslora: bool,
-    /// Probability with which training drops a value of the adapter's input.
+    /// Dropout probability of the adapter's input in training.
     pub dropout: f64,
 }
 
 impl Lora {
-    /// Returns whether another adapter's matrices mean the same as this one's.
+    /// Returns whether another adapter's matrices have the same meaning as this one's.
     pub fn fits(&self, other: &Self) -> bool {
         Self { dropout: 0.0, ..*self } == Self { dropout: 0.0, ..*other }
     }
@@ -56,7 +56,7 @@ impl Linear {
 }
 
 impl Layer {
-    /// Returns the linear maps that an adapter may have a part in; routers and experts are none of them, as for `peft`.
+    /// Returns the linear maps that an adapter can apply to; as in `peft`, routers and experts are excluded.
     fn linears(&mut self, names: &'static Names) -> Vec<(&'static str, &mut Linear)> {
         let Self { qkv, o, unit, .. } = self;
         let named = |names: &'static [&'static str]| names.iter().copied();
@@ -90,9 +90,9 @@ impl Weights {
         Ok(self)
     }
 
-    /// Returns the parameters with a new adapter on the linear layers of these names (`q_proj` and so on). It changes nothing
-    /// until it is trained: `A` is uniform within the inverse square root of the inputs, as in `peft` (Kaiming with slope
-    /// sqrt(5)), and `B` is zero.
+    /// Returns the parameters with a new adapter on the linear layers of these names (`q_proj` and so on). It has no effect until
+    /// it is trained: `A` is uniform within the inverse square root of the inputs, as in `peft` (Kaiming with slope sqrt(5)), and
+    /// `B` is zero.
     pub fn with_new_adapter(self, lora: Lora, targets: &[String], seed: u64) -> Result<Self> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(STREAM);

@@ -12,7 +12,7 @@ use crate::ops::experts::{self, Routes, Slope};
 use crate::ops::{self, Forest, activation, columns};
 use candle_core::Tensor;
 
-/// Greatest number of experts.
+/// Maximum number of experts.
 const MOST_EXPERTS: usize = 1 << 16;
 
 /// The sizes and switches of a decoder's experts.
@@ -20,7 +20,7 @@ const MOST_EXPERTS: usize = 1 << 16;
 pub struct Mixture {
     /// Number of experts, `E`.
     pub experts: usize,
-    /// Experts of each token, `K`.
+    /// Experts per token, `K`.
     pub chosen: usize,
     /// Width of each expert, `I`.
     pub width: usize,
@@ -28,14 +28,14 @@ pub struct Mixture {
     pub normalised: bool,
     /// Which layers have experts.
     pub sparse: Vec<bool>,
-    /// Width of the unit beside them that every token goes through, if there is one.
+    /// Width of the shared MLP that every token goes through, if there is one.
     pub shared: Option<usize>,
     /// `router_aux_loss_coef`
     pub coefficient: f64,
 }
 
 impl Mixture {
-    /// Reads what a family with experts has of them; none for other families, and for models without experts.
+    /// Reads the sizes of experts; none for other families, and for models without experts.
     pub(super) fn read(config: &Object, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
         use Family::{GraniteMoe, GraniteMoeShared, Mixtral, Olmoe, Qwen3Moe};
         let (key, experts, chosen, coefficient) = match family {
@@ -77,7 +77,7 @@ impl Mixture {
     }
 }
 
-/// Returns which layers have experts, where `config.json` says it.
+/// Returns which layers have experts, if `config.json` says so.
 fn sparse(config: &Object, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
     let step = config.size("decoder_sparse_step", layers.max(1 << 16))?.unwrap_or(1);
     let dense = config.indices("mlp_only_layers", layers)?.unwrap_or_default();
@@ -116,14 +116,14 @@ pub(super) fn experts_backward(
     Ok(dh)
 }
 
-/// How evenly the tokens of a pass were sent to experts, over all layers (Fedus et al. 2021, arXiv 2101.03961, equations 4 to 6, as
-/// transformers computes it): `E` times the sum over experts of the part of the tokens that went there, times the mean probability
-/// of going there. A prompt's tokens count once for each of its completions, as if it was repeated.
+/// How evenly the tokens of a pass were routed to experts, over all layers (Fedus et al. 2021, arXiv 2101.03961, equations 4 to
+/// 6, as in transformers): `E` times the sum over experts of the fraction of tokens routed there, times the mean probability of
+/// going there. A prompt's tokens count once for each of its completions, as if it were repeated.
 #[derive(Debug)]
 pub(super) struct Balance {
-    /// Number of texts that each token is a part of, `[N]`.
+    /// Number of texts that contain each token, `[N]`.
     of_tokens: Vec<f32>,
-    /// Tokens that went to each expert, `[E]`.
+    /// Number of tokens routed to each expert, `[E]`.
     counts: Vec<f64>,
     /// Sums of probabilities, `[E]`.
     sums: Vec<f64>,
@@ -134,7 +134,7 @@ pub(super) struct Balance {
 }
 
 impl Balance {
-    /// Begins to look; none for a model without experts.
+    /// Starts the measurement; none for a model without experts.
     pub(super) fn new(a: &Architecture, forest: &Forest) -> Option<Self> {
         let experts = a.mixture.as_ref()?.experts;
         let (counts, sums) = (vec![0.0; experts], vec![0.0; experts]);
@@ -153,7 +153,7 @@ impl Balance {
         pairs.map(|(count, sum)| count * sum).sum::<f64>() * self.counts.len() as f64 / (self.total * self.total)
     }
 
-    /// Sets by how much it counts in what is learned.
+    /// Sets its weight in the training loss.
     pub(super) fn weigh(&mut self, weight: f64) {
         let factor = weight * self.counts.len() as f64 / (self.total * self.total);
         self.slope = Some(self.counts.iter().map(|count| (factor * count) as f32).collect());

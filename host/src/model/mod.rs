@@ -7,6 +7,7 @@
 mod architecture;
 pub mod builtin;
 mod cache;
+mod companions;
 mod critic;
 mod decoder;
 mod decoding;
@@ -40,8 +41,9 @@ mod work;
 
 pub use architecture::{Architecture, Factors, HeadNorms, NormKind, Projections};
 pub use cache::{Cache, Prefix};
+pub use companions::copy_companions;
 pub use decoder::Decoder;
-pub use decoding::{Decode, Decoding};
+pub use decoding::{Decode, Decoding, RolloutWeights};
 #[cfg(feature = "cuda")]
 pub use device_decoding::{DeviceDecoding, DevicePrefix, Room};
 pub use families::{Described, FAMILIES, Family};
@@ -54,14 +56,14 @@ pub use place::Place;
 pub use policy::{Pass, Policy, Selected};
 pub use random::write_random;
 pub use rope_scaling::{Rope, RopeScaling};
-pub use save::{Dtype, copy_companions, export, merge, save, write_tensors, write_weights};
+pub use save::{Dtype, export, merge, save, write_tensors, write_weights};
 pub use value_model::{NewHead, ValuePass};
 pub use weights::{Gradients, Linear, Norm, Weights, of_critic};
 pub use work::{Generated, Passed};
 
 use std::path::PathBuf;
 
-/// Reasons why a model can't be used.
+/// Why a model can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file of the folder can't be read.
@@ -69,7 +71,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The folder has no such file.
@@ -78,7 +80,7 @@ pub enum Error {
         /// The file that was looked for.
         path: PathBuf,
     },
-    /// config.json does not describe a model that this program runs.
+    /// config.json does not describe a supported model.
     #[error("{}: {detail}", path.display())]
     Config {
         /// The configuration file.

@@ -6,10 +6,10 @@ use crate::ops::dropout::mixed_bits;
 use crate::ops::{self, Forest, noise};
 use candle_core::Tensor;
 
-/// Makes the key another than those of a layer's dropout.
+/// Distinguishes the key from those of a layer's dropout.
 const OF_EMBEDDINGS: u64 = u64::MAX;
 
-/// Returns what transformers multiplies embeddings with after the noise was added. Gemma's embedding multiplies by itself, before.
+/// Returns the factor that transformers applies to embeddings after adding the noise. Gemma's embedding applies its own, before.
 fn factor(architecture: &Architecture) -> f32 {
     match architecture.family {
         Family::Gemma2 | Family::Gemma3 => 1.0,
@@ -22,13 +22,14 @@ pub(super) struct Noise {
     key: u64,
     /// A number for each packed token.
     texts: Vec<u64>,
-    /// The greatest size of each token's noise.
+    /// The maximum magnitude of each token's noise.
     bounds: Vec<f32>,
 }
 
 impl Noise {
-    /// Creates that of a pass over `forest`; none for an `alpha` of zero. Each value's noise is uniform within `alpha / sqrt(L D)`,
-    /// of a text of `L` tokens and embeddings of `D` values. What several texts begin with has the noise of the longest.
+    /// Creates the noise of a pass over `forest`; none for an `alpha` of zero. Each value's noise is uniform within `alpha /
+    /// sqrt(L D)`, for a text of `L` tokens and embeddings of `D` values. A common beginning of several texts has the noise of
+    /// the longest.
     pub(super) fn new(alpha: f64, key: u64, forest: &Forest, architecture: &Architecture) -> Option<Self> {
         if alpha <= 0.0 {
             return None;

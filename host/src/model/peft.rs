@@ -20,10 +20,10 @@ const TENSORS: &str = "adapter_model.safetensors";
 /// Prefix that `peft` adds to the parameter names of a causal language model.
 const PREFIX: &str = "base_model.model.";
 
-/// Greatest rank, as for `lora_r`.
+/// Maximum rank, as for `lora_r`.
 const MOST_RANK: usize = 1 << 20;
 
-/// Settings of `peft` that change how an adapter is computed. Each is off if it is null, false, zero or empty.
+/// Settings of `peft` that change an adapter's computation. Each is off if it is null, false, zero or empty.
 const UNSUPPORTED: [&str; 11] = [
     "alora_invocation_tokens",
     "alpha_pattern",
@@ -38,7 +38,7 @@ const UNSUPPORTED: [&str; 11] = [
     "use_qalora",
 ];
 
-/// Modules that `peft` trains as a whole beside the adapter of a sequence classification model.
+/// Modules that `peft` trains fully in addition to the adapter of a sequence classification model.
 const HEADS: [&str; 2] = ["classifier", "score"];
 
 /// Returns whether a folder holds an adapter rather than a model.
@@ -54,7 +54,7 @@ pub(super) fn read_config(folder: &Path) -> Result<(Lora, PathBuf)> {
     let path = folder.join(CONFIG);
     let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
     let (lora, base) = parse(&text).map_err(|detail| Error::Config { path, detail })?;
-    // By the working directory, as for peft, or else beside the adapter.
+    // Relative to the working directory, as in peft, or else to the adapter's folder.
     let beside = folder.join(&base);
     Ok((lora, if !Path::new(&base).exists() && beside.exists() { beside } else { base.into() }))
 }
@@ -128,7 +128,7 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
     }
     match shards.left() {
         Some(left) if left == format!("{PREFIX}{SCORE}") => {
-            Err(fail(format!("{left} values texts: this is a reward model's adapter, which is asked with --reward-model")))
+            Err(fail(format!("{left} is a reward head: this is a reward model's adapter; use it with --reward-model")))
         }
         Some(left) => {
             let experts = if adapted.layers.iter().any(|layer| layer.experts.is_some()) {
@@ -136,13 +136,13 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
             } else {
                 ""
             };
-            Err(fail(format!("{left} is not part of a linear layer of attention or of the gated unit{experts}")))
+            Err(fail(format!("{left} is not part of a linear layer of attention or of the gated MLP{experts}")))
         }
         None => Ok(adapted),
     }
 }
 
-/// Reads the value head beside the adapter in `folder`, if there is one; `by` names what requires this shape.
+/// Reads the value head next to the adapter in `folder`, if there is one; `by` names what requires this shape.
 pub(super) fn read_head(folder: &Path, shape: &[usize], by: &str) -> Result<Option<Tensor>> {
     Shards::of_file(&folder.join(TENSORS))?.take(&format!("{PREFIX}{SCORE}"), shape, by)
 }

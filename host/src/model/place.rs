@@ -13,12 +13,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the CPU, where everything is computed in f32.
+    /// Returns the CPU with f32 throughout.
     pub fn cpu() -> Self {
         Self::cpu_in(Precision::F32)
     }
 
-    /// Returns the CPU with operands of products in this precision. All else is f32.
+    /// Returns the CPU with operands of products in this precision. Everything else is f32.
     pub fn cpu_in(precision: Precision) -> Self {
         Self { device: Device::Cpu, dtype: if precision == Precision::Bf16 { DType::BF16 } else { DType::F32 } }
     }
@@ -43,7 +43,7 @@ impl Place {
             (config::Device::Cpu, _) | (config::Device::Auto, Err(_) | Ok(0)) => {
                 let rounds = bf16 == Some(true) && ops::multiplies_bf16();
                 if bf16 == Some(true) && !rounds {
-                    tracing::warn!("bf16: this processor multiplies bf16 no faster than f32, in which everything is computed");
+                    tracing::warn!("bf16: this processor has no fast bf16; computing in f32");
                 }
                 if !ops::wide_registers() {
                     tracing::warn!("this processor has no AVX2 and FMA; everything works, but several times slower");
@@ -70,9 +70,9 @@ impl Place {
         }
     }
 
-    /// Says where bf16, which is not the default, would make a model of this many parameters several times faster.
+    /// Logs if bf16, which is not the default here, would make a model of this many parameters several times faster.
     pub fn suggest_bf16(&self, given: Option<bool>, parameters: usize) {
-        /// From here on, products take most of a step.
+        /// Above this size, products take most of a step.
         const WORTH_SAYING: usize = 50_000_000;
         if given.is_none()
             && self.precision() == Precision::F32
@@ -80,7 +80,7 @@ impl Place {
             && parameters >= WORTH_SAYING
             && ops::multiplies_bf16()
         {
-            tracing::info!("products are computed in f32; this processor computes them several times faster with --bf16 true");
+            tracing::info!("matrix products are computed in f32; on this processor, --bf16 true is several times faster");
         }
     }
 
@@ -94,7 +94,7 @@ impl Place {
             return Ok(());
         }
         let missing = missing.join(", ");
-        Err(Error::Device(format!("this model has {missing}, which only the CPU computes; set device = \"cpu\"")))
+        Err(Error::Device(format!("this model has {missing}, which only the CPU supports; set device = \"cpu\"")))
     }
 
     /// Returns the device of the tensors.
@@ -119,8 +119,8 @@ impl Place {
         self.dtype == DType::BF16
     }
 
-    /// Returns whether matrices are stored rounded, so that trained weights need a second copy in f32. On the CPU a product rounds
-    /// what it reads.
+    /// Returns whether matrices are stored rounded, so that trained weights need a second copy in f32. On the CPU, a product
+    /// rounds its inputs.
     pub(super) fn rounds(&self) -> bool {
         self.is_bf16() && !self.device.is_cpu()
     }
@@ -135,8 +135,8 @@ impl Place {
         Ok(ops::cast(&t.to_device(&self.device)?, DType::F32)?)
     }
 
-    /// Converts the values to what the model computes with: matrices in a device's precision and on the CPU in the one that they have,
-    /// norms and biases in f32. Shares storage if no conversion is needed.
+    /// Converts the values to the precision of the computation: matrices to a device's precision, or unchanged on the CPU, norms
+    /// and biases to f32. Shares storage if no conversion is needed.
     pub(super) fn computed(&self, t: &Tensor) -> Result<Tensor> {
         if self.device.is_cpu() {
             return Ok(t.clone());

@@ -11,14 +11,15 @@ use crate::ops::support::Restriction;
 use crate::ops::{self, Forest, Precision};
 use candle_core::{DType, Device, Tensor};
 
-/// The predictions of a forest that a loss uses: for each, the packed position whose hidden state predicts, and the actual token.
+/// The predictions of a forest that a loss uses: for each, the packed position of the predicting hidden state, and the actual
+/// token.
 #[derive(Clone, Debug, Default)]
 pub struct Selected {
     /// Packed positions, `[M]`.
     pub rows: Vec<usize>,
     /// Token ids, `[M]`.
     pub targets: Vec<u32>,
-    /// The tokens that they are scored among, if that is not the vocabulary.
+    /// The tokens that they are scored among, if not the whole vocabulary.
     pub restriction: Restriction,
 }
 
@@ -56,9 +57,9 @@ pub struct Policy {
     /// The parameters in f32, if the decoder computes with rounded copies of them.
     masters: Option<Weights>,
     pub(super) gradient_checkpointing: bool,
-    /// Whether passes look at how evenly experts are used.
+    /// Whether passes compute how evenly experts are used.
     balances: bool,
-    /// Of the noise on embeddings.
+    /// `alpha` of the noise on embeddings.
     noise: f64,
 }
 
@@ -91,7 +92,7 @@ impl Policy {
         Ok(Self { decoder, masters: place.rounds().then_some(masters), ..self })
     }
 
-    /// Sets the probability with which training drops a value of the adapter's input.
+    /// Sets the dropout probability of the adapter's input in training.
     pub fn with_dropout(mut self, p: f64) -> Self {
         let all = [Some(&mut self.decoder.weights), self.masters.as_mut()];
         all.into_iter().flatten().filter_map(|weights| weights.lora.as_mut()).for_each(|lora| lora.dropout = p);
@@ -193,7 +194,7 @@ impl Policy {
         self.forward_with(forest, selected, temperature, None)
     }
 
-    /// Does the same with the adapter's dropout and the noise on embeddings, whose random numbers follow from `key`.
+    /// Does the same with the adapter's dropout and the noise on embeddings, whose random numbers depend on `key`.
     ///
     /// # Errors
     /// As [`Policy::forward`].
@@ -207,7 +208,7 @@ impl Policy {
         self.forward_with(forest, selected, temperature, Some(key))
     }
 
-    /// Returns what a pass does; one without a key drops nothing and adds no noise.
+    /// Returns the options of a pass; without a key, there is no dropout and no noise.
     pub(super) fn how(&self, key: Option<u64>, forest: &Forest, rows: &[usize]) -> How {
         let p = self.weights().lora.map_or(0.0, |lora| lora.dropout);
         let dropout = key.and_then(|key| Dropout::new(p, key, forest, rows));
@@ -252,7 +253,8 @@ impl Pass<'_> {
         self.values.as_deref()
     }
 
-    /// Makes each log-probability that of a target of which this share is spread evenly over the vocabulary; see [`logprob::smooth`].
+    /// Replaces each log-probability with that of a smoothed target, of which this share is spread evenly over the vocabulary;
+    /// see [`logprob::smooth`].
     ///
     /// # Errors
     /// On a device.
@@ -268,8 +270,8 @@ impl Pass<'_> {
         Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output(), self.scale)?)
     }
 
-    /// Returns how unevenly experts were used: the auxiliary loss of their router, one for each chosen expert if all are used alike.
-    /// None unless [`Policy::with_aux_loss`] is on.
+    /// Returns how unevenly experts were used: the auxiliary loss of their router, one for each chosen expert if all are used
+    /// alike. None unless [`Policy::with_aux_loss`] is on.
     pub fn aux_loss(&self) -> Option<f64> {
         self.kept.balance.as_ref().map(Balance::loss)
     }

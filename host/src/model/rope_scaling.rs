@@ -7,7 +7,7 @@ use crate::config::printable;
 use crate::ops::rope::Rotation;
 use std::f64::consts::TAU;
 
-/// Greatest number of positions of an original training; see the architecture's bounds.
+/// Maximum number of positions of the original training; see the architecture's limits.
 const MOST_POSITIONS: usize = 1 << 24;
 
 /// A rotary embedding.
@@ -24,7 +24,7 @@ pub struct Rope {
 /// How frequencies are scaled beyond the model's original training length.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all. Dynamic scaling is this, too: it changes nothing up to the model's context length.
+    /// Not at all. This includes dynamic scaling, which has no effect up to the model's context length.
     None,
     /// All frequencies divided by a factor.
     Linear {
@@ -42,8 +42,8 @@ pub enum RopeScaling {
         /// Number of positions in the original training.
         original: f64,
     },
-    /// `YaRN` (Peng et al. 2023, arXiv 2309.00071): frequencies are divided beyond some number of rotations, with a linear transition,
-    /// and queries and keys are scaled.
+    /// `YaRN` (Peng et al. 2023, arXiv 2309.00071): frequencies are divided beyond some number of rotations, with a linear
+    /// transition, and queries and keys are scaled.
     Yarn {
         /// Divisor of the frequencies.
         factor: f64,
@@ -63,25 +63,25 @@ pub enum RopeScaling {
     },
 }
 
-/// What a `config.json` says about rotary embeddings.
+/// The rotary embeddings in a `config.json`.
 #[derive(Debug, PartialEq)]
 pub(super) struct Resolved {
-    /// Of layers that attend to everything, or of all.
+    /// Of layers with full attention, or of all.
     pub full: Rope,
-    /// Of layers with sliding windows, if they have one of their own.
+    /// Of layers with sliding windows, if separate.
     pub sliding: Option<Rope>,
-    /// Most positions for which the frequencies hold, if they are fewer than the model's.
+    /// Maximum number of positions for which the frequencies are valid, if fewer than the model's.
     pub limit: Option<usize>,
 }
 
-/// What the keys of rotary embeddings are read with.
+/// Context for reading the keys of rotary embeddings.
 pub(super) struct Context {
     pub family: Family,
     pub head_dim: usize,
     pub max_positions: usize,
 }
 
-/// Values where an object of parameters has none.
+/// Defaults for objects of parameters that lack values.
 struct Defaults {
     theta: f64,
     partial: f64,
@@ -128,7 +128,7 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
         Family::Gemma3 => Some(plain(config.number("rope_local_base_freq")?.unwrap_or(1e4), context)?),
         // transformers 5 gives layers with windows the default here, whatever rope_theta says.
         Family::Olmo3 if full.theta != described.theta => {
-            return Err(format!("rope_theta is {}; write rope_parameters, which say it for both kinds of layers", full.theta));
+            return Err(format!("rope_theta is {}; use rope_parameters, which set it for both kinds of layers", full.theta));
         }
         Family::Olmo3 => Some(plain(described.theta, context)?),
         _ => None,
@@ -136,15 +136,15 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
     Ok(Resolved { full, sliding, limit })
 }
 
-/// Returns an error if another name of the base, or of the part of a head that is rotated, says something else. transformers 4
-/// writes two names of each, and no version of it reads the second.
+/// Returns an error if another name of the base, or of the rotated part of a head, has a different value. transformers 4 writes
+/// two names of each, and no version of it reads the second.
 fn agree(config: &Object, context: &Context, rope: &Rope, (theta_key, partial_key): (&str, &str)) -> Result<(), String> {
     let model_type = context.family.described().model_type;
     for other in ["rope_theta", "rotary_emb_base"].into_iter().filter(|other| *other != theta_key) {
         if let Some(given) = config.number(other)?.filter(|given| *given != rope.theta) {
             let own = rope.theta;
             return Err(format!(
-                "{other} is {given}, but a model of type {model_type} is computed with {theta_key}, which is {own}; make them equal"
+                "{other} is {given}, but a model of type {model_type} uses {theta_key}, which is {own}; make them equal"
             ));
         }
     }
@@ -154,8 +154,7 @@ fn agree(config: &Object, context: &Context, rope: &Rope, (theta_key, partial_ke
         if let Some(given) = config.number(other)?.filter(differs) {
             let own = rope.dims as f64 / context.head_dim as f64;
             return Err(format!(
-                "{other} is {given}, but a model of type {model_type} is computed with {partial_key}, which gives {own}; make them \
-                 equal"
+                "{other} is {given}, but a model of type {model_type} uses {partial_key}, which gives {own}; make them equal"
             ));
         }
     }
@@ -189,7 +188,7 @@ fn plain(theta: f64, context: &Context) -> Result<Rope, String> {
     one(&Object::default(), "rope_local_base_freq", &none, None, context).map(|(rope, _)| rope)
 }
 
-/// Reads one object of parameters; returns the embedding and the most positions that it holds for, if there is such a limit.
+/// Reads one object of parameters; returns the embedding and the maximum number of positions, if there is such a limit.
 fn one(
     p: &Object,
     key: &str,
@@ -238,10 +237,7 @@ fn one(
     };
     if let Some((unknown, _)) = p.unread().next() {
         let unknown = printable(unknown, 80);
-        return Err(inside(format!(
-            "{unknown:?} is not a parameter of rope type {:?} that is known here",
-            kind.unwrap_or("default")
-        )));
+        return Err(inside(format!("{unknown:?} is not a known parameter of rope type {:?}", kind.unwrap_or("default"))));
     }
     let rope = Rope { theta, scaling, dims };
     let finite = rope.frequencies().iter().all(|f| f.is_finite()) && rope.attention_factor().is_finite();
@@ -294,8 +290,8 @@ fn yarn(p: &Object, key: &str, (theta, dims, original): (f64, usize, f64)) -> Re
     Ok(RopeScaling::Yarn { factor, original, ramp, attention_factor })
 }
 
-/// Reads LongRoPE's parameters: those for texts up to the original length. Longer texts have other divisors, for all of their
-/// positions, so a prompt's keys would depend on how long its completions become.
+/// Reads LongRoPE's parameters: those for texts up to the original length. Longer texts have different divisors at every
+/// position, so a prompt's keys would depend on how long its completions become.
 fn long(p: &Object, key: &str, dims: usize, (original, positions): (usize, usize)) -> Result<RopeScaling, String> {
     let inside = |e: String| format!("{key}: {e}");
     let factors = |name: &str| {

@@ -1,10 +1,11 @@
 //! Writes model folders that transformers can open, and adapter folders that `peft` can open.
 
+use super::companions::Companions;
 use super::load::CRITIC;
 use super::value_model::save_value_model;
 use super::weights::of_critic;
 use super::{Error, ModelFolder, Result, Weights, peft};
-use crate::config::files;
+use crate::config::{files, json};
 use crate::ops;
 use candle_core::{DType, Tensor};
 use serde::Deserialize;
@@ -12,19 +13,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
-
-/// Files beside the weights that complete the folder; copied if the source has them.
-const COMPANIONS: [&str; 9] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "generation_config.json",
-];
 
 fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
     |source| Error::Io { path: path.to_owned(), source }
@@ -34,27 +22,25 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
 /// existing folder `to`. For a model with an adapter, writes the adapter instead of the first two. A value model becomes one for
 /// sequence classification.
 pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
+    let companions = source.companions()?;
     match weights.lora {
         _ if weights.is_value_model() => {
-            save_value_model(weights, source, to)?;
-            return copy_all_companions(source, to);
+            save_value_model(weights, source, &companions, to)?;
+            return write_companions(&companions, source, to);
         }
         Some(lora) => peft::write(weights, lora, source.base(), None, to)?,
         None => {
             write_weights(weights, &to.join("model.safetensors"))?;
-            write_config(source, to, Dtype::F32, |_| ())?;
+            write_config(source, &companions, to, Dtype::F32, |_| ())?;
         }
     }
     write_critic(weights, to)?;
-    copy_all_companions(source, to)
+    write_companions(&companions, source, to)
 }
 
-/// Copies the files beside a model's weights, or the adapter's own where it has them, or those that replace either.
-fn copy_all_companions(source: &ModelFolder, to: &Path) -> Result<()> {
-    copy_companions(source.base(), to)?;
-    if source.path() != source.base() {
-        copy_companions(source.path(), to)?;
-    }
+/// Writes the files beside a model's weights, and those that replace any.
+fn write_companions(companions: &Companions, source: &ModelFolder, to: &Path) -> Result<()> {
+    companions.write(to)?;
     for (name, text) in source.replaced() {
         std::fs::write(to.join(name), text).map_err(io(&to.join(name)))?;
     }
@@ -115,22 +101,15 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
     };
     let tensors: Vec<(String, Tensor)> = weights.in_files()?.into_iter().map(rounded).collect::<Result<_>>()?;
     write_tensors(tensors, of_torch(), &to.join("model.safetensors"))?;
-    write_config(source, to, dtype, |_| ())?;
-    copy_all_companions(source, to)
+    let companions = source.companions()?;
+    write_config(source, &companions, to, dtype, |_| ())?;
+    write_companions(&companions, source, to)
 }
 
 /// Writes the model of an adapter's folder, with the adapter merged in, into the existing folder `to`.
 pub fn merge(adapter: &ModelFolder, to: &Path) -> Result<()> {
     save(&adapter.decoder()?.weights().merged()?, adapter, to)?;
     copy(&adapter.path().join(CRITIC), &to.join(CRITIC))
-}
-
-/// Copies the tokenizer's files and the other files beside a model's weights.
-pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
-    for name in COMPANIONS {
-        copy(&from.join(name), &to.join(name))?;
-    }
-    Ok(())
 }
 
 /// Copies a file if it exists.
@@ -181,17 +160,16 @@ pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<St
 /// Writes the source's `config.json` with another dtype and what `edit` changes.
 pub(super) fn write_config(
     source: &ModelFolder,
+    companions: &Companions,
     to: &Path,
     dtype: Dtype,
     edit: impl FnOnce(&mut serde_json::Value),
 ) -> Result<()> {
-    let path = source.base().join("config.json");
-    let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
-    let mut config: serde_json::Value =
-        serde_json::from_str(&text).map_err(|e| Error::Config { path: path.clone(), detail: e.to_string() })?;
+    let fail = |detail: String| Error::Config { path: source.base().join("config.json"), detail };
+    let mut config = json::value(&companions.config).map_err(|e| fail(e.to_string()))?;
     if let (true, Some(whole)) = (source.architecture().text_part, config.as_object()) {
         let text = super::text_part::config(whole.iter().map(|(key, value)| (key.as_str(), value)));
-        config = text.map_err(|detail| Error::Config { path, detail })?.into();
+        config = text.map_err(fail)?.into();
     }
     for key in ["dtype", "torch_dtype"] {
         if let Some(value) = config.get_mut(key) {

@@ -2,7 +2,7 @@
 
 use super::json::read_text;
 use super::{Dtype as Precision, Error, Result};
-use crate::config::{files, printable};
+use crate::config::{files, json, printable};
 use crate::ops;
 use candle_core::{DType, Tensor};
 use safetensors::Dtype;
@@ -51,7 +51,8 @@ impl Shards {
         let index = folder.join("model.safetensors.index.json");
         let Some(text) = read_text(&index)? else { return Self::of_file(&folder.join("model.safetensors")) };
         let wrong = |detail: String| Error::Weights { path: index.clone(), detail };
-        let parsed: Index = serde_json::from_str(&text).map_err(|e| wrong(format!("not an index of shards: {e}")))?;
+        let parsed: serde_json::Result<Index> = json::value(&text).and_then(serde_json::from_value);
+        let parsed = parsed.map_err(|e| wrong(format!("not an index of shards: {}", printable(&e.to_string(), 2 * SHOWN))))?;
         let names: BTreeSet<&String> = parsed.weight_map.values().collect();
         let mut this = Self { files: Vec::new(), tensors: HashMap::new() };
         for name in names {

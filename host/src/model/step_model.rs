@@ -1,8 +1,8 @@
-//! Models that judge the steps of a text (process rewards): a value at each token that ends a step.
+//! Models that judge the steps of a text (process rewards), with a value at each token that ends a step.
 //!
-//! The folder is that of a token classification model of transformers with two labels, as TRL's PRM format has it: the head is
-//! `score.weight`, `[2, hidden]`, with `score.bias`, `[2]`, if it has one. A step's value is the probability of the second label, the
-//! logistic function of the difference of the two logits. So one row, the difference, is all that is computed.
+//! The folder is that of transformers' token classification model with two labels, TRL's PRM format: the head is `score.weight`,
+//! `[2, hidden]`, with an optional `score.bias`, `[2]`. A step's value is the probability of the second label: the logistic
+//! function of the difference of the two logits. So only one row, the difference, is computed.
 
 use super::shards::Shards;
 use super::value_model::SCORE;
@@ -13,7 +13,7 @@ use super::{Decoder, Error, ModelFolder, Result};
 pub(super) const SCORE_BIAS: &str = "score.bias";
 
 impl ModelFolder {
-    /// Returns whether it is a model that judges tokens.
+    /// Returns whether the model judges tokens.
     ///
     /// # Errors
     /// If its config.json can't be read.

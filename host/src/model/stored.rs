@@ -1,5 +1,5 @@
-//! How files hold a decoder's parameters. Most lie there as they are computed with, under the same names. Those of experts are
-//! stacked in memory and apart in most files, or under other names; GPT-2's matrices are transposed.
+//! How files store a decoder's parameters. Most are stored as they are used, under the same names. Those of experts are stacked
+//! in memory, but separate or differently named in most files; GPT-2's matrices are transposed.
 
 use super::families::{ExpertNames, ExpertsInFiles, Names};
 use super::shards::Shards;
@@ -7,9 +7,9 @@ use super::weights::{Weights, of_adapter};
 use super::{Dtype, Error, Result};
 use candle_core::Tensor;
 
-/// A way in which a file may hold a parameter.
+/// A way in which a file may store a parameter.
 enum Form {
-    /// As it is.
+    /// Unchanged.
     Whole(String),
     /// A matrix, transposed.
     Turned(String),
@@ -18,7 +18,7 @@ enum Form {
 }
 
 impl Names {
-    /// Returns how a file may hold the parameter of this name and shape, the way in which it is written first.
+    /// Returns the ways in which a file may store the parameter of this name and shape, starting with the one used for writing.
     fn forms(&self, name: &str, shape: &[usize]) -> Vec<Form> {
         let Some((experts, (layer, part))) =
             self.experts.and_then(|experts| Some((experts, experts.part_of(name.strip_suffix(".weight")?)?)))
@@ -46,7 +46,7 @@ impl Names {
     }
 }
 
-/// Returns the name of one of GPT-2's tensors, whose oldest files leave out the first part.
+/// Returns the name of one of GPT-2's tensors; its oldest files omit the first part.
 pub(super) fn with_prefix(name: &str) -> String {
     let old = ["wte.", "wpe.", "h.", "ln_f."].into_iter().any(|start| name.starts_with(start));
     if old { format!("transformer.{name}") } else { name.to_owned() }
@@ -83,7 +83,7 @@ impl Form {
     }
 }
 
-/// Returns whether a model's files hold the parameter of this name.
+/// Returns whether a model's files contain the parameter of this name.
 ///
 /// # Errors
 /// As [`Shards::check`].
@@ -91,8 +91,8 @@ pub(super) fn check(shards: &Shards, names: &Names, name: &str, shape: &[usize])
     Ok(found(shards, names, name, shape)?.is_some())
 }
 
-/// Returns the name of a tensor that a model's files lack for the parameter of this name: of the form that they hold a part of, or
-/// else of the usual one.
+/// Returns the name of a tensor that a model's files lack for the parameter of this name: of the form that they contain in part,
+/// or else of the usual one.
 pub(super) fn missing(shards: &Shards, names: &Names, name: &str, shape: &[usize]) -> String {
     let forms = names.forms(name, shape);
     let held = |form: &&Form| form.tensors(shape).iter().any(|(tensor, _)| shards.has(tensor));
@@ -117,7 +117,7 @@ fn found(shards: &Shards, names: &Names, name: &str, shape: &[usize]) -> Result<
 /// What requires the shapes.
 const BY: &str = "config.json";
 
-/// Takes the parameter of this name from a model's files; none if they don't hold it.
+/// Takes the parameter of this name from a model's files; none if they don't contain it.
 ///
 /// # Errors
 /// As [`Shards::take_in`].
@@ -143,10 +143,10 @@ pub(super) fn take(
 }
 
 impl Weights {
-    /// Returns all parameters except an adapter's as files hold them.
+    /// Returns all parameters except an adapter's as files store them.
     ///
     /// # Errors
-    /// If a tensor can't be taken apart.
+    /// If a tensor can't be split.
     pub(super) fn in_files(&self) -> Result<Vec<(String, Tensor)>> {
         let mut all = Vec::new();
         for (name, t) in self.named().into_iter().filter(|(name, _)| !of_adapter(name)) {

@@ -1,12 +1,12 @@
-//! The text part of a Gemma 3 that also sees images, which is used as a model by itself.
+//! The text part of a multimodal Gemma 3, which is used as a separate model.
 
 use super::harmless;
 use serde_json::{Map, Value, json};
 
-/// `model_type` of the whole.
+/// `model_type` of the multimodal model.
 pub(super) const WHOLE: &str = "gemma3";
 
-/// Keys of the whole's `config.json` that are about images, or about the text part, which is read by itself.
+/// Keys of its `config.json` that are about images, or about the text part, which is read separately.
 const OF_THE_WHOLE: [&str; 10] = [
     "text_config",
     "vision_config",
@@ -20,10 +20,10 @@ const OF_THE_WHOLE: [&str; 10] = [
     "eos_token_id",
 ];
 
-/// Returns the `config.json` of the text part, with what transformers takes for granted where the whole leaves it out.
+/// Returns the `config.json` of the text part, with transformers' defaults for omitted keys.
 ///
 /// # Errors
-/// If there is no text part, or a key's meaning is not known.
+/// If there is no text part, or a key is unknown.
 pub(super) fn config<'a>(whole: impl Iterator<Item = (&'a str, &'a Value)>) -> Result<Map<String, Value>, String> {
     let mut config = Map::new();
     for (key, value) in [("num_attention_heads", json!(8)), ("num_key_value_heads", json!(4)), ("vocab_size", json!(262_208))] {
@@ -45,7 +45,7 @@ pub(super) fn config<'a>(whole: impl Iterator<Item = (&'a str, &'a Value)>) -> R
     let text = text.ok_or("text_config is missing; it must be an object with the sizes of the text part")?;
     if let Some(cap) = text.get("final_logit_softcapping").filter(|cap| !cap.is_null()) {
         return Err(format!(
-            "final_logit_softcapping is {cap}: transformers obeys it in a text model, but not in one that sees images"
+            "final_logit_softcapping is {cap}: transformers applies it in a text model, but not in a multimodal one"
         ));
     }
     let given = text.iter().filter(|(key, value)| !value.is_null() || !config.contains_key(*key)).collect::<Vec<_>>();

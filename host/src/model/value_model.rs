@@ -1,9 +1,10 @@
-//! Models that give states a value instead of predicting tokens: a reward model, and a critic that is trained apart from the
-//! policy. Each is a decoder with a value head instead of an output matrix.
+//! Models that value states instead of predicting tokens: a reward model, or a critic that is separate from the policy. Each is a
+//! decoder with a value head instead of an output matrix.
 //!
-//! Its folder is that of a sequence classification model of transformers with one label: the head is `score.weight`, `[1, hidden]`,
-//! without a bias. An adapter's folder has the head beside the adapter, as `peft` saves it.
+//! Its folder is that of transformers' sequence classification model with one label: the head is `score.weight`, `[1, hidden]`,
+//! without a bias. An adapter's folder has the head next to the adapter, as `peft` saves it.
 
+use super::companions::Companions;
 use super::decoder::{Decoder, How, Kept};
 use super::json::Object;
 use super::random::{DEVIATION, normal};
@@ -22,15 +23,15 @@ use std::path::Path;
 /// The head's name in files.
 pub(super) const SCORE: &str = "score.weight";
 
-/// Ends of the names of models without an output matrix.
+/// Suffixes of the names of models without an output matrix.
 const CLASSIFIES: [&str; 2] = ["ForSequenceClassification", "ForTokenClassification"];
 
-/// How a head begins where the folder has none.
+/// The initial head if the folder has none.
 #[derive(Clone, Copy, Debug)]
 pub enum NewHead {
     /// It values everything at zero.
     Zero,
-    /// It is drawn with this seed, with the deviation that `config.json` gives new weights, as transformers does.
+    /// Random with this seed, with the standard deviation that `config.json` gives new weights, as in transformers.
     Drawn(u64),
 }
 
@@ -45,8 +46,8 @@ pub struct ValuePass<'a> {
 }
 
 impl Policy {
-    /// Computes the values of the states at the packed positions `rows`, and keeps what the backward pass needs. With a `key`, its
-    /// adapter drops values and its embeddings have noise; see [`Policy::forward_dropping`].
+    /// Computes the values of the states at the packed positions `rows`, and keeps what the backward pass needs. With a `key`,
+    /// adapter dropout and embedding noise apply; see [`Policy::forward_dropping`].
     ///
     /// # Errors
     /// If there is no value head, an operation fails, or a value is not finite.
@@ -153,7 +154,7 @@ impl ModelFolder {
         Ok(Tensor::from_vec(values, shape, &candle_core::Device::Cpu)?)
     }
 
-    /// Returns the token that `config.json` names as padding, if that is one: a text's value is that of its last other token.
+    /// Returns the padding token named in `config.json`, if any: a text's value is that of its last other token.
     ///
     /// # Errors
     /// If it is not a number.
@@ -162,11 +163,12 @@ impl ModelFolder {
         Ok(id.filter(|id| id.fract() == 0.0 && (0.0..f64::from(u32::MAX)).contains(id)).map(|id| id as u32))
     }
 
-    /// Refuses a model that values texts instead of predicting tokens: without its own output matrix it would predict with another.
+    /// Refuses a model that values texts instead of predicting tokens: without an output matrix, it would predict with the wrong
+    /// one.
     pub(super) fn check_predicts(&self) -> Result<()> {
         self.kind()?.map_or(Ok(()), |kind| {
             let detail =
-                format!("{} gives texts values and predicts no tokens; ask it with --reward-model", printable(&kind, 80));
+                format!("{} is a reward model, which predicts no tokens; use it with --reward-model", printable(&kind, 80));
             Err(Error::Config { path: self.base().join("config.json"), detail })
         })
     }
@@ -189,7 +191,7 @@ impl ModelFolder {
 
 /// Writes a value model's weights and configuration into the existing folder `to`: what transformers, or `peft` for an adapter,
 /// opens for sequence classification. `source` is the folder it started from.
-pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
+pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, companions: &Companions, to: &Path) -> Result<()> {
     if let Some(lora) = weights.lora {
         let head = weights.value_head.as_ref().map(|head| (SCORE, &head.weight));
         return peft::write(weights, lora, source.base(), head, to);
@@ -197,7 +199,7 @@ pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, to: &Pat
     let in_file = |name: String| if of_critic(&name) { SCORE.to_owned() } else { name };
     let named = weights.in_files()?.into_iter().map(|(name, t)| (in_file(name), t));
     write_tensors(named.collect(), of_torch(), &to.join("model.safetensors"))?;
-    write_config(source, to, Dtype::F32, |config| classifies(config, source.pads_with()))
+    write_config(source, companions, to, Dtype::F32, |config| classifies(config, source.pads_with()))
 }
 
 /// Turns the configuration of a causal language model into that of a sequence classification model with one label.

@@ -16,7 +16,7 @@ use std::convert::Infallible;
 pub(super) const VALUE_WEIGHT: &str = "value_head.weight";
 pub(super) const VALUE_BIAS: &str = "value_head.bias";
 
-/// What the name of a weight's scales has after the weight's, as bitsandbytes names them.
+/// Suffix of the name of a weight's scales, as in bitsandbytes.
 pub(super) const SCALES: &str = ".absmax";
 
 /// A weight `[out, in]`, its bias and its adapter.
@@ -32,7 +32,7 @@ pub struct Linear<T = Tensor> {
     pub adapter: Option<Adapter<T>>,
 }
 
-/// What the codes of a quantized weight stand for.
+/// The scales of a quantized weight.
 #[derive(Clone, Debug)]
 pub struct Scales<T = Tensor> {
     /// f32; see [`Scheme::shapes`].
@@ -61,10 +61,10 @@ pub struct Norm<T = Tensor> {
     pub bias: Option<T>,
 }
 
-/// Linear maps around an activation.
+/// Linear maps around an activation (an MLP).
 #[derive(Clone, Debug)]
 pub struct Unit<L> {
-    /// Gate and up projections, one that joins them, or the only one of a unit without a gate.
+    /// Gate and up projections, one that joins them, or the only one of an MLP without a gate.
     pub wide: Vec<L>,
     /// Down projection, back to the hidden size.
     pub down: L,
@@ -88,23 +88,23 @@ pub struct Layer<T = Tensor> {
     pub qkv: Vec<Linear<T>>,
     /// Attention output.
     pub o: Linear<T>,
-    /// The unit that every token goes through, unless there are only experts.
+    /// The MLP that every token goes through, unless there are only experts.
     pub unit: Option<Unit<Linear<T>>>,
-    /// The experts, if the layer has a mixture of them. Their results are added to the unit's.
+    /// The experts, if the layer has a mixture of them. Their outputs are added to the MLP's.
     pub experts: Option<Experts<Linear<T>>>,
-    /// Norms of query heads and of key heads: of each by itself, or of all together.
+    /// Norms of query heads and of key heads: per head, or over all together.
     pub qk_norm: Option<(T, T)>,
     /// Norm before attention.
     pub input_norm: Option<Norm<T>>,
-    /// Norm of what attention adds.
+    /// Norm of the attention's output.
     pub attended_norm: Option<Norm<T>>,
-    /// Norm before the gated unit.
+    /// Norm before the MLP.
     pub mlp_norm: Option<Norm<T>>,
-    /// Norm of what the gated unit adds.
+    /// Norm of the MLP's output.
     pub added_norm: Option<Norm<T>>,
 }
 
-/// Parameters of a decoder, or something for each of them.
+/// Parameters of a decoder, or a value for each of them.
 #[derive(Clone, Debug)]
 pub struct Weights<T = Tensor> {
     /// Token embedding, `[V, D]`.
@@ -403,8 +403,8 @@ impl Weights {
         Self::build_in(a, None, make)
     }
 
-    /// Does the same for layers whose linear maps are quantized: their codes are asked for under the weight's name, directly before
-    /// their scales.
+    /// Does the same for layers whose linear maps are quantized: their codes are asked for under the weight's name, directly
+    /// before their scales.
     pub(super) fn build_in(
         a: &Architecture,
         scheme: Option<Scheme>,

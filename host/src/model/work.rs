@@ -57,7 +57,7 @@ fn attention_a_place(a: &Architecture) -> f64 {
     4.0 * a.query_width() as f64
 }
 
-/// Returns the bytes that a token reads of a linear map. An adapter is merged into a weight in f32 and stays beside others.
+/// Returns the bytes that a token reads of a linear map. An adapter is merged into an f32 weight and separate from others.
 fn read_bytes(l: &Linear) -> usize {
     let adapter = l.adapter.iter().filter(|_| !l.matrix().is_f32()).map(|Adapter { a, b, .. }| bytes(a) + bytes(b));
     bytes(&l.weight) + l.scales.iter().map(|scales| bytes(&scales.values)).sum::<usize>() + adapter.sum::<usize>()
@@ -111,8 +111,8 @@ impl Weights {
     }
 
     /// Counts the generation of completions, given each prompt's length and its completions' lengths, with at most this many
-    /// running at once. The first token of each comes from the prompt's pass. Of experts, a round reads as many as its tokens use if
-    /// they are used alike.
+    /// running at once. The first token of each comes from the prompt's pass. Of experts, a round reads as many as its tokens use
+    /// if they are used alike.
     pub fn generated(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> Generated {
         let mut forest = Forest::new();
         let (mut places, mut read, mut tokens, mut longest) = (0.0, 0.0, 0, 0);
@@ -165,8 +165,8 @@ impl Weights {
         2.0 * a.kv_width() as f64 * self.layers.len() as f64 * size as f64
     }
 
-    /// Returns the bytes of the keys and values of a generation with at most this many sequences at once: of all prompts, and of the
-    /// longest sequences.
+    /// Returns the bytes of the keys and values of a generation with at most this many sequences at once: of all prompts, and of
+    /// the longest sequences.
     pub fn most_cached(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> f64 {
         let mut lengths: Vec<usize> = prompts.iter().flat_map(|(_, lengths)| lengths.iter().copied()).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));

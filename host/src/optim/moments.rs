@@ -1,4 +1,4 @@
-//! What an optimizer remembers of a parameter, and the update that it makes with it.
+//! An optimizer's state for a parameter, and the update that it computes from it.
 
 use super::Settings;
 use crate::config::{AdafactorArgs, AdjustLr, MuonArgs, Rule};
@@ -7,16 +7,17 @@ use crate::ops::optimizers::{self as rules, Common, Second};
 use crate::ops::{self};
 use candle_core::{DType, Tensor};
 
-/// The smallest root mean square that Adafactor scales a rate by.
+/// Minimum root mean square by which Adafactor scales a rate.
 const LEAST_SCALE: f64 = 1e-3;
 
 /// What Adafactor adds to squared gradients.
 const SQUARED_EPS: f64 = 1e-30;
 
-/// The memory of one parameter.
+/// The state of one parameter.
 pub(super) enum Moments {
     AdamW { m: Tensor, v: Tensor },
     Sgd(Option<Tensor>),
+    RmsProp { v: Tensor, buffer: Option<Tensor> },
     Lion(Tensor),
     Factored { rows: Tensor, columns: Tensor, first: Option<Tensor> },
     Whole { v: Tensor, first: Option<Tensor> },
@@ -30,6 +31,7 @@ impl Moments {
         let whole = || of(parameter.dims());
         Ok(match rule {
             Rule::Sgd(args) => Self::Sgd((args.momentum > 0.0).then(whole).transpose()?),
+            Rule::RmsProp(args) => Self::RmsProp { v: whole()?, buffer: (args.momentum > 0.0).then(whole).transpose()? },
             Rule::Lion => Self::Lion(whole()?),
             Rule::Adafactor(AdafactorArgs { beta1, .. }) => {
                 let first = beta1.map(|_| whole()).transpose()?;
@@ -43,11 +45,14 @@ impl Moments {
         })
     }
 
-    /// Returns its tensors, with the ends of their names in a checkpoint.
+    /// Returns its tensors, with the suffixes of their names in a checkpoint.
     pub(super) fn named(&self) -> Vec<(&'static str, &Tensor)> {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],
             Self::Sgd(buffer) => buffer.iter().map(|buffer| ("momentum", buffer)).collect(),
+            Self::RmsProp { v, buffer } => {
+                [("v", v)].into_iter().chain(buffer.iter().map(|buffer| ("momentum", buffer))).collect()
+            }
             Self::Lion(m) => vec![("m", m)],
             Self::Factored { rows, columns, first } => {
                 let first = first.iter().map(|m| ("m", m));
@@ -58,11 +63,14 @@ impl Moments {
         }
     }
 
-    /// Returns the same to be replaced.
+    /// Returns the same tensors, to be replaced.
     pub(super) fn named_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],
             Self::Sgd(buffer) => buffer.iter_mut().map(|buffer| ("momentum", buffer)).collect(),
+            Self::RmsProp { v, buffer } => {
+                [("v", v)].into_iter().chain(buffer.iter_mut().map(|buffer| ("momentum", buffer))).collect()
+            }
             Self::Lion(m) => vec![("m", m)],
             Self::Factored { rows, columns, first } => {
                 let first = first.iter_mut().map(|m| ("m", m));
@@ -79,6 +87,10 @@ impl Moments {
             (Self::Sgd(buffer), Rule::Sgd(args)) => {
                 let rule = rules::Sgd { momentum: args.momentum, dampening: args.dampening, nesterov: args.nesterov };
                 rules::sgd(p.master, p.gradient, buffer.as_ref(), rule, s)
+            }
+            (Self::RmsProp { v, buffer }, Rule::RmsProp(args)) => {
+                let rule = rules::RmsProp { alpha: args.alpha, eps: args.eps, momentum: args.momentum };
+                rules::rmsprop(p.master, p.gradient, (v, buffer.as_ref()), rule, s)
             }
             (Self::Lion(m), _) => {
                 rules::lion(p.master, p.gradient, m, rules::Lion { beta1: settings.beta1, beta2: settings.beta2 }, s)

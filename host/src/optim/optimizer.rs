@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// Settings that are constant during a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The optimizer, with the settings that only it has.
+    /// The optimizer, with its own settings.
     pub rule: Rule,
     /// Decay of AdamW's and Lion's first moment.
     pub beta1: f64,
@@ -67,7 +67,7 @@ pub struct Ready {
     reach: Option<Reach>,
 }
 
-/// What was found before an update: as [`Update`], which it becomes.
+/// The result of preparing an update, like [`Update`], which it becomes.
 #[derive(Debug)]
 pub enum Prepared {
     /// It can be made.
@@ -139,8 +139,8 @@ impl Optimizer {
         })
     }
 
-    /// Finds out whether an update can be made, and changes nothing. `rate` is the learning rate of the parameter of each name.
-    /// Optimizers that update together prepare first, so that either all of them change something or none.
+    /// Determines whether an update can be made, without changing anything. `rate` returns the learning rate for a parameter's
+    /// name. Optimizers that update together prepare first, so that either all of them change something or none does.
     pub fn prepare(&self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64) -> ops::Result<Prepared> {
         let s = self.settings;
         if !parameters.iter().map(|p| &p.name).eq(self.moments.iter().map(|(name, _)| name)) {
@@ -214,8 +214,8 @@ impl Optimizer {
         Ok(Reach { parameters: ops::sum_of_squares(parameters.iter().map(|p| p.master))?.sqrt(), momentum })
     }
 
-    /// Bounds the magnitudes after an update with gradients of at most this length, at a rate at which AdamW changes a value by at
-    /// most `adamw` times that.
+    /// Bounds the magnitudes after an update with gradients of at most this length, at a rate at which AdamW changes a value by
+    /// at most `adamw` times that.
     fn after(&self, reach: Reach, parameters: &[Parameter<'_>], (lr, adamw): (f64, f64), gradient: f64) -> Reach {
         let Reach { parameters: p, momentum } = reach;
         let s = self.settings;
@@ -228,6 +228,11 @@ impl Optimizer {
                 let gradient = gradient + s.weight_decay * p;
                 let momentum = if args.momentum > 0.0 { args.momentum * momentum + gradient } else { 0.0 };
                 Reach { parameters: p + lr * (gradient + momentum), momentum }
+            }
+            Rule::RmsProp(args) => {
+                // The mean holds each squared gradient with this weight at least; the buffer adds them up.
+                let update = (1.0 - args.alpha).sqrt().recip() / (1.0 - args.momentum);
+                Reach { parameters: p + lr * update, momentum }
             }
             Rule::Adafactor(args) => {
                 // An update's root mean square is at most this.
@@ -251,8 +256,8 @@ impl Reach {
 }
 
 /// Returns the largest change of a parameter per update of AdamW at learning rate 1. By the Cauchy-Schwarz inequality, a first
-/// moment is at most `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and the bias correction
-/// is at most `1 / (1 - beta1)`.
+/// moment is at most `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and the bias
+/// correction is at most `1 / (1 - beta1)`.
 fn longest_update(s: Settings) -> f64 {
     let spread = 1.0 - s.beta1 * s.beta1 / s.beta2;
     if spread > 0.0 { ((1.0 - s.beta2) * spread).sqrt().recip() } else { f64::INFINITY }
@@ -261,7 +266,7 @@ fn longest_update(s: Settings) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{Optimizer, Settings, Update};
-    use crate::config::{AdafactorArgs, Config, MuonArgs, Optim, Rule, SgdArgs};
+    use crate::config::{AdafactorArgs, Config, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
     use crate::ops::adamw::{Parameter, Step, update};
     use crate::ops::to_vec;
     use candle_core::{Device, Tensor};
@@ -303,10 +308,10 @@ mod tests {
         }
     }
 
-    /// What torch and the optimizers' authors give; `tests/fixtures/make_optimizers.py` wrote it.
+    /// Results of torch and of the optimizers' authors; written by `tests/fixtures/make_optimizers.py`.
     const REFERENCE: &str = include_str!("../../../tests/fixtures/optimizers.json");
 
-    /// A value of a parameter at the start, or of its gradient at a step: as in the fixture's script.
+    /// Returns a parameter's initial value, or its gradient at a step, as in the fixture's script.
     fn wave(parameter: usize, i: usize, step: usize) -> f32 {
         let (parameter, i, step) = (parameter as f64, i as f64, step as f64);
         ((0.7 * i + 1.3 * parameter + 0.31 * step * (1.0 + parameter)).sin() * 0.5 + 0.05) as f32
@@ -388,6 +393,7 @@ mod tests {
     fn every_optimizer_refuses_an_update_beyond_its_bounds_and_names_the_parameter() {
         let rules = [
             Rule::Sgd(SgdArgs { momentum: 0.9, ..SgdArgs::default() }),
+            Rule::RmsProp(RmsPropArgs { momentum: 0.9, ..RmsPropArgs::default() }),
             Rule::Lion,
             Rule::Adafactor(AdafactorArgs::default()),
             Rule::Muon(MuonArgs::default()),

@@ -1,9 +1,9 @@
-//! Notices when evaluations stop improving.
+//! Detects when evaluations stop improving.
 
 use crate::config::{Better, OnPlateau, Threshold};
 use serde::{Deserialize, Serialize};
 
-/// What is known from the evaluations so far, as torch's `ReduceLROnPlateau` counts.
+/// The state from the evaluations so far, counted like torch's `ReduceLROnPlateau`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Plateau {
     best: Option<f64>,

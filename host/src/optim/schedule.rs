@@ -19,7 +19,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Returns what the peak can't be for this shape, if it can't.
+    /// Returns why the peak is invalid for this shape, if it is.
     pub fn fault(&self) -> Option<String> {
         match self.shape {
             LrShape::Polynomial(s) if s.lr_end >= self.peak => {
@@ -149,7 +149,7 @@ mod tests {
     use crate::optim::Plateau;
     use serde_json::Value;
 
-    /// What transformers' schedulers give; `tests/fixtures/make_schedules.py` wrote it.
+    /// Results of transformers' schedulers; written by `tests/fixtures/make_schedules.py`.
     const REFERENCE: &str = include_str!("../../../tests/fixtures/schedules.json");
 
     fn shape(case: &Value) -> LrShape {

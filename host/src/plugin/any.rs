@@ -18,7 +18,7 @@ pub enum AnyPlugin {
     Policy(Box<PolicyPlugin>),
     /// Computes a loss for pairs, and chooses the pairs if it is online.
     Preference(Box<PreferencePlugin>),
-    /// Plays episodes of several turns.
+    /// Plays episodes with several turns.
     Environment(Box<EnvironmentPlugin>),
     /// Computes a loss for labelled completions.
     Labelled(Box<LabelledPlugin>),

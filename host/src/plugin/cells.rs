@@ -1,8 +1,8 @@
-//! Cells: fresh instances of a plugin, which it opens for code that it does not trust. A cell has its own memory and time limits,
-//! and only its answers reach the plugin, so nothing that happens in a cell can forge a result or end the plugin's call.
+//! Cells: fresh instances of a plugin, which it opens for untrusted code. A cell has its own memory and time limits, and only its
+//! answers reach the plugin, so nothing that happens in a cell can forge a result or end the plugin's call.
 //!
-//! A *keeper* is a cell that may open cells, which may not. In it a plugin works on what cells answered: a loop as long as an answer
-//! says, or a list of that size, then ends the keeper and not the plugin's call.
+//! A *keeper* is a cell that may open cells; other cells may not. In it, a plugin processes cells' answers: if an answer causes
+//! an endless loop or a huge list, this ends the keeper and not the plugin's call.
 
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
@@ -19,16 +19,16 @@ use std::time::Duration;
 use wasmtime::component::{Instance as Linked, InstancePre};
 use wasmtime::{Store, Trap};
 
-/// Most cells that an instance may have open.
+/// Maximum number of cells that an instance may have open.
 const MOST_OPEN: usize = 64;
 
-/// Largest answer, in bytes.
+/// Maximum size of an answer, in bytes.
 const LARGEST_ANSWER: usize = 1 << 20;
 
-/// Part of a call's time that is left to the plugin after its cells' time has run out.
+/// Part of a call's time that remains for the plugin after its cells' time has run out.
 const LEFT: u64 = 8;
 
-/// How a plugin's cells are made. Its instances share it.
+/// How a plugin's cells are created. Shared by its instances.
 pub(super) struct Walls {
     pre: InstancePre<Sandbox>,
     limits: Limits,
@@ -37,7 +37,7 @@ pub(super) struct Walls {
     clock: Clock,
     name: String,
     seed: u64,
-    /// The most memory that a cell was opened with, in bytes; 0 before the first.
+    /// The largest memory of any cell opened so far, in bytes; 0 before the first.
     size: AtomicUsize,
     /// The same for keepers.
     kept: AtomicUsize,
@@ -57,7 +57,7 @@ impl Walls {
         Self { pre, limits, together, logged, clock, name, seed, size: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
     }
 
-    /// Returns the memory that a cell may take, and its keeper if it has one, in bytes.
+    /// Returns the memory that a cell, and its keeper if it has one, may take, in bytes.
     pub(super) fn size(&self) -> usize {
         let cell = match self.size.load(Ordering::Relaxed) {
             0 => self.limits.memory(),
@@ -67,7 +67,7 @@ impl Walls {
     }
 }
 
-/// A cell; instantiated when it is first asked, within the time of that.
+/// A cell; instantiated by its first call, within that call's time.
 struct Cell {
     limits: Limits,
     /// Whether it may open cells.
@@ -82,7 +82,7 @@ pub(super) struct Cells {
     opened: u32,
     /// Whether they may be keepers.
     may_keep: bool,
-    /// When their answers must be there.
+    /// Deadline of their answers.
     deadline: Deadline,
 }
 

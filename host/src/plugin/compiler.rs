@@ -33,10 +33,10 @@ pub(super) const LARGEST_FILE: u64 = LARGEST_CODE + CHECKSUM as u64;
 /// Bytes of the other process's error text that are read.
 const SAID: u64 = 16 << 10;
 
-/// Wall-clock seconds allowed per second of processor time, since other processes may be using the processors.
+/// Wall-clock seconds allowed per second of CPU time, since other processes may be using the processors.
 const WALL: u64 = 4;
 
-/// Most threads of the other process. Each takes some of its limited address space.
+/// Maximum number of threads of the other process. Each takes some of its limited address space.
 const MOST_THREADS: usize = 8;
 
 /// Exit codes of the other process.

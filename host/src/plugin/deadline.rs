@@ -128,7 +128,7 @@ impl Watchdog {
         })
     }
 
-    /// Checks calls from a thread of its own. A thread can't be killed: a hanging call beside the run is abandoned; one that the
+    /// Checks calls from a separate thread. A thread can't be killed: a hanging call in the background is abandoned; one that the
     /// run waits for ends the process, and the last checkpoint remains valid.
     pub(super) fn begin(&self) -> Result<()> {
         let calls = Arc::downgrade(&self.0);

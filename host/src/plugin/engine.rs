@@ -35,11 +35,11 @@ pub struct Engine {
     pub(super) logged: Logged,
     pub(super) clock: Clock,
     pub(super) watchdog: Watchdog,
-    /// Threads that calls may be spread over.
+    /// Number of threads that calls may be spread over.
     pub(super) threads: usize,
     /// Whether a run continues if a call made through this engine hangs.
     pub(super) beside: bool,
-    /// What asks servers for rewards, by the reward's name.
+    /// Senders of rewards' requests, by the reward's name.
     pub(super) askers: BTreeMap<String, Arc<Asker>>,
 }
 
@@ -73,7 +73,7 @@ impl Engine {
         })
     }
 
-    /// Returns the same engine for work beside a run: it compiles with this many threads, and a call that hangs does not end the
+    /// Returns the same engine for background work: it compiles with this many threads, and a call that hangs does not end the
     /// run.
     #[must_use]
     pub fn beside(&self, threads: usize) -> Self {
@@ -85,7 +85,7 @@ impl Engine {
         self.names.reported()
     }
 
-    /// Lets the reward of this name, in all its versions, ask servers.
+    /// Lets the reward of this name, in all its versions, send requests.
     pub fn grant(&mut self, name: &str, asker: Arc<Asker>) {
         self.askers.insert(name.to_owned(), asker);
     }

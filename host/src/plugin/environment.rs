@@ -1,5 +1,5 @@
-//! Environments: play episodes of several turns. A [`Session`] is a group of episodes on one instance. Every answer is checked and
-//! kept, so that an instance that fails can be replaced by a new one that is told the same again.
+//! Environments: play episodes with several turns. A [`Session`] is a group of episodes on one instance. Every reply is checked
+//! and recorded, so that a failed instance can be replaced by a new one on which the calls are replayed.
 
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
@@ -16,19 +16,20 @@ use std::sync::Arc;
 
 pub use super::world::environment::{Call, Message, Opening, Reply, Start, Tool, Turn};
 
-/// Most messages of a reply or a prompt.
+/// Maximum number of messages of a reply or a prompt.
 const MOST_MESSAGES: usize = 256;
 
-/// Most bytes of a prompt's texts, and of its tools.
+/// Maximum size of a prompt's texts, and of its tools, in bytes.
 const LONGEST_PROMPT: usize = 1 << 20;
 
-/// Most bytes of a reply's texts.
+/// Maximum size of a reply's texts, in bytes.
 const LONGEST_REPLY: usize = 64 << 10;
 
-/// Most bytes of the texts of all replies of an episode. Tokens are no measure of them: one may be a thousand line breaks.
+/// Maximum size of the texts of all replies of an episode, in bytes. Tokens don't measure them: one may be a thousand line
+/// breaks.
 const LONGEST_EPISODE: usize = 256 << 10;
 
-/// Roles that a reply may speak in: all that templates know besides the model's own.
+/// Roles that a reply may have: all that templates know except the model's own.
 const ROLES: [&str; 11] = [
     "user",
     "tool",
@@ -43,13 +44,13 @@ const ROLES: [&str; 11] = [
     "context",
 ];
 
-/// Names that templates have for the model.
+/// Names of the model's role in templates.
 const OWN_ROLES: [&str; 2] = ["assistant", "model"];
 
-/// Most tools of an episode.
+/// Maximum number of tools of an episode.
 const MOST_TOOLS: usize = 128;
 
-/// Most bytes of a role, a name or an id.
+/// Maximum length of a role, a name or an id, in bytes.
 const LONGEST_NAME: usize = 128;
 
 /// A loaded environment.
@@ -77,20 +78,20 @@ impl EnvironmentPlugin {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Environment, config, limits, seed)? })
     }
 
-    /// Returns how many instances may be asked in parallel.
+    /// Returns how many instances may be called in parallel.
     pub fn side_by_side(&self) -> usize {
         self.plugin.most_side_by_side().max(1)
     }
 
-    /// Returns a group of episodes on an instance of their own, which starts with the first of them.
+    /// Returns a group of episodes on a separate instance, which starts with the first of them.
     pub fn session(&self) -> Session {
         let loaded = self.plugin.shared();
         let left = Clock::ticks(loaded.limits.episodes_timeout());
         Session { loaded, running: None, episodes: BTreeMap::new(), left, broken: None }
     }
 
-    /// Plays episodes with given turns: `says` gives the text and the calls of each, and whether it ended on its own, from the
-    /// episode's place, the number of the turn and the tools, or none to end it. Returns what the environment answered.
+    /// Plays episodes with given turns: `says` returns the text and the calls of each, and whether it ended on its own, from the
+    /// episode's place, the number of the turn and the tools; or none to end it. Returns the environment's replies.
     ///
     /// # Errors
     /// The first failure.
@@ -127,7 +128,7 @@ impl EnvironmentPlugin {
     }
 }
 
-/// Returns the calls of a turn, of which each has an id by the turn's number and its own.
+/// Returns the calls of a turn, each with an id made of the turn's number and its own.
 pub fn calls(turn: usize, found: &[(String, String)]) -> Vec<Call> {
     // Of nine letters and digits, as Mistral's templates demand.
     let id = |i: usize| format!("call{:05}", (100 * turn + i) % 100_000);
@@ -136,7 +137,7 @@ pub fn calls(turn: usize, found: &[(String, String)]) -> Vec<Call> {
     found.iter().enumerate().map(call).collect()
 }
 
-/// What an environment answered in an episode.
+/// An environment's replies in an episode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rehearsed {
     /// How it opened it.
@@ -145,7 +146,7 @@ pub struct Rehearsed {
     pub replies: Vec<Reply>,
 }
 
-/// An open episode: everything that an instance was told and answered.
+/// An open episode: all calls and replies of its instance.
 struct Record {
     start: Start,
     opening: Opening,
@@ -154,13 +155,13 @@ struct Record {
     heard: usize,
 }
 
-/// Something an environment is asked about one episode.
+/// A call to an environment about one episode.
 enum Asked {
     Begin(Start),
     Step(Turn),
 }
 
-/// Its answer.
+/// Its result.
 enum Answer {
     Opening(Opening),
     Reply(Reply),
@@ -171,14 +172,14 @@ pub struct Session {
     loaded: Arc<Loaded>,
     running: Option<Running>,
     episodes: BTreeMap<u64, Record>,
-    /// Ticks that all further calls may take together.
+    /// Ticks that all further calls may take in total.
     left: u64,
-    /// Why its episodes can't be continued, if they can't.
+    /// Why its episodes can't continue, if they can't.
     broken: Option<String>,
 }
 
 impl Session {
-    /// Opens episodes. One that fails is tried again on a new instance, and then alone.
+    /// Opens episodes. One that fails is retried on a new instance, and then alone.
     pub fn begin(&mut self, starts: Vec<Start>) -> Vec<Result<Opening>> {
         let answers = self.ask("begin", starts.into_iter().map(Asked::Begin).collect());
         let opening = |answer| match answer {
@@ -188,7 +189,7 @@ impl Session {
         answers.into_iter().map(|answer| answer.and_then(opening)).collect()
     }
 
-    /// Returns the replies to turns, in order. An episode that fails is played again on a new instance, and then alone.
+    /// Returns the replies to turns, in order. An episode that fails is replayed on a new instance, and then alone.
     pub fn step(&mut self, turns: Vec<Turn>) -> Vec<Result<Reply>> {
         let answers = self.ask("step", turns.into_iter().map(Asked::Step).collect());
         let reply = |answer| match answer {
@@ -226,17 +227,17 @@ impl Session {
         self.loaded.deadline_within(self.left)
     }
 
-    /// Counts the time since a tick. Without any left, the episodes can't be continued.
+    /// Counts the time since a tick. Without any left, the episodes can't continue.
     fn spend(&mut self, began: u64) {
         self.left = self.left.saturating_sub(self.loaded.clock().now() - began);
         if self.left == 0 {
             let seconds = self.loaded.limits.episodes_seconds();
             let limit = format!("their limit of {seconds} s (limits.episodes_timeout_s)");
-            self.broken = Some(format!("all calls about the episodes of an instance together took longer than {limit}"));
+            self.broken = Some(format!("all calls for the episodes of an instance together took longer than {limit}"));
         }
     }
 
-    /// Asks about each episode once, as [`Session::ask_anew`], in what is left of the episodes' time.
+    /// Calls the environment about each episode once, like [`Session::ask_anew`], within the rest of the episodes' time.
     fn ask(&mut self, function: &'static str, asked: Vec<Asked>) -> Vec<Result<Answer>> {
         let count = asked.len();
         if self.broken.is_none() {
@@ -252,8 +253,8 @@ impl Session {
         (0..count).map(|_| Err(self.error(function, detail.clone()))).collect()
     }
 
-    /// Asks about each episode once. After a failure, asks again on a new instance, then about each alone, all within the time of
-    /// one call.
+    /// Calls the environment about each episode once. After a failure, retries on a new instance, then about each episode alone,
+    /// all within the time of one call.
     fn ask_anew(&mut self, function: &'static str, asked: Vec<Asked>) -> Vec<Result<Answer>> {
         for _ in 0..2 {
             let deadline = self.deadline();
@@ -285,12 +286,12 @@ impl Session {
         });
         let kept: Vec<Result<Answer>> = kept.collect();
         if let Err(error) = self.ready(self.deadline()) {
-            self.broken = Some(format!("its other episodes can't be played again: {error}"));
+            self.broken = Some(format!("its other episodes can't be replayed: {error}"));
         }
         kept
     }
 
-    /// Asks about one episode on a new instance that knows no other.
+    /// Calls about one episode on a new instance that has no other.
     fn alone(&mut self, function: &'static str, asked: &Asked, deadline: Deadline) -> Result<Answer> {
         self.running = Some(self.loaded.start(None, deadline)?);
         if let Asked::Step(turn) = asked {
@@ -300,7 +301,7 @@ impl Session {
         answers.into_iter().next().ok_or_else(|| self.error(function, "no answer".into()))
     }
 
-    /// Adds an answer to its episode's record.
+    /// Adds a reply to its episode's record.
     fn keep(&mut self, asked: Asked, answer: Answer) -> Answer {
         match (asked, &answer) {
             (Asked::Begin(start), Answer::Opening(opening)) => {
@@ -318,7 +319,7 @@ impl Session {
         answer
     }
 
-    /// Makes sure that there is an instance that knows all open episodes.
+    /// Ensures that there is an instance with all open episodes.
     fn ready(&mut self, deadline: Deadline) -> Result<()> {
         if self.running.is_none() {
             self.running = Some(self.loaded.start(None, deadline)?);
@@ -328,10 +329,9 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the instance what others were told of these episodes. It must answer the same.
+    /// Replays the calls of these episodes on the instance. Its replies must be the same.
     fn play_again(&mut self, episodes: &[u64], deadline: Deadline) -> Result<()> {
-        let differs =
-            |this: &Self, function| this.error(function, "it answers differently when an episode is played again".into());
+        let differs = |this: &Self, function| this.error(function, "it answers differently when an episode is replayed".into());
         let records: Vec<&Record> = episodes.iter().filter_map(|episode| self.episodes.get(episode)).collect();
         let starts: Vec<Asked> = records.iter().map(|record| Asked::Begin(record.start.clone())).collect();
         let openings: Vec<Opening> = records.iter().map(|record| record.opening.clone()).collect();
@@ -353,7 +353,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks the instance something that it was not asked before, and checks what its episodes come to with the answers.
+    /// Makes new calls to the instance, and checks the state of its episodes after the replies.
     fn attempt_new(&mut self, function: &'static str, asked: &[Asked], deadline: Deadline) -> Result<Vec<Answer>> {
         let answers = self.attempt(function, asked, deadline)?;
         let heard = |(asked, answer): (&Asked, &Answer)| match (asked, answer) {
@@ -371,7 +371,7 @@ impl Session {
         }
     }
 
-    /// Asks the instance, which must exist, and checks its answers.
+    /// Calls the instance, which must exist, and checks its replies.
     fn attempt(&mut self, function: &'static str, asked: &[Asked], deadline: Deadline) -> Result<Vec<Answer>> {
         if asked.is_empty() {
             return Ok(Vec::new());
@@ -425,7 +425,7 @@ fn bytes_of(messages: &[Message]) -> usize {
     messages.iter().map(bytes).sum()
 }
 
-/// Checks messages, which have at most so many bytes; `own` says whose they are.
+/// Checks messages of at most this many bytes; `own` says whose they are.
 fn checked_messages(messages: &[Message], own: &str, most: usize) -> Checked<()> {
     if messages.len() > MOST_MESSAGES {
         return Err(format!("{own} has {} messages; the limit is {MOST_MESSAGES}", messages.len()));
@@ -488,6 +488,17 @@ fn checked_reply(mut reply: Reply) -> Checked<Reply> {
     // Without anything to read, the model has nothing to answer.
     reply.done |= reply.messages.is_empty();
     Ok(reply)
+}
+
+/// Checks a reply and an opening with these messages, tools and reward.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn check_answers(
+    messages: Vec<Message>,
+    tools: Vec<Tool>,
+    reward: Option<f32>,
+) -> [std::result::Result<(), String>; 2] {
+    let reply = Reply { messages: messages.clone(), done: false, reward };
+    [checked_reply(reply).map(drop), checked_opening(Opening { prompt: Some(messages), tools }).map(drop)]
 }
 
 #[cfg(test)]

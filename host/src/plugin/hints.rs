@@ -1,11 +1,11 @@
-//! What a plugin tells the host besides its settings: members of the keyword `x-rlhost` of its configuration schema. Plugins
-//! that are older than a member lack it.
+//! What a plugin tells the host besides its settings: the members of the keyword `x-rlhost` in its configuration schema. Plugins
+//! older than a member lack it.
 
 use serde_json::Value;
 
 const KEYWORD: &str = "x-rlhost";
 
-/// The greatest learning rate that an algorithm may propose.
+/// Maximum learning rate that an algorithm may propose.
 const GREATEST_RATE: f64 = 1.0;
 
 /// See the module documentation.
@@ -13,13 +13,13 @@ const GREATEST_RATE: f64 = 1.0;
 pub struct Hints {
     /// The peak learning rate of a run that sets none, for a full-size model.
     pub learning_rate: f64,
-    /// Whether given pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
+    /// Whether given pairs begin and end with the tokenizer's begin and end tokens, whatever a chat template writes.
     pub framed: bool,
     /// Whether labelled completions are also scored after each other's prompts.
     pub mismatched: bool,
-    /// Whether given tokens may be scored as targets of which a share is spread evenly over the vocabulary.
+    /// Whether given tokens may be scored as smoothed targets, of which a share is spread evenly over the vocabulary.
     pub smoothed: bool,
-    /// Whether each row of a reward is a call of its own, with the time limit of a call.
+    /// Whether each row of a reward is a separate call, with the time limit of a call.
     pub isolated_rows: bool,
 }
 
@@ -30,7 +30,7 @@ impl Default for Hints {
 }
 
 impl Hints {
-    /// Reads them from a schema. The error is a sentence's end.
+    /// Reads them from a schema. The error is the end of a sentence.
     pub(super) fn of(schema: &str) -> Result<Self, String> {
         let mut hints = Self::default();
         // One that is not JSON is refused with the settings.

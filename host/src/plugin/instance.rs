@@ -19,10 +19,10 @@ use wasmtime::component::Instance as Linked;
 /// Largest size of a plugin's state, in bytes.
 pub const LARGEST_STATE: usize = 64 << 20;
 
-/// Times the limit of a call that rows which are a call each have together.
+/// Time limit of rows that are separate calls, as a multiple of a call's.
 const MOST_CALLS_TIME: usize = 10;
 
-/// Why a row was not asked about.
+/// Why a row was not scored.
 pub(super) const OUT_OF_TIME: &str = "the call's time ran out before this row";
 
 /// A plugin's exported state, to be restored in another instance.
@@ -98,12 +98,12 @@ impl Plugin {
         &self.loaded.limits
     }
 
-    /// Marks a plugin that was loaded beside the run as one that the run depends on.
+    /// Marks a plugin that was loaded in the background as one that the run depends on.
     pub fn enter_run(&self) {
         self.loaded.beside.store(false, Ordering::Relaxed);
     }
 
-    /// Returns what asks servers for it, if it sends requests.
+    /// Returns the sender of its requests, if it sends any.
     pub fn asker(&self) -> Option<&Asker> {
         self.loaded.asker.as_deref()
     }
@@ -209,7 +209,7 @@ impl Plugin {
         self.loaded.deadline_of_calls(1)
     }
 
-    /// Returns the deadline of so many rows that are a call each: of as many calls, up to a number.
+    /// Returns the deadline of this many rows that are separate calls: that of as many calls, up to a maximum.
     pub(super) fn deadline_of_rows(&self, rows: usize) -> Deadline {
         self.loaded.deadline_of_calls(rows.clamp(1, MOST_CALLS_TIME) as u32)
     }
@@ -273,8 +273,8 @@ impl Plugin {
         answers.into_iter().collect()
     }
 
-    /// Makes this many calls of a stateless plugin, each with a time limit of its own and all until a deadline, on some instances in
-    /// parallel. Returns the first error, after which no further call begins.
+    /// Makes this many calls of a stateless plugin, each with a time limit of its own and all until a deadline, on some instances
+    /// in parallel. Returns the first error, after which no further call begins.
     pub(super) fn call_apart<R: Send>(
         &mut self,
         calls: usize,

@@ -1,5 +1,6 @@
 //! Plugins for labelled completions: compute a loss over completions that are desirable or not, with its derivatives.
 
+use super::asked;
 use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
@@ -36,14 +37,15 @@ impl LabelledPlugin {
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
         let plugin = Plugin::load(engine, source, Role::Labelled, config, limits, seed)?;
         if plugin.info().hints.mismatched && !plugin.info().needs.ref_logp {
-            let detail = "it asks for mismatched completions but not for ref-logp, which they have a column of".to_owned();
+            let detail = "it asks for mismatched completions, which come with ref-logp, but not for ref-logp itself".to_owned();
             return Err(Error::Config { name: source.name().to_owned(), detail });
         }
         Ok(Self { plugin })
     }
 
-    /// Returns one micro-batch's part of the loss.
+    /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for.
     pub fn loss(&mut self, examples: &Examples) -> Result<Gradient> {
+        let examples = &*asked::examples(examples, &self.info().needs, self.info().hints.mismatched);
         let given: labelled::Gradient = self.plugin.call(Call::at("loss", examples.step), |store, linked| {
             Labelling::new(&mut *store, linked)?.rlhost_plugin0_2_0_labelled().call_loss(&mut *store, examples)
         })?;

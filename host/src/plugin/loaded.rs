@@ -36,7 +36,7 @@ pub struct Info {
     pub description: String,
     /// JSON Schema of its configuration.
     pub config_schema: String,
-    /// What it also tells the host there.
+    /// Its hints to the host in that schema.
     pub hints: Hints,
     /// Columns it asks for, given its configuration.
     pub needs: Needs,
@@ -60,7 +60,7 @@ pub(super) struct Loaded {
     engine: Engine,
     /// Whether a run continues without it if it hangs.
     pub beside: AtomicBool,
-    /// Asks servers for it.
+    /// Sends its requests.
     pub asker: Option<Arc<Asker>>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Loaded {
 struct Maker {
     pre: InstancePre<Sandbox>,
     together: Together,
-    /// How cells are made, if it opens any.
+    /// How cells are created, if it opens any.
     walls: Option<Arc<Walls>>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Call {
 /// Longest configuration schema, in bytes.
 const LONGEST_SCHEMA: usize = 256 << 10;
 
-/// Most host memory that the values of one call may take, in bytes.
+/// Maximum host memory for the values of one call, in bytes.
 pub(super) const CARRIED: usize = 128 << 20;
 
 /// The same of one of many calls that are made side by side, at least.
@@ -197,22 +197,22 @@ impl Loaded {
         self.deadline().min(self.engine.clock.in_ticks(ticks))
     }
 
-    /// Returns the clock that time limits go by.
+    /// Returns the clock for time limits.
     pub(super) fn clock(&self) -> &Clock {
         &self.engine.clock
     }
 
-    /// Returns the time that servers may take in a call, beside the plugin's own.
+    /// Returns the time that servers may take in a call, in addition to the plugin's own.
     pub(super) fn time_of_servers(&self) -> Duration {
         self.asker.as_ref().map_or(Duration::ZERO, |asker| asker.grants().http.call_timeout())
     }
 
-    /// Returns the deadline of calls that start now and together have the time of so many.
+    /// Returns the deadline of calls that start now and together have the time of this many.
     pub(super) fn deadline_of_calls(&self, count: u32) -> Deadline {
         self.engine.clock.after(self.limits.call_timeout().saturating_mul(count).saturating_add(self.time_of_servers()))
     }
 
-    /// Records the answers of a call, unless it was only a trial beside the run.
+    /// Records the answers of a call, unless it was only a background trial.
     pub(super) fn settle(&self, call: Call, running: &mut Running, succeeded: bool) -> Result<()> {
         let entries = running.store.data_mut().line.as_mut().map(Line::taken).unwrap_or_default();
         match &self.asker {
@@ -380,7 +380,7 @@ impl Loaded {
     }
 }
 
-/// Returns what asks servers for a plugin that imports the means to.
+/// Returns the sender of requests for a plugin that imports `http`.
 fn asker_for(engine: &Engine, name: &str, role: Role, component: &Component) -> Result<Option<Arc<Asker>>> {
     if !world::imports(component, &engine.wasmtime, asking::INTERFACE) {
         return Ok(None);

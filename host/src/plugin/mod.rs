@@ -4,6 +4,7 @@
 //! that the user granted to a reward by name; the host makes them. Everything a plugin returns is checked before use.
 
 mod any;
+mod asked;
 mod asking;
 mod cache;
 mod capture;
@@ -38,6 +39,8 @@ pub use asking::{Asker, Asking};
 pub use compiler::{CompileOrder, compile_apart};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
+#[cfg(any(test, fuzzing))]
+pub(crate) use environment::check_answers;
 pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
 pub use hints::Hints;
 pub use instance::{LARGEST_STATE, Memory, Plugin};
@@ -89,12 +92,12 @@ pub struct Needs {
 /// Why a plugin can't be loaded or used. Every message names the plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No file and no embedded plugin has this name.
+    /// No file and no built-in plugin has this name.
     #[error("no plugin {name:?}: there is no such file, and {}", embedded_instead(name, known))]
     NotFound {
         /// The name asked for.
         name: String,
-        /// Names of the embedded plugins.
+        /// Names of the built-in plugins.
         known: Vec<String>,
     },
     /// The file can't be read.
@@ -102,7 +105,7 @@ pub enum Error {
     Io {
         /// The file.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The bytes are not a component.
@@ -121,7 +124,7 @@ pub enum Error {
         /// Which limit, or what failed.
         detail: String,
     },
-    /// The component's world is not the role's.
+    /// The component's world does not fit the role.
     #[error("plugin {name} can't serve as {wanted}: {detail}")]
     WrongWorld {
         /// The plugin.
@@ -139,10 +142,10 @@ pub enum Error {
         /// What is wrong and what would be right.
         detail: String,
     },
-    /// It sends requests, and no server was granted to it.
+    /// It sends requests, but no server was granted.
     #[error(
-        "plugin {name} sends requests to servers (it imports {}), and none is granted to it; name them: \
-         --set plugin.{name}.hosts=HOST:PORT, or hosts = [\"HOST:PORT\"] in its [[plugin]] table",
+        "plugin {name} sends requests to servers (it imports {}), but none is granted to it; grant them: --set \
+         plugin.{name}.hosts=HOST:PORT, or hosts = [\"HOST:PORT\"] in its [[plugin]] table",
         asking::INTERFACE
     )]
     NotGranted {
@@ -184,11 +187,11 @@ impl Error {
 /// Longest text shown from a plugin, in bytes: an error, a log line, a name, a description.
 const LONGEST_TEXT: usize = 2048;
 
-/// Says which embedded plugin was probably meant, or which there are.
+/// Says which built-in plugin was probably meant, or lists them.
 fn embedded_instead(name: &str, known: &[String]) -> String {
     match crate::config::did_you_mean(name, known.iter().map(String::as_str)) {
-        near if near.is_empty() => format!("the embedded plugins are {}", known.join(", ")),
-        near => format!("no embedded plugin has that name{near}"),
+        near if near.is_empty() => format!("the built-in plugins are {}", known.join(", ")),
+        near => format!("no built-in plugin has that name{near}"),
     }
 }
 

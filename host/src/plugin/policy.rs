@@ -1,13 +1,13 @@
 //! Policy plugins: compute advantages from a generation's rewards, and a loss with its derivatives.
 
+use super::asked;
 use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::world::{Guiding, Role, policy};
-use super::{Error, Metric, Needs, Result, Source};
+use super::{Error, Metric, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
 
 pub use super::world::policy::Tokens;
@@ -68,7 +68,7 @@ impl PolicyPlugin {
 
     /// Returns the advantages of a whole generation batch. Sends only the columns that the plugin asks for.
     pub fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages> {
-        let rollouts = &*asked_rollouts(rollouts, &self.info().needs);
+        let rollouts = &*asked::rollouts(rollouts, &self.info().needs);
         let given = self.plugin.call(Call::at("estimate", rollouts.step), |store, linked| {
             Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_estimate(&mut *store, rollouts)
         })?;
@@ -94,7 +94,7 @@ impl PolicyPlugin {
 
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for.
     pub fn loss(&mut self, tokens: &Tokens) -> Result<Gradient> {
-        let tokens = &*asked_tokens(tokens, &self.info().needs);
+        let tokens = &*asked::tokens(tokens, &self.info().needs);
         let given: policy::Gradient = self.plugin.call(Call::at("loss", tokens.step), |store, linked| {
             Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_loss(&mut *store, tokens)
         })?;
@@ -109,40 +109,6 @@ impl PolicyPlugin {
         let metrics = self.plugin.checked_metrics(Role::Policy, given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Gradient { loss: given.loss, d_logp: given.d_logp, d_entropy: given.d_entropy, d_values: given.d_values, metrics })
     }
-}
-
-/// Returns the batch with only the columns asked for. A generation never has entropies.
-fn asked_rollouts<'a>(given: &'a Rollouts, needs: &Needs) -> Cow<'a, Rollouts> {
-    let mut asked = Cow::Borrowed(given);
-    if !needs.ref_logp && given.ref_logp.is_some() {
-        asked.to_mut().ref_logp = None;
-    }
-    if !needs.values && given.values.is_some() {
-        asked.to_mut().values = None;
-    }
-    if given.entropy.is_some() {
-        asked.to_mut().entropy = None;
-    }
-    asked
-}
-
-/// Returns the micro-batch with only the columns asked for, so that a plugin which forgets to ask fails in every trial.
-fn asked_tokens<'a>(given: &'a Tokens, needs: &Needs) -> Cow<'a, Tokens> {
-    let mut asked = Cow::Borrowed(given);
-    if !needs.ref_logp && given.ref_logp.is_some() {
-        asked.to_mut().ref_logp = None;
-    }
-    if !needs.sampling_logp && given.sampling_logp.is_some() {
-        asked.to_mut().sampling_logp = None;
-    }
-    if !needs.entropy && given.entropy.is_some() {
-        asked.to_mut().entropy = None;
-    }
-    if !needs.values && (given.values.is_some() || given.old_values.is_some() || given.returns.is_some()) {
-        let tokens = asked.to_mut();
-        (tokens.values, tokens.old_values, tokens.returns) = (None, None, None);
-    }
-    asked
 }
 
 /// Checks returned columns; the fields are what errors name.
@@ -183,44 +149,5 @@ impl Check<'_> {
             Some(at) => Err(self.wrong(format!("returned {} in {what} at token {at}, whose mask is 0", column[at]))),
             None => Ok(()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tokens() -> Tokens {
-        let column = || Some(vec![0.0]);
-        Tokens {
-            step: 1,
-            offsets: vec![0, 1],
-            mask: vec![1],
-            advantages: vec![0.0],
-            logp: vec![0.0],
-            old_logp: vec![0.0],
-            ref_logp: column(),
-            sampling_logp: column(),
-            entropy: column(),
-            values: column(),
-            old_values: column(),
-            returns: column(),
-            scale: Scale { rows: 1, tokens: 1, max_completion_length: 1 },
-        }
-    }
-
-    #[test]
-    fn a_loss_gets_only_the_columns_asked_for() {
-        let sent = |needs: Needs| {
-            let given = tokens();
-            let t = asked_tokens(&given, &needs);
-            [&t.ref_logp, &t.sampling_logp, &t.entropy, &t.values, &t.old_values, &t.returns].map(Option::is_some)
-        };
-        let none = Needs::default();
-        assert_eq!(sent(none), [false; 6]);
-        assert_eq!(sent(Needs { ref_logp: true, ..none }), [true, false, false, false, false, false]);
-        assert_eq!(sent(Needs { sampling_logp: true, ..none }), [false, true, false, false, false, false]);
-        assert_eq!(sent(Needs { entropy: true, ..none }), [false, false, true, false, false, false]);
-        assert_eq!(sent(Needs { values: true, ..none }), [false, false, false, true, true, true]);
     }
 }

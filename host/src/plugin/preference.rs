@@ -1,6 +1,7 @@
 //! Preference plugins: compute a loss over pairs of completions with its derivatives. Online ones also choose the pairs among a
 //! generation's completions.
 
+use super::asked;
 use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
@@ -71,13 +72,14 @@ impl PreferencePlugin {
         Ok(Self { plugin: Plugin::load(engine, source, role, config, limits, seed)?, online })
     }
 
-    /// Whether it makes its pairs itself.
+    /// Returns whether it creates its pairs itself.
     pub fn is_online(&self) -> bool {
         self.online
     }
 
-    /// Returns one micro-batch's part of the loss.
+    /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for, as does [`Self::choose`].
     pub fn loss(&mut self, pairs: &Pairs) -> Result<PairGradient> {
+        let pairs = &*asked::pairs(pairs, &self.info().needs);
         let given: preference::Gradient = self.plugin.call(Call::at("loss", pairs.step), |store, linked| {
             Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, pairs)
         })?;
@@ -91,6 +93,7 @@ impl PreferencePlugin {
 
     /// Chooses pairs among a generation's completions. Both completions of a pair continue the same prompt.
     pub fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice> {
+        let rollouts = &*asked::rollouts(rollouts, &self.info().needs);
         let given: pairing::Choice = self.plugin.call(Call::at("choose", rollouts.step), |store, linked| {
             PairingUp::new(&mut *store, linked)?.rlhost_plugin_pairing().call_choose(&mut *store, rollouts)
         })?;

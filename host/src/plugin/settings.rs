@@ -44,7 +44,7 @@ pub fn settings_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<
 /// Reads the settings of a schema; names that no flag could have are left out.
 fn read(schema: &str) -> Vec<Setting> {
     let schema: Value = serde_json::from_str(schema).unwrap_or_default();
-    // A schema that goes on without end is refused when the plugin is loaded.
+    // An endless schema is refused when the plugin is loaded.
     if check(&schema).is_err() {
         return Vec::new();
     }

@@ -20,8 +20,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Opens a plugin. `location` is a path, or the file name of an embedded plugin, with or without `.wasm`. Logs which one was
-    /// taken if it could be either.
+    /// Opens a plugin. `location` is a path, or the file name of a built-in plugin, with or without `.wasm`. Logs which one was
+    /// used if it could be either.
     ///
     /// # Errors
     /// If neither exists, or the path is not a file that could be a plugin.
@@ -30,11 +30,11 @@ impl Source {
         let embedded = EMBEDDED.iter().find(|(name, _)| *name == location || name.strip_suffix(".wasm") == Some(location));
         match embedded {
             Some((name, _)) if path.is_file() => {
-                tracing::warn!("{location}: using the file in this folder, not the embedded plugin {name}");
+                tracing::warn!("{location}: using the file in this folder, not the built-in plugin {name}");
             }
             Some((name, bytes)) => {
                 if Path::new(name).is_file() {
-                    tracing::warn!("{location}: using the embedded plugin; for the file in this folder, write ./{name}");
+                    tracing::warn!("{location}: using the built-in plugin; for the file in this folder, write ./{name}");
                 }
                 return Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes)));
             }

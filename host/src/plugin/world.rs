@@ -193,7 +193,7 @@ pub(super) use rewarding::exports::rlhost::plugin::reward;
 pub(super) use valuing::Valuing;
 pub(super) use valuing::exports::rlhost::plugin0_2_0::reward_model;
 
-/// What a plugin is used as.
+/// The role of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Scores completions.
@@ -204,7 +204,7 @@ pub enum Role {
     Preference,
     /// Chooses pairs of completions and computes a loss for them.
     OnlinePreference,
-    /// Plays episodes of several turns.
+    /// Plays episodes with several turns.
     Environment,
     /// Computes a loss for labelled completions.
     Labelled,
@@ -214,7 +214,7 @@ pub enum Role {
 
 const PACKAGE: &str = "rlhost:plugin/";
 
-/// Returns the version of the contract that an interface came with, which it keeps.
+/// Returns the contract version in which an interface was added, which it keeps.
 fn version(interface: &str) -> &'static str {
     match interface {
         "cells" | "inside" | "http" | "environment" | "reward-model" | "labelled" => "0.2",
@@ -282,7 +282,7 @@ impl Role {
             match exports.iter().find(|e| e.starts_with(&prefix)) {
                 Some(export) if export[prefix.len()..].starts_with(&format!("{version}.")) => {}
                 Some(export) => {
-                    return Err(fail(format!("it exports {export}; this rlhost speaks version {version} of {wanted}")));
+                    return Err(fail(format!("it exports {export}; this rlhost supports version {version} of {wanted}")));
                 }
                 None => return Err(fail(format!("it does not export {prefix}{version}.0; it exports {}", listed(&exports)))),
             }

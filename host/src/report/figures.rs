@@ -1,7 +1,6 @@
 //! Reads `metrics.jsonl`: each metric as a series over the steps.
 
 use super::Error;
-use super::lines;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -9,6 +8,16 @@ use std::path::Path;
 
 /// Most points of a series on the page: more than a screen has columns.
 pub(super) const MOST_POINTS: usize = 2000;
+
+/// Most points of all series on the page together.
+const MOST_ON_PAGE: usize = 1_000_000;
+
+/// Most metrics, and the most places for their values in all steps together.
+const MOST_SERIES: usize = 4096;
+const MOST_PLACES: usize = 32 << 20;
+
+/// Metrics for which a step has room at least: what is beside them takes memory too.
+const LEAST_SERIES: usize = 16;
 
 /// Returns the part of a step's time that this metric measures. Waiting for a checkpoint is not part of a step's time.
 fn part_of(name: &str) -> Option<&str> {
@@ -38,6 +47,13 @@ pub(super) struct Figures {
     places: HashMap<String, usize>,
 }
 
+/// What is left out for want of room.
+#[derive(Default)]
+struct LeftOut {
+    lines: u64,
+    values: u64,
+}
+
 /// A series in the table.
 pub(super) struct Summary {
     pub first: (u64, f64),
@@ -50,38 +66,60 @@ impl Figures {
     /// Reads the file. Lines that can't be read are reported in `notes`.
     pub(super) fn read(path: &Path, notes: &mut Vec<String>) -> Result<Self, Error> {
         let mut this = Self { per_point: 1, ..Self::default() };
-        let mut without_step = 0;
-        lines::each(path, notes, |line| match line.get("step").and_then(Value::as_u64) {
-            Some(step) => this.add(step, &line),
+        let (mut without_step, mut left_out) = (0, LeftOut::default());
+        let mut rows = HashMap::new();
+        super::each_line(path, notes, |line| match line.get("step").and_then(Value::as_u64) {
+            Some(step) => this.add(step, &line, &mut rows, &mut left_out),
             None => without_step += 1,
         })?;
+        this.sort();
+        let file = super::name(path);
         if without_step > 0 {
-            notes.push(format!("{}: {without_step} lines without a step are ignored", lines::name(path)));
+            notes.push(format!("{file}: {without_step} lines without a step are ignored"));
+        }
+        if left_out.values > 0 {
+            notes.push(format!(
+                "{file}: only the first {MOST_SERIES} metrics are shown; {} values of others are not",
+                left_out.values
+            ));
+        }
+        if left_out.lines > 0 {
+            notes.push(format!("{file}: it has too many metrics and steps; its last {} lines are not shown", left_out.lines));
         }
         Ok(this)
     }
 
-    fn add(&mut self, step: u64, line: &Map<String, Value>) {
-        let row = match self.steps.binary_search(&step) {
+    /// Adds a line; `rows` has the row of each step, in the order in which they came.
+    fn add(&mut self, step: u64, line: &Map<String, Value>, rows: &mut HashMap<u64, usize>, left_out: &mut LeftOut) {
+        let row = match rows.get(&step) {
             // A resumed run may write a step again; the newer line counts.
-            Ok(row) => {
+            Some(&row) => {
                 self.series.iter_mut().for_each(|s| s.values[row] = None);
                 row
             }
-            Err(row) => {
-                self.steps.insert(row, step);
-                self.series.iter_mut().for_each(|s| s.values.insert(row, None));
-                row
+            None if (rows.len() + 1).saturating_mul(self.series.len().max(LEAST_SERIES)) > MOST_PLACES => {
+                left_out.lines += 1;
+                return;
+            }
+            None => {
+                rows.insert(step, self.steps.len());
+                self.steps.push(step);
+                self.series.iter_mut().for_each(|s| s.values.push(None));
+                self.steps.len() - 1
             }
         };
         for (name, value) in line.iter().filter(|(name, _)| *name != "step") {
-            self.set(name, row, value.as_f64().filter(|v| v.is_finite()));
+            if !self.set(name, row, value.as_f64().filter(|v| v.is_finite())) {
+                left_out.values += 1;
+            }
         }
     }
 
-    fn set(&mut self, name: &str, row: usize, value: Option<f64>) {
+    /// Sets a value; returns whether there is room for its metric.
+    fn set(&mut self, name: &str, row: usize, value: Option<f64>) -> bool {
         let place = match self.places.get(name) {
             Some(&place) => place,
+            None if self.series.len() == MOST_SERIES || (self.series.len() + 1) * self.steps.len() > MOST_PLACES => return false,
             None => {
                 self.places.insert(name.to_owned(), self.series.len());
                 let values = vec![None; self.steps.len()];
@@ -90,6 +128,20 @@ impl Figures {
             }
         };
         self.series[place].values[row] = value;
+        true
+    }
+
+    /// Puts the rows into the order of their steps.
+    fn sort(&mut self) {
+        if self.steps.is_sorted() {
+            return;
+        }
+        let mut order: Vec<usize> = (0..self.steps.len()).collect();
+        order.sort_unstable_by_key(|&row| self.steps[row]);
+        self.steps.sort_unstable();
+        for series in &mut self.series {
+            series.values = order.iter().map(|&row| series.values[row]).collect();
+        }
     }
 
     /// Returns the index of a series that has at least one value.
@@ -120,9 +172,11 @@ impl Figures {
         }))
     }
 
-    /// Reduces series to at most [`MOST_POINTS`] points: means of consecutive steps, with their extremes.
+    /// Reduces series to at most [`MOST_POINTS`] points, or fewer where there are many series: means of consecutive steps, with
+    /// their extremes.
     pub(super) fn thinned(&self) -> Self {
-        let per_point = self.steps.len().div_ceil(MOST_POINTS).max(1);
+        let points = MOST_POINTS.min(MOST_ON_PAGE / self.series.len().max(1));
+        let per_point = self.steps.len().div_ceil(points).max(1);
         if per_point == 1 {
             return self.clone();
         }

@@ -1,14 +1,14 @@
 //! Renders a run's folder as one self-contained HTML page: metrics over the steps with marks for events, completions, plugins,
 //! events and configuration.
 //!
-//! It reads only the folder's files, during or after the run, and uses nothing else of the host but the signs in `diagnosis`. The page loads nothing.
+//! It reads only the folder's files, during or after the run and within bounds, since they may be anybody's, and uses nothing else of
+//! the host but `config`'s readers and the signs in `diagnosis`. The page loads nothing.
 //! Everything from the run is treated as text: the template escapes it, and the metrics are in a block of JSON in which no tag
 //! can start.
 
 mod charts;
 mod evaluations;
 mod figures;
-mod lines;
 mod page;
 mod samples;
 mod sentences;
@@ -17,13 +17,18 @@ mod story;
 mod tests;
 mod words;
 
+use crate::config::{files, json_lines};
 use crate::diagnosis::{self, Diagnosis};
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Read, Write};
+use serde_json::{Map, Value};
+use std::fs::{self, TryLockError};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Name of the report in the run's folder.
 pub const FILE: &str = "report.html";
+
+/// Largest config.toml.
+const LARGEST_CONFIG: u64 = 4 << 20;
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
@@ -152,19 +157,28 @@ pub fn check(path: &Path) -> Result<(), Error> {
     refuse(format!("is not the folder of a run, which contains config.toml and events.jsonl{advice}"))
 }
 
-/// Opens a file, but not a pipe or device, which could block.
-fn open(path: &Path) -> io::Result<File> {
-    if fs::metadata(path)?.is_file() { File::open(path) } else { Err(io::Error::other("it is not a file")) }
-}
-
-/// Returns a text file's contents, empty if there is none.
+/// Returns config.toml's text, empty if there is none.
 fn text(path: &Path) -> Result<String, Error> {
-    let mut bytes = Vec::new();
-    match open(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
-        Ok(_) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+    match files::read(path, LARGEST_CONFIG) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         Err(source) => Err(Error::Read { path: path.to_owned(), source }),
     }
+}
+
+/// Returns a file's name for a note.
+fn name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Calls `take` with each object in a file of JSON lines; a missing file has none. What can't be read is reported in `notes`.
+fn each_line(path: &Path, notes: &mut Vec<String>, take: impl FnMut(Map<String, Value>)) -> Result<(), Error> {
+    match json_lines::each(path, take) {
+        Ok(unread) => notes.extend(unread.notes(&name(path))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(Error::Read { path: path.to_owned(), source }),
+    }
+    Ok(())
 }
 
 /// Returns the steps of the checkpoints in a run's folder.
@@ -178,7 +192,7 @@ fn kept(run: &Path) -> Vec<u64> {
 /// Returns whether a process holds the run's lock.
 fn at_work(run: &Path) -> Option<bool> {
     // A shared lock, so that two reports don't take each other for the run.
-    match open(&run.join(".lock")).ok()?.try_lock_shared() {
+    match files::open(&run.join(".lock")).ok()?.try_lock_shared() {
         Ok(()) => Some(false),
         Err(TryLockError::WouldBlock) => Some(true),
         Err(TryLockError::Error(_)) => None,

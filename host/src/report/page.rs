@@ -267,7 +267,7 @@ struct FindingView<'a> {
     when: String,
 }
 
-/// What `rlhost diagnose` says of the run.
+/// The output of `rlhost diagnose` for the run.
 #[derive(Serialize)]
 struct DiagnosisView<'a> {
     findings: Vec<FindingView<'a>>,

@@ -2,12 +2,13 @@
 //! only finds where each step starts.
 
 use super::Error;
-use super::lines::Unread;
 use super::words;
+use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::io;
 use std::path::Path;
 
 /// Steps shown, spread evenly from the first to the last.
@@ -16,8 +17,11 @@ const STEPS: usize = 8;
 const MOST_STEPS: usize = 14;
 /// Completions shown per step.
 const COMPLETIONS: usize = 4;
-/// Completions per step from which the shown ones are picked.
+/// Steps of the file from which the shown ones are picked.
+const MOST_PLACES: usize = 1 << 20;
+/// Completions per step from which the shown ones are picked, and their bytes.
 const MOST_READ: usize = 256;
+const MOST_BYTES: u64 = 2 * LONGEST_COMPLETION;
 /// Characters of a completion shown while its step is collapsed.
 const GLANCE: usize = 200;
 /// Messages shown of an episode.
@@ -84,7 +88,7 @@ struct Row {
     #[serde(default)]
     completion: String,
     #[serde(default)]
-    completion_ids: Vec<Value>,
+    completion_ids: Vec<IgnoredAny>,
     #[serde(default = "yes")]
     finished: bool,
     #[serde(default)]
@@ -94,7 +98,7 @@ struct Row {
     #[serde(default)]
     messages: Vec<Spoken>,
     #[serde(default)]
-    turns: Vec<Value>,
+    turns: Vec<IgnoredAny>,
     #[serde(default)]
     turn_rewards: Vec<Value>,
 }
@@ -118,46 +122,41 @@ struct Place {
 /// Returns samples of a run whose plugins changed at the steps `changes`.
 pub(super) fn read(path: &Path, changes: &[u64], notes: &mut Vec<String>) -> Result<Vec<Sample>, Error> {
     let fail = |source| Error::Read { path: path.to_owned(), source };
-    let file = match super::open(path) {
+    let mut reader = match Reader::open(path, LONGEST_COMPLETION) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         opened => opened.map_err(fail)?,
     };
-    let mut reader = BufReader::with_capacity(1 << 20, file);
-    let places = places(&mut reader, path, notes).map_err(fail)?;
+    let places = places(&mut reader).map_err(fail)?;
     let steps: Vec<u64> = places.keys().copied().collect();
     let mut samples = Vec::new();
     for step in chosen(&steps, changes) {
         let place = &places[&step];
-        reader.seek(SeekFrom::Start(place.begin)).map_err(fail)?;
+        reader.go_to(place.begin).map_err(fail)?;
         samples.extend(sample(&mut reader, step, place.lines).map_err(fail)?);
     }
+    let file = super::name(path);
+    if places.len() == MOST_PLACES {
+        notes.push(format!("{file}: completions are shown of the first {MOST_PLACES} steps"));
+    }
+    notes.extend(reader.unread().notes(&file));
     Ok(samples)
 }
 
-fn places(reader: &mut impl BufRead, path: &Path, notes: &mut Vec<String>) -> io::Result<BTreeMap<u64, Place>> {
+fn places(reader: &mut Reader) -> io::Result<BTreeMap<u64, Place>> {
     let mut places: BTreeMap<u64, Place> = BTreeMap::new();
-    let (mut begin, mut unread, mut line, mut before) = (0, Unread::default(), Vec::new(), None);
-    for at in 0.. {
-        line.clear();
-        let length = reader.read_until(b'\n', &mut line)?;
-        // An unterminated line is still being written.
-        if !line.ends_with(b"\n") {
-            break;
+    let mut before = None;
+    while let Some(Head { step }) = reader.object()? {
+        let full = places.len() == MOST_PLACES;
+        match places.get_mut(&step).filter(|_| before == Some(step)) {
+            Some(place) => place.lines += 1,
+            None if full => break,
+            // For a step that appears again after others, the last occurrence counts.
+            None => {
+                places.insert(step, Place { begin: reader.place(), lines: 1 });
+                before = Some(step);
+            }
         }
-        match serde_json::from_slice::<Head>(&line) {
-            Ok(Head { step }) => match places.get_mut(&step).filter(|_| before == Some(step)) {
-                Some(place) => place.lines += 1,
-                // For a step that appears again after others, the last occurrence counts.
-                None => {
-                    places.insert(step, Place { begin, lines: 1 });
-                    before = Some(step);
-                }
-            },
-            Err(_) => unread.saw(at),
-        }
-        begin += length as u64;
     }
-    unread.note(path, notes);
     Ok(places)
 }
 
@@ -175,13 +174,16 @@ fn chosen(steps: &[u64], changes: &[u64]) -> BTreeSet<u64> {
 }
 
 /// Returns completions of a step's first prompt, from best to worst.
-fn sample(reader: &mut impl BufRead, step: u64, lines: usize) -> io::Result<Option<Sample>> {
+fn sample(reader: &mut Reader, step: u64, lines: usize) -> io::Result<Option<Sample>> {
     let mut rows: Vec<Row> = Vec::new();
-    let mut line = Vec::new();
+    let begin = reader.place();
     for _ in 0..lines.min(MOST_READ) {
-        line.clear();
-        reader.read_until(b'\n', &mut line)?;
-        let Ok(row) = serde_json::from_slice::<Row>(&line) else { continue };
+        let Some(line) = reader.line()? else { break };
+        let Line::Whole(text) = line else { continue };
+        let Ok(row) = serde_json::from_slice::<Row>(text) else { continue };
+        if reader.place() - begin > MOST_BYTES {
+            break;
+        }
         if rows.first().is_some_and(|first| (&first.row, &first.prompt) != (&row.row, &row.prompt)) {
             break;
         }

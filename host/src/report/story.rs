@@ -4,7 +4,6 @@
 //! run's history. Its events stay in the file and are marked as undone here.
 
 use super::Error;
-use super::lines;
 use super::sentences;
 use super::words;
 use jiff::Timestamp;
@@ -12,6 +11,21 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Memory that all events may take, and that a value takes beside its text, roughly.
+const MOST_MEMORY: usize = 256 << 20;
+const VALUE: usize = 96;
+
+/// Returns the memory that a value takes, roughly.
+fn memory(value: &Value) -> usize {
+    VALUE
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(memory).sum(),
+            Value::Object(entries) => entries.iter().map(|(key, value)| key.len() + memory(value)).sum(),
+            _ => 0,
+        }
+}
 
 /// One line of the file.
 #[derive(Clone, Debug)]
@@ -99,7 +113,17 @@ impl Story {
     /// Reads the file. Lines that can't be read are reported in `notes`.
     pub(super) fn read(path: &Path, notes: &mut Vec<String>) -> Result<Self, Error> {
         let mut this = Self::default();
-        lines::each(path, notes, |line| this.events.push(Event::new(line)))?;
+        let (mut room, mut left_out) = (MOST_MEMORY, 0u64);
+        super::each_line(path, notes, |line| match room.checked_sub(line.values().map(memory).sum::<usize>() + VALUE) {
+            Some(left) => {
+                room = left;
+                this.events.push(Event::new(line));
+            }
+            None => left_out += 1,
+        })?;
+        if left_out > 0 {
+            notes.push(format!("{}: {left_out} events are left out; they take too much memory", super::name(path)));
+        }
         this.find_undone();
         this.follow();
         Ok(this)

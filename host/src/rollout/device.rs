@@ -171,7 +171,7 @@ impl Batch<'_, '_> {
         self.active.len() < before
     }
 
-    /// Tells the device the sequences of the next steps. Those of a prompt are adjacent, as they were admitted.
+    /// Uploads the sequences of the next steps. Those of a prompt are adjacent, as they were admitted.
     fn arrange(&mut self) -> Result<(), Error> {
         let slots: Vec<u32> = self.active.iter().map(|s| s.slot).collect();
         let mut shares: Vec<Share> = Vec::new();

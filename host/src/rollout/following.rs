@@ -1,11 +1,11 @@
-//! Rollouts of several turns: what sequences read between their turns comes from a [`Follow`], which the caller brings.
+//! Rollouts with several turns: a [`Follow`] from the caller provides what sequences read between their turns.
 
 use std::ops::Range;
 
 /// Continues sequences that have ended a turn.
 pub trait Follow: Sync {
-    /// Returns what each of these sequences reads next, or that it is over. It may be called by several threads at once, each with
-    /// sequences of its own. An answer must not depend on which sequences are asked together.
+    /// Returns what each of these sequences reads next, or that it is over. Several threads may call it at once, each with its
+    /// own sequences. An answer must not depend on which sequences are passed together.
     fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next>;
 
     /// Maximum number of tokens of a sequence after its prompt.
@@ -20,7 +20,7 @@ pub struct Ended<'a> {
     pub sample: usize,
     /// All its tokens after the prompt.
     pub tokens: &'a [u32],
-    /// Those of its newest turn.
+    /// The tokens of its newest turn.
     pub turn: Range<usize>,
     /// Whether the turn ended on its own rather than at a limit.
     pub finished: bool,
@@ -29,7 +29,7 @@ pub struct Ended<'a> {
 /// What follows a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The sequence reads these tokens and generates another turn. If they leave it no room, it is over.
+    /// The sequence reads these tokens and generates another turn. If they leave no room for one, it is over.
     Read(Vec<u32>),
     /// It is over; whether it ended on its own.
     Over(bool),

@@ -5,8 +5,8 @@
 //! With few, all threads work on each product. Which sequences are decoded together depends only on the numbers of sequences and
 //! threads, and on their tokens.
 //!
-//! A sequence that waits for a reply gives its place to others and keeps its cache. What it reads next goes through the same step in
-//! which others generate a token.
+//! A sequence that waits for a reply yields its place to others and keeps its cache. It reads the reply in the same step in which
+//! others generate a token.
 
 use super::Error;
 use super::following::{Ended, Follow, Next};
@@ -20,16 +20,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Most prompt tokens per prefill (a longer prompt is prefilled alone).
+/// Maximum number of prompt tokens per prefill (a longer prompt is prefilled alone).
 const PREFILL_TOKENS: usize = 8192;
 
-/// Most tokens that a step reads, unless one reply is longer.
+/// Maximum number of tokens that a step reads, unless one reply is longer.
 const STEP_TOKENS: usize = 2048;
 
-/// The share of a batch that waits for replies before it is asked about.
+/// The share of a batch that must wait for replies before they are requested.
 const ASKING_SHARE: usize = 8;
 
-/// Below this many sequences, a thread of its own would spend its time reading weights.
+/// Below this many sequences per thread, a thread would spend its time reading weights.
 const SEQUENCES_A_THREAD: usize = 8;
 
 /// A prompt to complete.
@@ -58,13 +58,13 @@ pub struct Rollout {
     pub logp: Vec<f32>,
     /// Whether it ended on its own rather than at the length limit.
     pub finished: bool,
-    /// Beginning and end of each reply among its tokens, which were not sampled.
+    /// Start and end of each reply among its tokens, which were not sampled.
     #[serde(default)]
     pub replies: Vec<(usize, usize)>,
-    /// The prompt that it continues, if that is not its row's.
+    /// The prompt that it continues, if not its row's.
     #[serde(default)]
     pub opening: Option<Vec<u32>>,
-    /// The tokens that could be drawn in the place of each of its own, if it is scored among those.
+    /// The tokens that could be sampled in place of each of its own, if it is scored among those.
     #[serde(default)]
     pub support: Option<Support>,
 }
@@ -93,11 +93,12 @@ pub struct Generator<'a> {
     pub sampling: Sampling,
     /// Temperature of the recorded log-probabilities.
     pub logp_temperature: f32,
-    /// Whether log-probabilities are those of the draw, among the tokens that could be drawn, which each rollout then keeps.
+    /// Whether log-probabilities are those of the sampling distribution, among the tokens that could be sampled; each rollout
+    /// then keeps those tokens.
     pub keep_support: bool,
-    /// Longest turn in tokens; the model's context may end it earlier.
+    /// Maximum length of a turn in tokens; the model's context may end it earlier.
     pub max_new_tokens: usize,
-    /// Most sequences decoded in parallel.
+    /// Maximum number of sequences decoded in parallel.
     pub max_num_seqs: usize,
     /// The run's seed.
     pub seed: u64,
@@ -107,7 +108,7 @@ pub struct Generator<'a> {
     pub ends: &'a [u32],
     /// Whether the newest token completes a stop string.
     pub stops: &'a (dyn Fn(&[u32]) -> bool + Sync),
-    /// What follows a turn; without it, completions have one.
+    /// Provides what follows a turn; without it, completions have one turn.
     pub follow: Option<&'a dyn Follow>,
 }
 
@@ -125,7 +126,7 @@ struct Active {
     rollout: Rollout,
     rng: ChaCha8Rng,
     cache: Cache,
-    /// Where its turn begins.
+    /// Where its current turn begins.
     turn: usize,
     /// Maximum number of its tokens after this turn.
     limit: usize,
@@ -146,9 +147,9 @@ impl Active {
 struct Queue {
     /// Those in the batch.
     active: Vec<Active>,
-    /// Those that have a reply and no place.
+    /// Sequences that have a reply and no place.
     replied: VecDeque<Active>,
-    /// Those that wait for a reply.
+    /// Sequences that wait for a reply.
     asking: Vec<Active>,
     done: Vec<Rollout>,
 }
@@ -193,14 +194,14 @@ impl Generator<'_> {
         tokens.last().is_some_and(|newest| self.ends.contains(newest)) || (self.stops)(tokens)
     }
 
-    /// Returns the most tokens that a sequence may have after the turn that begins at this one.
+    /// Returns the maximum number of tokens that a sequence may have after the turn that begins at this one.
     pub(super) fn limit_of_turn(&self, request: &Request, begin: usize) -> usize {
         let context = self.model.architecture().max_positions.saturating_sub(request.tokens.len());
         let most = self.follow.map_or(context, |follow| follow.most_tokens().min(context));
         (begin + self.max_new_tokens).min(most).max(begin + 1)
     }
 
-    /// Decodes sequences to their ends, up to the given number in parallel, on all threads `together` or on this one.
+    /// Decodes sequences to the end, up to the given number in parallel, on all threads `together` or on this one.
     fn decode(
         &self,
         requests: &[Request],
@@ -239,7 +240,7 @@ impl Generator<'_> {
         Ok(queue.done)
     }
 
-    /// Takes sequences at the end of a turn out of the batch. Once enough wait for a reply, asks for it.
+    /// Removes sequences that ended a turn from the batch. Once enough of them wait for a reply, requests the replies.
     fn sort(&self, requests: &[Request], queue: &mut Queue) {
         let (at_end, active): (Vec<Active>, Vec<Active>) =
             std::mem::take(&mut queue.active).into_iter().partition(Active::is_at_end);
@@ -340,7 +341,7 @@ impl Generator<'_> {
         sequence.ended = self.ends(&rollout.tokens[sequence.turn..]);
     }
 
-    /// Computes the next token of the sequences, of all unless there is too much to read.
+    /// Computes the next token of the sequences: of all, unless there is too much to read.
     fn advance(
         &self,
         requests: &[Request],

@@ -19,7 +19,7 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
     let store = to.join("mlruns");
     let experiment = store.join(id);
     let folder = experiment.join(&run.id);
-    make(&experiment)?;
+    make(to, &experiment)?;
     let artifacts = |folder: &Path| format!("file://{}", std::path::absolute(folder).unwrap_or(folder.to_owned()).display());
     if !experiment.join("meta.yaml").exists() {
         let meta = [
@@ -32,10 +32,10 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
         ];
         meta_file(&experiment, &meta)?;
     }
-    make_anew(&folder)?;
+    make_anew(to, &folder)?;
     meta_file(&folder, &about(run, &artifacts(&folder.join("artifacts"))))?;
     for kind in ["artifacts", "metrics", "params", "tags"] {
-        make(&folder.join(kind))?;
+        make(to, &folder.join(kind))?;
     }
     contents(run, &folder)?;
     Ok(store)

@@ -9,10 +9,11 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Largest config.toml, most metrics, and the most values of all metrics together.
+/// Largest config.toml, most metrics, the most values of all metrics together, and the most cells of a table of them.
 const LARGEST_CONFIG: u64 = 4 << 20;
 const MOST_METRICS: usize = 4096;
 const MOST_VALUES: usize = 50_000_000;
+const MOST_CELLS: usize = 200_000_000;
 /// Longest name of a metric or a setting, and longest setting, in bytes.
 const LONGEST_NAME: usize = 200;
 const LONGEST_SETTING: usize = 5000;
@@ -116,7 +117,7 @@ impl Run {
     }
 
     fn read_metrics(&mut self, path: &Path, notes: &mut Vec<String>) -> Result<(), Error> {
-        let (mut places, mut count) = (BTreeMap::<String, usize>::new(), 0);
+        let (mut places, mut count, mut cut) = (BTreeMap::<String, usize>::new(), 0, false);
         let unread = json_lines::each(path, |line| {
             let Some(step) = line.get("step").and_then(Value::as_u64).filter(|_| count < MOST_VALUES) else { return };
             let seconds = line.get("time").and_then(Value::as_f64).filter(|s| (0.0..1e10).contains(s)).unwrap_or_default();
@@ -126,27 +127,37 @@ impl Run {
             for (name, value) in line.iter().filter(|(name, _)| !["step", "time"].contains(&name.as_str())) {
                 let Some(value) = value.as_f64().filter(|v| v.is_finite()) else { continue };
                 let known = places.len();
+                let fits = known < MOST_METRICS && (known + 1) * (self.rows.len() + 1) <= MOST_CELLS;
                 let place = match places.get(name) {
                     Some(place) => *place,
-                    None if known < MOST_METRICS => {
+                    None if fits => {
                         places.insert(name.clone(), known);
                         self.metrics.push(printable(name, LONGEST_NAME));
                         known
                     }
-                    None => continue,
+                    None => {
+                        cut = true;
+                        continue;
+                    }
                 };
                 values.push((place, value));
             }
             count += values.len();
-            self.rows.push(Row { step, time: self.ended, values });
+            let fits = places.len() * (self.rows.len() + 1) <= MOST_CELLS;
+            cut |= !fits;
+            // A row without values says nothing.
+            if fits && !values.is_empty() {
+                self.rows.push(Row { step, time: self.ended, values });
+            }
         });
         let unread = unread.map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => Error::Empty(path.parent().unwrap_or(path).to_owned()),
             _ => Error::Read { path: path.to_owned(), source },
         })?;
         notes.extend(unread.notes("metrics.jsonl"));
-        if places.len() == MOST_METRICS || count >= MOST_VALUES {
-            notes.push(format!("only the first {MOST_METRICS} metrics and {MOST_VALUES} values are exported"));
+        if cut || count >= MOST_VALUES {
+            let most = format!("{MOST_METRICS} metrics, {MOST_VALUES} values and {MOST_CELLS} cells of a table");
+            notes.push(format!("metrics.jsonl is not exported as a whole; the maximum is {most}"));
         }
         Ok(())
     }
@@ -197,25 +208,33 @@ fn flatten(prefix: &str, value: &Value, into: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Creates a folder with everything above it.
-pub(super) fn make(folder: &Path) -> Result<(), Error> {
-    fs::create_dir_all(folder).map_err(|source| Error::Write { path: folder.to_owned(), source })
+/// Creates a folder inside of `to`, with everything between; links there, which may lead anywhere, are refused.
+pub(super) fn make(to: &Path, folder: &Path) -> Result<(), Error> {
+    let fail = |path: &Path, source| Error::Write { path: path.to_owned(), source };
+    fs::create_dir_all(to).map_err(|source| fail(to, source))?;
+    let mut path = to.to_owned();
+    for part in folder.strip_prefix(to).unwrap_or(folder) {
+        path.push(part);
+        files::own_folder(&path).map_err(|source| fail(&path, source))?;
+    }
+    Ok(())
 }
 
-/// Creates an empty folder in place of what an earlier export has left there.
-pub(super) fn make_anew(folder: &Path) -> Result<(), Error> {
+/// Creates an empty folder inside of `to` in place of what an earlier export has left there.
+pub(super) fn make_anew(to: &Path, folder: &Path) -> Result<(), Error> {
+    make(to, folder.parent().unwrap_or(to))?;
     match fs::remove_dir_all(folder) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(Error::Write { path: folder.to_owned(), source }),
         _ => {}
     }
-    make(folder)
+    make(to, folder)
 }
 
 /// Writes a file as a whole: it is renamed into place, so that nothing is written through a link.
 pub(super) fn put(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
     let fail = |source| Error::Write { path: path.to_owned(), source };
     let folder = path.parent().unwrap_or(Path::new("."));
-    make(folder)?;
+    fs::create_dir_all(folder).map_err(fail)?;
     #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
@@ -226,4 +245,31 @@ pub(super) fn put(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<(
     drop(buffered);
     temporary.persist(path).map_err(|e| fail(e.error))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write as _;
+
+    fn read(metrics: &str) -> Run {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("metrics.jsonl"), metrics).unwrap();
+        Run::read(folder.path()).unwrap()
+    }
+
+    #[test]
+    fn a_table_of_all_metrics_has_a_size_and_rows_without_values_are_left_out() {
+        let names: String = (0..MOST_METRICS).map(|i| format!(",\"{i}\":1")).collect();
+        let mut metrics = format!("{{\"step\":0{names}}}\n");
+        for step in 1..60_000 {
+            let _ = writeln!(metrics, "{{\"step\":{step},\"7\":1}}\n{{\"step\":{step}}}");
+        }
+        let run = read(&metrics);
+        assert_eq!((run.metrics.len(), run.rows.len()), (MOST_METRICS, MOST_CELLS / MOST_METRICS));
+        assert!(run.notes.iter().any(|note| note.contains("200000000 cells of a table")), "{:?}", run.notes);
+        let whole = read("{\"step\":1,\"a\":1}\n{\"step\":2}\n{\"step\":3,\"a\":null,\"b\":2}\n");
+        assert_eq!((whole.rows.len(), whole.rows[1].step), (2, 3));
+        assert!(!whole.notes.iter().any(|note| note.contains("metrics.jsonl")), "{:?}", whole.notes);
+    }
 }

@@ -20,7 +20,7 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
     let id = &run.id[..8];
     let time = Timestamp::from_millisecond(run.started).unwrap_or_default().to_zoned(TimeZone::UTC).strftime("%Y%m%d_%H%M%S");
     let folder = to.join("wandb").join(format!("offline-run-{time}-{id}"));
-    make_anew(&folder)?;
+    make_anew(to, &folder)?;
     let mut log = Log::new();
     log.record(21, &message(1, &[text(1, "rlhost"), text(2, "0.70.0")].concat()));
     log.record(17, &begin(run, id));

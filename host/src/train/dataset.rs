@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Prompts for runs that name no dataset, one JSON line each.
+/// Prompts for runs without a dataset, one JSON line each.
 pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
 
 /// Number of rows that justify another tokenizing thread, which takes about ten MB.
@@ -27,12 +27,12 @@ const ROWS_A_THREAD: usize = 1024;
 pub(super) struct Prompt {
     /// Row of the dataset.
     pub row: usize,
-    /// Its place among the prompts that are used.
+    /// Its position among the prompts that are used.
     pub index: usize,
     pub text: String,
     /// Whether it belongs to a conversation.
     pub chat: bool,
-    /// The conversation as the dataset has it, where a reward model or an environment reads it.
+    /// The original conversation, if a reward model or an environment reads it.
     pub messages: Option<Box<(Vec<Message>, Extras)>>,
     pub tokens: Vec<u32>,
     /// The dataset's other columns.
@@ -41,7 +41,7 @@ pub(super) struct Prompt {
     pub answers: Option<Answers>,
     /// Log-probabilities of all tokens of its answers under the reference model, if they are precomputed.
     pub ref_logp: OnceLock<Vec<f32>>,
-    /// The same of another row's answer, with that row.
+    /// The same for another row's answer, with that row.
     pub mismatched_ref_logp: OnceLock<(usize, Vec<f32>)>,
 }
 
@@ -53,13 +53,13 @@ impl Prompt {
         Self { row, index: 0, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp }
     }
 
-    /// Returns its conversation; a plain text is a message of the user.
+    /// Returns its conversation; a plain text becomes a user message.
     pub(super) fn conversation(&self) -> Vec<Message> {
         let plain = || vec![Message { role: "user".into(), content: self.text.clone(), ..Message::default() }];
         self.messages.as_deref().map_or_else(plain, |(messages, _)| messages.clone())
     }
 
-    /// Returns which of these environments it is a start of: the one that its column names, if there are several.
+    /// Returns which of these environments its row belongs to: the one that its column names, if there are several.
     pub(super) fn acts_in(&self, environments: &[PluginEntry]) -> Option<usize> {
         match environments {
             [] => None,
@@ -83,9 +83,9 @@ pub(super) struct Answers {
     /// Mask of the learned tokens; none if all are learned.
     pub learned: Option<Vec<u8>>,
     pub rejected: Vec<u32>,
-    /// A labelled answer's own.
+    /// The label of a labelled answer.
     pub label: Option<Label>,
-    /// For reward models: where in the prompt with each answer the token stands whose state has the value.
+    /// For reward models: in the prompt with each answer, the position of the token whose state has the value.
     pub valued: [usize; 2],
     /// For reward models: by how much the chosen answer is better, if the dataset says so.
     pub margin: Option<f32>,
@@ -97,15 +97,15 @@ impl Answers {
     }
 }
 
-/// What labelled answers have besides.
+/// The label, and related data, of a labelled answer.
 pub(super) struct Label {
     /// Whether the answer is desirable.
     pub desirable: bool,
-    /// The answer's tokens beyond `max_length`: behind a shorter prompt there may be room for them.
+    /// The answer's tokens beyond `max_length`: after a shorter prompt, there may be room for them.
     pub beyond: Vec<u32>,
 }
 
-/// The prompts of a dataset, and a warning that names rows that are left out.
+/// The prompts of a dataset, and a warning that names skipped rows.
 pub(super) type Read = (Vec<Arc<Prompt>>, Option<String>);
 
 /// How a run reads its datasets.
@@ -117,9 +117,9 @@ pub(super) struct Reader<'a> {
     pub longest: usize,
     /// Maximum length of a prompt, which keeps its last tokens.
     pub longest_prompt: Option<usize>,
-    /// Whether a row that can't be used is an error.
+    /// Whether an unusable row is an error.
     pub strict: bool,
-    /// Whether pairs begin and end with the tokenizer's tokens for that, whatever a chat template writes.
+    /// Whether pairs begin and end with the tokenizer's begin and end tokens, whatever a chat template writes.
     pub framed: bool,
     /// Whether prompts keep their conversations.
     pub messages: bool,
@@ -154,7 +154,7 @@ impl Reader<'_> {
         all(rows, prepare, refused)
     }
 
-    /// Leaves a prompt its last tokens.
+    /// Truncates a prompt to its last tokens.
     fn shorten(&self, prompt: &mut Vec<u32>) {
         let most = self.longest_prompt.unwrap_or(usize::MAX);
         prompt.drain(..prompt.len().saturating_sub(most));
@@ -170,7 +170,7 @@ impl Reader<'_> {
     }
 
     /// Reads the pairs of a preference dataset. A prompt with an answer is limited to `longest` tokens: answers are truncated at
-    /// the end, and pairs whose prompt alone reaches the limit are left out.
+    /// the end, and pairs whose prompt alone reaches the limit are skipped.
     pub(super) fn pairs(&self, given: Option<&Dataset>) -> Result<Read> {
         let mut refused = Refused::new(self.strict);
         let rows = self.preferences(given, &mut refused)?;
@@ -202,11 +202,11 @@ impl Reader<'_> {
         Ok(read)
     }
 
-    /// Reads the pairs of a preference dataset for a reward model. Pairs with a text of more than `longest` tokens are left out, as
-    /// in TRL.
+    /// Reads the pairs of a preference dataset for a reward model. Pairs with a text of more than `longest` tokens are skipped,
+    /// as in TRL.
     pub(super) fn valued_pairs(&self, given: Option<&Dataset>) -> Result<Read> {
         if self.longest_prompt.is_some() {
-            let detail = "a reward model reads whole texts; max_length leaves out those that are longer";
+            let detail = "a reward model reads whole texts; longer ones are skipped by max_length";
             return Err(Error::setting("max_prompt_length", detail));
         }
         let mut refused = Refused::new(self.strict);
@@ -217,7 +217,7 @@ impl Reader<'_> {
             let (without, all) = (pairs.len() - with, pairs.len());
             return Err(Error::setting(
                 "dataset",
-                format!("{without} of its {all} pairs have no \"margin\", and the others have"),
+                format!("{without} of its {all} pairs have no \"margin\"; either all pairs must have one or none"),
             ));
         }
         Ok((pairs, warning))
@@ -251,7 +251,7 @@ impl Reader<'_> {
         Ok(Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) })
     }
 
-    /// Adds the beginning token to a prompt and the ending token to its answers where they lack it, as TRL's CPO does.
+    /// Adds the begin token to a prompt and the end token to its answers if they lack it, like TRL's CPO.
     fn frame(&self, prompt: &mut Vec<u32>, answers: [&mut Vec<u32>; 2]) {
         let (begin, end) = self.tokenizer.frame();
         if prompt.first() != begin.as_ref() {
@@ -271,7 +271,7 @@ impl Reader<'_> {
     }
 
     /// Reads given completions. A row is limited to `longest` tokens: it is truncated at the end, and rows whose prompt alone
-    /// reaches the limit are left out. Without a prompt, the whole text except its first token is learned.
+    /// reaches the limit are skipped. Without a prompt, the whole text except its first token is learned.
     pub(super) fn completions(&self, given: Option<&Dataset>, what: Learned) -> Result<Read> {
         let Some(dataset) = given else {
             let detail =
@@ -279,7 +279,7 @@ impl Reader<'_> {
             return Err(Error::setting("dataset", detail));
         };
         if self.longest_prompt.is_some() {
-            let detail = "fine-tuning has no limit for prompts alone; max_length is that of a prompt with its completion";
+            let detail = "fine-tuning has no limit for prompts alone; max_length limits a prompt with its completion";
             return Err(Error::setting("max_prompt_length", detail));
         }
         let mut refused = Refused::new(self.strict);
@@ -287,7 +287,7 @@ impl Reader<'_> {
         all(rows, |row| self.completion(row, what).map(|(prompt, _)| prompt), refused)
     }
 
-    /// Reads labelled completions, which are limited and truncated like those without a label.
+    /// Reads labelled completions, which are limited and truncated like unlabelled ones.
     pub(super) fn labelled(&self, given: Option<&Dataset>) -> Result<Read> {
         let Some(dataset) = given else {
             let detail =
@@ -312,7 +312,7 @@ impl Reader<'_> {
         };
         let warning = one_sided.map(|kind| {
             format!(
-                "dataset: all of its {} completions are {kind}; the algorithm learns from the difference to others",
+                "dataset: all of its {} completions are {kind}; the algorithm needs both kinds to learn from their difference",
                 rows.len()
             )
         });
@@ -448,7 +448,7 @@ fn answered<const N: usize>(
     Ok(Answered { text, tokens, answers, cut })
 }
 
-/// Returns the place of the last token of a prompt with an answer that is not padding: the one whose state has the value, as in
+/// Returns the position of the last non-padding token of a prompt with an answer: the one whose state has the value, as in
 /// transformers.
 pub(super) fn valued_at(prompt: &[u32], answer: &[u32], pad: Option<u32>) -> usize {
     let all = prompt.iter().chain(answer);
@@ -491,7 +491,7 @@ fn learned_of(
 fn assistant_turns(row: &CompletionRow, messages: &[Message], all: &[u32], tokenizer: &Tokenizer) -> data::Result<Vec<u8>> {
     let (tokens, said) = tokenizer.encode_spoken(messages, &row.extras)?;
     if tokens != all {
-        let detail = "the chat template or the tokenizer gives other tokens a second time";
+        let detail = "the chat template or the tokenizer gives different tokens the second time";
         return Err(row.place.wrong(format!("assistant_only_loss: {detail}")));
     }
     Ok(said)
@@ -538,7 +538,7 @@ pub(super) fn scored_texts(row: Scored, tokenizer: &Tokenizer, longest: usize) -
     (number, tokens.and_then(fit))
 }
 
-/// Refuses the row of a text of this many tokens, if they exceed a reward model's context.
+/// Refuses a row with a text of this many tokens if it exceeds a reward model's context.
 pub(super) fn check_fits(place: &Place, tokens: usize, longest: usize) -> data::Result<()> {
     if tokens > longest {
         return Err(place.wrong(format!("a text of {tokens} tokens exceeds the model's context of {longest}")));

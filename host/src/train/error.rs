@@ -1,4 +1,4 @@
-//! What can end a run, and whose fault it is.
+//! Errors that can end a run, and whose fault they are.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Another process of the run failed, or can't be reached.
@@ -57,7 +57,7 @@ pub enum Error {
         /// Why not, and what to do.
         detail: String,
     },
-    /// A file or folder that the run needs is not what it should be.
+    /// A file or folder that the run needs is invalid.
     #[error("{}: {detail}", path.display())]
     Unusable {
         /// The file or folder.
@@ -65,7 +65,7 @@ pub enum Error {
         /// What is wrong.
         detail: String,
     },
-    /// The settings are not those of the run that goes on.
+    /// The settings differ from those of the resumed run.
     #[error("{0}")]
     Changed(String),
     /// The dataset is too small.
@@ -98,7 +98,7 @@ pub enum Error {
     /// Too few groups of completions have rewards that differ.
     #[error(
         "filter_groups: in {} (max_num_gen_batches) only {found} of the {wanted} prompts that a step needs have completions \
-         whose rewards differ; use prompts that the model solves sometimes, or a reward with more grades",
+         whose rewards differ; use prompts that the model solves sometimes, or a finer-grained reward",
         counted(*generations)
     )]
     NoSpread {
@@ -114,13 +114,13 @@ pub enum Error {
     SetUpsDiffer {
         /// The first rank that differs from rank 0.
         rank: usize,
-        /// In what.
+        /// What differs.
         detail: String,
     },
     /// The ranks no longer train the same model.
     #[error(
-        "after step {step} the weights of rank {rank} differ from those of rank 0: a processor, a library or the network \
-         computes or transmits something different"
+        "after step {step} the weights of rank {rank} differ from those of rank 0: a processor, a library or the network gives \
+         different results"
     )]
     WeightsDiffer {
         /// The step.
@@ -128,15 +128,15 @@ pub enum Error {
         /// The first rank that differs from rank 0.
         rank: usize,
     },
-    /// Something can't be written as text.
+    /// Something can't be encoded.
     #[error("{what} can't be encoded: {detail}")]
     Encoding {
-        /// What.
+        /// What can't be encoded.
         what: &'static str,
-        /// What the encoder said.
+        /// The encoder's error.
         detail: String,
     },
-    /// Something that can't happen has happened.
+    /// A bug: something impossible has happened.
     #[error("{0}; this is a bug in rlhost")]
     Bug(&'static str),
     /// The step counter moved by something other than one: a bug.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The generation number of evaluations: each draws the same random numbers, and none of training's.
+/// The generation number of evaluations: all evaluations use the same random numbers, and training uses others.
 const GENERATION: u64 = u64::MAX;
 
 /// The prompts and schedule of a run's evaluations.
@@ -23,7 +23,7 @@ pub(super) struct Evaluation {
     prompts: Vec<Arc<Prompt>>,
     /// Number of steps between evaluations; none if there are none in training.
     every: Option<u64>,
-    /// The last step, which is always followed by an evaluation.
+    /// The last step, after which there is always an evaluation.
     last: u64,
 }
 
@@ -45,8 +45,8 @@ impl Evaluation {
 }
 
 impl Trainer {
-    /// Evaluates, logs the metrics, and keeps them for choosing the best checkpoint. If `stop` is set meanwhile, the evaluation is
-    /// abandoned, and a resumed run begins with it.
+    /// Evaluates, logs the metrics, and keeps them for choosing the best checkpoint. If `stop` is set meanwhile, the evaluation
+    /// is abandoned, and a resumed run begins with it.
     pub(super) fn evaluate(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<()> {
         let Some(prompts) = self.evaluation.as_ref().map(|e| e.prompts.clone()) else { return Ok(()) };
         let step = self.state.global_step;
@@ -95,8 +95,8 @@ impl Trainer {
         Ok(Some(named(all, loss, prompts.len(), begun.elapsed().as_secs_f64())))
     }
 
-    /// Computes the loss of all prompts, normalised over all of them, regardless of the micro-batches. Returns none if `stop` was set
-    /// while their completions were collected.
+    /// Computes the loss of all prompts, normalised over all of them, regardless of the micro-batches. Returns none if `stop` was
+    /// set while their completions were collected.
     fn losses(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<(f64, Figures)>> {
         let (at, mut figures) = (self.moment(), Figures::begin());
         let size = self.settings.eval_batch_size();
@@ -144,7 +144,7 @@ impl Trainer {
         pack(&lengths, longest).chunks(size).map(rows).collect()
     }
 
-    /// Takes the figures of an evaluation into account.
+    /// Records the metrics of an evaluation.
     ///
     /// # Errors
     /// If the metric is not one of them.

@@ -20,13 +20,13 @@ pub(super) struct Experience {
     pub prompts: Vec<Arc<Prompt>>,
     pub rollouts: Vec<Rollout>,
     pub texts: Vec<String>,
-    /// What the episodes came to, until they have been judged; empty without an environment.
+    /// The outcome of the episodes, until they have been scored; empty without an environment.
     pub episodes: Vec<Episode>,
     pub rewards: Vec<RewardColumn>,
     pub offsets: Vec<u32>,
     /// Log-probabilities at sampling.
     pub logp: Vec<f32>,
-    /// The same of the training forward pass, where it was asked for.
+    /// The same from the training forward pass, if requested.
     pub old_logp: Option<Vec<f32>>,
     pub ref_logp: Option<Vec<f32>>,
     /// The critic's values at sampling.
@@ -34,7 +34,7 @@ pub(super) struct Experience {
     pub advantages: Advantages,
     /// For algorithms that learn from pairs.
     pub pairs: Option<Vec<Pair>>,
-    /// For algorithms that ask for it: each prompt with another row's completion.
+    /// For algorithms that request it: each prompt with another row's completion.
     pub mismatched: Option<Box<Experience>>,
 }
 
@@ -45,7 +45,7 @@ impl Experience {
         Self { generated_at, prompts, offsets: offsets(&rollouts), rollouts, logp, ..Self::default() }
     }
 
-    /// Joins experiences that were collected one after another and have not been judged.
+    /// Joins experiences that were collected one after another and have not been scored.
     pub(super) fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
         let mut parts = parts.into_iter();
         let mut all = parts.next().unwrap_or_default();
@@ -119,7 +119,7 @@ impl Experience {
         rows.into_iter().map(|row| length(row) as u64).sum()
     }
 
-    /// Returns the policy's log-probabilities at generation, for ratios to be relative to.
+    /// Returns the policy's log-probabilities at generation, the denominators of ratios.
     pub(super) fn old_logp(&self) -> &[f32] {
         self.old_logp.as_deref().unwrap_or(&self.logp)
     }

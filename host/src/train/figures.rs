@@ -1,4 +1,4 @@
-//! What a part of a step reports beside its result: metrics, times and work. Each part returns its own, and the caller merges
+//! What a part of a step reports along with its result: metrics, times and work. Each part returns its own, and the caller merges
 //! them.
 
 use crate::metrics::Metric;
@@ -20,9 +20,9 @@ pub struct Work {
     pub generation: Generated,
     /// Minimum cost of this process's forward and backward passes.
     pub passes: Passed,
-    /// The largest bytes that a pass of this process kept for its backward pass.
+    /// The maximum memory that a pass of this process kept for its backward pass, in bytes.
     pub activations: usize,
-    /// The largest bytes of keys and values in a generation of this process.
+    /// The maximum memory of keys and values in a generation of this process, in bytes.
     pub caches: usize,
 }
 

@@ -6,17 +6,17 @@ use crate::plugin::Role;
 /// Where an algorithm's completions come from, and whether it learns from pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// Completions that the policy generates, each by itself: GRPO, RLOO, PPO.
+    /// Completions that the policy generates, singly: GRPO, RLOO, PPO.
     Generated,
     /// Pairs among completions that the policy generates: Online DPO.
     GeneratedPairs,
-    /// A dataset's completions, each by itself: SFT.
+    /// A dataset's completions, singly: SFT.
     Given,
     /// A dataset's pairs: DPO, CPO.
     GivenPairs,
-    /// A dataset's completions with a label each: KTO.
+    /// A dataset's completions with labels: KTO.
     Labelled,
-    /// A dataset's pairs, of which each answer gets one value: reward models.
+    /// A dataset's pairs, in which each answer gets one value: reward models.
     ValuedPairs,
 }
 

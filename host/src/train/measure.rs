@@ -1,4 +1,4 @@
-//! Times a run's steps: what each took, what it did, and what the machine could do.
+//! Times a run's steps: how long each took, what it did, and the machine's limits.
 
 use super::figures::Work;
 use super::ranks::known_to_all;
@@ -41,7 +41,7 @@ pub struct Measurement {
     pub warm_up: usize,
     /// The steps.
     pub steps: Vec<Measured>,
-    /// What the process holds.
+    /// The memory of the process.
     pub memory: Memory,
     /// Seconds that training waits for the copy when a checkpoint is saved.
     pub snapshot: f64,
@@ -51,8 +51,8 @@ pub struct Measurement {
     pub product_rate: f64,
 }
 
-/// Bytes of what a process holds. The parts may be less than the peak, which also has buffers, the program and freed memory that is
-/// kept.
+/// Memory of a process, in bytes. The parts may add up to less than the peak, which also includes buffers, the program and freed
+/// memory that is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// Peak of the process so far.
@@ -67,15 +67,15 @@ pub struct Memory {
     pub gradients: usize,
     /// The optimizer's moments.
     pub moments: usize,
-    /// What a pass keeps for its backward pass, at most.
+    /// Maximum memory that a pass keeps for its backward pass.
     pub activations: usize,
-    /// Keys and values of a generation, at most.
+    /// Maximum memory of keys and values of a generation.
     pub caches: usize,
 }
 
 impl Trainer {
     /// Takes at least this many steps, in whole generations, after a warm-up of one generation in which the process allocates its
-    /// memory. Then measures what the device can do.
+    /// memory. Then measures the device's limits.
     ///
     /// # Errors
     /// If anything fails, as in a run.
@@ -124,7 +124,7 @@ impl Trainer {
         })
     }
 
-    /// Returns what this process holds, after these steps.
+    /// Returns the memory of this process, after these steps.
     fn memory(&self, steps: &[Measured]) -> Result<Memory> {
         let (peak, device_peak) = (ops::peak_memory(), ops::device::peak_memory(self.learner.policy().device()));
         let bytes = |t: &Tensor| t.elem_count() * t.dtype().size_in_bytes();
@@ -133,7 +133,8 @@ impl Trainer {
         // Those that share storage are one tensor.
         let weights: HashMap<TensorId, usize> = all.flat_map(Weights::named).map(|(_, t)| (t.id(), bytes(t))).collect();
         let generates = self.collector.flow().generates();
-        let copies = generates.then(|| Ok::<_, Error>(self.learner.policy().frozen().decoding()?.copied_bytes())).transpose()?;
+        let copies =
+            generates.then(|| Ok::<_, Error>(self.collector.decoding(self.learner.policy())?.copied_bytes())).transpose()?;
         let mut work = Work::default();
         steps.iter().for_each(|step| work += step.work);
         Ok(Memory {

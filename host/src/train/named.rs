@@ -1,4 +1,4 @@
-//! Resolves what a configuration names: paths, and names on the Hugging Face hub.
+//! Resolves names in a configuration: paths, and names on the Hugging Face hub.
 
 use super::Result;
 use crate::config::Config;

@@ -109,7 +109,7 @@ impl Origin {
         let is_live = |key: &str| key.split_once('.').is_some_and(|(table, _)| LIVE.contains(&table));
         match other.iter().find(|(key, _)| !is_live(key)) {
             Some((key, change)) => {
-                let advice = format!("it was {}: put that back, or accept the change with --allow-changed", change[0]);
+                let advice = format!("it was {}: restore it, or accept the change with --allow-changed", change[0]);
                 Err(refuse(format!("{}; {advice}", cant_change(key))))
             }
             None => Ok(()),
@@ -161,7 +161,7 @@ impl Beginning {
         matches!(self, Self::Fork { .. } | Self::Resume { allow_changed: true, .. })
     }
 
-    /// Opens a plugin; a resumed run keeps the bytes it had.
+    /// Opens a plugin; a resumed run keeps its bytes.
     ///
     /// # Errors
     /// If there is no such plugin, or its file can't be read.
@@ -187,8 +187,8 @@ impl Beginning {
         Ok((written.chat_template_path.as_deref() == Some(path) && kept.is_file()).then_some(kept))
     }
 
-    /// Returns the differences from the checkpoint's configuration, by key. Edits of the run's config.toml may change what they
-    /// may change while it runs.
+    /// Returns the differences from the checkpoint's configuration, by key. Edits of the run's config.toml may change what can be
+    /// edited during a run.
     ///
     /// # Errors
     /// If something differs that must not.
@@ -213,7 +213,7 @@ impl Beginning {
         }
         if !self.may_change() && !other.is_empty() {
             let keys = other.keys().cloned().collect::<Vec<_>>().join(", ");
-            let advice = "--allow-changed allows that, and another --output-dir starts a new run instead";
+            let advice = "accept that with --allow-changed, or start a new run with another --output-dir";
             return Err(Error::Changed(format!("changing {keys} would change the run's results; {advice}")));
         }
         if let Some(edited) = edited {
@@ -280,7 +280,7 @@ fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String
     Ok((free, other))
 }
 
-/// Adds what differs in the entries of a key and must not.
+/// Adds forbidden differences in the entries of a key.
 fn compare_entries(of: &str, old: &[PluginEntry], new: &[PluginEntry], other: &mut Map<String, Value>) {
     let names = |entries: &[PluginEntry]| entries.iter().map(|e| e.name().to_owned()).collect::<Vec<_>>();
     if names(old) != names(new) {

@@ -1,20 +1,20 @@
-//! Early stopping, as transformers' `EarlyStoppingCallback` does it: a run ends when its evaluations have not improved for a while.
+//! Early stopping, as in transformers' `EarlyStoppingCallback`: a run ends if its evaluations have not improved for a while.
 
 use crate::config::Config;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How evaluations went; part of a checkpoint, so that a resumed run stops where it would have.
+/// The history of evaluations; part of a checkpoint, so that a resumed run stops at the same step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub(super) struct Patience {
     /// The best value of `metric_for_best_model`.
     best: Option<f64>,
-    /// Evaluations in a row that did not improve on the best by more than the threshold.
+    /// Number of consecutive evaluations that did not improve on the best by more than the threshold.
     without: u64,
 }
 
 impl Patience {
-    /// Returns the state after an evaluation with these figures. As in transformers, an evaluation before the first step does not
+    /// Returns the state after an evaluation with these metrics. As in transformers, an evaluation before the first step does not
     /// count.
     pub(super) fn after(mut self, settings: &Config, step: u64, figures: &BTreeMap<String, f64>) -> Self {
         let Some((metric, greater)) = settings.best_by().filter(|_| settings.early_stopping_patience.is_some() && step > 0)
@@ -37,7 +37,7 @@ impl Patience {
         }
     }
 
-    /// Returns whether the run is to end, with the number of evaluations that did not improve.
+    /// Returns whether the run should end, with the number of evaluations that did not improve.
     pub(super) fn is_lost(&self, settings: &Config) -> Option<u64> {
         settings.early_stopping_patience.filter(|patience| self.without >= *patience).map(|_| self.without)
     }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// `make_early_stopping.py` beside the file made it with transformers' own callback.
+    /// Created by `make_early_stopping.py` in the same folder with transformers' own callback.
     #[test]
     fn a_run_stops_where_transformers_would() {
         let cases: Value = serde_json::from_str(include_str!("../../../tests/fixtures/early_stopping.json")).unwrap();

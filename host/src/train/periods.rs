@@ -1,8 +1,8 @@
-//! How many steps lie between what a run does regularly.
+//! Periods, in steps, of a run's regular actions.
 
 use crate::config::{Config, Period, Strategy};
 
-/// Numbers of steps; where something is never done, more than a run has.
+/// Numbers of steps; for actions that never happen, more than a run has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Periods {
     /// Between lines of the log.

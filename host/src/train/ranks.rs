@@ -1,5 +1,5 @@
-//! Operations of all ranks of a run together. All have the same experiences, in the order in which one process would have them,
-//! and make the same decisions; each generates, scores and trains on its share.
+//! Operations of all ranks of a run together. All have the same experiences, in the order of a single process, and make the same
+//! decisions; each generates, scores and trains on its share.
 
 use super::{Error, Result};
 use crate::config::{self, Config};
@@ -11,18 +11,18 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// What a rank was told and has read.
+/// The settings of a rank and the data that it has read.
 #[derive(Deserialize, Serialize)]
 struct SetUp {
     #[serde(with = "dist::json")]
     config: Config,
     /// Its hash.
     dataset: String,
-    /// Whether its products are in bf16, for which a processor may have no instructions.
+    /// Whether its products are in bf16, which a processor may not support.
     is_bf16: bool,
 }
 
-/// Returns the first rank's plugin on all ranks, whatever the others find under its name.
+/// Returns the first rank's plugin on all ranks, whatever the other ranks' files contain.
 pub(super) fn same_source(world: &World, open: impl FnOnce() -> Result<Source>) -> Result<Source> {
     if world.size() == 1 {
         return open();

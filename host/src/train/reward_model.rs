@@ -1,4 +1,4 @@
-//! Reward models that are asked: read-only models that give each text one value.
+//! Reward models for scoring: read-only models that give each text one value.
 
 use super::dataset::{self, valued_at};
 use super::{Error, Result, named};
@@ -12,32 +12,32 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Most tokens that go through the model at once, unless one text has more.
+/// Maximum number of tokens that go through the model at once, unless one text has more.
 const MOST_TOKENS: usize = 8192;
 
-/// What ends a step unless something else is named, as in TRL.
+/// The default separator of steps, as in TRL.
 const SEPARATOR: &str = "\n";
 
 /// The number of each row of a dataset, with the scores of its texts.
 pub type ScoredRows = Vec<(usize, Vec<f32>)>;
 
-/// A text to score. Neighbours of one `group` are expected to begin alike, and their common beginning is computed once.
+/// A text to score. Neighbours of one `group` are expected to have a common beginning, which is computed once.
 pub(super) struct Text {
     pub group: usize,
     pub tokens: Vec<u32>,
 }
 
-/// A completion with what it answers.
+/// A completion with its prompt.
 pub struct Said<'a> {
     /// Its prompt's number; those of one prompt are neighbours.
     pub group: usize,
     /// The prompt's text.
     pub prompt: &'a str,
-    /// The conversation that it answers, if it does.
+    /// The conversation that it answers, if any.
     pub asked: Option<&'a (Vec<Message>, Extras)>,
     /// Its text.
     pub completion: &'a str,
-    /// The whole conversation, of an episode: a model with a chat template reads it in the place of all this.
+    /// For an episode, the whole conversation: a model with a chat template reads it instead of the rest.
     pub whole: Option<&'a (Vec<Message>, Extras)>,
     /// Whether it ended by itself.
     pub ended: bool,
@@ -50,20 +50,20 @@ pub struct RewardModel {
     tokenizer: Tokenizer,
     /// Hash of its files.
     hash: String,
-    /// The token that ends no text: a text's value is that of its last other token.
+    /// The padding token: a text's value is that of its last other token.
     pad: Option<u32>,
-    /// For a model that values steps: the text that ends one.
+    /// For a process reward model: the text that ends a step.
     separator: Option<String>,
 }
 
-/// A text with the places of the tokens that end its steps.
+/// A text with the positions of the tokens that end its steps.
 pub(super) struct Steps {
     pub text: Text,
     pub ends: Vec<usize>,
 }
 
 impl RewardModel {
-    /// Opens the model in a folder: one for sequence classification with one label, as transformers has it.
+    /// Opens the model in a folder: transformers' sequence classification model with one label.
     ///
     /// # Errors
     /// If it is not such a model, or a file can't be read.
@@ -99,7 +99,7 @@ impl RewardModel {
         &self.tokenizer
     }
 
-    /// Whether it values the steps of texts, and not texts.
+    /// Returns whether it scores the steps of texts instead of whole texts.
     pub fn judges_steps(&self) -> bool {
         self.separator.is_some()
     }
@@ -107,18 +107,18 @@ impl RewardModel {
     /// Sets the text that ends a step.
     ///
     /// # Errors
-    /// If it values texts.
+    /// If it scores whole texts.
     pub(super) fn set_separator(&mut self, text: &str) -> Result<()> {
         if !self.judges_steps() {
-            let detail = "values whole texts; step_separator is for a model with a value at each token (ForTokenClassification)";
+            let detail = "scores whole texts; step_separator is for a model that scores each token (ForTokenClassification)";
             return Err(Error::RewardModel { name: self.name.clone(), detail: detail.to_owned() });
         }
         self.separator = Some(text.to_owned());
         Ok(())
     }
 
-    /// Scores the rows of a dataset: completions, texts or conversations, each with one score, and pairs, with those of the chosen
-    /// and of the rejected answer. Returns each row's number with its scores, and a warning that names rows that were left out.
+    /// Scores the rows of a dataset: completions, texts or conversations, each with one score, and pairs, with one for the chosen
+    /// and one for the rejected answer. Returns each row's number with its scores, and a warning that names skipped rows.
     ///
     /// # Errors
     /// If the dataset can't be read.
@@ -139,7 +139,7 @@ impl RewardModel {
     }
 
     /// Returns a prompt with a completion in the model's tokens, as the model reads them in training: the conversation that the
-    /// completion answers in the model's own template, or the prompt's text followed by the completion and, if it ended, the ending
+    /// completion answers in the model's own template, or the prompt's text followed by the completion and, if it ended, the end
     /// token.
     ///
     /// # Errors
@@ -171,8 +171,8 @@ impl RewardModel {
         Ok(Text { group, tokens })
     }
 
-    /// Returns a prompt with the steps of a completion in the model's tokens, as TRL's format has them: each step is tokenized by
-    /// itself and followed by the separator, the last one too. Blank steps are none.
+    /// Returns a prompt with the steps of a completion in the model's tokens, in TRL's format: each step is tokenized by itself
+    /// and followed by the separator, including the last. Blank steps are ignored.
     pub(super) fn steps(&self, said: &Said<'_>) -> data::Result<Steps> {
         let separator = self.separator.as_deref().unwrap_or(SEPARATOR);
         let mut tokens = match said.asked {
@@ -189,8 +189,8 @@ impl RewardModel {
         Ok(Steps { text: Text { group: said.group, tokens }, ends })
     }
 
-    /// Values the steps of a dataset's completions. Returns each row's number with the values, and a warning that names rows that were
-    /// left out.
+    /// Scores the steps of a dataset's completions. Returns each row's number with the values, and a warning that names skipped
+    /// rows.
     ///
     /// # Errors
     /// If the dataset can't be read.
@@ -204,7 +204,7 @@ impl RewardModel {
                 (row.row, self.steps_of(&row).map_err(|e| row.place.failed(e)).and_then(fit))
             }
             Scored::Pair(pair) => {
-                let detail = "this model values the steps of completions; a pair is for a model that values texts";
+                let detail = "this model scores the steps of completions; pairs need a model that scores whole texts";
                 (pair.row, Err(pair.place.wrong(detail)))
             }
         });
@@ -257,7 +257,7 @@ impl RewardModel {
     /// Computes the values of texts.
     ///
     /// # Errors
-    /// If one is empty, longer than the model's context, or has tokens that the model doesn't know.
+    /// If one is empty, longer than the model's context, or has tokens that the model does not have.
     pub(super) fn values(&self, texts: &[Text]) -> Result<Vec<f32>> {
         texts.iter().try_for_each(|text| self.check(text))?;
         let mut values = Vec::with_capacity(texts.len());
@@ -312,7 +312,7 @@ fn hash_of(folder: &ModelFolder) -> Result<String> {
     Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// Whether a file may be one that a model, its adapter or its tokenizer is read from.
+/// Returns whether a file may belong to a model, its adapter or its tokenizer.
 fn is_of_model(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let read = ["config.json", "adapter_config.json", "model.safetensors.index.json"].contains(&name);
@@ -374,7 +374,7 @@ fn packed_at(texts: &[&Text], places: &[&[usize]]) -> (Forest, Vec<usize>) {
     (forest, rows)
 }
 
-/// Returns the number of tokens with which all of several texts begin, and after which each goes on.
+/// Returns the length of the common beginning of several texts in tokens, after which each continues.
 fn common_beginning(texts: &[&Text]) -> usize {
     let [first, others @ ..] = texts else { return 0 };
     let same = |other: &&Text| first.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
@@ -390,7 +390,7 @@ fn common_beginning(texts: &[&Text]) -> usize {
 pub fn model_or_run(given: &str) -> Result<(PathBuf, String)> {
     let (folder, name) = named::model_of(given)?;
     if folder.is_file() {
-        let advice = if given.ends_with(".wasm") { "; a plugin is named with --plugin" } else { "" };
+        let advice = if given.ends_with(".wasm") { "; for a plugin, use --plugin" } else { "" };
         let detail = format!("{given} is a file, and a reward model is a folder with config.json{advice}");
         return Err(Error::setting("reward_model", detail));
     }

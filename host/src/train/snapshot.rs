@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,7 +35,7 @@ use std::time::Instant;
 const REST: &str = "snapshot.json";
 /// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
 const LARGEST_REST: u64 = 8 << 30;
-/// File of the reference model, if it is no longer the one that the run started with.
+/// File of the reference model, if it has changed since the start of the run.
 pub(super) const REFERENCE: &str = "reference.safetensors";
 /// Folder of a value model.
 pub(super) const VALUE_MODEL: &str = "value_model";
@@ -111,7 +112,7 @@ struct Counts {
 #[derive(Deserialize, Serialize)]
 struct Saved {
     generated_at: u64,
-    /// Their places among the prompts that are used.
+    /// Their positions among the prompts that are used.
     prompts: Vec<usize>,
     rollouts: Vec<Rollout>,
     texts: Vec<String>,
@@ -182,11 +183,13 @@ impl Restored {
     pub(super) fn read(origin: &Origin, dataset: &str, changed: bool) -> Result<Self> {
         let checkpoint = origin.checkpoint.as_path();
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
-        let text = files::read(&checkpoint.join(REST), LARGEST_REST).map_err(|e| match e.kind() {
+        let file = files::open(&checkpoint.join(REST)).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => unfit("holds only the model (save_only_model); it can't be resumed".into()),
             _ => unfit(format!("{REST}: {e}")),
         })?;
-        let rest: Rest = serde_json::from_slice(&text).map_err(|e| unfit(format!("{REST}: {e}")))?;
+        // As it is read: a file that is cut off at its limit, or holds nothing, takes no memory.
+        let text = BufReader::with_capacity(1 << 20, file.take(LARGEST_REST));
+        let rest: Rest = serde_json::from_reader(text).map_err(|e| unfit(format!("{REST}: {e}")))?;
         if let Some(fault) = rest.fault(origin.step) {
             return Err(unfit(format!("{REST}: {fault}")));
         }
@@ -207,12 +210,32 @@ impl Restored {
     }
 }
 
-/// Reads a checkpoint for a different dataset.
+/// Reads a checkpoint's state for a small model and a few prompts; `pairs` says whether the run learns from pairs.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn read(checkpoint: &Path) -> Result<()> {
+pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     let step = checkpoint.file_name().and_then(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok());
     let origin = Origin { run: checkpoint.to_owned(), checkpoint: checkpoint.to_owned(), step: step.unwrap_or_default() };
-    Restored::read(&origin, "", true).map(drop)
+    let restored = Restored::read(&origin, "", true)?;
+    let sizes = json!({
+        "model_type": "llama", "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1,
+        "vocab_size": 300, "max_position_embeddings": 64,
+    });
+    let unfit = |detail: String| Error::unusable(checkpoint, detail);
+    let architecture = Architecture::parse(&sizes.to_string()).map_err(unfit)?;
+    let prompt = |index| {
+        let (text, columns) = (String::new(), serde_json::Map::new());
+        let (ref_logp, mismatched_ref_logp) = Default::default();
+        let (chat, messages, answers, tokens) = (false, None, None, vec![1, 2, 3]);
+        Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
+    };
+    let prompts: Vec<Arc<Prompt>> = (0..4).map(prompt).collect();
+    let flow = if pairs { Flow::GeneratedPairs } else { Flow::Generated };
+    let position = restored.rest.position(&Fits { flow, prompts: &prompts, architecture: &architecture }).map_err(unfit)?;
+    // As the learner takes them.
+    for MicroBatch { experience, items } in &position.pending {
+        assert!(items.end <= experience.items(), "{items:?} of {}", experience.items());
+    }
+    Ok(())
 }
 
 fn memory_file(checkpoint: &Path, plugin: &str) -> PathBuf {
@@ -294,7 +317,7 @@ impl Trainer {
         let (begun, step) = (Instant::now(), self.state.global_step);
         self.journal.settle(true)?;
         self.learner.check_weights()?;
-        // Only what the settings plan: a checkpoint that somebody asked for must not change which one is the best.
+        // Only scheduled checkpoints: one that the user requested must not change which one is the best.
         if self.saves_at(step) && !self.state.owes_evaluation {
             self.journal.compare_with_best(step);
         }

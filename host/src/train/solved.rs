@@ -1,6 +1,6 @@
-//! What an evaluation says of its prompts as a sample of all: pass@k and maj@k, and the standard errors of means over prompts.
+//! Statistics of an evaluation's prompts as a sample: pass@k and maj@k, and the standard errors of means over prompts.
 //!
-//! Completions of one prompt are not independent of each other, so every error is that of a mean over prompts of their own means.
+//! Completions of one prompt are not independent of each other, so every error is that of a mean over the prompts' own means.
 
 use super::experience::Experience;
 use crate::config::Config;
@@ -16,8 +16,8 @@ struct Attempt<'a> {
     answer: Option<&'a str>,
 }
 
-/// Returns the metrics of an evaluation's completions besides those of training; none of completions without rewards. `alone` are the
-/// columns of rewards for evaluations alone.
+/// Returns the metrics of an evaluation's completions in addition to those of training; none for completions without rewards.
+/// `alone` are the columns of rewards with `eval_only`.
 pub(super) fn figures(e: &Experience, alone: &[RewardColumn], config: &Config) -> Vec<Metric> {
     let groups: Vec<Range<usize>> = (0..e.prompts.len()).map(|prompt| e.rows(prompt..prompt + 1)).collect();
     let mut metrics = Vec::new();
@@ -72,8 +72,8 @@ fn error(name: String, values: &[f64]) -> Option<Metric> {
     (n > 1.0).then(|| Metric::mean(name, (squares / (n - 1.0) / n).sqrt(), n))
 }
 
-/// Returns the probability that at least one of `k` completions solves the prompt, estimated without bias from `n` of which `c`
-/// do, at least `k`: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
+/// Returns the probability that at least one of `k` completions solves the prompt: the unbiased estimate from `n` completions, of
+/// which `c` do, at least `k`: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
 fn pass_at(n: usize, c: usize, k: usize) -> f64 {
     if n < c + k {
         return 1.0;
@@ -81,9 +81,9 @@ fn pass_at(n: usize, c: usize, k: usize) -> f64 {
     1.0 - (n - c + 1..=n).map(|i| 1.0 - k as f64 / i as f64).product::<f64>()
 }
 
-/// Returns the probability that the most frequent answer among `k` completions is right: the mean over consecutive parts of `k`, which
-/// are independent samples. Among equally frequent answers each is as likely. If completions with the same answer differ in whether
-/// they are solved, their share counts. Completions without an answer have no vote.
+/// Returns the probability that the most frequent answer among `k` completions is right: the mean over consecutive blocks of `k`,
+/// which are independent samples. Equally frequent answers are equally likely. If completions with the same answer differ in
+/// whether they are solved, their share counts. Completions without an answer don't vote.
 fn majority_at(group: &[Attempt<'_>], k: usize) -> f64 {
     let parts = group.chunks_exact(k.max(1));
     let count = parts.len() as f64;
@@ -104,8 +104,8 @@ fn majority(part: &[Attempt<'_>]) -> f64 {
     first.iter().sum::<f64>() / first.len() as f64
 }
 
-/// Returns a completion's answer: what follows the last `after`, up to the brace that closes it or otherwise to the end of the line,
-/// or all of the completion. Space around it does not count.
+/// Returns a completion's answer: the text after the last `after`, up to the closing brace or otherwise to the end of the line;
+/// or the whole completion. Surrounding white space is ignored.
 fn answer<'a>(text: &'a str, after: Option<&str>) -> Option<&'a str> {
     let found = match after {
         None => text,
@@ -137,7 +137,7 @@ fn closed(text: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// Of 1 - C(n - c, k) / C(n, k), by hand.
+    /// 1 - C(n - c, k) / C(n, k), worked out by hand.
     #[test]
     fn pass_at_k_has_its_known_values() {
         let n = 5;

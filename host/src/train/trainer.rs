@@ -33,9 +33,9 @@ pub(super) struct State {
     pub moved: bool,
     /// Whether the evaluation after this step was interrupted, so that a resumed run begins with it.
     pub owes_evaluation: bool,
-    /// What a schedule that follows the evaluations knows of them.
+    /// State of a schedule that follows the evaluations.
     pub plateau: Plateau,
-    /// How evaluations went, for early stopping.
+    /// History of evaluations, for early stopping.
     pub patience: Patience,
 }
 
@@ -48,7 +48,7 @@ pub struct Trainer {
     pub(super) learner: Learner,
     pub(super) journal: Journal,
     pub(super) evaluation: Option<Evaluation>,
-    /// The model that the run started with; its files are copied beside the weights of checkpoints.
+    /// The model that the run started with; its files are copied to checkpoints along with the weights.
     pub(super) source: ModelFolder,
     pub(super) state: State,
     pub(super) clock: Clock,
@@ -158,7 +158,7 @@ impl Trainer {
         })
     }
 
-    /// Swaps plugins and takes a step; false where that failed, was undone, and is to be tried again.
+    /// Swaps plugins and takes a step. Returns false if that failed, was undone, and is to be retried.
     fn advance(&mut self) -> Result<bool> {
         self.plugins.swap(self.state.global_step, &mut self.journal)?;
         let mark = self.or_roll_back(Self::mark)?;
@@ -180,7 +180,7 @@ impl Trainer {
         Ok(true)
     }
 
-    /// Logs, evaluates and saves where that is due; whether the run is to stop here.
+    /// Logs, evaluates and saves if due. Returns whether the run stops here.
     fn after_step(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<bool> {
         let step = self.state.global_step;
         self.show_progress();
@@ -227,7 +227,7 @@ impl Trainer {
         Ok(Mark { memories: self.plugins.memories()?, state: self.state, position: self.collector.position() })
     }
 
-    /// Undoes a step that failed before its update, so that it can be taken again.
+    /// Undoes a step that failed before its update, so that it can be repeated.
     fn rewind(&mut self, mark: Mark) {
         self.state = mark.state;
         self.collector.go_to(mark.position);

@@ -1,4 +1,4 @@
-//! A calculator that the model calls as a tool, and the reward of the right answer.
+//! A calculator that the model calls as a tool, and a reward for the right answer.
 
 mod arithmetic;
 
@@ -9,17 +9,17 @@ use rlhost_plugin_sdk::prelude::*;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Dataset column with the right answer, a number; without one, the game makes up its own problems.
+    /// Dataset column with the right answer, a number; without one, the game makes up problems.
     pub answer_column: String,
     /// Reward of the right answer.
     pub right: f32,
     /// Reward of a wrong answer, or of none.
     pub wrong: f32,
-    /// Added for each call that gives a result.
+    /// Added for each call that returns a result.
     pub call_reward: f32,
-    /// Added for each call that gives none.
+    /// Added for each call that returns an error.
     pub bad_call: f32,
-    /// Largest number in a problem of its own.
+    /// Largest number in a made-up problem.
     pub largest: u64,
 }
 
@@ -57,7 +57,7 @@ fn number_in(text: &str) -> Option<f64> {
 }
 
 impl Calculator {
-    /// Returns the answer of a row, which may be written as text.
+    /// Returns the answer of a row, which may be text.
     fn answer_of(&self, start: &Start) -> Result<Option<f64>, Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]

@@ -141,7 +141,7 @@ impl Settings {
         } else if self.discopop_tau <= 0.0 {
             "discopop_tau must be greater than 0"
         } else if kinds.contains(&Robust) && self.label_smoothing >= 0.5 {
-            "label_smoothing must be less than 0.5 for robust; beyond that, labels mean their opposite"
+            "label_smoothing must be less than 0.5 for robust; above that, labels mean their opposite"
         } else if kinds.contains(&ExoPair) && !(self.label_smoothing > 0.0 && self.label_smoothing < 1.0) {
             "label_smoothing must be greater than 0 and less than 1 for exo_pair; its paper uses 0.001"
         } else if self.f_divergence_type != FDivergence::ReverseKl

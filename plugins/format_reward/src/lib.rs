@@ -1,9 +1,9 @@
-//! Scores the shape of a completion: reasoning in one pair of `<think>` tags followed by an answer, as in TRL's
+//! Scores the format of a completion: reasoning in one pair of `<think>` tags followed by an answer, as in TRL's
 //! `think_format_reward`, or any regular expression.
 //!
-//! A pattern has the syntax of Rust's regex crates, without look-around or back-references. `.` also matches line ends; `\w`, `\d`,
-//! `\s`, `\b` and `(?i)` only know ASCII. Without a pattern, the completion must start with the only `<think>` in it and close it
-//! with `</think>`.
+//! A pattern has the syntax of Rust's regex crates, without look-around or back-references. `.` also matches line ends; `\w`,
+//! `\d`, `\s`, `\b` and `(?i)` only know ASCII. Without a pattern, the completion must start with the only `<think>` in it and
+//! close it with `</think>`.
 
 use regex_lite::{Regex, RegexBuilder};
 use rlhost_plugin_sdk::prelude::*;
@@ -14,7 +14,7 @@ use rlhost_plugin_sdk::prelude::*;
 pub struct Settings {
     /// Regular expression for the complete text, in Rust's syntax and ASCII only; without it, the think format.
     pub pattern: Option<String>,
-    /// Score of a completion with this shape.
+    /// Score of a completion with this format.
     pub match_score: f64,
     /// Score of any other.
     pub mismatch_score: f64,
@@ -42,7 +42,7 @@ impl Shape {
         Ok(Self { settings, whole })
     }
 
-    /// Returns whether a completion has the shape.
+    /// Returns whether a completion has the format.
     #[must_use]
     pub fn fits(&self, completion: &str) -> bool {
         self.whole.as_ref().map_or_else(|| thinks_then_answers(completion), |pattern| pattern.is_match(completion))
@@ -67,7 +67,7 @@ fn thinks_then_answers(completion: &str) -> bool {
 }
 
 reward! {
-    /// One score for completions of this shape, another for all others.
+    /// One score for completions with this format, another for all others.
     config: Settings,
     prepared: Shape = Shape::new,
     needs: COMPLETION_TEXT,

@@ -1,5 +1,5 @@
-//! Truncated importance sampling: how much likelier a completion is under the training's forward pass than where it was sampled, of
-//! which the loss is a multiple.
+//! Truncated importance sampling: multiplies the loss by how much likelier a completion is under the training's forward pass than
+//! where it was sampled.
 
 use crate::masks::known_log_ratio;
 use crate::settings::Settings;

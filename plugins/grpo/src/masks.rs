@@ -4,8 +4,8 @@ use rlhost_plugin_sdk::rows::masked_mean;
 use std::ops::Range;
 
 /// Returns which tokens have an entropy of at least this quantile of the tokens that count ("Beyond the 80/20 rule", arXiv
-/// 2506.01939). As in TRL, the quantile is the micro-batch's, because a loss sees no more of a step. So this is the only setting
-/// whose result depends on how a step is split.
+/// 2506.01939). As in TRL, the quantile is the micro-batch's on all processes, because a loss sees no more of a step. So this is the
+/// only setting whose result depends on how a step is split.
 pub(crate) fn high_entropy(entropy: &[f32], mask: &[u8], quantile: f64) -> Vec<bool> {
     let mut counted: Vec<f32> = entropy.iter().zip(mask).filter(|&(_, &m)| m != 0).map(|(&e, _)| e).collect();
     counted.sort_by(f32::total_cmp);

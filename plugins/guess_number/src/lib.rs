@@ -1,5 +1,5 @@
-//! A game of several turns: the model guesses a number and is told whether the secret is higher or lower. Halving finds it in the
-//! fewest guesses.
+//! A game with several turns: the model guesses a number and is told whether the secret is higher or lower. Binary search finds
+//! it in the fewest guesses.
 
 use rlhost_plugin_sdk::environment::{Environment, Message, Opening, Reply, Start, Turn};
 use rlhost_plugin_sdk::prelude::*;
@@ -12,13 +12,13 @@ pub struct Settings {
     pub low: i64,
     /// Largest number.
     pub high: i64,
-    /// Guesses that may be made; halving needs as many as the binary logarithm of the range's size, rounded up.
+    /// Maximum number of guesses; binary search needs the binary logarithm of the range's size, rounded up.
     pub max_guesses: u32,
-    /// Reward of finding the number with the last guess; earlier guesses gain up to 1.
+    /// Reward of finding the number with the last guess; earlier guesses earn up to 1.
     pub late_reward: f32,
-    /// Reward of a turn without a number in it, which also counts as a guess.
+    /// Reward of a turn without a number, which also counts as a guess.
     pub no_number: f32,
-    /// Whether the game asks its own question, instead of the dataset's prompt.
+    /// Whether the game asks its own question instead of the dataset's prompt.
     pub own_prompt: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Makes the questions of a batch, asks them, and turns the answers into scores.
+//! Builds the questions of a batch, sends them, and turns the answers into scores.
 
 use super::verdict::{expected, field, number, winner};
 use super::{Scoring, Settings};
@@ -17,10 +17,10 @@ const PAIRWISE: &str = "{rubric}\n\n[Request]\n{prompt}\n[End of request]\n\n[An
      B]\n{reference}\n[End of answer B]\n\nWhich answer is better? The order says nothing. First explain your judgement in a \
      sentence. Then write [[A]], [[B]], or [[C]] for a tie.";
 
-/// Most candidates for a token that servers give.
+/// Maximum number of candidates for a token that servers return.
 const MOST_CANDIDATES: u32 = 20;
 
-/// Characters of a server's refusal that an error quotes.
+/// Maximum length of a server's refusal in an error, in characters.
 const QUOTED: usize = 200;
 
 /// The settings, checked.
@@ -127,7 +127,7 @@ impl Judge {
         }
     }
 
-    /// Reads the score in an answer.
+    /// Parses the score in an answer.
     fn verdict(&self, answer: &Response) -> Option<f64> {
         let body: Value = answer.parsed().ok()?;
         let choice = body.pointer("/choices/0")?;
@@ -157,7 +157,7 @@ fn bounds(answers: &[(String, f64)]) -> (f64, f64) {
     answers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), (_, score)| (min.min(*score), max.max(*score)))
 }
 
-/// Returns the answers that tokens may be, in lower case, with their scores.
+/// Returns the possible answers, in lower case, with their scores.
 fn answers(settings: &Settings) -> Result<Vec<(String, f64)>, Error> {
     let wrong = |detail: &str| Err(Error::Config(detail.to_owned()));
     if settings.scoring != Scoring::Logprobs {
@@ -179,7 +179,7 @@ fn answers(settings: &Settings) -> Result<Vec<(String, f64)>, Error> {
     }
 }
 
-/// Fills in a template, once: what is filled in is not looked at again.
+/// Fills in a template, once: inserted text is not expanded again.
 fn filled(template: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::new();
     let mut rest = template;

@@ -1,8 +1,8 @@
-//! Asks a language model how good a completion is, over any server with OpenAI's chat completions.
+//! Asks a language model how good a completion is, through any server with OpenAI's chat completions API.
 //!
-//! The score is a number that the judge writes, a field of JSON that it writes by a schema, the mean of answers under the
-//! probabilities of their tokens, or the outcome of a comparison with a reference, asked in both orders. It goes from 0 to 1, or as
-//! the judge gave it with `normalize = false`. A completion whose verdict can't be read has no score.
+//! The score is a number that the judge writes, a field of JSON output that a schema enforces, the mean of answers weighted by
+//! the probabilities of their tokens, or the outcome of a comparison with a reference, asked in both orders. It ranges from 0 to
+//! 1, or as the judge gave it with `normalize = false`. A completion whose verdict can't be parsed has no score.
 
 mod ask;
 mod verdict;
@@ -12,15 +12,15 @@ use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// How the judge's score is read.
+/// How the score is read from the judge's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scoring {
-    /// The number in the last [[...]] of what it writes, or else the last number.
+    /// The number in the last [[...]] of its answer, or else its last number.
     Number,
-    /// The number in the field `score` of the JSON that a schema makes it write.
+    /// The number in the field `score` of JSON output, which a schema enforces.
     Json,
-    /// The mean of the `answers` under the probabilities of the first token.
+    /// The mean of the `answers`, weighted by the probabilities of the first token.
     Logprobs,
     /// 1 if the completion is better than the reference, 0 if it is worse, 0.5 for a tie; the mean of both orders.
     Pairwise,
@@ -32,15 +32,15 @@ pub enum Scoring {
 pub struct Settings {
     /// The server's address, as in http://localhost:8000/v1; the path of chat completions is added.
     pub url: String,
-    /// Name of the model at the server.
+    /// Name of the model on the server.
     pub model: String,
-    /// Name of the secret that the server wants as a key; it must be granted.
+    /// Name of the secret that the server needs as a key; it must be granted.
     pub secret: Option<String>,
     /// How the score is read.
     pub scoring: Scoring,
-    /// What is to be judged; it takes the place of {rubric} in the template.
+    /// What to judge; replaces {rubric} in the template.
     pub rubric: String,
-    /// The question, with {rubric}, {prompt}, {completion}, {reference}, {min} and {max}; without one, the scoring's own.
+    /// The question, with {rubric}, {prompt}, {completion}, {reference}, {min} and {max}; by default, the scoring's own.
     pub template: Option<String>,
     /// The system message.
     pub system: Option<String>,
@@ -48,17 +48,17 @@ pub struct Settings {
     pub min: f64,
     /// Highest score that the judge may give.
     pub max: f64,
-    /// Whether scores are scaled to go from 0 to 1.
+    /// Whether to scale scores to the range from 0 to 1.
     pub normalize: bool,
     /// Dataset column with the reference answer, for {reference} and for comparisons.
     pub reference: Option<String>,
-    /// For logprobs: the score of each answer, as in {"yes": 1, "no": 0}; without it, the whole numbers from min to max.
+    /// For logprobs: the score of each answer, as in {"yes": 1, "no": 0}; by default, the integers from min to max.
     pub answers: BTreeMap<String, f64>,
-    /// Maximum length of the judge's answer, in tokens; without it, 1 for logprobs and 512 otherwise.
+    /// Maximum length of the judge's answer, in tokens; by default, 1 for logprobs and 512 otherwise.
     pub max_tokens: Option<u32>,
     /// Sampling temperature of the judge.
     pub temperature: f64,
-    /// Further members of the request, as in {"seed": 1}.
+    /// More fields of the request, as in {"seed": 1}.
     pub extra: Map<String, Value>,
 }
 

@@ -1,8 +1,8 @@
-//! Reads what a judge answered.
+//! Parses a judge's answers.
 
 use rlhost_plugin_sdk::serde_json::Value;
 
-/// Returns a text without the reasoning that models write between tags first.
+/// Returns a text without the tagged reasoning that models write first.
 fn after_thought(text: &str) -> &str {
     text.rsplit_once("</think>").map_or(text, |(_, rest)| rest)
 }
@@ -13,7 +13,8 @@ fn bracketed(text: &str) -> Option<&str> {
     before.rsplit_once("[[").map(|(_, inner)| inner.trim())
 }
 
-/// Returns the number in the last double brackets, or else the last number of a text. In a fraction, as in 7/10, the first counts.
+/// Returns the number in the last double brackets, or else the last number of a text. In a fraction, as in 7/10, the first
+/// counts.
 pub fn number(text: &str) -> Option<f64> {
     let text = after_thought(text);
     let text = bracketed(text).unwrap_or(text);
@@ -46,7 +47,7 @@ pub fn winner(text: &str) -> Option<f64> {
     }
 }
 
-/// Least probability that all known answers together must have for their mean to say something.
+/// Minimum total probability of all known answers for their mean to be meaningful.
 const LEAST: f64 = 0.1;
 
 /// Returns the mean of the answers' scores under the probabilities of the first token that is not blank.

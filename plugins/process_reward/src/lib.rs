@@ -1,5 +1,5 @@
-//! Combines the values that a process reward model gives the steps of a completion. The host puts them into a column of the model's
-//! name, a list of numbers for each completion.
+//! Combines a process reward model's values of a completion's steps. The host puts them into a column with the model's name, a
+//! list of numbers for each completion.
 
 use rlhost_plugin_sdk::prelude::*;
 
@@ -11,7 +11,7 @@ pub enum Combine {
     Product,
     /// Their mean.
     Mean,
-    /// The least.
+    /// The minimum.
     Min,
     /// That of the last step.
     Last,
@@ -25,7 +25,7 @@ pub struct Settings {
     pub model: String,
     /// How the values of the steps become one score.
     pub combine: Combine,
-    /// Score of a completion without a step; without one, it has none.
+    /// Score of a completion without steps; by default, it has none.
     pub empty: Option<f32>,
 }
 

@@ -36,7 +36,7 @@ pub enum KlEstimator {
     K3,
 }
 
-/// The greatest divergence of a token, either way. OpenRLHF has it so that no token of a rare text outweighs all scores.
+/// The maximum magnitude of a token's divergence. OpenRLHF has it so that no token of a rare text outweighs all scores.
 const MOST_KL: f64 = 10.0;
 
 impl KlEstimator {
@@ -103,7 +103,7 @@ impl Settings {
         if self.baseline == Baseline::Group { 1.0 } else { self.gamma }
     }
 
-    /// What works but is hardly meant. OpenRLHF warns of both.
+    /// Returns warnings about settings that work but are probably not intended. OpenRLHF warns about both.
     fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         if self.gamma != self.discount() {

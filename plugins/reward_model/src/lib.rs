@@ -1,7 +1,7 @@
 //! The loss of reward models (Bradley and Terry 1952): the chosen completion's value should exceed the rejected one's, by a
-//! `margin` where the dataset has one. Names, defaults and metrics are TRL's.
+//! `margin` if the dataset has one. Names, defaults and metrics are TRL's.
 //!
-//! Difference from TRL: `min_reward` and `max_reward` of several micro-batches are the least and the greatest of all, not means
+//! Difference from TRL: `min_reward` and `max_reward` of several micro-batches are the minimum and maximum over all, not means
 //! over micro-batches.
 
 #[cfg(test)]

@@ -43,7 +43,8 @@ impl Policy for Sft {
         Needs::ENTROPY
     }
 
-    /// With `nll`, the loss is the cross-entropy with any targets. Those of `dft` would be weighed by what is no probability.
+    /// With `nll`, the loss is the cross-entropy with any targets. `dft` would weight smoothed targets by a value that is not a
+    /// probability.
     fn smoothed(settings: &Settings) -> bool {
         settings.loss_type == LossType::Nll
     }

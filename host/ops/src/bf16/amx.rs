@@ -1,4 +1,4 @@
-//! Sums of blocks by Intel's AMX tiles: a tile instruction multiplies 16 rows by 16 columns with 32 inner values.
+//! Sums of blocks with Intel's AMX tiles: a tile instruction multiplies 16 rows by 16 columns with 32 inner values.
 
 use super::pack::{INNER, Line, SIDE};
 use super::tile::WIDTH;
@@ -19,7 +19,7 @@ struct Shapes {
 /// Bytes of a row of a tile.
 const ROW: usize = 64;
 
-/// Asks the system for the use of tiles, once for the process. Returns whether there are any.
+/// Asks the system for permission to use tiles, once per process. Returns whether they are available.
 pub(super) fn permitted() -> bool {
     /// Bits of EDX in the processor's leaf 7.
     const BF16: u32 = 1 << 22;
@@ -36,7 +36,7 @@ fn asked() -> bool {
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
 }
 
-/// Other systems are not known to.
+/// Other systems are not known to need permission.
 #[cfg(not(target_os = "linux"))]
 fn asked() -> bool {
     false
@@ -65,11 +65,11 @@ impl Drop for Tiles {
     }
 }
 
-/// Where the sums of blocks go.
+/// The destination of the sums of blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Out {
     pub at: *mut f32,
-    /// Values from one row to the next.
+    /// Distance from one row to the next, in values.
     pub stride: usize,
     /// Whether sums are added to what is there.
     pub add: bool,
@@ -151,11 +151,8 @@ pub(super) unsafe fn sums(a: &[Line], b: &[Line], steps: usize, out: Out) {
     }
 }
 
-/// Computes the sums of 32 rows that lie as they are stored, with a multiple of 32 values each, with a group of columns. (To
-/// prefetch the next rows makes it slower: the processor follows sixteen rows by itself.)
-///
-/// # Safety
-/// Tiles are in use.
+/// Computes the sums of 32 rows in their stored layout, with a multiple of 32 values each, with a group of columns. (Prefetching
+/// the next rows makes it slower: the processor itself follows sixteen rows.) # Safety Tiles are in use.
 pub(super) unsafe fn sums_of_rows(w: &[bf16], b: &[Line], out: &mut [[f32; SIDE]; WIDTH]) {
     let line = size_of_val(w) / WIDTH;
     let steps = line / ROW;

@@ -1,4 +1,4 @@
-//! Cuts a product into blocks that fit into the caches, and shares them among threads.
+//! Splits a product into blocks that fit into the caches, and shares them among threads.
 
 use super::Kernel;
 use super::amx::{self, Tiles};
@@ -9,7 +9,7 @@ use crate::cpu::Shared;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Inner values that are summed before the next part: 32 rows of them stay in the innermost cache.
+/// Number of inner values that are summed before the next part: 32 rows of them fit into the L1 cache.
 const DEPTH: usize = 512;
 
 /// Groups of rows that are rearranged together, 2 MiB for 1,024 inner values.
@@ -54,7 +54,7 @@ impl Packed {
     }
 }
 
-/// Where a product goes.
+/// The destination of a product.
 #[derive(Clone, Copy)]
 pub(crate) struct Destination {
     pub out: Shared,

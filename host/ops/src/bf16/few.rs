@@ -1,10 +1,11 @@
-//! Products of few rows with a weight in bf16, which is read once, as it lies in memory: what limits them is the rate of that.
+//! Products of few rows with a bf16 weight, which is read once and in place: memory bandwidth limits them.
 
 use super::amx::{self, Tiles};
 use super::avx512;
 use super::pack::{INNER, Line, Operand, Order, SIDE};
 use super::tile::WIDTH;
 use super::{Kernel, Values};
+use crate::quantized::{self, A_CODE, Scheme};
 use crate::rounding::round_into;
 use crate::stored::Stored;
 use half::bf16;
@@ -41,8 +42,9 @@ impl Few {
         Self { kernel, lines, n, d_in }
     }
 
-    /// Calls `each` with the number of an output, that of a row and their product, for all rows and these `outputs` of `w: [out, in]`.
-    /// A weight in bf16 is read as it lies; of another one, some outputs at a time are rounded.
+    /// Calls `each` with the number of an output, that of a row and their product, for all rows and these `outputs` of `w: [out,
+    /// in]`. A bf16 weight is read in place. The codes of an 8-bit weight become bf16 exactly, and their sums are scaled. Others are
+    /// rounded, some outputs at a time.
     pub(crate) fn products(&self, w: &Stored<'_>, outputs: Range<usize>, mut each: impl FnMut(usize, usize, f32)) {
         let of_group = self.d_in / INNER * SIDE;
         // SAFETY: the processor has the kernel.
@@ -51,8 +53,16 @@ impl Few {
         let mut room = Vec::new();
         for first in outputs.clone().step_by(WIDTH) {
             let count = WIDTH.min(outputs.end - first);
+            let values = first * self.d_in..(first + count) * self.d_in;
+            let mut scales = [1.0; WIDTH];
             let own = match w {
-                Stored::Bf16(w) if count == WIDTH => &w[first * self.d_in..(first + count) * self.d_in],
+                Stored::Bf16(w) if count == WIDTH => &w[values],
+                Stored::Quantized { codes, scales: all, scheme: Scheme::Int8, .. } => {
+                    room.resize(WIDTH * self.d_in, bf16::ZERO);
+                    quantized::as_bf16(&codes[values], &mut room);
+                    scales.iter_mut().zip(&all[first..first + count]).for_each(|(scale, most)| *scale = most * A_CODE);
+                    &room
+                }
                 _ => {
                     self.round(w, first..first + count, &mut room);
                     &room
@@ -66,8 +76,8 @@ impl Few {
                         None => avx512::sums_of_rows(own, lines, &mut sums),
                     }
                 }
-                for (o, sums) in sums.iter().take(count).enumerate() {
-                    sums.iter().take(self.n - row).enumerate().for_each(|(i, sum)| each(first + o, row + i, *sum));
+                for (o, (sums, scale)) in sums.iter().zip(scales).take(count).enumerate() {
+                    sums.iter().take(self.n - row).enumerate().for_each(|(i, sum)| each(first + o, row + i, sum * scale));
                 }
             }
         }

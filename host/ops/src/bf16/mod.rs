@@ -1,9 +1,9 @@
-//! Matrix products of operands rounded to bf16, summed in f32: by AMX tiles where the processor has them, else by AVX-512's
+//! Matrix products of operands rounded to bf16, summed in f32: with AMX tiles if the processor has them, otherwise with AVX-512's
 //! `vdpbf16ps`. On other processors [`supported`] is false.
 //!
-//! Both operands are rearranged into blocks of 16 rows or columns by 32 inner values, rounded on the way if they are f32. A kernel
-//! sums up to two blocks of rows with up to two of columns. Inner dimensions are cut every 512 values and the parts' sums added
-//! in order, so that an element's bits depend on neither the number of threads nor the other rows and columns.
+//! Both operands are rearranged into blocks of 16 rows or columns by 32 inner values, and rounded on the way if they are f32. A
+//! kernel sums up to two blocks of rows with up to two of columns. Inner dimensions are split every 512 values and the parts'
+//! sums added in order, so an element's bits depend neither on the number of threads nor on the other rows and columns.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -206,7 +206,7 @@ mod tests {
                 let strides = if contiguous { (inner + 3, 1) } else { (1, outer + 5) };
                 let mut wide = vec![f32::NAN; outer * strides.0 + inner * strides.1];
                 for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
-                    // Just beside a bf16, so that rounding has to happen.
+                    // Close to a bf16 value, so that rounding has to happen.
                     wide[o * strides.0 + i * strides.1] = value(o, i) * (1.0 + 1e-5);
                 }
                 let half: Vec<bf16> = wide.iter().map(|x| bf16::from_f32(*x)).collect();

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use summary::Summary;
 use workload::Kind;
 
-/// Settings measured unless a flag or file gives others: quick steps of TRL's shape.
+/// Settings that are used unless a flag or file gives others: quick steps of TRL's shape.
 const OWN_DEFAULTS: [(&str, &str); 2] = [("per_device_train_batch_size", "16"), ("max_completion_length", "64")];
 
 /// Flags of `train` that don't apply here, with what to use instead.
@@ -104,7 +104,7 @@ fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(),
     Ok(())
 }
 
-/// Creates the model and the dataset that are not given in the `temporary` folder, and turns off what only a run has.
+/// Creates the model and the dataset in the `temporary` folder unless they are given, and turns off features that only a run has.
 fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &Path, ranks: usize) -> anyhow::Result<()> {
     let folder = model(matches, config, made)?;
     config.model = Some(folder.display().to_string());

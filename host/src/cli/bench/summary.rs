@@ -43,7 +43,7 @@ struct Model {
     device: String,
 }
 
-/// What the peak is known to consist of, in MB.
+/// The known parts of peak memory, in MB.
 #[derive(Serialize)]
 struct Memory {
     weights: f64,
@@ -66,7 +66,7 @@ impl Memory {
         Self { weights, copies, gradients, moments, activations, caches, rest: peak as f64 / 1e6 - on_host }
     }
 
-    /// Returns the parts with what they are.
+    /// Returns the parts with their descriptions.
     fn parts(&self) -> [(&'static str, f64, &'static str); 7] {
         [
             ("weights", self.weights, "(of all models, as they are held)"),

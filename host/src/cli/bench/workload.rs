@@ -1,5 +1,5 @@
-//! Creates what is measured if no model or dataset is given: random weights, a tokenizer trained on the built-in posts, and rows
-//! made from those posts.
+//! Creates the workload if no model or dataset is given: random weights, a tokenizer trained on the built-in posts, and rows made
+//! from those posts.
 
 use crate::cli::new_model::LARGEST_CONFIG;
 use crate::config::{LearnFrom, files};

@@ -69,7 +69,7 @@ pub(super) fn times(any: &mut AnyPlugin, given: &Given) -> anyhow::Result<()> {
             }
         }
         AnyPlugin::Labelled(plugin) => {
-            let examples = samples::examples(plugin.info(), 64, 512);
+            let examples = samples::examples(64, 512);
             let n = examples.logp.len();
             let time = median(|| Ok(plugin.loss(&examples).map(drop)?))?;
             line(&format!("loss, {n} tokens"), n, "token", time);

@@ -1,18 +1,18 @@
-//! `rlhost plugin check`: tries a plugin as a run would use it.
+//! `rlhost plugin check`: tests a plugin the way a run uses it.
 
 use super::gradient::{self, Verdict};
 use super::{Given, bench, episodes, samples};
 use crate::cli::Failure;
 use crate::config::Limits;
 use crate::plugin::{
-    AnyPlugin, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin,
+    AnyPlugin, Choice, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin,
 };
 use anyhow::anyhow;
 
-/// Completions that a reward is tried on.
+/// Number of completions for testing a reward.
 const ROWS: usize = 40;
 
-/// Episodes that an environment is tried on.
+/// Number of episodes for testing an environment.
 const EPISODES: usize = 24;
 
 /// Prints the report and counts failures.
@@ -147,6 +147,16 @@ fn check_policy(report: &mut Report, plugin: &mut PolicyPlugin, other: &mut Poli
 }
 
 fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &mut PreferencePlugin) {
+    if plugin.is_online() {
+        let (rollouts, _) = samples::policy(12, 24);
+        let Some(choice) = report.call("choose", plugin.choose(&rollouts)) else { return };
+        report.line(true, "choose", &format!("{} pairs of {} completions", choice.pairs.len(), rollouts.prompt_of.len()));
+        let Some(again) = report.call("determinism", other.choose(&rollouts)) else { return };
+        let rows = |choice: &Choice| choice.pairs.iter().map(|pair| (pair.chosen, pair.rejected)).collect::<Vec<_>>();
+        if rows(&choice) != rows(&again) {
+            return report.line(false, "determinism", "a second instance chooses other pairs");
+        }
+    }
     let pairs = samples::pairs(10, 20);
     let Some(first) = report.call("loss", plugin.loss(&pairs)) else { return };
     report.line(true, "loss", &format!("{:.6} for random pairs", first.loss));
@@ -160,7 +170,7 @@ fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &
 }
 
 fn check_labelled(report: &mut Report, plugin: &mut LabelledPlugin, other: &mut LabelledPlugin) {
-    let examples = samples::examples(plugin.info(), 10, 20);
+    let examples = samples::examples(10, 20);
     let Some(first) = report.call("loss", plugin.loss(&examples)) else { return };
     report.line(true, "loss", &format!("{:.6} for random completions", first.loss));
     if let Some(again) = report.call("determinism", other.loss(&examples)) {

@@ -1,4 +1,4 @@
-//! Random episodes to try environments on.
+//! Random episodes for testing environments.
 
 use super::check::Report;
 use crate::data::{self, Prompt};
@@ -8,10 +8,10 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Most turns of an episode.
+/// Maximum number of turns in an episode.
 const TURNS: usize = 12;
 
-/// What a model may write.
+/// Texts that a model may write.
 const TEXTS: [&str; 9] = [
     "",
     "50",
@@ -24,7 +24,7 @@ const TEXTS: [&str; 9] = [
     "-3",
 ];
 
-/// Returns the starts of `count` episodes, of the dataset's rows if one is given.
+/// Returns the starts of `count` episodes, from the dataset's rows if one is given.
 pub(super) fn starts(dataset: Option<&Path>, count: usize) -> data::Result<Vec<Start>> {
     let mut refused = data::Refused::default();
     let given = dataset.map(|path| data::read_prompts(&path.into(), &mut refused)).transpose()?.unwrap_or_default();
@@ -50,7 +50,7 @@ pub(super) fn starts(dataset: Option<&Path>, count: usize) -> data::Result<Vec<S
     Ok((0..count).map(start).collect())
 }
 
-/// Returns a value that a JSON Schema may have meant.
+/// Returns a value that roughly fits a JSON Schema.
 fn value_of(schema: &Value, random: &mut ChaCha8Rng) -> Value {
     if let Some(one) = schema["enum"].as_array().and_then(|all| all.first()) {
         return one.clone();
@@ -111,10 +111,11 @@ pub(super) fn check(report: &mut Report, plugin: &EnvironmentPlugin, other: &Env
         let alone = plugin.rehearse(std::slice::from_ref(start), |_, number, tools| turn(i, number, tools));
         let Some(alone) = report.call("independence", alone) else { return };
         if alone.first() != first.get(i) {
-            let detail =
-                format!("episode {i} goes differently alone than beside others; answers must not depend on other episodes");
+            let detail = format!(
+                "episode {i} goes differently alone than together with others; answers must not depend on other episodes"
+            );
             return report.line(false, "independence", &detail);
         }
     }
-    report.line(true, "independence", "each episode goes the same alone as beside others");
+    report.line(true, "independence", "each episode goes the same alone as together with others");
 }

@@ -9,7 +9,7 @@ const STEP: f32 = 1.0 / 512.0;
 /// Tolerance between derivative and finite difference, relative to the largest in the column.
 const TOLERANCE: f64 = 5e-3;
 
-/// Number of tokens tried.
+/// Number of tokens tested.
 const TRIED: usize = 48;
 
 /// The result for a column of derivatives.
@@ -29,7 +29,7 @@ impl Verdict {
     }
 }
 
-/// Compares a column of derivatives with differences of `loss`, which takes a token and how far to move it.
+/// Compares a column of derivatives with differences of `loss`, which takes a token and a step.
 fn compare(column: &'static str, given: &[f32], mut loss: impl FnMut(usize, f32) -> Result<f64>) -> Result<Verdict> {
     let greatest = given.iter().map(|d| f64::from(d.abs())).fold(0.0, f64::max);
     let mut verdict = Verdict { column, distance: 0.0, at: 0, kinks: 0 };
@@ -54,8 +54,8 @@ fn compare(column: &'static str, given: &[f32], mut loss: impl FnMut(usize, f32)
 }
 
 /// Compares a policy's derivatives. A loss may treat a ratio as constant (stop-gradient). Its derivative with respect to the
-/// log-probability is then the one in which the old log-probability moves along, and the better of the two verdicts counts. The
-/// flag says whether it was that one.
+/// log-probability is then the one in which the old log-probability changes too, and the better of the two verdicts counts. The
+/// flag says whether that one was better.
 pub(super) fn policy(plugin: &mut PolicyPlugin, tokens: &Tokens) -> Result<(Vec<Verdict>, bool)> {
     let given = plugin.loss(tokens)?;
     let mut tokens = tokens.clone();

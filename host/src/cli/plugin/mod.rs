@@ -26,13 +26,13 @@ pub(super) struct Args {
 enum Action {
     /// Create a plugin project that builds with its language's own tools
     New(new::Args),
-    /// Show a plugin's role, settings, needs, imports and size
+    /// Show a plugin's role, settings, requirements, imports and size
     Inspect(Given),
     /// Check a plugin the way a run uses it: contract, limits, determinism, gradients, speed
     Check {
         #[command(flatten)]
         given: Given,
-        /// Report gradients that differ from the loss's without failing, for a loss with a stop-gradient
+        /// Don't fail on gradients that differ from the loss's, for a loss with a stop-gradient
         #[arg(long)]
         stop_gradient: bool,
     },
@@ -42,7 +42,7 @@ enum Action {
     Build {
         /// Core module to convert
         file: PathBuf,
-        /// File to write [default: NAME.component.wasm beside the module]
+        /// File to write [default: NAME.component.wasm in the module's folder]
         #[arg(long, short)]
         output: Option<PathBuf>,
     },
@@ -51,12 +51,12 @@ enum Action {
 /// A plugin and its settings.
 #[derive(clap::Args)]
 struct Given {
-    /// Plugin: a path, or the file name of an embedded plugin
+    /// Plugin: a path, or the file name of a built-in plugin
     plugin: String,
     /// Setting of the plugin, as in --set target=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// JSON Lines file with prompts and columns to try a reward or an environment on
+    /// JSON Lines file with prompts and columns to test a reward or an environment on
     #[arg(long)]
     dataset: Option<PathBuf>,
     #[command(flatten)]
@@ -64,7 +64,7 @@ struct Given {
 }
 
 impl Given {
-    /// Opens the plugin, and starts an engine that lets it send requests as granted.
+    /// Opens the plugin, and starts an engine that lets it send the granted requests.
     fn open(&self) -> anyhow::Result<(Engine, Source)> {
         let (mut engine, source) = (Engine::new()?, Source::open(&self.plugin)?);
         self.granted.apply(&mut engine, source.name())?;

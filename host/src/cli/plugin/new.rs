@@ -19,7 +19,7 @@ static SDK: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
 /// How the examples' projects refer to the SDK.
 const DEPENDENCY: &str = "path = \"../../../plugin-sdk\"";
 
-/// Ending of the names of the projects that are environments.
+/// Suffix of the names of environment projects.
 const ENVIRONMENT: &str = "-environment";
 
 const SHORT: [(&str, &str); 5] =
@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// for an algorithm
     #[arg(long, default_value = "rust")]
     lang: String,
-    /// Create an environment, in rust or python, rather than a reward
+    /// Create an environment instead of a reward; in rust or python
     #[arg(long)]
     environment: bool,
     /// Where to create the folder

@@ -1,8 +1,8 @@
-//! Samples to try plugins on: completions of many shapes, and columns of random numbers.
+//! Samples for testing plugins: completions of many shapes, and columns of random numbers.
 
 use crate::data::{self, Prompt};
 use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts, Scale, Tokens};
-use crate::plugin::{Examples, Info, Mismatched, Pairs, Side, ValuedPairs};
+use crate::plugin::{Examples, Mismatched, Pairs, Side, ValuedPairs};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -148,8 +148,8 @@ pub(super) fn pairs(rows: usize, longest: u32) -> Pairs {
     Pairs { step: 3, chosen, rejected, scale: Scale { rows: 2 * rows as u32, tokens, max_completion_length: longest } }
 }
 
-/// Returns `rows` labelled completions with what the plugin asks for.
-pub(super) fn examples(info: &Info, rows: usize, longest: u32) -> Examples {
+/// Returns `rows` labelled completions.
+pub(super) fn examples(rows: usize, longest: u32) -> Examples {
     let mut random = Random(ChaCha8Rng::seed_from_u64(7));
     let offsets = random.offsets(rows, longest);
     let n = offsets.last().copied().unwrap_or(0) as usize;
@@ -163,9 +163,9 @@ pub(super) fn examples(info: &Info, rows: usize, longest: u32) -> Examples {
         undesirable: rows as u32 - desirable,
         labels,
         offsets,
-        ref_logp: info.needs.ref_logp.then(|| random.near(&logp, 0.3)),
-        mean_logits: info.needs.mean_logits.then(|| random.column(n, -1.0, 1.0)),
-        mismatched: info.hints.mismatched.then(|| Mismatched { ref_logp: random.near(&sums, 3.0), logp: sums }),
+        ref_logp: Some(random.near(&logp, 0.3)),
+        mean_logits: Some(random.column(n, -1.0, 1.0)),
+        mismatched: Some(Mismatched { ref_logp: random.near(&sums, 3.0), logp: sums }),
         logp,
         scale,
     }

@@ -1,37 +1,37 @@
-//! How large a dataset and each of its rows may be, so that a file can't take all memory before somebody looks at it.
+//! Limits on the size of a dataset and each of its rows, so that a file can't exhaust memory.
 
 use super::File;
 use crate::data::Result;
 use indicatif::HumanBytes;
 
-/// Bytes of a row: of its line, of its value in a JSON array, of its lines in a CSV table, of its document, or of a Parquet row's
-/// texts and values.
+/// Maximum size of a row in bytes: its line, its value in a JSON array, its lines in a CSV table, its document, or a Parquet
+/// row's texts and values.
 pub(super) const ROW: u64 = 16 << 20;
 
-/// Values of a row, those within lists and objects included.
+/// Maximum number of values in a row, including those in lists and objects.
 pub(super) const VALUES: u64 = 1 << 20;
 
-/// Memory that a value takes beside its text, roughly.
+/// Approximate memory of a value besides its text.
 pub(super) const VALUE: u64 = 96;
 
-/// Memory that a row takes beside its values, with the room that a growing list of rows has.
+/// Memory of a row besides its values, including spare room in the growing list of rows.
 const EMPTY_ROW: u64 = 256;
 
-/// A file may always become this much, unpacked and in memory, and beyond it this many times its own size: a dataset is text,
-/// which no packing makes a hundred times smaller.
+/// A file may always take this much memory, and beyond that this multiple of its size: a dataset is text, which no compression
+/// makes a hundred times smaller.
 const ALWAYS: u64 = 1 << 30;
 const TIMES: u64 = 100;
 
-/// Memory that rows may take for each byte of text that they were read from, beyond what a file may always become. Short rows and
-/// lists of tokens take nearly as much; lists of digits would take twice as much and more.
+/// Memory that rows may take per byte of text they were read from, beyond what a file may always take. Short rows and lists of
+/// tokens take nearly that much; lists of digits would take more than twice as much.
 const A_BYTE: u64 = 20;
 
-/// How much a file of so many bytes may become.
+/// Returns the maximum memory for a file of this many bytes.
 pub(super) fn limit(size: u64) -> u64 {
     ALWAYS.max(TIMES.saturating_mul(size))
 }
 
-/// What of a file's limit its rows have not taken yet.
+/// The part of a file's limit that its rows have not used yet.
 pub(super) struct Budget {
     limit: u64,
     taken: u64,
@@ -44,19 +44,19 @@ impl Budget {
         Self { limit, taken: 0, read: 0 }
     }
 
-    /// Takes memory for a row of so many bytes.
+    /// Reserves memory for a row of this many bytes.
     ///
     /// # Errors
-    /// If the rows of the file would have more than its limit.
+    /// If the rows of the file would exceed its limit.
     pub(super) fn row(&mut self, file: &File, bytes: u64) -> Result<()> {
         self.taken = self.taken.saturating_add(bytes).saturating_add(EMPTY_ROW);
         if self.taken > self.limit { Err(file.wrong(too_large(self.limit))) } else { Ok(()) }
     }
 
-    /// The same for a row that was read from so many bytes of text.
+    /// Does the same for a row that was read from this many bytes of text.
     ///
     /// # Errors
-    /// Also if the rows would have far more memory than text.
+    /// Also if the rows would take far more memory than their text.
     pub(super) fn row_of(&mut self, file: &File, text: usize, bytes: u64) -> Result<()> {
         self.read = self.read.saturating_add(text as u64);
         self.row(file, bytes)?;
@@ -65,18 +65,18 @@ impl Budget {
     }
 }
 
-/// What is said of a file that becomes more than [`limit`].
+/// Describes a file that exceeds [`limit`].
 pub(super) fn too_large(limit: u64) -> String {
     let limit = HumanBytes(limit);
     format!("takes more than {limit} in memory, more text than a file of its size can hold; it may be damaged")
 }
 
-/// What is said of a row that has more than [`VALUES`].
+/// Describes a row that exceeds [`VALUES`].
 pub(super) fn many_values() -> String {
     format!("has more than {VALUES} values, the maximum for a row")
 }
 
-/// What is said of a row that has more than [`ROW`].
+/// Describes a row that exceeds [`ROW`].
 pub(super) fn long_row() -> String {
     format!("is longer than {}, the maximum for a row", HumanBytes(ROW))
 }

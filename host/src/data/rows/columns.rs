@@ -1,11 +1,10 @@
-//! Columns under the names that are read.
+//! Renames columns.
 
 use super::{Row, names};
 use crate::data::Result;
 
-/// Gives columns other names: pairs of the name that is wanted and the dataset's own. All take
-/// their names at once, so that two may be exchanged; a column that had a wanted name before is
-/// left out.
+/// Renames columns, given pairs of the wanted name and the dataset's own. All are renamed at once, so two can be swapped; a
+/// column that already had a wanted name is dropped.
 ///
 /// # Errors
 /// Names the first row without one of the columns, and the columns that it has.

@@ -1,9 +1,9 @@
-//! Tables of values with commas or tabs between them. The first row names the columns, and every value is a text. Quotes are RFC
-//! 4180's; what is no file of that form is read as Python's csv module reads it, and with it `datasets`.
+//! Tables of values separated by commas or tabs. The first row names the columns, and every value is a string. Quoting follows
+//! RFC 4180; files that deviate from it are read like Python's csv module, and so `datasets`, reads them.
 
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
-use super::{File, Place, Row, json, listed};
-use crate::config::printable_path;
+use super::{File, Place, Row, listed};
+use crate::config::{json, printable_path};
 use crate::data::{Message, Result};
 use csv_core::{ReadRecordResult, ReaderBuilder};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashSet};
 use std::io::BufRead;
 
-/// Empty lines are passed over.
+/// Reads a table. Empty lines are skipped.
 pub(super) fn rows(file: &File, from: &mut dyn BufRead, delimiter: u8, budget: &mut Budget) -> Result<Vec<Row>> {
     let core = ReaderBuilder::new().delimiter(delimiter).build();
     let mut reader = Reader { file, from, core, line: 1, returned: false, text: Vec::new(), ends: Vec::new() };
@@ -27,8 +27,8 @@ pub(super) fn rows(file: &File, from: &mut dyn BufRead, delimiter: u8, budget: &
     if !no_messages.is_empty() {
         let (file, columns) = (printable_path(&file.0), listed(no_messages.into_iter()));
         tracing::warn!(
-            "{file}: texts that begin like lists of messages and are none stay texts, in the columns {columns}; messages are \
-             JSON, which json.dumps() writes and str() doesn't, and have \"role\" and \"content\""
+            "{file}: some values in the columns {columns} look like lists of messages but are not, so they are read as text; \
+             messages must be JSON, from json.dumps() and not str(), with \"role\" and \"content\""
         );
     }
     Ok(rows)
@@ -37,25 +37,25 @@ pub(super) fn rows(file: &File, from: &mut dyn BufRead, delimiter: u8, budget: &
 struct Reader<'a> {
     file: &'a File,
     from: &'a mut dyn BufRead,
-    /// Of the crate csv the core alone, which reads into the room that it is given: the crate's own reader has a whole record in
-    /// memory before anybody sees how long it is.
+    /// Uses only the core of the crate csv, which reads into a buffer of ours: the crate's own reader holds a whole record in
+    /// memory before its length is known.
     core: csv_core::Reader,
-    /// Where the stream stands, from 1.
+    /// The current line, from 1.
     line: usize,
-    /// Whether the last byte was a carriage return, of which a line feed that follows is a part.
+    /// Whether the last byte was a carriage return; a line feed after it belongs to it.
     returned: bool,
-    /// The record's fields, one after another, and where each ends; both may be longer than the record.
+    /// The record's fields, concatenated, and where each ends; both buffers may be longer than the record.
     text: Vec<u8>,
     ends: Vec<usize>,
 }
 
 impl Reader<'_> {
-    /// What comes next of the file; nothing at its end.
+    /// Returns the next bytes of the file; none at its end.
     fn seen(&mut self) -> Result<&[u8]> {
         self.from.fill_buf().map_err(|e| self.file.wrong(e.to_string()))
     }
 
-    /// Passes bytes over and counts the lines that end in them.
+    /// Skips bytes and counts the lines that end in them.
     fn pass(&mut self, bytes: usize) -> Result<()> {
         let (mut lines, mut returned) = (0, self.returned);
         for byte in &self.seen()?[..bytes] {
@@ -68,7 +68,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the next record: where it begins, if there is one.
+    /// Reads the next record. Returns where it begins, if there is one.
     fn record(&mut self) -> Result<Option<Place>> {
         loop {
             let seen = self.seen()?;
@@ -113,33 +113,33 @@ impl Reader<'_> {
         }
     }
 
-    /// The fields of the record at hand.
+    /// Returns the fields of the current record.
     fn fields(&self) -> impl Iterator<Item = &[u8]> {
         let begins = std::iter::once(0).chain(self.ends.iter().copied());
         begins.zip(&self.ends).map(|(begin, end)| &self.text[begin..*end])
     }
 
-    /// The names of the columns, each its own.
+    /// Returns the names of the columns, which must be unique.
     fn header(&self, place: &Place) -> Result<Vec<String>> {
         let (mut names, mut seen) = (Vec::new(), HashSet::new());
         for (i, field) in self.fields().enumerate() {
             let name = text(field).map_err(|what| place.wrong(format!("the name of column {} {what}", i + 1)))?;
             if name.is_empty() {
                 return Err(place.wrong(format!(
-                    "column {} has no name; the first row names all columns (pandas leaves its index out by index=False)",
+                    "column {} has no name; the first row names all columns (in pandas, pass index=False)",
                     i + 1
                 )));
             }
             if !seen.insert(name) {
-                return Err(place.wrong(format!("names the column {name:?} twice; each has a name of its own")));
+                return Err(place.wrong(format!("names the column {name:?} twice; names must be unique")));
             }
             names.push(name.to_owned());
         }
         Ok(names)
     }
 
-    /// The columns of the record at hand, and about how much memory they take. Columns with what looks like messages and is none
-    /// are added to `no_messages`.
+    /// Returns the columns of the current record, and roughly how much memory they take. Adds columns that look like messages but
+    /// are not to `no_messages`.
     fn row<'n>(
         &self,
         place: &Place,
@@ -150,8 +150,8 @@ impl Reader<'_> {
         if fields != columns {
             let s = |n: usize| if n == 1 { "" } else { "s" };
             return Err(place.wrong(format!(
-                "has {fields} value{}, and the first row names {columns} column{}; a value with a separator, a quote or a line \
-                 break in it stands in quotes",
+                "has {fields} value{}, but the first row names {columns} column{}; put values with a separator, a quote or a \
+                 line break in quotes",
                 s(fields),
                 s(columns)
             )));
@@ -180,23 +180,23 @@ impl Reader<'_> {
     }
 }
 
-/// For how many more fields there is room at a time.
+/// Number of additional fields for which room is made at a time.
 const FIELDS: usize = 64;
 
-/// A field's text, or what is wrong with it.
+/// Returns a field's text, or what is wrong with it.
 fn text(field: &[u8]) -> std::result::Result<&str, &'static str> {
     let text = std::str::from_utf8(field).map_err(|_| "is not UTF-8 text; save the file as UTF-8")?;
     if text.contains('\0') { Err("has a NUL byte, which is no text; save the file as UTF-8") } else { Ok(text) }
 }
 
-/// The conversation that a text is: a JSON list of messages and nothing else. An empty list may be an answer.
+/// Parses a text as a conversation: a JSON list of messages and nothing else. An empty list may be an answer.
 fn messages(text: &str) -> Option<(Value, json::Size)> {
-    let (value, size) = text.trim_start().starts_with('[').then(|| json::value(text).ok())??;
+    let (value, size) = text.trim_start().starts_with('[').then(|| json::sized(text, VALUES).ok())??;
     let read = Vec::<Message>::deserialize(&value).ok()?;
     (!read.is_empty()).then_some((value, size))
 }
 
-/// Whether a text begins as lists of messages do, in JSON or as Python shows them.
+/// Returns whether a text begins like a list of messages, in JSON or as Python prints it.
 fn begins_messages(text: &str) -> bool {
     let mut rest = text;
     for open in [&['['][..], &['{'], &['"', '\'']] {
@@ -215,7 +215,7 @@ mod tests {
     use std::io::{BufReader, Cursor, Write};
     use std::path::Path;
 
-    /// The rows of a file, or what is wrong with it.
+    /// Returns the rows of a file, or what is wrong with it.
     fn read(name: &str, bytes: impl AsRef<[u8]>) -> std::result::Result<Vec<Value>, String> {
         let rows = parse(Path::new(name), bytes.as_ref()).map_err(|e| e.to_string())?;
         Ok(rows.into_iter().map(|(_, columns)| Value::Object(columns)).collect())
@@ -254,11 +254,11 @@ mod tests {
     #[test]
     fn what_is_no_table_is_named_by_the_line_where_its_row_begins() {
         let cases: [(&[u8], &str); 16] = [
-            (b"a,b\n1,2\n\n\"x\ny\"\n", "4: has 1 value, and the first row names 2 columns; a value with a separator"),
-            (b"a\n1,2,3\n", "2: has 3 values, and the first row names 1 column;"),
+            (b"a,b\n1,2\n\n\"x\ny\"\n", "4: has 1 value, but the first row names 2 columns; put values with a separator"),
+            (b"a\n1,2,3\n", "2: has 3 values, but the first row names 1 column;"),
             (b"a,b\r\n\"1\r\n2\",\"3\r4\"\r\n\r\n5\r\n", "6: has 1 value"),
             (b"a,b\r1,2\r3\r", "3: has 1 value"),
-            (b"a,b,a\n1,2,3\n", "1: names the column \"a\" twice; each has a name of its own"),
+            (b"a,b,a\n1,2,3\n", "1: names the column \"a\" twice; names must be unique"),
             (b"\n,prompt\n0,p\n", "2: column 1 has no name; the first row names all columns"),
             (b"a,\"\"\n", "1: column 2 has no name"),
             (b"a,b\n1,2\n3,\"4\n5,6\n", "3: opens a quote that is never closed; a quote within quotes is written twice"),
@@ -361,7 +361,7 @@ mod tests {
         assert!(error.starts_with("t.csv.gz: is truncated"), "{error}");
     }
 
-    /// Tables of up to 130 columns, which is more than there is room for at once.
+    /// Tables of up to 130 columns, more than room is made for at once.
     fn tables() -> impl Strategy<Value = Vec<Vec<String>>> {
         let cell = "[a-z,\"\r\n\té]{0,6}";
         (1..=130_usize, 1..4_usize)

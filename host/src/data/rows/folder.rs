@@ -6,43 +6,43 @@ use crate::data::{Error, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What files of data are called; each may end in `.gz` or `.zst` after that.
+/// Extensions of data files; each may be followed by `.gz` or `.zst`.
 const KINDS: [&str; 7] = ["jsonl", "ndjson", "json", "parquet", "csv", "tsv", "txt"];
 
-/// Words by which a file's name says its split, as the hub's conventions have them.
+/// Words in a file's name that denote its split, by the hub's conventions.
 const SPLITS: [(&str, &[&str]); 3] = [
     ("train", &["train", "training"]),
     ("validation", &["validation", "valid", "val", "dev"]),
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// What lies beside data and is none.
+/// Files next to data that are not data.
 const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
 
-/// Whether a file is there to be read by people.
+/// Returns whether a file is documentation for people.
 fn is_reading(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     name.ends_with(".md") || name.starts_with("license") || name.starts_with("readme")
 }
 
-/// The kind of data that a file's name says.
+/// Returns the kind of data that a file's name denotes.
 pub(super) fn kind(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?.to_str()?.to_lowercase();
     let name = [".gz", ".zst"].iter().find_map(|packed| name.strip_suffix(packed)).unwrap_or(&name);
     KINDS.into_iter().find(|kind| name.strip_suffix(kind).is_some_and(|rest| rest.ends_with('.')))
 }
 
-/// The split that a file's name says.
+/// Returns the split that a file's name denotes.
 fn split(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?.to_str()?.to_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_alphabetic()).collect();
     SPLITS.iter().find(|(_, spellings)| spellings.iter().any(|s| words.contains(s))).map(|(split, _)| *split)
 }
 
-/// Files of data in a folder, by name.
+/// Returns the data files in a folder, by name.
 ///
 /// # Errors
-/// If there is none, if they are of several splits, or if the folder is a model's.
+/// If there is none, if they belong to several splits, or if the folder is a model's.
 pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
     let io = |source| Error::Io { path: folder.to_owned(), source };
     let wrong = |detail: String| Err(File::new(folder).wrong(detail));

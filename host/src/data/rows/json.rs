@@ -1,16 +1,14 @@
-//! JSON lines, or one JSON array. Each row is cut out of the stream before it is parsed, so that none is larger than a row may be.
+//! JSON lines, or one JSON array. Each row is cut out of the stream before it is parsed, so that none exceeds the maximum size of
+//! a row.
 
-use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
+use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
 use super::{File, Row};
+use crate::config::json;
 use crate::data::Result;
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::map::Entry;
 use serde_json::{Map, Value};
-use std::cell::Cell;
-use std::fmt;
 use std::io::{self, BufRead, Read};
 
-/// Empty lines are passed over.
+/// Reads JSON lines. Empty lines are skipped.
 pub(super) fn rows(file: &File, from: &mut dyn BufRead, budget: &mut Budget) -> Result<Vec<Row>> {
     let mut reader = Reader { file, from, budget, line: 1, column: 0, text: Vec::new() };
     match reader.next_visible()? {
@@ -23,14 +21,14 @@ struct Reader<'a> {
     file: &'a File,
     from: &'a mut dyn BufRead,
     budget: &'a mut Budget,
-    /// Where the stream stands, the line from 1; counted between rows only.
+    /// The current position, with the line from 1; counted only between rows.
     line: usize,
     column: usize,
-    /// The row at hand.
+    /// The current row.
     text: Vec<u8>,
 }
 
-/// Where an element of an array ends.
+/// A search for the end of an array element.
 #[derive(Default)]
 struct Scan {
     depth: usize,
@@ -39,7 +37,7 @@ struct Scan {
 }
 
 impl Scan {
-    /// Whether a byte is the first one after the element.
+    /// Returns whether a byte is the first one after the element.
     fn ends(&mut self, byte: u8) -> bool {
         if self.text {
             match byte {
@@ -66,7 +64,7 @@ impl Reader<'_> {
         self.file.wrong(error.to_string())
     }
 
-    /// Passes white space over; the byte after it stays where it is.
+    /// Skips white space, but not the byte after it.
     fn next_visible(&mut self) -> Result<Option<u8>> {
         loop {
             let seen = match self.from.fill_buf() {
@@ -126,7 +124,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads one value, and what follows it: whether there is another.
+    /// Reads one value. Also returns whether another follows.
     fn element(&mut self, rows: &mut Vec<Row>) -> Result<bool> {
         self.next_visible()?;
         self.text.clear();
@@ -162,14 +160,14 @@ impl Reader<'_> {
     }
 }
 
-/// Why a text is no row.
+/// Why a text is not a row.
 enum Unfit {
     Json(serde_json::Error),
     NoObject,
 }
 
 impl Unfit {
-    /// serde_json counts lines too, and here there is but one.
+    /// serde_json counts lines too, but there is only one here.
     fn said(error: &serde_json::Error) -> String {
         error.to_string().rsplit_once(" at line ").map_or_else(|| error.to_string(), |(said, _)| said.to_owned())
     }
@@ -190,115 +188,10 @@ impl Unfit {
     }
 }
 
-/// The columns of a row, and about how much memory they take.
+/// Returns the columns of a row, and roughly how much memory they take.
 fn object(text: &str) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
-    match value(text).map_err(Unfit::Json)? {
+    match json::sized(text, VALUES).map_err(Unfit::Json)? {
         (Value::Object(columns), size) => Ok((columns, size.values * VALUE + size.text)),
         _ => Err(Unfit::NoObject),
-    }
-}
-
-/// What a value takes: values, those within it included, and bytes of text.
-pub(super) struct Size {
-    pub(super) values: u64,
-    pub(super) text: u64,
-}
-
-/// The value that a text is, and what it takes.
-pub(super) fn value(text: &str) -> serde_json::Result<(Value, Size)> {
-    let taken = Taken::default();
-    let mut json = serde_json::Deserializer::from_str(text);
-    let value = (&taken).deserialize(&mut json)?;
-    json.end()?;
-    Ok((value, Size { values: taken.values.get(), text: taken.text.get() }))
-}
-
-/// Builds a value as serde_json does, counting what it takes. A key that comes twice is refused, as pyarrow does, and with it
-/// `datasets`: of two prompts nobody can tell which was meant.
-#[derive(Default)]
-struct Taken {
-    values: Cell<u64>,
-    text: Cell<u64>,
-}
-
-impl Taken {
-    fn value<E: de::Error>(&self, text: usize) -> std::result::Result<(), E> {
-        self.text.set(self.text.get() + text as u64);
-        self.values.set(self.values.get() + 1);
-        if self.values.get() > VALUES {
-            return Err(E::custom(many_values()));
-        }
-        Ok(())
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for &Taken {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for &Taken {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E: de::Error>(self) -> std::result::Result<Value, E> {
-        self.value(0).map(|()| Value::Null)
-    }
-
-    fn visit_bool<E: de::Error>(self, value: bool) -> std::result::Result<Value, E> {
-        self.value(0).map(|()| value.into())
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> std::result::Result<Value, E> {
-        self.value(0).map(|()| value.into())
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> std::result::Result<Value, E> {
-        self.value(0).map(|()| value.into())
-    }
-
-    fn visit_f64<E: de::Error>(self, value: f64) -> std::result::Result<Value, E> {
-        self.value(0).map(|()| value.into())
-    }
-
-    fn visit_str<E: de::Error>(self, value: &str) -> std::result::Result<Value, E> {
-        self.value(value.len()).map(|()| value.into())
-    }
-
-    fn visit_string<E: de::Error>(self, value: String) -> std::result::Result<Value, E> {
-        self.value(value.len()).map(|()| value.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<Value, A::Error> {
-        self.value(0)?;
-        let mut values = Vec::new();
-        while let Some(value) = list.next_element_seed(self)? {
-            values.push(value);
-        }
-        values.shrink_to_fit();
-        Ok(Value::Array(values))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> std::result::Result<Value, A::Error> {
-        self.value(0)?;
-        let mut values = Map::new();
-        while let Some(key) = entries.next_key::<String>()? {
-            self.text.set(self.text.get() + key.len() as u64);
-            match values.entry(key) {
-                Entry::Occupied(twice) => {
-                    return Err(de::Error::custom(format_args!("has the key {:?} twice in one object", twice.key())));
-                }
-                Entry::Vacant(place) => {
-                    place.insert(entries.next_value_seed(self)?);
-                }
-            }
-        }
-        Ok(Value::Object(values))
     }
 }

@@ -1,6 +1,6 @@
-//! Rows of a dataset: JSON lines, one JSON array, Parquet, CSV, TSV or plain text, packed or not,
-//! in one file or in a folder of shards. What a file is follows from its bytes, not from its name;
-//! only plain text and tables in it, which could be anything, say so by `.txt`, `.csv` and `.tsv`.
+//! Rows of a dataset: JSON lines, one JSON array, Parquet, CSV, TSV or plain text, compressed or not, in one file or in a folder
+//! of shards. The format is detected from a file's bytes, not its name; only plain text, CSV and TSV, which could be anything,
+//! need the extensions `.txt`, `.csv` and `.tsv`.
 
 mod bounds;
 mod columns;
@@ -22,13 +22,13 @@ use std::io::{self, BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of what is said of a row or a file, which may tell of what is in it.
+/// Maximum length of a description of a row or a file in bytes, since it may quote its contents.
 const LONGEST_DETAIL: usize = 2048;
 
-/// Names that are listed in an error.
+/// Maximum number of names in an error.
 const LISTED: usize = 16;
 
-/// Where a row stands: a file, and the line in it, or the place in its array or table, from 1.
+/// The location of a row: a file, and the line in it, or the position in its array or table, from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     file: Arc<Path>,
@@ -36,12 +36,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// The error of a row that can't be used.
+    /// Returns the error of an unusable row.
     pub fn wrong(&self, detail: impl Into<String>) -> Error {
         Error::Row { path: self.file.to_path_buf(), line: self.line, detail: printable(&detail.into(), LONGEST_DETAIL) }
     }
 
-    /// The error of a row over which something failed.
+    /// Returns the error of a row on which something failed.
     pub fn failed(&self, error: Error) -> Error {
         match error {
             Error::Unbounded { place, detail } => {
@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// A row and where it stands.
+/// A row and its location.
 pub(super) type Row = (Place, Map<String, Value>);
 
 /// Numbers the rows of one file.
@@ -74,17 +74,17 @@ impl File {
         Place { file: self.0.clone(), line }
     }
 
-    /// The error of a file that can't be used as a whole.
+    /// Returns the error of a file that is unusable as a whole.
     fn wrong(&self, detail: impl Into<String>) -> Error {
         Error::Dataset { path: self.0.to_path_buf(), detail: printable(&detail.into(), LONGEST_DETAIL) }
     }
 }
 
-/// Reads a dataset's files, and all files of its folders of shards.
+/// Reads a dataset's files, including all files in its folders of shards.
 ///
 /// # Errors
-/// Names the file and the row that can't be read or has not the columns that were named, what
-/// is damaged or too large, what is no file, or what a folder holds instead of data.
+/// Names the file and row that is unreadable or lacks the given columns, what is damaged or too large, what is not a file, or
+/// what a folder holds instead of data.
 pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for path in &dataset.files {
@@ -98,7 +98,7 @@ pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The same from bytes at hand; `path` stands in the errors.
+/// Does the same from bytes in memory; errors name `path`.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Row>> {
     some(path, rows_of(path, Raw::Memory(bytes.to_vec().into()))?)
 }
@@ -107,13 +107,13 @@ fn some(path: &Path, rows: Vec<Row>) -> Result<Vec<Row>> {
     if rows.is_empty() { Err(File::new(path).wrong("has no rows")) } else { Ok(rows) }
 }
 
-/// Bytes of a packed file that are unpacked after a row that can't be used, to see whether the file is damaged.
+/// Bytes of a compressed file that are decompressed after an unusable row, to see whether the file is damaged.
 const FURTHER: u64 = 64 << 20;
 
-/// What some editors begin a text in UTF-8 with.
+/// The byte order mark that some editors write at the beginning of UTF-8 text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A file as it lies there.
+/// A file on disk.
 enum Raw {
     Disk(fs::File),
     Memory(Bytes),
@@ -168,12 +168,12 @@ fn rows_of(path: &Path, raw: Raw) -> Result<Vec<Row>> {
     })
 }
 
-/// Names of a row's columns, for errors.
+/// Returns the names of a row's columns, for errors.
 pub(super) fn names(columns: &Map<String, Value>) -> String {
     listed(columns.keys().map(String::as_str))
 }
 
-/// The first names, each in short, and how many more there are.
+/// Returns the first names, shortened, and how many more there are.
 fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let more = names.len().saturating_sub(LISTED);
     let mut shown: Vec<String> =

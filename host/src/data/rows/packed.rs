@@ -1,4 +1,4 @@
-//! Files packed by gzip or zstd, unpacked as they are read.
+//! Decompresses gzip and zstd files while they are read.
 
 use super::File;
 use super::bounds::too_large;
@@ -6,18 +6,18 @@ use crate::data::Result;
 use flate2::bufread::GzDecoder;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 
-/// Bytes that are looked at to tell what a file is.
+/// Bytes that are inspected to detect a file's format.
 const BEGIN: usize = 4;
 
-/// What a file was before it was packed, and whether it was.
+/// A file's content after decompression, and whether it was compressed.
 pub(super) struct Unpacked<'a> {
     pub(super) stream: Box<dyn BufRead + 'a>,
     pub(super) packed: bool,
-    /// What it begins with.
+    /// Its first bytes.
     pub(super) begin: Vec<u8>,
 }
 
-/// Unpacks a stream as it is read, up to `limit` bytes; one that is not packed stays as it is.
+/// Decompresses a stream while it is read, up to `limit` bytes; passes through one that is not compressed.
 pub(super) fn unpack<'a>(file: &File, raw: impl Read + 'a, limit: u64) -> Result<Unpacked<'a>> {
     let (begin, raw) = peek(file, raw)?;
     let (kind, unpacked): (_, Box<dyn Read + 'a>) = if begin.starts_with(&GZIP) {
@@ -35,14 +35,14 @@ pub(super) fn unpack<'a>(file: &File, raw: impl Read + 'a, limit: u64) -> Result
 const BUFFER: usize = 1 << 16;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// The first bytes of a stream, and all of it.
+/// Returns the first bytes of a stream, and a stream that still contains them.
 fn peek<'a>(file: &File, mut stream: impl Read + 'a) -> Result<(Vec<u8>, impl Read + 'a)> {
     let mut begin = Vec::with_capacity(BEGIN);
     (&mut stream).take(BEGIN as u64).read_to_end(&mut begin).map_err(|e| file.wrong(e.to_string()))?;
     Ok((begin.clone(), io::Cursor::new(begin).chain(stream)))
 }
 
-/// A stream that ends with an error in place of too much, and names what is wrong with its packing.
+/// A stream that returns an error once it gets too large, and describes errors in the compression.
 struct Metered<R> {
     inner: R,
     kind: &'static str,
@@ -70,8 +70,8 @@ impl<R: Read> Read for Metered<R> {
 #[error("is compressed with gzip, but other bytes follow its gzip data; remove them, or download or write it again")]
 struct Trailing;
 
-/// All members of a gzip file, one after another, as `cat` joins packed shards. Zeros may follow the last, as tapes and Python's
-/// gzip have it, and nothing else.
+/// All members of a gzip file, one after another, as `cat` joins compressed shards. Zeros may follow the last, as with tapes and
+/// Python's gzip, but nothing else.
 struct Members<R: BufRead> {
     /// None at the end.
     decoder: Option<GzDecoder<R>>,

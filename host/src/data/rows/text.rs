@@ -1,4 +1,4 @@
-//! Plain text: documents with an ending mark between them, each a row with a column `text`.
+//! Plain text: documents separated by a marker; each is a row with a column `text`.
 
 use super::bounds::{Budget, ROW, VALUE, long_row};
 use super::{File, Row};
@@ -6,11 +6,10 @@ use crate::data::Result;
 use serde_json::{Map, Value};
 use std::io::{BufRead, Read};
 
-/// What stands between documents, as in TinyStories and in files made for GPT-2.
+/// The separator of documents, as in TinyStories and in files made for GPT-2.
 const END: &str = "<|endoftext|>";
 
-/// The documents without the white space around them; empty ones are passed over. Without a mark
-/// the whole file is one.
+/// Reads the documents, without surrounding white space; empty ones are skipped. Without a separator, the whole file is one.
 pub(super) fn rows(file: &File, from: &mut dyn BufRead, budget: &mut Budget) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let (mut line, mut text) = (1, Vec::new());
@@ -35,7 +34,7 @@ pub(super) fn rows(file: &File, from: &mut dyn BufRead, budget: &mut Budget) -> 
     }
 }
 
-/// Reads up to the next mark, which is left out: whether there was none.
+/// Reads up to the next separator, which is dropped. Returns whether there was none.
 fn document(file: &File, from: &mut dyn BufRead, line: usize, text: &mut Vec<u8>) -> Result<bool> {
     let most = ROW + END.len() as u64;
     loop {

@@ -8,11 +8,13 @@ mod record;
 use super::host_name;
 use crate::config::files;
 use prost::Message;
-use record::{DataClass, DataType, Event, Figure, Metadata, PluginData, SessionLog, SessionStatus, Summary, Tensor};
+use record::{
+    DataClass, DataType, Dated, Event, FRAME, Figure, Metadata, PluginData, SessionLog, SessionStatus, Summary, Tensor,
+};
 use record::{next_message, record};
 use serde_json::{Map, Value};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -22,18 +24,14 @@ const PREFIX: &str = "events.out.tfevents.";
 /// stops there too.
 fn cut(file: &Path, step: u64) -> io::Result<()> {
     let own = files::own(file, File::options().read(true).write(true))?;
-    let mut bytes = Vec::new();
-    (&own).read_to_end(&mut bytes)?;
-    let mut rest = bytes.as_slice();
-    while let Some((message, after)) = next_message(rest)
-        && Event::decode(message).is_ok_and(|event| event.step <= saturated(step))
+    let mut records = BufReader::new(&own);
+    let mut kept = 0;
+    while let Some(message) = next_message(&mut records)?
+        && Dated::decode(&*message).is_ok_and(|event| event.step <= saturated(step))
     {
-        rest = after;
+        kept += FRAME + message.len() as u64;
     }
-    if rest.is_empty() {
-        return Ok(());
-    }
-    own.set_len((bytes.len() - rest.len()) as u64)
+    if kept < own.metadata()?.len() { own.set_len(kept) } else { Ok(()) }
 }
 
 fn saturated(step: u64) -> i64 {

@@ -2,6 +2,7 @@
 //! `summary.proto`.
 
 use prost::Message;
+use std::io::{self, Read};
 
 const CRC32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
 
@@ -105,12 +106,42 @@ pub(super) fn record(event: &Event) -> Vec<u8> {
     bytes
 }
 
-/// Returns the first record's message and the bytes after it; `None` if it is truncated or damaged.
-pub(super) fn next_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<8>()?;
-    let rest = rest.strip_prefix(&masked_crc(length).to_le_bytes())?;
-    let (message, rest) = rest.split_at_checked(u64::from_le_bytes(*length).try_into().ok()?)?;
-    Some((message, rest.strip_prefix(&masked_crc(message).to_le_bytes())?))
+/// Bytes of a record besides its message.
+pub(super) const FRAME: u64 = 16;
+
+/// Longest message that is read. The longest that is written has a run's configuration.
+const LONGEST: u64 = 64 << 20;
+
+/// The step of an event, of which the rest is passed over.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Dated {
+    #[prost(int64, tag = "2")]
+    pub step: i64,
+}
+
+/// Returns the next record's message; `None` if the record is truncated or damaged.
+pub(super) fn next_message(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+    let mut head = [0; 12];
+    if !read_whole(from, &mut head)? {
+        return Ok(None);
+    }
+    let (length, crc) = head.split_at(8);
+    let bytes = u64::from_le_bytes(length.try_into().unwrap_or_default());
+    if crc != masked_crc(length).to_le_bytes() || bytes > LONGEST {
+        return Ok(None);
+    }
+    let (mut message, mut crc) = (Vec::new(), [0; 4]);
+    from.take(bytes).read_to_end(&mut message)?;
+    let whole = read_whole(from, &mut crc)? && crc == masked_crc(&message).to_le_bytes();
+    Ok(whole.then_some(message))
+}
+
+/// Fills a buffer; returns whether there was enough.
+fn read_whole(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match from.read_exact(buffer) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        read => read.map(|()| true),
+    }
 }
 
 #[cfg(test)]

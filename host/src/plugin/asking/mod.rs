@@ -1,6 +1,6 @@
-//! Requests of plugins to servers that the user granted them by name.
+//! Requests of plugins to servers that the user granted by name.
 //!
-//! A plugin hands over a whole batch, and the host sends it from threads of its own ([`wire`]). Every answer goes into a record in
+//! A plugin passes a whole batch, and the host sends it from its own threads ([`wire`]). Every answer is written to a record in
 //! the run's folder ([`record`]), from which the same request is answered from then on.
 
 mod address;
@@ -26,10 +26,10 @@ use wire::Wire;
 /// The interface that a plugin imports to send requests.
 pub(super) const INTERFACE: &str = "rlhost:plugin/http@0.2.0";
 
-/// Most requests of one batch.
+/// Maximum number of requests in a batch.
 const MOST_REQUESTS: usize = 16_384;
 
-/// Most requests of one call that the record has no answer to.
+/// Maximum number of requests in a call that the record has no answer to.
 const MOST_NEW: usize = 4 * MOST_REQUESTS;
 
 /// A request as a plugin makes it.
@@ -53,21 +53,21 @@ pub(super) struct Response {
     pub body: Vec<u8>,
 }
 
-/// What a plugin learns of a request: an answer, or why there is none.
+/// The outcome of a request for the plugin: an answer, or why there is none.
 pub(super) type Answer = Result<Arc<Response>, String>;
 
-/// Whether servers are asked.
+/// Whether servers are contacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asking {
-    /// What the record does not have is asked.
+    /// Requests without a recorded answer are sent.
     Freely,
-    /// What the record does not have is refused.
+    /// Requests without a recorded answer are refused.
     ReplayOnly,
-    /// Nothing is: the reason.
+    /// No requests are answered: the reason.
     Never(&'static str),
 }
 
-/// Asks servers for one plugin of a run, whatever its version.
+/// Sends the requests of one plugin of a run, for all its versions.
 pub struct Asker {
     grants: Grants,
     asking: Asking,
@@ -76,7 +76,7 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Prepares the requests of a plugin. Secrets are looked up only if servers may be asked.
+    /// Prepares the requests of a plugin. Looks up secrets only if servers may be contacted.
     ///
     /// # Errors
     /// If a host, a secret or the file of certificates is wrong; the error names its key.
@@ -98,7 +98,7 @@ impl Asker {
         &self.grants
     }
 
-    /// Returns whether servers are asked.
+    /// Returns whether servers are contacted.
     pub fn asking(&self) -> Asking {
         self.asking
     }
@@ -107,15 +107,15 @@ impl Asker {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers from the record in this file too, if it exists.
+    /// Also answers from the record in this file, if it exists.
     ///
     /// # Errors
-    /// If it is there and can't be used.
+    /// If it exists but is unusable.
     pub fn read(&self, file: &Path) -> Result<(), String> {
         self.record().read(file).map_err(|e| format!("{}: {e}", file.display()))
     }
 
-    /// Adds the answers that another run was given, from the file of its record.
+    /// Adds the answers from another run's record.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -135,6 +135,17 @@ impl Asker {
     pub(super) fn commit(&self, entries: Vec<Entry>, succeeded: bool) -> Result<(), String> {
         let kept = entries.into_iter().filter(|entry| succeeded || entry.is_lasting()).collect();
         self.record().append(kept)
+    }
+
+    /// Sends a request; returns the status of its answer, and the bytes of all.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn get(&self, url: &str) -> Result<(u16, usize), String> {
+        let (method, url) = ("GET".to_owned(), url.to_owned());
+        let request = Request { method, url, headers: Vec::new(), body: Vec::new(), timeout_ms: 0 };
+        let until = Instant::now() + self.grants.http.call_timeout();
+        let answers = self.answer(vec![request], 0, &mut Pending::default(), until)?;
+        let answer = answers.into_iter().next().unwrap_or_else(|| Err("no answer".to_owned()))?;
+        Ok((answer.status, room::size(&answer)))
     }
 
     /// Answers a batch, in order, until the time is over.
@@ -202,13 +213,13 @@ impl Asker {
         match self.asking {
             Asking::Freely => Ok(()),
             Asking::ReplayOnly => Err(format!(
-                "{missing} of its {all} requests have no answer in the record, and replay_only lets it ask no server"
+                "{missing} of its {all} requests have no answer in the record, and replay_only forbids asking a server"
             )),
             Asking::Never(why) => Err(why.to_owned()),
         }
     }
 
-    /// Sends requests side by side.
+    /// Sends requests in parallel.
     fn send(&self, requests: &[&Request], until: Instant, room: &Room) -> Vec<Answer> {
         let threads = requests.len().min(self.grants.http.max_concurrency as usize);
         let next = AtomicUsize::new(0);
@@ -232,14 +243,14 @@ impl Asker {
     }
 }
 
-/// The answers of a call, in all batches that it sends.
+/// The answers of a call, in all of its batches.
 #[derive(Default)]
 struct Pending {
     /// Those that the record does not have yet.
     entries: Vec<Entry>,
-    /// Where each is.
+    /// Where each one is.
     places: HashMap<Key, usize>,
-    /// Those of the record that took their room.
+    /// The recorded answers, which count towards the call's memory.
     counted: HashSet<Key>,
     room: Room,
 }
@@ -251,12 +262,12 @@ impl Pending {
     }
 }
 
-/// An instance's way to its asker. Time that servers take is not the instance's own.
+/// An instance's access to its asker. Time that servers take does not count as the instance's own.
 pub(super) struct Line {
     asker: Arc<Asker>,
     clock: Clock,
     deadline: Deadline,
-    /// The step of the call, if it is one that may ask.
+    /// The step of the call, if it may send requests.
     step: Option<u64>,
     /// Time that servers may still take.
     left: Duration,
@@ -270,7 +281,7 @@ impl Line {
         Self { asker, clock, deadline, step: None, left: Duration::ZERO, pending: Pending::default() }
     }
 
-    /// Begins a call. Only one with a step may ask.
+    /// Begins a call. Only one with a step may send requests.
     pub(super) fn begin(&mut self, deadline: Deadline, step: Option<u64>) {
         (self.deadline, self.step) = (deadline, step);
         self.left = self.asker.grants.http.call_timeout();

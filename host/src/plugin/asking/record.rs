@@ -1,7 +1,7 @@
-//! The record of answers: a line of JSON for each, under the hash of its request. The memory has where each line is.
+//! The record of answers: one line of JSON for each, under the hash of its request. The lines' offsets are in memory.
 //!
-//! An answer that a server gave with a status of success is used for its request from then on. A failure, or an answer with another
-//! status, is used for the step that it was used in: the step is the same when it is taken again, and a later one asks again.
+//! An answer with a success status is used for its request from then on. A failure, or an answer with another status, is used
+//! only in its step: it is the same when the step is repeated, and later steps ask again.
 
 use super::wire::{LONGEST_HEADERS, MOST_HEADERS};
 use super::{Answer, Request, Response};
@@ -16,19 +16,19 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Largest body, in bytes: the largest that `http.max_response_kb` may allow, with names in the places of secrets.
+/// Maximum size of a body in bytes: the largest that `http.max_response_kb` allows, with names in place of secrets.
 const LARGEST_BODY: usize = 24 << 20;
 
-/// Longest line, in bytes. A byte of a body takes three at most; see [`Line::of`].
+/// Maximum length of a line in bytes. A byte of a body takes at most three; see [`Line::of`].
 const LONGEST_LINE: u64 = 3 * LARGEST_BODY as u64 + (4 << 20);
 
-/// Bytes of another run's lines whose answers are adopted at once.
+/// Bytes of another run's lines whose answers are copied at once.
 const ADOPTED_AT_ONCE: u64 = 16 << 20;
 
-/// Longest reason of a failure, in bytes.
+/// Maximum length of a failure's reason, in bytes.
 const LONGEST_REASON: usize = 8 << 10;
 
-/// Most answers of a record.
+/// Maximum number of answers in a record.
 const MOST: usize = 8_000_000;
 
 /// The hash of a request.
@@ -62,7 +62,7 @@ pub(in crate::plugin) struct Entry {
 }
 
 impl Entry {
-    /// Returns whether it is used in later steps too.
+    /// Returns whether it is also used in later steps.
     pub(super) fn is_lasting(&self) -> bool {
         self.answer.as_ref().is_ok_and(|answer| is_success(answer.status))
     }
@@ -86,7 +86,7 @@ struct Line {
     headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
-    /// In hexadecimal, where it is not text, or text that takes more room in JSON.
+    /// In hexadecimal, if it is not text, or text that takes more room in JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     body_hex: Option<String>,
 }
@@ -115,7 +115,8 @@ fn headers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, String)>, 
     from.deserialize_seq(Bounded)
 }
 
-/// Whether a text takes at most three times its bytes as a string of JSON, in which control characters take six and others two.
+/// Returns whether a text takes at most three times its bytes as a JSON string, in which control characters take six and others
+/// two.
 fn is_short(text: &str) -> bool {
     4 * text.bytes().filter(|byte| *byte < b' ').count() <= text.len()
 }
@@ -181,10 +182,10 @@ impl Line {
     }
 }
 
-/// Where a line is.
+/// The location of a line.
 #[derive(Clone, Copy)]
 struct Place {
-    /// In the file of a run, or else in the temporary one.
+    /// In a run's file, or else in the temporary one.
     in_run: bool,
     at: u64,
     length: u64,
@@ -192,26 +193,26 @@ struct Place {
 
 /// See the module documentation.
 pub(super) struct Record {
-    /// The run's file, and how much of it is whole lines.
+    /// The run's file, and the length of its complete lines.
     run: Option<(File, u64)>,
-    /// Whether new answers go there.
+    /// Whether new answers are written there.
     kept: bool,
-    /// Has new answers until then.
+    /// Holds new answers until then.
     temporary: File,
     length: u64,
-    /// Without a step: for all.
+    /// None: for all steps.
     places: HashMap<(Key, Option<u64>), Place>,
     most: u64,
 }
 
 impl Record {
-    /// Creates an empty one in a temporary file. It will have at most so many MiB.
+    /// Creates an empty record in a temporary file, limited to this many MiB.
     pub(super) fn new(most_mb: u64) -> io::Result<Self> {
         let most = most_mb.saturating_mul(1 << 20);
         Ok(Self { run: None, kept: false, temporary: tempfile::tempfile()?, length: 0, places: HashMap::new(), most })
     }
 
-    /// Reads the lines of a run's file, if it exists. Those that can't be read are left out, with a warning.
+    /// Reads the lines of a run's file, if it exists. Skips unreadable ones with a warning.
     pub(super) fn read(&mut self, path: &Path) -> io::Result<()> {
         if !files::own_is_there(path)? {
             return Ok(());
@@ -240,13 +241,13 @@ impl Record {
             at += length;
         }
         if unread > 0 {
-            tracing::warn!("{}: {unread} lines are damaged; their requests are asked again", path.display());
+            tracing::warn!("{}: {unread} lines are damaged; their requests are sent again", path.display());
         }
         self.run = Some((file, at));
         Ok(())
     }
 
-    /// Adds the answers in another run's file that are for all steps; what failed there is asked again.
+    /// Adds the answers from another run's file that are for all steps; what failed there is asked again.
     pub(super) fn adopt(&mut self, path: &Path) -> io::Result<()> {
         let mut other = Self::new(self.most >> 20)?;
         other.read(path)?;
@@ -265,7 +266,7 @@ impl Record {
         self.append(entries).map_err(io::Error::other)
     }
 
-    /// Appends to a run's file from now on, beginning with what is in the temporary one.
+    /// Appends to a run's file from now on, starting with the contents of the temporary one.
     pub(super) fn keep_in(&mut self, path: &Path) -> io::Result<()> {
         let mut file = files::own(path, File::options().read(true).write(true))?;
         let whole = self.run.take().map_or(0, |(_, whole)| whole);
@@ -284,7 +285,7 @@ impl Record {
 
     fn note(&mut self, entry: &Entry, place: Place) -> Result<(), String> {
         if self.places.len() >= MOST {
-            return Err(format!("its record has {MOST} answers, which is the most"));
+            return Err(format!("its record is full: {MOST} answers is the maximum"));
         }
         // The first is the one that was used.
         self.places.entry((entry.key, (!entry.is_lasting()).then_some(entry.step))).or_insert(place);
@@ -311,7 +312,7 @@ impl Record {
         Ok(serde_json::from_slice(&bytes).ok().and_then(Line::entry))
     }
 
-    /// Adds answers that are not in it yet: all of them, or none if that fails.
+    /// Adds new answers: all of them, or none if that fails.
     pub(super) fn append(&mut self, entries: Vec<Entry>) -> Result<(), String> {
         let base = if self.kept { self.run.as_ref().map_or(0, |(_, whole)| *whole) } else { self.length };
         let is_new = |entry: &Entry| !self.places.contains_key(&(entry.key, (!entry.is_lasting()).then_some(entry.step)));
@@ -345,7 +346,7 @@ impl Record {
     }
 }
 
-/// Writes a line for each entry, one after another; returns their lengths.
+/// Writes a line for each entry; returns their lengths.
 fn written(file: &mut File, base: u64, most: u64, entries: &[Entry]) -> Result<Vec<u64>, String> {
     let fail = |e: io::Error| format!("the record of its answers can't be written: {e}");
     file.seek(SeekFrom::Start(base)).map_err(fail)?;

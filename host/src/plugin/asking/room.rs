@@ -1,15 +1,15 @@
-//! What the answers of one call may take in memory. Everything that gets an answer takes its share before it has it.
+//! Limits the memory that the answers of one call may take. Everything that receives an answer reserves its share first.
 
 use super::Response;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most bytes of all answers of a call.
+/// Maximum size of all answers of a call, in bytes.
 pub(super) const MOST_CARRIED: usize = 96 << 20;
 
-/// Bytes that are counted for an answer, and for each of its headers, beside their texts.
+/// Bytes that an answer, and each of its headers, counts besides its text.
 const OVERHEAD: usize = 64;
 
-/// What is left of a call's room.
+/// The rest of a call's room.
 pub(super) struct Room(AtomicUsize);
 
 impl Default for Room {
@@ -18,30 +18,30 @@ impl Default for Room {
     }
 }
 
-/// A part of it, which is given back unless it is kept.
+/// A part of it, which is returned unless it is kept.
 pub(super) struct Share<'a> {
     room: &'a Room,
     taken: usize,
 }
 
 impl Room {
-    /// A room of so many bytes.
+    /// Creates a room of this many bytes.
     #[cfg(test)]
     pub(super) fn of(bytes: usize) -> Self {
         Self(AtomicUsize::new(bytes))
     }
 
-    /// Begins with nothing.
+    /// Creates an empty share.
     pub(super) fn share(&self) -> Share<'_> {
         Share { room: self, taken: 0 }
     }
 }
 
 impl Share<'_> {
-    /// Takes so many bytes more.
+    /// Reserves this many more bytes.
     ///
     /// # Errors
-    /// If there are not so many left; the error says so.
+    /// If not enough are left; the error says so.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), String> {
         let left = |left: usize| left.checked_sub(bytes);
         self.room.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).map_err(|_| too_much())?;
@@ -49,7 +49,7 @@ impl Share<'_> {
         Ok(())
     }
 
-    /// Takes what an answer has beyond the bytes taken so far, or gives back what it lacks.
+    /// Adjusts the share to an answer's size.
     pub(super) fn fit(&mut self, answer: &Response) -> Result<(), String> {
         let size = size(answer);
         if let Some(spare) = self.taken.checked_sub(size) {
@@ -60,7 +60,7 @@ impl Share<'_> {
         self.take(size - self.taken)
     }
 
-    /// Leaves it taken for as long as the call goes on.
+    /// Keeps it reserved until the call ends.
     pub(super) fn keep(mut self) {
         self.taken = 0;
     }
@@ -72,18 +72,18 @@ impl Drop for Share<'_> {
     }
 }
 
-/// Returns what headers count for.
+/// Returns the size that headers count.
 pub(super) fn size_of_headers<'a>(headers: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> usize {
     headers.map(|(name, value)| name.len() + value.len() + OVERHEAD).sum()
 }
 
-/// Returns what an answer counts for.
+/// Returns the size that an answer counts.
 pub(super) fn size(answer: &Response) -> usize {
     let headers = answer.headers.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     answer.body.len() + size_of_headers(headers) + OVERHEAD
 }
 
-/// Why there is no answer where there is no room for one.
+/// Returns why there is no answer if there is no room for one.
 pub(super) fn too_much() -> String {
     format!("the answers of this call have more than {} MiB together", MOST_CARRIED >> 20)
 }

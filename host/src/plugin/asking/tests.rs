@@ -1,4 +1,4 @@
-//! Requests to a server that behaves and misbehaves as it is told.
+//! Requests to a server that behaves and misbehaves on request.
 
 use super::*;
 use crate::config::HttpLimits;
@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Barrier, Condvar};
 
-/// A request as it came: its path, its headers with names in lower case, and its body.
+/// A request as received: its path, its headers with lower-case names, and its body.
 struct Asked {
     path: String,
     headers: BTreeMap<String, String>,
@@ -17,7 +17,7 @@ struct Asked {
 
 type Behaviour = dyn Fn(&Asked, usize, &mut TcpStream) + Send + Sync;
 
-/// A server on a port of its own; `behave` is told how many requests came before.
+/// A server on its own port; `behave` gets the number of earlier requests.
 struct Server {
     place: String,
     count: Arc<AtomicUsize>,
@@ -63,7 +63,7 @@ fn serve(mut stream: TcpStream, count: &AtomicUsize, behave: &Behaviour) {
     behave(&Asked { path, headers, body }, count.fetch_add(1, Ordering::SeqCst), &mut stream);
 }
 
-/// Sends an answer. What can't be sent shows in what the client gets.
+/// Sends an answer. Errors show in what the client receives.
 fn say(stream: &mut TcpStream, status: &str, headers: &str, body: &str) {
     let length = body.len();
     let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}");
@@ -85,7 +85,7 @@ fn post(url: &str, body: &str) -> Request {
     Request { method: "POST".into(), url: url.into(), headers: Vec::new(), body: body.into(), timeout_ms: 0 }
 }
 
-/// Asks in a call that succeeds.
+/// Sends requests in a call that succeeds.
 fn ask(asker: &Asker, requests: Vec<Request>, step: u64) -> Vec<Answer> {
     let mut pending = Pending::default();
     let until = Instant::now() + asker.grants.http.call_timeout();

@@ -1,10 +1,10 @@
-//! One request: sent to a granted server, again after a failure that may pass, with the secrets put in on the way out and taken
-//! out of the answer.
+//! One request: sent to a granted server, retried after temporary failures, with secrets inserted into the request and removed
+//! from the answer.
 
-use super::address::{Address, Guarded};
+use super::address::Guarded;
 use super::room::{Room, Share, size_of_headers};
 use super::{Answer, Request, Response};
-use crate::config::{Host, HttpLimits, Secret, files, printable};
+use crate::config::{Address, Host, HttpLimits, Secret, files, printable};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,34 +15,34 @@ use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
 
-/// Time for finding and reaching a server.
+/// Time limit for resolving and connecting.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// The longest pause between two attempts that was not asked for.
+/// The longest pause between two attempts unless the server asks for more.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Headers that a plugin sees of an answer.
+/// Maximum number of an answer's headers that a plugin gets.
 pub(super) const MOST_HEADERS: usize = 64;
 
-/// Bytes of those; what follows them is left out.
+/// Maximum size of those in bytes; the rest is dropped.
 pub(super) const LONGEST_HEADERS: usize = 256 << 10;
 
 /// Bytes of an answer that are read at once.
 const CHUNK: usize = 64 << 10;
 
-/// Bytes of a reason that a plugin is given.
+/// Maximum length of a reason for a plugin, in bytes.
 const LONGEST_REASON: usize = 512;
 
-/// Bytes of a file of certificates.
+/// Maximum size of a file of certificates, in bytes.
 const LARGEST_CA: u64 = 4 << 20;
 
 /// Headers that the host sets itself.
 const OWN_HEADERS: [&str; 7] =
     ["host", "content-length", "transfer-encoding", "connection", "accept-encoding", "upgrade", "proxy-authorization"];
 
-/// Why an attempt gave no answer.
+/// Why an attempt failed.
 enum Failure {
-    /// It may succeed if made again.
+    /// A retry may succeed.
     Passing(String),
     Final(String),
 }
@@ -54,12 +54,12 @@ pub(super) struct Wire {
     limits: HttpLimits,
 }
 
-/// A request on its way: where it goes next, and what of it goes there.
+/// A request in progress: where it goes next, and which parts of it are sent there.
 struct Way<'a> {
     address: Address,
     post: bool,
     body: &'a [u8],
-    /// Whether headers with secrets go along.
+    /// Whether headers with secrets are sent.
     trusted: bool,
 }
 
@@ -82,7 +82,7 @@ impl Wire {
         Ok(Self { agent, hosts, secrets, limits: limits.clone() })
     }
 
-    /// Returns the answer to a request, which other attempts may precede, or why there is none.
+    /// Returns the answer to a request, after retries if needed, or why there is none.
     pub(super) fn ask(&self, request: &Request, until: Instant, room: &Room) -> Answer {
         let own = match request.timeout_ms {
             0 => self.limits.timeout(),
@@ -126,12 +126,12 @@ impl Wire {
         last.map_or_else(|| Err(over()), |last| last.map(given))
     }
 
-    /// A reason that may be shown, without secrets.
+    /// Returns a printable reason, without secrets.
     fn shown(&self, reason: &str) -> String {
         printable(&String::from_utf8_lossy(&self.without_secrets(reason.as_bytes())), LONGEST_REASON)
     }
 
-    /// Makes one attempt and follows redirects to granted servers. Also returns how long the server wants to be left alone.
+    /// Makes one attempt and follows redirects to granted servers. Also returns how long the server asks to wait.
     fn follow<'a>(
         &self,
         request: &Request,
@@ -143,8 +143,7 @@ impl Wire {
         let address = Address::read(&request.url).map_err(Failure::Final)?;
         if !address.is_one_of(&self.hosts) {
             let server = address.server();
-            let add = format!("it may send requests to {server} only if that is added to its hosts");
-            return Err(Failure::Final(format!("{server} is not granted: {add}")));
+            return Err(Failure::Final(format!("{server} is not granted: add it to the plugin's hosts to allow requests to it")));
         }
         let mut way = Way { address, post, body: &request.body, trusted: true };
         for _ in 0..=self.limits.max_redirects {
@@ -174,7 +173,7 @@ impl Wire {
         Err(Failure::Final(format!("{server} redirects more than {most} times (http.max_redirects)")))
     }
 
-    /// Checks what does not depend on the server; returns whether the request is a POST.
+    /// Checks the parts that don't depend on the server; returns whether the request is a POST.
     fn checked(&self, request: &Request) -> Result<bool, String> {
         let post = match request.method.as_str() {
             "POST" => true,
@@ -191,7 +190,7 @@ impl Wire {
 
     fn send(&self, request: &Request, way: &Way<'_>, time: Duration) -> Result<ureq::http::Response<Body>, Failure> {
         if time.is_zero() {
-            return Err(Failure::Passing(format!("{} took longer than its time", way.address.server())));
+            return Err(Failure::Passing(format!("{} timed out", way.address.server())));
         }
         let mut headers = Vec::with_capacity(request.headers.len());
         for (name, value) in &request.headers {
@@ -210,7 +209,7 @@ impl Wire {
         answer.map_err(|error| self.failure(&error, &way.address, time))
     }
 
-    /// Returns a header with its secrets; none if it has some and they must not go there.
+    /// Returns a header with its secrets inserted; none if it has secrets that must not be sent there.
     fn header(&self, name: &str, value: &str, trusted: bool) -> Result<Option<(HeaderName, HeaderValue)>, String> {
         let shown = printable(name, 80);
         let header: HeaderName = name.parse().map_err(|_| format!("{shown:?} is not the name of a header"))?;
@@ -292,7 +291,7 @@ impl Wire {
         String::from_utf8_lossy(&self.without_secrets(bytes)).into_owned()
     }
 
-    /// Puts the names of secrets in their places where a server repeats them, in capitals or not.
+    /// Replaces secrets with their names where a server repeats them, in any case.
     fn without_secrets(&self, bytes: &[u8]) -> Vec<u8> {
         let begins = |text: &[u8], secret: &Secret| {
             let secret = secret.reveal().as_bytes();
@@ -316,18 +315,18 @@ impl Wire {
     }
 }
 
-/// Returns the names in double braces that could be those of secrets.
+/// Returns the names in double braces that could be secrets.
 fn placeholders(value: &str) -> impl Iterator<Item = &str> {
     let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     value.split("{{").skip(1).filter_map(|rest| rest.split_once("}}").map(|(name, _)| name)).filter(is_name)
 }
 
-/// Returns whether a request with this answer may get another one later.
+/// Returns whether a retry may give a different answer.
 fn passes(status: u16) -> bool {
     matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// Returns what Retry-After says: seconds, or a date.
+/// Parses Retry-After: seconds, or a date.
 fn pause(after: &str) -> Option<Duration> {
     let after = after.trim();
     if let Ok(seconds) = after.parse::<u32>() {
@@ -338,7 +337,7 @@ fn pause(after: &str) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 
-/// Returns the usual authorities and those of a file.
+/// Returns the usual authorities and those in a file.
 fn authorities(file: &Path) -> Result<RootCerts, String> {
     let wrong = |detail: String| format!("http.ca_file: {}: {detail}", file.display());
     let pem = files::read(file, LARGEST_CA).map_err(|e| wrong(e.to_string()))?;

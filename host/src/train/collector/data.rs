@@ -13,7 +13,7 @@ pub(in crate::train) struct Data {
     /// Names of the dataset's other columns.
     columns: Vec<String>,
     loader: Loader,
-    /// Prompts that are dealt together, where each of the loader's rows stands for several.
+    /// Prompts that are taken together, if each of the loader's rows stands for several.
     packs: Option<Vec<Vec<usize>>>,
 }
 
@@ -72,7 +72,7 @@ impl Data {
         epoch as f64 + taken as f64 / self.prompts.len().max(1) as f64
     }
 
-    /// Returns where the next batch begins.
+    /// Returns the position of the next batch.
     pub(super) fn cursor(&self) -> Cursor {
         self.loader.cursor()
     }

@@ -1,11 +1,11 @@
-//! Episodes: rollouts of several turns with an environment. The model's tokens stay as they were sampled; what the environment says
-//! is rendered by the chat template and appended.
+//! Episodes: rollouts of several turns with an environment. The model's tokens stay as sampled; the chat template renders the
+//! environment's replies, which are appended.
 
 use super::turns::Turns;
 use crate::config::{OnError, PluginEntry, printable};
 use crate::data::{Extras, Message, Tokenizer};
 use crate::metrics::{Metric, Reduction};
-use crate::model::Policy;
+use crate::model::Decoding;
 use crate::ops::sampler::stream;
 use crate::plugin::{self, EnvironmentPlugin, LARGEST_SCORE, Opening, Reply, Session, Turn};
 use crate::rollout::{Ended, Follow, Next, Request, Rollout, Sampling};
@@ -19,26 +19,26 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Sets the seeds of episodes apart from those of sampling.
+/// Distinguishes the seeds of episodes from those of sampling.
 const SEEDS: u64 = 0x6570_6973_6f64_6573;
 
-/// Bytes of a token that are shown.
+/// Maximum length of a printed token, in bytes.
 const LONGEST_SHOWN: usize = 64;
 
-/// What an episode came to, besides its tokens.
+/// The outcome of an episode, besides its tokens.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(in crate::train) struct Episode {
-    /// The environment's place among the run's.
+    /// The environment's index in the run.
     pub environment: usize,
     /// Text of its prompt.
     pub prompt: String,
     /// The whole conversation: a JSON list of messages.
     pub messages: String,
-    /// What the chat template was told beside the messages, as JSON: [`Extras`].
+    /// The template's variables, as JSON: [`Extras`].
     pub extras: String,
     /// Its random seed.
     pub seed: u64,
-    /// What its turns were besides their texts.
+    /// Its turns, without their texts.
     pub turns: Vec<Written>,
     /// The reward of each turn.
     pub rewards: Vec<Option<f32>>,
@@ -46,7 +46,7 @@ pub(in crate::train) struct Episode {
     pub failed: Option<String>,
 }
 
-/// A turn as the environment was told of it, besides its text.
+/// A turn as passed to the environment, without its text.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(in crate::train) struct Written {
     /// Whether it ended on its own rather than at a limit.
@@ -61,7 +61,7 @@ impl Episode {
         sum(&self.rewards)
     }
 
-    /// Returns its conversation, with what a template is told beside it.
+    /// Returns its conversation and the template's variables.
     pub(in crate::train) fn conversation(&self) -> (Vec<Message>, Extras) {
         // Both were written by this program.
         let [messages, extras] = [&self.messages, &self.extras];
@@ -90,14 +90,14 @@ struct Playing {
 
 /// The episodes of one instance, by their number.
 struct Seat {
-    /// The environment's place among the run's.
+    /// The environment's index in the run.
     environment: usize,
     session: Session,
     playing: BTreeMap<u64, Playing>,
     metrics: Vec<plugin::Metric>,
 }
 
-/// What all episodes of a run have in common.
+/// Data shared by all episodes of a run.
 pub(super) struct Rules<'a> {
     pub tokenizer: &'a Tokenizer,
     pub seed: u64,
@@ -112,7 +112,7 @@ struct Table<'a> {
     rules: &'a Rules<'a>,
     /// Number of completions of each row.
     samples: usize,
-    /// The row's place among the generation's, for each request.
+    /// The index of each request's row in the generation.
     rows: Vec<usize>,
     seats: Vec<Mutex<Seat>>,
     /// The seat of each episode.
@@ -128,13 +128,13 @@ pub(super) struct Played {
 }
 
 impl Turns {
-    /// Plays `samples` episodes of each prompt. All those of a prompt have the same seed.
+    /// Plays `samples` episodes of each prompt. All episodes of a prompt have the same seed.
     ///
     /// # Errors
-    /// If an operation fails. An episode that fails says so itself.
+    /// If an operation fails. A failed episode carries its own error.
     pub(super) fn play(
         &self,
-        policy: &Policy,
+        model: &Decoding,
         (environments, entries): (&[EnvironmentPlugin], &[PluginEntry]),
         (prompts, samples): (&[Arc<Prompt>], usize),
         sampling: Sampling,
@@ -143,7 +143,7 @@ impl Turns {
     ) -> Result<Played> {
         let places: Vec<usize> = prompts.iter().map(|prompt| prompt.acts_in(entries).unwrap_or(0)).collect();
         let shares = shares(environments, &places, samples);
-        let rules = self.rules(policy.architecture().max_positions);
+        let rules = self.rules(model.architecture().max_positions);
         let open = |(place, episodes): &(usize, Vec<u64>)| {
             rules.opened((*place, &environments[*place]), prompts, samples, generation, episodes)
         };
@@ -157,7 +157,7 @@ impl Turns {
         let seats = seats.into_iter().map(Mutex::new).collect();
         let table = Table { rules: &rules, samples, rows, seats, seat_of };
         let (places, requests): (Vec<usize>, Vec<Request>) = requests.into_iter().unzip();
-        let mut rollouts = self.generate(policy, &requests, (sampling, logp_temperature), generation, Some(&table))?;
+        let mut rollouts = self.generate(model, &requests, (sampling, logp_temperature), generation, Some(&table))?;
         for rollout in &mut rollouts {
             let row = places[rollout.prompt];
             let tokens = &requests[rollout.prompt].tokens;
@@ -168,7 +168,7 @@ impl Turns {
     }
 }
 
-/// Divides the episodes of each environment's rows among its instances. Returns the environment's place and the numbers of the
+/// Divides the episodes of each environment's rows among its instances. Returns the environment's index and the numbers of the
 /// episodes of each instance.
 fn shares(environments: &[EnvironmentPlugin], places: &[usize], samples: usize) -> Vec<(usize, Vec<u64>)> {
     let mut shares = Vec::new();
@@ -183,7 +183,7 @@ fn shares(environments: &[EnvironmentPlugin], places: &[usize], samples: usize) 
 }
 
 impl Rules<'_> {
-    /// Opens some of the episodes on an instance of their own.
+    /// Opens some of the episodes on a separate instance.
     fn opened(
         &self,
         (place, environment): (usize, &EnvironmentPlugin),
@@ -209,7 +209,7 @@ impl Rules<'_> {
     }
 }
 
-/// Renders how an episode opens.
+/// Renders the opening of an episode.
 fn begun(tokenizer: &Tokenizer, prompt: &Prompt, opening: Opening, context: usize) -> std::result::Result<Playing, String> {
     let mut extras = Extras::of(&prompt.columns)?;
     if !opening.tools.is_empty() {
@@ -246,7 +246,7 @@ fn message(message: plugin::Message) -> Message {
     Message { role: message.role, content: message.content, rest }
 }
 
-/// Returns the requests, each with its row's place: completions of a row that begin alike share one.
+/// Returns the requests, each with its row's index: completions of a row with the same opening share one.
 fn requests(prompts: &[Arc<Prompt>], samples: usize, seats: &[Seat]) -> Vec<(usize, Request)> {
     let mut requests: Vec<(usize, Request)> = Vec::with_capacity(prompts.len());
     let mut all: Vec<(&u64, &Playing)> = seats.iter().flat_map(|seat| &seat.playing).collect();
@@ -290,7 +290,7 @@ impl Follow for Table<'_> {
 }
 
 impl Seat {
-    /// Asks the environment about turns; see [`Follow::follow`].
+    /// Passes turns to the environment; see [`Follow::follow`].
     fn follow(&mut self, rules: &Rules<'_>, ended: &[(u64, &Ended<'_>)]) -> Vec<Next> {
         let mut next: BTreeMap<u64, Next> = BTreeMap::new();
         let mut asked = Vec::with_capacity(ended.len());
@@ -317,7 +317,7 @@ impl Seat {
         answers
     }
 
-    /// Tells the environment that episodes are over.
+    /// Closes episodes.
     fn close(&mut self, episodes: &[u64]) {
         match self.session.finish(episodes) {
             Ok(metrics) => self.metrics.extend(metrics),
@@ -339,7 +339,7 @@ impl Playing {
         Ok(Turn { episode, text, calls, finished })
     }
 
-    /// Takes a turn's reward.
+    /// Records a turn's reward.
     fn reward(&mut self, reward: Option<f32>) -> std::result::Result<(), String> {
         self.rewards.push(reward);
         match sum(&self.rewards).filter(|sum| sum.abs() > LARGEST_SCORE) {
@@ -351,12 +351,12 @@ impl Playing {
         }
     }
 
-    /// Takes a reply; returns what the model reads next.
+    /// Records a reply; returns what the model reads next.
     fn hear(&mut self, reply: Reply, ended: &Ended<'_>, rules: &Rules<'_>) -> std::result::Result<Next, String> {
         for text in reply.messages.iter().flat_map(texts) {
             if let Some(special) = rules.tokenizer.special_in(text) {
                 let shown = printable(special, LONGEST_SHOWN);
-                return Err(format!("replied with the tokenizer's special token {shown:?}, which is no text"));
+                return Err(format!("replied with the tokenizer's special token {shown:?}, which is not text"));
             }
         }
         self.reward(reply.reward)?;
@@ -376,7 +376,7 @@ impl Playing {
 }
 
 impl Table<'_> {
-    /// Collects what the episodes came to.
+    /// Collects the outcomes of the episodes.
     fn ended(self, rollouts: Vec<Rollout>) -> Played {
         let (mut played, mut metrics) = (BTreeMap::new(), Vec::new());
         for seat in self.seats {
@@ -399,7 +399,7 @@ impl Table<'_> {
     }
 }
 
-/// Returns the first failure as the error that ends a run, if its environment's entry says so.
+/// Returns the first failure as the error that ends a run, if its environment's `on_error` says so.
 pub(super) fn fatal(episodes: &[Episode], entries: &[PluginEntry]) -> Option<Error> {
     let failed = |episode: &Episode| Some((entries.get(episode.environment)?, episode.failed.clone()?));
     let (entry, detail) = episodes.iter().filter_map(failed).find(|(entry, _)| entry.on_error == OnError::Fail)?;

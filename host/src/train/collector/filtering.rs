@@ -1,5 +1,5 @@
-//! Dynamic sampling (DAPO, arXiv 2503.14476; verl's `filter_groups`): where all completions of a prompt have the same reward, there is
-//! nothing to learn, and a further prompt takes its place.
+//! Dynamic sampling (DAPO, arXiv 2503.14476; verl's `filter_groups`): a prompt whose completions all have the same reward teaches
+//! nothing, so another prompt replaces it.
 
 use super::{Collector, With};
 use crate::metrics::{Metric, Reduction};
@@ -9,13 +9,13 @@ use crate::train::experience::Experience;
 use crate::train::figures::Figures;
 use crate::train::{Error, Result};
 
-/// How far rewards must lie apart to differ, relative to the largest or, below it, to one. Sums of f32 differ by a few of their last
-/// bits, about 1e-7.
+/// Minimum difference of rewards, relative to the largest, or absolute if that is below one. Sums of f32 differ in their last
+/// bits, by about 1e-7.
 const APART: f64 = 1e-6;
 
 impl Collector {
-    /// Generates for the next prompts until there are as many with a spread of rewards as a generation has. Each attempt counts as
-    /// a generation, and so draws random numbers of its own.
+    /// Generates for the next prompts until there are enough with differing rewards for a generation. Each attempt counts as a
+    /// generation, so it has its own random numbers.
     ///
     /// # Errors
     /// If `max_num_gen_batches` generations have too few of them.
@@ -64,11 +64,11 @@ fn measured(rewards: &[Option<Total>], kept: usize, groups: usize) -> Vec<Metric
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
     sum: f64,
-    /// The sum of the parts' sizes, on which its rounding depends.
+    /// The sum of the parts' magnitudes, which determines its rounding error.
     size: f64,
 }
 
-/// Returns the weighted sum of each completion's rewards, or one of them by its name; none for one without a score.
+/// Returns the weighted sum of each completion's rewards, or a single reward by name; none for a completion without a score.
 fn totals(columns: &[RewardColumn], only: Option<&str>) -> Vec<Option<Total>> {
     let rows = columns.first().map_or(0, |column| column.values.len());
     let mut totals = vec![None; rows];
@@ -93,7 +93,7 @@ fn differ(group: &[Option<Total>]) -> bool {
 }
 
 impl Experience {
-    /// Returns the completions of these prompts alone, in order; of what is computed after the rewards there is nothing yet.
+    /// Returns only the completions of these prompts, in order, without anything computed after the rewards.
     fn only(self, kept: &[usize]) -> Self {
         let rows: Vec<usize> = kept.iter().flat_map(|&prompt| self.rows(prompt..prompt + 1)).collect();
         let place = |prompt: usize| kept.partition_point(|&other| other < prompt);
@@ -107,7 +107,7 @@ impl Experience {
     }
 }
 
-/// Returns those of some things that are in these places, which rise.
+/// Returns the items at these positions, which are ascending.
 fn these<T>(things: Vec<T>, places: &[usize]) -> impl Iterator<Item = T> {
     let mut places = places.iter().peekable();
     things.into_iter().enumerate().filter_map(move |(at, thing)| places.next_if(|place| **place == at).map(|_| thing))

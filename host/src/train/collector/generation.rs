@@ -18,14 +18,14 @@ use serde_json::json;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Generations in a row without a score, each without an error, that end a run.
+/// Number of consecutive generations without a score, and without errors, that ends a run.
 const MOST_UNSCORED: u64 = 16;
 
 /// The columns with an episode's whole conversation, and with the reward of each turn.
 const OF_EPISODES: [&str; 2] = ["messages", "turn_rewards"];
 
 impl Collector {
-    /// Generates completions with everything that the algorithm judges them by.
+    /// Generates completions with all inputs of the algorithm.
     pub(super) fn generated(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
@@ -58,7 +58,7 @@ impl Collector {
         Ok((experience, figures))
     }
 
-    /// Computes the other columns of scored completions that the algorithm asks for.
+    /// Computes the other columns of scored completions that the algorithm requests.
     pub(super) fn completed(&self, experience: &mut Experience, with: &With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
         experience.ref_logp = self.reference_logp(experience)?;
@@ -93,8 +93,8 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Completions of all prompts with their texts and, if there is an environment, their episodes, of which this rank writes those
-    /// of its `own`.
+    /// Completions of all prompts with their texts and, if there is an environment, their episodes. This rank generated those of
+    /// its `own` prompts.
     fn roll_out(
         &self,
         with: &mut With<'_>,
@@ -106,12 +106,13 @@ impl Collector {
         let samples = if self.evaluating.is_some() { self.settings.eval_group() } else { self.settings.group() };
         let (temperature, policy) = (self.temperature(), with.learner.policy());
         let sampling = self.turns.sampling(self.evaluating.is_some());
+        let model = self.turns.decoding(policy, self.evaluating.is_some())?;
         let asked = (&prompts[own.clone()], samples);
         let environments = with.plugins.environments();
         let (mut rollouts, episodes) = if environments.0.is_empty() {
-            (self.turns.roll_out(policy, asked, sampling, generation, temperature)?, Vec::new())
+            (self.turns.roll_out(&model, asked, sampling, generation, temperature)?, Vec::new())
         } else {
-            let played = self.turns.play(policy, environments, asked, sampling, generation, temperature)?;
+            let played = self.turns.play(&model, environments, asked, sampling, generation, temperature)?;
             figures.add(from_plugin(played.metrics));
             (played.rollouts, played.episodes)
         };
@@ -126,7 +127,7 @@ impl Collector {
         episodes::fatal(&all, environments.1).map_or(Ok((rollouts, texts, all)), Err)
     }
 
-    /// Has all completions scored, and writes down what went wrong with that.
+    /// Has all completions scored, and reports errors.
     fn score(&mut self, e: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
@@ -161,8 +162,8 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Computes the policy's log-probabilities as training does, if that is asked for and they are of use: in later updates, or in
-    /// a divergence from the reference model.
+    /// Computes the policy's log-probabilities with a training forward pass, if that is requested and useful: in later updates,
+    /// or for a divergence from the reference model.
     fn recompute(&self, e: &mut Experience, learner: &Learner) -> Result<Figures> {
         let mut figures = Figures::begin();
         let is_used = self.settings.trains_later() || e.ref_logp.is_some();
@@ -201,7 +202,7 @@ impl Collector {
     }
 }
 
-/// Adds to a batch what reward models, if there are any, see of it.
+/// Adds the inputs of reward models, if there are any, to a batch.
 fn judged(batch: RewardBatch, e: &Experience, has_models: bool) -> Judged {
     let told =
         |(row, episode): (usize, &Episode)| Arc::new(Told { episode: episode.clone(), opening: e.prompt_of(row).to_vec() });
@@ -214,7 +215,7 @@ fn judged(batch: RewardBatch, e: &Experience, has_models: bool) -> Judged {
     Judged { batch, prompts, episodes }
 }
 
-/// Gives each episode a prompt of its own in a batch, and the conversation and the rewards of its turns as columns.
+/// Gives each episode its own prompt in a batch, with the conversation and the rewards of its turns as columns.
 fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
     if episodes.is_empty() {
         return;
@@ -232,7 +233,7 @@ fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
     batch.prompt_of = (0..episodes.len() as u32).collect();
 }
 
-/// Returns what is to be reported of an environment's episodes that failed.
+/// Returns the report on an environment's failed episodes.
 fn trouble_of(episodes: &[Episode], environment: usize, name: &str) -> Option<Trouble> {
     let own = episodes.iter().enumerate().filter(|(_, episode)| episode.environment == environment);
     let failed: Vec<(usize, String)> = own.filter_map(|(row, episode)| Some((row, episode.failed.clone()?))).collect();
@@ -274,7 +275,7 @@ fn reward_metrics(RewardColumn { name, values, .. }: &RewardColumn) -> Vec<Metri
     metrics
 }
 
-/// Lengths of completions, and of those among them that ended by themselves.
+/// Lengths of completions, and of those that ended by themselves.
 fn length_metrics(rollouts: &[Rollout]) -> Vec<Metric> {
     let n = rollouts.len() as f64;
     let ended = rollouts.iter().filter(|r| r.finished).count() as f64;

@@ -10,7 +10,7 @@ use crate::train::{Error, Result};
 use std::sync::Arc;
 
 impl Collector {
-    /// Makes experience from the dataset's answers to these prompts, if asked for with `mismatched` ones.
+    /// Makes experience from the dataset's answers to these prompts, with `mismatched` ones if requested.
     pub(super) fn given(&self, prompts: Vec<Arc<Prompt>>, at: Moment, mismatched: bool) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
         let rollouts = answers(&prompts, if self.flow.has_pairs() { 2 } else { 1 })?;
@@ -26,7 +26,7 @@ impl Collector {
         Ok((experience, figures))
     }
 
-    /// Puts each completion behind the next row's prompt, the last behind the first's, within each process's part of a batch, as
+    /// Appends each completion to the next row's prompt, the last one to the first's, within each process's part of a batch, as
     /// in TRL.
     fn mismatched(&self, e: &Experience) -> Result<Experience> {
         let (count, longest) = (e.rollouts.len(), self.settings.longest(self.context));
@@ -49,7 +49,7 @@ impl Collector {
         Ok(all)
     }
 
-    /// Returns the row of `count` whose completion is put behind this row's prompt.
+    /// Returns the row, out of `count`, whose completion is appended to this row's prompt.
     pub(super) fn follows(&self, row: usize, count: usize) -> usize {
         let size = self.settings.per_device_train_batch_size;
         if row.is_multiple_of(size) { (row + size).min(count) - 1 } else { row - 1 }
@@ -65,13 +65,12 @@ impl Collector {
     }
 }
 
-/// Returns the reference model's log-probabilities, computed in advance, of another row's completion behind this prompt.
+/// Returns the reference model's precomputed log-probabilities of another row's completion after this prompt.
 fn known_mismatched<'a>(prompt: &'a Prompt, other: &Prompt) -> Result<&'a [f32]> {
     match prompt.mismatched_ref_logp.get() {
         Some((row, column)) if *row == other.row => Ok(column),
         _ => {
-            let detail =
-                "a batch was not computed in advance as it is; let per_device_eval_batch_size be per_device_train_batch_size";
+            let detail = "this batch was not precomputed; set per_device_eval_batch_size to per_device_train_batch_size";
             Err(Error::setting("precompute_ref_log_probs", detail))
         }
     }

@@ -28,7 +28,7 @@ use crate::config::Config;
 use crate::data::Cursor;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::model::Frozen;
+use crate::model::{Decoding, Frozen, Policy};
 use crate::plugin::RewardColumn;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -83,7 +83,7 @@ pub(super) struct Collector {
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: Counters,
-    /// In an evaluation, the columns of rewards for evaluations alone, over all that was collected.
+    /// In an evaluation, the columns of `eval_only` rewards, over everything collected.
     evaluating: Option<Vec<RewardColumn>>,
 }
 
@@ -101,14 +101,19 @@ impl Collector {
         Self { world, settings, flow, data, turns, reference, context, pending, counters, evaluating: None }
     }
 
-    /// Returns the next `count` micro-batches of all ranks together, or those that are left of the epoch, as in transformers: no
-    /// update mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
+    /// Prepares a generation as one in training.
+    pub(super) fn decoding(&self, policy: &Policy) -> Result<Decoding> {
+        self.turns.decoding(policy, false)
+    }
+
+    /// Returns the next `count` micro-batches of all ranks together, or the rest of the epoch, as in transformers: no update
+    /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
     pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
         let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => taken.push(micro_batch),
-                // Where prompts are passed over, a generation ends anywhere in an epoch.
+                // If prompts are skipped, a generation can end anywhere in an epoch.
                 None if !taken.is_empty() && self.data.is_at_end() && !self.settings.filter_groups => break,
                 None => figures.merge(self.refill(with)?),
             }
@@ -144,7 +149,7 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Collects experience from these prompts, to be judged: the policy's own completions, whose random numbers depend on the
+    /// Collects experience from these prompts, to be scored: the policy's own completions, whose random numbers depend on the
     /// `generation`, or the dataset's.
     pub(super) fn collect(
         &mut self,
@@ -183,7 +188,7 @@ impl Collector {
         self.flow.temperature(&self.settings)
     }
 
-    /// Returns the number of epochs that this many steps take, including the fraction of the last one; where prompts are passed over,
+    /// Returns the number of epochs that this many steps take, including the fraction of the last one; if prompts are skipped,
     /// the number so far.
     pub(super) fn epochs(&self, steps: u64) -> f64 {
         if self.settings.filter_groups {
@@ -206,7 +211,7 @@ impl Collector {
         self.counters
     }
 
-    /// Begins an evaluation, whose completions are sampled and scored in their own way.
+    /// Begins an evaluation, which has its own sampling and rewards.
     pub(super) fn begin_evaluation(&mut self) {
         self.evaluating = Some(Vec::new());
     }
@@ -216,12 +221,12 @@ impl Collector {
         self.evaluating = None;
     }
 
-    /// Returns the columns of rewards for evaluations alone, over all that the current one has collected.
+    /// Returns the columns of `eval_only` rewards, over everything collected in the current evaluation.
     pub(super) fn for_evaluation(&self) -> &[RewardColumn] {
         self.evaluating.as_deref().unwrap_or_default()
     }
 
-    /// Adds such columns of what was collected next.
+    /// Adds such columns for more completions.
     fn keep_for_evaluation(&mut self, columns: Vec<RewardColumn>) {
         let Some(all) = &mut self.evaluating else { return };
         for column in columns {

@@ -20,8 +20,8 @@ impl Collector {
         self.column(e, score).map(Some)
     }
 
-    /// Computes the reference model's log-probabilities of all answers in the dataset and in `evaluated`, if asked for also of
-    /// `mismatched` ones, then frees the model.
+    /// Computes the reference model's log-probabilities of all answers in the dataset and in `evaluated`, and of `mismatched`
+    /// ones if requested, then frees the model.
     pub(in crate::train) fn precompute_reference(
         &mut self,
         evaluated: &[Arc<Prompt>],
@@ -47,7 +47,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Mixes the policy into the reference model if that is due after this step (TRL's `SyncRefModelCallback`).
+    /// Mixes the policy into the reference model if due after this step (TRL's `SyncRefModelCallback`).
     pub(in crate::train) fn sync_reference(&mut self, policy: &Policy, step: u64) -> Result<Figures> {
         let mut figures = Figures::begin();
         let due = self.settings.sync_ref_model && step.is_multiple_of(self.settings.ref_model_sync_steps);

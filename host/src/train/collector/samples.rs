@@ -4,8 +4,7 @@ use super::Collector;
 use crate::model::Policy;
 use crate::train::Result;
 
-/// The number of the generation that samples count as, so that both draw the same random numbers
-/// and none those of training.
+/// The generation number of samples: both use the same random numbers, which training does not use.
 const GENERATION: u64 = u64::MAX - 1;
 
 /// A completion.
@@ -22,14 +21,14 @@ pub struct Sample {
 }
 
 impl Collector {
-    /// Generates a completion of the dataset's first prompt after this many steps, if the run generates and its output is shown.
+    /// Generates a completion of the dataset's first prompt after this many steps, if the run generates and prints its output.
     pub(in crate::train) fn sample(&self, policy: &Policy, step: u64) -> Result<Option<Sample>> {
         // An episode would need its environment.
         let one_turn = self.flow.generates() && self.settings.environment.is_empty();
         let wanted = one_turn && tracing::enabled!(tracing::Level::INFO);
         let Some(prompt) = self.data.prompts().first().filter(|_| wanted) else { return Ok(None) };
         let rollouts = self.turns.roll_out(
-            policy,
+            &self.turns.decoding(policy, true)?,
             (std::slice::from_ref(prompt), 1),
             self.turns.sampling(false),
             GENERATION,

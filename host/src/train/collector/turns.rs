@@ -1,9 +1,9 @@
-//! Generates rollouts: of one turn, a prompt and its completion, or as [`episodes`](super::episodes) ask.
+//! Generates rollouts: with one turn, a prompt and its completion, or with several, as [`episodes`](super::episodes) requests.
 
 use super::episodes::Rules;
-use crate::config::Config;
+use crate::config::{Config, RolloutDtype};
 use crate::data::{StopStrings, Tokenizer};
-use crate::model::Policy;
+use crate::model::{Decoding, Policy, RolloutWeights};
 use crate::rollout::{Follow, Generator, Request, Rollout, Sampling};
 use crate::train::Result;
 use crate::train::dataset::Prompt;
@@ -31,7 +31,7 @@ impl Turns {
         Self { settings, tokenizer, ends, stops }
     }
 
-    /// Returns how tokens are drawn in training or in evaluations.
+    /// Returns how tokens are sampled in training or in evaluations.
     pub(super) fn sampling(&self, evaluating: bool) -> Sampling {
         let c = &self.settings;
         let mut sampling = Sampling {
@@ -49,11 +49,21 @@ impl Turns {
         sampling
     }
 
+    /// Prepares a generation with the policy's current weights: in training as `rollout_dtype` has them, in evaluations as they are.
+    pub(super) fn decoding(&self, policy: &Policy, evaluating: bool) -> Result<Decoding> {
+        let weights = match self.settings.rollout_dtype {
+            RolloutDtype::Bfloat16 if !evaluating => RolloutWeights::Bf16,
+            RolloutDtype::Int8 if !evaluating => RolloutWeights::Int8,
+            _ => RolloutWeights::Model,
+        };
+        Ok(policy.frozen().decoding_with(weights)?)
+    }
+
     /// Generates this many samples per prompt. Random numbers depend on seed, `generation`, row and sample. Log-probabilities
     /// are of logits divided by `logp_temperature`.
     pub(super) fn roll_out(
         &self,
-        policy: &Policy,
+        model: &Decoding,
         (prompts, samples): (&[Arc<Prompt>], usize),
         sampling: Sampling,
         generation: u64,
@@ -61,24 +71,23 @@ impl Turns {
     ) -> Result<Vec<Rollout>> {
         let requests: Vec<Request> =
             prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples }).collect();
-        self.generate(policy, &requests, (sampling, logp_temperature), generation, None)
+        self.generate(model, &requests, (sampling, logp_temperature), generation, None)
     }
 
     /// Generates the completions of requests.
     pub(super) fn generate(
         &self,
-        policy: &Policy,
+        model: &Decoding,
         requests: &[Request],
         (sampling, logp_temperature): (Sampling, f32),
         generation: u64,
         follow: Option<&dyn Follow>,
     ) -> Result<Vec<Rollout>> {
         let c = &self.settings;
-        let model = policy.frozen().decoding()?;
         let (strings, tokenizer) = (&self.stops, &self.tokenizer);
         let stops = |tokens: &[u32]| strings.end(tokens, tokenizer);
         let generator = Generator {
-            model: &model,
+            model,
             sampling,
             logp_temperature,
             keep_support: c.score_sampling_support == Some(true)
@@ -95,7 +104,7 @@ impl Turns {
         Ok(generator.run(requests)?)
     }
 
-    /// Returns what episodes go by, for a model with this context.
+    /// Returns the rules of episodes, for a model with this context.
     pub(super) fn rules(&self, context: usize) -> Rules<'_> {
         let Config { seed, max_turns, max_episode_tokens, .. } = *self.settings;
         Rules { tokenizer: &self.tokenizer, seed, max_turns, most_tokens: max_episode_tokens.unwrap_or(usize::MAX), context }

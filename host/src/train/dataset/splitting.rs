@@ -1,13 +1,13 @@
-//! Given texts cut into sequences, for packing without a loss of tokens: TRL's `bfd_split` and `wrapped`.
+//! Cuts given texts into sequences, for packing without losing tokens: TRL's `bfd_split` and `wrapped`.
 
 use super::{Answers, Prompt};
 use serde_json::Map;
 use std::sync::Arc;
 
-/// Tokens, and for each whether it is learned.
+/// Tokens, each with whether it is learned.
 type Text = Vec<(u32, u8)>;
 
-/// Cuts texts longer than `length` into parts that do not see each other; the first token of a part is not learned.
+/// Cuts texts longer than `length` into parts that don't attend to each other; the first token of a part is not learned.
 pub(in crate::train) fn split(prompts: Vec<Arc<Prompt>>, length: usize, whole: bool) -> Vec<Arc<Prompt>> {
     let parts = |prompt: Arc<Prompt>| {
         if prompt.length() <= length {
@@ -19,7 +19,7 @@ pub(in crate::train) fn split(prompts: Vec<Arc<Prompt>>, length: usize, whole: b
     numbered(prompts.into_iter().flat_map(parts))
 }
 
-/// Cuts all texts, one after another, into sequences of `length`, in which each text sees those before it.
+/// Concatenates all texts and cuts them into sequences of `length`, in which each text attends to those before it.
 pub(in crate::train) fn wrap(prompts: &[Arc<Prompt>], length: usize, whole: bool) -> Vec<Arc<Prompt>> {
     let all: Text = prompts.iter().flat_map(|prompt| text(prompt, whole)).collect();
     numbered(all.chunks(length).enumerate().filter_map(|(row, part)| sequence(row, part)))
@@ -29,8 +29,8 @@ fn numbered(prompts: impl Iterator<Item = Prompt>) -> Vec<Arc<Prompt>> {
     prompts.enumerate().map(|(index, prompt)| Arc::new(Prompt { index, ..prompt })).collect()
 }
 
-/// Returns all of a row's tokens. Its first token is learned, if anything comes before it, as the others are: unless it belongs to a
-/// prompt, or masks say otherwise.
+/// Returns all of a row's tokens. If anything comes before it, its first token is learned like the others, unless it belongs to a
+/// prompt or is masked.
 fn text(prompt: &Prompt, whole: bool) -> Text {
     let Some(answers) = &prompt.answers else { return Text::new() };
     let asked = answers.learned.is_none() && (whole || prompt.text.is_empty());
@@ -39,7 +39,7 @@ fn text(prompt: &Prompt, whole: bool) -> Text {
     prompt.tokens.iter().map(|&token| (token, u8::from(asked))).chain(chosen).collect()
 }
 
-/// Returns a part as a row of its own; none if nothing of it is learned.
+/// Returns a part as a separate row; none if nothing of it is learned.
 fn sequence(row: usize, part: &[(u32, u8)]) -> Option<Prompt> {
     let (first, rest) = part.split_first()?;
     let (chosen, mask): (Vec<u32>, Vec<u8>) = rest.iter().copied().unzip();

@@ -1,4 +1,4 @@
-//! The best checkpoint, and the metric that says which it is.
+//! The best checkpoint, and the metric that decides which it is.
 
 use crate::config::{self, Config};
 use crate::train::Error;
@@ -12,13 +12,13 @@ pub(in crate::train) struct Best {
     pub value: f64,
 }
 
-/// Says that a run has no metric of this name, where it has these, or their like in evaluations.
+/// Returns the error for a metric that a run does not have, listing its metrics, and those of evaluations if there are any.
 pub(in crate::train) fn no_such_metric(settings: &Config, name: &str, names: &[&str]) -> Error {
     let prefix = if name.starts_with("eval_") { "eval_" } else { "" };
     let names: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();
     let meant = config::did_you_mean(name, names.iter().map(String::as_str));
     let of_evaluations = match settings.evaluates() && prefix.is_empty() {
-        true => ", and with eval_ before them those of evaluations",
+        true => ", and the same with the prefix eval_ for evaluations",
         false => "",
     };
     let detail = format!("no metric is named {name:?}; the metrics are {}{of_evaluations}{meant}", names.join(", "));

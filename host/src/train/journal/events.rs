@@ -22,7 +22,7 @@ pub(in crate::train) enum Event<'a> {
         version: &'a str,
         hash: &'a str,
         config: &'a Value,
-        /// What it may reach besides computing.
+        /// Its grants.
         #[serde(skip_serializing_if = "Option::is_none")]
         granted: Option<String>,
     },
@@ -33,13 +33,13 @@ pub(in crate::train) enum Event<'a> {
         from: &'a str,
         to: &'a str,
         step: u64,
-        /// The step during which it was noticed.
+        /// The step during which it was detected.
         noticed_at_step: u64,
         /// The name under which `rlhost swap` sent it.
         request: Option<&'a str>,
         config: &'a Map<String, Value>,
         state_handed_over: bool,
-        /// How its scores of the newest batch differ from its predecessor's.
+        /// The difference between its scores of the newest batch and its predecessor's.
         shadow: Value,
         /// How long training waited.
         pause_ms: f64,
@@ -55,7 +55,7 @@ pub(in crate::train) enum Event<'a> {
         reason: &'a str,
         /// Rows without a score.
         rows: Vec<usize>,
-        /// The first few of their own errors.
+        /// Their first few errors.
         row_reasons: Vec<&'a str>,
     },
     /// A reward's weight or error policy changed.
@@ -68,7 +68,7 @@ pub(in crate::train) enum Event<'a> {
     CheckpointsRemoved { steps: Vec<u64> },
     /// A checkpoint could not be written.
     CheckpointFailed { step: u64, reason: String },
-    /// A checkpoint of an abandoned future was set aside.
+    /// A checkpoint of an abandoned branch was set aside.
     CheckpointSuperseded { step: u64, path: String },
     /// A sign of why the run does not learn begins to hold.
     Finding { finding: &'a str, step: u64, text: &'a str, figures: &'a [Figure], advice: &'a [String] },
@@ -96,7 +96,7 @@ pub(in crate::train) struct Begun<'a> {
     pub model: String,
     pub max_steps: u64,
     pub device: &'a str,
-    /// The learning rate that the run would have by default.
+    /// The run's default learning rate.
     pub usual_learning_rate: f64,
 }
 

@@ -14,7 +14,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Begins to watch a run; one that goes on has its earlier metrics in its folder.
+    /// Begins to watch a run; a resumed run has its earlier metrics in its folder.
     pub(super) fn new(folder: &RunFolder, usual_rate: f64) -> Self {
         let watch = (!folder.config().is_empty()).then(|| {
             let settings = Settings::of(folder.config(), Some(usual_rate));

@@ -47,7 +47,7 @@ pub(super) struct Journal {
     parents: Vec<Parent>,
     /// When this process started training.
     begun: Instant,
-    /// Episodes and seconds from which their rate is taken; unknown until the first line of a resumed run.
+    /// Episodes and seconds for computing their rate; unknown until the first line of a resumed run.
     counted_from: Option<(f64, f64)>,
     findings: Findings,
 }
@@ -125,8 +125,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Rejects a `metric_for_best_model` that the run does not have, before much time is spent. That of a run whose plugins all ship with
-    /// the host was rejected before the run began.
+    /// Rejects a `metric_for_best_model` that the run does not have, before much time is spent. If all plugins ship with the
+    /// host, it was already checked before the run began.
     fn check_best_metric(&self) -> Result<()> {
         let Some((name, _)) = self.settings.best_by() else { return Ok(()) };
         let names: Vec<&str> = self.saves.names().filter(|n| !metrics::is_of_machine(n)).collect();
@@ -183,8 +183,8 @@ impl Journal {
         self.tell(step, &begun)
     }
 
-    /// Returns what TRL's PPO logs beside the number of episodes, if the algorithm logs that: whole episodes per second, and the
-    /// learning rate by another name.
+    /// Returns what TRL's PPO logs in addition to the number of episodes, if the algorithm logs that: whole episodes per second,
+    /// and the learning rate under another name.
     fn of_episodes(&mut self, seconds: f64, figures: &BTreeMap<String, f64>) -> Map<String, Value> {
         let mut more = Map::new();
         let Some(&episode) = figures.get("episode") else { return more };

@@ -2,6 +2,7 @@
 
 use super::events::Event;
 use crate::checkpoint;
+use crate::config::json_lines::{self, Reader};
 use crate::config::{Config, LogCompletions, OnSaveError, ReportTo, files};
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
@@ -10,9 +11,10 @@ use crate::rollout::Rollout;
 use crate::train::collector::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Name of the folder into which `rlhost swap` puts plugins.
@@ -23,6 +25,9 @@ pub(in crate::train) const MADE_MODEL: &str = "model";
 
 /// A copy of config.toml as the run last wrote it, used to detect edits when the run resumes.
 pub(in crate::train) const WRITTEN_CONFIG: &str = ".config.toml";
+
+/// Longest line of a log.
+const LONGEST_LINE: u64 = 64 << 20;
 
 /// An open run folder.
 pub struct RunFolder {
@@ -54,16 +59,34 @@ fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Keeps the lines of a file, if it exists, that `keep` accepts; removes a partial line at the end.
-fn cut(file: &Path, keep: impl Fn(&Value) -> bool) -> Result<()> {
-    if !files::own_is_there(file).map_err(write_error(file))? {
+/// What of a log's line decides whether it is kept.
+#[derive(Deserialize)]
+struct Logged {
+    #[serde(default)]
+    step: Option<u64>,
+}
+
+/// Keeps the lines of a file, if it exists, whose step `keep` accepts; removes a partial line at the end.
+fn cut(file: &Path, keep: impl Fn(Option<u64>) -> bool) -> Result<()> {
+    let fail = || write_error(file);
+    if !files::own_is_there(file).map_err(fail())? {
         return Ok(());
     }
-    // As bytes: a line that was cut off may end in the middle of a character.
-    let bytes = fs::read(file).map_err(write_error(file))?;
-    let whole = bytes.split_inclusive(|b| *b == b'\n').filter(|l| l.ends_with(b"\n"));
-    let kept: Vec<&[u8]> = whole.filter(|l| serde_json::from_slice(l).is_ok_and(|v| keep(&v))).collect();
-    put(file, &kept.concat())
+    // One by one: the file may be larger than memory, and without an end.
+    let mut lines = Reader::open(file, LONGEST_LINE).map_err(fail())?.up_to(u64::MAX);
+    let mut kept = BufWriter::new(temporary_in(file.parent().unwrap_or(Path::new("."))).map_err(fail())?);
+    while let Some(line) = lines.line().map_err(fail())? {
+        let json_lines::Line::Whole(text) = line else {
+            let detail = format!("line {} is longer than {} MiB", lines.number(), LONGEST_LINE >> 20);
+            return Err(fail()(io::Error::new(io::ErrorKind::InvalidData, detail)));
+        };
+        if serde_json::from_slice::<Logged>(text).is_ok_and(|line| keep(line.step)) {
+            kept.write_all(text).map_err(fail())?;
+        }
+    }
+    let kept = kept.into_inner().map_err(|e| fail()(e.into_error()))?;
+    kept.persist(file).map_err(|e| fail()(e.error))?;
+    Ok(())
 }
 
 /// Replaces a file, or a link, atomically.
@@ -246,8 +269,8 @@ impl RunFolder {
             checkpoint::sweep(&path).map_err(write_error(&path))?;
             aside = checkpoint::set_aside(&path, step).map_err(write_error(&path))?;
             // A run that starts over logs its first evaluation again.
-            cut(&path.join("metrics.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s <= step && step > 0))?;
-            cut(&path.join("completions.jsonl"), |line| line["step"].as_u64().is_some_and(|s| s < step))?;
+            cut(&path.join("metrics.jsonl"), |of| of.is_some_and(|of| of <= step && step > 0))?;
+            cut(&path.join("completions.jsonl"), |of| of.is_some_and(|of| of < step))?;
             cut(&path.join("events.jsonl"), |_| true)?;
         }
         let open = |name: &str| {

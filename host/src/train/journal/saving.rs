@@ -19,7 +19,7 @@ pub(super) struct Saves {
     best: Option<Best>,
     /// The best of those that are known to be on disk.
     best_written: Option<Best>,
-    /// Figures of the steps since the newest.
+    /// Metrics of the steps since the newest.
     window: Window,
     /// Why the newest one could not be written.
     failure: Option<checkpoint::Error>,
@@ -84,7 +84,7 @@ impl Journal {
         }
     }
 
-    /// Records that the run ends before its last step, after this many evaluations that did not improve.
+    /// Records that the run ends before its last step, after this many evaluations without improvement.
     pub(in crate::train) fn stops_early(&mut self, step: u64, evaluations: u64) -> Result<()> {
         let settings = self.settings.clone();
         let metric = settings.best_by().map_or("", |(name, _)| name);

@@ -3,12 +3,56 @@
 use crate::metrics::{Metric, Reduction};
 use crate::model::{self, Pass};
 use crate::ops::logprob::TokenStats;
-use crate::plugin::{Examples, Mismatched, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{Examples, Gradient, Mismatched, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
 use crate::rollout::Rollout;
 use crate::train::collector::Moment;
 use crate::train::experience::{Experience, MicroBatch};
 use crate::train::flow::Flow;
 use crate::train::plugins::LossBatch;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// What a forward pass shows a loss, per token in row order; for a reward model, `values` alone, per completion.
+#[derive(Default, Deserialize, Serialize)]
+pub(super) struct Observed {
+    logp: Vec<f32>,
+    entropy: Vec<f32>,
+    values: Option<Vec<f32>>,
+    mean_logits: Option<Vec<f32>>,
+}
+
+impl Observed {
+    /// Takes from a pass what is asked for, and the critic's values.
+    pub(super) fn new(pass: &Pass<'_>, values: Option<&[f32]>, asked: &Asked) -> model::Result<Self> {
+        let wanted = asked.needs.mean_logits && asked.flow != Flow::Generated && asked.flow != Flow::Given;
+        Ok(Self {
+            logp: pass.stats().logp.clone(),
+            entropy: if asked.needs.entropy { pass.stats().entropy.clone() } else { Vec::new() },
+            values: values.map(<[f32]>::to_vec),
+            mean_logits: wanted.then(|| pass.mean_logits()).transpose()?,
+        })
+    }
+
+    /// Takes the values of completions.
+    pub(super) fn of_values(values: &[f32]) -> Self {
+        Self { values: Some(values.to_vec()), ..Self::default() }
+    }
+
+    /// Joins what several ranks' passes show; those without rows show nothing.
+    pub(super) fn joined(parts: Vec<Self>) -> Self {
+        let mut all = Self::default();
+        for part in parts {
+            all.logp.extend(part.logp);
+            all.entropy.extend(part.entropy);
+            for (column, more) in [(&mut all.values, part.values), (&mut all.mean_logits, part.mean_logits)] {
+                if let Some(more) = more {
+                    column.get_or_insert_default().extend(more);
+                }
+            }
+        }
+        all
+    }
+}
 
 /// The inputs of a micro-batch's columns, besides its own.
 pub(super) struct Asked {
@@ -16,6 +60,8 @@ pub(super) struct Asked {
     pub needs: Needs,
     pub at: Moment,
     pub scale: Scale,
+    /// The micro-batch, for a loss that compares rows: the parts of all ranks then go into it together.
+    pub shared: Option<MicroBatch>,
     /// Of the whole micro-batch.
     pub mismatched: Option<Mismatched>,
     /// Its desirable and its undesirable rows.
@@ -24,45 +70,51 @@ pub(super) struct Asked {
     pub compares_sampling: bool,
 }
 
-/// Returns the columns of a micro-batch after its forward pass, with the critic's `values`.
-pub(super) fn columns(
-    micro_batch: &MicroBatch,
-    pass: &Pass<'_>,
-    values: Option<&[f32]>,
-    asked: &Asked,
-) -> model::Result<LossBatch> {
-    let mean_logits = || if asked.needs.mean_logits { pass.mean_logits().map(Some) } else { Ok(None) };
-    Ok(match asked.flow {
-        Flow::Generated | Flow::Given => LossBatch::Tokens(tokens(micro_batch, pass.stats(), values, asked)),
-        Flow::GeneratedPairs | Flow::GivenPairs => {
-            LossBatch::Pairs(pairs(micro_batch, pass.stats(), mean_logits()?.as_deref(), asked))
-        }
-        Flow::ValuedPairs => LossBatch::Values(valued_pairs(micro_batch, values.unwrap_or_default(), asked)),
-        Flow::Labelled => LossBatch::Labelled(examples(micro_batch, pass.stats(), mean_logits()?, asked)),
-    })
+/// Returns the columns of a micro-batch after its forward pass.
+pub(super) fn columns(micro_batch: &MicroBatch, observed: Observed, asked: &Asked) -> LossBatch {
+    match asked.flow {
+        Flow::Generated | Flow::Given => LossBatch::Tokens(tokens(micro_batch, observed, asked)),
+        Flow::GeneratedPairs | Flow::GivenPairs => LossBatch::Pairs(pairs(micro_batch, &observed, asked)),
+        Flow::ValuedPairs => LossBatch::Values(valued_pairs(micro_batch, &observed.values.unwrap_or_default(), asked)),
+        Flow::Labelled => LossBatch::Labelled(examples(micro_batch, observed, asked)),
+    }
+}
+
+/// Returns the part of a micro-batch's derivatives that belongs to some of its items.
+pub(super) fn cut(gradient: Gradient, whole: &MicroBatch, items: &Range<usize>, flow: Flow) -> Gradient {
+    let size = |items: Range<usize>| match flow {
+        Flow::ValuedPairs => 2 * items.len(),
+        _ => whole.experience.lengths(items).iter().map(|(_, tokens)| tokens).sum(),
+    };
+    let first = size(whole.items.start..items.start);
+    let own = first..first + size(items.clone());
+    let cut = |column: Vec<f32>| column.get(own.clone()).map(<[f32]>::to_vec).unwrap_or_default();
+    let Gradient { loss, d_logp, d_entropy, d_values, metrics } = gradient;
+    Gradient { loss, d_logp: cut(d_logp), d_entropy: d_entropy.map(cut), d_values: d_values.map(cut), metrics }
 }
 
 /// Returns the columns of completions. If the weights have not changed since the generation, the current log-probabilities also
 /// serve as the old ones, so the first update's ratios are exactly one.
-fn tokens(micro_batch: &MicroBatch, stats: &TokenStats, values: Option<&[f32]>, asked: &Asked) -> Tokens {
+fn tokens(micro_batch: &MicroBatch, observed: Observed, asked: &Asked) -> Tokens {
     let MicroBatch { experience: e, items: rows } = micro_batch;
     let Asked { needs, at, scale, .. } = asked;
+    let Observed { logp, entropy, values, .. } = observed;
     let range = e.tokens(rows);
     let first = e.offsets[rows.start];
     let on_policy = e.generated_at == at.step;
-    let old_values = if on_policy { values } else { e.values.as_ref().map(|values| &values[range.clone()]) };
+    let old_values = if on_policy { values.clone() } else { e.values.as_ref().map(|values| values[range.clone()].to_vec()) };
     Tokens {
         step: at.step,
         offsets: e.offsets[rows.start..=rows.end].iter().map(|o| o - first).collect(),
         mask: e.advantages.mask[range.clone()].to_vec(),
         advantages: e.advantages.advantages[range.clone()].to_vec(),
-        logp: stats.logp.clone(),
-        old_logp: if on_policy { stats.logp.clone() } else { e.old_logp()[range.clone()].to_vec() },
+        old_logp: if on_policy { logp.clone() } else { e.old_logp()[range.clone()].to_vec() },
+        logp,
         ref_logp: e.ref_logp.as_ref().map(|r| r[range.clone()].to_vec()),
         sampling_logp: needs.sampling_logp.then(|| e.logp[range.clone()].to_vec()),
-        entropy: needs.entropy.then(|| stats.entropy.clone()),
-        values: values.map(<[f32]>::to_vec),
-        old_values: old_values.map(<[f32]>::to_vec),
+        entropy: needs.entropy.then_some(entropy),
+        values,
+        old_values,
         returns: e.advantages.returns.as_ref().map(|r| r[range].to_vec()),
         scale: *scale,
     }
@@ -76,19 +128,20 @@ pub(super) fn labels(micro_batch: &MicroBatch) -> impl Iterator<Item = bool> {
 }
 
 /// Returns the columns of labelled completions.
-fn examples(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<Vec<f32>>, asked: &Asked) -> Examples {
+fn examples(micro_batch: &MicroBatch, observed: Observed, asked: &Asked) -> Examples {
     let MicroBatch { experience: e, items: rows } = micro_batch;
+    let Observed { logp, mean_logits, .. } = observed;
     let (range, first) = (e.tokens(rows), e.offsets[rows.start]);
     // As long as both are one model, they differ by rounding alone.
-    let reference = |r: &Vec<f32>| if asked.at.is_reference { stats.logp.clone() } else { r[range].to_vec() };
+    let reference = |r: &Vec<f32>| if asked.at.is_reference { logp.clone() } else { r[range].to_vec() };
     Examples {
         step: asked.at.step,
         labels: labels(micro_batch).collect(),
         desirable: asked.labelled.0,
         undesirable: asked.labelled.1,
         offsets: e.offsets[rows.start..=rows.end].iter().map(|o| o - first).collect(),
-        logp: stats.logp.clone(),
         ref_logp: e.ref_logp.as_ref().map(reference),
+        logp,
         mean_logits,
         mismatched: asked.mismatched.clone(),
         scale: asked.scale,
@@ -96,8 +149,9 @@ fn examples(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<Ve
 }
 
 /// Returns the columns of pairs.
-fn pairs(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<&[f32]>, asked: &Asked) -> Pairs {
+fn pairs(micro_batch: &MicroBatch, observed: &Observed, asked: &Asked) -> Pairs {
     let e = &micro_batch.experience;
+    let (logp, mean_logits) = (&observed.logp, observed.mean_logits.as_ref());
     let empty = || Side {
         offsets: vec![0],
         logp: Vec::new(),
@@ -109,7 +163,7 @@ fn pairs(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<&[f32
     for (i, row) in micro_batch.rows().into_iter().enumerate() {
         let side = if i % 2 == 0 { &mut chosen } else { &mut rejected };
         let length = e.rollouts[row].tokens.len();
-        side.logp.extend(&stats.logp[at..at + length]);
+        side.logp.extend(&logp[at..at + length]);
         if let (Some(into), Some(from)) = (&mut side.mean_logits, mean_logits) {
             into.extend(&from[at..at + length]);
         }
@@ -117,7 +171,7 @@ fn pairs(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<&[f32
             // As long as both are one model, they differ by rounding alone, and a pair would have
             // an accuracy by chance.
             let same = asked.at.is_reference;
-            into.extend(if same { &stats.logp[at..at + length] } else { &from[e.tokens(&(row..row + 1))] });
+            into.extend(if same { &logp[at..at + length] } else { &from[e.tokens(&(row..row + 1))] });
         }
         side.offsets.push(side.logp.len() as u32);
         at += length;
@@ -126,7 +180,7 @@ fn pairs(micro_batch: &MicroBatch, stats: &TokenStats, mean_logits: Option<&[f32
 }
 
 /// Returns the columns of pairs for a reward model's loss, given the value of each completion; chosen and rejected alternate.
-pub(super) fn valued_pairs(micro_batch: &MicroBatch, values: &[f32], asked: &Asked) -> ValuedPairs {
+fn valued_pairs(micro_batch: &MicroBatch, values: &[f32], asked: &Asked) -> ValuedPairs {
     let e = &micro_batch.experience;
     let side = |side: usize| values.iter().skip(side).step_by(2).copied().collect();
     let answers = |row: usize| e.prompts[e.rollouts[row].prompt].answers.as_ref();

@@ -3,12 +3,10 @@
 mod columns;
 mod critic;
 mod packing;
-mod separable;
 mod trained;
 
 pub(super) use critic::{Begun, Critic};
 pub(super) use packing::together;
-pub(super) use separable::is_separable;
 pub(super) use trained::Rates;
 
 use super::collector::Moment;
@@ -16,21 +14,20 @@ use super::experience::{MicroBatch, scale};
 use super::figures::{Figures, Work};
 use super::flow::Flow;
 use super::packed::Packed;
-use super::plugins::{LossBatch, Plugins};
+use super::plugins::Plugins;
 use super::{Error, Result};
-use crate::config::{Config, OldLogp};
+use crate::config::{Config, OldLogp, RolloutDtype};
 use crate::dist::World;
 use crate::metrics::Metric;
 use crate::model::{self, Architecture, ModelFolder, Passed, Policy, Weights};
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
-use crate::plugin::Mismatched;
-use candle_core::Tensor;
-use columns::{Asked, columns};
+use crate::plugin::{Gradient, Mismatched};
+use candle_core::{DType, Tensor};
+use columns::{Asked, Observed, columns};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use trained::{Trained, Updated};
 
 /// What to do with a micro-batch's gradients.
@@ -71,12 +68,6 @@ pub(super) struct Optimizers {
     pub moments: HashMap<String, Tensor>,
 }
 
-/// Returns what was asked for the micro-batch that this one is a part of.
-fn of<'a>(asked: &'a [Asked], whole: &[MicroBatch], part: &MicroBatch) -> &'a Asked {
-    let contains = |m: &MicroBatch| Arc::ptr_eq(&m.experience, &part.experience) && m.items.contains(&part.items.start);
-    &asked[whole.iter().position(contains).unwrap_or_default()]
-}
-
 /// Returns the coefficient of the auxiliary loss of a model's experts; 0 without experts.
 pub(super) fn aux_coefficient(settings: &Config, model: &Architecture) -> f64 {
     model.mixture.as_ref().map_or(0.0, |mixture| settings.router_aux_loss_coef.unwrap_or(mixture.coefficient))
@@ -114,14 +105,14 @@ impl Learner {
         self.critic.as_ref().map_or(Ok(()), Critic::zero)?;
         figures.lap("optimizer");
         let asked = self.asked(micro_batches, plugins, at)?;
-        let own = packing::packed(micro_batches, &self.world, self.settings.max_tokens_per_microbatch);
+        let own = self.own(micro_batches, plugins);
         let mut loss = 0.0;
         match own.split_last() {
             None => self.backward(Learn::AddAndSum, &mut figures, |_| Ok(()))?,
             Some((last, others)) => {
                 let all = others.iter().map(|m| (m, Learn::Add)).chain([(last, Learn::AddAndSum)]);
-                for (micro_batch, learn) in all {
-                    let (part, of_pass) = self.pass(micro_batch, learn, of(&asked, micro_batches, micro_batch), plugins)?;
+                for ((place, micro_batch), learn) in all {
+                    let (part, of_pass) = self.pass(micro_batch, learn, &asked[*place], plugins)?;
                     loss += part;
                     figures.merge(of_pass);
                 }
@@ -139,24 +130,34 @@ impl Learner {
     pub(super) fn evaluate(&self, micro_batches: &[MicroBatch], plugins: &mut Plugins, at: Moment) -> Result<(f64, Figures)> {
         let (mut figures, mut loss) = (Figures::begin(), 0.0);
         let asked = self.asked(micro_batches, plugins, at)?;
-        for micro_batch in packing::packed(micro_batches, &self.world, self.settings.max_tokens_per_microbatch) {
-            let (part, of_pass) = self.pass(&micro_batch, Learn::Nothing, of(&asked, micro_batches, &micro_batch), plugins)?;
+        for (place, micro_batch) in self.own(micro_batches, plugins) {
+            let (part, of_pass) = self.pass(&micro_batch, Learn::Nothing, &asked[place], plugins)?;
             loss += part;
             figures.merge(of_pass);
         }
         Ok((loss, figures))
     }
 
+    /// Returns this rank's part of micro-batches as they go through the model, each with the place of its micro-batch. None is
+    /// empty, unless the ranks compute the loss together.
+    fn own(&self, micro_batches: &[MicroBatch], plugins: &Plugins) -> Vec<(usize, MicroBatch)> {
+        let mut own = packing::packed(micro_batches, &self.world, self.settings.max_tokens_per_microbatch);
+        own.retain(|(_, part)| plugins.shares_losses() || !part.items.is_empty());
+        own
+    }
+
     /// Returns what the columns of each micro-batch are made from besides its own pass.
     fn asked(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<Asked>> {
         let scale = scale(micro_batches, self.settings.max_completion_length);
-        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || self.settings.trains_later();
+        let rounds = self.policy.computes_in() == DType::BF16 || self.settings.rollout_dtype != RolloutDtype::Auto;
+        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || self.settings.trains_later() || rounds;
         let compares_sampling = differs || plugins.needs().sampling_logp;
         let asked = |micro_batch: &MicroBatch| {
             let mismatched = self.mismatched(micro_batch, at)?;
             let (desirable, undesirable): (Vec<bool>, Vec<bool>) = columns::labels(micro_batch).partition(|desirable| *desirable);
             let labelled = (desirable.len() as u32, undesirable.len() as u32);
-            Ok(Asked { flow: self.flow, needs: plugins.needs(), at, scale, mismatched, labelled, compares_sampling })
+            let shared = plugins.shares_losses().then(|| micro_batch.clone());
+            Ok(Asked { flow: self.flow, needs: plugins.needs(), at, scale, shared, mismatched, labelled, compares_sampling })
         };
         micro_batches.iter().map(asked).collect()
     }
@@ -182,6 +183,9 @@ impl Learner {
     /// Runs one micro-batch forward and through the algorithm's loss. Returns its part of the loss; runs the backward pass, which
     /// adds to the gradients, unless `learn` is `Nothing`.
     fn pass(&self, micro_batch: &MicroBatch, learn: Learn, asked: &Asked, plugins: &mut Plugins) -> Result<(f64, Figures)> {
+        if micro_batch.items.is_empty() {
+            return self.pass_of_nothing(micro_batch, learn, asked, plugins);
+        }
         if self.flow == Flow::ValuedPairs {
             return self.pass_of_values(micro_batch, learn, asked, plugins);
         }
@@ -201,14 +205,14 @@ impl Learner {
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
         let activations = pass.kept_bytes() + valued.as_ref().map_or(0, |(_, valued)| valued.kept_bytes());
         figures.did(Work { activations, ..Work::default() });
-        let batch = columns(micro_batch, &pass, values, asked)?;
+        let observed = Observed::new(&pass, values, asked)?;
         figures.lap("forward");
 
-        let (gradient, of_algorithm) = plugins.loss(batch)?;
+        let (gradient, of_algorithm) = self.loss(micro_batch, observed, asked, plugins)?;
         let mut own = columns::figures(micro_batch, pass.stats(), asked);
         // An algorithm that corrects by the ratios logs what it has made of them.
         own.retain(|figure| of_algorithm.iter().all(|other| other.name != figure.name));
-        figures.add(of_algorithm);
+        figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));
         figures.add(own);
         figures.add(aux_loss.map(|loss| Metric::mean("aux_loss", loss, micro_batch.items.len() as f64)));
         figures.lap("loss");
@@ -225,6 +229,44 @@ impl Learner {
         };
         self.backward(learn, &mut figures, backward)?;
         Ok((gradient.loss + aux_weight * aux_loss.unwrap_or_default(), figures))
+    }
+
+    /// Returns the derivatives of a micro-batch's loss by what this rank's pass has `observed`, with this rank's part of the loss, and
+    /// the algorithm's metrics. A loss that compares rows gets those of all ranks, and the first rank then reports for all.
+    fn loss(
+        &self,
+        micro_batch: &MicroBatch,
+        observed: Observed,
+        asked: &Asked,
+        plugins: &mut Plugins,
+    ) -> Result<(Gradient, Vec<Metric>)> {
+        let Some(whole) = &asked.shared else { return plugins.loss(columns(micro_batch, observed, asked)) };
+        let all = Observed::joined(self.world.gather("the columns of a loss", observed)?);
+        let (gradient, metrics) = plugins.loss(columns(whole, all, asked))?;
+        let own = columns::cut(gradient, whole, &micro_batch.items, self.flow);
+        let loss = if self.reports(asked) { own.loss } else { 0.0 };
+        Ok((Gradient { loss, ..own }, metrics))
+    }
+
+    /// Returns whether this rank reports the algorithm's metrics of what it has asked.
+    fn reports(&self, asked: &Asked) -> bool {
+        asked.shared.is_none() || self.world.is_first()
+    }
+
+    /// Takes part in the loss of a micro-batch of which this rank has no rows.
+    fn pass_of_nothing(
+        &self,
+        micro_batch: &MicroBatch,
+        learn: Learn,
+        asked: &Asked,
+        plugins: &mut Plugins,
+    ) -> Result<(f64, Figures)> {
+        let mut figures = Figures::begin();
+        let (gradient, of_algorithm) = self.loss(micro_batch, Observed::default(), asked, plugins)?;
+        figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));
+        figures.lap("loss");
+        self.backward(learn, &mut figures, |_| Ok(()))?;
+        Ok((gradient.loss, figures))
     }
 
     /// Returns by how much the auxiliary loss of a micro-batch's experts counts: each row of the step alike, so that a step's loss is
@@ -248,11 +290,11 @@ impl Learner {
         let key = self.dropping(learn, asked.at);
         let pass = self.policy.forward_values(&packed.forest, &packed.selected.rows, key)?;
         figures.did(Work { activations: pass.kept_bytes(), ..Work::default() });
-        let batch = columns::valued_pairs(micro_batch, pass.values(), asked);
+        let observed = Observed::of_values(pass.values());
         figures.lap("forward");
 
-        let (gradient, of_algorithm) = plugins.loss(LossBatch::Values(batch))?;
-        figures.add(of_algorithm);
+        let (gradient, of_algorithm) = self.loss(micro_batch, observed, asked, plugins)?;
+        figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));
         figures.lap("loss");
 
         let d_values = gradient.d_values.unwrap_or_default();

@@ -37,22 +37,22 @@ fn cut(items: &[(usize, usize)], prompt: impl Fn(usize) -> usize, most: usize) -
     ranges
 }
 
-/// Returns this rank's part of micro-batches as they go through the model: unchanged or, with a token limit, with adjacent ones
-/// of an experience joined and split again. None is empty.
-pub(super) fn packed(micro_batches: &[MicroBatch], world: &World, most: Option<usize>) -> Vec<MicroBatch> {
-    let own: Vec<MicroBatch> = match most {
-        None => micro_batches.iter().map(|micro_batch| micro_batch.own(world)).collect(),
-        Some(most) => {
-            let adjoin =
-                |a: &MicroBatch, b: &MicroBatch| Arc::ptr_eq(&a.experience, &b.experience) && a.items.end == b.items.start;
-            // The mismatched completions of a micro-batch are a column of all its rows.
-            let adjoin = |a: &MicroBatch, b: &MicroBatch| adjoin(a, b) && a.experience.mismatched.is_none();
-            let joined = micro_batches.chunk_by(adjoin).filter_map(|run| Some((run.first()?, run.last()?)));
-            let own = joined.map(|(first, last)| first.part(first.items.start..last.items.end).own(world));
-            own.flat_map(|whole| parted(&whole, most)).collect()
-        }
+/// Returns this rank's part of micro-batches as they go through the model, each with the place of the first that it belongs to:
+/// unchanged or, with a token limit, with adjacent ones of an experience joined and split again.
+pub(super) fn packed(micro_batches: &[MicroBatch], world: &World, most: Option<usize>) -> Vec<(usize, MicroBatch)> {
+    let Some(most) = most else {
+        return micro_batches.iter().map(|micro_batch| micro_batch.own(world)).enumerate().collect();
     };
-    own.into_iter().filter(|micro_batch| !micro_batch.items.is_empty()).collect()
+    let adjoin = |a: &MicroBatch, b: &MicroBatch| Arc::ptr_eq(&a.experience, &b.experience) && a.items.end == b.items.start;
+    // The mismatched completions of a micro-batch are a column of all its rows.
+    let adjoin = |a: &MicroBatch, b: &MicroBatch| adjoin(a, b) && a.experience.mismatched.is_none();
+    let (mut place, mut parts) = (0, Vec::new());
+    for run in micro_batches.chunk_by(adjoin) {
+        let whole = run[0].part(run[0].items.start..run[run.len() - 1].items.end).own(world);
+        parts.extend(parted(&whole, most).into_iter().map(|part| (place, part)));
+        place += run.len();
+    }
+    parts
 }
 
 fn parted(whole: &MicroBatch, most: usize) -> Vec<MicroBatch> {

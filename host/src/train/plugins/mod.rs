@@ -4,6 +4,7 @@
 mod asked_model;
 mod comparing;
 mod scoring;
+mod separable;
 mod steps;
 mod swap;
 
@@ -11,6 +12,7 @@ pub(super) use asked_model::{AskedModel, Opener};
 pub(super) use comparing::REFERENCE;
 pub use scoring::start_of;
 pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, Trouble, batch, start};
+pub(super) use separable::is_separable;
 pub(super) use swap::{Chosen, LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
 
 use super::experience::Pair;
@@ -46,6 +48,8 @@ pub(super) struct Plugins {
     /// The run's configuration; its plugin settings change when plugins do.
     config: Config,
     algorithm: AnyPlugin,
+    /// Whether several ranks compute the algorithm's loss together.
+    shares_losses: bool,
     rewards: Vec<Reward>,
     environments: Vec<EnvironmentPlugin>,
     swaps: Swaps,
@@ -73,7 +77,20 @@ impl Plugins {
         slots: Vec<Slot>,
         trial: Trial,
     ) -> Self {
-        Self { world, config, algorithm, rewards, environments, swaps: Swaps::new(slots, trial) }
+        let swaps = Swaps::new(slots, trial);
+        let mut plugins = Self { world, config, algorithm, shares_losses: false, rewards, environments, swaps };
+        plugins.see_algorithm();
+        plugins
+    }
+
+    /// Finds out whether the ranks have to compute the algorithm's loss together. That is never wrong, only slower.
+    fn see_algorithm(&mut self) {
+        self.shares_losses = self.world.size() > 1 && !is_separable(&mut self.algorithm).unwrap_or(false);
+    }
+
+    /// Returns whether a loss is of a micro-batch's rows on all ranks, because it compares them with each other.
+    pub(super) fn shares_losses(&self) -> bool {
+        self.shares_losses
     }
 
     /// Returns the run's environments, and their entries.

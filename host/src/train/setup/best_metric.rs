@@ -1,5 +1,5 @@
-//! Refuses a `metric_for_best_model` that the run will not have, before anything is written, if all its plugins ship with the host. What
-//! others report is seen in the first step.
+//! Refuses a `metric_for_best_model` that the run will not have, before anything is written, if all its plugins ship with the
+//! host. Metrics of other plugins are known only after the first step.
 
 use super::plugins::Loaded;
 use crate::config::{Config, PluginEntry};
@@ -8,13 +8,13 @@ use crate::train::flow::Flow;
 use crate::train::journal::no_such_metric;
 use std::collections::BTreeSet;
 
-/// Beginnings of the names of metrics that there may be.
+/// Prefixes of the names of possible metrics.
 const GROUPS: [&str; 3] = ["plugins/", "sampling/", "filter_groups/"];
 
 /// Metrics of updates, which an evaluation does not have.
 const OF_UPDATES: [&str; 3] = ["grad_norm", "learning_rate", "num_tokens"];
 
-/// The same of a critic's.
+/// The same of a critic.
 const OF_CRITIC: [&str; 2] = ["critic_grad_norm", "critic_learning_rate"];
 
 /// Metrics of generated completions.

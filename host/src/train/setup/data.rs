@@ -14,13 +14,12 @@ use std::sync::Arc;
 pub(super) struct Datasets {
     pub data: Data,
     pub evaluated: Option<Vec<Arc<Prompt>>>,
-    /// What was left out of either.
+    /// Warnings about rows skipped in either.
     pub warnings: Vec<String>,
 }
 
 /// Reads the training and evaluation datasets of the configuration, for a model with this `context`. Pairs are `framed` if the
-/// algorithm asks for it. Returns the configuration
-/// with names that stay valid wherever the run resumes.
+/// algorithm requests it. Returns the configuration with names that stay valid wherever the run resumes.
 pub(super) fn read(
     mut config: Config,
     (flow, framed): (Flow, bool),
@@ -61,7 +60,7 @@ pub(super) fn read(
 
 /// How texts become sequences.
 struct Packing {
-    /// None where each row is a sequence.
+    /// None if each row is a sequence.
     strategy: Option<PackingStrategy>,
     /// Length of a sequence.
     length: usize,
@@ -69,7 +68,7 @@ struct Packing {
     longest: usize,
     /// Whether prompts are learned.
     whole: bool,
-    /// Seed by which rows are shuffled before they are put one after another.
+    /// Seed for shuffling rows before they are concatenated.
     shuffled: Option<u64>,
 }
 
@@ -84,7 +83,7 @@ impl Packing {
         Ok(Self { strategy, length, longest, whole: !config.completion_only_loss, shuffled })
     }
 
-    /// Cuts rows as the strategy asks for.
+    /// Cuts rows according to the strategy.
     fn cut(&self, mut prompts: Vec<Arc<Prompt>>) -> Vec<Arc<Prompt>> {
         match self.strategy {
             None | Some(PackingStrategy::Bfd) => prompts,
@@ -99,7 +98,7 @@ impl Packing {
         }
     }
 
-    /// Returns the groups of rows that are packed together; none where a row is a sequence.
+    /// Returns the groups of rows that are packed together; none if a row is a sequence.
     fn packs(&self, prompts: &[Arc<Prompt>]) -> Option<Vec<Vec<usize>>> {
         let packed = matches!(self.strategy, Some(PackingStrategy::Bfd | PackingStrategy::BfdSplit));
         let lengths = || prompts.iter().map(|p| p.length()).collect::<Vec<_>>();
@@ -115,7 +114,7 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
         return Err(Error::TooFewPrompts { prompts: rows, generation: batch });
     }
     if config.dataloader_drop_last && rows < batch {
-        let detail = format!("leaves nothing: the dataset has {rows} rows, and a batch takes {batch}");
+        let detail = format!("leaves nothing: the dataset has {rows} rows, but a batch takes {batch}");
         return Err(Error::setting("dataloader_drop_last", detail));
     }
     // Labelled rows go in the dataset's order, as in TRL.

@@ -1,4 +1,4 @@
-//! Decides the form in which a run holds weights that it does not train.
+//! Decides the precision in which a run holds frozen weights.
 
 use crate::config::{self, Config, ModelDtype};
 use crate::model::{Dtype, Held, ModelFolder, Place};
@@ -9,20 +9,20 @@ use crate::train::Result;
 /// record it.
 ///
 /// # Errors
-/// If the model is to be quantized without an adapter, or where that is not computed.
+/// If the model is to be quantized without an adapter, or on a place that does not support it.
 pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) -> Result<ModelFolder> {
     let asked = [("load_in_8bit", config.load_in_8bit, Scheme::Int8), ("load_in_4bit", config.load_in_4bit, Scheme::Nf4)];
     let asked = asked.into_iter().find(|(_, on, _)| *on);
     let on_cpu = place.device().is_cpu();
     if let Some((key, ..)) = asked.filter(|_| !on_cpu || !config.use_peft) {
         let detail = if on_cpu {
-            "needs an adapter, since weights in few bits can't be trained; set use_peft"
+            "needs an adapter, since quantized weights can't be trained; set use_peft"
         } else {
             "has no kernel for a device yet; leave it out, or use --device cpu"
         };
         return Err(config::Error::Invalid { place: key.to_owned(), detail: detail.to_owned() }.into());
     }
-    // On a device, too, so that a run may go on in another place.
+    // On a device too, so that a run may resume elsewhere.
     if config.use_peft && config.dtype == ModelDtype::Auto {
         config.dtype = source.stored_in()?.map_or(ModelDtype::Auto, |stored| match stored {
             Dtype::F32 => ModelDtype::Float32,
@@ -30,7 +30,7 @@ pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) ->
             Dtype::F16 => ModelDtype::Float16,
         });
     } else if !on_cpu && config.dtype != ModelDtype::Auto {
-        tracing::info!("dtype says nothing of a device; bf16 says what it computes in");
+        tracing::info!("dtype has no effect on a device; use bf16");
     }
     if !on_cpu {
         return Ok(source);

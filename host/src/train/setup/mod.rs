@@ -59,9 +59,9 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let opener = Opener { place: place.clone(), tokenizer: opened.tokenizer.clone() };
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
-    let (trial, more) = plugins.try_on(&data, &config)?;
+    let trial = plugins.try_on(&data, &config)?;
     best_metric::check(&config, &plugins)?;
-    warnings.extend(more.into_iter().chain(of_reference));
+    warnings.extend(of_reference);
     let used = data.prompts().iter().chain(evaluated.iter().flatten());
     check_rows(&config, used.map(|prompt| &**prompt))?;
     warnings.extend(too_long(&config, &plugins, &data, &opened));
@@ -100,7 +100,7 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
     Ok((config, folder))
 }
 
-/// Refuses an environment where episodes can't be generated, or nothing could follow a turn.
+/// Refuses an environment if episodes can't be generated, or the chat template can't continue a turn.
 fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()> {
     let Some(entry) = config.environment.first() else { return Ok(()) };
     if !place.device().is_cpu() {
@@ -112,7 +112,7 @@ fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()>
     tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))
 }
 
-/// Refuses rows that don't say which of several environments is theirs.
+/// Refuses rows that don't say which of several environments they belong to.
 fn check_rows<'a>(config: &Config, mut prompts: impl Iterator<Item = &'a Prompt>) -> Result<()> {
     let Some(prompt) = prompts.find(|prompt| prompt.acts_in(&config.environment).is_none()) else { return Ok(()) };
     let (names, row) = (config.environment.iter().map(PluginEntry::name).collect::<Vec<_>>().join(", "), prompt.row);
@@ -131,11 +131,12 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     } else if config.precompute_ref_log_probs && plugins.flow.generates() {
         ("precompute_ref_log_probs", "this algorithm generates its completions; they are not known before training")
     } else if config.precompute_ref_log_probs && mismatched && config.shuffle_dataset == Some(true) {
-        let detail = "this algorithm's baseline is made from the completions of each batch, which shuffle_dataset changes with every epoch";
+        let detail = "this algorithm's baseline comes from the completions of each batch, which shuffle_dataset changes with \
+                      every epoch";
         ("precompute_ref_log_probs", detail)
     } else if config.per_device_train_batch_size == 1 && mismatched {
         let detail =
-            "this algorithm puts each completion behind another row's prompt, so a process needs at least 2 rows at a time";
+            "this algorithm pairs each completion with another row's prompt, so a process needs at least 2 rows at a time";
         ("per_device_train_batch_size", detail)
     } else {
         return Ok(());
@@ -143,7 +144,7 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     Err(Error::setting(key, detail))
 }
 
-/// Warns of completions that the model's context will cut short.
+/// Warns about completions that the model's context will cut off.
 fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> Option<String> {
     let longest = data.prompts().iter().map(|p| p.tokens.len()).max().unwrap_or(0);
     let (most, context) = (config.max_completion_length, opened.context());
@@ -241,7 +242,7 @@ struct Run<'a> {
     max_steps: u64,
     /// Where it computes.
     device: String,
-    /// The learning rate that it would have by default.
+    /// The default learning rate.
     usual_rate: f64,
 }
 
@@ -260,7 +261,7 @@ impl Run<'_> {
         opened: Opened,
         warnings: Vec<String>,
     ) -> Result<(Journal, ModelFolder, Turns)> {
-        // By one rank: it is also the one that then writes config.toml anew.
+        // By one rank: the one that then also rewrites config.toml.
         let changes = if self.world.is_first() { self.beginning.changes(&self.settings)? } else { Map::new() };
         let scraped = self.serve(&path)?;
         let go_on_from = match self.beginning {

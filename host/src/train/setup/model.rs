@@ -12,13 +12,16 @@ use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
 use std::path::{Path, PathBuf};
 
+/// Bytes of a file of a model that a run keeps; the built-in one has 14 million.
+const LARGEST_KEPT: u64 = 256 << 20;
+
 /// A model's files, opened.
 pub(super) struct Opened {
     pub source: ModelFolder,
-    /// A model that the run will store, but has not yet.
+    /// A model that the run will store, but has not stored yet.
     made: Option<Made>,
     pub lora: Option<Lora>,
-    /// The reference model's folder, if that is not `source`.
+    /// The reference model's folder, if not `source`.
     pub reference: Option<ModelFolder>,
     pub tokenizer: Tokenizer,
     wording: Wording,
@@ -52,6 +55,7 @@ pub(super) fn open(
     let (model, name) = after_the_first(world, named_model)?.unzip();
     config.model = name;
     let (source, made) = open_model(model, beginning, folder.join(MADE_MODEL))?;
+    let source = source.keeping()?;
     let lora = settle_adapter(&mut config, &source)?;
     let source = held::settle(&mut config, source, place)?;
     let wording = wording(&mut config, beginning)?;
@@ -81,7 +85,8 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
     Ok((ModelFolder::open(temporary.path())?, Some(Made::BuiltIn(temporary))))
 }
 
-/// Returns the configuration's wording. A run that goes on from a checkpoint keeps the template there.
+/// Returns the configuration's overrides of templates and end tokens. A run that continues from a checkpoint keeps the template
+/// there.
 fn wording(config: &mut Config, beginning: &Beginning) -> Result<Wording> {
     let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
     let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;
@@ -117,8 +122,8 @@ fn keep_model(from: &Path, to: &Path) -> Result<ModelFolder> {
     };
     files::own_folder(to).map_err(fail(to))?;
     for entry in std::fs::read_dir(from).map_err(fail(from))?.filter_map(std::result::Result::ok) {
-        let bytes = files::read(&entry.path(), u64::MAX).map_err(fail(&entry.path()))?;
+        let bytes = files::read(&entry.path(), LARGEST_KEPT).map_err(fail(&entry.path()))?;
         put(&to.join(entry.file_name()), &bytes)?;
     }
-    Ok(ModelFolder::open(to)?)
+    Ok(ModelFolder::open(to)?.keeping()?)
 }

@@ -2,7 +2,7 @@
 
 use super::reference;
 use super::value_model::Values;
-use crate::config::{self, Config, OldLogp};
+use crate::config::{self, Config, OldLogp, RolloutDtype};
 use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy};
 use crate::plugin::Needs;
 use crate::train::flow::Flow;
@@ -40,8 +40,8 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
         }
     };
     if source.architecture().text_part {
-        let detail = "is set, and the model is the text part of one that also sees images, whose adapters peft names otherwise; make \
-                      a model of the text part with rlhost export --dtype f32, and adapt that";
+        let detail = "is set, but the model is the text part of a multimodal one, whose adapters have other names in peft; \
+                      export the text part with rlhost export --dtype f32, and train an adapter on that";
         return invalid("use_peft", detail.to_owned());
     }
     if source.lora().is_some() {
@@ -60,7 +60,10 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     if config.sync_ref_model {
         let detail = match config.ref_model {
             None => "would change the reference model, which with an adapter is the base model",
-            Some(_) => "mixes the policy's weights into the reference model; with an adapter, the policy has few of its own",
+            Some(_) => {
+                "mixes the policy's weights into the reference model; with an adapter, the policy has few weights of its \
+                        own"
+            }
         };
         let detail = detail.to_owned();
         return invalid("sync_ref_model", detail);
@@ -73,10 +76,10 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
 /// TRL's default of `lora_dropout`.
 const DROPOUT: f64 = 0.05;
 
-/// Returns the probability with which training drops a value of an adapter's input, and sets it in `config`.
+/// Returns the dropout probability of an adapter's input in training, and sets it in `config`.
 ///
 /// # Errors
-/// If the place can't drop.
+/// If the place does not support dropout.
 pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &Place) -> Result<f64> {
     if !config.use_peft {
         return Ok(0.0);
@@ -93,10 +96,10 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
 /// Returns `alpha` of the noise that training adds to embeddings; 0 for none.
 ///
 /// # Errors
-/// If the policy generates its texts, or the place can't add noise.
+/// If the policy generates its texts, or the place does not support noise.
 pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
     let refused = if flow.generates() {
-        "is for texts of a dataset, and this algorithm generates its own, whose probabilities noise would change; leave it out"
+        "is for texts of a dataset; this algorithm generates its own, and noise would change their probabilities; leave it out"
     } else if !place.device().is_cpu() {
         "has no kernel for a device yet; leave it out, or use --device cpu"
     } else {
@@ -108,12 +111,12 @@ pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
     Err(Error::setting("neftune_noise_alpha", refused))
 }
 
-/// Refuses smoothed targets for an algorithm that does not take them, or where the place can't compute them.
+/// Refuses label smoothing for an algorithm that does not support it, or on a place that can't compute it.
 pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place: &Place) -> Result<()> {
     let share = config.label_smoothing_factor;
     let refused = if flow != Flow::Given || !smoothed {
         format!(
-            "is {share}, and {} does not learn given tokens as such targets with these settings; leave it out",
+            "is {share}, but with these settings {} has no cross-entropy loss on given tokens to smooth; leave it out",
             config.algorithm
         )
     } else if !place.device().is_cpu() {
@@ -124,31 +127,37 @@ pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place
     if share > 0.0 { Err(Error::setting("label_smoothing_factor", refused)) } else { Ok(()) }
 }
 
-/// Sets in `config` what generated completions are scored on, and what they are compared with later.
+/// Sets in `config` what generated completions are scored on, and what later updates compare them with.
 ///
 /// # Errors
-/// If the place can't do what was asked for.
+/// If the place can't do what was requested.
 pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> Result<()> {
     let on_device = !place.device().is_cpu();
+    let rounds = config.rollout_dtype != RolloutDtype::Auto;
+    if rounds && (on_device || !flow.generates()) {
+        let detail = if on_device { "is for the CPU" } else { "is for algorithms that generate completions" };
+        return Err(Error::setting("rollout_dtype", format!("{detail}; leave it out")));
+    }
     if on_device && config.score_sampling_support == Some(true) {
         let detail = "is true, and there is no kernel for it yet on a device; set it to false, or use --device cpu".to_owned();
         return Err(config::Error::Invalid { place: "score_sampling_support".to_owned(), detail }.into());
     }
     if flow == Flow::Generated {
         config.score_sampling_support.get_or_insert(!on_device);
-        let old_logp = config.old_logp.get_or_insert(if place.is_bf16() { OldLogp::Recompute } else { OldLogp::Sampling });
+        let differs = place.is_bf16() || rounds;
+        let old_logp = config.old_logp.get_or_insert(if differs { OldLogp::Recompute } else { OldLogp::Sampling });
         // Chosen, or left from a start in f32.
-        if place.is_bf16() && *old_logp == OldLogp::Sampling {
+        if differs && *old_logp == OldLogp::Sampling {
             tracing::warn!(
-                "old_logp is \"sampling\": in bf16 the sampler's log-probabilities differ from training's by some thousandths; set it to \
-                 \"recompute\", the default there, if several updates learn from a generation"
+                "old_logp is \"sampling\", but sampling and training round differently here: their log-probabilities differ by some \
+                 thousandths or more; set it to \"recompute\", the default here, if several updates learn from a generation"
             );
         }
     }
     Ok(())
 }
 
-/// Returns the linear layers of a model that a new adapter has a part in.
+/// Returns the linear layers of a model that a new adapter applies to.
 ///
 /// # Errors
 /// If a name was given that the model does not have.
@@ -160,7 +169,7 @@ pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String
     Ok(config.lora_targets(&model.architecture().modules()).map_err(refused)?)
 }
 
-/// Returns an error if there is to be an auxiliary loss of experts, and the model has none.
+/// Returns an error if an auxiliary loss of experts is requested for a model without experts.
 fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
     match config.router_aux_loss_coef.filter(|coefficient| *coefficient > 0.0) {
         Some(coefficient) if source.architecture().mixture.is_none() => {
@@ -171,8 +180,8 @@ fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
     }
 }
 
-/// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the algorithm asks for
-/// it. With an adapter, both share the storage of everything that is not trained.
+/// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the
+/// algorithm asks for it. With an adapter, both share the storage of everything that is not trained.
 ///
 /// # Errors
 /// If the checkpoint holds a different adapter from `lora`, or one for another model.
@@ -244,7 +253,7 @@ pub(super) fn policy_and_reference(
     Ok((policy(&kept, whole(&kept)?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
 }
 
-/// Returns whether both are full models, or adapters of the same settings.
+/// Returns whether both are full models, or adapters with the same settings.
 pub(super) fn same_settings(a: Option<Lora>, b: Option<Lora>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => a.fits(&b),

@@ -8,9 +8,8 @@ use crate::plugin::{AnyPlugin, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugi
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::journal::Event;
-use crate::train::learner::is_separable;
 use crate::train::origin::Beginning;
-use crate::train::plugins::{AskedModel, Chosen, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run};
+use crate::train::plugins::{AskedModel, Chosen, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run, is_separable};
 use crate::train::ranks::{after_the_first, same_source};
 use crate::train::reward_model::model_or_run;
 use crate::train::{Error, Result, RunFolder, answers_of};
@@ -169,9 +168,11 @@ fn grant(
 /// Refuses rewards for an algorithm that has nothing scored. Those of a run that this one forks from stay behind.
 fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &Beginning) -> Result<()> {
     if let Beginning::Fork { fresh, .. } = beginning {
-        let (named, inherited) = config.plugin.drain(..).partition(|entry| fresh.contains(&entry.path));
-        config.plugin = named;
-        if !Vec::is_empty(&inherited) {
+        let before = config.plugin.len() + config.environment.len();
+        for entries in [&mut config.plugin, &mut config.environment] {
+            entries.retain(|entry| fresh.contains(&entry.path));
+        }
+        if config.plugin.len() + config.environment.len() < before {
             tracing::info!("rewards of the run that this one forks from stay behind: {algorithm} has nothing scored");
         }
     }
@@ -209,8 +210,8 @@ impl Loaded {
         Ok(())
     }
 
-    /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial and any warnings.
-    pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<(Trial, Vec<String>)> {
+    /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial.
+    pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<Trial> {
         let needs = self.about().needs;
         let lacks =
             |entry: &&PluginEntry| entry.compare == Some(Compare::Reference) && !data.columns().iter().any(|c| c == REFERENCE);
@@ -225,17 +226,12 @@ impl Loaded {
         trial.begin(data.prompts(), &config.environment);
         dry_run(&trial, &mut self.algorithm, &mut self.rewards).map_err(Error::DryRun)?;
         self.environments.iter().try_for_each(|(environment, _)| trial.play(environment)).map_err(Error::DryRun)?;
-        let cut = config.max_tokens_per_microbatch.is_some();
-        if !(cut || config.ranks > 1) || is_separable(&mut self.algorithm, &needs)? {
-            return Ok((trial, Vec::new()));
-        }
-        let name = self.algorithm_source.name();
-        let detail = format!("the loss of {name}, with these settings, compares the rows of a micro-batch with each other");
-        if cut {
+        if config.max_tokens_per_microbatch.is_some() && !is_separable(&mut self.algorithm)? {
+            let name = self.algorithm_source.name();
+            let detail = format!("the loss of {name}, with these settings, compares the rows of a micro-batch with each other");
             return Err(Error::setting("max_tokens_per_microbatch", format!("{detail}; micro-batches can't be split by tokens")));
         }
-        let warning = format!("{detail}: each process compares only its own rows, so results differ from those of one process");
-        Ok((trial, vec![warning]))
+        Ok(trial)
     }
 
     /// Returns the names of the metrics that the plugins reported in their trial, if these are all that they report: those that ship with

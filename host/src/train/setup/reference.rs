@@ -1,4 +1,4 @@
-//! Opens a reference model that is not the one that the run starts with.
+//! Opens a reference model other than the run's initial model.
 
 use super::model::Opened;
 use super::plugins::Loaded;
@@ -16,11 +16,11 @@ use std::path::PathBuf;
 
 const KEY: &str = "ref_model";
 
-/// Opens the folder of the reference model that the configuration names, if it names one. Returns the configuration with a name that
-/// stays valid wherever the run resumes, and a warning if the model may read texts otherwise than the policy.
+/// Opens the folder of the reference model that the configuration names, if any. Returns the configuration with a name that stays
+/// valid wherever the run resumes, and a warning if the model may tokenize texts differently from the policy.
 ///
 /// # Errors
-/// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm asks for none.
+/// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm uses none.
 pub(super) fn settle(
     mut config: Config,
     plugins: &Loaded,
@@ -32,7 +32,7 @@ pub(super) fn settle(
     if !plugins.about().needs.ref_logp {
         // A run that continues may have had another version of its algorithm.
         if beginning.origin().is_some() {
-            tracing::info!("{KEY} {given} is not read: {} has no reference model with these settings", config.algorithm);
+            tracing::info!("{KEY} {given} is ignored: {} has no reference model with these settings", config.algorithm);
             return Ok((config, None));
         }
         let detail = format!("{} has no reference model with these settings; leave it out", config.algorithm);
@@ -50,7 +50,7 @@ pub(super) fn settle(
         Err(_) => Some("has no tokenizer to compare with the policy's"),
     };
     let warning = warning.map(|what| {
-        let meaning = "it is given the policy's tokens, which must mean the same to it";
+        let meaning = "it reads the policy's tokens, so it needs the same tokenizer";
         format!("{KEY}: {} {what}; {meaning}", folder.path().display())
     });
     opened.reference = Some(folder);
@@ -72,10 +72,10 @@ pub(super) fn moved(beginning: &Beginning, config: &Config) -> Result<Option<Pat
     Ok((written.ref_model == config.ref_model).then_some(file))
 }
 
-/// Reads the reference model in this folder as it is stored, or as it is in the checkpoint that the run starts from.
+/// Reads the reference model in this folder as stored, or from the checkpoint that the run starts from.
 ///
 /// # Errors
-/// If it can't be read, or is to follow a policy of other sizes.
+/// If it can't be read, or is to follow a policy of different sizes.
 pub(super) fn open(
     folder: &ModelFolder,
     config: &Config,
@@ -93,7 +93,8 @@ pub(super) fn open(
     let (own, policys) = (sizes(reference.weights()), sizes(policy.weights()));
     // A policy may have more, such as a critic's head.
     if config.sync_ref_model && own.iter().any(|(name, shape)| policys.get(name) != Some(shape)) {
-        let detail = format!("mixes the policy into {}, a model of other sizes; leave it or {KEY} out", folder.path().display());
+        let detail =
+            format!("mixes the policy into {}, a model of different sizes; leave it or {KEY} out", folder.path().display());
         return Err(Error::setting("sync_ref_model", detail));
     }
     Ok(reference)

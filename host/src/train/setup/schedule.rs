@@ -20,9 +20,9 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// Returns the factor of a rate for full-size models. Smaller ones get more, in inverse proportion to their size if the policy's
-    /// own completions are learned one by one, otherwise by the square root of that, since pairs and given completions carry more
-    /// information per token. An adapter gets ten times as much, as in TRL's LoRA guide.
+    /// Returns the factor of a learning rate for full-size models. Smaller ones get more: in inverse proportion to their size if
+    /// single completions of the policy are learned, otherwise by the square root of that, since pairs and given completions
+    /// carry more information per token. An adapter gets ten times as much, as in TRL's LoRA guide.
     fn factor(self, flow: Flow) -> f64 {
         let smaller = (FULL_SIZE / self.parameters as f64).max(1.0);
         let factor = if flow == Flow::Generated { smaller } else { smaller.sqrt() };
@@ -30,7 +30,7 @@ impl Size {
     }
 }
 
-/// Returns the peak rate of a run's policy by default: the algorithm's own `rate`, for its size.
+/// Returns the default peak rate of a run's policy: the algorithm's own `rate`, scaled for its size.
 pub(super) fn usual(flow: Flow, rate: f64, size: Size) -> f64 {
     rate * size.factor(flow)
 }
@@ -67,7 +67,7 @@ pub(super) fn with_peak(config: &Config, peak: f64, total: u64) -> Result<Schedu
     }
 }
 
-/// Warns of a warmup that the schedule does not have.
+/// Warns about a warmup that the schedule does not have.
 fn warn_of_warmup(config: &Config, schedule: &Schedule) {
     if schedule.warmup > 0 && matches!(schedule.shape, LrShape::Constant | LrShape::ReduceLrOnPlateau(_)) {
         let key = if config.warmup_steps > 0.0 { "warmup_steps" } else { "warmup_ratio" };

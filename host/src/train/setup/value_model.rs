@@ -1,5 +1,5 @@
-//! Decides what values the states of a run whose algorithm asks for that: a head on the policy, or a value model, which is opened
-//! here.
+//! Decides what values the states of a run whose algorithm requests values: a head on the policy, or a value model, which is
+//! opened here.
 
 use super::model::Opened;
 use super::models::{same_place, same_settings, targets};
@@ -14,13 +14,13 @@ use crate::train::snapshot::VALUE_MODEL;
 use crate::train::{Error, Result, named};
 use std::path::PathBuf;
 
-/// Values of `value_model` that are no folder.
+/// Values of `value_model` that are not folders.
 const COPY: &str = "policy";
 const SHARED: &str = "shared";
 
 /// What values the states of a run.
 pub(super) enum Values {
-    /// Nothing: the algorithm does not ask.
+    /// Nothing: the algorithm requests none.
     None,
     /// A head on the policy.
     Shared,
@@ -30,8 +30,8 @@ pub(super) enum Values {
     Trained,
 }
 
-/// Decides it, for an algorithm that `asks` for values or does not. Returns the configuration with a name that stays valid wherever
-/// the run resumes.
+/// Decides it, for an algorithm that `asks` for values or does not. Returns the configuration with a name that stays valid
+/// wherever the run resumes.
 pub(super) fn settle(
     mut config: Config,
     asks: bool,
@@ -74,7 +74,7 @@ pub(super) fn settle(
     Ok((config, values))
 }
 
-/// Returns the first reward model that the critic can start from, as OpenRLHF's does: one with the policy's tokenizer.
+/// Returns the first reward model that the critic can start from, as in OpenRLHF: one with the policy's tokenizer.
 fn of_reward_model(config: &Config, opened: &Opened) -> Option<String> {
     let fits = |entry: &&PluginEntry| {
         let folder = ModelFolder::open(named::model_of(&entry.path).ok()?.0).ok()?;
@@ -96,11 +96,11 @@ pub(super) fn open_named(given: &str) -> std::result::Result<(ModelFolder, Strin
     Ok((ModelFolder::open(folder).map_err(|e| e.to_string())?, name))
 }
 
-/// Opens the value model in this folder, or a copy of the policy's, as the run starts with it: the checkpoint's if that has it.
-/// With an adapter, it has one of the same settings, and shares the storage of what is not trained with a policy of the same base.
+/// Opens the value model in this folder, or a copy of the policy's initial model: the checkpoint's if it has one. With an
+/// adapter, it has an adapter with the same settings, and shares the storage of frozen weights with a policy of the same base.
 ///
 /// # Errors
-/// If it reads fewer tokens or shorter texts than the policy, or holds an adapter of other settings.
+/// If it reads fewer tokens or shorter texts than the policy, or holds an adapter with different settings.
 pub(super) fn open(
     own: Option<Box<ModelFolder>>,
     opened: &Opened,
@@ -109,7 +109,7 @@ pub(super) fn open(
     place: &Place,
     policy: &Policy,
 ) -> Result<Begun> {
-    let own = own.map(|own| *own);
+    let own = own.map(|own| own.keeping()).transpose()?;
     let start = own.as_ref().unwrap_or(&opened.source);
     let kept = beginning.origin().map(|origin| kept(origin, config)).transpose()?.flatten();
     let folder = match (&kept, opened.lora) {
@@ -154,7 +154,7 @@ pub(super) fn check_sizes(key: &'static str, folder: &ModelFolder, opened: &Open
     let (own, policy) = (folder.architecture(), opened.source.architecture());
     if own.vocab_size < tokens {
         let own = own.vocab_size;
-        return unfit(format!("reads {own} tokens and the policy writes {tokens}; it must be a model of the same tokenizer"));
+        return unfit(format!("reads {own} tokens and the policy writes {tokens}; it must have the same tokenizer"));
     }
     if own.max_positions < policy.max_positions {
         let (own, policy) = (own.max_positions, policy.max_positions);

@@ -1,5 +1,5 @@
-//! What a table will take, by its metadata and the headers of its pages, before it is read. What they say may be a lie: pages of
-//! gigabytes in a few bytes, a million rows that are one, schemas without an end.
+//! Checks how much a table will take, from its metadata and page headers, before it is read. These may lie: gigabytes of pages in
+//! a few bytes, a million rows that are one, endless schemas.
 
 use super::super::File;
 use super::super::bounds::{ROW, VALUE, too_large};
@@ -16,27 +16,27 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, RowGroupReader};
 use std::io::Read;
 
-/// Bytes of a table's metadata.
+/// Maximum size of a table's metadata, in bytes.
 const METADATA: u64 = 16 << 20;
 
-/// Columns of a table, and what groups them, together and within one another.
+/// Maximum number of a table's columns and column groups, in total and nested.
 const COLUMNS: u64 = 4096;
 const DEEPEST: usize = 64;
 
-/// Bytes of a page, unpacked. Writers end one at one MiB, or after a row that is longer.
+/// Maximum size of a decompressed page in bytes. Writers end a page at one MiB, or after a longer row.
 const PAGE: u64 = 256 << 20;
 
-/// Bytes of a page's header, with the least and greatest value that it may tell.
+/// Maximum size of a page's header in bytes, including the minimum and maximum that it may contain.
 const HEADER: usize = 1 << 20;
 
-/// Rows of which the values are decoded at once.
+/// Number of rows whose values are decoded at once.
 pub(super) const BATCH: usize = 64;
 
-/// Encodings of texts: with their lengths before them, and with what each has in common with the one before.
+/// Encodings of strings: with their lengths in front, and with the part shared with the previous one.
 const LENGTHS: i64 = 6;
 const COMMON: i64 = 7;
 
-/// Looks at the metadata at a table's end, of which the reader would build whatever it says.
+/// Checks the metadata at a table's end, since the reader would allocate whatever they say.
 pub(super) fn metadata(file: &File, table: &impl ChunkReader) -> Result<()> {
     let size = table.len();
     let cut = || damaged(file, "it has no end");
@@ -57,7 +57,7 @@ pub(super) fn metadata(file: &File, table: &impl ChunkReader) -> Result<()> {
     })
 }
 
-/// Walks all metadata, and counts what the schema, its second field, has.
+/// Walks all metadata, and counts the elements of the schema, its second field.
 fn schema(metadata: &mut Compact<'_>) -> std::result::Result<(), Bad> {
     let mut last = 0;
     while let Some((number, kind)) = metadata.field(&mut last)? {
@@ -96,20 +96,20 @@ fn schema(metadata: &mut Compact<'_>) -> std::result::Result<(), Bad> {
     Ok(())
 }
 
-/// What is known of a column's part in a row group before it is decoded.
+/// What is known of a column in a row group before it is decoded.
 #[derive(Default)]
 struct Part {
-    /// Bytes of all pages, of the largest, and of the dictionary, unpacked.
+    /// Decompressed bytes of all pages, of the largest page, and of the dictionary.
     all: u64,
     largest: u64,
     dictionary: u64,
     values: u64,
-    /// Whether there are pages of the encoding [`LENGTHS`].
+    /// Whether there are pages with the encoding [`LENGTHS`].
     lengths: bool,
 }
 
-/// Looks at all pages' headers: what they say must fit into `limit`, together and at once. Returns the row groups and their columns
-/// at which [`lengths`] must look.
+/// Checks all pages' headers: their sizes must fit into `limit`, in total and at once. Returns the row groups and columns that
+/// [`lengths`] must check.
 pub(super) fn pages(
     file: &File,
     table: &impl ChunkReader,
@@ -179,7 +179,7 @@ fn part(file: &File, table: &impl ChunkReader, column: &ColumnChunkMetaData) -> 
     Ok(part)
 }
 
-/// What a page's header says.
+/// The content of a page's header.
 #[derive(Default)]
 struct Header {
     unpacked: u32,
@@ -189,7 +189,7 @@ struct Header {
     encoding: i64,
 }
 
-/// The header at a place, and its length.
+/// Returns the header at an offset, and its length.
 fn header(file: &File, table: &impl ChunkReader, at: u64, end: u64) -> Result<(Header, usize)> {
     let mut length = 4096;
     loop {
@@ -231,7 +231,7 @@ fn page(header: &mut Compact<'_>) -> std::result::Result<Header, Bad> {
     Ok(page)
 }
 
-/// What a page packed by gzip becomes, counted up to a little more than a page may have.
+/// Returns the decompressed size of a gzip page, counted up to a little more than a page may have.
 fn gzip(file: &File, table: &impl ChunkReader, at: u64, page: &Header) -> Result<u64> {
     let bytes = table.get_bytes(at, page.packed as usize).map_err(|e| damaged(file, e))?;
     let unpacked = flate2::read::MultiGzDecoder::new(&bytes[..]).take(PAGE + 1);
@@ -239,7 +239,7 @@ fn gzip(file: &File, table: &impl ChunkReader, at: u64, page: &Header) -> Result
     Ok(std::io::copy(&mut { unpacked }, &mut std::io::sink()).unwrap_or(0).max(page.unpacked.into()))
 }
 
-/// Looks at how many texts a column's pages say that they have: the decoder makes room for as many.
+/// Checks how many strings a column's pages claim to have, since the decoder allocates that many.
 pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize) -> Result<()> {
     let descriptor = group.metadata().column(column).column_descr_ptr();
     let levels = [descriptor.max_rep_level(), descriptor.max_def_level()];
@@ -268,8 +268,8 @@ pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize) ->
     Ok(())
 }
 
-/// Looks at the texts of lists that are kept in dictionaries: a few bytes may say the same long text a million times. Reads the
-/// columns of a row group in which that could make a row too long, without making the texts.
+/// Checks the strings of lists that use dictionaries: a few bytes may repeat the same long string a million times. Reads the
+/// columns of a row group in which that could make a row too long, without creating the strings.
 pub(super) fn lists(file: &File, group: &dyn RowGroupReader, first: usize) -> Result<()> {
     for (i, column) in group.metadata().columns().iter().enumerate() {
         let repeated = column.column_descr().max_rep_level() > 0;
@@ -291,7 +291,7 @@ pub(super) fn lists(file: &File, group: &dyn RowGroupReader, first: usize) -> Re
     Ok(())
 }
 
-/// The first row whose texts are longer than a row may be, from 1.
+/// Returns the first row whose strings are longer than a row may be, from 1.
 fn long_list<T: DataType>(mut column: ColumnReaderImpl<T>, defined: i16) -> std::result::Result<Option<usize>, ParquetError> {
     let (mut values, mut before) = (Vec::new(), 0);
     let (mut definitions, mut repetitions) = (Vec::new(), Vec::new());

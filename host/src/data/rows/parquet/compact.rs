@@ -1,24 +1,24 @@
-//! As much of Thrift's compact protocol as it takes to look at a table's metadata before anything is built from it. The reader
-//! of the `parquet` crate makes room for what a file says, and goes down as deep as it says.
+//! The part of Thrift's compact protocol needed to check a table's metadata before anything is built from it. The `parquet`
+//! crate's reader allocates whatever a file says, and recurses as deep as it says.
 
-/// Elements of one list: columns, row groups, a row group's columns.
+/// Maximum number of elements in a list: columns, row groups, a row group's columns.
 const LONGEST_LIST: u64 = 1 << 20;
 
-/// Structures within structures.
+/// Maximum nesting of structures.
 const DEEPEST: usize = 32;
 
-/// What can't be read: the bytes end, or are none of this protocol.
+/// Why bytes can't be read: they are truncated, or not of this protocol.
 #[derive(Debug, PartialEq)]
 pub(super) enum Bad {
     /// More bytes may help.
     Short,
-    /// None will.
+    /// More bytes won't help.
     Wrong(&'static str),
 }
 
 type Result<T> = std::result::Result<T, Bad>;
 
-/// The types of fields that are looked at.
+/// The types of fields that are checked.
 pub(super) const I32: u8 = 5;
 pub(super) const LIST: u8 = 9;
 pub(super) const STRUCT: u8 = 12;
@@ -34,7 +34,7 @@ impl<'a> Compact<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Bytes that are read.
+    /// The source of bytes.
     pub(super) fn at(&self) -> usize {
         self.at
     }
@@ -71,7 +71,7 @@ impl<'a> Compact<'a> {
         Ok((folded >> 1) as i64 ^ -((folded & 1) as i64))
     }
 
-    /// The number and type of a structure's next field; none at its end. `last` is the number of the one before.
+    /// Returns the number and type of a structure's next field; none at its end. `last` is the previous field's number.
     pub(super) fn field(&mut self, last: &mut i64) -> Result<Option<(i64, u8)>> {
         let head = self.byte()?;
         if head == 0 {
@@ -84,7 +84,7 @@ impl<'a> Compact<'a> {
         Ok(Some((*last, head & 15)))
     }
 
-    /// The number and type of a list's elements.
+    /// Returns the number and type of a list's elements.
     pub(super) fn list(&mut self) -> Result<(u64, u8)> {
         let head = self.byte()?;
         let count = if head >> 4 == 15 { self.varint()? } else { u64::from(head >> 4) };
@@ -94,7 +94,7 @@ impl<'a> Compact<'a> {
         Ok((count, head & 15))
     }
 
-    /// Passes a value over.
+    /// Skips a value.
     pub(super) fn skip(&mut self, kind: u8) -> Result<()> {
         self.skip_within(kind, DEEPEST)
     }

@@ -18,14 +18,14 @@ use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::sync::Arc;
 
-/// How every Parquet file begins, and ends.
+/// The bytes at the beginning and end of every Parquet file.
 pub(super) const MAGIC: &[u8] = b"PAR1";
 
-/// Bytes of a table that is packed as a whole, which is unpacked into memory, since it is read from its end. Tables pack
-/// themselves.
+/// Maximum size of a table that is compressed as a whole. It is decompressed into memory, since it is read from its end. Tables
+/// usually compress themselves.
 const PACKED: u64 = 1 << 30;
 
-/// All of a packed table.
+/// Reads a whole compressed table.
 pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
     let mut bytes = Vec::new();
     packed.take(PACKED + 1).read_to_end(&mut bytes).map_err(|e| file.wrong(e.to_string()))?;
@@ -38,7 +38,7 @@ pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// The table's rows, which take no more than is left of the budget; its pages no more than `limit` bytes.
+/// Returns the table's rows, which take no more than the rest of the budget; its pages take at most `limit` bytes.
 pub(super) fn rows(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mut Budget) -> Result<Vec<Row>> {
     // The reader panics over some kinds of damage.
     let read = quietly(|| table(file, bytes, limit, budget)).ok();
@@ -96,7 +96,7 @@ fn table(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mu
     Ok(rows)
 }
 
-/// One table for those who look at it and those who read it.
+/// A table shared by the checks and the reader.
 struct Shared<T>(Arc<T>);
 
 impl<T> Clone for Shared<T> {
@@ -123,13 +123,13 @@ impl<T: ChunkReader> ChunkReader for Shared<T> {
     }
 }
 
-/// What was read of a row.
+/// The content of a row.
 #[derive(Default)]
 struct Read {
-    /// Bytes of text, names included.
+    /// Bytes of text, including names.
     text: u64,
     values: u64,
-    /// Whether bytes were left out, since they are no text.
+    /// Whether bytes were dropped because they are not text.
     lost: bool,
 }
 

@@ -294,7 +294,9 @@ impl Plugins {
             }
             new => {
                 (self.config.loss, self.config.loss_limits) = (new.plugin().config(), new.plugin().limits().clone());
-                Some(std::mem::replace(&mut self.algorithm, new))
+                let old = std::mem::replace(&mut self.algorithm, new);
+                self.see_algorithm();
+                Some(old)
             }
         }
     }

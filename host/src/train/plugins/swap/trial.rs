@@ -2,9 +2,7 @@
 
 use crate::config::{Compare, OnError, PluginEntry};
 use crate::metrics::Comparison;
-use crate::plugin::{
-    AnyPlugin, Asking, Column, Examples, Info, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs,
-};
+use crate::plugin::{AnyPlugin, Asking, Column, Examples, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
 use crate::plugin::{EnvironmentPlugin, RewardColumn, RewardPlugin, Rollouts, Start, Tool};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
@@ -122,19 +120,14 @@ impl Trial {
         let report = match any {
             AnyPlugin::Reward(plugin) => self.reward(plugin),
             AnyPlugin::Policy(plugin) => {
-                let tokens = tokens_for(&plugin.info().needs, &self.tokens);
-                plugin.estimate(&self.rollouts).and_then(|_| plugin.loss(&tokens)).map(|_| Value::Null)
+                plugin.estimate(&self.rollouts).and_then(|_| plugin.loss(&with_all(&self.tokens))).map(|_| Value::Null)
             }
             AnyPlugin::Preference(plugin) => {
                 let chosen = if plugin.is_online() { plugin.choose(&self.rollouts).map(drop) } else { Ok(()) };
-                let pairs = pairs_for(&plugin.info().needs, &self.pairs);
-                chosen.and_then(|()| plugin.loss(&pairs)).map(|_| Value::Null)
+                chosen.and_then(|()| plugin.loss(&pairs_with_all(&self.pairs))).map(|_| Value::Null)
             }
             AnyPlugin::Environment(plugin) => self.play(plugin).map(|()| Value::Null),
-            AnyPlugin::Labelled(plugin) => {
-                let examples = examples_for(plugin.info(), &self.examples);
-                plugin.loss(&examples).map(|_| Value::Null)
-            }
+            AnyPlugin::Labelled(plugin) => plugin.loss(&examples_with_all(&self.examples)).map(|_| Value::Null),
             AnyPlugin::RewardModel(plugin) => plugin.loss(&self.values).map(|_| Value::Null),
         };
         let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
@@ -190,12 +183,12 @@ impl Trial {
     }
 }
 
-/// Returns tokens with exactly the columns that a plugin asks for; columns that its predecessor did not ask for are synthetic.
-fn tokens_for(needs: &Needs, tokens: &Tokens) -> Tokens {
+/// Returns tokens with synthetic columns in the place of those that the plugin's predecessor did not ask for.
+fn with_all(tokens: &Tokens) -> Tokens {
     let mut tokens = tokens.clone();
     let (old_logp, rows) = (&tokens.old_logp, tokens.logp.len());
-    tokens.sampling_logp = needs.sampling_logp.then(|| tokens.sampling_logp.take().unwrap_or_else(|| old_logp.clone()));
-    tokens.entropy = needs.entropy.then(|| tokens.entropy.take().unwrap_or_else(|| vec![1.0; rows]));
+    tokens.sampling_logp.get_or_insert_with(|| old_logp.clone());
+    tokens.entropy.get_or_insert_with(|| vec![1.0; rows]);
     tokens
 }
 
@@ -225,22 +218,21 @@ fn made_up_examples(needs: &Needs) -> Examples {
     }
 }
 
-/// Does the same for labelled completions.
-fn examples_for(info: &Info, examples: &Examples) -> Examples {
+/// Does the same as [`with_all`] for labelled completions.
+fn examples_with_all(examples: &Examples) -> Examples {
     let mut examples = examples.clone();
     let (tokens, rows) = (examples.logp.len(), examples.labels.len());
-    examples.mean_logits = info.needs.mean_logits.then(|| examples.mean_logits.take().unwrap_or_else(|| vec![0.0; tokens]));
-    let made_up = || Mismatched { logp: vec![-3.0; rows], ref_logp: vec![-3.5; rows] };
-    examples.mismatched = info.hints.mismatched.then(|| examples.mismatched.take().unwrap_or_else(made_up));
+    examples.mean_logits.get_or_insert_with(|| vec![0.0; tokens]);
+    examples.mismatched.get_or_insert_with(|| Mismatched { logp: vec![-3.0; rows], ref_logp: vec![-3.5; rows] });
     examples
 }
 
 /// Does the same for pairs.
-fn pairs_for(needs: &Needs, pairs: &Pairs) -> Pairs {
+fn pairs_with_all(pairs: &Pairs) -> Pairs {
     let mut pairs = pairs.clone();
     for side in [&mut pairs.chosen, &mut pairs.rejected] {
         let tokens = side.logp.len();
-        side.mean_logits = needs.mean_logits.then(|| side.mean_logits.take().unwrap_or_else(|| vec![0.0; tokens]));
+        side.mean_logits.get_or_insert_with(|| vec![0.0; tokens]);
     }
     pairs
 }

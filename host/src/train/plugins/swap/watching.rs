@@ -5,7 +5,7 @@ use super::slots::{Board, Chosen, Slot};
 use crate::config::{self, Config, OnError, Overrides, PluginEntry, files};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::train::journal::keep_bytes;
-use crate::train::plugins::Opener;
+use crate::train::plugins::{Opener, is_separable};
 use rayon::ThreadPool;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -259,7 +259,7 @@ impl Watching {
     /// Loads and tries a candidate for a slot. Also returns whether it is complete WebAssembly.
     fn tried(&self, slot: Slot, origin: Origin) -> (Proposal, bool) {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
-        let smooths = self.with(|board| board.config.label_smoothing_factor > 0.0);
+        let config = self.with(|board| board.config.clone());
         let given = if origin == Origin::Settings { &slot.config } else { &slot.chosen };
         let mut whole = true;
         let attempt = || {
@@ -271,7 +271,7 @@ impl Watching {
             };
             whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
             let mut loaded = loaded.map_err(|e| e.to_string())?;
-            fits(&loaded, &trial, smooths)?;
+            fits(&mut loaded, &trial, &config)?;
             let report = trial.run(&mut loaded).map_err(|e| e.to_string())?;
             // The run's folder has every version before it is used.
             keep_bytes(&self.run, &slot.source).map_err(|e| e.to_string())?;
@@ -346,8 +346,14 @@ impl Watching {
     }
 }
 
-/// Checks that the run has what a plugin needs, and that the plugin takes the targets of a run that `smooths` them.
-fn fits(loaded: &AnyPlugin, trial: &super::Trial, smooths: bool) -> Result<(), String> {
+const COMPARES: &str = "its loss, with these settings, compares the rows of a micro-batch with each other, and this run splits \
+                        micro-batches by tokens (max_tokens_per_microbatch)";
+
+/// Checks that the run has what a plugin needs, and that the plugin takes the run's targets and its cuts of micro-batches.
+fn fits(loaded: &mut AnyPlugin, trial: &super::Trial, config: &Config) -> Result<(), String> {
+    if config.max_tokens_per_microbatch.is_some() && !is_separable(loaded).map_err(|e| e.to_string())? {
+        return Err(COMPARES.to_owned());
+    }
     let needs = loaded.plugin().info().needs;
     let reference = trial.rollouts.ref_logp.is_some();
     let critic = trial.rollouts.values.is_some();
@@ -358,7 +364,7 @@ fn fits(loaded: &AnyPlugin, trial: &super::Trial, smooths: bool) -> Result<(), S
         AnyPlugin::Policy(_) | AnyPlugin::Preference(_) | AnyPlugin::Labelled(_) if needs.ref_logp && !reference => {
             Err("it needs log-probabilities of the reference model, but this run was started without one".to_owned())
         }
-        AnyPlugin::Policy(_) if smooths && !loaded.plugin().info().hints.smoothed => {
+        AnyPlugin::Policy(_) if config.label_smoothing_factor > 0.0 && !loaded.plugin().info().hints.smoothed => {
             Err("it does not take the run's smoothed targets (label_smoothing_factor) with these settings".to_owned())
         }
         _ => Ok(()),

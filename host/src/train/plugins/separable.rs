@@ -1,4 +1,4 @@
-//! Tests whether a loss can be computed on any split of a micro-batch.
+//! Tests whether an algorithm's loss can be computed on any split of a micro-batch.
 
 use crate::plugin::{self, AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
 use std::ops::Range;
@@ -13,33 +13,38 @@ const LENGTH: usize = 2;
 ///
 /// # Errors
 /// If the plugin's loss fails.
-pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin, needs: &Needs) -> plugin::Result<bool> {
+pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin) -> plugin::Result<bool> {
+    let (memory, needs) = (algorithm.plugin_mut().remember()?, &algorithm.plugin().info().needs.clone());
     let each = (0..TRIED).map(|row| row..row + 1);
     let mut derivatives = |rows: Range<usize>| -> plugin::Result<Vec<f32>> {
         Ok(match algorithm {
-            AnyPlugin::Policy(policy) => policy.loss(&made_up_tokens(rows, needs))?.d_logp,
+            AnyPlugin::Policy(policy) => {
+                let gradient = policy.loss(&made_up_tokens(rows, needs))?;
+                by_row(&[Some(gradient.d_logp), gradient.d_entropy, gradient.d_values], LENGTH)
+            }
             AnyPlugin::Preference(preference) => {
                 let gradient = preference.loss(&made_up_pairs(rows, needs))?;
-                gradient
-                    .d_chosen
-                    .chunks(LENGTH)
-                    .zip(gradient.d_rejected.chunks(LENGTH))
-                    .flat_map(|(c, r)| [c, r].concat())
-                    .collect()
+                by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected)], LENGTH)
             }
             AnyPlugin::Labelled(labelled) => labelled.loss(&made_up_examples(rows, labelled.info()))?.d_logp,
             AnyPlugin::RewardModel(plugin) => {
                 let gradient = plugin.loss(&made_up_values(rows))?;
-                gradient.d_chosen.into_iter().zip(gradient.d_rejected).flat_map(|(c, r)| [c, r]).collect()
+                by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected)], 1)
             }
             AnyPlugin::Reward(_) | AnyPlugin::Environment(_) => Vec::new(),
         })
     };
     let together = derivatives(0..TRIED)?;
     let alone = each.map(derivatives).collect::<plugin::Result<Vec<_>>>()?.concat();
-    algorithm.plugin_mut().rewind(None);
+    algorithm.plugin_mut().rewind(memory);
     let size = together.iter().fold(1e-6f32, |m, d| m.max(d.abs()));
     Ok(together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size))
+}
+
+/// Returns columns row by row, of which each has this many entries in a column.
+fn by_row(columns: &[Option<Vec<f32>>], length: usize) -> Vec<f32> {
+    let rows = columns.iter().flatten().map(|column| column.len() / length).max().unwrap_or_default();
+    (0..rows).flat_map(|row| columns.iter().flatten().flat_map(move |c| &c[row * length..(row + 1) * length])).copied().collect()
 }
 
 const SCALE: Scale = Scale { rows: TRIED as u32, tokens: (TRIED * LENGTH) as u64, max_completion_length: LENGTH as u32 };

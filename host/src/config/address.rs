@@ -1,0 +1,131 @@
+//! URLs of servers that are asked for something, and those that they redirect to.
+
+use super::{Host, is_here, printable};
+use ureq::http::Uri;
+
+/// Longest URL, in bytes.
+const LONGEST: usize = 8 << 10;
+
+/// A URL whose server is known.
+#[derive(Clone, Debug)]
+pub struct Address {
+    /// The URL as it was given.
+    pub url: String,
+    https: bool,
+    name: String,
+    port: u16,
+}
+
+impl Address {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// If it is not one of http or https, has a user's name, or is longer than 8 KiB.
+    pub fn read(url: &str) -> Result<Self, String> {
+        let wrong = |detail: &str| format!("{} {detail}", printable(url, 200));
+        if url.len() > LONGEST {
+            return Err(wrong("is longer than a URL may be"));
+        }
+        let uri: Uri = url.parse().map_err(|_| wrong("is not a URL"))?;
+        let https = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(wrong("is neither an https nor an http URL")),
+        };
+        let authority = uri.authority().ok_or_else(|| wrong("names no server"))?;
+        if authority.as_str().contains('@') || authority.host().is_empty() {
+            return Err(wrong("has a user's name or no server; secrets go into headers"));
+        }
+        let port = match (authority.port_u16(), authority.as_str().len() > authority.host().len()) {
+            (Some(port), _) => port,
+            (None, true) => return Err(wrong("has no valid port")),
+            (None, false) if https => 443,
+            (None, false) => 80,
+        };
+        Ok(Self { url: url.to_owned(), https, name: authority.host().to_ascii_lowercase(), port })
+    }
+
+    /// Returns whether one of these servers is it.
+    pub fn is_one_of(&self, hosts: &[Host]) -> bool {
+        hosts.iter().any(|host| host.allows(self.https, &self.name, self.port))
+    }
+
+    /// Returns whether what goes there and comes from there is encrypted.
+    pub fn is_secure(&self) -> bool {
+        self.https
+    }
+
+    /// Returns whether it is on this machine, by its name.
+    pub fn is_here(&self) -> bool {
+        is_here(&self.name)
+    }
+
+    /// Returns its scheme, name and port, as it would be granted.
+    pub fn server(&self) -> String {
+        format!("{}://{}:{}", if self.https { "https" } else { "http" }, self.name, self.port)
+    }
+
+    /// Returns the URL that a redirect from here leads to (RFC 3986, 5.2, except that dots in a path are the server's to read).
+    pub fn joined(&self, location: &str) -> String {
+        let path = self.url.split(['?', '#']).next().unwrap_or_default();
+        if has_scheme(location) {
+            location.to_owned()
+        } else if let Some(rest) = location.strip_prefix("//") {
+            format!("{}://{rest}", if self.https { "https" } else { "http" })
+        } else if location.starts_with('/') {
+            format!("{}{location}", self.server())
+        } else if location.starts_with('?') {
+            format!("{path}{location}")
+        } else if location.starts_with('#') {
+            format!("{}{location}", self.url.split('#').next().unwrap_or_default())
+        } else {
+            let folder = path.rsplit_once('/').filter(|(before, _)| !before.ends_with('/')).map_or(path, |(before, _)| before);
+            format!("{folder}/{location}")
+        }
+    }
+}
+
+/// Returns whether a reference begins with a scheme, and so is relative to nothing.
+fn has_scheme(reference: &str) -> bool {
+    let is_scheme = |text: &str| {
+        text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+    };
+    let before = reference.split(['/', '?', '#']).next().and_then(|first| first.split_once(':'));
+    before.is_some_and(|(scheme, _)| is_scheme(scheme))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_has_one_server_and_redirects_are_joined() {
+        let read = |url: &str| Address::read(url).unwrap();
+        assert_eq!(read("https://Judge.internal/v1").server(), "https://judge.internal:443");
+        assert_eq!(read("http://[::1]:8/").server(), "http://[::1]:8");
+        for wrong in
+            ["", "judge", "/v1", "file:///etc/passwd", "http://u:p@judge/", "http:///x", "http://judge:99999/", "http://a b/"]
+        {
+            assert!(Address::read(wrong).is_err(), "{wrong}");
+        }
+        let from = read("http://judge:8/v1/a?b=/c");
+        assert_eq!(from.joined("/d"), "http://judge:8/d");
+        assert_eq!(from.joined("d"), "http://judge:8/v1/d");
+        assert_eq!(from.joined("//evil/x"), "http://evil/x");
+        assert_eq!(from.joined("https://evil/x"), "https://evil/x");
+        assert_eq!(read("http://judge:8").joined("d"), "http://judge:8/d");
+        for relative in ["/login?next=https://x", "/a:b/c"] {
+            assert_eq!(from.joined(relative), format!("http://judge:8{relative}"));
+        }
+        assert_eq!(from.joined("login?next=https://x"), "http://judge:8/v1/login?next=https://x");
+        assert_eq!(from.joined("?next=https://x"), "http://judge:8/v1/a?next=https://x");
+        assert_eq!(from.joined("#c"), "http://judge:8/v1/a?b=/c#c");
+        assert!(Address::read(&from.joined("mailto:a@evil")).is_err());
+        let hosts = [Host::read("http://judge:8").unwrap()];
+        assert!(
+            from.is_one_of(&hosts) && !read("http://judge:9/").is_one_of(&hosts) && !read("https://judge:8/").is_one_of(&hosts)
+        );
+        assert!(!read("http://judge.evil:8/").is_one_of(&hosts));
+    }
+}

@@ -1,0 +1,162 @@
+//! Reads JSON from outside. A key that an object has twice is refused at every level, as pyarrow does, and with it `datasets`: of two
+//! values nobody can tell which was meant, and programs differ in the one that they take.
+
+use super::printable;
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::map::Entry;
+use serde_json::{Map, Value};
+use std::cell::Cell;
+use std::fmt;
+
+/// Bytes of a key that an error repeats.
+const SHOWN: usize = 80;
+
+/// What a value takes.
+pub struct Size {
+    /// Values, those within it included.
+    pub values: u64,
+    /// Bytes of text.
+    pub text: u64,
+}
+
+/// Returns the value that a text is.
+///
+/// # Errors
+/// If it is not JSON, or has a key twice.
+pub fn value(text: &str) -> serde_json::Result<Value> {
+    sized(text, u64::MAX).map(|(value, _)| value)
+}
+
+/// Returns the object that a text is.
+///
+/// # Errors
+/// As [`value`], and if it is anything else.
+pub fn object(text: &str) -> serde_json::Result<Map<String, Value>> {
+    match value(text)? {
+        Value::Object(object) => Ok(object),
+        _ => Err(de::Error::custom("is not a JSON object")),
+    }
+}
+
+/// Returns the value that a text is, and what it takes.
+///
+/// # Errors
+/// As [`value`], and if it has more than `most` values.
+pub fn sized(text: &str, most: u64) -> serde_json::Result<(Value, Size)> {
+    let taken = Taken { most, values: Cell::default(), text: Cell::default() };
+    let mut json = serde_json::Deserializer::from_str(text);
+    let value = (&taken).deserialize(&mut json)?;
+    json.end()?;
+    Ok((value, Size { values: taken.values.get(), text: taken.text.get() }))
+}
+
+/// Builds a value as serde_json does, counting what it takes.
+struct Taken {
+    most: u64,
+    values: Cell<u64>,
+    text: Cell<u64>,
+}
+
+impl Taken {
+    fn value<E: de::Error>(&self, text: usize) -> std::result::Result<(), E> {
+        self.text.set(self.text.get() + text as u64);
+        self.values.set(self.values.get() + 1);
+        if self.values.get() > self.most {
+            return Err(E::custom(format_args!("has more than {} values, the maximum for a row", self.most)));
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &Taken {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for &Taken {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> std::result::Result<Value, E> {
+        self.value(0).map(|()| Value::Null)
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> std::result::Result<Value, E> {
+        self.value(0).map(|()| value.into())
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> std::result::Result<Value, E> {
+        self.value(0).map(|()| value.into())
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> std::result::Result<Value, E> {
+        self.value(0).map(|()| value.into())
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> std::result::Result<Value, E> {
+        self.value(0).map(|()| value.into())
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> std::result::Result<Value, E> {
+        self.value(value.len()).map(|()| value.into())
+    }
+
+    fn visit_string<E: de::Error>(self, value: String) -> std::result::Result<Value, E> {
+        self.value(value.len()).map(|()| value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<Value, A::Error> {
+        self.value(0)?;
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element_seed(self)? {
+            values.push(value);
+        }
+        values.shrink_to_fit();
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> std::result::Result<Value, A::Error> {
+        self.value(0)?;
+        let mut values = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            self.text.set(self.text.get() + key.len() as u64);
+            match values.entry(key) {
+                Entry::Occupied(twice) => {
+                    let key = printable(twice.key(), SHOWN);
+                    return Err(de::Error::custom(format_args!("has the key \"{key}\" twice in one object")));
+                }
+                Entry::Vacant(place) => {
+                    place.insert(entries.next_value_seed(self)?);
+                }
+            }
+        }
+        Ok(Value::Object(values))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_comes_twice_is_refused_at_every_level() {
+        let says = |text: &str| value(text).unwrap_err().to_string();
+        assert!(says("{\"a\": 1, \"a\": 1}").starts_with("has the key \"a\" twice in one object"));
+        assert!(says("[{\"x\": {\"k\\u001b\": 1, \"k\\u001b\": 2}}]").starts_with("has the key \"k\\u{1b}\" twice"));
+        assert_eq!(value("{\"a\": {\"a\": [1, -2, 0.5, null, true, \"a\"]}}").unwrap()["a"]["a"][1], -2);
+        assert!(object("[]").unwrap_err().to_string().contains("not a JSON object") && object("{}{}").is_err());
+    }
+
+    #[test]
+    fn values_are_counted() {
+        let (_, size) = sized("{\"ab\": [1, \"cde\"]}", 4).unwrap();
+        assert_eq!((size.values, size.text), (4, 5));
+        assert!(sized("[1, 2, 3, 4]", 4).is_err_and(|e| e.to_string().contains("more than 4 values")));
+    }
+}

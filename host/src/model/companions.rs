@@ -1,0 +1,131 @@
+//! The files beside a model's weights that complete a copy of its folder, read once: by the time that a checkpoint is written, the
+//! folder may have gone.
+
+use super::{Error, ModelFolder, Result, json};
+use crate::config::files;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Names of the files, which are copied if the source has them.
+const NAMES: [&str; 9] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "generation_config.json",
+];
+
+/// Bytes of one of them.
+const LARGEST: u64 = 64 << 20;
+
+/// What copies of a model's folder have beside the weights.
+#[derive(Debug, Default)]
+pub(super) struct Companions {
+    /// The text of the base model's `config.json`.
+    pub config: String,
+    files: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Companions {
+    /// Reads those of a model, where an adapter's folder has its own before the base model's, and some are replaced.
+    ///
+    /// # Errors
+    /// If one is not a regular file, is too large, or can't be read.
+    pub(super) fn of(source: &ModelFolder) -> Result<Self> {
+        let path = source.base().join("config.json");
+        let config = json::read_text(&path)?.ok_or(Error::Missing { path })?;
+        let mut this = Self { config, files: Vec::new() };
+        this.add(source.base())?;
+        if source.path() != source.base() {
+            this.add(source.path())?;
+        }
+        Ok(this)
+    }
+
+    /// Adds the files of a folder, which replace those of the same names.
+    fn add(&mut self, folder: &Path) -> Result<()> {
+        for name in NAMES {
+            let path = folder.join(name);
+            match files::read(&path, LARGEST) {
+                Ok(bytes) => {
+                    self.files.retain(|(other, _)| *other != name);
+                    self.files.push((name, bytes));
+                }
+                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                Err(source) => return Err(Error::Io { path, source }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the files, except `config.json`, into an existing folder.
+    pub(super) fn write(&self, to: &Path) -> Result<()> {
+        for (name, bytes) in &self.files {
+            let path = to.join(name);
+            std::fs::write(&path, bytes).map_err(|source| Error::Io { path, source })?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies the tokenizer's files and the other files beside a model's weights.
+///
+/// # Errors
+/// If one is not a regular file, is too large, or can't be read or written.
+pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
+    let mut companions = Companions::default();
+    companions.add(from)?;
+    companions.write(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Dtype, builtin, export, save};
+
+    #[test]
+    fn a_folder_that_has_gone_is_saved_as_it_was() {
+        let place = tempfile::tempdir().unwrap();
+        let [from, plain, gone] = ["from", "plain", "gone"].map(|name| place.path().join(name));
+        for folder in [&from, &plain, &gone] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        builtin::write(&from).unwrap();
+        std::fs::write(from.join("vocab.json"), "{}").unwrap();
+        let source = ModelFolder::open(&from).unwrap().replacing(vec![("merges.txt", "a b".into())]);
+        let weights = source.decoder().unwrap().weights().clone();
+        save(&weights, &source, &plain).unwrap();
+        let kept = source.clone().keeping().unwrap();
+        std::fs::remove_dir_all(&from).unwrap();
+        assert!(save(&weights, &source, &gone).is_err());
+        save(&weights, &kept, &gone).unwrap();
+        for entry in plain.read_dir().unwrap().map(|entry| entry.unwrap()) {
+            let [was, is] = [&plain, &gone].map(|folder| std::fs::read(folder.join(entry.file_name())).unwrap());
+            assert!(was == is, "{:?}", entry.file_name());
+        }
+        assert!(["config.json", "tokenizer.json", "vocab.json", "merges.txt"].iter().all(|name| gone.join(name).exists()));
+        assert!(export(&kept, &gone, Dtype::Bf16).is_err(), "the weights have gone");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_ordinary_file_is_refused_before_anything_is_written() {
+        use std::os::unix::fs::symlink;
+        let place = tempfile::tempdir().unwrap();
+        builtin::write(place.path()).unwrap();
+        let file = place.path().join("merges.txt");
+        let refusal = || ModelFolder::open(place.path()).unwrap().keeping().unwrap_err().to_string();
+        symlink("/dev/zero", &file).unwrap();
+        assert!(refusal().contains("merges.txt") && refusal().contains("a device"), "{}", refusal());
+        std::fs::remove_file(&file).unwrap();
+        symlink("nowhere", &file).unwrap();
+        assert!(refusal().contains("a link to a file that does not exist"), "{}", refusal());
+        std::fs::remove_file(&file).unwrap();
+        std::fs::File::create(&file).unwrap().set_len(LARGEST + 1).unwrap();
+        assert!(refusal().contains("larger than the limit of 64 MiB"), "{}", refusal());
+    }
+}

@@ -1,0 +1,144 @@
+//! Batches with only the columns that a plugin asks for, so that one which forgets to ask fails in every trial and not in a run.
+
+use super::{Examples, Needs, Pairs, Rollouts, Tokens};
+use std::borrow::Cow;
+
+/// Returns a generation with only the columns asked for. It never has entropies.
+pub(super) fn rollouts<'a>(given: &'a Rollouts, needs: &Needs) -> Cow<'a, Rollouts> {
+    let mut asked = Cow::Borrowed(given);
+    if !needs.ref_logp && given.ref_logp.is_some() {
+        asked.to_mut().ref_logp = None;
+    }
+    if !needs.values && given.values.is_some() {
+        asked.to_mut().values = None;
+    }
+    if given.entropy.is_some() {
+        asked.to_mut().entropy = None;
+    }
+    asked
+}
+
+/// Returns a micro-batch of completions with only the columns asked for.
+pub(super) fn tokens<'a>(given: &'a Tokens, needs: &Needs) -> Cow<'a, Tokens> {
+    let mut asked = Cow::Borrowed(given);
+    if !needs.ref_logp && given.ref_logp.is_some() {
+        asked.to_mut().ref_logp = None;
+    }
+    if !needs.sampling_logp && given.sampling_logp.is_some() {
+        asked.to_mut().sampling_logp = None;
+    }
+    if !needs.entropy && given.entropy.is_some() {
+        asked.to_mut().entropy = None;
+    }
+    if !needs.values && (given.values.is_some() || given.old_values.is_some() || given.returns.is_some()) {
+        let tokens = asked.to_mut();
+        (tokens.values, tokens.old_values, tokens.returns) = (None, None, None);
+    }
+    asked
+}
+
+/// Returns a micro-batch of pairs with only the columns asked for.
+pub(super) fn pairs<'a>(given: &'a Pairs, needs: &Needs) -> Cow<'a, Pairs> {
+    let has = |of: fn(&super::Side) -> bool| of(&given.chosen) || of(&given.rejected);
+    let mut asked = Cow::Borrowed(given);
+    if !needs.ref_logp && has(|side| side.ref_logp.is_some()) {
+        let pairs = asked.to_mut();
+        (pairs.chosen.ref_logp, pairs.rejected.ref_logp) = (None, None);
+    }
+    if !needs.mean_logits && has(|side| side.mean_logits.is_some()) {
+        let pairs = asked.to_mut();
+        (pairs.chosen.mean_logits, pairs.rejected.mean_logits) = (None, None);
+    }
+    asked
+}
+
+/// Returns a micro-batch of labelled completions with only the columns asked for, and `mismatched` completions if they are.
+pub(super) fn examples<'a>(given: &'a Examples, needs: &Needs, mismatched: bool) -> Cow<'a, Examples> {
+    let mut asked = Cow::Borrowed(given);
+    if !needs.ref_logp && given.ref_logp.is_some() {
+        asked.to_mut().ref_logp = None;
+    }
+    if !needs.mean_logits && given.mean_logits.is_some() {
+        asked.to_mut().mean_logits = None;
+    }
+    if !mismatched && given.mismatched.is_some() {
+        asked.to_mut().mismatched = None;
+    }
+    asked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::{Mismatched, Scale, Side};
+
+    const SCALE: Scale = Scale { rows: 1, tokens: 1, max_completion_length: 1 };
+
+    fn given() -> Tokens {
+        let column = || Some(vec![0.0]);
+        Tokens {
+            step: 1,
+            offsets: vec![0, 1],
+            mask: vec![1],
+            advantages: vec![0.0],
+            logp: vec![0.0],
+            old_logp: vec![0.0],
+            ref_logp: column(),
+            sampling_logp: column(),
+            entropy: column(),
+            values: column(),
+            old_values: column(),
+            returns: column(),
+            scale: SCALE,
+        }
+    }
+
+    #[test]
+    fn a_loss_gets_only_the_columns_asked_for() {
+        let sent = |needs: Needs| {
+            let given = given();
+            let t = super::tokens(&given, &needs);
+            [&t.ref_logp, &t.sampling_logp, &t.entropy, &t.values, &t.old_values, &t.returns].map(Option::is_some)
+        };
+        let none = Needs::default();
+        assert_eq!(sent(none), [false; 6]);
+        assert_eq!(sent(Needs { ref_logp: true, ..none }), [true, false, false, false, false, false]);
+        assert_eq!(sent(Needs { sampling_logp: true, ..none }), [false, true, false, false, false, false]);
+        assert_eq!(sent(Needs { entropy: true, ..none }), [false, false, true, false, false, false]);
+        assert_eq!(sent(Needs { values: true, ..none }), [false, false, false, true, true, true]);
+    }
+    #[test]
+    fn losses_of_pairs_and_of_labelled_completions_do_so_too() {
+        let side = || Side { offsets: vec![0, 1], logp: vec![0.0], ref_logp: Some(vec![0.0]), mean_logits: Some(vec![0.0]) };
+        let given = Pairs { step: 1, chosen: side(), rejected: side(), scale: SCALE };
+        let none = Needs::default();
+        let sent = |needs: Needs| {
+            let sides = super::pairs(&given, &needs).into_owned();
+            [sides.chosen, sides.rejected].map(|side| (side.ref_logp.is_some(), side.mean_logits.is_some()))
+        };
+        assert_eq!(sent(none), [(false, false); 2]);
+        assert_eq!(sent(Needs { ref_logp: true, ..none }), [(true, false); 2]);
+        assert_eq!(sent(Needs { mean_logits: true, ..none }), [(false, true); 2]);
+
+        let mismatched = Mismatched { logp: vec![0.0], ref_logp: vec![0.0] };
+        let given = Examples {
+            step: 1,
+            labels: vec![true],
+            desirable: 1,
+            undesirable: 0,
+            offsets: vec![0, 1],
+            logp: vec![0.0],
+            ref_logp: Some(vec![0.0]),
+            mean_logits: Some(vec![0.0]),
+            mismatched: Some(mismatched),
+            scale: SCALE,
+        };
+        let sent = |needs: Needs, mismatched: bool| {
+            let e = super::examples(&given, &needs, mismatched).into_owned();
+            [e.ref_logp.is_some(), e.mean_logits.is_some(), e.mismatched.is_some()]
+        };
+        assert_eq!(sent(none, false), [false; 3]);
+        assert_eq!(sent(Needs { ref_logp: true, ..none }, true), [true, false, true]);
+        assert_eq!(sent(Needs { mean_logits: true, ..none }, false), [false, true, false]);
+    }
+}
