@@ -147,7 +147,8 @@ fn is_ours(temporary: &Path) -> io::Result<bool> {
         let (name, of) = (entry.file_name(), entry.file_type()?);
         let is_mark = name == MARK && of.is_file();
         marked |= is_mark;
-        if !is_mark && !(of.is_dir() && name.to_str().is_some_and(|name| name.parse::<u64>().is_ok())) {
+        let is_step = of.is_dir() && name.to_str().is_some_and(|name| name.parse::<u64>().is_ok());
+        if !is_mark && !is_step {
             return Ok(false);
         }
     }

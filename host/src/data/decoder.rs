@@ -86,7 +86,7 @@ mod tests {
         let free = [
             sequence(&vec![replace("a", "aaaaaaaaaa"); 40]),
             sequence(&vec![doubles.clone(); 3]),
-            sequence(&[sequence(&vec![doubles.clone(); 2]), sequence(&[doubles.clone()])]),
+            sequence(&[sequence(&vec![doubles.clone(); 2]), sequence(std::slice::from_ref(&doubles))]),
             sequence(&vec![json!({ "type": "BPEDecoder", "suffix": "" }); 3]),
             sequence(&vec![json!({ "type": "Fuse" }); 33]),
             replace("a", "aaaaa"),
