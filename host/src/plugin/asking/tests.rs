@@ -267,7 +267,7 @@ fn requests_that_may_not_be_sent_are_refused_by_name() {
         (post("http://127.0.0.1:1/", ""), "http://127.0.0.1:1 is not granted"),
         (post("http://evil.org/", ""), "http://evil.org:80 is not granted"),
         (post(&format!("http://{}@evil.org/", server.place), ""), "a user's name"),
-        (post(&format!("http://127.1:{port}/"), ""), "the granted name 127.1 leads to 127.0.0.1"),
+        (post(&format!("http://127.1:{port}/"), ""), "the granted name 127.1 resolves to 127.0.0.1"),
         (Request { method: "DELETE".into(), ..post(&server.url("/"), "") }, "GET or POST"),
         (Request { method: "GET".into(), ..post(&server.url("/"), "x") }, "has no body"),
         (large, "http.max_request_kb"),
