@@ -92,8 +92,17 @@ fn a_fork_to_another_algorithm_leaves_the_first_ones_settings_behind() {
         )
         .succeeded();
     place.run(&[&["--resume-from-checkpoint", "smooth", "--output-dir", "rough"], &grpo[..], &size].concat()).succeeded();
-    let filtered =
-        ["--filter-groups", "--max-prompt-length", "64", "--eval-dataset", "pairs.jsonl", "--num-generations-eval", "2"];
+    let filtered = [
+        "--rollout-dtype",
+        "bfloat16",
+        "--filter-groups",
+        "--max-prompt-length",
+        "64",
+        "--eval-dataset",
+        "pairs.jsonl",
+        "--num-generations-eval",
+        "2",
+    ];
     let two = ["--model", tiny(), "--output-dir", "filtered", "--max-steps", "2"];
     place.run(&[&two[..], &grpo, &size[2..], &filtered, &["--eval-pass-threshold", "-5"]].concat()).succeeded();
     let given = ["--algorithm", "sft", "--dataset", "answers.jsonl", "--eval-dataset", "answers.jsonl", "--max-steps", "3"];

@@ -4,7 +4,7 @@ use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
 use toml::{Table, Value};
 
 /// Keys that belong to an algorithm: it defines them, sets their defaults, or is the only one to take them.
-const OF_ALGORITHM: [&str; 25] = [
+const OF_ALGORITHM: [&str; 26] = [
     "loss",
     "learn_from",
     "learning_rate",
@@ -17,6 +17,7 @@ const OF_ALGORITHM: [&str; 25] = [
     "label_smoothing_factor",
     "neftune_noise_alpha",
     "max_prompt_length",
+    "rollout_dtype",
     "filter_groups",
     "filter_groups_metric",
     "max_num_gen_batches",

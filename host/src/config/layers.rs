@@ -540,6 +540,8 @@ mod tests {
         assert!(nested.contains("\"weight\""), "{nested}");
         let kind = say("learning_rate = 'fast'\n", &[], &[]);
         assert!(kind.contains("expected a number"), "{kind}");
+        let quoted = say("seed = '7'\n", &[], &[]);
+        assert!(quoted.contains("expected a whole number"), "{quoted}");
         let schedule = say("lr_scheduler_type = 'cosin'\n", &[], &[]);
         assert!(
             schedule.contains("\"cosin\" is not one of linear, cosine") && schedule.contains("did you mean \"cosine\""),

@@ -217,7 +217,8 @@ pub(super) fn reworded(message: &str) -> String {
     }
     // TOML has no larger whole numbers, so that one came as text.
     let number = message.strip_prefix("invalid type: string \"").and_then(|rest| rest.split_once('"'));
-    if let Some((digits, _)) = number.filter(|(text, _)| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())) {
+    let too_large = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) && text.parse::<i64>().is_err();
+    if let Some((digits, _)) = number.filter(|(text, _)| too_large(text)) {
         return format!("{digits} is too large; the largest whole number is {}", i64::MAX);
     }
     match message.rsplit_once("expected ") {
