@@ -40,7 +40,7 @@ fn another_mistake_is_not_blamed_on_a_setting() {
         (&["--eval_strategy", "sometimes"], "eval_strategy"),
         (&["--config", "none.yaml"], "none.yaml"),
         (&["--max_steps"], "--max-steps"),
-        (&["--optim", "rmsprop"], "is not one of adamw"),
+        (&["--optim", "ademamix"], "is not one of adamw"),
         (&["--packing_strategy", "first"], "packing_strategy"),
         (&["--algorithm", "cpo"], "rlhost train --algorithm cpo"),
     ] {
