@@ -9,7 +9,7 @@ fn lines(rows: &[Value]) -> String {
 
 fn warning(place: &Place, run: &str) -> String {
     let events = place.events(run, "warning");
-    let texts: Vec<&str> = events.iter().filter_map(|e| e["text"].as_str()).filter(|text| text.contains("left out")).collect();
+    let texts: Vec<&str> = events.iter().filter_map(|e| e["text"].as_str()).filter(|text| text.contains("skipped")).collect();
     assert_eq!(texts.len(), 1, "{events:?}");
     texts[0].to_owned()
 }

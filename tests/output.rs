@@ -130,6 +130,6 @@ fn a_key_that_stands_twice_is_refused() {
         place.write("model/config.json", config.replacen('{', &format!("{{\"{key}\": {value}, \"{key}\": {value},"), 1));
         let outcome = place.run(&["generate", "--model", "model", "--prompt", "a", "--max-new-tokens", "1"]);
         assert_eq!(outcome.code, Some(2), "{key}: {}", outcome.stderr);
-        assert!(outcome.error().contains("appears twice") && outcome.error().contains(key), "{}", outcome.error());
+        assert!(outcome.error().contains("twice in one object") && outcome.error().contains(key), "{}", outcome.error());
     }
 }

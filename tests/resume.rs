@@ -127,7 +127,7 @@ fn a_run_that_is_done_has_nothing_left_to_do_and_says_so() {
     let place = with_whole_run();
     let figures = place.figures("whole");
     let again = place.run(&["resume", "whole"]);
-    assert!(again.succeeded().stderr.contains("nothing was left to do"), "{}", again.stderr);
+    assert!(again.succeeded().stderr.contains("nothing left to do"), "{}", again.stderr);
     assert_eq!(place.figures("whole"), figures);
 }
 

@@ -148,7 +148,9 @@ fn check_policy(report: &mut Report, plugin: &mut PolicyPlugin, other: &mut Poli
 
 fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &mut PreferencePlugin) {
     if plugin.is_online() {
-        let (rollouts, _) = samples::policy(12, 24);
+        let (mut rollouts, _) = samples::policy(12, 24);
+        // As many completions of a prompt as a run of pairs has by default.
+        rollouts.prompt_of = (0..12).map(|row| row / 2).collect();
         let Some(choice) = report.call("choose", plugin.choose(&rollouts)) else { return };
         report.line(true, "choose", &format!("{} pairs of {} completions", choice.pairs.len(), rollouts.prompt_of.len()));
         let Some(again) = report.call("determinism", other.choose(&rollouts)) else { return };
