@@ -117,7 +117,7 @@ fn a_critic_is_trained_by_the_same_optimizer_and_resumes() {
 fn an_optimizer_takes_no_key_of_another() {
     let place = Place::with_answers();
     for (given, expected) in [
-        (&["--optim", "sgd", "--adam-beta1", "0.8"][..], "adam_beta1: sgd has none"),
+        (&["--optim", "sgd", "--adam-beta1", "0.8"][..], "adam_beta1: is not a setting of sgd"),
         (&["--optim", "adamw_8bit"], "\"adamw_8bit\" is not one of adamw, adamw_apex_fused"),
         (&["--optim-args", "momentum=0.9"], "adamw_torch is set by --adam-beta1"),
         (&["--optim", "sgd", "--optim-args", "momentum=0.9,nesterov"], "expected a table"),
