@@ -304,13 +304,13 @@ impl Place {
         command
     }
 
-    /// The same, with its standard error for the caller to read.
+    /// The same, with what it prints for the caller to read.
     ///
     /// # Panics
     /// If it can't be started.
     #[must_use]
     pub fn start_heard(&self, arguments: &[&str]) -> Child {
-        self.starting(arguments).stderr(Stdio::piped()).spawn().expect("the binary starts")
+        self.starting(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts")
     }
 
     /// Starts the binary again and again, and kills it after each of these times.
