@@ -66,11 +66,18 @@ mod any_number {
     }
 
     pub(super) fn serialize<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
+        // Between processes, whose format has every number.
+        if !to.is_human_readable() {
+            return number.serialize(to);
+        }
         let written = if number.is_finite() { Written::Number(*number) } else { Written::Text(number.to_string()) };
         written.serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        if !from.is_human_readable() {
+            return f64::deserialize(from);
+        }
         match Written::deserialize(from)? {
             Written::Number(number) => Ok(number),
             Written::Text(text) => text.parse().map_err(D::Error::custom),
@@ -155,6 +162,21 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_window_travels_between_processes_and_into_a_checkpoint_with_numbers_of_every_kind() {
+        let mut window = Window::default();
+        window.extend([
+            Metric::new("a", f64::INFINITY, Reduction::Max),
+            Metric::mean("b", 0.1, 3.0),
+            Metric::mean("c", f64::NAN, 1.0),
+        ]);
+        let shown = format!("{window:?}");
+        let sent = postcard::to_allocvec(&window).unwrap();
+        assert_eq!(format!("{:?}", postcard::from_bytes::<Window>(&sent).unwrap()), shown);
+        let written = serde_json::to_string(&window).unwrap();
+        assert_eq!(format!("{:?}", serde_json::from_str::<Window>(&written).unwrap()), shown);
+    }
 
     #[test]
     fn means_are_weighted_and_never_means_of_means() {
