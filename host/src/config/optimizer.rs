@@ -153,9 +153,9 @@ impl Config {
             Optim::Rmsprop => self.args().and_then(|s: RmsPropArgs| {
                 below_one("alpha", s.alpha)?;
                 below_one("momentum", s.momentum)?;
-                match s.eps.is_finite() && s.eps >= 0.0 {
+                match s.eps.is_finite() && s.eps as f32 > 0.0 {
                     true => Ok(Rule::RmsProp(s)),
-                    false => Err(format!("eps is {}; it must be at least 0", s.eps)),
+                    false => Err(format!("eps is {}; it must be greater than 0", s.eps)),
                 }
             }),
             Optim::Adafactor => self.args().and_then(|s: AdafactorArgs| {
@@ -238,7 +238,7 @@ mod tests {
             (Optim::Sgd, json!({"nesterov": true}), "nesterov needs momentum"),
             (Optim::Sgd, json!({"momentum": 1}), "less than 1"),
             (Optim::Rmsprop, json!({"alpha": 1}), "less than 1"),
-            (Optim::Rmsprop, json!({"eps": -1e-8}), "at least 0"),
+            (Optim::Rmsprop, json!({"eps": 0}), "greater than 0"),
             (Optim::Sgd, json!({"momentun": 0.9}), "unknown key `momentun`"),
             (Optim::Sgd, json!({"weight_decay": 0.9}), "use the key weight_decay"),
             (Optim::Adafactor, json!({"decay_rate": 0.8}), "less than 0"),
