@@ -12,11 +12,12 @@ use std::time::Duration;
 /// Polling interval for signals.
 const NOTICED: Duration = Duration::from_millis(50);
 
-/// Whether a run was asked to stop, and whether it has begun.
+/// Whether a run was asked to stop, whether it has begun, and whether the signal was confirmed.
 #[derive(Clone, Default)]
 pub(super) struct Stopping {
     asked: Arc<AtomicBool>,
     begun: Arc<AtomicBool>,
+    confirmed: Arc<AtomicBool>,
 }
 
 impl Stopping {
@@ -44,14 +45,20 @@ impl Stopping {
         &self.asked
     }
 
+    /// Confirms a signal that stopped the run, unless that is already done: a short step ends before anybody looks.
+    pub(super) fn confirm_once(&self) {
+        if self.asked.load(Ordering::SeqCst) && !self.confirmed.swap(true, Ordering::SeqCst) {
+            tracing::info!("stopping after this step to save; Ctrl-C again stops at once");
+        }
+    }
+
     /// Waits for the first signal.
     fn confirm(&self) {
         while !self.asked.load(Ordering::SeqCst) {
             std::thread::sleep(NOTICED);
         }
         if self.begun.load(Ordering::SeqCst) {
-            tracing::info!("stopping after this step to save; Ctrl-C again stops at once");
-            return;
+            return self.confirm_once();
         }
         if crate::dist::World::speaks() {
             output::complain(&anyhow!("stopped before the first step; nothing was trained or saved"));

@@ -166,6 +166,9 @@ fn start(given: &Given, beginning: &Beginning, world: &Rc<World>) -> Result<(), 
 fn finish(trainer: Trainer, stopping: &Stopping, (begun, report_to): (u64, &[ReportTo]), world: &World) -> Result<(), Failure> {
     let mut progress = Progress::new(trainer.max_steps(), world.is_first());
     let finished = trainer.run(stopping.begin(), &mut progress).map_err(Failure::of)?;
+    if finished.stopped {
+        stopping.confirm_once();
+    }
     if !world.is_first() {
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
     }
