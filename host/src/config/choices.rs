@@ -27,7 +27,7 @@ pub enum OldLogp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RolloutDtype {
-    /// That of training.
+    /// That in which the model computes.
     Auto,
     /// bf16.
     #[serde(alias = "bf16")]

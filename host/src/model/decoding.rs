@@ -6,6 +6,7 @@ use super::device_decoding::Joined;
 use super::layer::{Attended, Maps, Product};
 use super::weights::{Adapter, Linear};
 use super::{Architecture, Cache, Prefix, Result};
+use crate::config::RolloutDtype;
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::experts::Routes;
 use crate::ops::panels::Panels;
@@ -43,30 +44,16 @@ pub struct Decode<'a> {
     pub own: &'a mut [&'a mut Cache],
 }
 
-/// The weights of a generation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RolloutWeights {
-    /// The model's, or a copy in the precision that it computes in.
-    #[default]
-    Model,
-    /// Copies in bf16 of those in f32.
-    Bf16,
-    /// Copies of the layers' in 8 bits, of the output matrix in bf16.
-    Int8,
+/// Returns the precision of the products of a generation from `weights` of a decoder that computes in `own`.
+fn precision(weights: RolloutDtype, own: Precision) -> Precision {
+    if weights == RolloutDtype::Auto { own } else { Precision::Bf16 }
 }
 
-impl RolloutWeights {
-    /// Returns the precision of the products of a decoder that computes in `own`.
-    fn precision(self, own: Precision) -> Precision {
-        if self == Self::Model { own } else { Precision::Bf16 }
-    }
-
-    /// Lays out a layer's weight `[out, in]`.
-    fn panels<'a>(self, w: impl Into<Matrix<'a>>, bias: Option<&Tensor>, own: Precision) -> ops::Result<Panels> {
-        match self {
-            Self::Int8 => Panels::in_8_bits(w, bias, self.precision(own)),
-            Self::Model | Self::Bf16 => Panels::new(w, bias, self.precision(own)),
-        }
+/// Lays out a layer's weight `[out, in]`.
+fn panels<'a>(weights: RolloutDtype, w: impl Into<Matrix<'a>>, bias: Option<&Tensor>, own: Precision) -> ops::Result<Panels> {
+    match weights {
+        RolloutDtype::Int8 => Panels::in_8_bits(w, bias, precision(weights, own)),
+        RolloutDtype::Auto | RolloutDtype::Bfloat16 => Panels::new(w, bias, precision(weights, own)),
     }
 }
 
@@ -82,11 +69,11 @@ impl Few {
     /// weights stay unchanged, with a separate adapter.
     ///
     /// In bf16, copies are rounded.
-    fn new(l: &Linear, weights: RolloutWeights, precision: Precision) -> ops::Result<Self> {
+    fn new(l: &Linear, weights: RolloutDtype, precision: Precision) -> ops::Result<Self> {
         let bias = l.bias.as_ref();
         let adapter = match &l.adapter {
             Some(_) if l.matrix().is_f32() => {
-                return Ok(Self { panels: weights.panels(&l.merged()?, bias, precision)?, adapter: None });
+                return Ok(Self { panels: panels(weights, &l.merged()?, bias, precision)?, adapter: None });
             }
             // So small that to round rows for them takes longer than it saves.
             Some(Adapter { a, b, scale }) => {
@@ -94,7 +81,7 @@ impl Few {
             }
             None => None,
         };
-        Ok(Self { panels: weights.panels(l.matrix(), bias, precision)?, adapter })
+        Ok(Self { panels: panels(weights, l.matrix(), bias, precision)?, adapter })
     }
 
     /// Returns the bytes that were copied for it.
@@ -119,9 +106,9 @@ enum Map {
 }
 
 impl Map {
-    fn new(l: &Linear, weights: RolloutWeights, precision: Precision) -> ops::Result<Self> {
+    fn new(l: &Linear, weights: RolloutDtype, precision: Precision) -> ops::Result<Self> {
         if let [experts, _, _] = *l.weight.dims() {
-            let all = (0..experts).map(|expert| weights.panels(&l.weight.get(expert)?, None, precision));
+            let all = (0..experts).map(|expert| panels(weights, &l.weight.get(expert)?, None, precision));
             return Ok(Self::Each(all.collect::<ops::Result<_>>()?));
         }
         Ok(Self::One(Box::new(Few::new(l, weights, precision)?)))
@@ -160,7 +147,7 @@ fn misplaced() -> ops::Error {
 
 impl Decoding {
     /// Prepares a generation with these weights, on a device with the model's.
-    pub(super) fn new(decoder: Decoder, weights: RolloutWeights) -> Result<Self> {
+    pub(super) fn new(decoder: Decoder, weights: RolloutDtype) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if decoder.weights.embedding.device().is_cuda() {
             let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
@@ -172,7 +159,7 @@ impl Decoding {
             .iter()
             .map(|w| w.maps().map(|l| Map::new(l, weights, decoder.precision)))
             .collect::<ops::Result<_>>()?;
-        let output = Panels::new(decoder.weights.output(), None, weights.precision(decoder.precision))?;
+        let output = Panels::new(decoder.weights.output(), None, precision(weights, decoder.precision))?;
         Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
     }
 

@@ -3,7 +3,8 @@
 use super::decoder::{Decoder, How};
 use super::policy::finite;
 use super::value_model::finite as finite_values;
-use super::{Architecture, Decoding, Error, Result, RolloutWeights, Selected, Weights, critic};
+use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
+use crate::config::RolloutDtype;
 use crate::ops::logprob::{self, TokenStats};
 use crate::ops::{self, Forest, linear};
 use candle_core::{DType, Tensor};
@@ -86,11 +87,11 @@ impl Frozen {
 
     /// Prepares a generation with the current weights.
     pub fn decoding(&self) -> Result<Decoding> {
-        self.decoding_with(RolloutWeights::Model)
+        self.decoding_with(RolloutDtype::Auto)
     }
 
     /// Prepares a generation with copies of the current weights.
-    pub fn decoding_with(&self, weights: RolloutWeights) -> Result<Decoding> {
+    pub fn decoding_with(&self, weights: RolloutDtype) -> Result<Decoding> {
         Decoding::new(self.decoder.clone(), weights)
     }
 }

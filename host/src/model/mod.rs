@@ -43,7 +43,7 @@ pub use architecture::{Architecture, Factors, HeadNorms, NormKind, Projections};
 pub use cache::{Cache, Prefix};
 pub use companions::copy_companions;
 pub use decoder::Decoder;
-pub use decoding::{Decode, Decoding, RolloutWeights};
+pub use decoding::{Decode, Decoding};
 #[cfg(feature = "cuda")]
 pub use device_decoding::{DeviceDecoding, DevicePrefix, Room};
 pub use families::{Described, FAMILIES, Family};

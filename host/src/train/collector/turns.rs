@@ -3,7 +3,7 @@
 use super::episodes::Rules;
 use crate::config::{Config, RolloutDtype};
 use crate::data::{StopStrings, Tokenizer};
-use crate::model::{Decoding, Policy, RolloutWeights};
+use crate::model::{Decoding, Policy};
 use crate::rollout::{Follow, Generator, Request, Rollout, Sampling};
 use crate::train::Result;
 use crate::train::dataset::Prompt;
@@ -51,11 +51,7 @@ impl Turns {
 
     /// Prepares a generation with the policy's current weights: in training as `rollout_dtype` has them, in evaluations as they are.
     pub(super) fn decoding(&self, policy: &Policy, evaluating: bool) -> Result<Decoding> {
-        let weights = match self.settings.rollout_dtype {
-            RolloutDtype::Bfloat16 if !evaluating => RolloutWeights::Bf16,
-            RolloutDtype::Int8 if !evaluating => RolloutWeights::Int8,
-            _ => RolloutWeights::Model,
-        };
+        let weights = if evaluating { RolloutDtype::Auto } else { self.settings.rollout_dtype };
         Ok(policy.frozen().decoding_with(weights)?)
     }
 
