@@ -273,7 +273,8 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "low-rank optimizers (GaLore, APOLLO) are not supported; use LoRA", &["optim_target_modules"]),
     (NONE, "not supported yet", &["use_weighting"]),
     (RewardModel, "another name of --reward-model", &["reward_model_path", "reward_model_name_or_path"]),
-    (NONE, "start processes with mpirun -n NUMBER rlhost", &["num_processes", "accelerate_config"]),
+    (Only(&["1"]), "start processes with mpirun -n NUMBER rlhost", &["num_processes"]),
+    (NONE, "start processes with mpirun -n NUMBER rlhost", &["accelerate_config"]),
     (NONE, "a run reads one dataset; put the files into a folder", &["datasets"]),
     (NONE, "name the rows to evaluate on with --eval-dataset", &["test_split_size"]),
     (RewardFuncs, "use --plugin for rewards; TRL's own rewards become the equivalent plugins", &["reward_funcs"]),
@@ -311,7 +312,7 @@ impl Foreign {
                 Ok(())
             }
             AppendedTo(..) | RewardWeights => Ok(()),
-            RewardModel if value.is_str() => Ok(()),
+            RewardModel if is_off || value.is_str() => Ok(()),
             RewardModel => Err(format!("is {value}; it must be the path or the name of a model")),
             Members(known) => check_members(known, value),
             RewardFuncs => texts(value).try_for_each(|given| {
@@ -365,6 +366,7 @@ impl Foreign {
         let rewards: Vec<Value> = match self.treatment {
             RewardFuncs => texts(value).filter_map(stand_in).map(StandIn::entry).collect(),
             RewardModel => texts(value)
+                .filter(|given| !OFF.contains(&given.to_lowercase().as_str()))
                 .map(|given| PluginEntry::of_model(given.to_owned()))
                 .filter_map(|e| Value::try_from(e).ok())
                 .collect(),
