@@ -76,16 +76,22 @@ impl Plugins {
         (rewards, environments): (Vec<Reward>, Vec<EnvironmentPlugin>),
         slots: Vec<Slot>,
         trial: Trial,
-    ) -> Self {
+    ) -> Result<Self> {
         let swaps = Swaps::new(slots, trial);
         let mut plugins = Self { world, config, algorithm, shares_losses: false, rewards, environments, swaps };
-        plugins.see_algorithm();
-        plugins
+        plugins.see_algorithm()?;
+        Ok(plugins)
     }
 
-    /// Finds out whether the ranks have to compute the algorithm's loss together. That is never wrong, only slower.
-    fn see_algorithm(&mut self) {
-        self.shares_losses = self.world.size() > 1 && !is_separable(&mut self.algorithm).unwrap_or(false);
+    /// Finds out whether the ranks have to compute the algorithm's loss together. That is never wrong, only slower. The first rank
+    /// decides for all.
+    fn see_algorithm(&mut self) -> Result<()> {
+        if self.world.size() > 1 {
+            let Self { world, algorithm, .. } = self;
+            let shares = || Ok::<_, Error>(!is_separable(algorithm).unwrap_or(false));
+            self.shares_losses = world.broadcast("whether a loss compares rows", shares)?;
+        }
+        Ok(())
     }
 
     /// Returns whether a loss is of a micro-batch's rows on all ranks, because it compares them with each other.

@@ -14,31 +14,39 @@ const LENGTH: usize = 2;
 /// # Errors
 /// If the plugin's loss fails.
 pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin) -> plugin::Result<bool> {
-    let (memory, needs) = (algorithm.plugin_mut().remember()?, &algorithm.plugin().info().needs.clone());
+    let memory = algorithm.plugin_mut().remember()?;
+    let needs = &algorithm.plugin().info().needs.clone();
     let each = (0..TRIED).map(|row| row..row + 1);
-    let mut derivatives = |rows: Range<usize>| -> plugin::Result<Vec<f32>> {
-        Ok(match algorithm {
-            AnyPlugin::Policy(policy) => {
-                let gradient = policy.loss(&made_up_tokens(rows, needs))?;
-                by_row(&[Some(gradient.d_logp), gradient.d_entropy, gradient.d_values], LENGTH)
-            }
-            AnyPlugin::Preference(preference) => {
-                let gradient = preference.loss(&made_up_pairs(rows, needs))?;
-                by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected)], LENGTH)
-            }
-            AnyPlugin::Labelled(labelled) => labelled.loss(&made_up_examples(rows, labelled.info()))?.d_logp,
-            AnyPlugin::RewardModel(plugin) => {
-                let gradient = plugin.loss(&made_up_values(rows))?;
-                by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected)], 1)
-            }
-            AnyPlugin::Reward(_) | AnyPlugin::Environment(_) => Vec::new(),
-        })
+    let mut derivatives = |rows: Range<usize>| {
+        let derivatives = derivatives(algorithm, rows, needs);
+        // Each loss follows from the same state.
+        algorithm.plugin_mut().rewind(memory.clone());
+        derivatives
     };
     let together = derivatives(0..TRIED)?;
     let alone = each.map(derivatives).collect::<plugin::Result<Vec<_>>>()?.concat();
-    algorithm.plugin_mut().rewind(memory);
     let size = together.iter().fold(1e-6f32, |m, d| m.max(d.abs()));
     Ok(together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size))
+}
+
+/// Returns the derivatives of a loss of these synthetic completions, row by row.
+fn derivatives(algorithm: &mut AnyPlugin, rows: Range<usize>, needs: &Needs) -> plugin::Result<Vec<f32>> {
+    Ok(match algorithm {
+        AnyPlugin::Policy(policy) => {
+            let gradient = policy.loss(&made_up_tokens(rows, needs))?;
+            by_row(&[Some(gradient.d_logp), gradient.d_entropy, gradient.d_values], LENGTH)
+        }
+        AnyPlugin::Preference(preference) => {
+            let gradient = preference.loss(&made_up_pairs(rows, needs))?;
+            by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected)], LENGTH)
+        }
+        AnyPlugin::Labelled(labelled) => labelled.loss(&made_up_examples(rows, labelled.info()))?.d_logp,
+        AnyPlugin::RewardModel(plugin) => {
+            let gradient = plugin.loss(&made_up_values(rows))?;
+            by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected)], 1)
+        }
+        AnyPlugin::Reward(_) | AnyPlugin::Environment(_) => Vec::new(),
+    })
 }
 
 /// Returns columns row by row, of which each has this many entries in a column.

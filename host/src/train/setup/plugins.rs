@@ -261,7 +261,7 @@ impl Loaded {
     }
 
     /// Returns the plugins in their slots, and the engine that loaded them.
-    pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> (Plugins, Engine) {
+    pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> Result<(Plugins, Engine)> {
         let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environments, chosen, .. } = self;
         let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin(), &chosen)];
         let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(Reward::plugin));
@@ -272,6 +272,6 @@ impl Loaded {
             acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin, &chosen)),
         );
         let environments = environments.into_iter().map(|(plugin, _)| plugin).collect();
-        (Plugins::new(world, config.clone(), algorithm, (rewards, environments), slots, trial), engine)
+        Ok((Plugins::new(world, config.clone(), algorithm, (rewards, environments), slots, trial)?, engine))
     }
 }

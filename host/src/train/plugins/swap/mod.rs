@@ -215,7 +215,7 @@ impl Plugins {
         let (name, to) = (slot.name.clone(), slot.source.hash().to_owned());
         self.swaps.settle(&name, &origin, Some(&to));
         let old_slot = self.swaps.with(|board| board.replace(slot.clone()));
-        let old = self.exchange(loaded, &slot);
+        let old = self.exchange(loaded, &slot)?;
         let changes = match &old_slot {
             Some(old) if from == to => changed_settings(&old.config, &slot.config),
             _ => format!("{} -> {}", &from[..12], &to[..12]),
@@ -248,7 +248,7 @@ impl Plugins {
             loaded.plugin_mut().rewind(own);
         }
         self.swaps.with(|board| board.replace(slot.clone()));
-        self.exchange(loaded, &slot);
+        self.exchange(loaded, &slot)?;
         journal.use_plugin(&slot.source);
         self.rolled_back(&Swap { step, plugin: name.to_owned(), from, to, rolled_back: true }, error, journal)?;
         Ok(true)
@@ -276,9 +276,9 @@ impl Plugins {
     }
 
     /// Puts a plugin in place with its slot's settings, and returns the previous one.
-    fn exchange(&mut self, loaded: AnyPlugin, slot: &Slot) -> Option<AnyPlugin> {
+    fn exchange(&mut self, loaded: AnyPlugin, slot: &Slot) -> Result<Option<AnyPlugin>> {
         loaded.plugin().enter_run();
-        match loaded {
+        Ok(match loaded {
             AnyPlugin::Reward(new) => {
                 let index = self.rewards.iter().position(|r| r.name() == slot.name).unwrap_or_default();
                 let entry = &mut self.config.plugin[index];
@@ -286,7 +286,7 @@ impl Plugins {
                 Some(AnyPlugin::Reward(Box::new(self.rewards[index].exchange(*new))))
             }
             AnyPlugin::Environment(new) => {
-                let index = self.environments.iter().position(|e| e.name() == slot.name)?;
+                let Some(index) = self.environments.iter().position(|e| e.name() == slot.name) else { return Ok(None) };
                 let entry = &mut self.config.environment[index];
                 (entry.config, entry.limits) = (new.config(), new.limits().clone());
                 let old = std::mem::replace(&mut self.environments[index], *new);
@@ -295,10 +295,10 @@ impl Plugins {
             new => {
                 (self.config.loss, self.config.loss_limits) = (new.plugin().config(), new.plugin().limits().clone());
                 let old = std::mem::replace(&mut self.algorithm, new);
-                self.see_algorithm();
+                self.see_algorithm()?;
                 Some(old)
             }
-        }
+        })
     }
 
     /// Records a swap of a plugin or a model that is in place.
