@@ -100,7 +100,7 @@ impl Given {
 
     /// Returns the configuration with that of a file below it, and sets the requested number of threads.
     fn config(&self, base: Option<&Path>) -> Result<Config, Failure> {
-        let read = |path: &Path| ConfigFile::read(path)?.without_other_algorithm(&self.overrides, self.file.as_ref());
+        let read = |path: &Path| ConfigFile::read(path)?.inherited(&self.overrides, self.file.as_ref());
         let base = base.map(read).transpose().map_err(Failure::of)?;
         let files = base.iter().chain(&self.file);
         let config = config::read_files(files, &self.overrides, &self.settings).map_err(Failure::of)?;

@@ -29,7 +29,7 @@ impl Config {
     }
 
     /// Returns the keys of evaluations, each with whether it is set, in order of declaration.
-    fn protocol(&self) -> [(&'static str, bool); 8] {
+    pub(super) fn protocol(&self) -> [(&'static str, bool); 8] {
         [
             ("num_generations_eval", self.num_generations_eval.is_some()),
             ("eval_temperature", self.eval_temperature.is_some()),
@@ -88,7 +88,7 @@ impl Config {
             "must be at least 1"
         } else if !self.evaluates() {
             "needs evaluations; set eval_dataset"
-        } else if self.best_by().is_none() {
+        } else if self.metric_for_best_model.is_none() && !self.load_best_model_at_end {
             "needs metric_for_best_model, such as eval_reward or eval_loss"
         } else {
             return Ok(());

@@ -1,10 +1,10 @@
-//! What a fork with another algorithm inherits from its parent's configuration.
+//! What a run that starts from another's checkpoint inherits from that one's configuration.
 
 use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
 use toml::{Table, Value};
 
-/// Keys that belong to an algorithm: it defines them, sets their defaults, or is the only one to take them.
-const OF_ALGORITHM: [&str; 26] = [
+/// Keys that belong to an algorithm, beside those of evaluations: it defines them, sets their defaults, or is the only one to take them.
+const OF_ALGORITHM: [&str; 20] = [
     "loss",
     "learn_from",
     "learning_rate",
@@ -23,46 +23,56 @@ const OF_ALGORITHM: [&str; 26] = [
     "max_num_gen_batches",
     "metric_for_best_model",
     "greater_is_better",
-    "num_generations_eval",
-    "eval_temperature",
-    "eval_top_p",
-    "eval_top_k",
-    "eval_pass_threshold",
-    "eval_pass_reward",
-    "eval_pass_k",
-    "eval_answer_after",
+    "early_stopping_patience",
+    "early_stopping_threshold",
 ];
 
+/// Keys whose values follow from another key, unless they are set.
+const FOLLOWING: [(&str, &str); 2] = [("rollout_dtype", "old_logp"), ("optim", "optim_args")];
+
 impl ConfigFile {
-    /// Returns the configuration without the settings of its algorithm, if the command line or the `given` file names another
-    /// one.
+    /// Returns the configuration without the settings that follow from others that the command line or the `given` file changes: those
+    /// of the algorithm, if another one is named.
     ///
     /// # Errors
     /// If one of them can't be read.
-    pub fn without_other_algorithm(self, overrides: &Overrides, given: Option<&Self>) -> Result<Self> {
-        let mut table = self.table()?;
-        let name = |algorithm: String| PluginEntry::new(algorithm).name().to_owned();
-        let wanted = match overrides.last("algorithm") {
-            Some(wanted) => Some(wanted),
-            None => given.map(|file| file.text_of("algorithm")).transpose()?.flatten(),
-        };
-        let (Some(was), Some(now)) = (self.text_of("algorithm")?.map(name), wanted.map(name)) else { return Ok(self) };
-        if was == now {
-            return Ok(self);
-        }
+    pub fn inherited(self, overrides: &Overrides, given: Option<&Self>) -> Result<Self> {
         let invalid = |detail: String| Error::Invalid { place: self.path.display().to_string(), detail };
         let defaults = Table::try_from(Config::default()).map_err(|e| invalid(e.to_string()))?;
+        let mut table = self.table()?;
         let mut leave = |key: &str| table.remove(key).is_some_and(|value| defaults.get(key) != Some(&value));
-        let left: Vec<&str> = OF_ALGORITHM.into_iter().filter(|key| leave(key)).collect();
-        if left.is_empty() {
+        let mut dropped = 0;
+        if let Some((was, now)) = self.changed("algorithm", overrides, given)? {
+            let of_evaluations = Config::default().protocol().map(|(key, _)| key);
+            let left: Vec<&str> = OF_ALGORITHM.into_iter().chain(of_evaluations).filter(|key| leave(key)).collect();
+            dropped += left.len();
+            if !left.is_empty() {
+                let keys = left.join(", ");
+                tracing::info!("dropped the settings of {was}: {keys}; {now} uses its own defaults for keys that are not set");
+            }
+        }
+        for (key, following) in FOLLOWING {
+            if let Some((was, now)) = self.changed(key, overrides, given)?.filter(|_| leave(following)) {
+                tracing::info!("dropped {following}, which followed {key} {was}; {key} is now {now}");
+                dropped += 1;
+            }
+        }
+        if dropped == 0 {
             return Ok(self);
         }
-        tracing::info!(
-            "dropped the settings of {was}: {}; {now} uses its own defaults for keys that are not set",
-            left.join(", ")
-        );
         let text = toml::to_string(&table).map_err(|e| invalid(e.to_string()))?;
         Ok(Self { text, ..self })
+    }
+
+    /// Returns the old and the new value of a key that the command line or the `given` file changes.
+    fn changed(&self, key: &str, overrides: &Overrides, given: Option<&Self>) -> Result<Option<(String, String)>> {
+        let wanted = match overrides.last(key) {
+            Some(wanted) => Some(wanted),
+            None => given.map(|file| file.text_of(key)).transpose()?.flatten(),
+        };
+        // An algorithm is known by its name, wherever its file is.
+        let value = |text: String| if key == "algorithm" { PluginEntry::new(text).name().to_owned() } else { text };
+        Ok(self.text_of(key)?.zip(wanted).map(|(was, now)| (value(was), value(now))).filter(|(was, now)| was != now))
     }
 }
 
@@ -81,7 +91,7 @@ impl Overrides {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, LearnFrom, read_files};
+    use crate::config::{Config, LearnFrom, OldLogp, read_files};
 
     const BASE: &str =
         "model = 'm'\nalgorithm = 'sft'\nlearn_from = 'dataset'\nlearning_rate = 2e-5\nseed = 7\n[loss]\nloss_type = 'nll'\n";
@@ -94,8 +104,38 @@ mod tests {
             ..Overrides::default()
         };
         let given = given.map(file);
-        let base = file(BASE).without_other_algorithm(&overrides, given.as_ref()).unwrap();
+        let base = file(BASE).inherited(&overrides, given.as_ref()).unwrap();
         read_files([base].iter().chain(&given), &overrides, &[]).unwrap()
+    }
+
+    #[test]
+    fn what_follows_from_a_changed_key_is_left_to_follow_the_new_value() {
+        let base = |text: &str| ConfigFile { path: "run.toml".into(), text: format!("model = 'm'\nalgorithm = 'grpo'\n{text}") };
+        let config = |text: &str, flags: &[(&str, &str)]| {
+            let flags = flags.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+            let overrides = Overrides { flags, ..Overrides::default() };
+            read_files([base(text).inherited(&overrides, None).unwrap()].iter(), &overrides, &[]).unwrap()
+        };
+        let sampled = "rollout_dtype = 'auto'\nold_logp = 'sampling'\n";
+        assert_eq!(config(sampled, &[("rollout_dtype", "int8")]).old_logp, None);
+        assert_eq!(config(sampled, &[("rollout_dtype", "auto")]).old_logp, Some(OldLogp::Sampling));
+        assert_eq!(config(sampled, &[("rollout_dtype", "int8"), ("old_logp", "sampling")]).old_logp, Some(OldLogp::Sampling));
+        let rounded = "rollout_dtype = 'int8'\nold_logp = 'recompute'\n";
+        assert_eq!(config(rounded, &[("rollout_dtype", "auto")]).old_logp, None);
+        let sgd = "optim = 'sgd'\n[optim_args]\nmomentum = 0.9\n";
+        assert_eq!(config(sgd, &[("optim", "adamw_torch")]).optim_args.len(), 0);
+        assert_eq!(config(sgd, &[]).optim_args.len(), 1);
+    }
+
+    #[test]
+    fn a_fork_with_another_algorithm_takes_over_no_metric_that_is_not_its_own() {
+        let best = "model = 'm'\nalgorithm = 'grpo'\nload_best_model_at_end = true\nmetric_for_best_model = 'eval_reward'\n\
+                    eval_dataset = 'e.jsonl'\neval_steps = 5\neval_top_p = 0.5\nearly_stopping_patience = 2\n";
+        let overrides = Overrides { flags: vec![("algorithm".to_owned(), "dpo".to_owned())], ..Overrides::default() };
+        let base = ConfigFile { path: "run.toml".into(), text: best.to_owned() }.inherited(&overrides, None).unwrap();
+        let config = read_files([base].iter(), &overrides, &[]).unwrap();
+        assert_eq!((config.metric_for_best_model, config.early_stopping_patience, config.eval_top_p), (None, None, None));
+        assert_eq!((config.load_best_model_at_end, config.eval_steps.is_some()), (true, true));
     }
 
     #[test]

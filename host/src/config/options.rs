@@ -334,7 +334,8 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub load_best_model_at_end: bool,
     /// Metric to compare checkpoints by, from the last evaluation (eval_...) or averaged over the steps since the previous
-    /// checkpoint. The best checkpoint is never removed [default: reward if load_best_model_at_end is set]
+    /// checkpoint. The best checkpoint is never removed [default with load_best_model_at_end: reward; of algorithms that learn
+    /// from given answers, eval_loss, or loss without evaluations]
     #[schemars(extend("on_resume" = "free"))]
     pub metric_for_best_model: Option<String>,
     /// Whether a greater metric_for_best_model is better [default: true, unless its name ends in "loss"]
@@ -576,7 +577,7 @@ impl Config {
 
     /// Returns the metric by which checkpoints are compared, and whether a greater value is better.
     pub fn best_by(&self) -> Option<(&str, bool)> {
-        let name = self.metric_for_best_model.as_deref().or_else(|| self.load_best_model_at_end.then_some("reward"))?;
+        let name = self.metric_for_best_model.as_deref()?;
         Some((name, self.greater_is_better.unwrap_or(!name.ends_with("loss"))))
     }
 }

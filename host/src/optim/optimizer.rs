@@ -102,10 +102,11 @@ impl Optimizer {
         Ok((self.updates, moments))
     }
 
-    /// Restores a state from [`Optimizer::state`]; the error names what does not fit.
+    /// Restores a state from [`Optimizer::state`]; the error names what does not fit, and nothing was changed.
     pub fn restore(&mut self, updates: u64, mut state: HashMap<String, Tensor>) -> Result<(), String> {
-        for (name, of_parameter) in &mut self.moments {
-            for (suffix, moment) in of_parameter.named_mut() {
+        let mut restored = Vec::new();
+        for (name, of_parameter) in &self.moments {
+            for (suffix, moment) in of_parameter.named() {
                 let key = format!("{name}.{suffix}");
                 let saved = state.remove(&key).ok_or_else(|| format!("{key} is missing"))?;
                 if saved.shape() != moment.shape() || saved.dtype() != DType::F32 {
@@ -116,8 +117,12 @@ impl Optimizer {
                         moment.shape()
                     ));
                 }
-                *moment = saved.to_device(moment.device()).map_err(|e| format!("{key}: {}", ops::Error::from(e)))?;
+                restored.push(saved.to_device(moment.device()).map_err(|e| format!("{key}: {}", ops::Error::from(e)))?);
             }
+        }
+        let moments = self.moments.iter_mut().flat_map(|(_, of_parameter)| of_parameter.named_mut());
+        for ((_, moment), restored) in moments.zip(restored) {
+            *moment = restored;
         }
         self.updates = updates;
         self.reach = None;

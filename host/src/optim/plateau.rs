@@ -16,6 +16,11 @@ pub struct Plateau {
 }
 
 impl Plateau {
+    /// Returns the state for another metric: rates stay as low as they are.
+    pub fn of_another_metric(self) -> Self {
+        Self { plateaus: self.plateaus, ..Self::default() }
+    }
+
     /// Takes a value of the metric into account. `greater` says whether more is better, unless the settings do.
     pub fn observe(&mut self, value: f64, s: OnPlateau, greater: bool) {
         let greater = s.mode.map_or(greater, |mode| mode == Better::Max);

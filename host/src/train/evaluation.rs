@@ -153,8 +153,7 @@ impl Trainer {
         let (Ok(LrShape::ReduceLrOnPlateau(settings)), true) = (self.settings.lr_shape(), self.state.global_step > 0) else {
             return Ok(());
         };
-        let by_default = if self.collector.flow().generates() { ("reward", true) } else { ("loss", false) };
-        let (metric, greater) = self.settings.best_by().unwrap_or(by_default);
+        let (metric, greater) = self.settings.best_by().unwrap_or(self.collector.flow().usual_metric());
         let name = format!("eval_{}", metric.trim_start_matches("eval_"));
         let Some(value) = figures.get(&name) else {
             let meant = config::did_you_mean(&name, figures.keys().map(String::as_str));

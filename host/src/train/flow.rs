@@ -38,6 +38,11 @@ impl Flow {
         matches!(self, Self::Generated | Self::GeneratedPairs)
     }
 
+    /// Returns the metric that checkpoints and evaluations are compared by where none is named, and whether a greater one is better.
+    pub(super) fn usual_metric(self) -> (&'static str, bool) {
+        if self.generates() { ("reward", true) } else { ("loss", false) }
+    }
+
     /// Returns whether it learns from pairs.
     pub(super) fn has_pairs(self) -> bool {
         matches!(self, Self::GeneratedPairs | Self::GivenPairs | Self::ValuedPairs)

@@ -1,5 +1,6 @@
 //! Saves and restores everything that determines a run's future.
 
+mod adapted;
 mod checks;
 
 use super::collector::{Counters, Position};
@@ -172,7 +173,8 @@ struct Fits<'a> {
 /// The state in a checkpoint, read but not yet applied.
 pub(super) struct Restored {
     rest: Rest,
-    moments: HashMap<String, Tensor>,
+    /// None if the optimizer starts without moments.
+    moments: Option<HashMap<String, Tensor>>,
 }
 
 impl Restored {
@@ -206,7 +208,7 @@ impl Restored {
                 checkpoint.display()
             );
         }
-        Ok(Self { rest, moments })
+        Ok(Self { rest, moments: Some(moments) })
     }
 }
 
@@ -397,12 +399,19 @@ impl Trainer {
     }
 
     /// Restores the state of a checkpoint whose weights the policy already has. `changed` allows plugins that can't take their
-    /// predecessors' state.
+    /// predecessors' state, and parameters without moments.
     pub(super) fn restore(&mut self, checkpoint: &Path, state: Restored, changed: bool) -> Result<()> {
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
         let Restored { mut rest, moments } = state;
-        let optimizers = Optimizers { updates: rest.optimizer_updates, critic_updates: rest.critic_updates, moments };
-        self.learner.restore(optimizers).map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
+        let state = |moments| Optimizers { updates: rest.optimizer_updates, critic_updates: rest.critic_updates, moments };
+        for fault in moments.map(|moments| self.learner.restore(state(moments))).unwrap_or_default() {
+            if !changed {
+                return Err(unfit(format!("{OPTIMIZER}: {fault}")));
+            }
+            tracing::info!(
+                "the optimizer starts without moments, since those of the checkpoint are for other parameters: {fault}"
+            );
+        }
         let saved = |name: &str| {
             let written_by = rest.memories.get(name)?.clone();
             let file = memory_file(checkpoint, name);

@@ -416,12 +416,11 @@ impl Learner {
         Ok(Optimizers { updates, critic_updates, moments })
     }
 
-    /// Restores the optimizers' state; the error names what does not fit.
-    pub(super) fn restore(&mut self, state: Optimizers) -> std::result::Result<(), String> {
+    /// Restores the optimizers' state. Returns what does not fit; an optimizer that it belongs to is as it was.
+    pub(super) fn restore(&mut self, state: Optimizers) -> Vec<String> {
         let Optimizers { updates, critic_updates, mut moments } = state;
-        if let Some(critic) = &mut self.critic {
-            critic.restore(critic_updates.unwrap_or_default(), &mut moments)?;
-        }
-        self.trained.restore(updates, moments)
+        let restore = |critic: &mut Critic| critic.restore(critic_updates.unwrap_or_default(), &mut moments).err();
+        let of_critic = self.critic.as_mut().and_then(restore);
+        of_critic.into_iter().chain(self.trained.restore(updates, moments).err()).collect()
     }
 }

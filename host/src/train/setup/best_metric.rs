@@ -1,5 +1,5 @@
-//! Refuses a `metric_for_best_model` that the run will not have, before anything is written, if all its plugins ship with the
-//! host. Metrics of other plugins are known only after the first step.
+//! Chooses `metric_for_best_model`. If all plugins ship with the host, refuses one that the run will not have before anything is
+//! written; metrics of other plugins are known only after the first step.
 
 use super::plugins::Loaded;
 use crate::config::{Config, PluginEntry};
@@ -27,6 +27,16 @@ const OF_COMPLETIONS: [&str; 7] = [
     "completions/min_terminated_length",
     "completions/max_terminated_length",
 ];
+
+/// Sets the metric of a run that is to end with its best checkpoint.
+pub(super) fn settle(mut config: Config, flow: Flow) -> Config {
+    if config.load_best_model_at_end {
+        let (metric, _) = flow.usual_metric();
+        let by_default = if !flow.generates() && config.evaluates() { format!("eval_{metric}") } else { metric.to_owned() };
+        config.metric_for_best_model.get_or_insert(by_default);
+    }
+    config
+}
 
 /// See the module documentation. The plugins have been tried.
 pub(super) fn check(config: &Config, plugins: &Loaded) -> Result<()> {

@@ -52,6 +52,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &place)?;
     check(&config, &plugins)?;
+    let config = best_metric::settle(config, plugins.flow);
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, mut opened) = model::open(config, &folder, beginning, (&place, &world))?;
     let (config, of_reference) = reference::settle(config, &plugins, &mut opened, beginning, &world)?;
@@ -80,7 +81,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
 
     let Run { settings, world, .. } = run;
     let collector = Collector::new(world.clone(), settings.clone(), plugins.flow, data, turns, (reference, context));
-    let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial);
+    let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State::default(), Clock::default());
     let mut trainer =
         Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
@@ -249,7 +250,11 @@ struct Run<'a> {
 impl Run<'_> {
     /// Reads the checkpoint that the run starts from.
     fn restored(&self, data: &Data) -> Result<Option<Restored>> {
-        let read = |origin: &Origin| Restored::read(origin, data.fingerprint(), self.beginning.may_change());
+        let read = |origin: &Origin| {
+            let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
+            let restored = Restored::read(origin, data.fingerprint(), self.beginning.may_change())?;
+            Ok(restored.adapted(&written, &self.settings))
+        };
         self.beginning.origin().map(read).transpose()
     }
 

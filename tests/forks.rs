@@ -1,0 +1,83 @@
+//! Forks with other settings: what of a checkpoint's state they take over, and what they leave.
+
+use rlhost_tests::{Outcome, Place, tiny};
+
+const GRPO: [&str; 4] = ["--algorithm", "grpo", "--plugin", "tldr_length_reward.wasm"];
+
+/// A run of GRPO that ended while the completions of a generation still waited.
+fn parent(more: &[&str]) -> Place {
+    let place = Place::with_answers();
+    let waits = ["--max-steps", "2", "--steps-per-generation", "4", "--max-completion-length", "8"];
+    place.train("parent", &[&waits[..], more].concat()).succeeded();
+    place
+}
+
+fn fork(place: &Place, to: &str, more: &[&str]) -> Outcome {
+    let forks = ["--resume-from-checkpoint", "parent", "--output-dir", to, "--max-steps", "4", "--logging-steps", "1"];
+    place.run(&[&["train"], &forks[..], more].concat())
+}
+
+#[test]
+fn an_algorithm_does_not_train_on_what_another_has_prepared() {
+    let place = parent(&[]);
+    let reward = ["--plugin", "tldr_length_reward.wasm"];
+    for algorithm in ["ppo", "rloo", "online_dpo"] {
+        let outcome = fork(&place, algorithm, &[&["--algorithm", algorithm], &reward[..]].concat());
+        outcome.succeeded();
+        assert!(outcome.stderr.contains("that grpo had prepared and not yet trained on"), "{}", outcome.stderr);
+        assert_eq!(place.figure(algorithm, "step"), [3.0, 4.0]);
+    }
+    // Of rloo's first step nothing is left of the parent's generation: neither its completions nor its figures.
+    let own = place.lines("rloo/completions.jsonl");
+    assert!(own.iter().all(|line| line["step"].as_u64() >= Some(2)), "{own:?}");
+    let same = fork(&place, "same", &[]);
+    assert!(!same.succeeded().stderr.contains("had prepared"), "{}", same.stderr);
+}
+
+#[test]
+fn parameters_that_the_parent_did_not_train_start_without_moments() {
+    let place = parent(&[]);
+    let pairs = ["--algorithm", "reward_model", "--learn-from", "dataset", "--dataset", "pairs.jsonl"];
+    let outcome = fork(&place, "reward", &pairs);
+    assert!(outcome.succeeded().stderr.contains("starts without moments"), "{}", outcome.stderr);
+    // Of a run that may not change, a missing moment is damage.
+    let resumed = place.run(&["resume", "parent", "--max-steps", "3"]);
+    assert!(!resumed.succeeded().stderr.contains("without moments"), "{}", resumed.stderr);
+}
+
+#[test]
+fn an_optimizer_does_not_take_the_moments_of_another() {
+    let place = Place::with_answers();
+    let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "2", "--output-dir", "parent"];
+    place.run(&sft).succeeded();
+    let fixed = ["--optim", "rmsprop", "--learning-rate", "1e-3", "--lr-scheduler-type", "constant"];
+    let outcome = fork(&place, "rms", &fixed);
+    assert!(outcome.succeeded().stderr.contains("optim was adamw_torch and is rmsprop"), "{}", outcome.stderr);
+    // From second moments of zero, the first update of each value is the rate divided by the root of 1 - alpha: 10 times.
+    let (before, after) = (place.tensors("parent/checkpoint-2/model.safetensors"), "rms/checkpoint-3/model.safetensors");
+    let outcome = fork(&place, "first", &[&fixed[..], &["--max-steps", "3", "--weight-decay", "0"]].concat());
+    outcome.succeeded();
+    let after = place.tensors(&after.replace("rms", "first"));
+    let values = |bytes: &[u8]| bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<_>>();
+    let norm = "model.norm.weight";
+    let moved: Vec<f32> = values(&after[norm]).iter().zip(values(&before[norm])).map(|(a, b)| (a - b).abs()).collect();
+    assert!(moved.iter().all(|by| (by - 1e-2).abs() < 1e-3), "{moved:?}");
+}
+
+#[test]
+fn a_run_that_ends_with_its_best_checkpoint_can_change_its_algorithm() {
+    let best = ["--load-best-model-at-end", "true", "--save-steps", "1", "--metric-for-best-model", "reward"];
+    let place = parent(&best);
+    let given = ["--algorithm", "sft", "--learn-from", "dataset", "--dataset", "answers.jsonl"];
+    let outcome = fork(&place, "given", &given);
+    outcome.succeeded();
+    let config = std::fs::read_to_string(place.path("given/config.toml")).unwrap();
+    assert!(config.contains("metric_for_best_model = \"loss\""), "{config}");
+    let evaluated = [&given[..], &["--eval-dataset", "answers.jsonl", "--eval-steps", "1"]].concat();
+    fork(&place, "evaluated", &evaluated).succeeded();
+    let config = std::fs::read_to_string(place.path("evaluated/config.toml")).unwrap();
+    assert!(config.contains("metric_for_best_model = \"eval_loss\""), "{config}");
+    // And back, by a metric of which the parent's best value says nothing.
+    let back = ["--resume-from-checkpoint", "given", "--output-dir", "back", "--max-steps", "6", "--dataset", "pairs.jsonl"];
+    place.run(&[&["train"], &back[..], &GRPO].concat()).succeeded();
+}
