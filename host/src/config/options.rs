@@ -50,8 +50,8 @@ pub struct Config {
     /// Refuse a dataset with unusable rows instead of skipping them with a warning [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub strict_data: bool,
-    /// Chat template to use instead of the model's: a Jinja file, or a folder with a tokenizer's files. Checkpoints contain it
-    /// [default: the model's]
+    /// Chat template to use instead of the model's: a Jinja file, a folder with a tokenizer's files, or a model's name on the hub.
+    /// Checkpoints contain it [default: the model's]
     #[schemars(extend("rank" = "own"))]
     pub chat_template_path: Option<String>,
     /// Token that ends texts and completions; must be in the tokenizer [default: the tokenizer's]

@@ -99,6 +99,14 @@ pub fn model(name: &str) -> Result<Snapshot> {
     Hub::new(Settings::from_env()).model(name)
 }
 
+/// The files with a model's chat template, by its name on the hub.
+///
+/// # Errors
+/// See [`Hub::template`].
+pub fn template(name: &str) -> Result<Snapshot> {
+    Hub::new(Settings::from_env()).template(name)
+}
+
 /// The files of a split of a dataset, by its name on the hub.
 ///
 /// # Errors
@@ -115,6 +123,9 @@ const BESIDE_WEIGHTS: [(&str, bool); 5] = [
     ("tokenizer_config.json", false),
     ("chat_template.jinja", false),
 ];
+/// Those that may hold a chat template.
+const TEMPLATES: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
+
 const INDEX: &str = "model.safetensors.index.json";
 const WEIGHTS: &str = "model.safetensors";
 
@@ -182,6 +193,24 @@ impl Hub {
             wanted.push(WEIGHTS.to_owned());
         } else {
             return Err(unfit(format!("has no {WEIGHTS}, the only supported weight format; it has {}", listing.names())));
+        }
+        self.snapshot(&repo, &cache, &listing, &wanted)
+    }
+
+    /// Fetches what may hold a model's chat template.
+    ///
+    /// # Errors
+    /// If there is no such model, none that may be read, none with a tokenizer's settings or a template, or they don't come whole.
+    pub fn template(&self, name: &str) -> Result<Snapshot> {
+        let repo = Repo::parse(Kind::Model, name)?;
+        let cache = Cache::new(&self.settings, &repo);
+        let held =
+            |listing: &Listing| TEMPLATES.into_iter().filter(|file| listing.has(file)).map(str::to_owned).collect::<Vec<_>>();
+        let listing = self.listing(&repo, &cache, |listing| !held(listing).is_empty())?;
+        let wanted = held(&listing);
+        if wanted.is_empty() {
+            let detail = format!("has no {}; it has {}", TEMPLATES.join(" and no "), listing.names());
+            return Err(Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) });
         }
         self.snapshot(&repo, &cache, &listing, &wanted)
     }

@@ -4,8 +4,8 @@ use super::{Error, Result};
 use std::path::Path;
 
 /// Endings of files that are read or written; what ends so is meant to be a path.
-const FILES: [&str; 12] =
-    ["json", "jsonl", "ndjson", "parquet", "txt", "csv", "tsv", "arrow", "gz", "zst", "safetensors", "toml"];
+const FILES: [&str; 13] =
+    ["jinja", "json", "jsonl", "ndjson", "parquet", "txt", "csv", "tsv", "arrow", "gz", "zst", "safetensors", "toml"];
 
 /// What a repository holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

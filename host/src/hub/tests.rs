@@ -105,6 +105,24 @@ fn a_model_comes_once_and_lies_as_the_hubs_own_libraries_lay_it() {
 }
 
 #[test]
+fn of_a_chat_template_only_its_files_come_and_the_model_later() {
+    let place = Place::new();
+    let template = place.plain().template("Qwen/Tiny").unwrap();
+    let commit = format!("Qwen/Tiny@{COMMIT}");
+    assert_eq!((&template.name, template.files.len()), (&commit, 1));
+    let asked: Vec<String> = place.server.asked().into_iter().map(|a| a.path).filter(|path| !path.starts_with("/api/")).collect();
+    assert!(!asked.is_empty() && asked.iter().all(|path| path.ends_with("/tokenizer_config.json")), "{asked:?}");
+    assert_eq!(place.offline().template(&commit).unwrap(), template);
+    // What the cache knows of the branch is no model.
+    assert!(matches!(place.offline().model("Qwen/Tiny"), Err(Error::Unreachable { .. })));
+    assert_eq!(place.plain().model("Qwen/Tiny").unwrap().files.len(), 4);
+    place.server.hold("models/only/weights@main", &[("config.json", b"{}"), ("model.safetensors", b"x")]);
+    let said = place.plain().template("only/weights").unwrap_err().to_string();
+    assert!(said.contains("has no tokenizer_config.json and no chat_template.jinja; it has config.json"), "{said}");
+    assert!(!looks_like_name("templates/mine.jinja"));
+}
+
+#[test]
 fn shards_come_by_their_index_and_not_what_else_is_there() {
     let place = Place::new();
     let index = br#"{"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}"#;

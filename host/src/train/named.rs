@@ -20,6 +20,19 @@ pub fn model_of(given: &str) -> Result<(PathBuf, String)> {
     Ok((PathBuf::from(&path), path))
 }
 
+/// Returns the file or folder with a chat template, in the same way; of a hub name, only the files that may hold one are downloaded.
+///
+/// # Errors
+/// If it is a hub name and can't be downloaded.
+pub(super) fn template_of(given: &str) -> Result<(PathBuf, String)> {
+    if hub::looks_like_name(given) {
+        let template = hub::template(given)?;
+        return Ok((template.folder, template.name));
+    }
+    let path = absolute(given);
+    Ok((PathBuf::from(&path), path))
+}
+
 /// Returns the configuration's dataset, if any, in the same way.
 ///
 /// # Errors

@@ -180,8 +180,8 @@ impl Beginning {
     ///
     /// # Errors
     /// If the checkpoint's configuration can't be read.
-    pub(super) fn kept_template(&self, path: Option<&str>) -> Result<Option<PathBuf>> {
-        let (Some(origin), Some(path)) = (self.origin(), path) else { return Ok(None) };
+    pub(super) fn kept_template(&self, path: &str) -> Result<Option<PathBuf>> {
+        let Some(origin) = self.origin() else { return Ok(None) };
         let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
         let kept = origin.checkpoint.join("chat_template.jinja");
         Ok((written.chat_template_path.as_deref() == Some(path) && kept.is_file()).then_some(kept))

@@ -58,7 +58,7 @@ pub(super) fn open(
     let source = source.keeping()?;
     let lora = settle_adapter(&mut config, &source)?;
     let source = held::settle(&mut config, source, place)?;
-    let wording = wording(&mut config, beginning)?;
+    let wording = wording(&mut config, beginning, world)?;
     let tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
     let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);
     if tokens > rows {
@@ -87,12 +87,19 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
 
 /// Returns the configuration's overrides of templates and end tokens. A run that continues from a checkpoint keeps the template
 /// there.
-fn wording(config: &mut Config, beginning: &Beginning) -> Result<Wording> {
+fn wording(config: &mut Config, beginning: &Beginning, world: &World) -> Result<Wording> {
     let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
     let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;
-    let given = config.chat_template_path.as_deref().map(named::absolute);
-    let kept = beginning.kept_template(given.as_deref())?;
-    let template = kept.or_else(|| given.as_deref().map(PathBuf::from));
+    let given = config.chat_template_path.as_deref();
+    let named_template = |given: &str| {
+        for name in [given.to_owned(), named::absolute(given)] {
+            if let Some(kept) = beginning.kept_template(&name)? {
+                return Ok((kept, name));
+            }
+        }
+        named::template_of(given)
+    };
+    let (template, given) = after_the_first(world, || given.map(named_template).transpose())?.unzip();
     let template = template.map(|path| Wording::read_template(&path)).transpose()?;
     config.chat_template_path = given;
     Ok(Wording { template, now, kwargs: config.chat_template_kwargs.clone(), eos: config.eos_token.clone() })
