@@ -15,6 +15,8 @@ enum Misdeed {
     Scoring(&'static str),
     /// The same, when it is asked for its state.
     State(&'static str),
+    /// In taking over a state, which only a swap or a resume does.
+    Restoring(&'static str),
     /// The same, before it is asked for anything.
     Loading(&'static str),
     /// A file that can't be loaded.
@@ -27,7 +29,7 @@ enum Misdeed {
     Flooding(&'static str),
 }
 
-use Misdeed::{File, Flooding, Harmless, Loading, Observing, Scoring, State};
+use Misdeed::{File, Flooding, Harmless, Loading, Observing, Restoring, Scoring, State};
 
 /// What is said of a call that takes too long.
 const TOO_LONG: &str = "longer than its limit of 0.5 s";
@@ -44,6 +46,7 @@ const MISDEEDS: &[(&str, Misdeed, &str)] = &[
     ("describing for ever", Loading("describe_loop"), "describe: took longer than its limit of 0.5 s"),
     ("configuring for ever", Loading("configure_loop"), "configure: took longer than its limit of 0.5 s"),
     ("a state for ever", State("snapshot_loop"), TOO_LONG),
+    ("taking over a state for ever", Restoring("restore_loop"), TOO_LONG),
     ("observing for ever", Observing(endless_observer), TOO_LONG),
     // Size.
     ("memory", Scoring("memory_bomb"), "more than its 32 MiB of memory (limits.memory_mb)"),
@@ -181,7 +184,7 @@ fn file_and_settings(misdeed: &Misdeed, from: u64) -> (Vec<u8>, Vec<String>) {
             let set = |text: String| ["--set".to_owned(), format!("plugin.hostile.config.{text}")];
             (plain(), [set(format!("misdeed={name:?}")), set(format!("from_step={from}"))].concat())
         }
-        Loading(name) | Harmless(name) | Flooding(name) => (hostile(name), Vec::new()),
+        Loading(name) | Restoring(name) | Harmless(name) | Flooding(name) => (hostile(name), Vec::new()),
         File(make) | Observing(make) => (make(), Vec::new()),
     }
 }
@@ -238,8 +241,9 @@ fn assert_harmless(what: &str, place: &Place, outcome: &Outcome) {
 
 #[test]
 fn at_the_start_each_is_refused_before_the_run_has_a_folder() {
-    // Nobody asks for a state, or tells of figures, before there are some.
-    let arguments = |misdeed: &Misdeed| (!matches!(misdeed, State(_) | Observing(_))).then(|| three_steps(&[]));
+    // Nobody asks for a state, hands one over, or tells of figures, before there are some.
+    let comes = |misdeed: &Misdeed| !matches!(misdeed, State(_) | Restoring(_) | Observing(_));
+    let arguments = |misdeed: &Misdeed| comes(misdeed).then(|| three_steps(&[]));
     each("start", 0, arguments, |what, misdeed, says, place, outcome| match misdeed {
         Harmless(_) | Flooding(_) => assert_harmless(what, place, outcome),
         _ => {
@@ -254,8 +258,8 @@ fn at_the_start_each_is_refused_before_the_run_has_a_folder() {
 #[test]
 fn in_a_step_each_ends_the_run_after_a_checkpoint() {
     // What can't be loaded does not come to a step.
-    let arguments =
-        |misdeed: &Misdeed| (!matches!(misdeed, Loading(_) | File(_) | Harmless(_) | Flooding(_))).then(|| three_steps(&[]));
+    let comes = |misdeed: &Misdeed| !matches!(misdeed, Loading(_) | Restoring(_) | File(_) | Harmless(_) | Flooding(_));
+    let arguments = |misdeed: &Misdeed| comes(misdeed).then(|| three_steps(&[]));
     each("step", 1, arguments, |what, misdeed, says, place, outcome| {
         assert_ended(what, says, place, outcome);
         let score = outcome.error().contains("plugin hostile, score at step 1");
@@ -266,7 +270,7 @@ fn in_a_step_each_ends_the_run_after_a_checkpoint() {
 #[test]
 fn in_an_evaluation_each_costs_nothing_of_what_was_learned() {
     let arguments = |misdeed: &Misdeed| match misdeed {
-        Observing(_) => None,
+        Observing(_) | Restoring(_) => None,
         Loading(_) | File(_) => {
             let plugin = ["eval", "--plugin", "hostile.wasm", "--max-completion-length", "8"];
             Some([&plugin[..], &small(), &LIMITS].concat().into_iter().map(str::to_owned).collect())
@@ -303,7 +307,7 @@ fn as_a_swap_each_is_refused_in_its_trial() {
     let mut running = running();
     for (what, misdeed, says) in MISDEEDS {
         match misdeed {
-            Scoring(name) | State(name) | Loading(name) => running.refused(what, &hostile(name), says),
+            Scoring(name) | State(name) | Restoring(name) | Loading(name) => running.refused(what, &hostile(name), says),
             File(make) => running.refused(what, &make(), says),
             Harmless(_) | Flooding(_) | Observing(_) => {}
         }
@@ -318,11 +322,11 @@ fn as_a_swap_each_that_passed_its_trial_gives_its_place_back() {
         match misdeed {
             Scoring(name) | State(name) => running.taken_back(what, &hostile(&format!("{name}+")), says),
             Observing(make) => running.taken_back(what, &make(), says),
-            Harmless(name) => {
+            Harmless(name) | Flooding(name) => {
                 running.taken_in(what, &hostile(name));
                 running.taken_in(what, &fs::read(HOSTILE).unwrap());
             }
-            Loading(_) | File(_) | Flooding(_) => {}
+            Loading(_) | File(_) | Restoring(_) => {}
         }
     }
     running.end("swaps");

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// What it does wrong.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Misdeed {
     #[default]
@@ -95,6 +95,8 @@ pub enum Misdeed {
     LongLog,
     /// Never gives its state.
     SnapshotLoop,
+    /// Restores a state for ever.
+    RestoreLoop,
     /// Has a state of a hundred megabytes.
     HugeState,
     /// Never says what it is.
@@ -332,6 +334,9 @@ impl state::Guest for Hostile {
 
     fn restore(_snapshot: Vec<u8>, _written_by: String) -> Result<(), Error> {
         IN_PLACE.store(true, Ordering::Relaxed);
+        if misdeed() == Misdeed::RestoreLoop {
+            for_ever();
+        }
         Ok(())
     }
 }

@@ -115,7 +115,8 @@ impl Trial {
         Self { compare, scored, ..self }
     }
 
-    /// Tries a plugin and reports how it differs from the one it would replace. Its state is restored afterwards.
+    /// Tries a plugin and reports how it differs from the one it would replace. It also takes back the state that it then has, as it
+    /// would its predecessor's. It is left without a state.
     pub(super) fn run(&self, any: &mut AnyPlugin) -> Result<Value> {
         let report = match any {
             AnyPlugin::Reward(plugin) => self.reward(plugin),
@@ -130,8 +131,12 @@ impl Trial {
             AnyPlugin::Labelled(plugin) => plugin.loss(&examples_with_all(&self.examples)).map(|_| Value::Null),
             AnyPlugin::RewardModel(plugin) => plugin.loss(&self.values).map(|_| Value::Null),
         };
-        let kept = report.and_then(|report| any.plugin_mut().remember().map(|_| report));
-        any.plugin_mut().rewind(None);
+        let plugin = any.plugin_mut();
+        let kept = report.and_then(|report| {
+            plugin.remember()?.map_or(Ok(()), |memory| plugin.recall(memory))?;
+            Ok(report)
+        });
+        plugin.rewind(None);
         kept
     }
 
