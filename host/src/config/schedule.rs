@@ -293,8 +293,9 @@ impl Config {
     /// Checks the keys of the schedule.
     pub(super) fn check_schedule(&self) -> Result<(), Fault> {
         let shape = self.lr_shape()?;
-        if matches!(shape, LrShape::ReduceLrOnPlateau(_)) && self.eval_dataset.is_none() {
-            let detail = "reduce_lr_on_plateau follows the evaluations; set eval_dataset".to_owned();
+        if matches!(shape, LrShape::ReduceLrOnPlateau(_)) && !self.evaluates() {
+            let detail =
+                "reduce_lr_on_plateau follows the evaluations; set eval_dataset, and an eval_strategy other than no".to_owned();
             return Err(("lr_scheduler_type", detail));
         }
         Ok(())

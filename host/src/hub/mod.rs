@@ -77,6 +77,18 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine, the network or the program. A name that the
+    /// hub can't be asked about may be meant as a path.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Missing { .. } | Self::Denied { .. } | Self::Unreachable { .. } | Self::Unfit { .. } => true,
+            Self::Broken { .. } => false,
+            Self::Io { source, .. } => files::is_of_the_path(source),
+        }
+    }
+}
+
 /// Result of asking the hub.
 pub type Result<T> = std::result::Result<T, Error>;
 

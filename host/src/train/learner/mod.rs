@@ -253,22 +253,6 @@ impl Learner {
         asked.shared.is_none() || self.world.is_first()
     }
 
-    /// Takes part in the loss of a micro-batch of which this rank has no rows.
-    fn pass_of_nothing(
-        &self,
-        micro_batch: &MicroBatch,
-        learn: Learn,
-        asked: &Asked,
-        plugins: &mut Plugins,
-    ) -> Result<(f64, Figures)> {
-        let mut figures = Figures::begin();
-        let (gradient, of_algorithm) = self.loss(micro_batch, Observed::default(), asked, plugins)?;
-        figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));
-        figures.lap("loss");
-        self.backward(learn, &mut figures, |_| Ok(()))?;
-        Ok((gradient.loss, figures))
-    }
-
     /// Returns by how much the auxiliary loss of a micro-batch's experts counts: each row of the step alike, so that a step's loss is
     /// the mean over its micro-batches, as in TRL, if they are equally large.
     fn aux_weight(&self, micro_batch: &MicroBatch, asked: &Asked) -> f64 {
@@ -276,7 +260,7 @@ impl Learner {
         aux_coefficient(&self.settings, self.policy.architecture()) * part
     }
 
-    /// The same for a reward model, whose loss sees the values of whole texts.
+    /// Runs one micro-batch of a reward model, whose loss sees the values of whole texts, like [`Learner::pass`].
     fn pass_of_values(
         &self,
         micro_batch: &MicroBatch,
@@ -299,6 +283,22 @@ impl Learner {
 
         let d_values = gradient.d_values.unwrap_or_default();
         self.backward(learn, &mut figures, |done| pass.backward(&d_values, self.trained.gradients(), done))?;
+        Ok((gradient.loss, figures))
+    }
+
+    /// Takes part in the loss of a micro-batch of which this rank has no rows.
+    fn pass_of_nothing(
+        &self,
+        micro_batch: &MicroBatch,
+        learn: Learn,
+        asked: &Asked,
+        plugins: &mut Plugins,
+    ) -> Result<(f64, Figures)> {
+        let mut figures = Figures::begin();
+        let (gradient, of_algorithm) = self.loss(micro_batch, Observed::default(), asked, plugins)?;
+        figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));
+        figures.lap("loss");
+        self.backward(learn, &mut figures, |_| Ok(()))?;
         Ok((gradient.loss, figures))
     }
 
