@@ -57,6 +57,27 @@ fn training_is_the_same_with_evaluations_in_between_and_each_is_what_eval_says()
 }
 
 #[test]
+fn evaluations_wait_for_their_delay_in_steps_or_epochs() {
+    let place = place();
+    let at = |run: &str, more: &[&str]| -> Vec<u64> {
+        place.run(&[&arguments(run)[..], &["--eval-dataset", "held_out.jsonl"], more].concat()).succeeded();
+        let lines = place.timeless(&format!("{run}/metrics.jsonl"));
+        lines.iter().filter(|line| is_evaluation(line)).map(|line| line["step"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(at("steps", &["--eval-steps", "1", "--eval_delay", "3"]), [3, 4, 5, 6]);
+    // The last one is never left out.
+    assert_eq!(at("late", &["--eval-steps", "2", "--eval-delay", "100", "--eval-on-start"]), [0, 6]);
+    // Eight prompts, of which a generation for two steps takes two: an epoch has eight steps.
+    assert_eq!(at("epochs", &["--eval-strategy", "epoch", "--eval-delay", "2", "--max-steps", "24"]), [16, 24]);
+    let refused = place.run(&[&arguments("no")[..], &["--eval-dataset", "held_out.jsonl", "--eval-delay", "-1"]].concat());
+    assert!(
+        refused.code == Some(2) && refused.error().contains("eval_delay: is -1; it must be 0 or greater"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
 fn an_evaluation_is_the_same_however_it_is_cut_and_has_the_loss_of_training() {
     let place = place();
     for (algorithm, data) in [("sft", "answers.jsonl"), ("dpo", "pairs.jsonl"), ("orpo", "pairs.jsonl")] {

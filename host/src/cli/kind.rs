@@ -1,6 +1,6 @@
 //! Decides whose fault an error is, for the exit code.
 
-use crate::{checkpoint, config, data, dist, gguf, hub, model, plugin, report, trackers, train};
+use crate::{checkpoint, config, data, dist, gguf, model, plugin, report, trackers, train};
 use std::error::Error;
 
 /// Returns whether the user's input is at fault; `None` if no module knows the error, which was then created in `cli`.
@@ -22,7 +22,6 @@ fn of_a_room(error: &(dyn Error + 'static)) -> Option<bool> {
         config::Error,
         checkpoint::Error,
         dist::Error,
-        hub::Error,
         trackers::Error,
         gguf::Error
     );
@@ -56,9 +55,6 @@ mod tests {
         assert_eq!(kind(train::Error::from(call(Some(3)))), Some(false));
         assert_eq!(kind(train::Error::from(call(None))), Some(true));
         assert_eq!(kind(train::Error::DryRun(call(Some(0)))), Some(true));
-        let name = || "a/b".to_owned();
-        assert_eq!(kind(train::Error::from(hub::Error::Missing { name: name(), detail: "no".into() })), Some(true));
-        assert_eq!(kind(hub::Error::Broken { name: name(), detail: "half of it".into() }), Some(false));
         let failure = |mistake| dist::Failure { reason: "it broke".into(), plugin: None, mistake };
         assert_eq!(kind(train::Error::from(dist::Error::Failed { rank: 1, failure: failure(true) })), Some(true));
         assert_eq!(kind(train::Error::from(dist::Error::Failed { rank: 1, failure: failure(false) })), Some(false));

@@ -45,6 +45,9 @@ impl Config {
     /// Returns the first invalid value.
     pub(super) fn check_evaluation(&self) -> Result<(), (&'static str, String)> {
         self.check_early_stopping()?;
+        if !(self.eval_delay >= 0.0 && self.eval_delay.is_finite()) {
+            return Err(("eval_delay", format!("is {}; it must be 0 or greater", self.eval_delay)));
+        }
         if self.num_generations_eval.is_some_and(|n| n == 0 || n > MOST) {
             return Err(("num_generations_eval", format!("must be between 1 and {MOST}")));
         }

@@ -228,7 +228,6 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     ),
     (RewardWeights, "one weight per reward: the plugins in their order, then the reward models", &["reward_weights"]),
     (NONE, "score the rejection in the reward plugin, or use a stop string with --stop", &["vllm_structured_outputs_regex"]),
-    (NONE, "the first evaluation is after --eval-steps steps; --eval-on-start adds one before training", &["eval_delay"]),
     (
         NotNeeded,
         "evaluation computes like training, in the same precision",

@@ -289,6 +289,9 @@ pub struct Config {
     /// Also evaluate before the first step [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_on_start: bool,
+    /// No evaluation before this many steps; with eval_strategy epoch, epochs [default: 0]
+    #[schemars(extend("on_resume" = "free"))]
+    pub eval_delay: f64,
     /// Number of completions to sample per prompt in evaluations [default: num_generations]
     #[schemars(extend("on_resume" = "free"))]
     pub num_generations_eval: Option<usize>,
@@ -485,6 +488,7 @@ impl Default for Config {
             eval_strategy: None,
             eval_steps: None,
             eval_on_start: false,
+            eval_delay: 0.0,
             num_generations_eval: None,
             eval_temperature: None,
             eval_top_p: None,

@@ -4,6 +4,7 @@ use super::collector::With;
 use super::dataset::Prompt;
 use super::experience::{Experience, MicroBatch};
 use super::figures::Figures;
+use super::periods::Periods;
 use super::solved;
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
@@ -23,19 +24,22 @@ pub(super) struct Evaluation {
     prompts: Vec<Arc<Prompt>>,
     /// Number of steps between evaluations; none if there are none in training.
     every: Option<u64>,
+    /// Number of steps before the first evaluation in training.
+    from: u64,
     /// The last step, after which there is always an evaluation.
     last: u64,
 }
 
 impl Evaluation {
     /// Creates the evaluation on these prompts, for a run of this many steps.
-    pub(super) fn new(prompts: Vec<Arc<Prompt>>, config: &Config, every: u64, last: u64) -> Self {
-        Self { prompts, every: config.evaluates().then_some(every), last }
+    pub(super) fn new(prompts: Vec<Arc<Prompt>>, config: &Config, periods: Periods, last: u64) -> Self {
+        let Periods { evaluate, evaluate_from, .. } = periods;
+        Self { prompts, every: config.evaluates().then_some(evaluate), from: evaluate_from, last }
     }
 
     /// Returns whether an evaluation is due after this step.
     pub(super) fn is_due(&self, step: u64) -> bool {
-        self.every.is_some_and(|every| step.is_multiple_of(every) || step == self.last)
+        self.every.is_some_and(|every| step.is_multiple_of(every) && step >= self.from || step == self.last)
     }
 
     /// Returns the prompts.

@@ -73,7 +73,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let max_steps = max_steps(&config, epoch);
     let periods = Periods::of(&config, max_steps, epoch);
     let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
-    let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods.evaluate, max_steps));
+    let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods, max_steps));
     let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe(), usual_rate };
     let restored = run.restored(&data)?;
     let context = opened.context();
