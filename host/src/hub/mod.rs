@@ -222,7 +222,7 @@ impl Hub {
         let wanted = held(&listing);
         if wanted.is_empty() {
             let detail = format!("has no {}; it has {}", TEMPLATES.join(" and no "), listing.names());
-            return Err(Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) });
+            return Err(Error::Unfit { name: repo.id, detail: printable(&detail, LONGEST_SAID) });
         }
         self.snapshot(&repo, &cache, &listing, &wanted)
     }
