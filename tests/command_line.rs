@@ -1,6 +1,6 @@
 //! Command lines and files as people who come from TRL write them.
 
-use rlhost_tests::{Outcome, Place, tiny};
+use rlhost_tests::{Outcome, Place, STORIES, tiny};
 use std::process::Command;
 
 const PAIRS: &[&str] = &["--dataset", "pairs.jsonl", "--max_steps", "1", "--per_device_train_batch_size", "2"];
@@ -75,6 +75,46 @@ fn switches_lists_and_names_are_spelled_as_in_python() {
         place.write("bad.yaml", bad);
         refused(&place, &["--config", "bad.yaml"], words);
     }
+}
+
+#[test]
+fn what_trls_commands_and_files_say_means_here_what_it_does_there() {
+    let place = Place::new();
+    let grpo = |run: &str, more: &[&str]| -> String {
+        let all = ["grpo", "--model", tiny(), "--max-steps", "1", "--max-completion-length", "4", "--output-dir", run];
+        place.run(&[&all[..], &["--dataset", STORIES], more].concat()).succeeded();
+        config(&place, run)
+    };
+    let reward = ["--plugin", "tldr_length_reward.wasm"];
+    let python = ["--mask_truncated_completions", "True", "--scale_rewards", "False", "--epsilon_high", "None", "--beta", ".04"];
+    let said = grpo("python", &[&reward[..], &python, &["--learning_rate", ".01", "--temperature", "1."]].concat());
+    let words = ["mask_truncated_completions = true", "scale_rewards = false", "beta = 0.04", "learning_rate = 0.01"];
+    assert!(words.iter().all(|word| said.contains(word)) && !said.contains("epsilon_high"), "{said}");
+    // A rank alone asks for an adapter, but not against what is said.
+    for (run, off) in [("off", &["--use_peft", "false"][..]), ("no", &["--no_use_peft"])] {
+        grpo(run, &[&reward[..], &["--lora_r", "4"], off].concat());
+        assert!(!place.path(run).join("checkpoint-1/adapter_config.json").exists(), "{run}");
+    }
+    place.write("off.yaml", "use_peft: false\nlora_r: 4\nlearning_rate: \"1e-5\"\nresume_from_checkpoint: false\nenv:\n  A: b\n");
+    grpo("file", &[&reward[..], &["--config", "off.yaml"]].concat());
+    grpo("again", &[&reward[..], &["--config", "off.yaml", "--use_peft"]].concat());
+    assert!(!place.path("file/checkpoint-1/adapter_config.json").exists());
+    let off = ["--no_disable_dropout", "--no_average_tokens_across_devices", "--no_log_on_each_node"];
+    let several = ["--train_sampling_strategy", "Random", "--label_names", "a", "b"];
+    assert!(grpo("order", &[&reward[..], &off, &several].concat()).contains("shuffle_dataset = true"));
+    // Rewards of both kinds of flags, and TRL's order of weights.
+    place.train_reward_model("scorer", &[]);
+    let both = grpo("both", &[&reward[..], &["--reward_funcs", "think_format_reward"]].concat());
+    assert_eq!(both.matches("[[plugin]]").count(), 2, "{both}");
+    place.write("trl.yaml", "reward_funcs: [think_format_reward]\nreward_model_name_or_path: scorer\nreward_weights: [1, 5]\n");
+    let weighted = grpo("weighted", &["--config", "trl.yaml"]);
+    let weights: Vec<&str> = weighted.lines().filter(|line| line.starts_with("weight = ")).collect();
+    assert!(
+        weighted.find("scorer") < weighted.find("format_reward") && weights == ["weight = 1.0", "weight = 5.0"],
+        "{weighted}"
+    );
+    let refused = place.run(&[&["grpo", "--model_init_kwargs", "{\"revision\": \"abc\"}"], &reward[..]].concat());
+    assert!(refused.code == Some(2) && refused.error().contains("--model OWNER/NAME@REVISION"), "{}", refused.stderr);
 }
 
 #[test]

@@ -10,6 +10,10 @@ use std::path::PathBuf;
 /// Keys that are tables, which `--set` sets.
 pub(super) const TABLES: [&str; 3] = ["loss", "loss_limits", "plugin"];
 
+/// Options of TRL that take several values.
+const SEVERAL: [&str; 6] =
+    ["label_names", "include_for_metrics", "fsdp", "lora_modules_to_save", "lora_target_parameters", "optim_target_modules"];
+
 /// Heading of the algorithm's settings in `--help`.
 const SETTINGS: &str = "Settings of the algorithm";
 
@@ -23,6 +27,7 @@ pub(super) fn command(name: &'static str) -> Command {
         let arg = arg.allow_negative_numbers(true);
         match option.treatment {
             Treatment::RewardWeights | Treatment::RewardFuncs => arg.num_args(1..).action(ArgAction::Append),
+            _ if SEVERAL.contains(&option.name) => arg.num_args(0..).default_missing_value("true").overrides_with(option.name),
             _ => arg.num_args(0..=1).default_missing_value("true").overrides_with(option.name),
         }
     });
@@ -36,7 +41,9 @@ pub(super) fn command(name: &'static str) -> Command {
 /// Returns the switches that TRL's parser also takes as `--no_NAME`.
 pub(super) fn negatable() -> impl Iterator<Item = &'static str> {
     let keys = config::keys().iter().filter(|key| key.kind == "boolean").map(|key| key.name.as_str());
-    keys.chain(["remove_unused_columns"])
+    let foreign =
+        config::foreign_options().filter(|option| matches!(option.treatment, Treatment::NotNeeded | Treatment::Only(_)));
+    keys.chain(foreign.map(|option| option.name))
 }
 
 /// Returns the name of a switch's opposite.

@@ -3,7 +3,7 @@
 use super::algorithm::Known;
 use super::flags::{TABLES, negatable, negated, setting_id};
 use super::{Failure, granted};
-use crate::config::{self, Config, ConfigFile, Key, Overrides, PluginEntry, scalar};
+use crate::config::{self, Config, ConfigFile, Foreign, Key, Overrides, PluginEntry, scalar};
 use crate::plugin::{Setting, Takes};
 use crate::train::Beginning;
 use anyhow::anyhow;
@@ -47,6 +47,8 @@ impl Given {
         }
         let off = negatable().filter(|name| matches.get_flag(&negated(name)) && config::key(name).is_some());
         overrides.flags.extend(off.map(|name| (name.to_owned(), "false".to_owned())));
+        let is_off = |option: &Foreign| negatable().any(|name| name == option.name) && matches.get_flag(&negated(option.name));
+        overrides.foreign.extend(config::foreign_options().filter(is_off).map(|option| (option, Value::Boolean(false))));
         for option in config::foreign_options() {
             let mut given: Vec<Value> = texts(matches, option.name).iter().map(|text| scalar(text)).collect();
             let value = if given.len() > 1 { Some(Value::Array(given)) } else { given.pop() };

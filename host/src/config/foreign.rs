@@ -174,7 +174,6 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
             "use_liger_kernel",
             "liger_kernel_config",
             "gradient_checkpointing_kwargs",
-            "model_init_kwargs",
             "cast_lm_head_to_fp32",
             "activation_checkpointing_kwargs",
             "skip_memory_metrics",
@@ -186,7 +185,6 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
             "prediction_loss_only",
             "eval_accumulation_steps",
             "enable_jit_checkpoint",
-            "dataset_kwargs",
             "debug",
             "lora_task_type",
             "precompute_ref_batch_size",
@@ -211,6 +209,8 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         "it sets --shuffle-dataset: random shuffles the rows, sequential keeps their order",
         &["train_sampling_strategy"],
     ),
+    (NONE, "use flags, such as --dtype, or --model OWNER/NAME@REVISION", &["model_init_kwargs"]),
+    (NONE, "datasets are always prepared; use flags, such as --max-length or --packing", &["dataset_kwargs"]),
     (NONE, "use --device cpu", &["use_cpu"]),
     (NONE, "use --gradient-checkpointing", &["activation_checkpointing", "activation_offloading"]),
     (
@@ -226,7 +226,12 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         "its members set the generation keys: --top-p, --top-k and so on",
         &["generation_kwargs"],
     ),
-    (RewardWeights, "one weight per reward: the plugins in their order, then the reward models", &["reward_weights"]),
+    (
+        RewardWeights,
+        "one weight per reward in the order of config.toml: --plugin, then --reward-model; of TRL's options, the reward model, then \
+         reward_funcs",
+        &["reward_weights"],
+    ),
     (NONE, "score the rejection in the reward plugin, or use a stop string with --stop", &["vllm_structured_outputs_regex"]),
     (
         NotNeeded,
@@ -353,16 +358,9 @@ impl Foreign {
         }
     }
 
-    /// Puts the value into the key that has it here.
-    pub(super) fn put(&self, value: &Value, table: &mut Table) {
-        if let (Members(known), Some(members)) = (self.treatment, value.as_table()) {
-            let key = |name: &str| known.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| (*ours).to_owned());
-            table.extend(members.iter().filter_map(|(name, value)| Some((key(name)?, value.clone()))));
-        }
-        if let (Switches(key, [on, _]), Some(text)) = (self.treatment, value.as_str()) {
-            table.entry(key).or_insert(Value::Boolean(text == on));
-        }
-        let rewards: Vec<Value> = match self.treatment {
+    /// Returns the rewards that the value names.
+    pub(super) fn rewards(&self, value: &Value) -> Vec<Value> {
+        match self.treatment {
             RewardFuncs => texts(value).filter_map(stand_in).map(StandIn::entry).collect(),
             RewardModel => texts(value)
                 .filter(|given| !OFF.contains(&given.to_lowercase().as_str()))
@@ -370,7 +368,19 @@ impl Foreign {
                 .filter_map(|e| Value::try_from(e).ok())
                 .collect(),
             _ => Vec::new(),
-        };
+        }
+    }
+
+    /// Puts the value into the key that has it here.
+    pub(super) fn put(&self, value: &Value, table: &mut Table) {
+        if let (Members(known), Some(members)) = (self.treatment, value.as_table()) {
+            let key = |name: &str| known.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| (*ours).to_owned());
+            table.extend(members.iter().filter_map(|(name, value)| Some((key(name)?, value.clone()))));
+        }
+        if let (Switches(key, [on, _]), Some(text)) = (self.treatment, value.as_str()) {
+            table.entry(key).or_insert(Value::Boolean(text.eq_ignore_ascii_case(on)));
+        }
+        let rewards = self.rewards(value);
         if !rewards.is_empty()
             && let Value::Array(plugins) = table.entry("plugin").or_insert_with(|| Value::Array(Vec::new()))
         {

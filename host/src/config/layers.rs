@@ -1,6 +1,7 @@
 //! Builds a configuration from files, flags that override them, and `--set`, which overrides both.
 
-use super::foreign::{self, Foreign};
+use super::foreign::{self, Foreign, Treatment};
+use super::rewards;
 use super::values::{environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled};
 use super::{Config, Error, Key, Limits, PluginEntry, Result, Strategy, did_you_mean, files, keys, yaml};
 use serde::Deserialize;
@@ -145,8 +146,11 @@ pub fn read_files<'a>(
     let (mut table, mut foreign) = (Table::new(), Vec::new());
     for file in files {
         merge(&mut table, checked(file, settings, overrides, &mut foreign)?);
+        without_unused_adapter(&mut table);
     }
     foreign.extend(overrides.foreign.iter().cloned());
+    // TRL's own scripts list the reward model first.
+    foreign.sort_by_key(|(option, _)| option.treatment != Treatment::RewardModel);
     let names = |key: &str| table.contains_key(key) || overrides.flags.iter().any(|(flag, _)| flag == key);
     let set = |key: &str| overrides.sets.iter().any(|set| set.trim_start().starts_with(&format!("{key}=")));
     if !["model", "dataset"].iter().any(|key| names(key) || set(key)) {
@@ -162,7 +166,7 @@ pub fn read_files<'a>(
         option.put(value, &mut table);
     }
     let mut config = typed(table)?;
-    replace_rewards(&mut config, overrides);
+    rewards::replace(&mut config, overrides)?;
     for (option, value) in &foreign {
         let invalid = |detail| Error::Invalid { place: option.name.to_owned(), detail };
         if let Some(weights) = option.weights(value, config.plugin.len()).map_err(invalid)? {
@@ -179,29 +183,11 @@ pub fn read_files<'a>(
     Ok(config)
 }
 
-/// Replaces the files' plugins and reward models with those of the command line. One with the same name keeps its settings.
-fn replace_rewards(config: &mut Config, overrides: &Overrides) {
-    let kept = std::mem::take(&mut config.plugin);
-    let (models, plugins): (Vec<_>, Vec<_>) = kept.iter().cloned().partition(|entry| entry.model);
-    let given = |paths: &[String], new: fn(String) -> PluginEntry, kept: Vec<PluginEntry>| {
-        if paths.is_empty() {
-            return kept;
-        }
-        let entry = |path: &String| {
-            let new = new(path.clone());
-            match kept.iter().find(|entry| entry.name() == new.name()) {
-                Some(same) => PluginEntry { path: new.path, name: new.name, ..same.clone() },
-                None => new,
-            }
-        };
-        paths.iter().map(entry).collect()
-    };
-    if overrides.plugins.is_empty() && overrides.reward_models.is_empty() {
-        config.plugin = kept;
-        return;
+/// Drops the rank of an adapter that is turned off in so many words, as TRL does; a rank alone asks for one here.
+fn without_unused_adapter(table: &mut Table) {
+    if table.get("use_peft") == Some(&Value::Boolean(false)) {
+        table.remove("lora_r");
     }
-    config.plugin = given(&overrides.plugins, PluginEntry::new, plugins);
-    config.plugin.extend(given(&overrides.reward_models, PluginEntry::of_model, models));
 }
 
 /// What must be known of a configuration before the algorithm's settings are.
@@ -272,6 +258,10 @@ fn checked(file: &ConfigFile, settings: &[String], overrides: &Overrides, foreig
                 option.check(&value).map_err(|detail| invalid(format!("{key}: {detail}")))?;
                 foreign.push((option, value));
             }
+            None if key == "resume_from_checkpoint" && value.as_bool() == Some(false) => {}
+            None if key == "env" && value.is_table() => {
+                tracing::info!("env is not needed: nothing here reads its variables; set others in the shell");
+            }
             None if key == "resume_from_checkpoint" => {
                 return Err(invalid(format!("{key} is a flag only: --resume-from-checkpoint")));
             }
@@ -297,6 +287,9 @@ fn apply_flags(table: &mut Table, overrides: &Overrides) -> Result<()> {
         };
         let invalid = |detail| Error::Invalid { place: key.clone(), detail };
         table.insert(key.clone(), as_meant(key, value).map_err(invalid)?);
+    }
+    if overrides.flags.iter().any(|(key, _)| key == "use_peft") {
+        without_unused_adapter(table);
     }
     for (name, value) in &overrides.settings {
         insert(table, &["loss".to_owned(), name.clone()], value.clone());
@@ -540,8 +533,9 @@ mod tests {
         assert!(nested.contains("\"weight\""), "{nested}");
         let kind = say("learning_rate = 'fast'\n", &[], &[]);
         assert!(kind.contains("expected a number"), "{kind}");
-        let quoted = say("seed = '7'\n", &[], &[]);
+        let quoted = say("seed = 'seven'\n", &[], &[]);
         assert!(quoted.contains("expected a whole number"), "{quoted}");
+        assert_eq!(read([file("seed = '7'\n").path()], &Overrides::default()).unwrap().seed, 7);
         let schedule = say("lr_scheduler_type = 'cosin'\n", &[], &[]);
         assert!(
             schedule.contains("\"cosin\" is not one of linear, cosine") && schedule.contains("did you mean \"cosine\""),

@@ -21,6 +21,7 @@ mod optimizer;
 mod options;
 mod period;
 mod printable;
+mod rewards;
 mod schedule;
 mod validate;
 mod values;

@@ -79,8 +79,13 @@ pub(super) fn spelled(kind: &str, value: Value) -> Value {
     match (kind, value) {
         ("boolean", Value::String(text)) => switched(&text).map_or(Value::String(text), Value::Boolean),
         ("boolean", Value::Integer(number @ (0 | 1))) => Value::Boolean(number == 1),
+        ("integer", Value::String(text)) => text.parse().map_or(Value::String(text), Value::Integer),
+        ("number", Value::String(text)) => text.parse().map_or(Value::String(text), Value::Float),
         ("array", item @ Value::String(_)) => Value::Array(vec![item]),
-        ("object", Value::String(text)) => pairs(&text).map_or(Value::String(text), Value::Table),
+        ("object", Value::String(text)) => match scalar(&text) {
+            Value::Table(table) => Value::Table(table),
+            _ => pairs(&text).map_or(Value::String(text), Value::Table),
+        },
         ("string", Value::Boolean(on)) => Value::String(on.to_string()),
         ("string", Value::String(text)) if ["true", "false"].iter().any(|word| word.eq_ignore_ascii_case(&text)) => {
             Value::String(text.to_lowercase())

@@ -22,21 +22,44 @@ use std::sync::Arc;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(try_from = "Given")]
 pub struct Message {
     /// Who speaks: system, user or assistant.
-    #[serde(alias = "from", deserialize_with = "role")]
     pub role: String,
     /// What is said.
-    #[serde(alias = "value", deserialize_with = "content")]
     pub content: String,
     /// Other fields for the template: tool calls, reasoning.
     #[serde(flatten)]
     pub rest: Map<String, Json>,
 }
 
-/// A turn with only tool calls has no text.
-fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    Ok(Option::<String>::deserialize(deserializer)?.unwrap_or_default())
+/// A turn as datasets have it.
+#[derive(Deserialize)]
+struct Given {
+    #[serde(alias = "from", deserialize_with = "role")]
+    role: String,
+    #[serde(default, alias = "value", deserialize_with = "content")]
+    content: Option<String>,
+    #[serde(flatten)]
+    rest: Map<String, Json>,
+}
+
+impl TryFrom<Given> for Message {
+    type Error = &'static str;
+
+    fn try_from(Given { role, content, rest }: Given) -> Result<Self, Self::Error> {
+        match content {
+            Some(content) => Ok(Self { role, content, rest }),
+            // A turn with only tool calls has no text.
+            None if rest.contains_key("tool_calls") => Ok(Self { role, content: String::new(), rest }),
+            None => Err("missing field `content`"),
+        }
+    }
+}
+
+/// A null is an empty text.
+fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(Some(Option::deserialize(deserializer)?.unwrap_or_default()))
 }
 
 /// ShareGPT's role names work too.

@@ -6,8 +6,8 @@ mod effort;
 pub(super) use bounds::{check, target};
 
 use super::{Error, LONGEST_TEXT, Result};
-use crate::config::{did_you_mean, printable};
-use jsonschema::PatternOptions;
+use crate::config::{did_you_mean, printable, switched};
+use jsonschema::{PatternOptions, Validator};
 use serde_json::{Map, Value};
 
 /// Most memory that a compiled regular expression may take, in bytes.
@@ -40,8 +40,11 @@ pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
     for (key, value) in given {
         config.entry(key.clone()).or_insert_with(|| value.clone());
     }
-    let whole = Value::Object(config);
+    let mut whole = Value::Object(config);
     effort::check(&schema, &whole).map_err(|e| fail(format!("its configuration schema {e}")))?;
+    for key in given.keys() {
+        spell(key, &mut whole, &validator);
+    }
     if let Some(error) = validator.iter_errors(&whole).next() {
         let at = error.instance_path().to_string();
         let key = at.trim_start_matches('/').replace('/', ".");
@@ -70,6 +73,27 @@ pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
             Err(fail(format!("configuration key {key}: {shown} can't be stored in a run's config.toml without changing")))
         }
         None => Ok(config),
+    }
+}
+
+/// Gives a text that its setting does not allow the meaning that it has in Python, if the setting allows that: a switch, a number, or
+/// none. TRL's commands and files are written so.
+fn spell(key: &str, whole: &mut Value, validator: &Validator) {
+    let path = format!("/{key}");
+    let fits = |whole: &Value| validator.iter_errors(whole).all(|error| error.instance_path().to_string() != path);
+    let Some(Value::String(text)) = whole.get(key).cloned().filter(|_| !fits(whole)) else { return };
+    let number = || text.parse::<i64>().map(Value::from).or_else(|_| text.parse::<f64>().map(Value::from)).ok();
+    for meant in switched(&text).map(Value::Bool).into_iter().chain(number()) {
+        whole[key] = meant;
+        if fits(whole) {
+            return;
+        }
+    }
+    let Value::Object(config) = whole else { return };
+    let absent = ["none", "null"].iter().any(|word| word.eq_ignore_ascii_case(&text));
+    match absent {
+        true => drop(config.remove(key)),
+        false => drop(config.insert(key.to_owned(), Value::String(text))),
     }
 }
 
@@ -159,6 +183,33 @@ mod tests {
     #[test]
     fn defaults_are_filled_in() {
         assert_eq!(resolved(json!({"target": 8})), Ok(json!({"target": 8, "unit": "tokens"})));
+    }
+
+    #[test]
+    fn settings_are_also_spelled_as_in_python() {
+        let schema = r#"{"additionalProperties": false, "required": ["beta"], "properties": {"mask": {"type": "boolean", "default": true},
+            "scale": {"enum": ["group", "none", true, false], "default": "group"}, "beta": {"type": "number", "default": 0.1},
+            "high": {"type": ["number", "null"], "default": null}, "word": {"type": "string", "default": "a"}}}"#;
+        let resolved =
+            |given: Value| resolve("p", schema, given.as_object().unwrap()).map(Value::Object).map_err(|e| e.to_string());
+        let with = |key: &str, value: Value| {
+            let mut all = json!({"mask": true, "scale": "group", "beta": 0.1, "word": "a"});
+            all[key] = value;
+            Ok(all)
+        };
+        assert_eq!(resolved(json!({"mask": "False"})), with("mask", json!(false)));
+        assert_eq!(resolved(json!({"mask": "no"})), with("mask", json!(false)));
+        assert_eq!(resolved(json!({"scale": "True"})), with("scale", json!(true)));
+        assert_eq!(resolved(json!({"scale": "none"})), with("scale", json!("none")));
+        assert_eq!(resolved(json!({"beta": ".04"})), with("beta", json!(0.04)));
+        assert_eq!(resolved(json!({"high": "None"})), with("word", json!("a")));
+        assert_eq!(resolved(json!({"word": "True"})), with("word", json!("True")));
+        for (given, said) in
+            [(json!({"mask": "maybe"}), "\"maybe\" is not of type"), (json!({"beta": "none"}), "\"beta\" is a required")]
+        {
+            assert!(resolved(given).unwrap_err().contains(said));
+        }
+        assert!(resolved(json!({"scale": "grup"})).unwrap_err().contains("did you mean"));
     }
 
     #[test]

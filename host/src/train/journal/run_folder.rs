@@ -171,7 +171,7 @@ fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBu
 }
 
 /// Names of the files that a run creates before its first step.
-const BEGUN: [&str; 11] = [
+const BEGUN: [&str; 12] = [
     ANSWERS,
     ".lock",
     WRITTEN_CONFIG,
@@ -181,6 +181,7 @@ const BEGUN: [&str; 11] = [
     "completions.jsonl",
     "plugins",
     "tensorboard",
+    "report.html",
     INBOX,
     MADE_MODEL,
 ];

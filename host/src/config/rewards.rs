@@ -1,0 +1,39 @@
+//! The rewards that the command line names.
+
+use super::values::reworded;
+use super::{Config, Error, Overrides, PluginEntry, Result};
+
+/// Replaces the files' plugins and reward models with those of the command line. One with the same name keeps its settings.
+pub(super) fn replace(config: &mut Config, overrides: &Overrides) -> Result<()> {
+    let kept = std::mem::take(&mut config.plugin);
+    let (models, plugins): (Vec<_>, Vec<_>) = kept.iter().cloned().partition(|entry| entry.model);
+    let given = |paths: &[String], new: fn(String) -> PluginEntry, kept: Vec<PluginEntry>| {
+        if paths.is_empty() {
+            return kept;
+        }
+        let entry = |path: &String| {
+            let new = new(path.clone());
+            match kept.iter().find(|entry| entry.name() == new.name()) {
+                Some(same) => PluginEntry { path: new.path, name: new.name, ..same.clone() },
+                None => new,
+            }
+        };
+        paths.iter().map(entry).collect()
+    };
+    if overrides.plugins.is_empty() && overrides.reward_models.is_empty() {
+        config.plugin = kept;
+        return Ok(());
+    }
+    config.plugin = given(&overrides.plugins, PluginEntry::new, plugins);
+    config.plugin.extend(given(&overrides.reward_models, PluginEntry::of_model, models));
+    // The command line's own, by TRL's options.
+    for entry in overrides.foreign.iter().flat_map(|(option, value)| option.rewards(value)) {
+        let place = || "command line".to_owned();
+        let entry: PluginEntry =
+            entry.try_into().map_err(|e: toml::de::Error| Error::Invalid { place: place(), detail: reworded(e.message()) })?;
+        if config.plugin.iter().all(|other| other.name() != entry.name()) {
+            config.plugin.push(entry);
+        }
+    }
+    Ok(())
+}
