@@ -81,3 +81,27 @@ fn a_run_that_ends_with_its_best_checkpoint_can_change_its_algorithm() {
     let back = ["--resume-from-checkpoint", "given", "--output-dir", "back", "--max-steps", "6", "--dataset", "pairs.jsonl"];
     place.run(&[&["train"], &back[..], &GRPO].concat()).succeeded();
 }
+
+#[test]
+fn a_fork_from_fine_tuning_is_compared_with_the_fine_tuned_model() {
+    let place = Place::with_answers();
+    let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "3", "--learning-rate", "0.01"];
+    place.run(&[&sft[..], &["--output-dir", "parent"]].concat()).succeeded();
+    let dpo = ["dpo", "--dataset", "pairs.jsonl", "--logging-steps", "1", "--per-device-train-batch-size", "2"];
+    let from = ["--resume-from-checkpoint", "parent", "--max-steps", "5"];
+    let forked = place.run(&[&dpo[..], &from, &["--output-dir", "forked", "--save-steps", "1"]].concat());
+    assert!(forked.succeeded().stderr.contains("the reference model is"), "{}", forked.stderr);
+    // As long as the policy is its reference, each pair's loss is ln 2.
+    assert!((place.figure("forked", "loss")[0] - std::f64::consts::LN_2).abs() < 1e-6, "{:?}", place.figure("forked", "loss"));
+    place.copy("forked", "again");
+    place.run(&["resume", "again", "--step", "4"]).succeeded();
+    place.assert_same_end("again", "forked", 5, "model.safetensors");
+    // As it was, for who asks for it.
+    place.run(&[&dpo[..], &from, &["--output-dir", "named", "--ref-model", tiny()]].concat()).succeeded();
+    assert!((place.figure("named", "loss")[0] - std::f64::consts::LN_2).abs() > 1e-3);
+    let adapted = place.run(&[&sft[..], &["--lora-r", "4", "--output-dir", "adapter"]].concat());
+    adapted.succeeded();
+    let from = ["--resume-from-checkpoint", "adapter", "--max-steps", "4", "--output-dir", "on"];
+    let forked = place.run(&[&dpo[..], &from].concat());
+    assert!(forked.succeeded().stderr.contains("the one without the adapter"), "{}", forked.stderr);
+}

@@ -3,14 +3,14 @@
 use super::model::Opened;
 use super::plugins::Loaded;
 use super::value_model::{check_sizes, open_named};
-use crate::config::{self, Config, Overrides};
+use crate::config::{self, Config, LearnFrom, Overrides};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{Frozen, Held, ModelFolder, Place, Policy, Weights};
 use crate::train::origin::Beginning;
 use crate::train::ranks::after_the_first;
 use crate::train::snapshot::REFERENCE;
-use crate::train::{Error, Result};
+use crate::train::{Error, Result, named};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -28,6 +28,9 @@ pub(super) fn settle(
     beginning: &Beginning,
     world: &World,
 ) -> Result<(Config, Option<String>)> {
+    if config.ref_model.is_none() && plugins.about().needs.ref_logp {
+        config.ref_model = fine_tuned(&config, opened, beginning)?;
+    }
     let Some(given) = &config.ref_model else { return Ok((config, None)) };
     if !plugins.about().needs.ref_logp {
         // A run that continues may have had another version of its algorithm.
@@ -56,6 +59,25 @@ pub(super) fn settle(
     opened.reference = Some(folder);
     config.ref_model = Some(name);
     Ok((config, warning))
+}
+
+/// Returns the model that a fork from fine-tuning starts with: its policy is to stay near that one, not near what was fine-tuned.
+///
+/// # Errors
+/// If the parent's configuration can't be read.
+fn fine_tuned(config: &Config, opened: &Opened, beginning: &Beginning) -> Result<Option<String>> {
+    let Beginning::Fork { origin, .. } = beginning else { return Ok(None) };
+    let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
+    if written.learn_from != LearnFrom::Dataset || config.learn_from == LearnFrom::Dataset || written.model != config.model {
+        return Ok(None);
+    }
+    if opened.lora.is_some() {
+        tracing::info!("the reference model is the one without the adapter, as before fine-tuning; {KEY} names another one");
+        return Ok(None);
+    }
+    let checkpoint = named::absolute(&origin.checkpoint.display().to_string());
+    tracing::info!("the reference model is {checkpoint}, which this run starts from; {KEY} names another one");
+    Ok(Some(checkpoint))
 }
 
 /// Returns the checkpoint's file of a reference model that has followed the policy, if the run continues with that.
