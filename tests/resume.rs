@@ -2,7 +2,7 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, tiny};
+use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, seal, tiny};
 use std::fs;
 use std::io::Write;
 use std::process::Command;
@@ -265,4 +265,74 @@ fn settings_that_change_the_past_are_refused_by_name() {
     assert!(refused.error().contains("dataset has changed"), "{}", refused.error());
     place.run(&["resume", "whole", "--max-steps", "16", "--allow-changed"]).succeeded();
     assert_eq!(place.run(&["resume", "nowhere"]).code, Some(2));
+}
+
+/// A way to learn, a row of its dataset, and the hash of ten such rows in checkpoints of versions that hashed tokens.
+type Hashed = (&'static str, fn(usize) -> serde_json::Value, &'static str);
+
+const HASHES_OF_TOKENS: [Hashed; 3] = [
+    (
+        "grpo",
+        |i| serde_json::json!({"prompt": format!("prompt {i}"), "id": i}),
+        "049155d08fccb18a0aec90e219e5652bd043bc75567bc46ef7bcfb57578a71a0",
+    ),
+    (
+        "dpo",
+        |i| serde_json::json!({"prompt": format!("prompt {i}"), "chosen": "yes é", "rejected": format!(" no {i}")}),
+        "fb7dcd52b3d42c5de996c3eaae7e55c6994bd94166ab1ea9e808d5f274a4339d",
+    ),
+    (
+        "sft",
+        |i| serde_json::json!({"prompt": format!("prompt {i}"), "completion": "a".repeat(i)}),
+        "c69df2d505151350aeea57e84debf245e0863ab904621b9a737672a485cde71f",
+    ),
+];
+
+#[test]
+fn a_checkpoint_with_a_hash_of_tokens_is_resumed_and_notices_another_dataset() {
+    for (algorithm, row, hash) in HASHES_OF_TOKENS {
+        let place = Place::new();
+        let rows = |from: usize| (from..from + 10).map(|i| format!("{}\n", row(i))).collect::<String>();
+        place.write("rows.jsonl", rows(0));
+        let mut all = vec!["--model", tiny(), "--algorithm", algorithm, "--dataset", "rows.jsonl", "--learning-rate", "0.01"];
+        if algorithm == "grpo" {
+            all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"]);
+        }
+        if algorithm == "sft" {
+            all.extend(["--learn-from", "dataset"]);
+        }
+        all.extend(["--max-steps", "4", "--save-steps", "1", "--per-device-train-batch-size", "4", "--output-dir", "whole"]);
+        place.run(&all).succeeded();
+        place.copy_as_after("whole", 2, "part");
+        let file = place.path("part/checkpoint-2/snapshot.json");
+        let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        assert!(state["dataset"].as_str().unwrap().starts_with("rows:"));
+        state["dataset"] = hash.into();
+        fs::write(&file, state.to_string()).unwrap();
+        seal(&place.path("part/checkpoint-2"), &[]);
+        place.write("rows.jsonl", rows(1));
+        let refused = place.run(&["resume", "part"]);
+        assert!(refused.error().contains("dataset has changed"), "{}", refused.error());
+        place.write("rows.jsonl", rows(0));
+        place.run(&["resume", "part"]).succeeded();
+        place.assert_same_end("part", "whole", 4, "model.safetensors");
+    }
+}
+
+#[test]
+fn a_large_dataset_that_changes_during_a_run_ends_it_with_the_row() {
+    let place = Place::new();
+    let row = |word: &str, i: usize| format!("{{\"prompt\": \"{word} {i}\", \"more\": \"{}\"}}\n", "x".repeat(16 << 10));
+    let rows = |word: &str| (0..1200).map(|i| row(word, i)).collect::<String>();
+    place.write("rows.jsonl", rows("some"));
+    let mut all =
+        vec!["--model", tiny(), "--plugin", "tldr_length_reward.wasm", "--dataset", "rows.jsonl", "--output-dir", "run"];
+    all.extend(["--max-completion-length", "4", "--max-steps", "100000", "--save-steps", "1000"]);
+    let child = place.start_heard(&all);
+    place.wait("run", Duration::from_secs(60), || place.steps("run") > 0);
+    place.write("rows.jsonl", rows("none"));
+    let ended = Outcome::new(child.wait_with_output().unwrap());
+    assert_eq!(ended.code, Some(2), "{}", ended.error());
+    assert!(ended.error().contains("rows.jsonl:") && ended.error().contains("has changed since the run"), "{}", ended.error());
+    assert!(!place.checkpoints("run").is_empty(), "it is saved");
 }

@@ -52,6 +52,7 @@ pub mod swiglu;
 pub mod team;
 mod tiles;
 mod unpack;
+pub mod words;
 
 pub use bf16::supported as multiplies_bf16;
 pub use cpu::{

@@ -2,7 +2,7 @@
 //! conversation.
 
 use super::prompts::{not_empty, text_or_chat};
-use super::rows::{self, Place, Row};
+use super::rows::{self, Columns, Place, Row};
 use super::{Dataset, Extras, Prompt, Refused, Result};
 use serde_json::{Map, Value};
 
@@ -29,9 +29,18 @@ pub struct CompletionRow {
 /// # Errors
 /// Names what is damaged or, if `refused` is strict, the first unusable row.
 pub fn read_completions(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<CompletionRow>> {
-    let read =
-        |(row, (place, columns)): (usize, Row)| (row, completion(row, &place, columns).map_err(|detail| place.wrong(detail)));
+    let read = |(row, (place, columns)): (usize, Row)| (row, CompletionRow::of(row, &place, columns));
     refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
+}
+
+impl CompletionRow {
+    /// Reads one row.
+    ///
+    /// # Errors
+    /// If it is not a usable completion.
+    pub fn of(row: usize, place: &Place, columns: Columns) -> Result<Self> {
+        completion(row, place, columns).map_err(|detail| place.wrong(detail))
+    }
 }
 
 /// Reads one row.

@@ -1,7 +1,7 @@
 //! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be the common beginning of both.
 
 use super::prompts::{not_empty, text_or_chat};
-use super::rows::{self, Place, Row};
+use super::rows::{self, Columns, Place, Row};
 use super::{Dataset, Extras, Message, Prompt, Refused, Result};
 use serde_json::{Map, Value};
 
@@ -29,9 +29,18 @@ pub struct PreferenceRow {
 /// # Errors
 /// Names what is damaged or, if `refused` is strict, the first unusable row.
 pub fn read_preferences(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<PreferenceRow>> {
-    let read =
-        |(row, (place, columns)): (usize, Row)| (row, preference(row, &place, columns).map_err(|detail| place.wrong(detail)));
+    let read = |(row, (place, columns)): (usize, Row)| (row, PreferenceRow::of(row, &place, columns));
     refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
+}
+
+impl PreferenceRow {
+    /// Reads one row.
+    ///
+    /// # Errors
+    /// If it is not a usable pair.
+    pub fn of(row: usize, place: &Place, columns: Columns) -> Result<Self> {
+        preference(row, place, columns).map_err(|detail| place.wrong(detail))
+    }
 }
 
 /// Reads one row.

@@ -1,6 +1,6 @@
 //! Prompt datasets: a column `prompt`, a string or a conversation, and any others, which the rewards get.
 
-use super::rows::{self, Place, Row};
+use super::rows::{self, Columns, Place, Row};
 use super::{Dataset, Extras, Message, Refused, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -53,11 +53,19 @@ pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
 }
 
 fn prompts(rows: Vec<Row>, refused: &mut Refused) -> Result<Vec<PromptRow>> {
-    let read = |(row, (place, columns)): (usize, Row)| {
-        let read = prompt(columns).map_err(|detail| place.wrong(detail));
-        (row, read.map(|(prompt, extras, columns)| PromptRow { row, place, prompt, extras, columns }))
-    };
+    let read = |(row, (place, columns)): (usize, Row)| (row, PromptRow::of(row, &place, columns));
     refused.sort(rows.into_iter().enumerate().map(read))
+}
+
+impl PromptRow {
+    /// Reads one row.
+    ///
+    /// # Errors
+    /// If it has no usable prompt.
+    pub fn of(row: usize, place: &Place, columns: Columns) -> Result<Self> {
+        let (prompt, extras, columns) = prompt(columns).map_err(|detail| place.wrong(detail))?;
+        Ok(Self { row, place: place.clone(), prompt, extras, columns })
+    }
 }
 
 fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(Prompt, Extras, Map<String, Value>), String> {

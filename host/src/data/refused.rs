@@ -26,6 +26,11 @@ impl Refused {
         self.strict || !matches!(error, Error::Row { .. })
     }
 
+    /// Counts further unusable rows, which come after those that are named.
+    pub fn count_more(&mut self, rows: usize) {
+        self.count += rows;
+    }
+
     /// Returns the usable rows, from rows with their numbers.
     ///
     /// # Errors

@@ -193,6 +193,25 @@ impl Tokenizer {
         done.map_err(|e| self.wrong(&format!("a text of {bytes} bytes: {e}")))
     }
 
+    /// Returns the number of tokens of each text, without special tokens.
+    pub(super) fn count_each(&self, texts: &[&str]) -> Result<Vec<usize>> {
+        let owned: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        let count = move |inner: &tokenizers::Tokenizer| {
+            owned.into_iter().map(|text| inner.encode_fast(text, false).map(|encoding| encoding.len())).collect()
+        };
+        self.paced(texts.iter().map(|text| text.len()).sum(), count)
+    }
+
+    /// Returns the library's own tokenizer.
+    pub(super) fn inner(&self) -> &tokenizers::Tokenizer {
+        &self.inner
+    }
+
+    /// Returns the hash of its file.
+    pub fn hash(&self) -> &[u8; 32] {
+        &self.hash
+    }
+
     /// Text of token ids, special tokens left out.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.decoded(ids, true)

@@ -1,21 +1,27 @@
 //! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
+mod judging;
+mod prompts;
 mod splitting;
+mod tokenizing;
 
+pub(super) use judging::Kind;
+pub(super) use prompts::{OF_ROWS, Prompts};
 pub(super) use splitting::{split, wrap};
+pub(super) use tokenizing::{check_fits, scored_texts, valued_at, whole};
 
 use super::{Error, Result};
 use crate::config::PluginEntry;
 use crate::data::{
-    self, CompletionRow, Dataset, Extras, LabelledRow, Message, Place, PreferenceRow, Prompt as Asked, PromptRow, Refused,
-    Scored, Tokenizer,
+    self, CompletionRow, Dataset, Extras, LabelledRow, Lengths, Message, Place, PreferenceRow, Prompt as Asked, PromptRow,
+    Refused, Tokenizer,
 };
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use tokenizing::{Answered, answered, asked, learned_of};
 
 /// Prompts for runs without a dataset, one JSON line each.
 pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
@@ -109,14 +115,19 @@ pub(super) struct Label {
 pub(super) type Read = (Vec<Arc<Prompt>>, Option<String>);
 
 /// How a run reads its datasets.
-pub(super) struct Reader<'a> {
-    pub tokenizer: &'a Tokenizer,
+#[derive(Clone)]
+pub(super) struct Reader {
+    pub tokenizer: Tokenizer,
+    /// Bounds on the tokens of texts, if there are any.
+    pub lengths: Option<Arc<Lengths>>,
     /// Length of the model's context.
     pub context: usize,
     /// Maximum length of a text, or of a prompt with a given answer.
     pub longest: usize,
     /// Maximum length of a prompt, which keeps its last tokens.
     pub longest_prompt: Option<usize>,
+    /// Maximum length of a generated completion; 0 if none are generated.
+    pub completion: usize,
     /// Whether an unusable row is an error.
     pub strict: bool,
     /// Whether pairs begin and end with the tokenizer's begin and end tokens, whatever a chat template writes.
@@ -125,33 +136,26 @@ pub(super) struct Reader<'a> {
     pub messages: bool,
 }
 
-impl Reader<'_> {
-    /// Reads the prompts of a dataset, or the built-in ones. A prompt must be shorter than the model's context.
-    pub(super) fn prompts(&self, given: Option<&Dataset>) -> Result<Read> {
-        let mut refused = Refused::new(self.strict);
-        let rows = match given {
-            Some(dataset) => data::read_prompts(dataset, &mut refused)?,
-            None => data::parse_prompts(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes())?,
+impl Reader {
+    /// Prepares a prompt, which must be shorter than the model's context.
+    fn prompt(&self, row: PromptRow) -> data::Result<Prompt> {
+        let PromptRow { row, place, prompt, extras, columns } = row;
+        let (text, mut tokens) = asked(&prompt, &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
+        self.shorten(&mut tokens);
+        if tokens.is_empty() {
+            return Err(place.wrong("the prompt has no tokens"));
+        }
+        if tokens.len() >= self.context {
+            let (long, context) = (tokens.len(), self.context);
+            let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
+            return Err(place.wrong(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
+        }
+        let new = Prompt::new(row, &prompt, text, columns);
+        let messages = match prompt {
+            Asked::Chat(messages) if self.messages => Some(Box::new((messages, extras))),
+            _ => None,
         };
-        let prepare = |PromptRow { row, place, prompt, extras, columns }| {
-            let (text, mut tokens) = asked(&prompt, &extras, self.tokenizer).map_err(|e| place.failed(e))?;
-            self.shorten(&mut tokens);
-            if tokens.is_empty() {
-                return Err(place.wrong("the prompt has no tokens"));
-            }
-            if tokens.len() >= self.context {
-                let (long, context) = (tokens.len(), self.context);
-                let detail = format!("the prompt is {long} tokens long; the model's context is {context}, completion included");
-                return Err(place.wrong(format!("{detail}; max_prompt_length keeps a prompt's last tokens")));
-            }
-            let new = Prompt::new(row, &prompt, text, columns);
-            let messages = match prompt {
-                Asked::Chat(messages) if self.messages => Some(Box::new((messages, extras))),
-                _ => None,
-            };
-            Ok(Prompt { tokens, messages, ..new })
-        };
-        all(rows, prepare, refused)
+        Ok(Prompt { tokens, messages, ..new })
     }
 
     /// Truncates a prompt to its last tokens.
@@ -160,46 +164,24 @@ impl Reader<'_> {
         prompt.drain(..prompt.len().saturating_sub(most));
     }
 
-    /// Opens a preference dataset.
-    fn preferences(&self, given: Option<&Dataset>, refused: &mut Refused) -> Result<Vec<PreferenceRow>> {
-        let Some(dataset) = given else {
-            let detail = "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"";
-            return Err(Error::setting("dataset", detail));
-        };
-        Ok(data::read_preferences(dataset, refused)?)
-    }
-
-    /// Reads the pairs of a preference dataset. A prompt with an answer is limited to `longest` tokens: answers are truncated at
-    /// the end, and pairs whose prompt alone reaches the limit are skipped.
-    pub(super) fn pairs(&self, given: Option<&Dataset>) -> Result<Read> {
-        let mut refused = Refused::new(self.strict);
-        let rows = self.preferences(given, &mut refused)?;
-        let merged = AtomicUsize::new(0);
-        let prepare = |PreferenceRow { row, place, prompt, chosen, rejected, extras, columns }| {
-            let pair = answered(&prompt, [&chosen, &rejected], &extras, self.tokenizer).map_err(|e| place.failed(e))?;
-            let Answered { text, mut tokens, answers: [mut chosen, mut rejected], cut } = pair;
-            if self.framed {
-                self.frame(&mut tokens, [&mut chosen, &mut rejected]);
-            }
-            if tokens.is_empty() || chosen.is_empty() || rejected.is_empty() {
-                return Err(place.wrong("its prompt or one of its answers has no tokens"));
-            }
-            self.shorten(&mut tokens);
-            let room = self.room(&place, &tokens)?;
-            chosen.truncate(room);
-            rejected.truncate(room);
-            merged.fetch_add(usize::from(cut), Ordering::Relaxed);
-            let answers = Some(Answers::new(chosen, None, rejected));
-            Ok(Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) })
-        };
-        let read = all(rows, prepare, refused)?;
-        match merged.into_inner() {
-            0 => {}
-            merged => tracing::warn!(
-                "in {merged} pairs the prompt's last tokens merge with an answer's first; there the answer starts earlier"
-            ),
+    /// Prepares a pair. A prompt with an answer is limited to `longest` tokens: answers are truncated at the end, and pairs whose
+    /// prompt alone reaches the limit are refused. Also returns whether the prompt's last tokens merge with an answer's first.
+    fn pair(&self, row: PreferenceRow) -> data::Result<(Prompt, bool)> {
+        let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = row;
+        let pair = answered(&prompt, [&chosen, &rejected], &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
+        let Answered { text, mut tokens, answers: [mut chosen, mut rejected], cut } = pair;
+        if self.framed {
+            self.frame(&mut tokens, [&mut chosen, &mut rejected]);
         }
-        Ok(read)
+        if tokens.is_empty() || chosen.is_empty() || rejected.is_empty() {
+            return Err(place.wrong("its prompt or one of its answers has no tokens"));
+        }
+        self.shorten(&mut tokens);
+        let room = self.room(&place, &tokens)?;
+        chosen.truncate(room);
+        rejected.truncate(room);
+        let answers = Some(Answers::new(chosen, None, rejected));
+        Ok((Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) }, cut))
     }
 
     /// Reads the pairs of a preference dataset for a reward model. Pairs with a text of more than `longest` tokens are skipped,
@@ -210,7 +192,7 @@ impl Reader<'_> {
             return Err(Error::setting("max_prompt_length", detail));
         }
         let mut refused = Refused::new(self.strict);
-        let rows = self.preferences(given, &mut refused)?;
+        let rows = data::read_preferences(Kind::Pairs.dataset(given)?, &mut refused)?;
         let (pairs, warning) = all(rows, |row| self.valued_pair(row), refused)?;
         let with = pairs.iter().filter(|pair| pair.answers.as_ref().is_some_and(|answers| answers.margin.is_some())).count();
         if with > 0 && with < pairs.len() {
@@ -225,7 +207,7 @@ impl Reader<'_> {
 
     fn valued_pair(&self, row: PreferenceRow) -> data::Result<Prompt> {
         let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = row;
-        let pair = answered(&prompt, [&chosen, &rejected], &extras, self.tokenizer).map_err(|e| place.failed(e))?;
+        let pair = answered(&prompt, [&chosen, &rejected], &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
         let Answered { text, mut tokens, answers: [mut chosen, mut rejected], .. } = pair;
         if chosen.is_empty() || rejected.is_empty() {
             // One text is the beginning of the other, or the same.
@@ -270,21 +252,20 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads given completions. A row is limited to `longest` tokens: it is truncated at the end, and rows whose prompt alone
+    /// Reads and prepares all given completions. A row is limited to `longest` tokens: it is truncated at the end, and rows whose prompt alone
     /// reaches the limit are skipped. Without a prompt, the whole text except its first token is learned.
     pub(super) fn completions(&self, given: Option<&Dataset>, what: Learned) -> Result<Read> {
-        let Some(dataset) = given else {
-            let detail =
-                "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\"";
-            return Err(Error::setting("dataset", detail));
-        };
-        if self.longest_prompt.is_some() {
-            let detail = "fine-tuning has no limit for prompts alone; max_length limits a prompt with its completion";
-            return Err(Error::setting("max_prompt_length", detail));
-        }
+        let dataset = Kind::Completions(what).dataset(given)?;
+        self.check_completions()?;
         let mut refused = Refused::new(self.strict);
         let rows = data::read_completions(dataset, &mut refused)?;
         all(rows, |row| self.completion(row, what).map(|(prompt, _)| prompt), refused)
+    }
+
+    /// Refuses a limit that given completions don't have.
+    fn check_completions(&self) -> Result<()> {
+        let detail = "fine-tuning has no limit for prompts alone; max_length limits a prompt with its completion";
+        if self.longest_prompt.is_some() { Err(Error::setting("max_prompt_length", detail)) } else { Ok(()) }
     }
 
     /// Reads labelled completions, which are limited and truncated like unlabelled ones.
@@ -322,7 +303,7 @@ impl Reader<'_> {
 
     /// Prepares a row of given completions. Also returns the tokens for which there is no room.
     fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<(Prompt, Vec<u32>)> {
-        let (tokenizer, place) = (self.tokenizer, row.place.clone());
+        let (tokenizer, place) = (&self.tokenizer, row.place.clone());
         let parts = match &row.prompt {
             Some(prompt) => answered(prompt, [&row.completion], &row.extras, tokenizer)
                 .map(|Answered { text, tokens, answers: [a], .. }| (text, tokens, a)),
@@ -353,15 +334,18 @@ impl Reader<'_> {
     }
 }
 
+/// Which parts of a given text are learned.
+#[derive(Clone, Copy)]
+pub(super) struct Learned {
+    /// Whether prompts are learned too, if both prompt and completion are given.
+    pub whole: bool,
+    /// Whether only the assistant's turns of a conversation are learned.
+    pub turns: bool,
+}
+
 /// A row that knows its number in the dataset.
 trait Numbered {
     fn number(&self) -> usize;
-}
-
-impl Numbered for PromptRow {
-    fn number(&self) -> usize {
-        self.row
-    }
 }
 
 impl Numbered for PreferenceRow {
@@ -408,148 +392,12 @@ fn all<R: Numbered + Send>(
     Ok((kept, warning))
 }
 
-fn asked(prompt: &Asked, extras: &Extras, tokenizer: &Tokenizer) -> data::Result<(String, Vec<u32>)> {
-    match prompt {
-        Asked::Text(text) => Ok((text.clone(), tokenizer.encode(text, true)?)),
-        Asked::Chat(messages) => {
-            let text = tokenizer.render_chat(messages, true, extras)?;
-            let tokens = tokenizer.encode(&text, false)?;
-            Ok((text, tokens))
-        }
-    }
-}
+/// The SHA-256 of prepared prompts with their columns and answers.
+#[derive(Default)]
+struct OfTokens(Sha256);
 
-/// A prompt with `N` answers, as token ids.
-struct Answered<const N: usize> {
-    text: String,
-    tokens: Vec<u32>,
-    answers: [Vec<u32>; N],
-    /// Whether the answers begin before the end of the prompt's own tokens.
-    cut: bool,
-}
-
-/// Tokenizes each answer together with its prompt. An answer begins where that differs from the prompt alone, as in TRL.
-fn answered<const N: usize>(
-    prompt: &Asked,
-    given: [&Asked; N],
-    extras: &Extras,
-    tokenizer: &Tokenizer,
-) -> data::Result<Answered<N>> {
-    let (text, mut tokens) = asked(prompt, extras, tokenizer)?;
-    let mut answers = [const { Vec::new() }; N];
-    for (answer, given) in answers.iter_mut().zip(given) {
-        *answer = whole(Some(prompt), given, true, extras, tokenizer)?;
-    }
-    let same = |answer: &Vec<u32>| tokens.iter().zip(answer).take_while(|(a, b)| a == b).count();
-    let begin = answers.iter().map(same).min().unwrap_or(0);
-    answers.iter_mut().for_each(|answer| drop(answer.drain(..begin)));
-    let cut = begin < tokens.len();
-    tokens.truncate(begin);
-    Ok(Answered { text, tokens, answers, cut })
-}
-
-/// Returns the position of the last non-padding token of a prompt with an answer: the one whose state has the value, as in
-/// transformers.
-pub(super) fn valued_at(prompt: &[u32], answer: &[u32], pad: Option<u32>) -> usize {
-    let all = prompt.iter().chain(answer);
-    all.enumerate().filter(|(_, token)| Some(**token) != pad).last().map_or(0, |(place, _)| place)
-}
-
-/// Which parts of a given text are learned.
-#[derive(Clone, Copy)]
-pub(super) struct Learned {
-    /// Whether prompts are learned too, if both prompt and completion are given.
-    pub whole: bool,
-    /// Whether only the assistant's turns of a conversation are learned.
-    pub turns: bool,
-}
-
-/// Returns the mask of a row's learned tokens, or none if all are learned.
-fn learned_of(
-    row: &CompletionRow,
-    asked: &[u32],
-    answered: &[u32],
-    tokenizer: &Tokenizer,
-    what: Learned,
-) -> data::Result<Option<Vec<u8>>> {
-    match (&row.prompt, &row.completion) {
-        _ if !what.turns => Ok(None),
-        (None, Asked::Chat(messages)) => assistant_turns(row, messages, answered, tokenizer).map(Some),
-        (Some(Asked::Chat(prompt)), Asked::Chat(completion)) => {
-            let (messages, all) = ([&prompt[..], completion].concat(), [asked, answered].concat());
-            let mut mask = assistant_turns(row, &messages, &all, tokenizer)?;
-            if !what.whole {
-                mask.drain(..asked.len());
-            }
-            Ok(Some(mask))
-        }
-        _ => Err(row.place.wrong("assistant_only_loss needs messages, which say who speaks; this is a plain string")),
-    }
-}
-
-/// Returns the mask of the assistant's tokens in a row's conversation, whose tokens are `all`.
-fn assistant_turns(row: &CompletionRow, messages: &[Message], all: &[u32], tokenizer: &Tokenizer) -> data::Result<Vec<u8>> {
-    let (tokens, said) = tokenizer.encode_spoken(messages, &row.extras)?;
-    if tokens != all {
-        let detail = "the chat template or the tokenizer gives different tokens the second time";
-        return Err(row.place.wrong(format!("assistant_only_loss: {detail}")));
-    }
-    Ok(said)
-}
-
-/// Tokenizes a whole text with its prompt, if it has one, and its end token, if it `ended`; or a whole conversation.
-pub(super) fn whole(
-    prompt: Option<&Asked>,
-    text: &Asked,
-    ended: bool,
-    extras: &Extras,
-    tokenizer: &Tokenizer,
-) -> data::Result<Vec<u32>> {
-    match (prompt, text) {
-        (prompt, Asked::Text(text)) => {
-            // The readers of `data` let no mixture through.
-            let before = if let Some(Asked::Text(before)) = prompt { before } else { "" };
-            let end = tokenizer.eos_text().filter(|eos| ended && !text.ends_with(eos)).unwrap_or_default();
-            tokenizer.encode(&format!("{before}{text}{end}"), true)
-        }
-        (prompt, Asked::Chat(messages)) => {
-            let before = if let Some(Asked::Chat(before)) = prompt { &before[..] } else { &[] };
-            tokenizer.encode(&tokenizer.render_chat(&[before, messages].concat(), false, extras)?, false)
-        }
-    }
-}
-
-/// Returns the number of a row to score, and the tokens of its texts: one, or those of a pair.
-pub(super) fn scored_texts(row: Scored, tokenizer: &Tokenizer, longest: usize) -> (usize, data::Result<Vec<Vec<u32>>>) {
-    let (number, place, prompt, texts, extras) = match row {
-        Scored::One(CompletionRow { row, place, prompt, completion, extras, .. }) => {
-            (row, place, prompt, vec![completion], extras)
-        }
-        Scored::Pair(PreferenceRow { row, place, prompt, chosen, rejected, extras, .. }) => {
-            (row, place, Some(prompt), vec![chosen, rejected], extras)
-        }
-    };
-    let tokens = texts.iter().map(|text| whole(prompt.as_ref(), text, true, &extras, tokenizer));
-    let tokens = tokens.collect::<data::Result<Vec<_>>>().map_err(|e| place.failed(e));
-    let fit = |texts: Vec<Vec<u32>>| {
-        let all = texts.iter().try_for_each(|tokens| check_fits(&place, tokens.len(), longest));
-        all.map(|()| texts)
-    };
-    (number, tokens.and_then(fit))
-}
-
-/// Refuses a row with a text of this many tokens if it exceeds a reward model's context.
-pub(super) fn check_fits(place: &Place, tokens: usize, longest: usize) -> data::Result<()> {
-    if tokens > longest {
-        return Err(place.wrong(format!("a text of {tokens} tokens exceeds the model's context of {longest}")));
-    }
-    Ok(())
-}
-
-/// Computes the SHA-256 of all prompts with their columns and answers.
-pub(super) fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
-    let mut hash = Sha256::new();
-    for prompt in prompts {
+impl OfTokens {
+    fn add(&mut self, prompt: &Prompt) -> Result<()> {
         let answers = prompt.answers.as_ref().map(|a| (&a.chosen, &a.learned, &a.rejected));
         let label = prompt.answers.as_ref().and_then(|a| a.label.as_ref()).map(|label| (label.desirable, &label.beyond));
         // A dataset without labels keeps the hash that it had before there were any.
@@ -558,8 +406,16 @@ pub(super) fn fingerprint(prompts: &[Arc<Prompt>]) -> Result<String> {
             Some(label) => serde_json::to_vec(&(&prompt.tokens, &prompt.columns, answers, label)),
         };
         let row = row.map_err(|e| Error::encoding("a row", &e))?;
-        hash.update((row.len() as u64).to_le_bytes());
-        hash.update(&row);
+        self.0.update((row.len() as u64).to_le_bytes());
+        self.0.update(&row);
+        Ok(())
     }
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+
+    fn done(self) -> String {
+        hex(&self.0.finalize())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -1,7 +1,7 @@
 //! Evaluates on prompts that are not trained on: the metrics of training, prefixed with `eval_`.
 
 use super::collector::With;
-use super::dataset::Prompt;
+use super::dataset::{Prompt, Prompts};
 use super::experience::{Experience, MicroBatch};
 use super::figures::Figures;
 use super::periods::Periods;
@@ -21,7 +21,7 @@ const GENERATION: u64 = u64::MAX;
 
 /// The prompts and schedule of a run's evaluations.
 pub(super) struct Evaluation {
-    prompts: Vec<Arc<Prompt>>,
+    prompts: Prompts,
     /// Number of steps between evaluations; none if there are none in training.
     every: Option<u64>,
     /// Number of steps before the first evaluation in training.
@@ -32,7 +32,7 @@ pub(super) struct Evaluation {
 
 impl Evaluation {
     /// Creates the evaluation on these prompts, for a run of this many steps.
-    pub(super) fn new(prompts: Vec<Arc<Prompt>>, config: &Config, periods: Periods, last: u64) -> Self {
+    pub(super) fn new(prompts: Prompts, config: &Config, periods: Periods, last: u64) -> Self {
         let Periods { evaluate, evaluate_from, .. } = periods;
         Self { prompts, every: config.evaluates().then_some(evaluate), from: evaluate_from, last }
     }
@@ -43,7 +43,7 @@ impl Evaluation {
     }
 
     /// Returns the prompts.
-    pub(super) fn prompts(&self) -> &[Arc<Prompt>] {
+    pub(super) fn prompts(&self) -> &Prompts {
         &self.prompts
     }
 }
@@ -52,7 +52,8 @@ impl Trainer {
     /// Evaluates, logs the metrics, and keeps them for choosing the best checkpoint. If `stop` is set meanwhile, the evaluation
     /// is abandoned, and a resumed run begins with it.
     pub(super) fn evaluate(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<()> {
-        let Some(prompts) = self.evaluation.as_ref().map(|e| e.prompts.clone()) else { return Ok(()) };
+        let Some(evaluation) = &self.evaluation else { return Ok(()) };
+        let prompts = evaluation.prompts.all()?.to_vec();
         let step = self.state.global_step;
         let figures = self.or_roll_back(|this| this.evaluate_on(&prompts, Some(stop)))?;
         let owed = std::mem::replace(&mut self.state.owes_evaluation, figures.is_none());
@@ -73,8 +74,8 @@ impl Trainer {
     /// # Errors
     /// If anything fails, as in a run.
     pub fn evaluate_only(mut self) -> Result<BTreeMap<String, f64>> {
-        let evaluated = self.evaluation.as_ref().map(|e| e.prompts.clone());
-        let prompts = evaluated.unwrap_or_else(|| self.collector.data().prompts().to_vec());
+        let evaluated = self.evaluation.as_ref().map(|evaluation| &evaluation.prompts);
+        let prompts = evaluated.unwrap_or_else(|| self.collector.data().prompts()).all()?.to_vec();
         let figures = self.evaluate_on(&prompts, None)?.unwrap_or_default();
         self.world.barrier("the end of an evaluation")?;
         Ok(figures)

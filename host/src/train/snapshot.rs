@@ -4,7 +4,7 @@ mod adapted;
 mod checks;
 
 use super::collector::{Counters, Position};
-use super::dataset::Prompt;
+use super::dataset::{OF_ROWS, Prompt};
 use super::experience::{Experience, MicroBatch, Pair};
 use super::flow::Flow;
 use super::journal::{Best, Kept, Parent};
@@ -149,7 +149,7 @@ impl Saved {
 
     /// Restores the experience; none if a prompt is not in the dataset.
     fn restored(self, run: &Fits<'_>) -> Option<Experience> {
-        let prompts = self.prompts.iter().map(|&row| run.prompts.get(row).cloned()).collect::<Option<Vec<_>>>()?;
+        let prompts = self.prompts.iter().map(|row| run.prompts.1.get(row).cloned()).collect::<Option<Vec<_>>>()?;
         Some(Experience {
             texts: self.texts,
             rewards: self.rewards.into_iter().map(|(name, weight, values)| RewardColumn { name, weight, values }).collect(),
@@ -166,7 +166,8 @@ impl Saved {
 /// The parts of a run that an experience must fit.
 struct Fits<'a> {
     flow: Flow,
-    prompts: &'a [Arc<Prompt>],
+    /// Number of the dataset's prompts, and those that are needed, by position.
+    prompts: (usize, HashMap<usize, Arc<Prompt>>),
     architecture: &'a Architecture,
 }
 
@@ -178,11 +179,16 @@ pub(super) struct Restored {
 }
 
 impl Restored {
-    /// Reads the state, for a run whose dataset has this hash.
+    /// Reads the state, for a run whose dataset has this hash, or had that `of_tokens` in a checkpoint of an older version.
     ///
     /// # Errors
     /// If it holds only the model, can't be read, or belongs to another dataset and nothing may have `changed`.
-    pub(super) fn read(origin: &Origin, dataset: &str, changed: bool) -> Result<Self> {
+    pub(super) fn read(
+        origin: &Origin,
+        dataset: &str,
+        of_tokens: impl FnOnce() -> Result<String>,
+        changed: bool,
+    ) -> Result<Self> {
         let checkpoint = origin.checkpoint.as_path();
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
         let file = files::open(&checkpoint.join(REST)).map_err(|e| match e.kind() {
@@ -191,12 +197,16 @@ impl Restored {
         })?;
         // As it is read: a file that is cut off at its limit, or holds nothing, takes no memory.
         let text = BufReader::with_capacity(1 << 20, file.take(LARGEST_REST));
-        let rest: Rest = serde_json::from_reader(text).map_err(|e| unfit(format!("{REST}: {e}")))?;
+        let mut rest: Rest = serde_json::from_reader(text).map_err(|e| unfit(format!("{REST}: {e}")))?;
         if let Some(fault) = rest.fault(origin.step) {
             return Err(unfit(format!("{REST}: {fault}")));
         }
         let moments = candle_core::safetensors::load(checkpoint.join(OPTIMIZER), &Device::Cpu);
         let moments = moments.map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
+        if dataset.starts_with(OF_ROWS) && !rest.dataset.starts_with(OF_ROWS) && rest.dataset == of_tokens()? {
+            tracing::info!("{} is of an older version; its dataset is the same", checkpoint.display());
+            rest.dataset = dataset.to_owned();
+        }
         if rest.dataset != dataset {
             if !changed {
                 return Err(unfit(
@@ -217,7 +227,7 @@ impl Restored {
 pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     let step = checkpoint.file_name().and_then(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok());
     let origin = Origin { run: checkpoint.to_owned(), checkpoint: checkpoint.to_owned(), step: step.unwrap_or_default() };
-    let restored = Restored::read(&origin, "", true)?;
+    let restored = Restored::read(&origin, "", || Ok(String::new()), true)?;
     let sizes = json!({
         "model_type": "llama", "hidden_size": 2, "intermediate_size": 2, "num_hidden_layers": 1, "num_attention_heads": 1,
         "vocab_size": 300, "max_position_embeddings": 64,
@@ -230,9 +240,9 @@ pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
         let (chat, messages, answers, tokens) = (false, None, None, vec![1, 2, 3]);
         Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
     };
-    let prompts: Vec<Arc<Prompt>> = (0..4).map(prompt).collect();
+    let prompts = (4, (0..4).map(|index| (index, prompt(index))).collect());
     let flow = if pairs { Flow::GeneratedPairs } else { Flow::Generated };
-    let position = restored.rest.position(&Fits { flow, prompts: &prompts, architecture: &architecture }).map_err(unfit)?;
+    let position = restored.rest.position(&Fits { flow, prompts, architecture: &architecture }).map_err(unfit)?;
     // As the learner takes them.
     for MicroBatch { experience, items } in &position.pending {
         assert!(items.end <= experience.items(), "{items:?} of {}", experience.items());
@@ -431,7 +441,13 @@ impl Trainer {
         // Of another dataset neither the position nor the prompts mean anything.
         let position = if rest.dataset == data.fingerprint() {
             let architecture = self.learner.policy().architecture();
-            let run = Fits { flow: self.collector.flow(), prompts: data.prompts(), architecture };
+            let all = data.prompts();
+            let mut needed: Vec<usize> = rest.experiences.iter().flat_map(|saved| &saved.prompts).copied().collect();
+            needed.retain(|index| *index < all.len());
+            needed.sort_unstable();
+            needed.dedup();
+            let prompts = (all.len(), needed.iter().copied().zip(all.get(&needed)?).collect());
+            let run = Fits { flow: self.collector.flow(), prompts, architecture };
             rest.position(&run).map_err(|fault| unfit(format!("{REST}: {fault}")))?
         } else {
             Position { counters: rest.state.collected(), ..self.collector.position() }

@@ -145,7 +145,7 @@ impl Trainer {
         let seconds = self.journal.took().as_secs_f64();
         self.journal.event(&if stopped { Event::Stopped { step, seconds } } else { Event::Finished { step, seconds } })?;
         let after = if stopped { None } else { self.collector.sample(self.learner.policy(), step)? };
-        let chat = self.collector.data().prompts().iter().any(|prompt| prompt.chat);
+        let chat = self.collector.data().prompts().has_chat();
         Ok(Finished {
             chat,
             scores: self.collector.flow() == Flow::ValuedPairs,

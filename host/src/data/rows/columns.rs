@@ -1,43 +1,39 @@
 //! Renames columns.
 
-use super::{Row, names};
+use super::{Columns, Place, names};
 use crate::data::Result;
 
-/// Renames columns, given pairs of the wanted name and the dataset's own. All are renamed at once, so two can be swapped; a
+/// Renames a row's columns, given pairs of the wanted name and the dataset's own. All are renamed at once, so two can be swapped; a
 /// column that already had a wanted name is dropped.
 ///
 /// # Errors
-/// Names the first row without one of the columns, and the columns that it has.
-pub(super) fn rename(rows: &mut [Row], wanted: &[(String, String)]) -> Result<()> {
-    for (place, columns) in rows {
-        let mut renamed = Vec::with_capacity(wanted.len());
-        for (name, own) in wanted {
-            let missing = || {
-                let found = names(columns);
-                place.wrong(format!("has no column {own:?} to read as {name:?}; it has {found}"))
-            };
-            renamed.push((name.clone(), columns.get(own).cloned().ok_or_else(missing)?));
-        }
-        for (_, own) in wanted {
-            columns.shift_remove(own);
-        }
-        columns.extend(renamed);
+/// Names the row if it lacks one of the columns, and the columns that it has.
+pub(super) fn rename(place: &Place, columns: &mut Columns, wanted: &[(String, String)]) -> Result<()> {
+    let mut renamed = Vec::with_capacity(wanted.len());
+    for (name, own) in wanted {
+        let missing = || {
+            let found = names(columns);
+            place.wrong(format!("has no column {own:?} to read as {name:?}; it has {found}"))
+        };
+        renamed.push((name.clone(), columns.get(own).cloned().ok_or_else(missing)?));
     }
+    for (_, own) in wanted {
+        columns.shift_remove(own);
+    }
+    columns.extend(renamed);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Place;
     use super::*;
     use serde_json::{Value, json};
 
     fn renamed(row: Value, wanted: &[(&str, &str)]) -> std::result::Result<Value, String> {
-        let Value::Object(columns) = row else { panic!("a test gives an object") };
+        let Value::Object(mut columns) = row else { panic!("a test gives an object") };
         let wanted: Vec<(String, String)> = wanted.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect();
-        let mut rows = vec![(Place::first(), columns)];
-        rename(&mut rows, &wanted).map_err(|e| e.to_string())?;
-        Ok(Value::Object(rows.remove(0).1))
+        rename(&Place::first(), &mut columns, &wanted).map_err(|e| e.to_string())?;
+        Ok(Value::Object(columns))
     }
 
     #[test]

@@ -2,30 +2,64 @@
 //! a row.
 
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
-use super::{File, Row};
+use super::{File, Place, Row};
 use crate::config::json;
 use crate::data::Result;
 use serde_json::{Map, Value};
-use std::io::{self, BufRead, Read};
+use std::io::{BufRead, Read};
 
-/// Reads JSON lines. Empty lines are skipped.
-pub(super) fn rows(file: &File, from: &mut dyn BufRead, budget: &mut Budget) -> Result<Vec<Row>> {
-    let mut reader = Reader { file, from, budget, line: 1, column: 0, text: Vec::new() };
-    match reader.next_visible()? {
-        Some(b'[') => reader.array(),
-        _ => reader.lines(),
+/// Reads all rows.
+pub(super) fn rows(file: &File, mut texts: Texts<'_>, budget: &mut Budget) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    while let Some(text) = texts.next_row()? {
+        let (row, bytes) = text.parse()?;
+        budget.row_of(file, text.text.len(), bytes)?;
+        rows.push((text.place, row));
+    }
+    Ok(rows)
+}
+
+/// The text of a row.
+pub(super) struct Text {
+    pub(super) place: Place,
+    /// Its offset in the file.
+    pub(super) at: u64,
+    /// Its bytes, including the end of a line.
+    pub(super) text: Vec<u8>,
+    /// The column of a line in which it begins; none in an array.
+    column: Option<usize>,
+}
+
+impl Text {
+    /// Returns its columns, and roughly how much memory they take.
+    pub(super) fn parse(&self) -> Result<(Map<String, Value>, u64)> {
+        let place = &self.place;
+        let text = std::str::from_utf8(&self.text).map_err(|_| place.wrong("is not UTF-8 text"))?;
+        match self.column {
+            Some(column) => object(text.strip_suffix('\n').unwrap_or(text)).map_err(|e| place.wrong(e.of_line(column))),
+            None => object(text).map_err(|e| place.wrong(e.of_value())),
+        }
     }
 }
 
-struct Reader<'a> {
+/// Where a reader is between two rows.
+enum Between {
+    Begin,
+    Lines,
+    /// In an array, after this many elements and this byte.
+    Array(usize, u8),
+}
+
+/// Cuts a stream into the texts of rows: JSON lines, of which empty ones are skipped, or the elements of an array.
+pub(super) struct Texts<'a> {
     file: &'a File,
     from: &'a mut dyn BufRead,
-    budget: &'a mut Budget,
+    between: Between,
+    /// The offset of the next byte.
+    at: u64,
     /// The current position, with the line from 1; counted only between rows.
     line: usize,
     column: usize,
-    /// The current row.
-    text: Vec<u8>,
 }
 
 /// A search for the end of an array element.
@@ -59,9 +93,37 @@ impl Scan {
     }
 }
 
-impl Reader<'_> {
-    fn io(&self, error: &io::Error) -> crate::data::Error {
-        self.file.wrong(error.to_string())
+impl<'a> Texts<'a> {
+    /// Reads a stream that begins at this offset of the file.
+    pub(super) fn new(file: &'a File, from: &'a mut dyn BufRead, at: u64) -> Self {
+        Self { file, from, between: Between::Begin, at, line: 1, column: 0 }
+    }
+
+    /// Returns the next row's text, or none at the end.
+    pub(super) fn next_row(&mut self) -> Result<Option<Text>> {
+        match self.between {
+            Between::Begin => {
+                if self.next_visible()? != Some(b'[') {
+                    self.between = Between::Lines;
+                    return self.next_line();
+                }
+                self.consume(1);
+                if self.next_visible()? == Some(b']') {
+                    self.consume(1);
+                    return self.end();
+                }
+                self.element(0).map(Some)
+            }
+            Between::Lines => self.next_line(),
+            Between::Array(rows, b',') => self.element(rows).map(Some),
+            Between::Array(_, b']') => self.end(),
+            Between::Array(..) => Err(self.file.wrong("is not a JSON array: it ends with }")),
+        }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.from.consume(bytes);
+        self.at += bytes as u64;
     }
 
     /// Skips white space, but not the byte after it.
@@ -82,86 +144,67 @@ impl Reader<'_> {
                 None => self.column += passed.len(),
             }
             let (passed, next) = (passed.len(), space.map(|at| seen[at]));
-            self.from.consume(passed);
+            self.consume(passed);
             if next.is_some() {
                 return Ok(next);
             }
         }
     }
 
-    fn lines(&mut self) -> Result<Vec<Row>> {
-        let mut rows = Vec::new();
-        while self.next_visible()?.is_some() {
-            self.text.clear();
-            let read = (&mut *self.from).take(ROW + 1).read_until(b'\n', &mut self.text);
-            read.map_err(|e| self.io(&e))?;
-            let place = self.file.place(self.line);
-            if self.text.len() as u64 > ROW {
-                return Err(place.wrong(long_row()));
-            }
-            let text = std::str::from_utf8(&self.text).map_err(|_| place.wrong("is not UTF-8 text"))?;
-            let line = text.strip_suffix('\n').unwrap_or(text);
-            let (row, bytes) = object(line).map_err(|e| place.wrong(e.of_line(self.column)))?;
-            self.budget.row_of(self.file, text.len(), bytes)?;
-            rows.push((place, row));
-            self.line += usize::from(self.text.ends_with(b"\n"));
-            self.column = 0;
+    fn next_line(&mut self) -> Result<Option<Text>> {
+        if self.next_visible()?.is_none() {
+            return Ok(None);
         }
-        Ok(rows)
+        let mut text = Vec::new();
+        let read = (&mut *self.from).take(ROW + 1).read_until(b'\n', &mut text);
+        read.map_err(|e| self.file.wrong(e.to_string()))?;
+        let (place, at, column) = (self.file.place(self.line), self.at, Some(self.column));
+        if text.len() as u64 > ROW {
+            return Err(place.wrong(long_row()));
+        }
+        self.at += text.len() as u64;
+        self.line += usize::from(text.ends_with(b"\n"));
+        self.column = 0;
+        Ok(Some(Text { place, at, text, column }))
     }
 
-    fn array(&mut self) -> Result<Vec<Row>> {
-        self.from.consume(1);
-        let mut rows = Vec::new();
-        if self.next_visible()? == Some(b']') {
-            self.from.consume(1);
-        } else {
-            while self.element(&mut rows)? {}
-        }
-        match self.next_visible()? {
-            None => Ok(rows),
-            Some(_) => Err(self.file.wrong("is not a JSON array: something follows its end")),
-        }
-    }
-
-    /// Reads one value. Also returns whether another follows.
-    fn element(&mut self, rows: &mut Vec<Row>) -> Result<bool> {
+    /// Returns the element after this many others.
+    fn element(&mut self, rows: usize) -> Result<Text> {
         self.next_visible()?;
-        self.text.clear();
-        let place = self.file.place(rows.len() + 1);
+        let (place, at, mut text) = (self.file.place(rows + 1), self.at, Vec::new());
         let mut scan = Scan::default();
-        let end = loop {
+        loop {
             let seen = match self.from.fill_buf() {
                 Ok([]) => return Err(self.file.wrong("is not a JSON array: it is truncated")),
                 Ok(seen) => seen,
                 Err(e) => return Err(self.file.wrong(e.to_string())),
             };
-            let at = seen.iter().position(|b| scan.ends(*b));
-            let part = &seen[..at.unwrap_or(seen.len())];
-            if (self.text.len() + part.len()) as u64 > ROW {
+            let end = seen.iter().position(|b| scan.ends(*b));
+            let part = &seen[..end.unwrap_or(seen.len())];
+            if (text.len() + part.len()) as u64 > ROW {
                 return Err(place.wrong(long_row()));
             }
-            self.text.extend_from_slice(part);
-            let (passed, end) = (part.len() + usize::from(at.is_some()), at.map(|at| seen[at]));
-            self.from.consume(passed);
+            text.extend_from_slice(part);
+            let (passed, end) = (part.len() + usize::from(end.is_some()), end.map(|at| seen[at]));
+            self.consume(passed);
             if let Some(end) = end {
-                break end;
+                self.between = Between::Array(rows + 1, end);
+                return Ok(Text { place, at, text, column: None });
             }
-        };
-        let text = std::str::from_utf8(&self.text).map_err(|_| place.wrong("is not UTF-8 text"))?;
-        let (row, bytes) = object(text).map_err(|e| place.wrong(e.of_value()))?;
-        self.budget.row_of(self.file, text.len(), bytes)?;
-        rows.push((place, row));
-        match end {
-            b',' => Ok(true),
-            b']' => Ok(false),
-            _ => Err(self.file.wrong("is not a JSON array: it ends with }")),
+        }
+    }
+
+    /// Checks that nothing follows an array.
+    fn end(&mut self) -> Result<Option<Text>> {
+        match self.next_visible()? {
+            None => Ok(None),
+            Some(_) => Err(self.file.wrong("is not a JSON array: something follows its end")),
         }
     }
 }
 
 /// Why a text is not a row.
-enum Unfit {
+pub(super) enum Unfit {
     Json(serde_json::Error),
     NoObject,
 }
@@ -189,7 +232,7 @@ impl Unfit {
 }
 
 /// Returns the columns of a row, and roughly how much memory they take.
-fn object(text: &str) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
+pub(super) fn object(text: &str) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
     match json::sized(text, VALUES).map_err(Unfit::Json)? {
         (Value::Object(columns), size) => Ok((columns, size.values * VALUE + size.text)),
         _ => Err(Unfit::NoObject),

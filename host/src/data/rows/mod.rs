@@ -9,7 +9,10 @@ mod folder;
 mod json;
 mod packed;
 mod parquet;
+mod table;
 mod text;
+
+pub use table::{Columns, Table};
 
 use super::{Dataset, Error, Result};
 use crate::config::{files, printable, printable_path};
@@ -19,7 +22,7 @@ use packed::Unpacked;
 use serde_json::{Map, Value};
 use std::fs;
 use std::io::{self, BufRead, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Maximum length of a description of a row or a file in bytes, since it may quote its contents.
@@ -60,9 +63,10 @@ impl Place {
 }
 
 /// A row and its location.
-pub(super) type Row = (Place, Map<String, Value>);
+pub(super) type Row = (Place, Columns);
 
 /// Numbers the rows of one file.
+#[derive(Debug)]
 struct File(Arc<Path>);
 
 impl File {
@@ -87,24 +91,34 @@ impl File {
 /// what a folder holds instead of data.
 pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for path in &dataset.files {
-        for file in if path.is_dir() { folder::shards(path)? } else { vec![path.clone()] } {
-            let opened = files::open(&file).map_err(|source| Error::Io { path: file.clone(), source })?;
-            rows.extend(rows_of(&file, Raw::Disk(opened))?);
-        }
+    for file in files_of(dataset)? {
+        let opened = files::open(&file).map_err(|source| Error::Io { path: file.clone(), source })?;
+        rows.extend(rows_of(&file, Raw::Disk(opened))?);
     }
-    let mut rows = some(Path::new(&dataset.to_string()), rows)?;
-    columns::rename(&mut rows, &dataset.columns)?;
+    some(Path::new(&dataset.to_string()), !rows.is_empty())?;
+    rows.iter_mut().try_for_each(|(place, row)| columns::rename(place, row, &dataset.columns))?;
     Ok(rows)
+}
+
+/// Returns a dataset's files, including those in its folders.
+fn files_of(dataset: &Dataset) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for path in &dataset.files {
+        all.extend(if path.is_dir() { folder::shards(path)? } else { vec![path.clone()] });
+    }
+    Ok(all)
 }
 
 /// Does the same from bytes in memory; errors name `path`.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Row>> {
-    some(path, rows_of(path, Raw::Memory(bytes.to_vec().into()))?)
+    let rows = rows_of(path, Raw::Memory(bytes.to_vec().into()))?;
+    some(path, !rows.is_empty())?;
+    Ok(rows)
 }
 
-fn some(path: &Path, rows: Vec<Row>) -> Result<Vec<Row>> {
-    if rows.is_empty() { Err(File::new(path).wrong("has no rows")) } else { Ok(rows) }
+/// Refuses a dataset without rows.
+fn some(path: &Path, has_rows: bool) -> Result<()> {
+    if has_rows { Ok(()) } else { Err(File::new(path).wrong("has no rows")) }
 }
 
 /// Bytes of a compressed file that are decompressed after an unusable row, to see whether the file is damaged.
@@ -136,32 +150,59 @@ impl Raw {
 }
 
 fn rows_of(path: &Path, raw: Raw) -> Result<Vec<Row>> {
+    let mut all = Vec::new();
+    let take = |part: Part<'_>| {
+        all = match part {
+            Part::Rows(rows) => rows,
+            Part::Texts(file, texts, _, budget) => json::rows(file, texts, budget)?,
+        };
+        Ok(())
+    };
+    content_of(path, raw, take)?;
+    Ok(all)
+}
+
+/// The content of a file.
+enum Part<'a> {
+    /// All its rows.
+    Rows(Vec<Row>),
+    /// A reader of its rows' texts, and the file's size if the texts are in it as they are.
+    Texts(&'a File, json::Texts<'a>, Option<u64>, &'a mut Budget),
+}
+
+/// Detects a file's format and passes its content on.
+fn content_of(path: &Path, raw: Raw, take: impl FnOnce(Part<'_>) -> Result<()>) -> Result<()> {
     let file = File::new(path);
     let io = |source| Error::Io { path: path.to_owned(), source };
-    let limit = bounds::limit(raw.size().map_err(io)?);
+    let size = raw.size().map_err(io)?;
+    let limit = bounds::limit(size);
     let Unpacked { mut stream, packed, begin } = packed::unpack(&file, raw.stream(), limit)?;
     let budget = &mut Budget::new(limit);
     if begin.starts_with(parquet::MAGIC) {
         if packed {
-            return parquet::rows(&file, parquet::whole(&file, stream)?, limit, budget);
+            return take(Part::Rows(parquet::rows(&file, parquet::whole(&file, stream)?, limit, budget)?));
         }
         drop(stream);
-        return match raw {
+        let rows = match raw {
             Raw::Disk(disk) => parquet::rows(&file, disk, limit, budget),
             Raw::Memory(bytes) => parquet::rows(&file, bytes, limit, budget),
         };
+        return take(Part::Rows(rows?));
     }
+    let mut mark = 0;
     if begin.starts_with(BYTE_ORDER_MARK) {
         stream.fill_buf().map_err(io)?;
-        stream.consume(BYTE_ORDER_MARK.len());
+        mark = BYTE_ORDER_MARK.len();
+        stream.consume(mark);
     }
-    let rows = match folder::kind(path) {
-        Some("csv") => csv::rows(&file, &mut *stream, b',', budget),
-        Some("tsv") => csv::rows(&file, &mut *stream, b'\t', budget),
-        Some("txt") => text::rows(&file, &mut *stream, budget),
-        _ => json::rows(&file, &mut *stream, budget),
+    let stored = (!packed && matches!(raw, Raw::Disk(_))).then_some(size);
+    let read = match folder::kind(path) {
+        Some("csv") => csv::rows(&file, &mut *stream, b',', budget).and_then(|rows| take(Part::Rows(rows))),
+        Some("tsv") => csv::rows(&file, &mut *stream, b'\t', budget).and_then(|rows| take(Part::Rows(rows))),
+        Some("txt") => text::rows(&file, &mut *stream, budget).and_then(|rows| take(Part::Rows(rows))),
+        _ => take(Part::Texts(&file, json::Texts::new(&file, &mut *stream, mark as u64), stored, budget)),
     };
-    rows.map_err(|error| match io::copy(&mut stream.take(if packed { FURTHER } else { 0 }), &mut io::sink()) {
+    read.map_err(|error| match io::copy(&mut stream.take(if packed { FURTHER } else { 0 }), &mut io::sink()) {
         Ok(_) => error,
         // What makes no sense may be what a damaged file was unpacked to.
         Err(damage) => file.wrong(damage.to_string()),

@@ -1,14 +1,14 @@
 //! The dataset of a run and the order of its rows.
 
 use crate::data::{Cursor, Loader};
-use crate::train::dataset::Prompt;
-use std::collections::BTreeSet;
+use crate::train::Result;
+use crate::train::dataset::{Prompt, Prompts};
 use std::sync::Arc;
 
 /// Prompts, and the order in which they are drawn.
 pub(in crate::train) struct Data {
-    prompts: Vec<Arc<Prompt>>,
-    /// Hash of the prompts and their columns.
+    prompts: Prompts,
+    /// Hash of what determines the prompts and their columns.
     fingerprint: String,
     /// Names of the dataset's other columns.
     columns: Vec<String>,
@@ -18,26 +18,32 @@ pub(in crate::train) struct Data {
 }
 
 impl Data {
-    /// Creates the data from prompts with this `fingerprint`. The loader draws them by their rows or by those of `packs`;
-    /// `evaluated` may have further columns.
+    /// Creates the data from prompts. The loader draws them by their rows or by those of `packs`; `evaluated` may have further
+    /// columns.
+    ///
+    /// # Errors
+    /// If they can't be hashed.
     pub(in crate::train) fn new(
-        prompts: Vec<Arc<Prompt>>,
-        evaluated: Option<&[Arc<Prompt>]>,
-        fingerprint: String,
+        prompts: Prompts,
+        evaluated: Option<&Prompts>,
         loader: Loader,
         packs: Option<Vec<Vec<usize>>>,
-    ) -> Self {
-        let all = prompts.iter().chain(evaluated.unwrap_or_default());
-        let columns: BTreeSet<String> = all.flat_map(|p| p.columns.keys().cloned()).collect();
-        Self { prompts, fingerprint, columns: columns.into_iter().collect(), loader, packs }
+    ) -> Result<Self> {
+        let mut columns = prompts.columns().clone();
+        columns.extend(evaluated.into_iter().flat_map(|evaluated| evaluated.columns().iter().cloned()));
+        let fingerprint = prompts.fingerprint()?;
+        Ok(Self { prompts, fingerprint, columns: columns.into_iter().collect(), loader, packs })
     }
 
     /// Returns the next batch.
-    pub(super) fn next(&mut self) -> Vec<Arc<Prompt>> {
-        let rows = self.loader.next_batch().into_iter();
+    ///
+    /// # Errors
+    /// If a row has changed since it was read first.
+    pub(super) fn next(&mut self) -> Result<Vec<Arc<Prompt>>> {
+        let rows = self.loader.next_batch();
         match &self.packs {
-            None => rows.map(|row| self.prompts[row].clone()).collect(),
-            Some(packs) => rows.flat_map(|pack| &packs[pack]).map(|&row| self.prompts[row].clone()).collect(),
+            None => self.prompts.get(&rows),
+            Some(packs) => self.prompts.get(&rows.into_iter().flat_map(|pack| &packs[pack]).copied().collect::<Vec<_>>()),
         }
     }
 
@@ -47,7 +53,7 @@ impl Data {
     }
 
     /// Returns all prompts.
-    pub(in crate::train) fn prompts(&self) -> &[Arc<Prompt>] {
+    pub(in crate::train) fn prompts(&self) -> &Prompts {
         &self.prompts
     }
 
@@ -56,7 +62,7 @@ impl Data {
         &self.columns
     }
 
-    /// Returns a hash of the prompts and their columns.
+    /// Returns a hash of what determines the prompts and their columns.
     pub(in crate::train) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }

@@ -129,7 +129,7 @@ impl Collector {
         let (mut experience, mut figures) = if self.settings.filter_groups {
             self.generated_with_spread(with)?
         } else {
-            let prompts = self.data.next();
+            let prompts = self.data.next()?;
             self.collect(prompts, self.counters.generation, with)?
         };
         figures.merge(self.judge(&mut experience, with)?);

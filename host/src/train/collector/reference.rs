@@ -31,7 +31,7 @@ impl Collector {
         if self.reference.is_none() || !self.settings.precompute_ref_log_probs {
             return Ok(());
         }
-        let batches = self.data.prompts().chunks(self.settings.batch_size());
+        let batches = self.data.prompts().all()?.chunks(self.settings.batch_size());
         for some in batches.chain(evaluated.chunks(self.settings.eval_batch_size())) {
             let (experience, _) = self.given(some.to_vec(), at, mismatched)?;
             // The same row of the same dataset has the same figures.

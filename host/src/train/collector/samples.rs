@@ -26,7 +26,8 @@ impl Collector {
         // An episode would need its environment.
         let one_turn = self.flow.generates() && self.settings.environment.is_empty();
         let wanted = one_turn && tracing::enabled!(tracing::Level::INFO);
-        let Some(prompt) = self.data.prompts().first().filter(|_| wanted) else { return Ok(None) };
+        let first = if wanted { self.data.prompts().first(1)? } else { Vec::new() };
+        let Some(prompt) = first.first() else { return Ok(None) };
         let rollouts = self.turns.roll_out(
             &self.turns.decoding(policy, true)?,
             (std::slice::from_ref(prompt), 1),

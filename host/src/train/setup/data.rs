@@ -1,10 +1,10 @@
 //! Reads the datasets of a run and sets their order.
 
 use crate::config::{Config, PackingStrategy};
-use crate::data::{Dataset, Loader, Tokenizer, pack};
+use crate::data::{Dataset, Lengths, Loader, Tokenizer, pack};
 use crate::dist::World;
 use crate::train::collector::Data;
-use crate::train::dataset::{self, Learned, Prompt, Reader};
+use crate::train::dataset::{self, Kind, Learned, Prompt, Prompts, Reader};
 use crate::train::flow::Flow;
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// The training and evaluation data of a run.
 pub(super) struct Datasets {
     pub data: Data,
-    pub evaluated: Option<Vec<Arc<Prompt>>>,
+    pub evaluated: Option<Prompts>,
     /// Warnings about rows skipped in either.
     pub warnings: Vec<String>,
 }
@@ -36,25 +36,30 @@ pub(super) fn read(
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
     let messages = !config.environment.is_empty() || config.plugin.iter().any(|entry| entry.model);
     let packing = Packing::of(&config, flow, longest)?;
-    let reader = Reader { tokenizer, context, longest: packing.longest, longest_prompt, strict, framed, messages };
+    let lengths = Lengths::of(tokenizer).map(Arc::new);
+    let (tokenizer, completion) = (tokenizer.clone(), if flow.generates() { config.max_completion_length } else { 0 });
+    let longest = packing.longest;
+    let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages };
+    let what = Learned { whole: !config.completion_only_loss, turns: config.assistant_only_loss };
     let read = |path: Option<&Dataset>| match flow {
-        Flow::Generated | Flow::GeneratedPairs => reader.prompts(path),
-        Flow::GivenPairs => reader.pairs(path),
-        Flow::Labelled => reader.labelled(path),
-        Flow::ValuedPairs => reader.valued_pairs(path),
-        Flow::Given => {
-            let (whole, turns) = (!config.completion_only_loss, config.assistant_only_loss);
-            reader.completions(path, Learned { whole, turns })
-        }
+        Flow::Generated | Flow::GeneratedPairs => reader.read(path, Kind::Prompts),
+        Flow::GivenPairs => reader.read(path, Kind::Pairs),
+        Flow::Given if packing.strategy.is_none() => reader.read(path, Kind::Completions(what)),
+        // These need the tokens of all rows.
+        Flow::Given => reader.completions(path, what).map(|(prompts, left_out)| (packing.cut(prompts).into(), left_out)),
+        Flow::Labelled => reader.labelled(path).map(|(prompts, left_out)| (prompts.into(), left_out)),
+        Flow::ValuedPairs => reader.valued_pairs(path).map(|(prompts, left_out)| (prompts.into(), left_out)),
     };
-    let read = |path: Option<&Dataset>| read(path).map(|(prompts, left_out)| (packing.cut(prompts), left_out));
-    let (prompts, left_out) = read(given.as_ref())?;
+    let (prompts, left_out): (Prompts, _) = read(given.as_ref())?;
     let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset))).transpose()?.unzip();
+    if config.precompute_ref_log_probs {
+        // They are kept with each prompt.
+        prompts.all()?;
+    }
     let warnings = left_out.into_iter().chain(also.flatten()).collect();
-    let packs = packing.packs(&prompts);
+    let packs = packing.packs(&prompts)?;
     let loader = loader(&config, flow, packs.as_ref().map_or(prompts.len(), Vec::len))?;
-    let fingerprint = dataset::fingerprint(&prompts)?;
-    let data = Data::new(prompts, evaluated.as_deref(), fingerprint, loader, packs);
+    let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?;
     Ok((config, Datasets { data, evaluated, warnings }))
 }
 
@@ -99,10 +104,12 @@ impl Packing {
     }
 
     /// Returns the groups of rows that are packed together; none if a row is a sequence.
-    fn packs(&self, prompts: &[Arc<Prompt>]) -> Option<Vec<Vec<usize>>> {
-        let packed = matches!(self.strategy, Some(PackingStrategy::Bfd | PackingStrategy::BfdSplit));
-        let lengths = || prompts.iter().map(|p| p.length()).collect::<Vec<_>>();
-        packed.then(|| pack(&lengths(), self.length))
+    fn packs(&self, prompts: &Prompts) -> Result<Option<Vec<Vec<usize>>>> {
+        if !matches!(self.strategy, Some(PackingStrategy::Bfd | PackingStrategy::BfdSplit)) {
+            return Ok(None);
+        }
+        let lengths: Vec<usize> = prompts.all()?.iter().map(|p| p.length()).collect();
+        Ok(Some(pack(&lengths, self.length)))
     }
 }
 

@@ -12,7 +12,7 @@ mod schedule;
 mod value_model;
 
 use super::collector::{Collector, Data, Turns, micro_batches_per_batch};
-use super::dataset::Prompt;
+use super::dataset::Prompts;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::flow::Flow;
@@ -63,8 +63,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let trial = plugins.try_on(&data, &config)?;
     best_metric::check(&config, &plugins)?;
     warnings.extend(of_reference);
-    let used = data.prompts().iter().chain(evaluated.iter().flatten());
-    check_rows(&config, used.map(|prompt| &**prompt))?;
+    check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
     check_episodes(&config, &opened, &place)?;
@@ -114,14 +113,17 @@ fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()>
 }
 
 /// Refuses rows that don't say which of several environments they belong to.
-fn check_rows<'a>(config: &Config, mut prompts: impl Iterator<Item = &'a Prompt>) -> Result<()> {
-    let Some(prompt) = prompts.find(|prompt| prompt.acts_in(&config.environment).is_none()) else { return Ok(()) };
-    let (names, row) = (config.environment.iter().map(PluginEntry::name).collect::<Vec<_>>().join(", "), prompt.row);
-    if config.environment.is_empty() {
+fn check_rows<'a>(config: &Config, datasets: impl Iterator<Item = &'a Prompts>) -> Result<()> {
+    if config.environment.len() < 2 {
         return Ok(());
     }
-    let detail = format!("row {row}: its column \"environment\" must be one of {names}, as the run has several");
-    Err(Error::setting("dataset", detail))
+    for prompts in datasets {
+        let Some(prompt) = prompts.all()?.iter().find(|prompt| prompt.acts_in(&config.environment).is_none()) else { continue };
+        let (names, row) = (config.environment.iter().map(PluginEntry::name).collect::<Vec<_>>().join(", "), prompt.row);
+        let detail = format!("row {row}: its column \"environment\" must be one of {names}, as the run has several");
+        return Err(Error::setting("dataset", detail));
+    }
+    Ok(())
 }
 
 /// Refuses settings that the algorithm can't work with.
@@ -147,7 +149,7 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
 
 /// Warns about completions that the model's context will cut off.
 fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> Option<String> {
-    let longest = data.prompts().iter().map(|p| p.tokens.len()).max().unwrap_or(0);
+    let longest = data.prompts().longest();
     let (most, context) = (config.max_completion_length, opened.context());
     (plugins.flow.generates() && longest + most > context).then(|| {
         format!(
@@ -252,7 +254,12 @@ impl Run<'_> {
     fn restored(&self, data: &Data) -> Result<Option<Restored>> {
         let read = |origin: &Origin| {
             let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
-            let restored = Restored::read(origin, data.fingerprint(), self.beginning.may_change())?;
+            let restored = Restored::read(
+                origin,
+                data.fingerprint(),
+                || data.prompts().fingerprint_of_tokens(),
+                self.beginning.may_change(),
+            )?;
             Ok(restored.adapted(&written, &self.settings))
         };
         self.beginning.origin().map(read).transpose()
@@ -339,7 +346,8 @@ impl Trainer {
         let reference = reference.map(|reference| reference.weights().named()).unwrap_or_default();
         let weights = [self.learner.named(), reference].concat();
         compare_weights(&self.world, &weights, self.state.global_step)?;
-        let evaluated = self.evaluation.as_ref().map(Evaluation::prompts).unwrap_or_default();
+        let evaluated = self.evaluation.as_ref().filter(|_| self.settings.precompute_ref_log_probs).map(Evaluation::prompts);
+        let evaluated = evaluated.map(Prompts::all).transpose()?.unwrap_or_default();
         self.collector.precompute_reference(evaluated, self.moment(), self.plugins.hints().mismatched)
     }
 }

@@ -222,8 +222,11 @@ impl Loaded {
             return Err(config::Error::Invalid { place, detail }.into());
         }
         let group = if self.flow.generates() { config.group() } else { 2 };
-        let mut trial = Trial::made_up(data.prompts(), data.columns(), group, &needs).comparing(&self.rewards);
-        trial.begin(data.prompts(), &config.environment);
+        // With several environments, the first rows of each are played.
+        let all = config.environment.len() > 1;
+        let prompts = if all { data.prompts().all()?.to_vec() } else { data.prompts().first(Trial::PROMPTS)? };
+        let mut trial = Trial::made_up(&prompts, data.columns(), group, &needs).comparing(&self.rewards);
+        trial.begin(&prompts, &config.environment);
         dry_run(&trial, &mut self.algorithm, &mut self.rewards).map_err(Error::DryRun)?;
         self.environments.iter().try_for_each(|(environment, _)| trial.play(environment)).map_err(Error::DryRun)?;
         if config.max_tokens_per_microbatch.is_some() && !is_separable(&mut self.algorithm)? {

@@ -32,8 +32,8 @@ impl Saved {
     /// Returns what is wrong with it, if anything.
     pub(super) fn fault(&self, run: &Fits<'_>) -> Option<String> {
         let (rows, generated) = (self.rollouts.len(), run.flow.generates());
-        if let Some(row) = self.prompts.iter().find(|row| **row >= run.prompts.len()) {
-            return Some(format!("a prompt refers to row {row} of a dataset of {}", run.prompts.len()));
+        if let Some(row) = self.prompts.iter().find(|row| **row >= run.prompts.0) {
+            return Some(format!("a prompt refers to row {row} of a dataset of {}", run.prompts.0));
         }
         if let Some(fault) = self.fault_of_rollouts(run) {
             return Some(fault);
@@ -65,7 +65,7 @@ impl Saved {
         let mut before = 0;
         for (row, rollout) in self.rollouts.iter().enumerate() {
             let wrong = |detail: String| Some(format!("completion {row} {detail}"));
-            let Some(prompt) = self.prompts.get(rollout.prompt).and_then(|row| run.prompts.get(*row)) else {
+            let Some(prompt) = self.prompts.get(rollout.prompt).and_then(|row| run.prompts.1.get(row)) else {
                 return wrong(format!("belongs to prompt {} of {}", rollout.prompt, self.prompts.len()));
             };
             if rollout.prompt < before {

@@ -34,6 +34,9 @@ pub(in crate::train) struct Trial {
 }
 
 impl Trial {
+    /// Number of prompts that it takes.
+    pub(in crate::train) const PROMPTS: usize = PROMPTS;
+
     /// Makes synthetic completions of the dataset's first prompts, `group` of each, with the columns that the algorithm `needs`.
     /// They are empty and made of the prompt's first tokens in turn.
     pub(in crate::train) fn made_up(prompts: &[Arc<Prompt>], columns: &[String], group: usize, needs: &Needs) -> Self {

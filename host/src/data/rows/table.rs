@@ -1,0 +1,360 @@
+//! A dataset whose rows are read again when they are needed: from their file, if it is large and holds them as they are, or from their
+//! text in memory.
+
+use super::bounds::Budget;
+use super::json::{self, Text};
+use super::{File, Part, Place, Raw, Row, columns, content_of, files_of, some};
+use crate::config::files;
+use crate::data::{Dataset, Error, Result};
+use rayon::prelude::*;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// The columns of a row.
+pub type Columns = Map<String, Value>;
+
+/// Maximum size in bytes of a file whose rows stay in memory. So a run does not mind if such a file changes.
+const SMALL: u64 = 16 << 20;
+
+/// Size in bytes of the rows that are parsed together, and their number.
+const TOGETHER: (usize, usize) = (8 << 20, 4096);
+
+/// Number of rows that justify another thread.
+const ROWS_A_THREAD: usize = 256;
+
+/// The rows of a dataset.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// Renamed columns: the wanted name, and the dataset's own.
+    renamed: Vec<(String, String)>,
+    shelves: Vec<Shelf>,
+    rows: Vec<Stored>,
+}
+
+/// A file, or some of its rows in memory.
+#[derive(Debug)]
+struct Shelf {
+    file: File,
+    kept: Option<Box<[u8]>>,
+}
+
+/// Where a row's text is.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    shelf: u32,
+    length: u32,
+    at: u64,
+    line: usize,
+    /// Part of the hash of its text, if it is on disk.
+    check: u64,
+}
+
+/// Reads a dataset once, row by row.
+struct Scan<'a, T, J> {
+    table: Table,
+    judge: &'a J,
+    judged: Vec<T>,
+    /// The first row that lacks a column.
+    lacking: Option<Error>,
+    /// Files of more bytes are read again.
+    small: u64,
+}
+
+impl Table {
+    /// Reads a dataset, and has each row judged, given its number from 0. On several threads; the judgements are in the order of the
+    /// rows.
+    ///
+    /// # Errors
+    /// As for any dataset: what is damaged or too large, or lacks a column.
+    pub fn read<T: Send>(dataset: &Dataset, judge: impl Fn(usize, &Place, Columns) -> T + Sync) -> Result<(Self, Vec<T>)> {
+        Self::read_again(dataset, judge, SMALL)
+    }
+
+    /// The same, with the maximum size of files whose rows stay in memory.
+    fn read_again<T: Send>(
+        dataset: &Dataset,
+        judge: impl Fn(usize, &Place, Columns) -> T + Sync,
+        small: u64,
+    ) -> Result<(Self, Vec<T>)> {
+        let mut scan = Scan::new(&judge, dataset.columns.clone(), small);
+        for path in files_of(dataset)? {
+            let opened = files::open(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
+            scan.file(&path, Raw::Disk(opened))?;
+        }
+        scan.done(Path::new(&dataset.to_string()))
+    }
+
+    /// Does the same with bytes in memory; errors name `path`.
+    ///
+    /// # Errors
+    /// As [`Table::read`].
+    pub fn parse<T: Send>(
+        path: &Path,
+        bytes: &[u8],
+        judge: impl Fn(usize, &Place, Columns) -> T + Sync,
+    ) -> Result<(Self, Vec<T>)> {
+        let mut scan = Scan::new(&judge, Vec::new(), SMALL);
+        scan.file(path, Raw::Memory(bytes.to_vec().into()))?;
+        scan.done(path)
+    }
+
+    /// Reads a row again.
+    ///
+    /// # Errors
+    /// If its file has changed.
+    pub fn row(&self, row: usize) -> Result<(Place, Columns)> {
+        let outside = || Error::Dataset { path: "dataset".into(), detail: format!("has no row {row}") };
+        let stored = self.rows.get(row).ok_or_else(outside)?;
+        let shelf = self.shelves.get(stored.shelf as usize).ok_or_else(outside)?;
+        let place = shelf.file.place(stored.line);
+        let changed =
+            |_| place.wrong("has changed since the run read it first; start the run again, or resume it with the old file");
+        let text = match &shelf.kept {
+            Some(kept) => kept[stored.at as usize..][..stored.length as usize].to_vec(),
+            None => stored.text(&shelf.file.0).map_err(changed)?,
+        };
+        let text = std::str::from_utf8(&text).map_err(|_| changed(Changed))?;
+        let (mut columns, _) = json::object(text).map_err(|_| changed(Changed))?;
+        columns::rename(&place, &mut columns, &self.renamed)?;
+        Ok((place, columns))
+    }
+}
+
+/// A row's text is not where it was.
+struct Changed;
+
+impl Stored {
+    /// Reads its text from its file.
+    fn text(&self, path: &Path) -> std::result::Result<Vec<u8>, Changed> {
+        let mut text = vec![0; self.length as usize];
+        let mut read = || {
+            let mut file = files::open(path)?;
+            file.seek(SeekFrom::Start(self.at))?;
+            file.read_exact(&mut text)
+        };
+        match read() {
+            Ok(()) if check(&text) == self.check => Ok(text),
+            _ => Err(Changed),
+        }
+    }
+}
+
+/// Returns a part of a text's hash.
+fn check(text: &[u8]) -> u64 {
+    let hash: [u8; 32] = Sha256::digest(text).into();
+    u64::from_le_bytes(hash[..8].try_into().unwrap_or_default())
+}
+
+/// What a row's text is found to be: its columns with the memory that they take, its check, and the judgement on it.
+struct Found<T> {
+    bytes: u64,
+    check: u64,
+    judged: Result<T>,
+}
+
+impl<'a, T: Send, J: Fn(usize, &Place, Columns) -> T + Sync> Scan<'a, T, J> {
+    fn new(judge: &'a J, renamed: Vec<(String, String)>, small: u64) -> Self {
+        let table = Table { renamed, ..Table::default() };
+        Self { table, judge, judged: Vec::new(), lacking: None, small }
+    }
+
+    fn done(self, path: &Path) -> Result<(Table, Vec<T>)> {
+        let Self { table, judged, lacking, .. } = self;
+        some(path, !table.rows.is_empty())?;
+        lacking.map_or(Ok((table, judged)), Err)
+    }
+
+    fn file(&mut self, path: &Path, raw: Raw) -> Result<()> {
+        content_of(path, raw, |part| match part {
+            Part::Rows(rows) => self.rows(File::new(path), rows),
+            Part::Texts(file, texts, stored, budget) => self.texts(file, texts, stored, budget),
+        })
+    }
+
+    /// Returns a function that renames a row's columns, then judges it.
+    fn judging(&self) -> impl Fn(usize, &Place, Columns) -> Result<T> + Sync {
+        let (judge, renamed) = (self.judge, &self.table.renamed);
+        move |number, place, mut columns| {
+            columns::rename(place, &mut columns, renamed)?;
+            Ok(judge(number, place, columns))
+        }
+    }
+
+    fn add(&mut self, judged: Result<T>, stored: Stored) {
+        self.table.rows.push(stored);
+        match judged {
+            Ok(judged) => self.judged.push(judged),
+            Err(error) => {
+                self.lacking.get_or_insert(error);
+            }
+        }
+    }
+
+    fn shelf(&mut self, file: &File, kept: Option<Vec<u8>>) {
+        self.table.shelves.push(Shelf { file: File(file.0.clone()), kept: kept.map(Vec::into_boxed_slice) });
+    }
+
+    /// Takes the rows of a file that is read as a whole.
+    fn rows(&mut self, file: File, rows: Vec<Row>) -> Result<()> {
+        let wrong = |e: serde_json::Error| file.wrong(e.to_string());
+        let mut rows = rows.into_iter();
+        loop {
+            let some: Vec<Row> = rows.by_ref().take(TOGETHER.1).collect();
+            if some.is_empty() {
+                return Ok(());
+            }
+            let (begin, shelf) = (self.table.rows.len(), self.table.shelves.len() as u32);
+            let judge = self.judging();
+            let find = |(i, (place, columns)): (usize, Row)| {
+                let text = serde_json::to_vec(&columns).map_err(wrong)?;
+                Ok((text, place.line, judge(begin + i, &place, columns)))
+            };
+            let found: Vec<Result<_>> = some.into_par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect();
+            drop(judge);
+            let mut kept = Vec::new();
+            for found in found {
+                let (text, line, judged) = found?;
+                self.add(judged, Stored { shelf, length: text.len() as u32, at: kept.len() as u64, line, check: 0 });
+                kept.extend_from_slice(&text);
+            }
+            self.shelf(&file, Some(kept));
+        }
+    }
+
+    /// Takes rows that are read one by one, some at a time.
+    fn texts(&mut self, file: &File, mut texts: json::Texts<'_>, size: Option<u64>, budget: &mut Budget) -> Result<()> {
+        let again = size.is_some_and(|size| size > self.small);
+        loop {
+            let (mut some, mut bytes, mut ending) = (Vec::new(), 0, None);
+            while ending.is_none() && bytes < TOGETHER.0 && some.len() < TOGETHER.1 {
+                match texts.next_row() {
+                    Ok(Some(text)) => {
+                        bytes += text.text.len();
+                        some.push(text);
+                    }
+                    Ok(None) => ending = Some(Ok(())),
+                    Err(error) => ending = Some(Err(error)),
+                }
+            }
+            self.some_texts(file, &some, again, budget)?;
+            if let Some(ending) = ending {
+                return ending;
+            }
+        }
+    }
+
+    fn some_texts(&mut self, file: &File, some: &[Text], again: bool, budget: &mut Budget) -> Result<()> {
+        let (begin, shelf) = (self.table.rows.len(), self.table.shelves.len() as u32);
+        let judge = self.judging();
+        let find = |(i, text): (usize, &Text)| {
+            let (columns, bytes) = text.parse()?;
+            let check = if again { check(&text.text) } else { 0 };
+            Ok(Found { bytes, check, judged: judge(begin + i, &text.place, columns) })
+        };
+        let found: Vec<Result<Found<T>>> = some.par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect();
+        drop(judge);
+        let mut kept = Vec::new();
+        for (text, found) in some.iter().zip(found) {
+            let Found { bytes, check, judged } = found?;
+            budget.row_of(file, text.text.len(), bytes)?;
+            let at = if again { text.at } else { kept.len() as u64 };
+            self.add(judged, Stored { shelf, length: text.text.len() as u32, at, line: text.place.line, check });
+            if !again {
+                kept.extend_from_slice(&text.text);
+            }
+        }
+        self.shelf(file, (!again).then_some(kept));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn all(dataset: &Dataset, small: u64) -> (Table, Vec<Value>) {
+        let (table, seen) = Table::read_again(dataset, |_, _, columns| Value::Object(columns), small).unwrap();
+        (table, seen)
+    }
+
+    fn written(name: &str, bytes: &[u8]) -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn rows_of_any_format_are_read_again_as_they_were() {
+        let lines = "\u{feff}\n {\"a\": 1.0, \"b\": [-0.0, null]}\r\n\n\n{\"a\": \"\u{e9}\\n\", \"b\": {}}\n{\"a\": 18446744073709551615, \"b\": 3}";
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(lines.as_bytes()).unwrap();
+        let packed = packed.finish().unwrap();
+        let array = b" [ {\"a\": 1, \"b\": \"],\"} , {\"a\": [], \"b\": 2}\n]\n";
+        let files: [(&str, &[u8]); 5] = [
+            ("x.jsonl", lines.as_bytes()),
+            ("x.jsonl.gz", &packed),
+            ("x.json", array),
+            ("x.csv", b"a,b\n1,\"two\nlines\"\n\"\",3\n"),
+            ("x.txt", b"one\n<|endoftext|>two"),
+        ];
+        for (name, bytes) in files {
+            let (_folder, path) = written(name, bytes);
+            let (from, to) = if name == "x.txt" { ("text", "b") } else { ("b", "c") };
+            let dataset = Dataset { columns: vec![(to.into(), from.into())], ..path.as_path().into() };
+            let want = super::super::read(&dataset).unwrap();
+            for small in [0, SMALL] {
+                let (table, seen) = all(&dataset, small);
+                assert_eq!(seen.len(), want.len(), "{name}");
+                for (row, (place, columns)) in want.iter().enumerate() {
+                    assert_eq!(seen[row], Value::Object(columns.clone()), "{name}");
+                    assert_eq!(table.row(row).unwrap(), (place.clone(), columns.clone()), "{name}");
+                }
+                assert!(table.row(want.len()).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_that_has_changed_is_named() {
+        let (_folder, path) = written("x.jsonl", b"{\"a\": 1}\n{\"a\": 2}\n");
+        let dataset = Dataset::from(path.as_path());
+        let ((large, _), (small, _)) = (all(&dataset, 0), all(&dataset, SMALL));
+        std::fs::write(&path, b"{\"a\": 1}\n{\"a\": 3}\n{\"a\": 4}\n").unwrap();
+        assert_eq!(large.row(0).unwrap().1["a"], 1);
+        let said = large.row(1).unwrap_err();
+        assert!(said.to_string().contains("x.jsonl:2: has changed since the run read it first") && said.is_mistake(), "{said}");
+        assert_eq!(small.row(1).unwrap().1["a"], 2);
+        for gone in [true, false] {
+            if gone {
+                std::fs::remove_file(&path).unwrap();
+            } else {
+                std::fs::write(&path, b"{").unwrap();
+            }
+            assert!(large.row(0).unwrap_err().to_string().contains("x.jsonl:1: has changed"));
+        }
+    }
+
+    #[test]
+    fn errors_are_those_of_reading_all_rows() {
+        let cases: [(&str, &str); 7] = [
+            ("x.jsonl", "{\"a\": 1}\n{\"a\": \n{\"b\": 1}"),
+            ("x.jsonl", "{\"b\": 1}\n{\"a\": 1}\n[]"),
+            ("x.jsonl", "{\"b\": 1}\n{\"a\": 1}"),
+            ("x.json", "[{\"a\": 1}, {\"a\": 1}"),
+            ("x.json", "[{\"a\": 1}}"),
+            ("x.json", "[{\"a\": 1}] 2"),
+            ("x.jsonl", "\n\n"),
+        ];
+        for (name, text) in cases {
+            let (_folder, path) = written(name, text.as_bytes());
+            let dataset = Dataset { columns: vec![("p".into(), "a".into())], ..path.as_path().into() };
+            let want = super::super::read(&dataset).map(drop).unwrap_err().to_string();
+            let got = Table::read(&dataset, |_, _, _| ()).map(drop).unwrap_err().to_string();
+            assert_eq!(got, want, "{text}");
+        }
+    }
+}

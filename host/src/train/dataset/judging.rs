@@ -1,0 +1,197 @@
+//! Decides which rows of a dataset can be used without keeping their tokens, and tokenizes only those about which bounds prove nothing.
+
+use super::tokenizing::{asked_text, is_special, whole_text};
+use super::{Learned, Prompt, Reader};
+use crate::data::{self, Columns, CompletionRow, Dataset, Lengths, Place, PreferenceRow, PromptRow};
+use crate::train::{Error, Result};
+use sha2::{Digest, Sha256};
+
+/// Number of pairs that are tokenized in any case, to see whether prompts merge with answers.
+pub(super) const TRIED_PAIRS: usize = 1024;
+
+/// What a dataset's rows are.
+#[derive(Clone, Copy)]
+pub(in crate::train) enum Kind {
+    /// Prompts for generation.
+    Prompts,
+    /// A prompt with a chosen and a rejected answer.
+    Pairs,
+    /// Given completions.
+    Completions(Learned),
+}
+
+/// A row as it is read.
+pub(super) enum Given {
+    Prompt(PromptRow),
+    Pair(PreferenceRow),
+    Completion(CompletionRow),
+}
+
+impl Kind {
+    /// Returns the dataset, which only prompts can do without.
+    pub(super) fn dataset(self, given: Option<&Dataset>) -> Result<&Dataset> {
+        let missing = match self {
+            Self::Completions(_) => {
+                "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\""
+            }
+            _ => "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"",
+        };
+        given.ok_or_else(|| Error::setting("dataset", missing))
+    }
+
+    pub(super) fn read(self, row: usize, place: &Place, columns: Columns) -> data::Result<Given> {
+        match self {
+            Self::Prompts => PromptRow::of(row, place, columns).map(Given::Prompt),
+            Self::Pairs => PreferenceRow::of(row, place, columns).map(Given::Pair),
+            Self::Completions(_) => CompletionRow::of(row, place, columns).map(Given::Completion),
+        }
+    }
+}
+
+impl Given {
+    fn place(&self) -> &Place {
+        match self {
+            Self::Prompt(row) => &row.place,
+            Self::Pair(row) => &row.place,
+            Self::Completion(row) => &row.place,
+        }
+    }
+
+    pub(super) fn columns(&self) -> &Columns {
+        match self {
+            Self::Prompt(row) => &row.columns,
+            Self::Pair(row) => &row.columns,
+            Self::Completion(row) => &row.columns,
+        }
+    }
+}
+
+/// The texts of a row that are tokenized.
+struct Texts {
+    asked: Option<String>,
+    wholes: Vec<String>,
+    /// Whether the tokenizer adds its own tokens around them.
+    special: bool,
+    chat: bool,
+}
+
+/// What is kept of a usable row.
+pub(super) struct Verdict {
+    /// Hash of its texts and its other columns.
+    pub(super) hash: [u8; 32],
+    pub(super) chat: bool,
+    /// Number of the prompt's tokens, if they were counted; otherwise it is small enough not to matter.
+    pub(super) tokens: usize,
+    /// For a pair that was tokenized: whether the prompt's last tokens merge with an answer's first.
+    pub(super) cut: bool,
+    /// At least the number of tokens of the prompt, and of it with an answer; the same whenever the row is read.
+    pub(super) reach: [usize; 2],
+}
+
+impl Reader {
+    /// Prepares a row. Also returns whether the prompt of a pair merges with an answer.
+    pub(super) fn prepare(&self, kind: Kind, row: Given) -> data::Result<(Prompt, bool)> {
+        let what = if let Kind::Completions(what) = kind { what } else { Learned { whole: false, turns: false } };
+        match row {
+            Given::Prompt(row) => self.prompt(row).map(|prompt| (prompt, false)),
+            Given::Pair(row) => self.pair(row),
+            Given::Completion(row) => self.completion(row, what).map(|(prompt, _)| (prompt, false)),
+        }
+    }
+
+    /// Decides whether a row can be used.
+    ///
+    /// # Errors
+    /// Those of preparing it.
+    pub(super) fn judge(&self, kind: Kind, number: usize, row: Given) -> data::Result<Verdict> {
+        let texts = match self.texts(&row) {
+            Ok(texts) => texts,
+            // In the words in which preparing the row says it.
+            Err(error) => {
+                let error = row.place().failed(error);
+                return self.prepare(kind, row).and(Err(error));
+            }
+        };
+        let mut hash = Sha256::new();
+        let mut add = |part: &[u8]| {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        };
+        add(&[u8::from(texts.special), u8::from(texts.asked.is_some())]);
+        texts.asked.iter().chain(&texts.wholes).for_each(|text| add(text.as_bytes()));
+        let columns = serde_json::to_vec(row.columns()).map_err(|e| row.place().wrong(e.to_string()))?;
+        add(&columns);
+        let (chat, reach) = (texts.chat, self.reach(&texts));
+        let (mut tokens, mut cut) = (0, false);
+        let tried = matches!(kind, Kind::Pairs) && number < TRIED_PAIRS;
+        if tried || !self.lengths.as_deref().is_some_and(|lengths| self.is_usable(kind, &texts, lengths)) {
+            let (prompt, merges) = self.prepare(kind, row)?;
+            (tokens, cut) = (prompt.tokens.len(), merges);
+            add(prompt.answers.as_ref().and_then(|answers| answers.learned.as_deref()).unwrap_or_default());
+        } else {
+            add(&[]);
+        }
+        Ok(Verdict { hash: hash.finalize().into(), chat, tokens, cut, reach })
+    }
+
+    fn texts(&self, row: &Given) -> data::Result<Texts> {
+        let tokenizer = &self.tokenizer;
+        let (asked, wholes, special) = match row {
+            Given::Prompt(row) => (Some((&row.prompt, &row.extras)), Vec::new(), is_special(&row.prompt)),
+            Given::Pair(row) => {
+                let whole = |answer| whole_text(Some(&row.prompt), answer, true, &row.extras, tokenizer);
+                let wholes = vec![whole(&row.chosen)?, whole(&row.rejected)?];
+                (Some((&row.prompt, &row.extras)), wholes, is_special(&row.prompt))
+            }
+            Given::Completion(row) => {
+                let whole = whole_text(row.prompt.as_ref(), &row.completion, true, &row.extras, tokenizer)?;
+                (row.prompt.as_ref().map(|prompt| (prompt, &row.extras)), vec![whole], is_special(&row.completion))
+            }
+        };
+        let asked = asked.map(|(prompt, extras)| asked_text(prompt, extras, tokenizer)).transpose()?;
+        Ok(Texts { asked, wholes, special, chat: !special })
+    }
+
+    fn reach(&self, texts: &Texts) -> [usize; 2] {
+        let most = |text: &String| self.lengths.as_ref().map_or(usize::MAX, |lengths| lengths.at_most(text, texts.special));
+        let longest = texts.wholes.iter().map(most).max().unwrap_or(0);
+        [texts.asked.as_ref().map_or(0, most), longest.saturating_add(if self.framed { 2 } else { 0 })]
+    }
+
+    /// Returns whether bounds prove that a row can be used, and that its length needs no warning.
+    fn is_usable(&self, kind: Kind, texts: &Texts, lengths: &Lengths) -> bool {
+        let asked = texts.asked.as_deref().unwrap_or_default();
+        // A prompt that is shortened needs only to have tokens.
+        let is_below = |most: usize| {
+            let shortened = self.longest_prompt.is_some_and(|longest| longest > 0 && longest < most);
+            lengths.fits(asked, texts.special, if shortened { usize::MAX } else { most })
+        };
+        let goes_on = || texts.wholes.iter().all(|whole| lengths.ends_beyond(asked, whole));
+        match kind {
+            Kind::Prompts => is_below((self.context.saturating_sub(self.completion) + 1).min(self.context)),
+            Kind::Pairs => {
+                let room = self.longest.saturating_sub(usize::from(self.framed));
+                let alike = || texts.wholes.iter().all(|whole| lengths.begin_alike(asked, whole));
+                is_below(room) && alike() && goes_on()
+            }
+            Kind::Completions(Learned { turns: true, .. }) => false,
+            Kind::Completions(Learned { whole, .. }) => {
+                let has_room = self.longest > 1 && (whole || texts.asked.is_none() || is_below(self.longest));
+                has_room && goes_on()
+            }
+        }
+    }
+
+    /// Returns the settings that shape the tokens of rows with this reach.
+    pub(super) fn shape(&self, kind: Kind, reach: [usize; 2]) -> String {
+        let limit = |limit: usize, reach: usize| if reach > limit { limit.to_string() } else { String::new() };
+        let prompt = limit(self.longest_prompt.unwrap_or(usize::MAX), reach[0]);
+        let text = limit(self.longest, reach[1]);
+        let frame = if self.framed { format!("{:?}", self.tokenizer.frame()) } else { String::new() };
+        match kind {
+            Kind::Prompts => format!("prompts {prompt}"),
+            Kind::Pairs => format!("pairs {prompt} {text} {frame}"),
+            Kind::Completions(Learned { whole, turns }) => format!("completions {text} {whole} {turns}"),
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
+
+use super::judging::{Given, TRIED_PAIRS, Verdict};
+use super::{BUILT_IN_PROMPTS, Kind, OfTokens, Prompt, Reader, hex};
+use crate::data::{self, Columns, Dataset, Place, Refused, Table};
+use crate::train::Result;
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+/// The beginning of a fingerprint that was computed from rows instead of tokens.
+pub(in crate::train) const OF_ROWS: &str = "rows:";
+
+/// Bytes of prompts that are kept in case they are needed again.
+const KEPT: usize = 16 << 20;
+
+/// Number of rows that justify another tokenizing thread for a batch.
+const ROWS_A_THREAD: usize = 32;
+
+/// Number of rows that are prepared together when all are.
+const TOGETHER: usize = 4096;
+
+/// See the module documentation.
+pub(in crate::train) struct Prompts {
+    /// All of them, if they have been prepared.
+    all: OnceLock<Vec<Arc<Prompt>>>,
+    /// Where they are read; none if all were prepared from the start.
+    rows: Option<Rows>,
+    /// Names of the dataset's other columns.
+    columns: BTreeSet<String>,
+    /// Whether any is a conversation.
+    chat: bool,
+    /// Length of the longest prompt, if it is long enough for a warning.
+    longest: usize,
+}
+
+/// Rows that are prepared when they are needed.
+struct Rows {
+    reader: Reader,
+    kind: Kind,
+    table: Table,
+    /// The numbers of the rows that are used.
+    used: Vec<usize>,
+    fingerprint: String,
+    recent: Mutex<Recent>,
+}
+
+/// Prompts that were needed last.
+#[derive(Default)]
+struct Recent {
+    prompts: HashMap<usize, Arc<Prompt>>,
+    /// Their positions and sizes, the oldest first.
+    order: VecDeque<(usize, usize)>,
+    bytes: usize,
+}
+
+impl Recent {
+    fn keep(&mut self, prompt: &Arc<Prompt>) {
+        let answers = prompt.answers.as_ref().map_or(0, |a| a.chosen.len() + a.rejected.len());
+        let columns = prompt.columns.values().map(|value| 128 + value.as_str().map_or(256, str::len));
+        let size = 512 + prompt.text.len() + 4 * (prompt.tokens.len() + answers) + columns.sum::<usize>();
+        if self.prompts.insert(prompt.index, prompt.clone()).is_some() {
+            return;
+        }
+        self.order.push_back((prompt.index, size));
+        self.bytes += size;
+        while self.bytes > KEPT
+            && let Some((index, size)) = self.order.pop_front()
+        {
+            self.prompts.remove(&index);
+            self.bytes -= size;
+        }
+    }
+}
+
+/// Number of unusable rows whose errors are kept. More than are judged at once, so the first ones are among them.
+const NAMED: usize = 1 << 14;
+
+/// What the first look at a row found.
+enum Seen {
+    /// It is unusable, like many before it.
+    Unnamed,
+    /// It is no such row.
+    Unreadable(data::Error),
+    /// An earlier row ends the run anyway.
+    Passed,
+    Judged(data::Result<Verdict>),
+}
+
+impl From<Vec<Arc<Prompt>>> for Prompts {
+    fn from(all: Vec<Arc<Prompt>>) -> Self {
+        let columns = all.iter().flat_map(|prompt| prompt.columns.keys().cloned()).collect();
+        let (chat, longest) = (all.iter().any(|prompt| prompt.chat), all.iter().map(|prompt| prompt.tokens.len()).max());
+        Self { all: OnceLock::from(all), rows: None, columns, chat, longest: longest.unwrap_or(0) }
+    }
+}
+
+impl Reader {
+    /// Reads a dataset of this kind, or the built-in prompts, and finds the rows that can be used. Their tokens are made when they
+    /// are needed. Also returns a warning that names skipped rows.
+    pub(in crate::train) fn read(&self, given: Option<&Dataset>, kind: Kind) -> Result<(Prompts, Option<String>)> {
+        match kind {
+            Kind::Prompts => {}
+            Kind::Pairs => drop(kind.dataset(given)?),
+            Kind::Completions(_) => {
+                kind.dataset(given)?;
+                self.check_completions()?;
+            }
+        }
+        let (mut refused, first) = (Refused::new(self.strict), AtomicUsize::new(usize::MAX));
+        let (columns, unusable) = (RwLock::new(BTreeSet::new()), AtomicUsize::new(0));
+        let is_unnamed = |error: &data::Error| !refused.is_final(error) && unusable.fetch_add(1, Ordering::Relaxed) >= NAMED;
+        let look = |number: usize, place: &Place, row: Columns| {
+            let row = match kind.read(number, place, row) {
+                Ok(row) => row,
+                Err(error) if is_unnamed(&error) => return Seen::Unnamed,
+                Err(error) => return Seen::Unreadable(error),
+            };
+            // Each row after the first whose failure is final may leave a thread behind.
+            if number > first.load(Ordering::Relaxed) {
+                return Seen::Passed;
+            }
+            let names: Vec<String> = unseen(&columns, &row);
+            let judged = self.judge(kind, number, row);
+            match &judged {
+                Err(error) if is_unnamed(error) => return Seen::Unnamed,
+                Err(error) if refused.is_final(error) => drop(first.fetch_min(number, Ordering::Relaxed)),
+                Ok(_) if !names.is_empty() => columns.write().unwrap_or_else(PoisonError::into_inner).extend(names),
+                _ => {}
+            }
+            Seen::Judged(judged)
+        };
+        let (table, seen) = match given {
+            Some(dataset) => Table::read(dataset, look)?,
+            None => Table::parse(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes(), look)?,
+        };
+        let used = usable(seen, &mut refused)?;
+        let warning = refused.warning(used.len())?;
+        self.warn_of_merges(&used);
+        let columns = columns.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok((self.prompts(kind, table, &used, columns), warning))
+    }
+
+    fn prompts(&self, kind: Kind, table: Table, used: &[(usize, Verdict)], columns: BTreeSet<String>) -> Prompts {
+        let verdicts = || used.iter().map(|(_, verdict)| verdict);
+        let reach = verdicts().fold([0; 2], |most, verdict| [0, 1].map(|i| most[i].max(verdict.reach[i])));
+        let mut hash = Sha256::new_with_prefix(self.tokenizer.hash());
+        hash.update(self.shape(kind, reach));
+        verdicts().for_each(|verdict| hash.update(verdict.hash));
+        let fingerprint = format!("{OF_ROWS}{}", hex(&hash.finalize()));
+        let (chat, longest) = (verdicts().any(|verdict| verdict.chat), verdicts().map(|verdict| verdict.tokens).max());
+        let used = used.iter().map(|(row, _)| *row).collect();
+        let rows = Rows { reader: self.clone(), kind, table, used, fingerprint, recent: Mutex::default() };
+        Prompts { all: OnceLock::new(), rows: Some(rows), columns, chat, longest: longest.unwrap_or(0) }
+    }
+
+    /// Warns about prompts that merge with their answers.
+    fn warn_of_merges(&self, used: &[(usize, Verdict)]) {
+        let merged = used.iter().filter(|(_, verdict)| verdict.cut).count();
+        let all = used.last().is_none_or(|(row, _)| *row < TRIED_PAIRS);
+        let among = if all { String::new() } else { format!(" of the first {TRIED_PAIRS}") };
+        if merged > 0 {
+            tracing::warn!(
+                "in {merged}{among} pairs the prompt's last tokens merge with an answer's first; there the answer starts earlier"
+            );
+        }
+    }
+}
+
+/// Returns the names of a row's columns that are not known yet.
+fn unseen(known: &RwLock<BTreeSet<String>>, row: &Given) -> Vec<String> {
+    let known = known.read().unwrap_or_else(PoisonError::into_inner);
+    row.columns().keys().filter(|name| !known.contains(name.as_str())).cloned().collect()
+}
+
+/// Returns the rows that can be used, by number. A row that is unreadable comes before one that can't be prepared, as if all were read
+/// first.
+fn usable(seen: Vec<Seen>, refused: &mut Refused) -> Result<Vec<(usize, Verdict)>> {
+    refused.count_more(seen.iter().filter(|seen| matches!(seen, Seen::Unnamed)).count());
+    let read = seen.into_iter().enumerate().map(|(row, seen)| match seen {
+        Seen::Unreadable(error) => (row, Err(error)),
+        Seen::Passed | Seen::Unnamed => (row, Ok((row, None))),
+        Seen::Judged(judged) => (row, Ok((row, Some(judged)))),
+    });
+    let read = refused.sort(read)?.into_iter();
+    Ok(refused.sort(read.filter_map(|(row, judged)| Some((row, judged?.map(|verdict| (row, verdict))))))?)
+}
+
+impl Rows {
+    fn prepare(&self, index: usize) -> Result<Arc<Prompt>> {
+        let (place, columns) = self.table.row(self.used[index])?;
+        let row = self.kind.read(self.used[index], &place, columns)?;
+        let (prompt, _) = self.reader.prepare(self.kind, row)?;
+        Ok(Arc::new(Prompt { index, ..prompt }))
+    }
+
+    fn prepared(&self, indices: &[usize]) -> Result<Vec<Arc<Prompt>>> {
+        indices.par_iter().with_min_len(ROWS_A_THREAD).map(|index| self.prepare(*index)).collect::<Vec<_>>().into_iter().collect()
+    }
+
+    fn recent(&self) -> std::sync::MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Prompts {
+    /// Returns their number.
+    pub(in crate::train) fn len(&self) -> usize {
+        match &self.rows {
+            Some(rows) => rows.used.len(),
+            None => self.all.get().map_or(0, Vec::len),
+        }
+    }
+
+    /// Returns the prompts at these positions.
+    ///
+    /// # Errors
+    /// If a row has changed since it was read first.
+    pub(in crate::train) fn get(&self, indices: &[usize]) -> Result<Vec<Arc<Prompt>>> {
+        if let Some(all) = self.all.get() {
+            return Ok(indices.iter().map(|index| all[*index].clone()).collect());
+        }
+        let Some(rows) = &self.rows else { return Ok(Vec::new()) };
+        let missing: Vec<usize> = {
+            let recent = rows.recent();
+            indices.iter().copied().filter(|index| !recent.prompts.contains_key(index)).collect()
+        };
+        let new: HashMap<usize, Arc<Prompt>> =
+            rows.prepared(&missing)?.into_iter().map(|prompt| (prompt.index, prompt)).collect();
+        let mut recent = rows.recent();
+        let found = indices.iter().map(|index| new.get(index).or_else(|| recent.prompts.get(index)).cloned());
+        let found: Option<Vec<_>> = found.collect();
+        new.values().for_each(|prompt| recent.keep(prompt));
+        found.ok_or(crate::train::Error::Bug("a prompt was not prepared"))
+    }
+
+    /// Returns the first prompts, at most this many.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`].
+    pub(in crate::train) fn first(&self, count: usize) -> Result<Vec<Arc<Prompt>>> {
+        self.get(&(0..self.len().min(count)).collect::<Vec<_>>())
+    }
+
+    /// Prepares all of them, and keeps them.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`].
+    pub(in crate::train) fn all(&self) -> Result<&[Arc<Prompt>]> {
+        if let (None, Some(rows)) = (self.all.get(), &self.rows) {
+            let _ = self.all.set(rows.prepared(&(0..self.len()).collect::<Vec<_>>())?);
+        }
+        Ok(self.all.get().map_or(&[], Vec::as_slice))
+    }
+
+    /// Returns the names of the dataset's other columns.
+    pub(in crate::train) fn columns(&self) -> &BTreeSet<String> {
+        &self.columns
+    }
+
+    /// Returns whether any is a conversation.
+    pub(in crate::train) fn has_chat(&self) -> bool {
+        self.chat
+    }
+
+    /// Returns the length of the longest prompt, or less if completions of it end within the model's context anyway.
+    pub(in crate::train) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Returns a hash of everything that determines their tokens and columns.
+    pub(in crate::train) fn fingerprint(&self) -> Result<String> {
+        match &self.rows {
+            Some(rows) => Ok(rows.fingerprint.clone()),
+            None => self.fingerprint_of_tokens(),
+        }
+    }
+
+    /// Returns the hash of their tokens and columns, which checkpoints had before rows were tokenized when they are needed.
+    pub(in crate::train) fn fingerprint_of_tokens(&self) -> Result<String> {
+        let mut hash = OfTokens::default();
+        match (self.all.get(), &self.rows) {
+            (None, Some(rows)) => {
+                for begin in (0..self.len()).step_by(TOGETHER) {
+                    let some: Vec<usize> = (begin..self.len().min(begin + TOGETHER)).collect();
+                    rows.prepared(&some)?.iter().try_for_each(|prompt| hash.add(prompt))?;
+                }
+            }
+            (all, _) => all.into_iter().flatten().try_for_each(|prompt| hash.add(prompt))?,
+        }
+        Ok(hash.done())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{Lengths, Tokenizer, Wording};
+    use crate::train::dataset::Learned;
+    use serde_json::{Value, json};
+    use std::path::PathBuf;
+
+    /// The built-in model's tokenizer, with a chat template that refuses system messages.
+    fn tokenizer() -> Tokenizer {
+        let template = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ m.role }}: \
+                        {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}";
+        let wording = Wording { template: Some(("t".into(), template.into())), ..Wording::default() };
+        Tokenizer::open_as(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/builtin-model/model"), &wording).unwrap()
+    }
+
+    fn written(rows: &[Value]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.jsonl");
+        let lines: Vec<String> = rows.iter().map(|row| format!("{row}\n")).collect();
+        std::fs::write(&path, lines.concat()).unwrap();
+        (folder, path)
+    }
+
+    /// Texts of many lengths and scripts.
+    fn text(i: usize) -> String {
+        let words = ["the", "a storm,", "é", "12 3", "\n\n", "  ", "don't", "猫", "e\u{301}", "Zürich.", "<|endoftext|>", "x"];
+        (0..i * 7 % 23).map(|k| words[(i * 5 + k * k) % words.len()]).collect::<Vec<_>>().join(if i.is_multiple_of(3) {
+            ""
+        } else {
+            " "
+        })
+    }
+
+    fn rows() -> Vec<Value> {
+        let said = |role: &str, i: usize| json!([{"role": role, "content": text(i)}]);
+        let row = |i: usize| match i % 11 {
+            1 | 9 => {
+                let asked = said(if i.is_multiple_of(4) { "system" } else { "user" }, i);
+                let (a, b) = (said("assistant", i + 1), said("assistant", i + 2));
+                json!({"prompt": asked, "completion": a, "chosen": a, "rejected": b, "chat_template_kwargs": {}})
+            }
+            3 => json!({"prompt": 7, "text": text(i)}),
+            5 => json!({"prompt": text(i), "completion": "", "chosen": "", "rejected": text(i + 1)}),
+            7 => json!({"prompt": "", "completion": "<|endoftext|>", "chosen": text(i), "rejected": text(i)}),
+            _ => {
+                let (a, b) = (text(i + 2), format!("{}b", text(i)));
+                json!({"prompt": text(i), "completion": text(i + 1), "chosen": a, "rejected": b, format!("column {}", i % 4): i})
+            }
+        };
+        (0..1300).map(row).collect()
+    }
+
+    type Tokens = (usize, Vec<u32>, Option<(Vec<u32>, Vec<u32>)>, String, String);
+
+    fn tokens(prompts: &[Arc<Prompt>]) -> Vec<Tokens> {
+        let one = |p: &Arc<Prompt>| {
+            let answers = p.answers.as_ref().map(|a| (a.chosen.clone(), a.rejected.clone()));
+            (p.row, p.tokens.clone(), answers, p.text.clone(), json!(p.columns).to_string())
+        };
+        prompts.iter().map(one).collect()
+    }
+
+    #[test]
+    fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
+        let (_folder, path) = written(&rows());
+        let dataset = Dataset::from(path.as_path());
+        let tokenizer = tokenizer();
+        let lengths = Lengths::of(&tokenizer).map(Arc::new);
+        assert!(lengths.is_some(), "something can be proved");
+        let completions = |whole| Kind::Completions(Learned { whole, turns: false });
+        for kind in [Kind::Prompts, Kind::Pairs, completions(false), completions(true)] {
+            for (longest, longest_prompt, framed) in [(1024, None, false), (24, None, false), (30, Some(9), true)] {
+                let longest_prompt = longest_prompt.filter(|_| !matches!(kind, Kind::Completions(_)));
+                let by = |lengths| Reader {
+                    tokenizer: tokenizer.clone(),
+                    lengths,
+                    context: longest,
+                    longest,
+                    longest_prompt,
+                    completion: 8,
+                    strict: false,
+                    framed,
+                    messages: false,
+                };
+                let (bounded, warning) = by(lengths.clone()).read(Some(&dataset), kind).unwrap();
+                let (counted, also) = by(None).read(Some(&dataset), kind).unwrap();
+                assert_eq!(warning, also);
+                assert!(warning.is_some() && bounded.len() > 300, "{}", bounded.len());
+                assert_eq!(bounded.columns(), counted.columns());
+                let warns = |prompts: &Prompts| Some(prompts.longest()).filter(|long| long + 8 > longest);
+                assert!(warns(&bounded) == warns(&counted) || !matches!(kind, Kind::Prompts));
+                let some: Vec<usize> = (0..bounded.len()).rev().step_by(3).collect();
+                assert_eq!(tokens(&bounded.get(&some).unwrap()), tokens(&counted.get(&some).unwrap()));
+                assert_eq!(bounded.fingerprint_of_tokens().unwrap(), counted.fingerprint_of_tokens().unwrap());
+                assert_eq!(tokens(bounded.all().unwrap()), tokens(counted.all().unwrap()));
+                let all = Prompts::from(bounded.all().unwrap().to_vec());
+                assert_eq!(all.fingerprint().unwrap(), counted.fingerprint_of_tokens().unwrap());
+                assert_eq!(all.columns(), counted.columns());
+            }
+        }
+    }
+
+    #[test]
+    fn of_very_many_unusable_rows_the_first_are_named_and_all_are_counted() {
+        let odd = 2 * NAMED;
+        let row = |i: usize| match i {
+            _ if i >= odd => json!({"prompt": "good"}),
+            _ if i.is_multiple_of(2) => json!({"prompt": 7}),
+            _ => json!({"prompt": [{"role": "system", "content": "refused by the template"}]}),
+        };
+        let (_folder, path) = written(&(0..odd + 4).map(row).collect::<Vec<_>>());
+        let (tokenizer, lengths, longest_prompt, completion, strict) = (tokenizer(), None, None, 8, false);
+        let (context, longest, framed, messages) = (64, 64, false, false);
+        let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages };
+        let (prompts, warning) = reader.read(Some(&path.as_path().into()), Kind::Prompts).unwrap();
+        let warning = warning.unwrap();
+        assert_eq!(prompts.len(), 4);
+        assert!(warning.starts_with(&format!("skipped {odd} of {} rows", odd + 4)), "{warning}");
+        assert!(warning.contains("jsonl:1: ") && warning.contains("jsonl:3: "), "{warning}");
+        assert!(warning.ends_with(&format!("; {} more", odd - 3)), "{warning}");
+    }
+
+    #[test]
+    fn a_fingerprint_changes_with_what_shapes_tokens_and_nothing_else() {
+        let (_folder, path) = written(&rows());
+        let tokenizer = tokenizer();
+        let lengths = Lengths::of(&tokenizer).map(Arc::new);
+        let of = |path: &Path, longest, context| {
+            let tokenizer = tokenizer.clone();
+            let (lengths, longest_prompt, completion, strict) = (lengths.clone(), None, 8, false);
+            let reader = Reader {
+                tokenizer,
+                lengths,
+                context,
+                longest,
+                longest_prompt,
+                completion,
+                strict,
+                framed: false,
+                messages: false,
+            };
+            reader.read(Some(&path.into()), Kind::Pairs).unwrap().0.fingerprint().unwrap()
+        };
+        let first = of(&path, 8192, 1024);
+        assert!(first.starts_with(OF_ROWS));
+        assert_eq!(first, of(&path, 9000, 4096), "no row is longer than either");
+        assert_ne!(first, of(&path, 24, 1024));
+        let mut changed = rows();
+        changed[1291]["chosen"] = "other".into();
+        let (_folder, other) = written(&changed);
+        assert_ne!(first, of(&other, 8192, 1024));
+        changed = rows();
+        changed[1291]["column 1"] = "other".into();
+        let (_folder, other) = written(&changed);
+        assert_ne!(first, of(&other, 8192, 1024));
+    }
+}
