@@ -10,6 +10,19 @@ use std::path::PathBuf;
 /// Keys that are tables, which `--set` sets.
 pub(super) const TABLES: [&str; 3] = ["loss", "loss_limits", "plugin"];
 
+/// Switches of TRL that are on by default there and are not keys here. All others would only get into the way of suggestions.
+const ON_IN_TRL: [&str; 9] = [
+    "average_tokens_across_devices",
+    "dataloader_pin_memory",
+    "disable_dropout",
+    "ds3_gather_for_generation",
+    "eval_do_concat_batches",
+    "log_on_each_node",
+    "logging_nan_inf_filter",
+    "remove_unused_columns",
+    "skip_memory_metrics",
+];
+
 /// Options of TRL that take several values.
 const SEVERAL: [&str; 6] =
     ["label_names", "include_for_metrics", "fsdp", "lora_modules_to_save", "lora_target_parameters", "optim_target_modules"];
@@ -41,9 +54,7 @@ pub(super) fn command(name: &'static str) -> Command {
 /// Returns the switches that TRL's parser also takes as `--no_NAME`.
 pub(super) fn negatable() -> impl Iterator<Item = &'static str> {
     let keys = config::keys().iter().filter(|key| key.kind == "boolean").map(|key| key.name.as_str());
-    let foreign =
-        config::foreign_options().filter(|option| matches!(option.treatment, Treatment::NotNeeded | Treatment::Only(_)));
-    keys.chain(foreign.map(|option| option.name))
+    keys.chain(ON_IN_TRL)
 }
 
 /// Returns the name of a switch's opposite.
