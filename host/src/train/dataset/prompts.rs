@@ -159,7 +159,8 @@ impl Reader {
 
     /// Warns about prompts that merge with their answers.
     fn warn_of_merges(&self, used: &[(usize, Verdict)]) {
-        let merged = used.iter().filter(|(_, verdict)| verdict.cut).count();
+        // Beyond those, only rows about which nothing was proved are tokenized.
+        let merged = used.iter().filter(|(row, verdict)| *row < TRIED_PAIRS && verdict.cut).count();
         let all = used.last().is_none_or(|(row, _)| *row < TRIED_PAIRS);
         let among = if all { String::new() } else { format!(" of the first {TRIED_PAIRS}") };
         if merged > 0 {
