@@ -248,6 +248,21 @@ impl Learner {
         Ok((Gradient { loss, ..own }, metrics))
     }
 
+    /// Returns the same derivatives, of a pass whose only metrics are the algorithm's, which it adds to `figures`.
+    fn reported_loss(
+        &self,
+        micro_batch: &MicroBatch,
+        observed: Observed,
+        asked: &Asked,
+        plugins: &mut Plugins,
+        figures: &mut Figures,
+    ) -> Result<Gradient> {
+        let (gradient, of_algorithm) = self.loss(micro_batch, observed, asked, plugins)?;
+        figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));
+        figures.lap("loss");
+        Ok(gradient)
+    }
+
     /// Returns whether this rank reports the algorithm's metrics of what it has asked.
     fn reports(&self, asked: &Asked) -> bool {
         asked.shared.is_none() || self.world.is_first()
@@ -277,9 +292,7 @@ impl Learner {
         let observed = Observed::of_values(pass.values());
         figures.lap("forward");
 
-        let (gradient, of_algorithm) = self.loss(micro_batch, observed, asked, plugins)?;
-        figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));
-        figures.lap("loss");
+        let gradient = self.reported_loss(micro_batch, observed, asked, plugins, &mut figures)?;
 
         let d_values = gradient.d_values.unwrap_or_default();
         self.backward(learn, &mut figures, |done| pass.backward(&d_values, self.trained.gradients(), done))?;
@@ -295,9 +308,7 @@ impl Learner {
         plugins: &mut Plugins,
     ) -> Result<(f64, Figures)> {
         let mut figures = Figures::begin();
-        let (gradient, of_algorithm) = self.loss(micro_batch, Observed::default(), asked, plugins)?;
-        figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));
-        figures.lap("loss");
+        let gradient = self.reported_loss(micro_batch, Observed::default(), asked, plugins, &mut figures)?;
         self.backward(learn, &mut figures, |_| Ok(()))?;
         Ok((gradient.loss, figures))
     }
