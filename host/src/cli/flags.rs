@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Keys that are tables, which `--set` sets.
 pub(super) const TABLES: [&str; 3] = ["loss", "loss_limits", "plugin"];
 
-/// Switches of TRL that are on by default there and are not keys here. All others would only get into the way of suggestions.
+/// Switches of TRL that are on by default there and are not keys here. All others would only get in the way of suggestions.
 const ON_IN_TRL: [&str; 9] = [
     "average_tokens_across_devices",
     "dataloader_pin_memory",

@@ -252,8 +252,8 @@ impl Reader {
         })
     }
 
-    /// Reads and prepares all given completions. A row is limited to `longest` tokens: it is truncated at the end, and rows whose prompt alone
-    /// reaches the limit are skipped. Without a prompt, the whole text except its first token is learned.
+    /// Reads and prepares all given completions. A row is limited to `longest` tokens: it is truncated at the end, and rows whose
+    /// prompt alone reaches the limit are skipped. Without a prompt, the whole text except its first token is learned.
     pub(super) fn completions(&self, given: Option<&Dataset>, what: Learned) -> Result<Read> {
         let dataset = Kind::Completions(what).dataset(given)?;
         self.check_completions()?;

@@ -67,6 +67,14 @@ impl Origin {
         self.checkpoint.join("config.toml")
     }
 
+    /// Reads the configuration it was written with.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub(super) fn written(&self) -> Result<Config> {
+        Ok(config::read([self.config_file().as_path()], &Overrides::default())?)
+    }
+
     /// Returns the number of processes that wrote it.
     fn ranks(&self) -> usize {
         let text = files::read(&self.checkpoint.join("trainer_state.json"), config::LARGEST).unwrap_or_default();
@@ -182,7 +190,7 @@ impl Beginning {
     /// If the checkpoint's configuration can't be read.
     pub(super) fn kept_template(&self, path: &str) -> Result<Option<PathBuf>> {
         let Some(origin) = self.origin() else { return Ok(None) };
-        let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
+        let written = origin.written()?;
         let kept = origin.checkpoint.join("chat_template.jinja");
         Ok((written.chat_template_path.as_deref() == Some(path) && kept.is_file()).then_some(kept))
     }
@@ -194,7 +202,7 @@ impl Beginning {
     /// If something differs that must not.
     pub(super) fn changes(&self, new: &Config) -> Result<Map<String, Value>> {
         let Some(origin) = self.origin() else { return Ok(Map::new()) };
-        let mut old = config::read([origin.config_file().as_path()], &Overrides::default())?;
+        let mut old = origin.written()?;
         old.ranks = origin.ranks();
         let (free, other) = changes(&old, new)?;
         let all: Map<String, Value> = free.iter().chain(&other).map(|(key, change)| (key.clone(), change.clone())).collect();

@@ -25,7 +25,7 @@ use super::ranks::{compare_set_ups, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, Overrides, PluginEntry, Rule};
+use crate::config::{self, Config, PluginEntry, Rule};
 use crate::data::{Extras, Message};
 use crate::dist::World;
 use crate::metrics::Prometheus;
@@ -253,7 +253,7 @@ impl Run<'_> {
     /// Reads the checkpoint that the run starts from.
     fn restored(&self, data: &Data) -> Result<Option<Restored>> {
         let read = |origin: &Origin| {
-            let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
+            let written = origin.written()?;
             let restored = Restored::read(
                 origin,
                 data.fingerprint(),
@@ -336,8 +336,7 @@ impl Trainer {
             let checkpoint = std::path::absolute(&origin.checkpoint).unwrap_or_else(|_| origin.checkpoint.clone());
             self.journal.become_fork(Parent { checkpoint, step: origin.step });
             // The model that is named is the reference model.
-            self.state.moved |=
-                config::read([origin.config_file().as_path()], &Overrides::default())?.model != self.settings.model;
+            self.state.moved |= origin.written()?.model != self.settings.model;
         }
         let is_bf16 = self.learner.policy().computes_in() == DType::BF16;
         compare_set_ups(&self.world, &self.settings, self.collector.data().fingerprint(), is_bf16)?;

@@ -3,7 +3,7 @@
 use super::model::Opened;
 use super::plugins::Loaded;
 use super::value_model::{check_sizes, open_named};
-use crate::config::{self, Config, LearnFrom, Overrides};
+use crate::config::{Config, LearnFrom};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{Frozen, Held, ModelFolder, Place, Policy, Weights};
@@ -67,7 +67,7 @@ pub(super) fn settle(
 /// If the parent's configuration can't be read.
 fn fine_tuned(config: &Config, opened: &Opened, beginning: &Beginning) -> Result<Option<String>> {
     let Beginning::Fork { origin, .. } = beginning else { return Ok(None) };
-    let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
+    let written = origin.written()?;
     if written.learn_from != LearnFrom::Dataset || config.learn_from == LearnFrom::Dataset || written.model != config.model {
         return Ok(None);
     }
@@ -90,7 +90,7 @@ pub(super) fn moved(beginning: &Beginning, config: &Config) -> Result<Option<Pat
     if !file.exists() {
         return Ok(None);
     }
-    let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
+    let written = origin.written()?;
     Ok((written.ref_model == config.ref_model).then_some(file))
 }
 

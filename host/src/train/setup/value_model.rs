@@ -3,7 +3,7 @@
 
 use super::model::Opened;
 use super::models::{same_place, same_settings, targets};
-use crate::config::{self, Config, Overrides, PluginEntry};
+use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{ModelFolder, NewHead, Place, Policy, has_critic};
@@ -134,7 +134,7 @@ pub(super) fn open(
 
 /// Returns the checkpoint's folder of the value model, if the run continues with that.
 fn kept(origin: &Origin, config: &Config) -> Result<Option<PathBuf>> {
-    let written = config::read([origin.config_file().as_path()], &Overrides::default())?;
+    let written = origin.written()?;
     let folder = origin.checkpoint.join(VALUE_MODEL);
     Ok((written.value_model == config.value_model && folder.exists()).then_some(folder))
 }
