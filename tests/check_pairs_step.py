@@ -73,6 +73,8 @@ CASES = [
     ("dpo js_divergence", "dpo", {"loss_type": ["sigmoid"], "f_divergence_type": "js_divergence"}, {}),
     ("dpo alpha_divergence", "dpo", {"loss_type": ["sigmoid"], "f_divergence_type": "alpha_divergence"}, {}),
     ("dpo ld_alpha", "dpo", {"loss_type": ["sigmoid"], "ld_alpha": 0.4}, {}),
+    ("dpo use_weighting", "dpo", {"loss_type": ["sigmoid"], "use_weighting": True}, {}),
+    ("dpo use_weighting sppo_hard+ipo", "dpo", {"loss_type": ["sppo_hard", "ipo"], "use_weighting": True, "ld_alpha": 0.5}, {}),
     ("dpo chat", "dpo", {"loss_type": ["sigmoid"]}, {"template": "chat"}),
     ("dpo max_length 30", "dpo", {"loss_type": ["sigmoid"]}, {"max_length": 30}),
     ("dpo ref_model", "dpo", {"loss_type": ["sigmoid"]}, {"other": True}),

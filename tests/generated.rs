@@ -29,6 +29,7 @@ const NEWER: &str = "
         export rlhost:plugin/environment@0.2.0;
         export rlhost:plugin/reward-model@0.2.0;
         export rlhost:plugin/labelled@0.2.0;
+        export rlhost:plugin/weighted-preference@0.2.0;
     }
 ";
 
@@ -63,6 +64,9 @@ const INCLUDED: &str = "
     }
     world labelled-plugin {
         include rlhost:plugin/labelled-plugin@0.2.0;
+    }
+    world weighted-preference-plugin {
+        include rlhost:plugin/weighted-preference-plugin@0.2.0;
     }
 ";
 
@@ -119,13 +123,17 @@ fn bound() -> Vec<(PathBuf, Vec<u8>)> {
         (&newer, included, "environment-plugin"),
         (&newer, included, "reward-model-plugin"),
         (&newer, included, "labelled-plugin"),
+        (&newer, included, "weighted-preference-plugin"),
     ];
     let folder = sdk().join("src/bindings");
     let sections = worlds.map(|(resolve, package, world)| {
         let id = resolve.select_world(&[package], Some(world)).unwrap();
         (folder.join(format!("{world}.component-type")), section(resolve, id))
     });
-    let types = [("rlhost:plugin/types@0.1.0", "crate::bindings::types")];
+    let types = [
+        ("rlhost:plugin/types@0.1.0", "crate::bindings::types"),
+        ("rlhost:plugin/preference@0.1.0", "crate::bindings::contract::preference"),
+    ];
     let first = (folder.join("generated.rs"), bindings(FIRST, EVERYTHING, &[]));
     let newer = (folder.join("newer.rs"), bindings(BOTH, NEWER, &types));
     [first, newer].into_iter().chain(sections).collect()

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`. Over pairs of completions it is
-//! [`preference::Preference`] and `preference_plugin!(MyType);`, over labelled completions [`labelled::Labelled`] and
+//! [`preference::Preference`] and `preference_plugin!(MyType);`, or [`preference::WeightedPreference`] and
+//! `weighted_preference_plugin!(MyType);` if it weights them, over labelled completions [`labelled::Labelled`] and
 //! `labelled_plugin!(MyType);`, and for a reward model [`reward_model::RewardModel`] and `reward_model_plugin!(MyType);`.
 //! What models act in (a game, tools) implements [`environment::Environment`] and ends with `environment_plugin!(MyType);`.
 //! Build either with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
@@ -63,6 +64,7 @@ pub fn warn(message: &str) {
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
+    pub use crate::weighted_preference_plugin;
     pub use crate::{Error, Metric, asking_reward, environment_plugin, reward, stateful_reward};
     pub use crate::{labelled_plugin, online_preference_plugin, policy_plugin, preference_plugin, reward_model_plugin};
     pub use schemars::JsonSchema;

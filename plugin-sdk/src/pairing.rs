@@ -52,7 +52,7 @@ pub trait Pairing {
 #[macro_export]
 macro_rules! online_preference_plugin {
     ($algorithm:ty) => {
-        $crate::preference_plugin!(@interfaces $algorithm);
+        $crate::preference_plugin!(@interfaces $algorithm, described);
 
         impl $crate::bindings::contract::pairing::Guest for __Plugin {
             fn choose(

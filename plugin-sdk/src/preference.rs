@@ -5,6 +5,7 @@ pub mod testing;
 use crate::bindings::contract::plugin::Info;
 pub use crate::bindings::contract::plugin::Needs;
 pub use crate::bindings::contract::preference::{Gradient, Pairs, Side};
+pub use crate::bindings::contract::weighted_preference::LogSumSquares;
 pub use crate::bindings::types::Scale;
 use crate::config::Config;
 use crate::dual::Dual;
@@ -67,6 +68,35 @@ pub trait Preference: Sized + Send + 'static {
     /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `rows` are the pairs of the
     /// complete step, its `tokens` those of their chosen completions.
     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error>;
+}
+
+/// A preference algorithm that may weight pairs by how likely the model itself is to write them, as WPO does (Zhou et al. 2024,
+/// arXiv 2406.11827). Export it with [`weighted_preference_plugin`](crate::weighted_preference_plugin).
+pub trait WeightedPreference: Preference {
+    /// Returns whether it weights pairs under these settings. If so, [`Self::weighted_loss`] is called in place of
+    /// [`Preference::loss`].
+    fn weights_pairs(config: &Self::Config) -> bool;
+
+    /// Returns the same as [`Preference::loss`]. `squares` has the logarithm of the sum of the squared probabilities of all
+    /// tokens of the vocabulary, per token: a token's log-probability minus this one is 0 on average.
+    fn weighted_loss(&mut self, pairs: &Pairs, squares: &LogSumSquares) -> Result<Gradient, Error>;
+}
+
+/// Checks the lengths of the columns; the exported plugin calls this before `weighted_loss`.
+///
+/// # Errors
+/// If they don't fit together.
+pub fn check_squares(pairs: &Pairs, squares: &LogSumSquares) -> Result<(), Error> {
+    pairs.check()?;
+    for (name, side, column) in [("chosen", &pairs.chosen, &squares.chosen), ("rejected", &pairs.rejected, &squares.rejected)] {
+        if column.len() != side.logp.len() {
+            let (given, wanted) = (column.len(), side.logp.len());
+            return Err(Error::Input(format!(
+                "{given} sums of squared probabilities for {wanted} tokens of the {name} completions"
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl Side {
@@ -208,7 +238,21 @@ pub fn configured<P: Preference>(config: &str) -> Result<Exported<P>, Error> {
 #[doc(hidden)]
 #[must_use]
 pub fn described<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
-    let hints = serde_json::json!({ "learning_rate": P::LEARNING_RATE, "framed": P::FRAMED });
+    info::<P>(name, version, exported, serde_json::Value::Null)
+}
+
+#[doc(hidden)]
+#[must_use]
+pub fn described_weighted<P: WeightedPreference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
+    let weights = exported.map_or_else(|| P::weights_pairs(&P::Config::default()), |e| P::weights_pairs(&e.config));
+    info::<P>(name, version, exported, serde_json::Value::Bool(weights))
+}
+
+fn info<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>, squares: serde_json::Value) -> Info {
+    let mut hints = serde_json::json!({ "learning_rate": P::LEARNING_RATE, "framed": P::FRAMED });
+    if !squares.is_null() {
+        hints["log_sum_squares"] = squares;
+    }
     Info {
         name: name.into(),
         version: version.into(),
@@ -223,17 +267,17 @@ pub fn described<P: Preference>(name: &str, version: &str, exported: Option<&Exp
 #[macro_export]
 macro_rules! preference_plugin {
     ($algorithm:ty) => {
-        $crate::preference_plugin!(@interfaces $algorithm);
+        $crate::preference_plugin!(@interfaces $algorithm, described);
         $crate::export_interfaces!(__Plugin, PREFERENCE, preference: __export_rlhost_plugin_preference_0_1_0_cabi);
     };
-    (@interfaces $algorithm:ty) => {
+    (@interfaces $algorithm:ty, $described:ident) => {
         #[doc(hidden)]
         pub struct __Plugin;
         static __ALGORITHM: $crate::slot::Slot<$crate::preference::Exported<$algorithm>> = $crate::slot::Slot::new();
 
         impl $crate::bindings::contract::plugin::Guest for __Plugin {
             fn describe() -> $crate::bindings::contract::plugin::Info {
-                __ALGORITHM.read(|e| $crate::preference::described(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"), e))
+                __ALGORITHM.read(|e| $crate::preference::$described(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"), e))
             }
 
             fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
@@ -249,6 +293,32 @@ macro_rules! preference_plugin {
                 __ALGORITHM.with(|e| $crate::preference::Preference::loss(&mut e.algorithm, &pairs))
             }
         }
+    };
+}
+
+/// Exports a type that implements [`WeightedPreference`](crate::preference::WeightedPreference). Name and version are the
+/// crate's.
+#[macro_export]
+macro_rules! weighted_preference_plugin {
+    ($algorithm:ty) => {
+        $crate::preference_plugin!(@interfaces $algorithm, described_weighted);
+
+        impl $crate::bindings::contract::weighted_preference::Guest for __Plugin {
+            fn loss(
+                pairs: $crate::preference::Pairs,
+                squares: $crate::preference::LogSumSquares,
+            ) -> ::core::result::Result<$crate::preference::Gradient, $crate::Error> {
+                $crate::preference::check_squares(&pairs, &squares)?;
+                __ALGORITHM.with(|e| $crate::preference::WeightedPreference::weighted_loss(&mut e.algorithm, &pairs, &squares))
+            }
+        }
+
+        $crate::export_interfaces!(
+            __Plugin,
+            WEIGHTED_PREFERENCE,
+            preference: __export_rlhost_plugin_preference_0_1_0_cabi,
+            weighted_preference: __export_rlhost_plugin_weighted_preference_0_2_0_cabi
+        );
     };
 }
 

@@ -46,6 +46,7 @@ pub mod rope;
 mod rounding;
 pub mod sampler;
 mod simd;
+pub mod squares;
 mod stored;
 pub mod support;
 pub mod swiglu;

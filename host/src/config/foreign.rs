@@ -275,7 +275,6 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         &["use_dora", "lora_modules_to_save", "lora_target_parameters"],
     ),
     (NONE, "low-rank optimizers (GaLore, APOLLO) are not supported; use LoRA", &["optim_target_modules"]),
-    (NONE, "not supported yet", &["use_weighting"]),
     (RewardModel, "another name of --reward-model", &["reward_model_path", "reward_model_name_or_path"]),
     (Only(&["1"]), "start processes with mpirun -n NUMBER rlhost", &["num_processes"]),
     (NONE, "start processes with mpirun -n NUMBER rlhost", &["accelerate_config"]),

@@ -115,7 +115,7 @@ impl Echo {
     }
 
     fn loss_of_pairs(&mut self, bytes: &[u8; BYTES]) -> bool {
-        let side = |logp: Vec<f32>| Side { offsets: vec![0, logp.len() as u32], logp, ref_logp: None, mean_logits: None };
+        let side = |logp: Vec<f32>| Side { offsets: vec![0, logp.len() as u32], logp, ..Side::default() };
         let chosen = side(words(bytes).map(f32::from_bits).collect());
         let pairs = Pairs { step: 1, rejected: side(vec![0.0; chosen.logp.len()]), chosen, scale: scale() };
         checked(self.preference.loss(&pairs), |given| {

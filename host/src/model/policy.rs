@@ -8,7 +8,7 @@ use super::{Architecture, Error, Frozen, Gradients, Passed, Place, Result, Weigh
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
 use crate::ops::support::Restriction;
-use crate::ops::{self, Forest, Precision};
+use crate::ops::{self, Forest, Precision, squares};
 use candle_core::{DType, Device, Tensor};
 
 /// The predictions of a forest that a loss uses: for each, the packed position of the predicting hidden state, and the actual
@@ -268,6 +268,14 @@ impl Pass<'_> {
     /// Computes the mean over the vocabulary of each selected prediction's logits at temperature one.
     pub fn mean_logits(&self) -> Result<Vec<f32>> {
         Ok(logprob::mean_logits(&self.hidden, self.policy.decoder.weights.output(), self.scale)?)
+    }
+
+    /// Computes the logarithm of the sum over the vocabulary of the squared probabilities, for each selected prediction.
+    ///
+    /// # Errors
+    /// On a device.
+    pub fn log_sum_squares(&self) -> Result<Vec<f32>> {
+        Ok(squares::log_sum_squares(&self.hidden, self.policy.decoder.weights.output(), self.scale)?)
     }
 
     /// Returns how unevenly experts were used: the auxiliary loss of their router, one for each chosen expert if all are used

@@ -1,6 +1,7 @@
 //! Batches with only the columns that a plugin asks for, so that one which forgets to ask fails in every trial and not in a run.
 
-use super::{Examples, Needs, Pairs, Rollouts, Tokens};
+use super::world::preference;
+use super::{Examples, Needs, Pairs, Rollouts, Side, Tokens};
 use std::borrow::Cow;
 
 /// Returns a generation with only the columns asked for. It never has entropies.
@@ -37,19 +38,15 @@ pub(super) fn tokens<'a>(given: &'a Tokens, needs: &Needs) -> Cow<'a, Tokens> {
     asked
 }
 
-/// Returns a micro-batch of pairs with only the columns asked for.
-pub(super) fn pairs<'a>(given: &'a Pairs, needs: &Needs) -> Cow<'a, Pairs> {
-    let has = |of: fn(&super::Side) -> bool| of(&given.chosen) || of(&given.rejected);
-    let mut asked = Cow::Borrowed(given);
-    if !needs.ref_logp && has(|side| side.ref_logp.is_some()) {
-        let pairs = asked.to_mut();
-        (pairs.chosen.ref_logp, pairs.rejected.ref_logp) = (None, None);
-    }
-    if !needs.mean_logits && has(|side| side.mean_logits.is_some()) {
-        let pairs = asked.to_mut();
-        (pairs.chosen.mean_logits, pairs.rejected.mean_logits) = (None, None);
-    }
-    asked
+/// Returns a micro-batch of pairs as the contract has it, with only the columns asked for.
+pub(super) fn pairs(given: &Pairs, needs: &Needs) -> preference::Pairs {
+    let side = |side: &Side| preference::Side {
+        offsets: side.offsets.clone(),
+        logp: side.logp.clone(),
+        ref_logp: side.ref_logp.clone().filter(|_| needs.ref_logp),
+        mean_logits: side.mean_logits.clone().filter(|_| needs.mean_logits),
+    };
+    preference::Pairs { step: given.step, chosen: side(&given.chosen), rejected: side(&given.rejected), scale: given.scale }
 }
 
 /// Returns a micro-batch of labelled completions with only the columns asked for, and `mismatched` completions if they are.
@@ -70,7 +67,7 @@ pub(super) fn examples<'a>(given: &'a Examples, needs: &Needs, mismatched: bool)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::{Mismatched, Scale, Side};
+    use crate::plugin::{Mismatched, Scale};
 
     const SCALE: Scale = Scale { rows: 1, tokens: 1, max_completion_length: 1 };
 
@@ -109,11 +106,18 @@ mod tests {
     }
     #[test]
     fn losses_of_pairs_and_of_labelled_completions_do_so_too() {
-        let side = || Side { offsets: vec![0, 1], logp: vec![0.0], ref_logp: Some(vec![0.0]), mean_logits: Some(vec![0.0]) };
+        let column = || Some(vec![0.0]);
+        let side = || Side {
+            offsets: vec![0, 1],
+            logp: vec![0.0],
+            ref_logp: column(),
+            mean_logits: column(),
+            log_sum_squares: column(),
+        };
         let given = Pairs { step: 1, chosen: side(), rejected: side(), scale: SCALE };
         let none = Needs::default();
         let sent = |needs: Needs| {
-            let sides = super::pairs(&given, &needs).into_owned();
+            let sides = super::pairs(&given, &needs);
             [sides.chosen, sides.rejected].map(|side| (side.ref_logp.is_some(), side.mean_logits.is_some()))
         };
         assert_eq!(sent(none), [(false, false); 2]);

@@ -17,6 +17,8 @@ pub struct Hints {
     pub framed: bool,
     /// Whether labelled completions are also scored after each other's prompts.
     pub mismatched: bool,
+    /// Whether pairs come with the logarithms of the sums of squared probabilities, for `weighted-preference`.
+    pub log_sum_squares: bool,
     /// Whether given tokens may be scored as smoothed targets, of which a share is spread evenly over the vocabulary.
     pub smoothed: bool,
     /// Whether each row of a reward is a separate call, with the time limit of a call.
@@ -25,7 +27,14 @@ pub struct Hints {
 
 impl Default for Hints {
     fn default() -> Self {
-        Self { learning_rate: 1e-6, framed: false, mismatched: false, smoothed: false, isolated_rows: false }
+        Self {
+            learning_rate: 1e-6,
+            framed: false,
+            mismatched: false,
+            log_sum_squares: false,
+            smoothed: false,
+            isolated_rows: false,
+        }
     }
 }
 
@@ -46,6 +55,7 @@ impl Hints {
         let switches = [
             ("framed", &mut hints.framed),
             ("mismatched", &mut hints.mismatched),
+            ("log_sum_squares", &mut hints.log_sum_squares),
             ("smoothed", &mut hints.smoothed),
             ("isolated_rows", &mut hints.isolated_rows),
         ];
@@ -77,13 +87,15 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_may_ask_for_framed_pairs_or_isolated_rows_and_take_smoothed_targets() {
+    fn a_plugin_may_ask_for_framed_pairs_squares_or_isolated_rows_and_take_smoothed_targets() {
         let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
         assert_eq!(framed("{}"), Ok(false));
         assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
         assert!(framed(r#"{"x-rlhost": {"framed": 1}}"#).unwrap_err().contains("true or false"));
         let smoothed = |schema: &str| Hints::of(schema).map(|hints| hints.smoothed);
         assert_eq!((smoothed("{}"), smoothed(r#"{"x-rlhost": {"smoothed": true}}"#)), (Ok(false), Ok(true)));
+        let squares = |schema: &str| Hints::of(schema).map(|hints| hints.log_sum_squares);
+        assert_eq!((squares("{}"), squares(r#"{"x-rlhost": {"log_sum_squares": true}}"#)), (Ok(false), Ok(true)));
         let apart = |schema: &str| Hints::of(schema).map(|hints| hints.isolated_rows);
         assert_eq!((apart("{}"), apart(r#"{"x-rlhost": {"isolated_rows": true}}"#)), (Ok(false), Ok(true)));
         assert!(apart(r#"{"x-rlhost": {"isolated_rows": "yes"}}"#).unwrap_err().contains("isolated_rows"));

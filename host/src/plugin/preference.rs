@@ -6,15 +6,43 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::policy::Check;
-use super::world::{PairingUp, Preferring, Role, pairing, preference};
-use super::{Metric, Result, Rollouts, Source};
+use super::world::weighted_preference::LogSumSquares;
+use super::world::{PairingUp, Preferring, Role, Weighing, pairing, preference, weighed};
+use super::{Error, Metric, Result, Rollouts, Scale, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
 pub use super::world::pairing::Pair;
-pub use super::world::preference::{Pairs, Side};
+
+/// One completion of each pair, per token.
+#[derive(Clone, Debug, Default)]
+pub struct Side {
+    /// Where each completion begins; one entry more than there are pairs.
+    pub offsets: Vec<u32>,
+    /// Log-probabilities, natural logarithms.
+    pub logp: Vec<f32>,
+    /// The same under the reference model.
+    pub ref_logp: Option<Vec<f32>>,
+    /// Mean over the vocabulary of the raw logits.
+    pub mean_logits: Option<Vec<f32>>,
+    /// Logarithm of the sum over the vocabulary of the squared probabilities.
+    pub log_sum_squares: Option<Vec<f32>>,
+}
+
+/// A micro-batch of pairs.
+#[derive(Clone, Debug)]
+pub struct Pairs {
+    /// The optimizer step.
+    pub step: u64,
+    /// The better completion of each pair.
+    pub chosen: Side,
+    /// The worse one.
+    pub rejected: Side,
+    /// What the step's loss is divided by.
+    pub scale: Scale,
+}
 
 /// A micro-batch of pairs' part of the loss and its derivatives, per token.
 #[derive(Clone, Debug, Default)]
@@ -79,9 +107,15 @@ impl PreferencePlugin {
 
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for, as does [`Self::choose`].
     pub fn loss(&mut self, pairs: &Pairs) -> Result<PairGradient> {
-        let pairs = &*asked::pairs(pairs, &self.info().needs);
-        let given: preference::Gradient = self.plugin.call(Call::at("loss", pairs.step), |store, linked| {
-            Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, pairs)
+        let sent = &asked::pairs(pairs, &self.info().needs);
+        let squares = self.squares(pairs)?;
+        let given: preference::Gradient = self.plugin.call(Call::at("loss", pairs.step), |store, linked| match &squares {
+            Some(squares) => {
+                let weighing = Weighing::new(&mut *store, linked)?;
+                let given = weighing.rlhost_plugin0_2_0_weighted_preference().call_loss(&mut *store, &to_weigh(sent), squares)?;
+                Ok(given.map(unweighed))
+            }
+            None => Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, sent),
         })?;
         let check = |tokens| Check { name: self.name(), function: "loss", step: pairs.step, tokens };
         check(0).number("a loss", given.loss)?;
@@ -89,6 +123,19 @@ impl PreferencePlugin {
         check(pairs.rejected.logp.len()).column("d_rejected", &given.d_rejected)?;
         let metrics = self.plugin.checked_metrics(Role::Preference, given.metrics).map_err(|e| check(0).wrong(e))?;
         Ok(PairGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, metrics })
+    }
+
+    /// Returns the column for a loss that weights its pairs, if it does.
+    fn squares(&self, pairs: &Pairs) -> Result<Option<LogSumSquares>> {
+        if !self.info().hints.log_sum_squares {
+            return Ok(None);
+        }
+        let missing = || Error::Config {
+            name: self.name().to_owned(),
+            detail: "it asks for log_sum_squares, which this batch does not have".to_owned(),
+        };
+        let side = |side: &Side| side.log_sum_squares.clone().ok_or_else(missing);
+        Ok(Some(LogSumSquares { chosen: side(&pairs.chosen)?, rejected: side(&pairs.rejected)? }))
     }
 
     /// Chooses pairs among a generation's completions. Both completions of a pair continue the same prompt.
@@ -118,4 +165,20 @@ impl PreferencePlugin {
         let metrics = self.plugin.checked_metrics(Role::Preference, given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Choice { pairs: given.pairs, metrics })
     }
+}
+
+/// The same columns, as the bindings of the other interface have them.
+fn to_weigh(pairs: &preference::Pairs) -> weighed::Pairs {
+    let side = |preference::Side { offsets, logp, ref_logp, mean_logits }: preference::Side| weighed::Side {
+        offsets,
+        logp,
+        ref_logp,
+        mean_logits,
+    };
+    let preference::Pairs { step, chosen, rejected, scale } = pairs.clone();
+    weighed::Pairs { step, chosen: side(chosen), rejected: side(rejected), scale }
+}
+
+fn unweighed(weighed::Gradient { loss, d_chosen, d_rejected, metrics }: weighed::Gradient) -> preference::Gradient {
+    preference::Gradient { loss, d_chosen, d_rejected, metrics }
 }

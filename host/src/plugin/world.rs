@@ -66,6 +66,22 @@ mod preferring {
 }
 
 #[allow(missing_docs)]
+mod weighing {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world weighing {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/preference@0.1.0;
+                export rlhost:plugin/weighted-preference@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
 mod valuing {
     wasmtime::component::bindgen!({
         inline: "
@@ -192,6 +208,9 @@ pub(super) use rewarding::Rewarding;
 pub(super) use rewarding::exports::rlhost::plugin::reward;
 pub(super) use valuing::Valuing;
 pub(super) use valuing::exports::rlhost::plugin0_2_0::reward_model;
+pub(super) use weighing::Weighing;
+pub(super) use weighing::exports::rlhost::plugin0_1_0::preference as weighed;
+pub(super) use weighing::exports::rlhost::plugin0_2_0::weighted_preference;
 
 /// The role of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,7 +236,7 @@ const PACKAGE: &str = "rlhost:plugin/";
 /// Returns the contract version in which an interface was added, which it keeps.
 fn version(interface: &str) -> &'static str {
     match interface {
-        "cells" | "inside" | "http" | "environment" | "reward-model" | "labelled" => "0.2",
+        "cells" | "inside" | "http" | "environment" | "reward-model" | "labelled" | "weighted-preference" => "0.2",
         _ => "0.1",
     }
 }

@@ -6,7 +6,6 @@
 //! - `sft` alone needs no reference model and then reports no `rewards/*`.
 //! - `aot` and `aot_unpaired` sort the pairs of one micro-batch, as in TRL, so for these two the micro-batch size affects the
 //!   loss.
-//! - WPO's `use_weighting` is not supported: it needs the sum of squared probabilities at each token.
 
 mod loss;
 pub mod settings;
@@ -14,7 +13,7 @@ pub mod settings;
 mod tests;
 
 use rlhost_plugin_sdk::Error;
-use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference};
+use rlhost_plugin_sdk::preference::{Gradient, LogSumSquares, Needs, Pairs, Preference, WeightedPreference};
 pub use settings::{FDivergence, LossType, LossTypes, Settings};
 
 /// The algorithm with its settings.
@@ -36,8 +35,18 @@ impl Preference for Dpo {
     }
 
     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error> {
-        loss::loss(&self.settings, pairs)
+        loss::loss(&self.settings, pairs, None)
     }
 }
 
-rlhost_plugin_sdk::preference_plugin!(Dpo);
+impl WeightedPreference for Dpo {
+    fn weights_pairs(settings: &Settings) -> bool {
+        settings.use_weighting
+    }
+
+    fn weighted_loss(&mut self, pairs: &Pairs, squares: &LogSumSquares) -> Result<Gradient, Error> {
+        loss::loss(&self.settings, pairs, Some(squares))
+    }
+}
+
+rlhost_plugin_sdk::weighted_preference_plugin!(Dpo);

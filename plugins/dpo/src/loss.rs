@@ -3,7 +3,7 @@
 use crate::settings::{FDivergence, LossType, Settings};
 use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::preference::{Gradient, Pairs, Side, Total, figures, rows};
+use rlhost_plugin_sdk::preference::{Gradient, LogSumSquares, Pairs, Side, Total, figures, rows};
 
 /// Largest exponent in a score; beyond it, f32 overflows. TRL has it for the alpha divergence.
 const MAX_EXPONENT: f64 = 80.0;
@@ -109,12 +109,28 @@ fn differences(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a - b).collect()
 }
 
-pub(crate) fn loss(s: &Settings, p: &Pairs) -> Result<Gradient, Error> {
+/// Returns each pair's weight: the likelihoods of both completions per token, relative to the model's own samples (WPO, Zhou et al.
+/// 2024, arXiv 2406.11827, equation 2). They are constants in the derivatives.
+fn weights(p: &Pairs, squares: &LogSumSquares) -> Vec<f64> {
+    let aligned = |side: &Side, squares: &[f32]| -> Vec<f64> {
+        let mean = |tokens: std::ops::Range<usize>| {
+            let count = tokens.len().max(1) as f64;
+            tokens.map(|i| f64::from(side.logp[i]) - f64::from(squares[i])).sum::<f64>() / count
+        };
+        rows(&side.offsets).map(mean).collect()
+    };
+    let (chosen, rejected) = (aligned(&p.chosen, &squares.chosen), aligned(&p.rejected, &squares.rejected));
+    chosen.iter().zip(&rejected).map(|(c, r)| (c + r).exp()).collect()
+}
+
+/// Returns the loss of pairs, each weighted if `squares` are given.
+pub(crate) fn loss(s: &Settings, p: &Pairs, squares: Option<&LogSumSquares>) -> Result<Gradient, Error> {
     let chosen = Completions::new(s, &p.chosen, &p.rejected)?;
     let rejected = Completions::new(s, &p.rejected, &p.chosen)?;
     let ref_margins = differences(&chosen.ref_logps, &rejected.ref_logps);
     let (chosen_ratios, rejected_ratios) = (chosen.log_ratios(), rejected.log_ratios());
 
+    let pair_weights = squares.map(|squares| weights(p, squares));
     let mut total = Total::new(p);
     let mut sft = 0.0;
     for (kind, weight) in s.terms() {
@@ -136,7 +152,8 @@ pub(crate) fn loss(s: &Settings, p: &Pairs) -> Result<Gradient, Error> {
             let [c, r] = Dual::variables([chosen.logps[row], rejected.logps[other]]);
             let ratios = [c - ref_chosen, r - ref_rejected];
             let lengths = [chosen.lengths[row], rejected.lengths[other]];
-            total.add(row, other, pair_loss(s, kind, ratios, lengths) * (weight / f64::from(p.scale.rows)));
+            let weight = weight * pair_weights.as_ref().map_or(1.0, |weights| weights[row]) / f64::from(p.scale.rows);
+            total.add(row, other, pair_loss(s, kind, ratios, lengths) * weight);
         }
     }
     let all_tokens: f64 = p.chosen.logp.iter().map(|&logp| f64::from(logp)).sum();

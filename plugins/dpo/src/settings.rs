@@ -89,6 +89,9 @@ pub struct Settings {
     /// Temperature of the mix in discopop.
     #[schemars(range(min = 0.0))]
     pub discopop_tau: f64,
+    /// Weight each pair by the likelihood that the model writes it, relative to its own samples (WPO, Zhou et al. 2024); not for
+    /// aot, aot_unpaired and sft.
+    pub use_weighting: bool,
     /// Assume a reference model that finds all completions equally likely, and need none.
     pub reference_free: bool,
 }
@@ -104,6 +107,7 @@ impl Default for Settings {
             f_alpha_divergence_coef: 0.5,
             ld_alpha: None,
             discopop_tau: 0.05,
+            use_weighting: false,
             reference_free: false,
         }
     }
@@ -130,7 +134,7 @@ impl Settings {
 
     /// Checks what the schema can't express.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        use LossType::{Discopop, ExoPair, Hinge, Ipo, Robust, Sft, Sigmoid, SigmoidNorm};
+        use LossType::{Aot, AotUnpaired, Discopop, ExoPair, Hinge, Ipo, Robust, Sft, Sigmoid, SigmoidNorm};
         let kinds = self.loss_types();
         let wrong = if kinds.is_empty() {
             "loss_type is empty; give at least one loss"
@@ -149,6 +153,9 @@ impl Settings {
         {
             "f_divergence_type other than reverse_kl is only for sigmoid, sigmoid_norm, hinge, ipo, exo_pair, robust, discopop \
              and sft: beyond the difference of both completions its scores are known up to a constant only"
+        } else if self.use_weighting && kinds.iter().any(|kind| [Aot, AotUnpaired, Sft].contains(kind)) {
+            "use_weighting is not for aot and aot_unpaired, which sort, nor for sft, which is no loss of pairs: a pair's weight would \
+             apply to another's term"
         } else {
             return Ok(());
         };

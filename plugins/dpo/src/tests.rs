@@ -287,3 +287,34 @@ fn one_name_or_a_list_of_names_is_read() {
     assert_eq!(several.terms(), [(LossType::Sigmoid, 1.0), (LossType::Sft, 0.5)]);
     assert!(parse::<Settings>(r#"{"use_weighting": true}"#).is_err());
 }
+
+#[test]
+fn a_pair_is_weighted_by_how_likely_the_model_writes_it_relative_to_its_own_samples() {
+    let (p, rows) = (pairs(7), 5);
+    let squares = |side: &Side| side.logp.iter().enumerate().map(|(i, l)| l - 0.3 + 0.2 * (i as f32).sin()).collect::<Vec<f32>>();
+    let given = LogSumSquares { chosen: squares(&p.chosen), rejected: squares(&p.rejected) };
+    let s = Settings { use_weighting: true, ..with(&[LossType::Sigmoid, LossType::Ipo]) };
+    let whole = Dpo::new(s.clone()).unwrap().weighted_loss(&p, &given).unwrap();
+    let mut want = 0.0;
+    for row in 0..rows {
+        let aligned = |side: &Side, squares: &[f32]| {
+            let tokens = side.offsets[row] as usize..side.offsets[row + 1] as usize;
+            let n = tokens.len() as f64;
+            tokens.map(|i| f64::from(side.logp[i]) - f64::from(squares[i])).sum::<f64>() / n
+        };
+        let weight = aligned(&p.chosen, &given.chosen).exp() * aligned(&p.rejected, &given.rejected).exp();
+        let alone = loss(&Settings { use_weighting: false, ..s.clone() }, &part(&p, row..row + 1));
+        want += weight * alone.loss;
+        let tokens = p.chosen.offsets[row] as usize..p.chosen.offsets[row + 1] as usize;
+        for (got, plain) in whole.d_chosen[tokens].iter().zip(alone.d_chosen) {
+            assert!((f64::from(*got) - weight * f64::from(plain)).abs() < 1e-6, "pair {row}: {got} and {plain}, weight {weight}");
+        }
+    }
+    assert!((whole.loss - want).abs() < 1e-9, "{} instead of {want}", whole.loss);
+    assert!(Dpo::weights_pairs(&s) && !Dpo::weights_pairs(&Settings::default()));
+    for kind in [LossType::Aot, LossType::AotUnpaired, LossType::Sft] {
+        assert!(Dpo::new(Settings { use_weighting: true, ..with(&[LossType::Sigmoid, kind]) }).is_err(), "{kind:?}");
+    }
+    let short = LogSumSquares { chosen: vec![0.0], rejected: given.rejected };
+    assert!(rlhost_plugin_sdk::preference::check_squares(&p, &short).is_err());
+}

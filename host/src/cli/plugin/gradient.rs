@@ -1,6 +1,6 @@
 //! Compares the derivatives that a loss plugin returns with finite differences of its loss.
 
-use crate::plugin::{Examples, LabelledPlugin, PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Result};
+use crate::plugin::{Examples, LabelledPlugin, PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Result, Side};
 use crate::plugin::{RewardModelPlugin, Tokens, ValuedPairs};
 
 /// Step of the central difference to each side.
@@ -115,22 +115,29 @@ pub(super) fn labelled(plugin: &mut LabelledPlugin, examples: &Examples) -> Resu
     })
 }
 
+/// Moves a log-probability, and with it the sum of squares that it is compared with: the weight of a pair is a constant in the
+/// derivatives.
+fn moved(side: &mut Side, at: usize, by: f32) {
+    side.logp[at] += by;
+    side.log_sum_squares.iter_mut().for_each(|column| column[at] += by);
+}
+
 /// Compares a preference algorithm's derivatives.
 pub(super) fn preference(plugin: &mut PreferencePlugin, pairs: &Pairs) -> Result<Vec<Verdict>> {
     let PairGradient { d_chosen, d_rejected, .. } = plugin.loss(pairs)?;
     let mut pairs = pairs.clone();
     let chosen = compare("d_chosen", &d_chosen, |at, by| {
-        let was = pairs.chosen.logp[at];
-        pairs.chosen.logp[at] += by;
+        let was = pairs.chosen.clone();
+        moved(&mut pairs.chosen, at, by);
         let loss = plugin.loss(&pairs).map(|g| g.loss);
-        pairs.chosen.logp[at] = was;
+        pairs.chosen = was;
         loss
     })?;
     let rejected = compare("d_rejected", &d_rejected, |at, by| {
-        let was = pairs.rejected.logp[at];
-        pairs.rejected.logp[at] += by;
+        let was = pairs.rejected.clone();
+        moved(&mut pairs.rejected, at, by);
         let loss = plugin.loss(&pairs).map(|g| g.loss);
-        pairs.rejected.logp[at] = was;
+        pairs.rejected = was;
         loss
     })?;
     Ok(vec![chosen, rejected])

@@ -141,7 +141,9 @@ pub(super) fn pairs(rows: usize, longest: u32) -> Pairs {
         let n = offsets.last().copied().unwrap_or(0) as usize;
         let logp = random.column(n, -3.0, -0.1);
         let ref_logp = Some(random.near(&logp, 0.3));
-        Side { offsets, ref_logp, mean_logits: Some(random.column(n, -1.0, 1.0)), logp }
+        let mean_logits = Some(random.column(n, -1.0, 1.0));
+        let log_sum_squares = Some(random.near(&logp, 0.5));
+        Side { offsets, ref_logp, mean_logits, log_sum_squares, logp }
     };
     let (chosen, rejected) = (side(), side());
     let tokens = 2 * chosen.logp.len() as u64;

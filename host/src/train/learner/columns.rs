@@ -19,17 +19,20 @@ pub(super) struct Observed {
     entropy: Vec<f32>,
     values: Option<Vec<f32>>,
     mean_logits: Option<Vec<f32>>,
+    log_sum_squares: Option<Vec<f32>>,
 }
 
 impl Observed {
     /// Takes from a pass what is asked for, and the critic's values.
     pub(super) fn new(pass: &Pass<'_>, values: Option<&[f32]>, asked: &Asked) -> model::Result<Self> {
+        let pairs = matches!(asked.flow, Flow::GivenPairs | Flow::GeneratedPairs);
         let wanted = asked.needs.mean_logits && asked.flow != Flow::Generated && asked.flow != Flow::Given;
         Ok(Self {
             logp: pass.stats().logp.clone(),
             entropy: if asked.needs.entropy { pass.stats().entropy.clone() } else { Vec::new() },
             values: values.map(<[f32]>::to_vec),
             mean_logits: wanted.then(|| pass.mean_logits()).transpose()?,
+            log_sum_squares: (pairs && asked.squares).then(|| pass.log_sum_squares()).transpose()?,
         })
     }
 
@@ -44,7 +47,12 @@ impl Observed {
         for part in parts {
             all.logp.extend(part.logp);
             all.entropy.extend(part.entropy);
-            for (column, more) in [(&mut all.values, part.values), (&mut all.mean_logits, part.mean_logits)] {
+            let columns = [
+                (&mut all.values, part.values),
+                (&mut all.mean_logits, part.mean_logits),
+                (&mut all.log_sum_squares, part.log_sum_squares),
+            ];
+            for (column, more) in columns {
                 if let Some(more) = more {
                     column.get_or_insert_default().extend(more);
                 }
@@ -66,6 +74,8 @@ pub(super) struct Asked {
     pub mismatched: Option<Mismatched>,
     /// Its desirable and its undesirable rows.
     pub labelled: (u32, u32),
+    /// Whether a loss of pairs weights them by sums of squared probabilities.
+    pub squares: bool,
     /// Whether log-probabilities are compared with those of sampling.
     pub compares_sampling: bool,
 }
@@ -151,12 +161,13 @@ fn examples(micro_batch: &MicroBatch, observed: Observed, asked: &Asked) -> Exam
 /// Returns the columns of pairs.
 fn pairs(micro_batch: &MicroBatch, observed: &Observed, asked: &Asked) -> Pairs {
     let e = &micro_batch.experience;
-    let (logp, mean_logits) = (&observed.logp, observed.mean_logits.as_ref());
+    let (logp, mean_logits, squares) = (&observed.logp, observed.mean_logits.as_ref(), observed.log_sum_squares.as_ref());
     let empty = || Side {
         offsets: vec![0],
         logp: Vec::new(),
         ref_logp: e.ref_logp.as_ref().map(|_| Vec::new()),
         mean_logits: mean_logits.map(|_| Vec::new()),
+        log_sum_squares: squares.map(|_| Vec::new()),
     };
     let (mut chosen, mut rejected) = (empty(), empty());
     let mut at = 0;
@@ -164,8 +175,10 @@ fn pairs(micro_batch: &MicroBatch, observed: &Observed, asked: &Asked) -> Pairs 
         let side = if i % 2 == 0 { &mut chosen } else { &mut rejected };
         let length = e.rollouts[row].tokens.len();
         side.logp.extend(&logp[at..at + length]);
-        if let (Some(into), Some(from)) = (&mut side.mean_logits, mean_logits) {
-            into.extend(&from[at..at + length]);
+        for (into, from) in [(&mut side.mean_logits, mean_logits), (&mut side.log_sum_squares, squares)] {
+            if let (Some(into), Some(from)) = (into, from) {
+                into.extend(&from[at..at + length]);
+            }
         }
         if let (Some(into), Some(from)) = (&mut side.ref_logp, &e.ref_logp) {
             // As long as both are one model, they differ by rounding alone, and a pair would have

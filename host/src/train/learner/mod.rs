@@ -157,7 +157,17 @@ impl Learner {
             let (desirable, undesirable): (Vec<bool>, Vec<bool>) = columns::labels(micro_batch).partition(|desirable| *desirable);
             let labelled = (desirable.len() as u32, undesirable.len() as u32);
             let shared = plugins.shares_losses().then(|| micro_batch.clone());
-            Ok(Asked { flow: self.flow, needs: plugins.needs(), at, scale, shared, mismatched, labelled, compares_sampling })
+            Ok(Asked {
+                flow: self.flow,
+                needs: plugins.needs(),
+                at,
+                scale,
+                shared,
+                mismatched,
+                labelled,
+                squares: plugins.hints().log_sum_squares,
+                compares_sampling,
+            })
         };
         micro_batches.iter().map(asked).collect()
     }

@@ -37,7 +37,7 @@ fn derivatives(algorithm: &mut AnyPlugin, rows: Range<usize>, needs: &Needs) -> 
             by_row(&[Some(gradient.d_logp), gradient.d_entropy, gradient.d_values], LENGTH)
         }
         AnyPlugin::Preference(preference) => {
-            let gradient = preference.loss(&made_up_pairs(rows, needs))?;
+            let gradient = preference.loss(&made_up_pairs(rows, preference.info()))?;
             by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected)], LENGTH)
         }
         AnyPlugin::Labelled(labelled) => labelled.loss(&made_up_examples(rows, labelled.info()))?.d_logp,
@@ -107,13 +107,14 @@ fn made_up_examples(rows: Range<usize>, info: &Info) -> Examples {
     }
 }
 
-fn made_up_pairs(rows: Range<usize>, needs: &Needs) -> Pairs {
+fn made_up_pairs(rows: Range<usize>, Info { needs, hints, .. }: &Info) -> Pairs {
     // By enough that a loss which is nearly a straight line where the policy is the reference is no line any more.
     let side = |kind: f32| Side {
         offsets: offsets(&rows),
         logp: logp(&rows, kind, 1.0),
         ref_logp: needs.ref_logp.then(|| logp(&rows, kind + 1.0, 1.0)),
         mean_logits: needs.mean_logits.then(|| wave(&rows, kind + 2.0)),
+        log_sum_squares: hints.log_sum_squares.then(|| logp(&rows, kind + 0.5, 1.0)),
     };
     Pairs { step: 0, chosen: side(1.0), rejected: side(4.0), scale: SCALE }
 }

@@ -35,7 +35,7 @@ use crate::plugin::Needs;
 use candle_core::DType;
 use data::Datasets;
 use model::Opened;
-use models::{check_smoothing, noise, policy_and_reference, settle_dropout, settle_scoring};
+use models::{check_smoothing, check_squares, noise, policy_and_reference, settle_dropout, settle_scoring};
 use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -186,6 +186,7 @@ fn learner(
         values = Values::Trained;
     }
     settle_scoring(&mut config, plugins.flow, place)?;
+    check_squares(plugins.about().hints.log_sum_squares, place)?;
     check_smoothing(&config, plugins.flow, plugins.about().hints.smoothed, place)?;
     let dropout = settle_dropout(&mut config, &opened.source, place)?;
     // A named reference model is read by itself.

@@ -111,6 +111,14 @@ pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
     Err(Error::setting("neftune_noise_alpha", refused))
 }
 
+/// Refuses an algorithm that asks for sums of squared probabilities on a device, which has no kernel for them yet.
+pub(super) fn check_squares(squares: bool, place: &Place) -> Result<()> {
+    if squares && !place.device().is_cpu() {
+        return Err(Error::setting("use_weighting", "has no kernel for a device yet; leave it out, or use --device cpu"));
+    }
+    Ok(())
+}
+
 /// Refuses label smoothing for an algorithm that does not support it, or on a place that can't compute it.
 pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place: &Place) -> Result<()> {
     let share = config.label_smoothing_factor;

@@ -78,12 +78,7 @@ impl Trial {
             returns: with_critic.then(|| vec![0.1; logp.len()]),
             scale,
         };
-        let side = |logp: f32, tokens: usize| Side {
-            offsets: vec![0, tokens as u32],
-            logp: vec![logp; tokens],
-            ref_logp: with_reference.then(|| vec![logp - 0.1; tokens]),
-            mean_logits: needs.mean_logits.then(|| vec![0.0; tokens]),
-        };
+        let side = |logp: f32, tokens: usize| made_up_side(logp, tokens, with_reference, needs);
         let scale = Scale { rows: 1, tokens: 3, max_completion_length: 4 };
         let pairs = Pairs { step: 0, chosen: side(-1.0, 3), rejected: side(-1.5, 2), scale };
         let has_margin = prompts.iter().flat_map(|prompt| &prompt.answers).any(|answers| answers.margin.is_some());
@@ -210,6 +205,17 @@ fn made_up_rollouts(prompts: &[Arc<Prompt>], group: usize) -> Vec<Rollout> {
     (0..prompts.len()).flat_map(|p| (0..group).map(move |s| (p, s))).map(rollout).collect()
 }
 
+/// Makes a synthetic completion of a pair.
+fn made_up_side(logp: f32, tokens: usize, with_reference: bool, needs: &Needs) -> Side {
+    Side {
+        offsets: vec![0, tokens as u32],
+        logp: vec![logp; tokens],
+        ref_logp: with_reference.then(|| vec![logp - 0.1; tokens]),
+        mean_logits: needs.mean_logits.then(|| vec![0.0; tokens]),
+        ..Side::default()
+    }
+}
+
 /// Makes two synthetic rows, one of them undesirable.
 fn made_up_examples(needs: &Needs) -> Examples {
     Examples {
@@ -241,6 +247,7 @@ fn pairs_with_all(pairs: &Pairs) -> Pairs {
     for side in [&mut pairs.chosen, &mut pairs.rejected] {
         let tokens = side.logp.len();
         side.mean_logits.get_or_insert_with(|| vec![0.0; tokens]);
+        side.log_sum_squares.get_or_insert_with(|| vec![-1.0; tokens]);
     }
     pairs
 }
