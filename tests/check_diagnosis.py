@@ -43,7 +43,8 @@ FAULTS = {
     "length_exploited": ["grpo", *LENGTH, "--set", "plugin.tldr_length_reward.config.target=1", "--learning-rate", "0.0005"],
     "entropy_collapses": ["grpo", *LENGTH, "--set", "plugin.tldr_length_reward.config.target=1", "--learning-rate", "0.0005"],
     "ratios_clipped": ["grpo", *LENGTH, "--num-iterations", "4", "--learning-rate", "0.001"],
-    "reward_constant": ["grpo", "--max-completion-length", "48", "--plugin", "json_schema_reward.wasm"],
+    "reward_constant": ["grpo", "--max-completion-length", "48", "--plugin", "keyword_reward.wasm", "--set",
+                        'plugin.keyword_reward.config.allowlist=["xylophone"]'],
 }
 
 WEIGHED = [*TWO, "--set", "plugin.repetition_reward.weight=100"]
