@@ -95,6 +95,20 @@ fn a_base_in_bf16_is_in_memory_once() {
 }
 
 #[test]
+fn moments_in_8_bits_are_measured_as_such() {
+    let place = Place::new();
+    let sizes = ["--per-device-train-batch-size", "4", "--num-generations", "4", "--max-completion-length", "6"];
+    let more = ["--prompt-length", "20", "--steps", "1", "--model", tiny(), "--optim"];
+    let moments = |optim| number(&measured(&place, &[&sizes[..], &more, &[optim]].concat())["memory_mb"]["moments"]) * 1e6;
+    // Two layers of 64 by 64 twice and 160 by 64 three times, and the output matrix: in blocks of 256 of one byte each, with a scale.
+    let (values, blocks) = (2.0 * (2.0 * 4096.0 + 3.0 * 10240.0) + 16448.0, 2.0 * (2.0 * 16.0 + 3.0 * 40.0) + 65.0);
+    // The embeddings, four matrices of 32 by 64, and five norms.
+    let others = 16448.0 + 4.0 * 2048.0 + 5.0 * 64.0;
+    assert_close(moments("adamw_8bit"), 2.0 * (values + 4.0 * blocks) + 8.0 * others, "in 8 bits");
+    assert_close(moments("adamw_torch"), 8.0 * (values + others), "in 32 bits");
+}
+
+#[test]
 fn steps_are_whole_generations() {
     let place = Place::new();
     let sizes = ["--per-device-train-batch-size", "2", "--num-generations", "4", "--max-completion-length", "4"];

@@ -53,6 +53,8 @@ fn an_optimizer_does_not_take_the_moments_of_another() {
     let fixed = ["--optim", "rmsprop", "--learning-rate", "1e-3", "--lr-scheduler-type", "constant"];
     let outcome = fork(&place, "rms", &fixed);
     assert!(outcome.succeeded().stderr.contains("optim was adamw_torch and is rmsprop"), "{}", outcome.stderr);
+    let outcome = fork(&place, "bits", &["--optim", "adamw_8bit"]);
+    assert!(outcome.succeeded().stderr.contains("optim was adamw_torch and is adamw_8bit"), "{}", outcome.stderr);
     // From second moments of zero, the first update of each value is the rate divided by the root of 1 - alpha: 10 times.
     let (before, after) = (place.tensors("parent/checkpoint-2/model.safetensors"), "rms/checkpoint-3/model.safetensors");
     let outcome = fork(&place, "first", &[&fixed[..], &["--max-steps", "3", "--weight-decay", "0"]].concat());

@@ -62,7 +62,7 @@ fn a_schedule_takes_its_settings_from_a_flag_a_set_or_a_file_and_refuses_others(
     assert!(rising.code == Some(2) && rising.error().contains("lr_end is 1e-2"), "{}", rising.stderr);
 }
 
-const OPTIMIZERS: [&[&str]; 7] = [
+const OPTIMIZERS: [&[&str]; 8] = [
     &["--optim", "sgd", "--optim-args", "momentum=0.9, nesterov=True", "--learning-rate", "0.5"],
     &["--optim", "sgd", "--learning-rate", "0.5"],
     &["--optim", "lion_32bit", "--learning-rate", "0.001"],
@@ -70,6 +70,7 @@ const OPTIMIZERS: [&[&str]; 7] = [
     &["--optim", "adafactor", "--learning-rate", "0.005"],
     &["--optim", "muon", "--learning-rate", "0.01", "--weight-decay", "0.1"],
     &["--optim", "rmsprop", "--optim-args", "momentum=0.9", "--learning-rate", "0.0003"],
+    &["--optim", "adamw_8bit", "--learning-rate", "0.005", "--weight-decay", "0.1"],
 ];
 
 #[test]
@@ -84,6 +85,12 @@ fn every_optimizer_learns_and_resumes() {
     }
     let names: Vec<String> = place.tensors("run-4/checkpoint-6/optimizer.safetensors").into_keys().collect();
     assert!(names.iter().any(|name| name.ends_with("q_proj.weight.rows")) && !names.iter().any(|name| name.ends_with(".m")));
+    let moments = place.tensors("run-7/checkpoint-6/optimizer.safetensors");
+    let size = |name: &str| moments.get(&format!("model.{name}")).map(Vec::len);
+    // 64 by 64 in bytes, in 16 blocks; but 4 bytes for a value of fewer, or of a table of 257 by 64.
+    let q_proj = ["m", "m_scales", "v", "v_scales"].map(|part| size(&format!("layers.0.self_attn.q_proj.weight.{part}")));
+    assert_eq!(q_proj, [Some(4096), Some(64), Some(4096), Some(64)]);
+    assert_eq!((size("layers.0.self_attn.k_proj.weight.m"), size("embed_tokens.weight.v")), (Some(4 * 2048), Some(4 * 16448)));
     let other = ["resume", "run-0", "--optim", "lion_32bit"];
     let other = place.run(&other);
     assert!(other.code == Some(2) && other.error().contains("optim"), "{}", other.stderr);
@@ -92,7 +99,7 @@ fn every_optimizer_learns_and_resumes() {
 #[test]
 fn a_critic_is_trained_by_the_same_optimizer_and_resumes() {
     let place = Place::with_answers();
-    for (kind, optim) in [("policy", "muon"), ("shared", "adafactor"), ("policy", "sgd")] {
+    for (kind, optim) in [("policy", "muon"), ("shared", "adafactor"), ("policy", "sgd"), ("policy", "adamw_8bit")] {
         let run = format!("{kind}-{optim}");
         let mut ppo = vec!["ppo", "--model", tiny(), "--dataset", "answers.jsonl", "--plugin", "tldr_length_reward.wasm"];
         ppo.extend([
@@ -118,7 +125,8 @@ fn an_optimizer_takes_no_key_of_another() {
     let place = Place::with_answers();
     for (given, expected) in [
         (&["--optim", "sgd", "--adam-beta1", "0.8"][..], "adam_beta1: is not a setting of sgd"),
-        (&["--optim", "adamw_8bit"], "\"adamw_8bit\" is not one of adamw, adamw_apex_fused"),
+        (&["--optim", "lion_8bit"], "\"lion_8bit\" is not one of adamw, adamw_apex_fused"),
+        (&["--optim", "adamw_8bit", "--optim-args", "momentum=0.9"], "adamw_8bit is set by --adam-beta1"),
         (&["--optim-args", "momentum=0.9"], "adamw_torch is set by --adam-beta1"),
         (&["--optim", "sgd", "--optim-args", "momentum=0.9,nesterov"], "expected a table"),
         (&["--optim", "sgd", "--optim-args", "warmth=1"], "unknown key `warmth`; it can be momentum, dampening, nesterov"),
@@ -130,6 +138,9 @@ fn an_optimizer_takes_no_key_of_another() {
     place.run(&[&sft("fused")[..], &["--optim", "adamw_torch_fused"]].concat()).succeeded();
     place.run(&sft("plain")).succeeded();
     place.assert_same_end("fused", "plain", 6, "model.safetensors");
+    place.run(&[&sft("paged")[..], &["--optim", "paged_adamw_8bit"]].concat()).succeeded();
+    place.run(&[&sft("8bit")[..], &["--optim", "adamw_bnb_8bit"]].concat()).succeeded();
+    place.assert_same_end("paged", "8bit", 6, "model.safetensors");
 }
 
 /// A run with an adapter that drops much of its input.

@@ -41,7 +41,7 @@ pub struct Step {
 }
 
 impl Step {
-    fn scalars(self) -> Scalars {
+    pub(super) fn scalars(self) -> Scalars {
         let bias1 = 1.0 - self.beta1.powf(self.t as f64);
         let bias2 = 1.0 - self.beta2.powf(self.t as f64);
         Scalars {

@@ -88,6 +88,34 @@ pub fn write(t: &Tensor, f: impl FnOnce(&mut [f32])) -> Result<()> {
     Ok(())
 }
 
+struct WriteBytes<F>(Mutex<Option<F>>);
+
+impl<F: FnOnce(&mut [u8])> InplaceOp1 for WriteBytes<F> {
+    fn name(&self) -> &'static str {
+        "rlhost-write-bytes"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let (CpuStorage::U8(data), Some((start, end))) = (storage, layout.contiguous_offsets()) else {
+            candle_core::bail!("in-place operation on a tensor that is not contiguous bytes")
+        };
+        let task = self.0.lock().ok().and_then(|mut f| f.take());
+        if let Some(f) = task {
+            f(&mut data[start..end]);
+        }
+        Ok(())
+    }
+}
+
+/// Changes a CPU tensor of bytes in place, like [`write()`].
+pub(super) fn write_bytes(t: &Tensor, f: impl FnOnce(&mut [u8])) -> Result<()> {
+    if t.dtype() != DType::U8 || !matches!(t.device(), Device::Cpu) || !t.is_contiguous() {
+        return Err(unsupported("write", t));
+    }
+    t.inplace_op1(&WriteBytes(Mutex::new(Some(f))))?;
+    Ok(())
+}
+
 /// Creates a CPU tensor from its values.
 pub(super) fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
     Ok(Tensor::from_vec(data, shape.into(), &Device::Cpu)?)

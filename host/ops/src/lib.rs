@@ -14,6 +14,7 @@
 
 pub mod activation;
 pub mod adamw;
+pub mod adamw_8bit;
 pub mod attention;
 mod bf16;
 pub mod bounded;

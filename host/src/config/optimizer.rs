@@ -21,6 +21,9 @@ pub enum Optim {
         alias = "paged_adamw_32bit"
     )]
     AdamwTorch,
+    /// AdamW with moments in 8 bits, as bitsandbytes has it (arXiv 2110.02861).
+    #[serde(rename = "adamw_8bit", alias = "adamw_bnb_8bit", alias = "paged_adamw_8bit")]
+    Adamw8Bit,
     /// Stochastic gradient descent.
     Sgd,
     /// RMSprop (Tieleman and Hinton 2012), as torch has it.
@@ -39,6 +42,7 @@ pub enum Optim {
 #[expect(missing_docs, reason = "each is the optimizer of its name")]
 pub enum Rule {
     AdamW,
+    AdamW8Bit,
     Sgd(SgdArgs),
     RmsProp(RmsPropArgs),
     Lion,
@@ -139,8 +143,10 @@ impl Config {
     /// # Errors
     /// If `optim_args` does not fit `optim`: the key, and what would be right.
     pub fn rule(&self) -> Result<Rule, Fault> {
+        let adamw = |rule: Rule| self.without_args("--adam-beta1, --adam-beta2 and --adam-epsilon").map(|()| rule);
         let rule = match self.optim {
-            Optim::AdamwTorch => self.without_args("--adam-beta1, --adam-beta2 and --adam-epsilon").map(|()| Rule::AdamW),
+            Optim::AdamwTorch => adamw(Rule::AdamW),
+            Optim::Adamw8Bit => adamw(Rule::AdamW8Bit),
             Optim::Lion32Bit => self.without_args("--adam-beta1 and --adam-beta2").map(|()| Rule::Lion),
             Optim::Sgd => self.args().and_then(|s: SgdArgs| {
                 below_one("momentum", s.momentum)?;
@@ -235,6 +241,7 @@ mod tests {
     fn settings_that_an_optimizer_does_not_have_are_named() {
         for (optim, args, expected) in [
             (Optim::AdamwTorch, json!({"momentum": 0.9}), "momentum: adamw_torch is set by --adam-beta1"),
+            (Optim::Adamw8Bit, json!({"momentum": 0.9}), "momentum: adamw_8bit is set by --adam-beta1"),
             (Optim::Sgd, json!({"nesterov": true}), "nesterov needs momentum"),
             (Optim::Sgd, json!({"momentum": 1}), "less than 1"),
             (Optim::Rmsprop, json!({"alpha": 1}), "less than 1"),

@@ -254,8 +254,9 @@ pub struct Config {
     pub warmup_steps: f64,
     /// Warmup as a fraction of the run, used if warmup_steps is 0 [default: 0]
     pub warmup_ratio: f64,
-    /// Optimizer, by transformers' name: adamw_torch, sgd, rmsprop, lion_32bit, adafactor, or muon for the layers' matrices with
-    /// AdamW for everything else. NVIDIA devices support only adamw_torch [default: adamw_torch]
+    /// Optimizer, by transformers' name: adamw_torch, adamw_8bit (with moments in 8 bits, like bitsandbytes), sgd, rmsprop,
+    /// lion_32bit, adafactor, or muon for the layers' matrices with AdamW for everything else. NVIDIA devices support only
+    /// adamw_torch [default: adamw_torch]
     pub optim: Optim,
     /// Settings of the optimizer, as in momentum=0.9,nesterov=true for sgd
     pub optim_args: Map<String, Value>,

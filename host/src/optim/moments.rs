@@ -3,6 +3,7 @@
 use super::Settings;
 use crate::config::{AdafactorArgs, AdjustLr, MuonArgs, Rule};
 use crate::ops::adamw::{self, Parameter};
+use crate::ops::adamw_8bit::{self, BLOCK, Moment};
 use crate::ops::optimizers::{self as rules, Common, Second};
 use crate::ops::{self};
 use candle_core::{DType, Tensor};
@@ -13,9 +14,36 @@ const LEAST_SCALE: f64 = 1e-3;
 /// What Adafactor adds to squared gradients.
 const SQUARED_EPS: f64 = 1e-30;
 
+/// Minimum size of a parameter whose moments are in 8 bits, from bitsandbytes.
+const LEAST_8BIT: usize = 4096;
+
+/// Last parts of the names of tables whose rows are looked up. Most of a row's gradients are zero, so its moments vary too much for 8
+/// bits (Dettmers et al. 2022, section 2.3); transformers leaves them in 32 bits too.
+const TABLES: [&str; 4] = ["embed_tokens", "embed_in", "wte", "wpe"];
+
+/// A moment in 8 bits; see [`Moment`].
+pub(super) struct Codes {
+    codes: Tensor,
+    scales: Tensor,
+}
+
+impl Codes {
+    fn new(parameter: &Tensor) -> ops::Result<Self> {
+        let zeros = |shape: &[usize], dtype| Tensor::zeros(shape, dtype, parameter.device());
+        let blocks = parameter.elem_count().div_ceil(BLOCK);
+        Ok(Self { codes: zeros(parameter.dims(), DType::U8)?, scales: zeros(&[blocks], DType::F32)? })
+    }
+
+    /// Returns it as [`adamw_8bit`] takes it.
+    pub(super) fn moment(&self) -> Moment<'_> {
+        Moment { codes: &self.codes, scales: &self.scales }
+    }
+}
+
 /// The state of one parameter.
 pub(super) enum Moments {
     AdamW { m: Tensor, v: Tensor },
+    AdamW8Bit { m: Codes, v: Codes },
     Sgd(Option<Tensor>),
     RmsProp { v: Tensor, buffer: Option<Tensor> },
     Lion(Tensor),
@@ -41,7 +69,10 @@ impl Moments {
                 }
             }
             Rule::Muon(_) if is_of_layer(name, parameter) => Self::Muon(whole()?),
-            Rule::AdamW | Rule::Muon(_) => Self::AdamW { m: whole()?, v: whole()? },
+            Rule::AdamW8Bit if parameter.elem_count() >= LEAST_8BIT && !is_table(name) => {
+                Self::AdamW8Bit { m: Codes::new(parameter)?, v: Codes::new(parameter)? }
+            }
+            Rule::AdamW | Rule::AdamW8Bit | Rule::Muon(_) => Self::AdamW { m: whole()?, v: whole()? },
         })
     }
 
@@ -49,6 +80,9 @@ impl Moments {
     pub(super) fn named(&self) -> Vec<(&'static str, &Tensor)> {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],
+            Self::AdamW8Bit { m, v } => {
+                vec![("m", &m.codes), ("m_scales", &m.scales), ("v", &v.codes), ("v_scales", &v.scales)]
+            }
             Self::Sgd(buffer) => buffer.iter().map(|buffer| ("momentum", buffer)).collect(),
             Self::RmsProp { v, buffer } => {
                 [("v", v)].into_iter().chain(buffer.iter().map(|buffer| ("momentum", buffer))).collect()
@@ -67,6 +101,9 @@ impl Moments {
     pub(super) fn named_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],
+            Self::AdamW8Bit { m, v } => {
+                vec![("m", &mut m.codes), ("m_scales", &mut m.scales), ("v", &mut v.codes), ("v_scales", &mut v.scales)]
+            }
             Self::Sgd(buffer) => buffer.iter_mut().map(|buffer| ("momentum", buffer)).collect(),
             Self::RmsProp { v, buffer } => {
                 [("v", v)].into_iter().chain(buffer.iter_mut().map(|buffer| ("momentum", buffer))).collect()
@@ -102,6 +139,9 @@ impl Moments {
                 rules::adafactor(p.master, p.gradient, Second::Whole(v), first.as_ref(), adafactor(args), s)
             }
             (Self::Muon(buffer), Rule::Muon(args)) => rules::muon(p.master, p.gradient, buffer, muon(args, p.master), s),
+            (Self::AdamW8Bit { m, v }, _) => {
+                adamw_8bit::update(p.master, p.gradient, m.moment(), v.moment(), adamw_step(settings, s))
+            }
             (Self::AdamW { m, v }, _) => adamw::update(p.master, p.gradient, m, v, p.rounded, adamw_step(settings, s)),
             _ => Err(ops::Error::Shape { op: "optimizer", detail: "its moments are another optimizer's".into() }),
         }
@@ -112,6 +152,12 @@ impl Moments {
 fn is_of_layer(name: &str, parameter: &Tensor) -> bool {
     // Families name the list of their layers differently, but a layer's number is always a part of the name.
     parameter.dims().len() == 2 && name.split('.').any(|part| part.parse::<usize>().is_ok())
+}
+
+/// Returns whether a parameter is a table of embeddings.
+fn is_table(name: &str) -> bool {
+    let module = name.strip_suffix(".weight").and_then(|module| module.rsplit('.').next());
+    module.is_some_and(|module| TABLES.contains(&module))
 }
 
 /// Returns AdamW's scalars.

@@ -1,11 +1,13 @@
-//! Updates named parameters by one of the optimizers, with f32 moments stored under the parameters' names.
+//! Updates named parameters by one of the optimizers, with moments stored under the parameters' names, in f32 unless the optimizer has
+//! 8 bits in its name.
 
 use super::moments::{Moments, adamw_step, adjusted};
 use crate::config::Rule;
 use crate::ops;
 use crate::ops::adamw::{self, Parameter};
+use crate::ops::adamw_8bit;
 use crate::ops::optimizers::Common;
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 use std::collections::HashMap;
 
 /// Settings that are constant during a run.
@@ -42,7 +44,7 @@ pub struct Optimizer {
 struct Reach {
     /// Of every parameter.
     parameters: f64,
-    /// Of every momentum of SGD.
+    /// Of every momentum of SGD, or of every first moment in 8 bits.
     momentum: f64,
 }
 
@@ -109,13 +111,9 @@ impl Optimizer {
             for (suffix, moment) in of_parameter.named() {
                 let key = format!("{name}.{suffix}");
                 let saved = state.remove(&key).ok_or_else(|| format!("{key} is missing"))?;
-                if saved.shape() != moment.shape() || saved.dtype() != DType::F32 {
-                    return Err(format!(
-                        "{key} is {:?} of shape {:?}; it must be f32 of shape {:?}",
-                        saved.dtype(),
-                        saved.shape(),
-                        moment.shape()
-                    ));
+                if saved.shape() != moment.shape() || saved.dtype() != moment.dtype() {
+                    let described = |t: &Tensor| format!("{} of shape {:?}", t.dtype().as_str(), t.shape());
+                    return Err(format!("{key} is {}; it must be {}", described(&saved), described(moment)));
                 }
                 restored.push(saved.to_device(moment.device()).map_err(|e| format!("{key}: {}", ops::Error::from(e)))?);
             }
@@ -162,7 +160,7 @@ impl Optimizer {
             |reach: Reach| Some(self.after(reach, parameters, (lr, longest_update(s)), norm * clip)).filter(Reach::is_safe);
         // The kernel multiplies by the rate before it divides, and below this eps second moments vanish before it counts.
         let product = lr / (1.0 - s.beta1) * SAFE_GRADIENT;
-        let has_adamw = matches!(s.rule, Rule::AdamW | Rule::Muon(_));
+        let has_adamw = matches!(s.rule, Rule::AdamW | Rule::AdamW8Bit | Rule::Muon(_));
         let plain = norm * clip < SAFE_GRADIENT && (!has_adamw || product < SAFE && s.eps >= 1e-20);
         let known = match self.reach {
             Some(reach) => after(reach),
@@ -182,6 +180,10 @@ impl Optimizer {
                 Moments::AdamW { m, v } => {
                     let step = adamw_step(s, self.of(p, rate(&p.name), clip));
                     adamw::overflows(p.master, p.gradient, m, v, step)?
+                }
+                Moments::AdamW8Bit { m, v } => {
+                    let step = adamw_step(s, self.of(p, rate(&p.name), clip));
+                    adamw_8bit::overflows(p.master, p.gradient, m.moment(), v.moment(), step)?
                 }
                 _ => !(norm * clip < SAFE_GRADIENT && others.is_safe()),
             };
@@ -213,6 +215,7 @@ impl Optimizer {
     fn measured(&self, parameters: &[Parameter<'_>]) -> ops::Result<Reach> {
         let buffers = self.moments.iter().filter_map(|(_, moments)| match moments {
             Moments::Sgd(buffer) => buffer.as_ref(),
+            Moments::AdamW8Bit { m, .. } => Some(m.moment().scales),
             _ => None,
         });
         let momentum = ops::sum_of_squares(buffers)?.sqrt();
@@ -228,6 +231,12 @@ impl Optimizer {
         let largest = |of: &dyn Fn(&Tensor) -> f64| parameters.iter().map(|p| of(p.master)).fold(0.0, f64::max);
         match s.rule {
             Rule::AdamW => Reach { parameters: decayed + lr * adamw, momentum },
+            Rule::AdamW8Bit => {
+                // A second moment may be rounded to zero under any first moment, which its scale bounds.
+                let momentum = s.beta1 * momentum + (1.0 - s.beta1) * gradient;
+                let update = momentum / (1.0 - s.beta1) / s.eps;
+                Reach { parameters: decayed + lr * update.max(adamw), momentum }
+            }
             Rule::Lion => Reach { parameters: decayed + lr, momentum },
             Rule::Sgd(args) => {
                 let gradient = gradient + s.weight_decay * p;
@@ -274,14 +283,13 @@ mod tests {
     use crate::config::{AdafactorArgs, Config, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
     use crate::ops::adamw::{Parameter, Step, update};
     use crate::ops::to_vec;
-    use candle_core::{Device, Tensor};
+    use candle_core::{DType, Device, Tensor};
     use serde_json::Value;
 
     #[test]
     fn an_update_that_would_not_be_finite_is_not_made() {
-        let one = |x: f32| Tensor::new(&[[x]], &Device::Cpu).unwrap();
-        let settings = |max_grad_norm: f64| Settings {
-            rule: Rule::AdamW,
+        let settings = |rule: Rule, max_grad_norm: f64| Settings {
+            rule,
             beta1: 0.9,
             beta2: 0.999,
             eps: 1e-8,
@@ -289,25 +297,29 @@ mod tests {
             max_grad_norm,
         };
         // A rate beyond f32, a decay that multiplies, a gradient whose square overflows, a weight that is NaN.
-        for (weight, gradient, lr, longest, after) in
-            [(1.0, 0.5, 1e39, 1.0, 0), (1.0, 0.5, 1e11, 1.0, 3), (1.0, 1e25, 1e-3, 0.0, 0), (f32::NAN, 0.5, 1e-3, 1.0, 0)]
-        {
-            let (p, g) = (one(weight), one(gradient));
-            let mut optimizer = Optimizer::new(settings(longest), &[("w".to_owned(), &p)]).unwrap();
-            let parameters = [Parameter { name: "w".to_owned(), master: &p, rounded: None, gradient: &g }];
-            for step in 0..=after {
-                let before = to_vec(&p).unwrap()[0];
-                let update = optimizer.step(&parameters, lr).unwrap();
-                let now = to_vec(&p).unwrap()[0];
-                if step < after {
-                    assert!(
-                        matches!(update, Update::Made(_)) && now.is_finite() && now != before,
-                        "{lr} at {step}: {update:?} {now}"
-                    );
-                } else {
-                    assert_eq!(update, Update::Overflow("w".to_owned()), "{weight} {gradient} {lr}");
-                    assert_eq!(now.to_bits(), before.to_bits());
-                    assert_eq!(optimizer.state().unwrap().0, after as u64);
+        let cases =
+            [(1.0, 0.5, 1e39, 1.0, 0), (1.0, 0.5, 1e11, 1.0, 3), (1.0, 1e25, 1e-3, 0.0, 0), (f32::NAN, 0.5, 1e-3, 1.0, 0)];
+        // Moments in 8 bits are those of parameters of this size.
+        for (rule, size) in [(Rule::AdamW, 1), (Rule::AdamW8Bit, 64)] {
+            for (weight, gradient, lr, longest, after) in cases {
+                let all = |x: f32| Tensor::full(x, (size, size), &Device::Cpu).unwrap();
+                let (p, g) = (all(weight), all(gradient));
+                let mut optimizer = Optimizer::new(settings(rule, longest), &[("w".to_owned(), &p)]).unwrap();
+                let parameters = [Parameter { name: "w".to_owned(), master: &p, rounded: None, gradient: &g }];
+                for step in 0..=after {
+                    let before = to_vec(&p).unwrap()[0];
+                    let update = optimizer.step(&parameters, lr).unwrap();
+                    let now = to_vec(&p).unwrap()[0];
+                    if step < after {
+                        assert!(
+                            matches!(update, Update::Made(_)) && now.is_finite() && now != before,
+                            "{rule:?} {lr} at {step}: {update:?} {now}"
+                        );
+                    } else {
+                        assert_eq!(update, Update::Overflow("w".to_owned()), "{rule:?} {weight} {gradient} {lr}");
+                        assert_eq!(now.to_bits(), before.to_bits());
+                        assert_eq!(optimizer.state().unwrap().0, after as u64);
+                    }
                 }
             }
         }
@@ -316,10 +328,14 @@ mod tests {
     /// Results of torch and of the optimizers' authors; written by `tests/fixtures/make_optimizers.py`.
     const REFERENCE: &str = include_str!("../../../tests/fixtures/optimizers.json");
 
-    /// Returns a parameter's initial value, or its gradient at a step, as in the fixture's script.
-    fn wave(parameter: usize, i: usize, step: usize) -> f32 {
-        let (parameter, i, step) = (parameter as f64, i as f64, step as f64);
-        ((0.7 * i + 1.3 * parameter + 0.31 * step * (1.0 + parameter)).sin() * 0.5 + 0.05) as f32
+    /// The same with moments in 8 bits, of bitsandbytes and by its formula; written by `tests/fixtures/make_adamw_8bit.py`.
+    const IN_8_BITS: &str = include_str!("../../../tests/fixtures/adamw_8bit.json");
+
+    /// Returns a parameter's initial value, or its gradient at a step, as in the fixtures' scripts.
+    fn wave(parameter: usize, i: usize, step: usize, decades: usize) -> f32 {
+        let (parameter, at, step) = (parameter as f64, i as f64, step as f64);
+        let value = (0.7 * at + 1.3 * parameter + 0.31 * step * (1.0 + parameter)).sin() * 0.5 + 0.05;
+        (value * 0.1f64.powi((i % decades) as i32)) as f32
     }
 
     fn rule(case: &Value) -> Settings {
@@ -332,9 +348,10 @@ mod tests {
 
     /// Takes steps `from..to` of a case.
     fn steps(case: &Value, parameters: &[(String, Tensor)], optimizer: &mut Optimizer, from: usize, to: usize) {
+        let decades = case["decades"].as_u64().unwrap_or(1) as usize;
         for step in from..to {
             let gradient = |(at, (_, t)): (usize, &(String, Tensor))| {
-                let values: Vec<f32> = (0..t.elem_count()).map(|i| wave(at, i, step + 1)).collect();
+                let values: Vec<f32> = (0..t.elem_count()).map(|i| wave(at, i, step + 1, decades)).collect();
                 Tensor::from_vec(values, t.shape(), &Device::Cpu).unwrap()
             };
             let gradients: Vec<Tensor> = parameters.iter().enumerate().map(gradient).collect();
@@ -349,15 +366,16 @@ mod tests {
 
     #[test]
     fn fifty_steps_of_every_optimizer_are_those_of_its_reference_and_go_on_from_their_state() {
-        let reference: Value = serde_json::from_str(REFERENCE).unwrap();
-        let cases = reference["cases"].as_array().unwrap();
-        assert!(cases.len() > 12);
-        for case in cases {
-            let shapes = reference["shapes"].as_object().unwrap();
+        let [reference, in_8_bits] = [REFERENCE, IN_8_BITS].map(|text| serde_json::from_str::<Value>(text).unwrap());
+        let cases = [&reference, &in_8_bits].map(|of| of["cases"].as_array().unwrap().iter().map(move |case| (of, case)));
+        let cases: Vec<(&Value, &Value)> = cases.into_iter().flatten().collect();
+        assert!(cases.len() > 15);
+        for (of, case) in cases {
+            let shapes = of["shapes"].as_object().unwrap();
             let begin = || -> Vec<(String, Tensor)> {
                 let parameter = |(at, (name, shape)): (usize, (&String, &Value))| {
                     let shape: Vec<usize> = serde_json::from_value(shape.clone()).unwrap();
-                    let values: Vec<f32> = (0..shape.iter().product()).map(|i| wave(at, i, 0)).collect();
+                    let values: Vec<f32> = (0..shape.iter().product()).map(|i| wave(at, i, 0, 1)).collect();
                     (name.clone(), Tensor::from_vec(values, shape, &Device::Cpu).unwrap())
                 };
                 shapes.iter().enumerate().map(parameter).collect()
@@ -380,6 +398,7 @@ mod tests {
                 let (got, whole) = (to_vec(got).unwrap(), to_vec(whole).unwrap());
                 assert!(got.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits()), "{case}: {name} does not resume");
                 let want: Vec<f64> = serde_json::from_value(case["after"][name].clone()).unwrap();
+                let got: Vec<f32> = got.into_iter().step_by(case["every"].as_u64().unwrap_or(1) as usize).collect();
                 let length = want.iter().map(|w| w * w).sum::<f64>().sqrt();
                 let off = got.iter().zip(&want).map(|(g, w)| (f64::from(*g) - w).powi(2)).sum::<f64>().sqrt();
                 let near = case["near"].as_f64().unwrap();
@@ -392,6 +411,28 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn moments_in_8_bits_take_two_bytes_a_value_and_leave_tables_and_small_parameters_in_32() {
+        let names = ["model.layers.0.mlp.up_proj.weight", "model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight"];
+        let parameters = [(64, 65), (64, 65), (64, 63)].map(|shape| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap());
+        let named: Vec<(String, &Tensor)> = names.iter().map(|name| (*name).to_owned()).zip(&parameters).collect();
+        let rule = Rule::AdamW8Bit;
+        let settings = Settings { rule, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 0.0 };
+        let mut optimizer = Optimizer::new(settings, &named).unwrap();
+        let (updates, mut state) = optimizer.state().unwrap();
+        let bytes = |name: &str| -> usize {
+            let of =
+                |(key, t): (&String, &Tensor)| if key.starts_with(name) { t.elem_count() * t.dtype().size_in_bytes() } else { 0 };
+            state.iter().map(of).sum()
+        };
+        // 4160 values are 17 blocks.
+        assert_eq!(names.map(bytes), [2 * (4160 + 4 * 17), 8 * 4160, 8 * 4032]);
+        let key = format!("{}.m", names[0]);
+        state.insert(key.clone(), parameters[0].clone());
+        let refused = optimizer.restore(updates, state).unwrap_err();
+        assert_eq!(refused, format!("{key} is f32 of shape [64, 65]; it must be u8 of shape [64, 65]"));
     }
 
     #[test]
