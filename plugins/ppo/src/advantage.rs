@@ -1,6 +1,7 @@
 //! Computes advantages and returns from scores and values.
 
 use crate::control::KL;
+use crate::moments::Moments;
 use crate::settings::{KlEstimator, Settings};
 use rlhost_plugin_sdk::policy::{Advantages, Rollouts};
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
@@ -8,13 +9,13 @@ use rlhost_plugin_sdk::scores::{self, mean_and_std, scores};
 use rlhost_plugin_sdk::{Error, Metric};
 use std::ops::Range;
 
-/// A scorable completion, with its score after the penalty.
+/// A scorable completion, with its score after normalisation and penalty.
 struct Scored {
     row: Range<usize>,
     score: f64,
 }
 
-pub(crate) fn estimate(s: &Settings, kl_coef: f64, rollouts: &Rollouts) -> Result<Advantages, Error> {
+pub(crate) fn estimate(s: &Settings, kl_coef: f64, all: &Moments, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let values = rollouts.values.as_ref().ok_or_else(|| Error::Input("PPO needs the critic's values".into()))?;
     let given = scores(rollouts);
     let mut mask = rollouts.mask.clone();
@@ -24,6 +25,7 @@ pub(crate) fn estimate(s: &Settings, kl_coef: f64, rollouts: &Rollouts) -> Resul
             // Without a score, there is neither an advantage nor a return to learn.
             None => mask[row].fill(0),
             Some(score) => {
+                let score = if s.normalize_reward { all.normalized(*score) } else { *score };
                 let penalty = s.missing_eos_penalty.filter(|_| !finished).unwrap_or(0.0);
                 scored.push(Scored { row, score: score - penalty });
             }
@@ -55,7 +57,11 @@ pub(crate) fn estimate(s: &Settings, kl_coef: f64, rollouts: &Rollouts) -> Resul
         }
     }
     whiten(&mut advantages, &mask, false);
-    let metrics = metrics(kl_coef, rollouts, &given, &scored, &mask, &kl);
+    let mut metrics = metrics(kl_coef, rollouts, &given, &scored, &mask, &kl);
+    if s.normalize_reward {
+        let (mean, std) = all.mean_and_std();
+        metrics.extend([Metric::mean("objective/score_mean", mean, 1.0), Metric::mean("objective/score_std", std, 1.0)]);
+    }
     let narrow = |column: Vec<f64>| column.into_iter().map(|x| x as f32).collect();
     Ok(Advantages { advantages: narrow(advantages), returns: Some(narrow(returns)), mask: Some(mask), metrics })
 }

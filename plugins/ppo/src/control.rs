@@ -1,6 +1,7 @@
-//! A KL coefficient that keeps the divergence per token near a target, as in OpenRLHF (Ziegler et al. 2019, section 2.2): `coef *= 1 +
+//! What PPO carries from one generation to the next: the mean and deviation of all scores, and a KL coefficient that keeps the divergence per token near a target, as in OpenRLHF (Ziegler et al. 2019, section 2.2): `coef *= 1 +
 //! clip(kl / target - 1, -0.2, 0.2) * completions / horizon`.
 
+use crate::moments::Moments;
 use crate::settings::Settings;
 use rlhost_plugin_sdk::policy::figure;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Mean divergence of a completion's tokens, averaged over completions.
 pub(crate) const KL: &str = "kl";
 
-/// State of the adaptive coefficient; unused without a target.
+/// State of the adaptive coefficient, unused without a target, and of the normalisation of scores.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct KlControl {
@@ -18,6 +19,8 @@ pub struct KlControl {
     completions: u64,
     /// Completions of the whole run.
     pub(crate) episode: u64,
+    /// Of all scores of the run.
+    pub(crate) scores: Moments,
 }
 
 impl KlControl {

@@ -7,17 +7,20 @@
 //!
 //! - `advantage`: rewards of tokens, generalised advantage estimation, whitening
 //! - `loss`: the clipped losses of policy and critic
-//! - `control`: the adaptive KL coefficient
+//! - `moments`: the mean and deviation of all scores
+//! - `control`: the adaptive KL coefficient, and the state of both
 
 mod advantage;
 mod control;
 mod loss;
+mod moments;
 pub mod settings;
 #[cfg(test)]
 mod tests;
 
 use control::KlControl;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
+use rlhost_plugin_sdk::scores::scores;
 use rlhost_plugin_sdk::{Error, Metric};
 pub use settings::{KlEstimator, Settings};
 
@@ -43,7 +46,10 @@ impl Policy for Ppo {
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
         let coef = self.control.coef(&self.settings);
-        let mut advantages = advantage::estimate(&self.settings, coef, rollouts)?;
+        if self.settings.normalize_reward {
+            self.control.scores.see(scores(rollouts).into_iter().flatten());
+        }
+        let mut advantages = advantage::estimate(&self.settings, coef, &self.control.scores, rollouts)?;
         self.control.saw(rollouts.prompt_of.len());
         advantages.metrics.push(Metric::max("episode", self.control.episode as f64));
         Ok(advantages)

@@ -32,6 +32,8 @@ pub struct Settings {
     /// Subtracted from the score of a completion that reached the length limit.
     #[schemars(range(min = 0.0))]
     pub missing_eos_penalty: Option<f64>,
+    /// Subtract the mean of all scores so far from each score, and divide by their standard deviation.
+    pub normalize_reward: bool,
     /// Divide rewards by their standard deviation over the batch, keeping their mean.
     pub whiten_rewards: bool,
     /// Discount of future rewards per token.
@@ -43,6 +45,13 @@ pub struct Settings {
     /// Clipping range of the probability ratio around 1.
     #[schemars(range(min = 0.0))]
     pub cliprange: f64,
+    /// Dual clipping (arXiv 1912.09729): the largest ratio that counts where the advantage is negative; greater than 1 [no limit;
+    /// verl's default is 3].
+    #[schemars(extend("exclusiveMinimum" = 1.0))]
+    pub clip_ratio_c: Option<f64>,
+    /// Weight of the tokens' mean entropy, which is subtracted from the loss.
+    #[schemars(extend("aliases" = ["entropy_coeff", "entropy_loss_coef"]))]
+    pub entropy_coef: f64,
     /// Clipping range of a value around its value at generation.
     #[schemars(range(min = 0.0))]
     pub cliprange_value: f64,
@@ -59,10 +68,13 @@ impl Default for Settings {
             kl_target: None,
             kl_horizon: 10_000.0,
             missing_eos_penalty: None,
+            normalize_reward: false,
             whiten_rewards: false,
             gamma: 1.0,
             lam: 0.95,
             cliprange: 0.2,
+            clip_ratio_c: None,
+            entropy_coef: 0.0,
             cliprange_value: 0.2,
             vf_coef: 0.1,
         }

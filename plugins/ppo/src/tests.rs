@@ -189,10 +189,11 @@ fn closed_form(s: &Settings, t: &Tokens, logp: &[f64], values: &[f64]) -> [f64; 
     for i in (0..logp.len()).filter(|&i| t.mask[i] == 1) {
         let (a, ratio) = (f64::from(t.advantages[i]), (logp[i] - f64::from(t.old_logp[i])).exp());
         let clipped = -a * ratio.max(1.0 - s.cliprange).min(1.0 + s.cliprange);
+        let limit = s.clip_ratio_c.filter(|_| a < 0.0).map_or(f64::INFINITY, |most| -a * most);
         let (old, target) = (wide(&t.old_values, i), wide(&t.returns, i));
         let bounded = values[i].max(old - s.cliprange_value).min(old + s.cliprange_value);
         let (square, square_clipped) = ((values[i] - target).powi(2), (bounded - target).powi(2));
-        sums[0] += (-a * ratio).max(clipped);
+        sums[0] += (-a * ratio).max(clipped).min(limit);
         sums[1] += 0.5 * square.max(square_clipped);
         sums[2] += f64::from(u8::from(clipped > -a * ratio));
         sums[3] += f64::from(u8::from(square_clipped > square));
@@ -206,7 +207,9 @@ fn loss_and_gradients_follow_the_closed_form_and_micro_batches_add_up() {
         let t = tokens(seed);
         let wide = |column: &[f32]| -> Vec<f64> { column.iter().map(|&x| f64::from(x)).collect() };
         let (logp, values) = (wide(&t.logp), wide(t.values.as_ref().unwrap()));
-        for s in [Settings::default(), Settings { cliprange: 0.1, cliprange_value: 0.4, vf_coef: 1.0, ..Settings::default() }] {
+        let narrow = Settings { cliprange: 0.1, cliprange_value: 0.4, vf_coef: 1.0, ..Settings::default() };
+        let twice = Settings { clip_ratio_c: Some(1.25), ..Settings::default() };
+        for s in [Settings::default(), narrow, twice] {
             let got = Ppo::new(s.clone()).unwrap().loss(&t).unwrap();
             let loss_at = |logp: &[f64], values: &[f64]| {
                 let [policy, critic, ..] = closed_form(&s, &t, logp, values);
@@ -249,6 +252,74 @@ fn loss_and_gradients_follow_the_closed_form_and_micro_batches_add_up() {
             assert_eq!([a.d_values.unwrap(), b.d_values.unwrap()].concat(), got.d_values.unwrap());
         }
     }
+}
+
+#[test]
+fn a_dual_clip_limits_the_loss_of_what_was_bad_and_has_become_likely() {
+    let (mut t, s) = (tokens(3), Settings { clip_ratio_c: Some(3.0), ..Settings::default() });
+    t.old_logp = t.logp.clone();
+    t.advantages.fill(-2.0);
+    // Of three tokens five times as likely as before, one was good; a fourth is twice as likely.
+    for (i, ratio) in [(0, 5f32), (1, 5.0), (3, 5.0), (4, 2.0)] {
+        t.old_logp[i] -= ratio.ln();
+    }
+    t.advantages[3] = 2.0;
+    let got = Ppo::new(s).unwrap().loss(&t).unwrap();
+    near(figure(&got.metrics, "policy/clipfrac_lower_avg"), (0.2, 10.0));
+    // Twice the limit of 3, the clipped gain of 1.2, the loss of 2, and six at a ratio of one, times the advantage.
+    near(figure(&got.metrics, "loss/policy_avg"), (2.0 * (2.0 * 3.0 - 1.2 + 2.0 + 6.0) / 10.0, 10.0));
+    assert_eq!([0, 1, 3].map(|i| got.d_logp[i]), [0.0; 3]);
+    assert!((got.d_logp[4] - 2.0 * 2.0 / 25.0).abs() < 1e-6, "{}", got.d_logp[4]);
+    let plain = Ppo::new(Settings::default()).unwrap().loss(&t).unwrap();
+    assert!((plain.d_logp[0] - 2.0 * 5.0 / 25.0).abs() < 1e-6);
+    assert!(testing::figure(&plain.metrics, "policy/clipfrac_lower_avg").is_none());
+}
+
+#[test]
+fn an_entropy_bonus_is_a_share_of_the_mean_entropy() {
+    let (t, s) = (tokens(5), Settings { entropy_coef: 0.3, ..Settings::default() });
+    let (plain, got) = (Ppo::new(Settings::default()).unwrap().loss(&t).unwrap(), Ppo::new(s.clone()).unwrap().loss(&t).unwrap());
+    let counted = [0, 1, 3, 4, 8, 9, 10, 11, 12, 13];
+    let sum = f64::from(counted.iter().sum::<i32>());
+    assert!((got.loss - (plain.loss - 0.3 * sum / 25.0)).abs() < 1e-9, "{} {}", got.loss, plain.loss);
+    let bonus: Vec<f32> = (0..14).map(|i| if counted.contains(&i) { -0.3 / 25.0 } else { 0.0 }).collect();
+    assert_eq!((got.d_entropy, plain.d_entropy), (Some(bonus), None));
+    assert_eq!((got.d_logp, got.d_values), (plain.d_logp, plain.d_values));
+    assert!(matches!(Ppo::new(s).unwrap().loss(&Tokens { entropy: None, ..t }), Err(Error::Input(_))));
+}
+
+#[test]
+fn scores_are_normalized_by_all_scores_so_far() {
+    let s = Settings { normalize_reward: true, kl_coef: 0.0, lam: 0.0, gamma: 0.0, ..Settings::default() };
+    let mut ppo = Ppo::new(s.clone()).unwrap();
+    let next = |ppo: &mut Ppo, scores: [Option<f32>; 3]| {
+        let rewards = vec![RewardColumn { name: "r".into(), weight: 1.0, values: scores.to_vec() }];
+        let given = ppo.estimate(&Rollouts { rewards, ..rollouts() }).unwrap();
+        // Without future rewards, the return of a last token is its completion's score.
+        let returns = given.returns.unwrap();
+        (
+            [2, 4, 5].map(|i| f64::from(returns[i])),
+            ["objective/score_mean", "objective/score_std"].map(|name| figure(&given.metrics, name).0),
+        )
+    };
+    let check = |got: ([f64; 3], [f64; 2]), scores: [f64; 3], (mean, std): (f64, f64)| {
+        for (got, score) in got.0.iter().zip(scores) {
+            assert!((got - (score - mean) / std).abs() < 1e-5, "{got} {score}");
+        }
+        assert!((got.1[0] - mean).abs() < 1e-12 && (got.1[1] - std).abs() < 1e-12, "{:?} {mean} {std}", got.1);
+    };
+    check(next(&mut ppo, [Some(1.0), Some(3.0), Some(5.0)]), [1.0, 3.0, 5.0], (3.0, 2.0));
+    // 1, 3, 5, 11, 15: 7 on average, and squares of 36, 16, 4, 16 and 64.
+    let snapshot = rlhost_plugin_sdk::stateful::snapshot(ppo.state()).unwrap();
+    let mut resumed = Ppo::new(s).unwrap();
+    *resumed.state() = rlhost_plugin_sdk::stateful::restored(&snapshot).unwrap();
+    for ppo in [&mut ppo, &mut resumed] {
+        check(next(ppo, [Some(11.0), Some(15.0), None]), [11.0, 15.0, 7.0], (7.0, 34f64.sqrt()));
+    }
+    // Equal scores deviate from nothing.
+    let mut equal = Ppo::new(Settings { normalize_reward: true, ..plain() }).unwrap();
+    let given = next(&mut equal, [Some(4.0); 3]);
+    assert!(given.0.iter().all(|x| x.is_finite()) && given.1 == [4.0, 0.0], "{given:?}");
 }
 
 #[test]
