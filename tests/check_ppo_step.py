@@ -7,7 +7,8 @@
 
 TRL 1.10 is the last version with PPO. For each setting: the two tiny random models of trl_steps.py
 with an ending token that is likelier than others, a value model of its own beside each, three
-generations of 8 completions, two updates on each, and rlhost once with an accumulation of 2. rlhost
+generations of 8 completions, two updates on each (of all of them, or once of each half: TRL then takes
+them in rlhost's order), and rlhost once with an accumulation of 2. rlhost
 runs first and logs its completions and their rewards. TRL's own training loop then runs on these:
 it gets the completions where it would generate, and the rewards where it would ask a reward model.
 Both in f32 on the CPU, AdamW at a constant rate, gradients not clipped, as in TRL's PPO. Compared
@@ -52,6 +53,7 @@ CASES = [
     ("whiten_rewards", {"whiten_rewards": True}, {}),
     ("missing_eos_penalty", {"missing_eos_penalty": 3.0}, {}),
     ("temperature 0.7", {}, {"temperature": 0.7}),
+    ("mini-batches", {}, {"num_mini_batches": 2, "num_ppo_epochs": 1}),
 ]
 (REWARD,) = TARGET
 # In TRL's loop, and what stands there instead.
@@ -156,11 +158,11 @@ class Watched(Step):
 
 def train_rlhost(binary, model, value_model, dataset, out, accumulation, settings, run):
     flags = {"log-completions": "all", "per-device-train-batch-size": BATCH // accumulation, "num-generations": 1,
-             "gradient-accumulation-steps": accumulation, "num-iterations": UPDATES, "max-completion-length": LENGTH,
+             "gradient-accumulation-steps": accumulation, "max-completion-length": LENGTH,
              "adam-epsilon": EPSILON, "max-grad-norm": 0, "lr-scheduler-type": "constant", "max-steps": UPDATES * STEPS,
              "learning-rate": RATE, "critic-learning-rate": RATE, "value-model": value_model}
     tables = {"loss": settings} | {f"plugin.{name}": given for name, given in TARGET.items()}
-    given = run | {f"{table}.{key}": value for table, keys in tables.items() for key, value in flat(keys)}
+    given = {"num_ppo_epochs": UPDATES} | run | {f"{table}.{key}": value for table, keys in tables.items() for key, value in flat(keys)}
     plugins = [part for name in TARGET for part in ("--plugin", f"{name}.wasm")]
     metrics = run_rlhost([binary, "train", "--algorithm", "ppo", *plugins], model, dataset, out, flags, given)
     of = lambda g, i: metrics[UPDATES * (g - 1) + 1 + i]
@@ -175,11 +177,11 @@ def train_trl(model, value_model, out, settings, run, fed, callback):
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(fed.pad)
     args = PPOConfig(
-        output_dir=str(out), per_device_train_batch_size=BATCH, gradient_accumulation_steps=1, num_mini_batches=1,
-        num_ppo_epochs=UPDATES, total_episodes=BATCH * STEPS, response_length=LENGTH, local_rollout_forward_batch_size=BATCH,
+        output_dir=str(out), per_device_train_batch_size=BATCH, gradient_accumulation_steps=1,
+        total_episodes=BATCH * STEPS, response_length=LENGTH, local_rollout_forward_batch_size=BATCH,
         adam_epsilon=EPSILON, learning_rate=RATE, lr_scheduler_type="constant", weight_decay=0.0, stop_token="eos",
         num_sample_generations=0, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
-        bf16=False, gradient_checkpointing=False, seed=1, optim="adamw_torch", **({"temperature": 1.0} | settings | run))
+        bf16=False, gradient_checkpointing=False, seed=1, optim="adamw_torch", **({"temperature": 1.0, "num_ppo_epochs": UPDATES} | settings | run))
     ppo_trainer.batch_generation = fed.generation
     asked = ORIGINAL_REWARD
     ppo_trainer.get_reward = lambda *args: fed.reward(asked, *args)
@@ -221,5 +223,5 @@ def run_case(args, work, name, settings, run):
 if __name__ == "__main__":
     ORIGINAL_REWARD = ppo_trainer.get_reward
     PPOTrainer.train = changed_loop()
-    numpy.random.seed(1)
+    numpy.random.permutation = numpy.arange
     sys.exit(main(__doc__, CASES, run_case))

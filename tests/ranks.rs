@@ -130,6 +130,8 @@ fn a_step_is_the_same_on_however_many_ranks() {
     compare(&[("ppo", &["--value-model", "shared"])], true, &cuts, &again);
     compare(&OFFLINE, false, &cuts, &["--max-steps", "3"]);
     compare(&[("grpo", &["--filter-groups", "--max-num-gen-batches", "50"])], true, &cuts, &again);
+    // The third step is the first of the second pass.
+    compare(&[("ppo", &["--num-mini-batches", "2"])], true, &cuts, &again);
 }
 
 #[test]

@@ -193,6 +193,10 @@ pub struct Config {
     /// Number of times to train on each generation [default: 1]
     #[schemars(extend("aliases" = ["num_ppo_epochs"]))]
     pub num_iterations: usize,
+    /// Number of mini-batches to split each generation into, with an update each. If num_iterations is more than 1, prompts go
+    /// into other mini-batches each time [default: none; one update per gradient_accumulation_steps micro-batches, the same each
+    /// time]
+    pub num_mini_batches: Option<usize>,
     /// Maximum number of tokens in a micro-batch; a step's rows are then split by tokens instead of by count. A prompt counts
     /// once for all its completions; a longer row gets a micro-batch of its own [default: none]
     #[schemars(extend("on_resume" = "free"))]
@@ -455,6 +459,7 @@ impl Default for Config {
             steps_per_generation: None,
             generation_batch_size: None,
             num_iterations: 1,
+            num_mini_batches: None,
             max_tokens_per_microbatch: None,
             neftune_noise_alpha: None,
             label_smoothing_factor: 0.0,
@@ -532,6 +537,11 @@ impl Config {
         self.steps_per_generation.or(given).unwrap_or(self.gradient_accumulation_steps)
     }
 
+    /// Returns the number of micro-batches that each pass over a generation has.
+    pub fn micro_batches_per_generation(&self) -> usize {
+        self.num_mini_batches.map_or(self.steps_per_generation(), |parts| parts * self.gradient_accumulation_steps)
+    }
+
     /// Returns the number of completions or pairs in a micro-batch of all processes together; where pairs are generated, the
     /// number of their prompts.
     pub fn batch_size(&self) -> usize {
@@ -552,7 +562,7 @@ impl Config {
 
     /// Returns whether some updates train on a generation after others have changed the weights.
     pub fn trains_later(&self) -> bool {
-        !self.gradient_accumulation_steps.is_multiple_of(self.steps_per_generation() * self.num_iterations)
+        !self.gradient_accumulation_steps.is_multiple_of(self.micro_batches_per_generation() * self.num_iterations)
     }
 
     /// Returns whether a policy that has not been trained yet gives texts the probabilities that the reference model gives them.

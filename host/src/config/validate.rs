@@ -29,7 +29,7 @@ impl Config {
 
     /// Checks for counts that are zero or absurd.
     fn check_counts(&self) -> Result<(), (&'static str, String)> {
-        let at_least_one: [(&'static str, usize); 13] = [
+        let at_least_one: [(&'static str, usize); 14] = [
             ("max_turns", self.max_turns),
             ("max_episode_tokens", self.max_episode_tokens.unwrap_or(1)),
             ("num_generations", self.num_generations.unwrap_or(2)),
@@ -42,6 +42,7 @@ impl Config {
             ("gradient_accumulation_steps", self.gradient_accumulation_steps),
             ("steps_per_generation", self.steps_per_generation()),
             ("num_iterations", self.num_iterations),
+            ("num_mini_batches", self.num_mini_batches.unwrap_or(1)),
             ("max_tokens_per_microbatch", self.max_tokens_per_microbatch.unwrap_or(1)),
         ];
         for (key, value) in at_least_one {
@@ -63,6 +64,7 @@ impl Config {
             ("steps_per_generation", self.steps_per_generation),
             ("generation_batch_size", self.generation_batch_size),
             ("num_iterations", Some(self.num_iterations)),
+            ("num_mini_batches", self.num_mini_batches),
             ("num_generations", self.num_generations),
             ("lora_r", self.lora_r),
         ] {
@@ -174,6 +176,16 @@ impl Config {
                 self.generation_batch_size()
             );
             return invalid("num_generations", detail);
+        }
+        let size = self.generation_batch_size();
+        let fits = |parts: usize| size.is_multiple_of(parts) && size / parts >= self.gradient_accumulation_steps;
+        if let Some(parts) = self.num_mini_batches.filter(|parts| !fits(*parts)) {
+            let detail = format!(
+                "{parts} must divide the {size} completions of a generation into mini-batches of at least \
+                 gradient_accumulation_steps {}",
+                self.gradient_accumulation_steps
+            );
+            return invalid("num_mini_batches", detail);
         }
         self.check_filter().or_else(|(key, detail)| invalid(key, detail))?;
         self.check_eval_generation(pairs).or_else(|(key, detail)| invalid(key, detail))

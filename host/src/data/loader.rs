@@ -92,7 +92,8 @@ impl Loader {
     }
 }
 
-fn shuffle(rows: &mut [usize], seed: u64, stream: u64) {
+/// Puts items in random order, which follows from `seed` and `stream`.
+pub fn shuffle(rows: &mut [usize], seed: u64, stream: u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(stream);
     // Fisher and Yates, from the end; the remainder's bias is below 2^-32 for any dataset.

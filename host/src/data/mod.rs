@@ -30,7 +30,7 @@ pub use completions::{CompletionRow, read_completions};
 pub use dataset::Dataset;
 pub use labelled::{LabelledRow, read_labelled};
 pub use lengths::Lengths;
-pub use loader::{Cursor, Loader};
+pub use loader::{Cursor, Loader, shuffle};
 pub use packing::pack;
 pub use preferences::{PreferenceRow, read_preferences};
 pub use prompts::{Prompt, PromptRow, parse_prompts, read_prompts};

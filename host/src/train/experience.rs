@@ -74,6 +74,44 @@ impl Experience {
         all
     }
 
+    /// Returns the same with its prompts in another order; completions stay with their prompts.
+    pub(super) fn reordered(&self, order: &[usize]) -> Self {
+        let rows: Vec<usize> = order.iter().flat_map(|&prompt| self.rows(prompt..prompt + 1)).collect();
+        let (mut place_of, mut row_of) = (vec![0; self.prompts.len()], vec![0; self.rollouts.len()]);
+        order.iter().enumerate().for_each(|(place, &prompt)| place_of[prompt] = place);
+        rows.iter().enumerate().for_each(|(place, &row)| row_of[row] = place);
+        let rollout = |row: &usize| {
+            let rollout = &self.rollouts[*row];
+            Rollout { prompt: place_of[rollout.prompt], ..rollout.clone() }
+        };
+        let tokens: Vec<usize> = rows.iter().flat_map(|&row| self.tokens(&(row..row + 1))).collect();
+        let by_token = |column: &Vec<f32>| -> Vec<f32> { these(column, &tokens) };
+        let Advantages { advantages, returns, mask, metrics } = &self.advantages;
+        let pairs = self.pairs.as_ref().map(|pairs| {
+            let mut pairs: Vec<Pair> = pairs.iter().map(|&(chosen, rejected)| (row_of[chosen], row_of[rejected])).collect();
+            pairs.sort_by_key(|&(chosen, _)| place_of[self.rollouts[rows[chosen]].prompt]);
+            pairs
+        });
+        let reward = |column: &RewardColumn| RewardColumn { values: these(&column.values, &rows), ..column.clone() };
+        let prompts = order.iter().map(|&prompt| self.prompts[prompt].clone()).collect();
+        Self {
+            texts: these(&self.texts, &rows),
+            episodes: these(&self.episodes, &rows),
+            rewards: self.rewards.iter().map(reward).collect(),
+            old_logp: self.old_logp.as_ref().map(by_token),
+            ref_logp: self.ref_logp.as_ref().map(by_token),
+            values: self.values.as_ref().map(by_token),
+            advantages: Advantages {
+                advantages: by_token(advantages),
+                returns: returns.as_ref().map(by_token),
+                mask: these(mask, &tokens),
+                metrics: metrics.clone(),
+            },
+            pairs,
+            ..Self::new(self.generated_at, prompts, rows.iter().map(rollout).collect())
+        }
+    }
+
     /// Returns the rows of some prompts' completions.
     pub(super) fn rows(&self, prompts: Range<usize>) -> Range<usize> {
         let first = |prompt: usize| self.rollouts.partition_point(|rollout| rollout.prompt < prompt);
@@ -129,6 +167,11 @@ impl Experience {
         let rollout = &self.rollouts[row];
         rollout.opening.as_ref().unwrap_or(&self.prompts[rollout.prompt].tokens)
     }
+}
+
+/// Returns the items at these places; none of an empty column.
+fn these<T: Clone>(column: &[T], places: &[usize]) -> Vec<T> {
+    places.iter().filter_map(|&place| column.get(place).cloned()).collect()
 }
 
 /// Returns the offset of each completion's tokens, and the end of the last.

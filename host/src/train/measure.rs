@@ -154,8 +154,10 @@ impl Trainer {
         if !self.collector.flow().generates() {
             return 1;
         }
-        let (shares, a_step) =
-            (self.settings.steps_per_generation() * self.settings.num_iterations, self.settings.gradient_accumulation_steps);
+        let (shares, a_step) = (
+            self.settings.micro_batches_per_generation() * self.settings.num_iterations,
+            self.settings.gradient_accumulation_steps,
+        );
         let (mut a, mut b) = (shares, a_step);
         while b > 0 {
             (a, b) = (b, a % b);

@@ -102,6 +102,8 @@ struct Counts {
     moved: bool,
     unscored: u64,
     #[serde(default)]
+    passes_left: u64,
+    #[serde(default)]
     owes_evaluation: bool,
     #[serde(default)]
     plateau: Plateau,
@@ -315,7 +317,8 @@ impl Rest {
 
 impl Counts {
     fn collected(&self) -> Counters {
-        Counters { generation: self.generation, num_tokens: self.num_tokens, unscored: self.unscored }
+        let Self { generation, num_tokens, unscored, passes_left, .. } = *self;
+        Counters { generation, num_tokens, unscored, passes_left }
     }
 }
 
@@ -383,11 +386,21 @@ impl Trainer {
         let memories: Vec<(String, Memory)> = memories.filter_map(|(name, memory)| Some((name, memory?))).collect();
         let Position { cursor, pending, counters } = self.collector.position();
         let (experiences, pending) = told_apart(&pending);
-        let Counters { generation, num_tokens, unscored } = counters;
+        let Counters { generation, num_tokens, unscored, passes_left } = counters;
         let State { global_step, moved, owes_evaluation, plateau, patience } = self.state;
         let Kept { window, since_save, best, parents } = self.journal.kept();
         let rest = Rest {
-            state: Counts { global_step, generation, num_tokens, moved, unscored, owes_evaluation, plateau, patience },
+            state: Counts {
+                global_step,
+                generation,
+                num_tokens,
+                moved,
+                unscored,
+                passes_left,
+                owes_evaluation,
+                plateau,
+                patience,
+            },
             cursor,
             dataset: self.collector.data().fingerprint().to_owned(),
             optimizer_updates,

@@ -25,10 +25,11 @@ use super::learner::{Learner, together};
 use super::packed::Packed;
 use super::plugins::Plugins;
 use crate::config::Config;
-use crate::data::Cursor;
+use crate::data::{Cursor, shuffle};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::model::{Decoding, Frozen, Policy};
+use crate::ops::dropout::mixed_bits;
 use crate::plugin::RewardColumn;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -60,6 +61,8 @@ pub(super) struct Counters {
     pub num_tokens: u64,
     /// Number of generations since the last one in which a completion had a score.
     pub unscored: u64,
+    /// Number of further times that the waiting generation will be trained on, in other mini-batches.
+    pub passes_left: u64,
 }
 
 /// A position in the data, with the micro-batches that wait there.
@@ -112,7 +115,12 @@ impl Collector {
         let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
         while taken.len() < count {
             match self.pending.pop_front() {
-                Some(micro_batch) => taken.push(micro_batch),
+                Some(micro_batch) => {
+                    if self.pending.is_empty() && self.counters.passes_left > 0 {
+                        self.deal_again(&micro_batch.experience);
+                    }
+                    taken.push(micro_batch);
+                }
                 // If prompts are skipped, a generation can end anywhere in an epoch.
                 None if !taken.is_empty() && self.data.is_at_end() && !self.settings.filter_groups => break,
                 None => figures.merge(self.refill(with)?),
@@ -141,12 +149,29 @@ impl Collector {
             with.journal.completions(&experience)?;
             figures.lap("log");
             self.counters.generation += 1;
-            (rounds, parts) = (self.settings.num_iterations, self.settings.steps_per_generation());
+            (rounds, parts) = (self.settings.num_iterations, self.settings.micro_batches_per_generation());
+        }
+        self.counters.passes_left = 0;
+        if self.settings.num_mini_batches.is_some() {
+            self.counters.passes_left = rounds as u64 - 1;
+            rounds = 1;
         }
         for _ in 0..rounds {
             self.pending.extend(MicroBatch::deal(&experience, parts));
         }
         Ok(figures)
+    }
+
+    /// Splits a generation into other mini-batches, for its next pass. Prompts are shuffled, so each prompt's completions stay together.
+    /// The order follows from the seed, the generation and the pass.
+    fn deal_again(&mut self, experience: &Experience) {
+        let Counters { generation, passes_left, .. } = self.counters;
+        let seed = mixed_bits(self.settings.data_seed.unwrap_or(self.settings.seed) ^ mixed_bits(generation));
+        let mut order: Vec<usize> = (0..experience.prompts.len()).collect();
+        shuffle(&mut order, seed, passes_left);
+        let experience = Arc::new(experience.reordered(&order));
+        self.pending.extend(MicroBatch::deal(&experience, self.settings.micro_batches_per_generation()));
+        self.counters.passes_left -= 1;
     }
 
     /// Collects experience from these prompts, to be scored: the policy's own completions, whose random numbers depend on the
@@ -261,5 +286,5 @@ impl Collector {
 
 /// Returns the number of micro-batches per batch of the loader.
 pub(super) fn micro_batches_per_batch(flow: Flow, config: &Config) -> usize {
-    if flow.generates() { config.steps_per_generation() * config.num_iterations } else { 1 }
+    if flow.generates() { config.micro_batches_per_generation() * config.num_iterations } else { 1 }
 }

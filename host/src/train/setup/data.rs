@@ -128,6 +128,6 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     let shuffled = config.shuffle_dataset.unwrap_or(flow != Flow::Labelled);
     let drops = generates || config.dataloader_drop_last;
     // As in TRL, so that prompts which are neighbours in the dataset don't share an update; groups stay whole.
-    let in_parts = generates && config.steps_per_generation() > config.gradient_accumulation_steps;
+    let in_parts = generates && config.micro_batches_per_generation() > config.gradient_accumulation_steps;
     Ok(Loader::new(rows, batch, config.data_seed.unwrap_or(config.seed), shuffled, !drops).mixing(in_parts))
 }

@@ -9,7 +9,7 @@ const MOST: u64 = 1 << 52;
 impl Rest {
     /// Returns what is wrong with its counters, if anything, in the checkpoint of this step.
     pub(super) fn fault(&self, step: u64) -> Option<String> {
-        let Counts { global_step, generation, num_tokens, unscored, plateau, .. } = self.state;
+        let Counts { global_step, generation, num_tokens, unscored, passes_left, plateau, .. } = self.state;
         if global_step != step {
             return Some(format!("it is from step {global_step}, but the checkpoint is from step {step}"));
         }
@@ -20,6 +20,7 @@ impl Rest {
             ("generation", generation),
             ("num_tokens", num_tokens),
             ("unscored", unscored),
+            ("passes_left", passes_left),
             ("optimizer_updates", self.optimizer_updates),
             ("critic_updates", self.critic_updates.unwrap_or_default()),
             ("epoch", self.cursor.epoch),
