@@ -84,8 +84,68 @@ fn what_can_not_be_filtered_is_said_at_the_start() {
         ([&arguments("x")[..], &["--filter-groups-metric", "keyword_rewrd"]].concat(), "did you mean \"keyword_reward\"?"),
         ([&arguments("x")[..], &["--max-num-gen-batches", "0"]].concat(), "max_num_gen_batches: must be at least 1"),
         ([&arguments("x")[..], &["--num-generations", "1"]].concat(), "num_generations must be at least 2"),
+        ([&given[..5], &["--skip-groups", "0.5"]].concat(), "skip_groups: this algorithm learns from given answers"),
+        (skipping("x", &["--skip-groups", "1.5"]), "skip_groups: is 1.5; it is a probability"),
+        (skipping("x", &["--skip-groups", "0.5", "--num-generations", "1"]), "num_generations must be at least 2"),
+        (skipping("x", &[]), "filter_groups_metric: needs filter_groups or skip_groups"),
     ] {
         let refused = place.run(&all);
         assert!(refused.code == Some(2) && refused.error().contains(expected), "{}", refused.stderr);
+    }
+}
+
+/// Arguments of a run that skips prompts instead of filtering them.
+fn skipping<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let all = arguments(run);
+    let at = |key: &str| all.iter().position(|given| *given == key).unwrap();
+    let (filter, batches) = (at("--filter-groups"), at("--max-num-gen-batches"));
+    let left = all.iter().enumerate().filter(|(i, _)| ![filter, batches, batches + 1].contains(i)).map(|(_, given)| *given);
+    left.chain(more.iter().copied()).collect()
+}
+
+#[test]
+fn prompts_whose_rewards_do_not_differ_are_skipped_and_the_run_resumes_exactly() {
+    let place = Place::new();
+    prompts(&place);
+    // Each generation has four of ten prompts, and each of them is skipped once its rewards have not differed.
+    let always = ["--skip-groups", "1", "--skip-groups-after", "1"];
+    place.run(&skipping("always", &[&always[..], &["--num-iterations", "1", "--max-steps", "20"]].concat())).succeeded();
+    let lines = place.lines("always/completions.jsonl");
+    let mut out: Vec<String> = Vec::new();
+    let (mut seldom, mut filled) = (0, 0);
+    for generation in lines.chunks(16) {
+        let waiting = 10 - out.len();
+        for group in generation.chunks(4) {
+            let name = group[0]["prompt"].as_str().unwrap().to_owned();
+            // Only where a pass has too few others.
+            assert!(!out.contains(&name) || waiting < 4, "{name} with {waiting} others");
+            filled += usize::from(out.contains(&name));
+        }
+        for group in generation.chunks(4) {
+            let reward = |line: &serde_json::Value| line["rewards"]["keyword_reward"].as_f64().unwrap();
+            let name = group[0]["prompt"].as_str().unwrap().to_owned();
+            out.retain(|other| *other != name);
+            if group.iter().all(|line| reward(line) == reward(&group[0])) {
+                out.push(name);
+                seldom += 1;
+            }
+        }
+    }
+    assert!(seldom > 3 && lines.len() == 20 * 16, "{seldom} {filled}");
+    let last = place.lines("always/metrics.jsonl").pop().unwrap();
+    assert!(last["skip_groups/skipped_ratio"].as_f64().is_some_and(|share| (0.0..1.0).contains(&share)), "{last}");
+    assert!(last["epoch"].as_f64().unwrap() > 10.0, "prompts that are skipped count in epochs: {last}");
+
+    for (run, more) in [("half", &["--skip-groups", "0.5"][..]), ("both", &["--skip-groups", "0.5", "--filter-groups"])] {
+        place.run(&skipping(run, &[more, &["--skip-groups-after", "1"]].concat())).succeeded();
+        assert!(
+            place
+                .lines(&format!("{run}/metrics.jsonl"))
+                .iter()
+                .any(|line| line["skip_groups/skipped_ratio"].as_f64() > Some(0.0))
+        );
+        for step in 1..STEPS {
+            place.assert_resumes(run, step, STEPS, "model.safetensors");
+        }
     }
 }

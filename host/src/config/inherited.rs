@@ -4,7 +4,7 @@ use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
 use toml::{Table, Value};
 
 /// Keys that belong to an algorithm, beside those of evaluations: it defines them, sets their defaults, or is the only one to take them.
-const OF_ALGORITHM: [&str; 20] = [
+const OF_ALGORITHM: [&str; 23] = [
     "loss",
     "learn_from",
     "learning_rate",
@@ -21,6 +21,9 @@ const OF_ALGORITHM: [&str; 20] = [
     "filter_groups",
     "filter_groups_metric",
     "max_num_gen_batches",
+    "skip_groups",
+    "skip_groups_after",
+    "num_mini_batches",
     "metric_for_best_model",
     "greater_is_better",
     "early_stopping_patience",

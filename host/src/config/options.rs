@@ -146,11 +146,16 @@ pub struct Config {
     /// Train only on prompts whose completions' rewards differ, and generate for more prompts until there are enough (dynamic
     /// sampling, DAPO, arXiv 2503.14476) [default: false]
     pub filter_groups: bool,
-    /// With filter_groups: name of the reward that must differ [default: the weighted sum of all]
+    /// With filter_groups or skip_groups: name of the reward that must differ [default: the weighted sum of all]
     pub filter_groups_metric: Option<String>,
     /// With filter_groups: maximum number of generations per step; the run ends if they don't give enough prompts [default: 10]
     #[schemars(extend("on_resume" = "free"))]
     pub max_num_gen_batches: u64,
+    /// Probability of skipping a prompt whose completions' rewards did not differ the last times, because it is always or never
+    /// solved [default: 0]
+    pub skip_groups: f64,
+    /// With skip_groups: number of these times [default: 2]
+    pub skip_groups_after: u32,
 
     /// Synchronize the reference model with the policy during training (TR-DPO, arXiv 2404.09656) [default: false]
     pub sync_ref_model: bool,
@@ -444,6 +449,8 @@ impl Default for Config {
             filter_groups: false,
             filter_groups_metric: None,
             max_num_gen_batches: 10,
+            skip_groups: 0.0,
+            skip_groups_after: 2,
             sync_ref_model: false,
             ref_model_mixup_alpha: 0.6,
             ref_model_sync_steps: 512,
@@ -535,6 +542,11 @@ impl Config {
     pub fn steps_per_generation(&self) -> usize {
         let given = self.generation_batch_size.map(|size| (size / self.batch_size()).max(1));
         self.steps_per_generation.or(given).unwrap_or(self.gradient_accumulation_steps)
+    }
+
+    /// Returns whether some prompts are not trained on, so that an epoch has no fixed number of steps.
+    pub fn passes_over_prompts(&self) -> bool {
+        self.filter_groups || self.skip_groups > 0.0
     }
 
     /// Returns the number of micro-batches that each pass over a generation has.

@@ -89,6 +89,12 @@ impl Config {
         if self.min_p.is_some_and(|p| !(0.0..=1.0).contains(&p)) {
             return Err(("min_p", "must be between 0 and 1".into()));
         }
+        if !(0.0..=1.0).contains(&self.skip_groups) {
+            return Err(("skip_groups", format!("is {}; it is a probability, from 0 to 1", self.skip_groups)));
+        }
+        if self.skip_groups_after == 0 {
+            return Err(("skip_groups_after", "must be at least 1".into()));
+        }
         if !(0.0..=1.0).contains(&self.label_smoothing_factor) {
             return Err(("label_smoothing_factor", format!("is {}; it must be between 0 and 1", self.label_smoothing_factor)));
         }
@@ -193,9 +199,9 @@ impl Config {
 
     /// Checks the keys of dynamic sampling.
     fn check_filter(&self) -> Result<(), (&'static str, String)> {
-        if !self.filter_groups {
+        if !self.passes_over_prompts() {
             return match &self.filter_groups_metric {
-                Some(_) => Err(("filter_groups_metric", "needs filter_groups".into())),
+                Some(_) => Err(("filter_groups_metric", "needs filter_groups or skip_groups".into())),
                 None => Ok(()),
             };
         }
@@ -203,7 +209,8 @@ impl Config {
             return Err(("max_num_gen_batches", "must be at least 1".into()));
         }
         if self.num_generations == Some(1) {
-            return Err(("filter_groups", "compares the completions of a prompt; num_generations must be at least 2".into()));
+            let key = if self.filter_groups { "filter_groups" } else { "skip_groups" };
+            return Err((key, "compares the completions of a prompt; num_generations must be at least 2".into()));
         }
         let rewards = || self.plugin.iter().filter(|entry| !entry.eval_only).chain(&self.environment).map(PluginEntry::name);
         match &self.filter_groups_metric {

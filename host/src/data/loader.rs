@@ -76,7 +76,39 @@ impl Loader {
             self.deal();
         }
         let end = (self.cursor.taken + self.batch).min(self.rows);
-        let mut batch = self.order[self.cursor.taken..end].to_vec();
+        let batch = self.order[self.cursor.taken..end].to_vec();
+        self.taken(batch, end)
+    }
+
+    /// Returns the next batch without the rows to skip, by pass and row, and the number of those. Rows that don't fill a batch at the
+    /// end of a pass are dropped. But if a batch finds too few in a whole pass, it also has rows to skip.
+    pub fn next_batch_without(&mut self, skips: impl Fn(u64, usize) -> bool) -> (Vec<usize>, usize) {
+        let mut left_out = 0;
+        loop {
+            let Cursor { epoch, taken: begun } = self.cursor;
+            let (mut batch, mut skipped, mut end) = (Vec::with_capacity(self.batch), Vec::new(), begun);
+            while batch.len() < self.batch && end < self.rows {
+                let row = self.order[end];
+                if skips(epoch, row) {
+                    skipped.push(row)
+                } else {
+                    batch.push(row)
+                }
+                end += 1;
+            }
+            if batch.len() == self.batch || begun == 0 {
+                let missing = (self.batch - batch.len()).min(skipped.len());
+                batch.extend(&skipped[..missing]);
+                return (self.taken(batch, end), left_out + skipped.len() - missing);
+            }
+            left_out += skipped.len();
+            self.cursor = Cursor { epoch: epoch + 1, taken: 0 };
+            self.deal();
+        }
+    }
+
+    /// Moves behind a batch, and puts it into random order if that is asked for.
+    fn taken(&mut self, mut batch: Vec<usize>, end: usize) -> Vec<usize> {
         if self.mix {
             // A number for each batch; a snapshot's epoch may be any.
             let begun = self.cursor.epoch.wrapping_mul(self.rows as u64).wrapping_add(self.cursor.taken as u64);
@@ -125,6 +157,29 @@ mod tests {
         let mut loader = Loader::new(5, 2, 1, true, true);
         let sizes: Vec<usize> = (0..4).map(|_| loader.next_batch().len()).collect();
         assert_eq!((sizes, loader.batches_per_epoch()), (vec![2, 2, 1, 2], 3));
+    }
+
+    #[test]
+    fn rows_to_skip_are_left_out_unless_a_whole_pass_has_too_few_others() {
+        let mut loader = Loader::new(10, 3, 1, false, false);
+        let odd = |_: u64, row: usize| row % 2 == 1;
+        assert_eq!(loader.next_batch_without(odd), (vec![0, 2, 4], 2));
+        // 6 and 8 don't fill a batch.
+        assert_eq!(loader.next_batch_without(odd), (vec![0, 2, 4], 3 + 2));
+        assert_eq!(loader.cursor(), Cursor { epoch: 1, taken: 5 });
+        let few = |_: u64, row: usize| row != 7;
+        assert_eq!(loader.next_batch_without(few), (vec![7, 0, 1], 4 + 7));
+        assert_eq!(loader.cursor(), Cursor { epoch: 2, taken: 10 });
+        let all = |_: u64, _: usize| true;
+        assert_eq!(loader.next_batch_without(all), (vec![0, 1, 2], 7));
+        // Without any, it is the usual order.
+        for (shuffled, mixed) in [(true, false), (false, true)] {
+            let new = || Loader::new(11, 4, 9, shuffled, false).mixing(mixed);
+            let (mut usual, mut other) = (new(), new());
+            for _ in 0..7 {
+                assert_eq!(other.next_batch_without(|_, _| false), (usual.next_batch(), 0));
+            }
+        }
     }
 
     #[test]

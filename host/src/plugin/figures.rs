@@ -39,8 +39,8 @@ const RESERVED: [&str; 18] = [
     "runtime",
 ];
 
-const RESERVED_PREFIXES: [&str; 9] =
-    ["eval_", "time/", "perf/", "plugins/", "completions/", "episodes/", "filter_groups/", "pass@", "maj@"];
+const RESERVED_PREFIXES: [&str; 10] =
+    ["eval_", "time/", "perf/", "plugins/", "completions/", "episodes/", "filter_groups/", "skip_groups/", "pass@", "maj@"];
 
 /// Names that algorithms may report, as TRL's do, and that the host reads to say more. To rewards and environments they are reserved.
 const OF_ALGORITHMS: [&str; 3] = ["episode", "reward", "reward_std"];

@@ -243,3 +243,64 @@ pub(super) fn scale(micro_batches: &[MicroBatch], max_completion_length: usize) 
         max_completion_length: max_completion_length as u32,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Map;
+
+    fn prompt(index: usize) -> Arc<Prompt> {
+        let (text, columns, ref_logp, mismatched_ref_logp) = Default::default();
+        let (chat, messages, answers, tokens) = (false, None, None, vec![index as u32]);
+        let columns: Map<_, _> = columns;
+        Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
+    }
+
+    /// Three prompts with two completions each, whose columns all hold their tokens: 100, 101, 102 for the first, and so on.
+    fn experience() -> Experience {
+        let rollout = |row: usize| {
+            let tokens: Vec<u32> = (0..=row as u32 % 4).map(|i| 100 * (row as u32 + 1) + i).collect();
+            let logp = tokens.iter().map(|token| *token as f32).collect();
+            Rollout { prompt: row / 2, sample: row % 2, tokens, logp, finished: true, ..Rollout::default() }
+        };
+        let mut e = Experience::new(7, (0..3).map(prompt).collect(), (0..6).map(rollout).collect());
+        e.texts = (0..6).map(|row| row.to_string()).collect();
+        let column = Some(e.logp.clone());
+        (e.old_logp, e.ref_logp, e.values) = (column.clone(), column.clone(), column.clone());
+        let mask = e.logp.iter().map(|token| (*token as usize % 2) as u8).collect();
+        e.advantages = Advantages { advantages: e.logp.clone(), returns: column, mask, metrics: Vec::new() };
+        e.rewards = vec![RewardColumn { name: "r".into(), weight: 1.0, values: (0..6).map(|row| Some(row as f32)).collect() }];
+        e
+    }
+
+    #[test]
+    fn in_another_order_every_column_follows_its_completion() {
+        let e = experience().reordered(&[2, 0, 1]);
+        assert_eq!(e.prompts.iter().map(|prompt| prompt.index).collect::<Vec<_>>(), [2, 0, 1]);
+        assert_eq!(
+            e.rollouts.iter().map(|r| (r.prompt, r.sample)).collect::<Vec<_>>(),
+            [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+        );
+        assert_eq!((e.texts.concat(), e.generated_at), ("450123".to_owned(), 7));
+        assert_eq!(e.rewards[0].values, [4.0, 5.0, 0.0, 1.0, 2.0, 3.0].map(Some));
+        let tokens: Vec<f32> = e.rollouts.iter().flat_map(|r| &r.tokens).map(|token| *token as f32).collect();
+        assert_eq!(tokens[..3], [500.0, 600.0, 601.0]);
+        let Advantages { advantages, returns, mask, .. } = &e.advantages;
+        for column in
+            [Some(&e.logp), e.old_logp.as_ref(), e.ref_logp.as_ref(), e.values.as_ref(), Some(advantages), returns.as_ref()]
+        {
+            assert_eq!(column, Some(&tokens));
+        }
+        assert!(mask.iter().zip(&tokens).all(|(mask, token)| usize::from(*mask) == *token as usize % 2));
+        assert_eq!(e.offsets, [0, 1, 3, 4, 6, 9, 13]);
+    }
+
+    #[test]
+    fn in_another_order_pairs_follow_their_prompts() {
+        let mut e = experience();
+        (e.advantages, e.pairs) = (Advantages::default(), Some(vec![(1, 0), (2, 3), (5, 4)]));
+        let e = e.reordered(&[2, 0, 1]);
+        assert_eq!(e.pairs, Some(vec![(1, 0), (3, 2), (4, 5)]));
+        assert!(e.advantages.advantages.is_empty() && e.advantages.mask.is_empty());
+    }
+}

@@ -3,7 +3,7 @@
 mod adapted;
 mod checks;
 
-use super::collector::{Counters, Position};
+use super::collector::{Counters, Position, Streaks};
 use super::dataset::{OF_ROWS, Prompt};
 use super::experience::{Experience, MicroBatch, Pair};
 use super::flow::Flow;
@@ -72,6 +72,8 @@ type Waiting = (usize, usize, usize);
 struct Rest {
     state: Counts,
     cursor: Cursor,
+    #[serde(default)]
+    streaks: Streaks,
     /// Hash of the dataset of the cursor and the rollouts.
     dataset: String,
     optimizer_updates: u64,
@@ -311,7 +313,7 @@ impl Rest {
             Ok::<_, String>(MicroBatch { experience, items: start..end })
         };
         let pending = self.pending.into_iter().map(micro_batch).collect::<std::result::Result<_, _>>()?;
-        Ok(Position { cursor: self.cursor, pending, counters: self.state.collected() })
+        Ok(Position { cursor: self.cursor, streaks: self.streaks, pending, counters: self.state.collected() })
     }
 }
 
@@ -384,7 +386,7 @@ impl Trainer {
         let Optimizers { updates: optimizer_updates, critic_updates, moments } = self.learner.optimizers()?;
         let memories = self.plugins.memories()?.into_iter();
         let memories: Vec<(String, Memory)> = memories.filter_map(|(name, memory)| Some((name, memory?))).collect();
-        let Position { cursor, pending, counters } = self.collector.position();
+        let Position { cursor, streaks, pending, counters } = self.collector.position();
         let (experiences, pending) = told_apart(&pending);
         let Counters { generation, num_tokens, unscored, passes_left } = counters;
         let State { global_step, moved, owes_evaluation, plateau, patience } = self.state;
@@ -402,6 +404,7 @@ impl Trainer {
                 patience,
             },
             cursor,
+            streaks,
             dataset: self.collector.data().fingerprint().to_owned(),
             optimizer_updates,
             critic_updates,

@@ -1,8 +1,11 @@
 //! The dataset of a run and the order of its rows.
 
+use super::skipping::{Skipping, Streaks};
+use crate::config::Config;
 use crate::data::{Cursor, Loader};
 use crate::train::Result;
 use crate::train::dataset::{Prompt, Prompts};
+use crate::train::experience::Experience;
 use std::sync::Arc;
 
 /// Prompts, and the order in which they are drawn.
@@ -15,6 +18,8 @@ pub(in crate::train) struct Data {
     loader: Loader,
     /// Prompts that are taken together, if each of the loader's rows stands for several.
     packs: Option<Vec<Vec<usize>>>,
+    /// Which prompts are skipped, if some are.
+    skipping: Option<Skipping>,
 }
 
 impl Data {
@@ -32,19 +37,42 @@ impl Data {
         let mut columns = prompts.columns().clone();
         columns.extend(evaluated.into_iter().flat_map(|evaluated| evaluated.columns().iter().cloned()));
         let fingerprint = prompts.fingerprint()?;
-        Ok(Self { prompts, fingerprint, columns: columns.into_iter().collect(), loader, packs })
+        Ok(Self { prompts, fingerprint, columns: columns.into_iter().collect(), loader, packs, skipping: None })
     }
 
-    /// Returns the next batch.
+    /// Skips prompts as the configuration says.
+    #[must_use]
+    pub(in crate::train) fn skipping(self, config: &Config) -> Self {
+        Self { skipping: Skipping::of(config), ..self }
+    }
+
+    /// Returns the next batch, and the number of prompts that were skipped for it, if some may be.
     ///
     /// # Errors
     /// If a row has changed since it was read first.
-    pub(super) fn next(&mut self) -> Result<Vec<Arc<Prompt>>> {
-        let rows = self.loader.next_batch();
-        match &self.packs {
+    pub(super) fn next(&mut self) -> Result<(Vec<Arc<Prompt>>, Option<usize>)> {
+        let (rows, skipped) = match &self.skipping {
+            None => (self.loader.next_batch(), None),
+            Some(skipping) => {
+                let (rows, skipped) = self.loader.next_batch_without(|epoch, row| skipping.skips(epoch, row));
+                (rows, Some(skipped))
+            }
+        };
+        let prompts = match &self.packs {
             None => self.prompts.get(&rows),
             Some(packs) => self.prompts.get(&rows.into_iter().flat_map(|pack| &packs[pack]).copied().collect::<Vec<_>>()),
-        }
+        };
+        Ok((prompts?, skipped))
+    }
+
+    /// Notes the rewards of these prompts' completions.
+    pub(super) fn saw(&mut self, experience: &Experience) {
+        self.skipping.iter_mut().for_each(|skipping| skipping.saw(experience));
+    }
+
+    /// Returns how many times in a row each prompt's rewards have not differed, if prompts are skipped.
+    pub(super) fn streaks(&self) -> Streaks {
+        self.skipping.as_ref().map(|skipping| skipping.streaks.clone()).unwrap_or_default()
     }
 
     /// Returns whether the next batch begins another epoch.
@@ -83,8 +111,9 @@ impl Data {
         self.loader.cursor()
     }
 
-    /// Moves to a position in the order.
-    pub(super) fn seek(&mut self, cursor: Cursor) {
+    /// Moves to a position in the order, with the prompts' streaks there.
+    pub(super) fn seek(&mut self, cursor: Cursor, streaks: Streaks) {
         self.loader.seek(cursor);
+        self.skipping.iter_mut().for_each(|skipping| skipping.streaks.clone_from(&streaks));
     }
 }

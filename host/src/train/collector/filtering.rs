@@ -24,7 +24,7 @@ impl Collector {
         let (mut wanted, mut found) = (0, 0);
         let most = self.settings.max_num_gen_batches;
         for attempt in 1..=most {
-            let prompts = self.data.next()?;
+            let prompts = self.draw(&mut figures)?;
             wanted = wanted.max(prompts.len());
             let (part, made) = self.attempted(prompts, self.counters.generation, with)?;
             figures.merge(made);
@@ -62,14 +62,14 @@ fn measured(rewards: &[Option<Total>], kept: usize, groups: usize) -> Vec<Metric
 
 /// A completion's reward.
 #[derive(Clone, Copy, Debug, Default)]
-struct Total {
+pub(super) struct Total {
     sum: f64,
     /// The sum of the parts' magnitudes, which determines its rounding error.
     size: f64,
 }
 
 /// Returns the weighted sum of each completion's rewards, or a single reward by name; none for a completion without a score.
-fn totals(columns: &[RewardColumn], only: Option<&str>) -> Vec<Option<Total>> {
+pub(super) fn totals(columns: &[RewardColumn], only: Option<&str>) -> Vec<Option<Total>> {
     let rows = columns.first().map_or(0, |column| column.values.len());
     let mut totals = vec![None; rows];
     for column in columns.iter().filter(|column| only.is_none_or(|name| name == column.name)) {
@@ -85,7 +85,7 @@ fn totals(columns: &[RewardColumn], only: Option<&str>) -> Vec<Option<Total>> {
 }
 
 /// Returns whether the rewards of a group differ by more than rounding.
-fn differ(group: &[Option<Total>]) -> bool {
+pub(super) fn differ(group: &[Option<Total>]) -> bool {
     let scored = || group.iter().flatten();
     let fold = |of: fn(f64, f64) -> f64, from: f64| scored().map(|total| total.sum).fold(from, of);
     let size = scored().map(|total| total.size).fold(1.0, f64::max);

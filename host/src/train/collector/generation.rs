@@ -53,6 +53,9 @@ impl Collector {
         let mut experience = Experience::new(with.at.step, prompts, rollouts);
         (experience.texts, experience.episodes) = (texts, episodes);
         figures.merge(self.score(&mut experience, with)?);
+        if self.evaluating.is_none() {
+            self.data.saw(&experience);
+        }
         figures.add(self.world.once(length_metrics(&experience.rollouts)));
         figures.add(self.world.once(episodes::metrics(&experience.episodes, &experience.rollouts)));
         Ok((experience, figures))

@@ -8,11 +8,13 @@ mod generation;
 mod given;
 mod reference;
 mod samples;
+mod skipping;
 mod turns;
 
 pub(super) use data::Data;
 pub(super) use episodes::Episode;
 pub use samples::Sample;
+pub(super) use skipping::Streaks;
 pub(super) use turns::Turns;
 
 use super::Result;
@@ -69,6 +71,7 @@ pub(super) struct Counters {
 #[derive(Clone)]
 pub(super) struct Position {
     pub cursor: Cursor,
+    pub streaks: Streaks,
     pub pending: VecDeque<MicroBatch>,
     pub counters: Counters,
 }
@@ -122,7 +125,7 @@ impl Collector {
                     taken.push(micro_batch);
                 }
                 // If prompts are skipped, a generation can end anywhere in an epoch.
-                None if !taken.is_empty() && self.data.is_at_end() && !self.settings.filter_groups => break,
+                None if !taken.is_empty() && self.data.is_at_end() && !self.settings.passes_over_prompts() => break,
                 None => figures.merge(self.refill(with)?),
             }
         }
@@ -137,8 +140,11 @@ impl Collector {
         let (mut experience, mut figures) = if self.settings.filter_groups {
             self.generated_with_spread(with)?
         } else {
-            let prompts = self.data.next()?;
-            self.collect(prompts, self.counters.generation, with)?
+            let mut figures = Figures::begin();
+            let prompts = self.draw(&mut figures)?;
+            let (experience, collected) = self.collect(prompts, self.counters.generation, with)?;
+            figures.merge(collected);
+            (experience, figures)
         };
         figures.merge(self.judge(&mut experience, with)?);
         let experience = Arc::new(experience);
@@ -160,6 +166,13 @@ impl Collector {
             self.pending.extend(MicroBatch::deal(&experience, parts));
         }
         Ok(figures)
+    }
+
+    /// Returns the dataset's next prompts.
+    fn draw(&mut self, figures: &mut Figures) -> Result<Vec<Arc<Prompt>>> {
+        let (prompts, skipped) = self.data.next()?;
+        figures.add(self.world.once(skipped.map(|skipped| skipping::skipped(skipped, prompts.len()))));
+        Ok(prompts)
     }
 
     /// Splits a generation into other mini-batches, for its next pass. Prompts are shuffled, so each prompt's completions stay together.
@@ -216,7 +229,7 @@ impl Collector {
     /// Returns the number of epochs that this many steps take, including the fraction of the last one; if prompts are skipped,
     /// the number so far.
     pub(super) fn epochs(&self, steps: u64) -> f64 {
-        if self.settings.filter_groups {
+        if self.settings.passes_over_prompts() {
             return self.data.passes();
         }
         let micro_batches = (self.data.batches_per_epoch() * micro_batches_per_batch(self.flow, &self.settings)) as u64;
@@ -228,7 +241,8 @@ impl Collector {
 
     /// Returns the current position.
     pub(super) fn position(&self) -> Position {
-        Position { cursor: self.data.cursor(), pending: self.pending.clone(), counters: self.counters }
+        let (cursor, streaks) = (self.data.cursor(), self.data.streaks());
+        Position { cursor, streaks, pending: self.pending.clone(), counters: self.counters }
     }
 
     /// Returns the counts of what has been collected.
@@ -264,7 +278,7 @@ impl Collector {
 
     /// Continues from a position.
     pub(super) fn go_to(&mut self, position: Position) {
-        self.data.seek(position.cursor);
+        self.data.seek(position.cursor, position.streaks);
         (self.pending, self.counters) = (position.pending, position.counters);
     }
 

@@ -9,7 +9,7 @@ use crate::train::journal::no_such_metric;
 use std::collections::BTreeSet;
 
 /// Prefixes of the names of possible metrics.
-const GROUPS: [&str; 3] = ["plugins/", "sampling/", "filter_groups/"];
+const GROUPS: [&str; 4] = ["plugins/", "sampling/", "filter_groups/", "skip_groups/"];
 
 /// Metrics of updates, which an evaluation does not have.
 const OF_UPDATES: [&str; 3] = ["grad_norm", "learning_rate", "num_tokens"];

@@ -59,7 +59,7 @@ pub(super) fn read(
     let warnings = left_out.into_iter().chain(also.flatten()).collect();
     let packs = packing.packs(&prompts)?;
     let loader = loader(&config, flow, packs.as_ref().map_or(prompts.len(), Vec::len))?;
-    let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?;
+    let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?.skipping(&config);
     Ok((config, Datasets { data, evaluated, warnings }))
 }
 

@@ -131,6 +131,8 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     let mismatched = plugins.about().hints.mismatched;
     let (key, detail) = if config.filter_groups && !plugins.flow.generates() {
         ("filter_groups", "this algorithm learns from given answers, which have no rewards")
+    } else if config.skip_groups > 0.0 && !plugins.flow.generates() {
+        ("skip_groups", "this algorithm learns from given answers, which have no rewards")
     } else if config.num_mini_batches.is_some() && !plugins.flow.generates() {
         ("num_mini_batches", "this algorithm learns from given answers; gradient_accumulation_steps sets the size of an update")
     } else if config.precompute_ref_log_probs && plugins.flow.generates() {
