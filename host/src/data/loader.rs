@@ -90,9 +90,9 @@ impl Loader {
             while batch.len() < self.batch && end < self.rows {
                 let row = self.order[end];
                 if skips(epoch, row) {
-                    skipped.push(row)
+                    skipped.push(row);
                 } else {
-                    batch.push(row)
+                    batch.push(row);
                 }
                 end += 1;
             }
