@@ -17,6 +17,47 @@ fn near(a: &Value, b: &Value) {
     }
 }
 
+/// Takes the end token from a model's configuration.
+fn without_end(place: &Place, model: &str) {
+    for file in ["config.json", "generation_config.json"].map(|name| format!("{model}/{name}")) {
+        let Ok(text) = std::fs::read_to_string(place.path(&file)) else { continue };
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        config.as_object_mut().unwrap().remove("eos_token_id");
+        place.write(&file, config.to_string());
+    }
+}
+
+#[test]
+fn texts_end_with_the_models_token_if_the_tokenizer_names_none() {
+    let place = Place::with_answers();
+    place.copy(tiny(), "named");
+    place.write("named/tokenizer_config.json", json!({"eos_token": "<|endoftext|>"}).to_string());
+    place.copy(tiny(), "unnamed");
+    place.write("unnamed/tokenizer_config.json", "{}");
+    place.copy("unnamed", "mapped");
+    without_end(&place, "mapped");
+    place.copy("mapped", "endless");
+    place.write("mapped/special_tokens_map.json", json!({"eos_token": {"content": "<|endoftext|>"}}).to_string());
+    let sft = |model: &str, steps: &str| {
+        let base = ["sft", "--model", model, "--dataset", "answers.jsonl", "--output-dir", &format!("of-{model}")];
+        let often = ["--logging-steps", "1", "--save-steps", "1", "--learning-rate", "0.01", "--max-steps", steps];
+        place.run(&[&base[..], &often].concat())
+    };
+    sft("named", "3").succeeded();
+    for (model, named) in [("unnamed", true), ("mapped", true), ("endless", false)] {
+        let outcome = sft(model, "3");
+        let said = &outcome.succeeded().stderr;
+        assert_eq!(said.contains("the tokenizer names no end token; texts end with \"<|endoftext|>\""), named, "{said}");
+        assert_eq!(said.contains("neither the tokenizer nor the model names an end token"), !named, "{said}");
+        let same = place.figure(&format!("of-{model}"), "loss") == place.figure("of-named", "loss");
+        assert_eq!(same, named, "{model}");
+        place.assert_resumes(&format!("of-{model}"), 2, 3, "model.safetensors");
+    }
+    let config: Value =
+        serde_json::from_slice(&std::fs::read(place.path("of-mapped/checkpoint-3/tokenizer_config.json")).unwrap()).unwrap();
+    assert_eq!(config["eos_token"], "<|endoftext|>");
+}
+
 fn lines(rows: &[Value]) -> String {
     rows.iter().map(|row| format!("{row}\n")).collect()
 }
@@ -53,6 +94,7 @@ fn of_a_conversation_the_assistants_turns_alone_are_learned_where_that_is_asked_
     place.write("turns.jsonl", lines(&turns));
     place.copy(tiny(), "endless");
     place.write("endless/tokenizer_config.json", "{}");
+    without_end(&place, "endless");
     let asked = evaluated(&place, "chatty", "talk.jsonl", &["--assistant-only-loss"]);
     near(&asked, &evaluated(&place, "endless", "turns.jsonl", &[]));
     // A template that writes everything twice has no turns to find.
@@ -118,6 +160,7 @@ fn marks_in_a_chat_template_say_which_tokens_are_learned() {
     let place = Place::new();
     place.copy(tiny(), "endless");
     place.write("endless/tokenizer_config.json", "{}");
+    without_end(&place, "endless");
     let said = |role: &str, content: &str| json!({"role": role, "content": content});
     place.write("talk.jsonl", lines(&[json!({"messages": [said("user", "hi"), said("assistant", "hello you")]})]));
     let evaluated_with = |marked: &str| {
@@ -150,6 +193,7 @@ fn conversations_for_cpo_and_orpo_begin_and_end_as_in_trl_and_those_for_dpo_as_t
     place.write("chatty/tokenizer_config.json", named.to_string());
     place.copy(tiny(), "plain");
     place.write("plain/tokenizer_config.json", "{}");
+    without_end(&place, "plain");
     let said = |role: &str, content: &str| json!([{"role": role, "content": content}]);
     let (chosen, rejected) = (said("assistant", "yes, I do"), said("assistant", "no"));
     place.write("talk.jsonl", lines(&[json!({"prompt": said("user", "hi"), "chosen": chosen, "rejected": rejected})]));

@@ -14,6 +14,7 @@ use jiff::fmt::strtime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, merge_maps};
 use minijinja::{Environment, ErrorKind, Value, context};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter};
 use serde_json::{Map, Serializer, Value as Json};
@@ -57,10 +58,29 @@ impl TryFrom<Given> for Message {
     }
 }
 
-/// A null is an empty text.
+/// Reads what a turn says: a text, null for an empty one, or a list of parts with texts, which are joined.
 fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    Ok(Some(Option::deserialize(deserializer)?.unwrap_or_default()))
+    let parts = match Json::deserialize(deserializer)? {
+        Json::Null => Vec::new(),
+        Json::String(text) => return Ok(Some(text)),
+        Json::Array(parts) => parts,
+        other => vec![other],
+    };
+    let text = |part: Json| match part {
+        Json::String(text) => Ok(text),
+        part if part["type"].as_str().is_none_or(|kind| kind == "text") && part["text"].is_string() => {
+            Ok(part["text"].as_str().unwrap_or_default().to_owned())
+        }
+        other => {
+            let other = printable(&other.to_string(), SHOWN_CONTENT);
+            Err(D::Error::custom(format!("its `content` has {other}; it must be a text, or a list of parts of type \"text\"")))
+        }
+    };
+    parts.into_iter().map(text).collect::<Result<String, _>>().map(Some)
 }
+
+/// Maximum length of a printed content, in bytes.
+const SHOWN_CONTENT: usize = 64;
 
 /// ShareGPT's role names work too.
 fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
@@ -350,6 +370,20 @@ mod tests {
         let messages = [Message { role: "user".into(), content: " hi ".into(), ..Message::default() }];
         assert_eq!(chat.render(&messages, false, &Extras::default()).unwrap(), "<|im_start|>user\nhi<|im_end|>\n");
         assert!(chat.render(&messages, true, &Extras::default()).unwrap().ends_with("<|im_start|>assistant\n"));
+    }
+
+    #[test]
+    fn what_a_turn_says_may_be_in_parts() {
+        let read = |content: Json| {
+            let message: Result<Message, _> = serde_json::from_value(serde_json::json!({"role": "user", "content": content}));
+            message.map(|message| message.content).map_err(|e| e.to_string())
+        };
+        assert_eq!(read(serde_json::json!([{"type": "text", "text": "a "}, {"text": "b"}, "c"])), Ok("a bc".to_owned()));
+        assert_eq!((read(Json::Null), read(serde_json::json!([]))), (Ok(String::new()), Ok(String::new())));
+        for wrong in [serde_json::json!([{"type": "image", "text": "x"}]), serde_json::json!([[1]]), 7.into()] {
+            let refused = read(wrong).unwrap_err();
+            assert!(refused.contains("its `content` has") && refused.contains("\"text\""), "{refused}");
+        }
     }
 
     fn told(source: &str, kwargs: Json, columns: Json) -> Result<String, String> {

@@ -49,7 +49,10 @@ pub fn read_prompts(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<Prom
 
 /// Same as [`read_prompts`], from bytes in memory, all of whose rows must be usable; errors name `path`.
 pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
-    prompts(rows::parse(path, bytes)?, &mut Refused::new(true))
+    let mut refused = Refused::new(true);
+    let rows = prompts(rows::parse(path, bytes)?, &mut refused)?;
+    refused.warning(rows.len())?;
+    Ok(rows)
 }
 
 fn prompts(rows: Vec<Row>, refused: &mut Refused) -> Result<Vec<PromptRow>> {

@@ -16,12 +16,12 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// Skips rows or, if `strict`, makes the first one an error.
+    /// Skips rows or, if `strict`, makes the first one an error once all were sorted: a later reading may find an earlier row.
     pub fn new(strict: bool) -> Self {
         Self { strict, ..Self::default() }
     }
 
-    /// Returns whether an error ends reading.
+    /// Returns whether rows after one with this error don't matter.
     pub fn is_final(&self, error: &Error) -> bool {
         self.strict || !matches!(error, Error::Row { .. })
     }
@@ -34,13 +34,13 @@ impl Refused {
     /// Returns the usable rows, from rows with their numbers.
     ///
     /// # Errors
-    /// The first error that is not about a single row; if strict, the first of any kind.
+    /// The first error that is not about a single row.
     pub fn sort<T>(&mut self, rows: impl IntoIterator<Item = (usize, Result<T>)>) -> Result<Vec<T>> {
         let mut usable = Vec::new();
         for (row, outcome) in rows {
             match outcome {
                 Ok(value) => usable.push(value),
-                Err(error) if self.is_final(&error) => return Err(error),
+                Err(error) if !matches!(error, Error::Row { .. }) => return Err(error),
                 Err(error) => {
                     self.count += 1;
                     self.first.insert(row, error);
@@ -56,8 +56,12 @@ impl Refused {
     /// Returns a warning that names the first rows, if any were skipped and this many remain.
     ///
     /// # Errors
-    /// If none remain: why the first is unusable.
-    pub fn warning(self, remaining: usize) -> Result<Option<String>> {
+    /// If none remain, or if strict: why the first is unusable.
+    pub fn warning(mut self, remaining: usize) -> Result<Option<String>> {
+        let first = if self.strict { self.first.pop_first() } else { None };
+        if let Some((_, error)) = first {
+            return Err(error);
+        }
         let Some((_, first)) = self.first.first_key_value() else { return Ok(None) };
         if remaining == 0 {
             return Err(match first {
@@ -104,7 +108,11 @@ mod tests {
         assert!(refused.sort(rows(2, 0)).unwrap().is_empty());
         let error = refused.warning(0).unwrap_err().to_string();
         assert_eq!(error, "test:1: odd 0 (and none of the 2 rows can be used)");
-        assert_eq!(Refused::new(true).sort(rows(2, 1)).unwrap_err().to_string(), "test:1: odd 1");
+        // Two readings of the rows, of which the second finds the earlier row.
+        let mut strict = Refused::new(true);
+        strict.sort(rows(4, 1).into_iter().filter(|(row, _)| *row > 0)).unwrap();
+        strict.sort(rows(1, 1)).unwrap();
+        assert_eq!(strict.warning(2).unwrap_err().to_string(), "test:1: odd 0");
         let unbounded = Err::<(), _>(Error::Unbounded { place: "x".into(), detail: "y".into() });
         assert!(Refused::default().sort([(0, unbounded)]).is_err());
     }

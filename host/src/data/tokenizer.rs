@@ -40,7 +40,8 @@ pub struct Tokenizer {
     pace: Arc<Pace>,
     /// Whether its decoder may take long or make much of little.
     decodes_freely: bool,
-    chat: Option<ChatTemplate>,
+    /// With the file that has it.
+    chat: Option<(PathBuf, ChatTemplate)>,
     bos: Option<u32>,
     eos: Option<u32>,
     pad: Option<u32>,
@@ -102,11 +103,11 @@ impl Tokenizer {
         let eos_text = own.unwrap_or_else(|| token_text(&config, "eos_token"));
         let [bos, eos, pad] = [&bos_text, &eos_text, &token_text(&config, "pad_token")].map(|text| inner.token_to_id(text));
         let found = wording.template.clone().map_or_else(|| wording::template_in(folder, &config), |given| Ok(Some(given)))?;
-        let compiled = |(path, source): (PathBuf, String)| {
-            let chat = ChatTemplate::new(source, bos_text, eos_text);
-            chat.map_err(|detail| Error::Tokenizer { path, detail: format!("chat template: {detail}") })
+        let compiled = |(path, source): (PathBuf, String)| match ChatTemplate::new(source, bos_text, eos_text) {
+            Ok(chat) => Ok((path, chat.told(wording.kwargs.clone(), wording.now))),
+            Err(detail) => Err(Error::Tokenizer { path, detail: format!("chat template: {detail}") }),
         };
-        let chat = found.map(compiled).transpose()?.map(|chat| chat.told(wording.kwargs.clone(), wording.now));
+        let chat = found.map(compiled).transpose()?;
         let added = inner.get_added_tokens_decoder().into_values().filter(|token| token.special).map(|token| token.content);
         let framing = [bos, eos, pad].into_iter().flatten().filter_map(|id| inner.id_to_token(id));
         let mut specials: Vec<String> = added.chain(framing).filter(|text| !text.trim().is_empty()).collect();
@@ -155,6 +156,17 @@ impl Tokenizer {
     /// The text of the ending token, if there is one.
     pub fn eos_text(&self) -> Option<String> {
         self.eos.and_then(|id| self.inner.id_to_token(id))
+    }
+
+    /// Returns the text of the end token that the folder names elsewhere, if the tokenizer names none: in `special_tokens_map.json`,
+    /// or as the first of the `model`'s.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn unnamed_end(&self, model: &[u32]) -> Result<Option<String>> {
+        let own = wording::mapped_end(self.path.parent().unwrap_or(Path::new(".")))?;
+        let own = own.filter(|text| self.inner.token_to_id(text).is_some());
+        Ok(own.or_else(|| model.iter().find_map(|&id| self.inner.id_to_token(id))).filter(|_| self.eos.is_none()))
     }
 
     /// Returns the ids of the tokens that begin and end a text, if there are such.
@@ -242,17 +254,21 @@ impl Tokenizer {
     }
 
     fn unrendered(&self, error: RenderError) -> Error {
-        let path = self.path.clone();
+        let path = self.chat.as_ref().map_or(&self.path, |(path, _)| path).clone();
         match error {
             RenderError::Refused(detail) => Error::Tokenizer { path, detail: format!("chat template: {detail}") },
-            RenderError::Unbounded(detail) => self.unbounded(&format!("chat template: {detail}")),
+            RenderError::Unbounded(detail) => {
+                let detail = printable(&format!("chat template: {detail}"), SHOWN);
+                Error::Unbounded { place: printable_path(&path), detail }
+            }
         }
     }
 
     fn chat(&self) -> Result<&ChatTemplate> {
         let missing =
             "the prompt is a conversation, but this model's tokenizer has no chat template; use plain strings as prompts";
-        self.chat.as_ref().ok_or_else(|| Error::Tokenizer { path: self.path.clone(), detail: missing.into() })
+        let chat = self.chat.as_ref().map(|(_, chat)| chat);
+        chat.ok_or_else(|| Error::Tokenizer { path: self.path.clone(), detail: missing.into() })
     }
 
     /// Text of a conversation; see [`ChatTemplate::render`].
@@ -267,7 +283,7 @@ impl Tokenizer {
 
     /// How the model writes tool calls.
     pub(super) fn call_format(&self) -> Calls {
-        self.chat.as_ref().map(|chat| chat.calls).unwrap_or_default()
+        self.chat.as_ref().map(|(_, chat)| chat.calls).unwrap_or_default()
     }
 
     /// Tokens of a conversation, and for each whether the assistant says it: a token of which the template marks a part or, for a

@@ -19,6 +19,9 @@ pub(super) const TEMPLATE: &str = "chat_template.jinja";
 /// Name of the tokenizer's settings file.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
 
+/// Name of the file with the special tokens' texts.
+const SPECIALS: &str = "special_tokens_map.json";
+
 /// Overrides of and additions to a model's folder.
 #[derive(Clone, Debug, Default)]
 pub struct Wording {
@@ -93,6 +96,14 @@ fn read(path: &Path, limit: u64) -> Result<Option<String>> {
     }
 }
 
+/// Returns the end token in a folder's `special_tokens_map.json`, in which older versions of transformers name it, if there is one.
+pub(super) fn mapped_end(folder: &Path) -> Result<Option<String>> {
+    let path = folder.join(SPECIALS);
+    let Some(text) = read(&path, LARGEST_CONFIG)? else { return Ok(None) };
+    let map = json::value(&text).map_err(|e| Error::Tokenizer { path, detail: e.to_string() })?;
+    Ok(Some(token_text(&map, "eos_token")).filter(|text| !text.is_empty()))
+}
+
 /// Returns a special token's text, given as a string or as an object with its content.
 pub(super) fn token_text(config: &Value, key: &str) -> String {
     let value = &config[key];
@@ -105,10 +116,7 @@ pub(super) fn changed_files(wording: &Wording, folder: &Path, ends: &[u32]) -> R
     let template = wording.template.iter().map(|(_, source)| (TEMPLATE, source.clone()));
     let mut changed: Vec<(&'static str, String)> = template.collect();
     let Some(eos) = &wording.eos else { return Ok(changed) };
-    let values = [
-        (CONFIG, "eos_token", Value::from(eos.as_str()), true),
-        ("special_tokens_map.json", "eos_token", eos.as_str().into(), false),
-    ];
+    let values = [(CONFIG, "eos_token", Value::from(eos.as_str()), true), (SPECIALS, "eos_token", eos.as_str().into(), false)];
     let ids = ("generation_config.json", "eos_token_id", Value::from(ends), true);
     for (name, key, value, made) in values.into_iter().chain([ids]) {
         let path = folder.join(name);

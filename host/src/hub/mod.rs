@@ -15,13 +15,13 @@ mod wire;
 pub use name::looks_like_name;
 pub use settings::{Settings, Slowest};
 
-use crate::config::{files, printable};
+use crate::config::{files, printable, printable_path};
 use cache::Cache;
 use listing::Listing;
 use name::{Kind, Repo};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use wire::Wire;
 
 /// Why something of the hub can't be had; each says what, where, and what would be right.
@@ -125,6 +125,49 @@ pub fn template(name: &str) -> Result<Snapshot> {
 /// See [`Hub::dataset`].
 pub fn dataset(name: &str, split: &str) -> Result<Snapshot> {
     Hub::new(Settings::from_env()).dataset(name, split)
+}
+
+/// Files of a local dataset's folder.
+const MOST_LOCAL: usize = 100_000;
+
+/// Folders within each other in a local dataset's folder.
+const DEEPEST: usize = 4;
+
+/// The files of a split of a local folder that is laid out like a dataset on the hub; none if the folder's own files are the shards
+/// of one dataset, or if it holds nothing that can be read. A split that was not `chosen` may be another one, if there is only one.
+///
+/// # Errors
+/// If there is no such split, or several subsets to choose from.
+pub fn local_split(folder: &Path, split: &str, chosen: bool) -> Result<Option<Vec<PathBuf>>> {
+    let mut files = Vec::new();
+    let unreadable = |source| Error::Io { path: folder.to_owned(), source };
+    list(folder, "", DEEPEST, &mut files).map_err(unreadable)?;
+    files.sort_unstable();
+    // What it holds instead of data is said by who reads it.
+    if !splits::has_data(&files) {
+        return Ok(None);
+    }
+    let unfit = |detail: String| Error::Unfit { name: printable_path(folder), detail: printable(&detail, LONGEST_SAID) };
+    let files = splits::choose_local(&files, split, chosen).map_err(unfit)?;
+    Ok(files.map(|files| files.iter().map(|file| folder.join(file)).collect()))
+}
+
+/// Adds the files below a folder, with slashes. Follows no links to folders.
+fn list(folder: &Path, before: &str, depth: usize, files: &mut Vec<String>) -> std::io::Result<()> {
+    for entry in folder.read_dir()? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| !name.starts_with('.')) else { continue };
+        if files.len() >= MOST_LOCAL {
+            return Err(std::io::Error::other(format!("it has more than {MOST_LOCAL} files")));
+        }
+        if !entry.file_type()?.is_dir() {
+            files.push(format!("{before}{name}"));
+        } else if depth > 0 {
+            list(&entry.path(), &format!("{before}{name}/"), depth - 1, files)?;
+        }
+    }
+    Ok(())
 }
 
 /// What a model folder may have beside its weights, and which of it it must.

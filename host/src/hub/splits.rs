@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Kinds of data that can be read; each may be packed.
 const KINDS: [&str; 5] = ["parquet", "jsonl", "ndjson", "json", "txt"];
 
+/// Further kinds that are read from local folders; on the hub, tables are taken from its own conversion.
+const LOCAL: [&str; 2] = ["csv", "tsv"];
+
 /// What lies beside data and is none.
 const ABOUT: [&str; 5] = ["config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
 
@@ -29,7 +32,10 @@ struct Said<'a> {
 /// # Errors
 /// If there is no file that can be read, none of this split, or if several subsets have one.
 pub(super) fn choose(files: &[String], subset: Option<&str>, split: &str) -> Result<Vec<String>, String> {
-    let mut said: Vec<Said<'_>> = files.iter().filter_map(|file| read(file)).collect();
+    choose_among(files.iter().filter_map(|file| read(file)).collect(), files, subset, split)
+}
+
+fn choose_among(mut said: Vec<Said<'_>>, files: &[String], subset: Option<&str>, split: &str) -> Result<Vec<String>, String> {
     if said.is_empty() {
         let some = files.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
         return Err(format!("has no .parquet, .jsonl, .json or .txt files; it has {some}"));
@@ -49,8 +55,7 @@ pub(super) fn choose(files: &[String], subset: Option<&str>, split: &str) -> Res
         }
     }
     let splits: BTreeSet<&str> = said.iter().filter_map(|s| s.split).collect();
-    let spelled = WORDS.iter().find(|(_, words)| words.contains(&split)).map_or(split, |(name, _)| name);
-    let wanted = if splits.contains(split) { split } else { spelled };
+    let wanted = if splits.contains(split) { split } else { spelled(split) };
     said.retain(|s| s.split == Some(wanted));
     if said.is_empty() {
         return Err(format!("has no split {split:?}; it has {}", listed(splits)));
@@ -66,11 +71,44 @@ pub(super) fn choose(files: &[String], subset: Option<&str>, split: &str) -> Res
     // The same rows may lie there in several forms.
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
     said.iter().for_each(|s| *kinds.entry(s.kind).or_default() += 1);
-    let place = |kind: &str| KINDS.iter().position(|k| *k == kind);
+    let place = |kind: &str| KINDS.iter().chain(&LOCAL).position(|k| *k == kind);
     let kind = kinds.into_iter().max_by_key(|&(kind, count)| (count, std::cmp::Reverse(place(kind)))).map(|(kind, _)| kind);
     let mut chosen: Vec<String> = said.iter().filter(|s| Some(s.kind) == kind).map(|s| s.file.to_owned()).collect();
     chosen.sort_unstable();
     Ok(chosen)
+}
+
+/// Returns the files of a split of a local folder, which holds these files; none if all of its own files are shards of what was asked
+/// for. A split that was not `chosen` may be another one, if there is only one.
+///
+/// # Errors
+/// As [`choose`].
+pub(super) fn choose_local(files: &[String], split: &str, chosen: bool) -> Result<Option<Vec<String>>, String> {
+    let said: Vec<Said<'_>> = files.iter().filter_map(|file| read_local(file)).collect();
+    let splits_of =
+        |own: &dyn Fn(&&Said<'_>) -> bool| -> BTreeSet<&str> { said.iter().filter(own).filter_map(|said| said.split).collect() };
+    let is_own = |said: &&Said<'_>| !said.file.contains('/');
+    let own = splits_of(&is_own);
+    let fits = !chosen || own.is_empty() || own.contains(spelled(split));
+    if said.iter().any(|said| is_own(&said)) && own.len() < 2 && fits {
+        return Ok(None);
+    }
+    let all = splits_of(&|_| true);
+    let split = match all.iter().next() {
+        Some(only) if all.len() == 1 && !chosen => *only,
+        _ => split,
+    };
+    choose_among(said, files, None, split).map(Some)
+}
+
+/// Returns whether any of these local files can be read.
+pub(super) fn has_data(files: &[String]) -> bool {
+    files.iter().any(|file| read_local(file).is_some())
+}
+
+/// Returns the name of a split of which this may be another spelling.
+fn spelled(split: &str) -> &str {
+    WORDS.iter().find(|(_, words)| words.contains(&split)).map_or(split, |(name, _)| name)
 }
 
 /// Whether no shard is missing, of files that say how many they are.
@@ -94,6 +132,14 @@ fn shard(file: &str) -> Option<(&str, usize, usize)> {
 }
 
 fn read(file: &str) -> Option<Said<'_>> {
+    read_as(file, &KINDS)
+}
+
+fn read_local(file: &str) -> Option<Said<'_>> {
+    read_as(file, &KINDS).or_else(|| read_as(file, &LOCAL))
+}
+
+fn read_as<'a>(file: &'a str, kinds: &[&'static str]) -> Option<Said<'a>> {
     let parts: Vec<&str> = file.split('/').collect();
     let (name, folders) = parts.split_last()?;
     if ABOUT.contains(name) || parts.iter().any(|part| part.starts_with(['.', '_'])) {
@@ -101,7 +147,7 @@ fn read(file: &str) -> Option<Said<'_>> {
     }
     let plain = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
     let (stem, ending) = plain.rsplit_once('.')?;
-    let kind = KINDS.into_iter().find(|kind| ending.eq_ignore_ascii_case(kind))?;
+    let kind = kinds.iter().copied().find(|kind| ending.eq_ignore_ascii_case(kind))?;
     let data = folders.last() == Some(&"data");
     let sharded = shard(stem).map(|(begin, ..)| begin).filter(|_| data);
     // On the branch of the hub's own conversions: SUBSET/SPLIT/0000.parquet.
@@ -175,6 +221,25 @@ mod tests {
         assert_eq!(error, "has several subsets, main, socratic; name one, as in OWNER/NAME/main");
         assert_eq!(chosen(&maths, Some("socratic"), "train").unwrap(), ["socratic/train-00000-of-00001.parquet"]);
         assert!(chosen(&maths, Some("other"), "train").unwrap_err().ends_with("it has main, socratic"));
+    }
+
+    #[test]
+    fn a_local_folder_has_the_splits_that_it_would_have_on_the_hub() {
+        let local = |files: &[&str], split: &str, chosen: bool| {
+            choose_local(&files.iter().map(|f| (*f).to_owned()).collect::<Vec<_>>(), split, chosen)
+        };
+        let data = ["README.md", "data/test-00000-of-00001.jsonl", "data/train-00000-of-00001.jsonl"];
+        assert_eq!(local(&data, "train", false).unwrap().unwrap(), ["data/train-00000-of-00001.jsonl"]);
+        assert_eq!(local(&data, "test", false).unwrap().unwrap(), ["data/test-00000-of-00001.jsonl"]);
+        let flat = ["train.jsonl", "test.jsonl"];
+        assert_eq!(local(&flat, "train", false).unwrap().unwrap(), ["train.jsonl"]);
+        assert_eq!(local(&flat, "validation", true).unwrap_err(), "has no split \"validation\"; it has test, train");
+        // Shards of one dataset, whatever split their names say; unless another is asked for.
+        for shards in [&["part-0.jsonl", "part-1.jsonl"][..], &["train-0.csv", "train-1.csv", "x/y.jsonl"]] {
+            assert_eq!((local(shards, "test", false), local(shards, "train", true)), (Ok(None), Ok(None)), "{shards:?}");
+        }
+        assert_eq!(local(&["train-0.csv"], "test", true).unwrap_err(), "has no split \"test\"; it has train");
+        assert_eq!(local(&["dev/a.json"], "test", false).unwrap().unwrap(), ["dev/a.json"]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub use error::Error;
 pub use figures::Work;
 pub use journal::{INBOX, RunFolder, answers_of};
 pub use measure::{Measured, Measurement, Memory};
-pub use named::{dataset_of, model_of};
+pub use named::{dataset_of, has_split, model_of};
 pub use origin::{Beginning, Origin};
 pub use plugins::start_of;
 pub use reward_model::{RewardModel, Said, ScoredRows, model_or_run};

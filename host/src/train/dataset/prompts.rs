@@ -177,8 +177,7 @@ fn unseen(known: &RwLock<BTreeSet<String>>, row: &Given) -> Vec<String> {
     row.columns().keys().filter(|name| !known.contains(name.as_str())).cloned().collect()
 }
 
-/// Returns the rows that can be used, by number. A row that is unreadable comes before one that can't be prepared, as if all were read
-/// first.
+/// Returns the rows that can be used, by number.
 fn usable(seen: Vec<Seen>, refused: &mut Refused) -> Result<Vec<(usize, Verdict)>> {
     refused.count_more(seen.iter().filter(|seen| matches!(seen, Seen::Unnamed)).count());
     let read = seen.into_iter().enumerate().map(|(row, seen)| match seen {

@@ -58,14 +58,32 @@ pub(super) fn open(
     let source = source.keeping()?;
     let lora = settle_adapter(&mut config, &source)?;
     let source = held::settle(&mut config, source, place)?;
-    let wording = wording(&mut config, beginning, world)?;
-    let tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
+    let mut wording = wording(&mut config, beginning, world)?;
+    let mut tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
+    if tokenizer.frame().1.is_none() && !matches!(beginning, Beginning::Resume { .. }) {
+        config.eos_token = named_end(&source, &tokenizer)?;
+        wording.eos.clone_from(&config.eos_token);
+        tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
+    }
     let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);
     if tokens > rows {
         let detail = format!("the tokenizer has {tokens} tokens and the model only {rows}");
         return Err(Error::unusable(source.path(), detail));
     }
     Ok((config, Opened { source, made, lora, reference: None, tokenizer, wording }))
+}
+
+/// Returns the end token of a model whose tokenizer names none. A run records it, so that it keeps it when it resumes.
+fn named_end(source: &ModelFolder, tokenizer: &Tokenizer) -> Result<Option<String>> {
+    let end = tokenizer.unnamed_end(&source.architecture().eos_token_ids)?;
+    match &end {
+        Some(end) => tracing::info!("the tokenizer names no end token; texts end with {end:?}, as the model's do"),
+        None => tracing::warn!(
+            "neither the tokenizer nor the model names an end token: texts are learned without one, and completions end only at \
+             max_completion_length; name one with --eos-token"
+        ),
+    }
+    Ok(end)
 }
 
 /// Returns the model that a run starts with or started with: the named one, or the built-in one, which the run stores.
