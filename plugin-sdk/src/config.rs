@@ -24,6 +24,25 @@ pub fn schema<C: Config>() -> String {
 /// The learning rate of an algorithm that says nothing else.
 pub const LEARNING_RATE: f64 = 1e-6;
 
+/// Keys of a run for which an algorithm has its own default. `None` leaves the host's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Defaults {
+    /// Number of completions per prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_generations: Option<u32>,
+    /// Sampling temperature.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Maximum length of a completion, in tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_completion_length: Option<u32>,
+}
+
+impl Defaults {
+    /// The host's defaults for all keys.
+    pub const NONE: Self = Self { num_generations: None, temperature: None, max_completion_length: None };
+}
+
 /// The same with what an algorithm tells the host besides its settings, under the keyword `x-rlhost`.
 #[doc(hidden)]
 pub fn algorithm_schema<C: Config>(hints: serde_json::Value) -> String {

@@ -7,6 +7,7 @@ pub use crate::bindings::contract::plugin::Needs;
 pub use crate::bindings::contract::policy::{Advantages, Gradient, Tokens};
 pub use crate::bindings::types::{RewardColumn, Rollouts, Scale};
 use crate::config::Config;
+pub use crate::config::Defaults;
 pub use crate::rows::rows;
 use crate::stateful::State;
 
@@ -18,6 +19,8 @@ pub trait Policy: Sized + Send + 'static {
     const DESCRIPTION: &'static str;
     /// The peak learning rate of a run that sets none, for a full-size model.
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
+    /// Its own defaults for keys of the run.
+    const DEFAULTS: Defaults = Defaults::NONE;
 
     /// Returns the columns it needs under these settings.
     fn needs(config: &Self::Config) -> Needs;
@@ -191,7 +194,11 @@ macro_rules! policy_plugin {
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: <$policy>::DESCRIPTION.into(),
                     config_schema: $crate::config::algorithm_schema::<<$policy as Policy>::Config>(
-                        $crate::serde_json::json!({ "learning_rate": <$policy>::LEARNING_RATE, "smoothed": smoothed }),
+                        $crate::serde_json::json!({
+                            "learning_rate": <$policy>::LEARNING_RATE,
+                            "defaults": <$policy>::DEFAULTS,
+                            "smoothed": smoothed,
+                        }),
                     ),
                     needs,
                     stateless: $stateless,

@@ -8,6 +8,7 @@ pub use crate::bindings::contract::preference::{Gradient, Pairs, Side};
 pub use crate::bindings::contract::weighted_preference::LogSumSquares;
 pub use crate::bindings::types::Scale;
 use crate::config::Config;
+pub use crate::config::Defaults;
 use crate::dual::Dual;
 pub use crate::policy::rows;
 use crate::{Error, Metric};
@@ -55,6 +56,8 @@ pub trait Preference: Sized + Send + 'static {
     const DESCRIPTION: &'static str;
     /// The peak learning rate of a run that sets none, for a full-size model.
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
+    /// Its own defaults for keys of the run, if it builds its pairs from new completions.
+    const DEFAULTS: Defaults = Defaults::NONE;
     /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, also where a chat
     /// template writes something else there.
     const FRAMED: bool = false;
@@ -249,7 +252,7 @@ pub fn described_weighted<P: WeightedPreference>(name: &str, version: &str, expo
 }
 
 fn info<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>, squares: serde_json::Value) -> Info {
-    let mut hints = serde_json::json!({ "learning_rate": P::LEARNING_RATE, "framed": P::FRAMED });
+    let mut hints = serde_json::json!({ "learning_rate": P::LEARNING_RATE, "defaults": P::DEFAULTS, "framed": P::FRAMED });
     if !squares.is_null() {
         hints["log_sum_squares"] = squares;
     }

@@ -8,11 +8,70 @@ const KEYWORD: &str = "x-rlhost";
 /// Maximum learning rate that an algorithm may propose.
 const GREATEST_RATE: f64 = 1.0;
 
+/// The same of the sampling temperature.
+const GREATEST_TEMPERATURE: f64 = 100.0;
+
+/// The same of the number of completions per prompt and of their length.
+const GREATEST_COUNT: u64 = 1 << 20;
+
+/// Keys of a run for which an algorithm has its own default; none leaves the host's.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Defaults {
+    /// Number of completions per prompt.
+    pub num_generations: Option<usize>,
+    /// Sampling temperature.
+    pub temperature: Option<f64>,
+    /// Maximum length of a completion, in tokens.
+    pub max_completion_length: Option<usize>,
+}
+
+impl Defaults {
+    /// Reads them from `defaults` in the keyword. The error is the end of a sentence.
+    fn of(given: &Value) -> Result<Self, String> {
+        let members = given.as_object().ok_or_else(|| format!("has {KEYWORD}.defaults {given}; it must be an object"))?;
+        let count = |name: &str| {
+            let fits = |count: &u64| (1..=GREATEST_COUNT).contains(count);
+            let read = |given: &Value| {
+                let count = given.as_u64().filter(fits).ok_or_else(|| {
+                    format!("has {KEYWORD}.defaults.{name} {given}; it must be a whole number from 1 to {GREATEST_COUNT}")
+                })?;
+                Ok::<_, String>(count as usize)
+            };
+            members.get(name).map(read).transpose()
+        };
+        let temperature = |given: &Value| {
+            let fits = |value: &f64| *value > 0.0 && *value <= GREATEST_TEMPERATURE;
+            given.as_f64().filter(fits).ok_or_else(|| {
+                format!(
+                    "has {KEYWORD}.defaults.temperature {given}; it must be a number above 0 and at most {GREATEST_TEMPERATURE}"
+                )
+            })
+        };
+        Ok(Self {
+            num_generations: count("num_generations")?,
+            temperature: members.get("temperature").map(temperature).transpose()?,
+            max_completion_length: count("max_completion_length")?,
+        })
+    }
+
+    /// Returns the keys, each with its value.
+    pub fn keys(&self) -> Vec<(&'static str, Value)> {
+        let all = [
+            ("num_generations", self.num_generations.map(Value::from)),
+            ("temperature", self.temperature.map(Value::from)),
+            ("max_completion_length", self.max_completion_length.map(Value::from)),
+        ];
+        all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+    }
+}
+
 /// See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hints {
     /// The peak learning rate of a run that sets none, for a full-size model.
     pub learning_rate: f64,
+    /// The algorithm's own defaults for other keys.
+    pub defaults: Defaults,
     /// Whether given pairs begin and end with the tokenizer's begin and end tokens, whatever a chat template writes.
     pub framed: bool,
     /// Whether labelled completions are also scored after each other's prompts.
@@ -29,6 +88,7 @@ impl Default for Hints {
     fn default() -> Self {
         Self {
             learning_rate: 1e-6,
+            defaults: Defaults::default(),
             framed: false,
             mismatched: false,
             log_sum_squares: false,
@@ -52,6 +112,7 @@ impl Hints {
                 format!("has {KEYWORD}.learning_rate {rate}; it must be a number above 0 and at most {GREATEST_RATE}")
             })?;
         }
+        hints.defaults = members.get("defaults").map_or(Ok(Defaults::default()), Defaults::of)?;
         let switches = [
             ("framed", &mut hints.framed),
             ("mismatched", &mut hints.mismatched),
@@ -84,6 +145,25 @@ mod tests {
             assert!(refused.contains("x-rlhost.learning_rate") && refused.contains("above 0"), "{refused}");
         }
         assert!(rate(r#"{"x-rlhost": 2e-5}"#).unwrap_err().contains("must be an object"));
+    }
+
+    #[test]
+    fn an_algorithm_may_have_its_own_defaults_within_bounds() {
+        let defaults = |given: &str| Hints::of(&format!("{{\"x-rlhost\": {{\"defaults\": {given}}}}}")).map(|h| h.defaults);
+        assert_eq!(defaults("{}"), Ok(Defaults::default()));
+        let all = defaults(r#"{"num_generations": 2, "temperature": 0.9, "max_completion_length": 64, "later": 1}"#).unwrap();
+        assert_eq!(all, Defaults { num_generations: Some(2), temperature: Some(0.9), max_completion_length: Some(64) });
+        for (wrong, key) in [
+            (r#"{"num_generations": 0}"#, "defaults.num_generations"),
+            (r#"{"num_generations": 2.5}"#, "defaults.num_generations"),
+            (r#"{"max_completion_length": 4294967296}"#, "defaults.max_completion_length"),
+            (r#"{"temperature": 0}"#, "defaults.temperature"),
+            (r#"{"temperature": "hot"}"#, "defaults.temperature"),
+            ("7", "defaults 7"),
+        ] {
+            let refused = defaults(wrong).unwrap_err();
+            assert!(refused.contains(key) && refused.contains("must be"), "{refused}");
+        }
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub use engine::Engine;
 #[cfg(any(test, fuzzing))]
 pub(crate) use environment::check_answers;
 pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
-pub use hints::Hints;
+pub use hints::{Defaults, Hints};
 pub use instance::{LARGEST_STATE, Memory, Plugin};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};
 pub use loaded::Info;
@@ -50,7 +50,7 @@ pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Sca
 pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Side};
 pub use reward::{Column, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
 pub use reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};
-pub use settings::{Setting, Takes, settings_of};
+pub use settings::{Setting, Takes, hints_of, settings_of};
 pub use source::{Source, read_file};
 pub use watch::Watch;
 

@@ -1,5 +1,6 @@
 //! The settings of a plugin, as its configuration schema describes them.
 
+use super::hints::Hints;
 use super::loaded::Loaded;
 use super::schema::{aliases, check, constants, target};
 use super::{Engine, LONGEST_TEXT, Outline, Result, Source};
@@ -39,6 +40,15 @@ pub enum Takes {
 pub fn settings_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<Setting>> {
     let role = Outline::of(engine, source, limits)?.role(source)?;
     Ok(read(&Loaded::described(engine, source, role, limits, 0)?.info.config_schema))
+}
+
+/// Returns what a plugin tells the host besides its settings, in the same way.
+///
+/// # Errors
+/// If it can't be loaded.
+pub fn hints_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Hints> {
+    let role = Outline::of(engine, source, limits)?.role(source)?;
+    Ok(Loaded::described(engine, source, role, limits, 0)?.info.hints)
 }
 
 /// Reads the settings of a schema; names that no flag could have are left out.

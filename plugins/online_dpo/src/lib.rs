@@ -13,7 +13,7 @@ mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::pairing::{Choice, Pair, Pairing, Rollouts};
-use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total, figures, rows};
+use rlhost_plugin_sdk::preference::{Defaults, Gradient, Needs, Pairs, Preference, Total, figures, rows};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::scores::{rows_by_prompt, scores};
 
@@ -109,6 +109,7 @@ impl Preference for OnlineDpo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Online Direct Preference Optimization (sigmoid, ipo)";
     const LEARNING_RATE: f64 = 5e-7;
+    const DEFAULTS: Defaults = Defaults { temperature: Some(0.9), max_completion_length: Some(64), ..Defaults::NONE };
 
     fn needs(_: &Settings) -> Needs {
         Needs::REF_LOGP

@@ -5,7 +5,7 @@
 mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens};
+use rlhost_plugin_sdk::policy::{Advantages, Defaults, Gradient, Needs, Policy, Rollouts, Tokens};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{masked_sum, rows, spread};
 use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, require_siblings, scores};
@@ -52,6 +52,7 @@ pub struct Rloo {
 impl Policy for Rloo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "REINFORCE Leave-One-Out";
+    const DEFAULTS: Defaults = Defaults { num_generations: Some(2), ..Defaults::NONE };
 
     fn needs(config: &Settings) -> Needs {
         if config.beta > 0.0 { Needs::ENTROPY | Needs::REF_LOGP } else { Needs::ENTROPY }

@@ -101,6 +101,11 @@ fn inspect(given: &Given) -> anyhow::Result<()> {
     say!("needs:    {}", needs(&info.needs));
     if !matches!(role, Role::Reward | Role::Environment) {
         say!("rate:     {:e}, the default learning rate of full-size models", info.hints.learning_rate);
+        let own = info.hints.defaults.keys();
+        if !own.is_empty() {
+            let own: Vec<String> = own.iter().map(|(key, value)| format!("{key} {value}")).collect();
+            say!("defaults: {}", own.join(", "));
+        }
     }
     say!("imports:  {}", list(&outline.imports));
     say!("exports:  {}", list(&outline.exports));
