@@ -128,6 +128,8 @@ fn a_run_that_is_done_has_nothing_left_to_do_and_says_so() {
     let figures = place.figures("whole");
     let again = place.run(&["resume", "whole"]);
     assert!(again.succeeded().stderr.contains("nothing left to do"), "{}", again.stderr);
+    let said = &again.stdout;
+    assert!(!said.contains("done") && !said.contains("after ") && said.contains("checkpoint: "), "nothing is generated: {said}");
     assert_eq!(place.figures("whole"), figures);
 }
 

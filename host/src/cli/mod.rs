@@ -37,6 +37,7 @@ mod score;
 mod stopping;
 mod swap;
 mod train;
+mod unknown;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use replay::read_recorded;
@@ -45,7 +46,7 @@ use crate::config::scalar;
 use crate::dist::{self, World};
 use algorithm::Known;
 use anyhow::anyhow;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
@@ -154,8 +155,17 @@ fn command_at(arguments: &mut Vec<OsString>) -> usize {
     at
 }
 
-/// Returns clap's message without its usage lines.
-fn one_line(error: &clap::Error) -> String {
+/// Returns clap's message without its usage lines, and for an unknown flag of a `command` with the one that was probably meant.
+fn one_line(error: &clap::Error, command: Option<&Command>) -> String {
+    if let (ErrorKind::UnknownArgument, Some(ContextValue::String(given)), Some(command)) =
+        (error.kind(), error.get(ContextKind::InvalidArg), command)
+    {
+        let tip = Some(given).filter(|given| given.starts_with('-')).and_then(|given| unknown::meant(command, given));
+        let tip = tip.map(|near| format!("tip: a similar argument exists: '{near}'"));
+        let tip = tip.unwrap_or_else(|| "--help lists all flags, including the algorithm's settings".to_owned());
+        return format!("error: unexpected argument '{given}' found; {tip}");
+    }
+
     let text = error.render().to_string();
     let said = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let said = said.take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
@@ -191,6 +201,10 @@ fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, Known), Failu
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     let at = command_at(&mut arguments);
+    if arguments.len() == at {
+        // Flags that are for any command don't make one.
+        arguments.truncate(1);
+    }
     // Only a command's own help has the settings of its algorithm.
     if arguments.get(at).is_some_and(|name| name == "help") && arguments.len() == at + 2 {
         arguments.remove(at);
@@ -202,8 +216,8 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         Err(_) => return ExitCode::from(2),
     };
     let named = arguments.get(at).and_then(|name| root.find_subcommand(name)).cloned();
-    if let Some(command) = named.filter(|command| takes_keys(command.get_name())) {
-        flags::with_plain_switches(&command, &mut arguments[at + 1..]);
+    if let Some(command) = named.as_ref().filter(|command| takes_keys(command.get_name())) {
+        flags::with_plain_switches(command, &mut arguments[at + 1..]);
     }
     let matches = match root.try_get_matches_from(arguments) {
         Ok(matches) => matches,
@@ -217,7 +231,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         }
         Err(error) => {
             if World::speaks() {
-                let _ = writeln!(std::io::stderr(), "{}", one_line(&error));
+                let _ = writeln!(std::io::stderr(), "{}", one_line(&error, named.as_ref()));
             }
             return ExitCode::from(2);
         }

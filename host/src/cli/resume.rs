@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::given::Given;
+use super::stopping::Stopping;
 use super::train::go_on;
 use crate::checkpoint;
 use crate::dist::World;
@@ -30,10 +31,11 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    super::together(|world| go_on_with(args, world))
+    let stopping = Stopping::listen()?;
+    super::together(|world| go_on_with(args, &stopping, world))
 }
 
-fn go_on_with(args: &Args, world: &Rc<World>) -> Result<(), Failure> {
+fn go_on_with(args: &Args, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
     let path = args.step.map_or_else(|| args.run.clone(), |step| checkpoint::folder(&args.run, step));
     let origin = Origin::find(&path).map_err(Failure::of)?;
     let mut sets = args.set.clone();
@@ -42,5 +44,5 @@ fn go_on_with(args: &Args, world: &Rc<World>) -> Result<(), Failure> {
         return Err(Failure::mistake(anyhow!("resume continues in the run's own folder; {advice}")));
     }
     sets.extend(args.max_steps.map(|steps| format!("max_steps={steps}")));
-    go_on(&Given::of_sets(sets), origin, args.allow_changed, world)
+    go_on(&Given::of_sets(sets), origin, args.allow_changed, (stopping, world))
 }

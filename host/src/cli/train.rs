@@ -98,17 +98,21 @@ impl Training {
             );
             return Err(Failure::mistake(anyhow!(advice)));
         }
+        let stopping = Stopping::listen()?;
         let given = Given::of(matches, self.sets, known)?;
         let from = texts(matches, "resume_from_checkpoint");
         let allow_changed = matches.get_flag("allow_changed");
         super::together(|world| {
             if from.is_empty() {
-                return start(&given, &Beginning::New, world);
+                return start(&given, &Beginning::New, &stopping, world);
             }
             // OpenRLHF's --load_checkpoint says that, and its --ckpt_path where from.
             match from.iter().rfind(|path| !is_latest(path)) {
-                Some(path) => go_on(&given, Origin::find(Path::new(path)).map_err(Failure::of)?, allow_changed, world),
-                None => go_on_with_latest(&given, allow_changed, world),
+                Some(path) => {
+                    let origin = Origin::find(Path::new(path)).map_err(Failure::of)?;
+                    go_on(&given, origin, allow_changed, (&stopping, world))
+                }
+                None => go_on_with_latest(&given, allow_changed, (&stopping, world)),
             }
         })
     }
@@ -120,22 +124,27 @@ pub(super) fn is_latest(path: &str) -> bool {
 }
 
 /// Resumes the run in the output directory, or starts it if it has no checkpoint.
-fn go_on_with_latest(given: &Given, allow_changed: bool, world: &Rc<World>) -> Result<(), Failure> {
+fn go_on_with_latest(given: &Given, allow_changed: bool, (stopping, world): (&Stopping, &Rc<World>)) -> Result<(), Failure> {
     let Some(run) = given.output_dir().map_err(Failure::of)? else {
         let detail = "--resume-from-checkpoint needs a path, or --output-dir to find the latest checkpoint in";
         return Err(Failure::mistake(anyhow!(detail)));
     };
     let run = PathBuf::from(run);
     if checkpoint::steps(&run).is_ok_and(|steps| !steps.is_empty()) {
-        return go_on(given, Origin::find(&run).map_err(Failure::of)?, allow_changed, world);
+        return go_on(given, Origin::find(&run).map_err(Failure::of)?, allow_changed, (stopping, world));
     }
     tracing::info!("{} has no checkpoint; starting from the first step", run.display());
     // The lock is the first thing that a run puts into its folder.
-    start(given, if run.join(".lock").exists() { &Beginning::Over } else { &Beginning::New }, world)
+    start(given, if run.join(".lock").exists() { &Beginning::Over } else { &Beginning::New }, stopping, world)
 }
 
 /// Resumes a run, or starts a new one from its state if another folder is given.
-pub(super) fn go_on(given: &Given, origin: Origin, allow_changed: bool, world: &Rc<World>) -> Result<(), Failure> {
+pub(super) fn go_on(
+    given: &Given,
+    origin: Origin,
+    allow_changed: bool,
+    (stopping, world): (&Stopping, &Rc<World>),
+) -> Result<(), Failure> {
     let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,
         _ => false,
@@ -149,31 +158,27 @@ pub(super) fn go_on(given: &Given, origin: Origin, allow_changed: bool, world: &
     } else {
         Beginning::Resume { origin, allow_changed }
     };
-    start(given, &beginning, world)
+    start(given, &beginning, stopping, world)
 }
 
 /// Sets up a run and trains.
-fn start(given: &Given, beginning: &Beginning, world: &Rc<World>) -> Result<(), Failure> {
-    let stopping = Stopping::listen()?;
+fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
     let config = given.settle(beginning)?;
     let report_to = config.report_to.clone();
     let trainer = train::set_up(config, beginning, world.clone()).map_err(Failure::of)?;
-    let begun = beginning.origin().map_or(0, |origin| origin.step);
-    finish(trainer, &stopping, (begun, &report_to), world)
+    finish(trainer, stopping, &report_to, world)
 }
 
 /// Runs to the end and prints where everything is.
-fn finish(trainer: Trainer, stopping: &Stopping, (begun, report_to): (u64, &[ReportTo]), world: &World) -> Result<(), Failure> {
-    let mut progress = Progress::new(trainer.max_steps(), world.is_first());
+fn finish(trainer: Trainer, stopping: &Stopping, report_to: &[ReportTo], world: &World) -> Result<(), Failure> {
+    let max_steps = trainer.max_steps();
+    let mut progress = Progress::new(max_steps, world.is_first());
     let finished = trainer.run(stopping.begin(), &mut progress).map_err(Failure::of)?;
     if finished.stopped {
         stopping.confirm_once();
     }
     if !world.is_first() {
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
-    }
-    if begun > 0 && finished.steps == begun && !finished.stopped {
-        tracing::info!("nothing left to do: the run has already taken its {begun} steps; to continue, set a larger --max-steps");
     }
     for format in report_to.iter().filter_map(|to| exported(*to)) {
         match export_run::export(&finished.folder, format, &finished.folder) {
@@ -186,7 +191,7 @@ fn finish(trainer: Trainer, stopping: &Stopping, (begun, report_to): (u64, &[Rep
         tracing::warn!("{error}; no report was written");
     }
     if tracing::enabled!(tracing::Level::INFO) {
-        summary(&finished, report.ok().as_deref());
+        summary(&finished, max_steps, report.ok().as_deref());
     }
     if finished.stopped { Err(Failure::Stopped) } else { Ok(()) }
 }
@@ -205,9 +210,19 @@ fn exported(to: ReportTo) -> Option<Format> {
 const SHOWN: usize = 400;
 
 /// Prints where everything is, and what to try next.
-fn summary(finished: &Finished, report: Option<&Path>) {
+fn summary(finished: &Finished, max_steps: u64, report: Option<&Path>) {
     let folder = finished.folder.display();
     let took = HumanDuration(finished.took);
+    if finished.idle {
+        let steps = counted(finished.steps, "step");
+        let over = match finished.steps < max_steps {
+            true => format!("the run has stopped early after {steps}; to continue, set a larger --early-stopping-patience"),
+            false => format!("the run has already taken its {steps}; to continue, set a larger --max-steps"),
+        };
+        tracing::info!("nothing left to do: {over}");
+        say!("checkpoint: {}", finished.checkpoint.display());
+        return;
+    }
     if finished.stopped && finished.steps == 0 {
         say!("stopped before the first step; nothing was trained or saved");
         return;

@@ -14,6 +14,8 @@ pub enum Optim {
     /// AdamW (arXiv 1711.05101).
     #[serde(
         alias = "adamw_torch_fused",
+        alias = "adamw_torch_xla",
+        alias = "adamw_torch_npu_fused",
         alias = "adamw_hf",
         alias = "adamw_apex_fused",
         alias = "adamw",
@@ -27,6 +29,7 @@ pub enum Optim {
     /// Stochastic gradient descent.
     Sgd,
     /// RMSprop (Tieleman and Hinton 2012), as torch has it.
+    #[serde(alias = "rmsprop_bnb", alias = "rmsprop_bnb_32bit")]
     Rmsprop,
     /// Lion (arXiv 2302.06675).
     #[serde(rename = "lion_32bit", alias = "lion", alias = "paged_lion", alias = "paged_lion_32bit")]

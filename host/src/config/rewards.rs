@@ -6,6 +6,7 @@ use super::{Config, Error, Overrides, PluginEntry, Result};
 /// Replaces the files' plugins and reward models with those of the command line. One with the same name keeps its settings.
 pub(super) fn replace(config: &mut Config, overrides: &Overrides) -> Result<()> {
     let kept = std::mem::take(&mut config.plugin);
+    let before: Vec<String> = kept.iter().map(|entry| entry.name().to_owned()).collect();
     let (models, plugins): (Vec<_>, Vec<_>) = kept.iter().cloned().partition(|entry| entry.model);
     let given = |paths: &[String], new: fn(String) -> PluginEntry, kept: Vec<PluginEntry>| {
         if paths.is_empty() {
@@ -26,6 +27,11 @@ pub(super) fn replace(config: &mut Config, overrides: &Overrides) -> Result<()> 
     }
     config.plugin = given(&overrides.plugins, PluginEntry::new, plugins);
     config.plugin.extend(given(&overrides.reward_models, PluginEntry::of_model, models));
+    let replaced: Vec<&str> =
+        before.iter().filter(|name| config.plugin.iter().all(|entry| entry.name() != *name)).map(String::as_str).collect();
+    if !replaced.is_empty() {
+        tracing::info!("the command line's rewards replace the configuration's: {}", replaced.join(", "));
+    }
     // The command line's own, by TRL's options.
     for entry in overrides.foreign.iter().flat_map(|(option, value)| option.rewards(value)) {
         let place = || "command line".to_owned();

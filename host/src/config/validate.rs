@@ -80,6 +80,14 @@ impl Config {
         if self.output_dir.as_deref() == Some("") {
             return Err(("output_dir", "is empty; name a new folder or leave it out".into()));
         }
+        let named = [
+            ("model", &self.model, "name a model, or leave it out for the built-in one"),
+            ("dataset", &self.dataset, "name a dataset, or leave it out for the built-in one"),
+            ("eval_dataset", &self.eval_dataset, "name a dataset, or leave it out for no evaluation"),
+        ];
+        if let Some((key, _, advice)) = named.into_iter().find(|(_, given, _)| given.as_deref() == Some("")) {
+            return Err((key, format!("is empty; {advice}")));
+        }
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {
             return Err(("temperature", format!("is {}; training needs a temperature above 0", self.temperature)));
         }

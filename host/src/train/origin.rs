@@ -220,7 +220,9 @@ impl Beginning {
             return Err(Error::Changed(other_batch(&old, new)));
         }
         if !self.may_change() && !other.is_empty() {
-            let keys = other.keys().cloned().collect::<Vec<_>>().join(", ");
+            // The settings of another algorithm are others anyway.
+            let follows = |key: &str| other.contains_key("algorithm") && key.starts_with("loss.");
+            let keys = other.keys().filter(|key| !follows(key)).cloned().collect::<Vec<_>>().join(", ");
             let advice = "accept that with --allow-changed, or start a new run with another --output-dir";
             return Err(Error::Changed(format!("changing {keys} would change the run's results; {advice}")));
         }

@@ -87,6 +87,8 @@ pub struct Finished {
     pub steps: u64,
     /// The last checkpoint.
     pub checkpoint: PathBuf,
+    /// Whether there was nothing left to do.
+    pub idle: bool,
     /// Whether it was stopped before its last step.
     pub stopped: bool,
     /// Duration of the run.
@@ -122,15 +124,21 @@ impl Trainer {
         })
     }
 
+    /// Returns whether all steps are taken, or evaluations have ended the run.
+    fn is_over(&self) -> bool {
+        self.state.global_step >= self.max_steps || self.state.patience.is_lost(&self.settings).is_some()
+    }
+
     fn steps(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Finished> {
         self.journal.begin();
-        let before = self.collector.sample(self.learner.policy(), self.state.global_step)?;
+        let idle = self.is_over() && !self.state.owes_evaluation;
+        let before = if idle { None } else { self.collector.sample(self.learner.policy(), self.state.global_step)? };
         self.show_progress();
         if self.state.owes_evaluation || self.settings.eval_on_start && self.state.global_step == 0 {
             self.evaluate(stop, listener)?;
         }
         let mut stopped = ranks::any(&self.world, stop.load(Ordering::Relaxed))?;
-        while self.state.global_step < self.max_steps && !stopped && self.state.patience.is_lost(&self.settings).is_none() {
+        while !self.is_over() && !stopped {
             if !self.advance()? {
                 continue;
             }
@@ -144,9 +152,10 @@ impl Trainer {
         let checkpoint = if step > 0 { self.last_checkpoint()? } else { self.journal.path().to_owned() };
         let seconds = self.journal.took().as_secs_f64();
         self.journal.event(&if stopped { Event::Stopped { step, seconds } } else { Event::Finished { step, seconds } })?;
-        let after = if stopped { None } else { self.collector.sample(self.learner.policy(), step)? };
+        let after = if stopped || idle { None } else { self.collector.sample(self.learner.policy(), step)? };
         let chat = self.collector.data().prompts().has_chat();
         Ok(Finished {
+            idle,
             chat,
             scores: self.collector.flow() == Flow::ValuedPairs,
             folder: self.journal.path().to_owned(),

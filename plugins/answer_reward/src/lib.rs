@@ -41,6 +41,10 @@ pub struct Settings {
     /// Where to find the answer; the first of these that finds one counts. If it contains several numbers, the last counts.
     #[schemars(length(min = 1))]
     pub extract: Vec<Extract>,
+    /// Text that the answer comes after, such as `</think>`: only what follows its last occurrence counts, and a completion without
+    /// it is wrong.
+    #[schemars(length(min = 1))]
+    pub after: Option<String>,
     /// Allowed relative difference of numbers: 0.01 is one per cent.
     #[schemars(range(min = 0.0))]
     pub tolerance: f64,
@@ -49,7 +53,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let extract = vec![Extract::Hashes, Extract::Boxed, Extract::LastNumber];
-        Self { column: "answer".into(), mode: Mode::Numeric, extract, tolerance: 0.0 }
+        Self { column: "answer".into(), mode: Mode::Numeric, extract, after: None, tolerance: 0.0 }
     }
 }
 
@@ -64,6 +68,17 @@ impl Settings {
                 let reference = number(reference)?;
                 Some(places.find_map(number).is_some_and(|answer| answer.agrees_with(reference, self.tolerance)))
             }
+        }
+    }
+}
+
+impl Settings {
+    /// Returns whether the part of a completion that counts has the right answer, or `None` if the reference is no number.
+    fn judged(&self, completion: &str, reference: &str) -> Option<bool> {
+        let Some(after) = &self.after else { return self.is_right(completion, reference) };
+        match completion.rsplit_once(after.as_str()) {
+            Some((_, answer)) => self.is_right(answer, reference),
+            None => self.is_right("", reference),
         }
     }
 }
@@ -118,7 +133,7 @@ reward! {
     needs: COMPLETION_TEXT | DATASET_COLUMNS,
     |config, sample| {
         let reference = reference(sample, &config.column)?;
-        let right = reference.and_then(|reference| config.is_right(sample.completion, &reference));
+        let right = reference.and_then(|reference| config.judged(sample.completion, &reference));
         Ok::<_, Error>(right.map(|right| if right { 1.0 } else { 0.0 }))
     }
 }
@@ -135,6 +150,17 @@ mod tests {
 
     fn numeric(completion: &str, reference: &str) -> Option<f32> {
         score_of(completion, &reference.into(), &Settings::default()).unwrap()
+    }
+
+    /// TRL's `reasoning_accuracy_reward`.
+    #[test]
+    fn only_what_follows_the_reasoning_counts_where_that_is_asked_for() {
+        let settings = Settings { after: Some("</think>".into()), ..Settings::default() };
+        let score = |completion: &str| score_of(completion, &"3".into(), &settings).unwrap();
+        assert_eq!(score("<think> \\boxed{2} </think> It is \\boxed{3}"), Some(1.0));
+        assert_eq!(score("<think> \\boxed{3} </think> It is \\boxed{2}"), Some(0.0));
+        assert_eq!(score("<think> a </think> 3 </think> no"), Some(0.0));
+        assert_eq!(score("<think> so far \\boxed{3}"), Some(0.0));
     }
 
     /// In the style of GSM8K.

@@ -6,13 +6,15 @@ use rlhost_plugin_sdk::prelude::*;
 
 /// The loss of a token of probability `p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum LossType {
     /// `-ln p`, its negative log-likelihood.
     Nll,
     /// `-sg(p) ln p`, where tokens that the policy finds unlikely have less influence (Dynamic Fine-Tuning, Wu et al. 2025, arXiv
     /// 2508.05629).
     Dft,
+    /// TRL's former name of `nll`.
+    ChunkedNll,
 }
 
 /// Settings of supervised fine-tuning.
@@ -46,7 +48,7 @@ impl Policy for Sft {
     /// With `nll`, the loss is the cross-entropy with any targets. `dft` would weight smoothed targets by a value that is not a
     /// probability.
     fn smoothed(settings: &Settings) -> bool {
-        settings.loss_type == LossType::Nll
+        settings.loss_type != LossType::Dft
     }
 
     fn new(settings: Settings) -> Result<Self, Error> {
@@ -67,7 +69,7 @@ impl Policy for Sft {
         for i in counted() {
             let logp = f64::from(t.logp[i]);
             let held = match self.settings.loss_type {
-                LossType::Nll => 1.0,
+                LossType::Nll | LossType::ChunkedNll => 1.0,
                 LossType::Dft => logp.exp(),
             };
             let by = -weight * f64::from(t.advantages[i]) * held;
