@@ -1,6 +1,6 @@
 //! Evaluation, and the reference model that is asked once or follows the policy.
 
-use rlhost_tests::{Place, REMEMBERING, tiny};
+use rlhost_tests::{Place, REMEMBERING, seal, tiny};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
@@ -114,6 +114,23 @@ fn the_best_checkpoint_is_the_one_that_evaluates_best() {
     assert!(outcome.succeeded().stdout.contains(&format!("checkpoint-{step}\n")), "{step}: {}", outcome.stdout);
     assert!(place.checkpoints("run").contains(&step));
 
+    // A name without the prefix is the evaluation's, as in transformers.
+    let short = ["--eval-dataset", "held_out.jsonl", "--metric-for-best-model", &figure["eval_".len()..]];
+    let outcome = place.run(&[&arguments("short")[..], &short, &best].concat());
+    assert!(outcome.succeeded().stdout.contains(&format!("checkpoint-{step}\n")), "{step}: {}", outcome.stdout);
+    let config = fs::read_to_string(place.path("short/config.toml")).unwrap();
+    assert!(config.contains(&format!("metric_for_best_model = \"{figure}\"")), "{config}");
+    // A run of an older version, which meant the training figure, keeps it.
+    place.copy("short", "old");
+    for file in ["config.toml", ".config.toml", "checkpoint-6/config.toml"] {
+        let path = place.path(&format!("old/{file}"));
+        fs::write(&path, fs::read_to_string(&path).unwrap().replace(figure, &figure["eval_".len()..])).unwrap();
+    }
+    seal(&place.path("old/checkpoint-6"), &[]);
+    place.run(&["resume", "old", "--max-steps", "7"]).succeeded();
+    let config = fs::read_to_string(place.path("old/checkpoint-7/config.toml")).unwrap();
+    assert!(config.contains(&format!("metric_for_best_model = \"{}\"", &figure["eval_".len()..])), "{config}");
+
     let no_data = place.run(&[&arguments("wrong")[..], &evaluated[2..]].concat());
     assert!(no_data.code == Some(2) && no_data.error().contains("eval_dataset"), "{}", no_data.stderr);
     let misspelt = ["--eval-dataset", "held_out.jsonl", "--eval-steps", "6", "--metric-for-best-model", "eval_rewrd"];
@@ -171,7 +188,8 @@ fn a_metric_that_a_run_will_not_have_is_refused_before_it_begins_with_those_that
     }
     let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--eval-dataset", "answers.jsonl", "--max-steps", "1"];
     let named = |name: &str| place.run(&[&sft[..], &["--output-dir", "sft", "--metric-for-best-model", name]].concat());
-    for (name, said) in [("eval_los", "eval_loss"), ("eval_grad_norm", "no metric"), ("reward", "no metric is named \"reward\"")]
+    for (name, said) in
+        [("eval_los", "eval_loss"), ("eval_grad_norm", "no metric"), ("reward", "no metric is named \"eval_reward\"")]
     {
         let refused = named(name);
         assert!(refused.code == Some(2) && refused.error().contains(said), "{name}: {}", refused.stderr);

@@ -61,6 +61,7 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
     Some(match option.treatment {
         Treatment::NotNeeded => format!("accepted, not needed: {}", option.why),
         Treatment::AppendedTo(..)
+        | Treatment::Sets(_)
         | Treatment::Members(_)
         | Treatment::Switches(..)
         | Treatment::RewardWeights

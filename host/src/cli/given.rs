@@ -3,9 +3,9 @@
 use super::algorithm::Known;
 use super::flags::{TABLES, negatable, negated, setting_id};
 use super::{Failure, granted};
-use crate::config::{self, Config, ConfigFile, Foreign, Key, Overrides, PluginEntry, scalar};
-use crate::plugin::{Setting, Takes};
-use crate::train::Beginning;
+use crate::config::{self, Config, ConfigFile, Foreign, Key, Limits, Overrides, PluginEntry, scalar};
+use crate::plugin::{Engine, Setting, Takes, hints_of};
+use crate::train::{self, Beginning};
 use anyhow::anyhow;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
@@ -59,6 +59,9 @@ impl Given {
         }
         let read = || matches.get_one::<PathBuf>("config").map(|path| ConfigFile::given(path)).transpose();
         let file = known.file.clone().map_or_else(read, |file| Ok(Some(file))).map_err(Failure::of)?;
+        if let (Some(file), Some((_, algorithm))) = (&file, overrides.flags.iter().rfind(|(key, _)| key == "algorithm")) {
+            file.check_is_for(algorithm).map_err(Failure::of)?;
+        }
         Ok(Self {
             file,
             overrides,
@@ -80,7 +83,7 @@ impl Given {
     /// Returns the configuration of a new run.
     pub(super) fn settle(&self, beginning: &Beginning) -> Result<Config, Failure> {
         let base = beginning.config_file().map_err(Failure::of)?;
-        let config = self.config(base.as_deref())?;
+        let config = self.config(base.as_deref(), beginning)?;
         match base {
             None => granted::remember_all(&config),
             Some(_) => {
@@ -101,11 +104,20 @@ impl Given {
     }
 
     /// Returns the configuration with that of a file below it, and sets the requested number of threads.
-    fn config(&self, base: Option<&Path>) -> Result<Config, Failure> {
-        let read = |path: &Path| ConfigFile::read(path)?.inherited(&self.overrides, self.file.as_ref());
-        let base = base.map(read).transpose().map_err(Failure::of)?;
+    fn config(&self, base: Option<&Path>, beginning: &Beginning) -> Result<Config, Failure> {
+        let read = |path: &Path| {
+            let base = ConfigFile::read(path).map_err(Failure::of)?;
+            let own = match base.changes_algorithm(&self.overrides, self.file.as_ref()).map_err(Failure::of)? {
+                true => own_defaults(&base, beginning)?,
+                false => Vec::new(),
+            };
+            base.inherited(&self.overrides, self.file.as_ref(), &own).map_err(Failure::of)
+        };
+        let base = base.map(read).transpose()?;
+        let has_split: fn(&str, &str) -> bool = train::has_split;
+        let overrides = Overrides { has_split: base.is_none().then_some(has_split), ..self.overrides.clone() };
         let files = base.iter().chain(&self.file);
-        let config = config::read_files(files, &self.overrides, &self.settings).map_err(Failure::of)?;
+        let config = config::read_files(files, &overrides, &self.settings).map_err(Failure::of)?;
         if let Some(threads) = config.num_threads {
             super::set_threads(threads).map_err(Failure::of)?;
         }
@@ -122,6 +134,16 @@ impl Given {
             None => self.file.as_ref().map_or(Ok(None), |file| file.text_of("output_dir")),
         }
     }
+}
+
+/// Returns the own defaults of the algorithm that a run's configuration names.
+fn own_defaults(config: &ConfigFile, beginning: &Beginning) -> Result<Vec<(&'static str, Value)>, Failure> {
+    let Some(algorithm) = config.text_of("algorithm").map_err(Failure::of)? else { return Ok(Vec::new()) };
+    let source = beginning.plugin(&algorithm).map_err(Failure::of)?;
+    let engine = Engine::new().map_err(Failure::of)?;
+    let hints = hints_of(&engine, &source, &Limits::default()).map_err(Failure::of)?;
+    let own = hints.defaults.keys().into_iter();
+    Ok(own.filter_map(|(key, value)| Some((key, Value::try_from(value).ok()?))).collect())
 }
 
 /// Returns the name and value of a setting, if its flag was given.

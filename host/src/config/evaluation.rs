@@ -1,6 +1,6 @@
 //! Evaluation settings of a run: its own sampling, and which completions solve their prompt.
 
-use super::{Config, Error, PluginEntry, Strategy, did_you_mean};
+use super::{Config, Error, Overrides, PluginEntry, Strategy, did_you_mean};
 
 /// Maximum number of completions per prompt in an evaluation.
 const MOST: usize = 1 << 16;
@@ -9,6 +9,19 @@ impl Config {
     /// Returns whether the run evaluates.
     pub fn evaluates(&self) -> bool {
         self.eval_dataset.is_some() && self.eval_strategy != Some(Strategy::No)
+    }
+
+    /// Sets the evaluation dataset of a new run that has a strategy for evaluations and none: the training dataset, if that has a
+    /// test split, as in TRL.
+    pub(super) fn find_test_split(&mut self, overrides: &Overrides) {
+        let Some(has_split) = overrides.has_split else { return };
+        if self.eval_dataset.is_some() || self.eval_strategy.is_none_or(|strategy| strategy == Strategy::No) {
+            return;
+        }
+        self.eval_dataset = self.dataset.clone().filter(|dataset| has_split(dataset, &self.dataset_test_split));
+        if self.eval_dataset.is_none() {
+            tracing::warn!("eval_strategy: there is no --eval-dataset, so nothing is evaluated; it may be the training dataset");
+        }
     }
 
     /// Returns the number of completions per prompt in an evaluation.

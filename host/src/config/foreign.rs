@@ -12,6 +12,8 @@ pub enum Treatment {
     NotNeeded,
     /// It is appended to the value of a key, after this character.
     AppendedTo(&'static str, char),
+    /// Its value is that of this key, whatever else sets it.
+    Sets(&'static str),
     /// Its first value turns this key on, its second turns it off.
     Switches(&'static str, [&'static str; 2]),
     /// Its values are the weights of the rewards.
@@ -40,7 +42,7 @@ pub struct Foreign {
 /// Values that turn an option off, as command lines and TRL's files spell them.
 const OFF: [&str; 6] = ["false", "no", "none", "null", "0", ""];
 
-use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Switches};
+use Treatment::{AppendedTo, Members, NotNeeded, Only, RewardFuncs, RewardModel, RewardWeights, Sets, Switches};
 
 const NONE: Treatment = Only(&[]);
 
@@ -54,11 +56,17 @@ struct StandIn {
     difference: &'static str,
 }
 
-static REWARDS: [StandIn; 3] = [
+static REWARDS: [StandIn; 4] = [
     StandIn {
         name: "accuracy_reward",
         plugin: "answer_reward.wasm",
         settings: &[("column", "solution")],
+        difference: "it compares numbers instead of formulas",
+    },
+    StandIn {
+        name: "reasoning_accuracy_reward",
+        plugin: "answer_reward.wasm",
+        settings: &[("column", "solution"), ("after", "</think>")],
         difference: "it compares numbers instead of formulas",
     },
     StandIn { name: "think_format_reward", plugin: "format_reward.wasm", settings: &[], difference: "it gives the same scores" },
@@ -98,6 +106,7 @@ fn texts(value: &Value) -> impl Iterator<Item = &str> {
 const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (AppendedTo("dataset", '/'), "name the dataset OWNER/NAME/SUBSET", &["dataset_config"]),
     (AppendedTo("model", '@'), "name the model OWNER/NAME@REVISION", &["model_revision"]),
+    (Sets("model"), "the model that training starts with; --model_name_or_path is then not read", &["sft_model_path"]),
     (NotNeeded, "attention is rlhost's own: packed, exact and without padding", &["attn_implementation"]),
     (NotNeeded, "computation is in float32, or in bfloat16 with --bf16", &["tf32"]),
     (NotNeeded, "rlhost loads models itself; they never run code of their own", &["trust_remote_code"]),
@@ -190,6 +199,13 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
             "precompute_ref_batch_size",
         ],
     ),
+    (NotNeeded, "a generation is scored in packs, whatever its size", &["local_rollout_forward_batch_size"]),
+    (
+        NONE,
+        "use --max-steps or --num-train-epochs: an update learns from per_device_train_batch_size * gradient_accumulation_steps \
+         completions",
+        &["total_episodes"],
+    ),
     (NotNeeded, "a loss or gradient that is not finite ends the run", &["logging_nan_inf_filter"]),
     (NotNeeded, "runs are always bit-identical", &["full_determinism"]),
     (NotNeeded, "num_tokens is always logged", &["include_num_input_tokens_seen"]),
@@ -200,8 +216,12 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         &["ignore_data_skip", "restore_callback_states_from_checkpoint"],
     ),
     (NotNeeded, "the command decides: train or eval", &["do_train", "do_eval", "do_predict"]),
-    (NotNeeded, "completions are in completions.jsonl and in the report", &["num_completions_to_print", "log_unique_prompts"]),
-    (NotNeeded, "report.html has the run's name from --output-dir", &["run_name", "project"]),
+    (
+        NotNeeded,
+        "completions are in completions.jsonl and in the report",
+        &["num_completions_to_print", "log_unique_prompts", "num_sample_generations"],
+    ),
+    (NotNeeded, "report.html has the run's name from --output-dir", &["run_name", "project", "exp_name"]),
     (Only(&["text"]), "rename the column with --columns text=COLUMN", &["dataset_text_field"]),
     (Only(&["keep_start"]), "texts are truncated at the end", &["truncation_mode"]),
     (
@@ -324,6 +344,8 @@ impl Foreign {
                 Ok(())
             }
             AppendedTo(..) | RewardWeights => Ok(()),
+            Sets(_) if value.is_str() => Ok(()),
+            Sets(key) => Err(format!("is {value}; it must be text, as of {key}")),
             RewardModel if is_off || value.is_str() => Ok(()),
             RewardModel => Err(format!("is {value}; it must be the path or the name of a model")),
             Members(known) => check_members(known, value),
@@ -362,6 +384,7 @@ impl Foreign {
         match items(value).iter().map(number).collect::<Option<Vec<f64>>>() {
             Some(weights) if weights.len() == rewards => Ok(Some(weights)),
             _ if rewards == 0 => Err("there is no reward".to_owned()),
+            _ if rewards == 1 => Err(format!("is {value}; it must be one number, since there is one reward")),
             _ => Err(format!("is {value}; it must be {rewards} numbers, one for each reward")),
         }
     }
@@ -385,6 +408,9 @@ impl Foreign {
             let key = |name: &str| known.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| (*ours).to_owned());
             table.extend(members.iter().filter_map(|(name, value)| Some((key(name)?, value.clone()))));
         }
+        if let Sets(key) = self.treatment {
+            table.insert(key.to_owned(), value.clone());
+        }
         if let (Switches(key, [on, _]), Some(text)) = (self.treatment, value.as_str()) {
             table.entry(key).or_insert(Value::Boolean(text.eq_ignore_ascii_case(on)));
         }
@@ -396,11 +422,13 @@ impl Foreign {
         }
         let AppendedTo(key, sign) = self.treatment else { return };
         let part = value.as_str().filter(|part| !["main", "default", ""].contains(part));
-        if let (Some(Value::String(name)), Some(part)) = (table.get_mut(key), part)
-            && !Path::new(name).exists()
-        {
+        let (Some(Value::String(name)), Some(part)) = (table.get_mut(key), part) else { return };
+        // A subset may be a folder of a local dataset, too.
+        if !Path::new(name).exists() || sign == '/' && Path::new(name).join(part).is_dir() {
             name.push(sign);
             name.push_str(part);
+        } else {
+            tracing::warn!("{} has no effect: {key} is {name}, which is on this machine", self.name);
         }
     }
 }

@@ -34,18 +34,47 @@ const OF_ALGORITHM: [&str; 23] = [
 const FOLLOWING: [(&str, &str); 2] = [("rollout_dtype", "old_logp"), ("optim", "optim_args")];
 
 impl ConfigFile {
+    /// Returns whether the command line or the `given` file names another algorithm.
+    ///
+    /// # Errors
+    /// If one of the files can't be read.
+    pub fn changes_algorithm(&self, overrides: &Overrides, given: Option<&Self>) -> Result<bool> {
+        Ok(self.changed("algorithm", overrides, given)?.is_some())
+    }
+
+    /// Refuses a file that names another algorithm, if that is what its settings are for.
+    ///
+    /// # Errors
+    /// Names the line.
+    pub fn check_is_for(&self, algorithm: &str) -> Result<()> {
+        let name = |text: &str| PluginEntry::new(text.to_owned()).name().to_owned();
+        let (wanted, Some(own)) = (name(algorithm), self.text_of("algorithm")?.map(|own| name(&own))) else { return Ok(()) };
+        if own == wanted {
+            return Ok(());
+        }
+        let detail = format!(
+            "algorithm: the file is for {own}, not for {wanted}; use `rlhost train --config` with it, or remove the key and the \
+             settings of {own}"
+        );
+        Err(Error::Invalid { place: self.place_of("algorithm"), detail })
+    }
+
     /// Returns the configuration without the settings that follow from others that the command line or the `given` file changes: those
-    /// of the algorithm, if another one is named.
+    /// of the algorithm, if another one is named, and values that are the former one's `own` defaults.
     ///
     /// # Errors
     /// If one of them can't be read.
-    pub fn inherited(self, overrides: &Overrides, given: Option<&Self>) -> Result<Self> {
+    pub fn inherited(self, overrides: &Overrides, given: Option<&Self>, own: &[(&str, Value)]) -> Result<Self> {
         let invalid = |detail: String| Error::Invalid { place: self.path.display().to_string(), detail };
         let defaults = Table::try_from(Config::default()).map_err(|e| invalid(e.to_string()))?;
         let mut table = self.table()?;
+        let written = table.clone();
         let mut leave = |key: &str| table.remove(key).is_some_and(|value| defaults.get(key) != Some(&value));
         let mut dropped = 0;
         if let Some((was, now)) = self.changed("algorithm", overrides, given)? {
+            for (key, _) in own.iter().filter(|(key, value)| written.get(*key) == Some(value)) {
+                dropped += usize::from(leave(key));
+            }
             let of_evaluations = Config::default().protocol().map(|(key, _)| key);
             let left: Vec<&str> = OF_ALGORITHM.into_iter().chain(of_evaluations).filter(|key| leave(key)).collect();
             dropped += left.len();
@@ -107,7 +136,7 @@ mod tests {
             ..Overrides::default()
         };
         let given = given.map(file);
-        let base = file(BASE).inherited(&overrides, given.as_ref()).unwrap();
+        let base = file(BASE).inherited(&overrides, given.as_ref(), &[]).unwrap();
         read_files([base].iter().chain(&given), &overrides, &[]).unwrap()
     }
 
@@ -117,7 +146,7 @@ mod tests {
         let config = |text: &str, flags: &[(&str, &str)]| {
             let flags = flags.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
             let overrides = Overrides { flags, ..Overrides::default() };
-            read_files([base(text).inherited(&overrides, None).unwrap()].iter(), &overrides, &[]).unwrap()
+            read_files([base(text).inherited(&overrides, None, &[]).unwrap()].iter(), &overrides, &[]).unwrap()
         };
         let sampled = "rollout_dtype = 'auto'\nold_logp = 'sampling'\n";
         assert_eq!(config(sampled, &[("rollout_dtype", "int8")]).old_logp, None);
@@ -135,10 +164,24 @@ mod tests {
         let best = "model = 'm'\nalgorithm = 'grpo'\nload_best_model_at_end = true\nmetric_for_best_model = 'eval_reward'\n\
                     eval_dataset = 'e.jsonl'\neval_steps = 5\neval_top_p = 0.5\nearly_stopping_patience = 2\n";
         let overrides = Overrides { flags: vec![("algorithm".to_owned(), "dpo".to_owned())], ..Overrides::default() };
-        let base = ConfigFile { path: "run.toml".into(), text: best.to_owned() }.inherited(&overrides, None).unwrap();
+        let base = ConfigFile { path: "run.toml".into(), text: best.to_owned() }.inherited(&overrides, None, &[]).unwrap();
         let config = read_files([base].iter(), &overrides, &[]).unwrap();
         assert_eq!((config.metric_for_best_model, config.early_stopping_patience, config.eval_top_p), (None, None, None));
         assert_eq!((config.load_best_model_at_end, config.eval_steps.is_some()), (true, true));
+    }
+
+    #[test]
+    fn the_former_algorithms_own_defaults_stay_behind_and_other_values_are_taken_over() {
+        let own = [("temperature", Value::Float(0.9)), ("max_completion_length", Value::Integer(64))];
+        let fork = |now: &str| {
+            let text = "model = 'm'\nalgorithm = 'online_dpo'\ntemperature = 0.9\nmax_completion_length = 32\n";
+            let overrides = Overrides { flags: vec![("algorithm".to_owned(), now.to_owned())], ..Overrides::default() };
+            let base = ConfigFile { path: "run.toml".into(), text: text.to_owned() }.inherited(&overrides, None, &own).unwrap();
+            let config = read_files([base].iter(), &overrides, &[]).unwrap();
+            (config.temperature, config.named.contains("temperature"), config.max_completion_length)
+        };
+        assert_eq!(fork("grpo"), (1.0, false, 32));
+        assert_eq!(fork("online_dpo"), (0.9, true, 32));
     }
 
     #[test]

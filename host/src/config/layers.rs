@@ -2,8 +2,10 @@
 
 use super::foreign::{self, Foreign, Treatment};
 use super::rewards;
-use super::values::{environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled};
-use super::{Config, Error, Key, Limits, PluginEntry, Result, Strategy, did_you_mean, files, keys, yaml};
+use super::values::{
+    environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled, unsupported,
+};
+use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, yaml};
 use serde::Deserialize;
 use std::io;
 use std::ops::Range;
@@ -25,6 +27,8 @@ pub struct Overrides {
     pub reward_models: Vec<String>,
     /// `--set KEY=VALUE`.
     pub sets: Vec<String>,
+    /// For a new run: whether a dataset has a split. As in TRL, an evaluation without a dataset uses the test split.
+    pub has_split: Option<fn(&str, &str) -> bool>,
 }
 
 /// Maximum size of a configuration file, in bytes.
@@ -100,6 +104,11 @@ impl ConfigFile {
         format!("{}:{line}", self.path.display())
     }
 
+    /// Returns the place of a top-level key, for errors.
+    pub(super) fn place_of(&self, key: &str) -> String {
+        self.place(self.line_of(key))
+    }
+
     /// Returns the line of a top-level key.
     fn line_of(&self, key: &str) -> usize {
         let quotes: &[char] = &['"', '\''];
@@ -165,6 +174,8 @@ pub fn read_files<'a>(
     for (option, value) in &foreign {
         option.put(value, &mut table);
     }
+    let set_keys = overrides.sets.iter().filter_map(|set| own_name(&set.split(['=', '.']).next()?.trim().replace('-', "_")));
+    let named = table.keys().cloned().chain(set_keys.map(str::to_owned)).collect();
     let mut config = typed(table)?;
     rewards::replace(&mut config, overrides)?;
     for (option, value) in &foreign {
@@ -176,10 +187,9 @@ pub fn read_files<'a>(
     for set in &overrides.sets {
         config = apply_set(config, set, settings)?;
     }
+    config.named = named;
+    config.find_test_split(overrides);
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
-    if config.eval_dataset.is_none() && config.eval_strategy.is_some_and(|strategy| strategy != Strategy::No) {
-        tracing::warn!("eval_strategy: there is no --eval-dataset, so nothing is evaluated; it may be the training dataset");
-    }
     Ok(config)
 }
 
@@ -242,7 +252,7 @@ fn checked(file: &ConfigFile, settings: &[String], overrides: &Overrides, foreig
     let mut loss = Table::new();
     let mut table = Table::new();
     for (key, value) in file.table()? {
-        let invalid = |detail: String| Error::Invalid { place: file.place(file.line_of(&key)), detail };
+        let invalid = |detail: String| Error::Invalid { place: file.place_of(&key), detail };
         if let Some(own) = own_name(&key) {
             let value = as_meant(own, value).map_err(|detail| invalid(format!("{key}: {detail}")))?;
             table.insert(own.to_owned(), value);
@@ -325,6 +335,9 @@ fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
     };
     if let Some((_, number)) = not_finite(&value).filter(|(at, _)| at.is_empty()) {
         return Err(format!("is {number}; it must be a finite number"));
+    }
+    if let Some(why) = unsupported(own, &value) {
+        return Err(why);
     }
     match Table::from_iter([(own.to_owned(), value.clone())]).try_into::<Config>() {
         Ok(_) => Ok(value),

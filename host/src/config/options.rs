@@ -7,6 +7,7 @@ use super::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 
 /// The default algorithm.
 pub const DEFAULT_ALGORITHM: &str = "grpo";
@@ -106,17 +107,20 @@ pub struct Config {
     /// Number of processes; set by the launcher, never by a file.
     #[serde(skip)]
     pub ranks: usize,
+    /// Keys that a file, a flag or --set names. An algorithm's own defaults apply to the others.
+    #[serde(skip)]
+    pub named: BTreeSet<String>,
 
     /// Number of completions to sample per prompt; ppo and reinforce_pp don't compare them, so 1 works there too [default: 8, or
-    /// 2 for algorithms that learn from pairs]
+    /// 2 for rloo and algorithms that learn from pairs]
     pub num_generations: Option<usize>,
     /// Maximum length of a prompt, in tokens; longer prompts keep their last tokens [default: none; prompts as long as the
     /// model's context are skipped]
     pub max_prompt_length: Option<usize>,
-    /// Maximum length of a completion, in tokens [default: 512]
+    /// Maximum length of a completion, in tokens [default: 512, or 64 for online_dpo]
     #[schemars(extend("aliases" = ["max_new_tokens", "response_length"]))]
     pub max_completion_length: usize,
-    /// Sampling temperature [default: 1]
+    /// Sampling temperature [default: 1, or 0.9 for online_dpo]
     pub temperature: f64,
     /// Cumulative probability of the most likely tokens to sample from [default: 1]
     pub top_p: f64,
@@ -293,7 +297,8 @@ pub struct Config {
     /// steps if there is an eval_dataset]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_strategy: Option<Strategy>,
-    /// Evaluate every N steps and at the end; below 1, a fraction of the run [default: save_steps]
+    /// Evaluate every N steps and at the end; below 1, a fraction of the run [default: logging_steps with --eval-strategy steps, as
+    /// in transformers; otherwise save_steps]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_steps: Option<Period>,
     /// Also evaluate before the first step [default: false]
@@ -346,9 +351,9 @@ pub struct Config {
     /// End with the best checkpoint by metric_for_best_model instead of the last [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub load_best_model_at_end: bool,
-    /// Metric to compare checkpoints by, from the last evaluation (eval_...) or averaged over the steps since the previous
-    /// checkpoint. The best checkpoint is never removed [default with load_best_model_at_end: reward; of algorithms that learn
-    /// from given answers, eval_loss, or loss without evaluations]
+    /// Metric to compare checkpoints by: the last evaluation's, with or without eval_ as in transformers; in a run without
+    /// evaluations, the average over the steps since the previous checkpoint. The best checkpoint is never removed [default with
+    /// load_best_model_at_end: reward; of algorithms that learn from given answers, loss]
     #[schemars(extend("on_resume" = "free"))]
     pub metric_for_best_model: Option<String>,
     /// Whether a greater metric_for_best_model is better [default: true, unless its name ends in "loss"]
@@ -433,6 +438,7 @@ impl Default for Config {
             reduce_dtype: ReduceDtype::Float32,
             overlap_comm: true,
             ranks: 1,
+            named: BTreeSet::new(),
             num_generations: None,
             max_prompt_length: None,
             max_completion_length: 512,

@@ -66,12 +66,12 @@ pub(super) fn insert(table: &mut Table, path: &[String], value: Value) {
 }
 
 /// Texts for true and false that Python's flag and YAML parsers accept.
-const SWITCHES: [(&str, bool); 8] =
-    [("true", true), ("yes", true), ("on", true), ("1", true), ("false", false), ("no", false), ("off", false), ("0", false)];
+const SWITCHES: [(&str, [&str; 5]); 2] = [("true", ["t", "yes", "y", "on", "1"]), ("false", ["f", "no", "n", "off", "0"])];
 
 /// Parses a text as the value of a switch.
 pub fn switched(text: &str) -> Option<bool> {
-    SWITCHES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, on)| *on)
+    let means = |(name, others): &(&str, [&str; 5])| others.iter().chain([name]).any(|word| word.eq_ignore_ascii_case(text));
+    SWITCHES.iter().find(|switch| means(switch)).map(|(name, _)| *name == "true")
 }
 
 /// Converts a value to its key's kind: a switch for its name, a list for its single item, a text for a switch.
@@ -92,6 +92,31 @@ pub(super) fn spelled(kind: &str, value: Value) -> Value {
         }
         (_, other) => other,
     }
+}
+
+/// Values of transformers that are not supported, by the beginning of their names, with the reason.
+const UNSUPPORTED: [(&str, &[&str], &str); 6] = [
+    ("optim", &["galore_", "apollo_"], "low-rank optimizers are not supported; for less memory, use LoRA (--use-peft)"),
+    ("optim", &["lomo", "adalomo"], "updates during the backward pass are not supported; adafactor has the smallest state here"),
+    ("optim", &["adamw_torch_4bit"], "moments in 4 bits are not supported; adafactor has a smaller state than adamw_torch"),
+    ("optim", &["adamw_anyprecision"], "moments are always float32, as adamw_torch has them"),
+    (
+        "optim",
+        &["ademamix", "paged_ademamix", "adagrad", "grokadamw", "schedule_free_", "stable_adamw"],
+        "this optimizer is not supported; it can be adamw_torch, sgd, rmsprop, lion_32bit, adafactor or muon",
+    ),
+    (
+        "save_strategy",
+        &["best"],
+        "checkpoints are saved at regular steps; --save-total-limit 1 with --metric-for-best-model keeps only the best and the newest",
+    ),
+];
+
+/// Returns why a key does not take a value of transformers, if it is one that rlhost does not support.
+pub(super) fn unsupported(key: &str, value: &Value) -> Option<String> {
+    let text = value.as_str()?;
+    let names = |(of, begins, _): &&(&str, &[&str], &str)| *of == key && begins.iter().any(|begin| text.starts_with(begin));
+    UNSUPPORTED.iter().find(names).map(|(_, _, why)| format!("{text:?}: {why}"))
 }
 
 /// Parses a text of the form `KEY=VALUE,KEY=VALUE` as a table, the form in which transformers takes optimizer settings.

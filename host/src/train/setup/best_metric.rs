@@ -6,6 +6,7 @@ use crate::config::{Config, PluginEntry};
 use crate::train::Result;
 use crate::train::flow::Flow;
 use crate::train::journal::no_such_metric;
+use crate::train::origin::Beginning;
 use std::collections::BTreeSet;
 
 /// Prefixes of the names of possible metrics.
@@ -28,14 +29,27 @@ const OF_COMPLETIONS: [&str; 7] = [
     "completions/max_terminated_length",
 ];
 
-/// Sets the metric of a run that is to end with its best checkpoint.
-pub(super) fn settle(mut config: Config, flow: Flow) -> Config {
+/// Sets the metric of a run that is to end with its best checkpoint. If the run evaluates, a name without `eval_` means the
+/// evaluation's, as in transformers. A resumed run keeps the metric that it was written with.
+///
+/// # Errors
+/// If the configuration of the run that resumes can't be read.
+pub(super) fn settle(mut config: Config, flow: Flow, beginning: &Beginning) -> Result<Config> {
     if config.load_best_model_at_end {
-        let (metric, _) = flow.usual_metric();
-        let by_default = if !flow.generates() && config.evaluates() { format!("eval_{metric}") } else { metric.to_owned() };
-        config.metric_for_best_model.get_or_insert(by_default);
+        config.metric_for_best_model.get_or_insert_with(|| flow.usual_metric().0.to_owned());
     }
-    config
+    let of_evaluations = config.evaluates();
+    let Some(name) = config.metric_for_best_model.as_mut().filter(|name| of_evaluations && !name.starts_with("eval_")) else {
+        return Ok(config);
+    };
+    let kept = match beginning {
+        Beginning::Resume { origin, .. } => origin.written()?.metric_for_best_model.as_ref() == Some(name),
+        _ => false,
+    };
+    if !kept {
+        name.insert_str(0, "eval_");
+    }
+    Ok(config)
 }
 
 /// See the module documentation. The plugins have been tried.

@@ -3,6 +3,7 @@
 
 mod best_metric;
 mod data;
+mod defaults;
 mod held;
 mod model;
 mod models;
@@ -52,7 +53,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &place)?;
     check(&config, &plugins)?;
-    let config = best_metric::settle(config, plugins.flow);
+    let config = best_metric::settle(config, plugins.flow, beginning)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, mut opened) = model::open(config, &folder, beginning, (&place, &world))?;
     let (config, of_reference) = reference::settle(config, &plugins, &mut opened, beginning, &world)?;

@@ -1,5 +1,6 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
+use super::defaults;
 use crate::config::{self, Compare, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
@@ -45,8 +46,9 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
     let chosen = chosen(&config, algorithm_source.name());
     let algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.plugin().config();
+    defaults::of_evaluations(&mut config, beginning)?;
     if flow.generates() {
-        config.num_generations.get_or_insert(if flow.has_pairs() { 2 } else { 8 });
+        defaults::of_algorithm(&mut config, flow, &algorithm.plugin().info().hints.defaults);
         config.check_generation(flow.has_pairs())?;
     } else {
         config.check_no_generation()?;
