@@ -95,16 +95,11 @@ pub(super) fn spelled(kind: &str, value: Value) -> Value {
 }
 
 /// Values of transformers that are not supported, by the beginning of their names, with the reason.
-const UNSUPPORTED: [(&str, &[&str], &str); 6] = [
+const UNSUPPORTED: [(&str, &[&str], &str); 5] = [
     ("optim", &["galore_", "apollo_"], "low-rank optimizers are not supported; for less memory, use LoRA (--use-peft)"),
     ("optim", &["lomo", "adalomo"], "updates during the backward pass are not supported; adafactor has the smallest state here"),
     ("optim", &["adamw_torch_4bit"], "moments in 4 bits are not supported; adafactor has a smaller state than adamw_torch"),
     ("optim", &["adamw_anyprecision"], "moments are always float32, as adamw_torch has them"),
-    (
-        "optim",
-        &["ademamix", "paged_ademamix", "adagrad", "grokadamw", "schedule_free_", "stable_adamw"],
-        "this optimizer is not supported; it can be adamw_torch, sgd, rmsprop, lion_32bit, adafactor or muon",
-    ),
     (
         "save_strategy",
         &["best"],
