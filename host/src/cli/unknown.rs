@@ -47,6 +47,6 @@ mod tests {
         assert_eq!(of("--lr").as_deref(), Some("--learning-rate"));
         assert_eq!(of("--batch_size=4").as_deref(), Some("--per-device-train-batch-size"));
         assert_eq!(of("--lerning-rate").as_deref(), Some("--learning-rate"));
-        assert_eq!((of("--nonsense"), of("--epochs"), of("--lora")), (None, None, Some("--lora-r".to_owned())));
+        assert_eq!((of("--nonsense"), of("--epochs"), of("--lora_x")), (None, None, Some("--lora-r".to_owned())));
     }
 }
