@@ -21,7 +21,7 @@ use std::path::Path;
 const TEMPERATURE: f64 = 0.8;
 
 /// An adapter, and its factor: alpha over the root of the rank.
-const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, dropout: 0.0 };
+const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, use_dora: false, dropout: 0.0 };
 const LORA_SCALE: f64 = 1.5;
 
 /// Prompts, and completions of each.
@@ -180,7 +180,8 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 
 #[test]
 fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_form() {
-    for name in ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES) {
+    let families = || ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES);
+    for (name, use_dora) in families().map(|name| (name, false)).chain(families().map(|name| (name, true))) {
         let (policy, a) = policy(name);
         let all: &[&str] = match a.family {
             Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
@@ -193,11 +194,15 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         };
         let all: Vec<String> = all.iter().map(|name| (*name).to_owned()).collect();
         let targets = if name == "qwen2" { vec!["v_proj".to_owned(), "down_proj".to_owned()] } else { all };
-        let weights = with_critic(policy.weights().copied().unwrap(), &a).with_new_adapter(LORA, &targets, 7).unwrap();
-        // B is zero at the beginning, and with it the gradient of A.
+        let weights = with_critic(policy.weights().copied().unwrap(), &a).with_new_adapter(Lora { use_dora, ..LORA }, &targets, 7).unwrap();
+        // B is zero at the beginning, and with it the gradient of A; magnitudes are lengths.
         let weights = weights.map(|name, t| {
             let wave: Vec<f32> = (0..t.elem_count()).map(|i| (i as f32 * 0.61).sin() * 0.1).collect();
-            if name.ends_with("lora_B.weight") { Tensor::from_vec(wave, t.shape(), &Device::Cpu) } else { Ok(t.clone()) }
+            match name {
+                _ if name.ends_with("lora_B.weight") => Tensor::from_vec(wave, t.shape(), &Device::Cpu),
+                _ if name.ends_with("lora_magnitude_vector") => t + Tensor::from_vec(wave, t.shape(), &Device::Cpu)?,
+                _ => Ok(t.clone()),
+            }
         });
         let policy = Policy::new(rlhost::model::Decoder::new(a.clone(), weights.unwrap()));
         let want = naive(&a, policy.weights()).unwrap();
@@ -213,7 +218,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
         // Two maps of GPT-2 have the same short name.
         let maps = targets.len() + usize::from(a.family == Family::Gpt2);
-        assert_eq!(trained.len(), 2 * a.layers * maps + 2, "{trained:?}");
+        assert_eq!(trained.len(), (2 + usize::from(use_dora)) * a.layers * maps + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
         for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");

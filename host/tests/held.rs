@@ -13,7 +13,8 @@ use rlhost::ops::{self, Forest};
 use std::path::Path;
 use tempfile::TempDir;
 
-const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false, dropout: 0.0 };
+const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0 };
+const DORA: Lora = Lora { use_dora: true, ..LORA };
 
 /// Layers with biases, norms of heads, joined matrices, and a unit without a gate.
 const MODELS: [&str; 4] = ["llama_biased", "qwen3", "phi3", "starcoder2"];
@@ -32,14 +33,14 @@ fn stored(name: &str, dtype: Dtype) -> (TempDir, ModelFolder) {
 }
 
 /// A policy with an adapter that does something, on a model whose weights are held in this form.
-fn adapted(folder: &ModelFolder, held: Held) -> Policy {
+fn adapted(lora: Lora, folder: &ModelFolder, held: Held) -> Policy {
     let base = folder.clone().holding(held).decoder().unwrap();
-    over(base, folder)
+    over(lora, base, folder)
 }
 
-fn over(base: Decoder, folder: &ModelFolder) -> Policy {
+fn over(lora: Lora, base: Decoder, folder: &ModelFolder) -> Policy {
     let targets: Vec<String> = folder.architecture().modules().iter().map(|name| (*name).to_owned()).collect();
-    let policy = Policy::new(base.with_new_adapter(LORA, &targets, 3).unwrap()).at(&Place::cpu()).unwrap();
+    let policy = Policy::new(base.with_new_adapter(lora, &targets, 3).unwrap()).at(&Place::cpu()).unwrap();
     for (name, t) in policy.weights().trained().iter().filter(|(name, _)| name.ends_with("lora_B.weight")) {
         ops::write(t, |b| b.iter_mut().enumerate().for_each(|(i, b)| *b = ((i + name.len()) as f32).sin() * 0.05)).unwrap();
     }
@@ -96,15 +97,16 @@ fn bytes(weights: &Weights) -> usize {
 
 #[test]
 fn a_base_in_half_precision_gives_every_bit_of_a_pass_and_of_a_generation_in_half_the_memory() {
-    for (name, dtype) in MODELS.into_iter().flat_map(|name| [(name, Dtype::Bf16), (name, Dtype::F16)]) {
+    let all = MODELS.into_iter().flat_map(|name| [(name, Dtype::Bf16, LORA), (name, Dtype::F16, LORA), (name, Dtype::Bf16, DORA)]);
+    for (name, dtype, lora) in all {
         let (_place, folder) = stored(name, dtype);
         assert_eq!(folder.stored_in().unwrap(), Some(dtype));
-        let (half, wide) = (adapted(&folder, Held::AS_STORED), adapted(&folder, Held::default()));
+        let (half, wide) = (adapted(lora, &folder, Held::AS_STORED), adapted(lora, &folder, Held::default()));
         let (least, most) = (bytes(half.weights()), bytes(wide.weights()));
         assert!(10 * least < 6 * most, "{name}: {least} bytes against {most}");
         assert_eq!(half.weights().parameters(), wide.weights().parameters());
         assert!(pass(&half) == pass(&wide), "{name} in {dtype:?}");
-        let recomputing = adapted(&folder, Held::AS_STORED).with_gradient_checkpointing(true);
+        let recomputing = adapted(lora, &folder, Held::AS_STORED).with_gradient_checkpointing(true);
         assert!(pass(&recomputing) == pass(&wide), "{name} in {dtype:?}, recomputing");
 
         let model = |held| Frozen::new(folder.clone().holding(held).decoder().unwrap());
@@ -121,12 +123,12 @@ fn a_base_in_half_precision_gives_every_bit_of_a_pass_and_of_a_generation_in_hal
 
 #[test]
 fn a_quantized_base_gives_every_bit_of_its_values_in_f32() {
-    for name in MODELS {
+    for (name, lora) in MODELS.into_iter().flat_map(|name| [(name, LORA), (name, DORA)]) {
         let folder = fixture(name);
-        let wide = adapted(&folder, Held::default());
+        let wide = adapted(lora, &folder, Held::default());
         let logp = pass(&wide).logp;
         let far = [Scheme::Int8, Scheme::Nf4].map(|scheme| {
-            let few = adapted(&folder, Held { scheme: Some(scheme), ..Held::default() });
+            let few = adapted(lora, &folder, Held { scheme: Some(scheme), ..Held::default() });
             assert_eq!(few.weights().parameters(), wide.weights().parameters(), "{name} in {scheme:?}");
             let layers = |weights: &Weights| weights.bytes(|name| name.contains("layers.") && !name.contains(".lora_"));
             let (least, most) = (layers(few.weights()), layers(wide.weights()));
@@ -135,7 +137,7 @@ fn a_quantized_base_gives_every_bit_of_its_values_in_f32() {
             // What the codes stand for, in f32.
             let plain = few.weights().without_adapter().merged().unwrap();
             assert!(plain.named().iter().all(|(_, t)| t.dtype() == candle_core::DType::F32));
-            let same = over(Decoder::new(folder.architecture().clone(), plain), &folder);
+            let same = over(lora, Decoder::new(folder.architecture().clone(), plain), &folder);
             assert!(pass(&few) == pass(&same), "{name} in {scheme:?}");
             let base = |policy: &Policy| {
                 let weights = policy.weights().without_adapter();

@@ -13,7 +13,7 @@ use rlhost::ops::{self, Forest};
 use rlhost::optim::{Optimizer, Settings};
 use std::path::Path;
 
-const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false, dropout: 0.0 };
+const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0 };
 
 fn folder(name: &str) -> ModelFolder {
     ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap()
@@ -41,9 +41,15 @@ fn greatest_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max)
 }
 
+const DORA: Lora = Lora { use_dora: true, ..LORA };
+
 /// A policy whose adapter some updates have changed.
 fn trained(base: &Decoder) -> Policy {
-    let policy = Policy::new(base.clone().with_new_adapter(LORA, &targets(), 3).unwrap());
+    trained_as(LORA, base)
+}
+
+fn trained_as(lora: Lora, base: &Decoder) -> Policy {
+    let policy = Policy::new(base.clone().with_new_adapter(lora, &targets(), 3).unwrap());
     let settings = Settings { rule: Rule::AdamW, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 };
     let mut optimizer = Optimizer::new(settings, &policy.weights().trained()).unwrap();
     for _ in 0..4 {
@@ -53,7 +59,8 @@ fn trained(base: &Decoder) -> Policy {
         policy.forward(&forest, &selected, 1.0).unwrap().backward(&d_logp, None, None, &gradients, &|| ()).unwrap();
         optimizer.step(&policy.parameters(&gradients), 0.01).unwrap();
     }
-    assert_eq!(optimizer.state().unwrap().1.len(), 2 * 2 * 7 * base.weights().layers.len(), "moments of the adapter alone");
+    let parts = if lora.use_dora { 3 } else { 2 };
+    assert_eq!(optimizer.state().unwrap().1.len(), 2 * parts * 7 * base.weights().layers.len(), "moments of the adapter alone");
     policy
 }
 
@@ -62,7 +69,10 @@ fn a_new_adapter_changes_no_bit_of_the_logits() {
     for name in ["llama_biased", "qwen2", "qwen3"] {
         let base = folder(name).decoder().unwrap();
         let adapted = Frozen::new(base.clone().with_new_adapter(LORA, &targets(), 3).unwrap());
-        assert!(logits(&adapted) == logits(&Frozen::new(base)), "{name}");
+        assert!(logits(&adapted) == logits(&Frozen::new(base.clone())), "{name}");
+        // Magnitudes are the lengths that they replace.
+        let directed = Frozen::new(base.clone().with_new_adapter(DORA, &targets(), 3).unwrap());
+        assert!(logits(&directed) == logits(&Frozen::new(base)), "{name}");
     }
 }
 
@@ -110,9 +120,9 @@ fn a_copy_for_reference_or_checkpoint_does_not_follow_the_adapter() {
 
 #[test]
 fn merged_weights_and_generation_give_the_logits_of_base_and_adapter() {
-    for name in ["llama_biased", "qwen3"] {
+    for (name, lora) in [("llama_biased", LORA), ("qwen3", LORA), ("llama_biased", DORA), ("qwen3", DORA)] {
         let base = folder(name).decoder().unwrap();
-        let policy = trained(&base);
+        let policy = trained_as(lora, &base);
         let want = logits(&policy.frozen());
         let merged = Frozen::new(Decoder::new(folder(name).architecture().clone(), policy.weights().merged().unwrap()));
         assert!(merged.weights().lora.is_none());
@@ -181,6 +191,51 @@ fn an_adapters_folder_gives_the_same_adapter_back_and_can_be_merged() {
     candle_core::safetensors::save(&half, &file).unwrap();
     let refusal = ModelFolder::open(&adapter).unwrap().decoder().unwrap_err().to_string();
     assert!(refusal.contains("has only one of lora_A and lora_B"), "{refusal}");
+}
+
+#[test]
+fn magnitudes_are_in_the_folder_and_in_the_merged_model() {
+    let base = folder("qwen2");
+    let policy = trained_as(DORA, &base.decoder().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let (adapter, whole) = (place.path().join("adapter"), place.path().join("whole"));
+    for folder in [&adapter, &whole] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    save(policy.weights(), &base, &adapter).unwrap();
+    let opened = ModelFolder::open(&adapter).unwrap();
+    assert_eq!(opened.lora(), Some(DORA));
+    assert_eq!(bits(opened.decoder().unwrap().weights()), bits(policy.weights()));
+    let plain = logits(&Frozen::new(base.decoder().unwrap().with_new_adapter(DORA, &targets(), 3).unwrap()));
+    assert!(greatest_difference(&logits(&policy.frozen()), &plain) > 0.01, "the adapter has learned nothing");
+    merge(&opened, &whole).unwrap();
+    let merged = ModelFolder::open(&whole).unwrap();
+    let difference = greatest_difference(&logits(&Frozen::new(merged.decoder().unwrap())), &logits(&policy.frozen()));
+    assert!(difference <= 1e-5, "{difference}");
+
+    // The merged weight of a row has the length that its magnitude says.
+    let (merged, trained) = (policy.weights().merged().unwrap(), policy.weights().named());
+    let (name, values) = trained.iter().find(|(name, _)| name.ends_with("lora_magnitude_vector")).unwrap();
+    let weight = name.replace("lora_magnitude_vector", "weight");
+    let (_, rows) = merged.named().into_iter().find(|(name, _)| *name == weight).unwrap();
+    let lengths = ops::to_vec(&rows.sqr().unwrap().sum(1).unwrap().sqrt().unwrap()).unwrap();
+    let values = ops::to_vec(values).unwrap();
+    assert!(lengths.iter().zip(&values).all(|(length, m)| (length - m.abs()).abs() < 1e-5 * m.abs()), "{lengths:?} {values:?}");
+
+    let file = adapter.join("adapter_model.safetensors");
+    let mut tensors = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
+    let name = "base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector";
+    assert_eq!(tensors[name].dims(), [base.architecture().intermediate_size]);
+    tensors.remove(name);
+    candle_core::safetensors::save(&tensors, &file).unwrap();
+    let refusal = opened.decoder().unwrap_err().to_string();
+    assert!(refusal.contains("up_proj has no lora_magnitude_vector") && refusal.contains("use_dora"), "{refusal}");
+    save(trained_as(LORA, &base.decoder().unwrap()).weights(), &base, &adapter).unwrap();
+    let mut tensors = candle_core::safetensors::load(&file, &Device::Cpu).unwrap();
+    tensors.insert(name.into(), Tensor::zeros(base.architecture().intermediate_size, DType::F32, &Device::Cpu).unwrap());
+    candle_core::safetensors::save(&tensors, &file).unwrap();
+    let refusal = ModelFolder::open(&adapter).unwrap().decoder().unwrap_err().to_string();
+    assert!(refusal.contains(name) && refusal.contains("use_dora"), "{refusal}");
 }
 
 /// The weighted sum of log-probabilities whose gradient [`d_logp`] is, with dropout.

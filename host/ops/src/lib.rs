@@ -34,6 +34,7 @@ pub mod linear;
 pub mod logprob;
 pub mod low_rank;
 pub mod machine;
+pub mod magnitude;
 mod math;
 mod memory;
 pub mod noise;

@@ -292,7 +292,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (
         NONE,
         "adapters are LoRA on linear layers; nothing else is trained with them",
-        &["use_dora", "lora_modules_to_save", "lora_target_parameters"],
+        &["lora_modules_to_save", "lora_target_parameters"],
     ),
     (NONE, "low-rank optimizers (GaLore, APOLLO) are not supported; use LoRA", &["optim_target_modules"]),
     (

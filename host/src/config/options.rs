@@ -242,6 +242,9 @@ pub struct Config {
     pub lora_alpha: Option<f64>,
     /// Scale by lora_alpha / sqrt(lora_r) instead (rsLoRA, arXiv 2312.03732) [default: false]
     pub use_rslora: Option<bool>,
+    /// Give each output of an adapted layer a trained magnitude beside its direction (DoRA, arXiv 2402.09353); CPU only
+    /// [default: false]
+    pub use_dora: Option<bool>,
     /// Linear layers to adapt, by the model's own names: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj in most
     /// families, or all-linear for all of them [default: all-linear]
     pub lora_target_modules: Option<Vec<String>>,
@@ -486,6 +489,7 @@ impl Default for Config {
             lora_r: None,
             lora_alpha: None,
             use_rslora: None,
+            use_dora: None,
             lora_target_modules: None,
             lora_dropout: None,
             learning_rate: None,

@@ -5,6 +5,7 @@
 
 use super::dropped::{Dropout, Masked};
 use super::layer::{self, Attended, LayerKept, Maps, Product, Wide, multiplied};
+use super::magnitudes::Lengths;
 use super::mixture::{Balance, experts_backward};
 use super::noised::Noise;
 use super::weights::{Layer, Linear, Norm, Unit, Weights};
@@ -44,7 +45,6 @@ pub(super) struct Kept {
 }
 
 /// What a pass does besides computing hidden states.
-#[derive(Default)]
 pub(super) struct How {
     /// Whether to keep only the layers' inputs for the backward pass, which computes the rest again.
     pub recompute: bool,
@@ -52,6 +52,8 @@ pub(super) struct How {
     pub balances: bool,
     pub dropout: Option<Dropout>,
     pub noise: Option<Noise>,
+    /// Of the weights at the time of the pass.
+    pub lengths: Option<Lengths>,
 }
 
 impl Kept {
@@ -71,10 +73,15 @@ pub(super) fn bytes(t: &Tensor) -> usize {
 }
 
 /// The gradient of each trained parameter.
-type Wanted = Option<Tensor>;
+pub(super) type Wanted = Option<Tensor>;
 
 /// Adds the gradients of a linear layer's parameters to `grad` and returns that of its input.
 pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
+    if l.magnitude()?.is_some() {
+        let dx = ops::zeros_like(x)?;
+        l.directed_backward(x, dy, grad, &dx)?;
+        return Ok(dx);
+    }
     let dx = linear::backward_input(dy, l.linear.matrix(), l.precision)?;
     backward_parameters(l, x, dy, grad, &dx)?;
     Ok(dx)
@@ -82,6 +89,9 @@ pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Lin
 
 /// Does the same for an input that several layers read: adds its gradient to `dx`.
 fn apply_backward_into(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
+    if l.magnitude()?.is_some() {
+        return l.directed_backward(x, dy, grad, dx);
+    }
     linear::backward_input_into(dx, dy, l.linear.matrix(), l.precision)?;
     backward_parameters(l, x, dy, grad, dx)
 }
@@ -92,11 +102,16 @@ fn backward_parameters(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wa
         linear::backward_weight(x, dy, d_weight, grad.bias.as_ref().and_then(Option::as_ref), l.precision)?;
     }
     let Some(adapter) = l.adapter() else { return Ok(()) };
-    let gradient = grad.adapter.as_ref().and_then(|g| Some(Gradient { a: g.a.as_ref()?, b: g.b.as_ref()? }));
+    let gradient = gradient_of_adapter(grad);
     let Some(mask) = &l.mask else { return adapter.backward(x, dy, gradient, Some(dx)) };
     let d_dropped = ops::zeros_like(x)?;
     adapter.backward(&mask.apply(x)?, dy, gradient, Some(&d_dropped))?;
     mask.add_applied(&d_dropped, dx)
+}
+
+/// Returns where the gradients of an adapter's matrices go.
+pub(super) fn gradient_of_adapter(grad: &Linear<Wanted>) -> Option<Gradient<'_>> {
+    grad.adapter.as_ref().and_then(|g| Some(Gradient { a: g.a.as_ref()?, b: g.b.as_ref()? }))
 }
 
 /// Does the same for maps that read the same, or the one that joins them, given the gradients of all results.
@@ -147,7 +162,7 @@ impl Decoder {
     /// # Errors
     /// If the place has too little memory or can't compute the model.
     pub fn at(self, place: &Place) -> Result<Self> {
-        place.check(&self.architecture)?;
+        place.check(&self.architecture, self.weights.lora)?;
         Ok(Self { weights: self.weights.map(|_, t| place.computed(t))?, precision: place.precision(), ..self })
     }
 
@@ -182,7 +197,7 @@ impl Decoder {
         }
         for (i, w) in self.weights.layers.iter().enumerate() {
             let rows = self.rows_of(i, rows, how);
-            let maps = Masked::of(w.maps(), self.precision, how.dropout.as_ref(), i, rows.is_some());
+            let maps = Masked::of(w.maps(), self.precision, how, i, rows.is_some());
             let mut kept = self.layer(i, x, forest, rows, &maps)?;
             x = self.layer_of(i, maps.each()).output(&mut kept)?;
             keep(i, kept)?;
@@ -191,6 +206,15 @@ impl Decoder {
             x = ops::gather_rows(&x, rows)?;
         }
         Ok((self.architecture.normed(&x, Some(&self.weights.norm))?, x))
+    }
+
+    /// Returns the options of a pass that computes hidden states and nothing else.
+    ///
+    /// # Errors
+    /// If an operation fails.
+    pub(super) fn plainly(&self) -> Result<How> {
+        let lengths = Lengths::of(&self.weights)?;
+        Ok(How { recompute: false, balances: false, dropout: None, noise: None, lengths })
     }
 
     /// Returns the rows that layer `i` computes after its attention, if not all.
@@ -287,7 +311,7 @@ impl Decoder {
         }
         for (i, stored) in layers.into_iter().enumerate().rev() {
             let rows = self.rows_of(i, rows, &how);
-            let maps = Masked::of(self.weights.layers[i].maps(), self.precision, how.dropout.as_ref(), i, rows.is_some());
+            let maps = Masked::of(self.weights.layers[i].maps(), self.precision, &how, i, rows.is_some());
             let kept = match stored {
                 Stored::Whole(kept) => *kept,
                 Stored::Input(x) => {

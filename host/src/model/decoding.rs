@@ -4,11 +4,12 @@ use super::decoder::{Decoder, How};
 #[cfg(feature = "cuda")]
 use super::device_decoding::Joined;
 use super::layer::{Attended, Maps, Product};
-use super::weights::{Adapter, Linear};
+use super::weights::Linear;
 use super::{Architecture, Cache, Prefix, Result};
 use crate::config::RolloutDtype;
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::experts::Routes;
+use crate::ops::magnitude::{self, Magnitude};
 use crate::ops::panels::Panels;
 use crate::ops::{self, Forest, Matrix, Precision};
 use candle_core::Tensor;
@@ -17,6 +18,8 @@ use candle_core::Tensor;
 /// decoder, and on a device some of them; these must not change before the generation ends.
 pub struct Decoding {
     decoder: Decoder,
+    /// How prompts are run.
+    how: How,
     laid_out: LaidOut,
 }
 
@@ -60,8 +63,23 @@ fn panels<'a>(weights: RolloutDtype, w: impl Into<Matrix<'a>>, bias: Option<&Ten
 /// A linear layer for few rows.
 struct Few {
     panels: Panels,
-    /// The two matrices of an adapter that is not merged; its scale is in the second.
-    adapter: Option<(Panels, Panels)>,
+    adapter: Option<Beside>,
+}
+
+/// An adapter that is not merged.
+struct Beside {
+    a: Panels,
+    /// The scale is in it.
+    b: Panels,
+    directed: Option<Directed>,
+}
+
+/// The magnitudes of an adapter.
+struct Directed {
+    values: Tensor,
+    lengths: Tensor,
+    /// The layer's, which they don't apply to.
+    bias: Option<Tensor>,
 }
 
 impl Few {
@@ -75,25 +93,38 @@ impl Few {
             Some(_) if l.matrix().is_f32() => {
                 return Ok(Self { panels: panels(weights, &l.merged()?, bias, precision)?, adapter: None });
             }
-            // So small that to round rows for them takes longer than it saves.
-            Some(Adapter { a, b, scale }) => {
-                Some((Panels::new(a, None, Precision::F32)?, Panels::new(&ops::scaled(b, *scale)?, None, Precision::F32)?))
-            }
+            Some(adapter) => Some(Beside {
+                // So small that to round rows for them takes longer than it saves.
+                a: Panels::new(&adapter.a, None, Precision::F32)?,
+                b: Panels::new(&ops::scaled(&adapter.b, adapter.scale)?, None, Precision::F32)?,
+                directed: match &adapter.magnitude {
+                    None => None,
+                    Some(values) => Some(Directed {
+                        values: values.clone(),
+                        lengths: magnitude::lengths(l.matrix(), &adapter.low_rank())?,
+                        bias: l.bias.clone(),
+                    }),
+                },
+            }),
             None => None,
         };
+        let bias = bias.filter(|_| adapter.as_ref().is_none_or(|adapter| adapter.directed.is_none()));
         Ok(Self { panels: panels(weights, l.matrix(), bias, precision)?, adapter })
     }
 
     /// Returns the bytes that were copied for it.
     fn copied_bytes(&self) -> usize {
-        let adapter = self.adapter.iter().map(|(a, b)| a.copied_bytes() + b.copied_bytes());
+        let adapter = self.adapter.iter().map(|Beside { a, b, .. }| a.copied_bytes() + b.copied_bytes());
         self.panels.copied_bytes() + adapter.sum::<usize>()
     }
 
     fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
         let y = self.panels.forward(x)?;
-        if let Some((a, b)) = &self.adapter {
+        if let Some(Beside { a, b, directed }) = &self.adapter {
             ops::add_into(&y, &b.forward(&a.forward(x)?)?)?;
+            if let Some(Directed { values, lengths, bias }) = directed {
+                Magnitude { values, lengths }.apply(&y, bias.as_ref())?;
+            }
         }
         Ok(y)
     }
@@ -148,10 +179,11 @@ fn misplaced() -> ops::Error {
 impl Decoding {
     /// Prepares a generation with these weights, on a device with the model's.
     pub(super) fn new(decoder: Decoder, weights: RolloutDtype) -> Result<Self> {
+        let how = decoder.plainly()?;
         #[cfg(feature = "cuda")]
         if decoder.weights.embedding.device().is_cuda() {
             let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
-            return Ok(Self { decoder, laid_out: LaidOut::Device(layers) });
+            return Ok(Self { decoder, how, laid_out: LaidOut::Device(layers) });
         }
         let layers = decoder
             .weights
@@ -160,7 +192,7 @@ impl Decoding {
             .map(|w| w.maps().map(|l| Map::new(l, weights, decoder.precision)))
             .collect::<ops::Result<_>>()?;
         let output = Panels::new(decoder.weights.output(), None, precision(weights, decoder.precision))?;
-        Ok(Self { decoder, laid_out: LaidOut::Host { layers, output } })
+        Ok(Self { decoder, how, laid_out: LaidOut::Host { layers, output } })
     }
 
     /// Returns the decoder and each layer's products, if it is on a device.
@@ -206,7 +238,7 @@ impl Decoding {
         let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let mut caches = vec![Prefix::default(); ranges.len()];
-        let (hidden, _) = self.decoder.run(prompts, &rows, &How::default(), |_, kept| {
+        let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |_, kept| {
             for (cache, range) in caches.iter_mut().zip(&ranges) {
                 cache.layers.push(PromptCache::new(&kept.k, &kept.v, range.clone())?);
             }

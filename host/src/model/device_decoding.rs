@@ -1,6 +1,5 @@
 //! Runs [`Decoding`] on a device: prompts run as usual, then all sequences advance together by one token per step.
 
-use super::decoder::How;
 use super::decoding::Decoding;
 use super::weights::{Layer, Linear, Norm};
 use super::{Decoder, Result};
@@ -113,7 +112,7 @@ impl DeviceDecoding<'_> {
         let ranges: Vec<_> = prompts.segments().iter().map(Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let mut layers = Vec::with_capacity(self.layers.len());
-        let (hidden, _) = self.decoder.run(prompts, &rows, &How::default(), |_, kept| {
+        let (hidden, _) = self.decoder.run(prompts, &rows, &self.decoder.plainly()?, |_, kept| {
             layers.push((kept.k, kept.v));
             Ok(())
         })?;

@@ -1,6 +1,7 @@
 //! Dropout on the inputs of an adapter in training (`lora_dropout`), as a layer applies it. Generation, scoring and evaluation
 //! have none.
 
+use super::decoder::How;
 use super::layer::{Maps, Product};
 use super::weights::{Experts, Linear, Unit};
 use crate::ops::dropout::{Mask, mixed_bits};
@@ -10,7 +11,7 @@ use crate::ops::{self, Forest, Precision, linear};
 use candle_core::Tensor;
 
 /// The largest number of linear maps of a layer.
-const MAPS: u64 = 7;
+pub(super) const MAPS: usize = 7;
 
 /// The dropout of a pass.
 pub(super) struct Dropout {
@@ -31,9 +32,9 @@ impl Dropout {
     }
 
     /// Returns the mask of a map of layer `layer`, which reads all rows or only those that the last layer needs.
-    fn mask(&self, layer: usize, map: u64, some: bool) -> Mask<'_> {
+    fn mask(&self, layer: usize, map: usize, some: bool) -> Mask<'_> {
         let rows = if some { &self.rows } else { &self.texts };
-        Mask { rows, key: mixed_bits(self.key ^ mixed_bits(layer as u64 * MAPS + map)), p: self.p }
+        Mask { rows, key: mixed_bits(self.key ^ mixed_bits((layer * MAPS + map) as u64)), p: self.p }
     }
 }
 
@@ -42,6 +43,8 @@ pub(super) struct Masked<'a> {
     pub linear: &'a Linear,
     /// The dropout of its adapter's input.
     pub mask: Option<Mask<'a>>,
+    /// The lengths of its rows with its adapter, if that has magnitudes.
+    pub lengths: Option<&'a Tensor>,
     pub precision: Precision,
 }
 
@@ -50,16 +53,16 @@ impl<'a> Masked<'a> {
     pub(super) fn of(
         maps: Maps<&'a Linear>,
         precision: Precision,
-        dropout: Option<&'a Dropout>,
+        how: &'a How,
         layer: usize,
         last: bool,
     ) -> Maps<Self> {
-        let with = |linear: &'a Linear, map: u64, behind: bool| {
-            let mask = dropout.filter(|_| linear.adapter.is_some());
+        let with = |linear: &'a Linear, map: usize, behind: bool| {
+            let mask = how.dropout.as_ref().filter(|_| linear.adapter.is_some());
             let mask = mask.map(|d| d.mask(layer, map, behind && last));
-            Self { linear, mask, precision }
+            Self { linear, mask, lengths: how.lengths.as_ref().and_then(|all| all.get(layer, map)), precision }
         };
-        let all = |maps: Vec<&'a Linear>, first: u64, behind: bool| {
+        let all = |maps: Vec<&'a Linear>, first: usize, behind: bool| {
             maps.into_iter().zip(first..).map(|(linear, map)| with(linear, map, behind)).collect()
         };
         Maps {
@@ -68,7 +71,7 @@ impl<'a> Masked<'a> {
             unit: maps.unit.map(|unit| Unit { wide: all(unit.wide, 4, true), down: with(unit.down, 6, true) }),
             // They have no adapters.
             experts: maps.experts.map(|Experts { router, wide, down }| {
-                let [router, wide, down] = [router, wide, down].map(|linear| Self { linear, mask: None, precision });
+                let [router, wide, down] = [router, wide, down].map(|linear| Self { linear, mask: None, lengths: None, precision });
                 Experts { router, wide, down }
             }),
         }
@@ -82,6 +85,9 @@ impl<'a> Masked<'a> {
 
 impl Product for Masked<'_> {
     fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
+        if self.magnitude()?.is_some() {
+            return self.directed(x);
+        }
         let y = linear::forward(x, self.linear.matrix(), self.linear.bias.as_ref(), self.precision)?;
         match (self.adapter(), &self.mask) {
             (Some(adapter), Some(mask)) => adapter.forward_into(&mask.apply(x)?, &y)?,

@@ -1,6 +1,6 @@
 //! The read-only view of a decoder, for generation and reference log-probabilities.
 
-use super::decoder::{Decoder, How};
+use super::decoder::Decoder;
 use super::policy::finite;
 use super::value_model::finite as finite_values;
 use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
@@ -29,7 +29,7 @@ impl Frozen {
 
     /// Computes the hidden states at the packed positions `rows` and keeps nothing else.
     fn hidden(&self, forest: &Forest, rows: &[usize]) -> Result<Tensor> {
-        Ok(self.decoder.run(forest, rows, &How::default(), |_, _| Ok(()))?.0)
+        Ok(self.decoder.run(forest, rows, &self.decoder.plainly()?, |_, _| Ok(()))?.0)
     }
 
     /// Computes log-probabilities and entropies of the selected predictions.

@@ -49,6 +49,12 @@ impl<P> Maps<P> {
         })
     }
 
+    /// Returns those that an adapter can apply to, each with its number, the same in every layer.
+    pub(super) fn numbered(self) -> impl Iterator<Item = (usize, P)> {
+        let unit = self.unit.into_iter().flat_map(|unit| (4..).zip(unit.wide).chain([(6, unit.down)]));
+        self.qkv.into_iter().enumerate().chain([(3, self.o)]).chain(unit)
+    }
+
     /// Returns them in one list.
     pub(super) fn all(self) -> impl Iterator<Item = P> {
         let (reading, behind, stacks) = self.in_order();

@@ -1,10 +1,12 @@
-//! Creates low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685), removes them, and merges them into the weights.
+//! Creates low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685; with magnitudes, DoRA, Liu et al. 2024, arXiv 2402.09353),
+//! removes them, and merges them into the weights.
 
 use super::families::Names;
 use super::weights::{Adapter, Layer, Linear, Unit};
 use super::{Result, Weights};
 use crate::ops::low_rank::LowRank;
-use crate::ops::{self, Precision};
+use crate::ops::magnitude::{self, Magnitude};
+use crate::ops::{self, Matrix, Precision};
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -21,6 +23,8 @@ pub struct Lora {
     pub alpha: f64,
     /// Whether the denominator is the square root of the rank (rsLoRA, arXiv 2312.03732) instead of the rank.
     pub use_rslora: bool,
+    /// Whether each output has a magnitude of its own (DoRA).
+    pub use_dora: bool,
     /// Dropout probability of the adapter's input in training.
     pub dropout: f64,
 }
@@ -42,13 +46,22 @@ impl Adapter {
     pub(super) fn low_rank(&self) -> LowRank<'_> {
         LowRank { a: &self.a, b: &self.b, scale: self.scale, precision: Precision::F32 }
     }
+
+    /// Returns the weight with the adapter merged in.
+    fn merged(&self, w: Matrix<'_>) -> ops::Result<Tensor> {
+        let merged = self.low_rank().merged(w)?;
+        if let Some(values) = &self.magnitude {
+            Magnitude { values, lengths: &magnitude::lengths(w, &self.low_rank())? }.scale_rows(&merged)?;
+        }
+        Ok(merged)
+    }
 }
 
 impl Linear {
     /// Returns the weight with the adapter merged in.
     pub(super) fn merged(&self) -> ops::Result<Tensor> {
         match (&self.adapter, &self.scales) {
-            (Some(adapter), _) => adapter.low_rank().merged(self.matrix()),
+            (Some(adapter), _) => adapter.merged(self.matrix()),
             (None, None) => Ok(self.weight.clone()),
             (None, Some(_)) => self.matrix().in_f32(),
         }
@@ -71,19 +84,12 @@ impl Layer {
 }
 
 impl Weights {
-    /// Returns the same parameters with another adapter. Calls `part` with each linear layer's name, inputs and outputs for its
-    /// two matrices, `[r, in]` and `[out, r]`.
-    pub(super) fn adapted(
-        mut self,
-        lora: Lora,
-        mut part: impl FnMut(&str, usize, usize) -> Result<Option<(Tensor, Tensor)>>,
-    ) -> Result<Self> {
+    /// Returns the same parameters with another adapter. Calls `part` with each linear layer and its name.
+    pub(super) fn adapted(mut self, lora: Lora, mut part: impl FnMut(&str, &Linear) -> Result<Option<Adapter>>) -> Result<Self> {
         let names = self.names;
         for (l, layer) in self.layers.iter_mut().enumerate() {
             for (name, linear) in layer.linears(names) {
-                let (d_out, d_in) = linear.matrix().dims();
-                let found = part(&format!("{}.{l}.{name}", names.layers), d_in, d_out)?;
-                linear.adapter = found.map(|(a, b)| Adapter { a, b, scale: lora.scale() });
+                linear.adapter = part(&format!("{}.{l}.{name}", names.layers), linear)?;
             }
         }
         self.lora = Some(lora);
@@ -91,12 +97,13 @@ impl Weights {
     }
 
     /// Returns the parameters with a new adapter on the linear layers of these names (`q_proj` and so on). It has no effect until
-    /// it is trained: `A` is uniform within the inverse square root of the inputs, as in `peft` (Kaiming with slope sqrt(5)), and
-    /// `B` is zero.
+    /// it is trained: `A` is uniform within the inverse square root of the inputs, as in `peft` (Kaiming with slope sqrt(5)), `B`
+    /// is zero, and magnitudes are the lengths of the weight's rows.
     pub fn with_new_adapter(self, lora: Lora, targets: &[String], seed: u64) -> Result<Self> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(STREAM);
-        self.adapted(lora, |name, d_in, d_out| {
+        self.adapted(lora, |name, linear| {
+            let (d_out, d_in) = linear.matrix().dims();
             if !targets.iter().any(|target| name.ends_with(&format!(".{target}"))) {
                 return Ok(None);
             }
@@ -105,7 +112,12 @@ impl Weights {
             let mut drawn = || ((rng.next_u32() >> 8) as f32 / (1u32 << 23) as f32 - 1.0) * bound;
             let a: Vec<f32> = (0..lora.r * d_in).map(|_| drawn()).collect();
             let a = Tensor::from_vec(a, (lora.r, d_in), &Device::Cpu)?;
-            Ok(Some((a, Tensor::zeros((d_out, lora.r), candle_core::DType::F32, &Device::Cpu)?)))
+            let b = Tensor::zeros((d_out, lora.r), candle_core::DType::F32, &Device::Cpu)?;
+            let mut adapter = Adapter { a, b, magnitude: None, scale: lora.scale() };
+            if lora.use_dora {
+                adapter.magnitude = Some(magnitude::lengths(linear.matrix(), &adapter.low_rank())?);
+            }
+            Ok(Some(adapter))
         })
     }
 

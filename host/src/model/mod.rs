@@ -23,6 +23,7 @@ mod layer;
 mod layer_kinds;
 mod load;
 mod lora;
+mod magnitudes;
 mod mixture;
 mod noised;
 mod peft;

@@ -6,7 +6,7 @@ use super::lora::Lora;
 use super::save::{of_torch, write_tensors};
 use super::shards::Shards;
 use super::value_model::SCORE;
-use super::weights::of_adapter;
+use super::weights::{Adapter, MAGNITUDE, of_adapter};
 use super::{Error, Result, Weights};
 use crate::config::printable;
 use candle_core::Tensor;
@@ -24,7 +24,7 @@ const PREFIX: &str = "base_model.model.";
 const MOST_RANK: usize = 1 << 20;
 
 /// Settings of `peft` that change an adapter's computation. Each is off if it is null, false, zero or empty.
-const UNSUPPORTED: [&str; 11] = [
+const UNSUPPORTED: [&str; 10] = [
     "alora_invocation_tokens",
     "alpha_pattern",
     "arrow_config",
@@ -34,7 +34,6 @@ const UNSUPPORTED: [&str; 11] = [
     "rank_pattern",
     "target_parameters",
     "trainable_token_indices",
-    "use_dora",
     "use_qalora",
 ];
 
@@ -95,6 +94,7 @@ fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
         r: config.needed_size("r", MOST_RANK)?,
         alpha: config.number("lora_alpha")?.ok_or("lora_alpha is missing; it must be a number")?,
         use_rslora: config.flag("use_rslora")?.unwrap_or(false),
+        use_dora: config.flag("use_dora")?.unwrap_or(false),
         dropout: config.number("lora_dropout")?.unwrap_or(0.0),
     };
     if !(0.0..1.0).contains(&lora.dropout) {
@@ -114,14 +114,20 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
     let mut shards = Shards::of_file(&path)?;
     let fail = |detail: String| Error::Weights { path: path.clone(), detail };
     let by = format!("{CONFIG} and the model");
-    let mut take = |name: &str, shape: [usize; 2]| shards.take(&format!("{PREFIX}{name}.weight"), &shape, &by);
-    let adapted = weights.adapted(lora, |name, d_in, d_out| {
-        let parts = (take(&format!("{name}.lora_A"), [lora.r, d_in])?, take(&format!("{name}.lora_B"), [d_out, lora.r])?);
-        match parts {
-            (Some(a), Some(b)) => Ok(Some((a, b))),
-            (None, None) => Ok(None),
-            _ => Err(fail(format!("{name} has only one of lora_A and lora_B"))),
+    let adapted = weights.adapted(lora, |name, linear| {
+        let (d_out, d_in) = linear.matrix().dims();
+        let mut take = |part: &str, shape: &[usize]| shards.take(&format!("{PREFIX}{name}.{part}"), shape, &by);
+        let parts = (take("lora_A.weight", &[lora.r, d_in])?, take("lora_B.weight", &[d_out, lora.r])?);
+        let (a, b) = match parts {
+            (Some(a), Some(b)) => (a, b),
+            (None, None) => return Ok(None),
+            _ => return Err(fail(format!("{name} has only one of lora_A and lora_B"))),
+        };
+        let magnitude = if lora.use_dora { take(MAGNITUDE, &[d_out])? } else { None };
+        if lora.use_dora && magnitude.is_none() {
+            return Err(fail(format!("{name} has no {MAGNITUDE}, which use_dora in {CONFIG} requires")));
         }
+        Ok(Some(Adapter { a, b, magnitude, scale: lora.scale() }))
     })?;
     if adapted.value_head.is_some() {
         shards.forget(&format!("{PREFIX}{SCORE}"));
@@ -129,6 +135,9 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
     match shards.left() {
         Some(left) if left == format!("{PREFIX}{SCORE}") => {
             Err(fail(format!("{left} is a reward head: this is a reward model's adapter; use it with --reward-model")))
+        }
+        Some(left) if left.ends_with(MAGNITUDE) => {
+            Err(fail(format!("{left} is a magnitude of DoRA, but {CONFIG} does not have use_dora")))
         }
         Some(left) => {
             let experts = if adapted.layers.iter().any(|layer| layer.experts.is_some()) {
@@ -189,7 +198,7 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&s
         "inference_mode": true,
         "init_lora_weights": true,
         "modules_to_save": head.map(|(name, _)| [name.trim_end_matches(".weight")]),
-        "use_dora": false,
+        "use_dora": lora.use_dora,
     });
     let path = to.join(CONFIG);
     std::fs::write(&path, format!("{config:#}\n")).map_err(|source| Error::Io { path, source })
@@ -210,10 +219,10 @@ mod tests {
             parse(&config.to_string())
         };
         let (lora, base) = with("use_rslora", json!(true)).unwrap();
-        assert_eq!((lora, base.as_str()), (Lora { r: 8, alpha: 16.0, use_rslora: true, dropout: 0.0 }, "base"));
+        assert_eq!((lora, base.as_str()), (Lora { r: 8, alpha: 16.0, use_rslora: true, use_dora: false, dropout: 0.0 }, "base"));
         assert_eq!(lora.scale(), 16.0 / 8f32.sqrt());
         for (key, value) in [
-            ("use_dora", json!(true)),
+            ("use_dora", json!("yes")),
             ("modules_to_save", json!(["lm_head"])),
             ("rank_pattern", json!({ "q_proj": 4 })),
             ("bias", json!("all")),

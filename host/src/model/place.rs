@@ -1,6 +1,6 @@
 //! The device of a model's tensors and the precision it computes in.
 
-use super::{Architecture, Error, Result};
+use super::{Architecture, Error, Lora, Result};
 use crate::config;
 use crate::ops::{self, Precision};
 use candle_core::{DType, Device, Tensor};
@@ -84,10 +84,15 @@ impl Place {
         }
     }
 
-    /// Returns an error if this place can't compute the model.
-    pub(super) fn check(&self, architecture: &Architecture) -> Result<()> {
+    /// Returns an error if this place can't compute the model or its adapter.
+    pub(super) fn check(&self, architecture: &Architecture, lora: Option<Lora>) -> Result<()> {
         if self.device.is_cpu() {
             return Ok(());
+        }
+        if lora.is_some_and(|lora| lora.use_dora) {
+            let detail = "this adapter has magnitudes (use_dora), which only the CPU supports; set device = \"cpu\", or merge it \
+                          into its base model with rlhost merge";
+            return Err(Error::Device(detail.to_owned()));
         }
         let missing = architecture.without_kernels();
         if missing.is_empty() {

@@ -84,7 +84,7 @@ impl Policy {
     /// Moves the policy to another place. If that computes in bf16, trained parameters are also kept in f32; those that never
     /// change are not.
     pub fn at(self, place: &Place) -> Result<Self> {
-        place.check(self.architecture())?;
+        place.check(self.architecture(), self.weights().lora)?;
         let all = self.weights();
         let masters = all.map(|name, t| if all.trains(&name) { place.put(t) } else { place.computed(t) })?;
         let computed = masters.map(|_, t| place.computed(t))?;
@@ -209,11 +209,12 @@ impl Policy {
     }
 
     /// Returns the options of a pass; without a key, there is no dropout and no noise.
-    pub(super) fn how(&self, key: Option<u64>, forest: &Forest, rows: &[usize]) -> How {
+    pub(super) fn how(&self, key: Option<u64>, forest: &Forest, rows: &[usize]) -> Result<How> {
         let p = self.weights().lora.map_or(0.0, |lora| lora.dropout);
         let dropout = key.and_then(|key| Dropout::new(p, key, forest, rows));
         let noise = key.and_then(|key| Noise::new(self.noise, key, forest, self.architecture()));
-        How { recompute: self.gradient_checkpointing, balances: self.balances, dropout, noise }
+        let plain = self.decoder.plainly()?;
+        Ok(How { recompute: self.gradient_checkpointing, balances: self.balances, dropout, noise, ..plain })
     }
 
     fn forward_with<'a>(
@@ -223,7 +224,7 @@ impl Policy {
         temperature: f32,
         key: Option<u64>,
     ) -> Result<Pass<'a>> {
-        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.how(key, forest, &selected.rows))?;
+        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.how(key, forest, &selected.rows)?)?;
         let scale = self.decoder.logits(temperature);
         let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;

@@ -53,7 +53,7 @@ impl Policy {
     /// If there is no value head, an operation fails, or a value is not finite.
     pub fn forward_values<'a>(&'a self, forest: &'a Forest, rows: &'a [usize], key: Option<u64>) -> Result<ValuePass<'a>> {
         let model = &self.decoder;
-        let how = How { balances: false, ..self.how(key, forest, rows) };
+        let how = How { balances: false, ..self.how(key, forest, rows)? };
         let (hidden, kept) = model.forward(forest, rows, how)?;
         let values = finite(critic::values(&hidden, head(model)?)?)?;
         Ok(ValuePass { model, forest, rows, kept, hidden, values })

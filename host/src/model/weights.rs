@@ -16,6 +16,9 @@ use std::convert::Infallible;
 pub(super) const VALUE_WEIGHT: &str = "value_head.weight";
 pub(super) const VALUE_BIAS: &str = "value_head.bias";
 
+/// Name of the magnitudes of an adapter with DoRA.
+pub(super) const MAGNITUDE: &str = "lora_magnitude_vector";
+
 /// Suffix of the name of a weight's scales, as in bitsandbytes.
 pub(super) const SCALES: &str = ".absmax";
 
@@ -41,13 +44,15 @@ pub struct Scales<T = Tensor> {
     pub scheme: Scheme,
 }
 
-/// A linear layer's adapter: `scale * b a` is added to the weight.
+/// A linear layer's adapter: `scale * b a` is added to the weight; with DoRA, rows then get magnitudes of their own.
 #[derive(Clone, Debug)]
 pub struct Adapter<T = Tensor> {
     /// `lora_A`, `[r, in]`
     pub a: T,
     /// `lora_B`, `[out, r]`
     pub b: T,
+    /// `lora_magnitude_vector`, `[out]`, if the adapter is one of DoRA.
+    pub magnitude: Option<T>,
     /// [`Lora::scale`]
     pub scale: f32,
 }
@@ -150,9 +155,10 @@ impl<T> Linear<T> {
             bias: self.bias.as_ref().map(|bias| f(format!("{weight}.bias"), bias)).transpose()?,
             adapter: match &self.adapter {
                 None => None,
-                Some(Adapter { a, b, scale }) => Some(Adapter {
+                Some(Adapter { a, b, magnitude, scale }) => Some(Adapter {
                     a: f(format!("{weight}.lora_A.weight"), a)?,
                     b: f(format!("{weight}.lora_B.weight"), b)?,
+                    magnitude: magnitude.as_ref().map(|m| f(format!("{weight}.{MAGNITUDE}"), m)).transpose()?,
                     scale: *scale,
                 }),
             },
@@ -321,7 +327,7 @@ impl<T> Weights<T> {
 
 /// Returns whether a parameter of this name belongs to an adapter.
 pub(super) fn of_adapter(name: &str) -> bool {
-    name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")
+    [".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"].iter().any(|end| name.ends_with(end))
 }
 
 /// Returns whether a parameter of this name belongs to a critic's head.

@@ -59,7 +59,8 @@ fn attention_a_place(a: &Architecture) -> f64 {
 
 /// Returns the bytes that a token reads of a linear map. An adapter is merged into an f32 weight and separate from others.
 fn read_bytes(l: &Linear) -> usize {
-    let adapter = l.adapter.iter().filter(|_| !l.matrix().is_f32()).map(|Adapter { a, b, .. }| bytes(a) + bytes(b));
+    let of_adapter = |Adapter { a, b, magnitude, .. }: &Adapter| bytes(a) + bytes(b) + magnitude.as_ref().map_or(0, bytes);
+    let adapter = l.adapter.iter().filter(|_| !l.matrix().is_f32()).map(of_adapter);
     bytes(&l.weight) + l.scales.iter().map(|scales| bytes(&scales.values)).sum::<usize>() + adapter.sum::<usize>()
 }
 
@@ -78,7 +79,7 @@ impl Weights {
             Some(head) if self.is_value_model() => &head.weight,
             _ => self.output(),
         };
-        let mut sum = Passed::default();
+        let (mut sum, mut directed) = (Passed::default(), 0.0);
         let trained = self.lora.is_none();
         let mut matrix = |elements: usize, rows: usize, trained: bool| {
             let products = 2.0 * elements as f64 * rows as f64;
@@ -95,8 +96,10 @@ impl Weights {
             let rows = reading.into_iter().map(|l| (l, all)).chain(rest.into_iter().map(|l| (l, behind)));
             for (linear, rows) in rows {
                 matrix(linear.elements(), rows, trained);
-                if let Some(Adapter { a, b, .. }) = &linear.adapter {
+                if let Some(Adapter { a, b, magnitude, .. }) = &linear.adapter {
                     matrix(a.elem_count() + b.elem_count(), rows, true);
+                    // The directions' lengths: a product of both matrices, and a sum of squares.
+                    directed += magnitude.as_ref().map_or(0.0, |_| 2.0 * ((b.dims()[1] + 1) * linear.elements()) as f64);
                 }
             }
         }
@@ -106,7 +109,7 @@ impl Weights {
             forest.positions().iter().map(|&position| (f64::from(position) + 1.0).min(most)).sum()
         };
         let attention = (0..self.layers.len()).map(seen).sum::<f64>() * attention_a_place(a);
-        sum += Passed { forward: attention, backward: 2.0 * attention };
+        sum += Passed { forward: attention + directed, backward: 2.0 * attention };
         sum
     }
 
@@ -240,7 +243,7 @@ mod tests {
         let mut forest = Forest::new();
         forest.push(&[1, 2, 3], None);
         let whole = weights.passed(&a, &forest, 2);
-        let lora = super::super::Lora { r: 2, alpha: 4.0, use_rslora: false, dropout: 0.0 };
+        let lora = super::super::Lora { r: 2, alpha: 4.0, use_rslora: false, use_dora: false, dropout: 0.0 };
         let adapted = weights.with_new_adapter(lora, &["q_proj".to_owned()], 1).unwrap();
         let passed = adapted.passed(&a, &forest, 2);
         let own = 2.0 * 2.0 * 3.0 * (2.0 * 6.0 + 8.0 * 2.0);

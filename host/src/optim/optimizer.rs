@@ -21,11 +21,14 @@ pub struct Settings {
     pub beta2: f64,
     /// Added to the square root of AdamW's second moment.
     pub eps: f64,
-    /// Weight decay; not applied to norms and biases, as in transformers.
+    /// Weight decay; not applied to norms and biases, as in transformers, but to the magnitudes of DoRA.
     pub weight_decay: f64,
     /// Largest gradient norm; larger gradients are scaled down. 0 for no limit.
     pub max_grad_norm: f64,
 }
+
+/// End of the names of an adapter's magnitudes, which are vectors and yet weights.
+const MAGNITUDE: &str = ".lora_magnitude_vector";
 
 /// Parameters or gradients by name, in a fixed order.
 pub type Named<'a> = [(String, &'a Tensor)];
@@ -206,7 +209,7 @@ impl Optimizer {
 
     /// Returns the scalars of a parameter's next update.
     fn of(&self, p: &Parameter<'_>, lr: f64, clip: f64) -> Common {
-        let decayed = p.master.dims().len() > 1 && !p.name.contains("norm");
+        let decayed = (p.master.dims().len() > 1 && !p.name.contains("norm")) || p.name.ends_with(MAGNITUDE);
         let weight_decay = if decayed { self.settings.weight_decay } else { 0.0 };
         Common { lr, weight_decay, grad_scale: clip as f32, t: self.updates + 1 }
     }

@@ -22,12 +22,21 @@ impl Naive<'_> {
     }
 
     fn linear(&self, x: &Tensor, name: &str) -> Result<Tensor> {
-        let mut y = x.broadcast_matmul(&self.var(&format!("{name}.weight")).t()?)?;
-        if let (Some(a), Some(b)) =
-            (self.vars.get(&format!("{name}.lora_A.weight")), self.vars.get(&format!("{name}.lora_B.weight")))
-        {
-            y = (y + (x.broadcast_matmul(&a.t()?)?.broadcast_matmul(&b.t()?)? * LORA_SCALE)?)?;
-        }
+        let w = self.var(&format!("{name}.weight"));
+        let part = |part: &str| self.vars.get(&format!("{name}.{part}"));
+        let y = match (part("lora_A.weight"), part("lora_B.weight"), part("lora_magnitude_vector")) {
+            (Some(a), Some(b), None) => {
+                let adapted = (x.broadcast_matmul(&a.t()?)?.broadcast_matmul(&b.t()?)? * LORA_SCALE)?;
+                (x.broadcast_matmul(&w.t()?)? + adapted)?
+            }
+            // DoRA, whose lengths have no gradient.
+            (Some(a), Some(b), Some(m)) => {
+                let v = (w + (b.matmul(a)? * LORA_SCALE)?)?;
+                let lengths = v.detach().sqr()?.sum(1)?.sqrt()?;
+                x.broadcast_matmul(&v.broadcast_mul(&(m.as_tensor() / lengths)?.unsqueeze(1)?)?.t()?)?
+            }
+            _ => x.broadcast_matmul(&w.t()?)?,
+        };
         match self.vars.get(&format!("{name}.bias")) {
             Some(b) => y.broadcast_add(b),
             None => Ok(y),

@@ -24,6 +24,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             r: config.lora_r.unwrap_or(16),
             alpha: config.lora_alpha.unwrap_or(32.0),
             use_rslora: config.use_rslora.unwrap_or(false),
+            use_dora: config.use_dora.unwrap_or(false),
             dropout: 0.0,
         },
         None => {
@@ -32,6 +33,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
                 ("lora_dropout", config.lora_dropout.is_some_and(|p| p > 0.0)),
                 ("lora_target_modules", config.lora_target_modules.is_some()),
                 ("use_rslora", config.use_rslora == Some(true)),
+                ("use_dora", config.use_dora == Some(true)),
             ];
             return match given.into_iter().find(|(_, given)| *given) {
                 Some((key, _)) => invalid(key, "needs an adapter; set use_peft or lora_r".into()),
@@ -49,6 +51,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             ("lora_r", config.lora_r.is_some_and(|r| r != lora.r), lora.r.to_string()),
             ("lora_alpha", config.lora_alpha.is_some_and(|alpha| alpha != lora.alpha), lora.alpha.to_string()),
             ("use_rslora", config.use_rslora.is_some_and(|on| on != lora.use_rslora), lora.use_rslora.to_string()),
+            ("use_dora", config.use_dora.is_some_and(|on| on != lora.use_dora), lora.use_dora.to_string()),
             ("lora_target_modules", config.lora_target_modules.is_some(), "its own".into()),
         ];
         if let Some((key, _, own)) = differs.into_iter().find(|(_, differs, _)| *differs) {
@@ -70,6 +73,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     }
     config.use_peft = true;
     (config.lora_r, config.lora_alpha, config.use_rslora) = (Some(lora.r), Some(lora.alpha), Some(lora.use_rslora));
+    config.use_dora = lora.use_dora.then_some(true);
     Ok(Some(lora))
 }
 
@@ -85,6 +89,10 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
         return Ok(0.0);
     }
     let on_device = !place.device().is_cpu();
+    if on_device && config.use_dora == Some(true) {
+        let detail = "is true, and magnitudes have no kernel for a device yet; leave it out, or use --device cpu";
+        return Err(Error::setting("use_dora", detail));
+    }
     if let Some(p) = config.lora_dropout.filter(|p| on_device && *p > 0.0) {
         let detail = format!("is {p}, and dropout has no kernel for a device yet; set it to 0, or use --device cpu");
         return Err(config::Error::Invalid { place: "lora_dropout".to_owned(), detail }.into());
@@ -242,7 +250,10 @@ pub(super) fn policy_and_reference(
     };
     if !same_settings(kept.lora(), lora) || lora.is_some() && !same_place(kept.base(), source.base()) {
         let said = |lora: Option<Lora>, of: &ModelFolder| match lora {
-            Some(lora) => format!("an adapter of rank {} and alpha {} for {}", lora.r, lora.alpha, of.base().display()),
+            Some(lora) => {
+                let dora = if lora.use_dora { " with DoRA" } else { "" };
+                format!("an adapter of rank {} and alpha {}{dora} for {}", lora.r, lora.alpha, of.base().display())
+            }
             None => "a full model".to_owned(),
         };
         let (has, wanted) = (said(kept.lora(), &kept), said(lora, source));
