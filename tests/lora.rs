@@ -132,6 +132,87 @@ fn a_critic_is_trained_beside_an_adapter_and_resumes_with_it() {
     }
 }
 
+/// Settings of an adapter with magnitudes and modules that are trained whole; the second is a norm of each layer and the last.
+const KINDS: [&str; 6] = ["--use-dora", "--lora-dropout", "0.1", "--lora-modules-to-save", "lm_head", "norm"];
+
+#[test]
+fn magnitudes_and_modules_trained_whole_resume_fork_and_merge() {
+    let place = place();
+    let whole = [&arguments("whole")[..], &KINDS].concat();
+    place.run(&whole).succeeded();
+    let adapter = tensors(&place, "whole/checkpoint-5/adapter_model.safetensors");
+    assert_eq!(adapter.len(), LAYERS * (3 * 7 + 2) + 2, "{adapter:?}");
+    for name in ["lm_head.weight", "model.norm.weight", "model.layers.1.mlp.up_proj.lora_magnitude_vector"] {
+        assert!(adapter.contains(&format!("base_model.model.{name}")), "{adapter:?}");
+    }
+    assert_eq!(tensors(&place, "whole/checkpoint-5/optimizer.safetensors").len(), 2 * adapter.len());
+    let config: Value = serde_json::from_slice(&fs::read(place.path("whole/checkpoint-5/adapter_config.json")).unwrap()).unwrap();
+    assert_eq!(config["use_dora"], true);
+    let modules = config["modules_to_save"].as_array().unwrap();
+    assert!(modules.contains(&"lm_head".into()) && modules.contains(&"model.norm".into()), "{modules:?}");
+    let divergences = place.figure("whole", "kl");
+    // Dropout parts the products, which then round otherwise.
+    assert!(divergences[0] < 1e-9 && divergences[4] > 1e-6, "the reference has the base's modules: {divergences:?}");
+
+    for step in [1, 4] {
+        let name = format!("from-{step}");
+        place.copy("whole", &name);
+        place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
+        assert_same(&place, &name, "whole");
+    }
+    let fork = ["--resume-from-checkpoint", "whole/checkpoint-2", "--max-steps", "3", "--output-dir"];
+    place.run(&[&fork[..], &["fork"]].concat()).succeeded();
+    let forked = tensors(&place, "fork/checkpoint-3/adapter_model.safetensors");
+    assert_eq!(forked, adapter);
+    for (given, said) in [(&["--use-dora", "false"][..], "DoRA"), (&["--lora-modules-to-save", "embed_tokens"], "beside lm_head")] {
+        let refused = place.run(&[&fork[..], &["refused"], given].concat());
+        assert!(refused.code == Some(2) && refused.error().contains(said), "{given:?}: {}", refused.stderr);
+    }
+
+    place.run(&["merge", "whole/checkpoint-5", "merged"]).succeeded();
+    let config = fs::read_to_string(place.path("merged/config.json")).unwrap();
+    assert!(config.contains("\"tie_word_embeddings\": false"), "{config}");
+    let continued = |model: &str| {
+        let greedy = ["--prompt", "prompt 3", "--temperature", "0", "--max-new-tokens", "24"];
+        place.run(&[&["generate", "--model", model], &greedy[..]].concat()).succeeded().stdout.clone()
+    };
+    assert_eq!(continued("whole/checkpoint-5"), continued("merged"));
+    assert_ne!(continued("whole/checkpoint-5"), continued(tiny()), "the adapter has learned nothing");
+
+    // What an adapter's folder has, goes on with it.
+    let mut next = arguments("next");
+    next.truncate(next.len() - 6);
+    next.extend(["--model", "whole/checkpoint-5", "--lora-dropout", "0"]);
+    place.run(&next).succeeded();
+    assert_eq!(tensors(&place, "next/checkpoint-5/adapter_model.safetensors"), adapter);
+    assert_eq!(place.figure("next", "kl")[0], 0.0);
+    place.copy("next", "resumed");
+    place.run(&["resume", "resumed", "--step", "2"]).succeeded();
+    assert_same(&place, "resumed", "next");
+}
+
+#[test]
+fn magnitudes_and_whole_modules_are_trained_over_quantized_weights_and_beside_a_value_model() {
+    let place = place();
+    let quantized = [&arguments("quantized")[..], &KINDS, &["--load-in-4bit"]].concat();
+    let mut ppo = [&arguments("ppo")[..], &KINDS, &["--algorithm", "ppo"]].concat();
+    ppo.retain(|argument| *argument != "--beta" && *argument != "0.1");
+    ppo.retain(|argument| *argument != "--lora-dropout" && *argument != "0");
+    for (run, arguments) in [("quantized", quantized), ("ppo", ppo)] {
+        place.run(&arguments).succeeded();
+        place.copy(run, "resumed");
+        place.run(&["resume", "resumed", "--step", "3"]).succeeded();
+        assert_same(&place, "resumed", run);
+        if run == "ppo" {
+            let of = |run: &str| format!("{run}/checkpoint-5/value_model/adapter_model.safetensors");
+            let own = tensors(&place, &of("ppo"));
+            assert!(own.iter().any(|name| name.ends_with("model.norm.weight")) && !own.iter().any(|name| name.contains("lm_head")));
+            assert!(place.tensors(&of("resumed")) == place.tensors(&of("ppo")));
+        }
+        fs::remove_dir_all(place.path("resumed")).unwrap();
+    }
+}
+
 #[test]
 fn an_adapter_learns_ten_times_as_fast_by_default() {
     let place = place();
@@ -154,6 +235,9 @@ fn settings_that_no_adapter_can_have_are_refused_by_name() {
         (&["--lora-target-modules", "q_porj"], "lora_target_modules", "q_proj"),
         (&["--lora-r", "0"], "lora_r", "at least 1"),
         (&["--sync-ref-model"], "sync_ref_model", "is the base model"),
+        (&["--lora-modules-to-save", "q_proj"], "lora_modules_to_save", "has an adapter instead"),
+        (&["--lora-modules-to-save", "lm_haed"], "lora_modules_to_save", "lm_head"),
+        (&["--lora-modules-to-save", "score"], "lora_modules_to_save", "head of a reward model"),
     ] {
         let refused = place.run(&[&arguments("refused")[..], given].concat());
         assert_eq!(refused.code, Some(2), "{given:?}");

@@ -168,6 +168,8 @@ fn an_adapter_is_the_same_on_however_many_ranks() {
     let steps = ["--max-steps", "3", "--lora-r", "4"];
     compare(&[ONLINE[0], ("ppo", &[])], true, &cuts, &[&steps[..], &["--num-generations", "2"]].concat());
     compare(&OFFLINE[1..2], false, &three, &steps);
+    let kinds = ["--use-dora", "--lora-modules-to-save", "lm_head", "norm"];
+    compare(&OFFLINE[1..2], false, &three, &[&steps[..], &kinds].concat());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use families::FAMILIES;
 use naive::{Naive, unevenness};
 use packed::packed;
-use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Weights};
+use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Weights, Whole};
 use rlhost::ops;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use std::path::Path;
 const TEMPERATURE: f64 = 0.8;
 
 /// An adapter, and its factor: alpha over the root of the rank.
-const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, use_dora: false, dropout: 0.0 };
+const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, use_dora: false, dropout: 0.0, whole: Whole::NONE };
 const LORA_SCALE: f64 = 1.5;
 
 /// Prompts, and completions of each.
@@ -180,8 +180,10 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 
 #[test]
 fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_form() {
-    let families = || ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES);
-    for (name, use_dora) in families().map(|name| (name, false)).chain(families().map(|name| (name, true))) {
+    let plain = ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES).map(|name| (name, false));
+    // Layers with biases, joined and transposed matrices, and units without a gate.
+    let directed = ["llama", "qwen2", "phi3", "gpt2"].map(|name| (name, true));
+    for (name, use_dora) in plain.chain(directed) {
         let (policy, a) = policy(name);
         let all: &[&str] = match a.family {
             Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
@@ -194,7 +196,8 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         };
         let all: Vec<String> = all.iter().map(|name| (*name).to_owned()).collect();
         let targets = if name == "qwen2" { vec!["v_proj".to_owned(), "down_proj".to_owned()] } else { all };
-        let weights = with_critic(policy.weights().copied().unwrap(), &a).with_new_adapter(Lora { use_dora, ..LORA }, &targets, 7).unwrap();
+        let weights =
+            with_critic(policy.weights().copied().unwrap(), &a).with_new_adapter(Lora { use_dora, ..LORA }, &targets, 7).unwrap();
         // B is zero at the beginning, and with it the gradient of A; magnitudes are lengths.
         let weights = weights.map(|name, t| {
             let wave: Vec<f32> = (0..t.elem_count()).map(|i| (i as f32 * 0.61).sin() * 0.1).collect();

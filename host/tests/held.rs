@@ -6,14 +6,14 @@ mod packed;
 
 use packed::packed;
 use rlhost::model::{
-    Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Place, Policy, Selected, Weights, copy_companions, export,
+    Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Place, Policy, Selected, Weights, Whole, copy_companions, export,
 };
 use rlhost::ops::quantized::Scheme;
 use rlhost::ops::{self, Forest};
 use std::path::Path;
 use tempfile::TempDir;
 
-const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0 };
+const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE };
 const DORA: Lora = Lora { use_dora: true, ..LORA };
 
 /// Layers with biases, norms of heads, joined matrices, and a unit without a gate.
@@ -97,7 +97,8 @@ fn bytes(weights: &Weights) -> usize {
 
 #[test]
 fn a_base_in_half_precision_gives_every_bit_of_a_pass_and_of_a_generation_in_half_the_memory() {
-    let all = MODELS.into_iter().flat_map(|name| [(name, Dtype::Bf16, LORA), (name, Dtype::F16, LORA), (name, Dtype::Bf16, DORA)]);
+    let all =
+        MODELS.into_iter().flat_map(|name| [(name, Dtype::Bf16, LORA), (name, Dtype::F16, LORA), (name, Dtype::Bf16, DORA)]);
     for (name, dtype, lora) in all {
         let (_place, folder) = stored(name, dtype);
         assert_eq!(folder.stored_in().unwrap(), Some(dtype));

@@ -28,6 +28,11 @@ const MODULES: [&str; 18] = [
 /// Means all of them.
 const ALL: &str = "all-linear";
 
+fn listed(given: &Option<Vec<String>>) -> impl Iterator<Item = &str> {
+    let given = given.iter().flatten();
+    given.flat_map(|text| text.split(',')).map(str::trim).filter(|name| !name.is_empty())
+}
+
 impl Config {
     /// Whether the keys ask for an adapter.
     pub fn asks_for_adapter(&self) -> bool {
@@ -49,8 +54,12 @@ impl Config {
 
     /// Returns the given names, whether several in one text or each by itself.
     fn lora_modules(&self) -> impl Iterator<Item = &str> {
-        let given = self.lora_target_modules.iter().flatten();
-        given.flat_map(|text| text.split(',')).map(str::trim).filter(|name| !name.is_empty())
+        listed(&self.lora_target_modules)
+    }
+
+    /// Returns the names of the modules that are trained whole beside an adapter.
+    pub fn whole_modules(&self) -> impl Iterator<Item = &str> {
+        listed(&self.lora_modules_to_save)
     }
 
     pub(super) fn check_adapter(&self) -> Result<(), (&'static str, String)> {

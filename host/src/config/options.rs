@@ -248,6 +248,9 @@ pub struct Config {
     /// Linear layers to adapt, by the model's own names: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj in most
     /// families, or all-linear for all of them [default: all-linear]
     pub lora_target_modules: Option<Vec<String>>,
+    /// Modules to train whole beside an adapter: embed_tokens, lm_head, norms by the model's own names. As in peft, a name means
+    /// all modules whose names end with it, and an output matrix that was the embedding becomes one by itself [default: none]
+    pub lora_modules_to_save: Option<Vec<String>>,
     /// Dropout probability of the adapter's input in training; none in generation and evaluation [default: 0.05 as in TRL, or the
     /// adapter folder's value; 0 on an NVIDIA device, which has no kernel for it yet]
     pub lora_dropout: Option<f64>,
@@ -491,6 +494,7 @@ impl Default for Config {
             use_rslora: None,
             use_dora: None,
             lora_target_modules: None,
+            lora_modules_to_save: None,
             lora_dropout: None,
             learning_rate: None,
             critic_learning_rate: None,

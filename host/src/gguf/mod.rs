@@ -16,7 +16,7 @@ mod vocabulary;
 pub(crate) use vocabulary::read_tokenizer;
 
 use crate::data::{self, Tokenizer, Wording};
-use crate::model::{self, Held, ModelFolder};
+use crate::model::{self, Architecture, Held, ModelFolder};
 use file::Value;
 use serde::Deserialize;
 use std::io::{self, Write};
@@ -140,7 +140,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// # Errors
 /// If llama.cpp does not support such a model or tokenizer, a weight does not fit, or something can't be read or written.
 pub fn export(source: &ModelFolder, precision: Precision, to: &mut impl Write) -> Result<Vec<String>> {
-    let a = source.architecture();
+    // As `Weights::merged` leaves it.
+    let unties = source.lora().is_some_and(|lora| lora.whole.unties());
+    let a = &Architecture { tied: source.architecture().tied && !unties, ..source.architecture().clone() };
     let config = || source.base().join("config.json");
     let target = targets::of(a).map_err(|detail| Error::Unknown { path: config(), detail })?;
     let mut notes = target.notes(a);

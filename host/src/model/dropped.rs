@@ -50,13 +50,7 @@ pub(super) struct Masked<'a> {
 
 impl<'a> Masked<'a> {
     /// Returns the maps of layer `layer`; in the `last` one, some maps read only the rows that are needed.
-    pub(super) fn of(
-        maps: Maps<&'a Linear>,
-        precision: Precision,
-        how: &'a How,
-        layer: usize,
-        last: bool,
-    ) -> Maps<Self> {
+    pub(super) fn of(maps: Maps<&'a Linear>, precision: Precision, how: &'a How, layer: usize, last: bool) -> Maps<Self> {
         let with = |linear: &'a Linear, map: usize, behind: bool| {
             let mask = how.dropout.as_ref().filter(|_| linear.adapter.is_some());
             let mask = mask.map(|d| d.mask(layer, map, behind && last));
@@ -71,7 +65,8 @@ impl<'a> Masked<'a> {
             unit: maps.unit.map(|unit| Unit { wide: all(unit.wide, 4, true), down: with(unit.down, 6, true) }),
             // They have no adapters.
             experts: maps.experts.map(|Experts { router, wide, down }| {
-                let [router, wide, down] = [router, wide, down].map(|linear| Self { linear, mask: None, lengths: None, precision });
+                let [router, wide, down] =
+                    [router, wide, down].map(|linear| Self { linear, mask: None, lengths: None, precision });
                 Experts { router, wide, down }
             }),
         }

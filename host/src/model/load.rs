@@ -50,12 +50,12 @@ impl ModelFolder {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let (lora, base, architecture) = if peft::is_adapter(&path) {
-            let (lora, base) = peft::read_config(&path)?;
+            let (lora, modules, base) = peft::read_config(&path)?;
             let architecture = Architecture::read(&base).map_err(|e| Error::Config {
                 path: path.clone(),
                 detail: format!("the adapter's base_model_name_or_path must be the folder of a model: {e}"),
             })?;
-            (Some(lora), base, architecture)
+            (Some(modules.of(lora, &architecture)?), base, architecture)
         } else {
             (None, path.clone(), Architecture::read(&path)?)
         };
@@ -65,8 +65,9 @@ impl ModelFolder {
 
     /// Returns this folder's model with the adapter in another folder, whatever base model that names.
     pub fn with_adapter_in(&self, path: &Path) -> Result<Self> {
-        let (lora, _) = peft::read_config(path)?;
-        Ok(Self { path: path.to_owned(), lora: Some(lora), companions: None, ..self.clone() })
+        let (lora, modules, _) = peft::read_config(path)?;
+        let lora = Some(modules.of(lora, &self.architecture)?);
+        Ok(Self { path: path.to_owned(), lora, companions: None, ..self.clone() })
     }
 
     /// Returns the same folder with all read that its copies get beside the weights, so that they can be written once it has gone.

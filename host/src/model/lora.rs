@@ -3,6 +3,7 @@
 
 use super::families::Names;
 use super::weights::{Adapter, Layer, Linear, Unit};
+use super::whole::Whole;
 use super::{Result, Weights};
 use crate::ops::low_rank::LowRank;
 use crate::ops::magnitude::{self, Magnitude};
@@ -27,12 +28,20 @@ pub struct Lora {
     pub use_dora: bool,
     /// Dropout probability of the adapter's input in training.
     pub dropout: f64,
+    /// The modules that are trained whole beside it.
+    pub whole: Whole,
 }
 
 impl Lora {
     /// Returns whether another adapter's matrices have the same meaning as this one's.
     pub fn fits(&self, other: &Self) -> bool {
         Self { dropout: 0.0, ..*self } == Self { dropout: 0.0, ..*other }
+    }
+
+    /// Returns the same settings for a value model, which has no output matrix.
+    #[must_use]
+    pub fn of_value_model(self) -> Self {
+        Self { whole: self.whole.without_head(), ..self }
     }
 
     /// Returns the scale of `B A`.
@@ -100,9 +109,10 @@ impl Weights {
     /// it is trained: `A` is uniform within the inverse square root of the inputs, as in `peft` (Kaiming with slope sqrt(5)), `B`
     /// is zero, and magnitudes are the lengths of the weight's rows.
     pub fn with_new_adapter(self, lora: Lora, targets: &[String], seed: u64) -> Result<Self> {
+        let lora = if self.is_value_model() { lora.of_value_model() } else { lora };
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(STREAM);
-        self.adapted(lora, |name, linear| {
+        let adapted = self.adapted(lora, |name, linear| {
             let (d_out, d_in) = linear.matrix().dims();
             if !targets.iter().any(|target| name.ends_with(&format!(".{target}"))) {
                 return Ok(None);
@@ -118,10 +128,11 @@ impl Weights {
                 adapter.magnitude = Some(magnitude::lengths(linear.matrix(), &adapter.low_rank())?);
             }
             Ok(Some(adapter))
-        })
+        })?;
+        adapted.training_whole(lora.whole, |_, _| Ok(None))
     }
 
-    /// Returns the parameters without the adapter, in the same storage.
+    /// Returns the parameters without the adapter, in the same storage. Modules that are trained whole beside it stay as trained.
     pub fn without_adapter(&self) -> Self {
         let mut plain = Self { lora: None, ..self.clone() };
         for (_, linear) in plain.layers.iter_mut().flat_map(|layer| layer.linears(self.names)) {

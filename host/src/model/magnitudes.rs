@@ -135,7 +135,8 @@ mod tests {
         let [a, b, m] = [&[r, d_in][..], &[d_out, r], &[d_out]].map(random);
         for p in [0.0, 0.4] {
             let [x, a, b, m] = [&x, &a, &b, &m].map(|t| Var::from_tensor(t).unwrap());
-            let adapter = Adapter { a: a.as_tensor().clone(), b: b.as_tensor().clone(), magnitude: Some(m.as_tensor().clone()), scale };
+            let adapter =
+                Adapter { a: a.as_tensor().clone(), b: b.as_tensor().clone(), magnitude: Some(m.as_tensor().clone()), scale };
             let linear = Linear { adapter: Some(adapter), ..Linear::new(w.clone(), Some(bias.clone())) };
             let (got, gradients) = of_layer(p, &x, &dy, &linear);
             let rows: Vec<u64> = (0..n as u64).collect();

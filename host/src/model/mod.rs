@@ -38,6 +38,7 @@ mod stored;
 mod text_part;
 mod value_model;
 mod weights;
+mod whole;
 mod work;
 
 pub use architecture::{Architecture, Factors, HeadNorms, NormKind, Projections};
@@ -60,6 +61,7 @@ pub use rope_scaling::{Rope, RopeScaling};
 pub use save::{Dtype, export, merge, save, write_tensors, write_weights};
 pub use value_model::{NewHead, ValuePass};
 pub use weights::{Gradients, Linear, Norm, Weights, of_critic};
+pub use whole::Whole;
 pub use work::{Generated, Passed};
 
 use std::path::PathBuf;

@@ -7,7 +7,8 @@ use super::save::{of_torch, write_tensors};
 use super::shards::Shards;
 use super::value_model::SCORE;
 use super::weights::{Adapter, MAGNITUDE, of_adapter};
-use super::{Error, Result, Weights};
+use super::whole::Whole;
+use super::{Architecture, Error, Result, Weights};
 use crate::config::printable;
 use candle_core::Tensor;
 use serde_json::{Value, json};
@@ -45,20 +46,40 @@ pub(super) fn is_adapter(folder: &Path) -> bool {
     folder.join(CONFIG).exists() && !folder.join("config.json").exists()
 }
 
-/// Reads an adapter's settings and the folder of its base model.
+/// Reads an adapter's settings, the names of the modules that are trained whole beside it, and the folder of its base model.
 ///
 /// # Errors
 /// If a setting would be computed differently here than by `peft`.
-pub(super) fn read_config(folder: &Path) -> Result<(Lora, PathBuf)> {
+pub(super) fn read_config(folder: &Path) -> Result<(Lora, Modules, PathBuf)> {
     let path = folder.join(CONFIG);
     let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
-    let (lora, base) = parse(&text).map_err(|detail| Error::Config { path, detail })?;
+    let (lora, modules, base) = parse(&text).map_err(|detail| Error::Config { path: path.clone(), detail })?;
     // Relative to the working directory, as in peft, or else to the adapter's folder.
     let beside = folder.join(&base);
-    Ok((lora, if !Path::new(&base).exists() && beside.exists() { beside } else { base.into() }))
+    let base = if !Path::new(&base).exists() && beside.exists() { beside } else { base.into() };
+    Ok((lora, Modules { names: modules, path }, base))
 }
 
-fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
+/// The names in `modules_to_save` except the head of a value model.
+pub(super) struct Modules {
+    names: Vec<String>,
+    /// The file that has them.
+    path: PathBuf,
+}
+
+impl Modules {
+    /// Returns the settings with the modules of the base model that they mean.
+    ///
+    /// # Errors
+    /// If one means none, or one that can't be trained whole.
+    pub(super) fn of(self, lora: Lora, a: &Architecture) -> Result<Lora> {
+        let whole = Whole::of(self.names.iter().map(String::as_str), a);
+        let refused = |detail| Error::Config { path: self.path.clone(), detail: format!("modules_to_save: {detail}") };
+        Ok(Lora { whole: whole.map_err(refused)?, ..lora })
+    }
+}
+
+fn parse(text: &str) -> std::result::Result<(Lora, Vec<String>, String), String> {
     let config = Object::parse(text)?;
     match config.text("peft_type")? {
         Some("LORA") => {}
@@ -76,11 +97,17 @@ fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
         return Err(format!("{key} is not supported: {}", printable(&value.to_string(), 80)));
     }
     let modules = config.get("modules_to_save").filter(|value| !off(value));
-    if let Some(value) =
-        modules.filter(|value| !value.as_array().is_some_and(|all| all.iter().all(|m| HEADS.iter().any(|h| m == h))))
-    {
-        let value = printable(&value.to_string(), 80);
-        return Err(format!("modules_to_save {value} is not supported; only the head of a value model is"));
+    let modules = match modules {
+        None => Vec::new(),
+        Some(value) => {
+            let names = value.as_array().and_then(|all| all.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+            let wrong = || format!("modules_to_save is {}; it must be a list of names", printable(&value.to_string(), 80));
+            let names = names.ok_or_else(wrong)?.into_iter().filter(|name| !HEADS.contains(name));
+            names.map(str::to_owned).collect()
+        }
+    };
+    if !modules.is_empty() && config.flag("ensure_weight_tying")? == Some(true) {
+        return Err("ensure_weight_tying with modules_to_save is not supported: each module is trained by itself".into());
     }
     if let Some(bias) = config.text("bias")?.filter(|bias| *bias != "none") {
         return Err(format!("bias {:?} is not supported; only \"none\" is", printable(bias, 80)));
@@ -96,6 +123,7 @@ fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
         use_rslora: config.flag("use_rslora")?.unwrap_or(false),
         use_dora: config.flag("use_dora")?.unwrap_or(false),
         dropout: config.number("lora_dropout")?.unwrap_or(0.0),
+        whole: Whole::NONE,
     };
     if !(0.0..1.0).contains(&lora.dropout) {
         return Err(format!("lora_dropout is {}; it must be at least 0 and less than 1", lora.dropout));
@@ -105,7 +133,7 @@ fn parse(text: &str) -> std::result::Result<(Lora, String), String> {
     }
     let base = config.text("base_model_name_or_path")?.filter(|base| !base.is_empty());
     let base = base.ok_or("base_model_name_or_path is missing; set it to the folder of the adapter's base model")?;
-    Ok((lora, base.to_owned()))
+    Ok((lora, modules, base.to_owned()))
 }
 
 /// Returns a model's parameters with the adapter in `folder`.
@@ -128,6 +156,12 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
             return Err(fail(format!("{name} has no {MAGNITUDE}, which use_dora in {CONFIG} requires")));
         }
         Ok(Some(Adapter { a, b, magnitude, scale: lora.scale() }))
+    })?;
+    let names = adapted.names;
+    let adapted = adapted.training_whole(lora.whole, |name, shape| {
+        let name = names.in_adapter(name);
+        let missing = || fail(format!("there is no {PREFIX}{name}, which modules_to_save in {CONFIG} requires"));
+        shards.take(&format!("{PREFIX}{name}"), shape, &by)?.ok_or_else(missing).map(Some)
     })?;
     if adapted.value_head.is_some() {
         shards.forget(&format!("{PREFIX}{SCORE}"));
@@ -179,17 +213,21 @@ pub(super) fn targets(weights: &Weights) -> Vec<String> {
 /// Writes the adapter of the model in `base` into the existing folder `to`, for a value model with its head and the head's name.
 pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&str, &Tensor)>, to: &Path) -> Result<()> {
     let file = to.join(TENSORS);
-    let named = weights.named().into_iter().filter(|(name, _)| of_adapter(name));
+    let named = weights.named().into_iter();
+    let named = named.filter(|(name, _)| of_adapter(name) || lora.whole.has(name, weights.names));
+    let named = named.map(|(name, t)| (weights.names.in_adapter(&name).into_owned(), t));
     let named = named.chain(head.map(|(name, t)| (name.to_owned(), t)));
     let tensors: Vec<(String, Tensor)> = named.map(|(name, t)| (format!("{PREFIX}{name}"), t.clone())).collect();
     write_tensors(tensors, of_torch(), &file)?;
-    let whole = lora.alpha.fract() == 0.0 && lora.alpha.abs() < 1e15;
+    let integral = lora.alpha.fract() == 0.0 && lora.alpha.abs() < 1e15;
+    let mut modules = lora.whole.names(weights.names);
+    modules.extend(head.map(|(name, _)| name.trim_end_matches(".weight").to_owned()));
     let config = json!({
         "peft_type": "LORA",
         "task_type": if head.is_some() { "SEQ_CLS" } else { "CAUSAL_LM" },
         "base_model_name_or_path": std::path::absolute(base).unwrap_or_else(|_| base.to_owned()).display().to_string(),
         "r": lora.r,
-        "lora_alpha": if whole { json!(lora.alpha as i64) } else { json!(lora.alpha) },
+        "lora_alpha": if integral { json!(lora.alpha as i64) } else { json!(lora.alpha) },
         "use_rslora": lora.use_rslora,
         "lora_dropout": lora.dropout,
         "target_modules": targets(weights),
@@ -197,7 +235,7 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&s
         "fan_in_fan_out": weights.names.turned,
         "inference_mode": true,
         "init_lora_weights": true,
-        "modules_to_save": head.map(|(name, _)| [name.trim_end_matches(".weight")]),
+        "modules_to_save": Some(modules).filter(|modules| !modules.is_empty()),
         "use_dora": lora.use_dora,
     });
     let path = to.join(CONFIG);
@@ -218,12 +256,14 @@ mod tests {
             config[key] = value;
             parse(&config.to_string())
         };
-        let (lora, base) = with("use_rslora", json!(true)).unwrap();
-        assert_eq!((lora, base.as_str()), (Lora { r: 8, alpha: 16.0, use_rslora: true, use_dora: false, dropout: 0.0 }, "base"));
+        let (lora, modules, base) = with("use_rslora", json!(true)).unwrap();
+        let want = Lora { r: 8, alpha: 16.0, use_rslora: true, use_dora: false, dropout: 0.0, whole: Whole::NONE };
+        assert_eq!((lora, modules.len(), base.as_str()), (want, 0, "base"));
+        assert_eq!(with("modules_to_save", json!(["lm_head", "score"])).unwrap().1, ["lm_head"]);
         assert_eq!(lora.scale(), 16.0 / 8f32.sqrt());
         for (key, value) in [
             ("use_dora", json!("yes")),
-            ("modules_to_save", json!(["lm_head"])),
+            ("modules_to_save", json!("lm_head")),
             ("rank_pattern", json!({ "q_proj": 4 })),
             ("bias", json!("all")),
             ("init_lora_weights", json!("pissa")),

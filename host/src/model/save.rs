@@ -31,7 +31,7 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
         Some(lora) => peft::write(weights, lora, source.base(), None, to)?,
         None => {
             write_weights(weights, &to.join("model.safetensors"))?;
-            write_config(source, &companions, to, Dtype::F32, |_| ())?;
+            write_config(source, &companions, to, Dtype::F32, |config| untie(config, weights, source))?;
         }
     }
     write_critic(weights, to)?;
@@ -102,7 +102,7 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
     let tensors: Vec<(String, Tensor)> = weights.in_files()?.into_iter().map(rounded).collect::<Result<_>>()?;
     write_tensors(tensors, of_torch(), &to.join("model.safetensors"))?;
     let companions = source.companions()?;
-    write_config(source, &companions, to, dtype, |_| ())?;
+    write_config(source, &companions, to, dtype, |config| untie(config, &weights, source))?;
     write_companions(&companions, source, to)
 }
 
@@ -155,6 +155,13 @@ pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<St
     safetensors::serialize_to_file(tensors, metadata, file)
         .map_err(|e| Error::Weights { path: file.to_owned(), detail: format!("can't write: {e}") })?;
     std::fs::set_permissions(file, rights).map_err(io(file))
+}
+
+/// Says in a configuration that the output matrix is not the embedding, if an adapter's modules have parted them.
+fn untie(config: &mut serde_json::Value, weights: &Weights, source: &ModelFolder) {
+    if source.architecture().tied && weights.head.is_some() {
+        config["tie_word_embeddings"] = false.into();
+    }
 }
 
 /// Writes the source's `config.json` with another dtype and what `edit` changes.

@@ -124,7 +124,7 @@ pub struct Weights<T = Tensor> {
     pub head: Option<T>,
     /// A critic's head on the last hidden states, `[1, hidden]` and `[1]`.
     pub value_head: Option<Linear<T>>,
-    /// Settings of the adapter, if there is one. Then only it and a critic's head are trained.
+    /// Settings of the adapter, if there is one. Then only it, the modules that it lists and a critic's head are trained.
     pub lora: Option<Lora>,
     /// Names of the parameters.
     pub(super) names: &'static Names,
@@ -321,7 +321,7 @@ impl<T> Weights<T> {
 
     /// Returns whether the parameter of this name is trained.
     pub fn trains(&self, name: &str) -> bool {
-        self.lora.is_none() || of_adapter(name) || of_critic(name)
+        self.lora.is_none_or(|lora| lora.whole.has(name, self.names)) || of_adapter(name) || of_critic(name)
     }
 }
 

@@ -103,7 +103,8 @@ impl Weights {
                 }
             }
         }
-        matrix(output.elem_count(), selected, trained);
+        let name = if self.head.is_some() { self.names.head } else { self.names.embedding };
+        matrix(output.elem_count(), selected, self.trains(&format!("{name}.weight")));
         let seen = |layer: usize| -> f64 {
             let most = a.attention(layer).window.map_or(f64::INFINITY, |window| window as f64);
             forest.positions().iter().map(|&position| (f64::from(position) + 1.0).min(most)).sum()
@@ -243,7 +244,14 @@ mod tests {
         let mut forest = Forest::new();
         forest.push(&[1, 2, 3], None);
         let whole = weights.passed(&a, &forest, 2);
-        let lora = super::super::Lora { r: 2, alpha: 4.0, use_rslora: false, use_dora: false, dropout: 0.0 };
+        let lora = super::super::Lora {
+            r: 2,
+            alpha: 4.0,
+            use_rslora: false,
+            use_dora: false,
+            dropout: 0.0,
+            whole: super::super::Whole::NONE,
+        };
         let adapted = weights.with_new_adapter(lora, &["q_proj".to_owned()], 1).unwrap();
         let passed = adapted.passed(&a, &forest, 2);
         let own = 2.0 * 2.0 * 3.0 * (2.0 * 6.0 + 8.0 * 2.0);

@@ -3,7 +3,7 @@
 use super::reference;
 use super::value_model::Values;
 use crate::config::{self, Config, OldLogp, RolloutDtype};
-use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy};
+use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy, Whole};
 use crate::plugin::Needs;
 use crate::train::flow::Flow;
 use crate::train::learner::aux_coefficient;
@@ -26,12 +26,14 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             use_rslora: config.use_rslora.unwrap_or(false),
             use_dora: config.use_dora.unwrap_or(false),
             dropout: 0.0,
+            whole: whole(config, source)?,
         },
         None => {
             let given = [
                 ("lora_alpha", config.lora_alpha.is_some()),
                 ("lora_dropout", config.lora_dropout.is_some_and(|p| p > 0.0)),
                 ("lora_target_modules", config.lora_target_modules.is_some()),
+                ("lora_modules_to_save", config.whole_modules().next().is_some()),
                 ("use_rslora", config.use_rslora == Some(true)),
                 ("use_dora", config.use_dora == Some(true)),
             ];
@@ -53,6 +55,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             ("use_rslora", config.use_rslora.is_some_and(|on| on != lora.use_rslora), lora.use_rslora.to_string()),
             ("use_dora", config.use_dora.is_some_and(|on| on != lora.use_dora), lora.use_dora.to_string()),
             ("lora_target_modules", config.lora_target_modules.is_some(), "its own".into()),
+            ("lora_modules_to_save", config.whole_modules().next().is_some(), "its own".into()),
         ];
         if let Some((key, _, own)) = differs.into_iter().find(|(_, differs, _)| *differs) {
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
@@ -75,6 +78,34 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     (config.lora_r, config.lora_alpha, config.use_rslora) = (Some(lora.r), Some(lora.alpha), Some(lora.use_rslora));
     config.use_dora = lora.use_dora.then_some(true);
     Ok(Some(lora))
+}
+
+/// Name of a reward model's head, which is trained with any adapter.
+const SCORE: &str = "score";
+
+/// Returns the modules that are trained whole beside a new adapter.
+fn whole(config: &Config, source: &ModelFolder) -> Result<Whole> {
+    let names = config.whole_modules().filter(|name| *name != SCORE);
+    Whole::of(names, source.architecture()).map_err(|detail| {
+        let detail = format!("{detail} ({})", source.base().display());
+        config::Error::Invalid { place: "lora_modules_to_save".to_owned(), detail }.into()
+    })
+}
+
+/// Refuses modules to train whole that a run's model lacks.
+fn check_whole(config: &Config, lora: Option<Lora>, values: &Values, place: &Place) -> Result<()> {
+    let refused = |detail: &str| Err(Error::setting("lora_modules_to_save", detail));
+    let whole = lora.map_or(Whole::NONE, |lora| lora.whole);
+    if matches!(values, Values::Trained) && whole.has_head() {
+        return refused("names the output matrix, which a reward model does not have; leave it out");
+    }
+    if !matches!(values, Values::Trained) && config.whole_modules().any(|name| name == SCORE) {
+        return refused("names score, the head of a reward model, and this run trains none; leave it out");
+    }
+    if !whole.is_empty() && !place.device().is_cpu() {
+        return refused("is for the CPU as yet; leave it out, or use --device cpu");
+    }
+    Ok(())
 }
 
 /// TRL's default of `lora_dropout`.
@@ -225,6 +256,7 @@ pub(super) fn policy_and_reference(
         Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing).with_aux_loss(balances))
     };
     check_aux_loss(config, source)?;
+    check_whole(config, lora, values, place)?;
     let Some(origin) = beginning.origin() else {
         let began = whole(source)?;
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
@@ -252,7 +284,9 @@ pub(super) fn policy_and_reference(
         let said = |lora: Option<Lora>, of: &ModelFolder| match lora {
             Some(lora) => {
                 let dora = if lora.use_dora { " with DoRA" } else { "" };
-                format!("an adapter of rank {} and alpha {}{dora} for {}", lora.r, lora.alpha, of.base().display())
+                let whole = lora.whole.listed(of.architecture());
+                let whole = if whole.is_empty() { String::new() } else { format!(" beside {}", whole.join(", ")) };
+                format!("an adapter of rank {} and alpha {}{dora}{whole} for {}", lora.r, lora.alpha, of.base().display())
             }
             None => "a full model".to_owned(),
         };

@@ -6,7 +6,7 @@ use super::models::{same_place, same_settings, targets};
 use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
-use crate::model::{ModelFolder, NewHead, Place, Policy, has_critic};
+use crate::model::{Lora, ModelFolder, NewHead, Place, Policy, has_critic};
 use crate::train::learner::Begun;
 use crate::train::origin::{Beginning, Origin};
 use crate::train::ranks::after_the_first;
@@ -119,7 +119,8 @@ pub(super) fn open(
     };
     check(&folder, opened)?;
     let folder = if place.device().is_cpu() && opened.lora.is_some() { folder.holding(opened.source.held()) } else { folder };
-    let base = opened.lora.filter(|_| same_place(folder.base(), opened.source.base()));
+    // The policy's own has modules of its own, which only its adapter's folder shows.
+    let base = opened.lora.filter(|lora| lora.whole.is_empty() && same_place(folder.base(), opened.source.base()));
     let trunk = match base {
         Some(_) => policy.shared_trunk(),
         None => folder.trunk()?,
@@ -141,7 +142,7 @@ fn kept(origin: &Origin, config: &Config) -> Result<Option<PathBuf>> {
 
 fn check(folder: &ModelFolder, opened: &Opened) -> Result<()> {
     check_sizes("value_model", folder, opened, opened.source.architecture().vocab_size)?;
-    if folder.lora().is_some() && !same_settings(folder.lora(), opened.lora) {
+    if folder.lora().is_some() && !same_settings(folder.lora().map(Lora::of_value_model), opened.lora.map(Lora::of_value_model)) {
         let detail = "holds an adapter of other settings than the policy's; `rlhost merge` creates a full model to start from";
         return Err(Error::setting("value_model", format!("{} {detail}", folder.path().display())));
     }
