@@ -56,6 +56,12 @@ CASES = [
      ["--lora-modules-to-save", "final_layer_norm", "lm_head"]),
     ("dora, head and norm", "llama_biased", {"use_dora": True, "modules_to_save": ["lm_head", "model.norm"]},
      ["--use-dora", "--lora-modules-to-save", "lm_head", "model.norm"]),
+    ("experts", "qwen3_moe", {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+     ["--lora-target-parameters", "mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
+    ("experts, down", "mixtral", {"target_parameters": ["experts.down_proj"]}, ["--lora-target-parameters", "experts.down_proj"]),
+    ("experts, wide", "olmoe", {"target_parameters": ["gate_up_proj"]}, ["--lora-target-parameters", "gate_up_proj"]),
+    ("experts, stored together", "granitemoe", {"target_parameters": ["gate_up_proj", "down_proj"]},
+     ["--lora-target-parameters", "gate_up_proj,down_proj"]),
 ]
 
 

@@ -78,7 +78,35 @@ fn a_mixture_is_trained_from_what_it_generates_whole_and_as_an_adapter() {
         let checkpoint = format!("{name}/checkpoint-2");
         place.run(&["generate", "--model", &checkpoint, "--prompt", "question", "--max-new-tokens", "8"]).succeeded();
     }
+    let stacks = ["--lora-target-parameters", "mlp.experts.gate_up_proj", "experts.down_proj", "--learning-rate", "0.05"];
+    let stacks = [&["--use-peft", "--lora-r", "2", "--save-steps", "1"][..], &stacks].concat();
+    place.run(&[&base[..], &more[..], &["--model", "mixture", "--output-dir", "stacks"], &stacks[..]].concat()).succeeded();
+    let adapter = place.tensors("stacks/checkpoint-2/adapter_model.safetensors");
+    for part in ["experts.lora_B.weight", "experts.base_layer.lora_A.weight"] {
+        assert!(adapter.keys().any(|name| name.ends_with(part)), "{:?}", adapter.keys());
+    }
+    place.copy("stacks", "resumed");
+    place.run(&["resume", "resumed", "--step", "1"]).succeeded();
+    place.assert_same_end("resumed", "stacks", 2, "adapter_model.safetensors");
+    place.run(&["merge", "stacks/checkpoint-2", "merged"]).succeeded();
+    let continued = |model: &str| {
+        let greedy = ["--prompt", "question", "--temperature", "0", "--max-new-tokens", "16"];
+        place.run(&[&["generate", "--model", model], &greedy[..]].concat()).succeeded().stdout.clone()
+    };
+    assert_eq!(continued("stacks/checkpoint-2"), continued("merged"));
+    assert_ne!(continued("stacks/checkpoint-2"), continued("mixture"), "the adapter has learned nothing");
+
     let targets = ["sft", "--dataset", "rows.jsonl", "--model", "mixture", "--output-dir", "run", "--use-peft"];
+    for (given, said) in [
+        (&["--lora-target-parameters", "down_proj", "--lora-dropout", "0.1"][..], "lora_dropout"),
+        (&["--lora-target-parameters", "down_proj", "--use-dora"], "use_dora"),
+        (&["--lora-target-parameters", "q_proj"], "mlp.experts.down_proj"),
+        (&["--lora-target-parameters", "down_proj", "--model", tiny()], "has none"),
+    ] {
+        let outcome = place.run(&[&targets[..], given].concat());
+        assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+        assert!(outcome.error().contains("lora_target_parameters") && outcome.error().contains(said), "{}", outcome.stderr);
+    }
     let outcome = place.run(&[&targets[..], &["--lora-target-modules", "gate_proj"]].concat());
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
     assert!(outcome.error().contains("gate_proj") && outcome.error().contains("q_proj"), "{}", outcome.stderr);

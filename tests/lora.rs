@@ -164,7 +164,9 @@ fn magnitudes_and_modules_trained_whole_resume_fork_and_merge() {
     place.run(&[&fork[..], &["fork"]].concat()).succeeded();
     let forked = tensors(&place, "fork/checkpoint-3/adapter_model.safetensors");
     assert_eq!(forked, adapter);
-    for (given, said) in [(&["--use-dora", "false"][..], "DoRA"), (&["--lora-modules-to-save", "embed_tokens"], "beside lm_head")] {
+    for (given, said) in
+        [(&["--use-dora", "false"][..], "DoRA"), (&["--lora-modules-to-save", "embed_tokens"], "beside embed_tokens")]
+    {
         let refused = place.run(&[&fork[..], &["refused"], given].concat());
         assert!(refused.code == Some(2) && refused.error().contains(said), "{given:?}: {}", refused.stderr);
     }
@@ -206,7 +208,9 @@ fn magnitudes_and_whole_modules_are_trained_over_quantized_weights_and_beside_a_
         if run == "ppo" {
             let of = |run: &str| format!("{run}/checkpoint-5/value_model/adapter_model.safetensors");
             let own = tensors(&place, &of("ppo"));
-            assert!(own.iter().any(|name| name.ends_with("model.norm.weight")) && !own.iter().any(|name| name.contains("lm_head")));
+            assert!(
+                own.iter().any(|name| name.ends_with("model.norm.weight")) && !own.iter().any(|name| name.contains("lm_head"))
+            );
             assert!(place.tensors(&of("resumed")) == place.tensors(&of("ppo")));
         }
         fs::remove_dir_all(place.path("resumed")).unwrap();

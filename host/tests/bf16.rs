@@ -5,7 +5,7 @@
 mod packed;
 
 use packed::packed;
-use rlhost::model::{Decode, Lora, ModelFolder, Place, Policy, Selected, Whole};
+use rlhost::model::{Decode, Lora, ModelFolder, Place, Policy, Selected, Stacks, Whole};
 use rlhost::ops::{self, Forest, Precision};
 use std::path::Path;
 
@@ -16,7 +16,8 @@ fn policy(name: &str, place: &Place, adapter: bool) -> Policy {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
     let mut decoder = folder.decoder().unwrap();
     if adapter {
-        let lora = Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE };
+        let lora =
+            Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
         let targets: Vec<String> = folder.architecture().modules().iter().map(|name| (*name).to_owned()).collect();
         decoder = decoder.with_new_adapter(lora, &targets, 3).unwrap();
     }

@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Tensor};
 use rlhost::config::Rule;
-use rlhost::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy, Selected, Whole};
+use rlhost::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy, Selected, Stacks, Whole};
 use rlhost::ops::{self, Forest};
 use rlhost::optim::{Optimizer, Settings, Update};
 use std::path::Path;
@@ -131,7 +131,8 @@ fn a_step_is_the_same_as_on_the_cpu() {
 fn an_adapter_trains_on_a_base_that_the_reference_shares() {
     let Some(places) = places() else { return };
     let targets: Vec<String> = ["q_proj", "v_proj", "down_proj"].map(String::from).into();
-    let lora = Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE };
+    let lora =
+        Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
     for name in ["llama_biased", "qwen3"] {
         let want = steps(&Policy::new(decoder(name).with_new_adapter(lora, &targets, 3).unwrap()));
         for (place, tolerance) in places.iter().zip([1e-4, 0.15]) {

@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use families::FAMILIES;
 use naive::{Naive, unevenness};
 use packed::packed;
-use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Weights, Whole};
+use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Stacks, Weights, Whole};
 use rlhost::ops;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,7 +21,8 @@ use std::path::Path;
 const TEMPERATURE: f64 = 0.8;
 
 /// An adapter, and its factor: alpha over the root of the rank.
-const LORA: Lora = Lora { r: 4, alpha: 3.0, use_rslora: true, use_dora: false, dropout: 0.0, whole: Whole::NONE };
+const LORA: Lora =
+    Lora { r: 4, alpha: 3.0, use_rslora: true, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
 const LORA_SCALE: f64 = 1.5;
 
 /// Prompts, and completions of each.
@@ -180,10 +181,13 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
 
 #[test]
 fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_form() {
-    let plain = ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES).map(|name| (name, false));
+    let plain = ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES).map(|name| (name, LORA));
     // Layers with biases, joined and transposed matrices, and units without a gate.
-    let directed = ["llama", "qwen2", "phi3", "gpt2"].map(|name| (name, true));
-    for (name, use_dora) in plain.chain(directed) {
+    let directed = ["llama", "qwen2", "phi3", "gpt2"].map(|name| (name, Lora { use_dora: true, ..LORA }));
+    let both = Stacks { wide: true, down: true };
+    let stacked = [("qwen3_moe", both), ("mixtral", Stacks { wide: false, ..both }), ("granitemoeshared", both)];
+    let stacked = stacked.map(|(name, stacks)| (name, Lora { stacks, ..LORA }));
+    for (name, lora) in plain.chain(directed).chain(stacked) {
         let (policy, a) = policy(name);
         let all: &[&str] = match a.family {
             Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
@@ -196,8 +200,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         };
         let all: Vec<String> = all.iter().map(|name| (*name).to_owned()).collect();
         let targets = if name == "qwen2" { vec!["v_proj".to_owned(), "down_proj".to_owned()] } else { all };
-        let weights =
-            with_critic(policy.weights().copied().unwrap(), &a).with_new_adapter(Lora { use_dora, ..LORA }, &targets, 7).unwrap();
+        let weights = with_critic(policy.weights().copied().unwrap(), &a).with_new_adapter(lora, &targets, 7).unwrap();
         // B is zero at the beginning, and with it the gradient of A; magnitudes are lengths.
         let weights = weights.map(|name, t| {
             let wave: Vec<f32> = (0..t.elem_count()).map(|i| (i as f32 * 0.61).sin() * 0.1).collect();
@@ -221,7 +224,9 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
         // Two maps of GPT-2 have the same short name.
         let maps = targets.len() + usize::from(a.family == Family::Gpt2);
-        assert_eq!(trained.len(), (2 + usize::from(use_dora)) * a.layers * maps + 2, "{trained:?}");
+        let sparse = a.mixture.as_ref().map_or(0, |mixture| mixture.sparse.iter().filter(|sparse| **sparse).count());
+        let stacks = sparse * (usize::from(lora.stacks.wide) + usize::from(lora.stacks.down));
+        assert_eq!(trained.len(), (2 + usize::from(lora.use_dora)) * a.layers * maps + 2 * stacks + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
         for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");

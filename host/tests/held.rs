@@ -6,14 +6,16 @@ mod packed;
 
 use packed::packed;
 use rlhost::model::{
-    Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Place, Policy, Selected, Weights, Whole, copy_companions, export,
+    Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Place, Policy, Selected, Stacks, Weights, Whole, copy_companions,
+    export,
 };
 use rlhost::ops::quantized::Scheme;
 use rlhost::ops::{self, Forest};
 use std::path::Path;
 use tempfile::TempDir;
 
-const LORA: Lora = Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE };
+const LORA: Lora =
+    Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
 const DORA: Lora = Lora { use_dora: true, ..LORA };
 
 /// Layers with biases, norms of heads, joined matrices, and a unit without a gate.

@@ -24,7 +24,7 @@ const ON_IN_TRL: [&str; 9] = [
 ];
 
 /// Options of TRL that take several values.
-const SEVERAL: [&str; 5] = ["label_names", "include_for_metrics", "fsdp", "lora_target_parameters", "optim_target_modules"];
+const SEVERAL: [&str; 4] = ["label_names", "include_for_metrics", "fsdp", "optim_target_modules"];
 
 /// Heading of the algorithm's settings in `--help`.
 const SETTINGS: &str = "Settings of the algorithm";

@@ -289,7 +289,6 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (Only(&["nf4"]), "4-bit weights are NF4", &["bnb_4bit_quant_type"]),
     (NotNeeded, "4-bit weights are stored as bytes", &["bnb_4bit_quant_storage"]),
     (NONE, "the scales of 4-bit weights stay in float32", &["use_bnb_nested_quant"]),
-    (NONE, "adapters are LoRA on linear layers; nothing else is trained with them", &["lora_target_parameters"]),
     (NONE, "low-rank optimizers (GaLore, APOLLO) are not supported; use LoRA", &["optim_target_modules"]),
     (
         Only(&["eos"]),

@@ -62,6 +62,11 @@ impl Config {
         listed(&self.lora_modules_to_save)
     }
 
+    /// Returns the names of the experts' matrices that a new adapter applies to.
+    pub fn adapted_parameters(&self) -> impl Iterator<Item = &str> {
+        listed(&self.lora_target_parameters)
+    }
+
     pub(super) fn check_adapter(&self) -> Result<(), (&'static str, String)> {
         if self.lora_r == Some(0) {
             return Err(("lora_r", "must be at least 1".into()));

@@ -251,6 +251,9 @@ pub struct Config {
     /// Modules to train whole beside an adapter: embed_tokens, lm_head, norms by the model's own names. As in peft, a name means
     /// all modules whose names end with it, and an output matrix that was the embedding becomes one by itself [default: none]
     pub lora_modules_to_save: Option<Vec<String>>,
+    /// Matrices of experts to adapt: mlp.experts.gate_up_proj and mlp.experts.down_proj in most mixtures of experts. As in peft,
+    /// without dropout and magnitudes [default: none]
+    pub lora_target_parameters: Option<Vec<String>>,
     /// Dropout probability of the adapter's input in training; none in generation and evaluation [default: 0.05 as in TRL, or the
     /// adapter folder's value; 0 on an NVIDIA device, which has no kernel for it yet]
     pub lora_dropout: Option<f64>,
@@ -495,6 +498,7 @@ impl Default for Config {
             use_dora: None,
             lora_target_modules: None,
             lora_modules_to_save: None,
+            lora_target_parameters: None,
             lora_dropout: None,
             learning_rate: None,
             critic_learning_rate: None,

@@ -139,7 +139,8 @@ enum Map {
 impl Map {
     fn new(l: &Linear, weights: RolloutDtype, precision: Precision) -> ops::Result<Self> {
         if let [experts, _, _] = *l.weight.dims() {
-            let all = (0..experts).map(|expert| panels(weights, &l.weight.get(expert)?, None, precision));
+            let merged = if l.adapter.is_some() { l.merged()? } else { l.weight.clone() };
+            let all = (0..experts).map(|expert| panels(weights, &merged.get(expert)?, None, precision));
             return Ok(Self::Each(all.collect::<ops::Result<_>>()?));
         }
         Ok(Self::One(Box::new(Few::new(l, weights, precision)?)))

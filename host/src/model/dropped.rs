@@ -63,7 +63,7 @@ impl<'a> Masked<'a> {
             qkv: all(maps.qkv, 0, false),
             o: with(maps.o, 3, true),
             unit: maps.unit.map(|unit| Unit { wide: all(unit.wide, 4, true), down: with(unit.down, 6, true) }),
-            // They have no adapters.
+            // Their adapters have no dropout and no magnitudes.
             experts: maps.experts.map(|Experts { router, wide, down }| {
                 let [router, wide, down] =
                     [router, wide, down].map(|linear| Self { linear, mask: None, lengths: None, precision });
@@ -93,6 +93,8 @@ impl Product for Masked<'_> {
     }
 
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
-        experts::forward(x, &self.linear.weight, routes, self.precision)
+        let y = experts::forward(x, &self.linear.weight, routes, self.precision)?;
+        self.add_grouped(x, &y, routes)?;
+        Ok(y)
     }
 }

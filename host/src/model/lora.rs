@@ -2,6 +2,7 @@
 //! removes them, and merges them into the weights.
 
 use super::families::Names;
+use super::stacks::Stacks;
 use super::weights::{Adapter, Layer, Linear, Unit};
 use super::whole::Whole;
 use super::{Result, Weights};
@@ -30,6 +31,8 @@ pub struct Lora {
     pub dropout: f64,
     /// The modules that are trained whole beside it.
     pub whole: Whole,
+    /// The matrices of experts that it applies to.
+    pub stacks: Stacks,
 }
 
 impl Lora {
@@ -70,6 +73,7 @@ impl Linear {
     /// Returns the weight with the adapter merged in.
     pub(super) fn merged(&self) -> ops::Result<Tensor> {
         match (&self.adapter, &self.scales) {
+            (Some(adapter), _) if self.weight.dims().len() > 2 => adapter.merged_stack(&self.weight),
             (Some(adapter), _) => adapter.merged(self.matrix()),
             (None, None) => Ok(self.weight.clone()),
             (None, Some(_)) => self.matrix().in_f32(),
@@ -78,7 +82,13 @@ impl Linear {
 }
 
 impl Layer {
-    /// Returns the linear maps that an adapter can apply to; as in `peft`, routers and experts are excluded.
+    /// Returns the experts' matrices, which an adapter can apply to.
+    fn stacks(&mut self, names: &'static Names) -> Vec<(&'static str, &mut Linear)> {
+        let Some((experts, names)) = self.experts.as_mut().zip(names.experts) else { return Vec::new() };
+        vec![(names.wide, &mut experts.wide), (names.down, &mut experts.down)]
+    }
+
+    /// Returns the linear maps that an adapter can apply to; as in `peft`, routers are excluded.
     fn linears(&mut self, names: &'static Names) -> Vec<(&'static str, &mut Linear)> {
         let Self { qkv, o, unit, .. } = self;
         let named = |names: &'static [&'static str]| names.iter().copied();
@@ -100,6 +110,10 @@ impl Weights {
             for (name, linear) in layer.linears(names) {
                 linear.adapter = part(&format!("{}.{l}.{name}", names.layers), linear)?;
             }
+            let adapted = lora.stacks.listed(names);
+            for (name, stack) in layer.stacks(names).into_iter().filter(|(name, _)| adapted.contains(name)) {
+                stack.adapter = part(&format!("{}.{l}.{name}", names.layers), stack)?;
+            }
         }
         self.lora = Some(lora);
         Ok(self)
@@ -113,18 +127,21 @@ impl Weights {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(STREAM);
         let adapted = self.adapted(lora, |name, linear| {
-            let (d_out, d_in) = linear.matrix().dims();
-            if !targets.iter().any(|target| name.ends_with(&format!(".{target}"))) {
+            let experts = if let [experts, _, _] = *linear.weight.dims() { Some(experts) } else { None };
+            if experts.is_none() && !targets.iter().any(|target| name.ends_with(&format!(".{target}"))) {
                 return Ok(None);
             }
+            let (rows, d_in) = linear.matrix().dims();
+            let d_out = rows / experts.unwrap_or(1);
             let bound = (d_in as f32).sqrt().recip();
             // 24 bits are what an f32 below one holds.
             let mut drawn = || ((rng.next_u32() >> 8) as f32 / (1u32 << 23) as f32 - 1.0) * bound;
-            let a: Vec<f32> = (0..lora.r * d_in).map(|_| drawn()).collect();
-            let a = Tensor::from_vec(a, (lora.r, d_in), &Device::Cpu)?;
-            let b = Tensor::zeros((d_out, lora.r), candle_core::DType::F32, &Device::Cpu)?;
+            let shape = |sizes: [usize; 2]| experts.into_iter().chain(sizes).collect::<Vec<usize>>();
+            let a: Vec<f32> = (0..experts.unwrap_or(1) * lora.r * d_in).map(|_| drawn()).collect();
+            let a = Tensor::from_vec(a, shape([lora.r, d_in]), &Device::Cpu)?;
+            let b = Tensor::zeros(shape([d_out, lora.r]), candle_core::DType::F32, &Device::Cpu)?;
             let mut adapter = Adapter { a, b, magnitude: None, scale: lora.scale() };
-            if lora.use_dora {
+            if lora.use_dora && experts.is_none() {
                 adapter.magnitude = Some(magnitude::lengths(linear.matrix(), &adapter.low_rank())?);
             }
             Ok(Some(adapter))
@@ -138,6 +155,9 @@ impl Weights {
         for (_, linear) in plain.layers.iter_mut().flat_map(|layer| layer.linears(self.names)) {
             linear.adapter = None;
         }
+        for (_, stack) in plain.layers.iter_mut().flat_map(|layer| layer.stacks(self.names)) {
+            stack.adapter = None;
+        }
         plain
     }
 
@@ -147,6 +167,10 @@ impl Weights {
         for (_, linear) in plain.layers.iter_mut().flat_map(|layer| layer.linears(self.names)) {
             linear.weight = linear.merged()?;
             (linear.adapter, linear.scales) = (None, None);
+        }
+        for (_, stack) in plain.layers.iter_mut().flat_map(|layer| layer.stacks(self.names)) {
+            stack.weight = stack.merged()?;
+            stack.adapter = None;
         }
         Ok(plain)
     }

@@ -94,25 +94,20 @@ pub(super) fn experts_backward(
     (grads, balance): (&Experts<Linear<Option<Tensor>>>, Option<&Balance>),
 ) -> Result<Tensor> {
     let Routed { routes, wide: Wide { gate, up } } = kept;
-    let precision = maps.down.precision;
     let active = activation::forward(gate, up.as_ref(), a.activation)?;
     let d_rows = ops::gather_rows(d_out, routes.tokens())?;
     // Before a row is weighed: its product with the row is the gradient of the weight.
-    let d_unweighed = experts::backward_input(&d_rows, &maps.down.linear.weight, routes, precision)?;
+    let d_unweighed = maps.down.grouped_input_backward(&d_rows, routes)?;
     let d_weights = experts::dots(&d_unweighed, &active)?;
-    if let Some(d_down) = &grads.down.weight {
-        experts::backward_weight(&routes.weighted(&active)?, &d_rows, d_down, routes, precision)?;
-    }
+    maps.down.grouped_weight_backward(|| routes.weighted(&active), &d_rows, &grads.down, routes)?;
     let (d_gate, d_up) = activation::backward(gate, up.as_ref(), &routes.weighted(&d_unweighed)?, a.activation)?;
     let d_up = d_up.ok_or_else(|| ops::Error::Shape { op: "experts", detail: "an expert without a gate".into() })?;
     let width = gate.dim(1)?;
     let d_wide = columns::join(&[&d_gate, &d_up], &[width, width])?;
-    if let Some(d_matrices) = &grads.wide.weight {
-        experts::backward_weight(&ops::gather_rows(h, routes.tokens())?, &d_wide, d_matrices, routes, precision)?;
-    }
+    maps.wide.grouped_weight_backward(|| ops::gather_rows(h, routes.tokens()), &d_wide, &grads.wide, routes)?;
     let d_logits = routes.backward(&d_weights, balance.and_then(Balance::slope))?;
     let dh = apply_backward(&maps.router, h, &d_logits, &grads.router)?;
-    routes.gather_into(&dh, &experts::backward_input(&d_wide, &maps.wide.linear.weight, routes, precision)?, false)?;
+    routes.gather_into(&dh, &maps.wide.grouped_input_backward(&d_wide, routes)?, false)?;
     Ok(dh)
 }
 

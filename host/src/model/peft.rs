@@ -5,6 +5,7 @@ use super::json::Object;
 use super::lora::Lora;
 use super::save::{of_torch, write_tensors};
 use super::shards::Shards;
+use super::stacks::{self, Stacks};
 use super::value_model::SCORE;
 use super::weights::{Adapter, MAGNITUDE, of_adapter};
 use super::whole::Whole;
@@ -25,7 +26,7 @@ const PREFIX: &str = "base_model.model.";
 const MOST_RANK: usize = 1 << 20;
 
 /// Settings of `peft` that change an adapter's computation. Each is off if it is null, false, zero or empty.
-const UNSUPPORTED: [&str; 10] = [
+const UNSUPPORTED: [&str; 13] = [
     "alora_invocation_tokens",
     "alpha_pattern",
     "arrow_config",
@@ -33,9 +34,12 @@ const UNSUPPORTED: [&str; 10] = [
     "lora_bias",
     "megatron_config",
     "rank_pattern",
-    "target_parameters",
+    "kasa_config",
+    "monteclora_config",
     "trainable_token_indices",
+    "use_bdlora",
     "use_qalora",
+    "velora_config",
 ];
 
 /// Modules that `peft` trains fully in addition to the adapter of a sequence classification model.
@@ -53,16 +57,17 @@ pub(super) fn is_adapter(folder: &Path) -> bool {
 pub(super) fn read_config(folder: &Path) -> Result<(Lora, Modules, PathBuf)> {
     let path = folder.join(CONFIG);
     let text = super::json::read_text(&path)?.ok_or_else(|| Error::Missing { path: path.clone() })?;
-    let (lora, modules, base) = parse(&text).map_err(|detail| Error::Config { path: path.clone(), detail })?;
+    let (lora, [names, parameters], base) = parse(&text).map_err(|detail| Error::Config { path: path.clone(), detail })?;
     // Relative to the working directory, as in peft, or else to the adapter's folder.
     let beside = folder.join(&base);
     let base = if !Path::new(&base).exists() && beside.exists() { beside } else { base.into() };
-    Ok((lora, Modules { names: modules, path }, base))
+    Ok((lora, Modules { names, parameters, path }, base))
 }
 
-/// The names in `modules_to_save` except the head of a value model.
+/// The names in `modules_to_save`, except the head of a value model, and in `target_parameters`.
 pub(super) struct Modules {
     names: Vec<String>,
+    parameters: Vec<String>,
     /// The file that has them.
     path: PathBuf,
 }
@@ -74,12 +79,19 @@ impl Modules {
     /// If one means none, or one that can't be trained whole.
     pub(super) fn of(self, lora: Lora, a: &Architecture) -> Result<Lora> {
         let whole = Whole::of(self.names.iter().map(String::as_str), a);
-        let refused = |detail| Error::Config { path: self.path.clone(), detail: format!("modules_to_save: {detail}") };
-        Ok(Lora { whole: whole.map_err(refused)?, ..lora })
+        let refused = |key: &str, detail: String| Error::Config { path: self.path.clone(), detail: format!("{key}: {detail}") };
+        let whole = whole.map_err(|detail| refused("modules_to_save", detail))?;
+        let stacks = Stacks::of(self.parameters.iter().map(String::as_str), a);
+        let stacks = stacks.map_err(|detail| refused("target_parameters", detail))?;
+        if !stacks.is_empty() && (lora.dropout > 0.0 || lora.use_dora) {
+            let detail = "is not supported with lora_dropout or use_dora, as in peft".to_owned();
+            return Err(refused("target_parameters", detail));
+        }
+        Ok(Lora { whole, stacks, ..lora })
     }
 }
 
-fn parse(text: &str) -> std::result::Result<(Lora, Vec<String>, String), String> {
+fn parse(text: &str) -> std::result::Result<(Lora, [Vec<String>; 2], String), String> {
     let config = Object::parse(text)?;
     match config.text("peft_type")? {
         Some("LORA") => {}
@@ -96,16 +108,14 @@ fn parse(text: &str) -> std::result::Result<(Lora, Vec<String>, String), String>
     if let Some((key, value)) = on {
         return Err(format!("{key} is not supported: {}", printable(&value.to_string(), 80)));
     }
-    let modules = config.get("modules_to_save").filter(|value| !off(value));
-    let modules = match modules {
-        None => Vec::new(),
-        Some(value) => {
-            let names = value.as_array().and_then(|all| all.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
-            let wrong = || format!("modules_to_save is {}; it must be a list of names", printable(&value.to_string(), 80));
-            let names = names.ok_or_else(wrong)?.into_iter().filter(|name| !HEADS.contains(name));
-            names.map(str::to_owned).collect()
-        }
+    let list = |key: &str| -> std::result::Result<Vec<String>, String> {
+        let Some(value) = config.get(key).filter(|value| !off(value)) else { return Ok(Vec::new()) };
+        let names = value.as_array().and_then(|all| all.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+        let wrong = || format!("{key} is {}; it must be a list of names", printable(&value.to_string(), 80));
+        Ok(names.ok_or_else(wrong)?.into_iter().map(str::to_owned).collect())
     };
+    let (mut modules, parameters) = (list("modules_to_save")?, list("target_parameters")?);
+    modules.retain(|name| !HEADS.contains(&name.as_str()));
     if !modules.is_empty() && config.flag("ensure_weight_tying")? == Some(true) {
         return Err("ensure_weight_tying with modules_to_save is not supported: each module is trained by itself".into());
     }
@@ -124,6 +134,7 @@ fn parse(text: &str) -> std::result::Result<(Lora, Vec<String>, String), String>
         use_dora: config.flag("use_dora")?.unwrap_or(false),
         dropout: config.number("lora_dropout")?.unwrap_or(0.0),
         whole: Whole::NONE,
+        stacks: Stacks::NONE,
     };
     if !(0.0..1.0).contains(&lora.dropout) {
         return Err(format!("lora_dropout is {}; it must be at least 0 and less than 1", lora.dropout));
@@ -133,7 +144,7 @@ fn parse(text: &str) -> std::result::Result<(Lora, Vec<String>, String), String>
     }
     let base = config.text("base_model_name_or_path")?.filter(|base| !base.is_empty());
     let base = base.ok_or("base_model_name_or_path is missing; set it to the folder of the adapter's base model")?;
-    Ok((lora, modules, base.to_owned()))
+    Ok((lora, [modules, parameters], base.to_owned()))
 }
 
 /// Returns a model's parameters with the adapter in `folder`.
@@ -142,7 +153,19 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
     let mut shards = Shards::of_file(&path)?;
     let fail = |detail: String| Error::Weights { path: path.clone(), detail };
     let by = format!("{CONFIG} and the model");
+    let names = weights.names;
     let adapted = weights.adapted(lora, |name, linear| {
+        if let [experts, d_out, d_in] = *linear.weight.dims() {
+            let mut take = |part: &str, shape: [usize; 2]| {
+                let own = format!("{name}.{part}");
+                let file = lora.stacks.renamed(&own, names).unwrap_or(own);
+                let missing = || fail(format!("there is no {PREFIX}{file}, which target_parameters in {CONFIG} requires"));
+                shards.take(&format!("{PREFIX}{file}"), &shape, &by)?.ok_or_else(missing)
+            };
+            let a = take("lora_A.weight", [experts * lora.r, d_in])?.reshape((experts, lora.r, d_in))?;
+            let b = stacks::stacked(&take("lora_B.weight", [d_out, lora.r * experts])?, experts)?;
+            return Ok(Some(Adapter { a, b, magnitude: None, scale: lora.scale() }));
+        }
         let (d_out, d_in) = linear.matrix().dims();
         let mut take = |part: &str, shape: &[usize]| shards.take(&format!("{PREFIX}{name}.{part}"), shape, &by);
         let parts = (take("lora_A.weight", &[lora.r, d_in])?, take("lora_B.weight", &[d_out, lora.r])?);
@@ -157,7 +180,6 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
         }
         Ok(Some(Adapter { a, b, magnitude, scale: lora.scale() }))
     })?;
-    let names = adapted.names;
     let adapted = adapted.training_whole(lora.whole, |name, shape| {
         let name = names.in_adapter(name);
         let missing = || fail(format!("there is no {PREFIX}{name}, which modules_to_save in {CONFIG} requires"));
@@ -175,7 +197,7 @@ pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weight
         }
         Some(left) => {
             let experts = if adapted.layers.iter().any(|layer| layer.experts.is_some()) {
-                "; experts and routers have no adapters here"
+                ", nor one of experts that target_parameters lists; routers have no adapters here"
             } else {
                 ""
             };
@@ -194,7 +216,9 @@ pub(super) fn read_head(folder: &Path, shape: &[usize], by: &str) -> Result<Opti
 /// of these names are.
 pub(super) fn targets(weights: &Weights) -> Vec<String> {
     let named = weights.named();
-    let modules = named.iter().filter_map(|(name, _)| name.strip_suffix(".lora_A.weight"));
+    let stacks = weights.lora.map_or(Stacks::NONE, |lora| lora.stacks);
+    let modules = named.iter().filter(|(name, _)| stacks.renamed(name, weights.names).is_none());
+    let modules = modules.filter_map(|(name, _)| name.strip_suffix(".lora_A.weight"));
     let mut layers_of: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (layer, module) in modules.filter_map(|name| name.rsplit_once('.')) {
         layers_of.entry(module).or_default().insert(layer);
@@ -215,9 +239,13 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&s
     let file = to.join(TENSORS);
     let named = weights.named().into_iter();
     let named = named.filter(|(name, _)| of_adapter(name) || lora.whole.has(name, weights.names));
-    let named = named.map(|(name, t)| (weights.names.in_adapter(&name).into_owned(), t));
-    let named = named.chain(head.map(|(name, t)| (name.to_owned(), t)));
-    let tensors: Vec<(String, Tensor)> = named.map(|(name, t)| (format!("{PREFIX}{name}"), t.clone())).collect();
+    let named = named.map(|(name, t)| match lora.stacks.renamed(&name, weights.names) {
+        Some(file) => Ok((file, stacks::flat(t, name.ends_with(".lora_B.weight"))?)),
+        None => Ok((weights.names.in_adapter(&name).into_owned(), t.clone())),
+    });
+    let named = named.chain(head.map(|(name, t)| Ok((name.to_owned(), t.clone()))));
+    let prefixed = |(name, t): (String, Tensor)| (format!("{PREFIX}{name}"), t);
+    let tensors: Vec<(String, Tensor)> = named.map(|named| named.map(prefixed)).collect::<Result<_>>()?;
     write_tensors(tensors, of_torch(), &file)?;
     let integral = lora.alpha.fract() == 0.0 && lora.alpha.abs() < 1e15;
     let mut modules = lora.whole.names(weights.names);
@@ -231,6 +259,7 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&s
         "use_rslora": lora.use_rslora,
         "lora_dropout": lora.dropout,
         "target_modules": targets(weights),
+        "target_parameters": Some(lora.stacks.listed(weights.names)).filter(|all| !all.is_empty()),
         "bias": "none",
         "fan_in_fan_out": weights.names.turned,
         "inference_mode": true,
@@ -257,14 +286,18 @@ mod tests {
             parse(&config.to_string())
         };
         let (lora, modules, base) = with("use_rslora", json!(true)).unwrap();
-        let want = Lora { r: 8, alpha: 16.0, use_rslora: true, use_dora: false, dropout: 0.0, whole: Whole::NONE };
-        assert_eq!((lora, modules.len(), base.as_str()), (want, 0, "base"));
-        assert_eq!(with("modules_to_save", json!(["lm_head", "score"])).unwrap().1, ["lm_head"]);
+        let want =
+            Lora { r: 8, alpha: 16.0, use_rslora: true, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
+        assert_eq!((lora, modules, base.as_str()), (want, [vec![], vec![]], "base"));
+        assert_eq!(with("modules_to_save", json!(["lm_head", "score"])).unwrap().1[0], ["lm_head"]);
+        assert_eq!(with("target_parameters", json!(["down_proj"])).unwrap().1[1], ["down_proj"]);
         assert_eq!(lora.scale(), 16.0 / 8f32.sqrt());
         for (key, value) in [
             ("use_dora", json!("yes")),
             ("modules_to_save", json!("lm_head")),
+            ("target_parameters", json!("down_proj")),
             ("rank_pattern", json!({ "q_proj": 4 })),
+            ("use_bdlora", json!({ "nblocks": 2 })),
             ("bias", json!("all")),
             ("init_lora_weights", json!("pissa")),
             ("peft_type", json!("IA3")),

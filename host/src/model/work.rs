@@ -90,8 +90,11 @@ impl Weights {
             let behind = if i + 1 == self.layers.len() { last } else { all };
             let (reading, rest, stacks) = layer.maps().in_order();
             let (chosen, experts) = a.mixture.as_ref().map_or((0, 1), |mixture| (mixture.chosen, mixture.experts));
-            for Linear { weight, .. } in stacks {
+            for Linear { weight, adapter, .. } in stacks {
                 matrix(weight.elem_count() / experts, behind * chosen, trained);
+                if let Some(Adapter { a, b, .. }) = adapter {
+                    matrix((a.elem_count() + b.elem_count()) / experts, behind * chosen, true);
+                }
             }
             let rows = reading.into_iter().map(|l| (l, all)).chain(rest.into_iter().map(|l| (l, behind)));
             for (linear, rows) in rows {
@@ -251,6 +254,7 @@ mod tests {
             use_dora: false,
             dropout: 0.0,
             whole: super::super::Whole::NONE,
+            stacks: super::super::Stacks::NONE,
         };
         let adapted = weights.with_new_adapter(lora, &["q_proj".to_owned()], 1).unwrap();
         let passed = adapted.passed(&a, &forest, 2);

@@ -151,13 +151,20 @@ impl Naive<'_> {
         if mixture.normalised {
             weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
         }
-        let (wide, down) =
-            (format!("{layer}.{folder}.experts.gate_up_proj.weight"), format!("{layer}.{folder}.experts.down_proj.weight"));
+        let (wide, down) = (format!("{layer}.{folder}.experts.gate_up_proj"), format!("{layer}.{folder}.experts.down_proj"));
+        let matrix = |stack: &str, expert: usize| -> Result<Tensor> {
+            let w = self.var(&format!("{stack}.weight")).get(expert)?;
+            let part = |part: &str| self.vars.get(&format!("{stack}.{part}.weight"));
+            match (part("lora_A"), part("lora_B")) {
+                (Some(a), Some(b)) => w + (b.get(expert)?.matmul(&a.get(expert)?)? * LORA_SCALE)?,
+                _ => Ok(w),
+            }
+        };
         let mut sum = x.zeros_like()?;
         for expert in 0..mixture.experts {
-            let both = x.matmul(&self.var(&wide).get(expert)?.t()?)?;
+            let both = x.matmul(&matrix(&wide, expert)?.t()?)?;
             let active = (both.narrow(1, 0, mixture.width)?.silu()? * both.narrow(1, mixture.width, mixture.width)?)?;
-            let y = active.matmul(&self.var(&down).get(expert)?.t()?)?;
+            let y = active.matmul(&matrix(&down, expert)?.t()?)?;
             sum = (sum + y.broadcast_mul(&weights.narrow(1, expert, 1)?)?)?;
         }
         sum.reshape((b, t, d))

@@ -3,7 +3,7 @@
 use super::reference;
 use super::value_model::Values;
 use crate::config::{self, Config, OldLogp, RolloutDtype};
-use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy, Whole};
+use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy, Stacks, Whole};
 use crate::plugin::Needs;
 use crate::train::flow::Flow;
 use crate::train::learner::aux_coefficient;
@@ -27,6 +27,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             use_dora: config.use_dora.unwrap_or(false),
             dropout: 0.0,
             whole: whole(config, source)?,
+            stacks: stacks(config, source)?,
         },
         None => {
             let given = [
@@ -34,6 +35,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
                 ("lora_dropout", config.lora_dropout.is_some_and(|p| p > 0.0)),
                 ("lora_target_modules", config.lora_target_modules.is_some()),
                 ("lora_modules_to_save", config.whole_modules().next().is_some()),
+                ("lora_target_parameters", config.adapted_parameters().next().is_some()),
                 ("use_rslora", config.use_rslora == Some(true)),
                 ("use_dora", config.use_dora == Some(true)),
             ];
@@ -56,6 +58,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             ("use_dora", config.use_dora.is_some_and(|on| on != lora.use_dora), lora.use_dora.to_string()),
             ("lora_target_modules", config.lora_target_modules.is_some(), "its own".into()),
             ("lora_modules_to_save", config.whole_modules().next().is_some(), "its own".into()),
+            ("lora_target_parameters", config.adapted_parameters().next().is_some(), "its own".into()),
         ];
         if let Some((key, _, own)) = differs.into_iter().find(|(_, differs, _)| *differs) {
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
@@ -90,6 +93,22 @@ fn whole(config: &Config, source: &ModelFolder) -> Result<Whole> {
         let detail = format!("{detail} ({})", source.base().display());
         config::Error::Invalid { place: "lora_modules_to_save".to_owned(), detail }.into()
     })
+}
+
+/// Returns the matrices of experts that a new adapter applies to.
+fn stacks(config: &Config, source: &ModelFolder) -> Result<Stacks> {
+    let refused = |detail: String| Err(Error::setting("lora_target_parameters", detail));
+    let stacks = match Stacks::of(config.adapted_parameters(), source.architecture()) {
+        Ok(stacks) => stacks,
+        Err(detail) => return refused(format!("{detail} ({})", source.base().display())),
+    };
+    if !stacks.is_empty() && config.use_dora == Some(true) {
+        return refused("can't be combined with use_dora, as in peft; leave one out".into());
+    }
+    if let Some(p) = config.lora_dropout.filter(|p| !stacks.is_empty() && *p > 0.0) {
+        return refused(format!("can't be combined with lora_dropout {p}, as in peft; set that to 0"));
+    }
+    Ok(stacks)
 }
 
 /// Refuses modules to train whole that a run's model lacks.
@@ -128,7 +147,16 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
         let detail = format!("is {p}, and dropout has no kernel for a device yet; set it to 0, or use --device cpu");
         return Err(config::Error::Invalid { place: "lora_dropout".to_owned(), detail }.into());
     }
-    let by_default = || if on_device { 0.0 } else { source.lora().map_or(DROPOUT, |lora| lora.dropout) };
+    let stacked = source.lora().is_some_and(|lora| !lora.stacks.is_empty());
+    if let Some(p) = config.lora_dropout.filter(|p| stacked && *p > 0.0) {
+        let detail = format!(
+            "is {p}, and the adapter in {} has experts' matrices, which peft gives none; set it to 0",
+            source.path().display()
+        );
+        return Err(Error::setting("lora_dropout", detail));
+    }
+    let without = on_device || config.adapted_parameters().next().is_some();
+    let by_default = || if without { 0.0 } else { source.lora().map_or(DROPOUT, |lora| lora.dropout) };
     Ok(*config.lora_dropout.get_or_insert_with(by_default))
 }
 
