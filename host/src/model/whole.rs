@@ -189,7 +189,8 @@ mod tests {
             (0..2).flat_map(|l| of_layers.iter().map(move |norm| format!("model.layers.{l}.{norm}.weight"))).collect();
         all.push("model.norm.weight".into());
         let mut got = parameters("qwen3", &["norm"]);
-        (all.sort(), got.sort());
+        all.sort();
+        got.sort();
         assert_eq!(got, all);
         assert_eq!(parameters("qwen3", &["k_norm"]).len(), 2);
         assert_eq!(

@@ -51,16 +51,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
         return invalid("use_peft", detail.to_owned());
     }
     if source.lora().is_some() {
-        let differs = [
-            ("lora_r", config.lora_r.is_some_and(|r| r != lora.r), lora.r.to_string()),
-            ("lora_alpha", config.lora_alpha.is_some_and(|alpha| alpha != lora.alpha), lora.alpha.to_string()),
-            ("use_rslora", config.use_rslora.is_some_and(|on| on != lora.use_rslora), lora.use_rslora.to_string()),
-            ("use_dora", config.use_dora.is_some_and(|on| on != lora.use_dora), lora.use_dora.to_string()),
-            ("lora_target_modules", config.lora_target_modules.is_some(), "its own".into()),
-            ("lora_modules_to_save", config.whole_modules().next().is_some(), "its own".into()),
-            ("lora_target_parameters", config.adapted_parameters().next().is_some(), "its own".into()),
-        ];
-        if let Some((key, _, own)) = differs.into_iter().find(|(_, differs, _)| *differs) {
+        if let Some((key, own)) = differs(config, lora) {
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
         }
     } else {
@@ -81,6 +72,20 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     (config.lora_r, config.lora_alpha, config.use_rslora) = (Some(lora.r), Some(lora.alpha), Some(lora.use_rslora));
     config.use_dora = lora.use_dora.then_some(true);
     Ok(Some(lora))
+}
+
+/// Returns a key that asks for something else than a model's adapter has, with what that has.
+fn differs(config: &Config, lora: Lora) -> Option<(&'static str, String)> {
+    let all = [
+        ("lora_r", config.lora_r.is_some_and(|r| r != lora.r), lora.r.to_string()),
+        ("lora_alpha", config.lora_alpha.is_some_and(|alpha| alpha != lora.alpha), lora.alpha.to_string()),
+        ("use_rslora", config.use_rslora.is_some_and(|on| on != lora.use_rslora), lora.use_rslora.to_string()),
+        ("use_dora", config.use_dora.is_some_and(|on| on != lora.use_dora), lora.use_dora.to_string()),
+        ("lora_target_modules", config.lora_target_modules.is_some(), "its own".into()),
+        ("lora_modules_to_save", config.whole_modules().next().is_some(), "its own".into()),
+        ("lora_target_parameters", config.adapted_parameters().next().is_some(), "its own".into()),
+    ];
+    all.into_iter().find(|(_, differs, _)| *differs).map(|(key, _, own)| (key, own))
 }
 
 /// Name of a reward model's head, which is trained with any adapter.
@@ -255,6 +260,15 @@ fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
     }
 }
 
+/// Describes what is trained of a model.
+fn said(lora: Option<Lora>, of: &ModelFolder) -> String {
+    let Some(lora) = lora else { return "a full model".to_owned() };
+    let dora = if lora.use_dora { " with DoRA" } else { "" };
+    let whole = lora.whole.listed(of.architecture());
+    let whole = if whole.is_empty() { String::new() } else { format!(" beside {}", whole.join(", ")) };
+    format!("an adapter of rank {} and alpha {}{dora}{whole} for {}", lora.r, lora.alpha, of.base().display())
+}
+
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the
 /// algorithm asks for it. With an adapter, both share the storage of everything that is not trained.
 ///
@@ -309,15 +323,6 @@ pub(super) fn policy_and_reference(
         _ => ModelFolder::open(&origin.checkpoint)?,
     };
     if !same_settings(kept.lora(), lora) || lora.is_some() && !same_place(kept.base(), source.base()) {
-        let said = |lora: Option<Lora>, of: &ModelFolder| match lora {
-            Some(lora) => {
-                let dora = if lora.use_dora { " with DoRA" } else { "" };
-                let whole = lora.whole.listed(of.architecture());
-                let whole = if whole.is_empty() { String::new() } else { format!(" beside {}", whole.join(", ")) };
-                format!("an adapter of rank {} and alpha {}{dora}{whole} for {}", lora.r, lora.alpha, of.base().display())
-            }
-            None => "a full model".to_owned(),
-        };
         let (has, wanted) = (said(kept.lora(), &kept), said(lora, source));
         let detail = format!(
             "it holds {has}, but this run trains {wanted}; `rlhost merge` creates a full model that a new run can start from"
