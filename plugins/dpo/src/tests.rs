@@ -285,7 +285,7 @@ fn one_name_or_a_list_of_names_is_read() {
     assert_eq!(one.loss_type, LossTypes::One(LossType::SppoHard));
     let several: Settings = parse(r#"{"loss_type": ["sigmoid", "sft"], "loss_weights": [1, 0.5]}"#).unwrap();
     assert_eq!(several.terms(), [(LossType::Sigmoid, 1.0), (LossType::Sft, 0.5)]);
-    assert!(parse::<Settings>(r#"{"use_weighting": true}"#).is_err());
+    assert!(parse::<Settings>(r#"{"use_weights": true}"#).is_err());
 }
 
 #[test]
