@@ -438,7 +438,9 @@ mod tests {
                     let rounded = x.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap();
                     let (x, precision) = if exact { (&rounded, Precision::F32) } else { (&x, Precision::Bf16) };
                     let want = values(&linear::forward(x, w, Some(&b), precision).unwrap());
-                    let tolerance = if d_in % 32 == 0 { 1e-4 } else { 0.2 };
+                    // Both sum the same products in another order, so they differ by rounding of the largest sums.
+                    let largest = want.iter().fold(1f32, |most, x| most.max(x.abs()));
+                    let tolerance = if d_in % 32 == 0 { 4e-6 * largest } else { 0.2 };
                     let far = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                     assert!(far < tolerance && got.len() == want.len(), "{n} rows of {d_in} to {d_out}: {far}");
                 }
