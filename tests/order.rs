@@ -34,8 +34,10 @@ fn what_is_done_by_epochs_is_done_at_their_ends() {
     let evaluated_at_last = place.run(&["eval", "never", "--json"]);
     assert!(evaluated_at_last.succeeded().stdout.contains("eval_loss"));
 
-    let wrong = place.run(&[&sft("wrong")[..], &["--save-strategy", "best"]].concat());
-    assert!(wrong.code == Some(2) && wrong.error().contains("\"best\" is not one of"), "{}", wrong.stderr);
+    for (strategy, said) in [("weekly", "\"weekly\" is not one of"), ("best", "--metric-for-best-model keeps only the best")] {
+        let wrong = place.run(&[&sft("wrong")[..], &["--save-strategy", strategy]].concat());
+        assert!(wrong.code == Some(2) && wrong.error().contains(said), "{}", wrong.stderr);
+    }
     let early = ["--eval-strategy", "no", "--early-stopping-patience", "1", "--metric-for-best-model", "eval_loss"];
     let early = place.run(&[&sft("early")[..], &evaluated, &early].concat());
     assert!(early.code == Some(2) && early.error().contains("eval_dataset"), "{}", early.stderr);

@@ -2,6 +2,7 @@
 //! merged into one. Knows neither tensors nor plugins.
 
 mod address;
+mod batches;
 mod changes;
 mod choices;
 mod device;
