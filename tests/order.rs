@@ -72,6 +72,8 @@ fn every_way_of_packing_learns_and_resumes() {
         for step in 1..4 {
             place.assert_resumes(strategy, step, 4, "model.safetensors");
         }
+        let one = place.run(&[&sft("one")[..], &["--packing", "--packing-strategy", strategy, "--max-length", "1"]].concat());
+        assert!(one.code == Some(2) && one.error().contains("max_length: is 1; with packing"), "{}", one.stderr);
     }
     assert_eq!(tokens[2], 48.0, "four whole sequences of twelve");
     let losses = |run: &str| place.lines(&format!("{run}/metrics.jsonl"))[0]["loss"].as_f64();

@@ -248,12 +248,16 @@ impl Default for OnPlateau {
 /// What a key of a schedule may not be.
 type Fault = (&'static str, String);
 
+/// Most cycles of a cosine; with more, a cycle is shorter than any run's step.
+const MOST_CYCLES: f64 = 1e6;
+
 impl Config {
     /// Returns the shape of the schedule.
     ///
     /// # Errors
     /// If `lr_scheduler_kwargs` does not fit `lr_scheduler_type`: the key, and what would be right.
     pub fn lr_shape(&self) -> Result<LrShape, Fault> {
+        self.check_cycles()?;
         let shape = match self.lr_scheduler_type {
             LrSchedule::Linear => self.without_kwargs(LrShape::Linear),
             LrSchedule::Constant => self.without_kwargs(LrShape::Constant),
@@ -266,7 +270,7 @@ impl Config {
             }),
             LrSchedule::CosineWarmupWithMinLr => self.kwargs().and_then(|s: WarmedMinLr| {
                 one_minimum(s.min_lr, s.min_lr_rate)?;
-                not_negative("warmup_lr_rate", s.warmup_lr_rate)?;
+                a_share("warmup_lr_rate", s.warmup_lr_rate)?;
                 Ok(LrShape::CosineWarmupWithMinLr(s))
             }),
             LrSchedule::Polynomial => self.kwargs().and_then(|s: Polynomial| {
@@ -279,7 +283,7 @@ impl Config {
                 _ => Ok(LrShape::InverseSqrt(s)),
             }),
             LrSchedule::WarmupStableDecay => self.kwargs().and_then(|s: StableDecay| {
-                not_negative("min_lr_ratio", Some(s.min_lr_ratio))?;
+                a_share("min_lr_ratio", Some(s.min_lr_ratio))?;
                 match s.num_decay_steps {
                     None => Err("num_decay_steps is missing; set the number of decay steps at the end".to_owned()),
                     Some(_) => Ok(LrShape::WarmupStableDecay(s)),
@@ -288,6 +292,15 @@ impl Config {
             LrSchedule::ReduceLrOnPlateau => self.kwargs().and_then(on_plateau),
         };
         shape.map_err(|detail| ("lr_scheduler_kwargs", detail))
+    }
+
+    /// Refuses a number of cycles for which a cosine has no value.
+    fn check_cycles(&self) -> Result<(), Fault> {
+        let given = self.lr_scheduler_kwargs.get("num_cycles").and_then(Value::as_f64);
+        match given.filter(|cycles| !(0.0..=MOST_CYCLES).contains(cycles)) {
+            Some(cycles) => Err(("lr_scheduler_kwargs", format!("num_cycles is {cycles:?}; it must be from 0 to {MOST_CYCLES}"))),
+            None => Ok(()),
+        }
     }
 
     /// Checks the keys of the schedule.
@@ -341,6 +354,13 @@ fn on_plateau(s: OnPlateau) -> Result<LrShape, String> {
     Ok(LrShape::ReduceLrOnPlateau(s))
 }
 
+fn a_share(key: &str, value: Option<f64>) -> Result<(), String> {
+    match value.filter(|value| !(0.0..=1.0).contains(value)) {
+        Some(value) => Err(format!("{key} is {value}; it is a fraction of the peak rate, from 0 to 1")),
+        None => Ok(()),
+    }
+}
+
 fn not_negative(key: &str, value: Option<f64>) -> Result<(), String> {
     match value.filter(|value| !(*value >= 0.0 && value.is_finite())) {
         Some(value) => Err(format!("{key} is {value}; it must be 0 or greater")),
@@ -368,6 +388,18 @@ mod tests {
             (LrSchedule::CosineWarmupWithMinLr, json!({"min_lr": -1.0}), "min_lr is -1; it must be 0 or greater"),
             (LrSchedule::WarmupStableDecay, json!({}), "num_decay_steps is missing"),
             (LrSchedule::WarmupStableDecay, json!({"decay_type": "sqrt"}), "\"sqrt\" is not one of linear, cosine, 1-sqrt"),
+            (
+                LrSchedule::WarmupStableDecay,
+                json!({"num_decay_steps": 2, "min_lr_ratio": 50}),
+                "min_lr_ratio is 50; it is a fraction",
+            ),
+            (
+                LrSchedule::CosineWarmupWithMinLr,
+                json!({"min_lr_rate": 0.1, "warmup_lr_rate": 1e9}),
+                "a fraction of the peak rate",
+            ),
+            (LrSchedule::Cosine, json!({"num_cycles": 1e308}), "num_cycles is 1e308; it must be from 0 to 1000000"),
+            (LrSchedule::CosineWithRestarts, json!({"num_cycles": -1}), "num_cycles is -1.0; it must be from 0"),
             (LrSchedule::InverseSqrt, json!({"timescale": 0}), "at least 1"),
             (LrSchedule::ReduceLrOnPlateau, json!({"factor": 1}), "less than 1"),
             (LrSchedule::ReduceLrOnPlateau, json!({"mode": "most"}), "is not one of min, max"),

@@ -82,6 +82,11 @@ impl Packing {
         if config.packing && flow != Flow::Given {
             return Err(Error::setting("packing", "only for algorithms that learn from given completions"));
         }
+        if config.packing && length < 2 {
+            let detail =
+                format!("is {length}; with packing it must be at least 2, since nothing predicts a sequence's first token");
+            return Err(Error::setting("max_length", detail));
+        }
         let strategy = config.packing.then_some(config.packing_strategy);
         let longest = if matches!(strategy, None | Some(PackingStrategy::Bfd)) { length } else { usize::MAX };
         let shuffled = (config.shuffle_dataset == Some(true)).then_some(config.data_seed.unwrap_or(config.seed));
