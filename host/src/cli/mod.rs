@@ -213,7 +213,10 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     let (root, known) = match prepared(&arguments, at) {
         Ok(prepared) => prepared,
         Err(failure) if World::speaks() => return ended(Err(failure)),
-        Err(_) => return ExitCode::from(2),
+        Err(_) => {
+            World::let_the_first_speak();
+            return ExitCode::from(2);
+        }
     };
     let named = arguments.get(at).and_then(|name| root.find_subcommand(name)).cloned();
     if let Some(command) = named.as_ref().filter(|command| takes_keys(command.get_name())) {
@@ -233,6 +236,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
             if World::speaks() {
                 let _ = writeln!(std::io::stderr(), "{}", one_line(&error, named.as_ref()));
             }
+            World::let_the_first_speak();
             return ExitCode::from(2);
         }
     };

@@ -30,7 +30,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::ops::Range;
+use std::time::Duration;
 use watchdog::Watchdog;
+
+/// How long a process that prints nothing leaves the first one to print.
+const TIME_TO_SPEAK: Duration = Duration::from_secs(5);
 
 /// Why a rank failed, as reported to the others.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -173,6 +177,14 @@ impl World {
     /// Returns whether this process prints to the user: the first of several, or the only one. Works before [`World::join`].
     pub fn speaks() -> bool {
         launcher::launched().is_none_or(|(rank, _)| rank == 0)
+    }
+
+    /// Waits, unless this process prints to the user. A launcher ends all processes of a run when one of them fails: a silent one
+    /// that fails first would keep the first process from saying why. Works before [`World::join`].
+    pub fn let_the_first_speak() {
+        if !Self::speaks() {
+            std::thread::sleep(TIME_TO_SPEAK);
+        }
     }
 
     /// Connects the ranks' devices, so that gradients are summed between them directly. Without the feature `nccl`, sums go
