@@ -107,16 +107,20 @@ impl PreferencePlugin {
 
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for, as does [`Self::choose`].
     pub fn loss(&mut self, pairs: &Pairs) -> Result<PairGradient> {
-        let sent = &asked::pairs(pairs, &self.info().needs);
-        let squares = self.squares(pairs)?;
-        let given: preference::Gradient = self.plugin.call(Call::at("loss", pairs.step), |store, linked| match &squares {
+        let (sent, at) = (asked::pairs(pairs, &self.info().needs), Call::at("loss", pairs.step));
+        let given: preference::Gradient = match self.squares(pairs)? {
             Some(squares) => {
-                let weighing = Weighing::new(&mut *store, linked)?;
-                let given = weighing.rlhost_plugin0_2_0_weighted_preference().call_loss(&mut *store, &to_weigh(sent), squares)?;
-                Ok(given.map(unweighed))
+                let sent = to_weigh(sent);
+                self.plugin.call(at, |store, linked| {
+                    let weighing = Weighing::new(&mut *store, linked)?;
+                    let given = weighing.rlhost_plugin0_2_0_weighted_preference().call_loss(&mut *store, &sent, &squares)?;
+                    Ok(given.map(unweighed))
+                })
             }
-            None => Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, sent),
-        })?;
+            None => self.plugin.call(at, |store, linked| {
+                Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, &sent)
+            }),
+        }?;
         let check = |tokens| Check { name: self.name(), function: "loss", step: pairs.step, tokens };
         check(0).number("a loss", given.loss)?;
         check(pairs.chosen.logp.len()).column("d_chosen", &given.d_chosen)?;
@@ -168,14 +172,13 @@ impl PreferencePlugin {
 }
 
 /// The same columns, as the bindings of the other interface have them.
-fn to_weigh(pairs: &preference::Pairs) -> weighed::Pairs {
+fn to_weigh(preference::Pairs { step, chosen, rejected, scale }: preference::Pairs) -> weighed::Pairs {
     let side = |preference::Side { offsets, logp, ref_logp, mean_logits }: preference::Side| weighed::Side {
         offsets,
         logp,
         ref_logp,
         mean_logits,
     };
-    let preference::Pairs { step, chosen, rejected, scale } = pairs.clone();
     weighed::Pairs { step, chosen: side(chosen), rejected: side(rejected), scale }
 }
 
