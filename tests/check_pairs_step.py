@@ -27,8 +27,6 @@ What is defined differently is put right on TRL's side:
   rows with the label.
 - CPO's and ORPO's `logits/*` are a mean over the completions' tokens in rlhost, as DPO's are in
   both; TRL's CPO and ORPO take all positions, those of prompt and padding too.
-- ORPO's likelihood term is that of the chosen completion in rlhost, as in the paper; TRL's includes
-  the prompt.
 - CPO's `nll_loss` is 0 in TRL where its weight is, and isn't compared there.
 - DPO's `sft` alone has no reference model in rlhost and so no rewards, which aren't compared.
 - TRL's CPO and ORPO cut prompt and answer apart once for each answer, TRL's DPO and rlhost where the
@@ -164,11 +162,12 @@ class Orpo(ByTokens, ORPOTrainer):
 
     def concatenated_forward(self, model, batch):
         out = super().concatenated_forward(model, batch)
-        for side, logits, labels in completions(batch, out):
+        for side, logits, _ in completions(batch, out):
             self.weigh(f"logits/{side}", logits.detach().mean(), len(logits))
-            if side == "chosen":
-                likelihood = torch.nn.functional.cross_entropy(logits, labels)
-        return *out[:4], likelihood
+        # All of a text's tokens but its first, with the prompt's.
+        lengths = batch["chosen_attention_mask"].sum() - len(batch["chosen_attention_mask"])
+        self.weigh("nll_loss", out[4].detach(), lengths)
+        return out
 
 
 class Kto(ByTokens, KTOTrainer):

@@ -30,6 +30,7 @@ const NEWER: &str = "
         export rlhost:plugin/reward-model@0.2.0;
         export rlhost:plugin/labelled@0.2.0;
         export rlhost:plugin/weighted-preference@0.2.0;
+        export rlhost:plugin/prompted-preference@0.2.0;
     }
 ";
 
@@ -67,6 +68,9 @@ const INCLUDED: &str = "
     }
     world weighted-preference-plugin {
         include rlhost:plugin/weighted-preference-plugin@0.2.0;
+    }
+    world prompted-preference-plugin {
+        include rlhost:plugin/prompted-preference-plugin@0.2.0;
     }
 ";
 
@@ -124,6 +128,7 @@ fn bound() -> Vec<(PathBuf, Vec<u8>)> {
         (&newer, included, "reward-model-plugin"),
         (&newer, included, "labelled-plugin"),
         (&newer, included, "weighted-preference-plugin"),
+        (&newer, included, "prompted-preference-plugin"),
     ];
     let folder = sdk().join("src/bindings");
     let sections = worlds.map(|(resolve, package, world)| {

@@ -13,7 +13,8 @@
 //!
 //! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`. Over pairs of completions it is
 //! [`preference::Preference`] and `preference_plugin!(MyType);`, or [`preference::WeightedPreference`] and
-//! `weighted_preference_plugin!(MyType);` if it weights them, over labelled completions [`labelled::Labelled`] and
+//! `weighted_preference_plugin!(MyType);` if it weights them, or [`preference::PromptedPreference`] and
+//! `prompted_preference_plugin!(MyType);` if its loss depends on the prompts, over labelled completions [`labelled::Labelled`] and
 //! `labelled_plugin!(MyType);`, and for a reward model [`reward_model::RewardModel`] and `reward_model_plugin!(MyType);`.
 //! What models act in (a game, tools) implements [`environment::Environment`] and ends with `environment_plugin!(MyType);`.
 //! Build either with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
@@ -64,9 +65,9 @@ pub fn warn(message: &str) {
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
-    pub use crate::weighted_preference_plugin;
     pub use crate::{Error, Metric, asking_reward, environment_plugin, reward, stateful_reward};
     pub use crate::{labelled_plugin, online_preference_plugin, policy_plugin, preference_plugin, reward_model_plugin};
+    pub use crate::{prompted_preference_plugin, weighted_preference_plugin};
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};
 }

@@ -5,6 +5,7 @@ pub mod testing;
 use crate::bindings::contract::plugin::Info;
 pub use crate::bindings::contract::plugin::Needs;
 pub use crate::bindings::contract::preference::{Gradient, Pairs, Side};
+pub use crate::bindings::contract::prompted_preference::{PromptedGradient, Prompts};
 pub use crate::bindings::contract::weighted_preference::LogSumSquares;
 pub use crate::bindings::types::Scale;
 use crate::config::Config;
@@ -85,6 +86,37 @@ pub trait WeightedPreference: Preference {
     fn weighted_loss(&mut self, pairs: &Pairs, squares: &LogSumSquares) -> Result<Gradient, Error>;
 }
 
+/// A preference algorithm whose loss depends on the prompts too, as TRL's ORPO does. Export it with
+/// [`prompted_preference_plugin`](crate::prompted_preference_plugin).
+pub trait PromptedPreference: Preference {
+    /// Returns whether the loss depends on the prompts under these settings. If so, [`Self::prompted_loss`] is called in place of
+    /// [`Preference::loss`].
+    fn sees_prompts(config: &Self::Config) -> bool;
+
+    /// Returns the same as [`Preference::loss`], and the derivatives with respect to the prompts' log-probabilities. `prompts.tokens`
+    /// counts the prompts' tokens of the complete step, without each prompt's first, which nothing predicts.
+    fn prompted_loss(&mut self, pairs: &Pairs, prompts: &Prompts) -> Result<PromptedGradient, Error>;
+}
+
+/// Checks the lengths of the columns; the exported plugin calls this before `prompted_loss`.
+///
+/// # Errors
+/// If they don't fit together.
+pub fn check_prompts(pairs: &Pairs, prompts: &Prompts) -> Result<(), Error> {
+    pairs.check()?;
+    let (given, wanted) = (prompts.offsets.len(), pairs.chosen.offsets.len());
+    if given != wanted {
+        return Err(Error::Input(format!("{given} offsets of prompts for {} pairs", wanted - 1)));
+    }
+    ends_right(&prompts.offsets, prompts.logp.len())
+        .then_some(())
+        .ok_or_else(|| Error::Input(format!("the offsets of the prompts don't fit {} tokens", prompts.logp.len())))
+}
+
+fn ends_right(offsets: &[u32], tokens: usize) -> bool {
+    offsets.first() == Some(&0) && offsets.last().is_some_and(|&end| end as usize == tokens) && offsets.is_sorted()
+}
+
 /// Checks the lengths of the columns; the exported plugin calls this before `weighted_loss`.
 ///
 /// # Errors
@@ -140,8 +172,7 @@ impl Side {
 
     fn check(&self, name: &str) -> Result<usize, Error> {
         let tokens = self.logp.len();
-        let ends_right = self.offsets.first() == Some(&0) && self.offsets.last().is_some_and(|&end| end as usize == tokens);
-        if !ends_right || !self.offsets.is_sorted() {
+        if !ends_right(&self.offsets, tokens) {
             return Err(Error::Input(format!("the offsets of the {name} completions don't fit {tokens} tokens")));
         }
         if [&self.ref_logp, &self.mean_logits].into_iter().flatten().any(|column| column.len() != tokens) {
@@ -241,20 +272,27 @@ pub fn configured<P: Preference>(config: &str) -> Result<Exported<P>, Error> {
 #[doc(hidden)]
 #[must_use]
 pub fn described<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
-    info::<P>(name, version, exported, serde_json::Value::Null)
+    info::<P>(name, version, exported, None)
 }
 
 #[doc(hidden)]
 #[must_use]
 pub fn described_weighted<P: WeightedPreference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
     let weights = exported.map_or_else(|| P::weights_pairs(&P::Config::default()), |e| P::weights_pairs(&e.config));
-    info::<P>(name, version, exported, serde_json::Value::Bool(weights))
+    info::<P>(name, version, exported, Some(("log_sum_squares", weights)))
 }
 
-fn info<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>, squares: serde_json::Value) -> Info {
+#[doc(hidden)]
+#[must_use]
+pub fn described_prompted<P: PromptedPreference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
+    let sees = exported.map_or_else(|| P::sees_prompts(&P::Config::default()), |e| P::sees_prompts(&e.config));
+    info::<P>(name, version, exported, Some(("prompt_logp", sees)))
+}
+
+fn info<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>, asks: Option<(&str, bool)>) -> Info {
     let mut hints = serde_json::json!({ "learning_rate": P::LEARNING_RATE, "defaults": P::DEFAULTS, "framed": P::FRAMED });
-    if !squares.is_null() {
-        hints["log_sum_squares"] = squares;
+    if let Some((column, asks)) = asks {
+        hints[column] = asks.into();
     }
     Info {
         name: name.into(),
@@ -321,6 +359,32 @@ macro_rules! weighted_preference_plugin {
             WEIGHTED_PREFERENCE,
             preference: __export_rlhost_plugin_preference_0_1_0_cabi,
             weighted_preference: __export_rlhost_plugin_weighted_preference_0_2_0_cabi
+        );
+    };
+}
+
+/// Exports a type that implements [`PromptedPreference`](crate::preference::PromptedPreference). Name and version are the
+/// crate's.
+#[macro_export]
+macro_rules! prompted_preference_plugin {
+    ($algorithm:ty) => {
+        $crate::preference_plugin!(@interfaces $algorithm, described_prompted);
+
+        impl $crate::bindings::contract::prompted_preference::Guest for __Plugin {
+            fn loss(
+                pairs: $crate::preference::Pairs,
+                prompts: $crate::preference::Prompts,
+            ) -> ::core::result::Result<$crate::preference::PromptedGradient, $crate::Error> {
+                $crate::preference::check_prompts(&pairs, &prompts)?;
+                __ALGORITHM.with(|e| $crate::preference::PromptedPreference::prompted_loss(&mut e.algorithm, &pairs, &prompts))
+            }
+        }
+
+        $crate::export_interfaces!(
+            __Plugin,
+            PROMPTED_PREFERENCE,
+            preference: __export_rlhost_plugin_preference_0_1_0_cabi,
+            prompted_preference: __export_rlhost_plugin_prompted_preference_0_2_0_cabi
         );
     };
 }

@@ -117,7 +117,7 @@ impl Echo {
     fn loss_of_pairs(&mut self, bytes: &[u8; BYTES]) -> bool {
         let side = |logp: Vec<f32>| Side { offsets: vec![0, logp.len() as u32], logp, ..Side::default() };
         let chosen = side(words(bytes).map(f32::from_bits).collect());
-        let pairs = Pairs { step: 1, rejected: side(vec![0.0; chosen.logp.len()]), chosen, scale: scale() };
+        let pairs = Pairs { step: 1, rejected: side(vec![0.0; chosen.logp.len()]), chosen, prompts: None, scale: scale() };
         checked(self.preference.loss(&pairs), |given| {
             let fine = |d: &[f32]| d.len() == BYTES / 4 && d.iter().all(|d| d.is_finite());
             assert!(given.loss.is_finite() && fine(&given.d_chosen) && fine(&given.d_rejected));

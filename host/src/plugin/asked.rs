@@ -114,7 +114,7 @@ mod tests {
             mean_logits: column(),
             log_sum_squares: column(),
         };
-        let given = Pairs { step: 1, chosen: side(), rejected: side(), scale: SCALE };
+        let given = Pairs { step: 1, chosen: side(), rejected: side(), prompts: None, scale: SCALE };
         let none = Needs::default();
         let sent = |needs: Needs| {
             let sides = super::pairs(&given, &needs);

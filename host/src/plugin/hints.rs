@@ -78,6 +78,8 @@ pub struct Hints {
     pub mismatched: bool,
     /// Whether pairs come with the logarithms of the sums of squared probabilities, for `weighted-preference`.
     pub log_sum_squares: bool,
+    /// Whether pairs come with the log-probabilities of their prompts, for `prompted-preference`.
+    pub prompt_logp: bool,
     /// Whether given tokens may be scored as smoothed targets, of which a share is spread evenly over the vocabulary.
     pub smoothed: bool,
     /// Whether each row of a reward is a separate call, with the time limit of a call.
@@ -92,6 +94,7 @@ impl Default for Hints {
             framed: false,
             mismatched: false,
             log_sum_squares: false,
+            prompt_logp: false,
             smoothed: false,
             isolated_rows: false,
         }
@@ -117,12 +120,16 @@ impl Hints {
             ("framed", &mut hints.framed),
             ("mismatched", &mut hints.mismatched),
             ("log_sum_squares", &mut hints.log_sum_squares),
+            ("prompt_logp", &mut hints.prompt_logp),
             ("smoothed", &mut hints.smoothed),
             ("isolated_rows", &mut hints.isolated_rows),
         ];
         for (name, hint) in switches {
             let Some(given) = members.get(name) else { continue };
             *hint = given.as_bool().ok_or_else(|| format!("has {KEYWORD}.{name} {given}; it must be true or false"))?;
+        }
+        if hints.log_sum_squares && hints.prompt_logp {
+            return Err(format!("has both log_sum_squares and prompt_logp in {KEYWORD}; a loss can have only one of them"));
         }
         Ok(hints)
     }
@@ -167,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_may_ask_for_framed_pairs_squares_or_isolated_rows_and_take_smoothed_targets() {
+    fn a_plugin_may_ask_for_framed_pairs_squares_prompts_or_isolated_rows_and_take_smoothed_targets() {
         let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
         assert_eq!(framed("{}"), Ok(false));
         assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
@@ -176,6 +183,10 @@ mod tests {
         assert_eq!((smoothed("{}"), smoothed(r#"{"x-rlhost": {"smoothed": true}}"#)), (Ok(false), Ok(true)));
         let squares = |schema: &str| Hints::of(schema).map(|hints| hints.log_sum_squares);
         assert_eq!((squares("{}"), squares(r#"{"x-rlhost": {"log_sum_squares": true}}"#)), (Ok(false), Ok(true)));
+        let prompts = |schema: &str| Hints::of(schema).map(|hints| hints.prompt_logp);
+        assert_eq!((prompts("{}"), prompts(r#"{"x-rlhost": {"prompt_logp": true}}"#)), (Ok(false), Ok(true)));
+        let both = r#"{"x-rlhost": {"prompt_logp": true, "log_sum_squares": true}}"#;
+        assert!(prompts(both).unwrap_err().contains("only one"));
         let apart = |schema: &str| Hints::of(schema).map(|hints| hints.isolated_rows);
         assert_eq!((apart("{}"), apart(r#"{"x-rlhost": {"isolated_rows": true}}"#)), (Ok(false), Ok(true)));
         assert!(apart(r#"{"x-rlhost": {"isolated_rows": "yes"}}"#).unwrap_err().contains("isolated_rows"));

@@ -47,7 +47,7 @@ pub use instance::{LARGEST_STATE, Memory, Plugin};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};
 pub use loaded::Info;
 pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
-pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Side};
+pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Prompts, Side};
 pub use reward::{Column, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
 pub use reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};
 pub use settings::{Setting, Takes, hints_of, settings_of};

@@ -7,7 +7,7 @@ use super::instance::Plugin;
 use super::loaded::Call;
 use super::policy::Check;
 use super::world::weighted_preference::LogSumSquares;
-use super::world::{PairingUp, Preferring, Role, Weighing, pairing, preference, weighed};
+use super::world::{PairingUp, Preferring, Prompted, Role, Weighing, pairing, preference, weighed, with_prompts};
 use super::{Error, Metric, Result, Rollouts, Scale, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
@@ -15,6 +15,36 @@ use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 
 pub use super::world::pairing::Pair;
+pub use super::world::prompted_preference::Prompts;
+
+/// Pairs as the bindings of another interface have them.
+macro_rules! pairs_of {
+    ($bindings:ident, $pairs:expr) => {{
+        let preference::Pairs { step, chosen, rejected, scale } = $pairs;
+        let side = |preference::Side { offsets, logp, ref_logp, mean_logits }: preference::Side| $bindings::Side {
+            offsets,
+            logp,
+            ref_logp,
+            mean_logits,
+        };
+        $bindings::Pairs { step, chosen: side(chosen), rejected: side(rejected), scale }
+    }};
+}
+
+/// A gradient from the bindings of another interface.
+macro_rules! gradient_of {
+    ($bindings:ident, $gradient:expr) => {{
+        let $bindings::Gradient { loss, d_chosen, d_rejected, metrics } = $gradient;
+        preference::Gradient { loss, d_chosen, d_rejected, metrics }
+    }};
+}
+
+/// What a loss gets beside its pairs.
+enum Beside {
+    Nothing,
+    Squares(LogSumSquares),
+    Prompts(Prompts),
+}
 
 /// One completion of each pair, per token.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +70,8 @@ pub struct Pairs {
     pub chosen: Side,
     /// The worse one.
     pub rejected: Side,
+    /// Their prompts, for losses that depend on them.
+    pub prompts: Option<Prompts>,
     /// What the step's loss is divided by.
     pub scale: Scale,
 }
@@ -53,6 +85,8 @@ pub struct PairGradient {
     pub d_chosen: Vec<f32>,
     /// With respect to those of the rejected completions.
     pub d_rejected: Vec<f32>,
+    /// With respect to those of the prompts, if the loss depends on them.
+    pub d_prompts: Option<Vec<f32>>,
     /// Metrics to log.
     pub metrics: Vec<Metric>,
 }
@@ -107,39 +141,57 @@ impl PreferencePlugin {
 
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for, as does [`Self::choose`].
     pub fn loss(&mut self, pairs: &Pairs) -> Result<PairGradient> {
-        let (sent, at) = (asked::pairs(pairs, &self.info().needs), Call::at("loss", pairs.step));
-        let given: preference::Gradient = match self.squares(pairs)? {
-            Some(squares) => {
-                let sent = to_weigh(sent);
-                self.plugin.call(at, |store, linked| {
-                    let weighing = Weighing::new(&mut *store, linked)?;
-                    let given = weighing.rlhost_plugin0_2_0_weighted_preference().call_loss(&mut *store, &sent, &squares)?;
-                    Ok(given.map(unweighed))
-                })
-            }
-            None => self.plugin.call(at, |store, linked| {
-                Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, &sent)
-            }),
-        }?;
+        let sent = asked::pairs(pairs, &self.info().needs);
+        let (given, d_prompts) = self.call(pairs.step, sent, self.beside(pairs)?)?;
         let check = |tokens| Check { name: self.name(), function: "loss", step: pairs.step, tokens };
         check(0).number("a loss", given.loss)?;
         check(pairs.chosen.logp.len()).column("d_chosen", &given.d_chosen)?;
         check(pairs.rejected.logp.len()).column("d_rejected", &given.d_rejected)?;
+        if let (Some(d_prompts), Some(prompts)) = (&d_prompts, &pairs.prompts) {
+            check(prompts.logp.len()).column("d_prompts", d_prompts)?;
+        }
         let metrics = self.plugin.checked_metrics(Role::Preference, given.metrics).map_err(|e| check(0).wrong(e))?;
-        Ok(PairGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, metrics })
+        Ok(PairGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, d_prompts, metrics })
     }
 
-    /// Returns the column for a loss that weights its pairs, if it does.
-    fn squares(&self, pairs: &Pairs) -> Result<Option<LogSumSquares>> {
-        if !self.info().hints.log_sum_squares {
-            return Ok(None);
+    /// Calls the loss of the interface that fits. Also returns the derivatives of prompts, if the loss sees them.
+    fn call(&mut self, step: u64, sent: preference::Pairs, beside: Beside) -> Result<(preference::Gradient, Option<Vec<f32>>)> {
+        let at = Call::at("loss", step);
+        match beside {
+            Beside::Nothing => self.plugin.call(at, |store, linked| {
+                let given = Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, &sent)?;
+                Ok(given.map(|gradient| (gradient, None)))
+            }),
+            Beside::Squares(squares) => self.plugin.call(at, |store, linked| {
+                let weighing = Weighing::new(&mut *store, linked)?;
+                let sent = pairs_of!(weighed, sent);
+                let given = weighing.rlhost_plugin0_2_0_weighted_preference().call_loss(&mut *store, &sent, &squares)?;
+                Ok(given.map(|gradient| (gradient_of!(weighed, gradient), None)))
+            }),
+            Beside::Prompts(prompts) => self.plugin.call(at, |store, linked| {
+                let prompted = Prompted::new(&mut *store, linked)?;
+                let sent = pairs_of!(with_prompts, sent);
+                let given = prompted.rlhost_plugin0_2_0_prompted_preference().call_loss(&mut *store, &sent, &prompts)?;
+                Ok(given.map(|given| (gradient_of!(with_prompts, given.pairs), Some(given.d_prompts))))
+            }),
         }
-        let missing = || Error::Config {
+    }
+
+    /// Returns the columns that a loss gets beside its pairs.
+    fn beside(&self, pairs: &Pairs) -> Result<Beside> {
+        let missing = |column: &str| Error::Config {
             name: self.name().to_owned(),
-            detail: "it asks for log_sum_squares, which this batch does not have".to_owned(),
+            detail: format!("it asks for {column}, which this batch does not have"),
         };
-        let side = |side: &Side| side.log_sum_squares.clone().ok_or_else(missing);
-        Ok(Some(LogSumSquares { chosen: side(&pairs.chosen)?, rejected: side(&pairs.rejected)? }))
+        let hints = &self.info().hints;
+        if hints.log_sum_squares {
+            let side = |side: &Side| side.log_sum_squares.clone().ok_or_else(|| missing("log_sum_squares"));
+            return Ok(Beside::Squares(LogSumSquares { chosen: side(&pairs.chosen)?, rejected: side(&pairs.rejected)? }));
+        }
+        if hints.prompt_logp {
+            return Ok(Beside::Prompts(pairs.prompts.clone().ok_or_else(|| missing("prompt_logp"))?));
+        }
+        Ok(Beside::Nothing)
     }
 
     /// Chooses pairs among a generation's completions. Both completions of a pair continue the same prompt.
@@ -169,19 +221,4 @@ impl PreferencePlugin {
         let metrics = self.plugin.checked_metrics(Role::Preference, given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Choice { pairs: given.pairs, metrics })
     }
-}
-
-/// The same columns, as the bindings of the other interface have them.
-fn to_weigh(preference::Pairs { step, chosen, rejected, scale }: preference::Pairs) -> weighed::Pairs {
-    let side = |preference::Side { offsets, logp, ref_logp, mean_logits }: preference::Side| weighed::Side {
-        offsets,
-        logp,
-        ref_logp,
-        mean_logits,
-    };
-    weighed::Pairs { step, chosen: side(chosen), rejected: side(rejected), scale }
-}
-
-fn unweighed(weighed::Gradient { loss, d_chosen, d_rejected, metrics }: weighed::Gradient) -> preference::Gradient {
-    preference::Gradient { loss, d_chosen, d_rejected, metrics }
 }

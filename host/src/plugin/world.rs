@@ -82,6 +82,22 @@ mod weighing {
 }
 
 #[allow(missing_docs)]
+mod prompted {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world prompted {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/preference@0.1.0;
+                export rlhost:plugin/prompted-preference@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
 mod valuing {
     wasmtime::component::bindgen!({
         inline: "
@@ -203,6 +219,9 @@ pub(super) use pairing_up::PairingUp;
 pub(super) use pairing_up::exports::rlhost::plugin::pairing;
 pub(super) use preferring::Preferring;
 pub(super) use preferring::exports::rlhost::plugin::preference;
+pub(super) use prompted::Prompted;
+pub(super) use prompted::exports::rlhost::plugin0_1_0::preference as with_prompts;
+pub(super) use prompted::exports::rlhost::plugin0_2_0::prompted_preference;
 pub(super) use remembering::Remembering;
 pub(super) use rewarding::Rewarding;
 pub(super) use rewarding::exports::rlhost::plugin::reward;
@@ -236,7 +255,14 @@ const PACKAGE: &str = "rlhost:plugin/";
 /// Returns the contract version in which an interface was added, which it keeps.
 fn version(interface: &str) -> &'static str {
     match interface {
-        "cells" | "inside" | "http" | "environment" | "reward-model" | "labelled" | "weighted-preference" => "0.2",
+        "cells"
+        | "inside"
+        | "http"
+        | "environment"
+        | "reward-model"
+        | "labelled"
+        | "weighted-preference"
+        | "prompted-preference" => "0.2",
         _ => "0.1",
     }
 }

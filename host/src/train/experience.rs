@@ -225,6 +225,12 @@ impl MicroBatch {
         self.items.clone().flat_map(|item| self.experience.item(item)).collect()
     }
 
+    /// Returns, for each of its pairs, the number of its prompt's tokens that something predicts: all but the first.
+    pub(super) fn prompt_tokens(&self) -> Vec<usize> {
+        let length = |item: usize| self.experience.item(item).next().map_or(0, |row| self.experience.prompt_of(row).len());
+        self.items.clone().map(|item| length(item).saturating_sub(1)).collect()
+    }
+
     /// Counts the tokens that a loss uses: those in the mask, or those of the chosen completions.
     fn counted(&self) -> usize {
         let e = &self.experience;

@@ -9,13 +9,30 @@ use crate::ops::Forest;
 pub(super) struct Packed {
     pub forest: Forest,
     pub selected: Selected,
+    /// Number of predictions of completions' tokens; those of prompts' tokens come after them.
+    pub of_completions: usize,
 }
 
 impl Packed {
     /// Selects the predictions of all tokens of completions, in the order of the experience's flat token columns.
     pub(super) fn new(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
-        let mut this = Self::default();
-        for (row, _, completion) in placed(&mut this.forest, experience, rows) {
+        Self::of(experience, rows).0
+    }
+
+    /// Selects the same of pairs, chosen and rejected in turn, and then the predictions of each pair's prompt after its first token.
+    pub(super) fn with_prompts(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> Self {
+        let (mut this, prompts) = Self::of(experience, rows);
+        for prompt in prompts.into_iter().step_by(2).flatten() {
+            this.selected.push_segment(&this.forest, prompt);
+        }
+        this
+    }
+
+    /// Also returns the segment of each completion's prompt, unless that is empty.
+    fn of(experience: &Experience, rows: impl IntoIterator<Item = usize>) -> (Self, Vec<Option<usize>>) {
+        let (mut this, mut prompts) = (Self::default(), Vec::new());
+        for (row, prompt, completion) in placed(&mut this.forest, experience, rows) {
+            prompts.push(prompt);
             let rollout = &experience.rollouts[row];
             if let Some(support) = &rollout.support {
                 let restriction = &mut this.selected.restriction;
@@ -23,7 +40,8 @@ impl Packed {
             }
             this.selected.push_segment(&this.forest, completion);
         }
-        this
+        this.of_completions = this.selected.len();
+        (this, prompts)
     }
 
     /// Selects the states that give whole texts their values, one per completion; they predict nothing.

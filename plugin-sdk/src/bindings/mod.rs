@@ -30,6 +30,7 @@ pub mod worlds {
     pub const ASKING_REWARD: &[u8] = include_bytes!("asking-reward-plugin.component-type");
     pub const ENVIRONMENT: &[u8] = include_bytes!("environment-plugin.component-type");
     pub const WEIGHTED_PREFERENCE: &[u8] = include_bytes!("weighted-preference-plugin.component-type");
+    pub const PROMPTED_PREFERENCE: &[u8] = include_bytes!("prompted-preference-plugin.component-type");
     pub const REWARD_MODEL: &[u8] = include_bytes!("reward-model-plugin.component-type");
     pub const LABELLED: &[u8] = include_bytes!("labelled-plugin.component-type");
     pub const ONLINE_PREFERENCE: &[u8] = include_bytes!("online-preference-plugin.component-type");

@@ -3178,6 +3178,554 @@ pub mod exports {
                         + 6 * ::core::mem::size_of::<*const u8>()],
                 );
             }
+            /// Optional, for preference algorithms: the loss of pairs that also sees how likely the prompts themselves are, as TRL's ORPO
+            /// needs it. Called in place of `preference.loss` if the plugin's configuration schema asks for it:
+            /// `"x-rlhost": {"prompt_logp": true}`.
+            #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
+            pub mod prompted_preference {
+                #[used]
+                #[doc(hidden)]
+                static __FORCE_SECTION_REF: fn() = super::super::super::super::__link_custom_section_describing_imports;
+                use super::super::super::super::_rt;
+                pub type Error = super::super::super::super::__with_name0::Error;
+                pub type Pairs = super::super::super::super::__with_name1::Pairs;
+                pub type Gradient = super::super::super::super::__with_name1::Gradient;
+                /// The prompt of each pair, token by token. Nothing predicts a prompt's first token, which has no entry.
+                #[derive(Clone)]
+                pub struct Prompts {
+                    /// Where each prompt begins; one entry more than there are pairs.
+                    pub offsets: _rt::Vec<u32>,
+                    /// Log-probabilities, natural logarithms.
+                    pub logp: _rt::Vec<f32>,
+                    /// Entries of the complete optimizer step, as `scale.tokens` counts those of its chosen completions.
+                    pub tokens: u64,
+                }
+                impl ::core::fmt::Debug for Prompts {
+                    fn fmt(
+                        &self,
+                        f: &mut ::core::fmt::Formatter<'_>,
+                    ) -> ::core::fmt::Result {
+                        f.debug_struct("Prompts")
+                            .field("offsets", &self.offsets)
+                            .field("logp", &self.logp)
+                            .field("tokens", &self.tokens)
+                            .finish()
+                    }
+                }
+                #[derive(Clone)]
+                pub struct PromptedGradient {
+                    pub pairs: Gradient,
+                    /// Derivatives of the loss with respect to `prompts.logp`.
+                    pub d_prompts: _rt::Vec<f32>,
+                }
+                impl ::core::fmt::Debug for PromptedGradient {
+                    fn fmt(
+                        &self,
+                        f: &mut ::core::fmt::Formatter<'_>,
+                    ) -> ::core::fmt::Result {
+                        f.debug_struct("PromptedGradient")
+                            .field("pairs", &self.pairs)
+                            .field("d-prompts", &self.d_prompts)
+                            .finish()
+                    }
+                }
+                #[doc(hidden)]
+                #[allow(non_snake_case, unused_unsafe)]
+                pub unsafe fn _export_loss_cabi<T_: Guest>(arg0: *mut u8) -> *mut u8 {
+                    unsafe {
+                        #[cfg(target_arch = "wasm32")] _rt::run_ctors_once();
+                        let result39 = {
+                            let l0 = *arg0.add(0).cast::<i64>();
+                            let l1 = *arg0.add(8).cast::<*mut u8>();
+                            let l2 = *arg0
+                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len3 = l2;
+                            let l4 = *arg0
+                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l5 = *arg0
+                                .add(8 + 3 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len6 = l5;
+                            let l7 = i32::from(
+                                *arg0
+                                    .add(8 + 4 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<u8>(),
+                            );
+                            let l11 = i32::from(
+                                *arg0
+                                    .add(8 + 7 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<u8>(),
+                            );
+                            let l15 = *arg0
+                                .add(8 + 10 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l16 = *arg0
+                                .add(8 + 11 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len17 = l16;
+                            let l18 = *arg0
+                                .add(8 + 12 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l19 = *arg0
+                                .add(8 + 13 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len20 = l19;
+                            let l21 = i32::from(
+                                *arg0
+                                    .add(8 + 14 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<u8>(),
+                            );
+                            let l25 = i32::from(
+                                *arg0
+                                    .add(8 + 17 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<u8>(),
+                            );
+                            let l29 = *arg0
+                                .add(8 + 20 * ::core::mem::size_of::<*const u8>())
+                                .cast::<i32>();
+                            let l30 = *arg0
+                                .add(16 + 20 * ::core::mem::size_of::<*const u8>())
+                                .cast::<i64>();
+                            let l31 = *arg0
+                                .add(24 + 20 * ::core::mem::size_of::<*const u8>())
+                                .cast::<i32>();
+                            let l32 = *arg0
+                                .add(32 + 20 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l33 = *arg0
+                                .add(32 + 21 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len34 = l33;
+                            let l35 = *arg0
+                                .add(32 + 22 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l36 = *arg0
+                                .add(32 + 23 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len37 = l36;
+                            let l38 = *arg0
+                                .add(32 + 24 * ::core::mem::size_of::<*const u8>())
+                                .cast::<i64>();
+                            T_::loss(
+                                super::super::super::super::__with_name1::Pairs {
+                                    step: l0 as u64,
+                                    chosen: super::super::super::super::__with_name1::Side {
+                                        offsets: <_ as From<
+                                            _rt::Vec<_>,
+                                        >>::from(_rt::Vec::from_raw_parts(l1.cast(), len3, len3)),
+                                        logp: <_ as From<
+                                            _rt::Vec<_>,
+                                        >>::from(_rt::Vec::from_raw_parts(l4.cast(), len6, len6)),
+                                        ref_logp: match l7 {
+                                            0 => None,
+                                            1 => {
+                                                let e = {
+                                                    let l8 = *arg0
+                                                        .add(8 + 5 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<*mut u8>();
+                                                    let l9 = *arg0
+                                                        .add(8 + 6 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<usize>();
+                                                    let len10 = l9;
+                                                    <_ as From<
+                                                        _rt::Vec<_>,
+                                                    >>::from(_rt::Vec::from_raw_parts(l8.cast(), len10, len10))
+                                                };
+                                                Some(e)
+                                            }
+                                            _ => _rt::invalid_enum_discriminant(),
+                                        },
+                                        mean_logits: match l11 {
+                                            0 => None,
+                                            1 => {
+                                                let e = {
+                                                    let l12 = *arg0
+                                                        .add(8 + 8 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<*mut u8>();
+                                                    let l13 = *arg0
+                                                        .add(8 + 9 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<usize>();
+                                                    let len14 = l13;
+                                                    <_ as From<
+                                                        _rt::Vec<_>,
+                                                    >>::from(_rt::Vec::from_raw_parts(l12.cast(), len14, len14))
+                                                };
+                                                Some(e)
+                                            }
+                                            _ => _rt::invalid_enum_discriminant(),
+                                        },
+                                    },
+                                    rejected: super::super::super::super::__with_name1::Side {
+                                        offsets: <_ as From<
+                                            _rt::Vec<_>,
+                                        >>::from(
+                                            _rt::Vec::from_raw_parts(l15.cast(), len17, len17),
+                                        ),
+                                        logp: <_ as From<
+                                            _rt::Vec<_>,
+                                        >>::from(
+                                            _rt::Vec::from_raw_parts(l18.cast(), len20, len20),
+                                        ),
+                                        ref_logp: match l21 {
+                                            0 => None,
+                                            1 => {
+                                                let e = {
+                                                    let l22 = *arg0
+                                                        .add(8 + 15 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<*mut u8>();
+                                                    let l23 = *arg0
+                                                        .add(8 + 16 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<usize>();
+                                                    let len24 = l23;
+                                                    <_ as From<
+                                                        _rt::Vec<_>,
+                                                    >>::from(_rt::Vec::from_raw_parts(l22.cast(), len24, len24))
+                                                };
+                                                Some(e)
+                                            }
+                                            _ => _rt::invalid_enum_discriminant(),
+                                        },
+                                        mean_logits: match l25 {
+                                            0 => None,
+                                            1 => {
+                                                let e = {
+                                                    let l26 = *arg0
+                                                        .add(8 + 18 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<*mut u8>();
+                                                    let l27 = *arg0
+                                                        .add(8 + 19 * ::core::mem::size_of::<*const u8>())
+                                                        .cast::<usize>();
+                                                    let len28 = l27;
+                                                    <_ as From<
+                                                        _rt::Vec<_>,
+                                                    >>::from(_rt::Vec::from_raw_parts(l26.cast(), len28, len28))
+                                                };
+                                                Some(e)
+                                            }
+                                            _ => _rt::invalid_enum_discriminant(),
+                                        },
+                                    },
+                                    scale: super::super::super::super::__with_name0::Scale {
+                                        rows: l29 as u32,
+                                        tokens: l30 as u64,
+                                        max_completion_length: l31 as u32,
+                                    },
+                                },
+                                Prompts {
+                                    offsets: <_ as From<
+                                        _rt::Vec<_>,
+                                    >>::from(
+                                        _rt::Vec::from_raw_parts(l32.cast(), len34, len34),
+                                    ),
+                                    logp: <_ as From<
+                                        _rt::Vec<_>,
+                                    >>::from(
+                                        _rt::Vec::from_raw_parts(l35.cast(), len37, len37),
+                                    ),
+                                    tokens: l38 as u64,
+                                },
+                            )
+                        };
+                        _rt::cabi_dealloc(
+                            arg0,
+                            40 + 24 * ::core::mem::size_of::<*const u8>(),
+                            8,
+                        );
+                        let ptr40 = (&raw mut _RET_AREA.0).cast::<u8>();
+                        match result39 {
+                            Ok(e) => {
+                                *ptr40.add(0).cast::<u8>() = (0i32) as u8;
+                                let PromptedGradient {
+                                    pairs: pairs41,
+                                    d_prompts: d_prompts41,
+                                } = e;
+                                let super::super::super::super::__with_name1::Gradient {
+                                    loss: loss42,
+                                    d_chosen: d_chosen42,
+                                    d_rejected: d_rejected42,
+                                    metrics: metrics42,
+                                } = pairs41;
+                                *ptr40.add(8).cast::<f64>() = _rt::as_f64(loss42);
+                                let vec43 = <_ as Into<_rt::Vec<_>>>::into(d_chosen42)
+                                    .into_boxed_slice();
+                                let ptr43 = vec43.as_ptr().cast::<u8>();
+                                let len43 = vec43.len();
+                                ::core::mem::forget(vec43);
+                                *ptr40
+                                    .add(16 + 1 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>() = len43;
+                                *ptr40.add(16).cast::<*mut u8>() = ptr43.cast_mut();
+                                let vec44 = <_ as Into<_rt::Vec<_>>>::into(d_rejected42)
+                                    .into_boxed_slice();
+                                let ptr44 = vec44.as_ptr().cast::<u8>();
+                                let len44 = vec44.len();
+                                ::core::mem::forget(vec44);
+                                *ptr40
+                                    .add(16 + 3 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>() = len44;
+                                *ptr40
+                                    .add(16 + 2 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>() = ptr44.cast_mut();
+                                let vec47 = metrics42;
+                                let len47 = vec47.len();
+                                let layout47 = _rt::alloc::Layout::from_size_align(
+                                        vec47.len()
+                                            * (24 + 2 * ::core::mem::size_of::<*const u8>()),
+                                        8,
+                                    )
+                                    .unwrap();
+                                let (result47, _cleanup47) = wit_bindgen::rt::Cleanup::new(
+                                    layout47,
+                                );
+                                if let Some(cleanup) = _cleanup47 {
+                                    cleanup.forget();
+                                }
+                                for (i, e) in vec47.into_iter().enumerate() {
+                                    let base = result47
+                                        .add(i * (24 + 2 * ::core::mem::size_of::<*const u8>()));
+                                    {
+                                        let super::super::super::super::__with_name0::Metric {
+                                            name: name45,
+                                            value: value45,
+                                            weight: weight45,
+                                            reduction: reduction45,
+                                        } = e;
+                                        let vec46 = (name45.into_bytes()).into_boxed_slice();
+                                        let ptr46 = vec46.as_ptr().cast::<u8>();
+                                        let len46 = vec46.len();
+                                        ::core::mem::forget(vec46);
+                                        *base
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len46;
+                                        *base.add(0).cast::<*mut u8>() = ptr46.cast_mut();
+                                        *base
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<f64>() = _rt::as_f64(value45);
+                                        *base
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<f64>() = _rt::as_f64(weight45);
+                                        *base
+                                            .add(16 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (reduction45.clone() as i32) as u8;
+                                    }
+                                }
+                                *ptr40
+                                    .add(16 + 5 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>() = len47;
+                                *ptr40
+                                    .add(16 + 4 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>() = result47;
+                                let vec48 = <_ as Into<_rt::Vec<_>>>::into(d_prompts41)
+                                    .into_boxed_slice();
+                                let ptr48 = vec48.as_ptr().cast::<u8>();
+                                let len48 = vec48.len();
+                                ::core::mem::forget(vec48);
+                                *ptr40
+                                    .add(16 + 7 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>() = len48;
+                                *ptr40
+                                    .add(16 + 6 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>() = ptr48.cast_mut();
+                            }
+                            Err(e) => {
+                                *ptr40.add(0).cast::<u8>() = (1i32) as u8;
+                                use super::super::super::super::__with_name0::Error as V53;
+                                match e {
+                                    V53::Config(e) => {
+                                        *ptr40.add(8).cast::<u8>() = (0i32) as u8;
+                                        let vec49 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr49 = vec49.as_ptr().cast::<u8>();
+                                        let len49 = vec49.len();
+                                        ::core::mem::forget(vec49);
+                                        *ptr40
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len49;
+                                        *ptr40
+                                            .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr49.cast_mut();
+                                    }
+                                    V53::Input(e) => {
+                                        *ptr40.add(8).cast::<u8>() = (1i32) as u8;
+                                        let vec50 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr50 = vec50.as_ptr().cast::<u8>();
+                                        let len50 = vec50.len();
+                                        ::core::mem::forget(vec50);
+                                        *ptr40
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len50;
+                                        *ptr40
+                                            .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr50.cast_mut();
+                                    }
+                                    V53::Unsupported(e) => {
+                                        *ptr40.add(8).cast::<u8>() = (2i32) as u8;
+                                        let vec51 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr51 = vec51.as_ptr().cast::<u8>();
+                                        let len51 = vec51.len();
+                                        ::core::mem::forget(vec51);
+                                        *ptr40
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len51;
+                                        *ptr40
+                                            .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr51.cast_mut();
+                                    }
+                                    V53::Internal(e) => {
+                                        *ptr40.add(8).cast::<u8>() = (3i32) as u8;
+                                        let vec52 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr52 = vec52.as_ptr().cast::<u8>();
+                                        let len52 = vec52.len();
+                                        ::core::mem::forget(vec52);
+                                        *ptr40
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len52;
+                                        *ptr40
+                                            .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr52.cast_mut();
+                                    }
+                                }
+                            }
+                        };
+                        ptr40
+                    }
+                }
+                #[doc(hidden)]
+                #[allow(non_snake_case)]
+                pub unsafe fn __post_return_loss<T_: Guest>(arg0: *mut u8) {
+                    unsafe {
+                        let l0 = i32::from(*arg0.add(0).cast::<u8>());
+                        match l0 {
+                            0 => {
+                                let l1 = *arg0.add(16).cast::<*mut u8>();
+                                let l2 = *arg0
+                                    .add(16 + 1 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>();
+                                let base3 = l1;
+                                let len3 = l2;
+                                _rt::cabi_dealloc(base3, len3 * 4, 4);
+                                let l4 = *arg0
+                                    .add(16 + 2 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>();
+                                let l5 = *arg0
+                                    .add(16 + 3 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>();
+                                let base6 = l4;
+                                let len6 = l5;
+                                _rt::cabi_dealloc(base6, len6 * 4, 4);
+                                let l7 = *arg0
+                                    .add(16 + 4 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>();
+                                let l8 = *arg0
+                                    .add(16 + 5 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>();
+                                let base11 = l7;
+                                let len11 = l8;
+                                for i in 0..len11 {
+                                    let base = base11
+                                        .add(i * (24 + 2 * ::core::mem::size_of::<*const u8>()));
+                                    {
+                                        let l9 = *base.add(0).cast::<*mut u8>();
+                                        let l10 = *base
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l9, l10, 1);
+                                    }
+                                }
+                                _rt::cabi_dealloc(
+                                    base11,
+                                    len11 * (24 + 2 * ::core::mem::size_of::<*const u8>()),
+                                    8,
+                                );
+                                let l12 = *arg0
+                                    .add(16 + 6 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>();
+                                let l13 = *arg0
+                                    .add(16 + 7 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>();
+                                let base14 = l12;
+                                let len14 = l13;
+                                _rt::cabi_dealloc(base14, len14 * 4, 4);
+                            }
+                            _ => {
+                                let l15 = i32::from(*arg0.add(8).cast::<u8>());
+                                match l15 {
+                                    0 => {
+                                        let l16 = *arg0
+                                            .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l17 = *arg0
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l16, l17, 1);
+                                    }
+                                    1 => {
+                                        let l18 = *arg0
+                                            .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l19 = *arg0
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l18, l19, 1);
+                                    }
+                                    2 => {
+                                        let l20 = *arg0
+                                            .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l21 = *arg0
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l20, l21, 1);
+                                    }
+                                    _ => {
+                                        let l22 = *arg0
+                                            .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l23 = *arg0
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l22, l23, 1);
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+                pub trait Guest {
+                    #[allow(async_fn_in_trait)]
+                    fn loss(
+                        pairs: Pairs,
+                        prompts: Prompts,
+                    ) -> Result<PromptedGradient, Error>;
+                }
+                #[doc(hidden)]
+                #[macro_export]
+                macro_rules! __export_rlhost_plugin_prompted_preference_0_2_0_cabi {
+                    ($ty:ident with_types_in $($path_to_types:tt)*) => {
+                        const _ : () = { #[unsafe (export_name =
+                        "rlhost:plugin/prompted-preference@0.2.0#loss")] unsafe extern
+                        "C" fn export_loss(arg0 : * mut u8,) -> * mut u8 { unsafe {
+                        $($path_to_types)*:: _export_loss_cabi::<$ty > (arg0) } }
+                        #[unsafe (export_name =
+                        "cabi_post_rlhost:plugin/prompted-preference@0.2.0#loss")] unsafe
+                        extern "C" fn _post_return_loss(arg0 : * mut u8,) { unsafe {
+                        $($path_to_types)*:: __post_return_loss::<$ty > (arg0) } } };
+                    };
+                }
+                #[doc(hidden)]
+                pub use __export_rlhost_plugin_prompted_preference_0_2_0_cabi;
+                #[repr(align(8))]
+                struct _RetArea(
+                    [::core::mem::MaybeUninit<
+                        u8,
+                    >; 16 + 8 * ::core::mem::size_of::<*const u8>()],
+                );
+                static mut _RET_AREA: _RetArea = _RetArea(
+                    [::core::mem::MaybeUninit::uninit(); 16
+                        + 8 * ::core::mem::size_of::<*const u8>()],
+                );
+            }
         }
     }
 }
@@ -3357,14 +3905,17 @@ macro_rules! __export_newer_impl {
         $($path_to_types_root)*::
         exports::rlhost::plugin0_2_0::weighted_preference::__export_rlhost_plugin_weighted_preference_0_2_0_cabi!($ty
         with_types_in $($path_to_types_root)*::
-        exports::rlhost::plugin0_2_0::weighted_preference); const _ : () = {
+        exports::rlhost::plugin0_2_0::weighted_preference); $($path_to_types_root)*::
+        exports::rlhost::plugin0_2_0::prompted_preference::__export_rlhost_plugin_prompted_preference_0_2_0_cabi!($ty
+        with_types_in $($path_to_types_root)*::
+        exports::rlhost::plugin0_2_0::prompted_preference); const _ : () = {
         #[rustfmt::skip] #[cfg(target_arch = "wasm32")] #[unsafe (link_section =
         "component-type:wit-bindgen:0.60.0:rlhost:newer:newer:imports and exports")]
         #[doc(hidden)] #[allow(clippy::octal_escapes)] pub static
-        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 2278] = *
+        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 2501] = *
         b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xea\x10\x01A\x02\x01\
-A\x13\x01B\x0c\x01o\x02ss\x01p\0\x01p}\x01r\x05\x06methods\x03urls\x07headers\x01\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xc9\x12\x01A\x02\x01\
+A\x15\x01B\x0c\x01o\x02ss\x01p\0\x01p}\x01r\x05\x06methods\x03urls\x07headers\x01\
 \x04body\x02\x0atimeout-msy\x04\0\x07request\x03\0\x03\x01r\x03\x06status{\x07he\
 aders\x01\x04body\x02\x04\0\x08response\x03\0\x05\x01p\x04\x01j\x01\x06\x01s\x01\
 p\x08\x01@\x01\x08requests\x07\0\x09\x04\0\x05fetch\x01\x0a\x03\0\x18rlhost:plug\
@@ -3415,9 +3966,15 @@ k\x08\x01r\x0a\x04stepw\x06labels\x09\x09desirabley\x0bundesirabley\x07offsets\x
 \0\0\x02\x03\x02\x01\x09\x04\0\x05pairs\x03\0\x02\x02\x03\x02\x01\x0a\x04\0\x08g\
 radient\x03\0\x04\x01pv\x01r\x02\x06chosen\x06\x08rejected\x06\x04\0\x0flog-sum-\
 squares\x03\0\x07\x01j\x01\x05\x01\x01\x01@\x02\x05pairs\x03\x07squares\x08\0\x09\
-\x04\0\x04loss\x01\x0a\x04\0'rlhost:plugin/weighted-preference@0.2.0\x05\x0b\x04\
-\0\x12rlhost:newer/newer\x04\0\x0b\x0b\x01\0\x05newer\x03\0\0\0G\x09producers\x01\
-\x0cprocessed-by\x02\x0dwit-component\x070.254.2\x10wit-bindgen-rust\x060.60.0";
+\x04\0\x04loss\x01\x0a\x04\0'rlhost:plugin/weighted-preference@0.2.0\x05\x0b\x01\
+B\x0f\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x09\x04\0\x05pa\
+irs\x03\0\x02\x02\x03\x02\x01\x0a\x04\0\x08gradient\x03\0\x04\x01py\x01pv\x01r\x03\
+\x07offsets\x06\x04logp\x07\x06tokensw\x04\0\x07prompts\x03\0\x08\x01r\x02\x05pa\
+irs\x05\x09d-prompts\x07\x04\0\x11prompted-gradient\x03\0\x0a\x01j\x01\x0b\x01\x01\
+\x01@\x02\x05pairs\x03\x07prompts\x09\0\x0c\x04\0\x04loss\x01\x0d\x04\0'rlhost:p\
+lugin/prompted-preference@0.2.0\x05\x0c\x04\0\x12rlhost:newer/newer\x04\0\x0b\x0b\
+\x01\0\x05newer\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\
+\x070.254.2\x10wit-bindgen-rust\x060.60.0";
         };
     };
 }

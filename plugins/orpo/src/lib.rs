@@ -2,8 +2,8 @@
 //! `beta`, the loss of the odds ratio of chosen to rejected completion. It needs no reference model. Names, defaults and metrics
 //! are TRL's.
 //!
-//! Differences from TRL: the negative log-likelihood is that of the completion, as in the paper, without its prompt, whose
-//! log-probabilities a plugin doesn't see. It is a mean over the chosen tokens of the complete optimizer step, not of a
+//! As in TRL, the negative log-likelihood is that of the prompt and the chosen completion; in the paper it is the completion's alone,
+//! which `prompt_likelihood` turns back to. It is a mean over the tokens of the complete optimizer step; TRL's is one over each
 //! micro-batch. `logits/*` are means over the completions' tokens, as in DPO, without prompts and padding.
 
 #[cfg(test)]
@@ -11,6 +11,7 @@ mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total, figures};
+use rlhost_plugin_sdk::preference::{PromptedGradient, PromptedPreference, Prompts};
 use rlhost_plugin_sdk::prelude::*;
 
 /// Settings of ORPO.
@@ -20,11 +21,13 @@ pub struct Settings {
     /// Weight of the odds ratio loss, lambda in the paper.
     #[schemars(range(min = 0.0))]
     pub beta: f64,
+    /// Whether the negative log-likelihood includes the prompt, as in TRL, or is the completion's alone, as in the paper
+    pub prompt_likelihood: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { beta: 0.1 }
+        Self { beta: 0.1, prompt_likelihood: true }
     }
 }
 
@@ -54,34 +57,54 @@ impl Preference for Orpo {
     }
 
     fn loss(&mut self, p: &Pairs) -> Result<Gradient, Error> {
-        let beta = self.settings.beta;
-        let (chosen, rejected) = (p.chosen.logps(), p.rejected.logps());
-        let (chosen_lengths, rejected_lengths) = (p.chosen.lengths(), p.rejected.lengths());
-        let (pairs, tokens) = (f64::from(p.scale.rows), (p.scale.tokens as f64).max(1.0));
-
-        let mut total = Total::new(p);
-        let (mut logps, mut rewards) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-        let (mut ratios, mut log_odds_chosen) = (Vec::new(), Vec::new());
-        for row in 0..chosen.len() {
-            let [c, r] = Dual::variables([chosen[row], rejected[row]]);
-            let nll = -c / tokens;
-            let means = [c / chosen_lengths[row].max(1.0), r / rejected_lengths[row].max(1.0)];
-            let odds_ratio = log_odds(means[0]) - log_odds(means[1]);
-            let ratio = odds_ratio.log_sigmoid();
-            total.add(row, row, nll - ratio * (beta / pairs));
-            ratios.push(ratio.value);
-            log_odds_chosen.push(odds_ratio.value);
-            for (side, logp) in means.into_iter().enumerate() {
-                logps[side].push(logp.value);
-                rewards[side].push(beta * logp.value);
-            }
-        }
-        let mut metrics = figures(p, Some([&rewards[0], &rewards[1]]), [&logps[0], &logps[1]]);
-        metrics.extend(Metric::mean_of("nll_loss", p.chosen.logp.iter().map(|&logp| -f64::from(logp))));
-        metrics.extend(Metric::mean_of("log_odds_ratio", ratios));
-        metrics.extend(Metric::mean_of("log_odds_chosen", log_odds_chosen));
-        Ok(total.gradient(p, metrics))
+        let likelihood = p.chosen.logp.iter().map(|&logp| -f64::from(logp));
+        Ok(loss(self.settings.beta, p, p.scale.tokens, Metric::mean_of("nll_loss", likelihood)))
     }
 }
 
-rlhost_plugin_sdk::preference_plugin!(Orpo);
+impl PromptedPreference for Orpo {
+    fn sees_prompts(settings: &Settings) -> bool {
+        settings.prompt_likelihood
+    }
+
+    fn prompted_loss(&mut self, p: &Pairs, prompts: &Prompts) -> Result<PromptedGradient, Error> {
+        let tokens = p.scale.tokens + prompts.tokens;
+        let likelihood = prompts.logp.iter().chain(&p.chosen.logp).map(|&logp| -f64::from(logp));
+        let mut pairs = loss(self.settings.beta, p, tokens, Metric::mean_of("nll_loss", likelihood));
+        let each = 1.0 / (tokens as f64).max(1.0);
+        pairs.loss -= each * prompts.logp.iter().map(|&logp| f64::from(logp)).sum::<f64>();
+        Ok(PromptedGradient { pairs, d_prompts: vec![-each as f32; prompts.logp.len()] })
+    }
+}
+
+/// Returns the loss of pairs. The negative log-likelihood of their chosen completions is divided by this many tokens.
+fn loss(beta: f64, p: &Pairs, tokens: u64, nll_loss: Option<Metric>) -> Gradient {
+    let (chosen, rejected) = (p.chosen.logps(), p.rejected.logps());
+    let (chosen_lengths, rejected_lengths) = (p.chosen.lengths(), p.rejected.lengths());
+    let (pairs, tokens) = (f64::from(p.scale.rows), (tokens as f64).max(1.0));
+
+    let mut total = Total::new(p);
+    let (mut logps, mut rewards) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    let (mut ratios, mut log_odds_chosen) = (Vec::new(), Vec::new());
+    for row in 0..chosen.len() {
+        let [c, r] = Dual::variables([chosen[row], rejected[row]]);
+        let nll = -c / tokens;
+        let means = [c / chosen_lengths[row].max(1.0), r / rejected_lengths[row].max(1.0)];
+        let odds_ratio = log_odds(means[0]) - log_odds(means[1]);
+        let ratio = odds_ratio.log_sigmoid();
+        total.add(row, row, nll - ratio * (beta / pairs));
+        ratios.push(ratio.value);
+        log_odds_chosen.push(odds_ratio.value);
+        for (side, logp) in means.into_iter().enumerate() {
+            logps[side].push(logp.value);
+            rewards[side].push(beta * logp.value);
+        }
+    }
+    let mut metrics = figures(p, Some([&rewards[0], &rewards[1]]), [&logps[0], &logps[1]]);
+    metrics.extend(nll_loss);
+    metrics.extend(Metric::mean_of("log_odds_ratio", ratios));
+    metrics.extend(Metric::mean_of("log_odds_chosen", log_odds_chosen));
+    total.gradient(p, metrics)
+}
+
+rlhost_plugin_sdk::prompted_preference_plugin!(Orpo);

@@ -5,7 +5,7 @@ use rlhost_plugin_sdk::preference::testing::{assert_follows, in_parts, pairs};
 use rlhost_plugin_sdk::preference::{Scale, Side};
 
 fn loss(beta: f64, p: &Pairs) -> Gradient {
-    Orpo::new(Settings { beta }).unwrap().loss(p).unwrap()
+    Orpo::new(Settings { beta, ..Settings::default() }).unwrap().loss(p).unwrap()
 }
 
 /// Computes equations 4 to 7 of the paper, from probabilities.
@@ -26,6 +26,29 @@ fn loss_and_gradient_follow_the_closed_form() {
         let p = pairs(seed as u64);
         assert_follows(&loss(beta, &p), &p, &format!("beta {beta}"), |c, r| closed_form(beta, &p, c, r));
     }
+}
+
+#[test]
+fn the_likelihood_includes_the_prompts_as_in_trl() {
+    let p = pairs(7);
+    // Prompts of 3, 0, 2, 1 and 4 tokens after the first, in a step whose prompts have 14.
+    let logp: Vec<f32> = (0..10).map(|i| -0.1 - 0.3 * i as f32).collect();
+    let prompts = Prompts { offsets: vec![0, 3, 3, 5, 6, 10], logp, tokens: 14 };
+    let mut orpo = Orpo::new(Settings { beta: 0.4, ..Settings::default() }).unwrap();
+    let got = orpo.prompted_loss(&p, &prompts).unwrap();
+    let wanted = |of_prompts: &[f64], chosen: &[f64], rejected: &[f64]| {
+        let odds = closed_form(0.4, &p, chosen, rejected) + chosen.iter().sum::<f64>() / p.scale.tokens as f64;
+        odds - of_prompts.iter().chain(chosen).sum::<f64>() / (31.0 + 14.0)
+    };
+    let of_prompts: Vec<f64> = prompts.logp.iter().map(|&l| f64::from(l)).collect();
+    assert_follows(&got.pairs, &p, "with prompts", |chosen, rejected| wanted(&of_prompts, chosen, rejected));
+    assert!(got.d_prompts.iter().all(|d| (d + 1.0 / 45.0).abs() < 1e-9) && got.d_prompts.len() == 10);
+    let nll = got.pairs.metrics.iter().find(|m| m.name == "nll_loss").unwrap();
+    let all: Vec<f64> = of_prompts.into_iter().chain(p.chosen.logp.iter().map(|&l| f64::from(l))).collect();
+    assert!((nll.value + all.iter().sum::<f64>() / 26.0).abs() < 1e-12 && nll.weight == 26.0);
+
+    let short = Prompts { offsets: vec![0, 3, 3, 5, 6, 9], ..prompts };
+    assert!(rlhost_plugin_sdk::preference::check_prompts(&p, &short).is_err());
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn moved(side: &mut Side, at: usize, by: f32) {
 
 /// Compares a preference algorithm's derivatives.
 pub(super) fn preference(plugin: &mut PreferencePlugin, pairs: &Pairs) -> Result<Vec<Verdict>> {
-    let PairGradient { d_chosen, d_rejected, .. } = plugin.loss(pairs)?;
+    let PairGradient { d_chosen, d_rejected, d_prompts, .. } = plugin.loss(pairs)?;
     let mut pairs = pairs.clone();
     let chosen = compare("d_chosen", &d_chosen, |at, by| {
         let was = pairs.chosen.clone();
@@ -140,7 +140,17 @@ pub(super) fn preference(plugin: &mut PreferencePlugin, pairs: &Pairs) -> Result
         pairs.rejected = was;
         loss
     })?;
-    Ok(vec![chosen, rejected])
+    let mut verdicts = vec![chosen, rejected];
+    if let Some(d_prompts) = d_prompts {
+        verdicts.push(compare("d_prompts", &d_prompts, |at, by| {
+            let mut moved = pairs.clone();
+            if let Some(prompts) = &mut moved.prompts {
+                prompts.logp[at] += by;
+            }
+            plugin.loss(&moved).map(|g| g.loss)
+        })?);
+    }
+    Ok(verdicts)
 }
 
 /// Compares the derivatives of a reward model's loss.

@@ -2,7 +2,7 @@
 
 use crate::data::{self, Prompt};
 use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts, Scale, Tokens};
-use crate::plugin::{Examples, Mismatched, Pairs, Side, ValuedPairs};
+use crate::plugin::{Examples, Mismatched, Pairs, Prompts, Side, ValuedPairs};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -147,7 +147,10 @@ pub(super) fn pairs(rows: usize, longest: u32) -> Pairs {
     };
     let (chosen, rejected) = (side(), side());
     let tokens = 2 * chosen.logp.len() as u64;
-    Pairs { step: 3, chosen, rejected, scale: Scale { rows: 2 * rows as u32, tokens, max_completion_length: longest } }
+    let offsets = random.offsets(rows, longest);
+    let n = offsets.last().copied().unwrap_or(0);
+    let prompts = Some(Prompts { offsets, logp: random.column(n as usize, -4.0, -0.1), tokens: 2 * u64::from(n) });
+    Pairs { step: 3, chosen, rejected, prompts, scale: Scale { rows: 2 * rows as u32, tokens, max_completion_length: longest } }
 }
 
 /// Returns `rows` labelled completions.

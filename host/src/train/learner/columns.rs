@@ -3,7 +3,7 @@
 use crate::metrics::{Metric, Reduction};
 use crate::model::{self, Pass};
 use crate::ops::logprob::TokenStats;
-use crate::plugin::{Examples, Gradient, Mismatched, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{Examples, Gradient, Mismatched, Needs, Pairs, Prompts, Scale, Side, Tokens, ValuedPairs};
 use crate::rollout::Rollout;
 use crate::train::collector::Moment;
 use crate::train::experience::{Experience, MicroBatch};
@@ -20,19 +20,27 @@ pub(super) struct Observed {
     values: Option<Vec<f32>>,
     mean_logits: Option<Vec<f32>>,
     log_sum_squares: Option<Vec<f32>>,
+    /// Of the tokens of pairs' prompts.
+    prompt_logp: Option<Vec<f32>>,
 }
 
 impl Observed {
-    /// Takes from a pass what is asked for, and the critic's values.
-    pub(super) fn new(pass: &Pass<'_>, values: Option<&[f32]>, asked: &Asked) -> model::Result<Self> {
+    /// Takes from a pass what is asked for, and the critic's values. The pass's first predictions are the completions' tokens, this
+    /// many, the others prompts'.
+    pub(super) fn new(pass: &Pass<'_>, tokens: usize, values: Option<&[f32]>, asked: &Asked) -> model::Result<Self> {
+        let of_completions = |mut column: Vec<f32>| {
+            column.truncate(tokens);
+            column
+        };
         let pairs = matches!(asked.flow, Flow::GivenPairs | Flow::GeneratedPairs);
         let wanted = asked.needs.mean_logits && asked.flow != Flow::Generated && asked.flow != Flow::Given;
         Ok(Self {
-            logp: pass.stats().logp.clone(),
+            logp: pass.stats().logp[..tokens].to_vec(),
             entropy: if asked.needs.entropy { pass.stats().entropy.clone() } else { Vec::new() },
             values: values.map(<[f32]>::to_vec),
-            mean_logits: wanted.then(|| pass.mean_logits()).transpose()?,
+            mean_logits: wanted.then(|| pass.mean_logits()).transpose()?.map(of_completions),
             log_sum_squares: (pairs && asked.squares).then(|| pass.log_sum_squares()).transpose()?,
+            prompt_logp: asked.of_prompts.map(|_| pass.stats().logp[tokens..].to_vec()),
         })
     }
 
@@ -51,6 +59,7 @@ impl Observed {
                 (&mut all.values, part.values),
                 (&mut all.mean_logits, part.mean_logits),
                 (&mut all.log_sum_squares, part.log_sum_squares),
+                (&mut all.prompt_logp, part.prompt_logp),
             ];
             for (column, more) in columns {
                 if let Some(more) = more {
@@ -76,6 +85,8 @@ pub(super) struct Asked {
     pub labelled: (u32, u32),
     /// Whether a loss of pairs weights them by sums of squared probabilities.
     pub squares: bool,
+    /// Number of the prompts' tokens in the complete step, if a loss of pairs sees them.
+    pub of_prompts: Option<u64>,
     /// Whether log-probabilities are compared with those of sampling.
     pub compares_sampling: bool,
 }
@@ -100,7 +111,13 @@ pub(super) fn cut(gradient: Gradient, whole: &MicroBatch, items: &Range<usize>, 
     let own = first..first + size(items.clone());
     let cut = |column: Vec<f32>| column.get(own.clone()).map(<[f32]>::to_vec).unwrap_or_default();
     let Gradient { loss, d_logp, d_entropy, d_values, metrics } = gradient;
-    Gradient { loss, d_logp: cut(d_logp), d_entropy: d_entropy.map(cut), d_values: d_values.map(cut), metrics }
+    // Prompts' derivatives come after all completions'.
+    let prompts = |items: Range<usize>| whole.part(items).prompt_tokens();
+    let before = size(whole.items.clone()) + prompts(whole.items.start..items.start).iter().sum::<usize>();
+    let of_prompts = before..before + prompts(items.clone()).iter().sum::<usize>();
+    let of_prompts = d_logp.get(of_prompts).map(<[f32]>::to_vec).unwrap_or_default();
+    let d_logp = [cut(d_logp), of_prompts].concat();
+    Gradient { loss, d_logp, d_entropy: d_entropy.map(cut), d_values: d_values.map(cut), metrics }
 }
 
 /// Returns the columns of completions. If the weights have not changed since the generation, the current log-probabilities also
@@ -189,7 +206,17 @@ fn pairs(micro_batch: &MicroBatch, observed: &Observed, asked: &Asked) -> Pairs 
         side.offsets.push(side.logp.len() as u32);
         at += length;
     }
-    Pairs { step: asked.at.step, chosen, rejected, scale: asked.scale }
+    let prompts = asked.of_prompts.map(|tokens| prompts(micro_batch, observed, tokens));
+    Pairs { step: asked.at.step, chosen, rejected, prompts, scale: asked.scale }
+}
+
+/// Returns the columns of pairs' prompts, of which the complete step has this many tokens.
+fn prompts(micro_batch: &MicroBatch, observed: &Observed, tokens: u64) -> Prompts {
+    let mut offsets = vec![0];
+    for length in micro_batch.prompt_tokens() {
+        offsets.push(offsets.last().copied().unwrap_or(0) + length as u32);
+    }
+    Prompts { offsets, logp: observed.prompt_logp.clone().unwrap_or_default(), tokens }
 }
 
 /// Returns the columns of pairs for a reward model's loss, given the value of each completion; chosen and rejected alternate.
@@ -202,13 +229,13 @@ fn valued_pairs(micro_batch: &MicroBatch, values: &[f32], asked: &Asked) -> Valu
     ValuedPairs { step, chosen: side(0), rejected: side(1), margin: margins.collect(), scale }
 }
 
-/// Returns the host's own metrics of a pass: token accuracy for given and chosen completions, and the entropy for pairs and labelled
-/// completions.
-pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, asked: &Asked) -> Vec<Metric> {
+/// Returns the host's own metrics of a pass, whose first predictions are the completions' tokens, this many: token accuracy for given
+/// and chosen completions, and the entropy for pairs and labelled completions.
+pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, tokens: usize, asked: &Asked) -> Vec<Metric> {
     let e = &micro_batch.experience;
     let entropy = || {
-        let tokens = stats.entropy.len() as f64;
-        Metric::mean("entropy", stats.entropy.iter().map(|h| f64::from(*h)).sum::<f64>() / tokens, tokens)
+        let entropies = stats.entropy[..tokens].iter().map(|h| f64::from(*h));
+        Metric::mean("entropy", entropies.sum::<f64>() / tokens as f64, tokens as f64)
     };
     match asked.flow {
         Flow::Generated => {
@@ -270,4 +297,46 @@ fn chosen(micro_batch: &MicroBatch, column: &[bool]) -> Vec<bool> {
 fn token_accuracy(top: &[bool]) -> Metric {
     let right = top.iter().filter(|top| **top).count() as f64;
     Metric::mean("mean_token_accuracy", right / (top.len() as f64).max(1.0), top.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::dataset::Prompt;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_ranks_part_of_the_derivatives_has_its_pairs_and_their_prompts() {
+        let prompt = |index: usize| {
+            let (text, columns, ref_logp, mismatched_ref_logp) = Default::default();
+            let (chat, messages, answers, tokens) = (false, None, None, vec![1; [3, 1, 4][index]]);
+            Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
+        };
+        // Answers of 1 to 6 tokens.
+        let rollout = |row: usize| Rollout {
+            prompt: row / 2,
+            sample: row % 2,
+            tokens: vec![2; row + 1],
+            logp: vec![0.0; row + 1],
+            finished: true,
+            ..Rollout::default()
+        };
+        let mut e = Experience::new(0, (0..3).map(prompt).collect(), (0..6).map(rollout).collect());
+        e.pairs = Some(vec![(0, 1), (2, 3), (4, 5)]);
+        let whole = MicroBatch { experience: Arc::new(e), items: 0..3 };
+        assert_eq!(whole.prompt_tokens(), [2, 0, 3]);
+
+        // 21 of the answers, 5 of the prompts.
+        let d_logp: Vec<f32> = (0..26u8).map(f32::from).collect();
+        let cut = |items: Range<usize>, d_logp: &[f32]| {
+            let gradient = Gradient { d_logp: d_logp.to_vec(), ..Gradient::default() };
+            super::cut(gradient, &whole, &items, Flow::GivenPairs).d_logp
+        };
+        assert_eq!(cut(0..1, &d_logp), [0.0, 1.0, 2.0, 21.0, 22.0]);
+        assert_eq!(cut(1..2, &d_logp), (3..10u8).map(f32::from).collect::<Vec<_>>());
+        assert_eq!(cut(2..3, &d_logp), (10..21u8).chain(23..26).map(f32::from).collect::<Vec<_>>());
+        assert_eq!(cut(0..3, &d_logp), d_logp);
+        // Of a loss that sees no prompts.
+        assert_eq!(cut(0..1, &d_logp[..21]), [0.0, 1.0, 2.0]);
+    }
 }

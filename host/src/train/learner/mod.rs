@@ -152,6 +152,8 @@ impl Learner {
         let rounds = self.policy.computes_in() == DType::BF16 || self.settings.rollout_dtype != RolloutDtype::Auto;
         let differs = self.settings.old_logp == Some(OldLogp::Recompute) || self.settings.trains_later() || rounds;
         let compares_sampling = differs || plugins.needs().sampling_logp;
+        let prompt_tokens = || micro_batches.iter().flat_map(MicroBatch::prompt_tokens).sum::<usize>() as u64;
+        let of_prompts = plugins.hints().prompt_logp.then(prompt_tokens);
         let asked = |micro_batch: &MicroBatch| {
             let mismatched = self.mismatched(micro_batch, at)?;
             let (desirable, undesirable): (Vec<bool>, Vec<bool>) = columns::labels(micro_batch).partition(|desirable| *desirable);
@@ -166,6 +168,7 @@ impl Learner {
                 mismatched,
                 labelled,
                 squares: plugins.hints().log_sum_squares,
+                of_prompts,
                 compares_sampling,
             })
         };
@@ -200,7 +203,8 @@ impl Learner {
             return self.pass_of_values(micro_batch, learn, asked, plugins);
         }
         let mut figures = Figures::begin();
-        let packed = Packed::new(&micro_batch.experience, micro_batch.rows());
+        let pack = if asked.of_prompts.is_some() { Packed::with_prompts } else { Packed::new };
+        let packed = pack(&micro_batch.experience, micro_batch.rows());
         figures.did(self.work(&packed));
         let (forest, selected, temperature) = (&packed.forest, &packed.selected, self.flow.temperature(&self.settings));
         let key = self.dropping(learn, asked.at);
@@ -215,11 +219,11 @@ impl Learner {
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
         let activations = pass.kept_bytes() + valued.as_ref().map_or(0, |(_, valued)| valued.kept_bytes());
         figures.did(Work { activations, ..Work::default() });
-        let observed = Observed::new(&pass, values, asked)?;
+        let observed = Observed::new(&pass, packed.of_completions, values, asked)?;
         figures.lap("forward");
 
         let (gradient, of_algorithm) = self.loss(micro_batch, observed, asked, plugins)?;
-        let mut own = columns::figures(micro_batch, pass.stats(), asked);
+        let mut own = columns::figures(micro_batch, pass.stats(), packed.of_completions, asked);
         // An algorithm that corrects by the ratios logs what it has made of them.
         own.retain(|figure| of_algorithm.iter().all(|other| other.name != figure.name));
         figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));

@@ -240,7 +240,8 @@ impl Plugins {
 fn in_turn(pairs: &Pairs, gradient: PairGradient) -> Gradient {
     let sides = [(&pairs.chosen.offsets, &gradient.d_chosen), (&pairs.rejected.offsets, &gradient.d_rejected)];
     let of_pair = |i: usize| sides.map(|(offsets, d)| &d[offsets[i] as usize..offsets[i + 1] as usize]).concat();
-    let d_logp = (0..pairs.chosen.offsets.len().saturating_sub(1)).flat_map(of_pair).collect();
+    let of_pairs = (0..pairs.chosen.offsets.len().saturating_sub(1)).flat_map(of_pair);
+    let d_logp = of_pairs.chain(gradient.d_prompts.into_iter().flatten()).collect();
     Gradient { loss: gradient.loss, d_logp, d_entropy: None, d_values: None, metrics: gradient.metrics }
 }
 

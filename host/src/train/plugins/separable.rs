@@ -1,6 +1,6 @@
 //! Tests whether an algorithm's loss can be computed on any split of a micro-batch.
 
-use crate::plugin::{self, AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::{self, AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Prompts, Scale, Side, Tokens, ValuedPairs};
 use std::ops::Range;
 
 /// Number of rows or pairs, and of tokens in each, on which a loss is tried.
@@ -38,7 +38,7 @@ fn derivatives(algorithm: &mut AnyPlugin, rows: Range<usize>, needs: &Needs) -> 
         }
         AnyPlugin::Preference(preference) => {
             let gradient = preference.loss(&made_up_pairs(rows, preference.info()))?;
-            by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected)], LENGTH)
+            by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected), gradient.d_prompts], LENGTH)
         }
         AnyPlugin::Labelled(labelled) => labelled.loss(&made_up_examples(rows, labelled.info()))?.d_logp,
         AnyPlugin::RewardModel(plugin) => {
@@ -116,7 +116,9 @@ fn made_up_pairs(rows: Range<usize>, Info { needs, hints, .. }: &Info) -> Pairs 
         mean_logits: needs.mean_logits.then(|| wave(&rows, kind + 2.0)),
         log_sum_squares: hints.log_sum_squares.then(|| logp(&rows, kind + 0.5, 1.0)),
     };
-    Pairs { step: 0, chosen: side(1.0), rejected: side(4.0), scale: SCALE }
+    let prompts = Prompts { offsets: offsets(&rows), logp: logp(&rows, 7.0, 1.0), tokens: SCALE.tokens };
+    let prompts = hints.prompt_logp.then_some(prompts);
+    Pairs { step: 0, chosen: side(1.0), rejected: side(4.0), prompts, scale: SCALE }
 }
 
 fn made_up_values(rows: Range<usize>) -> ValuedPairs {

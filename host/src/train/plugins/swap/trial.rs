@@ -2,8 +2,8 @@
 
 use crate::config::{Compare, OnError, PluginEntry};
 use crate::metrics::Comparison;
-use crate::plugin::{AnyPlugin, Asking, Column, Examples, Mismatched, Needs, Pairs, Result, Scale, Side, Tokens, ValuedPairs};
-use crate::plugin::{EnvironmentPlugin, RewardColumn, RewardPlugin, Rollouts, Start, Tool};
+use crate::plugin::{AnyPlugin, Asking, Column, Examples, Mismatched, Needs, Pairs, Prompts, Result, Scale, Side, Tokens};
+use crate::plugin::{EnvironmentPlugin, RewardColumn, RewardPlugin, Rollouts, Start, Tool, ValuedPairs};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::plugins::comparing::{self, Matches};
@@ -80,7 +80,7 @@ impl Trial {
         };
         let side = |logp: f32, tokens: usize| made_up_side(logp, tokens, with_reference, needs);
         let scale = Scale { rows: 1, tokens: 3, max_completion_length: 4 };
-        let pairs = Pairs { step: 0, chosen: side(-1.0, 3), rejected: side(-1.5, 2), scale };
+        let pairs = Pairs { step: 0, chosen: side(-1.0, 3), rejected: side(-1.5, 2), prompts: None, scale };
         let has_margin = prompts.iter().flat_map(|prompt| &prompt.answers).any(|answers| answers.margin.is_some());
         let margin = has_margin.then(|| vec![0.5]);
         let values = ValuedPairs { step: 0, chosen: vec![0.5], rejected: vec![-0.25], margin, scale };
@@ -249,6 +249,10 @@ fn pairs_with_all(pairs: &Pairs) -> Pairs {
         side.mean_logits.get_or_insert_with(|| vec![0.0; tokens]);
         side.log_sum_squares.get_or_insert_with(|| vec![-1.0; tokens]);
     }
+    let ends = 0..pairs.chosen.offsets.len() as u32;
+    let prompts =
+        || Prompts { logp: vec![-2.0; ends.len().saturating_sub(1)], tokens: pairs.scale.tokens, offsets: ends.collect() };
+    pairs.prompts.get_or_insert_with(prompts);
     pairs
 }
 
