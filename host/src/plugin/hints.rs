@@ -78,9 +78,11 @@ pub struct Hints {
     pub mismatched: bool,
     /// Whether pairs come with the logarithms of the sums of squared probabilities, for `weighted-preference`.
     pub log_sum_squares: bool,
+    /// Whether advantages follow from the rewards of turns, for `turn-policy`.
+    pub turn_rewards: bool,
     /// Whether given tokens may be scored as smoothed targets, of which a share is spread evenly over the vocabulary.
     pub smoothed: bool,
-    /// Whether each row of a reward is a separate call, with the time limit of a call.
+    /// Whether each row of a reward, and each turn of an environment, is a separate call, with the time limit of a call.
     pub isolated_rows: bool,
 }
 
@@ -92,6 +94,7 @@ impl Default for Hints {
             framed: false,
             mismatched: false,
             log_sum_squares: false,
+            turn_rewards: false,
             smoothed: false,
             isolated_rows: false,
         }
@@ -117,6 +120,7 @@ impl Hints {
             ("framed", &mut hints.framed),
             ("mismatched", &mut hints.mismatched),
             ("log_sum_squares", &mut hints.log_sum_squares),
+            ("turn_rewards", &mut hints.turn_rewards),
             ("smoothed", &mut hints.smoothed),
             ("isolated_rows", &mut hints.isolated_rows),
         ];
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_may_ask_for_framed_pairs_squares_or_isolated_rows_and_take_smoothed_targets() {
+    fn a_plugin_may_ask_for_framed_pairs_squares_turns_or_isolated_rows_and_take_smoothed_targets() {
         let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
         assert_eq!(framed("{}"), Ok(false));
         assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
@@ -176,6 +180,8 @@ mod tests {
         assert_eq!((smoothed("{}"), smoothed(r#"{"x-rlhost": {"smoothed": true}}"#)), (Ok(false), Ok(true)));
         let squares = |schema: &str| Hints::of(schema).map(|hints| hints.log_sum_squares);
         assert_eq!((squares("{}"), squares(r#"{"x-rlhost": {"log_sum_squares": true}}"#)), (Ok(false), Ok(true)));
+        let turns = |schema: &str| Hints::of(schema).map(|hints| hints.turn_rewards);
+        assert_eq!((turns("{}"), turns(r#"{"x-rlhost": {"turn_rewards": true}}"#)), (Ok(false), Ok(true)));
         let apart = |schema: &str| Hints::of(schema).map(|hints| hints.isolated_rows);
         assert_eq!((apart("{}"), apart(r#"{"x-rlhost": {"isolated_rows": true}}"#)), (Ok(false), Ok(true)));
         assert!(apart(r#"{"x-rlhost": {"isolated_rows": "yes"}}"#).unwrap_err().contains("isolated_rows"));

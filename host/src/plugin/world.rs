@@ -82,6 +82,22 @@ mod weighing {
 }
 
 #[allow(missing_docs)]
+mod turning {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world turning {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/policy@0.1.0;
+                export rlhost:plugin/turn-policy@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
 mod valuing {
     wasmtime::component::bindgen!({
         inline: "
@@ -206,6 +222,9 @@ pub(super) use preferring::exports::rlhost::plugin::preference;
 pub(super) use remembering::Remembering;
 pub(super) use rewarding::Rewarding;
 pub(super) use rewarding::exports::rlhost::plugin::reward;
+pub(super) use turning::Turning;
+pub(super) use turning::exports::rlhost::plugin0_1_0::policy as turned;
+pub(super) use turning::exports::rlhost::plugin0_2_0::turn_policy;
 pub(super) use valuing::Valuing;
 pub(super) use valuing::exports::rlhost::plugin0_2_0::reward_model;
 pub(super) use weighing::Weighing;
@@ -236,7 +255,9 @@ const PACKAGE: &str = "rlhost:plugin/";
 /// Returns the contract version in which an interface was added, which it keeps.
 fn version(interface: &str) -> &'static str {
     match interface {
-        "cells" | "inside" | "http" | "environment" | "reward-model" | "labelled" | "weighted-preference" => "0.2",
+        "cells" | "inside" | "http" | "environment" | "reward-model" | "labelled" | "weighted-preference" | "turn-policy" => {
+            "0.2"
+        }
         _ => "0.1",
     }
 }

@@ -10,6 +10,7 @@ use crate::ops::sampler::stream;
 use crate::plugin::{self, EnvironmentPlugin, LARGEST_SCORE, Opening, Reply, Session, Turn};
 use crate::rollout::{Ended, Follow, Next, Request, Rollout, Sampling};
 use crate::train::dataset::Prompt;
+use crate::train::experience::Experience;
 use crate::train::plugins::start;
 use crate::train::{Error, Result};
 use rand::RngExt;
@@ -405,6 +406,23 @@ pub(super) fn fatal(episodes: &[Episode], entries: &[PluginEntry]) -> Option<Err
     let (entry, detail) = episodes.iter().filter_map(failed).find(|(entry, _)| entry.on_error == OnError::Fail)?;
     let name = entry.name().to_owned();
     Some(plugin::Error::Call { name, function: "an episode", step: None, detail }.into())
+}
+
+/// Returns the turns of scored episodes, with the reward of each, as algorithms see them; none without an environment. Their
+/// environments' columns are the last rewards, in order.
+pub(super) fn turns(e: &Experience, environments: &[PluginEntry]) -> Option<plugin::Turns> {
+    let first = e.rewards.len().checked_sub(environments.len())?;
+    let mut turns = plugin::Turns { offsets: vec![0], ends: Vec::new(), rewards: Vec::new(), columns: Vec::new() };
+    for (row, episode) in e.episodes.iter().enumerate() {
+        let rollout = &e.rollouts[row];
+        let begins = rollout.replies.iter().map(|(begin, _)| *begin).chain([rollout.tokens.len()]);
+        turns.ends.extend(begins.map(|at| e.offsets[row] + at as u32));
+        let given = |turn: usize| episode.rewards.get(turn).copied().flatten().filter(|_| episode.failed.is_none());
+        turns.rewards.extend((0..=rollout.replies.len()).map(given));
+        turns.offsets.push(turns.ends.len() as u32);
+        turns.columns.push((first + episode.environment) as u32);
+    }
+    (!e.episodes.is_empty()).then_some(turns)
 }
 
 /// Returns the metrics of episodes.
