@@ -158,9 +158,9 @@ mod tests {
             |t| t.offsets = vec![0, 2, 3, 5],
             |t| t.ends = vec![6, 2, 8, 9],
             |t| t.ends = vec![2, 7, 8, 9],
-            |t| drop(t.rewards.pop()),
+            |t| t.rewards.truncate(3),
             |t| t.columns = vec![2; 3],
-            |t| drop(t.columns.pop()),
+            |t| t.columns.truncate(2),
         ];
         for breaks in broken {
             let (rollouts, mut turns) = played();

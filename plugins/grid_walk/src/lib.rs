@@ -161,7 +161,8 @@ mod tests {
     #[test]
     fn grids_follow_from_the_seed_and_always_have_a_way() {
         let settings = Settings { size: 5, walls: 12, ..Settings::default() };
-        let grid = |seed| Play::<Walk>::begin(settings.clone(), seed, &[]).unwrap().prompt()[0].content.clone();
+        let prompt = |seed| Play::<Walk>::begin(settings.clone(), seed, &[]).unwrap().prompt()[0].content.clone();
+        let grid = |seed| prompt(seed).split_once('\n').unwrap().1.to_owned();
         let all: std::collections::BTreeSet<String> = (0..100).map(grid).collect();
         assert!(all.len() > 95 && grid(3) == grid(3));
         assert!(all.iter().all(|text| text.matches('A').count() == 1 && text.contains('#')));
