@@ -260,7 +260,7 @@ fn each_turn_of_an_episode_may_earn_its_own_reward() {
     let given = by_turn(&s);
     close("by turn", &given.advantages, &normalized([3.0 - 0.5, -1.0, 4.0, -3.0, -6.0]));
     assert_eq!((figure(&given.metrics, "reward"), figure(&given.metrics, "return")), (Some((0.0, 3.0)), Some((0.0, 3.0))));
-    let clipped = by_turn(&Settings { reward_clip_range: Some((-2.0, 2.5)), ..s.clone() });
+    let clipped = by_turn(&Settings { reward_clip_range: Some((-2.0, 2.5)), ..s });
     close("clipped", &clipped.advantages, &normalized([2.5 - 0.5, -1.0, 2.5, -1.0, -2.0]));
     assert!(ReinforcePp::sees_turns(&s) && !ReinforcePp::sees_turns(&Settings::default()));
     let refused = ReinforcePp::new(Settings { baseline: Baseline::Group, ..s }).err();
