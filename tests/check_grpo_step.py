@@ -13,7 +13,8 @@ been made with
 
 and train on each generation once, in one optimizer step, at a linear learning rate without
 warmup. Figures are defined as in TRL 1.16; only `bnpo` divides by the tokens of the whole
-step, as host/ARCHITECTURE.md says.
+step, as host/ARCHITECTURE.md says. In a run of episodes, replies are masked, and with
+`turn_advantages` each turn has its own advantage, as host/docs/episodes.md says.
 
 Exits 1 if a figure differs by more than 1e-4 of its size. The loss, whose terms cancel, is
 measured by the sum of their sizes, and `kl` by 1e-2 at least, since e^d - d - 1 has no more
@@ -49,8 +50,21 @@ def read_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def reward_names(config):
-    return [Path(plugin["path"]).name.removesuffix(".wasm") for plugin in config["plugin"]]
+def rewarding(config):
+    """The entries of the rewards and environments, by name."""
+    entries = config.get("plugin", []) + environments(config)
+    return {Path(entry["path"]).name.removesuffix(".wasm"): entry for entry in entries}
+
+
+def environments(config):
+    given = config.get("environment", [])
+    return given if isinstance(given, list) else [given]
+
+
+def turns_of(row):
+    """Begin and end of each turn among the completion's tokens."""
+    cuts = [0, *(at for reply in row.get("replies", []) for at in reply), len(row["completion_ids"])]
+    return list(zip(cuts[::2], cuts[1::2]))
 
 
 def nan_std(x, dim=-1):
@@ -69,7 +83,9 @@ class Batch:
         masks = [torch.zeros(len(i) - 1, dtype=torch.long) for i in ids]
         for row, mask in zip(rows, masks):
             if row["finished"] or not spare_truncated:
-                mask[len(row["prompt_ids"]) - 1 :] = 1
+                for begin, end in turns_of(row):
+                    first = len(row["prompt_ids"]) - 1
+                    mask[first + begin : first + end] = 1
         self.ids = pad_sequence(ids, batch_first=True)
         self.attention = pad_sequence([torch.ones_like(i) for i in ids], batch_first=True)
         self.mask = pad_sequence(masks, batch_first=True)
@@ -83,12 +99,13 @@ class Batch:
 
 
 def judge(config, rows, kls=None):
-    """Each completion's advantage, and the figures about rewards. RLOO takes `beta` times a
-    completion's KL divergence off its reward."""
-    names = reward_names(config)
+    """Each completion's advantage, or each turn's, and the figures about rewards. RLOO takes `beta`
+    times a completion's KL divergence off its reward."""
+    entries = rewarding(config)
+    names = list(entries)
     given = [[math.nan if r["rewards"][n] is None else r["rewards"][n] for n in names] for r in rows]
     rewards = torch.tensor(given, dtype=torch.float64)
-    weights = torch.tensor([plugin["weight"] for plugin in config["plugin"]], dtype=torch.float64)
+    weights = torch.tensor([entry["weight"] for entry in entries.values()], dtype=torch.float64)
     total = (rewards * weights).nansum(1)
     total[rewards.isnan().all(1)] = math.nan
     if config["algorithm"] == "rloo":
@@ -102,7 +119,58 @@ def judge(config, rows, kls=None):
     }
     for name, column in zip(names, rewards.T):
         figures |= {f"rewards/{name}/mean": column.nanmean(), f"rewards/{name}/std": nan_std(column)}
-    return advantages.flatten().nan_to_num(0.0), figures
+    if config["loss"].get("turn_advantages", "none") != "none":
+        played = [Path(entry["path"]).name.removesuffix(".wasm") for entry in environments(config)]
+        others = (rewards * weights)[:, [name not in played for name in names]].nansum(1)
+        by_turn, figures["frac_reward_zero_std"] = of_turns(config, rows, entries[played[0]]["weight"], others, total)
+        return by_turn, figures
+    return [[a] * len(turns_of(row)) for a, row in zip(advantages.flatten().nan_to_num(0.0).tolist(), rows)], figures
+
+
+def of_turns(config, rows, weight, others, total):
+    """The advantage of each turn of each row, from the returns from there on; and the share of turns that are like all that they
+    are compared with."""
+    loss, returns, compared = config["loss"], [], {}
+    for i, row in enumerate(rows):
+        scores = [weight * (reward or 0.0) for reward in row["turn_rewards"]]
+        scores[-1] += others[i].item()
+        discount = loss["turn_discount"]
+        to_come = [sum(discount ** (k - turn) * scores[k] for k in range(turn, len(scores))) for turn in range(len(scores))]
+        returns.append([] if math.isnan(total[i]) else to_come)
+
+    def key(i, turn):
+        return i // config["num_generations"], turn if loss["turn_advantages"] == "turn" else 0
+
+    for i, row in enumerate(returns):
+        for turn, value in enumerate(row):
+            compared.setdefault(key(i, turn), []).append(value)
+    everything = [value for row in returns for value in row]
+
+    def std(values):
+        mean = sum(values) / len(values)
+        return math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1)) if len(values) > 1 else 0.0
+
+    def advantage(i, turn, value):
+        group = compared[key(i, turn)]
+        centred = value - sum(group) / len(group)
+        scale = {"none": None, "group": group, "batch": everything}[loss["scale_rewards"]]
+        return centred if scale is None else centred / (std(scale) + 1e-4)
+
+    advantages = [[advantage(i, turn, value) for turn, value in enumerate(row)] for i, row in enumerate(returns)]
+    scaled_by = lambda i, turn: everything if loss["scale_rewards"] == "batch" else compared[key(i, turn)]
+    alike = [len(g) > 1 and std(g) <= 1e-8 for i, row in enumerate(returns) for turn in range(len(row)) for g in [scaled_by(i, turn)]]
+    filled = [row or [0.0] * len(turns_of(rows[i])) for i, row in enumerate(advantages)]
+    return filled, sum(alike) / len(alike)
+
+
+def by_token(rows, advantages, like):
+    """The advantage of each predicted token, as padded rows."""
+    out = torch.zeros(like.shape, dtype=like.dtype)
+    for i, (row, of_turns) in enumerate(zip(rows, advantages)):
+        for (begin, end), advantage in zip(turns_of(row), of_turns):
+            first = len(row["prompt_ids"]) - 1
+            out[i, first + begin : first + end] = advantage
+    return out
 
 
 def leave_one_out(config, total, kls):
@@ -155,11 +223,12 @@ def backward(config, model, reference, rows, advantages):
     batches = batches_of(config, rows)
     tokens = sum(int(batch.mask.sum()) for batch in batches)
     sums = dict.fromkeys(("loss", "terms", "kl", "entropy"), 0.0)
-    for batch, factors in zip(batches, advantages.split(size)):
+    for i, batch in enumerate(batches):
         logp, entropy = batch.run(model, temperature)
+        factors = by_token(rows[i * size :][:size], advantages[i * size :][:size], logp)
         with torch.no_grad():
             ref_logp = batch.run(reference, temperature)[0] if reference else None
-        losses, kl = token_losses(loss, logp, ref_logp, factors[:, None].to(logp.dtype))
+        losses, kl = token_losses(loss, logp, ref_logp, factors)
         match loss["loss_type"]:
             case "grpo":
                 divisor = len(rows) * batch.mask.sum(1, keepdim=True).clamp(min=1)
@@ -201,7 +270,8 @@ def backward_rloo(config, model, rows, advantages):
     size, temperature = config["per_device_train_batch_size"], config["temperature"]
     low, high = config["loss"]["epsilon"], config["loss"].get("epsilon_high", config["loss"]["epsilon"])
     sums = dict.fromkeys(("loss", "terms", "entropy", "tokens"), 0.0)
-    for batch, factors in zip(batches_of(config, rows), advantages.split(size)):
+    of_rows = torch.tensor([row[0] for row in advantages], dtype=torch.float64)
+    for batch, factors in zip(batches_of(config, rows), of_rows.split(size)):
         logp, entropy = batch.run(model, temperature)
         ratio = ((logp - logp.detach()) * batch.mask).sum(1).exp()
         terms = -torch.minimum(ratio * factors, ratio.clamp(1 - low, 1 + high) * factors) / len(rows)
@@ -217,10 +287,15 @@ def length_figures(rows):
     ended = [r for r in rows if r["finished"]]
     figures = {"completions/clipped_ratio": 1 - len(ended) / len(rows)}
     for suffix, kept in [("length", rows), ("terminated_length", ended)]:
-        lengths = [len(r["completion_ids"]) for r in kept]
+        lengths = [sum(end - begin for begin, end in turns_of(r)) for r in kept]
         if lengths:
             values = {"mean": sum(lengths) / len(lengths), "min": min(lengths), "max": max(lengths)}
             figures |= {f"completions/{name}_{suffix}": value for name, value in values.items()}
+    if "replies" in rows[0]:
+        turns = [len(r["turn_rewards"]) for r in rows]
+        replies = sum(end - begin for r in rows for begin, end in r["replies"])
+        figures |= {"episodes/mean_turns": sum(turns) / len(rows), "episodes/max_turns": max(turns)}
+        figures["episodes/tokens_of_replies"] = replies / len(rows)
     return figures
 
 
@@ -331,8 +406,11 @@ def main():
         for name, value in want.items():
             size = {"loss": terms, "kl": max(abs(float(value)), 1e-2)}.get(name)
             report.add(step + 1, name, metrics[step + 1].get(name), value, size)
-        for i, (row, advantage) in enumerate(zip(rows, advantages)):
-            report.add(step + 1, f"advantage {i}", row["advantage"], advantage, advantages.abs().max())
+        greatest = max(abs(advantage) for of_row in advantages for advantage in of_row)
+        for i, (row, of_row) in enumerate(zip(rows, advantages)):
+            given = row.get("turn_advantages", [row["advantage"]])
+            for turn, (got, advantage) in enumerate(zip(given, of_row, strict=True)):
+                report.add(step + 1, f"advantage {i}" + f", turn {turn}" * (len(given) > 1), got, advantage, greatest)
         weights.check(report, step + 1, args.run / f"checkpoint-{step + 1}")
 
     shares = {name: share for name, share in report.worst.items() if name != "weights"}

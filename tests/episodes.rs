@@ -111,6 +111,83 @@ fn every_algorithm_of_completions_learns_from_episodes() {
     assert!(pairs.error().contains("environment: this algorithm compares completions in pairs"), "{}", pairs.error());
 }
 
+/// A list's numbers, 0 where it has none.
+fn floats(list: &Value) -> Vec<f64> {
+    list.as_array().unwrap().iter().map(|n| n.as_f64().unwrap_or(0.0)).collect()
+}
+
+#[test]
+fn turns_may_have_their_own_advantages() {
+    let place = place();
+    let by_turn = ["--turn-advantages", "turn", "--turn-discount", "0.5", "--scale-rewards", "none"];
+    let harsh = ["--set", "environment.config.no_number=-1", "--save-steps", "1", "--max-steps", "4"];
+    place.run(&[&arguments("run", "guess_number.wasm")[..], &harsh, &by_turn].concat()).succeeded();
+    let lines = place.lines("run/completions.jsonl");
+    assert_eq!(lines.len(), 16);
+    let returns = |line: &Value| {
+        let mut rewards = floats(&line["turn_rewards"]);
+        (0..rewards.len() - 1).rev().for_each(|turn| rewards[turn] += 0.5 * rewards[turn + 1]);
+        rewards
+    };
+    let mut odd = 0;
+    for group in lines.chunks(4) {
+        let returns: Vec<Vec<f64>> = group.iter().map(returns).collect();
+        for (line, own) in group.iter().zip(&returns) {
+            let given = floats(&line["turn_advantages"]);
+            assert_eq!(given.len(), own.len(), "{line}");
+            for (turn, (given, own)) in given.iter().zip(own).enumerate() {
+                let all: Vec<f64> = returns.iter().filter_map(|row| row.get(turn)).copied().collect();
+                let want = own - all.iter().sum::<f64>() / all.len() as f64;
+                assert!((given - want).abs() < 1e-6, "{given} and {want} in turn {turn} of {line}");
+            }
+            odd += usize::from(given.iter().any(|advantage| (advantage - given[0]).abs() > 1e-3));
+        }
+    }
+    assert!(odd > 0, "all turns of each episode have the same advantage");
+    assert!(first(&place, "run", "grad_norm") > 0.0);
+    place.copy_as_after("run", 2, "again");
+    place.run(&["resume", "again"]).succeeded();
+    place.assert_same_end("again", "run", 4, "model.safetensors");
+    // Without it, the first token's advantage is every token's.
+    place.run(&[&arguments("whole", "guess_number.wasm")[..], &harsh].concat()).succeeded();
+    for line in place.lines("whole/completions.jsonl") {
+        assert!(floats(&line["turn_advantages"]).iter().all(|a| line["advantage"] == *a), "{line}");
+    }
+}
+
+#[test]
+fn rewards_of_turns_change_what_ppo_and_reinforce_pp_learn_and_need_an_environment() {
+    let place = place();
+    for algorithm in ["ppo", "reinforce_pp"] {
+        let mut ends = Vec::new();
+        for turns in ["false", "true"] {
+            let run = format!("{algorithm}-{turns}");
+            let more = ["--algorithm", algorithm, "--turn-rewards", turns, "--max-steps", "2", "--gamma", "0.5"];
+            place.run(&[&arguments(&run, UNRULY)[..], &more].concat()).succeeded();
+            ends.push(std::fs::read(place.path(&format!("{run}/checkpoint-2/model.safetensors"))).unwrap());
+        }
+        assert!(ends[0] != ends[1], "{algorithm}");
+    }
+    let rows = "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
+    place.write("plain.jsonl", rows);
+    let mut alone = vec!["train", "--model", tiny(), "--dataset", "plain.jsonl", "--plugin", "tldr_length_reward.wasm"];
+    alone.extend([
+        "--max-steps",
+        "1",
+        "--num-generations",
+        "2",
+        "--per-device-train-batch-size",
+        "4",
+        "--turn-advantages",
+        "turn",
+    ]);
+    let refused = place.run(&alone);
+    assert!(refused.error().contains("rewards of turns, which only episodes have"), "{}", refused.error());
+    let both = ["--turn-advantages", "turn", "--multi-objective-aggregation", "normalize_then_sum"];
+    let refused = place.run(&[&arguments("both", UNRULY)[..], &both].concat());
+    assert!(refused.error().contains("sum_then_normalize"), "{}", refused.error());
+}
+
 #[test]
 fn a_run_of_episodes_resumed_from_any_step_ends_as_the_uninterrupted_one() {
     let place = place();

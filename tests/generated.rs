@@ -31,6 +31,7 @@ const NEWER: &str = "
         export rlhost:plugin/labelled@0.2.0;
         export rlhost:plugin/weighted-preference@0.2.0;
         export rlhost:plugin/prompted-preference@0.2.0;
+        export rlhost:plugin/turn-policy@0.2.0;
     }
 ";
 
@@ -71,6 +72,14 @@ const INCLUDED: &str = "
     }
     world prompted-preference-plugin {
         include rlhost:plugin/prompted-preference-plugin@0.2.0;
+    }
+    world turn-policy-plugin {
+        include rlhost:plugin/turn-policy-plugin@0.2.0;
+    }
+    world observing-turn-policy-plugin {
+        include turn-policy-plugin;
+        export rlhost:plugin/state@0.1.0;
+        export rlhost:plugin/observer@0.1.0;
     }
 ";
 
@@ -129,6 +138,8 @@ fn bound() -> Vec<(PathBuf, Vec<u8>)> {
         (&newer, included, "labelled-plugin"),
         (&newer, included, "weighted-preference-plugin"),
         (&newer, included, "prompted-preference-plugin"),
+        (&newer, included, "turn-policy-plugin"),
+        (&newer, included, "observing-turn-policy-plugin"),
     ];
     let folder = sdk().join("src/bindings");
     let sections = worlds.map(|(resolve, package, world)| {
@@ -138,6 +149,7 @@ fn bound() -> Vec<(PathBuf, Vec<u8>)> {
     let types = [
         ("rlhost:plugin/types@0.1.0", "crate::bindings::types"),
         ("rlhost:plugin/preference@0.1.0", "crate::bindings::contract::preference"),
+        ("rlhost:plugin/policy@0.1.0", "crate::bindings::contract::policy"),
     ];
     let first = (folder.join("generated.rs"), bindings(FIRST, EVERYTHING, &[]));
     let newer = (folder.join("newer.rs"), bindings(BOTH, NEWER, &types));

@@ -51,7 +51,7 @@ fn a_reward_that_misbehaves_fails_with_a_line_that_says_how() {
 
 #[test]
 fn environments_play_random_episodes_and_one_that_mixes_them_fails() {
-    for environment in ["guess_number.wasm", "calculator_tool.wasm", UNRULY] {
+    for environment in ["guess_number.wasm", "grid_walk.wasm", "calculator_tool.wasm", "javascript_tool.wasm", UNRULY] {
         let outcome = check(environment, &[]);
         assert!(outcome.succeeded().stdout.contains("each episode goes the same alone"), "{}", outcome.stdout);
     }
@@ -62,6 +62,17 @@ fn environments_play_random_episodes_and_one_that_mixes_them_fails() {
     assert!(outcome.stdout.contains("answers must not depend on other episodes"), "{}", outcome.stdout);
     let timed = place.run(&["plugin", "bench", "guess_number.wasm"]);
     assert!(timed.succeeded().stdout.contains("64 episodes"), "{}", timed.stdout);
+}
+
+#[test]
+fn algorithms_are_checked_with_the_turns_that_they_ask_for() {
+    for (algorithm, by_turn) in
+        [("grpo", "turn_advantages=group"), ("ppo", "turn_rewards=true"), ("reinforce_pp", "turn_rewards=true")]
+    {
+        let file = format!("{algorithm}.wasm");
+        assert!(!check(&file, &[]).succeeded().stdout.contains("by turn"), "{algorithm}");
+        assert!(check(&file, &["--set", by_turn]).succeeded().stdout.contains("tokens, by turn"), "{algorithm}");
+    }
 }
 
 #[test]

@@ -5,7 +5,8 @@ use rlhost::model::{Architecture, Decoder, Frozen, Selected, Weights};
 use rlhost::ops::Forest;
 use rlhost::ops::sampler::Sampling;
 use rlhost::rollout::{Ended, Follow, Generator, Next, Request, Rollout};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// A model whose products are large enough to be shared, with heads of which there is no even number.
 fn model() -> Frozen {
@@ -39,6 +40,18 @@ fn generate_with(
     threads: usize,
     follow: Option<&dyn Follow>,
 ) -> Vec<Rollout> {
+    generate_telling(model, samples, max_num_seqs, threads, follow, &AtomicUsize::new(0))
+}
+
+/// Counts the sampled tokens.
+fn generate_telling(
+    model: &Frozen,
+    samples: usize,
+    max_num_seqs: usize,
+    threads: usize,
+    follow: Option<&dyn Follow>,
+    sampled: &AtomicUsize,
+) -> Vec<Rollout> {
     let generator = Generator {
         model: &model.decoding().unwrap(),
         sampling: Sampling { top_p: 0.9, ..Sampling::default() },
@@ -49,7 +62,10 @@ fn generate_with(
         seed: 3,
         generation: 1,
         ends: &[7, 8, 9, 10],
-        stops: &|tokens| tokens.len() > 5 && tokens[tokens.len() - 1] % 16 == 0,
+        stops: &|tokens| {
+            sampled.fetch_add(1, Ordering::Relaxed);
+            tokens.len() > 5 && tokens[tokens.len() - 1] % 16 == 0
+        },
         follow,
     };
     let requests: Vec<Request> = (0..3).map(|i| Request { tokens: prompt(i), row: i as u64, first: 0, samples }).collect();
@@ -163,6 +179,44 @@ fn episodes_do_not_depend_on_who_waits_beside_them() {
             );
         }
         assert_eq!(generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX))), other, "to the bit, again");
+    }
+}
+
+/// Does not answer the first call before other sequences have gone on.
+struct Late<'a> {
+    replies: Replies,
+    sampled: &'a AtomicUsize,
+    calls: AtomicUsize,
+    overtaken: AtomicBool,
+}
+
+impl Follow for Late<'_> {
+    fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
+        let (before, begun) = (self.sampled.load(Ordering::Relaxed), Instant::now());
+        if self.calls.fetch_add(1, Ordering::Relaxed) == 0 {
+            while self.sampled.load(Ordering::Relaxed) == before && begun.elapsed() < Duration::from_secs(60) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            self.overtaken.store(self.sampled.load(Ordering::Relaxed) > before, Ordering::Relaxed);
+        }
+        self.replies.follow(ended)
+    }
+
+    fn most_tokens(&self) -> usize {
+        self.replies.most_tokens()
+    }
+}
+
+#[test]
+fn others_go_on_while_an_episode_waits_and_nothing_else_changes() {
+    let model = model();
+    for threads in [1, 2] {
+        let sampled = AtomicUsize::new(0);
+        let (calls, overtaken) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let late = Late { replies: Replies::up_to(usize::MAX), sampled: &sampled, calls, overtaken };
+        let slow = generate_telling(&model, 4, 64, threads, Some(&late), &sampled);
+        assert!(late.overtaken.load(Ordering::Relaxed), "nobody went on while an episode waited");
+        assert_eq!(generate_with(&model, 4, 64, threads, Some(&Replies::up_to(usize::MAX))), slow);
     }
 }
 

@@ -11,7 +11,8 @@
 //! }
 //! ```
 //!
-//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`. Over pairs of completions it is
+//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`; if it gives each turn of an episode its own
+//! advantage, also [`policy::TurnPolicy`] and `policy_plugin!(MyType, turns);`. Over pairs of completions it is
 //! [`preference::Preference`] and `preference_plugin!(MyType);`, or [`preference::WeightedPreference`] and
 //! `weighted_preference_plugin!(MyType);` if it weights them, or [`preference::PromptedPreference`] and
 //! `prompted_preference_plugin!(MyType);` if its loss depends on the prompts, over labelled completions [`labelled::Labelled`] and
@@ -41,6 +42,7 @@ pub mod scores;
 #[doc(hidden)]
 pub mod slot;
 pub mod stateful;
+pub mod turns;
 
 pub use bindings::types::Error;
 pub use metric::Metric;

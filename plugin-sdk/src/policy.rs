@@ -3,6 +3,7 @@
 pub mod testing;
 
 use crate::Error;
+use crate::bindings::contract::plugin::Info;
 pub use crate::bindings::contract::plugin::Needs;
 pub use crate::bindings::contract::policy::{Advantages, Gradient, Tokens};
 pub use crate::bindings::types::{RewardColumn, Rollouts, Scale};
@@ -10,6 +11,7 @@ use crate::config::Config;
 pub use crate::config::Defaults;
 pub use crate::rows::rows;
 use crate::stateful::State;
+pub use crate::turns::Turns;
 
 /// An online policy algorithm.
 pub trait Policy: Sized + Send + 'static {
@@ -61,6 +63,17 @@ pub trait Observing: Stateful {
     fn observe(&mut self, step: u64, metrics: &[(String, f64)]);
 }
 
+/// An algorithm that can give each turn of an episode its own advantage. Exported by `policy_plugin!(MyType, turns);`, or with
+/// its state and its observer by `policy_plugin!(MyType, observing, turns);`.
+pub trait TurnPolicy: Policy {
+    /// Returns whether it uses the rewards of turns under these settings. If so, [`Self::estimate_turns`] is called in place of
+    /// [`Policy::estimate`], and runs without an environment refuse it.
+    fn sees_turns(config: &Self::Config) -> bool;
+
+    /// Returns the same as [`Policy::estimate`]. `turns` has the reward of each turn.
+    fn estimate_turns(&mut self, rollouts: &Rollouts, turns: &Turns) -> Result<Advantages, Error>;
+}
+
 /// Returns a metric by name from those that [`Observing::observe`] receives.
 #[must_use]
 pub fn figure(metrics: &[(String, f64)], name: &str) -> Option<f64> {
@@ -74,9 +87,37 @@ pub struct Exported<P: Policy> {
     pub policy: P,
 }
 
+#[doc(hidden)]
+#[must_use]
+pub fn described<P: Policy>(
+    name: &str,
+    version: &str,
+    stateless: bool,
+    exported: Option<&Exported<P>>,
+    turns: impl FnOnce(&P::Config) -> Option<bool>,
+) -> Info {
+    let config = exported.map_or_else(P::Config::default, |e| e.config.clone());
+    let mut hints = serde_json::json!({
+        "learning_rate": P::LEARNING_RATE,
+        "defaults": P::DEFAULTS,
+        "smoothed": P::smoothed(&config),
+    });
+    if let Some(sees_turns) = turns(&config) {
+        hints["turn_rewards"] = sees_turns.into();
+    }
+    Info {
+        name: name.into(),
+        version: version.into(),
+        description: P::DESCRIPTION.into(),
+        config_schema: crate::config::algorithm_schema::<P::Config>(hints),
+        needs: P::needs(&config),
+        stateless,
+    }
+}
+
 /// Exports a type that implements [`Policy`](crate::policy::Policy). With `stateful`, it also exports its
-/// [state](crate::policy::Stateful), and with `observing`, its state and its [observer](crate::policy::Observing). Name and
-/// version are the crate's.
+/// [state](crate::policy::Stateful), and with `observing`, its state and its [observer](crate::policy::Observing). With `turns`,
+/// also after `observing`, it can give each [turn](crate::policy::TurnPolicy) its own advantage. Name and version are the crate's.
 ///
 /// ```
 /// use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, figure};
@@ -141,11 +182,11 @@ pub struct Exported<P: Policy> {
 #[macro_export]
 macro_rules! policy_plugin {
     ($policy:ty) => {
-        $crate::policy_plugin!(@policy $policy, stateless: true);
+        $crate::policy_plugin!(@policy $policy, stateless: true, turns: |_| None);
         $crate::export_interfaces!(__Plugin, POLICY, policy: __export_rlhost_plugin_policy_0_1_0_cabi);
     };
     ($policy:ty, stateful) => {
-        $crate::policy_plugin!(@policy $policy, stateless: false);
+        $crate::policy_plugin!(@policy $policy, stateless: false, turns: |_| None);
         $crate::policy_plugin!(@state $policy);
         $crate::export_interfaces!(
             __Plugin,
@@ -155,19 +196,9 @@ macro_rules! policy_plugin {
         );
     };
     ($policy:ty, observing) => {
-        $crate::policy_plugin!(@policy $policy, stateless: false);
+        $crate::policy_plugin!(@policy $policy, stateless: false, turns: |_| None);
         $crate::policy_plugin!(@state $policy);
-
-        impl $crate::bindings::contract::observer::Guest for __Plugin {
-            fn observe(step: u64, metrics: ::std::vec::Vec<(::std::string::String, f64)>) {
-                // Before `configure` there is no plugin to tell, and the contract has no answer here.
-                let _ = __POLICY.with(|p| {
-                    $crate::policy::Observing::observe(&mut p.policy, step, &metrics);
-                    ::core::result::Result::Ok(())
-                });
-            }
-        }
-
+        $crate::policy_plugin!(@observer $policy);
         $crate::export_interfaces!(
             __Plugin,
             OBSERVING_POLICY,
@@ -176,33 +207,39 @@ macro_rules! policy_plugin {
             observer: __export_rlhost_plugin_observer_0_1_0_cabi
         );
     };
-    (@policy $policy:ty, stateless: $stateless:literal) => {
+    ($policy:ty, turns) => {
+        $crate::policy_plugin!(@policy $policy, stateless: true, turns: |c| Some(<$policy as $crate::policy::TurnPolicy>::sees_turns(c)));
+        $crate::policy_plugin!(@turns $policy);
+        $crate::export_interfaces!(
+            __Plugin,
+            TURN_POLICY,
+            policy: __export_rlhost_plugin_policy_0_1_0_cabi,
+            turn_policy: __export_rlhost_plugin_turn_policy_0_2_0_cabi
+        );
+    };
+    ($policy:ty, observing, turns) => {
+        $crate::policy_plugin!(@policy $policy, stateless: false, turns: |c| Some(<$policy as $crate::policy::TurnPolicy>::sees_turns(c)));
+        $crate::policy_plugin!(@state $policy);
+        $crate::policy_plugin!(@observer $policy);
+        $crate::policy_plugin!(@turns $policy);
+        $crate::export_interfaces!(
+            __Plugin,
+            OBSERVING_TURN_POLICY,
+            policy: __export_rlhost_plugin_policy_0_1_0_cabi,
+            state: __export_rlhost_plugin_state_0_1_0_cabi,
+            observer: __export_rlhost_plugin_observer_0_1_0_cabi,
+            turn_policy: __export_rlhost_plugin_turn_policy_0_2_0_cabi
+        );
+    };
+    (@policy $policy:ty, stateless: $stateless:literal, turns: $turns:expr) => {
         #[doc(hidden)]
         pub struct __Plugin;
         static __POLICY: $crate::slot::Slot<$crate::policy::Exported<$policy>> = $crate::slot::Slot::new();
 
         impl $crate::bindings::contract::plugin::Guest for __Plugin {
             fn describe() -> $crate::bindings::contract::plugin::Info {
-                use $crate::policy::Policy;
-                let asked = |config: &<$policy as Policy>::Config| (<$policy>::needs(config), <$policy>::smoothed(config));
-                let (needs, smoothed) = __POLICY.read(|p| match p {
-                    Some(p) => asked(&p.config),
-                    None => asked(&::core::default::Default::default()),
-                });
-                $crate::bindings::contract::plugin::Info {
-                    name: env!("CARGO_PKG_NAME").into(),
-                    version: env!("CARGO_PKG_VERSION").into(),
-                    description: <$policy>::DESCRIPTION.into(),
-                    config_schema: $crate::config::algorithm_schema::<<$policy as Policy>::Config>(
-                        $crate::serde_json::json!({
-                            "learning_rate": <$policy>::LEARNING_RATE,
-                            "defaults": <$policy>::DEFAULTS,
-                            "smoothed": smoothed,
-                        }),
-                    ),
-                    needs,
-                    stateless: $stateless,
-                }
+                let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+                __POLICY.read(|p| $crate::policy::described(name, version, $stateless, p, $turns))
             }
 
             fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
@@ -222,6 +259,28 @@ macro_rules! policy_plugin {
 
             fn loss(tokens: $crate::policy::Tokens) -> ::core::result::Result<$crate::policy::Gradient, $crate::Error> {
                 __POLICY.with(|p| $crate::policy::Policy::loss(&mut p.policy, &tokens))
+            }
+        }
+    };
+    (@turns $policy:ty) => {
+        impl $crate::bindings::contract::turn_policy::Guest for __Plugin {
+            fn estimate(
+                rollouts: $crate::policy::Rollouts,
+                turns: $crate::policy::Turns,
+            ) -> ::core::result::Result<$crate::policy::Advantages, $crate::Error> {
+                turns.check(&rollouts)?;
+                __POLICY.with(|p| $crate::policy::TurnPolicy::estimate_turns(&mut p.policy, &rollouts, &turns))
+            }
+        }
+    };
+    (@observer $policy:ty) => {
+        impl $crate::bindings::contract::observer::Guest for __Plugin {
+            fn observe(step: u64, metrics: ::std::vec::Vec<(::std::string::String, f64)>) {
+                // Before `configure` there is no plugin to tell, and the contract has no answer here.
+                let _ = __POLICY.with(|p| {
+                    $crate::policy::Observing::observe(&mut p.policy, step, &metrics);
+                    ::core::result::Result::Ok(())
+                });
             }
         }
     };

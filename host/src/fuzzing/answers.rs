@@ -47,7 +47,7 @@ impl Echo {
     fn answer(&mut self, function: u8, bytes: &[u8; BYTES]) -> bool {
         match function {
             0 | 1 => self.score(function == 1, bytes),
-            2 => checked(self.policy.estimate(&rollouts(bytes)), |given| {
+            2 => checked(self.policy.estimate(&rollouts(bytes).into()), |given| {
                 assert!(given.advantages.len() == BYTES && given.advantages.iter().all(|a| a.is_finite()));
                 assert!(given.returns.iter().all(|r| r.len() == BYTES && r.iter().all(|r| r.is_finite())));
                 assert!(given.mask.len() == BYTES && given.mask.iter().all(|m| *m < 2));

@@ -237,8 +237,12 @@ impl Session {
         }
     }
 
-    /// Calls the environment about each episode once, like [`Session::ask_anew`], within the rest of the episodes' time.
+    /// Calls the environment about each episode once, like [`Session::ask_anew`], within the rest of the episodes' time. If it asks
+    /// for isolated rows, each episode is a separate call.
     fn ask(&mut self, function: &'static str, asked: Vec<Asked>) -> Vec<Result<Answer>> {
+        if self.loaded.info.hints.isolated_rows && asked.len() > 1 {
+            return asked.into_iter().flat_map(|one| self.ask(function, vec![one])).collect();
+        }
         let count = asked.len();
         if self.broken.is_none() {
             let began = self.loaded.clock().now();

@@ -80,9 +80,11 @@ pub struct Hints {
     pub log_sum_squares: bool,
     /// Whether pairs come with the log-probabilities of their prompts, for `prompted-preference`.
     pub prompt_logp: bool,
+    /// Whether advantages follow from the rewards of turns, for `turn-policy`.
+    pub turn_rewards: bool,
     /// Whether given tokens may be scored as smoothed targets, of which a share is spread evenly over the vocabulary.
     pub smoothed: bool,
-    /// Whether each row of a reward is a separate call, with the time limit of a call.
+    /// Whether each row of a reward, and each turn of an environment, is a separate call, with the time limit of a call.
     pub isolated_rows: bool,
 }
 
@@ -95,6 +97,7 @@ impl Default for Hints {
             mismatched: false,
             log_sum_squares: false,
             prompt_logp: false,
+            turn_rewards: false,
             smoothed: false,
             isolated_rows: false,
         }
@@ -121,6 +124,7 @@ impl Hints {
             ("mismatched", &mut hints.mismatched),
             ("log_sum_squares", &mut hints.log_sum_squares),
             ("prompt_logp", &mut hints.prompt_logp),
+            ("turn_rewards", &mut hints.turn_rewards),
             ("smoothed", &mut hints.smoothed),
             ("isolated_rows", &mut hints.isolated_rows),
         ];
@@ -174,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_may_ask_for_framed_pairs_squares_prompts_or_isolated_rows_and_take_smoothed_targets() {
+    fn a_plugin_may_ask_for_framed_pairs_squares_prompts_turns_or_isolated_rows_and_take_smoothed_targets() {
         let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
         assert_eq!(framed("{}"), Ok(false));
         assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
@@ -187,6 +191,8 @@ mod tests {
         assert_eq!((prompts("{}"), prompts(r#"{"x-rlhost": {"prompt_logp": true}}"#)), (Ok(false), Ok(true)));
         let both = r#"{"x-rlhost": {"prompt_logp": true, "log_sum_squares": true}}"#;
         assert!(prompts(both).unwrap_err().contains("only one"));
+        let turns = |schema: &str| Hints::of(schema).map(|hints| hints.turn_rewards);
+        assert_eq!((turns("{}"), turns(r#"{"x-rlhost": {"turn_rewards": true}}"#)), (Ok(false), Ok(true)));
         let apart = |schema: &str| Hints::of(schema).map(|hints| hints.isolated_rows);
         assert_eq!((apart("{}"), apart(r#"{"x-rlhost": {"isolated_rows": true}}"#)), (Ok(false), Ok(true)));
         assert!(apart(r#"{"x-rlhost": {"isolated_rows": "yes"}}"#).unwrap_err().contains("isolated_rows"));

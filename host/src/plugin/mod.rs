@@ -46,7 +46,7 @@ pub use hints::{Defaults, Hints};
 pub use instance::{LARGEST_STATE, Memory, Plugin};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};
 pub use loaded::Info;
-pub use policy::{Advantages, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens};
+pub use policy::{Advantages, Generation, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens, Turns};
 pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Prompts, Side};
 pub use reward::{Column, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
 pub use reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};

@@ -4,14 +4,30 @@ use super::asked;
 use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
-use super::world::{Guiding, Role, policy};
+use super::world::{Guiding, Role, Turning, policy, turned};
 use super::{Error, Metric, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
 use std::ops::{Deref, DerefMut};
 
 pub use super::world::policy::Tokens;
+pub use super::world::turn_policy::Turns;
 pub use super::world::types::{RewardColumn, Rollouts, Scale};
+
+/// A generation batch as algorithms see it.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// The completions of all ranks.
+    pub rollouts: Rollouts,
+    /// Their turns, if they are episodes.
+    pub turns: Option<Turns>,
+}
+
+impl From<Rollouts> for Generation {
+    fn from(rollouts: Rollouts) -> Self {
+        Self { rollouts, turns: None }
+    }
+}
 
 /// An algorithm's result for a generation batch, per token.
 #[derive(Clone, Debug, Default)]
@@ -67,11 +83,19 @@ impl PolicyPlugin {
     }
 
     /// Returns the advantages of a whole generation batch. Sends only the columns that the plugin asks for.
-    pub fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages> {
-        let rollouts = &*asked::rollouts(rollouts, &self.info().needs);
-        let given = self.plugin.call(Call::at("estimate", rollouts.step), |store, linked| {
-            Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_estimate(&mut *store, rollouts)
-        })?;
+    pub fn estimate(&mut self, generation: &Generation) -> Result<Advantages> {
+        let rollouts = &*asked::rollouts(&generation.rollouts, &self.info().needs);
+        let (turns, at) = (self.turns(generation)?, Call::at("estimate", rollouts.step));
+        let given: policy::Advantages = match turns {
+            Some(turns) => self.plugin.call(at, |store, linked| {
+                let turning = Turning::new(&mut *store, linked)?;
+                let given = turning.rlhost_plugin0_2_0_turn_policy().call_estimate(&mut *store, rollouts, turns)?;
+                Ok(given.map(unturned))
+            }),
+            None => self.plugin.call(at, |store, linked| {
+                Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_estimate(&mut *store, rollouts)
+            }),
+        }?;
         let check = Check { name: self.name(), function: "estimate", step: rollouts.step, tokens: rollouts.mask.len() };
         check.column("advantages", &given.advantages)?;
         if let Some(returns) = &given.returns {
@@ -92,6 +116,18 @@ impl PolicyPlugin {
         Ok(Advantages { advantages: given.advantages, returns: given.returns, mask, metrics })
     }
 
+    /// Returns the turns of a generation, if the plugin asks for them.
+    fn turns<'a>(&self, generation: &'a Generation) -> Result<Option<&'a Turns>> {
+        if !self.info().hints.turn_rewards {
+            return Ok(None);
+        }
+        let missing = || Error::Config {
+            name: self.name().to_owned(),
+            detail: "its settings ask for the rewards of turns, which only episodes have; set environment".to_owned(),
+        };
+        generation.turns.as_ref().ok_or_else(missing).map(Some)
+    }
+
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for.
     pub fn loss(&mut self, tokens: &Tokens) -> Result<Gradient> {
         let tokens = &*asked::tokens(tokens, &self.info().needs);
@@ -109,6 +145,11 @@ impl PolicyPlugin {
         let metrics = self.plugin.checked_metrics(Role::Policy, given.metrics).map_err(|e| check.wrong(e))?;
         Ok(Gradient { loss: given.loss, d_logp: given.d_logp, d_entropy: given.d_entropy, d_values: given.d_values, metrics })
     }
+}
+
+/// The same, as the bindings of the other interface have it.
+fn unturned(turned::Advantages { advantages, returns, mask, metrics }: turned::Advantages) -> policy::Advantages {
+    policy::Advantages { advantages, returns, mask, metrics }
 }
 
 /// Checks returned columns; the fields are what errors name.

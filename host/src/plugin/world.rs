@@ -98,6 +98,22 @@ mod prompted {
 }
 
 #[allow(missing_docs)]
+mod turning {
+    wasmtime::component::bindgen!({
+        inline: "
+            package rlhost:host;
+            world turning {
+                import rlhost:plugin/types@0.1.0;
+                export rlhost:plugin/policy@0.1.0;
+                export rlhost:plugin/turn-policy@0.2.0;
+            }
+        ",
+        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
+    });
+}
+
+#[allow(missing_docs)]
 mod valuing {
     wasmtime::component::bindgen!({
         inline: "
@@ -225,6 +241,9 @@ pub(super) use prompted::exports::rlhost::plugin0_2_0::prompted_preference;
 pub(super) use remembering::Remembering;
 pub(super) use rewarding::Rewarding;
 pub(super) use rewarding::exports::rlhost::plugin::reward;
+pub(super) use turning::Turning;
+pub(super) use turning::exports::rlhost::plugin0_1_0::policy as turned;
+pub(super) use turning::exports::rlhost::plugin0_2_0::turn_policy;
 pub(super) use valuing::Valuing;
 pub(super) use valuing::exports::rlhost::plugin0_2_0::reward_model;
 pub(super) use weighing::Weighing;
@@ -262,7 +281,8 @@ fn version(interface: &str) -> &'static str {
         | "reward-model"
         | "labelled"
         | "weighted-preference"
-        | "prompted-preference" => "0.2",
+        | "prompted-preference"
+        | "turn-policy" => "0.2",
         _ => "0.1",
     }
 }

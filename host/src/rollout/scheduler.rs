@@ -6,7 +6,7 @@
 //! threads, and on their tokens.
 //!
 //! A sequence that waits for a reply yields its place to others and keeps its cache. It reads the reply in the same step in which
-//! others generate a token.
+//! others generate a token. Replies are requested on another thread while the rest is decoded.
 
 use super::Error;
 use super::following::{Ended, Follow, Next};
@@ -19,6 +19,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::thread::{Scope, ScopedJoinHandle};
 
 /// Maximum number of prompt tokens per prefill (a longer prompt is prefilled alone).
 const PREFILL_TOKENS: usize = 8192;
@@ -27,7 +28,7 @@ const PREFILL_TOKENS: usize = 8192;
 const STEP_TOKENS: usize = 2048;
 
 /// The share of a batch that must wait for replies before they are requested.
-const ASKING_SHARE: usize = 8;
+const ASKING_SHARE: usize = 16;
 
 /// Below this many sequences per thread, a thread would spend its time reading weights.
 const SEQUENCES_A_THREAD: usize = 8;
@@ -149,10 +150,20 @@ struct Queue {
     active: Vec<Active>,
     /// Sequences that have a reply and no place.
     replied: VecDeque<Active>,
-    /// Sequences that wait for a reply.
+    /// Sequences that have ended a turn, for which no reply has been requested.
     asking: Vec<Active>,
     done: Vec<Rollout>,
 }
+
+impl Queue {
+    /// Returns whether enough sequences wait, or nothing else can be done. Time plays no part in it, so a run can be repeated.
+    fn asks(&self) -> bool {
+        self.active.is_empty() || self.asking.len() >= (self.active.len() / ASKING_SHARE).max(1)
+    }
+}
+
+/// Replies being requested, with the sequences that wait for them.
+type Asked<'scope> = ScopedJoinHandle<'scope, (Vec<Active>, Vec<Next>)>;
 
 impl Generator<'_> {
     /// Returns all completions, ordered by request and sample.
@@ -218,55 +229,72 @@ impl Generator<'_> {
                 *prompt = None;
             }
         }
-        let mut queue = Queue::default();
-        while queue.done.len() < sequences.len() {
-            let Queue { active, replied, .. } = &mut queue;
-            let places = most.saturating_sub(active.len()).min(replied.len());
-            active.extend(replied.drain(..places));
-            let places = most.saturating_sub(active.len()).min(waiting.len());
-            let admitted: Vec<_> = waiting.drain(..places).collect();
-            self.prefill(requests, admitted.iter().map(|(p, _)| *p), &mut prompts)?;
-            active.extend(self.start(requests, &admitted, &prompts));
-            let before = queue.done.len();
-            self.sort(requests, &mut queue);
-            for rollout in &queue.done[before..] {
-                left[rollout.prompt] -= 1;
-                if left[rollout.prompt] == 0 {
-                    prompts[rollout.prompt] = None;
+        std::thread::scope(|scope| {
+            let (mut queue, mut asked): (Queue, Option<Asked<'_>>) = (Queue::default(), None);
+            while queue.done.len() < sequences.len() {
+                let Queue { active, replied, .. } = &mut queue;
+                let places = most.saturating_sub(active.len()).min(replied.len());
+                active.extend(replied.drain(..places));
+                let places = most.saturating_sub(active.len()).min(waiting.len());
+                let admitted: Vec<_> = waiting.drain(..places).collect();
+                self.prefill(requests, admitted.iter().map(|(p, _)| *p), &mut prompts)?;
+                active.extend(self.start(requests, &admitted, &prompts));
+                let before = queue.done.len();
+                self.sort(&mut queue);
+                if queue.asks() {
+                    // Replies are read when the next are requested: however long they took, the batch is the same.
+                    if let Some(asked) = asked.take() {
+                        self.hear(requests, asked, &mut queue);
+                    }
+                    asked = self.ask(scope, &mut queue);
                 }
+                for rollout in &queue.done[before..] {
+                    left[rollout.prompt] -= 1;
+                    if left[rollout.prompt] == 0 {
+                        prompts[rollout.prompt] = None;
+                    }
+                }
+                self.advance(requests, &prompts, &mut queue.active, together)?;
             }
-            self.advance(requests, &prompts, &mut queue.active, together)?;
-        }
-        Ok(queue.done)
+            Ok(queue.done)
+        })
     }
 
-    /// Removes sequences that ended a turn from the batch. Once enough of them wait for a reply, requests the replies.
-    fn sort(&self, requests: &[Request], queue: &mut Queue) {
+    /// Removes sequences that ended a turn from the batch.
+    fn sort(&self, queue: &mut Queue) {
         let (at_end, active): (Vec<Active>, Vec<Active>) =
             std::mem::take(&mut queue.active).into_iter().partition(Active::is_at_end);
         queue.active = active;
-        let Some(follow) = self.follow else {
-            let over = |sequence: Active| Rollout { finished: sequence.ended, ..sequence.rollout };
-            queue.done.extend(at_end.into_iter().map(over));
-            return;
-        };
-        queue.asking.extend(at_end);
-        let enough = (queue.active.len() / ASKING_SHARE).max(1);
-        if queue.asking.len() < enough {
-            return;
+        match self.follow {
+            Some(_) => queue.asking.extend(at_end),
+            None => {
+                let over = |sequence: Active| Rollout { finished: sequence.ended, ..sequence.rollout };
+                queue.done.extend(at_end.into_iter().map(over));
+            }
         }
+    }
+
+    /// Requests the replies of sequences that wait, if any do.
+    fn ask<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, queue: &mut Queue) -> Option<Asked<'scope>> {
+        let follow = self.follow.filter(|_| !queue.asking.is_empty())?;
         let asking = std::mem::take(&mut queue.asking);
-        let ended: Vec<Ended<'_>> = asking
-            .iter()
-            .map(|sequence| Ended {
+        Some(scope.spawn(move || {
+            let ended = asking.iter().map(|sequence| Ended {
                 request: sequence.rollout.prompt,
                 sample: sequence.rollout.sample,
                 tokens: &sequence.rollout.tokens,
                 turn: sequence.turn..sequence.rollout.tokens.len(),
                 finished: sequence.ended,
-            })
-            .collect();
-        let mut next = follow.follow(&ended).into_iter();
+            });
+            let next = follow.follow(&ended.collect::<Vec<_>>());
+            (asking, next)
+        }))
+    }
+
+    /// Waits for replies. Sequences that have one take a place in the batch again; the others are done.
+    fn hear(&self, requests: &[Request], asked: Asked<'_>, queue: &mut Queue) {
+        let (asking, next) = asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let mut next = next.into_iter();
         for mut sequence in asking {
             let request = &requests[sequence.rollout.prompt];
             match next.next().unwrap_or(Next::Over(false)) {

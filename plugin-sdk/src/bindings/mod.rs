@@ -26,6 +26,8 @@ pub mod worlds {
     pub const POLICY: &[u8] = include_bytes!("policy-plugin.component-type");
     pub const STATEFUL_POLICY: &[u8] = include_bytes!("stateful-policy-plugin.component-type");
     pub const OBSERVING_POLICY: &[u8] = include_bytes!("observing-policy-plugin.component-type");
+    pub const TURN_POLICY: &[u8] = include_bytes!("turn-policy-plugin.component-type");
+    pub const OBSERVING_TURN_POLICY: &[u8] = include_bytes!("observing-turn-policy-plugin.component-type");
     pub const PREFERENCE: &[u8] = include_bytes!("preference-plugin.component-type");
     pub const ASKING_REWARD: &[u8] = include_bytes!("asking-reward-plugin.component-type");
     pub const ENVIRONMENT: &[u8] = include_bytes!("environment-plugin.component-type");

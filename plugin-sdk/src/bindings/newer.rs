@@ -2,12 +2,15 @@
 // Options used:
 //   * with "rlhost:plugin/types@0.1.0" = "crate::bindings::types"
 //   * with "rlhost:plugin/preference@0.1.0" = "crate::bindings::contract::preference"
+//   * with "rlhost:plugin/policy@0.1.0" = "crate::bindings::contract::policy"
 //   * default-bindings-module: "rlhost_plugin_sdk::bindings"
 //   * pub-export-macro
 #[allow(unfulfilled_lint_expectations, unused_imports)]
 use crate::bindings::types as __with_name0;
 #[allow(unfulfilled_lint_expectations, unused_imports)]
 use crate::bindings::contract::preference as __with_name1;
+#[allow(unfulfilled_lint_expectations, unused_imports)]
+use crate::bindings::contract::policy as __with_name2;
 #[rustfmt::skip]
 #[allow(dead_code, clippy::all)]
 pub mod rlhost {
@@ -3726,6 +3729,679 @@ pub mod exports {
                         + 8 * ::core::mem::size_of::<*const u8>()],
                 );
             }
+            /// Optional, for algorithms: advantages that also see the reward of each turn of an episode. Called in place of
+            /// `policy.estimate` if the plugin's configuration schema asks for it: `"x-rlhost": {"turn_rewards": true}`. Runs without an
+            /// environment then refuse the algorithm.
+            #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
+            pub mod turn_policy {
+                #[used]
+                #[doc(hidden)]
+                static __FORCE_SECTION_REF: fn() = super::super::super::super::__link_custom_section_describing_imports;
+                use super::super::super::super::_rt;
+                pub type Error = super::super::super::super::__with_name0::Error;
+                pub type Rollouts = super::super::super::super::__with_name0::Rollouts;
+                pub type Advantages = super::super::super::super::__with_name2::Advantages;
+                #[derive(Clone)]
+                pub struct Turns {
+                    /// Those of row i are at `offsets[i]..offsets[i+1]`.
+                    pub offsets: _rt::Vec<u32>,
+                    /// The end of each turn among the tokens of all rows. What lies between a turn and the next is a reply, whose mask is 0.
+                    pub ends: _rt::Vec<u32>,
+                    /// What the environment gave each turn, without the weight; none for all turns of a row that can't be scored.
+                    pub rewards: _rt::Vec<Option<f32>>,
+                    /// One entry per row: its environment's place in `rollouts.rewards`. That column has the sums of the turns' rewards.
+                    pub columns: _rt::Vec<u32>,
+                }
+                impl ::core::fmt::Debug for Turns {
+                    fn fmt(
+                        &self,
+                        f: &mut ::core::fmt::Formatter<'_>,
+                    ) -> ::core::fmt::Result {
+                        f.debug_struct("Turns")
+                            .field("offsets", &self.offsets)
+                            .field("ends", &self.ends)
+                            .field("rewards", &self.rewards)
+                            .field("columns", &self.columns)
+                            .finish()
+                    }
+                }
+                #[doc(hidden)]
+                #[allow(non_snake_case, unused_unsafe)]
+                pub unsafe fn _export_estimate_cabi<T_: Guest>(
+                    arg0: *mut u8,
+                ) -> *mut u8 {
+                    unsafe {
+                        #[cfg(target_arch = "wasm32")] _rt::run_ctors_once();
+                        let result55 = {
+                            let l0 = *arg0.add(0).cast::<i64>();
+                            let l1 = *arg0.add(8).cast::<*mut u8>();
+                            let l2 = *arg0
+                                .add(8 + 1 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let base12 = l1;
+                            let len12 = l2;
+                            let mut result12 = _rt::Vec::with_capacity(len12);
+                            for i in 0..len12 {
+                                let base = base12
+                                    .add(i * (5 * ::core::mem::size_of::<*const u8>()));
+                                let e12 = {
+                                    let l3 = *base.add(0).cast::<*mut u8>();
+                                    let l4 = *base
+                                        .add(::core::mem::size_of::<*const u8>())
+                                        .cast::<usize>();
+                                    let len5 = l4;
+                                    let bytes5 = _rt::Vec::from_raw_parts(
+                                        l3.cast(),
+                                        len5,
+                                        len5,
+                                    );
+                                    let l6 = *base
+                                        .add(2 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<f32>();
+                                    let l7 = *base
+                                        .add(3 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<*mut u8>();
+                                    let l8 = *base
+                                        .add(4 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<usize>();
+                                    let base11 = l7;
+                                    let len11 = l8;
+                                    let mut result11 = _rt::Vec::with_capacity(len11);
+                                    for i in 0..len11 {
+                                        let base = base11.add(i * 8);
+                                        let e11 = {
+                                            let l9 = i32::from(*base.add(0).cast::<u8>());
+                                            match l9 {
+                                                0 => None,
+                                                1 => {
+                                                    let e = {
+                                                        let l10 = *base.add(4).cast::<f32>();
+                                                        l10
+                                                    };
+                                                    Some(e)
+                                                }
+                                                _ => _rt::invalid_enum_discriminant(),
+                                            }
+                                        };
+                                        result11.push(e11);
+                                    }
+                                    _rt::cabi_dealloc(base11, len11 * 8, 4);
+                                    super::super::super::super::__with_name0::RewardColumn {
+                                        name: _rt::string_lift(bytes5),
+                                        weight: l6,
+                                        values: result11,
+                                    }
+                                };
+                                result12.push(e12);
+                            }
+                            _rt::cabi_dealloc(
+                                base12,
+                                len12 * (5 * ::core::mem::size_of::<*const u8>()),
+                                ::core::mem::size_of::<*const u8>(),
+                            );
+                            let l13 = *arg0
+                                .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l14 = *arg0
+                                .add(8 + 3 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len15 = l14;
+                            let l16 = *arg0
+                                .add(8 + 4 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l17 = *arg0
+                                .add(8 + 5 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let base19 = l16;
+                            let len19 = l17;
+                            let mut result19 = _rt::Vec::with_capacity(len19);
+                            for i in 0..len19 {
+                                let base = base19.add(i * 1);
+                                let e19 = {
+                                    let l18 = i32::from(*base.add(0).cast::<u8>());
+                                    _rt::bool_lift(l18 as u8)
+                                };
+                                result19.push(e19);
+                            }
+                            _rt::cabi_dealloc(base19, len19 * 1, 1);
+                            let l20 = *arg0
+                                .add(8 + 6 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l21 = *arg0
+                                .add(8 + 7 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len22 = l21;
+                            let l23 = *arg0
+                                .add(8 + 8 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l24 = *arg0
+                                .add(8 + 9 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len25 = l24;
+                            let l26 = *arg0
+                                .add(8 + 10 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l27 = *arg0
+                                .add(8 + 11 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len28 = l27;
+                            let l29 = i32::from(
+                                *arg0
+                                    .add(8 + 12 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<u8>(),
+                            );
+                            let l33 = i32::from(
+                                *arg0
+                                    .add(8 + 15 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<u8>(),
+                            );
+                            let l37 = i32::from(
+                                *arg0
+                                    .add(8 + 18 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<u8>(),
+                            );
+                            let l41 = *arg0
+                                .add(16 + 20 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l42 = *arg0
+                                .add(16 + 21 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len43 = l42;
+                            let l44 = *arg0
+                                .add(16 + 22 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l45 = *arg0
+                                .add(16 + 23 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len46 = l45;
+                            let l47 = *arg0
+                                .add(16 + 24 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l48 = *arg0
+                                .add(16 + 25 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let base51 = l47;
+                            let len51 = l48;
+                            let mut result51 = _rt::Vec::with_capacity(len51);
+                            for i in 0..len51 {
+                                let base = base51.add(i * 8);
+                                let e51 = {
+                                    let l49 = i32::from(*base.add(0).cast::<u8>());
+                                    match l49 {
+                                        0 => None,
+                                        1 => {
+                                            let e = {
+                                                let l50 = *base.add(4).cast::<f32>();
+                                                l50
+                                            };
+                                            Some(e)
+                                        }
+                                        _ => _rt::invalid_enum_discriminant(),
+                                    }
+                                };
+                                result51.push(e51);
+                            }
+                            _rt::cabi_dealloc(base51, len51 * 8, 4);
+                            let l52 = *arg0
+                                .add(16 + 26 * ::core::mem::size_of::<*const u8>())
+                                .cast::<*mut u8>();
+                            let l53 = *arg0
+                                .add(16 + 27 * ::core::mem::size_of::<*const u8>())
+                                .cast::<usize>();
+                            let len54 = l53;
+                            T_::estimate(
+                                super::super::super::super::__with_name0::Rollouts {
+                                    step: l0 as u64,
+                                    rewards: result12,
+                                    prompt_of: <_ as From<
+                                        _rt::Vec<_>,
+                                    >>::from(
+                                        _rt::Vec::from_raw_parts(l13.cast(), len15, len15),
+                                    ),
+                                    finished: result19,
+                                    offsets: <_ as From<
+                                        _rt::Vec<_>,
+                                    >>::from(
+                                        _rt::Vec::from_raw_parts(l20.cast(), len22, len22),
+                                    ),
+                                    mask: <_ as From<
+                                        _rt::Vec<_>,
+                                    >>::from(
+                                        _rt::Vec::from_raw_parts(l23.cast(), len25, len25),
+                                    ),
+                                    logp: <_ as From<
+                                        _rt::Vec<_>,
+                                    >>::from(
+                                        _rt::Vec::from_raw_parts(l26.cast(), len28, len28),
+                                    ),
+                                    ref_logp: match l29 {
+                                        0 => None,
+                                        1 => {
+                                            let e = {
+                                                let l30 = *arg0
+                                                    .add(8 + 13 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<*mut u8>();
+                                                let l31 = *arg0
+                                                    .add(8 + 14 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<usize>();
+                                                let len32 = l31;
+                                                <_ as From<
+                                                    _rt::Vec<_>,
+                                                >>::from(_rt::Vec::from_raw_parts(l30.cast(), len32, len32))
+                                            };
+                                            Some(e)
+                                        }
+                                        _ => _rt::invalid_enum_discriminant(),
+                                    },
+                                    values: match l33 {
+                                        0 => None,
+                                        1 => {
+                                            let e = {
+                                                let l34 = *arg0
+                                                    .add(8 + 16 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<*mut u8>();
+                                                let l35 = *arg0
+                                                    .add(8 + 17 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<usize>();
+                                                let len36 = l35;
+                                                <_ as From<
+                                                    _rt::Vec<_>,
+                                                >>::from(_rt::Vec::from_raw_parts(l34.cast(), len36, len36))
+                                            };
+                                            Some(e)
+                                        }
+                                        _ => _rt::invalid_enum_discriminant(),
+                                    },
+                                    entropy: match l37 {
+                                        0 => None,
+                                        1 => {
+                                            let e = {
+                                                let l38 = *arg0
+                                                    .add(8 + 19 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<*mut u8>();
+                                                let l39 = *arg0
+                                                    .add(8 + 20 * ::core::mem::size_of::<*const u8>())
+                                                    .cast::<usize>();
+                                                let len40 = l39;
+                                                <_ as From<
+                                                    _rt::Vec<_>,
+                                                >>::from(_rt::Vec::from_raw_parts(l38.cast(), len40, len40))
+                                            };
+                                            Some(e)
+                                        }
+                                        _ => _rt::invalid_enum_discriminant(),
+                                    },
+                                },
+                                Turns {
+                                    offsets: <_ as From<
+                                        _rt::Vec<_>,
+                                    >>::from(
+                                        _rt::Vec::from_raw_parts(l41.cast(), len43, len43),
+                                    ),
+                                    ends: <_ as From<
+                                        _rt::Vec<_>,
+                                    >>::from(
+                                        _rt::Vec::from_raw_parts(l44.cast(), len46, len46),
+                                    ),
+                                    rewards: result51,
+                                    columns: <_ as From<
+                                        _rt::Vec<_>,
+                                    >>::from(_rt::Vec::from_raw_parts(l52.cast(), len54, len54)),
+                                },
+                            )
+                        };
+                        _rt::cabi_dealloc(
+                            arg0,
+                            16 + 28 * ::core::mem::size_of::<*const u8>(),
+                            8,
+                        );
+                        let ptr56 = (&raw mut _RET_AREA.0).cast::<u8>();
+                        match result55 {
+                            Ok(e) => {
+                                *ptr56.add(0).cast::<u8>() = (0i32) as u8;
+                                let super::super::super::super::__with_name2::Advantages {
+                                    advantages: advantages57,
+                                    returns: returns57,
+                                    mask: mask57,
+                                    metrics: metrics57,
+                                } = e;
+                                let vec58 = <_ as Into<_rt::Vec<_>>>::into(advantages57)
+                                    .into_boxed_slice();
+                                let ptr58 = vec58.as_ptr().cast::<u8>();
+                                let len58 = vec58.len();
+                                ::core::mem::forget(vec58);
+                                *ptr56
+                                    .add(2 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>() = len58;
+                                *ptr56
+                                    .add(::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>() = ptr58.cast_mut();
+                                match returns57 {
+                                    Some(e) => {
+                                        *ptr56
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (1i32) as u8;
+                                        let vec59 = <_ as Into<_rt::Vec<_>>>::into(e)
+                                            .into_boxed_slice();
+                                        let ptr59 = vec59.as_ptr().cast::<u8>();
+                                        let len59 = vec59.len();
+                                        ::core::mem::forget(vec59);
+                                        *ptr56
+                                            .add(5 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len59;
+                                        *ptr56
+                                            .add(4 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr59.cast_mut();
+                                    }
+                                    None => {
+                                        *ptr56
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (0i32) as u8;
+                                    }
+                                };
+                                match mask57 {
+                                    Some(e) => {
+                                        *ptr56
+                                            .add(6 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (1i32) as u8;
+                                        let vec60 = <_ as Into<_rt::Vec<_>>>::into(e)
+                                            .into_boxed_slice();
+                                        let ptr60 = vec60.as_ptr().cast::<u8>();
+                                        let len60 = vec60.len();
+                                        ::core::mem::forget(vec60);
+                                        *ptr56
+                                            .add(8 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len60;
+                                        *ptr56
+                                            .add(7 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr60.cast_mut();
+                                    }
+                                    None => {
+                                        *ptr56
+                                            .add(6 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (0i32) as u8;
+                                    }
+                                };
+                                let vec63 = metrics57;
+                                let len63 = vec63.len();
+                                let layout63 = _rt::alloc::Layout::from_size_align(
+                                        vec63.len()
+                                            * (24 + 2 * ::core::mem::size_of::<*const u8>()),
+                                        8,
+                                    )
+                                    .unwrap();
+                                let (result63, _cleanup63) = wit_bindgen::rt::Cleanup::new(
+                                    layout63,
+                                );
+                                if let Some(cleanup) = _cleanup63 {
+                                    cleanup.forget();
+                                }
+                                for (i, e) in vec63.into_iter().enumerate() {
+                                    let base = result63
+                                        .add(i * (24 + 2 * ::core::mem::size_of::<*const u8>()));
+                                    {
+                                        let super::super::super::super::__with_name0::Metric {
+                                            name: name61,
+                                            value: value61,
+                                            weight: weight61,
+                                            reduction: reduction61,
+                                        } = e;
+                                        let vec62 = (name61.into_bytes()).into_boxed_slice();
+                                        let ptr62 = vec62.as_ptr().cast::<u8>();
+                                        let len62 = vec62.len();
+                                        ::core::mem::forget(vec62);
+                                        *base
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len62;
+                                        *base.add(0).cast::<*mut u8>() = ptr62.cast_mut();
+                                        *base
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<f64>() = _rt::as_f64(value61);
+                                        *base
+                                            .add(8 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<f64>() = _rt::as_f64(weight61);
+                                        *base
+                                            .add(16 + 2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (reduction61.clone() as i32) as u8;
+                                    }
+                                }
+                                *ptr56
+                                    .add(10 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>() = len63;
+                                *ptr56
+                                    .add(9 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>() = result63;
+                            }
+                            Err(e) => {
+                                *ptr56.add(0).cast::<u8>() = (1i32) as u8;
+                                use super::super::super::super::__with_name0::Error as V68;
+                                match e {
+                                    V68::Config(e) => {
+                                        *ptr56
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (0i32) as u8;
+                                        let vec64 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr64 = vec64.as_ptr().cast::<u8>();
+                                        let len64 = vec64.len();
+                                        ::core::mem::forget(vec64);
+                                        *ptr56
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len64;
+                                        *ptr56
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr64.cast_mut();
+                                    }
+                                    V68::Input(e) => {
+                                        *ptr56
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (1i32) as u8;
+                                        let vec65 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr65 = vec65.as_ptr().cast::<u8>();
+                                        let len65 = vec65.len();
+                                        ::core::mem::forget(vec65);
+                                        *ptr56
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len65;
+                                        *ptr56
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr65.cast_mut();
+                                    }
+                                    V68::Unsupported(e) => {
+                                        *ptr56
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (2i32) as u8;
+                                        let vec66 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr66 = vec66.as_ptr().cast::<u8>();
+                                        let len66 = vec66.len();
+                                        ::core::mem::forget(vec66);
+                                        *ptr56
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len66;
+                                        *ptr56
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr66.cast_mut();
+                                    }
+                                    V68::Internal(e) => {
+                                        *ptr56
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<u8>() = (3i32) as u8;
+                                        let vec67 = (e.into_bytes()).into_boxed_slice();
+                                        let ptr67 = vec67.as_ptr().cast::<u8>();
+                                        let len67 = vec67.len();
+                                        ::core::mem::forget(vec67);
+                                        *ptr56
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>() = len67;
+                                        *ptr56
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>() = ptr67.cast_mut();
+                                    }
+                                }
+                            }
+                        };
+                        ptr56
+                    }
+                }
+                #[doc(hidden)]
+                #[allow(non_snake_case)]
+                pub unsafe fn __post_return_estimate<T_: Guest>(arg0: *mut u8) {
+                    unsafe {
+                        let l0 = i32::from(*arg0.add(0).cast::<u8>());
+                        match l0 {
+                            0 => {
+                                let l1 = *arg0
+                                    .add(::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>();
+                                let l2 = *arg0
+                                    .add(2 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>();
+                                let base3 = l1;
+                                let len3 = l2;
+                                _rt::cabi_dealloc(base3, len3 * 4, 4);
+                                let l4 = i32::from(
+                                    *arg0
+                                        .add(3 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>(),
+                                );
+                                match l4 {
+                                    0 => {}
+                                    _ => {
+                                        let l5 = *arg0
+                                            .add(4 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l6 = *arg0
+                                            .add(5 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        let base7 = l5;
+                                        let len7 = l6;
+                                        _rt::cabi_dealloc(base7, len7 * 4, 4);
+                                    }
+                                }
+                                let l8 = i32::from(
+                                    *arg0
+                                        .add(6 * ::core::mem::size_of::<*const u8>())
+                                        .cast::<u8>(),
+                                );
+                                match l8 {
+                                    0 => {}
+                                    _ => {
+                                        let l9 = *arg0
+                                            .add(7 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l10 = *arg0
+                                            .add(8 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        let base11 = l9;
+                                        let len11 = l10;
+                                        _rt::cabi_dealloc(base11, len11 * 1, 1);
+                                    }
+                                }
+                                let l12 = *arg0
+                                    .add(9 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<*mut u8>();
+                                let l13 = *arg0
+                                    .add(10 * ::core::mem::size_of::<*const u8>())
+                                    .cast::<usize>();
+                                let base16 = l12;
+                                let len16 = l13;
+                                for i in 0..len16 {
+                                    let base = base16
+                                        .add(i * (24 + 2 * ::core::mem::size_of::<*const u8>()));
+                                    {
+                                        let l14 = *base.add(0).cast::<*mut u8>();
+                                        let l15 = *base
+                                            .add(::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l14, l15, 1);
+                                    }
+                                }
+                                _rt::cabi_dealloc(
+                                    base16,
+                                    len16 * (24 + 2 * ::core::mem::size_of::<*const u8>()),
+                                    8,
+                                );
+                            }
+                            _ => {
+                                let l17 = i32::from(
+                                    *arg0.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                match l17 {
+                                    0 => {
+                                        let l18 = *arg0
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l19 = *arg0
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l18, l19, 1);
+                                    }
+                                    1 => {
+                                        let l20 = *arg0
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l21 = *arg0
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l20, l21, 1);
+                                    }
+                                    2 => {
+                                        let l22 = *arg0
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l23 = *arg0
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l22, l23, 1);
+                                    }
+                                    _ => {
+                                        let l24 = *arg0
+                                            .add(2 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<*mut u8>();
+                                        let l25 = *arg0
+                                            .add(3 * ::core::mem::size_of::<*const u8>())
+                                            .cast::<usize>();
+                                        _rt::cabi_dealloc(l24, l25, 1);
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+                pub trait Guest {
+                    #[allow(async_fn_in_trait)]
+                    fn estimate(
+                        rollouts: Rollouts,
+                        turns: Turns,
+                    ) -> Result<Advantages, Error>;
+                }
+                #[doc(hidden)]
+                #[macro_export]
+                macro_rules! __export_rlhost_plugin_turn_policy_0_2_0_cabi {
+                    ($ty:ident with_types_in $($path_to_types:tt)*) => {
+                        const _ : () = { #[unsafe (export_name =
+                        "rlhost:plugin/turn-policy@0.2.0#estimate")] unsafe extern "C" fn
+                        export_estimate(arg0 : * mut u8,) -> * mut u8 { unsafe {
+                        $($path_to_types)*:: _export_estimate_cabi::<$ty > (arg0) } }
+                        #[unsafe (export_name =
+                        "cabi_post_rlhost:plugin/turn-policy@0.2.0#estimate")] unsafe
+                        extern "C" fn _post_return_estimate(arg0 : * mut u8,) { unsafe {
+                        $($path_to_types)*:: __post_return_estimate::<$ty > (arg0) } } };
+                    };
+                }
+                #[doc(hidden)]
+                pub use __export_rlhost_plugin_turn_policy_0_2_0_cabi;
+                #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                struct _RetArea(
+                    [::core::mem::MaybeUninit<
+                        u8,
+                    >; 11 * ::core::mem::size_of::<*const u8>()],
+                );
+                static mut _RET_AREA: _RetArea = _RetArea(
+                    [::core::mem::MaybeUninit::uninit(); 11
+                        * ::core::mem::size_of::<*const u8>()],
+                );
+            }
         }
     }
 }
@@ -3908,14 +4584,17 @@ macro_rules! __export_newer_impl {
         exports::rlhost::plugin0_2_0::weighted_preference); $($path_to_types_root)*::
         exports::rlhost::plugin0_2_0::prompted_preference::__export_rlhost_plugin_prompted_preference_0_2_0_cabi!($ty
         with_types_in $($path_to_types_root)*::
-        exports::rlhost::plugin0_2_0::prompted_preference); const _ : () = {
-        #[rustfmt::skip] #[cfg(target_arch = "wasm32")] #[unsafe (link_section =
+        exports::rlhost::plugin0_2_0::prompted_preference); $($path_to_types_root)*::
+        exports::rlhost::plugin0_2_0::turn_policy::__export_rlhost_plugin_turn_policy_0_2_0_cabi!($ty
+        with_types_in $($path_to_types_root)*::
+        exports::rlhost::plugin0_2_0::turn_policy); const _ : () = { #[rustfmt::skip]
+        #[cfg(target_arch = "wasm32")] #[unsafe (link_section =
         "component-type:wit-bindgen:0.60.0:rlhost:newer:newer:imports and exports")]
         #[doc(hidden)] #[allow(clippy::octal_escapes)] pub static
-        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 2501] = *
+        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 3153] = *
         b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xc9\x12\x01A\x02\x01\
-A\x15\x01B\x0c\x01o\x02ss\x01p\0\x01p}\x01r\x05\x06methods\x03urls\x07headers\x01\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xd5\x17\x01A\x02\x01\
+A\x1b\x01B\x0c\x01o\x02ss\x01p\0\x01p}\x01r\x05\x06methods\x03urls\x07headers\x01\
 \x04body\x02\x0atimeout-msy\x04\0\x07request\x03\0\x03\x01r\x03\x06status{\x07he\
 aders\x01\x04body\x02\x04\0\x08response\x03\0\x05\x01p\x04\x01j\x01\x06\x01s\x01\
 p\x08\x01@\x01\x08requests\x07\0\x09\x04\0\x05fetch\x01\x0a\x03\0\x18rlhost:plug\
@@ -3935,46 +4614,62 @@ ts\x06\x04logp\x07\x08ref-logp\x08\x0bmean-logits\x08\x04\0\x04side\x03\0\x09\x0
 r\x04\x04stepw\x06chosen\x0a\x08rejected\x0a\x05scale\x05\x04\0\x05pairs\x03\0\x0b\
 \x01p\x03\x01r\x04\x04lossu\x08d-chosen\x07\x0ad-rejected\x07\x07metrics\x0d\x04\
 \0\x08gradient\x03\0\x0e\x01j\x01\x0f\x01\x01\x01@\x01\x05pairs\x0c\0\x10\x04\0\x04\
-loss\x01\x11\x03\0\x1erlhost:plugin/preference@0.1.0\x05\x05\x01B)\x02\x03\x02\x01\
-\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x03\x04\0\x06metric\x03\0\x02\x01ks\x01\
-r\x04\x04roles\x07contents\x04name\x04\x0ctool-call-id\x04\x04\0\x07message\x03\0\
-\x05\x01r\x03\x04names\x0bdescriptions\x0aparameterss\x04\0\x04tool\x03\0\x07\x01\
-p\x06\x01o\x02ss\x01p\x0a\x01r\x04\x07episodew\x04seedw\x06prompt\x09\x07columns\
-\x0b\x04\0\x05start\x03\0\x0c\x01k\x09\x01p\x08\x01r\x02\x06prompt\x0e\x05tools\x0f\
-\x04\0\x07opening\x03\0\x10\x01r\x03\x02ids\x04names\x09argumentss\x04\0\x04call\
-\x03\0\x12\x01p\x13\x01r\x04\x07episodew\x04texts\x05calls\x14\x08finished\x7f\x04\
-\0\x04turn\x03\0\x15\x01kv\x01r\x03\x08messages\x09\x04done\x7f\x06reward\x17\x04\
-\0\x05reply\x03\0\x18\x01p\x0d\x01p\x11\x01j\x01\x1b\x01\x01\x01@\x01\x06starts\x1a\
-\0\x1c\x04\0\x05begin\x01\x1d\x01p\x16\x01p\x19\x01j\x01\x1f\x01\x01\x01@\x01\x05\
-turns\x1e\0\x20\x04\0\x04step\x01!\x01pw\x01p\x03\x01j\x01#\x01\x01\x01@\x01\x08\
-episodes\"\0$\x04\0\x06finish\x01%\x04\0\x1frlhost:plugin/environment@0.2.0\x05\x06\
-\x01B\x10\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x03\x04\0\x06\
-metric\x03\0\x02\x02\x03\x02\x01\x04\x04\0\x05scale\x03\0\x04\x01pv\x01k\x06\x01\
-r\x05\x04stepw\x06chosen\x06\x08rejected\x06\x06margin\x07\x05scale\x05\x04\0\x05\
-pairs\x03\0\x08\x01p\x03\x01r\x04\x04lossu\x08d-chosen\x06\x0ad-rejected\x06\x07\
-metrics\x0a\x04\0\x08gradient\x03\0\x0b\x01j\x01\x0c\x01\x01\x01@\x01\x05pairs\x09\
-\0\x0d\x04\0\x04loss\x01\x0e\x04\0\x20rlhost:plugin/reward-model@0.2.0\x05\x07\x01\
-B\x15\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x03\x04\0\x06me\
-tric\x03\0\x02\x02\x03\x02\x01\x04\x04\0\x05scale\x03\0\x04\x01pv\x01r\x02\x04lo\
-gp\x06\x08ref-logp\x06\x04\0\x0amismatched\x03\0\x07\x01p\x7f\x01py\x01k\x06\x01\
-k\x08\x01r\x0a\x04stepw\x06labels\x09\x09desirabley\x0bundesirabley\x07offsets\x0a\
-\x04logp\x06\x08ref-logp\x0b\x0bmean-logits\x0b\x0amismatched\x0c\x05scale\x05\x04\
-\0\x08examples\x03\0\x0d\x01p\x03\x01r\x03\x04lossu\x06d-logp\x06\x07metrics\x0f\
-\x04\0\x08gradient\x03\0\x10\x01j\x01\x11\x01\x01\x01@\x01\x08examples\x0e\0\x12\
-\x04\0\x04loss\x01\x13\x04\0\x1crlhost:plugin/labelled@0.2.0\x05\x08\x02\x03\0\x02\
-\x05pairs\x02\x03\0\x02\x08gradient\x01B\x0c\x02\x03\x02\x01\x02\x04\0\x05error\x03\
-\0\0\x02\x03\x02\x01\x09\x04\0\x05pairs\x03\0\x02\x02\x03\x02\x01\x0a\x04\0\x08g\
-radient\x03\0\x04\x01pv\x01r\x02\x06chosen\x06\x08rejected\x06\x04\0\x0flog-sum-\
-squares\x03\0\x07\x01j\x01\x05\x01\x01\x01@\x02\x05pairs\x03\x07squares\x08\0\x09\
-\x04\0\x04loss\x01\x0a\x04\0'rlhost:plugin/weighted-preference@0.2.0\x05\x0b\x01\
-B\x0f\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x09\x04\0\x05pa\
-irs\x03\0\x02\x02\x03\x02\x01\x0a\x04\0\x08gradient\x03\0\x04\x01py\x01pv\x01r\x03\
-\x07offsets\x06\x04logp\x07\x06tokensw\x04\0\x07prompts\x03\0\x08\x01r\x02\x05pa\
-irs\x05\x09d-prompts\x07\x04\0\x11prompted-gradient\x03\0\x0a\x01j\x01\x0b\x01\x01\
-\x01@\x02\x05pairs\x03\x07prompts\x09\0\x0c\x04\0\x04loss\x01\x0d\x04\0'rlhost:p\
-lugin/prompted-preference@0.2.0\x05\x0c\x04\0\x12rlhost:newer/newer\x04\0\x0b\x0b\
-\x01\0\x05newer\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\
-\x070.254.2\x10wit-bindgen-rust\x060.60.0";
+loss\x01\x11\x03\0\x1erlhost:plugin/preference@0.1.0\x05\x05\x02\x03\0\x01\x08ro\
+llouts\x01B\x1a\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x03\x04\
+\0\x06metric\x03\0\x02\x02\x03\x02\x01\x06\x04\0\x08rollouts\x03\0\x04\x02\x03\x02\
+\x01\x04\x04\0\x05scale\x03\0\x06\x01pv\x01k\x08\x01p}\x01k\x0a\x01p\x03\x01r\x04\
+\x0aadvantages\x08\x07returns\x09\x04mask\x0b\x07metrics\x0c\x04\0\x0aadvantages\
+\x03\0\x0d\x01py\x01r\x0d\x04stepw\x07offsets\x0f\x04mask\x0a\x0aadvantages\x08\x04\
+logp\x08\x08old-logp\x08\x08ref-logp\x09\x0dsampling-logp\x09\x07entropy\x09\x06\
+values\x09\x0aold-values\x09\x07returns\x09\x05scale\x07\x04\0\x06tokens\x03\0\x10\
+\x01r\x05\x04lossu\x06d-logp\x08\x09d-entropy\x09\x08d-values\x09\x07metrics\x0c\
+\x04\0\x08gradient\x03\0\x12\x01j\x01\x0e\x01\x01\x01@\x01\x08rollouts\x05\0\x14\
+\x04\0\x08estimate\x01\x15\x01j\x01\x13\x01\x01\x01@\x01\x06tokens\x11\0\x16\x04\
+\0\x04loss\x01\x17\x03\0\x1arlhost:plugin/policy@0.1.0\x05\x07\x01B)\x02\x03\x02\
+\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x03\x04\0\x06metric\x03\0\x02\x01\
+ks\x01r\x04\x04roles\x07contents\x04name\x04\x0ctool-call-id\x04\x04\0\x07messag\
+e\x03\0\x05\x01r\x03\x04names\x0bdescriptions\x0aparameterss\x04\0\x04tool\x03\0\
+\x07\x01p\x06\x01o\x02ss\x01p\x0a\x01r\x04\x07episodew\x04seedw\x06prompt\x09\x07\
+columns\x0b\x04\0\x05start\x03\0\x0c\x01k\x09\x01p\x08\x01r\x02\x06prompt\x0e\x05\
+tools\x0f\x04\0\x07opening\x03\0\x10\x01r\x03\x02ids\x04names\x09argumentss\x04\0\
+\x04call\x03\0\x12\x01p\x13\x01r\x04\x07episodew\x04texts\x05calls\x14\x08finish\
+ed\x7f\x04\0\x04turn\x03\0\x15\x01kv\x01r\x03\x08messages\x09\x04done\x7f\x06rew\
+ard\x17\x04\0\x05reply\x03\0\x18\x01p\x0d\x01p\x11\x01j\x01\x1b\x01\x01\x01@\x01\
+\x06starts\x1a\0\x1c\x04\0\x05begin\x01\x1d\x01p\x16\x01p\x19\x01j\x01\x1f\x01\x01\
+\x01@\x01\x05turns\x1e\0\x20\x04\0\x04step\x01!\x01pw\x01p\x03\x01j\x01#\x01\x01\
+\x01@\x01\x08episodes\"\0$\x04\0\x06finish\x01%\x04\0\x1frlhost:plugin/environme\
+nt@0.2.0\x05\x08\x01B\x10\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\
+\x01\x03\x04\0\x06metric\x03\0\x02\x02\x03\x02\x01\x04\x04\0\x05scale\x03\0\x04\x01\
+pv\x01k\x06\x01r\x05\x04stepw\x06chosen\x06\x08rejected\x06\x06margin\x07\x05sca\
+le\x05\x04\0\x05pairs\x03\0\x08\x01p\x03\x01r\x04\x04lossu\x08d-chosen\x06\x0ad-\
+rejected\x06\x07metrics\x0a\x04\0\x08gradient\x03\0\x0b\x01j\x01\x0c\x01\x01\x01\
+@\x01\x05pairs\x09\0\x0d\x04\0\x04loss\x01\x0e\x04\0\x20rlhost:plugin/reward-mod\
+el@0.2.0\x05\x09\x01B\x15\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\
+\x01\x03\x04\0\x06metric\x03\0\x02\x02\x03\x02\x01\x04\x04\0\x05scale\x03\0\x04\x01\
+pv\x01r\x02\x04logp\x06\x08ref-logp\x06\x04\0\x0amismatched\x03\0\x07\x01p\x7f\x01\
+py\x01k\x06\x01k\x08\x01r\x0a\x04stepw\x06labels\x09\x09desirabley\x0bundesirabl\
+ey\x07offsets\x0a\x04logp\x06\x08ref-logp\x0b\x0bmean-logits\x0b\x0amismatched\x0c\
+\x05scale\x05\x04\0\x08examples\x03\0\x0d\x01p\x03\x01r\x03\x04lossu\x06d-logp\x06\
+\x07metrics\x0f\x04\0\x08gradient\x03\0\x10\x01j\x01\x11\x01\x01\x01@\x01\x08exa\
+mples\x0e\0\x12\x04\0\x04loss\x01\x13\x04\0\x1crlhost:plugin/labelled@0.2.0\x05\x0a\
+\x02\x03\0\x02\x05pairs\x02\x03\0\x02\x08gradient\x01B\x0c\x02\x03\x02\x01\x02\x04\
+\0\x05error\x03\0\0\x02\x03\x02\x01\x0b\x04\0\x05pairs\x03\0\x02\x02\x03\x02\x01\
+\x0c\x04\0\x08gradient\x03\0\x04\x01pv\x01r\x02\x06chosen\x06\x08rejected\x06\x04\
+\0\x0flog-sum-squares\x03\0\x07\x01j\x01\x05\x01\x01\x01@\x02\x05pairs\x03\x07sq\
+uares\x08\0\x09\x04\0\x04loss\x01\x0a\x04\0'rlhost:plugin/weighted-preference@0.\
+2.0\x05\x0d\x01B\x0f\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x0b\
+\x04\0\x05pairs\x03\0\x02\x02\x03\x02\x01\x0c\x04\0\x08gradient\x03\0\x04\x01py\x01\
+pv\x01r\x03\x07offsets\x06\x04logp\x07\x06tokensw\x04\0\x07prompts\x03\0\x08\x01\
+r\x02\x05pairs\x05\x09d-prompts\x07\x04\0\x11prompted-gradient\x03\0\x0a\x01j\x01\
+\x0b\x01\x01\x01@\x02\x05pairs\x03\x07prompts\x09\0\x0c\x04\0\x04loss\x01\x0d\x04\
+\0'rlhost:plugin/prompted-preference@0.2.0\x05\x0e\x02\x03\0\x03\x0aadvantages\x01\
+B\x0e\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x06\x04\0\x08ro\
+llouts\x03\0\x02\x02\x03\x02\x01\x0f\x04\0\x0aadvantages\x03\0\x04\x01py\x01kv\x01\
+p\x07\x01r\x04\x07offsets\x06\x04ends\x06\x07rewards\x08\x07columns\x06\x04\0\x05\
+turns\x03\0\x09\x01j\x01\x05\x01\x01\x01@\x02\x08rollouts\x03\x05turns\x0a\0\x0b\
+\x04\0\x08estimate\x01\x0c\x04\0\x1frlhost:plugin/turn-policy@0.2.0\x05\x10\x04\0\
+\x12rlhost:newer/newer\x04\0\x0b\x0b\x01\0\x05newer\x03\0\0\0G\x09producers\x01\x0c\
+processed-by\x02\x0dwit-component\x070.254.2\x10wit-bindgen-rust\x060.60.0";
         };
     };
 }
@@ -3987,9 +4682,9 @@ pub use __export_newer_impl as export;
 )]
 #[doc(hidden)]
 #[allow(clippy::octal_escapes)]
-pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 1095] = *b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xab\x07\x01A\x02\x01\
-A\x09\x01B\x0c\x01o\x02ss\x01p\0\x01p}\x01r\x05\x06methods\x03urls\x07headers\x01\
+pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 1540] = *b"\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xe8\x0a\x01A\x02\x01\
+A\x0c\x01B\x0c\x01o\x02ss\x01p\0\x01p}\x01r\x05\x06methods\x03urls\x07headers\x01\
 \x04body\x02\x0atimeout-msy\x04\0\x07request\x03\0\x03\x01r\x03\x06status{\x07he\
 aders\x01\x04body\x02\x04\0\x08response\x03\0\x05\x01p\x04\x01j\x01\x06\x01s\x01\
 p\x08\x01@\x01\x08requests\x07\0\x09\x04\0\x05fetch\x01\x0a\x03\0\x18rlhost:plug\
@@ -4009,9 +4704,20 @@ ts\x06\x04logp\x07\x08ref-logp\x08\x0bmean-logits\x08\x04\0\x04side\x03\0\x09\x0
 r\x04\x04stepw\x06chosen\x0a\x08rejected\x0a\x05scale\x05\x04\0\x05pairs\x03\0\x0b\
 \x01p\x03\x01r\x04\x04lossu\x08d-chosen\x07\x0ad-rejected\x07\x07metrics\x0d\x04\
 \0\x08gradient\x03\0\x0e\x01j\x01\x0f\x01\x01\x01@\x01\x05pairs\x0c\0\x10\x04\0\x04\
-loss\x01\x11\x03\0\x1erlhost:plugin/preference@0.1.0\x05\x05\x04\02rlhost:newer/\
-newer-with-all-of-its-exports-removed\x04\0\x0b+\x01\0%newer-with-all-of-its-exp\
-orts-removed\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x07\
+loss\x01\x11\x03\0\x1erlhost:plugin/preference@0.1.0\x05\x05\x02\x03\0\x01\x08ro\
+llouts\x01B\x1a\x02\x03\x02\x01\x02\x04\0\x05error\x03\0\0\x02\x03\x02\x01\x03\x04\
+\0\x06metric\x03\0\x02\x02\x03\x02\x01\x06\x04\0\x08rollouts\x03\0\x04\x02\x03\x02\
+\x01\x04\x04\0\x05scale\x03\0\x06\x01pv\x01k\x08\x01p}\x01k\x0a\x01p\x03\x01r\x04\
+\x0aadvantages\x08\x07returns\x09\x04mask\x0b\x07metrics\x0c\x04\0\x0aadvantages\
+\x03\0\x0d\x01py\x01r\x0d\x04stepw\x07offsets\x0f\x04mask\x0a\x0aadvantages\x08\x04\
+logp\x08\x08old-logp\x08\x08ref-logp\x09\x0dsampling-logp\x09\x07entropy\x09\x06\
+values\x09\x0aold-values\x09\x07returns\x09\x05scale\x07\x04\0\x06tokens\x03\0\x10\
+\x01r\x05\x04lossu\x06d-logp\x08\x09d-entropy\x09\x08d-values\x09\x07metrics\x0c\
+\x04\0\x08gradient\x03\0\x12\x01j\x01\x0e\x01\x01\x01@\x01\x08rollouts\x05\0\x14\
+\x04\0\x08estimate\x01\x15\x01j\x01\x13\x01\x01\x01@\x01\x06tokens\x11\0\x16\x04\
+\0\x04loss\x01\x17\x03\0\x1arlhost:plugin/policy@0.1.0\x05\x07\x04\02rlhost:newe\
+r/newer-with-all-of-its-exports-removed\x04\0\x0b+\x01\0%newer-with-all-of-its-e\
+xports-removed\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x07\
 0.254.2\x10wit-bindgen-rust\x060.60.0";
 #[inline(never)]
 #[doc(hidden)]

@@ -7,7 +7,7 @@ use rlhost_plugin_sdk::rows::rows;
 use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, scores};
 
 /// Added to a standard deviation before dividing by it.
-const STD_EPSILON: f64 = 1e-4;
+pub(crate) const STD_EPSILON: f64 = 1e-4;
 
 /// Advantages of rows, and whether the deviation for scaling each row is, or would be, zero.
 struct Estimated {

@@ -2,6 +2,7 @@
 //! TRL's.
 //!
 //! - `advantage`: advantages from rewards
+//! - `turns`: the same of each turn of an episode
 //! - `surrogate`: the loss of one token, by loss type
 //! - `loss`: the loss of a micro-batch and its derivatives
 //! - `correction`: factors where sampling had another precision
@@ -19,13 +20,15 @@ pub mod settings;
 mod surrogate;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use entropy::EntropyControl;
 use rlhost_plugin_sdk::Error;
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
+use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, TurnPolicy, Turns};
 use rlhost_plugin_sdk::scores::require_siblings;
 pub use settings::{
-    CorrectionMode, ImportanceSamplingLevel, Lifted, LossType, MultiObjectiveAggregation, ScaleRewards, Settings, UpperBound,
+    CorrectionMode, ImportanceSamplingLevel, Lifted, LossType, MultiObjectiveAggregation, ScaleRewards, Settings, TurnAdvantages,
+    UpperBound,
 };
 
 /// The algorithm with its settings.
@@ -52,6 +55,7 @@ impl Policy for Grpo {
 
     fn new(settings: Settings) -> Result<Self, Error> {
         settings.check_correction().map_err(Error::Config)?;
+        settings.check_turns().map_err(Error::Config)?;
         for doubt in settings.doubts() {
             rlhost_plugin_sdk::warn(&doubt);
         }
@@ -65,6 +69,17 @@ impl Policy for Grpo {
 
     fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
         loss::loss(&self.settings, &self.control, tokens)
+    }
+}
+
+impl TurnPolicy for Grpo {
+    fn sees_turns(config: &Settings) -> bool {
+        config.turn_advantages != TurnAdvantages::None
+    }
+
+    fn estimate_turns(&mut self, rollouts: &Rollouts, turns: &Turns) -> Result<Advantages, Error> {
+        require_siblings(rollouts)?;
+        Ok(turns::estimate(&self.settings, rollouts, turns))
     }
 }
 
@@ -82,4 +97,4 @@ impl Observing for Grpo {
     }
 }
 
-rlhost_plugin_sdk::policy_plugin!(Grpo, observing);
+rlhost_plugin_sdk::policy_plugin!(Grpo, observing, turns);

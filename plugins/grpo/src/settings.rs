@@ -62,6 +62,18 @@ pub enum MultiObjectiveAggregation {
     NormalizeThenSum,
 }
 
+/// What a turn's return is compared with, if each turn of an episode has its own advantage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnAdvantages {
+    /// Nothing: an episode has one advantage, from the sum of its turns' rewards.
+    None,
+    /// The same turn of the prompt's other episodes. One that no other episode reached has no advantage.
+    Turn,
+    /// All turns of the prompt's episodes.
+    Group,
+}
+
 /// Whether probability ratios are per token or per completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -166,6 +178,12 @@ pub struct Settings {
     pub scale_rewards: ScaleRewards,
     /// How several rewards are combined into one advantage.
     pub multi_objective_aggregation: MultiObjectiveAggregation,
+    /// Give each turn of an episode an advantage of its own, from the rewards from this turn on, compared with the same turn of
+    /// the prompt's other episodes or with all turns of that group.
+    pub turn_advantages: TurnAdvantages,
+    /// Discount per turn of the rewards after a turn, for `turn_advantages`.
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub turn_discount: f64,
     /// A token's loss and how token losses are combined.
     pub loss_type: LossType,
     /// Whether probability ratios are per token or per completion.
@@ -238,6 +256,8 @@ impl Default for Settings {
         Self {
             scale_rewards: ScaleRewards::Group,
             multi_objective_aggregation: MultiObjectiveAggregation::SumThenNormalize,
+            turn_advantages: TurnAdvantages::None,
+            turn_discount: 1.0,
             loss_type: LossType::Dapo,
             importance_sampling_level: ImportanceSamplingLevel::Token,
             epsilon: 0.2,
@@ -298,6 +318,15 @@ impl Settings {
             return Err("vllm_importance_sampling_mode clips; set vllm_importance_sampling_clip_min or clip_max".into());
         }
         Ok(())
+    }
+
+    /// Refuses advantages of turns with rewards that are normalised one by one: what is said of a whole episode would have no turn.
+    pub(crate) fn check_turns(&self) -> Result<(), String> {
+        let sums = self.multi_objective_aggregation == MultiObjectiveAggregation::SumThenNormalize;
+        if sums || self.turn_advantages == TurnAdvantages::None {
+            return Ok(());
+        }
+        Err("turn_advantages needs multi_objective_aggregation = sum_then_normalize".into())
     }
 
     /// Returns warnings about settings that work but are probably not intended. TRL warns about the last three and accepts the

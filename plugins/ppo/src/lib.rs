@@ -19,7 +19,7 @@ pub mod settings;
 mod tests;
 
 use control::KlControl;
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
+use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, TurnPolicy, Turns};
 use rlhost_plugin_sdk::scores::scores;
 use rlhost_plugin_sdk::{Error, Metric};
 pub use settings::{KlEstimator, Settings};
@@ -41,22 +41,43 @@ impl Policy for Ppo {
     }
 
     fn new(settings: Settings) -> Result<Self, Error> {
+        if settings.turn_rewards && settings.normalize_reward {
+            return Err(Error::Config(
+                "turn_rewards needs normalize_reward = false, which is for scores of whole episodes".into(),
+            ));
+        }
         Ok(Self { settings, control: KlControl::default() })
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
-        let coef = self.control.coef(&self.settings);
-        if self.settings.normalize_reward {
-            self.control.scores.see(scores(rollouts).into_iter().flatten());
-        }
-        let mut advantages = advantage::estimate(&self.settings, coef, &self.control.scores, rollouts)?;
-        self.control.saw(rollouts.prompt_of.len());
-        advantages.metrics.push(Metric::max("episode", self.control.episode as f64));
-        Ok(advantages)
+        self.estimated(rollouts, None)
     }
 
     fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
         loss::loss(&self.settings, tokens)
+    }
+}
+
+impl Ppo {
+    fn estimated(&mut self, rollouts: &Rollouts, turns: Option<&Turns>) -> Result<Advantages, Error> {
+        let coef = self.control.coef(&self.settings);
+        if self.settings.normalize_reward {
+            self.control.scores.see(scores(rollouts).into_iter().flatten());
+        }
+        let mut advantages = advantage::estimate(&self.settings, coef, &self.control.scores, (rollouts, turns))?;
+        self.control.saw(rollouts.prompt_of.len());
+        advantages.metrics.push(Metric::max("episode", self.control.episode as f64));
+        Ok(advantages)
+    }
+}
+
+impl TurnPolicy for Ppo {
+    fn sees_turns(config: &Settings) -> bool {
+        config.turn_rewards
+    }
+
+    fn estimate_turns(&mut self, rollouts: &Rollouts, turns: &Turns) -> Result<Advantages, Error> {
+        self.estimated(rollouts, Some(turns))
     }
 }
 
@@ -74,4 +95,4 @@ impl Observing for Ppo {
     }
 }
 
-rlhost_plugin_sdk::policy_plugin!(Ppo, observing);
+rlhost_plugin_sdk::policy_plugin!(Ppo, observing, turns);

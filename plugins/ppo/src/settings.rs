@@ -34,6 +34,9 @@ pub struct Settings {
     pub missing_eos_penalty: Option<f64>,
     /// Subtract the mean of all scores so far from each score, and divide by their standard deviation.
     pub normalize_reward: bool,
+    /// Give each turn of an episode its own reward, at its last token, instead of their sum at the end; without
+    /// `normalize_reward`.
+    pub turn_rewards: bool,
     /// Divide rewards by their standard deviation over the batch, keeping their mean.
     pub whiten_rewards: bool,
     /// Discount of future rewards per token.
@@ -69,6 +72,7 @@ impl Default for Settings {
             kl_horizon: 10_000.0,
             missing_eos_penalty: None,
             normalize_reward: false,
+            turn_rewards: false,
             whiten_rewards: false,
             gamma: 1.0,
             lam: 0.95,

@@ -383,3 +383,27 @@ fn what_it_needs_must_be_there() {
     assert!(refused(&Tokens { old_values: None, ..tokens(1) }));
     assert!(refused(&Tokens { returns: None, ..tokens(1) }));
 }
+
+#[test]
+fn each_turn_of_an_episode_may_earn_its_own_reward() {
+    // The first episode has turns of one and two tokens, which earn 0.5 * 6 and 0.5 * -4; the third can't be scored.
+    let rewards = vec![Some(6.0), Some(-4.0), Some(-4.0), None];
+    let turns = Turns { offsets: vec![0, 2, 3, 4], ends: vec![1, 3, 5, 6], rewards, columns: vec![0; 3] };
+    let s = Settings { kl_coef: 0.0, turn_rewards: true, missing_eos_penalty: Some(1.0), ..plain() };
+    let given = Ppo::new(s.clone()).unwrap().estimate_turns(&rollouts(), &turns).unwrap();
+    // Row 1: deltas -2 + 0.5; -0.25 - 0.25; 3 + 0.125 - 0.5; advantages carry a quarter on.
+    let a2 = -1.5;
+    let a1 = -0.5 + 0.25 * a2;
+    let a0 = 2.625 + 0.25 * a1;
+    // Row 2: -2 - 1 + 1; -0.5 - 1.
+    let b1 = -2.0;
+    let b0 = -1.5 + 0.25 * b1;
+    let mut want = whitened(&[a0, a1, a2, b0, b1]);
+    want.push(0.0);
+    close("advantages", &given.advantages, &want);
+    close("returns", &given.returns.unwrap(), &[a0 + 0.5, a1 + 0.25, a2 - 0.5, b0 + 1.0, b1 - 1.0, 0.0]);
+    near(figure(&given.metrics, "objective/scores"), ((1.0 - 2.0 - 1.0) / 2.0, 2.0));
+    assert!(Ppo::sees_turns(&s) && !Ppo::sees_turns(&plain()));
+    let refused = Ppo::new(Settings { normalize_reward: true, ..s }).err();
+    assert!(matches!(&refused, Some(Error::Config(text)) if text.contains("turn_rewards")), "{refused:?}");
+}

@@ -8,7 +8,7 @@
 mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens};
+use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens, TurnPolicy, Turns};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
 use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, require_siblings, scores};
@@ -74,6 +74,8 @@ pub struct Settings {
     /// Minimum and maximum score after the baseline [no limit]; OpenRLHF's default of -10 and 10 is meant for a reward model's
     /// scores.
     pub reward_clip_range: Option<(f64, f64)>,
+    /// Give each turn of an episode its own reward, at its last token, instead of their sum at the end; without a baseline.
+    pub turn_rewards: bool,
     /// Lower clipping range of the probability ratio: it is clipped at 1 - epsilon.
     #[schemars(range(min = 0.0))]
     pub epsilon: f64,
@@ -91,6 +93,7 @@ impl Default for Settings {
             use_kl_loss: false,
             gamma: 1.0,
             reward_clip_range: None,
+            turn_rewards: false,
             epsilon: 0.2,
             epsilon_high: None,
         }
@@ -130,6 +133,9 @@ impl Policy for ReinforcePp {
     }
 
     fn new(settings: Settings) -> Result<Self, Error> {
+        if settings.turn_rewards && settings.baseline == Baseline::Group {
+            return Err(Error::Config("turn_rewards needs baseline = none: a group's baseline is that of whole episodes".into()));
+        }
         match settings.reward_clip_range {
             Some((low, high)) if low.is_nan() || high.is_nan() || low > high => {
                 Err(Error::Config(format!("reward_clip_range must be the least and the greatest score, not {low} and {high}")))
@@ -145,7 +151,7 @@ impl Policy for ReinforcePp {
         if self.settings.baseline == Baseline::Group {
             require_siblings(rollouts)?;
         }
-        estimate(&self.settings, rollouts)
+        estimate(&self.settings, rollouts, None)
     }
 
     fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
@@ -153,7 +159,17 @@ impl Policy for ReinforcePp {
     }
 }
 
-rlhost_plugin_sdk::policy_plugin!(ReinforcePp);
+impl TurnPolicy for ReinforcePp {
+    fn sees_turns(config: &Settings) -> bool {
+        config.turn_rewards
+    }
+
+    fn estimate_turns(&mut self, rollouts: &Rollouts, turns: &Turns) -> Result<Advantages, Error> {
+        estimate(&self.settings, rollouts, Some(turns))
+    }
+}
+
+rlhost_plugin_sdk::policy_plugin!(ReinforcePp, turns);
 
 fn reference<'a>(s: &Settings, column: &'a Option<Vec<f32>>) -> Result<Option<&'a [f32]>, Error> {
     match column.as_deref() {
@@ -162,11 +178,36 @@ fn reference<'a>(s: &Settings, column: &'a Option<Vec<f32>>) -> Result<Option<&'
     }
 }
 
-/// Computes advantages. A token's reward is `-kl_coef KL`, plus the score for the last token. Its advantage is the discounted sum
-/// of the rewards from there on, minus the mean and divided by the deviation of all tokens of the batch.
-fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
+/// Returns what each token earns besides its divergence: the last one the score, minus the baseline, or the last one of each turn
+/// the turn's score.
+fn earned(s: &Settings, rollouts: &Rollouts, given: &[Option<f64>], turns: Option<&Turns>) -> Vec<f64> {
+    let (low, high) = s.reward_clip_range.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
+    if let Some(turns) = turns {
+        return turns
+            .at_last_tokens(rollouts)
+            .into_iter()
+            .map(|score| if score == 0.0 { 0.0 } else { score.clamp(low, high) })
+            .collect();
+    }
+    let groups: Vec<_> = by_prompt(&rollouts.prompt_of, given).into_iter().map(mean_and_std).collect();
+    let mut earned = vec![0.0; rollouts.mask.len()];
+    for ((row, score), &prompt) in rows(&rollouts.offsets).zip(given).zip(&rollouts.prompt_of) {
+        let baseline = match (s.baseline, groups[prompt as usize]) {
+            (Baseline::Group, Some((mean, _))) => mean,
+            _ => 0.0,
+        };
+        if let (Some(score), Some(last)) = (score, counted(&rollouts.mask, row).next_back()) {
+            earned[last] = (score - baseline).clamp(low, high);
+        }
+    }
+    earned
+}
+
+/// Computes advantages. A token's reward is `-kl_coef KL`, plus what it earned. Its advantage is the discounted sum of the rewards
+/// from there on, minus the mean and divided by the deviation of all tokens of the batch.
+fn estimate(s: &Settings, rollouts: &Rollouts, turns: Option<&Turns>) -> Result<Advantages, Error> {
     let given = scores(rollouts);
-    let groups: Vec<_> = by_prompt(&rollouts.prompt_of, &given).into_iter().map(mean_and_std).collect();
+    let earned = earned(s, rollouts, &given, turns);
     let ref_logp = reference(s, &rollouts.ref_logp)?;
     let kl = |i: usize| ref_logp.map_or(0.0, |r| s.kl_estimator.of(Dual::constant(rollouts.logp[i]) - r[i]).value);
     let in_reward = if s.use_kl_loss { 0.0 } else { s.kl_coef };
@@ -174,21 +215,14 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let mut mask = rollouts.mask.clone();
     let mut returns = vec![0.0; mask.len()];
     let (mut tokens, mut divergence, mut whole_returns) = (0.0, 0.0, Vec::new());
-    for ((row, score), &prompt) in rows(&rollouts.offsets).zip(&given).zip(&rollouts.prompt_of) {
-        let Some(score) = score else {
+    for (row, score) in rows(&rollouts.offsets).zip(&given) {
+        if score.is_none() {
             mask[row].fill(0);
             continue;
-        };
-        let baseline = match (s.baseline, groups[prompt as usize]) {
-            (Baseline::Group, Some((mean, _))) => mean,
-            _ => 0.0,
-        };
-        let (low, high) = s.reward_clip_range.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
-        // The last token's extra reward; none of it remains for the tokens before.
-        let mut score = (score - baseline).clamp(low, high);
+        }
         let (mut rewards, mut to_come) = (0.0, 0.0);
         for i in counted(&mask, row.clone()).rev() {
-            let reward = std::mem::take(&mut score) - in_reward * kl(i);
+            let reward = earned[i] - in_reward * kl(i);
             rewards += reward;
             to_come = reward + s.discount() * to_come;
             returns[i] = to_come;

@@ -248,3 +248,21 @@ fn what_it_needs_must_be_there() {
     let range = Settings { reward_clip_range: Some((1.0, 0.0)), ..Settings::default() };
     assert!(matches!(ReinforcePp::new(range), Err(Error::Config(_))));
 }
+
+#[test]
+fn each_turn_of_an_episode_may_earn_its_own_reward() {
+    // The first episode has two turns of a token, which earn 2 * 1.5 and 2 * -0.5; the third can't be scored.
+    let r = Rollouts { ref_logp: None, ..rollouts() };
+    let rewards = vec![Some(1.5), Some(-0.5), Some(2.0), None, Some(-3.0)];
+    let turns = Turns { offsets: vec![0, 2, 3, 4, 5], ends: vec![1, 2, 3, 4, 6], rewards, columns: vec![0; 4] };
+    let s = Settings { kl_coef: 0.0, gamma: 0.5, turn_rewards: true, ..Settings::default() };
+    let by_turn = |s: &Settings| ReinforcePp::new(s.clone()).unwrap().estimate_turns(&r, &turns).unwrap();
+    let given = by_turn(&s);
+    close("by turn", &given.advantages, &normalized([3.0 - 0.5, -1.0, 4.0, -3.0, -6.0]));
+    assert_eq!((figure(&given.metrics, "reward"), figure(&given.metrics, "return")), (Some((0.0, 3.0)), Some((0.0, 3.0))));
+    let clipped = by_turn(&Settings { reward_clip_range: Some((-2.0, 2.5)), ..s });
+    close("clipped", &clipped.advantages, &normalized([2.5 - 0.5, -1.0, 2.5, -1.0, -2.0]));
+    assert!(ReinforcePp::sees_turns(&s) && !ReinforcePp::sees_turns(&Settings::default()));
+    let refused = ReinforcePp::new(Settings { baseline: Baseline::Group, ..s }).err();
+    assert!(matches!(&refused, Some(Error::Config(text)) if text.contains("turn_rewards")), "{refused:?}");
+}

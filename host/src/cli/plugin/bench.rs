@@ -47,9 +47,9 @@ pub(super) fn times(any: &mut AnyPlugin, given: &Given) -> anyhow::Result<()> {
             }
         }
         AnyPlugin::Policy(plugin) => {
-            let (rollouts, tokens) = samples::policy(64, 1024);
+            let (generation, tokens) = samples::policy(64, 1024);
             let n = tokens.logp.len();
-            let time = median(|| Ok(plugin.estimate(&rollouts).map(drop)?))?;
+            let time = median(|| Ok(plugin.estimate(&generation).map(drop)?))?;
             line(&format!("estimate, {n} tokens"), n, "token", time);
             let time = median(|| Ok(plugin.loss(&tokens).map(drop)?))?;
             line(&format!("loss, {n} tokens"), n, "token", time);

@@ -5,7 +5,8 @@ use super::{Given, bench, episodes, samples};
 use crate::cli::Failure;
 use crate::config::Limits;
 use crate::plugin::{
-    AnyPlugin, Choice, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin, RewardPlugin,
+    AnyPlugin, Choice, Generation, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin,
+    RewardPlugin,
 };
 use anyhow::anyhow;
 
@@ -128,10 +129,11 @@ fn only(batch: &RewardBatch, row: usize) -> RewardBatch {
 }
 
 fn check_policy(report: &mut Report, plugin: &mut PolicyPlugin, other: &mut PolicyPlugin) {
-    let (rollouts, tokens) = samples::policy(12, 24);
-    let Some(advantages) = report.call("estimate", plugin.estimate(&rollouts)) else { return };
-    report.line(true, "estimate", &format!("advantages for {} tokens", advantages.advantages.len()));
-    if let Some(again) = report.call("determinism", other.estimate(&rollouts)) {
+    let (generation, tokens) = samples::policy(12, 24);
+    let Some(advantages) = report.call("estimate", plugin.estimate(&generation)) else { return };
+    let by_turn = if plugin.info().hints.turn_rewards { ", by turn" } else { "" };
+    report.line(true, "estimate", &format!("advantages for {} tokens{by_turn}", advantages.advantages.len()));
+    if let Some(again) = report.call("determinism", other.estimate(&generation)) {
         let (Ok(one), Ok(two)) = (plugin.loss(&tokens), other.loss(&tokens)) else {
             return report.line(false, "loss", "it fails on random tokens");
         };
@@ -148,7 +150,7 @@ fn check_policy(report: &mut Report, plugin: &mut PolicyPlugin, other: &mut Poli
 
 fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &mut PreferencePlugin) {
     if plugin.is_online() {
-        let (mut rollouts, _) = samples::policy(12, 24);
+        let (Generation { mut rollouts, .. }, _) = samples::policy(12, 24);
         // As many completions of a prompt as a run of pairs has by default.
         rollouts.prompt_of = (0..12).map(|row| row / 2).collect();
         let Some(choice) = report.call("choose", plugin.choose(&rollouts)) else { return };

@@ -1,7 +1,7 @@
 //! Samples for testing plugins: completions of many shapes, and columns of random numbers.
 
 use crate::data::{self, Prompt};
-use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts, Scale, Tokens};
+use crate::plugin::{Column, Generation, RewardBatch, RewardColumn, Rollouts, Scale, Tokens, Turns};
 use crate::plugin::{Examples, Mismatched, Pairs, Prompts, Side, ValuedPairs};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -87,8 +87,8 @@ impl Random {
     }
 }
 
-/// Returns a generation of `rows` completions and a micro-batch of all of them. Rows have about `longest / 2` tokens.
-pub(super) fn policy(rows: usize, longest: u32) -> (Rollouts, Tokens) {
+/// Returns a generation of `rows` episodes and a micro-batch of all of them. Rows have about `longest / 2` tokens.
+pub(super) fn policy(rows: usize, longest: u32) -> (Generation, Tokens) {
     let mut random = Random(ChaCha8Rng::seed_from_u64(5));
     let offsets = random.offsets(rows, longest);
     let n = offsets.last().copied().unwrap_or(0) as usize;
@@ -130,7 +130,29 @@ pub(super) fn policy(rows: usize, longest: u32) -> (Rollouts, Tokens) {
         returns: Some(random.near(&old_values, 1.0)),
         old_values: Some(old_values),
     };
-    (rollouts, tokens)
+    let turns = turns(&rollouts, &mut random);
+    (Generation { rollouts, turns: Some(turns) }, tokens)
+}
+
+/// Cuts each row behind its tokens that don't count, as if those were replies. The rewards of its turns add up to its own.
+fn turns(rollouts: &Rollouts, random: &mut Random) -> Turns {
+    let rows = rollouts.prompt_of.len();
+    let mut turns = Turns { offsets: vec![0], ends: Vec::new(), rewards: Vec::new(), columns: vec![0; rows] };
+    for row in 0..rows {
+        let tokens = rollouts.offsets[row] as usize..rollouts.offsets[row + 1] as usize;
+        let is_end = |at: &usize| rollouts.mask[*at] == 0 && *at > tokens.start && rollouts.mask[*at - 1] == 1;
+        turns.ends.extend(tokens.clone().filter(is_end).map(|at| at as u32));
+        turns.ends.push(tokens.end as u32);
+        let mut left = rollouts.rewards[0].values[row];
+        for _ in turns.rewards.len() + 1..turns.ends.len() {
+            let given = left.map(|_| random.0.random_range(-1.0..1.0));
+            left = left.zip(given).map(|(left, given): (f32, f32)| left - given);
+            turns.rewards.push(given);
+        }
+        turns.rewards.push(left);
+        turns.offsets.push(turns.ends.len() as u32);
+    }
+    turns
 }
 
 /// Returns `rows` pairs.

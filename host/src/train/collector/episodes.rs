@@ -10,6 +10,7 @@ use crate::ops::sampler::stream;
 use crate::plugin::{self, EnvironmentPlugin, LARGEST_SCORE, Opening, Reply, Session, Turn};
 use crate::rollout::{Ended, Follow, Next, Request, Rollout, Sampling};
 use crate::train::dataset::Prompt;
+use crate::train::experience::Experience;
 use crate::train::plugins::start;
 use crate::train::{Error, Result};
 use rand::RngExt;
@@ -271,15 +272,14 @@ impl Follow for Table<'_> {
         for (place, one) in ended.iter().enumerate() {
             by_seat.entry(self.seat_of[number(one)]).or_default().push(place);
         }
-        let groups: Vec<(usize, Vec<usize>)> = by_seat.into_iter().collect();
-        let asked = groups.into_par_iter().map(|(seat, places)| {
+        let reply = |(seat, places): (usize, Vec<usize>)| {
             let mut seat = self.seats[seat].lock().unwrap_or_else(PoisonError::into_inner);
             let asked: Vec<(u64, &Ended<'_>)> =
                 places.iter().map(|&place| (number(&ended[place]) as u64, &ended[place])).collect();
             let next = seat.follow(self.rules, &asked);
             places.into_iter().zip(next).collect::<Vec<_>>()
-        });
-        let mut answers: Vec<(usize, Next)> = asked.collect::<Vec<_>>().concat();
+        };
+        let mut answers = side_by_side(by_seat.into_iter().collect(), reply).concat();
         answers.sort_by_key(|(place, _)| *place);
         answers.into_iter().map(|(_, next)| next).collect()
     }
@@ -287,6 +287,18 @@ impl Follow for Table<'_> {
     fn most_tokens(&self) -> usize {
         self.rules.most_tokens
     }
+}
+
+/// Calls a function with each of these values on a thread of its own: those that compute tokens are busy. One value needs no thread.
+fn side_by_side<T: Send, R: Send>(mut values: Vec<T>, call: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let Some(last) = values.pop() else { return Vec::new() };
+    std::thread::scope(|scope| {
+        let call = &call;
+        let others: Vec<_> = values.into_iter().map(|value| scope.spawn(move || call(value))).collect();
+        let last = call(last);
+        let joined = others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.chain([last]).collect()
+    })
 }
 
 impl Seat {
@@ -405,6 +417,23 @@ pub(super) fn fatal(episodes: &[Episode], entries: &[PluginEntry]) -> Option<Err
     let (entry, detail) = episodes.iter().filter_map(failed).find(|(entry, _)| entry.on_error == OnError::Fail)?;
     let name = entry.name().to_owned();
     Some(plugin::Error::Call { name, function: "an episode", step: None, detail }.into())
+}
+
+/// Returns the turns of scored episodes, with the reward of each, as algorithms see them; none without an environment. Their
+/// environments' columns are the last rewards, in order.
+pub(super) fn turns(e: &Experience, environments: &[PluginEntry]) -> Option<plugin::Turns> {
+    let first = e.rewards.len().checked_sub(environments.len())?;
+    let mut turns = plugin::Turns { offsets: vec![0], ends: Vec::new(), rewards: Vec::new(), columns: Vec::new() };
+    for (row, episode) in e.episodes.iter().enumerate() {
+        let rollout = &e.rollouts[row];
+        let begins = rollout.replies.iter().map(|(begin, _)| *begin).chain([rollout.tokens.len()]);
+        turns.ends.extend(begins.map(|at| e.offsets[row] + at as u32));
+        let given = |turn: usize| episode.rewards.get(turn).copied().flatten().filter(|_| episode.failed.is_none());
+        turns.rewards.extend((0..=rollout.replies.len()).map(given));
+        turns.offsets.push(turns.ends.len() as u32);
+        turns.columns.push((first + episode.environment) as u32);
+    }
+    (!e.episodes.is_empty()).then_some(turns)
 }
 
 /// Returns the metrics of episodes.

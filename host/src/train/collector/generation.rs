@@ -5,7 +5,7 @@ use super::{Collector, Moment, With};
 use crate::config::OldLogp;
 use crate::metrics::{Metric, Reduction};
 use crate::model::Policy;
-use crate::plugin::{Column, RewardBatch, RewardColumn, Rollouts};
+use crate::plugin::{Column, Generation, RewardBatch, RewardColumn, Rollouts};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
@@ -81,7 +81,8 @@ impl Collector {
         let mut figures = Figures::begin();
         let columns = experience.rewards.iter().chain(self.evaluating.iter().flatten());
         figures.add(self.world.once(columns.flat_map(reward_metrics)));
-        let seen = rollouts_seen(experience, with.at);
+        let turns = episodes::turns(experience, with.plugins.environments().1);
+        let seen = Generation { rollouts: rollouts_seen(experience, with.at), turns };
         let judged = if self.flow.has_pairs() {
             let (pairs, judged) = with.plugins.choose(seen)?;
             experience.pairs = Some(pairs);

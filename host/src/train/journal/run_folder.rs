@@ -7,7 +7,6 @@ use crate::config::{Config, LogCompletions, OnSaveError, ReportTo, files};
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
-use crate::rollout::Rollout;
 use crate::train::collector::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
@@ -421,7 +420,7 @@ impl RunFolder {
                 "plugins": plugins,
             });
             if let Value::Object(mut line) = line {
-                line.extend(e.episodes.get(row).into_iter().flat_map(|episode| of_episode(episode, rollout)));
+                line.extend(e.episodes.get(row).into_iter().flat_map(|episode| of_episode(e, row, episode)));
                 Self::line(lines, self.lenient, line)?;
             }
         }
@@ -430,11 +429,16 @@ impl RunFolder {
 }
 
 /// Returns what a line has of an episode besides a completion's keys.
-fn of_episode(episode: &Episode, rollout: &Rollout) -> Line {
+fn of_episode(e: &Experience, row: usize, episode: &Episode) -> Line {
+    let rollout = &e.rollouts[row];
+    // Those of the turns' first tokens.
+    let begins = std::iter::once(0).chain(rollout.replies.iter().map(|(_, end)| *end));
+    let advantages: Vec<Option<&f32>> = begins.map(|at| e.advantages.advantages.get(e.offsets[row] as usize + at)).collect();
     let messages: Value = serde_json::from_str(&episode.messages).unwrap_or_default();
     let mut line = Line::from_iter([
         ("messages".to_owned(), messages),
         ("turn_rewards".to_owned(), json!(episode.rewards)),
+        ("turn_advantages".to_owned(), json!(advantages)),
         ("replies".to_owned(), json!(rollout.replies)),
         ("turns".to_owned(), json!(episode.turns)),
         ("seed".to_owned(), json!(episode.seed)),

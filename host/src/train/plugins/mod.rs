@@ -21,7 +21,7 @@ use super::{Error, Result};
 use crate::config::{Config, PluginEntry};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Advantages, AnyPlugin, EnvironmentPlugin, Gradient, Hints, Memory, Needs, Plugin, Rollouts, Tokens};
+use crate::plugin::{self, Advantages, AnyPlugin, EnvironmentPlugin, Generation, Gradient, Hints, Memory, Needs, Plugin, Tokens};
 use crate::plugin::{Examples, PairGradient, Pairs, ValueGradient, ValuedPairs};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -120,19 +120,19 @@ impl Plugins {
     }
 
     /// Returns the algorithm's advantages for a generation, and its metrics, which are the same on all ranks.
-    pub(super) fn estimate(&mut self, rollouts: Rollouts) -> Result<(Advantages, Vec<Metric>)> {
-        let rollouts = Arc::new(rollouts);
-        let mut advantages = self.algorithm.as_policy()?.estimate(&rollouts)?;
-        self.swaps.saw_rollouts(rollouts);
+    pub(super) fn estimate(&mut self, generation: Generation) -> Result<(Advantages, Vec<Metric>)> {
+        let generation = Arc::new(generation);
+        let mut advantages = self.algorithm.as_policy()?.estimate(&generation)?;
+        self.swaps.saw_generation(generation);
         let metrics = from_plugin(std::mem::take(&mut advantages.metrics));
         Ok((advantages, metrics))
     }
 
     /// Returns the pairs that the algorithm chooses from a generation, and its metrics, which are the same on all ranks.
-    pub(super) fn choose(&mut self, rollouts: Rollouts) -> Result<(Vec<Pair>, Vec<Metric>)> {
-        let rollouts = Arc::new(rollouts);
-        let choice = self.algorithm.as_preference()?.choose(&rollouts)?;
-        self.swaps.saw_rollouts(rollouts);
+    pub(super) fn choose(&mut self, generation: Generation) -> Result<(Vec<Pair>, Vec<Metric>)> {
+        let generation = Arc::new(generation);
+        let choice = self.algorithm.as_preference()?.choose(&generation.rollouts)?;
+        self.swaps.saw_generation(generation);
         let pairs = choice.pairs.iter().map(|pair| (pair.chosen as usize, pair.rejected as usize)).collect();
         Ok((pairs, from_plugin(choice.metrics)))
     }

@@ -6,11 +6,12 @@ mod closed_form;
 mod figures;
 mod losses;
 mod masked_out;
+mod turns;
 
 use super::*;
 use rlhost_plugin_sdk::Metric;
 use rlhost_plugin_sdk::policy::testing::{Noise, close, figure};
-use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
+use rlhost_plugin_sdk::policy::{RewardColumn, Scale, TurnPolicy, Turns};
 
 /// Makes a micro-batch of rows with these lengths. Some tokens are masked, with arbitrary values; the third row is fully masked,
 /// and the fourth has no advantage.

@@ -14,7 +14,7 @@ pub(in crate::train) use watching::{LIVE, cant_change};
 use super::{Judged, Opener, Plugins};
 use crate::config::{OnError, printable};
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{AnyPlugin, Engine, Plugin, RewardColumn, Rollouts};
+use crate::plugin::{AnyPlugin, Engine, Generation, Plugin, RewardColumn};
 use crate::plugin::{Examples, Pairs, Tokens, ValuedPairs};
 use crate::train::journal::{Event, Journal, Scoring};
 use crate::train::{Error, Result};
@@ -84,8 +84,8 @@ impl Swaps {
     }
 
     /// Records the newest generation as the algorithm saw it.
-    pub(super) fn saw_rollouts(&self, rollouts: Arc<Rollouts>) {
-        self.with(|board| board.trial.rollouts = rollouts);
+    pub(super) fn saw_generation(&self, generation: Arc<Generation>) {
+        self.with(|board| board.trial.generation = generation);
     }
 
     /// Records the newest micro-batch as the algorithm saw it.

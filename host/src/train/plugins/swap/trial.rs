@@ -3,7 +3,7 @@
 use crate::config::{Compare, OnError, PluginEntry};
 use crate::metrics::Comparison;
 use crate::plugin::{AnyPlugin, Asking, Column, Examples, Mismatched, Needs, Pairs, Prompts, Result, Scale, Side, Tokens};
-use crate::plugin::{EnvironmentPlugin, RewardColumn, RewardPlugin, Rollouts, Start, Tool, ValuedPairs};
+use crate::plugin::{EnvironmentPlugin, Generation, RewardColumn, RewardPlugin, Rollouts, Start, Tool, Turns, ValuedPairs};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::plugins::comparing::{self, Matches};
@@ -24,7 +24,7 @@ pub(in crate::train) struct Trial {
     pub(super) scored: (Arc<Judged>, BTreeMap<String, Vec<Option<f32>>>),
     /// Rewards that compare completions, by name.
     compare: Arc<BTreeMap<String, Compare>>,
-    pub(super) rollouts: Arc<Rollouts>,
+    pub(super) generation: Arc<Generation>,
     pub(super) tokens: Arc<Tokens>,
     pub(super) pairs: Arc<Pairs>,
     /// Episodes of each environment's first prompts in the dataset.
@@ -88,7 +88,7 @@ impl Trial {
         Self {
             scored,
             compare: Arc::default(),
-            rollouts: Arc::new(seen),
+            generation: Arc::new(seen.into()),
             tokens: Arc::new(tokens),
             pairs: Arc::new(pairs),
             starts: Arc::default(),
@@ -119,10 +119,10 @@ impl Trial {
         let report = match any {
             AnyPlugin::Reward(plugin) => self.reward(plugin),
             AnyPlugin::Policy(plugin) => {
-                plugin.estimate(&self.rollouts).and_then(|_| plugin.loss(&with_all(&self.tokens))).map(|_| Value::Null)
+                plugin.estimate(&self.generation).and_then(|_| plugin.loss(&with_all(&self.tokens))).map(|_| Value::Null)
             }
             AnyPlugin::Preference(plugin) => {
-                let chosen = if plugin.is_online() { plugin.choose(&self.rollouts).map(drop) } else { Ok(()) };
+                let chosen = if plugin.is_online() { plugin.choose(&self.generation.rollouts).map(drop) } else { Ok(()) };
                 chosen.and_then(|()| plugin.loss(&pairs_with_all(&self.pairs))).map(|_| Value::Null)
             }
             AnyPlugin::Environment(plugin) => self.play(plugin).map(|()| Value::Null),
@@ -138,7 +138,7 @@ impl Trial {
         kept
     }
 
-    /// Takes the starts of each environment's episodes from its first prompts.
+    /// Takes the starts of each environment's episodes from its first prompts. The synthetic completions are then episodes of a turn.
     pub(in crate::train) fn begin(&mut self, prompts: &[Arc<Prompt>], environments: &[PluginEntry]) {
         let starts = environments.iter().enumerate().map(|(place, entry)| {
             let own = prompts.iter().filter(|prompt| prompt.acts_in(environments) == Some(place));
@@ -146,6 +146,10 @@ impl Trial {
             (entry.name().to_owned(), starts)
         });
         self.starts = Arc::new(starts.collect());
+        if !environments.is_empty() {
+            let rollouts = self.generation.rollouts.clone();
+            self.generation = Arc::new(Generation { turns: Some(one_turn_each(&rollouts)), rollouts });
+        }
     }
 
     /// Plays an episode of each of the environment's first prompts.
@@ -193,6 +197,13 @@ fn with_all(tokens: &Tokens) -> Tokens {
     tokens.sampling_logp.get_or_insert_with(|| old_logp.clone());
     tokens.entropy.get_or_insert_with(|| vec![1.0; rows]);
     tokens
+}
+
+/// Returns completions as episodes of one turn, rewarded by the first reward.
+fn one_turn_each(rollouts: &Rollouts) -> Turns {
+    let rows = rollouts.prompt_of.len();
+    let rewards = rollouts.rewards.first().map_or_else(|| vec![None; rows], |column| column.values.clone());
+    Turns { offsets: (0..=rows as u32).collect(), ends: rollouts.offsets[1..].to_vec(), rewards, columns: vec![0; rows] }
 }
 
 /// Makes completions that are empty and made of the prompt's first tokens in turn.

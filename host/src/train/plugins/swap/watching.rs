@@ -355,8 +355,8 @@ fn fits(loaded: &mut AnyPlugin, trial: &super::Trial, config: &Config) -> Result
         return Err(COMPARES.to_owned());
     }
     let needs = loaded.plugin().info().needs;
-    let reference = trial.rollouts.ref_logp.is_some();
-    let critic = trial.rollouts.values.is_some();
+    let reference = trial.generation.rollouts.ref_logp.is_some();
+    let critic = trial.generation.rollouts.values.is_some();
     match loaded {
         AnyPlugin::Policy(_) if needs.values && !critic => {
             Err("it needs a critic's values, but this run was started without a critic".to_owned())
