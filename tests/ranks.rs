@@ -6,7 +6,7 @@ mod namespaces;
 use rlhost_tests::ranked::{arguments, compare, possible, process, run, same_figures, same_weights, send};
 use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, STORIES, tiny, version};
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longest that anything here is waited for.
@@ -57,9 +57,7 @@ fn a_reward_model_and_a_pair_judge_score_the_same_on_however_many_ranks() {
     // A gradient that is next to nothing moves its weight by a step of rounding's choice otherwise.
     let calm = ["--adam-epsilon", "0.001"];
     for (algorithm, own) in [("grpo", &grpo), ("ppo", &ppo), ("online_dpo", &dpo)] {
-        // On four ranks, the pair judge's second step has a loss that differs by 2e-5; why is not known yet.
-        let most = if algorithm == "online_dpo" { 2 } else { 4 };
-        for (ranks, size) in [(1, "8"), (2, "4"), (4, "2")].into_iter().filter(|(ranks, _)| *ranks <= most) {
+        for (ranks, size) in [(1, "8"), (2, "4"), (4, "2")] {
             let more =
                 ["--reward-model", "rm", "--max-steps", "2", "--num-generations", "2", "--per-device-train-batch-size", size];
             let name = format!("{algorithm}-{ranks}");

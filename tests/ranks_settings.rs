@@ -61,7 +61,7 @@ fn scarce() -> (Place, Vec<&'static str>) {
     place.write("held_out.jsonl", (20..25).map(line).collect::<String>());
     let letters = "plugin.keyword_reward.config.allowlist=[\"a\", \"7\", \"k\", \"x\", \"?\", \"w\", \"e\", \"3\"]";
     let all = ["--plugin", "keyword_reward.wasm", "--set", letters, "--set", "plugin.keyword_reward.config.whole_words=false"];
-    (place, [&all[..], &["--dataset", "prompts.jsonl", "--num-generations", "4"]].concat())
+    (place, [&all[..], &["--dataset", "prompts.jsonl", "--num-generations", "4", "--max-completion-length", "3"]].concat())
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn generations_are_normalised_corrected_and_shuffled_as_by_one_process() {
         return;
     }
     let again = ["--max-steps", "4", "--num-generations", "2", "--num-iterations", "2"];
-    let ppo = ["--normalize-reward", "--num-mini-batches", "2", "--dual-clip", "3", "--entropy-coef", "0.01"];
+    let ppo = ["--normalize-reward", "--num-mini-batches", "2", "--clip-ratio-c", "3", "--entropy-coef", "0.01"];
     compare(&[("ppo", &ppo)], true, &[(1, "12"), (3, "4")], &again);
     let corrected = ["--old-logp", "recompute", "--vllm-importance-sampling-correction", "true", "--top-k", "20"];
     let followed = ["--sync-ref-model", "--ref-model-sync-steps", "2", "--beta", "0.1", "--steps-per-generation", "2"];
@@ -193,7 +193,7 @@ fn filtering<'a>(scarce: &[&'a str], run: &'a str, size: &'a str) -> Vec<&'a str
     let mut all = [&["grpo", "--model", tiny(), "--output-dir", run, "--per-device-train-batch-size", size], scarce].concat();
     all.extend(["--filter-groups", "--max-num-gen-batches", "200", "--skip-groups", "0.5", "--skip-groups-after", "1"]);
     all.extend(["--num-iterations", "2", "--steps-per-generation", "2", "--gradient-accumulation-steps", "2", "--beta", "0.1"]);
-    all.extend(["--max-completion-length", "6", "--max-steps", "8", "--save-steps", "1", "--logging-steps", "1"]);
+    all.extend(["--max-steps", "16", "--save-steps", "1", "--logging-steps", "1"]);
     all.extend(["--learning-rate", "0.0003", "--log-completions", "all"]);
     all
 }
@@ -211,7 +211,7 @@ fn ranks_that_are_killed_go_on_to_the_bit_on_as_many_and_to_rounding_on_one() {
         let again = ["--resume-from-checkpoint"];
         let mut command = place.ranks(2, &[&filtering(&scarce, "killed", "4")[..], &again].concat());
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        place.wait("killed", PATIENCE, || place.steps("killed") >= kill);
+        place.wait("killed", PATIENCE, || place.steps("killed") >= kill && !place.checkpoints("killed").is_empty());
         send(&process(&child, rank), "-KILL");
         assert!(!child.wait().unwrap().success(), "it had not ended before");
         if kill == 2 {
@@ -219,10 +219,10 @@ fn ranks_that_are_killed_go_on_to_the_bit_on_as_many_and_to_rounding_on_one() {
         }
     }
     place.run_ranks(2, &["resume", "killed"]).succeeded();
-    place.assert_same_end("killed", "whole", 8, "model.safetensors");
+    place.assert_same_end("killed", "whole", 16, "model.safetensors");
     place.run(&["resume", "alone", "--set", "per_device_train_batch_size=8"]).succeeded();
     same_figures(&place, "alone", "whole");
-    same_weights(&place, "alone", "whole", 8);
+    same_weights(&place, "alone", "whole", 16);
 }
 
 /// Runs a judged run as two processes, of which the first alone has the judge's key.
