@@ -1,115 +1,13 @@
 //! Runs whose reward asks a server: what it is granted, what it is answered, and that the run is the same when it is resumed.
 
+use rlhost_tests::judged::{BODY, Judge, KEY, STEPS, prompts, say, verdict};
 use rlhost_tests::{Outcome, Place, tiny};
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-const STEPS: u64 = 6;
-
-/// The key of the judge, which may be in no file.
-const KEY: &str = "sk-judge-0123456789";
-
-/// What a request's body is called among its headers.
-const BODY: &str = "(body)";
-
-/// A judge on a port of its own.
-struct Judge {
-    port: u16,
-    count: Arc<AtomicUsize>,
-}
-
-impl Judge {
-    /// One that behaves as it is told; `behave` gets the number of requests before, and the headers.
-    fn new(behave: impl Fn(usize, &BTreeMap<String, String>, &mut TcpStream) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (port, count, behave) = (listener.local_addr().unwrap().port(), Arc::<AtomicUsize>::default(), Arc::new(behave));
-        let counted = count.clone();
-        std::thread::spawn(move || {
-            for mut stream in listener.incoming().flatten() {
-                let (count, behave) = (counted.clone(), behave.clone());
-                std::thread::spawn(move || {
-                    let Some(headers) = headers_of(&stream) else { return };
-                    behave(count.fetch_add(1, Ordering::SeqCst), &headers, &mut stream);
-                });
-            }
-        });
-        Self { port, count }
-    }
-
-    /// One whose score of a text is another each time, and that repeats the key that it is sent.
-    fn moody() -> Self {
-        Self::new(|before, headers, stream| {
-            let key = headers.get("authorization").cloned().unwrap_or_default();
-            verdict(stream, &format!("your key is {key}. [[{}]]", 1 + before * 7 % 10));
-        })
-    }
-
-    /// One whose score of a text follows from the text.
-    fn steady() -> Self {
-        Self::new(|_, headers, stream| {
-            let sum: usize = headers[BODY].bytes().map(usize::from).sum();
-            verdict(stream, &format!("[[{}]]", 1 + sum % 10));
-        })
-    }
-
-    fn asked(&self) -> usize {
-        self.count.load(Ordering::SeqCst)
-    }
-
-    fn arguments(&self, run: &str) -> Vec<String> {
-        let port = self.port;
-        let steps = STEPS.to_string();
-        let mut all = vec!["--model", tiny(), "--plugin", "judge_reward.wasm", "--dataset", "prompts.jsonl", "--output-dir", run];
-        all.extend(["--max-completion-length", "8", "--max-steps", &steps, "--save-steps", "1", "--logging-steps", "1"]);
-        all.extend(["--learning-rate", "0.01", "--log-completions", "all", "--report-to", "none"]);
-        let mut all: Vec<String> = all.into_iter().map(str::to_owned).collect();
-        let of_judge = [
-            format!("hosts=127.0.0.1:{port}"),
-            "secrets={ JUDGE_KEY = \"env:JUDGE_KEY\" }".to_owned(),
-            format!("config.url=http://127.0.0.1:{port}/v1"),
-            "config.secret=JUDGE_KEY".to_owned(),
-            "http.timeout_s=2".to_owned(),
-            "http.retries=0".to_owned(),
-        ];
-        all.extend(of_judge.into_iter().flat_map(|set| ["--set".to_owned(), format!("plugin.judge_reward.{set}")]));
-        all
-    }
-}
-
-fn headers_of(stream: &TcpStream) -> Option<BTreeMap<String, String>> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let lines = reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty());
-    let pair = |line: String| line.split_once(": ").map(|(name, value)| (name.to_lowercase(), value.to_owned()));
-    let headers: BTreeMap<String, String> = lines.filter_map(pair).collect();
-    let mut body = vec![0; headers.get("content-length")?.parse().ok()?];
-    reader.read_exact(&mut body).ok()?;
-    Some(headers.into_iter().chain([(BODY.to_owned(), String::from_utf8(body).ok()?)]).collect())
-}
-
-/// Sends an answer. What can't be sent shows in what the run gets.
-fn say(stream: &mut TcpStream, status: &str, headers: &str, body: &str) {
-    let length = body.len();
-    let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}");
-}
-
-fn verdict(stream: &mut TcpStream, text: &str) {
-    let body = serde_json::json!({ "choices": [{ "message": { "role": "assistant", "content": text } }] });
-    say(stream, "200 OK", "", &body.to_string());
-}
-
-fn prompts() -> Place {
-    let place = Place::new();
-    let lines: String = (0..10).map(|i| format!("{{\"prompt\": \"prompt {i} {}\"}}\n", "ab".repeat(i))).collect();
-    place.write("prompts.jsonl", lines);
-    place
-}
 
 fn run(place: &Place, arguments: &[String], more: &[&str]) -> Outcome {
     let mut all: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -376,7 +274,7 @@ fn a_judge_that_misbehaves_costs_rows_and_no_run() {
 fn a_judge_that_is_not_there_ends_the_run_with_a_line() {
     let place = prompts();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let gone = Judge { port, count: Arc::default() };
+    let gone = Judge::at(port);
     let outcome = run(&place, &gone.arguments("run"), &[]);
     let error = outcome.error();
     assert!(error.contains("judge_reward") && error.contains("requests was answered; the first: http://127.0.0.1:"), "{error}");
@@ -496,7 +394,7 @@ fn a_judge_is_asked_over_tls_if_its_certificate_is_vouched_for() {
     let mut server = Ended(python.arg("judge.py").current_dir(place.path("")).stdout(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let judge = Judge { port: line.trim().parse().unwrap(), count: Arc::default() };
+    let judge = Judge::at(line.trim().parse().unwrap());
     let url = format!("plugin.judge_reward.config.url=https://127.0.0.1:{}/v1", judge.port);
     let more = ["--max-steps", "1", "--set", &url];
     let stranger = run(&place, &judge.arguments("stranger"), &more);

@@ -1,6 +1,8 @@
 //! What the tests share: running the binary in a folder of its own and reading what it wrote.
 
 pub mod crafted;
+pub mod judged;
+pub mod ranked;
 pub mod watched;
 
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! Ranks that share no network but one: two network namespaces of this machine, with a cable between them.
 
-use super::{arguments, possible, same_figures, same_weights};
+use rlhost_tests::ranked::{arguments, possible, same_figures, same_weights};
 use rlhost_tests::{Outcome, Place, tiny};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;

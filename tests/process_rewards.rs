@@ -1,43 +1,9 @@
 //! Process reward models: a value at each token that ends a step, as a reward and as a column that plugins see.
 
+use rlhost_tests::judged::{BIAS, step_judge};
 use rlhost_tests::{Place, STORIES, tiny};
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use serde_json::json;
 use std::fs;
-
-const BIAS: f64 = 0.25;
-
-/// A folder with a reward model `rm` and a process reward model `prm` of the same weights: the logits of a wrong step are 0, those of
-/// a right one are the reward model's value plus a constant.
-fn place() -> Place {
-    let place = Place::new();
-    place.train_reward_model("run", &[]);
-    place.copy("run/checkpoint-2", "rm");
-    place.copy("rm", "prm");
-    let config = fs::read_to_string(place.path("rm/config.json")).unwrap();
-    place.write("prm/config.json", config.replace("ForSequenceClassification", "ForTokenClassification"));
-    let file = place.path("prm/model.safetensors");
-    let bytes = fs::read(&file).unwrap();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: BTreeMap<String, Value> = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let mut tensors: BTreeMap<String, (Value, Vec<u8>)> = BTreeMap::new();
-    for (name, bytes) in place.tensors("prm/model.safetensors") {
-        tensors.insert(name.clone(), (header[&name]["shape"].clone(), bytes));
-    }
-    let (_, head) = tensors.remove("score.weight").unwrap();
-    let both = [vec![0; head.len()], head].concat();
-    tensors.insert("score.weight".into(), (json!([2, 64]), both));
-    tensors.insert("score.bias".into(), (json!([2]), [0f32, BIAS as f32].iter().flat_map(|b| b.to_le_bytes()).collect()));
-    let (mut header, mut data) = (BTreeMap::new(), Vec::new());
-    for (name, (shape, bytes)) in tensors {
-        let begin = data.len();
-        data.extend(bytes);
-        header.insert(name, json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, data.len()]}));
-    }
-    let header = serde_json::to_vec(&header).unwrap();
-    fs::write(file, [&(header.len() as u64).to_le_bytes()[..], &header, &data].concat()).unwrap();
-    place
-}
 
 /// What the process reward model must say of a completion: the reward model's values of the text up to the end of each step.
 fn steps_of(place: &Place, prompt: &str, completion: &str, separator: &str) -> Vec<f64> {
@@ -62,7 +28,7 @@ fn steps_of(place: &Place, prompt: &str, completion: &str, separator: &str) -> V
 
 #[test]
 fn a_dataset_is_valued_step_by_step() {
-    let place = place();
+    let place = step_judge();
     let rows = [("a question:", "one step\nanother\n\na third"), ("q", "alone"), ("q", " \n")];
     let line = |(prompt, completion): &(&str, &str)| format!("{}\n", json!({"prompt": prompt, "completion": completion}));
     place.write("said.jsonl", rows.iter().map(line).collect::<String>());
@@ -79,7 +45,7 @@ fn a_dataset_is_valued_step_by_step() {
 
 #[test]
 fn the_values_of_steps_are_a_reward_and_reach_a_plugin_as_a_column() {
-    let place = place();
+    let place = step_judge();
     // A policy that writes lines of letters.
     let line = |i: usize| format!("{}\n", json!({"prompt": format!("p{i}"), "completion": "ab\ncd\n".repeat(1 + i % 3)}));
     place.write("lines.jsonl", (0..16).map(line).collect::<String>());
@@ -113,7 +79,7 @@ fn the_values_of_steps_are_a_reward_and_reach_a_plugin_as_a_column() {
 
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
-    let place = place();
+    let place = step_judge();
     let run = ["grpo", "--model", tiny(), "--dataset", STORIES, "--output-dir", "none", "--max-steps", "1"];
     let refused = |more: &[&str], words: &[&str]| {
         let outcome = place.run(&[&run[..], more].concat());

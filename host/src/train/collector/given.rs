@@ -26,8 +26,7 @@ impl Collector {
         Ok((experience, figures))
     }
 
-    /// Appends each completion to the next row's prompt, the last one to the first's, within each process's part of a batch, as
-    /// in TRL.
+    /// Appends each completion to the next row's prompt, the last one to the first's, within a batch of all processes.
     fn mismatched(&self, e: &Experience) -> Result<Experience> {
         let (count, longest) = (e.rollouts.len(), self.settings.longest(self.context));
         let follows = |row: usize| self.follows(row, count);
@@ -51,7 +50,7 @@ impl Collector {
 
     /// Returns the row, out of `count`, whose completion is appended to this row's prompt.
     pub(super) fn follows(&self, row: usize, count: usize) -> usize {
-        let size = self.settings.per_device_train_batch_size;
+        let size = self.settings.batch_size();
         if row.is_multiple_of(size) { (row + size).min(count) - 1 } else { row - 1 }
     }
 

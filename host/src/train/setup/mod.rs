@@ -142,9 +142,8 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
         let detail = "this algorithm's baseline comes from the completions of each batch, which shuffle_dataset changes with \
                       every epoch";
         ("precompute_ref_log_probs", detail)
-    } else if config.per_device_train_batch_size == 1 && mismatched {
-        let detail =
-            "this algorithm pairs each completion with another row's prompt, so a process needs at least 2 rows at a time";
+    } else if config.batch_size() == 1 && mismatched {
+        let detail = "this algorithm pairs each completion with another row's prompt, so a batch needs at least 2 rows";
         ("per_device_train_batch_size", detail)
     } else {
         return Ok(());
