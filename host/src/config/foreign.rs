@@ -151,12 +151,11 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         ],
     ),
     (
-        NotNeeded,
-        "it follows from --per-device-train-batch-size, --gradient-accumulation-steps, --num-mini-batches and the processes, as in \
-         TRL",
+        NONE,
+        "use --per-device-train-batch-size, --gradient-accumulation-steps and --num-mini-batches, from which TRL computes it",
         &["batch_size", "local_batch_size", "local_mini_batch_size", "micro_batch_size", "mini_batch_size"],
     ),
-    (NotNeeded, "it follows from --max-steps or --num-train-epochs, as in TRL", &["num_total_batches"]),
+    (NONE, "use --max-steps or --num-train-epochs, from which TRL computes it", &["num_total_batches"]),
     (
         NotNeeded,
         "generation is built in: it shares the policy's weights and needs no server",
