@@ -2,6 +2,7 @@
 //! interrupted, and learning what it should.
 
 use rlhost_tests::{Outcome, Place, STORIES, assert_near, tiny};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -151,12 +152,31 @@ fn a_loss_that_compares_the_rows_of_a_micro_batch_is_not_parted_by_tokens() {
     }
 }
 
+/// Six steps that leave a checkpoint each.
+const SEVERAL: [&str; 6] = ["--max-steps", "6", "--save-steps", "1", "--per-device-train-batch-size", "4"];
+
+/// A generation serves two steps, twice, so that what it holds waits in checkpoints.
+const ROUNDS: [&str; 4] = ["--steps-per-generation", "2", "--num-iterations", "2"];
+
+/// Resumes copies of a run of [`SEVERAL`] steps from each, and compares their ends with its own.
+fn resumes_to_the_bit(place: &Place, whole: &str, further: Option<&str>) {
+    for step in 1..6 {
+        let name = format!("{whole}-{step}");
+        place.copy(whole, &name);
+        place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
+        let mut files = vec!["model.safetensors", "optimizer.safetensors"];
+        files.extend(further);
+        for file in files {
+            let bytes = |run: &str| fs::read(place.path(run).join("checkpoint-6").join(file)).unwrap();
+            assert!(bytes(&name) == bytes(whole), "{name}: {file} differs");
+        }
+        assert_eq!(place.figures(&name), place.figures(whole), "{name}");
+    }
+}
+
 #[test]
 fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
     let place = Place::with_answers();
-    let several = ["--max-steps", "6", "--save-steps", "1", "--per-device-train-batch-size", "4"];
-    // A generation serves two steps, twice, so that critic's values and pairs wait in checkpoints.
-    let rounds = ["--steps-per-generation", "2", "--num-iterations", "2"];
     let shared = &["--value-model", "shared", "--critic-learning-rate", "0.01"][..];
     for (whole, algorithm, own, file) in [
         ("ppo", "ppo", &[][..], Some("value_model/model.safetensors")),
@@ -165,21 +185,45 @@ fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
         ("dpo", "dpo", &[], None),
     ] {
         let online = algorithm != "dpo";
-        let more = if online { [&several[..], &rounds, own].concat() } else { several.to_vec() };
+        let more = if online { [&SEVERAL[..], &ROUNDS, own].concat() } else { SEVERAL.to_vec() };
         run(&place, whole, algorithm, online, &more).succeeded();
-        for step in 1..6 {
-            let name = format!("{whole}-{step}");
-            place.copy(whole, &name);
-            place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
-            let mut files = vec!["model.safetensors", "optimizer.safetensors"];
-            files.extend(file);
-            for file in files {
-                let bytes = |run: &str| fs::read(place.path(run).join("checkpoint-6").join(file)).unwrap();
-                assert!(bytes(&name) == bytes(whole), "{name}: {file} differs");
-            }
-            assert_eq!(place.figures(&name), place.figures(whole), "{name}");
-        }
+        resumes_to_the_bit(&place, whole, file);
     }
+}
+
+#[test]
+fn settings_of_ppo_from_other_programs_change_a_run_and_resume_to_the_bit() {
+    let place = Place::with_answers();
+    let start =
+        |name: &str, own: &[&str]| run(&place, name, "ppo", true, &[&SEVERAL[..], &ROUNDS, own].concat()).succeeded().code;
+    start("plain", &[]);
+    let weights = |run: &str| fs::read(place.path(run).join("checkpoint-6/model.safetensors")).unwrap();
+    for (name, own, metric) in [
+        ("dual", &["--clip-ratio-c", "1.001"][..], "policy/clipfrac_lower_avg"),
+        ("entropy", &["--entropy-coef", "0.5"], "policy/entropy_avg"),
+        ("normalized", &["--normalize-reward"], "objective/score_std"),
+    ] {
+        start(name, own);
+        assert!(weights(name) != weights("plain"), "{name} changes nothing");
+        let lines = place.lines(&format!("{name}/metrics.jsonl"));
+        assert!(lines.iter().filter_map(|line| line[metric].as_f64()).any(|value| value > 0.0), "{name}: {lines:?}");
+        resumes_to_the_bit(&place, name, Some("value_model/model.safetensors"));
+    }
+    // Of the scores of all generations: there are two of eight completions.
+    let state = |step: u64| -> Value {
+        let file = place.path("normalized").join(format!("checkpoint-{step}/plugins/ppo.state"));
+        serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
+    };
+    assert_eq!([1, 4, 5].map(|step| state(step)["scores"]["count"].as_f64()), [Some(8.0), Some(8.0), Some(16.0)]);
+}
+
+#[test]
+fn a_run_with_weighted_pairs_resumes_to_the_bit() {
+    let place = Place::with_answers();
+    run(&place, "plain", "dpo", false, &SEVERAL).succeeded();
+    run(&place, "weighted", "dpo", false, &[&SEVERAL[..], &["--use-weighting"]].concat()).succeeded();
+    assert_ne!(place.figure("weighted", "loss"), place.figure("plain", "loss"));
+    resumes_to_the_bit(&place, "weighted", None);
 }
 
 #[test]

@@ -17,28 +17,16 @@ parameter's largest, a loss by more than 1e-4, or a gradient norm by more than 1
 """
 
 import argparse
-import json
-import logging
-import os
-import subprocess
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
-os.environ |= {"TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
-sys.path.insert(0, str(Path(__file__).resolve().parent / "fixtures"))
-
-import datasets
 import torch
-import transformers
-from checks import Check, make, opened
+from checks import BATCH, Check, Rlhost, be_quiet, differ, make, opened, rows, tokenizer_of, trl, write_rows
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
-from transformers import PreTrainedTokenizerFast
-from trl import SFTConfig, SFTTrainer
 
-STEPS, BATCH, RATE, EPSILON = 10, 4, 1e-3, 1e-6
+STEPS = 10
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 # A name, a model, what peft is asked for, and the same in flags.
 CASES = [
@@ -65,38 +53,10 @@ CASES = [
 ]
 
 
-def rows():
-    return [{"prompt": f"question {i}", "completion": " " + "abcde"[i % 5] * (3 + i % 7) + "x"} for i in range(STEPS * BATCH)]
-
-
-def tokenizer_of(base):
-    end = json.loads((base / "config.json").read_text())["eos_token_id"]
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(base / "tokenizer.json"))
-    tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(end)
-    return tokenizer
-
-
-def trl(model, tokenizer, out):
-    config = SFTConfig(
-        output_dir=str(out), per_device_train_batch_size=BATCH, max_steps=STEPS, learning_rate=RATE, weight_decay=0.0,
-        adam_epsilon=EPSILON, lr_scheduler_type="constant", max_grad_norm=1.0, logging_steps=1, save_strategy="no",
-        train_sampling_strategy="sequential", report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False,
-        disable_tqdm=True, max_length=None, warmup_steps=0,
-    )
-    if hasattr(model.config, "num_local_experts") and not hasattr(model.config, "num_experts"):
-        # TRL 1.16 looks for the other name, which Granite's configurations don't have.
-        model.config.num_experts = model.config.num_local_experts
-    trainer = SFTTrainer(model, config, train_dataset=datasets.Dataset.from_list(rows()), processing_class=tokenizer)
-    trainer.remove_callback(transformers.PrinterCallback)
-    trainer.train()
-    steps = [entry for entry in trainer.state.log_history if "loss" in entry]
-    return trainer.model.eval(), [(step["loss"], step["grad_norm"]) for step in steps]
-
-
 def gradients(model, tokenizer):
     """Of the first batch's loss, by the names in files."""
     batch = []
-    for row in rows()[:BATCH]:
+    for row in rows(1):
         prompt, answer = (tokenizer.encode(row[key]) for key in ("prompt", "completion"))
         batch.append((prompt + answer + [tokenizer.eos_token_id], len(prompt)))
     tokens = sum(len(ids) - prompt for ids, prompt in batch)
@@ -117,36 +77,18 @@ def main():
     parser.add_argument("binaries", type=Path, help="where cargo has put rlhost and examples/logits")
     parser.add_argument("--only", default="", metavar="NAME", help="only cases whose name has this in it")
     given = parser.parse_args()
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    torch.set_num_threads(1)
+    be_quiet()
     check = Check()
     for case, name, options, flags in CASES:
         if given.only in case:
             with tempfile.TemporaryDirectory() as place:
-                compare(f"{case} ({name})", name, options, flags, Path(place), given.binaries.absolute(), check)
+                compare(f"{case} ({name})", name, options, flags, Rlhost(given.binaries, Path(place)), check)
     return 1 if check.failed else 0
 
 
-def compare(case, name, options, flags, place, binaries, check):
-    def run(*arguments, program="rlhost"):
-        done = subprocess.run([binaries / program, *map(str, arguments)], cwd=place, capture_output=True)
-        if done.returncode != 0:
-            sys.exit(f"{program} {' '.join(map(str, arguments))}: {done.stderr.decode()}")
-
-    def logits(folder):
-        run(folder, "logits.safetensors", program="examples/logits")
-        return load_file(place / "logits.safetensors")
-
-    def differ(ours, model):
-        with torch.no_grad():
-            want = model.eval()(input_ids=ours["input_ids"].long(), use_cache=False).logits
-        return (ours["logits"] - want).abs().max().item(), want.abs().max().item()
-
-    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+def compare(case, name, options, flags, rlhost, check):
+    run, logits, place = rlhost.run, rlhost.logits, rlhost.place
+    write_rows(place, STEPS)
     base, adapter = place / "base", place / "adapter"
     make(name, base, run, 256)
     tokenizer = tokenizer_of(base)
@@ -173,12 +115,8 @@ def compare(case, name, options, flags, place, binaries, check):
     check(f"{case}: gradients of {len(want)} parameters, of their largest", far, 1e-4)
 
     out, peer = place / "run", place / "peer"
-    training = ["sft", "--dataset", "rows.jsonl", "--max-steps", STEPS, "--save-steps", STEPS, "--logging-steps", 1]
-    training += ["--per-device-train-batch-size", BATCH, "--shuffle-dataset", "false", "--lr-scheduler-type", "constant"]
-    training += ["--learning-rate", RATE, "--weight-decay", 0, "--adam-epsilon", EPSILON]
-    run(*training, "--model", adapter, "--output-dir", out)
-    ours = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    trained, steps = trl(theirs, tokenizer, place / "trl")
+    ours = rlhost.sft(adapter, out, STEPS)
+    trained, steps = trl(theirs, tokenizer, place / "trl", STEPS)
     pairs = list(zip(steps, ours, strict=True))
     check(f"{case}: losses of {STEPS} steps", max(abs(loss - own["loss"]) for (loss, _), own in pairs), 1e-4)
     check(f"{case}: their gradient norms", max(abs(norm - own["grad_norm"]) / norm for (_, norm), own in pairs), 1e-3)
@@ -196,7 +134,7 @@ def compare(case, name, options, flags, place, binaries, check):
     check(f"{case}: logits of the merged model, of peft's", differ(logits(place / "merged"), again.merge_and_unload())[0], 1e-4)
 
     fresh = place / "fresh"
-    run(*training, "--model", base, "--use-peft", "--lora-r", 4, "--lora-dropout", 0, *flags, "--output-dir", fresh)
+    rlhost.sft(base, fresh, STEPS, "--use-peft", "--lora-r", 4, "--lora-dropout", 0, *flags)
     last = fresh / f"checkpoint-{STEPS}"
     check(f"{case}: logits of a new adapter's checkpoint", differ(logits(last), PeftModel.from_pretrained(opened(base), last))[0], 1e-4)
 

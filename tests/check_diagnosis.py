@@ -1,4 +1,4 @@
-"""Six faults on three seeds each must show their sign, and twenty healthy runs none.
+"""Ten faults on three seeds each must show their sign, and twenty healthy runs none.
 
     python3 tests/check_diagnosis.py target/debug/rlhost [FOLDER] > tests/check_diagnosis.txt
 

@@ -17,60 +17,20 @@ than 1e-3 of the largest between two trained models).
 """
 
 import argparse
-import json
-import logging
-import os
-import subprocess
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
-os.environ |= {"TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
-sys.path.insert(0, str(Path(__file__).resolve().parent / "fixtures"))
-
-import datasets
 import torch
-import transformers
-from checks import Check, make, opened
+from checks import Check, Rlhost, be_quiet, differ, make, opened, tokenizer_of, trl, write_rows
 from make_models import MODELS
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
-from transformers import PreTrainedTokenizerFast
-from trl import SFTConfig, SFTTrainer
 
-STEPS, BATCH, RATE, EPSILON, NEW = 3, 4, 1e-3, 1e-6, 48
+STEPS, NEW = 3, 48
 # Not those that differ only in how they are stored.
 NAMES = [name for name in MODELS if name not in ("llama3_parameters", "qwen2_sharded", "gemma3_vision")]
 PROMPT = "question 7"
-
-
-def rows():
-    return [{"prompt": f"question {i}", "completion": " " + "abcde"[i % 5] * (3 + i % 7) + "x"} for i in range(STEPS * BATCH)]
-
-
-def tokenizer_of(base):
-    end = json.loads((base / "config.json").read_text())["eos_token_id"]
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(base / "tokenizer.json"))
-    tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(end)
-    return tokenizer
-
-
-def trl(model, tokenizer, out):
-    config = SFTConfig(
-        output_dir=str(out), per_device_train_batch_size=BATCH, max_steps=STEPS, learning_rate=RATE, weight_decay=0.0,
-        adam_epsilon=EPSILON, lr_scheduler_type="constant", max_grad_norm=1.0, logging_steps=1, save_strategy="no",
-        train_sampling_strategy="sequential", report_to="none", use_cpu=True, bf16=False, gradient_checkpointing=False,
-        disable_tqdm=True, max_length=None, warmup_steps=0,
-    )
-    if hasattr(model.config, "num_local_experts") and not hasattr(model.config, "num_experts"):
-        # TRL 1.16 looks for the other name, which Granite's configurations don't have.
-        model.config.num_experts = model.config.num_local_experts
-    trainer = SFTTrainer(model, config, train_dataset=datasets.Dataset.from_list(rows()), processing_class=tokenizer)
-    trainer.remove_callback(transformers.PrinterCallback)
-    trainer.train()
-    steps = [entry for entry in trainer.state.log_history if "loss" in entry]
-    return trainer.model.eval(), [(step["loss"], step["grad_norm"]) for step in steps]
 
 
 def greedy(model, tokenizer):
@@ -89,41 +49,20 @@ def main():
     parser.add_argument("binaries", type=Path, help="where cargo has put rlhost and examples/logits")
     parser.add_argument("--only", default="", metavar="NAME", help="only models whose name has this in it")
     given = parser.parse_args()
-    binaries = given.binaries.absolute()
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    torch.set_num_threads(1)
+    be_quiet()
     check = Check()
 
     for name in NAMES:
         if given.only not in name:
             continue
         with tempfile.TemporaryDirectory() as place:
-            compare(name, Path(place), binaries, check)
+            compare(name, Rlhost(given.binaries, Path(place)), check)
     return 1 if check.failed else 0
 
 
-def compare(name, place, binaries, check):
-    def run(*arguments, program="rlhost"):
-        # As bytes, since a text may have any ends of lines.
-        done = subprocess.run([binaries / program, *map(str, arguments)], cwd=place, capture_output=True)
-        if done.returncode != 0:
-            sys.exit(f"{program} {' '.join(map(str, arguments))}: {done.stderr.decode()}")
-        return done.stdout.decode()
-
-    def logits(folder):
-        run(folder, "logits.safetensors", program="examples/logits")
-        return load_file(place / "logits.safetensors")
-
-    def differ(ours, model):
-        with torch.no_grad():
-            want = model.eval()(input_ids=ours["input_ids"].long(), use_cache=False).logits
-        return (ours["logits"] - want).abs().max().item(), want.abs().max().item()
-
-    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+def compare(name, rlhost, check):
+    run, logits, place = rlhost.run, rlhost.logits, rlhost.place
+    write_rows(place, STEPS)
     base = place / "base"
     made = make(name, base, run, 256)
     tokenizer = tokenizer_of(base)
@@ -144,12 +83,8 @@ def compare(name, place, binaries, check):
         ("adapter", theirs, place / "adapter", "adapter_model.safetensors"),
     ):
         out, peer = place / f"run-{kind}", place / f"peer-{kind}"
-        training = ["sft", "--dataset", "rows.jsonl", "--max-steps", STEPS, "--save-steps", STEPS, "--logging-steps", 1]
-        training += ["--per-device-train-batch-size", BATCH, "--shuffle-dataset", "false", "--lr-scheduler-type", "constant"]
-        training += ["--learning-rate", RATE, "--weight-decay", 0, "--adam-epsilon", EPSILON]
-        run(*training, "--model", start, "--output-dir", out)
-        ours = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-        trained, steps = trl(model, tokenizer, place / "trl")
+        ours = rlhost.sft(start, out, STEPS)
+        trained, steps = trl(model, tokenizer, place / "trl", STEPS)
         for number, ((loss, norm), own) in enumerate(zip(steps, ours, strict=True), 1):
             check(f"{name}, {kind}: loss of step {number}", abs(loss - own["loss"]), 1e-4)
             check(f"{name}, {kind}: gradient norm of step {number}", abs(norm - own["grad_norm"]) / norm, 1e-3)

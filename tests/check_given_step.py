@@ -16,7 +16,10 @@ their norm. Weights are held to their updates too, as check_grpo_step.py says.
 
 What is defined differently is put right on TRL's side:
 - `entropy` and `mean_token_accuracy` weigh micro-batches by their tokens in rlhost, alike in TRL.
-- Packs come in another order in TRL, the fullest first, so that a step has all of them.
+- Packs come in another order in TRL, the fullest first, so that a step has all of them. Their number is that of the steps that
+  another run of rlhost takes for an epoch, one sequence a step.
+- Parts of texts that teach nothing, such as a part of a prompt or a last token by itself, are packed by TRL and left out by rlhost.
+  They are taken from TRL's packs, whose other parts TRL's own function packs again.
 """
 
 import sys
@@ -26,7 +29,8 @@ from trl_steps import (
     write_lines)
 import datasets
 from transformers import AutoTokenizer
-from trl import SFTConfig, SFTTrainer
+from trl import SFTConfig, SFTTrainer, pack_dataset
+from trl.trainer import sft_trainer
 
 MARKED = (
     "{% for m in messages %}{{ '[' + m.role + ']' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
@@ -38,19 +42,26 @@ CASES = [
     ("texts", "text", {}),
     ("texts max_length 20", "text", {"max_length": 20}),
     ("texts packed", "text", {"packing": True, "max_length": 64}),
+    ("texts packed, cut", "text", {"packing": True, "packing_strategy": "bfd", "max_length": 16}),
+    ("texts split", "text", {"packing": True, "packing_strategy": "bfd_split", "max_length": 16}),
+    ("texts wrapped", "text", {"packing": True, "packing_strategy": "wrapped", "max_length": 16}),
     ("completion only", "completion", {}),
     ("completion only, cut", "completion", {"max_length": 20}),
     ("whole rows", "completion", {"completion_only_loss": False}),
     ("completion only packed", "completion", {"packing": True, "max_length": 64}),
+    ("completion only split", "completion", {"packing": True, "packing_strategy": "bfd_split", "max_length": 12}),
+    ("completion only wrapped", "completion", {"packing": True, "packing_strategy": "wrapped", "max_length": 24}),
     ("chats", "chat", {}),
     ("assistant only", "chat", {"assistant_only_loss": True}),
     ("assistant only packed", "chat", {"assistant_only_loss": True, "packing": True, "max_length": 96}),
+    ("assistant only split", "chat", {"assistant_only_loss": True, "packing": True, "packing_strategy": "bfd_split", "max_length": 24}),
+    ("assistant only wrapped", "chat", {"assistant_only_loss": True, "packing": True, "packing_strategy": "wrapped", "max_length": 64}),
     ("dft", "completion", {"loss_type": "dft"}),
     ("label smoothing", "completion", {"label_smoothing_factor": 0.1}),
 ]
 TEMPLATES["marked"] = MARKED
-# More packs than there are.
-ALL = 64
+# More sequences than there are.
+ALL = 512
 FIGURES = ["loss", "grad_norm", "learning_rate", "entropy", "num_tokens", "mean_token_accuracy"]
 
 
@@ -78,14 +89,34 @@ class Sft(ByTokens, SFTTrainer):
         return loss
 
 
+def pack_what_teaches(dataset, length, strategy, map_kwargs):
+    """In the place of TRL's function. A part's first token is not predicted, so it teaches nothing."""
+    packed = pack_dataset(dataset, length, strategy, map_kwargs)
+    parts = []
+    for pack in packed:
+        start = 0
+        for size in pack.get("seq_lengths") or [len(pack["labels"])]:
+            parts.append({name: pack[name][start : start + size] for name in ("input_ids", "labels")})
+            start += size
+    teaching = datasets.Dataset.from_list([part for part in parts if any(label != -100 for label in part["labels"][1:])])
+    return teaching if strategy == "wrapped" else pack_dataset(teaching, length, "bfd", map_kwargs)
+
+
 def train_trl(model, rows, out, batch, accumulation, settings, callback):
     args = SFTConfig(
         output_dir=str(out), per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, adam_epsilon=EPSILON,
         **TRL_CONSTANT, **{"max_length": 1024, **settings})
-    train(Sft(
+    trainer = Sft(
         model=load_model(model), args=args, train_dataset=datasets.Dataset.from_list(rows), callbacks=[callback],
-        processing_class=AutoTokenizer.from_pretrained(model)))
-    return callback.logs
+        processing_class=AutoTokenizer.from_pretrained(model))
+    train(trainer)
+    return callback.logs, len(trainer.train_dataset)
+
+
+def sequences(rlhost, model, dataset, out, settings):
+    """How many rlhost makes of the rows."""
+    given = {"max-steps": -1, "num-train-epochs": 1, "per-device-train-batch-size": 1, "save-steps": 10**6, "learning-rate": 0}
+    return len(run_rlhost([rlhost, "sft"], model, dataset, out, given | settings, {}))
 
 
 def run_case(args, work, name, kind, settings):
@@ -102,7 +133,10 @@ def run_case(args, work, name, kind, settings):
             flags = {"lr-scheduler-type": "constant", "adam-epsilon": EPSILON, "per-device-train-batch-size": batch,
                      "gradient-accumulation-steps": accumulation}
             got = run_rlhost([args.rlhost, "sft"], model, dataset, out, flags | settings, {})
-            want = train_trl(model, rows, work / "trl", batch, accumulation, settings, callback)
+            want, number = train_trl(model, rows, work / "trl", batch, accumulation, settings, callback)
+            if "packing" in settings:
+                counted = sequences(args.rlhost, model, dataset, out.with_name(f"{out.name}-counted"), settings)
+                callback.report.add(1, "sequences", counted, number, tolerance=0)
             for step in range(1, STEPS + 1):
                 for figure in FIGURES:
                     if figure in want[step]:
@@ -112,4 +146,5 @@ def run_case(args, work, name, kind, settings):
 
 
 if __name__ == "__main__":
+    sft_trainer.pack_dataset = pack_what_teaches
     sys.exit(main(__doc__, CASES, run_case))

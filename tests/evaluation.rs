@@ -481,9 +481,10 @@ fn an_evaluation_has_its_own_sampling_rewards_and_pass_at_k_and_changes_no_train
     place.run(&arguments("plain")).succeeded();
     let protocol =
         ["--eval-dataset", "held_out.jsonl", "--eval-steps", "3", "--num-generations-eval", "6", "--eval-temperature", "0.5"];
+    let among = ["--eval-top-p", "0.95", "--eval-top-k", "200", "--eval-min-p", "0.001"];
     let alone = ["--plugin", "repetition_reward.wasm", "--set", "plugin.repetition_reward.eval_only=true"];
     let solved = ["--eval-pass-threshold", "-9", "--eval-pass-reward", "tldr_length_reward", "--eval-pass-k", "1", "3", "6"];
-    place.run(&[&arguments("evaluated")[..], &protocol, &alone, &solved].concat()).succeeded();
+    place.run(&[&arguments("evaluated")[..], &protocol, &among, &alone, &solved].concat()).succeeded();
     let (evaluations, steps): (Vec<Value>, Vec<Value>) =
         place.timeless("evaluated/metrics.jsonl").into_iter().partition(is_evaluation);
     let without_count = |lines: Vec<Value>| -> Vec<Value> {
@@ -520,6 +521,19 @@ fn an_evaluation_has_its_own_sampling_rewards_and_pass_at_k_and_changes_no_train
     let greedy: Value = serde_json::from_str(&greedy).unwrap();
     // All completions of a prompt are the same.
     assert_eq!((&greedy["eval_pass@1"], &greedy["eval_pass@6"]), (&greedy["eval_maj@6"], &greedy["eval_pass@3"]));
+    // Each of these leaves only the likeliest token.
+    let sampled = |given: &[&str]| -> Vec<Value> {
+        let said = place.run(&[&["eval", "evaluated/checkpoint-6", "--json"], given].concat()).succeeded().stdout.clone();
+        let said: Value = serde_json::from_str(&said).unwrap();
+        ["eval_reward", "eval_reward_std", "eval_rewards/repetition_reward/mean", "eval_pass@1"]
+            .map(|name| said[name].clone())
+            .into()
+    };
+    let likeliest = sampled(&["--eval-temperature", "0"]);
+    assert_ne!(sampled(&[]), likeliest);
+    for one in [["--eval-top-k", "1"], ["--eval-top-p", "0.000001"], ["--eval-min-p", "1"]] {
+        assert_eq!(sampled(&one), likeliest, "{one:?}");
+    }
     let shown = place.run(&["eval", "evaluated/checkpoint-6"]).succeeded().stdout.clone();
     assert!(shown.lines().any(|line| line.starts_with("eval_pass@3 ") && line.contains("(95%)")), "{shown}");
 }

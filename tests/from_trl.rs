@@ -192,7 +192,7 @@ fn names_of_older_versions_and_of_people_are_answered() {
     let cases: [(&[&str], &[&str]); 9] = [
         (&["ppo", "--total_episodes", "100"], &["--total_episodes", "--max-steps"]),
         (&["sft", "--lr", "1"], &["'--lr'", "'--learning-rate'"]),
-        (&["sft", "--batch_size", "1"], &["'--per-device-train-batch-size'"]),
+        (&["sft", "--batch_size", "1"], &["--batch_size: ", "use --per-device-train-batch-size"]),
         (&["sft", "--optim", "galore_adamw"], &["galore_adamw", "LoRA"]),
         (&["sft", "--save_strategy", "best"], &["best", "--save-total-limit 1"]),
         (&["sft", "--model", ""], &["model: is empty; name a model"]),

@@ -1,10 +1,12 @@
 //! What is exported for other programs. `check_trackers.py` reads it with their own clients.
 
-use rlhost_tests::Place;
+use rlhost_tests::{HOSTILE, Outcome, Place, small};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -60,6 +62,67 @@ fn an_export_has_every_value_and_replaces_the_one_before() {
     let log = files(&place.path(said.trim()));
     let bytes = fs::read(&log[0]).unwrap();
     assert!(log.len() == 1 && bytes.starts_with(b":W&B\xe1\xbe\0"), "{log:?}");
+}
+
+/// What a run's folder has for trackers.
+fn exported(place: &Place, run: &str) -> Vec<String> {
+    let own = ["csv", "py"].map(|ending| format!("{run}-trackio.{ending}"));
+    let all = ["tensorboard", "wandb", "mlruns"].map(str::to_owned).into_iter().chain(own);
+    all.filter(|name| place.path(run).join(name).exists()).collect()
+}
+
+#[test]
+fn a_run_is_exported_also_if_it_is_stopped_or_fails() {
+    let place = Place::new();
+    let arguments = |run: &'static str, to: &'static str| {
+        let mut all = small().to_vec();
+        all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "8", "--logging-steps", "1"]);
+        all.extend(["--output-dir", run, "--report-to", to, "--save-steps", "100000", "--max-steps", "100000"]);
+        all
+    };
+    let mut child = place.start_heard(&arguments("run", "all"));
+    while place.steps("run") < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let stopped = Outcome::new(child.wait_with_output().unwrap());
+    assert_eq!(stopped.code, Some(3), "{}", stopped.stderr);
+    assert_eq!(exported(&place, "run"), ["tensorboard", "wandb", "mlruns", "run-trackio.csv", "run-trackio.py"]);
+    for name in ["wandb", "mlflow", "trackio"] {
+        let sooner = format!("{name} gets the run when it ends; to export it sooner: rlhost export-run run --format {name}");
+        assert!(stopped.stderr.contains(&sooner), "{}", stopped.stderr);
+        place.run(&["export-run", "run", "--format", name, "--output", name]).succeeded();
+    }
+    for command in ["wandb sync run/wandb/offline-run-", "mlflow ui --backend-store-uri run/mlruns", "python run/run-trackio.py"]
+    {
+        assert!(stopped.stderr.contains(command), "{command}: {}", stopped.stderr);
+    }
+
+    let trap =
+        ["--plugin", HOSTILE, "--set", "plugin.hostile.config.misdeed=\"trap\"", "--set", "plugin.hostile.config.from_step=2"];
+    let failed = place.run(&[&arguments("failed", "trackio"), &trap[..]].concat());
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    assert_eq!(exported(&place, "failed"), ["failed-trackio.csv", "failed-trackio.py"]);
+    let table = fs::read_to_string(place.path("failed/failed-trackio.csv")).unwrap();
+    assert_eq!(table.lines().count(), 1 + place.steps("failed"), "{table}");
+}
+
+#[test]
+fn where_a_run_is_reported_is_none_or_a_list_and_other_trackers_are_named() {
+    let place = Place::new();
+    place.write("list.yaml", "report_to: [wandb, tensorboard]\n");
+    for (run, given, files, said) in [
+        ("none", &["--report_to", "none"][..], &[][..], ""),
+        ("default", &[], &["tensorboard"], ""),
+        ("list", &["--config", "list.yaml"], &["tensorboard", "wandb"], ""),
+        ("other", &["--report_to", "azure_ml"], &["tensorboard"], "azure_ml is not supported"),
+        ("both", &["--report_to", "comet_ml", "mlflow"], &["mlruns"], "comet_ml is not supported"),
+    ] {
+        let outcome = place.train(run, &[&["--max-steps", "1"], given].concat());
+        assert!(outcome.succeeded().stderr.contains(said), "{}", outcome.stderr);
+        assert_eq!(exported(&place, run), files, "{run}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Every option of TRL is a key, another name of one, a setting of an algorithm, or explained; the guide has the table.
+//! Every option of TRL is a key, another name of one, a setting of an algorithm, or explained; the guide has the tables.
 
 use rlhost::config::{self, Limits, Treatment};
 use rlhost::plugin::{Engine, Source, settings_of};
@@ -20,13 +20,16 @@ fn guide() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/trl.md")
 }
 
+fn names(list: &Value) -> impl Iterator<Item = String> {
+    list.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned())
+}
+
 /// Options, each with the configurations that have it.
-fn options() -> BTreeMap<String, BTreeSet<String>> {
-    let data: Value = serde_json::from_str(OPTIONS).unwrap();
+fn options(data: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let mut options: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (configuration, names) in data["options"].as_object().unwrap() {
-        for name in names.as_array().unwrap() {
-            options.entry(name.as_str().unwrap().to_owned()).or_default().insert(configuration.clone());
+    for (configuration, list) in data["options"].as_object().unwrap() {
+        for name in names(list) {
+            options.entry(name).or_default().insert(configuration.clone());
         }
     }
     options
@@ -74,35 +77,60 @@ fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTre
     })
 }
 
-/// The table of the guide.
-fn table() -> String {
-    let options = options();
-    let configurations: BTreeSet<String> = options.values().flatten().cloned().collect();
-    let algorithms = configurations.iter().filter(|name| !WITHOUT_ALGORITHM.contains(&name.as_str())).cloned().collect();
-    let settings = settings(&algorithms);
-    let mut table = "| option of TRL | of | here |\n|---|---|---|\n".to_owned();
+/// Writes rows of an option, what has it, if that is known, and what becomes of it here.
+fn rows(table: &mut String, rows: impl IntoIterator<Item = (String, Option<String>, Option<String>)>) {
     let mut unknown = Vec::new();
-    for (name, of) in &options {
-        let Some(here) = treatment(name, of, &settings) else {
+    for (name, of, here) in rows {
+        let Some(here) = here else {
             unknown.push(name);
             continue;
         };
-        let of = if of.is_superset(&algorithms) { "all".to_owned() } else { of.iter().cloned().collect::<Vec<_>>().join(", ") };
-        assert!(!of.is_empty() && !here.trim_end().ends_with(':'), "the row of {name} has an empty cell");
-        writeln!(table, "| `{name}` | {of} | {here} |").unwrap();
+        let of = of.map(|of| format!(" {of} |"));
+        let empty = of.as_deref() == Some("  |") || here.trim().is_empty() || here.trim_end().ends_with(':');
+        assert!(!empty, "the row of {name} has an empty cell");
+        writeln!(table, "| `{name}` |{} {here} |", of.unwrap_or_default()).unwrap();
     }
     assert!(unknown.is_empty(), "nothing is known of {unknown:?}; add them to host/src/config/foreign.rs");
-    table
+}
+
+/// The tables of the guide.
+fn tables() -> String {
+    let data: Value = serde_json::from_str(OPTIONS).unwrap();
+    let options = options(&data);
+    let configurations: BTreeSet<String> = options.values().flatten().cloned().collect();
+    let algorithms: BTreeSet<String> =
+        configurations.iter().filter(|name| !WITHOUT_ALGORITHM.contains(&name.as_str())).cloned().collect();
+    let own = settings(&algorithms);
+    let mut tables = "| option of TRL | of | here |\n|---|---|---|\n".to_owned();
+    let row = |(name, of): (&String, &BTreeSet<String>)| {
+        let all = of.is_superset(&algorithms);
+        let shown = if all { "all".to_owned() } else { of.iter().cloned().collect::<Vec<_>>().join(", ") };
+        (name.clone(), Some(shown), treatment(name, of, &own))
+    };
+    rows(&mut tables, options.iter().map(row));
+
+    // PPO's are of an older version. Those that all have are above.
+    let ppo = BTreeSet::from(["ppo".to_owned()]);
+    let own = settings(&ppo);
+    let above = |name: &String| options.get(name).is_some_and(|of| of.is_superset(&algorithms));
+    let version = data["ppo"]["version"].as_str().unwrap();
+    writeln!(tables, "\n## Options of PPO\n\nThe last version of TRL with PPO is {version}. It also has the options that are of \"all\" above.\n")
+        .unwrap();
+    tables += "| option of TRL's PPO | here |\n|---|---|\n";
+    let fields: BTreeSet<String> = names(&data["ppo"]["options"]).filter(|name| !above(name)).collect();
+    assert!(fields.contains("cliprange") && !fields.contains("max_steps"), "{fields:?}");
+    rows(&mut tables, fields.into_iter().map(|name| (name.clone(), None, treatment(&name, &ppo, &own))));
+    tables
 }
 
 #[test]
 fn the_guide_has_every_option_of_trl() {
-    let (table, guide) = (table(), guide());
+    let (tables, guide) = (tables(), guide());
     let text = std::fs::read_to_string(&guide).unwrap();
     let (before, _) = text.split_once("| option of TRL |").expect("a table in host/docs/trl.md");
-    let right = format!("{before}{table}");
+    let right = format!("{before}{tables}");
     if std::env::var_os("RLHOST_WRITE_DOCS").is_some() {
         std::fs::write(&guide, &right).unwrap();
     }
-    assert!(text == right, "the table of host/docs/trl.md is out of date; write it with RLHOST_WRITE_DOCS=1 and this test");
+    assert!(text == right, "the tables of host/docs/trl.md are out of date; write them with RLHOST_WRITE_DOCS=1 and this test");
 }

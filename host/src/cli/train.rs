@@ -172,20 +172,20 @@ fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<W
 /// Runs to the end and prints where everything is.
 fn finish(trainer: Trainer, stopping: &Stopping, report_to: &[ReportTo], world: &World) -> Result<(), Failure> {
     let max_steps = trainer.max_steps();
+    let trackers = Trackers::of(report_to, trainer.folder(), world);
+    trackers.announce();
     let mut progress = Progress::new(max_steps, world.is_first());
-    let finished = trainer.run(stopping.begin(), &mut progress).map_err(Failure::of)?;
+    let finished = trainer.run(stopping.begin(), &mut progress).map_err(|error| {
+        trackers.export();
+        Failure::of(error)
+    })?;
     if finished.stopped {
         stopping.confirm_once();
     }
     if !world.is_first() {
         return if finished.stopped { Err(Failure::Said(3)) } else { Ok(()) };
     }
-    for format in report_to.iter().filter_map(|to| exported(*to)) {
-        match export_run::export(&finished.folder, format, &finished.folder) {
-            Ok((path, command)) => tracing::info!("exported {}; to show it: {command}", path.display()),
-            Err(error) => tracing::warn!("{error}; nothing was exported"),
-        }
-    }
+    trackers.export();
     let report = report::write(&finished.folder);
     if let Err(error) = &report {
         tracing::warn!("{error}; no report was written");
@@ -196,13 +196,39 @@ fn finish(trainer: Trainer, stopping: &Stopping, report_to: &[ReportTo], world: 
     if finished.stopped { Err(Failure::Stopped) } else { Ok(()) }
 }
 
-/// Returns the tracker that metrics are exported to when a run ends.
-fn exported(to: ReportTo) -> Option<Format> {
-    match to {
-        ReportTo::None | ReportTo::Tensorboard => None,
-        ReportTo::Wandb => Some(Format::Wandb),
-        ReportTo::Mlflow => Some(Format::Mlflow),
-        ReportTo::Trackio => Some(Format::Trackio),
+/// The trackers that the first process exports a run for when it ends, however it ends.
+struct Trackers {
+    folder: PathBuf,
+    formats: Vec<Format>,
+}
+
+impl Trackers {
+    fn of(report_to: &[ReportTo], folder: &Path, world: &World) -> Self {
+        let format = |to: &ReportTo| match to {
+            ReportTo::None | ReportTo::Tensorboard => None,
+            ReportTo::Wandb => Some(Format::Wandb),
+            ReportTo::Mlflow => Some(Format::Mlflow),
+            ReportTo::Trackio => Some(Format::Trackio),
+        };
+        let formats = if world.is_first() { report_to.iter().filter_map(format).collect() } else { Vec::new() };
+        Self { folder: folder.to_owned(), formats }
+    }
+
+    /// Says when they get the run: a tracker's own users expect to see it while it goes on.
+    fn announce(&self) {
+        for format in &self.formats {
+            let (name, folder) = (format.name(), self.folder.display());
+            tracing::info!("{name} gets the run when it ends; to export it sooner: rlhost export-run {folder} --format {name}");
+        }
+    }
+
+    fn export(&self) {
+        for format in &self.formats {
+            match export_run::export(&self.folder, *format, &self.folder) {
+                Ok((path, command)) => tracing::info!("exported {}; to show it: {command}", path.display()),
+                Err(error) => tracing::warn!("{error}; nothing was exported for {}", format.name()),
+            }
+        }
     }
 }
 

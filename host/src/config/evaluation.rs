@@ -42,12 +42,13 @@ impl Config {
     }
 
     /// Returns the keys of evaluations, each with whether it is set, in order of declaration.
-    pub(super) fn protocol(&self) -> [(&'static str, bool); 8] {
+    pub(super) fn protocol(&self) -> [(&'static str, bool); 9] {
         [
             ("num_generations_eval", self.num_generations_eval.is_some()),
             ("eval_temperature", self.eval_temperature.is_some()),
             ("eval_top_p", self.eval_top_p.is_some()),
             ("eval_top_k", self.eval_top_k.is_some()),
+            ("eval_min_p", self.eval_min_p.is_some()),
             ("eval_pass_threshold", self.eval_pass_threshold.is_some()),
             ("eval_pass_reward", self.eval_pass_reward.is_some()),
             ("eval_pass_k", !self.eval_pass_k.is_empty()),
@@ -70,6 +71,9 @@ impl Config {
         if let Some(p) = self.eval_top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
             return Err(("eval_top_p", format!("is {p}; it must be above 0 and at most 1")));
         }
+        if let Some(p) = self.eval_min_p.filter(|p| !(0.0..=1.0).contains(p)) {
+            return Err(("eval_min_p", format!("is {p}; it must be between 0 and 1")));
+        }
         if self.eval_pass_threshold.is_some_and(|v| !v.is_finite()) {
             return Err(("eval_pass_threshold", "must be a finite number".into()));
         }
@@ -79,7 +83,7 @@ impl Config {
         if let Some(k) = self.eval_pass_k.iter().find(|k| **k == 0 || **k > MOST) {
             return Err(("eval_pass_k", format!("has {k}; each must be between 1 and {MOST}")));
         }
-        let needy = self.protocol().into_iter().skip(5);
+        let needy = self.protocol().into_iter().skip_while(|(key, _)| *key != "eval_pass_reward");
         if let Some((key, _)) = needy.into_iter().find(|(_, given)| *given && self.eval_pass_threshold.is_none()) {
             return Err((key, "needs eval_pass_threshold, the reward from which a completion counts as solved".into()));
         }
@@ -181,6 +185,7 @@ mod tests {
         assert_eq!(fault(&Config { num_generations_eval: Some(0), ..base.clone() }), "num_generations_eval");
         assert_eq!(fault(&Config { eval_temperature: Some(-1.0), ..base.clone() }), "eval_temperature");
         assert_eq!(fault(&Config { eval_top_p: Some(0.0), ..base.clone() }), "eval_top_p");
+        assert_eq!(fault(&Config { eval_min_p: Some(1.5), ..base.clone() }), "eval_min_p");
         assert_eq!(fault(&Config { eval_pass_threshold: Some(f64::NAN), ..base.clone() }), "eval_pass_threshold");
         assert_eq!(fault(&Config { eval_pass_reward: Some("rigth".into()), ..base.clone() }), "eval_pass_reward");
         assert_eq!(fault(&Config { eval_pass_k: vec![9], ..base.clone() }), "eval_pass_k");

@@ -147,8 +147,15 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
             "ds3_gather_for_generation",
             "eval_use_gather_object",
             "average_tokens_across_devices",
+            "world_size",
         ],
     ),
+    (
+        NONE,
+        "use --per-device-train-batch-size, --gradient-accumulation-steps and --num-mini-batches, from which TRL computes it",
+        &["batch_size", "local_batch_size", "local_mini_batch_size", "micro_batch_size", "mini_batch_size"],
+    ),
+    (NONE, "use --max-steps or --num-train-epochs, from which TRL computes it", &["num_total_batches"]),
     (
         NotNeeded,
         "generation is built in: it shares the policy's weights and needs no server",
@@ -289,6 +296,11 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (Only(&["nf4"]), "4-bit weights are NF4", &["bnb_4bit_quant_type"]),
     (NotNeeded, "4-bit weights are stored as bytes", &["bnb_4bit_quant_storage"]),
     (NONE, "the scales of 4-bit weights stay in float32", &["use_bnb_nested_quant"]),
+    (
+        NONE,
+        "a model has one adapter, whose folder --model takes; --ref-model names another reference model",
+        &["model_adapter_name", "ref_adapter_name"],
+    ),
     (NONE, "low-rank optimizers (GaLore, APOLLO) are not supported; use LoRA", &["optim_target_modules"]),
     (
         Only(&["eos"]),

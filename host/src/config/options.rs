@@ -328,6 +328,9 @@ pub struct Config {
     /// top_k of evaluations [default: top_k]
     #[schemars(extend("on_resume" = "free"))]
     pub eval_top_k: Option<usize>,
+    /// min_p of evaluations [default: min_p]
+    #[schemars(extend("on_resume" = "free"))]
+    pub eval_min_p: Option<f64>,
     /// Log pass@k and maj@k in evaluations: a completion solves its prompt if its reward is at least this [default: none, neither
     /// is logged]
     #[schemars(extend("on_resume" = "free"))]
@@ -524,6 +527,7 @@ impl Default for Config {
             eval_temperature: None,
             eval_top_p: None,
             eval_top_k: None,
+            eval_min_p: None,
             eval_pass_threshold: None,
             eval_pass_reward: None,
             eval_pass_k: Vec::new(),

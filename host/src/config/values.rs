@@ -131,7 +131,8 @@ fn pairs(text: &str) -> Option<Table> {
 /// Returns where metrics are reported as a list, without destinations that only other programs support.
 pub(super) fn reported_to(value: Value) -> Value {
     const OWN: [&str; 5] = ["none", "tensorboard", "wandb", "mlflow", "trackio"];
-    const FOREIGN: [&str; 5] = ["comet_ml", "swanlab", "clearml", "neptune", "dvclive"];
+    const FOREIGN: [&str; 10] =
+        ["azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "neptune", "swanlab"];
     let items = match value {
         Value::Array(items) => items,
         one => vec![one],

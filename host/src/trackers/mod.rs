@@ -25,6 +25,16 @@ pub enum Format {
 }
 
 impl Format {
+    /// Returns its name, as `--format` and `report_to` spell it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Wandb => "wandb",
+            Self::Mlflow => "mlflow",
+            Self::Trackio => "trackio",
+        }
+    }
+
     /// Returns a command that shows what was exported to `path`.
     #[must_use]
     pub fn next(self, path: &Path) -> String {

@@ -16,7 +16,7 @@ use crate::dist::World;
 use crate::model::ModelFolder;
 use crate::optim::Plateau;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -105,6 +105,11 @@ impl Trainer {
     /// Returns the run's last step.
     pub fn max_steps(&self) -> u64 {
         self.max_steps
+    }
+
+    /// Returns the run's folder.
+    pub fn folder(&self) -> &Path {
+        self.journal.path()
     }
 
     /// Trains to the last step, or until `stop` is set, logging and saving along the way.

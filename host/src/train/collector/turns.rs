@@ -45,6 +45,7 @@ impl Turns {
             sampling.temperature = c.eval_temperature.unwrap_or(c.temperature) as f32;
             sampling.top_p = c.eval_top_p.unwrap_or(c.top_p) as f32;
             sampling.top_k = c.eval_top_k.unwrap_or(c.top_k);
+            sampling.min_p = c.eval_min_p.or(c.min_p).unwrap_or(0.0) as f32;
         }
         sampling
     }
