@@ -213,7 +213,7 @@ impl ChatTemplate {
 
     /// Renders a conversation, and finds the assistant's text in it.
     pub(super) fn spoken(&self, messages: &[Message], extras: &Extras) -> Result<Spoken, RenderError> {
-        self.within(messages, 2 + 5 * messages.len(), extras, turns::spoken)
+        self.within(messages, 2 + 10 * messages.len(), extras, turns::spoken)
     }
 
     /// Returns what follows a turn of the assistant after these messages, given the `replies`; see [`continuing`].
