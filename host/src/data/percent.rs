@@ -141,11 +141,15 @@ const LONGEST: usize = 256;
 /// Returns the length of the right operand and what to write for both: a literal is a format; anything else is one if it turns out
 /// to be a string. A number on the right is taken for arithmetic.
 fn formatted(left: &str, right: &str) -> Option<(usize, String)> {
-    let length = operand(right)?;
-    let (left, values) = (left.trim_end(), &right[..length]);
+    let left = left.trim_end();
+    let is_literal = literal(left) == Some(left.len());
+    // A long one is not looked through for each of the operators in it.
+    let near = if is_literal { right.len() } else { right.floor_char_boundary(LONGEST) };
+    let length = operand(&right[..near]).filter(|length| is_literal || *length < near || near == right.len())?;
+    let values = &right[..length];
     let tuple = group(values).filter(|&all| all == length && values.starts_with('(')).map(|all| &values[1..all - 1]);
     let inner = tuple.map_or(values, |inner| inner.trim_end().trim_end_matches(','));
-    if literal(left) == Some(left.len()) {
+    if is_literal {
         return Some((length, format!("{left} | format({})", expression(inner))));
     }
     let is_number = values.chars().all(|c| c.is_ascii_digit());
