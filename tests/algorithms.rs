@@ -243,6 +243,38 @@ fn a_batch_of_online_dpo_counts_prompts_and_one_of_grpo_completions() {
     assert_eq!(run(&place, "single", "grpo", true, &odd).code, Some(2));
 }
 
+/// As TRL's trainer, which takes a plain dataset.
+#[test]
+fn an_epoch_of_online_dpo_ends_with_what_is_left_of_it() {
+    let place = Place::new();
+    place.write("nine.jsonl", (0..9).map(|i| format!("{{\"prompt\": \"{i}, once\"}}\n")).collect::<String>());
+    let train = |name: &str, generation: &str, epochs: &str, more: &[&str]| {
+        let base = ["--dataset", "nine.jsonl", "--log-completions", "all", "--per-device-train-batch-size", "2"];
+        let size = ["--steps-per-generation", generation, "--num-train-epochs", epochs, "--save-steps", "1"];
+        run(&place, name, "online_dpo", true, &[&base[..], &size, more].concat())
+    };
+    // Generations for 6 and 3 prompts: three updates on two prompts each, then one on two and one on one.
+    train("run", "3", "2", &["--save-total-limit", "10"]).succeeded();
+    let mut asked = std::collections::BTreeMap::<String, usize>::new();
+    place.lines("run/completions.jsonl").iter().for_each(|line| *asked.entry(line["prompt"].to_string()).or_default() += 1);
+    assert!(asked.len() == 9 && asked.values().all(|times| *times == 4), "{asked:?}");
+    let epochs = place.figure("run", "epoch");
+    assert!(epochs.len() == 10 && (epochs[4], epochs[9]) == (1.0, 2.0), "{epochs:?}");
+    for step in ["3", "4", "5"] {
+        let name = format!("from-{step}");
+        place.copy("run", &name);
+        place.run(&["resume", &name, "--step", step]).succeeded();
+        assert_eq!(place.timeless("run/metrics.jsonl"), place.timeless(&format!("{name}/metrics.jsonl")), "{step}");
+    }
+    // An update takes the rest, however few there are.
+    train("accumulated", "2", "1", &["--gradient-accumulation-steps", "2"]).succeeded();
+    assert_eq!(place.figure("accumulated", "epoch"), [4.0 / 5.0 / 2.0, 4.0 / 5.0, 1.0]);
+    train("all", "16", "1", &["--gradient-accumulation-steps", "16"]).succeeded();
+    assert_eq!(place.figure("all", "loss").len(), 1);
+    train("dropped", "3", "1", &["--dataloader-drop-last"]).succeeded();
+    assert_eq!(place.figure("dropped", "loss").len(), 3);
+}
+
 #[test]
 fn dpo_begins_at_ln_2_and_learns_the_pairs() {
     let place = Place::with_answers();

@@ -6,15 +6,14 @@
     venv/bin/python tests/check_chat_masks.py target/debug/rlhost [--only NAME]
 
 For each template, one tiny random Qwen2 with a byte-level tokenizer and `assistant_only_loss`: the loss of the same
-conversations in both. A model's own template and TRL's patched one with {% generation %} marks count apart. The last output is
-check_chat_masks.txt beside this file.
+conversations in both, none of which rlhost may skip (`--strict-data`). A model's own template and TRL's patched one with
+{% generation %} marks count apart. The last output is check_chat_masks.txt beside this file.
 
-Exits 1 if a loss differs by more than 1e-5 of its size, except where TRL's patched template writes or marks other text than the
-model's own, which it takes instead:
-- Qwen2.5's marks the line break after the assistant's header too.
-- Those of Qwen3, Qwen3.5 and Qwen3.8 keep the reasoning of earlier turns, which their own drop.
-- DeepSeek-R1's does so too, and marks the assistant's header.
-With TRL's as `chat_template_path`, rlhost gives TRL's loss.
+Some templates are also tried with variables (`chat_template_kwargs`), which change how the assistant's turn begins, and with
+tool calls. TRL replaces the stock templates that it knows with its patched ones; rlhost does the same where that makes a
+difference (host/src/data/training.rs) and finds the turns elsewhere.
+
+Exits 1 if a loss differs by more than 1e-5 of its size.
 
 No marked content here ends with a character of several tokens. transformers leaves all of these but the first unmarked; rlhost marks
 them.
@@ -40,8 +39,10 @@ from trl import SFTConfig, SFTTrainer
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 FAMILIES = ["qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3", "gemma", "gemma3", "phi3", "phi3_5", "cohere", "deepseek_r1_distill",
-            "qwen3_5_think", "qwen3_5_nothink", "qwen3_8"]
-PATCHED_OTHERWISE = {"qwen2_5", "qwen3", "deepseek_r1_distill", "qwen3_5_think", "qwen3_5_nothink", "qwen3_8"}
+            "qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "qwen3_8"]
+# Those with a variable for reasoning, and those with tools.
+REASONING = {"qwen3", "qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "qwen3_8"}
+CALLING = {"qwen2_5", "qwen3", "qwen3_instruct_2507"}
 SPECIAL = "<s> </s> <|im_start|> <|im_end|> <|start_header_id|> <|end_header_id|> <|eot_id|> <start_of_turn> <end_of_turn>"
 SPECIAL += " <|system|> <|user|> <|assistant|> <|end|> [INST] [/INST] <think> </think>"
 
@@ -65,6 +66,17 @@ def conversations():
         turns("Say nothing.", "...", "Say it.", "nothing"),
         turns("x", "one answer"),
     ]
+
+
+def calls():
+    call = [{"type": "function", "function": {"name": "add", "arguments": {"x": 1}}}]
+    parameters = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    tools = [{"type": "function", "function": {"name": "add", "description": "Adds one.", "parameters": parameters}}]
+    asked = [{"role": "user", "content": "One more?"}, {"role": "assistant", "content": "", "tool_calls": call}]
+    said = [{"role": "tool", "content": "2"}, {"role": "assistant", "content": "<think>\nsum\n</think>\n\nTwo."}]
+    more = [{"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]
+    rows = [asked + said, asked + said + more, more + asked, [{"role": "system", "content": "Be kind."}] + asked + said]
+    return [{"messages": row, "tools": json.dumps(tools)} for row in rows]
 
 
 def make_model(folder):
@@ -98,11 +110,12 @@ def trl_loss(folder, template, rows, out):
     return trainer.evaluate()["eval_loss"]
 
 
-def own_loss(binary, folder, template, work):
+def own_loss(binary, folder, template, rows, work):
     path = work / "template.jinja"
     path.write_text(template)
+    (work / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [binary, "eval", "--model", folder, "--algorithm", "sft", "--learn-from", "dataset", "--json"]
-    command += ["--dataset", work / "rows.jsonl", "--assistant-only-loss", "--chat-template-path", path]
+    command += ["--dataset", work / "rows.jsonl", "--assistant-only-loss", "--chat-template-path", path, "--strict-data"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
@@ -116,26 +129,29 @@ def main():
     arguments = arguments.parse_args()
     transformers.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
-    cases = [(name, text, False) for name, text in OWN.items()]
+    rows = conversations()
+    cases = [(name, text, rows) for name, text in OWN.items()]
     for name in FAMILIES:
-        cases.append((f"{name}, TRL's marks", (TEMPLATES / f"{name}_training.jinja").read_text(), False))
-        cases.append((name, (TEMPLATES / f"{name}.jinja").read_text(), name in PATCHED_OTHERWISE))
+        patched, own = [(TEMPLATES / f"{name}{kind}.jinja").read_text() for kind in ["_training", ""]]
+        cases += [(f"{name}, TRL's marks", patched, rows), (name, own, rows)]
+        if name in REASONING:
+            quiet = [row | {"chat_template_kwargs": {"enable_thinking": False}} for row in rows]
+            cases += [(f"{name}, TRL's marks, no thinking", patched, quiet), (f"{name}, no thinking", own, quiet)]
+        if name in CALLING:
+            cases += [(f"{name}, TRL's marks, tools", patched, calls()), (f"{name}, tools", own, calls())]
     wrong = 0
-    print(f"{'template':<36} {'rlhost':>10} {'TRL':>10} {'difference':>11}")
+    print(f"{'template':<42} {'rlhost':>10} {'TRL':>10} {'difference':>11}")
     with tempfile.TemporaryDirectory() as work:
         work = Path(work)
         make_model(work / "model")
-        rows = conversations()
-        (work / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        for name, template, otherwise in cases:
+        for name, template, rows in cases:
             if arguments.only not in name:
                 continue
             theirs = trl_loss(work / "model", template, rows, work / "out")
-            ours = own_loss(arguments.binary, work / "model", template, work)
+            ours = own_loss(arguments.binary, work / "model", template, rows, work)
             difference = abs(ours - theirs) / theirs
-            note = "  (TRL patches it)" if otherwise else ""
-            print(f"{name:<36} {ours:>10.5f} {theirs:>10.5f} {difference:>11.1e}{note}", flush=True)
-            wrong += difference > 1e-5 and not otherwise
+            print(f"{name:<42} {ours:>10.5f} {theirs:>10.5f} {difference:>11.1e}", flush=True)
+            wrong += difference > 1e-5
     sys.exit(1 if wrong else 0)
 
 

@@ -250,6 +250,36 @@ fn packs_are_filled_and_give_the_same_loss() {
 }
 
 #[test]
+fn evaluations_are_packed_like_training_unless_that_is_set() {
+    let place = Place::new();
+    let rows: Vec<Value> = (0..24).map(|i| json!({"text": "abc ".repeat(1 + i)})).collect();
+    place.write("rows.jsonl", lines(&rows));
+    let losses = |name: &str, more: &[&str]| {
+        let base = ["sft", "--model", tiny(), "--dataset", "rows.jsonl", "--eval-dataset", "rows.jsonl", "--max-length", "40"];
+        let all = ["--learning-rate", "0", "--max-steps", "1", "--per-device-train-batch-size", "64", "--output-dir", name];
+        place.run(&[&base[..], &all, &["--packing-strategy", "wrapped"], more].concat()).succeeded();
+        let lines = place.lines(&format!("{name}/metrics.jsonl"));
+        ["loss", "eval_loss"].map(|name| lines.iter().find_map(|line| line[name].as_f64()).unwrap())
+    };
+    let [plain, also_plain] = losses("plain", &[]);
+    let [wrapped, also_wrapped] = losses("wrapped", &["--packing"]);
+    assert!((plain - wrapped).abs() > 1e-3, "{plain} {wrapped}");
+    let same = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b}");
+    same(plain, also_plain);
+    same(wrapped, also_wrapped);
+    for (name, more, [loss, evaluated]) in [
+        ("apart", &["--packing", "--eval-packing", "false"][..], [wrapped, plain]),
+        ("packed", &["--eval_packing", "True"], [plain, wrapped]),
+    ] {
+        let [learned, found] = losses(name, more);
+        same(loss, learned);
+        same(evaluated, found);
+    }
+    let refused = place.run(&["--plugin", "tldr_length_reward.wasm", "--eval-packing", "true"]);
+    assert!(refused.code == Some(2) && refused.error().contains("eval_packing: only for"), "{}", refused.stderr);
+}
+
+#[test]
 fn an_epoch_ends_with_an_update_on_what_is_left_of_it() {
     let place = Place::new();
     let rows: Vec<Value> =

@@ -172,7 +172,7 @@ fn a_configuration_of_another_algorithm_is_refused_in_one_line_and_replaced_rewa
     let replaced = ["--config", "grpo.yaml", "--plugin", "tldr_length_reward.wasm", "--max-completion-length", "8"];
     let more = ["--model", tiny(), "--dataset", "pairs.jsonl", "--max-steps", "1", "--output-dir", "replaced"];
     let said = place.run(&[&["grpo"], &replaced[..], &more].concat());
-    let line = "the command line's rewards replace the configuration's: format_reward";
+    let line = "the command line's rewards replace the configuration's: think_format_reward";
     assert!(said.succeeded().stderr.contains(line), "{}", said.stderr);
     assert!(!config(&place, "replaced").contains("format_reward"));
     // Another algorithm for a run is one key, not one for each of its settings.

@@ -124,7 +124,7 @@ fn the_commands_of_trls_documentation_run() {
         assert_eq!(steps, 1, "{command} {arguments}");
     }
     let rewards = place.lines("run-9/metrics.jsonl").remove(0);
-    for name in ["rewards/answer_reward/mean", "rewards/format_reward/mean"] {
+    for name in ["rewards/accuracy_reward/mean", "rewards/think_format_reward/mean"] {
         assert!(rewards.get(name).is_some(), "{name}: {rewards}");
     }
 }
@@ -143,7 +143,7 @@ fn other_names_of_keys_set_them() {
     let short = ["--output_dir", "listed", "--per_device_train_batch_size", "4", "--max_completion_length", "8"];
     place.run(&[&["grpo", "--config", "grpo.yaml"], &short[..]].concat()).succeeded();
     let line = place.lines("listed/metrics.jsonl").remove(0);
-    assert!(line["rewards/answer_reward/mean"].is_number() && line["rewards/format_reward/mean"].is_number(), "{line}");
+    assert!(line["rewards/accuracy_reward/mean"].is_number() && line["rewards/think_format_reward/mean"].is_number(), "{line}");
     // A reward model by the name that TRL's scripts have for it.
     place.train_reward_model("rm", &[]);
     let judged = "--model_name_or_path a --dataset_name b --reward_model_name_or_path rm";
@@ -154,6 +154,36 @@ fn other_names_of_keys_set_them() {
         assert!(config(0).contains(set), "{set}: {}", config(0));
     }
     assert!(config(1).contains("max_completion_length = 9"), "{}", config(1));
+}
+
+/// TRL logs each of its rewards under its own name, and two of them are one plugin here.
+#[test]
+fn both_rewards_for_right_answers_work_side_by_side() {
+    let place = place();
+    let rewards = "--model_name_or_path a --dataset_name b --reward_weights 1 3 --reward_funcs accuracy_reward \
+                   reasoning_accuracy_reward";
+    run(&place, 0, "grpo", "solutions", rewards).succeeded();
+    place.run(&["resume", "run-0", "--max-steps", "2"]).succeeded();
+    for line in place.lines("run-0/metrics.jsonl") {
+        for name in ["accuracy_reward", "reasoning_accuracy_reward"] {
+            assert!(line[format!("rewards/{name}/mean")].is_number(), "{line}");
+        }
+    }
+    let config = std::fs::read_to_string(place.path("run-0/config.toml")).unwrap();
+    assert!(config.contains("weight = 3.0") && config.matches("answer_reward.wasm").count() == 2, "{config}");
+    // The completions that only one of them finds right are recorded as such.
+    let other = ["replay", "run-0", "--plugin", "answer_reward.wasm", "--set", "plugin.answer_reward.config.column=solution"];
+    let plain = place.run(&[&other[..], &["--with", "accuracy_reward"]].concat());
+    assert!(plain.succeeded().stdout.contains("no completion has a different score"), "{}", plain.stdout);
+    // What training takes for a plugin, a replay takes.
+    let keys = ["--set", "plugin.answer_reward.weight=2", "--set", "plugin.answer_reward.limits.memory_mb=64"];
+    let weighted = place.run(&[&other[..], &["--with", "accuracy_reward"], &keys].concat());
+    assert_eq!(weighted.succeeded().stdout, plain.stdout);
+    assert!(weighted.stderr.contains("without weights"), "{}", weighted.stderr);
+    let refused = place.run(&[&other[..], &["--set", "plugin.other.weight=2"]].concat());
+    assert!(refused.error().contains("no reward plugin is named \"other\""), "{}", refused.stderr);
+    let refused = place.run(&[&other[..], &["--set", "plugin.answer_reward.limits.memory_mb=x"]].concat());
+    assert!(refused.code == Some(2) && refused.error().contains("memory_mb"), "{}", refused.stderr);
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFil
     if let Some(threads) = asked.num_threads.filter(|threads| (1..=MOST_THREADS).contains(threads)) {
         super::set_threads(threads).map_err(Failure::of)?;
     }
-    let source = beginning.plugin(asked.algorithm.as_deref().unwrap_or(DEFAULT_ALGORITHM)).map_err(Failure::of)?;
+    let source = beginning.algorithm(asked.algorithm.as_deref().unwrap_or(DEFAULT_ALGORITHM)).map_err(Failure::of)?;
     let engine = Engine::new().map_err(Failure::of)?;
     settings_of(&engine, &source, &asked.loss_limits).map_err(Failure::of)
 }

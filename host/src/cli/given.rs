@@ -139,7 +139,7 @@ impl Given {
 /// Returns the own defaults of the algorithm that a run's configuration names.
 fn own_defaults(config: &ConfigFile, beginning: &Beginning) -> Result<Vec<(&'static str, Value)>, Failure> {
     let Some(algorithm) = config.text_of("algorithm").map_err(Failure::of)? else { return Ok(Vec::new()) };
-    let source = beginning.plugin(&algorithm).map_err(Failure::of)?;
+    let source = beginning.algorithm(&algorithm).map_err(Failure::of)?;
     let engine = Engine::new().map_err(Failure::of)?;
     let hints = hints_of(&engine, &source, &Limits::default()).map_err(Failure::of)?;
     let own = hints.defaults.keys().into_iter();

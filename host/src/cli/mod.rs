@@ -321,13 +321,13 @@ fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), 
 }
 
 /// A plugin's settings from `--set KEY=VALUE`, given any number of times. `plugin.NAME.config.KEY` works too, as for `train`.
-fn settings_given(sets: &[String]) -> anyhow::Result<Map<String, Value>> {
+fn settings_given<'a>(sets: impl IntoIterator<Item = &'a String>) -> anyhow::Result<Map<String, Value>> {
     let pair = |set: &String| {
         let (key, text) = set.split_once('=').ok_or_else(|| anyhow!("--set {set}: expected KEY=VALUE"))?;
         let key = key.rsplit_once("config.").filter(|(before, _)| before.starts_with("plugin.")).map_or(key, |(_, key)| key);
         Ok((key.trim().replace('-', "_"), serde_json::to_value(scalar(text))?))
     };
-    sets.iter().map(pair).collect()
+    sets.into_iter().map(pair).collect()
 }
 
 /// Creates a new folder. Leaves nothing behind if it can't be filled.

@@ -4,7 +4,7 @@ use super::granted::Granted;
 use super::replayed_episodes::{self, Spoken};
 use super::{Failure, settings_given};
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
-use crate::config::{Config, Limits, Overrides, PluginEntry, read};
+use crate::config::{Config, OnError, Overrides, PluginEntry, read};
 use crate::data::{self, Extras, Message, Prompt};
 use crate::metrics::Comparison;
 use crate::model::Place;
@@ -40,7 +40,8 @@ pub(super) struct Args {
     /// Environment to replay the recorded turns of episodes with instead: a path, or the file name of a built-in one
     #[arg(long, conflicts_with_all = ["plugin", "reward_model"])]
     environment: Option<String>,
-    /// Setting of the plugin or environment, as in --set target=8; may be repeated
+    /// Setting of the plugin or environment, as in --set target=8, or a plugin's key, as in --set plugin.NAME.limits.memory_mb=64;
+    /// may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Compare only with this reward of the run
@@ -173,13 +174,29 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
 /// The scores of recorded completions, and their source.
 pub(super) type Scores = (Vec<Option<f32>>, String);
 
+/// Returns the plugin to score with as an entry of a configuration: `--set` takes its settings and, as in `train`, its keys.
+fn entry_of(args: &Args) -> anyhow::Result<PluginEntry> {
+    let given = args.plugin.clone().unwrap_or_default();
+    let is_key = |set: &&String| set.starts_with("plugin.") && !set.starts_with("plugin.config.");
+    let (keys, settings): (Vec<&String>, Vec<&String>) = args.set.iter().partition(is_key);
+    let sets = keys.into_iter().cloned().collect();
+    let overrides = Overrides { plugins: vec![given.clone()], sets, ..Overrides::default() };
+    let own = read(std::iter::empty(), &overrides)?.plugin.into_iter().next();
+    let mut entry = own.unwrap_or_else(|| PluginEntry::new(given));
+    entry.config.extend(settings_given(settings)?);
+    if (entry.weight, entry.on_error, entry.eval_only) != (1.0, OnError::Fail, false) {
+        tracing::warn!("weight, on_error and eval_only have no effect here: scores are compared without weights");
+    }
+    Ok(entry)
+}
+
 /// Scores completions with a plugin.
 fn by_plugin(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
-    let source = Source::open(args.plugin.as_deref().unwrap_or_default())?;
-    let settings = settings_given(&args.set)?;
+    let entry = entry_of(args)?;
+    let source = Source::open(&entry.path)?;
     let mut engine = Engine::new()?;
     grant(&mut engine, args, config, source.name())?;
-    let mut plugin = RewardPlugin::load(&engine, &source, &settings, &Limits::default(), config.seed)?;
+    let mut plugin = RewardPlugin::load(&engine, &source, &entry.config, &entry.limits, config.seed)?;
     let mut scores = Vec::with_capacity(recorded.len());
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
         let scored = plugin.score(&batch(generation, rows)).map_err(|e| anyhow!("the new reward failed: {e}"))?;

@@ -134,7 +134,7 @@ fn duration(seconds: f64) -> Duration {
 pub struct PluginEntry {
     /// Path of the plugin, or the file name of a built-in one; or a reward model's folder or name on the hub.
     pub path: String,
-    /// Name of a reward model in metrics and events, if not its folder's.
+    /// Name in metrics and events, if not that of the plugin's file or of the reward model's folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Whether it is a reward model.
@@ -223,8 +223,8 @@ impl PluginEntry {
         Grants { hosts: self.hosts.clone(), secrets: self.secrets.clone(), http: self.http.clone() }
     }
 
-    /// Returns the name used in metrics and in `--set plugin.NAME...`: a plugin's file name without its extension; a reward
-    /// model's own name, or that of its folder, or of the run that the folder is a checkpoint of.
+    /// Returns the name used in metrics and in `--set plugin.NAME...`: its own; or a plugin's file name without its extension, or
+    /// that of a reward model's folder, or of the run that the folder is a checkpoint of.
     pub fn name(&self) -> &str {
         if let Some(name) = &self.name {
             return name;
@@ -240,7 +240,7 @@ impl PluginEntry {
     }
 }
 
-/// Whether a text can be the name of a reward model: letters, digits, `_`, `-` and `.`.
+/// Whether a text can be the name of a reward: letters, digits, `_`, `-` and `.`.
 pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }

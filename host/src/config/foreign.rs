@@ -50,6 +50,8 @@ const NONE: Treatment = Only(&[]);
 struct StandIn {
     /// The reward's name.
     name: &'static str,
+    /// Its name in TRL's metrics.
+    logged: &'static str,
     plugin: &'static str,
     /// Its settings, as TRL's scripts have them.
     settings: &'static [(&'static str, &'static str)],
@@ -59,19 +61,28 @@ struct StandIn {
 static REWARDS: [StandIn; 4] = [
     StandIn {
         name: "accuracy_reward",
+        logged: "accuracy_reward",
         plugin: "answer_reward.wasm",
         settings: &[("column", "solution")],
         difference: "it compares numbers instead of formulas",
     },
     StandIn {
         name: "reasoning_accuracy_reward",
+        logged: "reasoning_accuracy_reward",
         plugin: "answer_reward.wasm",
         settings: &[("column", "solution"), ("after", "</think>")],
         difference: "it compares numbers instead of formulas",
     },
-    StandIn { name: "think_format_reward", plugin: "format_reward.wasm", settings: &[], difference: "it gives the same scores" },
+    StandIn {
+        name: "think_format_reward",
+        logged: "think_format_reward",
+        plugin: "format_reward.wasm",
+        settings: &[],
+        difference: "it gives the same scores",
+    },
     StandIn {
         name: "get_soft_overlong_punishment",
+        logged: "soft_overlong_punishment_reward",
         plugin: "overlong_reward.wasm",
         settings: &[("max_completion_len", "1280"), ("soft_punish_cache", "256")],
         difference: "it gives the same scores",
@@ -87,8 +98,9 @@ impl StandIn {
     /// Returns its entry in the configuration.
     fn entry(&self) -> Value {
         let config: Table = self.settings.iter().map(|(key, value)| ((*key).to_owned(), scalar(value))).collect();
-        let path = Value::String(self.plugin.to_owned());
-        Value::Table(Table::from_iter([("path".to_owned(), path), ("config".to_owned(), Value::Table(config))]))
+        let [path, name] = [self.plugin, self.logged].map(|text| Value::String(text.to_owned()));
+        let members = [("path", path), ("name", name), ("config", Value::Table(config))];
+        Value::Table(members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
     }
 }
 
@@ -260,11 +272,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         &["reward_weights"],
     ),
     (NONE, "score the rejection in the reward plugin, or use a stop string with --stop", &["vllm_structured_outputs_regex"]),
-    (
-        NotNeeded,
-        "evaluation computes like training, in the same precision",
-        &["eval_packing", "bf16_full_eval", "fp16_full_eval"],
-    ),
+    (NotNeeded, "evaluation computes like training, in the same precision", &["bf16_full_eval", "fp16_full_eval"]),
     (NONE, "training in f16 is not supported; use --bf16", &["fp16"]),
     (NONE, "the dataset is read from a folder or from the hub's cache", &["dataset_streaming", "streaming"]),
     (
@@ -493,6 +501,14 @@ mod tests {
         assert_eq!(plugins[0]["path"].as_str(), Some("answer_reward.wasm"));
         assert_eq!(plugins[0]["config"]["column"].as_str(), Some("solution"));
         assert_eq!(plugins[1]["config"]["max_completion_len"].as_integer(), Some(1280));
+        // Under TRL's names, so that two rewards may have the same plugin.
+        let mut table = Table::new();
+        funcs.put(&given(&["accuracy_reward", "reasoning_accuracy_reward", "get_soft_overlong_punishment"]), &mut table);
+        let names = table["plugin"].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap());
+        assert_eq!(
+            names.collect::<Vec<_>>(),
+            ["accuracy_reward", "reasoning_accuracy_reward", "soft_overlong_punishment_reward"]
+        );
         assert!(funcs.check(&given(&["my_lib.rewards.mine"])).unwrap_err().contains("accuracy_reward"));
     }
 }

@@ -4,7 +4,7 @@ use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
 use toml::{Table, Value};
 
 /// Keys that belong to an algorithm, beside those of evaluations: it defines them, sets their defaults, or is the only one to take them.
-const OF_ALGORITHM: [&str; 23] = [
+const OF_ALGORITHM: [&str; 25] = [
     "loss",
     "learn_from",
     "learning_rate",
@@ -13,6 +13,8 @@ const OF_ALGORITHM: [&str; 23] = [
     "critic_learning_rate",
     "num_generations",
     "packing",
+    "eval_packing",
+    "assistant_only_loss",
     "precompute_ref_log_probs",
     "label_smoothing_factor",
     "neftune_noise_alpha",

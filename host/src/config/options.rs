@@ -186,6 +186,8 @@ pub struct Config {
     /// With packing: bfd (best-fit decreasing) truncates texts longer than max_length, bfd_split splits them, and wrapped
     /// concatenates all texts and cuts them into sequences of max_length [default: bfd]
     pub packing_strategy: PackingStrategy,
+    /// Pack the texts of the evaluation dataset, by packing_strategy [default: packing]
+    pub eval_packing: Option<bool>,
 
     /// Batch size per process for training: completions or pairs per micro-batch, or for online_dpo prompts, each with a pair of
     /// completions, as in TRL [default: 8]
@@ -230,7 +232,7 @@ pub struct Config {
     pub num_train_epochs: f64,
     /// Shuffle the training dataset [default: true; labelled rows keep the dataset's order]
     pub shuffle_dataset: Option<bool>,
-    /// Drop the last incomplete batch of an epoch; always the case when completions are generated [default: false]
+    /// Drop the last incomplete batch of an epoch; always the case when single completions are generated [default: false]
     pub dataloader_drop_last: bool,
 
     /// Train a LoRA adapter (arXiv 2106.09685) and leave the model's weights unchanged; implied by lora_r. If the model is an
@@ -478,6 +480,7 @@ impl Default for Config {
             assistant_only_loss: false,
             packing: false,
             packing_strategy: PackingStrategy::Bfd,
+            eval_packing: None,
             per_device_train_batch_size: 8,
             per_device_eval_batch_size: None,
             gradient_accumulation_steps: 1,
@@ -563,6 +566,11 @@ impl Config {
     /// Returns whether some prompts are not trained on, so that an epoch has no fixed number of steps.
     pub fn passes_over_prompts(&self) -> bool {
         self.filter_groups || self.skip_groups > 0.0
+    }
+
+    /// Returns whether the texts of evaluations are packed.
+    pub fn packs_evaluations(&self) -> bool {
+        self.eval_packing.unwrap_or(self.packing)
     }
 
     /// Returns the renamed columns of the dataset: the new name and the dataset's own.

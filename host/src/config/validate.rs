@@ -302,15 +302,14 @@ impl Config {
                 return Err((key, format!("{}: limits.episodes_timeout_s is for environments; leave it out", entry.name())));
             }
             entry.grants().check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
-            if let Some(name) = entry.name.as_deref().filter(|name| !entry.model || !is_name(name)) {
-                let detail = "name is for reward models and may contain letters, digits, _, - and .; a plugin is named after its \
-                              file";
+            if let Some(name) = entry.name.as_deref().filter(|name| !is_name(name)) {
+                let detail = "it may contain letters, digits, _, - and .";
                 return Err((key, format!("{}: name is {name:?}; {detail}", entry.path)));
             }
             if all[..i].iter().any(|(_, other)| other.name() == entry.name()) {
                 let detail = match entry.model {
                     true => "give one another name, as in --reward-model NAME=FOLDER",
-                    false => "plugins need different file names",
+                    false => "give one another name, as in name = \"another\"",
                 };
                 return Err((key, format!("{} is listed twice; {detail}", entry.name())));
             }

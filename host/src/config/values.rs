@@ -38,7 +38,8 @@ pub(super) fn not_finite(value: &Value) -> Option<(String, f64)> {
     match value {
         Value::Float(number) if !number.is_finite() => Some((String::new(), *number)),
         Value::Array(all) => all.iter().enumerate().find_map(|(i, value)| {
-            let name = value.get("path").and_then(Value::as_str).map(|path| PluginEntry::new(path.to_owned()).name().to_owned());
+            let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
+            let name = text("name").or_else(|| text("path").map(|path| PluginEntry::new(path).name().to_owned()));
             below(name.unwrap_or_else(|| i.to_string()), value)
         }),
         Value::Table(table) => table.iter().find_map(|(key, value)| below(key.clone(), value)),
@@ -195,10 +196,13 @@ fn plugin_entry(given: Value) -> Value {
     }
 }
 
-/// Adds the path that a plugin's name implies, unless its table has one.
+/// Adds the path that a plugin's name implies, unless its table has one; then the name, if it is not that of the file.
 fn named_entry((name, mut entry): (String, Value)) -> Value {
     if let Value::Table(table) = &mut entry {
-        table.entry("path").or_insert_with(|| Value::String(format!("{name}.wasm")));
+        let path = table.entry("path").or_insert_with(|| Value::String(format!("{name}.wasm")));
+        if path.as_str().is_some_and(|path| PluginEntry::new(path.to_owned()).name() != name) {
+            table.entry("name").or_insert(Value::String(name));
+        }
     }
     entry
 }

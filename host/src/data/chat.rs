@@ -213,7 +213,7 @@ impl ChatTemplate {
 
     /// Renders a conversation, and finds the assistant's text in it.
     pub(super) fn spoken(&self, messages: &[Message], extras: &Extras) -> Result<Spoken, RenderError> {
-        self.within(messages, 2 + 5 * messages.len(), extras, turns::spoken)
+        self.within(messages, 2 + 10 * messages.len(), extras, turns::spoken)
     }
 
     /// Returns what follows a turn of the assistant after these messages, given the `replies`; see [`continuing`].
@@ -429,7 +429,10 @@ mod tests {
         let assigned = "{% set ns = namespace(x=1) %}{% generation %}{% set ns.x = 2 if ns is defined else 3 %}{% endgeneration %}{{ ns.x }}";
         assert_eq!(one(assigned), "2");
         assert_eq!(one("{% set ns = namespace(x=1) %}{% macro f() %}{% set ns.x = 2 %}{% endmacro %}{{ f() }}{{ ns.x }}"), "2");
-        let chat = ChatTemplate::new("{% set x = 'a%s' %}{{ x % 'b' }}".into(), String::new(), String::new()).unwrap();
+        // A format in a variable, and arithmetic.
+        assert_eq!(one("{% set x = 'a%s' %}{% set y = 5 %}{% set z = 3 %}{{ x % 'b' }}{{ y % z }}{{ 2 * y % z }}"), "ab21");
+        assert_eq!(one("{% set x = '%s-%d' %}{{ x % (messages[0].content, 3) + '!' }}"), "hi-3!");
+        let chat = ChatTemplate::new("{% set x = 'a%s' %}{{ x % 'b' % 'c' }}".into(), String::new(), String::new()).unwrap();
         let error = chat.render(&[], false, &Extras::default()).unwrap_err().to_string();
         assert!(error.contains("| format("), "{error}");
     }

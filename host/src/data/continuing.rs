@@ -106,6 +106,21 @@ mod tests {
     }
 
     #[test]
+    fn templates_without_an_opening_or_with_one_behind_the_last_message_show_what_follows_too() {
+        // Like Mistral's, which tells the system's message with the last question, OLMo 2's, and Granite's.
+        let late = "{% set talk = messages[1:] %}{{ bos_token }}{% for m in talk %}{% if m.role == 'user' %}[INST] {{ messages[0].content + '|' if loop.last }}{{ m.content }}[/INST]{% elif m.role == 'assistant' %} {{ m.content | trim }}{{ eos_token }}{% else %}[RESULTS] {{ m.content }}[/RESULTS]{% endif %}{% endfor %}";
+        assert_eq!(after(late, &[("user", "b")]).unwrap(), "</s>[INST] s|b[/INST]");
+        assert_eq!(after(late, &[("tool", "b")]).unwrap(), "</s>[RESULTS] b[/RESULTS]");
+        let broken = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% if loop.last and add_generation_prompt %}<|assistant|>\n{% endif %}{% endfor %}";
+        assert_eq!(after(broken, &[("user", "b")]).unwrap(), "</s>\n<|user|>\nb\n<|assistant|>\n");
+        let marked = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}<|im_start|>assistant\n{{ m.content.lstrip('\n') }}<|im_end|>\n{% endgeneration %}{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+        assert_eq!(
+            after(marked, &[("user", "b")]).unwrap(),
+            "<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"
+        );
+    }
+
+    #[test]
     fn a_template_that_strips_thinking_from_earlier_turns_still_shows_what_follows_one() {
         let source = "\
 {%- set ns = namespace(last=0) -%}

@@ -63,6 +63,11 @@ impl Loader {
         if self.partial { self.rows.div_ceil(self.batch) } else { self.rows / self.batch }
     }
 
+    /// Returns the rows of the incomplete batch that ends a pass; 0 if there is none.
+    pub fn rest(&self) -> usize {
+        if self.partial { self.rows % self.batch } else { 0 }
+    }
+
     /// Returns whether the next batch starts another pass.
     pub fn is_at_end(&self) -> bool {
         let left = self.rows.saturating_sub(self.cursor.taken);
@@ -156,7 +161,8 @@ mod tests {
     fn a_pass_may_end_with_a_partial_batch() {
         let mut loader = Loader::new(5, 2, 1, true, true);
         let sizes: Vec<usize> = (0..4).map(|_| loader.next_batch().len()).collect();
-        assert_eq!((sizes, loader.batches_per_epoch()), (vec![2, 2, 1, 2], 3));
+        assert_eq!((sizes, loader.batches_per_epoch(), loader.rest()), (vec![2, 2, 1, 2], 3, 1));
+        assert_eq!(Loader::new(5, 2, 1, true, false).rest(), 0);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod rows;
 mod scored;
 mod tokenizer;
 mod train_tokenizer;
+mod training;
 mod turns;
 mod wording;
 

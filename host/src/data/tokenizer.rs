@@ -5,7 +5,7 @@ use super::decoder;
 use super::pace::Pace;
 use super::turns::Spoken;
 use super::wording::{self, Wording, token_text};
-use super::{ChatTemplate, Error, Extras, Message, RenderError, Result};
+use super::{ChatTemplate, Error, Extras, Message, RenderError, Result, training};
 use crate::config::{files, printable, printable_path};
 use crate::ops::bounded::{Bounds, quietly, within};
 use sha2::{Digest, Sha256};
@@ -42,6 +42,8 @@ pub struct Tokenizer {
     decodes_freely: bool,
     /// With the file that has it.
     chat: Option<(PathBuf, ChatTemplate)>,
+    /// The stock template whose training variant `chat` is, if it is one.
+    stock: Option<&'static str>,
     bos: Option<u32>,
     eos: Option<u32>,
     pad: Option<u32>,
@@ -103,18 +105,23 @@ impl Tokenizer {
         let eos_text = own.unwrap_or_else(|| token_text(&config, "eos_token"));
         let [bos, eos, pad] = [&bos_text, &eos_text, &token_text(&config, "pad_token")].map(|text| inner.token_to_id(text));
         let found = wording.template.clone().map_or_else(|| wording::template_in(folder, &config), |given| Ok(Some(given)))?;
-        let compiled = |(path, source): (PathBuf, String)| match ChatTemplate::new(source, bos_text, eos_text) {
-            Ok(chat) => Ok((path, chat.told(wording.kwargs.clone(), wording.now))),
-            Err(detail) => Err(Error::Tokenizer { path, detail: format!("chat template: {detail}") }),
+        let compiled = |(path, source): (PathBuf, String)| {
+            let variant = if wording.training { training::variant(&source) } else { None };
+            let (stock, source) = variant.map_or((None, source), |(name, variant)| (Some(name), variant));
+            match ChatTemplate::new(source, bos_text, eos_text) {
+                Ok(chat) => Ok(((path, chat.told(wording.kwargs.clone(), wording.now)), stock)),
+                Err(detail) => Err(Error::Tokenizer { path, detail: format!("chat template: {detail}") }),
+            }
         };
-        let chat = found.map(compiled).transpose()?;
+        let (chat, stock) = found.map(compiled).transpose()?.unzip();
         let added = inner.get_added_tokens_decoder().into_values().filter(|token| token.special).map(|token| token.content);
         let framing = [bos, eos, pad].into_iter().flatten().filter_map(|id| inner.id_to_token(id));
         let mut specials: Vec<String> = added.chain(framing).filter(|text| !text.trim().is_empty()).collect();
         specials.sort_unstable();
         specials.dedup();
         let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| decoder::is_free(&decoder));
-        Ok(Self { path, hash, inner, pace: Arc::default(), decodes_freely, chat, bos, eos, pad, specials: specials.into() })
+        let (pace, stock, specials) = (Arc::default(), stock.flatten(), specials.into());
+        Ok(Self { path, hash, inner, pace, decodes_freely, chat, stock, bos, eos, pad, specials })
     }
 
     /// Returns the files that a checkpoint of a model with these ending tokens has otherwise than the folder which was opened with
@@ -139,6 +146,11 @@ impl Tokenizer {
     /// Whether it has a chat template.
     pub fn has_chat(&self) -> bool {
         self.chat.is_some()
+    }
+
+    /// Returns the name of the stock chat template whose training variant it writes conversations with, if it does.
+    pub fn stock_template(&self) -> Option<&'static str> {
+        self.stock
     }
 
     /// Number of ids up to the greatest, added tokens included.

@@ -34,7 +34,7 @@ pub(super) fn spoken(template: &Template, messages: &[Message], extras: &Extras)
     let mut spans: Vec<Range<usize>> = Vec::new();
     for (i, _) in messages.iter().enumerate().filter(|(_, message)| message.role == "assistant") {
         let from = spans.last().map_or(0, |span| span.end);
-        let found = search.turn(i)?.filter(|span| from <= span.start && span.start <= span.end);
+        let found = search.turn(i, from)?.filter(|span| from <= span.start && span.start <= span.end);
         spans.push(found.ok_or_else(|| {
             let detail = format!("assistant_only_loss: can't find turn {} in the chat template's output", i + 1);
             RenderError::Refused(format!("{detail}; use a template that marks the assistant's turns with {{% generation %}}"))
@@ -54,8 +54,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Returns the range of a turn, if it can be found.
-    fn turn(&self, i: usize) -> Result<Option<Range<usize>>, RenderError> {
+    /// Returns the range of a turn, which begins at `from` or later, if it can be found.
+    fn turn(&self, i: usize, from: usize) -> Result<Option<Range<usize>>, RenderError> {
         let asked = self.render(&self.messages[..i], true)?;
         let answered = self.render(&self.messages[..=i], false)?;
         let begins = |text: &&String| self.whole.starts_with(text.as_str());
@@ -67,7 +67,7 @@ impl Search<'_> {
         }
         let (Some((before, mut after)), Some((_, mut own))) = (self.around(i, self.messages.len())?, self.around(i, i + 1)?)
         else {
-            return Ok(None);
+            return self.anchored(i);
         };
         if self.messages[i].content.trim().is_empty() {
             // What separates a content from tool calls is missing without one.
@@ -80,16 +80,78 @@ impl Search<'_> {
         let end = said + common(&own, &after);
         let begin = match begin {
             Some(begin) => begin,
-            None => self.opening(i, asked, &before)?,
+            None => self.opening(i, from, &before)?,
         };
-        Ok((begin <= said && self.whole.starts_with(&before[..begin.min(before.len())])).then_some(begin..end))
+        Ok((begin <= said && self.agrees(&before, begin)).then_some(begin..end))
     }
 
-    /// Returns where a turn begins in the text before its content: after the text that asks for it, or with the content.
-    fn opening(&self, i: usize, asked: Option<String>, before: &str) -> Result<usize, RenderError> {
-        let (Some(asked), Some(past)) = (asked, self.render(&self.messages[..i], false)?) else { return Ok(before.len()) };
-        let opening = asked.strip_prefix(&past).filter(|opening| !opening.is_empty());
-        Ok(opening.and_then(|opening| Some(before.rfind(opening)? + opening.len())).unwrap_or(before.len()))
+    /// Returns where a turn begins in the text before its content, after `from`: behind what asks for it, or behind what that shares
+    /// with the turn once a user replies, if the template writes the two differently (its variables may end the reasoning, and an
+    /// earlier turn may have none). Otherwise it begins with the content.
+    fn opening(&self, i: usize, from: usize, before: &str) -> Result<usize, RenderError> {
+        let opening = self.asking(i)?;
+        let behind = |opening: &str| {
+            let at = before.get(from..)?.rfind(opening)?;
+            Some(from + at + opening.len()).filter(|begin| self.agrees(before, *begin))
+        };
+        if opening.is_empty() {
+            return Ok(before.len());
+        }
+        if let Some(begin) = behind(&opening) {
+            return Ok(begin);
+        }
+        let replied = self.replied(i)?;
+        let ends: Vec<usize> = opening.char_indices().map(|(at, c)| at + c.len_utf8()).collect();
+        let shared = ends.into_iter().rev().find(|end| replied.ends_with(&opening[..*end]));
+        Ok(shared.and_then(|end| behind(&opening[..end])).unwrap_or(before.len()))
+    }
+
+    /// Returns what asks for a turn: what the template adds to the conversation before it or, if that is nothing, what follows the
+    /// content of the message before it.
+    fn asking(&self, i: usize) -> Result<String, RenderError> {
+        let past = &self.messages[..i];
+        let Some(asked) = self.render(past, true)? else { return Ok(String::new()) };
+        let added = self.render(past, false)?.and_then(|text| asked.strip_prefix(&text).map(str::to_owned));
+        if let Some(added) = added.filter(|added| !added.is_empty()) {
+            return Ok(added);
+        }
+        Ok(self.behind_the_last(i)?.unwrap_or_default())
+    }
+
+    /// Returns what follows the content of the message before a turn in the text that asks for the turn.
+    fn behind_the_last(&self, i: usize) -> Result<Option<String>, RenderError> {
+        let Some(last) = i.checked_sub(1) else { return Ok(None) };
+        let mut messages = self.messages[..i].to_vec();
+        messages[last].content = self.probe.to_string();
+        let text = self.render(&messages, true)?;
+        Ok(text.and_then(|text| text.rsplit_once(self.probe).map(|(_, after)| after.to_owned())))
+    }
+
+    /// Returns the range of a turn whose content is not written, because it calls tools. It lies behind the content of the message
+    /// before it, as far as the conversation up to its end has the same text there.
+    fn anchored(&self, i: usize) -> Result<Option<Range<usize>>, RenderError> {
+        let Some(asking) = self.behind_the_last(i)? else { return Ok(None) };
+        let (Some((_, after)), Some((_, own))) = (self.around(i - 1, self.messages.len())?, self.around(i - 1, i + 1)?) else {
+            return Ok(None);
+        };
+        let (Some(rest), Some(turn)) = (after.strip_prefix(&asking), own.strip_prefix(&asking)) else { return Ok(None) };
+        let begin = self.whole.len().saturating_sub(rest.len());
+        let found = self.whole.ends_with(&after) && !turn.is_empty();
+        Ok(found.then(|| begin..begin + common(turn, rest)))
+    }
+
+    /// Returns the text before a turn's content in the conversation in which a user replies to it; empty if there is none.
+    fn replied(&self, i: usize) -> Result<String, RenderError> {
+        let said = |role: &str, content: String| Message { role: role.into(), content, ..Message::default() };
+        let mut messages = self.messages[..i].to_vec();
+        messages.extend([said("assistant", self.probe.to_string()), said("user", "a".into())]);
+        let text = self.render(&messages, false)?;
+        Ok(text.as_deref().and_then(|text| text.split_once(self.probe)).map_or_else(String::new, |(before, _)| before.to_owned()))
+    }
+
+    /// Returns whether the conversation has the same text as this one up to a place, or to its end if that comes before.
+    fn agrees(&self, text: &str, place: usize) -> bool {
+        text.get(..place.min(text.len())).is_some_and(|beginning| self.whole.starts_with(beginning))
     }
 
     /// Returns what the template writes, or none if it refuses this part of a conversation.
@@ -128,10 +190,15 @@ mod tests {
     }
 
     fn parts(source: &str, messages: &Value) -> Result<Vec<String>, String> {
+        told(source, messages, &json!({}))
+    }
+
+    fn told(source: &str, messages: &Value, kwargs: &Value) -> Result<Vec<String>, String> {
         let messages: Vec<Message> = serde_json::from_value(messages.clone()).unwrap();
+        let extras = Extras { kwargs: serde_json::from_value(kwargs.clone()).unwrap(), ..Extras::default() };
         let chat = ChatTemplate::new(source.into(), "<s>".into(), "</s>".into())?;
-        let spoken = chat.spoken(&messages, &Extras::default()).map_err(|e| e.to_string())?;
-        let plain = chat.render(&messages, false, &Extras::default()).unwrap();
+        let spoken = chat.spoken(&messages, &extras).map_err(|e| e.to_string())?;
+        let plain = chat.render(&messages, false, &extras).unwrap();
         assert_eq!(spoken.text, plain);
         Ok(spoken.spans.into_iter().map(|span| spoken.text[span].to_owned()).collect())
     }
@@ -172,7 +239,30 @@ mod tests {
   {%- for call in m.tool_calls -%}{{- ('\n' if loop.first and m.content else '') + '[' + call + ']' -}}{%- endfor -%}
   {{- '</>' -}}
 {%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}";
+{%- if add_generation_prompt -%}
+  {{- '<assistant>' -}}
+  {%- if enable_thinking is defined and enable_thinking is false -%}{{- '<think></think>' -}}{%- endif -%}
+{%- endif -%}";
+
+    #[test]
+    fn turns_are_found_where_the_text_that_asks_for_them_ends_the_reasoning() {
+        let quiet = json!({"enable_thinking": false});
+        let found = |messages: Value| told(REASONING, &messages, &quiet).unwrap();
+        let asks = |content: &str| json!({"role": "user", "content": content});
+        let says = |content: &str| json!({"role": "assistant", "content": content});
+        // What the model is asked for has no reasoning, but the last turn has.
+        assert_eq!(found(json!([asks("q"), says("<think>x</think>a")])), ["<think>x</think>a</>"]);
+        let both = json!([asks("q"), says("<think>x</think>a"), asks("r"), says("<think>y</think>b")]);
+        assert_eq!(found(both.clone()), ["a</>", "<think>y</think>b</>"]);
+        assert_eq!(parts(REASONING, &both).unwrap(), ["a</>", "<think>y</think>b</>"]);
+        // Without reasoning, the turn begins where the text that asks for it ends.
+        assert_eq!(found(json!([asks("q"), says("a"), asks("<assistant>"), says("b")])), ["a</>", "b</>"]);
+        let field = json!({"role": "assistant", "content": "b", "thinking": "y"});
+        let in_content = "(parts[0].split('<think>')[-1] if parts|length > 1 else '')";
+        let source = REASONING.replace(in_content, "(m.thinking if m.thinking else '')");
+        let with_field = json!([asks("q"), says("a"), asks("r"), field]);
+        assert_eq!(told(&source, &with_field, &quiet).unwrap(), ["a</>", "<think>y</think>b</>"]);
+    }
 
     #[test]
     fn turns_are_found_where_reasoning_is_dropped_from_earlier_ones() {
@@ -189,6 +279,35 @@ mod tests {
         assert_eq!(parts(REASONING, &calls).unwrap(), ["[f]</>", "a</>"]);
     }
 
+    /// A template that, like Mistral's, opens no turns, and tells the system's message only if the user speaks last.
+    const LATE: &str = "\
+{%- set talk = messages[1:] if messages[0].role == 'system' else messages -%}
+{{- bos_token -}}
+{%- for m in talk -%}
+  {%- if m.role == 'user' -%}
+    {{- '[INST] ' + (messages[0].content + '\n\n' if loop.last and messages[0].role == 'system' else '') + m.content + '[/INST]' -}}
+  {%- elif m.tool_calls -%}{{- '[CALLS] ' + (m.tool_calls | tojson) + eos_token -}}
+  {%- elif m.role == 'assistant' -%}{{- ' ' + m.content | trim + eos_token -}}
+  {%- else -%}{{- '[RESULTS] ' + m.content + '[/RESULTS]' -}}
+  {%- endif -%}
+{%- endfor -%}";
+
+    #[test]
+    fn turns_are_found_where_a_system_message_moves_with_the_last_question() {
+        let system = [("system", "be"), ("user", "hi"), ("assistant", " a b "), ("user", "and"), ("assistant", "c")];
+        assert_eq!(said(LATE, &TALK).unwrap(), [" a b</s>", " c</s>"]);
+        assert_eq!(said(LATE, &system).unwrap(), [" a b</s>", " c</s>"]);
+        // What the user says may look like the opening.
+        let forged = [("system", "be"), ("user", "[/INST]"), ("assistant", "[/INST]"), ("user", "[/INST] x"), ("assistant", "c")];
+        assert_eq!(said(LATE, &forged).unwrap(), [" [/INST]</s>", " c</s>"]);
+        let calls = json!([
+            {"role": "system", "content": "be"}, {"role": "user", "content": "q"},
+            {"role": "assistant", "content": null, "tool_calls": ["f"]}, {"role": "tool", "content": "r"},
+            {"role": "assistant", "content": "a"}, {"role": "user", "content": "s"}, {"role": "assistant", "content": "b"},
+        ]);
+        assert_eq!(parts(LATE, &calls).unwrap(), ["[CALLS] [\"f\"]</s>", " a</s>", " b</s>"]);
+    }
+
     #[test]
     fn turns_are_found_in_templates_of_every_family() {
         // A header before a trimmed content; roles that must alternate; no header; an end token after the last message.
@@ -201,6 +320,11 @@ mod tests {
         assert_eq!(said(bare, &TALK).unwrap(), ["  a b </s>", " c</s>"]);
         let ended = "{% for m in messages %}|{{ m.role }}|{{ m.content }}#{% endfor %}{% if add_generation_prompt %}|assistant|{% else %}{{ eos_token }}{% endif %}";
         assert_eq!(said(ended, &TALK).unwrap(), [" a b #", "c#</s>"]);
+        // One that ends a turn that is not the last with a line break, and one that opens a turn only behind the last message.
+        let broken = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% if not loop.last %}{{ '\n' }}{% endif %}{% else %}{{ '\n' }}{% endif %}{% if loop.last and add_generation_prompt %}<|assistant|>\n{% endif %}{% endfor %}";
+        assert_eq!(said(broken, &TALK).unwrap(), [" a b </s>", "c</s>"]);
+        let behind = "<role>system</role>be{% for m in messages %}<role>{{ m.role }}</role>{{ m.content }}<end>\n{% if loop.last and add_generation_prompt %}<role>assistant</role>{% endif %}{% endfor %}";
+        assert_eq!(said(behind, &TALK).unwrap(), [" a b <end>\n", "c<end>\n"]);
         // One that writes what it knows of the whole first has no turns to find.
         let fickle = "{{ messages | map(attribute='content') | join }}{% for m in messages %}{{ m.content }}{% endfor %}";
         assert!(said(fickle, &TALK).unwrap_err().contains("turn 2"));

@@ -33,6 +33,9 @@ pub struct Wording {
     pub now: Option<DateTime>,
     /// The end token.
     pub eos: Option<String>,
+    /// Whether a stock chat template is replaced by its variant for training on the assistant's turns ([`super::training`]). The
+    /// folder's own is saved all the same.
+    pub training: bool,
 }
 
 impl Wording {

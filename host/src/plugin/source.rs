@@ -55,7 +55,13 @@ impl Source {
         Self { name, bytes: Arc::new(bytes), hash }
     }
 
-    /// Returns the file name without extension, which is the plugin's name in configuration and metrics.
+    /// Returns the same plugin under another name.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self }
+    }
+
+    /// Returns the plugin's name in configuration and metrics: by default the file name without extension.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -109,7 +109,7 @@ impl Trainer {
         let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
         let items = if whole_generation { self.settings.generation_batch_size() } else { size };
         let together = flow.prompts_of(items, self.settings.eval_group());
-        let groups = match self.settings.packing {
+        let groups = match self.settings.packs_evaluations() {
             true => self.packed(prompts, size),
             false => prompts.chunks(together.max(1)).map(<[_]>::to_vec).collect(),
         };
@@ -132,7 +132,7 @@ impl Trainer {
         figures.merge(self.collector.judge(&mut experience, &mut with)?);
         figures.add(self.world.once(solved::figures(&experience, self.collector.for_evaluation(), &self.settings)));
         let (count, experience) = (experience.items().div_ceil(size), Arc::new(experience));
-        let micro_batches: Vec<MicroBatch> = match self.settings.packing {
+        let micro_batches: Vec<MicroBatch> = match self.settings.packs_evaluations() {
             true => MicroBatch::cut(&experience, sizes).collect(),
             false => MicroBatch::deal(&experience, count).collect(),
         };

@@ -38,6 +38,13 @@ impl Flow {
         matches!(self, Self::Generated | Self::GeneratedPairs)
     }
 
+    /// Returns whether the end of an epoch is left out if it fills no batch. As in TRL, generations of single completions are whole;
+    /// Online DPO takes what is left, unless several passes or filters need whole generations.
+    pub(super) fn drops_rest(self, config: &Config) -> bool {
+        let several = config.num_iterations > 1 || config.num_mini_batches.is_some() || config.passes_over_prompts();
+        config.dataloader_drop_last || self == Self::Generated || self == Self::GeneratedPairs && several
+    }
+
     /// Returns the metric that checkpoints and evaluations are compared by where none is named, and whether a greater one is better.
     pub(super) fn usual_metric(self) -> (&'static str, bool) {
         if self.generates() { ("reward", true) } else { ("loss", false) }

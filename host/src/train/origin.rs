@@ -124,8 +124,7 @@ impl Origin {
         }
     }
 
-    fn plugin_file(&self, location: &str) -> PathBuf {
-        let name = PluginEntry::new(location.to_owned()).name().to_owned();
+    fn plugin_file(&self, name: &str) -> PathBuf {
         self.checkpoint.join("plugins").join(format!("{name}.wasm"))
     }
 }
@@ -169,19 +168,31 @@ impl Beginning {
         matches!(self, Self::Fork { .. } | Self::Resume { allow_changed: true, .. })
     }
 
-    /// Opens a plugin; a resumed run keeps its bytes.
+    /// Opens an algorithm; a resumed run keeps its bytes.
     ///
     /// # Errors
     /// If there is no such plugin, or its file can't be read.
-    pub fn plugin(&self, location: &str) -> Result<Source> {
+    pub fn algorithm(&self, location: &str) -> Result<Source> {
+        self.plugin(&PluginEntry::new(location.to_owned()))
+    }
+
+    /// Opens an entry's plugin under its name; a resumed run keeps its bytes.
+    ///
+    /// # Errors
+    /// If there is no such plugin, or its file can't be read.
+    pub fn plugin(&self, entry: &PluginEntry) -> Result<Source> {
         let fresh = match self {
-            Self::Fork { fresh, .. } => fresh.iter().any(|named| named == location),
+            Self::Fork { fresh, .. } => fresh.contains(&entry.path),
             _ => false,
         };
-        match self.origin().map(|origin| origin.plugin_file(location)) {
-            Some(kept) if !fresh && kept.exists() => Ok(Source::open(&kept.display().to_string())?),
-            _ => Ok(Source::open(location)?),
-        }
+        let source = match self.origin().map(|origin| origin.plugin_file(entry.name())) {
+            Some(kept) if !fresh && kept.exists() => Source::open(&kept.display().to_string())?,
+            _ => Source::open(&entry.path)?,
+        };
+        Ok(match &entry.name {
+            Some(name) => source.named(name),
+            None => source,
+        })
     }
 
     /// Returns the checkpoint's copy of a chat template, if it was written with the template at this path.

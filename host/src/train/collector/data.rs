@@ -6,6 +6,7 @@ use crate::data::{Cursor, Loader};
 use crate::train::Result;
 use crate::train::dataset::{Prompt, Prompts};
 use crate::train::experience::Experience;
+use crate::train::flow::Flow;
 use std::sync::Arc;
 
 /// Prompts, and the order in which they are drawn.
@@ -95,9 +96,15 @@ impl Data {
         &self.fingerprint
     }
 
-    /// Returns the number of batches per epoch.
-    pub(in crate::train) fn batches_per_epoch(&self) -> usize {
-        self.loader.batches_per_epoch()
+    /// Returns the number of micro-batches per epoch.
+    pub(in crate::train) fn micro_batches_per_epoch(&self, flow: Flow, config: &Config) -> usize {
+        let batches = self.loader.batches_per_epoch();
+        if !flow.generates() {
+            return batches;
+        }
+        let rest = self.loader.rest();
+        let whole = batches - usize::from(rest > 0);
+        whole * config.micro_batches_per_generation() * config.num_iterations + rest.div_ceil(config.batch_size())
     }
 
     /// Returns the number of epochs so far, including the fraction of the current one.

@@ -155,7 +155,7 @@ impl Collector {
             with.journal.completions(&experience)?;
             figures.lap("log");
             self.counters.generation += 1;
-            (rounds, parts) = (self.settings.num_iterations, self.settings.micro_batches_per_generation());
+            (rounds, parts) = (self.settings.num_iterations, self.parts_of(experience.prompts.len()));
         }
         self.counters.passes_left = 0;
         if self.settings.num_mini_batches.is_some() {
@@ -166,6 +166,12 @@ impl Collector {
             self.pending.extend(MicroBatch::deal(&experience, parts));
         }
         Ok(figures)
+    }
+
+    /// Returns the number of micro-batches of a generation for so many prompts; the last of an epoch may have fewer.
+    fn parts_of(&self, prompts: usize) -> usize {
+        let (whole, settings) = (self.settings.micro_batches_per_generation(), &self.settings);
+        if self.flow.drops_rest(settings) { whole } else { whole.min(prompts.div_ceil(settings.batch_size())) }
     }
 
     /// Returns the dataset's next prompts.
@@ -232,7 +238,7 @@ impl Collector {
         if self.settings.passes_over_prompts() {
             return self.data.passes();
         }
-        let micro_batches = (self.data.batches_per_epoch() * micro_batches_per_batch(self.flow, &self.settings)) as u64;
+        let micro_batches = self.data.micro_batches_per_epoch(self.flow, &self.settings) as u64;
         let a_step = self.settings.gradient_accumulation_steps as u64;
         let updates = micro_batches.div_ceil(a_step).max(1);
         let begun = (steps % updates * a_step) as f64 / micro_batches.max(1) as f64;
@@ -296,9 +302,4 @@ impl Collector {
     pub(super) fn reference(&self) -> Option<&Frozen> {
         self.reference.as_ref()
     }
-}
-
-/// Returns the number of micro-batches per batch of the loader.
-pub(super) fn micro_batches_per_batch(flow: Flow, config: &Config) -> usize {
-    if flow.generates() { config.micro_batches_per_generation() * config.num_iterations } else { 1 }
 }

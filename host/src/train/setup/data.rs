@@ -35,23 +35,27 @@ pub(super) fn read(
     let longest = config.longest(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
     let messages = !config.environment.is_empty() || config.plugin.iter().any(|entry| entry.model);
-    let packing = Packing::of(&config, flow, longest)?;
+    let [packing, of_evaluations] = [("packing", config.packing), ("eval_packing", config.packs_evaluations())]
+        .map(|on| Packing::of(&config, on, flow, longest));
+    let (packing, of_evaluations) = (packing?, of_evaluations?);
     let lengths = Lengths::of(tokenizer).map(Arc::new);
     let (tokenizer, completion) = (tokenizer.clone(), if flow.generates() { config.max_completion_length } else { 0 });
-    let longest = packing.longest;
     let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages };
     let what = Learned { whole: !config.completion_only_loss, turns: config.assistant_only_loss };
-    let read = |path: Option<&Dataset>| match flow {
-        Flow::Generated | Flow::GeneratedPairs => reader.read(path, Kind::Prompts),
-        Flow::GivenPairs => reader.read(path, Kind::Pairs),
-        Flow::Given if packing.strategy.is_none() => reader.read(path, Kind::Completions(what)),
-        // These need the tokens of all rows.
-        Flow::Given => reader.completions(path, what).map(|(prompts, left_out)| (packing.cut(prompts).into(), left_out)),
-        Flow::Labelled => reader.labelled(path).map(|(prompts, left_out)| (prompts.into(), left_out)),
-        Flow::ValuedPairs => reader.valued_pairs(path).map(|(prompts, left_out)| (prompts.into(), left_out)),
+    let read = |path: Option<&Dataset>, packing: &Packing| {
+        let reader = Reader { longest: packing.longest, ..reader.clone() };
+        match flow {
+            Flow::Generated | Flow::GeneratedPairs => reader.read(path, Kind::Prompts),
+            Flow::GivenPairs => reader.read(path, Kind::Pairs),
+            Flow::Given if packing.strategy.is_none() => reader.read(path, Kind::Completions(what)),
+            // These need the tokens of all rows.
+            Flow::Given => reader.completions(path, what).map(|(prompts, left_out)| (packing.cut(prompts).into(), left_out)),
+            Flow::Labelled => reader.labelled(path).map(|(prompts, left_out)| (prompts.into(), left_out)),
+            Flow::ValuedPairs => reader.valued_pairs(path).map(|(prompts, left_out)| (prompts.into(), left_out)),
+        }
     };
-    let (prompts, left_out): (Prompts, _) = read(given.as_ref())?;
-    let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset))).transpose()?.unzip();
+    let (prompts, left_out): (Prompts, _) = read(given.as_ref(), &packing)?;
+    let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset), &of_evaluations)).transpose()?.unzip();
     if config.precompute_ref_log_probs {
         // They are kept with each prompt.
         prompts.all()?;
@@ -78,16 +82,17 @@ struct Packing {
 }
 
 impl Packing {
-    fn of(config: &Config, flow: Flow, length: usize) -> Result<Self> {
-        if config.packing && flow != Flow::Given {
-            return Err(Error::setting("packing", "only for algorithms that learn from given completions"));
+    /// Returns how rows are packed if the key of this name is `on`.
+    fn of(config: &Config, (key, on): (&'static str, bool), flow: Flow, length: usize) -> Result<Self> {
+        if on && flow != Flow::Given {
+            return Err(Error::setting(key, "only for algorithms that learn from given completions"));
         }
-        if config.packing && length < 2 {
+        if on && length < 2 {
             let detail =
                 format!("is {length}; with packing it must be at least 2, since nothing predicts a sequence's first token");
             return Err(Error::setting("max_length", detail));
         }
-        let strategy = config.packing.then_some(config.packing_strategy);
+        let strategy = on.then_some(config.packing_strategy);
         let longest = if matches!(strategy, None | Some(PackingStrategy::Bfd)) { length } else { usize::MAX };
         let shuffled = (config.shuffle_dataset == Some(true)).then_some(config.data_seed.unwrap_or(config.seed));
         Ok(Self { strategy, length, longest, whole: !config.completion_only_loss, shuffled })
@@ -122,7 +127,8 @@ impl Packing {
 fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     let generates = flow.generates();
     let batch = if generates { flow.prompts(config.generation_batch_size(), config) } else { config.batch_size() };
-    if generates && rows < batch {
+    let drops = flow.drops_rest(config);
+    if generates && drops && rows < batch {
         return Err(Error::TooFewPrompts { prompts: rows, generation: batch });
     }
     if config.dataloader_drop_last && rows < batch {
@@ -131,7 +137,6 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     }
     // Labelled rows go in the dataset's order, as in TRL.
     let shuffled = config.shuffle_dataset.unwrap_or(flow != Flow::Labelled);
-    let drops = generates || config.dataloader_drop_last;
     // As in TRL, so that prompts which are neighbours in the dataset don't share an update; groups stay whole.
     let in_parts = generates && config.micro_batches_per_generation() > config.gradient_accumulation_steps;
     Ok(Loader::new(rows, batch, config.data_seed.unwrap_or(config.seed), shuffled, !drops).mixing(in_parts))

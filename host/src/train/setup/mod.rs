@@ -12,7 +12,7 @@ mod reference;
 mod schedule;
 mod value_model;
 
-use super::collector::{Collector, Data, Turns, micro_batches_per_batch};
+use super::collector::{Collector, Data, Turns};
 use super::dataset::Prompts;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
@@ -136,6 +136,8 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
         ("skip_groups", "this algorithm learns from given answers, which have no rewards")
     } else if config.num_mini_batches.is_some() && !plugins.flow.generates() {
         ("num_mini_batches", "this algorithm learns from given answers; gradient_accumulation_steps sets the size of an update")
+    } else if config.assistant_only_loss && plugins.flow != Flow::Given {
+        ("assistant_only_loss", "only for algorithms that learn from given completions")
     } else if config.precompute_ref_log_probs && plugins.flow.generates() {
         ("precompute_ref_log_probs", "this algorithm generates its completions; they are not known before training")
     } else if config.precompute_ref_log_probs && mismatched && config.shuffle_dataset == Some(true) {
@@ -165,7 +167,7 @@ fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> 
 
 /// Returns the number of optimizer steps of an epoch.
 fn updates_per_epoch(config: &Config, data: &Data, flow: Flow) -> u64 {
-    let micro_batches = data.batches_per_epoch() * micro_batches_per_batch(flow, config);
+    let micro_batches = data.micro_batches_per_epoch(flow, config);
     micro_batches.div_ceil(config.gradient_accumulation_steps) as u64
 }
 

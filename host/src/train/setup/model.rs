@@ -65,6 +65,12 @@ pub(super) fn open(
         wording.eos.clone_from(&config.eos_token);
         tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
     }
+    if let Some(name) = tokenizer.stock_template() {
+        tracing::info!(
+            "assistant_only_loss: {name}'s chat template is replaced by TRL's variant for training; to keep it, name a copy with \
+             another comment in it as chat_template_path"
+        );
+    }
     let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);
     if tokens > rows {
         let detail = format!("the tokenizer has {tokens} tokens and the model only {rows}");
@@ -120,7 +126,8 @@ fn wording(config: &mut Config, beginning: &Beginning, world: &World) -> Result<
     let (template, given) = after_the_first(world, || given.map(named_template).transpose())?.unzip();
     let template = template.map(|path| Wording::read_template(&path)).transpose()?;
     config.chat_template_path = given;
-    Ok(Wording { template, now, kwargs: config.chat_template_kwargs.clone(), eos: config.eos_token.clone() })
+    let (kwargs, eos) = (config.chat_template_kwargs.clone(), config.eos_token.clone());
+    Ok(Wording { template, now, kwargs, eos, training: config.assistant_only_loss })
 }
 
 impl Opened {

@@ -36,7 +36,7 @@ pub(super) struct Loaded {
 /// rewards, and the group size.
 pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, place: &Place) -> Result<(Config, Loaded)> {
     let mut engine = Engine::new()?;
-    let algorithm_source = same_source(world, || beginning.plugin(&config.algorithm))?;
+    let algorithm_source = same_source(world, || beginning.algorithm(&config.algorithm))?;
     let role = Outline::of(&engine, &algorithm_source, &config.loss_limits)?.role(&algorithm_source)?;
     // One that is no algorithm is refused when it is loaded as one, in words.
     let (role, flow) = match Flow::of(role, config.learn_from) {
@@ -63,7 +63,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         let by = if entry.model {
             Scorer::Model(Box::new(asked_model(entry, beginning, world, place)?))
         } else {
-            let source = same_source(world, || beginning.plugin(&entry.path))?;
+            let source = same_source(world, || beginning.plugin(entry))?;
             let plugin = asked_plugin(&engine, &source, entry, config.seed, beginning)?;
             reward_sources.push(source);
             Scorer::Plugin(Box::new(plugin))
@@ -90,7 +90,7 @@ fn environments(
 ) -> Result<Vec<(EnvironmentPlugin, Source)>> {
     let seed = config.seed;
     let load = |entry: &mut PluginEntry| {
-        let source = same_source(world, || beginning.plugin(&entry.path))?;
+        let source = same_source(world, || beginning.plugin(entry))?;
         let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
         entry.config = plugin.config();
         Ok((plugin, source))
