@@ -2,7 +2,7 @@
 
 use rlhost_tests::judged::{BIAS, step_judge};
 use rlhost_tests::{Place, STORIES, tiny};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 
 /// What the process reward model must say of a completion: the reward model's values of the text up to the end of each step.
@@ -38,6 +38,20 @@ fn a_dataset_is_valued_step_by_step() {
         let (got, want) = (line["steps"].as_array().unwrap(), steps_of(&place, prompt, completion, "\n"));
         assert!(got.len() == count && want.len() == count, "{line}");
         assert!(got.iter().zip(&want).all(|(a, b)| (a.as_f64().unwrap() - b).abs() < 1e-5), "{line} {want:?}");
+    }
+    // Steps that end otherwise.
+    let (prompt, completion) = ("q", "one<s>two");
+    place.write("said.jsonl", line(&(prompt, completion)));
+    let apart = ["score", "prm", "--dataset", "said.jsonl", "--json", "--step-separator"];
+    let outcome = place.run(&[&apart[..], &["<s>"]].concat());
+    let got: Value = serde_json::from_str(outcome.stdout.trim()).unwrap();
+    let want = steps_of(&place, prompt, completion, "<s>");
+    let got = got["steps"].as_array().unwrap();
+    assert!(got.len() == 2 && got.iter().zip(&want).all(|(a, b)| (a.as_f64().unwrap() - b).abs() < 1e-5), "{got:?} {want:?}");
+    for (wrong, word) in [("", "--step-separator"), ("x", "scores whole texts")] {
+        let model = if wrong.is_empty() { "prm" } else { "rm" };
+        let refused = place.run(&["score", model, "--dataset", "said.jsonl", "--step-separator", wrong]);
+        assert!(refused.code == Some(2) && refused.error().contains(word), "{}", refused.stderr);
     }
     let refused = place.run(&["score", "prm", "--dataset", "pairs.jsonl", "--json"]);
     assert!(refused.code == Some(2) && refused.error().contains("scores the steps"), "{}", refused.stderr);

@@ -24,6 +24,9 @@ pub(super) struct Args {
     /// Compute device: cuda, cuda:N, cpu or auto
     #[arg(long, default_value = "auto")]
     device: String,
+    /// Text that ends a step, for a process reward model [default: a line break]
+    #[arg(long, alias = "step_separator", value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    step_separator: Option<String>,
     /// Number of CPU threads [default: one per processor available to the process]
     #[arg(long, alias = "num_threads")]
     num_threads: Option<usize>,
@@ -77,7 +80,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn open(args: &Args, device: Device) -> train::Result<RewardModel> {
     let (folder, name): (PathBuf, String) = train::model_or_run(&args.model)?;
-    RewardModel::open(name, &folder, &Place::choose(device, None, 0)?)
+    let mut opened = RewardModel::open(name, &folder, &Place::choose(device, None, 0)?)?;
+    args.step_separator.as_deref().map_or(Ok(()), |text| opened.set_separator(text))?;
+    Ok(opened)
 }
 
 /// Prints the distribution of the scores, and how often the chosen answer has the higher one.

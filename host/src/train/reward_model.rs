@@ -108,7 +108,7 @@ impl RewardModel {
     ///
     /// # Errors
     /// If it scores whole texts.
-    pub(super) fn set_separator(&mut self, text: &str) -> Result<()> {
+    pub fn set_separator(&mut self, text: &str) -> Result<()> {
         if !self.judges_steps() {
             let detail = "scores whole texts; step_separator is for a model that scores each token (ForTokenClassification)";
             return Err(Error::RewardModel { name: self.name.clone(), detail: detail.to_owned() });
