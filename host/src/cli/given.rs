@@ -100,7 +100,9 @@ impl Given {
             let begins = format!("plugin.{}.{key}", entry.name());
             self.overrides.sets.iter().any(|set| set.trim_start().starts_with(&begins))
         };
-        given("hosts") && (entry.secrets.is_empty() || given("secrets"))
+        let all =
+            [(entry.hosts.is_empty(), "hosts"), (entry.secrets.is_empty(), "secrets"), (entry.folders.is_empty(), "folders")];
+        all.into_iter().all(|(nothing, key)| nothing || given(key))
     }
 
     /// Returns the configuration with that of a file below it, and sets the requested number of threads.

@@ -7,9 +7,10 @@
 use super::Failure;
 use crate::config::files::cache_folder;
 use crate::config::{Config, Grants, PluginEntry};
-use crate::plugin::{Asker, Asking, Engine};
+use crate::plugin::{Asker, Asking, Engine, Folders};
 use anyhow::anyhow;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -22,6 +23,9 @@ pub(super) struct Granted {
     /// Secret for its requests, as in JUDGE_KEY=env:JUDGE_KEY; may be repeated
     #[arg(long, value_name = "NAME=env:VARIABLE")]
     secret: Vec<String>,
+    /// Folder that the plugin may read, as in words=lists/words, which it sees as /words; may be repeated
+    #[arg(long, value_name = "NAME=FOLDER")]
+    folder: Vec<String>,
 }
 
 impl Granted {
@@ -31,18 +35,27 @@ impl Granted {
         if !self.host.is_empty() {
             grants.hosts.clone_from(&self.host);
         }
-        let pair = |text: &String| match text.split_once('=') {
-            Some((name, from)) => Ok((name.to_owned(), from.to_owned())),
-            None => Err(anyhow!("--secret: expected NAME=env:VARIABLE or NAME=file:PATH")),
+        let pairs = |all: &[String], expected: &str| {
+            let pair = |text: &String| match text.split_once('=') {
+                Some((name, from)) => Ok((name.to_owned(), from.to_owned())),
+                None => Err(anyhow!("{expected}")),
+            };
+            all.iter().map(pair).collect::<anyhow::Result<_>>()
         };
         if !self.secret.is_empty() {
-            grants.secrets = self.secret.iter().map(pair).collect::<anyhow::Result<_>>()?;
+            grants.secrets = pairs(&self.secret, "--secret: expected NAME=env:VARIABLE or NAME=file:PATH")?;
+        }
+        if !self.folder.is_empty() {
+            grants.folders = pairs(&self.folder, "--folder: expected NAME=FOLDER")?;
         }
         grants.check().map_err(|detail| anyhow!("{detail}"))?;
-        let own = self.host == grants.hosts && (grants.secrets.is_empty() || !self.secret.is_empty());
+        let given = |is: bool, flags: &[String]| !is || !flags.is_empty();
+        let own = self.host == grants.hosts
+            && given(!grants.secrets.is_empty(), &self.secret)
+            && given(!grants.folders.is_empty(), &self.folder);
         match entry {
             Some(entry) if !own && !is_known(entry.name(), &grants) => {
-                Err(anyhow!("{}; give them again with --host and --secret", foreign(entry.name(), &grants)))
+                Err(anyhow!("{}; give them again with --host, --secret and --folder", foreign(entry.name(), &grants)))
             }
             _ => Ok(grants),
         }
@@ -55,10 +68,20 @@ impl Granted {
             true => Asking::Never("no server is granted to it; name one with --host HOST:PORT"),
             false => Asking::Freely,
         };
+        grant_folders(engine, name, &grants)?;
         let asker = Asker::new(grants, asking).map_err(|detail| anyhow!("{name}: {detail}"))?;
         engine.grant(name, Arc::new(asker));
         Ok(())
     }
+}
+
+/// Lets a plugin read the folders that it is granted.
+pub(super) fn grant_folders(engine: &mut Engine, name: &str, grants: &Grants) -> anyhow::Result<()> {
+    if !grants.folders.is_empty() {
+        let folders = Folders::read(&grants.folders).map_err(|detail| anyhow!("{name}: {detail}"))?;
+        engine.grant_folders(name, folders);
+    }
+    Ok(())
 }
 
 fn foreign(name: &str, grants: &Grants) -> String {
@@ -67,22 +90,25 @@ fn foreign(name: &str, grants: &Grants) -> String {
 
 /// Refuses unknown grants from a run's folder. `again` says which plugins' grants were given again.
 pub(super) fn check(config: &Config, again: impl Fn(&PluginEntry) -> bool) -> Result<(), Failure> {
-    for entry in config.plugin.iter().filter(|entry| !entry.hosts.is_empty()) {
+    for entry in granted_entries(config) {
         let (name, grants) = (entry.name(), entry.grants());
+        // Without a server to ask, only reading is left to allow.
+        let asks = !grants.hosts.is_empty() && !config.replay_only;
         if again(entry) {
             remember(name, &grants);
-        } else if !is_known(name, &grants) && !config.replay_only {
-            let quoted = |items: Vec<String>| items.join(", ");
-            let hosts = quoted(grants.hosts.iter().map(|host| format!("{host:?}")).collect());
-            let secrets = quoted(grants.secrets.iter().map(|(name, from)| format!("{name} = {from:?}")).collect());
-            let mut flags = format!("--set 'plugin.{name}.hosts=[{hosts}]'");
-            if !secrets.is_empty() {
-                flags.push_str(&format!(" --set 'plugin.{name}.secrets={{ {secrets} }}'"));
-            }
+        } else if !is_known(name, &grants) && (asks || !grants.folders.is_empty()) {
+            let table = |of: &BTreeMap<String, String>| {
+                let pairs: Vec<String> = of.iter().map(|(name, from)| format!("{name} = {from:?}")).collect();
+                (!of.is_empty()).then(|| format!("{{ {} }}", pairs.join(", ")))
+            };
+            let hosts: Vec<String> = grants.hosts.iter().map(|host| format!("{host:?}")).collect();
+            let hosts = (!hosts.is_empty()).then(|| format!("[{}]", hosts.join(", ")));
+            let given = [("hosts", hosts), ("secrets", table(&grants.secrets)), ("folders", table(&grants.folders))];
+            let flag = |(key, value): (&str, Option<String>)| Some(format!("--set 'plugin.{name}.{key}={}'", value?));
+            let flags: Vec<String> = given.into_iter().filter_map(flag).collect();
+            let or = if asks { ", or contact no server with --set replay_only=true" } else { "" };
             let detail = foreign(name, &grants);
-            return Err(Failure::mistake(anyhow!(
-                "{detail}; to allow it, add {flags}, or contact no server with --set replay_only=true"
-            )));
+            return Err(Failure::mistake(anyhow!("{detail}; to allow it, add {}{or}", flags.join(" "))));
         }
     }
     Ok(())
@@ -90,20 +116,26 @@ pub(super) fn check(config: &Config, again: impl Fn(&PluginEntry) -> bool) -> Re
 
 /// Records the grants that a command line or the user's own file gives.
 pub(super) fn remember_all(config: &Config) {
-    for entry in config.plugin.iter().filter(|entry| !entry.hosts.is_empty()) {
-        remember(entry.name(), &entry.grants());
-    }
+    granted_entries(config).for_each(|entry| remember(entry.name(), &entry.grants()));
+}
+
+fn granted_entries(config: &Config) -> impl Iterator<Item = &PluginEntry> {
+    config.plugin.iter().chain(&config.environment).filter(|entry| !entry.grants().is_empty())
 }
 
 /// Returns the file that records a grant.
 fn mark(name: &str, grants: &Grants) -> Option<PathBuf> {
-    let text = serde_json::to_vec(&(name, &grants.hosts, &grants.secrets, &grants.http.ca_file)).ok()?;
+    let requests = (name, &grants.hosts, &grants.secrets, &grants.http.ca_file);
+    // A run's configuration has whole paths.
+    let whole = |(name, path): (&String, &String)| Some((name.clone(), std::path::absolute(path).ok()?));
+    let folders = grants.folders.iter().map(whole).collect::<Option<Vec<_>>>()?;
+    let text = if folders.is_empty() { serde_json::to_vec(&requests) } else { serde_json::to_vec(&(requests, folders)) }.ok()?;
     let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
     Some(cache_folder()?.join("granted").join(hash))
 }
 
 fn is_known(name: &str, grants: &Grants) -> bool {
-    grants.hosts.is_empty() || mark(name, grants).is_some_and(|mark| mark.is_file())
+    grants.is_empty() || mark(name, grants).is_some_and(|mark| mark.is_file())
 }
 
 fn remember(name: &str, grants: &Grants) {

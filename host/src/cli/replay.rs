@@ -1,6 +1,6 @@
 //! `rlhost replay`: scores a run's completions with another reward, or plays its episodes with another environment.
 
-use super::granted::Granted;
+use super::granted::{Granted, grant_folders};
 use super::replayed_episodes::{self, Spoken};
 use super::{Failure, settings_given};
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
@@ -162,6 +162,7 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
         true => entry.map(PluginEntry::grants).unwrap_or_default(),
         false => args.granted.over(entry)?,
     };
+    grant_folders(engine, name, &grants)?;
     if grants.hosts.is_empty() && !args.replay_only {
         return Ok(());
     }

@@ -174,6 +174,13 @@ pub struct PluginEntry {
     /// Limits on its requests.
     #[serde(default, skip_serializing_if = "HttpLimits::is_default")]
     pub http: HttpLimits,
+    /// Folders that it may read, under names of their own: it sees { words = "lists/words" } as /words. They are read when the plugin
+    /// is loaded.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub folders: BTreeMap<String, String>,
+    /// Hash of all that is in the folders; the run sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folders_hash: Option<String>,
 }
 
 fn one() -> f64 {
@@ -198,6 +205,8 @@ impl PluginEntry {
             hosts: Vec::new(),
             secrets: BTreeMap::new(),
             http: HttpLimits::default(),
+            folders: BTreeMap::new(),
+            folders_hash: None,
         }
     }
 
@@ -220,7 +229,8 @@ impl PluginEntry {
 
     /// Returns what it is granted.
     pub fn grants(&self) -> Grants {
-        Grants { hosts: self.hosts.clone(), secrets: self.secrets.clone(), http: self.http.clone() }
+        let (hosts, secrets) = (self.hosts.clone(), self.secrets.clone());
+        Grants { hosts, secrets, http: self.http.clone(), folders: self.folders.clone() }
     }
 
     /// Returns the name used in metrics and in `--set plugin.NAME...`: its own; or a plugin's file name without its extension, or

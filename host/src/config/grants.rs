@@ -1,5 +1,5 @@
-//! What a plugin may reach beyond computing: servers by name, limits on requests to them, and the secrets that the host inserts
-//! into requests.
+//! What a plugin may reach beyond computing: servers by name, limits on requests to them, the secrets that the host inserts into
+//! requests, and folders to read.
 
 use super::{files, printable};
 use schemars::JsonSchema;
@@ -224,17 +224,32 @@ pub struct Grants {
     pub secrets: BTreeMap<String, String>,
     /// Limits on requests.
     pub http: HttpLimits,
+    /// The folders: the names under which the plugin sees them, and their paths.
+    pub folders: BTreeMap<String, String>,
 }
 
 impl Grants {
+    /// Returns whether nothing is granted.
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty() && self.folders.is_empty()
+    }
+
     /// Checks everything except whether secrets exist.
     ///
     /// # Errors
     /// Names the key.
     pub fn check(&self) -> Result<(), String> {
         self.http.check()?;
-        if self.hosts.len() > MOST || self.secrets.len() > MOST {
-            return Err(format!("at most {MOST} hosts and {MOST} secrets can be granted"));
+        if [self.hosts.len(), self.secrets.len(), self.folders.len()].into_iter().any(|count| count > MOST) {
+            return Err(format!("at most {MOST} hosts, {MOST} secrets and {MOST} folders can be granted"));
+        }
+        for (name, path) in &self.folders {
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)) {
+                return Err(format!("folders: the name {:?} may contain only letters, digits, _ and -", printable(name, 200)));
+            }
+            if path.is_empty() {
+                return Err(format!("folders.{name} must be the path of a folder"));
+            }
         }
         self.hosts.iter().try_for_each(|host| Host::read(host).map(drop))?;
         for (name, from) in &self.secrets {
@@ -254,12 +269,14 @@ impl Grants {
 
 impl fmt::Display for Grants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "requests to {}", self.hosts.join(", "))?;
-        let secrets: Vec<String> = self.secrets.iter().map(|(name, from)| format!("{name} ({from})")).collect();
-        match secrets.is_empty() {
-            true => Ok(()),
-            false => write!(f, " with the secrets {}", secrets.join(", ")),
+        let mut granted = Vec::new();
+        if !self.hosts.is_empty() {
+            let secrets: Vec<String> = self.secrets.iter().map(|(name, from)| format!("{name} ({from})")).collect();
+            let with = if secrets.is_empty() { String::new() } else { format!(" with the secrets {}", secrets.join(", ")) };
+            granted.push(format!("requests to {}{with}", self.hosts.join(", ")));
         }
+        granted.extend(self.folders.iter().map(|(name, path)| format!("to read {path} as /{name}")));
+        f.write_str(&granted.join(" and "))
     }
 }
 
@@ -318,6 +335,11 @@ mod tests {
         assert!(grants("file:/a/key").check().is_ok());
         let refused = grants("sk-1234567890").check().unwrap_err();
         assert!(refused.contains("env:VARIABLE") && !refused.contains("sk-1234"), "{refused}");
+        let folders =
+            |name: &str, path: &str| Grants { folders: [(name.to_owned(), path.to_owned())].into(), ..Grants::default() };
+        assert_eq!(folders("words", "a/b").check(), Ok(()));
+        assert_eq!(folders("words", "a/b").to_string(), "to read a/b as /words");
+        assert!(folders("../words", "a").check().is_err() && folders("words", "").check().is_err());
         assert!(Grants { hosts: Vec::new(), ..grants("env:A") }.check().unwrap_err().contains("none are granted"));
         let file = tempfile::NamedTempFile::new().unwrap();
         let read = |text: &str| {

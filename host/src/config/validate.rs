@@ -320,9 +320,12 @@ impl Config {
                 let detail = "step_separator is for process reward models and must not be empty";
                 return Err((key, format!("{}: {detail}; it is {text:?}", entry.name())));
             }
-            if entry.model && !(entry.config.is_empty() && entry.hosts.is_empty() && entry.secrets.is_empty()) {
+            if entry.model && !(entry.config.is_empty() && entry.grants().is_empty() && entry.secrets.is_empty()) {
                 let name = entry.name();
-                return Err(("plugin", format!("{name} is a reward model, which has no settings and sends no requests")));
+                return Err((
+                    "plugin",
+                    format!("{name} is a reward model, which has no settings, sends no requests and reads no folders"),
+                ));
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use super::census::Refusal;
 use super::compiler::Compiler;
 use super::deadline::{Clock, Watchdog};
 use super::figures::Names;
+use super::folders::Folders;
 use super::sandbox::{Logged, Sandbox};
 use super::{Error, Result};
 use crate::config::Limits;
@@ -41,6 +42,8 @@ pub struct Engine {
     pub(super) beside: bool,
     /// Senders of rewards' requests, by the reward's name.
     pub(super) askers: BTreeMap<String, Arc<Asker>>,
+    /// What plugins may read, by the plugin's name.
+    pub(super) folders: BTreeMap<String, Arc<Folders>>,
 }
 
 impl Engine {
@@ -70,6 +73,7 @@ impl Engine {
             threads,
             beside: false,
             askers: BTreeMap::new(),
+            folders: BTreeMap::new(),
         })
     }
 
@@ -88,6 +92,11 @@ impl Engine {
     /// Lets the reward of this name, in all its versions, send requests.
     pub fn grant(&mut self, name: &str, asker: Arc<Asker>) {
         self.askers.insert(name.to_owned(), asker);
+    }
+
+    /// Lets the plugin of this name, in all its versions, read folders.
+    pub fn grant_folders(&mut self, name: &str, folders: Arc<Folders>) {
+        self.folders.insert(name.to_owned(), folders);
     }
 
     /// Returns a plugin's component, compiled now or cached.

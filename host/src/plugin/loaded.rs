@@ -7,6 +7,7 @@ use super::census::Refusal;
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
 use super::figures::Reporter;
+use super::folders::Folders;
 use super::hints::Hints;
 use super::instance::{Memory, Running};
 use super::limits::{Refused, Together};
@@ -62,6 +63,8 @@ pub(super) struct Loaded {
     pub beside: AtomicBool,
     /// Sends its requests.
     pub asker: Option<Arc<Asker>>,
+    /// What it may read.
+    pub folders: Option<Arc<Folders>>,
 }
 
 /// How instances are made.
@@ -180,6 +183,7 @@ impl Loaded {
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
             asker,
+            folders: engine.folders.get(name).cloned(),
         };
         let deadline = this.deadline();
         let mut plain = this.instantiate(deadline)?;
@@ -272,6 +276,7 @@ impl Loaded {
         let mut sandbox =
             Sandbox::new(&self.name, &self.limits, self.maker.together.clone(), self.engine.logged.clone(), self.seed);
         sandbox.line = self.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
+        self.folders.iter().for_each(|folders| sandbox.wasi().grant(folders.clone()));
         sandbox.cells = self.maker.walls.clone().map(Cells::new);
         let mut store = Store::new(self.maker.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);

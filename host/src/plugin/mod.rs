@@ -16,6 +16,7 @@ mod embedded;
 mod engine;
 mod environment;
 mod figures;
+mod folders;
 mod hints;
 mod instance;
 mod labelled;
@@ -42,6 +43,7 @@ pub use engine::Engine;
 #[cfg(any(test, fuzzing))]
 pub(crate) use environment::check_answers;
 pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
+pub use folders::Folders;
 pub use hints::{Defaults, Hints};
 pub use instance::{LARGEST_STATE, Memory, Plugin};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};

@@ -3,7 +3,7 @@
 use super::events::Event;
 use crate::checkpoint;
 use crate::config::json_lines::{self, Reader};
-use crate::config::{Config, LogCompletions, OnSaveError, ReportTo, files};
+use crate::config::{Config, Grants, LogCompletions, OnSaveError, ReportTo, files};
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
@@ -380,7 +380,7 @@ impl RunFolder {
     }
 
     /// Stores a plugin's bytes under its hash and records that it was loaded.
-    pub fn keep_plugin(&mut self, source: &Source, role: &str, plugin: &Plugin) -> Result<()> {
+    pub fn keep_plugin(&mut self, source: &Source, role: &str, plugin: &Plugin, grants: &Grants) -> Result<()> {
         let name = source.name();
         if self.files.is_some() {
             keep_bytes(&self.path, source)?;
@@ -388,12 +388,12 @@ impl RunFolder {
                 let (folder, file) = (self.path.join(ANSWERS), answers_of(&self.path, name));
                 files::own_folder(&folder).map_err(write_error(&folder))?;
                 asker.keep_in(&file).map_err(|e| write_error(&file)(io::Error::other(e)))?;
-                tracing::info!("{name} is granted {}", asker.grants());
             }
         }
         self.plugins.push((name.to_owned(), source.hash().to_owned()));
         let (version, hash, config) = (plugin.info().version.as_str(), source.hash(), &Value::Object(plugin.config()));
-        let granted = plugin.asker().map(|asker| asker.grants().to_string());
+        let granted = Some(grants.to_string()).filter(|_| !grants.is_empty());
+        granted.iter().for_each(|granted| tracing::info!("{name} is granted {granted}"));
         self.event(&Event::PluginLoaded { role, plugin: name, version, hash, config, granted })
     }
 

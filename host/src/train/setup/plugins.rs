@@ -1,11 +1,12 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
 use super::defaults;
-use crate::config::{self, Compare, Config, PluginEntry};
+use crate::config::{self, Compare, Config, Grants, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::Place;
-use crate::plugin::{AnyPlugin, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Info, Outline, RewardPlugin, Role, Source};
+use crate::plugin::Source;
+use crate::plugin::{AnyPlugin, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, Outline, RewardPlugin, Role};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::journal::Event;
@@ -54,9 +55,12 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         config.check_no_generation()?;
         settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
+    let invalid = |entry: &PluginEntry, detail| config::Error::Invalid { place: format!("plugin.{}", entry.name()), detail };
     for entry in &config.plugin {
-        grant(&mut engine, entry, &config, beginning, world)
-            .map_err(|detail| config::Error::Invalid { place: format!("plugin.{}", entry.name()), detail })?;
+        grant(&mut engine, entry, &config, beginning, world).map_err(|detail| invalid(entry, detail))?;
+    }
+    for entry in config.plugin.iter_mut().chain(&mut config.environment).filter(|entry| !entry.folders.is_empty()) {
+        grant_folders(&mut engine, entry, beginning)?.map_err(|detail| invalid(entry, detail))?;
     }
     let (mut rewards, mut reward_sources) = (Vec::with_capacity(config.plugin.len()), Vec::new());
     for entry in &mut config.plugin {
@@ -121,14 +125,41 @@ fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, pl
     entry.path = path;
     let asked = AskedModel::open(entry.name(), &folder, entry.step_separator.as_deref(), place)?;
     let model = &asked.model;
-    let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
-    if let Some(hash) = entry.hash.as_deref().filter(|hash| resumed && *hash != model.hash()) {
-        let (name, path, was, now) = (entry.name(), folder.display(), shortened(hash), shortened(model.hash()));
-        let changed = format!("reward model {name}: the files in {path} have changed since the run began ({was} to {now})");
-        return Err(Error::Changed(format!("{changed}; --allow-changed goes on with what is there now")));
-    }
+    let what = format!("reward model {}: the files in {}", entry.name(), folder.display());
+    same_as_before(entry.hash.as_deref(), model.hash(), &what, beginning)?;
     entry.hash = Some(model.hash().to_owned());
     Ok(asked)
+}
+
+/// Refuses to resume with files whose hash is another, unless the user allowed it.
+fn same_as_before(was: Option<&str>, now: &str, what: &str, beginning: &Beginning) -> Result<()> {
+    let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
+    match was.filter(|was| resumed && *was != now) {
+        None => Ok(()),
+        Some(was) => {
+            let changed = format!("{what} have changed since the run began ({} to {})", shortened(was), shortened(now));
+            Err(Error::Changed(format!("{changed}; --allow-changed goes on with what is there now")))
+        }
+    }
+}
+
+/// Reads the folders that a plugin is granted, and sets in its entry paths that stay valid wherever the run resumes, and their hash. The
+/// inner error says what is wrong with one.
+fn grant_folders(engine: &mut Engine, entry: &mut PluginEntry, beginning: &Beginning) -> Result<std::result::Result<(), String>> {
+    for path in entry.folders.values_mut() {
+        if let Ok(whole) = std::path::absolute(&*path) {
+            *path = whole.display().to_string();
+        }
+    }
+    let folders = match Folders::read(&entry.folders) {
+        Ok(folders) => folders,
+        Err(detail) => return Ok(Err(detail)),
+    };
+    let what = format!("plugin {}: the files in its folders", entry.name());
+    same_as_before(entry.folders_hash.as_deref(), folders.hash(), &what, beginning)?;
+    entry.folders_hash = Some(folders.hash().to_owned());
+    engine.grant_folders(entry.name(), folders);
+    Ok(Ok(()))
 }
 
 fn shortened(hash: &str) -> String {
@@ -250,17 +281,19 @@ impl Loaded {
 
     /// Stores the plugins in the run's folder and records that they were loaded.
     pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
-        folder.keep_plugin(&self.algorithm_source, "algorithm", self.algorithm.plugin())?;
-        for (plugin, source) in self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources) {
-            folder.keep_plugin(source, "reward", plugin)?;
+        folder.keep_plugin(&self.algorithm_source, "algorithm", self.algorithm.plugin(), &Grants::default())?;
+        let entries = config.plugin.iter().filter(|entry| !entry.model);
+        let rewards = self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources);
+        for ((plugin, source), entry) in rewards.zip(entries) {
+            folder.keep_plugin(source, "reward", plugin, &entry.grants())?;
         }
         for entry in config.plugin.iter().filter(|entry| entry.model) {
             let (role, plugin, version) = ("reward model", entry.name(), "");
             let (hash, config) = (entry.hash.as_deref().unwrap_or_default(), &json!({ "path": entry.path }));
             folder.event(&Event::PluginLoaded { role, plugin, version, hash, config, granted: None })?;
         }
-        for (plugin, source) in &self.environments {
-            folder.keep_plugin(source, "environment", plugin)?;
+        for ((plugin, source), entry) in self.environments.iter().zip(&config.environment) {
+            folder.keep_plugin(source, "environment", plugin, &entry.grants())?;
         }
         Ok(())
     }

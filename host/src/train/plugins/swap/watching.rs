@@ -409,7 +409,7 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     if paths(now) != paths(new) {
         return Err(cant_change("the list of plugins"));
     }
-    if let Some((is, _)) = new.plugin.iter().zip(&now.plugin).find(|(is, was)| is.grants() != was.grants()) {
+    if let Some((is, _)) = entries(new).iter().zip(&entries(now)).find(|(is, was)| is.grants() != was.grants()) {
         return Err(cant_change(&format!("what {} is granted", is.name())));
     }
     let mut edits = Vec::new();

@@ -1,11 +1,16 @@
-//! A WASI 0.2 without access to anything: no files, network, environment or arguments. Clocks advance only when read or slept on,
-//! random numbers follow from the seed, and output is kept for error messages.
+//! A WASI 0.2 without access to anything: no files but those of folders that the user granted, no network, environment or arguments.
+//! Clocks advance only when read or slept on, random numbers follow from the seed, and output is kept for error messages.
 //!
-//! It is built for each component from its imports, so any 0.2 works. The functions that do something are listed in [`answer`].
+//! It is built for each component from its imports, so any 0.2 works. The functions that do something are listed in [`answer`] and
+//! [`files::answer`].
 //! All others return an empty value of their type: an empty list, none, access denied.
 
+mod files;
+
 use super::capture::Capture;
+use super::folders::Folders;
 use super::sandbox::Sandbox;
+use files::Files;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::sync::Arc;
@@ -40,6 +45,7 @@ pub(super) struct Wasi {
     insecure: ChaCha8Rng,
     seed: u64,
     output: Capture,
+    files: Files,
 }
 
 impl Wasi {
@@ -49,7 +55,12 @@ impl Wasi {
             rng.set_stream(stream);
             rng
         };
-        Self { wall: 0, monotonic: 0, secure: random(1), insecure: random(2), seed, output }
+        Self { wall: 0, monotonic: 0, secure: random(1), insecure: random(2), seed, output, files: Files::default() }
+    }
+
+    /// Lets the instance read folders.
+    pub(super) fn grant(&mut self, folders: Arc<Folders>) {
+        self.files = Files::of(folders);
     }
 
     /// Takes what was printed since the last call.
@@ -111,19 +122,27 @@ pub(super) fn offer(linker: &mut Linker<Sandbox>, component: &Component) -> Resu
             match item.ty {
                 ComponentItem::Resource(_) => {
                     let kind = kinds.iter().position(|kind| kind == name).unwrap_or_default() as u32;
-                    linked.resource(name, ResourceType::host_dynamic(kind), |_, _| Ok(()))?;
+                    linked.resource(name, ResourceType::host_dynamic(kind), |mut store, number| {
+                        store.data_mut().wasi().files.close(number);
+                        Ok(())
+                    })?;
                 }
                 ComponentItem::ComponentFunc(_) => {
                     let (interface, function, kinds) = (interface.clone(), name.to_owned(), kinds.clone());
                     linked.func_new(name, move |mut store, ty, arguments, results| {
-                        let said = answer(&interface, &function, arguments, store.data_mut().wasi())?;
+                        let lent =
+                            arguments.iter().map(|argument| release(argument, &mut store)).collect::<Result<Vec<u32>>>()?;
+                        let said = match answer(&interface, &function, arguments, store.data_mut().wasi())? {
+                            Some(said) => Some(said),
+                            None => files::answer((&interface, &function), (arguments, &lent), &kinds, &mut store)?,
+                        };
                         for (result, ty) in results.iter_mut().zip(ty.results()) {
                             *result = match &said {
                                 Some(said) => said.clone(),
                                 None => nothing(&ty, &kinds, &mut { LARGEST_NOTHING }, &mut store)?,
                             };
                         }
-                        arguments.iter().try_for_each(|argument| release(argument, &mut store))
+                        Ok(())
                     })?;
                 }
                 _ => {}
@@ -247,11 +266,17 @@ fn nothing(ty: &Type, kinds: &[String], room: &mut usize, store: &mut StoreConte
     })
 }
 
-/// Returns the resources that were lent for a call.
-fn release(value: &Val, store: &mut StoreContextMut<'_, Sandbox>) -> Result<()> {
+/// Gives back the resources that were lent for a call. Returns the number of one that is the value itself, otherwise 0.
+fn release(value: &Val, store: &mut StoreContextMut<'_, Sandbox>) -> Result<u32> {
     match value {
-        Val::Resource(resource) => resource.resource_drop(store),
-        Val::List(values) | Val::Tuple(values) => values.iter().try_for_each(|value| release(value, store)),
-        _ => Ok(()),
+        Val::Resource(resource) if resource.owned() => resource.resource_drop(store)?,
+        Val::Resource(resource) => return Ok(ResourceDynamic::try_from_resource_any(*resource, store)?.rep()),
+        Val::List(values) | Val::Tuple(values) => {
+            for value in values {
+                release(value, store)?;
+            }
+        }
+        _ => {}
     }
+    Ok(0)
 }

@@ -1,0 +1,206 @@
+//! Folders that the user lets a plugin read. They are read into memory when the plugin is loaded: what it sees can't change during a
+//! run, never blocks, and has a hash.
+
+use crate::config::{files, printable};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Most bytes of all files of a plugin's folders.
+const LARGEST: u64 = 64 << 20;
+
+/// Most files and folders among them.
+const MOST: usize = 10_000;
+
+/// Deepest nesting of folders.
+const DEEPEST: usize = 32;
+
+/// A file, or a folder with the places of its entries in [`Folders::nodes`].
+pub(super) enum Node {
+    File(Vec<u8>),
+    Folder(BTreeMap<String, usize>),
+}
+
+/// The folders of one plugin.
+pub struct Folders {
+    /// The first is the root, whose entries are the folders under the names that they were given.
+    nodes: Vec<Node>,
+    hash: String,
+}
+
+impl Folders {
+    /// Reads folders, each under a name of its own.
+    ///
+    /// # Errors
+    /// If one can't be read, has something other than files and folders inside, or they are too large together.
+    pub fn read<'a>(named: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Arc<Self>, String> {
+        let mut reading = Reading { nodes: vec![Node::Folder(BTreeMap::new())], left: LARGEST };
+        let mut root = BTreeMap::new();
+        for (name, path) in named {
+            let wrong = |detail: String| format!("folders.{name}: {detail}");
+            root.insert(name.clone(), reading.folder(Path::new(path), 0).map_err(wrong)?);
+        }
+        let mut nodes = reading.nodes;
+        nodes[0] = Node::Folder(root);
+        let mut hasher = Sha256::new();
+        hash(&nodes, 0, &mut hasher);
+        let hash = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Arc::new(Self { nodes, hash }))
+    }
+
+    /// Returns the hash of all names and contents.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    pub(super) fn node(&self, at: usize) -> Option<&Node> {
+        self.nodes.get(at)
+    }
+
+    /// Returns the folders' names and places.
+    pub(super) fn given(&self) -> impl Iterator<Item = (&String, usize)> {
+        let root = if let Some(Node::Folder(root)) = self.nodes.first() { Some(root) } else { None };
+        root.into_iter().flatten().map(|(name, at)| (name, *at))
+    }
+
+    /// Follows a path from a folder. None if it leads nowhere, or out of the folder.
+    pub(super) fn find(&self, from: usize, path: &str) -> Option<usize> {
+        let mut way = vec![from];
+        if path.starts_with('/') {
+            return None;
+        }
+        for part in path.split('/') {
+            match part {
+                "" | "." => {}
+                ".." if way.len() > 1 => drop(way.pop()),
+                ".." => return None,
+                name => match self.nodes.get(*way.last()?)? {
+                    Node::Folder(entries) => way.push(*entries.get(name)?),
+                    Node::File(_) => return None,
+                },
+            }
+        }
+        way.last().copied()
+    }
+}
+
+struct Reading {
+    nodes: Vec<Node>,
+    /// Bytes that the remaining files may have.
+    left: u64,
+}
+
+impl Reading {
+    fn folder(&mut self, path: &Path, depth: usize) -> Result<usize, String> {
+        let shown = printable(&path.display().to_string(), 500);
+        let failed = |e: std::io::Error| format!("can't read {shown}: {e}");
+        if depth > DEEPEST {
+            return Err(format!("{shown} is more than {DEEPEST} folders deep"));
+        }
+        let at = self.add(Node::Folder(BTreeMap::new()))?;
+        let mut entries = BTreeMap::new();
+        for entry in fs::read_dir(path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let inner = entry.path();
+            let shown = printable(&inner.display().to_string(), 500);
+            let name = entry.file_name().into_string().map_err(|_| format!("{shown}: its name is not UTF-8"))?;
+            let kind = entry.file_type().map_err(failed)?;
+            let place = if kind.is_dir() {
+                self.folder(&inner, depth + 1)?
+            } else if kind.is_file() {
+                let failed = |e| format!("can't read {shown}: {e}; all files together may have {} MiB", LARGEST >> 20);
+                let bytes = files::read(&inner, self.left).map_err(failed)?;
+                self.left -= bytes.len() as u64;
+                self.add(Node::File(bytes))?
+            } else {
+                return Err(format!(
+                    "{shown} is neither a file nor a folder; a plugin's folder may hold nothing else, and no links"
+                ));
+            };
+            entries.insert(name, place);
+        }
+        self.nodes[at] = Node::Folder(entries);
+        Ok(at)
+    }
+
+    fn add(&mut self, node: Node) -> Result<usize, String> {
+        if self.nodes.len() > MOST {
+            return Err(format!("it has more than {MOST} files and folders"));
+        }
+        self.nodes.push(node);
+        Ok(self.nodes.len() - 1)
+    }
+}
+
+/// Adds a node with all that is in it to a hash, in the order of names.
+fn hash(nodes: &[Node], at: usize, into: &mut Sha256) {
+    match nodes.get(at) {
+        Some(Node::File(bytes)) => {
+            into.update([1]);
+            into.update((bytes.len() as u64).to_le_bytes());
+            into.update(bytes);
+        }
+        Some(Node::Folder(entries)) => {
+            into.update([2]);
+            into.update((entries.len() as u64).to_le_bytes());
+            for (name, at) in entries {
+                into.update((name.len() as u64).to_le_bytes());
+                into.update(name);
+                hash(nodes, *at, into);
+            }
+        }
+        None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(path: &Path) -> Result<Arc<Folders>, String> {
+        let (name, path) = ("words".to_owned(), path.display().to_string());
+        Folders::read([(&name, &path)])
+    }
+
+    #[test]
+    fn paths_stay_in_the_folder_and_the_hash_follows_the_content() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir_all(place.path().join("a/b")).unwrap();
+        fs::write(place.path().join("a/b/c.txt"), "one").unwrap();
+        let folders = read(place.path()).unwrap();
+        let (name, root) = folders.given().next().unwrap();
+        assert_eq!(name, "words");
+        let found = |path: &str| folders.find(root, path).and_then(|at| folders.node(at));
+        for path in ["a/b/c.txt", "./a//b/../b/c.txt"] {
+            assert!(matches!(found(path), Some(Node::File(bytes)) if bytes == b"one"), "{path}");
+        }
+        for path in ["..", "a/../..", "/a", "a/x", "a/b/c.txt/d"] {
+            assert!(found(path).is_none(), "{path}");
+        }
+        let same = read(place.path()).unwrap();
+        assert_eq!(same.hash(), folders.hash());
+        fs::write(place.path().join("a/b/c.txt"), "two").unwrap();
+        assert_ne!(read(place.path()).unwrap().hash(), folders.hash());
+    }
+
+    #[test]
+    fn what_is_no_file_and_what_is_too_much_is_refused_by_name() {
+        let place = tempfile::tempdir().unwrap();
+        assert!(read(&place.path().join("nowhere")).err().unwrap().contains("nowhere"));
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink("/etc/passwd", place.path().join("link")).unwrap();
+            assert!(read(place.path()).err().unwrap().contains("link"));
+            fs::remove_file(place.path().join("link")).unwrap();
+        }
+        let mut deep = place.path().to_owned();
+        (0..DEEPEST + 2).for_each(|_| deep.push("d"));
+        fs::create_dir_all(&deep).unwrap();
+        assert!(read(place.path()).err().unwrap().contains("deep"));
+        fs::remove_dir_all(place.path().join("d")).unwrap();
+        fs::File::create(place.path().join("large")).unwrap().set_len(LARGEST + 1).unwrap();
+        assert!(read(place.path()).err().unwrap().contains("large"));
+    }
+}
