@@ -3,7 +3,6 @@
 
 use crate::config::{files, printable};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +16,10 @@ const MOST: usize = 10_000;
 /// Deepest nesting of folders.
 const DEEPEST: usize = 32;
 
-/// A file, or a folder with the places of its entries in [`Folders::nodes`].
+/// A file, or a folder with the names of its entries, in order, and their places in [`Folders::nodes`].
 pub(super) enum Node {
     File(Vec<u8>),
-    Folder(BTreeMap<String, usize>),
+    Folder(Vec<(String, usize)>),
 }
 
 /// The folders of one plugin.
@@ -36,14 +35,14 @@ impl Folders {
     /// # Errors
     /// If one can't be read, has something other than files and folders inside, or they are too large together.
     pub fn read<'a>(named: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Arc<Self>, String> {
-        let mut reading = Reading { nodes: vec![Node::Folder(BTreeMap::new())], left: LARGEST };
-        let mut root = BTreeMap::new();
+        let mut reading = Reading { nodes: vec![Node::Folder(Vec::new())], left: LARGEST };
+        let mut root = Vec::new();
         for (name, path) in named {
             let wrong = |detail: String| format!("folders.{name}: {detail}");
-            root.insert(name.clone(), reading.folder(Path::new(path), 0).map_err(wrong)?);
+            root.push((name.clone(), reading.folder(Path::new(path), 0).map_err(wrong)?));
         }
         let mut nodes = reading.nodes;
-        nodes[0] = Node::Folder(root);
+        nodes[0] = Node::Folder(sorted(root));
         let mut hasher = Sha256::new();
         hash(&nodes, 0, &mut hasher);
         let hash = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -77,7 +76,10 @@ impl Folders {
                 ".." if way.len() > 1 => drop(way.pop()),
                 ".." => return None,
                 name => match self.nodes.get(*way.last()?)? {
-                    Node::Folder(entries) => way.push(*entries.get(name)?),
+                    Node::Folder(entries) => {
+                        let at = entries.binary_search_by(|(entry, _)| entry.as_str().cmp(name)).ok()?;
+                        way.push(entries[at].1);
+                    }
                     Node::File(_) => return None,
                 },
             }
@@ -99,8 +101,8 @@ impl Reading {
         if depth > DEEPEST {
             return Err(format!("{shown} is more than {DEEPEST} folders deep"));
         }
-        let at = self.add(Node::Folder(BTreeMap::new()))?;
-        let mut entries = BTreeMap::new();
+        let at = self.add(Node::Folder(Vec::new()))?;
+        let mut entries = Vec::new();
         for entry in fs::read_dir(path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let inner = entry.path();
@@ -119,9 +121,9 @@ impl Reading {
                     "{shown} is neither a file nor a folder; a plugin's folder may hold nothing else, and no links"
                 ));
             };
-            entries.insert(name, place);
+            entries.push((name, place));
         }
-        self.nodes[at] = Node::Folder(entries);
+        self.nodes[at] = Node::Folder(sorted(entries));
         Ok(at)
     }
 
@@ -132,6 +134,11 @@ impl Reading {
         self.nodes.push(node);
         Ok(self.nodes.len() - 1)
     }
+}
+
+fn sorted(mut entries: Vec<(String, usize)>) -> Vec<(String, usize)> {
+    entries.sort();
+    entries
 }
 
 /// Adds a node with all that is in it to a hash, in the order of names.

@@ -167,7 +167,7 @@ fn a_redirect_shows_no_secret_in_lower_case() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), KEY).unwrap();
     let secrets = [("KEY".to_owned(), format!("file:{}", file.path().display()))].into();
-    let grants = Grants { hosts: vec![server.place.clone()], secrets, http: impatient() };
+    let grants = Grants { hosts: vec![server.place.clone()], secrets, http: impatient(), ..Grants::default() };
     let asker = Asker::new(grants, Asking::Freely).unwrap();
     let refused = text(&ask(&asker, vec![post(&server.url("/away"), "")], 0)[0]);
     assert!(!refused.to_lowercase().contains(&KEY.to_lowercase()) && refused.contains("{{KEY}}"), "{refused}");
@@ -311,7 +311,7 @@ fn secrets_go_to_their_server_and_come_back_from_none() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), KEY).unwrap();
     let secrets = [("KEY".to_owned(), format!("file:{}", file.path().display()))].into();
-    let grants = Grants { hosts: vec![server.place.clone(), other.place], secrets, http: impatient() };
+    let grants = Grants { hosts: vec![server.place.clone(), other.place], secrets, http: impatient(), ..Grants::default() };
     let asker = Asker::new(grants, Asking::Freely).unwrap();
     let with_key = |path: &str| {
         let mut request = post(&server.url(path), "");

@@ -27,23 +27,25 @@ pub(super) struct Files {
     folders: Option<Arc<Folders>>,
     /// By their number less one; 0 is the number of what does nothing.
     handles: Vec<Option<Handle>>,
+    /// The places among them that are free again.
+    free: Vec<usize>,
 }
 
 impl Files {
     pub(super) fn of(folders: Arc<Folders>) -> Self {
-        Self { folders: Some(folders), handles: Vec::new() }
+        Self { folders: Some(folders), ..Self::default() }
     }
 
     fn open(&mut self, handle: Handle) -> Result<u32> {
-        let free = self.handles.iter().position(Option::is_none).unwrap_or(self.handles.len());
-        if free >= MOST_HANDLES {
+        let place = self.free.pop().unwrap_or(self.handles.len());
+        if place >= MOST_HANDLES {
             bail!("it has more than {MOST_HANDLES} files open");
         }
-        if free == self.handles.len() {
+        if place == self.handles.len() {
             self.handles.push(None);
         }
-        self.handles[free] = Some(handle);
-        Ok(free as u32 + 1)
+        self.handles[place] = Some(handle);
+        Ok(place as u32 + 1)
     }
 
     fn handle(&mut self, number: u32) -> Option<&mut Handle> {
@@ -52,8 +54,9 @@ impl Files {
 
     /// Forgets a handle that the instance has dropped.
     pub(super) fn close(&mut self, number: u32) {
-        if let Some(place) = (number as usize).checked_sub(1).and_then(|at| self.handles.get_mut(at)) {
-            *place = None;
+        let Some(at) = (number as usize).checked_sub(1) else { return };
+        if self.handles.get_mut(at).and_then(Option::take).is_some() {
+            self.free.push(at);
         }
     }
 }
@@ -96,7 +99,7 @@ pub(super) fn answer(
         (Handle::Entries { node, at }, "[method]directory-entry-stream.read-directory-entry") => {
             *handle = Handle::Entries { node, at: at + 1 };
             let entry = match folders.node(node) {
-                Some(Node::Folder(entries)) => entries.iter().nth(at),
+                Some(Node::Folder(entries)) => entries.get(at),
                 _ => None,
             };
             let entry = entry.map(|(name, node)| {
