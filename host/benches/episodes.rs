@@ -114,7 +114,7 @@ fn main() {
                 generation: 0,
                 ends: &[],
                 // Turns of different lengths, half of them cut short, by what was sampled.
-                stops: &|turn: &[u32]| turn.len() > TURN / 4 && turn[turn.len() - 1] % 32 == 0,
+                stops: &|turn: &[u32]| turn.len() > TURN / 4 && turn[turn.len() - 1].is_multiple_of(32),
                 follow: Some(&slow),
             };
             let begun = Instant::now();
