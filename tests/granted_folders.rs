@@ -40,9 +40,10 @@ fn a_plugin_reads_the_folder_it_was_granted_and_nothing_else() {
     let granted = place.events("run", "plugin_loaded").iter().find_map(|e| e["granted"].as_str().map(str::to_owned)).unwrap();
     assert_eq!(granted, format!("to read {lists} as /words"));
     // Checks and replays are granted folders by flags.
+    place.write("few/words.txt", "one\ntwo\n");
     let check = ["plugin", "check", "versioned.wasm", "--set", "folder=/words"];
     assert_ne!(place.run(&check).code, Some(0));
-    place.run(&[&check[..], &["--folder", "words=lists"]].concat()).succeeded();
+    place.run(&[&check[..], &["--folder", "words=few"]].concat()).succeeded();
     run(&place, &["replay", "run", "--plugin", "versioned.wasm", "--set", "folder=/words"], CACHE).succeeded();
 
     let refused = |more: &[&str], parts: &[&str]| {

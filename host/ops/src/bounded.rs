@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SendError, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Stack of the thread, in bytes. What is built within the memory limit can be nested as deeply as it has room for pointers, and
@@ -23,6 +23,9 @@ const SMALLEST_STACK: usize = 32 << 20;
 
 /// Bytes of memory allowed per byte of stack; with more, a value could be nested too deeply for the stack.
 const MEMORY_A_BYTE: usize = 2;
+
+/// How many times as long as its time work may wait for the processor, or for anything else.
+const STARVED: u32 = 20;
 
 /// An allocator that enforces a thread's limit, if it has one ([`within`]). It allocates through the inner allocator.
 pub struct Limited<A>(pub A);
@@ -53,6 +56,53 @@ thread_local! {
 struct End {
     state: Mutex<State>,
     changed: Condvar,
+    /// The clock of the thread that works; none before it has begun.
+    clock: OnceLock<Clock>,
+}
+
+/// The time that a thread has worked since this was created. On Linux it is the thread's processor time, so that a busy machine takes
+/// nothing from it.
+struct Clock {
+    #[cfg(target_os = "linux")]
+    thread: Option<(libc::clockid_t, Duration)>,
+    begun: Instant,
+}
+
+impl Clock {
+    /// Creates the clock of this thread.
+    fn new() -> Self {
+        #[cfg(target_os = "linux")]
+        let thread = {
+            let mut clock = 0;
+            // SAFETY: the thread is this one, and the place for the answer is valid.
+            let found = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) } == 0;
+            found.then(|| processor_time(clock)).flatten().map(|now| (clock, now))
+        };
+        Self {
+            #[cfg(target_os = "linux")]
+            thread,
+            begun: Instant::now(),
+        }
+    }
+
+    fn worked(&self) -> Duration {
+        #[cfg(target_os = "linux")]
+        if let Some((clock, begun)) = self.thread
+            && let Some(now) = processor_time(clock)
+        {
+            return now.saturating_sub(begun);
+        }
+        self.begun.elapsed()
+    }
+}
+
+/// Reads a thread's clock. None if the thread has ended.
+#[cfg(target_os = "linux")]
+fn processor_time(clock: libc::clockid_t) -> Option<Duration> {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place for the answer is valid.
+    let read = unsafe { libc::clock_gettime(clock, &raw mut now) } == 0;
+    read.then(|| Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -70,10 +120,17 @@ impl End {
         self.changed.notify_all();
     }
 
+    /// Waits until the work has ended or has taken its time.
     fn wait(&self, most: Duration) -> State {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.changed.wait_timeout_while(state, most, |state| *state == State::Working);
-        *outcome.unwrap_or_else(PoisonError::into_inner).0
+        let (begun, longest) = (Instant::now(), most.saturating_mul(STARVED));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let left = most.saturating_sub(self.clock.get().map_or(Duration::ZERO, Clock::worked));
+            if *state != State::Working || left.is_zero() || begun.elapsed() >= longest {
+                return *state;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 
@@ -158,26 +215,26 @@ pub enum Unbounded {
 pub struct Bounds {
     /// Bytes of memory at any one time. Enforced if the program's allocator is [`Limited`].
     pub memory: usize,
-    /// Time from its start.
+    /// Time that it works: processor time on Linux, elsewhere time from its start. It may also wait twenty times as long.
     pub time: Duration,
 }
 
-/// Runs work on a separate thread. Returns its result and the time it took.
+/// Runs work on a separate thread. Returns its result and the time that it worked.
 ///
 /// # Errors
 /// If it exceeds its limits, or panics. The panic is not printed.
 pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send + 'static) -> Result<(T, Duration), Unbounded> {
-    let begun = Instant::now();
     let (end, outcome) = (Arc::new(End::default()), Arc::new(Mutex::new(None)));
     let (theirs, their_outcome) = (Arc::clone(&end), Arc::clone(&outcome));
     give(Box::new(move || {
+        let clock = theirs.clock.get_or_init(Clock::new);
         WAITING.set(Arc::as_ptr(&theirs));
         MOST.set(granted(bounds.memory, OWN_STACK.get()));
         LEFT.set(Some(MOST.get()));
         let done = quietly(work);
         LEFT.set(None);
         WAITING.set(std::ptr::null());
-        *their_outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+        *their_outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(done.map(|done| (done, clock.worked())));
         theirs.set(State::Done);
     }))?;
     match end.wait(bounds.time) {
@@ -186,7 +243,7 @@ pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send
         State::Done => {
             let done = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
             let done = done.unwrap_or_else(|| Err("it returned nothing".into()));
-            done.map(|done| (done, begun.elapsed())).map_err(Unbounded::Panic)
+            done.map_err(Unbounded::Panic)
         }
     }
 }
@@ -319,6 +376,15 @@ mod tests {
         assert_eq!(vec![1u8; 2 << 20].len(), 2 << 20, "other threads have no limit");
     }
 
+    /// As on a machine that gives the thread no processor for a while.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_waits_takes_no_time() {
+        let bounds = Bounds { time: Duration::from_millis(100), ..BOUNDS };
+        let ((), took) = within(bounds, || std::thread::sleep(Duration::from_millis(300))).unwrap();
+        assert!(took < bounds.time, "{took:?}");
+    }
+
     #[test]
     fn a_smaller_stack_comes_with_less_memory() {
         assert_eq!((granted(2 << 30, STACK), granted(2 << 30, SMALLEST_STACK)), (2 << 30, 64 << 20));
@@ -328,6 +394,7 @@ mod tests {
     #[test]
     fn what_does_not_end_is_not_waited_for_and_a_panic_is_an_error() {
         let short = Bounds { time: Duration::from_millis(50), ..BOUNDS };
+        assert_eq!(error(short, || while std::hint::black_box(true) {}), Unbounded::Time(short.time));
         assert_eq!(error(short, std::thread::park), Unbounded::Time(short.time));
         assert!(error(BOUNDS, || -> u8 { [1, 2][std::hint::black_box(7)] }).to_string().contains("index"));
         assert_eq!(quietly(|| panic!("{}", 7)), Err::<(), _>("7".into()));
