@@ -40,6 +40,7 @@ fn a_plugin_reads_the_folder_it_was_granted_and_nothing_else() {
     let granted = place.events("run", "plugin_loaded").iter().find_map(|e| e["granted"].as_str().map(str::to_owned)).unwrap();
     assert_eq!(granted, format!("to read {lists} as /words"));
     // Checks and replays are granted folders by flags.
+    fs::create_dir_all(place.path("few")).unwrap();
     place.write("few/words.txt", "one\ntwo\n");
     let check = ["plugin", "check", "versioned.wasm", "--set", "folder=/words"];
     assert_ne!(place.run(&check).code, Some(0));
