@@ -82,10 +82,47 @@ fn a_resumed_run_reads_the_same_folder_or_says_that_it_changed() {
     let set = format!("plugin.versioned.folders={{ words = {lists:?} }}");
     run(&place, &["resume", "theirs", "--set", &set], "another-cache").succeeded();
 
+    // Part of what is granted, or something else about it, is no grant.
+    place.copy_as_after("run", 1, "partly");
+    for part in ["plugin.versioned.folders.more=lists", "plugin.versioned.folders_hash=\"x\""] {
+        let outcome = run(&place, &["resume", "partly", "--set", part, "--allow-changed"], "another-cache-still");
+        assert!(outcome.code == Some(2) && outcome.error().contains("have not granted"), "{}", outcome.stderr);
+    }
+    // A replay that asks nobody reads no ungranted folder either.
+    let replay = ["replay", "run", "--plugin", "versioned.wasm", "--set", "folder=/words", "--replay-only"];
+    let outcome = run(&place, &replay, "another-cache-still");
+    assert!(outcome.error().contains("--folder"), "{}", outcome.stderr);
+    run(&place, &[&replay[..], &["--folder", "words=lists"]].concat(), "another-cache-still").succeeded();
+    // Without its folders, or with more, it is another run.
+    let more = format!("plugin.versioned.folders={{ words = {lists:?}, more = {lists:?} }}");
+    for other in ["plugin.versioned.folders={}", more.as_str()] {
+        let outcome = run(&place, &["resume", "partly", "--set", other], CACHE);
+        assert!(outcome.code == Some(2) && outcome.error().contains("have changed"), "{}", outcome.stderr);
+    }
+
     place.copy_as_after("run", 1, "changed");
     place.write("lists/words.txt", "one\n");
     let outcome = run(&place, &["resume", "changed"], CACHE);
     assert!(outcome.code == Some(2) && outcome.error().contains("have changed since the run began"), "{}", outcome.stderr);
     run(&place, &["resume", "changed", "--allow-changed"], CACHE).succeeded();
     assert_eq!(place.figure("changed", "rewards/versioned/mean"), [6.0, 4.0, 4.0]);
+}
+
+#[test]
+fn a_strangers_environment_is_granted_nothing_by_an_own_list_of_plugins() {
+    let place = place();
+    let folders = "environment.guess_number.folders={ words = \"lists\" }";
+    let play = ["grpo", "--environment", "guess_number.wasm", "--max-turns", "2", "--output-dir", "played", "--set", folders];
+    let steps = ["--max-steps", "2", "--save-steps", "1", "--max-completion-length", "4", "--num-generations", "2"];
+    let size = ["--per-device-train-batch-size", "2"];
+    run(&place, &[&play[..], &steps, &size].concat(), CACHE).succeeded();
+    place.write("own.toml", "[[plugin]]\npath = \"format_reward.wasm\"\n");
+    let resume = ["train", "--config", "own.toml", "--resume-from-checkpoint", "played/checkpoint-1", "--output-dir", "theirs"];
+    let outcome = run(&place, &resume, "another-cache");
+    let lists = place.path("lists").display().to_string();
+    let advice = format!("--set 'environment.guess_number.folders={{ words = {lists:?} }}'");
+    assert!(outcome.code == Some(2) && outcome.error().contains(&advice), "{}", outcome.stderr);
+    let set = format!("environment.guess_number.folders={{ words = {lists:?} }}");
+    place.copy_as_after("played", 1, "again");
+    run(&place, &["resume", "again", "--set", &set], "another-cache").succeeded();
 }

@@ -87,18 +87,27 @@ impl Given {
         match base {
             None => granted::remember_all(&config),
             Some(_) => {
-                let own_file = self.file.as_ref().map_or(Ok(false), |file| file.has("plugin")).map_err(Failure::of)?;
-                granted::check(&config, |entry| own_file || self.grants(entry))?;
+                let own = |table: &str| self.file.as_ref().map_or(Ok(false), |file| file.has(table)).map_err(Failure::of);
+                let (plugins, environments) = (own("plugin")?, own("environment")?);
+                let only = config.environment.len() == 1;
+                granted::check(&config, |table, entry| {
+                    (if table == "plugin" { plugins } else { environments }) || self.grants(table, entry, only)
+                })?;
             }
         }
         Ok(config)
     }
 
-    /// Returns whether flags give everything that a plugin is granted.
-    fn grants(&self, entry: &PluginEntry) -> bool {
+    /// Returns whether flags give everything that an entry of this table is granted, each key as a whole. An `only` environment needs
+    /// no name.
+    fn grants(&self, table: &str, entry: &PluginEntry, only: bool) -> bool {
         let given = |key: &str| {
-            let begins = format!("plugin.{}.{key}", entry.name());
-            self.overrides.sets.iter().any(|set| set.trim_start().starts_with(&begins))
+            let (named, alone) = (format!("{table}.{}.{key}", entry.name()), format!("{table}.{key}"));
+            let is = |set: &String| {
+                let given = set.split_once('=').map(|(given, _)| given.trim());
+                given == Some(&named) || table == "environment" && only && given == Some(&alone)
+            };
+            self.overrides.sets.iter().any(is)
         };
         let all =
             [(entry.hosts.is_empty(), "hosts"), (entry.secrets.is_empty(), "secrets"), (entry.folders.is_empty(), "folders")];

@@ -35,18 +35,11 @@ impl Granted {
         if !self.host.is_empty() {
             grants.hosts.clone_from(&self.host);
         }
-        let pairs = |all: &[String], expected: &str| {
-            let pair = |text: &String| match text.split_once('=') {
-                Some((name, from)) => Ok((name.to_owned(), from.to_owned())),
-                None => Err(anyhow!("{expected}")),
-            };
-            all.iter().map(pair).collect::<anyhow::Result<_>>()
-        };
         if !self.secret.is_empty() {
-            grants.secrets = pairs(&self.secret, "--secret: expected NAME=env:VARIABLE or NAME=file:PATH")?;
+            grants.secrets = pairs(&self.secret, "--secret", "NAME=env:VARIABLE or NAME=file:PATH")?;
         }
         if !self.folder.is_empty() {
-            grants.folders = pairs(&self.folder, "--folder: expected NAME=FOLDER")?;
+            grants.folders = pairs(&self.folder, "--folder", "NAME=FOLDER")?;
         }
         grants.check().map_err(|detail| anyhow!("{detail}"))?;
         let given = |is: bool, flags: &[String]| !is || !flags.is_empty();
@@ -55,10 +48,23 @@ impl Granted {
             && given(!grants.folders.is_empty(), &self.folder);
         match entry {
             Some(entry) if !own && !is_known(entry.name(), &grants) => {
-                Err(anyhow!("{}; give them again with --host, --secret and --folder", foreign(entry.name(), &grants)))
+                Err(anyhow!("{}; give them again with --host and --secret, and --folder", foreign(entry.name(), &grants)))
             }
             _ => Ok(grants),
         }
+    }
+
+    /// Does the same where no server is asked: only folders have to be known.
+    pub(super) fn over_unasked(&self, entry: Option<&PluginEntry>) -> anyhow::Result<Grants> {
+        let mut grants = entry.map(PluginEntry::grants).unwrap_or_default();
+        let known = entry.is_none_or(|entry| grants.folders.is_empty() || is_known(entry.name(), &grants));
+        if !self.folder.is_empty() {
+            grants.folders = pairs(&self.folder, "--folder", "NAME=FOLDER")?;
+        } else if let Some(entry) = entry.filter(|_| !known) {
+            return Err(anyhow!("{}; give the folders again with --folder", foreign(entry.name(), &grants)));
+        }
+        grants.check().map_err(|detail| anyhow!("{detail}"))?;
+        Ok(grants)
     }
 
     /// Lets a plugin send requests as granted; without a grant, it can only be inspected.
@@ -75,6 +81,18 @@ impl Granted {
     }
 }
 
+/// Reads what a flag gives several times, each time with another name.
+fn pairs(all: &[String], flag: &str, expected: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut read = BTreeMap::new();
+    for text in all {
+        let (name, from) = text.split_once('=').ok_or_else(|| anyhow!("{flag}: expected {expected}"))?;
+        if read.insert(name.to_owned(), from.to_owned()).is_some() {
+            return Err(anyhow!("{flag}: {name} is given twice"));
+        }
+    }
+    Ok(read)
+}
+
 /// Lets a plugin read the folders that it is granted.
 pub(super) fn grant_folders(engine: &mut Engine, name: &str, grants: &Grants) -> anyhow::Result<()> {
     if !grants.folders.is_empty() {
@@ -88,23 +106,23 @@ fn foreign(name: &str, grants: &Grants) -> String {
     format!("the run's folder grants {name} {grants}, but you have not granted that on this machine")
 }
 
-/// Refuses unknown grants from a run's folder. `again` says which plugins' grants were given again.
-pub(super) fn check(config: &Config, again: impl Fn(&PluginEntry) -> bool) -> Result<(), Failure> {
-    for entry in granted_entries(config) {
+/// Refuses unknown grants from a run's folder. `again` says of an entry of a table whether its grants were given again.
+pub(super) fn check(config: &Config, again: impl Fn(&str, &PluginEntry) -> bool) -> Result<(), Failure> {
+    for (table, entry) in granted_entries(config) {
         let (name, grants) = (entry.name(), entry.grants());
         // Without a server to ask, only reading is left to allow.
         let asks = !grants.hosts.is_empty() && !config.replay_only;
-        if again(entry) {
+        if again(table, entry) {
             remember(name, &grants);
         } else if !is_known(name, &grants) && (asks || !grants.folders.is_empty()) {
-            let table = |of: &BTreeMap<String, String>| {
+            let listed = |of: &BTreeMap<String, String>| {
                 let pairs: Vec<String> = of.iter().map(|(name, from)| format!("{name} = {from:?}")).collect();
                 (!of.is_empty()).then(|| format!("{{ {} }}", pairs.join(", ")))
             };
             let hosts: Vec<String> = grants.hosts.iter().map(|host| format!("{host:?}")).collect();
             let hosts = (!hosts.is_empty()).then(|| format!("[{}]", hosts.join(", ")));
-            let given = [("hosts", hosts), ("secrets", table(&grants.secrets)), ("folders", table(&grants.folders))];
-            let flag = |(key, value): (&str, Option<String>)| Some(format!("--set 'plugin.{name}.{key}={}'", value?));
+            let given = [("hosts", hosts), ("secrets", listed(&grants.secrets)), ("folders", listed(&grants.folders))];
+            let flag = |(key, value): (&str, Option<String>)| Some(format!("--set '{table}.{name}.{key}={}'", value?));
             let flags: Vec<String> = given.into_iter().filter_map(flag).collect();
             let or = if asks { ", or contact no server with --set replay_only=true" } else { "" };
             let detail = foreign(name, &grants);
@@ -116,11 +134,14 @@ pub(super) fn check(config: &Config, again: impl Fn(&PluginEntry) -> bool) -> Re
 
 /// Records the grants that a command line or the user's own file gives.
 pub(super) fn remember_all(config: &Config) {
-    granted_entries(config).for_each(|entry| remember(entry.name(), &entry.grants()));
+    granted_entries(config).for_each(|(_, entry)| remember(entry.name(), &entry.grants()));
 }
 
-fn granted_entries(config: &Config) -> impl Iterator<Item = &PluginEntry> {
-    config.plugin.iter().chain(&config.environment).filter(|entry| !entry.grants().is_empty())
+/// Returns the entries that are granted something, each with the table that it stands in.
+fn granted_entries(config: &Config) -> impl Iterator<Item = (&'static str, &PluginEntry)> {
+    let plugins = config.plugin.iter().map(|entry| ("plugin", entry));
+    let environments = config.environment.iter().map(|entry| ("environment", entry));
+    plugins.chain(environments).filter(|(_, entry)| !entry.grants().is_empty())
 }
 
 /// Returns the file that records a grant.

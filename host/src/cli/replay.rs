@@ -159,7 +159,7 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
     let entry = config.plugin.iter().find(|entry| entry.name() == name);
     let asking = if args.replay_only { Asking::ReplayOnly } else { Asking::Freely };
     let grants = match args.replay_only {
-        true => entry.map(PluginEntry::grants).unwrap_or_default(),
+        true => args.granted.over_unasked(entry)?,
         false => args.granted.over(entry)?,
     };
     grant_folders(engine, name, &grants)?;

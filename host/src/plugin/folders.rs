@@ -3,9 +3,9 @@
 
 use crate::config::{files, printable};
 use sha2::{Digest, Sha256};
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::{fs, io};
 
 /// Most bytes of all files of a plugin's folders.
 const LARGEST: u64 = 64 << 20;
@@ -64,27 +64,28 @@ impl Folders {
         root.into_iter().flatten().map(|(name, at)| (name, *at))
     }
 
-    /// Follows a path from a folder. None if it leads nowhere, or out of the folder.
-    pub(super) fn find(&self, from: usize, path: &str) -> Option<usize> {
-        let mut way = vec![from];
+    /// Follows a path from a folder.
+    ///
+    /// # Errors
+    /// WASI's error code, if it leads nowhere or out of the folder.
+    pub(super) fn find(&self, from: usize, path: &str) -> Result<usize, &'static str> {
+        let (mut at, mut before) = (from, Vec::new());
         if path.starts_with('/') {
-            return None;
+            return Err("not-permitted");
         }
         for part in path.split('/') {
+            let Some(Node::Folder(entries)) = self.nodes.get(at) else { return Err("not-directory") };
             match part {
                 "" | "." => {}
-                ".." if way.len() > 1 => drop(way.pop()),
-                ".." => return None,
-                name => match self.nodes.get(*way.last()?)? {
-                    Node::Folder(entries) => {
-                        let at = entries.binary_search_by(|(entry, _)| entry.as_str().cmp(name)).ok()?;
-                        way.push(entries[at].1);
-                    }
-                    Node::File(_) => return None,
-                },
+                ".." => at = before.pop().ok_or("not-permitted")?,
+                name => {
+                    let place = entries.binary_search_by(|(entry, _)| entry.as_str().cmp(name)).map_err(|_| "no-entry")?;
+                    before.push(at);
+                    at = entries[place].1;
+                }
             }
         }
-        way.last().copied()
+        Ok(at)
     }
 }
 
@@ -112,8 +113,10 @@ impl Reading {
             let place = if kind.is_dir() {
                 self.folder(&inner, depth + 1)?
             } else if kind.is_file() {
-                let failed = |e| format!("can't read {shown}: {e}; all files together may have {} MiB", LARGEST >> 20);
-                let bytes = files::read(&inner, self.left).map_err(failed)?;
+                let bytes = files::read(&inner, self.left).map_err(|e| match e.kind() {
+                    io::ErrorKind::InvalidInput => format!("{shown}: {e}; all files together may have {} MiB", LARGEST >> 20),
+                    _ => format!("can't read {shown}: {e}"),
+                })?;
                 self.left -= bytes.len() as u64;
                 self.add(Node::File(bytes))?
             } else {
@@ -179,12 +182,21 @@ mod tests {
         let folders = read(place.path()).unwrap();
         let (name, root) = folders.given().next().unwrap();
         assert_eq!(name, "words");
-        let found = |path: &str| folders.find(root, path).and_then(|at| folders.node(at));
+        let found = |path: &str| folders.find(root, path).map(|at| folders.node(at));
         for path in ["a/b/c.txt", "./a//b/../b/c.txt"] {
-            assert!(matches!(found(path), Some(Node::File(bytes)) if bytes == b"one"), "{path}");
+            assert!(matches!(found(path), Ok(Some(Node::File(bytes))) if bytes == b"one"), "{path}");
         }
-        for path in ["..", "a/../..", "/a", "a/x", "a/b/c.txt/d"] {
-            assert!(found(path).is_none(), "{path}");
+        let codes = [
+            ("..", "not-permitted"),
+            ("a/../..", "not-permitted"),
+            ("/a", "not-permitted"),
+            ("a/x", "no-entry"),
+            ("a/b/c.txt/d", "not-directory"),
+            ("a/b/c.txt/", "not-directory"),
+            ("a/b/c.txt/..", "not-directory"),
+        ];
+        for (path, code) in codes {
+            assert_eq!(found(path).err(), Some(code), "{path}");
         }
         let same = read(place.path()).unwrap();
         assert_eq!(same.hash(), folders.hash());

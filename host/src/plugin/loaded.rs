@@ -63,8 +63,6 @@ pub(super) struct Loaded {
     pub beside: AtomicBool,
     /// Sends its requests.
     pub asker: Option<Arc<Asker>>,
-    /// What it may read.
-    pub folders: Option<Arc<Folders>>,
 }
 
 /// How instances are made.
@@ -73,6 +71,8 @@ struct Maker {
     together: Together,
     /// How cells are created, if it opens any.
     walls: Option<Arc<Walls>>,
+    /// What they may read.
+    folders: Option<Arc<Folders>>,
 }
 
 /// A call about to be made, as errors name it.
@@ -161,6 +161,9 @@ impl Loaded {
         let (seed, together) = (seed ^ of_its_own(name), Together::new(limits));
         let confines = world::exports(&component, &engine.wasmtime, "inside");
         let walls = confines.then(|| Arc::new(Walls::new(pre.clone(), engine, name, limits, together.clone(), seed)));
+        // An algorithm may be called like a reward.
+        let may_read = matches!(role, Role::Reward | Role::Environment);
+        let folders = engine.folders.get(name).filter(|_| may_read).cloned();
         let info = Info {
             name: name.to_owned(),
             version: String::new(),
@@ -179,11 +182,10 @@ impl Loaded {
             info,
             remembers: world::exports(&component, &engine.wasmtime, "state"),
             observes: world::exports(&component, &engine.wasmtime, "observer"),
-            maker: Maker { pre, together, walls },
+            maker: Maker { pre, together, walls, folders },
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
             asker,
-            folders: engine.folders.get(name).cloned(),
         };
         let deadline = this.deadline();
         let mut plain = this.instantiate(deadline)?;
@@ -276,7 +278,7 @@ impl Loaded {
         let mut sandbox =
             Sandbox::new(&self.name, &self.limits, self.maker.together.clone(), self.engine.logged.clone(), self.seed);
         sandbox.line = self.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
-        self.folders.iter().for_each(|folders| sandbox.wasi().grant(folders.clone()));
+        self.maker.folders.iter().for_each(|folders| sandbox.wasi().grant(folders.clone()));
         sandbox.cells = self.maker.walls.clone().map(Cells::new);
         let mut store = Store::new(self.maker.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);

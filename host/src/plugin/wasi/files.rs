@@ -143,25 +143,24 @@ fn of_node(folders: &Folders, node: usize, function: &str, rest: &[Val]) -> Opti
         ("get-type", []) => Said::Value(Some(kind(Some(here)))),
         ("stat", []) => Said::Value(Some(stat(here))),
         ("metadata-hash", []) => Said::Value(Some(identity(node))),
-        ("stat-at", [_, Val::String(path)]) => match found(path).and_then(|at| folders.node(at)) {
-            Some(node) => Said::Value(Some(stat(node))),
-            None => Said::Error("no-entry"),
+        ("stat-at", [_, Val::String(path)]) => match found(path) {
+            Ok(at) => Said::Value(folders.node(at).map(stat)),
+            Err(code) => Said::Error(code),
         },
         ("metadata-hash-at", [_, Val::String(path)]) => match found(path) {
-            Some(at) => Said::Value(Some(identity(at))),
-            None => Said::Error("no-entry"),
+            Ok(at) => Said::Value(Some(identity(at))),
+            Err(code) => Said::Error(code),
         },
         ("readlink-at", _) => Said::Error("invalid"),
         ("open-at", [_, Val::String(path), Val::Flags(open), Val::Flags(how)]) => {
             let asks = |flag: &str| open.iter().chain(how).any(|given| given == flag);
-            let Some(at) = found(path) else { return Some(Said::Error(if asks("create") { "read-only" } else { "no-entry" })) };
-            let is_folder = matches!(folders.node(at), Some(Node::Folder(_)));
-            if ["exclusive", "truncate", "write", "mutate-directory"].into_iter().any(asks) {
-                Said::Error("read-only")
-            } else if asks("directory") && !is_folder {
-                Said::Error("not-directory")
-            } else {
-                Said::Resource("descriptor", Handle::Node(at))
+            match found(path) {
+                Err("no-entry") if asks("create") => Said::Error("read-only"),
+                Err(code) => Said::Error(code),
+                Ok(_) if asks("create") && asks("exclusive") => Said::Error("exist"),
+                Ok(_) if ["truncate", "write", "mutate-directory"].into_iter().any(asks) => Said::Error("read-only"),
+                Ok(at) if asks("directory") && !matches!(folders.node(at), Some(Node::Folder(_))) => Said::Error("not-directory"),
+                Ok(at) => Said::Resource("descriptor", Handle::Node(at)),
             }
         }
         ("read", [Val::U64(length), Val::U64(at)]) => match here {
@@ -181,6 +180,21 @@ fn of_node(folders: &Folders, node: usize, function: &str, rest: &[Val]) -> Opti
             Node::File(_) => Said::Error("not-directory"),
         },
         ("advise" | "sync" | "sync-data", _) => Said::Value(None),
+        (
+            "create-directory-at"
+            | "unlink-file-at"
+            | "remove-directory-at"
+            | "rename-at"
+            | "link-at"
+            | "symlink-at"
+            | "set-size"
+            | "set-times"
+            | "set-times-at"
+            | "write"
+            | "write-via-stream"
+            | "append-via-stream",
+            _,
+        ) => Said::Error("read-only"),
         _ => return None,
     })
 }

@@ -136,9 +136,10 @@ pub(super) fn offer(linker: &mut Linker<Sandbox>, component: &Component) -> Resu
                             Some(said) => Some(said),
                             None => files::answer((&interface, &function), (arguments, &lent), &kinds, &mut store)?,
                         };
+                        let mut said = said;
                         for (result, ty) in results.iter_mut().zip(ty.results()) {
-                            *result = match &said {
-                                Some(said) => said.clone(),
+                            *result = match said.take() {
+                                Some(said) => said,
                                 None => nothing(&ty, &kinds, &mut { LARGEST_NOTHING }, &mut store)?,
                             };
                         }

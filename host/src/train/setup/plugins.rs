@@ -55,12 +55,13 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         config.check_no_generation()?;
         settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
-    let invalid = |entry: &PluginEntry, detail| config::Error::Invalid { place: format!("plugin.{}", entry.name()), detail };
     for entry in &config.plugin {
-        grant(&mut engine, entry, &config, beginning, world).map_err(|detail| invalid(entry, detail))?;
+        grant(&mut engine, entry, &config, beginning, world)
+            .map_err(|detail| config::Error::Invalid { place: format!("plugin.{}", entry.name()), detail })?;
     }
-    for entry in config.plugin.iter_mut().chain(&mut config.environment).filter(|entry| !entry.folders.is_empty()) {
-        grant_folders(&mut engine, entry, beginning)?.map_err(|detail| invalid(entry, detail))?;
+    let acting = config.environment.iter_mut().map(|entry| ("environment", entry));
+    for (table, entry) in config.plugin.iter_mut().map(|entry| ("plugin", entry)).chain(acting) {
+        grant_folders(&mut engine, table, entry, beginning, world)?;
     }
     let (mut rewards, mut reward_sources) = (Vec::with_capacity(config.plugin.len()), Vec::new());
     for entry in &mut config.plugin {
@@ -143,23 +144,41 @@ fn same_as_before(was: Option<&str>, now: &str, what: &str, beginning: &Beginnin
     }
 }
 
-/// Reads the folders that a plugin is granted, and sets in its entry paths that stay valid wherever the run resumes, and their hash. The
-/// inner error says what is wrong with one.
-fn grant_folders(engine: &mut Engine, entry: &mut PluginEntry, beginning: &Beginning) -> Result<std::result::Result<(), String>> {
+/// Reads the folders that a plugin is granted, and sets in its entry paths that stay valid wherever the run resumes, and their hash. All
+/// ranks must read the same.
+fn grant_folders(
+    engine: &mut Engine,
+    table: &'static str,
+    entry: &mut PluginEntry,
+    beginning: &Beginning,
+    world: &World,
+) -> Result<()> {
+    const NOTHING: &str = "nothing";
+    if entry.folders.is_empty() && entry.folders_hash.is_none() {
+        return Ok(());
+    }
     for path in entry.folders.values_mut() {
         if let Ok(whole) = std::path::absolute(&*path) {
             *path = whole.display().to_string();
         }
     }
-    let folders = match Folders::read(&entry.folders) {
-        Ok(folders) => folders,
-        Err(detail) => return Ok(Err(detail)),
-    };
-    let what = format!("plugin {}: the files in its folders", entry.name());
-    same_as_before(entry.folders_hash.as_deref(), folders.hash(), &what, beginning)?;
-    entry.folders_hash = Some(folders.hash().to_owned());
-    engine.grant_folders(entry.name(), folders);
-    Ok(Ok(()))
+    let folders = (!entry.folders.is_empty()).then(|| Folders::read(&entry.folders)).transpose();
+    let hash = |folders: &Option<Arc<Folders>>| folders.as_ref().map_or(NOTHING, |folders| folders.hash()).to_owned();
+    let all = world.gather("the hash of granted folders", folders.as_ref().map(hash).map_err(String::clone))?;
+    let invalid = |detail| config::Error::Invalid { place: format!("{table}.{}", entry.name()), detail };
+    let hashes = all.into_iter().collect::<std::result::Result<Vec<String>, String>>().map_err(invalid)?;
+    if let Some(rank) = hashes.iter().position(|hash| *hash != hashes[0]) {
+        return Err(invalid(format!("its folders hold other files on rank {rank} than on the first")).into());
+    }
+    // Every run with folders has a hash of them.
+    let before = entry.folders_hash.as_deref().unwrap_or(NOTHING);
+    same_as_before(Some(before), &hashes[0], &format!("plugin {}: the files in its folders", entry.name()), beginning)?;
+    entry.folders_hash = None;
+    if let Ok(Some(folders)) = folders {
+        entry.folders_hash = Some(folders.hash().to_owned());
+        engine.grant_folders(entry.name(), folders);
+    }
+    Ok(())
 }
 
 fn shortened(hash: &str) -> String {
