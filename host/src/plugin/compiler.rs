@@ -121,7 +121,10 @@ pub(super) fn counted(bytes: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
 /// Checks and compiles a plugin in this process.
 fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
     let component = counted(bytes)?;
-    let code = engine.precompile_component(&component).map_err(|e| Refusal::Damaged(e.root_cause().to_string()))?;
+    let code = engine.precompile_component(&component).map_err(|e| match e.is::<wasmtime::OutOfMemory>() {
+        true => Refusal::TooMuch(e.to_string()),
+        false => Refusal::Damaged(e.root_cause().to_string()),
+    })?;
     if code.len() as u64 > LARGEST_CODE {
         let most = LARGEST_CODE >> 20;
         return Err(Refusal::TooMuch(format!("its code has {} MiB; the limit is {most}", code.len() >> 20)));
@@ -175,7 +178,7 @@ impl Compiler {
                 files::all(file, LARGEST_FILE).map_err(failed)
             }
             Some(status) if status.code() == Some(DAMAGED.into()) => Err(Refusal::Damaged(said)),
-            Some(status) if status.code() == Some(REFUSED.into()) => Err(Refusal::TooMuch(said)),
+            Some(status) if status.code() == Some(REFUSED.into()) && !lacked_memory(&said) => Err(Refusal::TooMuch(said)),
             status => Err(Refusal::TooMuch(why(status, &said, limits))),
         }
     }
@@ -208,13 +211,18 @@ fn attend(child: &mut Child, input: &[u8], longest: Duration) -> io::Result<(Opt
     })
 }
 
+/// Returns whether a process says that it got no memory.
+fn lacked_memory(said: &str) -> bool {
+    ["memory allocation of", "out of memory", "Cannot allocate memory"].iter().any(|words| said.contains(words))
+}
+
 /// Says in words why the process ended.
 fn why(status: Option<ExitStatus>, said: &str, limits: &Limits) -> String {
     let seconds = limits.compile_timeout_s;
     let Some(status) = status else {
         return format!("compiling it took longer than {} s (limits.compile_timeout_s)", seconds.saturating_mul(WALL));
     };
-    if ["memory allocation of", "out of memory", "Cannot allocate memory"].iter().any(|words| said.contains(words)) {
+    if lacked_memory(said) {
         let most = limits.compile_memory_mb;
         return format!("compiling it needed more than {most} MiB of memory (limits.compile_memory_mb)");
     }
@@ -269,6 +277,9 @@ mod tests {
         assert!(why(status, &said, &Limits::default()).contains("300 s of processor time"));
         let (status, said) = attend(&mut start("echo 'x has overflowed its stack' >&2; kill -ABRT $$"), &input, long).unwrap();
         assert!(why(status, &said, &Limits::default()).contains("nested too deeply"));
+        let (status, said) =
+            attend(&mut start("echo 'out of memory (failed to allocate 8 bytes)' >&2; exit 3"), &input, long).unwrap();
+        assert!(why(status, &said, &Limits::default()).contains("limits.compile_memory_mb"));
         let (status, said) = attend(&mut start("kill -KILL $$"), &input, long).unwrap();
         assert!(why(status, &said, &Limits::default()).contains("signal: 9"));
     }
