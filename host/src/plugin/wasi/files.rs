@@ -152,17 +152,7 @@ fn of_node(folders: &Folders, node: usize, function: &str, rest: &[Val]) -> Opti
             Err(code) => Said::Error(code),
         },
         ("readlink-at", _) => Said::Error("invalid"),
-        ("open-at", [_, Val::String(path), Val::Flags(open), Val::Flags(how)]) => {
-            let asks = |flag: &str| open.iter().chain(how).any(|given| given == flag);
-            match found(path) {
-                Err("no-entry") if asks("create") => Said::Error("read-only"),
-                Err(code) => Said::Error(code),
-                Ok(_) if asks("create") && asks("exclusive") => Said::Error("exist"),
-                Ok(_) if ["truncate", "write", "mutate-directory"].into_iter().any(asks) => Said::Error("read-only"),
-                Ok(at) if asks("directory") && !matches!(folders.node(at), Some(Node::Folder(_))) => Said::Error("not-directory"),
-                Ok(at) => Said::Resource("descriptor", Handle::Node(at)),
-            }
-        }
+        ("open-at", [_, Val::String(path), Val::Flags(open), Val::Flags(how)]) => opened(folders, node, path, &[open, how]),
         ("read", [Val::U64(length), Val::U64(at)]) => match here {
             Node::File(bytes) => {
                 let part = part(bytes, *at, *length);
@@ -197,6 +187,19 @@ fn of_node(folders: &Folders, node: usize, function: &str, rest: &[Val]) -> Opti
         ) => Said::Error("read-only"),
         _ => return None,
     })
+}
+
+/// Opens what a path leads to, with these flags.
+fn opened(folders: &Folders, from: usize, path: &str, flags: &[&Vec<String>]) -> Said {
+    let asks = |flag: &str| flags.iter().any(|given| given.iter().any(|given| given == flag));
+    match folders.find(from, path) {
+        Err("no-entry") if asks("create") => Said::Error("read-only"),
+        Err(code) => Said::Error(code),
+        Ok(_) if asks("create") && asks("exclusive") => Said::Error("exist"),
+        Ok(_) if ["truncate", "write", "mutate-directory"].into_iter().any(asks) => Said::Error("read-only"),
+        Ok(at) if asks("directory") && !matches!(folders.node(at), Some(Node::Folder(_))) => Said::Error("not-directory"),
+        Ok(at) => Said::Resource("descriptor", Handle::Node(at)),
+    }
 }
 
 /// Answers the functions of a stream that reads a file, with where it then is.
