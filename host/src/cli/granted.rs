@@ -6,7 +6,7 @@
 
 use super::Failure;
 use crate::config::files::cache_folder;
-use crate::config::{Config, Grants, PluginEntry};
+use crate::config::{Config, Grants, PluginEntry, hex};
 use crate::plugin::{Asker, Asking, Engine, Folders};
 use anyhow::anyhow;
 use sha2::{Digest, Sha256};
@@ -151,8 +151,7 @@ fn mark(name: &str, grants: &Grants) -> Option<PathBuf> {
     let whole = |(name, path): (&String, &String)| Some((name.clone(), std::path::absolute(path).ok()?));
     let folders = grants.folders.iter().map(whole).collect::<Option<Vec<_>>>()?;
     let text = if folders.is_empty() { serde_json::to_vec(&requests) } else { serde_json::to_vec(&(requests, folders)) }.ok()?;
-    let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(cache_folder()?.join("granted").join(hash))
+    Some(cache_folder()?.join("granted").join(hex(&Sha256::digest(text))))
 }
 
 fn is_known(name: &str, grants: &Grants) -> bool {

@@ -28,6 +28,16 @@ pub fn printable(text: &str, limit: usize) -> String {
     shown
 }
 
+/// Returns bytes, such as a hash, in lower-case hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |of: u8| char::from(DIGITS[usize::from(of & 15)]);
+    let mut text = String::with_capacity(2 * bytes.len());
+    bytes.iter().for_each(|byte| text.extend([digit(byte >> 4), digit(*byte)]));
+    text
+}
+
 /// Returns a printable path; files of an outside folder may have any name.
 #[must_use]
 pub fn printable_path(path: &Path) -> String {

@@ -4,6 +4,7 @@
 //! A template is known by its hash, so that the edits below fit it exactly. Other stock templates need none: their turns are found
 //! ([`super::turns`]) where TRL's variant marks them.
 
+use crate::config::hex;
 use sha2::{Digest, Sha256};
 
 /// A stock template and what makes it TRL's variant.
@@ -111,7 +112,7 @@ const STOCKS: [Stock; 7] = [
 
 /// Returns TRL's variant of a stock template with the template's name; none if there is none, or if the template is another.
 pub(super) fn variant(source: &str) -> Option<(&'static str, String)> {
-    let hash: String = Sha256::digest(source).iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex(&Sha256::digest(source));
     let stock = STOCKS.iter().find(|stock| stock.hash == hash)?;
     Some((stock.name, edited(source, stock.edits)))
 }

@@ -6,7 +6,7 @@
 
 use super::compiler::{LARGEST_FILE, checked};
 use super::wrap;
-use crate::config::files;
+use crate::config::{files, hex};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -105,7 +105,7 @@ fn name(engine: &Engine, bytes: &[u8]) -> String {
     if wrap::is_core(bytes) {
         wrap::made_with().hash(&mut compiler);
     }
-    let hash: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex(&Sha256::digest(bytes));
     format!("{hash}-{:016x}", compiler.finish())
 }
 

@@ -1,7 +1,7 @@
 //! Folders that the user lets a plugin read. They are read into memory when the plugin is loaded: what it sees can't change during a
 //! run, never blocks, and has a hash.
 
-use crate::config::{files, printable};
+use crate::config::{files, hex, printable};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Folders {
         nodes[0] = Node::Folder(sorted(root));
         let mut hasher = Sha256::new();
         hash(&nodes, 0, &mut hasher);
-        let hash = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = hex(&hasher.finalize());
         Ok(Arc::new(Self { nodes, hash }))
     }
 

@@ -11,7 +11,7 @@ pub(super) use splitting::{split, wrap};
 pub(super) use tokenizing::{check_fits, scored_texts, valued_at, whole};
 
 use super::{Error, Result};
-use crate::config::PluginEntry;
+use crate::config::{PluginEntry, hex};
 use crate::data::{
     self, CompletionRow, Dataset, Extras, LabelledRow, Lengths, Message, Place, PreferenceRow, Prompt as Asked, PromptRow,
     Refused, Tokenizer,
@@ -414,8 +414,4 @@ impl OfTokens {
     fn done(self) -> String {
         hex(&self.0.finalize())
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

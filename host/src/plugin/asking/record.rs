@@ -5,7 +5,7 @@
 
 use super::wire::{LONGEST_HEADERS, MOST_HEADERS};
 use super::{Answer, Request, Response};
-use crate::config::files;
+use crate::config::{files, hex};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
@@ -119,14 +119,6 @@ fn headers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String, String)>, 
 /// two.
 fn is_short(text: &str) -> bool {
     4 * text.bytes().filter(|byte| *byte < b' ').count() <= text.len()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |of: u8| char::from(DIGITS[usize::from(of & 15)]);
-    let mut text = String::with_capacity(2 * bytes.len());
-    bytes.iter().for_each(|byte| text.extend([digit(byte >> 4), digit(*byte)]));
-    text
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
