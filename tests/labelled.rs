@@ -88,6 +88,26 @@ fn pairs_are_taken_apart_and_evaluated_alike() {
 }
 
 #[test]
+fn all_batches_of_an_evaluation_but_the_last_are_full() {
+    let place = place();
+    let rows = std::fs::read_to_string(place.path("rows.jsonl")).unwrap();
+    let rows: Vec<&str> = rows.lines().collect();
+    let loss = |part: std::ops::Range<usize>| {
+        let name = format!("rows-{}-{}", part.start, part.end);
+        place.write(&format!("{name}.jsonl"), rows[part].join("\n"));
+        let evaluated = ["--max-steps", "3", "--eval-steps", "3", "--eval-dataset", &format!("{name}.jsonl")];
+        run(&place, &name, &evaluated).succeeded();
+        let lines = place.lines(&format!("{name}/metrics.jsonl"));
+        lines.iter().find_map(|line| line.get("eval_loss")).and_then(Value::as_f64).unwrap()
+    };
+    // Each batch has a baseline of its own.
+    let [whole, first, second, last] = [0..10, 0..4, 4..8, 8..10].map(loss);
+    let mean = 0.4 * first + 0.4 * second + 0.2 * last;
+    assert!((whole - mean).abs() < 1e-7 && (first - second).abs() > 1e-4, "{whole} instead of {mean}");
+    assert!((0.3 * loss(0..3) + 0.3 * loss(3..6) + 0.4 * loss(6..10) - whole).abs() > 1e-6);
+}
+
+#[test]
 fn what_does_not_fit_is_refused() {
     let place = place();
     let refused = |more: &[&str], words: &[&str]| {

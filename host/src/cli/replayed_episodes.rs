@@ -81,8 +81,8 @@ impl Spoken {
         // What precedes the first turn is the prompt, which may have answers of the model too.
         let own = &own[own.len().saturating_sub(self.turns.len())..];
         let end = |i: usize| own.get(i + 1).copied().unwrap_or(said.len());
-        let heard = |i: usize| said[own[i] + 1..end(i)].iter().map(|m| (m.role.clone(), m.content.clone())).collect();
-        Ok((0..own.len()).map(|i| Exchange { text: said[own[i]].content.clone(), heard: heard(i) }).collect())
+        let heard = |i: usize| said[own[i] + 1..end(i)].iter().map(|m| (m.role.clone(), m.content.to_string())).collect();
+        Ok((0..own.len()).map(|i| Exchange { text: said[own[i]].content.to_string(), heard: heard(i) }).collect())
     }
 }
 

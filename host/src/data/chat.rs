@@ -5,6 +5,7 @@
 //! runs with bounded memory and time ([`Pace`]).
 
 use super::calls::Calls;
+use super::message::Message;
 use super::pace::Pace;
 use super::turns::Spoken;
 use super::{continuing, marks, percent, turns};
@@ -14,83 +15,11 @@ use jiff::fmt::strtime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, merge_maps};
 use minijinja::{Environment, ErrorKind, Value, context};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter};
 use serde_json::{Map, Serializer, Value as Json};
 use std::io::{self, Write};
 use std::sync::Arc;
-
-/// One turn of a conversation.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(try_from = "Given")]
-pub struct Message {
-    /// Who speaks: system, user or assistant.
-    pub role: String,
-    /// What is said.
-    pub content: String,
-    /// Other fields for the template: tool calls, reasoning.
-    #[serde(flatten)]
-    pub rest: Map<String, Json>,
-}
-
-/// A turn as datasets have it.
-#[derive(Deserialize)]
-struct Given {
-    #[serde(alias = "from", deserialize_with = "role")]
-    role: String,
-    #[serde(default, alias = "value", deserialize_with = "content")]
-    content: Option<String>,
-    #[serde(flatten)]
-    rest: Map<String, Json>,
-}
-
-impl TryFrom<Given> for Message {
-    type Error = &'static str;
-
-    fn try_from(Given { role, content, rest }: Given) -> Result<Self, Self::Error> {
-        match content {
-            Some(content) => Ok(Self { role, content, rest }),
-            // A turn with only tool calls has no text.
-            None if rest.contains_key("tool_calls") => Ok(Self { role, content: String::new(), rest }),
-            None => Err("missing field `content`"),
-        }
-    }
-}
-
-/// Reads what a turn says: a text, null for an empty one, or a list of parts with texts, which are joined.
-fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    let parts = match Json::deserialize(deserializer)? {
-        Json::Null => Vec::new(),
-        Json::String(text) => return Ok(Some(text)),
-        Json::Array(parts) => parts,
-        other => vec![other],
-    };
-    let text = |part: Json| match part {
-        Json::String(text) => Ok(text),
-        part if part["type"].as_str().is_none_or(|kind| kind == "text") && part["text"].is_string() => {
-            Ok(part["text"].as_str().unwrap_or_default().to_owned())
-        }
-        other => {
-            let other = printable(&other.to_string(), SHOWN_CONTENT);
-            Err(D::Error::custom(format!("its `content` has {other}; it must be a text, or a list of parts of type \"text\"")))
-        }
-    };
-    parts.into_iter().map(text).collect::<Result<String, _>>().map(Some)
-}
-
-/// Maximum length of a printed content, in bytes.
-const SHOWN_CONTENT: usize = 64;
-
-/// ShareGPT's role names work too.
-fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    let name = String::deserialize(deserializer)?;
-    Ok(match name.as_str() {
-        "human" => "user".to_owned(),
-        "gpt" => "assistant".to_owned(),
-        _ => name,
-    })
-}
 
 /// Maximum number of instructions of a template.
 const FUEL: u64 = 5_000_000;
@@ -372,20 +301,6 @@ mod tests {
         assert!(chat.render(&messages, true, &Extras::default()).unwrap().ends_with("<|im_start|>assistant\n"));
     }
 
-    #[test]
-    fn what_a_turn_says_may_be_in_parts() {
-        let read = |content: Json| {
-            let message: Result<Message, _> = serde_json::from_value(serde_json::json!({"role": "user", "content": content}));
-            message.map(|message| message.content).map_err(|e| e.to_string())
-        };
-        assert_eq!(read(serde_json::json!([{"type": "text", "text": "a "}, {"text": "b"}, "c"])), Ok("a bc".to_owned()));
-        assert_eq!((read(Json::Null), read(serde_json::json!([]))), (Ok(String::new()), Ok(String::new())));
-        for wrong in [serde_json::json!([{"type": "image", "text": "x"}]), serde_json::json!([[1]]), 7.into()] {
-            let refused = read(wrong).unwrap_err();
-            assert!(refused.contains("its `content` has") && refused.contains("\"text\""), "{refused}");
-        }
-    }
-
     fn told(source: &str, kwargs: Json, columns: Json) -> Result<String, String> {
         let (Json::Object(kwargs), Json::Object(columns)) = (kwargs, columns) else { panic!("a test gives objects") };
         let chat = ChatTemplate::new(source.into(), "<s>".into(), String::new())?.told(kwargs, "2024-07-06".parse().ok());
@@ -450,7 +365,12 @@ mod tests {
         let source = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ c | tojson }}{% endfor %}{% endfor %}";
         let call = serde_json::json!({"name": "w", "arguments": {"b": ["<é>", 1], "a": null}});
         let messages = serde_json::json!([{"role": "assistant", "content": null, "tool_calls": [call]}]);
-        assert_eq!(rendered(source, messages), r#"{"name": "w", "arguments": {"b": ["<é>", 1], "a": null}}"#);
+        assert_eq!(rendered(source, messages), r#"None{"name": "w", "arguments": {"b": ["<é>", 1], "a": null}}"#);
+        // As DeepSeek's template has it: a content that is null is none, another one is not.
+        let calling = "{% for m in messages %}{{ 'calls ' ~ m.tool_calls[0] if m['content'] is none else m['content'] }};{% endfor %}{{ messages[0].content | trim }}";
+        let turn = |content: Json| serde_json::json!({"role": "assistant", "content": content, "tool_calls": ["f"]});
+        let messages = serde_json::json!([turn(Json::Null), turn("".into()), {"role": "assistant", "tool_calls": ["g"]}]);
+        assert_eq!(rendered(calling, messages), "calls f;;calls g;None");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! turn, however the template renders the rest. So the model's own text is never rendered, and its tokens stay as they were
 //! sampled.
 
-use super::chat::{Extras, Message, RenderError, Template};
+use super::chat::{Extras, RenderError, Template};
+use super::message::Message;
 use super::{Result, Tokenizer, marks};
 
 /// Returns what follows a turn between the first `count` messages and the others, which reply to it.
@@ -18,10 +19,10 @@ pub(super) fn following(
     count: usize,
     extras: &Extras,
 ) -> std::result::Result<String, RenderError> {
-    let contents: String = messages.iter().map(|message| message.content.as_str()).collect();
+    let contents: String = messages.iter().map(|message| &*message.content).collect();
     let [probe, _] = marks::free(&contents)?;
     let (before, replies) = messages.split_at(count);
-    let turn = Message { role: "assistant".into(), content: probe.to_string(), ..Message::default() };
+    let turn = Message { role: "assistant".into(), content: probe.to_string().into(), ..Message::default() };
     let all: Vec<Message> = before.iter().cloned().chain([turn]).chain(replies.iter().cloned()).collect();
     let text = template.render(&all, true, extras, None)?;
     let mut parts = text.split(probe);

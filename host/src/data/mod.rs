@@ -10,6 +10,7 @@ mod labelled;
 mod lengths;
 mod loader;
 mod marks;
+mod message;
 mod pace;
 mod packing;
 mod percent;
@@ -26,12 +27,13 @@ mod wording;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use calls::calls_in;
-pub use chat::{ChatTemplate, Extras, Message, RenderError};
+pub use chat::{ChatTemplate, Extras, RenderError};
 pub use completions::{CompletionRow, read_completions};
 pub use dataset::Dataset;
 pub use labelled::{LabelledRow, read_labelled};
 pub use lengths::Lengths;
 pub use loader::{Cursor, Loader, shuffle};
+pub use message::Message;
 pub use packing::pack;
 pub use preferences::{PreferenceRow, read_preferences};
 pub use prompts::{Prompt, PromptRow, parse_prompts, read_prompts};

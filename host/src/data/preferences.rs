@@ -150,7 +150,7 @@ mod tests {
         let same = read(json!({"chosen": [message("q"), message("a")], "rejected": [message("q"), message("a")]})).unwrap();
         assert_eq!((&same.chosen, &same.rejected), (&same.chosen, &same.chosen));
         assert!(
-            matches!((&same.prompt, &same.chosen), (Prompt::Chat(p), Prompt::Chat(c)) if p.len() == 1 && c[0].content == "a")
+            matches!((&same.prompt, &same.chosen), (Prompt::Chat(p), Prompt::Chat(c)) if p.len() == 1 && &*c[0].content == "a")
         );
         // One is longer than the other.
         let longer =

@@ -71,7 +71,7 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
 fn contents(prompt: Prompt) -> Vec<String> {
     match prompt {
         Prompt::Text(text) => vec![text],
-        Prompt::Chat(messages) => messages.into_iter().map(|m| m.content).collect(),
+        Prompt::Chat(messages) => messages.into_iter().map(|m| m.content.to_string()).collect(),
     }
 }
 

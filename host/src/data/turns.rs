@@ -6,7 +6,8 @@
 //! with a token. For these, rendering the whole with other content in the turn's place shows what precedes and follows the
 //! content.
 
-use super::chat::{Extras, Message, RenderError, Template};
+use super::chat::{Extras, RenderError, Template};
+use super::message::Message;
 use super::marks;
 use std::ops::Range;
 
@@ -122,7 +123,7 @@ impl Search<'_> {
     fn behind_the_last(&self, i: usize) -> Result<Option<String>, RenderError> {
         let Some(last) = i.checked_sub(1) else { return Ok(None) };
         let mut messages = self.messages[..i].to_vec();
-        messages[last].content = self.probe.to_string();
+        messages[last].content = self.probe.to_string().into();
         let text = self.render(&messages, true)?;
         Ok(text.and_then(|text| text.rsplit_once(self.probe).map(|(_, after)| after.to_owned())))
     }
@@ -142,9 +143,9 @@ impl Search<'_> {
 
     /// Returns the text before a turn's content in the conversation in which a user replies to it; empty if there is none.
     fn replied(&self, i: usize) -> Result<String, RenderError> {
-        let said = |role: &str, content: String| Message { role: role.into(), content, ..Message::default() };
+        let said = |role: &str, content: &str| Message { role: role.into(), content: content.into(), ..Message::default() };
         let mut messages = self.messages[..i].to_vec();
-        messages.extend([said("assistant", self.probe.to_string()), said("user", "a".into())]);
+        messages.extend([said("assistant", &self.probe.to_string()), said("user", "a")]);
         let text = self.render(&messages, false)?;
         Ok(text.as_deref().and_then(|text| text.split_once(self.probe)).map_or_else(String::new, |(before, _)| before.to_owned()))
     }
@@ -166,7 +167,7 @@ impl Search<'_> {
     /// Returns the text before and after a turn's content in the conversation's first `count` messages.
     fn around(&self, i: usize, count: usize) -> Result<Option<(String, String)>, RenderError> {
         let mut messages = self.messages[..count].to_vec();
-        messages[i].content = self.probe.to_string();
+        messages[i].content = self.probe.to_string().into();
         let text = self.render(&messages, false)?;
         let parts = text.as_deref().and_then(|text| text.split_once(self.probe));
         Ok(parts.filter(|(_, after)| !after.contains(self.probe)).map(|(before, after)| (before.to_owned(), after.to_owned())))
@@ -273,7 +274,7 @@ mod tests {
         let same = [("user", "c"), ("assistant", ""), ("user", "c"), ("assistant", "c"), ("user", "d")];
         assert_eq!(said(REASONING, &same).unwrap(), ["</>", "c</>"]);
         let calls = json!([
-            {"role": "user", "content": "q"}, {"role": "assistant", "content": null, "tool_calls": ["f"]},
+            {"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": ["f"]},
             {"role": "tool", "content": "r"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "s"},
         ]);
         assert_eq!(parts(REASONING, &calls).unwrap(), ["[f]</>", "a</>"]);

@@ -61,7 +61,7 @@ impl Prompt {
 
     /// Returns its conversation; a plain text becomes a user message.
     pub(super) fn conversation(&self) -> Vec<Message> {
-        let plain = || vec![Message { role: "user".into(), content: self.text.clone(), ..Message::default() }];
+        let plain = || vec![Message { role: "user".into(), content: self.text.as_str().into(), ..Message::default() }];
         self.messages.as_deref().map_or_else(plain, |(messages, _)| messages.clone())
     }
 

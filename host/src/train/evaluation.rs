@@ -131,11 +131,13 @@ impl Trainer {
         let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
         figures.merge(self.collector.judge(&mut experience, &mut with)?);
         figures.add(self.world.once(solved::figures(&experience, self.collector.for_evaluation(), &self.settings)));
-        let (count, experience) = (experience.items().div_ceil(size), Arc::new(experience));
-        let micro_batches: Vec<MicroBatch> = match self.settings.packs_evaluations() {
-            true => MicroBatch::cut(&experience, sizes).collect(),
-            false => MicroBatch::deal(&experience, count).collect(),
+        let (items, experience) = (experience.items(), Arc::new(experience));
+        let sizes = match self.settings.packs_evaluations() {
+            true => sizes,
+            // As in TRL, all are full but the last, which matters to losses that compare rows.
+            false => (0..items).step_by(size).map(|first| size.min(items - first)).collect(),
         };
+        let micro_batches: Vec<MicroBatch> = MicroBatch::cut(&experience, sizes).collect();
         let (loss, evaluated) = self.learner.evaluate(&micro_batches, &mut self.plugins, at)?;
         figures.merge(evaluated);
         Ok(Some((loss, figures)))

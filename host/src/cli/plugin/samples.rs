@@ -37,7 +37,7 @@ pub(super) fn rewards(dataset: Option<&Path>, rows: usize) -> data::Result<Rewar
             let given = &given[..given.len().min(rows.div_ceil(2).max(1))];
             let text = |prompt: &Prompt| match prompt {
                 Prompt::Text(text) => text.clone(),
-                Prompt::Chat(messages) => messages.iter().map(|m| m.content.clone()).collect::<Vec<_>>().join("\n"),
+                Prompt::Chat(messages) => messages.iter().map(|m| m.content.to_string()).collect::<Vec<_>>().join("\n"),
             };
             let names: BTreeSet<&String> = given.iter().flat_map(|row| row.columns.keys()).collect();
             let value = |row: &data::PromptRow, name: &str| row.columns.get(name).unwrap_or(&Value::Null).to_string();

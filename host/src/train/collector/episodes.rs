@@ -244,7 +244,7 @@ fn texts(message: &plugin::Message) -> impl Iterator<Item = &str> {
 fn message(message: plugin::Message) -> Message {
     let rest = [("name", message.name), ("tool_call_id", message.tool_call_id)];
     let rest = rest.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into()))).collect();
-    Message { role: message.role, content: message.content, rest }
+    Message { role: message.role, content: message.content.into(), rest }
 }
 
 /// Returns the requests, each with its row's index: completions of a row with the same opening share one.
@@ -347,7 +347,7 @@ impl Playing {
         let written = Written { finished, calls: tokenizer.calls(tokens)? };
         let calls = plugin::calls(number, &written.calls);
         self.turns.push(written);
-        self.messages.push(Message { role: "assistant".into(), content: text.clone(), ..Message::default() });
+        self.messages.push(Message { role: "assistant".into(), content: text.as_str().into(), ..Message::default() });
         Ok(Turn { episode, text, calls, finished })
     }
 

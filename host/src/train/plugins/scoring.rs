@@ -277,7 +277,7 @@ pub fn start_of(prompt: &[Message], columns: &Map<String, Value>, (episode, seed
         let text = |name: &str| message.rest.get(name).and_then(Value::as_str).map(str::to_owned);
         plugin::Message {
             role: message.role.clone(),
-            content: message.content.clone(),
+            content: message.content.to_string(),
             name: text("name"),
             tool_call_id: text("tool_call_id"),
         }
