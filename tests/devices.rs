@@ -145,10 +145,8 @@ fn grpo(place: &Place, run: &str, device: &str, more: &[&str]) {
         ["--max-steps", "4", "--steps-per-generation", "2", "--beta", "0.1", "--learning-rate", "0.002", "--save-steps", "2"];
     // A gradient that is next to nothing moves its weight by a step of rounding's choice otherwise.
     let calm = ["--adam-epsilon", "0.001"];
-    // On a device, the vocabulary isn't restricted in training.
-    let whole = ["--score-sampling-support", "false"];
     let sampling = ["--top-p", "0.95", "--repetition-penalty", "1.1", "--log-completions", "all", "--device", device];
-    place.train(run, &[&steps[..], &calm, &whole, &sampling, more].concat()).succeeded();
+    place.train(run, &[&steps[..], &calm, &sampling, more].concat()).succeeded();
 }
 
 #[test]

@@ -74,10 +74,65 @@ __device__ void logit_gradient(T *d_logits, const float *logits, const uint32_t 
     }
 }
 
+// A token and the rows before which it occurred. Its factors lie together.
+struct Penalised {
+    uint32_t token, first_row, rows, first_factor;
+};
+
+// Multiplies the logits of tokens that occurred as the sampler does. `factors` gets the factor of each. One block an entry.
+extern "C" __global__ void penalise(float *logits, float *factors, const Penalised *entries, float penalty, int vocab) {
+    const Penalised entry = entries[blockIdx.x];
+    for (int i = threadIdx.x; i < (int)entry.rows; i += blockDim.x) {
+        float *logit = logits + (size_t)(entry.first_row + i) * vocab + entry.token;
+        const float factor = *logit > 0.0f ? 1.0f / penalty : penalty;
+        *logit *= factor, factors[entry.first_factor + i] = factor;
+    }
+}
+
+// The derivatives by logits that `penalise` multiplied, from those by the products. One block an entry.
+template <typename T>
+__device__ void scale_penalised(T *d_logits, const float *factors, const Penalised *entries, int vocab) {
+    const Penalised entry = entries[blockIdx.x];
+    for (int i = threadIdx.x; i < (int)entry.rows; i += blockDim.x) {
+        T *d = d_logits + (size_t)(entry.first_row + i) * vocab + entry.token;
+        *d = from_float<T>(to_float(*d) * factors[entry.first_factor + i]);
+    }
+}
+
+// A row and the words with its tokens: ascending ids or, if they are as many as that takes, a bit for each token.
+struct Restricted {
+    uint32_t row, first_word, words;
+};
+
+__device__ __forceinline__ bool is_among(const uint32_t *ids, int count, uint32_t id) {
+    int first = 0, end = count;
+    while (first < end) {
+        const int middle = (first + end) / 2;
+        if (ids[middle] < id) first = middle + 1;
+        else end = middle;
+    }
+    return first < count && ids[first] == id;
+}
+
+// Excludes the tokens that could not be sampled. One block an entry.
+extern "C" __global__ void restrict_rows(float *logits, const Restricted *entries, const uint32_t *words, int vocab) {
+    const Restricted entry = entries[blockIdx.x];
+    const bool is_bits = (int)entry.words == (vocab + 31) / 32;
+    logits += (size_t)entry.row * vocab, words += entry.first_word;
+    for (int i = threadIdx.x; i < vocab; i += blockDim.x) {
+        const bool kept = is_bits ? words[i / 32] >> (i % 32) & 1 : is_among(words, entry.words, i);
+        if (!kept) logits[i] = -INFINITY;
+    }
+}
+
 #define DEFINE(suffix, T)                                                                                                  \
     extern "C" __global__ void logit_gradient_##suffix(T *d_logits, const float *logits, const uint32_t *targets,          \
                                                        const float *log_sums, const float *entropies,                      \
                                                        const float *d_logps, const float *d_entropies, int vocab) {        \
         logit_gradient(d_logits, logits, targets, log_sums, entropies, d_logps, d_entropies, vocab);                       \
+    }                                                                                                                      \
+    extern "C" __global__ void scale_penalised_##suffix(T *d_logits, const float *factors, const Penalised *entries,       \
+                                                        int vocab) {                                                       \
+        scale_penalised(d_logits, factors, entries, vocab);                                                                \
     }
 FOR_EACH_TYPE(DEFINE)

@@ -136,9 +136,10 @@ __device__ uint32_t select(int n, Mass need, Mass &above, Scratch &s, K key, F m
 }
 
 // logits: [.., V], of which row `logit_rows[row]`, or `row` itself; uniforms: [slots, most] numbers below one; seen: [slots,
-// words] bits of tokens that occurred, read with a penalty alone; drawn: [rows] token and log-probability.
+// words] bits of tokens that occurred, read with a penalty alone; drawn: [rows] token and log-probability; support: null, or
+// [rows, words] bits of the tokens that could be drawn, and then the log-probability is that of the draw.
 extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
-    sample(uint2 *drawn, const float *logits, const uint32_t *logit_rows, Sequence *sequences, const uint32_t *slots,
+    sample(uint2 *drawn, uint32_t *support, const float *logits, const uint32_t *logit_rows, Sequence *sequences, const uint32_t *slots,
            const Step *step, const double *uniforms, uint32_t *seen, int vocabulary, int most, float temperature,
            float logp_temperature, float top_p, float min_p, float penalty, int top_k) {
     __shared__ Scratch s;
@@ -179,6 +180,7 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
     best = s.answer;
     const float greatest = of_key((uint32_t)(best >> 32));
     int token = (int)~(uint32_t)best;
+    float support_normaliser = 0.0f;
 
     if (temperature > 0.0f) {
         auto key = [&](int i) { return key_of(adjusted(i)); };
@@ -210,9 +212,23 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
         total = block_sum(total, s);
         const double threshold = uniforms[(size_t)slot * most + sequences[slot].drawn] * (double)total;
         token = find(n, (Mass)threshold, s, kept);
+        if (support) {
+            support += (size_t)row * ((n + 31) / 32);
+            float sum = 0.0f;
+            for (int first = threadIdx.x / 32 * 32; first < n; first += blockDim.x) {
+                const int i = first + threadIdx.x % 32;
+                const uint32_t k = i < n ? key(i) : 0;
+                const bool can_be = i < n && k >= least && !(k == tied && i > last_tied);
+                if (can_be) sum += expf(adjusted(i) - greatest);
+                const uint32_t bits = __ballot_sync(0xffffffffu, can_be);
+                if (threadIdx.x % 32 == 0) support[first / 32] = bits;
+            }
+            support_normaliser = greatest + logf(block_sum(sum, s.floats));
+        }
     }
     if (threadIdx.x == 0) {
-        const float logp = logits[token] * inverse - normaliser;
+        const float logp = support && temperature > 0.0f ? adjusted(token) - support_normaliser
+                                                         : logits[token] * inverse - normaliser;
         drawn[row] = make_uint2((uint32_t)token, __float_as_uint(logp));
         if (penalty != 1.0f) occurred[token / 32] |= 1u << token % 32;
         sequences[slot].token = (uint32_t)token;

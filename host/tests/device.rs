@@ -8,6 +8,7 @@ use rlhost::ops::Precision::F32;
 use rlhost::ops::attention::{self, Heads};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::rope::{self, Rotation};
+use rlhost::ops::support::{Restriction, Support};
 use rlhost::ops::{self, Forest, adamw, embedding, linear, logprob, norm, swiglu};
 
 /// The first device, or none with the reason on the terminal.
@@ -300,6 +301,47 @@ fn log_probabilities_and_their_gradients() {
                 twins.same("output matrix", &of_w, &d_of_w);
             }
         }
+    }
+}
+
+#[test]
+fn log_probabilities_and_gradients_among_the_tokens_that_could_be_sampled() {
+    let Some(device) = device() else { return };
+    // Entries of ids, of bits, and none; two texts, one in rows between others.
+    let (m, d, vocab) = (23, 16, 300);
+    let mut restriction = Restriction::default();
+    let targets: Vec<u32> = (0..m as u32).map(|i| i * 37 % vocab as u32).collect();
+    for (first, rows, prompt) in [(2, 9, vec![5, 111, 5]), (14, 7, vec![0, 299, 37 * 15 % 300])] {
+        let tokens = &targets[first..first + rows];
+        let mut support = Support::new(1.7);
+        for (at, token) in tokens.iter().enumerate() {
+            let step = [2, 90, 1][at % 3];
+            let could_be = |i: usize| i == *token as usize || i.is_multiple_of(step);
+            let logits: Vec<f32> = (0..vocab).map(|i| if could_be(i) { 0.0 } else { f32::NEG_INFINITY }).collect();
+            support.push(&logits);
+        }
+        restriction.push(first, &support, &prompt, tokens);
+    }
+    let restriction = Some(&restriction);
+    for twins in Twins::each(&device) {
+        let ((h, dh), (w, dw)) = (twins.of(&[m, d], 1), twins.of(&[vocab, d], 2));
+        let want = logprob::forward(&h, &w, &targets, 0.8.into(), restriction).unwrap();
+        let got = logprob::forward(&dh, &dw, &targets, 0.8.into(), restriction).unwrap();
+        let exact = Twins { device: device.clone(), dtype: DType::F32 };
+        exact.same_values("logp", &want.logp, &got.logp);
+        exact.same_values("entropy", &want.entropy, &got.entropy);
+        assert_eq!(want.top, got.top);
+        let whole = logprob::forward(&h, &w, &targets, 0.8.into(), None).unwrap();
+        let differs: Vec<bool> = want.logp.iter().zip(&whole.logp).map(|(some, all)| some != all).collect();
+        assert!(differs.iter().enumerate().all(|(row, differs)| !differs || (2..11).contains(&row) || (14..21).contains(&row)));
+        assert!(differs.iter().filter(|differs| **differs).count() > 10, "{differs:?}");
+        let (d_logp, d_entropy) = (wave(m, 3), wave(m, 4));
+        let (of_w, d_of_w) = twins.of_f32(&[vocab, d], 5);
+        let backward = |h: &Tensor, w: &Tensor, stats: &_, dw: &Tensor| {
+            logprob::backward(h, w, &targets, 0.8.into(), restriction, stats, &d_logp, Some(&d_entropy), Some(dw)).unwrap()
+        };
+        twins.same("hidden", &backward(&h, &w, &want, &of_w), &backward(&dh, &dw, &got, &d_of_w));
+        twins.same("output matrix", &of_w, &d_of_w);
     }
 }
 

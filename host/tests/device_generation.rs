@@ -5,6 +5,7 @@
 use rlhost::model::{Frozen, ModelFolder, Place};
 use rlhost::ops::device;
 use rlhost::ops::sampler::Sampling;
+use rlhost::ops::support::Support;
 use rlhost::rollout::{Generator, Request, Rollout};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +30,7 @@ fn generate(name: &str, place: &Place, sampling: &Sampling, seqs: usize, ends: &
         model: &model,
         sampling: *sampling,
         logp_temperature: 0.7,
-        keep_support: false,
+        keep_support: sampling.changes_support() && sampling.temperature > 0.0,
         max_new_tokens: 20,
         max_num_seqs: seqs,
         seed: 5,
@@ -58,6 +59,12 @@ fn in_f32() -> Option<Place> {
     }
 }
 
+/// What a support keeps of each position.
+fn kept(support: &Support) -> Vec<&[u32]> {
+    let begins = std::iter::once(0).chain(support.ends.iter().copied());
+    begins.zip(&support.ends).map(|(begin, end)| &support.words[begin as usize..*end as usize]).collect()
+}
+
 #[track_caller]
 fn assert_same(device: &[Rollout], cpu: &[Rollout], what: &str) {
     assert_eq!(device.len(), cpu.len(), "{what}");
@@ -66,6 +73,13 @@ fn assert_same(device: &[Rollout], cpu: &[Rollout], what: &str) {
         assert_eq!(d.tokens, c.tokens, "{what}: prompt {}, sample {}", c.prompt, c.sample);
         let apart = d.logp.iter().zip(&c.logp).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(d.logp.len() == c.logp.len() && apart < 1e-4, "{what}: log-probabilities {apart} apart");
+        let Some([d, c]) = d.support.as_ref().zip(c.support.as_ref()).map(|(d, c)| [d, c].map(kept)) else {
+            assert_eq!(d.support, c.support, "{what}");
+            continue;
+        };
+        // Rounding may leave a token at the edge in or out.
+        let others = d.iter().zip(&c).filter(|(d, c)| d != c).count();
+        assert!(d.len() == c.len() && others * 50 <= c.len(), "{what}: {others} of {} supports differ", c.len());
     }
 }
 

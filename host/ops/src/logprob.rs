@@ -47,14 +47,6 @@ fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, 
     Ok((m, d, vocab))
 }
 
-/// Refuses a restriction on a device.
-fn check_restriction(hidden: &Tensor, restriction: Option<&Restriction>) -> Result<()> {
-    if restriction.is_none() || hidden.device().is_cpu() {
-        return Ok(());
-    }
-    Err(Error::Shape { op: "logprob", detail: "restricted vocabularies are only supported on the CPU".into() })
-}
-
 /// Computes statistics from `hidden: [M, D]`, `w: [V, D]` and target ids `[M]`, among the tokens that a `restriction` leaves each
 /// row.
 pub fn forward(
@@ -65,8 +57,7 @@ pub fn forward(
     restriction: Option<&Restriction>,
 ) -> Result<TokenStats> {
     let (m, d, vocab) = check(hidden, w, targets)?;
-    check_restriction(hidden, restriction)?;
-    on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale.on_device()?));
+    on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale.on_device()?, restriction));
     let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w, scale.precision)?);
     let mut room = Tile::room(m, vocab);
     let mut sums = vec![Sums::NONE; m];
@@ -189,7 +180,6 @@ pub fn backward(
     dw: Option<&Tensor>,
 ) -> Result<Tensor> {
     let (m, d, vocab) = check(hidden, w, targets)?;
-    check_restriction(hidden, restriction)?;
     let share = stats.smoothing;
     if share > 0.0 && restriction.is_some() {
         let detail = "targets can't be spread over a restricted vocabulary".into();
@@ -202,7 +192,10 @@ pub fn backward(
     {
         return Err(Error::Shape { op: "logprob backward", detail: format!("{} derivatives for {m} rows", d_logp.len()) });
     }
-    on_device!(hidden, cuda::logprob::backward(hidden, w, targets, scale.on_device()?, stats, d_logp, d_entropy, dw));
+    on_device!(
+        hidden,
+        cuda::logprob::backward(hidden, w, targets, scale.on_device()?, restriction, stats, d_logp, d_entropy, dw)
+    );
     let (hs, mut w) = (read(hidden)?, Blocks::new(w, scale.precision)?);
     let (turned, h) = (turn(&hs, d), Mat::new(&hs, m, d));
     let mut room = Tile::room(m, vocab);

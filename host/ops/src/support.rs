@@ -41,6 +41,18 @@ impl Support {
         self.ends.push(self.words.len() as u32);
     }
 
+    /// Adds a position at which the tokens could be sampled whose bits are set; there are `bits(vocab)` words.
+    pub fn push_bits(&mut self, words: &[u32], vocab: usize) {
+        let kept = words.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        if kept < bits(vocab) {
+            let tokens = (0..vocab as u32).filter(|token| words[*token as usize / 32] >> (token % 32) & 1 == 1);
+            self.words.extend(tokens);
+        } else if kept < vocab {
+            self.words.extend_from_slice(words);
+        }
+        self.ends.push(self.words.len() as u32);
+    }
+
     /// Adds positions without an entry until there are `len`.
     pub fn skip_to(&mut self, len: usize) {
         self.ends.resize(len.max(self.ends.len()), self.words.len() as u32);
@@ -71,6 +83,22 @@ impl Support {
         let all_fit = self.penalty.is_finite() && self.penalty > 0.0 && tokens.iter().enumerate().all(fits);
         (!all_fit).then_some("has a support without one of its tokens")
     }
+}
+
+/// What a [`Restriction`] does to a block of rows, counted from the block's first: the structures of `host/kernels/logprob.cu`.
+#[cfg(feature = "cuda")]
+#[derive(Debug, Default)]
+pub(super) struct OfRows<'a> {
+    /// Row, first word and number of words of each restricted row.
+    pub restricted: Vec<u32>,
+    /// The restricted rows' words.
+    pub words: &'a [u32],
+    /// Penalty on tokens that occurred.
+    pub penalty: f32,
+    /// Token, first row, number of rows and place of the first factor.
+    pub penalised: Vec<u32>,
+    /// Number of penalised logits.
+    pub factors: usize,
 }
 
 /// The supports of the rows of a matrix of logits.
@@ -109,6 +137,28 @@ impl Restriction {
     /// Returns whether it has no effect.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.penalty.is_none()
+    }
+
+    /// Returns what applies to a block of rows, as a device reads it.
+    #[cfg(feature = "cuda")]
+    pub(super) fn of_rows(&self, rows: &Range<usize>) -> OfRows<'_> {
+        let (first, last) = (self.before(rows.start), self.before(rows.end));
+        let begin = |i: usize| i.checked_sub(1).map_or(0, |before| self.rows[before].1);
+        let mut of_rows = OfRows { words: &self.words[begin(first)..begin(last)], ..OfRows::default() };
+        for i in first..last {
+            let (row, end) = self.rows[i];
+            of_rows.restricted.extend([row - rows.start, begin(i) - begin(first), end - begin(i)].map(|n| n as u32));
+        }
+        let Some(penalty) = self.penalty else { return of_rows };
+        of_rows.penalty = penalty;
+        for (token, of) in &self.penalised {
+            let (start, end) = (of.start.max(rows.start), of.end.min(rows.end));
+            if start < end {
+                of_rows.penalised.extend([*token, (start - rows.start) as u32, (end - start) as u32, of_rows.factors as u32]);
+                of_rows.factors += end - start;
+            }
+        }
+        of_rows
     }
 
     /// Applies it to the logits of some rows and tokens, with a line of `line` rows for each token. Returns the logits that the

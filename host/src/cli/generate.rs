@@ -192,7 +192,8 @@ impl Args {
             return Ok(tokenizer.encode(&self.prompt, true)?);
         }
         ensure!(tokenizer.has_chat(), "--chat: this model's tokenizer has no chat template; leave --chat out to continue a text");
-        let said = |role: &str, content: &String| Message { role: role.into(), content: content.as_str().into(), ..Message::default() };
+        let said =
+            |role: &str, content: &String| Message { role: role.into(), content: content.as_str().into(), ..Message::default() };
         let system = self.chat.system.iter().map(|text| said("system", text));
         let messages: Vec<Message> = system.chain([said("user", &self.prompt)]).collect();
         Ok(tokenizer.encode(&tokenizer.render_chat(&messages, true, &Extras::default())?, false)?)

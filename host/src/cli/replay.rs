@@ -246,7 +246,9 @@ fn dataset(config: &Config) -> anyhow::Result<Vec<Row>> {
         rows.resize(row.row, Row::default());
         let (is_chat, messages) = match row.prompt {
             Prompt::Chat(messages) => (true, messages),
-            Prompt::Text(content) => (false, vec![Message { role: "user".into(), content: content.into(), ..Message::default() }]),
+            Prompt::Text(content) => {
+                (false, vec![Message { role: "user".into(), content: content.into(), ..Message::default() }])
+            }
         };
         rows.push(Row { asked: (messages, row.extras), is_chat, columns: row.columns });
     }

@@ -132,7 +132,7 @@ pub struct Config {
     /// [default: 1]
     pub repetition_penalty: f64,
     /// Score each token among the tokens that top_p, top_k, min_p and repetition_penalty allow, as in sampling; false scores over
-    /// the whole vocabulary, as in TRL [default: true; false on an NVIDIA device, which has no kernel for it yet]
+    /// the whole vocabulary, as in TRL [default: true]
     pub score_sampling_support: Option<bool>,
     /// Log-probabilities that ratios are relative to: those of sampling (sampling), or those of a training forward pass right
     /// after the generation (recompute) [default: sampling; recompute in bf16 or with a rollout_dtype, where the two differ]

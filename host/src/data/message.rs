@@ -61,7 +61,9 @@ impl<'de> Deserialize<'de> for Content {
             }
             other => {
                 let other = printable(&other.to_string(), SHOWN);
-                Err(D::Error::custom(format!("its `content` has {other}; it must be a text, or a list of parts of type \"text\"")))
+                Err(D::Error::custom(format!(
+                    "its `content` has {other}; it must be a text, or a list of parts of type \"text\""
+                )))
             }
         };
         parts.into_iter().map(text).collect::<Result<String, _>>().map(Self::from)

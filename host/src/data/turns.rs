@@ -7,8 +7,8 @@
 //! content.
 
 use super::chat::{Extras, RenderError, Template};
-use super::message::Message;
 use super::marks;
+use super::message::Message;
 use std::ops::Range;
 
 /// A conversation's text with the assistant's parts.

@@ -100,6 +100,7 @@ impl Decoding {
             intermediate: a.intermediate_size,
             vocabulary: a.vocab_size,
             remembers: drawing.sampling.repetition_penalty != 1.0,
+            keeps_support: drawing.keep_support,
         };
         let session = Session::new(decoder.weights.output(), sizes)?;
         Ok(Some(DeviceDecoding { decoder, layers, session, drawing, recorded: None, plain: 0, may_record: true }))
@@ -119,6 +120,11 @@ impl DeviceDecoding<'_> {
         let layers = Arc::new(layers);
         let prefixes = ranges.into_iter().map(|rows| DevicePrefix { layers: Arc::clone(&layers), rows }).collect();
         Ok((prefixes, linear::forward_f32(&hidden, self.decoder.weights.output(), None)?))
+    }
+
+    /// Returns the size of the vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.decoder.architecture.vocab_size
     }
 
     /// Registers a prompt with the session under an index.

@@ -1,11 +1,12 @@
 //! The scheduler on a device: one batch of all sequences, with tokens sampled where the logits are. Each step only returns the
-//! sampled tokens.
+//! sampled tokens and, where they are kept, their supports.
 
 use super::Error;
 use super::scheduler::{Generator, Request, Rollout, Sequence, batches};
 use crate::model::{DeviceDecoding, DevicePrefix, Room};
 use crate::ops::decode::{Drawing, Share};
-use crate::ops::sampler::{Drawn, stream, uniform};
+use crate::ops::sampler::{stream, uniform};
+use crate::ops::support::Support;
 use candle_core::Tensor;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -58,7 +59,8 @@ pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Opt
         completion: requests.iter().map(|r| generator.limit_of_turn(r, 0)).max().unwrap_or(1),
         prompt: requests.iter().map(|r| r.tokens.len()).max().unwrap_or(1),
     };
-    let drawing = Drawing { sampling: generator.sampling, logp_temperature: generator.logp_temperature };
+    let Generator { sampling, logp_temperature, keep_support, .. } = *generator;
+    let drawing = Drawing { sampling, logp_temperature, keep_support };
     let Some(model) = generator.model.on_device(room, drawing)? else { return Ok(None) };
     let batch = Batch {
         generator,
@@ -93,10 +95,7 @@ impl Batch<'_, '_> {
                 self.arrange()?;
             }
             self.model.step()?;
-            let drawn = self.model.session.drawn(self.active.len())?;
-            for (sequence, drawn) in self.active.iter_mut().zip(drawn) {
-                push(self.generator, &mut sequence.rollout, drawn);
-            }
+            self.take((0..self.active.len()).collect())?;
             changed = self.retire();
         }
         Ok(self.done)
@@ -124,14 +123,29 @@ impl Batch<'_, '_> {
                 first.rows.push(known.row);
                 first.sequences.push(self.active.len());
             }
-            let rollout = Rollout { prompt, sample, ..Rollout::default() };
+            let support = generator.keep_support.then(|| Support::new(generator.sampling.repetition_penalty));
+            let rollout = Rollout { prompt, sample, support, ..Rollout::default() };
             self.active.push(Active { rollout, slot, limit });
         }
         for first in drawn_together {
             self.model.draw_first(&first.logits, &first.slots, &first.rows)?;
-            for (index, drawn) in first.sequences.into_iter().zip(self.model.session.drawn(first.slots.len())?) {
-                push(self.generator, &mut self.active[index].rollout, drawn);
+            self.take(first.sequences)?;
+        }
+        Ok(())
+    }
+
+    /// Appends the tokens that were sampled for these active sequences, in this order.
+    fn take(&mut self, sequences: Vec<usize>) -> Result<(), Error> {
+        let drawn = self.model.session.drawn(sequences.len())?;
+        let supports = if self.generator.keep_support { self.model.session.supports(sequences.len())? } else { Vec::new() };
+        for (i, (index, drawn)) in sequences.into_iter().zip(drawn).enumerate() {
+            let rollout = &mut self.active[index].rollout;
+            rollout.tokens.push(drawn.token);
+            rollout.logp.push(drawn.logp);
+            if let (Some(support), Some(bits)) = (&mut rollout.support, supports.get(i)) {
+                support.push_bits(bits, self.model.vocabulary());
             }
+            rollout.finished = self.generator.ends(&rollout.tokens);
         }
         Ok(())
     }
@@ -189,10 +203,4 @@ impl Batch<'_, '_> {
         }
         Ok(self.model.session.arrange(&slots, &shares)?)
     }
-}
-
-fn push(generator: &Generator<'_>, rollout: &mut Rollout, drawn: Drawn) {
-    rollout.tokens.push(drawn.token);
-    rollout.logp.push(drawn.logp);
-    rollout.finished = generator.ends(&rollout.tokens);
 }

@@ -1,11 +1,12 @@
 //! Log-probabilities and entropies in blocks of rows, so that the complete logits never exist.
 
 use super::super::logprob::TokenStats;
+use super::super::support::Restriction;
 use super::super::{Result, matrix_dims};
 use super::array::{Array, Kind, Uploaded, at, buffer, unset};
 use super::gemm::{Mat, product};
 use super::launch::{Launch, driver_error};
-use super::reduce;
+use super::{reduce, restriction};
 use candle_core::Tensor;
 
 /// Most logits at once: 1 GiB in f32, and half of that for derivatives in bf16. With fewer, the output matrix's gradient would be
@@ -20,7 +21,13 @@ fn rows_per_block(rows: usize, vocab: usize) -> usize {
 }
 
 /// See [`crate::logprob::forward`].
-pub(crate) fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature: f32) -> Result<TokenStats> {
+pub(crate) fn forward(
+    hidden: &Tensor,
+    w: &Tensor,
+    targets: &[u32],
+    temperature: f32,
+    restriction: Option<&Restriction>,
+) -> Result<TokenStats> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let hs = Array::of(hidden)?;
     let (h, w) = (Mat::new(hs, m, d), Mat::new(Array::of_kind(w, hs.kind)?, vocab, d));
@@ -33,6 +40,7 @@ pub(crate) fn forward(hidden: &Tensor, w: &Tensor, targets: &[u32], temperature:
     for first in (0..m).step_by(block) {
         let rows = block.min(m - first);
         product(hs, Mat::new(logits, rows, vocab), 0.0, h.rows(first, rows), w.t(), 1.0 / temperature)?;
+        restriction::apply(logits, restriction, &(first..first + rows), vocab)?;
         let launch = Launch::new(hs.device, "logprob", "row_stats").blocks(rows).threads(THREADS);
         let launch = launch.address(at(&stats) + (16 * first) as u64).array(logits);
         launch.address(index.at() + (4 * first) as u64).int(rows).int(vocab).run()?;
@@ -58,6 +66,7 @@ pub(crate) fn backward(
     w: &Tensor,
     targets: &[u32],
     temperature: f32,
+    restriction: Option<&Restriction>,
     stats: &TokenStats,
     d_logp: &[f32],
     d_entropy: Option<&[f32]>,
@@ -82,11 +91,13 @@ pub(crate) fn backward(
         let rows = block.min(m - first);
         let h = h.rows(first, rows);
         product(hs, Mat::new(logits, rows, vocab), 0.0, h, w.t(), 1.0 / temperature)?;
+        let penalised = restriction::apply(logits, restriction, &(first..first + rows), vocab)?;
         let from = |at: u64| at + (4 * first) as u64;
         let launch = Launch::of_kind(device, "logprob", "logit_gradient", kind).grid(vocab.div_ceil(4096), rows, 1);
         let launch = launch.array(d_logits).array(logits).address(from(index.at())).address(from(log_sum.at()));
         let launch = launch.address(from(entropy.at())).address(from(by_logp.at()));
         launch.address(by_entropy.as_ref().map_or(0, |d| from(d.at()))).int(vocab).run()?;
+        penalised.map_or(Ok(()), |penalised| penalised.scale(d_logits, vocab))?;
         let d_logits = Mat::new(d_logits, rows, vocab);
         product(hs, Mat::new(Array::of(&dh)?, m, d).rows(first, rows), 0.0, d_logits, w, 1.0 / temperature)?;
         if let Some(dw) = dw {

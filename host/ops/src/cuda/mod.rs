@@ -18,6 +18,7 @@ pub(super) mod norm;
 mod optimizer;
 mod plan;
 mod reduce;
+mod restriction;
 pub(super) mod rope;
 pub(super) mod rows;
 

@@ -218,12 +218,8 @@ pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> 
         let detail = if on_device { "is for the CPU" } else { "is for algorithms that generate completions" };
         return Err(Error::setting("rollout_dtype", format!("{detail}; leave it out")));
     }
-    if on_device && config.score_sampling_support == Some(true) {
-        let detail = "is true, and there is no kernel for it yet on a device; set it to false, or use --device cpu".to_owned();
-        return Err(config::Error::Invalid { place: "score_sampling_support".to_owned(), detail }.into());
-    }
     if flow == Flow::Generated {
-        config.score_sampling_support.get_or_insert(!on_device);
+        config.score_sampling_support.get_or_insert(true);
         let differs = place.is_bf16() || rounds;
         let old_logp = config.old_logp.get_or_insert(if differs { OldLogp::Recompute } else { OldLogp::Sampling });
         // Chosen, or left from a start in f32.

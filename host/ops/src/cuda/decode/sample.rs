@@ -1,6 +1,8 @@
 //! Samples tokens on the device; see `host/kernels/sample.cu`.
 
 use super::super::super::sampler::{Drawn, Sampling};
+#[cfg(doc)]
+use super::super::super::support::Support;
 use super::super::super::{Error, Result, matrix_dims};
 use super::super::array::{Array, Kind, Uploaded, at};
 use super::super::launch::{Launch, driver_error};
@@ -17,6 +19,8 @@ pub struct Drawing {
     pub sampling: Sampling,
     /// Divides logits for the log-probability.
     pub logp_temperature: f32,
+    /// Whether to keep each token's support, as in [`Sampling::draw`].
+    pub keep_support: bool,
 }
 
 impl Session {
@@ -48,7 +52,8 @@ impl Session {
         let s = &how.sampling;
         let threads = self.sizes.vocabulary.next_multiple_of(32).min(THREADS) as u32;
         let launch = Launch::new(&self.device, "sample", "sample").blocks(rows).threads(threads);
-        let launch = launch.address(at(&self.state.drawn)).array(logits).address(logit_rows);
+        let support = if how.keep_support && s.temperature > 0.0 { self.support_at()? } else { 0 };
+        let launch = launch.address(at(&self.state.drawn)).address(support).array(logits).address(logit_rows);
         let launch = launch.address(at(&self.state.sequences)).address(slots).address(step);
         let launch = launch.address(at(&self.state.uniforms)).address(at(&self.state.seen));
         let launch = launch.int(self.sizes.vocabulary).int(self.sizes.room).float(s.temperature).float(how.logp_temperature);
@@ -60,5 +65,24 @@ impl Session {
         let words = self.device.clone_dtoh(&self.state.drawn.slice(..count * 2))?;
         self.device.cuda_stream().synchronize().map_err(driver_error)?;
         Ok(words.chunks_exact(2).map(|d| Drawn { token: d[0], logp: f32::from_bits(d[1]) }).collect())
+    }
+
+    /// Waits for the first `count` samples and returns the bits of the tokens that each could have been; see [`Support::push_bits`].
+    ///
+    /// # Errors
+    /// If the session does not keep them.
+    pub fn supports(&self, count: usize) -> Result<Vec<Vec<u32>>> {
+        self.support_at()?;
+        let words = self.sizes.words();
+        let bits = self.device.clone_dtoh(&self.state.support.slice(..count * words))?;
+        self.device.cuda_stream().synchronize().map_err(driver_error)?;
+        Ok(bits.chunks_exact(words).map(<[u32]>::to_vec).collect())
+    }
+
+    fn support_at(&self) -> Result<u64> {
+        if !self.sizes.keeps_support {
+            return Err(Error::Shape { op: "decode", detail: "a session that does not keep tokens' supports".into() });
+        }
+        Ok(at(&self.state.support))
     }
 }

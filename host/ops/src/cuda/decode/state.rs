@@ -39,6 +39,8 @@ pub struct Sizes {
     pub vocabulary: usize,
     /// Whether to remember which tokens occurred.
     pub remembers: bool,
+    /// Whether to keep which tokens could be sampled.
+    pub keeps_support: bool,
 }
 
 impl Sizes {
@@ -63,7 +65,7 @@ impl Sizes {
     }
 
     /// Returns the number of words in a bit set of the vocabulary.
-    fn words(&self) -> usize {
+    pub(super) fn words(&self) -> usize {
         self.vocabulary.div_ceil(32)
     }
 }
@@ -99,6 +101,8 @@ pub(super) struct State {
     pub prompt_lengths: CudaSlice<u32>,
     /// Sampled tokens and the bits of their log-probabilities, `[R, 2]`.
     pub drawn: CudaSlice<u32>,
+    /// Bits of the tokens that could be sampled, `[R, words]`; one word if they are not kept.
+    pub support: CudaSlice<u32>,
 }
 
 impl State {
@@ -113,6 +117,7 @@ impl State {
             prompts: buffer(device, sizes.places() * sizes.layers * 2)?,
             prompt_lengths: buffer(device, sizes.places())?,
             drawn: buffer(device, sizes.slots * 2)?,
+            support: buffer(device, if sizes.keeps_support { sizes.slots * sizes.words() } else { 1 })?,
         })
     }
 }
