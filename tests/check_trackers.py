@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 from importlib.metadata import version
 
@@ -119,5 +120,10 @@ for (step, name), value in sorted(wanted.items()):
     own.log({name: value}, step=step)
 own.finish()
 [written] = (place / "wandb").glob("offline-run-*/run-*.wandb")
+# The client's process may write on after `finish`.
+for _ in range(100):
+    if any(record.WhichOneof("record_type") == "exit" for record in records(written)):
+        break
+    time.sleep(0.1)
 assert history(written) == history(offline)
 print("    the client's own offline run has the same history")
