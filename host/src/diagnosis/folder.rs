@@ -24,7 +24,7 @@ pub struct Diagnosis {
     pub rows: u64,
     /// The last step among them.
     pub last_step: u64,
-    /// Whether there were enough steps for any sign.
+    /// Whether there were enough steps for any finding.
     pub enough: bool,
     /// Whether some of metrics.jsonl, or all of it, could not be read.
     pub lacks_metrics: bool,

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Metrics that signs use; those of rewards are added for each reward of the run.
-const METRICS: [&str; 19] = [
+const METRICS: [&str; 20] = [
     "reward",
     "reward_std",
     "frac_reward_zero_std",
@@ -16,11 +16,12 @@ const METRICS: [&str; 19] = [
     "policy/entropy_avg",
     "policy/clipfrac_avg",
     "clip_ratio/region_mean",
-    "cispo_clip_ratio",
+    "ppo_clip_ratio",
     "completions/mean_length",
     "completions/clipped_ratio",
     "completions/mean_terminated_length",
     "loss",
+    "logps/chosen",
     "grad_norm",
     "learning_rate",
     "rewards/accuracies",
@@ -127,6 +128,11 @@ impl History {
     /// Returns the first of these metrics that has a level over the newest steps, with its name.
     pub(super) fn newest_of<'a>(&self, names: &[&'a str]) -> Option<(&'a str, Level)> {
         names.iter().find_map(|name| Some((*name, self.newest(name)?)))
+    }
+
+    /// Returns the step of the last row.
+    pub(super) fn last_step(&self) -> u64 {
+        self.last_step
     }
 
     /// Returns whether any metric has enough values.

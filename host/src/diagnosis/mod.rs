@@ -70,13 +70,15 @@ pub struct Watch {
     settings: Settings,
     history: History,
     seen: Vec<Seen>,
+    /// Number of rows at which there were enough steps for a sign.
+    rows: usize,
 }
 
 impl Watch {
     /// Creates the watch of a run with these settings.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self { settings, history: History::default(), seen: vec![Seen::default(); SIGNS.len()] }
+        Self { settings, history: History::default(), seen: vec![Seen::default(); SIGNS.len()], rows: 0 }
     }
 
     /// Continues with other settings, and drops the metrics under the old ones, which are not comparable.
@@ -90,6 +92,7 @@ impl Watch {
         if !self.history.add(step, line, &self.settings) {
             return Vec::new();
         }
+        self.rows += usize::from(self.history.has_enough());
         let mut begun = Vec::new();
         for (sign, seen) in SIGNS.iter().zip(&mut self.seen) {
             let Some(finding) = sign(&self.history, &self.settings) else {
@@ -121,9 +124,9 @@ impl Watch {
         all
     }
 
-    /// Returns whether there were enough steps for any sign.
+    /// Returns whether there were enough steps for any finding.
     #[must_use]
     pub fn has_enough(&self) -> bool {
-        self.history.has_enough()
+        self.rows >= ROWS_IN_A_ROW
     }
 }

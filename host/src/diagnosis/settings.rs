@@ -1,5 +1,6 @@
 //! The settings of a run that signs use.
 
+use crate::config::PluginEntry;
 use toml::{Table, Value};
 
 /// Maximum number of a run's rewards that are watched.
@@ -12,6 +13,8 @@ pub(super) struct Reward {
     pub weight: f64,
     /// The dataset's column that it compares completions with.
     pub column: Option<String>,
+    /// Whether it comes from an environment, which need not give any.
+    pub of_environment: bool,
 }
 
 /// See the module documentation.
@@ -23,6 +26,8 @@ pub struct Settings {
     pub(super) max_completion_length: Option<u64>,
     pub(super) beta: Option<f64>,
     pub(super) rewards: Vec<Reward>,
+    /// Whether steps are as long as the gradient, so that no rate is usual.
+    pub(super) steps_by_gradient: bool,
     /// Whether each reward is normalised before the rewards are added.
     pub(super) normalised: bool,
 }
@@ -39,24 +44,28 @@ impl Settings {
         };
         let loss = table.get("loss").and_then(Value::as_table).cloned().unwrap_or_default();
         let of_loss = |key: &str| loss.get(key).and_then(Value::as_str).unwrap_or_default();
-        let plugins = table.get("plugin").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table);
-        let reward = |plugin: &Table| {
+        let entries = |key: &str| table.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table);
+        let reward = |plugin: &Table, of_environment: bool| {
             if plugin.get("eval_only").and_then(Value::as_bool) == Some(true) {
                 return None;
             }
-            let path = plugin.get("path")?.as_str()?;
-            let file = path.rsplit(['/', '\\']).next().unwrap_or(path);
+            let mut entry = PluginEntry::new(plugin.get("path")?.as_str()?.to_owned());
+            entry.name = plugin.get("name").and_then(Value::as_str).map(str::to_owned);
+            entry.model = plugin.get("model").and_then(Value::as_bool) == Some(true);
             let config = plugin.get("config").and_then(Value::as_table);
             let column = config.and_then(|config| config.get("column")?.as_str()).map(str::to_owned);
-            let name = file.strip_suffix(".wasm").unwrap_or(file).to_owned();
-            Some(Reward { name, weight: number(plugin, "weight").unwrap_or(1.0), column })
+            let weight = number(plugin, "weight").unwrap_or(1.0);
+            Some(Reward { name: entry.name().to_owned(), weight, column, of_environment })
         };
+        let rewards = entries("plugin").filter_map(|plugin| reward(plugin, false));
+        let rewards = rewards.chain(entries("environment").filter_map(|environment| reward(environment, true)));
         Self {
             learning_rate: number(&table, "learning_rate"),
             usual_learning_rate: usual_learning_rate.filter(|rate| *rate > 0.0 && rate.is_finite()),
             max_completion_length: number(&table, "max_completion_length").map(|v| v as u64),
             beta: number(&loss, "beta"),
-            rewards: plugins.filter_map(reward).take(MOST_REWARDS).collect(),
+            rewards: rewards.take(MOST_REWARDS).collect(),
+            steps_by_gradient: table.get("optim").and_then(Value::as_str) == Some("sgd"),
             normalised: of_loss("multi_objective_aggregation").starts_with("normalize"),
         }
     }

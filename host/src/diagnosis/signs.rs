@@ -34,6 +34,10 @@ const EQUAL: &str = "frac_reward_zero_std";
 /// A learning rate may be too high from the first times the usual one, and too low up to the second times the usual one.
 const HIGH_RATE: f64 = 3.0;
 const LOW_RATE: f64 = 1.0 / 30.0;
+/// Steps after which something should have moved at a rate of which no more is known.
+const MANY_STEPS: u64 = 40;
+/// Log-probability of preferred answers, as a multiple of the first, at which the policy is broken.
+const BROKEN: f64 = 4.0;
 /// Share of completions cut off, of groups with equal rewards, and of ratios outside of the clipping range.
 const MANY_CUT_OFF: f64 = 0.5;
 const MANY_EQUAL: f64 = 0.8;
@@ -125,7 +129,10 @@ fn rate_too_high(history: &History, settings: &Settings) -> Option<Finding> {
     } else {
         let (first, newest) = (history.first("loss")?, history.newest("loss")?);
         let rose = newest.mean - 3.0 * newest.error > first + factor * (0.2 * first.abs()).max(0.2);
-        rose.then(|| change("loss", first, newest.mean))?
+        match broken(history).filter(|_| factor < 2.0) {
+            Some(fall) if !rose => fall,
+            _ => rose.then(|| change("loss", first, newest.mean))?,
+        }
     };
     let sentence = format!("The learning rate seems too high: {} is {}.", symptom.name, symptom.value);
     let advice = usual_rate(settings, "a learning rate ten times lower");
@@ -133,9 +140,19 @@ fn rate_too_high(history: &History, settings: &Settings) -> Option<Finding> {
     finding("rate_too_high", sentence, figures, &[&advice, "more --warmup-steps", "a lower --max-grad-norm"])
 }
 
-/// Nothing has changed, at a rate far below the usual one.
+/// The preferred answers became many times less likely. A loss that only compares answers may then rest at a constant.
+fn broken(history: &History) -> Option<Figure> {
+    let (first, newest) = (history.first("logps/chosen")?, history.newest("logps/chosen")?);
+    (newest.mean + 3.0 * newest.error < BROKEN * first).then(|| change("logps/chosen", first, newest.mean))
+}
+
+/// Nothing has changed, at a rate far below the usual one, or with an optimizer for which no rate is usual.
 fn rate_too_low(history: &History, settings: &Settings) -> Option<Finding> {
-    settings.rate_ratio().filter(|ratio| *ratio <= LOW_RATE)?;
+    if settings.steps_by_gradient {
+        Some(()).filter(|()| history.last_step() >= MANY_STEPS)?;
+    } else {
+        settings.rate_ratio().filter(|ratio| *ratio <= LOW_RATE)?;
+    }
     let generates = history.newest(LENGTH).is_some();
     let names: &[&'static str] =
         if generates { &["reward", "objective/scores", "entropy", "policy/entropy_avg", LENGTH] } else { &["loss"] };
@@ -149,8 +166,15 @@ fn rate_too_low(history: &History, settings: &Settings) -> Option<Finding> {
     }
     let sentence = "The learning rate seems too low: nothing has moved since the first steps.".to_owned();
     let figures = levels.iter().map(|(name, early, newest)| change(*name, early.mean, newest.mean));
-    let advice = usual_rate(settings, "a learning rate ten times higher");
-    finding("rate_too_low", sentence, figures.chain(rate_figure(settings)).collect(), &[&advice])
+    let higher = "a learning rate ten times higher";
+    let advice = match settings.steps_by_gradient {
+        true => [higher, "another --optim: sgd's steps are as long as the gradient, so it needs far higher rates"]
+            .map(str::to_owned)
+            .to_vec(),
+        false => vec![usual_rate(settings, higher)],
+    };
+    let advice: Vec<&str> = advice.iter().map(String::as_str).collect();
+    finding("rate_too_low", sentence, figures.chain(rate_figure(settings)).collect(), &advice)
 }
 
 /// Many completions end at the maximum length, and their share does not fall.
@@ -206,7 +230,10 @@ fn answers_never_found(history: &History, settings: &Settings) -> Option<Finding
 }
 
 fn reward_constant(history: &History, settings: &Settings) -> Option<Finding> {
-    let constant = counted(settings).filter(|reward| !is_never_found(history, reward));
+    // An environment need not give rewards if others do.
+    let alone = counted(settings).all(|reward| reward.of_environment);
+    let given = counted(settings).filter(|reward| alone || !reward.of_environment);
+    let constant = given.filter(|reward| !is_never_found(history, reward));
     let constant: Vec<(&str, f64)> =
         constant.filter_map(|reward| Some((reward.name.as_str(), is_constant(history, reward)?))).collect();
     let names: Vec<&str> = constant.iter().map(|(name, _)| *name).collect();
@@ -226,7 +253,8 @@ fn reward_constant(history: &History, settings: &Settings) -> Option<Finding> {
 fn groups_without_spread(history: &History, settings: &Settings) -> Option<Finding> {
     let equal = history.newest(EQUAL).filter(|equal| equal.mean >= MANY_EQUAL)?;
     // Where no reward ever varies, that says it all.
-    if counted(settings).all(|reward| is_constant(history, reward).is_some()) {
+    let mut given = counted(settings).peekable();
+    if given.peek().is_some() && given.all(|reward| is_constant(history, reward).is_some()) {
         return None;
     }
     let sentence =
@@ -354,7 +382,7 @@ fn length_exploited(history: &History, settings: &Settings) -> Option<Finding> {
 }
 
 fn ratios_clipped(history: &History, settings: &Settings) -> Option<Finding> {
-    let names = ["clip_ratio/region_mean", "policy/clipfrac_avg", "cispo_clip_ratio"];
+    let names = ["clip_ratio/region_mean", "policy/clipfrac_avg", "ppo_clip_ratio"];
     let (name, clipped) = history.newest_of(&names).filter(|(_, clipped)| clipped.mean >= MANY_CLIPPED)?;
     let sentence =
         format!("{} of the probability ratios are clipped, so their tokens are no longer learned.", percent(clipped.mean));

@@ -105,8 +105,56 @@ fn each_fault_shows_its_sign() {
     assert_eq!(found(CONFIG, 1e-5, short), ["length_exploited"]);
     let clipped = |step: u64, row: &mut Value| row["clip_ratio/region_mean"] = json!(0.5 + 0.1 * noise(step, 1));
     assert_eq!(found(CONFIG, 1e-5, clipped), ["ratios_clipped"]);
+    let over_tokens = |_: u64, row: &mut Value| {
+        row.as_object_mut().unwrap().remove("clip_ratio/region_mean");
+        row["ppo_clip_ratio"] = json!(0.9);
+    };
+    assert_eq!(found(CONFIG, 1e-5, over_tokens), ["ratios_clipped"]);
+    let capped = |_: u64, row: &mut Value| row["cispo_clip_ratio"] = json!(0.9);
+    assert_eq!(found(CONFIG, 1e-5, capped), [""; 0], "tokens with a capped ratio are learned");
     let sft = |step: u64| json!({ "loss": if step < 3 { 2.0 } else { 6.0 }, "entropy": 0.01, "learning_rate": 1e-5 });
     assert_eq!(names(&watch(CONFIG, 1e-6, 1, sft).1), ["rate_too_high"]);
+    // KTO's loss is 0.5 wherever its baseline follows the rewards.
+    let broken = |step: u64| json!({ "loss": 0.5, "logps/chosen": if step < 3 { -23.0 } else { -998.0 } });
+    assert_eq!(names(&watch(CONFIG, 1e-6, 1, broken).1), ["rate_too_high"]);
+    assert_eq!(names(&watch(CONFIG, 1e-5, 1, broken).1), [""; 0], "not at the usual rate");
+    let still = |step: u64| json!({ "loss": 2.0 + 0.1 * noise(step, 1) });
+    let sgd = format!("optim = \"sgd\"\n{CONFIG}");
+    assert_eq!(names(&watch(&sgd, 1e-5, 1, still).1), ["rate_too_low"]);
+    assert_eq!(names(&watch(CONFIG, 1e-5, 1, still).1), [""; 0]);
+}
+
+#[test]
+fn rewards_are_known_by_the_names_of_their_metrics() {
+    let constant = |name: &str, config: &str| {
+        let names_and_rewards = |_: u64, row: &mut Value| {
+            (row[format!("rewards/{name}/mean")], row[format!("rewards/{name}/std")]) = (json!(0.0), json!(0.0));
+            if config.contains("environment") && !config.contains("plugin") {
+                row["frac_reward_zero_std"] = json!(1.0);
+            }
+        };
+        found(config, 1e-5, names_and_rewards)
+    };
+    assert_eq!(constant("never", "[[plugin]]\npath = \"a/right.wasm\"\nname = \"never\"\n"), ["reward_constant"]);
+    let column = "config = { column = \"answer\" }\n";
+    assert_eq!(
+        constant("correct", &format!("[[plugin]]\npath = \"right.wasm\"\nname = \"correct\"\n{column}")),
+        ["answers_never_found"]
+    );
+    assert_eq!(constant("rm", "[[plugin]]\npath = \"runs/rm/checkpoint-10\"\nmodel = true\n"), ["reward_constant"]);
+    assert_eq!(constant("calculator", "[[environment]]\npath = \"calculator.wasm\"\n"), ["reward_constant"]);
+    // One that leaves the reward to a plugin.
+    assert_eq!(constant("calculator", &format!("{CONFIG}[[environment]]\npath = \"calculator.wasm\"\n")), [""; 0]);
+}
+
+#[test]
+fn too_few_rows_for_a_finding_are_said_to_be_too_few() {
+    let few = |rows: u64| {
+        let mut watch = Watch::new(Settings::of(CONFIG, Some(1e-5)));
+        (1..=rows).for_each(|step| drop(watch.see(step, healthy(step).as_object().unwrap())));
+        watch.has_enough()
+    };
+    assert_eq!([few(14), few(15), few(16), few(17)], [false, false, false, true]);
 }
 
 #[test]
