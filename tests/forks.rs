@@ -35,6 +35,17 @@ fn an_algorithm_does_not_train_on_what_another_has_prepared() {
 }
 
 #[test]
+fn a_fork_to_another_algorithm_may_have_any_number_of_threads() {
+    let place = Place::with_answers();
+    let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "1", "--output-dir", "parent"];
+    place.run(&[&sft[..], &["--num-threads", "1"]].concat()).succeeded();
+    place.write("prompts.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+    let grpo = [&GRPO[..], &["--dataset", "prompts.jsonl", "--max-steps", "2", "--max-completion-length", "4"]].concat();
+    fork(&place, "same", &grpo).succeeded();
+    fork(&place, "two", &[&grpo[..], &["--num-threads", "2"]].concat()).succeeded();
+}
+
+#[test]
 fn parameters_that_the_parent_did_not_train_start_without_moments() {
     let place = parent(&[]);
     let pairs = ["--algorithm", "reward_model", "--learn-from", "dataset", "--dataset", "pairs.jsonl"];

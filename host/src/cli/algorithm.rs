@@ -67,16 +67,11 @@ fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFil
     };
     let base = beginning.origin().map(|origin| ConfigFile::read(&origin.config_file())).transpose().map_err(Failure::of)?;
     let asked = Asked::of(base.iter().chain(file), &overrides).map_err(Failure::of)?;
-    if let Some(threads) = asked.num_threads.filter(|threads| (1..=MOST_THREADS).contains(threads)) {
-        super::set_threads(threads).map_err(Failure::of)?;
-    }
+    super::set_asked_threads(&asked)?;
     let source = beginning.algorithm(asked.algorithm.as_deref().unwrap_or(DEFAULT_ALGORITHM)).map_err(Failure::of)?;
     let engine = Engine::new().map_err(Failure::of)?;
     settings_of(&engine, &source, &asked.loss_limits).map_err(Failure::of)
 }
-
-/// Maximum number of threads used here; a higher one is refused later with the configuration.
-const MOST_THREADS: usize = 1024;
 
 /// Returns the checkpoint that the run starts from, without verifying it: only its algorithm matters here.
 fn started_from(scanned: &Scanned, file: Option<&ConfigFile>) -> Option<Origin> {

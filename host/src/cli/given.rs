@@ -3,7 +3,7 @@
 use super::algorithm::Known;
 use super::flags::{TABLES, negatable, negated, setting_id};
 use super::{Failure, granted};
-use crate::config::{self, Config, ConfigFile, Foreign, Key, Limits, Overrides, PluginEntry, scalar};
+use crate::config::{self, Asked, Config, ConfigFile, Foreign, Key, Limits, Overrides, PluginEntry, scalar};
 use crate::plugin::{Engine, Setting, Takes, hints_of};
 use crate::train::{self, Beginning};
 use anyhow::anyhow;
@@ -116,8 +116,9 @@ impl Given {
 
     /// Returns the configuration with that of a file below it, and sets the requested number of threads.
     fn config(&self, base: Option<&Path>, beginning: &Beginning) -> Result<Config, Failure> {
-        let read = |path: &Path| {
-            let base = ConfigFile::read(path).map_err(Failure::of)?;
+        let base = base.map(ConfigFile::read).transpose().map_err(Failure::of)?;
+        super::set_asked_threads(&Asked::of(base.iter().chain(&self.file), &self.overrides).map_err(Failure::of)?)?;
+        let read = |base: ConfigFile| {
             let own = match base.changes_algorithm(&self.overrides, self.file.as_ref()).map_err(Failure::of)? {
                 true => own_defaults(&base, beginning)?,
                 false => Vec::new(),

@@ -42,7 +42,7 @@ mod unknown;
 #[cfg(any(test, fuzzing))]
 pub(crate) use replay::read_recorded;
 
-use crate::config::scalar;
+use crate::config::{Asked, scalar};
 use crate::dist::{self, World};
 use algorithm::Known;
 use anyhow::anyhow;
@@ -347,6 +347,15 @@ fn set_threads(threads: usize) -> anyhow::Result<()> {
         SET.get_or_init(|| threads);
     }
     Ok(())
+}
+
+/// Maximum number of threads that are set before the configuration is read; a higher one is refused with it.
+const MOST_THREADS: usize = 1024;
+
+/// Sets the number of threads if there is a usable one. Compiling a plugin uses them.
+fn set_asked_threads(asked: &Asked) -> Result<(), Failure> {
+    let threads = asked.num_threads.filter(|threads| (1..=MOST_THREADS).contains(threads));
+    threads.map_or(Ok(()), set_threads).map_err(Failure::of)
 }
 
 /// Sends log messages to standard error. RUST_LOG overrides the flags.

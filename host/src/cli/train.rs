@@ -242,7 +242,9 @@ fn summary(finished: &Finished, max_steps: u64, report: Option<&Path>) {
     if finished.idle {
         let steps = counted(finished.steps, "step");
         let over = match finished.steps < max_steps {
-            true => format!("the run has stopped early after {steps}; to continue, set a larger --early-stopping-patience"),
+            true => format!(
+                "the run has stopped early after {steps}; to continue, resume with --set early_stopping_patience=NUMBER --allow-changed"
+            ),
             false => format!("the run has already taken its {steps}; to continue, set a larger --max-steps"),
         };
         tracing::info!("nothing left to do: {over}");
