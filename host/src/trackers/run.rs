@@ -14,6 +14,8 @@ const LARGEST_CONFIG: u64 = 4 << 20;
 const MOST_METRICS: usize = 4096;
 const MOST_VALUES: usize = 50_000_000;
 const MOST_CELLS: usize = 200_000_000;
+/// Most starts and resumes whose times are kept.
+const MOST_BEGINNINGS: usize = 10_000;
 /// Longest name of a metric or a setting, and longest setting, in bytes.
 const LONGEST_NAME: usize = 200;
 const LONGEST_SETTING: usize = 5000;
@@ -50,6 +52,13 @@ impl Error {
             Self::Read { source, .. } | Self::Write { source, .. } => files::is_of_the_path(source),
         }
     }
+}
+
+/// The start of a process that continues the run after a step.
+struct Beginning {
+    step: u64,
+    /// Milliseconds since 1970.
+    time: i64,
 }
 
 /// A row of metrics.
@@ -95,14 +104,22 @@ impl Run {
             toml::Table::new()
         });
         flatten("", &serde_json::to_value(table).unwrap_or_default(), &mut settings);
-        let (mut started, mut end) = (None, None);
+        let (mut started, mut end, mut beginnings) = (None, None, Vec::<Beginning>::new());
         // A run without events has metrics all the same.
         let _ = json_lines::each(&path.join("events.jsonl"), |line| {
             let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
             let time = text("time").parse::<Timestamp>().ok().map(Timestamp::as_millisecond);
             started = started.or(time);
             match text("event") {
-                "started" | "resumed" | "forked" => end = None,
+                "started" | "resumed" | "forked" => {
+                    end = None;
+                    let step = line.get("step").and_then(Value::as_u64).unwrap_or_default();
+                    // What came after the step from which it resumes is gone.
+                    beginnings.retain(|earlier| earlier.step < step);
+                    if beginnings.len() < MOST_BEGINNINGS {
+                        beginnings.extend(time.map(|time| Beginning { step, time }));
+                    }
+                }
                 which @ ("finished" | "stopped" | "failed") => end = Some(which.to_owned()),
                 _ => {}
             }
@@ -111,18 +128,19 @@ impl Run {
         let id = Sha256::digest(format!("{name}\n{started}").as_bytes()).iter().take(16).map(|b| format!("{b:02x}")).collect();
         let mut this =
             Self { name, id, started, ended: started, end, settings, metrics: Vec::new(), rows: Vec::new(), notes: Vec::new() };
-        this.read_metrics(&path.join("metrics.jsonl"), &mut notes)?;
+        this.read_metrics(&path.join("metrics.jsonl"), &beginnings, &mut notes)?;
         this.notes = notes;
         if this.rows.is_empty() { Err(Error::Empty(path.to_owned())) } else { Ok(this) }
     }
 
-    fn read_metrics(&mut self, path: &Path, notes: &mut Vec<String>) -> Result<(), Error> {
+    fn read_metrics(&mut self, path: &Path, beginnings: &[Beginning], notes: &mut Vec<String>) -> Result<(), Error> {
         let (mut places, mut count, mut cut) = (BTreeMap::<String, usize>::new(), 0, false);
         let unread = json_lines::each(path, |line| {
             let Some(step) = line.get("step").and_then(Value::as_u64).filter(|_| count < MOST_VALUES) else { return };
             let seconds = line.get("time").and_then(Value::as_f64).filter(|s| (0.0..1e10).contains(s)).unwrap_or_default();
             // The clock of a resumed run starts anew.
-            self.ended = self.ended.max(self.started.saturating_add((seconds * 1e3) as i64));
+            let beginning = beginnings.iter().rev().find(|beginning| beginning.step < step).map_or(self.started, |b| b.time);
+            self.ended = self.ended.max(beginning.saturating_add((seconds * 1e3) as i64));
             let mut values = Vec::new();
             for (name, value) in line.iter().filter(|(name, _)| !["step", "time"].contains(&name.as_str())) {
                 let Some(value) = value.as_f64().filter(|v| v.is_finite()) else { continue };
@@ -256,6 +274,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("metrics.jsonl"), metrics).unwrap();
         Run::read(folder.path()).unwrap()
+    }
+
+    #[test]
+    fn rows_after_a_resume_have_the_times_of_the_process_that_logged_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let rows = [(1, 10.0), (2, 20.0), (3, 5.0), (4, 15.0), (5, 1.0)];
+        let rows = rows.map(|(step, time)| format!("{{\"step\":{step},\"time\":{time},\"loss\":1}}\n")).concat();
+        fs::write(folder.path().join("metrics.jsonl"), rows).unwrap();
+        // Resumed after step 2, again from there, and after step 4.
+        let events = [("started", 0, "00:00"), ("resumed", 2, "00:01"), ("resumed", 2, "01:00"), ("resumed", 4, "02:00")];
+        let event = |(name, step, time)| format!("{{\"event\":\"{name}\",\"step\":{step},\"time\":\"1970-01-01T{time}:00Z\"}}\n");
+        fs::write(folder.path().join("events.jsonl"), events.map(event).concat()).unwrap();
+        let run = Run::read(folder.path()).unwrap();
+        let times: Vec<i64> = run.rows.iter().map(|row| row.time / 1000).collect();
+        assert_eq!((times, run.ended), (vec![10, 20, 3605, 3615, 7201], 7_201_000));
     }
 
     #[test]
