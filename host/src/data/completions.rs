@@ -50,18 +50,19 @@ pub(super) fn completion(
     mut columns: Map<String, Value>,
 ) -> std::result::Result<CompletionRow, String> {
     let found = rows::names(&columns);
-    if let Some(value) = columns.shift_remove("completion") {
+    if let Some(value) = rows::take(&mut columns, "completion") {
         let completion = text_or_chat("completion", value)?;
         let missing = || format!("has a column \"completion\" but no \"prompt\"; it has {found}");
-        let prompt = text_or_chat("prompt", columns.shift_remove("prompt").ok_or_else(missing)?)?;
+        let prompt = text_or_chat("prompt", rows::take(&mut columns, "prompt").ok_or_else(missing)?)?;
         if matches!(prompt, Prompt::Chat(_)) != matches!(completion, Prompt::Chat(_)) {
             return Err("prompt and completion must be both strings or both lists of messages".into());
         }
         let extras = completion.extras(&columns)?;
         return Ok(CompletionRow { row, place: place.clone(), prompt: Some(prompt), completion, extras, columns });
     }
-    for name in ["text", "messages", "conversations"] {
-        if let Some(value) = columns.shift_remove(name) {
+    // Where there are several, TRL learns from a conversation.
+    for name in ["conversations", "messages", "text"] {
+        if let Some(value) = rows::take(&mut columns, name) {
             let completion = not_empty(name, text_or_chat(name, value)?)?;
             let extras = completion.extras(&columns)?;
             return Ok(CompletionRow { row, place: place.clone(), prompt: None, completion, extras, columns });
@@ -88,6 +89,13 @@ mod tests {
         assert!(read(json!({"text": "t"})).unwrap().prompt.is_none());
         let talk = read(json!({"messages": [{"role": "user", "content": "q"}]})).unwrap().completion;
         assert_eq!(read(json!({"conversations": [{"from": "human", "value": "q"}]})).unwrap().completion, talk);
+        // Of several, a conversation counts, and null is no column, as a table has it that was made of several datasets.
+        let both = json!({"text": "t", "messages": [{"role": "user", "content": "q"}]});
+        assert_eq!(read(both).unwrap().completion, talk);
+        let nulls = json!({"prompt": null, "completion": null, "text": null, "messages": [{"role": "user", "content": "q"}]});
+        assert_eq!(read(nulls).unwrap().completion, talk);
+        assert!(read(json!({"messages": null, "text": "t"})).unwrap().completion == Prompt::Text("t".into()));
+        assert!(read(json!({"messages": null})).unwrap_err().contains("neither"));
         // An end is all that is learned of an empty answer; of an empty text there is nothing.
         assert!(read(json!({"prompt": "p", "completion": ""})).is_ok());
         assert!(read(json!({"text": ""})).unwrap_err().contains("is empty"));

@@ -57,14 +57,14 @@ fn labelled(rows: Vec<Row>, refused: &mut Refused) -> Result<Vec<LabelledRow>> {
 }
 
 fn given(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::result::Result<Given, String> {
-    if columns.contains_key("chosen") || columns.contains_key("rejected") {
+    if rows::has(&columns, "chosen") || rows::has(&columns, "rejected") {
         return preference(row, place, columns).map(Given::Pair);
     }
     let found = rows::names(&columns);
     let wanted = "a labelled dataset has \"prompt\", \"completion\" and \"label\", or \"chosen\" and \"rejected\"";
     let missing = |name: &str| format!("has no column {name:?}; {wanted}, and this row {found}");
     let label = label(&columns.shift_remove("label").ok_or_else(|| missing("label"))?)?;
-    if let Some(name) = ["prompt", "completion"].into_iter().find(|name| !columns.contains_key(*name)) {
+    if let Some(name) = ["prompt", "completion"].into_iter().find(|name| !rows::has(&columns, name)) {
         return Err(missing(name));
     }
     Ok(Given::Labelled(LabelledRow { row: completion(row, place, columns)?, label }))

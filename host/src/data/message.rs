@@ -72,6 +72,7 @@ impl<'de> Deserialize<'de> for Content {
 
 /// A turn as datasets have it.
 #[derive(Deserialize)]
+#[serde(expecting = "a message with `role` and `content`")]
 struct Given {
     #[serde(alias = "from", deserialize_with = "role")]
     role: String,

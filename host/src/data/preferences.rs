@@ -1,6 +1,6 @@
 //! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be the common beginning of both.
 
-use super::prompts::{not_empty, text_or_chat};
+use super::prompts::text_or_chat;
 use super::rows::{self, Columns, Place, Row};
 use super::{Dataset, Extras, Message, Prompt, Refused, Result};
 use serde_json::{Map, Value};
@@ -56,13 +56,13 @@ pub(super) fn preference(
                 "has no column {name:?}; a preference dataset has \"prompt\", \"chosen\" and \"rejected\", and this row {found}"
             )
         };
-        text_or_chat(name, columns.shift_remove(name).ok_or_else(missing)?)
+        text_or_chat(name, rows::take(&mut columns, name).ok_or_else(missing)?)
     };
     let (chosen, rejected) = (answer("chosen")?, answer("rejected")?);
     // LLaMA-Factory's ShareGPT files call the prompt so.
-    let prompt = columns.shift_remove("prompt").or_else(|| columns.shift_remove("conversations"));
+    let prompt = rows::take(&mut columns, "prompt").or_else(|| rows::take(&mut columns, "conversations"));
     let (prompt, chosen, rejected) = match prompt.map(|value| text_or_chat("prompt", value)).transpose()? {
-        Some(prompt) => (not_empty("prompt", prompt)?, chosen, rejected),
+        Some(prompt) => (prompt, chosen, rejected),
         None => in_common(chosen, rejected)?,
     };
     let kind = |p: &Prompt| matches!(p, Prompt::Chat(_));

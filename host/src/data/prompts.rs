@@ -73,7 +73,7 @@ impl PromptRow {
 
 fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(Prompt, Extras, Map<String, Value>), String> {
     let found = rows::names(&columns);
-    let value = columns.shift_remove("prompt").ok_or_else(|| format!("has no column \"prompt\"; it has {found}"))?;
+    let value = rows::take(&mut columns, "prompt").ok_or_else(|| format!("has no column \"prompt\"; it has {found}"))?;
     let prompt = not_empty("prompt", text_or_chat("prompt", value)?)?;
     let extras = prompt.extras(&columns)?;
     Ok((prompt, extras, columns))

@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use tokenizing::{Answered, answered, asked, learned_of};
 
 /// Prompts for runs without a dataset, one JSON line each.
@@ -178,6 +178,7 @@ impl Reader {
         }
         self.shorten(&mut tokens);
         let room = self.room(&place, &tokens)?;
+        self.mention_cut(&place, tokens.len() + chosen.len().max(rejected.len()));
         chosen.truncate(room);
         rejected.truncate(room);
         let answers = Some(Answers::new(chosen, None, rejected));
@@ -252,6 +253,16 @@ impl Reader {
         })
     }
 
+    /// Says once that texts of this length or others are cut at the model's context, which nobody asked for.
+    fn mention_cut(&self, place: &Place, length: usize) {
+        static SAID: Once = Once::new();
+        let context = self.context;
+        if length > context && self.longest >= context {
+            let detail = format!("has a text of {length} tokens; it and others are cut at the model's context of {context}");
+            SAID.call_once(|| tracing::warn!("{}", place.wrong(detail)));
+        }
+    }
+
     /// Reads and prepares all given completions. A row is limited to `longest` tokens: it is truncated at the end, and rows whose
     /// prompt alone reaches the limit are skipped. Without a prompt, the whole text except its first token is learned.
     pub(super) fn completions(&self, given: Option<&Dataset>, what: Learned) -> Result<Read> {
@@ -320,6 +331,7 @@ impl Reader {
             learned = learned.map(|mask| mask[1..].to_vec());
         }
         let room = self.room(&place, &tokens)?;
+        self.mention_cut(&place, tokens.len() + chosen.len());
         let beyond = chosen.split_off(room.min(chosen.len()));
         learned.iter_mut().for_each(|mask| mask.truncate(room));
         if chosen.is_empty() {

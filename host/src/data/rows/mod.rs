@@ -209,6 +209,16 @@ fn content_of(path: &Path, raw: Raw, take: impl FnOnce(Part<'_>) -> Result<()>) 
     })
 }
 
+/// Returns whether a row has a column; null is none.
+pub(super) fn has(columns: &Map<String, Value>, name: &str) -> bool {
+    columns.get(name).is_some_and(|value| !value.is_null())
+}
+
+/// Takes a column out of a row; null is none.
+pub(super) fn take(columns: &mut Map<String, Value>, name: &str) -> Option<Value> {
+    columns.shift_remove(name).filter(|value| !value.is_null())
+}
+
 /// Returns the names of a row's columns, for errors.
 pub(super) fn names(columns: &Map<String, Value>) -> String {
     listed(columns.keys().map(String::as_str))
