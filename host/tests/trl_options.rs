@@ -13,6 +13,13 @@ const OPTIONS: &str = include_str!("../../tests/fixtures/trl_options.json");
 /// TRL's configurations that rlhost has no algorithm for.
 const WITHOUT_ALGORITHM: [&str; 3] = ["script", "model", "launch"];
 
+/// Keys with TRL's names that mean something slightly different.
+const NOTES: [(&str, &str); 3] = [
+    ("lora_r", "alone it asks for an adapter, where TRL needs `use_peft` too"),
+    ("optim", "AdamW by each of its names, adamw_8bit, sgd, rmsprop, lion_32bit, adafactor, muon; others are refused"),
+    ("shuffle_dataset", "for sft, false keeps the order of the file, where TRL, whose default it is, still draws rows at random"),
+];
+
 /// Flags that are no keys.
 const FLAGS: [&str; 1] = ["resume_from_checkpoint"];
 
@@ -50,7 +57,8 @@ fn settings(algorithms: &BTreeSet<String>) -> BTreeMap<String, BTreeSet<String>>
 /// What becomes of an option here; none if nothing is known of it.
 fn treatment(name: &str, of: &BTreeSet<String>, settings: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
     if config::key(name).is_some() || FLAGS.contains(&name) {
-        return Some("yes".to_owned());
+        let note = NOTES.iter().find(|(key, _)| *key == name).map(|(_, note)| format!(": {note}"));
+        return Some(format!("yes{}", note.unwrap_or_default()));
     }
     if let Some(key) = config::keys().iter().find(|key| key.aliases.iter().any(|alias| alias == name)) {
         return Some(format!("yes, as `{}`", key.name));

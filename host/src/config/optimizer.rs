@@ -24,7 +24,7 @@ pub enum Optim {
     )]
     AdamwTorch,
     /// AdamW with moments in 8 bits, as bitsandbytes has it (arXiv 2110.02861).
-    #[serde(rename = "adamw_8bit", alias = "adamw_bnb_8bit", alias = "paged_adamw_8bit")]
+    #[serde(rename = "adamw_8bit", alias = "adamw_bnb_8bit", alias = "adamw_torch_8bit", alias = "paged_adamw_8bit")]
     Adamw8Bit,
     /// Stochastic gradient descent.
     Sgd,
