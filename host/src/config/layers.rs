@@ -420,9 +420,11 @@ fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::resu
 }
 
 /// Returns the entry whose name a path begins with, and the rest of the path. A name may contain dots, and one name may be a
-/// prefix of another.
+/// prefix of another. It may be in quotes, as in TOML.
 fn named<'a, 'p>(entries: &'a mut [PluginEntry], path: &'p str) -> Option<(&'a mut PluginEntry, &'p str)> {
-    let below = |entry: &PluginEntry| path.strip_prefix(entry.name())?.strip_prefix('.');
+    let quoted = |entry: &PluginEntry| path.strip_prefix('"')?.strip_prefix(entry.name())?.strip_prefix("\".");
+    let plain = |entry: &PluginEntry| path.strip_prefix(entry.name())?.strip_prefix('.');
+    let below = |entry: &PluginEntry| plain(entry).or_else(|| quoted(entry));
     let named = entries.iter_mut().filter_map(|entry| below(entry).map(|keys| (entry, keys)));
     named.max_by_key(|(entry, _)| entry.name().len())
 }
@@ -496,6 +498,8 @@ mod tests {
         let [short, long] = &config.plugin[..] else { panic!("{:?}", config.plugin) };
         assert_eq!((short.weight, long.weight, &long.config["some_key"]), (2.0, 3.0, &4.into()));
         assert!(short.config.is_empty());
+        o.sets = vec!["plugin.\"a.b-1.2\".weight=5".into()];
+        assert_eq!(read([], &o).unwrap().plugin[1].weight, 5.0);
         o.sets = vec!["plugin.a.b-1.weight=3".into()];
         assert!(read([], &o).unwrap_err().to_string().contains("unknown key `b_1`"), "{:?}", read([], &o));
     }
@@ -569,16 +573,9 @@ mod tests {
     }
 
     #[test]
-    fn a_set_reaches_rewards_whose_names_have_dots_and_takes_json() {
-        let with = |set: &str| {
-            let plugins = vec!["dir/v1.wasm".into(), "dir/v1.5.wasm".into()];
-            read([], &Overrides { plugins, sets: vec![set.into()], ..Overrides::default() }).unwrap()
-        };
-        let config = with("plugin.v1.5.config.target=8");
-        assert_eq!(config.plugin[1].config["target"], 8);
-        assert!(config.plugin[0].config.is_empty());
-        assert_eq!(with("plugin.v1.weight=2").plugin[0].weight, 2.0);
-        let json = with(r#"plugin.v1.config={"a": [1, null, {"b": true}], "c": null}"#);
+    fn a_set_takes_json() {
+        let sets = vec![r#"plugin.v1.config={"a": [1, null, {"b": true}], "c": null}"#.to_owned()];
+        let json = read([], &Overrides { plugins: vec!["dir/v1.wasm".into()], sets, ..Overrides::default() }).unwrap();
         assert_eq!(serde_json::to_value(&json.plugin[0].config).unwrap(), serde_json::json!({"a": [1, {"b": true}]}));
     }
 
