@@ -358,6 +358,9 @@ fn recorded_turns_are_played_again_with_another_environment_or_reward() {
     let same = replayed(&["--environment", "guess_number.wasm"]);
     assert!(same.contains("0 of 16 episodes get replies that differ") && figures(&same)[3] == "0.0000", "{same}");
     // A turn without a number costs nothing there.
+    // It may be granted a folder, which must be there.
+    let folder = place.run(&["replay", "run", "--environment", "guess_number.wasm", "--folder", "words=nowhere"]);
+    assert!(folder.error().contains("nowhere"), "{}", folder.stderr);
     let kinder = replayed(&["--environment", "guess_number.wasm", "--set", "no_number=0.25"]);
     assert!(kinder.contains("0 of 16 episodes get replies that differ") && figures(&kinder)[3] != "0.0000", "{kinder}");
     let other = replayed(&["--environment", UNRULY]);

@@ -2,7 +2,7 @@
 
 use rlhost_tests::judged::{Judge, KEY, prompts, step_judge};
 use rlhost_tests::ranked::{compare, compare_in, possible, process, same_figures, same_weights, send};
-use rlhost_tests::{Outcome, Place, binary, tiny};
+use rlhost_tests::{Outcome, Place, binary, small, tiny, version};
 use serde_json::json;
 use std::process::Stdio;
 use std::time::Duration;
@@ -293,4 +293,39 @@ fn the_values_of_steps_are_those_of_one_process() {
     assert!(place.figure("1", "rewards/process_reward/std").iter().any(|std| *std > 0.0));
     same_figures(&place, "3", "1");
     same_weights(&place, "3", "1", 3);
+}
+
+#[test]
+fn granted_folders_are_read_by_every_process_and_must_hold_the_same() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    place.write("versioned.wasm", version(1));
+    std::fs::create_dir_all(place.path("lists")).unwrap();
+    std::fs::create_dir_all(place.path("other/lists")).unwrap();
+    place.write("lists/words.txt", "one\ntwo\nthree\n");
+    let plugin = ["--plugin", "versioned.wasm", "--set", "plugin.versioned.config.folder=/words"];
+    let grant = ["--set", "plugin.versioned.folders={ words = \"lists\" }", "--max-steps", "2", "--logging-steps", "1"];
+    let all = |run: &'static str, size: &'static str| {
+        let sizes = ["--num-generations", "4", "--max-completion-length", "4", "--per-device-train-batch-size", size];
+        [&small()[..], &plugin, &grant, &sizes, &["--output-dir", run]].concat()
+    };
+    place.run(&all("one", "8")).succeeded();
+    place.run_ranks(2, &all("two", "4")).succeeded();
+    // Its version and three lines.
+    assert_eq!(place.figure("two", "rewards/versioned/mean"), [4.0; 2]);
+    same_figures(&place, "two", "one");
+    // The second process finds another folder under the same name.
+    let elsewhere = |run: &'static str| {
+        let arguments = all(run, "4");
+        let mut command = place.ranks(1, &arguments);
+        command.args([":", "-n", "1", "--wdir"]).arg(place.path("other")).arg(binary()).args(&arguments);
+        Outcome::new(command.output().unwrap())
+    };
+    place.write("other/versioned.wasm", version(1));
+    place.write("other/lists/words.txt", "one\ntwo\nfour\n");
+    let refused = elsewhere("three");
+    assert!(refused.stderr.contains("its folders hold other files on rank 1 than on the first"), "{}", refused.stderr);
+    assert!(refused.code != Some(0) && !place.path("three").exists());
 }

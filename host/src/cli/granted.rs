@@ -38,9 +38,7 @@ impl Granted {
         if !self.secret.is_empty() {
             grants.secrets = pairs(&self.secret, "--secret", "NAME=env:VARIABLE or NAME=file:PATH")?;
         }
-        if !self.folder.is_empty() {
-            grants.folders = pairs(&self.folder, "--folder", "NAME=FOLDER")?;
-        }
+        self.give_folders(&mut grants)?;
         grants.check().map_err(|detail| anyhow!("{detail}"))?;
         let given = |is: bool, flags: &[String]| !is || !flags.is_empty();
         let own = self.host == grants.hosts
@@ -58,13 +56,20 @@ impl Granted {
     pub(super) fn over_unasked(&self, entry: Option<&PluginEntry>) -> anyhow::Result<Grants> {
         let mut grants = entry.map(PluginEntry::grants).unwrap_or_default();
         let known = entry.is_none_or(|entry| grants.folders.is_empty() || is_known(entry.name(), &grants));
-        if !self.folder.is_empty() {
-            grants.folders = pairs(&self.folder, "--folder", "NAME=FOLDER")?;
-        } else if let Some(entry) = entry.filter(|_| !known) {
+        self.give_folders(&mut grants)?;
+        if let Some(entry) = entry.filter(|_| !known && self.folder.is_empty()) {
             return Err(anyhow!("{}; give the folders again with --folder", foreign(entry.name(), &grants)));
         }
         grants.check().map_err(|detail| anyhow!("{detail}"))?;
         Ok(grants)
+    }
+
+    /// Replaces the folders by those of the flags, if there are any.
+    fn give_folders(&self, grants: &mut Grants) -> anyhow::Result<()> {
+        if !self.folder.is_empty() {
+            grants.folders = pairs(&self.folder, "--folder", "NAME=FOLDER")?;
+        }
+        Ok(())
     }
 
     /// Lets a plugin send requests as granted; without a grant, it can only be inspected.

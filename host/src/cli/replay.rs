@@ -121,9 +121,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     let rows = dataset(&config)?;
     let (scores, by) = match (&args.reward_model, &args.environment) {
         (Some(model), _) => by_model(model, &config, &recorded, &rows)?,
-        (None, Some(environment)) => {
-            replayed_episodes::by_environment(environment, settings_given(&args.set)?, config.seed, &recorded, &rows)?
-        }
+        (None, Some(environment)) => by_environment(environment, args, &config, &recorded, &rows)?,
         (None, None) => by_plugin(args, &config, &recorded, &rows)?,
     };
 
@@ -204,6 +202,14 @@ fn by_plugin(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) 
         scores.extend(scored.rewards);
     }
     Ok((scores, format!("{} ({})", source.name(), &source.hash()[..12])))
+}
+
+/// Scores episodes with an environment, which may read the folders that it is granted.
+fn by_environment(given: &str, args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
+    let (source, mut engine) = (Source::open(given)?, Engine::new()?);
+    let entry = config.environment.iter().find(|entry| entry.name() == source.name());
+    grant_folders(&mut engine, source.name(), &args.granted.over_unasked(entry)?)?;
+    replayed_episodes::by_environment((&engine, &source), settings_given(&args.set)?, config.seed, recorded, rows)
 }
 
 /// Scores completions with a reward model.

@@ -91,14 +91,13 @@ impl Spoken {
 /// # Errors
 /// If the run has no episodes, or the environment fails.
 pub(super) fn by_environment(
-    given: &str,
+    (engine, source): (&Engine, &Source),
     settings: Map<String, Value>,
     seed: u64,
     recorded: &[Recorded],
     rows: &[Row],
 ) -> anyhow::Result<Scores> {
-    let source = Source::open(given)?;
-    let plugin = EnvironmentPlugin::load(&Engine::new()?, &source, &settings, &Limits::default(), seed)?;
+    let plugin = EnvironmentPlugin::load(engine, source, &settings, &Limits::default(), seed)?;
     let (mut scores, mut other, mut ended) = (Vec::with_capacity(recorded.len()), 0, 0);
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
         let spoken: Vec<&Spoken> = generation.iter().filter_map(|one| one.spoken.as_ref()).collect();
