@@ -14,9 +14,10 @@ const OPTIONS: &str = include_str!("../../tests/fixtures/trl_options.json");
 const WITHOUT_ALGORITHM: [&str; 3] = ["script", "model", "launch"];
 
 /// Keys with TRL's names that mean something slightly different.
-const NOTES: [(&str, &str); 3] = [
+const NOTES: [(&str, &str); 4] = [
     ("lora_r", "alone it asks for an adapter, where TRL needs `use_peft` too"),
     ("optim", "AdamW by each of its names, adamw_8bit, sgd, rmsprop, lion_32bit, adafactor, muon; others are refused"),
+    ("save_strategy", "no, steps or epoch; instead of best, save_total_limit keeps the best checkpoint"),
     ("shuffle_dataset", "for sft, false keeps the order of the file, where TRL, whose default it is, still draws rows at random"),
 ];
 

@@ -422,10 +422,9 @@ fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::resu
 /// Returns the entry whose name a path begins with, and the rest of the path. A name may contain dots, and one name may be a
 /// prefix of another. It may be in quotes, as in TOML.
 fn named<'a, 'p>(entries: &'a mut [PluginEntry], path: &'p str) -> Option<(&'a mut PluginEntry, &'p str)> {
-    let quoted = |entry: &PluginEntry| path.strip_prefix('"')?.strip_prefix(entry.name())?.strip_prefix("\".");
-    let plain = |entry: &PluginEntry| path.strip_prefix(entry.name())?.strip_prefix('.');
-    let below = |entry: &PluginEntry| plain(entry).or_else(|| quoted(entry));
-    let named = entries.iter_mut().filter_map(|entry| below(entry).map(|keys| (entry, keys)));
+    let below = |name: &str, quote: &str| path.strip_prefix(quote)?.strip_prefix(name)?.strip_prefix(quote)?.strip_prefix('.');
+    let keys = |entry: &PluginEntry| ["", "\"", "'"].into_iter().find_map(|quote| below(entry.name(), quote));
+    let named = entries.iter_mut().filter_map(|entry| keys(entry).map(|keys| (entry, keys)));
     named.max_by_key(|(entry, _)| entry.name().len())
 }
 
@@ -498,8 +497,8 @@ mod tests {
         let [short, long] = &config.plugin[..] else { panic!("{:?}", config.plugin) };
         assert_eq!((short.weight, long.weight, &long.config["some_key"]), (2.0, 3.0, &4.into()));
         assert!(short.config.is_empty());
-        o.sets = vec!["plugin.\"a.b-1.2\".weight=5".into()];
-        assert_eq!(read([], &o).unwrap().plugin[1].weight, 5.0);
+        o.sets = vec!["plugin.\"a.b-1.2\".weight=5".into(), "plugin.'a'.weight=6".into()];
+        assert_eq!(read([], &o).unwrap().plugin.iter().map(|entry| entry.weight).collect::<Vec<_>>(), [6.0, 5.0]);
         o.sets = vec!["plugin.a.b-1.weight=3".into()];
         assert!(read([], &o).unwrap_err().to_string().contains("unknown key `b_1`"), "{:?}", read([], &o));
     }

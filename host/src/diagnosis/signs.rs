@@ -36,6 +36,8 @@ const HIGH_RATE: f64 = 3.0;
 const LOW_RATE: f64 = 1.0 / 30.0;
 /// Steps after which something should have moved at a rate of which no more is known.
 const MANY_STEPS: u64 = 40;
+/// Norm of a change of all weights that no model shows.
+const SHORT_WAY: f64 = 0.02;
 /// Log-probability of preferred answers, as a multiple of the first, at which the policy is broken.
 const BROKEN: f64 = 4.0;
 /// Share of completions cut off, of groups with equal rewards, and of ratios outside of the clipping range.
@@ -146,10 +148,12 @@ fn broken(history: &History) -> Option<Figure> {
     (newest.mean + 3.0 * newest.error < BROKEN * first).then(|| change("logps/chosen", first, newest.mean))
 }
 
-/// Nothing has changed, at a rate far below the usual one, or with an optimizer for which no rate is usual.
+/// Nothing has changed, at a rate far below the usual one or, where none is usual, after steps that lead nowhere.
 fn rate_too_low(history: &History, settings: &Settings) -> Option<Finding> {
     if settings.steps_by_gradient {
-        Some(()).filter(|()| history.last_step() >= MANY_STEPS)?;
+        // The way that the weights can have come, if each step went the same way.
+        let way = settings.learning_rate? * history.newest("grad_norm")?.mean * history.last_step() as f64;
+        (way < SHORT_WAY && history.last_step() >= MANY_STEPS).then_some(())?;
     } else {
         settings.rate_ratio().filter(|ratio| *ratio <= LOW_RATE)?;
     }

@@ -118,10 +118,12 @@ fn each_fault_shows_its_sign() {
     let broken = |step: u64| json!({ "loss": 0.5, "logps/chosen": if step < 3 { -23.0 } else { -998.0 } });
     assert_eq!(names(&watch(CONFIG, 1e-6, 1, broken).1), ["rate_too_high"]);
     assert_eq!(names(&watch(CONFIG, 1e-5, 1, broken).1), [""; 0], "not at the usual rate");
-    let still = |step: u64| json!({ "loss": 2.0 + 0.1 * noise(step, 1) });
+    let still = |step: u64| json!({ "loss": 2.0 + 0.1 * noise(step, 1), "grad_norm": 3.0 });
     let sgd = format!("optim = \"sgd\"\n{CONFIG}");
     assert_eq!(names(&watch(&sgd, 1e-5, 1, still).1), ["rate_too_low"]);
     assert_eq!(names(&watch(CONFIG, 1e-5, 1, still).1), [""; 0]);
+    let far = sgd.replace("1e-5", "1e-3");
+    assert_eq!(names(&watch(&far, 1e-5, 1, still).1), [""; 0], "a noisy loss hides what these steps change");
 }
 
 #[test]

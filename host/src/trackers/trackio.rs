@@ -1,4 +1,5 @@
-//! A table of all metrics, and a script that logs it with Trackio's own functions. Its `import_csv` would cut names to ten characters.
+//! A table of all metrics, and a script that logs it with Trackio's own functions. Its `import_csv` would cut names to ten characters, and
+//! its `log` would give all rows the time of the export.
 
 use super::run::{Error, Run, put};
 use jiff::Timestamp;
@@ -12,12 +13,16 @@ import sys
 
 import trackio
 
-trackio.init(project=sys.argv[1] if len(sys.argv) > 1 else "rlhost", name={NAME}, config=json.loads({CONFIG}))
+project, name = sys.argv[1] if len(sys.argv) > 1 else "rlhost", {NAME}
 with pathlib.Path(__file__).with_suffix(".csv").open(newline="") as table:
-    for row in csv.DictReader(table):
-        step, _ = int(row.pop("step")), row.pop("timestamp")
-        trackio.log({name: float(value) for name, value in row.items() if value}, step=step)
-trackio.finish()
+    rows = list(csv.DictReader(table))
+steps, timestamps = [int(row.pop("step")) for row in rows], [row.pop("timestamp") for row in rows]
+metrics = [{name: float(value) for name, value in row.items() if value} for row in rows]
+# It replaces what an earlier export logged.
+store = trackio.SQLiteStorage
+if name in store.get_runs(project):
+    store.delete_run(project, name)
+store.bulk_log(project, name, metrics, steps, timestamps, json.loads({CONFIG}))
 "#;
 
 /// Writes a run's table to `to/NAME-trackio.csv`, and the script beside it. Returns the script's path.

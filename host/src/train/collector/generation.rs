@@ -56,7 +56,7 @@ impl Collector {
         if self.evaluating.is_none() {
             self.data.saw(&experience);
         }
-        figures.add(self.world.once(length_metrics(&experience.rollouts)));
+        figures.add(self.world.once(length_metrics(&experience.rollouts, &experience.episodes)));
         figures.add(self.world.once(episodes::metrics(&experience.episodes, &experience.rollouts)));
         Ok((experience, figures))
     }
@@ -279,13 +279,16 @@ fn reward_metrics(RewardColumn { name, values, .. }: &RewardColumn) -> Vec<Metri
     metrics
 }
 
-/// Lengths of completions, and of those that ended by themselves.
-fn length_metrics(rollouts: &[Rollout]) -> Vec<Metric> {
-    let n = rollouts.len() as f64;
-    let ended = rollouts.iter().filter(|r| r.finished).count() as f64;
-    let mut metrics = vec![Metric::mean("completions/clipped_ratio", 1.0 - ended / n, n)];
+/// Lengths of completions, and of those that ended by themselves: of episodes, those whose turns all did.
+fn length_metrics(rollouts: &[Rollout], episodes: &[Episode]) -> Vec<Metric> {
+    let of_turns = |row: usize| Some(episodes.get(row)?.turns.iter().all(|turn| turn.finished));
+    let ended = |row: usize| of_turns(row).unwrap_or(rollouts[row].finished);
+    let ended: Vec<bool> = (0..rollouts.len()).map(ended).collect();
+    let (n, of_ended) = (rollouts.len() as f64, ended.iter().filter(|ended| **ended).count() as f64);
+    let mut metrics = vec![Metric::mean("completions/clipped_ratio", 1.0 - of_ended / n, n)];
     for (suffix, all) in [("length", true), ("terminated_length", false)] {
-        let lengths: Vec<f64> = rollouts.iter().filter(|r| all || r.finished).map(|r| r.sampled() as f64).collect();
+        let counted = rollouts.iter().zip(&ended).filter(|(_, ended)| all || **ended);
+        let lengths: Vec<f64> = counted.map(|(r, _)| r.sampled() as f64).collect();
         if lengths.is_empty() {
             continue;
         }
