@@ -27,6 +27,59 @@ fn without_end(place: &Place, model: &str) {
     }
 }
 
+/// The tiny model's tokens of a text, one for each byte, and its end token.
+fn tokens_of(text: &str) -> Vec<u64> {
+    let file = std::fs::read(std::path::Path::new(tiny()).join("tokenizer.json")).unwrap();
+    let tokenizer: Value = serde_json::from_slice(&file).unwrap();
+    let id = |token: &str| tokenizer["model"]["vocab"][token].as_u64();
+    let end = tokenizer["added_tokens"][0]["id"].as_u64();
+    text.chars().map(|c| id(&c.to_string().replace(' ', "\u{120}"))).chain([end]).map(Option::unwrap).collect()
+}
+
+#[test]
+fn rows_that_are_tokenized_already_are_learned_as_their_texts_are() {
+    let place = Place::new();
+    let lines = |row: &dyn Fn(usize) -> Value| (0..12).map(|i| format!("{}\n", row(i))).collect::<String>();
+    let parts = |i: usize| (format!("row {i} is"), format!(" {}", "ab ".repeat(1 + i % 5)));
+    let text = |i: usize| parts(i).0 + &parts(i).1;
+    let whole = |i: usize| tokens_of(&text(i));
+    place.write("texts.jsonl", lines(&|i| json!({"text": text(i)})));
+    place.write("answers.jsonl", lines(&|i| json!({"prompt": parts(i).0, "completion": parts(i).1})));
+    place.write(
+        "ids.jsonl",
+        lines(&|i| json!({"text": "another", "input_ids": whole(i), "attention_mask": vec![1; whole(i).len()]})),
+    );
+    let learned = |i: usize, at: usize| at >= parts(i).0.len();
+    let label = |i: usize, (at, id): (usize, u64)| if learned(i, at) { json!(id) } else { json!(-100) };
+    let labels = |i: usize| whole(i).into_iter().enumerate().map(|token| label(i, token)).collect::<Vec<_>>();
+    place.write("labels.jsonl", lines(&|i| json!({"input_ids": whole(i), "labels": labels(i)})));
+    let mask = |i: usize| (0..whole(i).len()).map(|at| u8::from(learned(i, at))).collect::<Vec<_>>();
+    place.write("mask.jsonl", lines(&|i| json!({"input_ids": whole(i), "completion_mask": mask(i)})));
+    let of = |dataset: &str, more: &[&str]| evaluated(&place, tiny(), dataset, more);
+    near(&of("ids.jsonl", &[]), &of("texts.jsonl", &[]));
+    near(&of("labels.jsonl", &[]), &of("answers.jsonl", &[]));
+    near(&of("mask.jsonl", &[]), &of("answers.jsonl", &[]));
+    let whole = ["--completion-only-loss", "false"];
+    near(&of("mask.jsonl", &whole), &of("texts.jsonl", &[]));
+    near(&of("labels.jsonl", &whole), &of("answers.jsonl", &[]));
+
+    let sft = |dataset: &str, run: &str, more: &[&str]| {
+        let base = ["sft", "--model", tiny(), "--dataset", dataset, "--output-dir", run, "--max-steps", "4", "--save-steps", "1"];
+        place.run(&[&base[..], more].concat())
+    };
+    for (run, more) in
+        [("plain", &[][..]), ("packed", &["--packing"]), ("wrapped", &["--packing", "--packing-strategy", "wrapped"])]
+    {
+        sft("ids.jsonl", run, more).succeeded();
+        sft("texts.jsonl", &format!("{run}-texts"), more).succeeded();
+        place.assert_same_end(run, &format!("{run}-texts"), 4, "model.safetensors");
+        place.assert_resumes(run, 2, 4, "model.safetensors");
+    }
+    place.write("strange.jsonl", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 4000000000]}\n");
+    let refused = sft("strange.jsonl", "strange", &["--strict-data"]);
+    assert!(refused.error().contains("4000000000, which the tokenizer does not know"), "{}", refused.stderr);
+}
+
 #[test]
 fn texts_end_with_the_models_token_if_the_tokenizer_names_none() {
     let place = Place::with_answers();

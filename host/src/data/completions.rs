@@ -3,7 +3,7 @@
 
 use super::prompts::{not_empty, text_or_chat};
 use super::rows::{self, Columns, Place, Row};
-use super::{Dataset, Extras, Prompt, Refused, Result};
+use super::{Dataset, Extras, Prompt, Refused, Result, Tokenized};
 use serde_json::{Map, Value};
 
 /// One row of a dataset of completions.
@@ -17,6 +17,8 @@ pub struct CompletionRow {
     pub prompt: Option<Prompt>,
     /// The answer, of the prompt's kind.
     pub completion: Prompt,
+    /// Its tokens, if the dataset has them; then there is no text.
+    pub tokens: Option<Tokenized>,
     /// The template's variables.
     pub extras: Extras,
     /// All other columns.
@@ -24,7 +26,7 @@ pub struct CompletionRow {
 }
 
 /// Reads a whole dataset of completions, skipping unusable rows: columns `prompt` and `completion`, or `text`, or `messages`,
-/// which ShareGPT calls `conversations`.
+/// which ShareGPT calls `conversations`, or `input_ids`, which come before all else.
 ///
 /// # Errors
 /// Names what is damaged or, if `refused` is strict, the first unusable row.
@@ -38,8 +40,15 @@ impl CompletionRow {
     ///
     /// # Errors
     /// If it is not a usable completion.
-    pub fn of(row: usize, place: &Place, columns: Columns) -> Result<Self> {
-        completion(row, place, columns).map_err(|detail| place.wrong(detail))
+    pub fn of(row: usize, place: &Place, mut columns: Columns) -> Result<Self> {
+        let read = || match Tokenized::take(&mut columns)? {
+            None => completion(row, place, columns),
+            tokens => {
+                let (place, completion, extras) = (place.clone(), Prompt::Text(String::new()), Extras::default());
+                Ok(Self { row, place, prompt: None, completion, tokens, extras, columns })
+            }
+        };
+        read().map_err(|detail| place.wrong(detail))
     }
 }
 
@@ -58,17 +67,17 @@ pub(super) fn completion(
             return Err("prompt and completion must be both strings or both lists of messages".into());
         }
         let extras = completion.extras(&columns)?;
-        return Ok(CompletionRow { row, place: place.clone(), prompt: Some(prompt), completion, extras, columns });
+        return Ok(CompletionRow { row, place: place.clone(), prompt: Some(prompt), completion, tokens: None, extras, columns });
     }
     // Where there are several, TRL learns from a conversation.
     for name in ["conversations", "messages", "text"] {
         if let Some(value) = rows::take(&mut columns, name) {
             let completion = not_empty(name, text_or_chat(name, value)?)?;
             let extras = completion.extras(&columns)?;
-            return Ok(CompletionRow { row, place: place.clone(), prompt: None, completion, extras, columns });
+            return Ok(CompletionRow { row, place: place.clone(), prompt: None, completion, tokens: None, extras, columns });
         }
     }
-    let wanted = "\"prompt\" and \"completion\", nor \"text\", nor \"messages\", nor \"conversations\"";
+    let wanted = "\"prompt\" and \"completion\", nor \"text\", nor \"messages\", nor \"conversations\", nor \"input_ids\"";
     Err(format!("has neither {wanted}; it has {found}"))
 }
 

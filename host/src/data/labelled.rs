@@ -83,7 +83,7 @@ fn label(value: &Value) -> std::result::Result<bool, String> {
 /// Splits a pair into two rows.
 fn unpaired(pair: PreferenceRow) -> [LabelledRow; 2] {
     let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = pair;
-    let whole = CompletionRow { row, place, prompt: Some(prompt), completion: chosen, extras, columns };
+    let whole = CompletionRow { row, place, prompt: Some(prompt), completion: chosen, tokens: None, extras, columns };
     let worse = CompletionRow { completion: rejected, ..whole.clone() };
     [LabelledRow { row: whole, label: true }, LabelledRow { row: worse, label: false }]
 }

@@ -165,6 +165,11 @@ impl Tokenizer {
         model.iter().copied().chain(own).collect()
     }
 
+    /// Returns whether it has a token with this number.
+    pub fn knows(&self, id: u32) -> bool {
+        self.inner.id_to_token(id).is_some()
+    }
+
     /// The text of the ending token, if there is one.
     pub fn eos_text(&self) -> Option<String> {
         self.eos.and_then(|id| self.inner.id_to_token(id))

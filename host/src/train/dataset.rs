@@ -14,7 +14,7 @@ use super::{Error, Result};
 use crate::config::{PluginEntry, hex};
 use crate::data::{
     self, CompletionRow, Dataset, Extras, LabelledRow, Lengths, Message, Place, PreferenceRow, Prompt as Asked, PromptRow,
-    Refused, Tokenizer,
+    Refused, Tokenized, Tokenizer,
 };
 use rayon::prelude::*;
 use serde_json::{Map, Value};
@@ -312,16 +312,31 @@ impl Reader {
         Ok((prompts, left_out.into_iter().chain(warning).reduce(|a, b| format!("{a}; {b}"))))
     }
 
+    /// Returns a row's own tokens if the tokenizer has them all.
+    fn known(&self, place: &Place, tokenized: &Tokenized) -> data::Result<Vec<u32>> {
+        match tokenized.ids.iter().find(|id| !self.tokenizer.knows(**id)) {
+            Some(id) => Err(place.wrong(format!("column \"input_ids\" has {id}, which the tokenizer does not know"))),
+            None => Ok(tokenized.ids.clone()),
+        }
+    }
+
     /// Prepares a row of given completions. Also returns the tokens for which there is no room.
     fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<(Prompt, Vec<u32>)> {
         let (tokenizer, place) = (&self.tokenizer, row.place.clone());
         let parts = match &row.prompt {
+            _ if row.tokens.is_some() => Ok((String::new(), Vec::new(), Vec::new())),
             Some(prompt) => answered(prompt, [&row.completion], &row.extras, tokenizer)
                 .map(|Answered { text, tokens, answers: [a], .. }| (text, tokens, a)),
             None => whole(None, &row.completion, true, &row.extras, tokenizer).map(|tokens| (String::new(), Vec::new(), tokens)),
         };
         let (text, mut tokens, mut chosen) = parts.map_err(|e| place.failed(e))?;
-        let mut learned = learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|e| place.failed(e))?;
+        let mut learned = match &row.tokens {
+            Some(tokenized) => {
+                chosen = self.known(&place, tokenized)?;
+                tokenized.learned(what.whole)
+            }
+            None => learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|e| place.failed(e))?,
+        };
         if what.whole {
             chosen.splice(0..0, tokens.drain(..));
         }
@@ -339,7 +354,8 @@ impl Reader {
         }
         if learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
             let all = if self.longest == usize::MAX { String::new() } else { format!(" in its first {} tokens", self.longest) };
-            return Err(place.wrong(format!("the assistant says nothing{all}")));
+            let nothing = if row.tokens.is_some() { "nothing is learned" } else { "the assistant says nothing" };
+            return Err(place.wrong(format!("{nothing}{all}")));
         }
         let answers = Some(Answers::new(chosen, learned, Vec::new()));
         Ok((Prompt { tokens, answers, ..Prompt::new(row.row, &row.completion, text, row.columns) }, beyond))

@@ -2,7 +2,7 @@
 
 use super::tokenizing::{asked_text, is_special, whole_text};
 use super::{Learned, Prompt, Reader};
-use crate::data::{self, Columns, CompletionRow, Dataset, Lengths, Place, PreferenceRow, PromptRow};
+use crate::data::{self, Columns, CompletionRow, Dataset, Lengths, Place, PreferenceRow, PromptRow, Tokenized};
 use crate::train::{Error, Result};
 use sha2::{Digest, Sha256};
 
@@ -49,6 +49,11 @@ impl Kind {
 }
 
 impl Given {
+    /// Returns its tokens, if the dataset has them.
+    fn tokens(&self) -> Option<&Tokenized> {
+        if let Self::Completion(row) = self { row.tokens.as_ref() } else { None }
+    }
+
     fn place(&self) -> &Place {
         match self {
             Self::Prompt(row) => &row.place,
@@ -121,9 +126,11 @@ impl Reader {
         texts.asked.iter().chain(&texts.wholes).for_each(|text| add(text.as_bytes()));
         let columns = serde_json::to_vec(row.columns()).map_err(|e| row.place().wrong(e.to_string()))?;
         add(&columns);
-        let (chat, reach) = (texts.chat, self.reach(&texts));
+        let known = row.tokens().map(|tokens| [0, tokens.ids.len()]);
+        let (chat, reach) = (texts.chat && known.is_none(), known.unwrap_or_else(|| self.reach(&texts)));
         let (mut tokens, mut cut) = (0, false);
         let tried = matches!(kind, Kind::Pairs) && number < TRIED_PAIRS;
+        let tried = tried || known.is_some();
         if tried || !self.lengths.as_deref().is_some_and(|lengths| self.is_usable(kind, &texts, lengths)) {
             let (prompt, merges) = self.prepare(kind, row)?;
             (tokens, cut) = (prompt.tokens.len(), merges);
@@ -143,6 +150,8 @@ impl Reader {
                 let wholes = vec![whole(&row.chosen)?, whole(&row.rejected)?];
                 (Some((&row.prompt, &row.extras)), wholes, is_special(&row.prompt))
             }
+            // They are not tokenized, but must be told from each other.
+            Given::Completion(CompletionRow { tokens: Some(tokens), .. }) => (None, vec![format!("{tokens:?}")], false),
             Given::Completion(row) => {
                 let whole = whole_text(row.prompt.as_ref(), &row.completion, true, &row.extras, tokenizer)?;
                 (row.prompt.as_ref().map(|prompt| (prompt, &row.extras)), vec![whole], is_special(&row.completion))
