@@ -290,7 +290,9 @@ fn requests_that_may_not_be_sent_are_refused_by_name() {
 
 #[test]
 fn secrets_go_to_their_server_and_come_back_from_none() {
-    const KEY: &str = "sk-0123456789";
+    const KEY: &str = "sk-01/23\\4\"56789";
+    // As JSON has it, as PHP does, and with codes.
+    const ESCAPED: [&str; 3] = [r#"sk-01/23\\4\"56789"#, r#"sk-01\/23\\4\"56789"#, r"SK-01\u002f23\u005C4\u002256789"];
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = |seen: &Arc<Mutex<Vec<String>>>, asked: &Asked| {
         seen.lock().unwrap().push(asked.headers.get("authorization").cloned().unwrap_or_default());
@@ -305,7 +307,7 @@ fn secrets_go_to_their_server_and_come_back_from_none() {
         note(&own, asked);
         match asked.path.as_str() {
             "/away" => say(stream, "307 Temporary Redirect", &format!("Location: {away}\r\n"), ""),
-            _ => say(stream, "200 OK", &format!("X-Key: {KEY}\r\n"), &format!("wrong key {KEY}{KEY}")),
+            _ => say(stream, "200 OK", &format!("X-Key: {KEY}\r\n"), &format!("wrong key {KEY}{KEY} {}", ESCAPED.join(" "))),
         }
     });
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -319,7 +321,7 @@ fn secrets_go_to_their_server_and_come_back_from_none() {
         request
     };
     let answer = ask(&asker, vec![with_key("/")], 0).remove(0).unwrap();
-    assert_eq!(String::from_utf8_lossy(&answer.body), "wrong key {{KEY}}{{KEY}}");
+    assert_eq!(String::from_utf8_lossy(&answer.body), "wrong key {{KEY}}{{KEY}} {{KEY}} {{KEY}} {{KEY}}");
     assert!(answer.headers.contains(&("x-key".into(), "{{KEY}}".into())));
     assert_eq!(text(&ask(&asker, vec![with_key("/away")], 0)[0]), "200 other");
     let bearer = format!("Bearer {KEY}");

@@ -291,19 +291,15 @@ impl Wire {
         String::from_utf8_lossy(&self.without_secrets(bytes)).into_owned()
     }
 
-    /// Replaces secrets with their names where a server repeats them, in any case.
+    /// Replaces secrets with their names where a server repeats them, in any case and also as JSON escapes them.
     fn without_secrets(&self, bytes: &[u8]) -> Vec<u8> {
-        let begins = |text: &[u8], secret: &Secret| {
-            let secret = secret.reveal().as_bytes();
-            text.get(..secret.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(secret))
-        };
         let (mut kept, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
         while let Some((first, after)) = rest.split_first() {
-            let found = self.secrets.iter().filter(|(_, secret)| begins(rest, secret));
-            rest = match found.max_by_key(|(_, secret)| secret.reveal().len()) {
-                Some((name, secret)) => {
+            let found = self.secrets.iter().filter_map(|(name, secret)| Some((name, spelled(rest, secret.reveal())?)));
+            rest = match found.max_by_key(|(_, length)| *length) {
+                Some((name, length)) => {
                     kept.extend_from_slice(format!("{{{{{name}}}}}").as_bytes());
-                    &rest[secret.reveal().len()..]
+                    &rest[length..]
                 }
                 None => {
                     kept.push(*first);
@@ -313,6 +309,29 @@ impl Wire {
         }
         kept
     }
+}
+
+/// Returns the length of the part at the beginning of `text` that spells the secret, in any case, each byte as it is or escaped as in
+/// JSON.
+fn spelled(text: &[u8], secret: &str) -> Option<usize> {
+    if text.get(..secret.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(secret.as_bytes())) {
+        return Some(secret.len());
+    }
+    let mut rest = text;
+    for wanted in secret.bytes() {
+        let code = |digits: &[u8; 4]| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        rest = match rest {
+            [b'\\', byte, after @ ..] if byte.eq_ignore_ascii_case(&wanted) => after,
+            [b'\\', b'u', digits @ ..] => {
+                let (digits, after) = digits.split_first_chunk()?;
+                let byte = u8::try_from(code(digits)?).ok()?;
+                byte.eq_ignore_ascii_case(&wanted).then_some(after)?
+            }
+            [byte, after @ ..] if byte.eq_ignore_ascii_case(&wanted) => after,
+            _ => return None,
+        };
+    }
+    Some(text.len() - rest.len())
 }
 
 /// Returns the names in double braces that could be secrets.
