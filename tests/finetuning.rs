@@ -81,6 +81,22 @@ fn rows_that_are_tokenized_already_are_learned_as_their_texts_are() {
 }
 
 #[test]
+fn texts_that_are_cut_at_the_models_context_are_mentioned() {
+    let place = Place::new();
+    place.write("texts.jsonl", format!("{}\n{}\n", json!({"text": "ab ".repeat(100)}), json!({"text": "ab"})));
+    let said = |run: &str, more: &[&str]| {
+        let sft = ["sft", "--model", tiny(), "--dataset", "texts.jsonl", "--output-dir", run, "--max-steps", "1"];
+        place.run(&[&sft[..], more].concat()).succeeded().stderr.clone()
+    };
+    let whole = said("whole", &["--max-length", "none"]);
+    assert!(
+        whole.contains("texts.jsonl:1: has a text of 301 tokens; it and others are cut at the model's context of 192"),
+        "{whole}"
+    );
+    assert!(!said("asked", &["--max-length", "100"]).contains("context"));
+}
+
+#[test]
 fn texts_end_with_the_models_token_if_the_tokenizer_names_none() {
     let place = Place::with_answers();
     place.copy(tiny(), "named");

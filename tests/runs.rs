@@ -274,3 +274,23 @@ fn tensorboard_reads_every_figure_of_a_run_and_of_one_that_went_on() {
     let read = std::process::Command::new(&python).arg(check).arg(place.path("run")).output().unwrap();
     assert!(read.status.success(), "{}{}", String::from_utf8_lossy(&read.stdout), String::from_utf8_lossy(&read.stderr));
 }
+
+#[test]
+fn algorithms_on_the_built_in_model_have_their_own_number_of_completions() {
+    let place = Place::new();
+    for (algorithm, wanted) in [("online-dpo", 2), ("rloo", 2), ("grpo", 8)] {
+        let run = [
+            "--plugin",
+            "tldr_length_reward.wasm",
+            "--max-steps",
+            "1",
+            "--max-completion-length",
+            "2",
+            "--output-dir",
+            algorithm,
+        ];
+        place.run(&[&[algorithm], &run[..]].concat()).succeeded();
+        let config = std::fs::read_to_string(place.path(&format!("{algorithm}/config.toml"))).unwrap();
+        assert!(config.contains(&format!("num_generations = {wanted}\n")), "{algorithm}: {config}");
+    }
+}

@@ -124,6 +124,14 @@ mod tests {
     }
 
     #[test]
+    fn a_prompt_may_be_empty_and_null_is_none() {
+        let empty = read(json!({"prompt": "", "chosen": "a", "rejected": "b"})).unwrap();
+        assert_eq!(empty.prompt, Prompt::Text(String::new()));
+        let common = read(json!({"prompt": null, "chosen": "x a", "rejected": "x b"})).unwrap();
+        assert_eq!(common.prompt, Prompt::Text("x".into()));
+    }
+
+    #[test]
     fn prompts_are_given_or_what_the_answers_have_in_common() {
         let given = read(json!({"prompt": "p", "chosen": "c", "rejected": "r", "score": 3})).unwrap();
         assert_eq!((text(&given.prompt), text(&given.chosen), given.columns["score"].as_i64()), ("p", "c", Some(3)));
