@@ -29,16 +29,11 @@ impl Support {
 
     /// Adds a position at which the tokens with a logit above negative infinity could be sampled.
     pub fn push(&mut self, logits: &[f32]) {
-        let kept = logits.iter().filter(|z| **z > f32::NEG_INFINITY).count();
-        let all = logits.iter().enumerate().filter(|(_, z)| **z > f32::NEG_INFINITY).map(|(token, _)| token as u32);
-        if kept < bits(logits.len()) {
-            self.words.extend(all);
-        } else if kept < logits.len() {
-            let first = self.words.len();
-            self.words.resize(first + bits(logits.len()), 0);
-            all.for_each(|token| self.words[first + token as usize / 32] |= 1 << (token % 32));
+        let mut words = vec![0u32; bits(logits.len())];
+        for (word, logits) in words.iter_mut().zip(logits.chunks(32)) {
+            *word = logits.iter().rev().fold(0, |word, z| word << 1 | u32::from(*z > f32::NEG_INFINITY));
         }
-        self.ends.push(self.words.len() as u32);
+        self.push_bits(&words, logits.len());
     }
 
     /// Adds a position at which the tokens could be sampled whose bits are set; there are `bits(vocab)` words.

@@ -171,14 +171,12 @@ fn rate_too_low(history: &History, settings: &Settings) -> Option<Finding> {
     let sentence = "The learning rate seems too low: nothing has moved since the first steps.".to_owned();
     let figures = levels.iter().map(|(name, early, newest)| change(*name, early.mean, newest.mean));
     let higher = "a learning rate ten times higher";
-    let advice = match settings.steps_by_gradient {
-        true => [higher, "another --optim: sgd's steps are as long as the gradient, so it needs far higher rates"]
-            .map(str::to_owned)
-            .to_vec(),
-        false => vec![usual_rate(settings, higher)],
+    let usual = usual_rate(settings, higher);
+    let advice: &[&str] = match settings.steps_by_gradient {
+        true => &[higher, "another --optim: sgd's steps are as long as the gradient, so it needs far higher rates"],
+        false => &[&usual],
     };
-    let advice: Vec<&str> = advice.iter().map(String::as_str).collect();
-    finding("rate_too_low", sentence, figures.chain(rate_figure(settings)).collect(), &advice)
+    finding("rate_too_low", sentence, figures.chain(rate_figure(settings)).collect(), advice)
 }
 
 /// Many completions end at the maximum length, and their share does not fall.

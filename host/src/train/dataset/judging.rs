@@ -127,10 +127,9 @@ impl Reader {
         let columns = serde_json::to_vec(row.columns()).map_err(|e| row.place().wrong(e.to_string()))?;
         add(&columns);
         let known = row.tokens().map(|tokens| [0, tokens.ids.len()]);
-        let (chat, reach) = (texts.chat && known.is_none(), known.unwrap_or_else(|| self.reach(&texts)));
+        let (chat, reach) = (texts.chat, known.unwrap_or_else(|| self.reach(&texts)));
         let (mut tokens, mut cut) = (0, false);
-        let tried = matches!(kind, Kind::Pairs) && number < TRIED_PAIRS;
-        let tried = tried || known.is_some();
+        let tried = known.is_some() || matches!(kind, Kind::Pairs) && number < TRIED_PAIRS;
         if tried || !self.lengths.as_deref().is_some_and(|lengths| self.is_usable(kind, &texts, lengths)) {
             let (prompt, merges) = self.prepare(kind, row)?;
             (tokens, cut) = (prompt.tokens.len(), merges);
@@ -151,7 +150,7 @@ impl Reader {
                 (Some((&row.prompt, &row.extras)), wholes, is_special(&row.prompt))
             }
             // They are not tokenized, but must be told from each other.
-            Given::Completion(CompletionRow { tokens: Some(tokens), .. }) => (None, vec![format!("{tokens:?}")], false),
+            Given::Completion(CompletionRow { tokens: Some(tokens), .. }) => (None, vec![format!("{tokens:?}")], true),
             Given::Completion(row) => {
                 let whole = whole_text(row.prompt.as_ref(), &row.completion, true, &row.extras, tokenizer)?;
                 (row.prompt.as_ref().map(|prompt| (prompt, &row.extras)), vec![whole], is_special(&row.completion))
