@@ -139,9 +139,9 @@ __device__ uint32_t select(int n, Mass need, Mass &above, Scratch &s, K key, F m
 // words] bits of tokens that occurred, read with a penalty alone; drawn: [rows] token and log-probability; support: null, or
 // [rows, words] bits of the tokens that could be drawn, and then the log-probability is that of the draw.
 extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
-    sample(uint2 *drawn, uint32_t *support, const float *logits, const uint32_t *logit_rows, Sequence *sequences, const uint32_t *slots,
-           const Step *step, const double *uniforms, uint32_t *seen, int vocabulary, int most, float temperature,
-           float logp_temperature, float top_p, float min_p, float penalty, int top_k) {
+    sample(uint2 *drawn, uint32_t *support, const float *logits, const uint32_t *logit_rows, Sequence *sequences,
+           const uint32_t *slots, const Step *step, const double *uniforms, uint32_t *seen, int vocabulary, int most,
+           float temperature, float logp_temperature, float top_p, float min_p, float penalty, int top_k) {
     __shared__ Scratch s;
     const int row = blockIdx.x, n = vocabulary;
     if (!is_row(step, row)) return;
@@ -203,10 +203,11 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
             if (kept_ties > 0) last_tied = find(n, kept_ties - 1, s, [&](int i) { return (Mass)(key(i) == tied); });
         }
         if (min_p > 0.0f) least = max(least, key_of(greatest + logf(min_p)));
-        auto kept = [&](int i) {
+        auto can_be = [&](int i) {
             const uint32_t k = key(i);
-            return k >= least && !(k == tied && i > last_tied) ? weight(i) : 0;
+            return k >= least && !(k == tied && i > last_tied);
         };
+        auto kept = [&](int i) { return can_be(i) ? weight(i) : 0; };
         Mass total = 0;
         for (int i = threadIdx.x; i < n; i += blockDim.x) total += kept(i);
         total = block_sum(total, s);
@@ -217,10 +218,9 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
             float sum = 0.0f;
             for (int first = threadIdx.x / 32 * 32; first < n; first += blockDim.x) {
                 const int i = first + threadIdx.x % 32;
-                const uint32_t k = i < n ? key(i) : 0;
-                const bool can_be = i < n && k >= least && !(k == tied && i > last_tied);
-                if (can_be) sum += expf(adjusted(i) - greatest);
-                const uint32_t bits = __ballot_sync(0xffffffffu, can_be);
+                const bool is = i < n && can_be(i);
+                if (is) sum += expf(adjusted(i) - greatest);
+                const uint32_t bits = __ballot_sync(0xffffffffu, is);
                 if (threadIdx.x % 32 == 0) support[first / 32] = bits;
             }
             support_normaliser = greatest + logf(block_sum(sum, s.floats));
