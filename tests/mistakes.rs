@@ -28,7 +28,7 @@ fn an_algorithm_that_compares_completions_says_how_many_it_needs() {
         (
             &["--algorithm", "grpo"],
             "1",
-            "compared with each other, but this prompt has only one; set num_generations to 2 or more",
+            "with each other, but this prompt has only one; set num_generations to 2 or more",
         ),
         (&["--algorithm", "rloo"], "1", "set num_generations to 2 or more"),
         (&["--algorithm", "reinforce_pp", "--baseline", "group"], "1", "set num_generations to 2 or more"),

@@ -34,6 +34,12 @@ pub trait Policy: Sized + Send + 'static {
         false
     }
 
+    /// Returns whether it compares the completions of a prompt with each other under these settings, so that training needs at least
+    /// two. An evaluation may have one, which then has nothing to be compared with.
+    fn compares(_config: &Self::Config) -> bool {
+        false
+    }
+
     /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
@@ -101,6 +107,7 @@ pub fn described<P: Policy>(
         "learning_rate": P::LEARNING_RATE,
         "defaults": P::DEFAULTS,
         "smoothed": P::smoothed(&config),
+        "compares": P::compares(&config),
     });
     if let Some(sees_turns) = turns(&config) {
         hints["turn_rewards"] = sees_turns.into();

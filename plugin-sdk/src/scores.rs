@@ -2,7 +2,7 @@
 //! algorithm logs about them.
 
 use crate::bindings::types::Rollouts;
-use crate::{Error, Metric};
+use crate::Metric;
 
 /// Returns the weighted sum of each row's rewards. A row without rewards is unscorable: it has no advantage and is in no
 /// baseline.
@@ -25,21 +25,6 @@ pub fn rows_by_prompt(prompt_of: &[u32]) -> Vec<Vec<usize>> {
         groups[prompt as usize].push(row);
     }
     groups
-}
-
-/// Refuses a generation with a single completion of a prompt, for algorithms that compare those of a prompt with each other. A
-/// completion without a score is one all the same.
-///
-/// # Errors
-/// With what the run should set.
-pub fn require_siblings(rollouts: &Rollouts) -> Result<(), Error> {
-    match rows_by_prompt(&rollouts.prompt_of).iter().any(|rows| rows.len() == 1) {
-        true => Err(Error::Config(
-            "completions of a prompt are compared with each other, but this prompt has only one; set num_generations to 2 or more"
-                .into(),
-        )),
-        false => Ok(()),
-    }
 }
 
 /// Returns the existing values of each prompt's rows.
@@ -113,17 +98,6 @@ mod tests {
         let figures: Vec<(String, f64, f64)> = metrics(&scores).into_iter().map(|m| (m.name, m.value, m.weight)).collect();
         assert_eq!(figures, [("reward".into(), -0.75, 2.0), ("reward_std".into(), (2.0f64 * 2.25 * 2.25).sqrt(), 2.0)]);
         assert!(metrics(&[None, None]).is_empty());
-    }
-
-    #[test]
-    fn a_prompt_with_one_completion_has_nothing_to_compare_and_one_without_a_score_has() {
-        let rewards = [(1.0, [Some(1.0), None, None]), (1.0, [None; 3])];
-        assert!(require_siblings(&rollouts([0, 0, 0], rewards)).is_ok());
-        assert!(require_siblings(&rollouts([2, 2, 2], rewards)).is_ok());
-        for alone in [[0, 0, 1], [0, 1, 1], [0, 1, 2]] {
-            let refused = require_siblings(&rollouts(alone, rewards));
-            assert!(matches!(&refused, Err(Error::Config(text)) if text.contains("num_generations")), "{refused:?}");
-        }
     }
 
     #[test]

@@ -5,11 +5,12 @@ use super::replayed_episodes::{self, Spoken};
 use super::{Failure, settings_given};
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
 use crate::config::{Config, OnError, Overrides, PluginEntry, read};
-use crate::data::{self, Extras, Message, Prompt};
+use crate::checkpoint;
+use crate::data::{self, Extras, Message, Prompt, Tokenizer};
 use crate::metrics::Comparison;
-use crate::model::Place;
+use crate::model::{ModelFolder, Place};
 use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
-use crate::train::{self, RewardModel, Said};
+use crate::train::{self, Asked, Played, Recording, Rescorer};
 use anyhow::anyhow;
 use serde::Deserialize;
 use serde::de::Error as _;
@@ -18,6 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Differences of scores that are not shown.
+const ROUNDING: f32 = 1e-5;
 
 /// Completions shown at the end.
 const SHOWN: usize = 5;
@@ -34,14 +38,15 @@ pub(super) struct Args {
     /// Reward plugin: a path, or the file name of a built-in plugin
     #[arg(long, required_unless_present_any = ["reward_model", "environment"])]
     plugin: Option<String>,
-    /// Reward model to score with instead: a folder, a run's folder, or a name on the hub
-    #[arg(long, alias = "reward_model", conflicts_with_all = ["plugin", "set"])]
+    /// Reward model to score with instead: the name of one of the run, a folder, a run's folder, or a name on the hub
+    #[arg(long, alias = "reward_model", conflicts_with = "plugin")]
     reward_model: Option<String>,
     /// Environment to replay the recorded turns of episodes with instead: a path, or the file name of a built-in one
     #[arg(long, conflicts_with_all = ["plugin", "reward_model"])]
     environment: Option<String>,
-    /// Setting of the plugin or environment, as in --set target=8, or a plugin's key, as in --set plugin.NAME.limits.memory_mb=64;
-    /// may be repeated
+    /// Setting of the plugin or environment, as in --set target=8, or a key of the plugin or model, as in
+    /// --set plugin.NAME.compare=others; may be repeated. compare, step_separator, load_in_8bit and load_in_4bit are those of the
+    /// run's reward of that name unless they are set
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Compare only with this reward of the run
@@ -61,6 +66,8 @@ pub(super) struct Recorded {
     pub row: usize,
     prompt: String,
     completion: String,
+    #[serde(default)]
+    prompt_ids: Vec<u32>,
     completion_ids: Vec<u32>,
     finished: bool,
     rewards: BTreeMap<String, Option<f32>>,
@@ -102,7 +109,7 @@ pub(crate) fn read_recorded(file: &Path) -> anyhow::Result<usize> {
     let spoken = recorded.iter().filter_map(|line| line.spoken.as_ref());
     spoken.for_each(|spoken| drop(spoken.conversation(None)));
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
-        batch(generation, &[]);
+        drop(recording(generation, &[]));
     }
     Ok(recorded.len())
 }
@@ -119,10 +126,9 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     }
     let config = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
     let rows = dataset(&config)?;
-    let (scores, by) = match (&args.reward_model, &args.environment) {
-        (Some(model), _) => by_model(model, &config, &recorded, &rows)?,
-        (None, Some(environment)) => by_environment(environment, args, &config, &recorded, &rows)?,
-        (None, None) => by_plugin(args, &config, &recorded, &rows)?,
+    let (scores, by) = match &args.environment {
+        Some(environment) => by_environment(environment, args, &config, &recorded, &rows)?,
+        None => by_reward(args, &config, &recorded, &rows)?,
     };
 
     let names: BTreeSet<&String> = recorded.iter().flat_map(|r| r.rewards.keys()).collect();
@@ -173,35 +179,77 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
 /// The scores of recorded completions, and their source.
 pub(super) type Scores = (Vec<Option<f32>>, String);
 
-/// Returns the plugin to score with as an entry of a configuration: `--set` takes its settings and, as in `train`, its keys.
-fn entry_of(args: &Args) -> anyhow::Result<PluginEntry> {
-    let given = args.plugin.clone().unwrap_or_default();
+/// Returns the reward to score with as an entry of a configuration: `--set` takes its settings and, as in `train`, its keys. What says
+/// how it scores is as in the run, unless it is set.
+fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
     let is_key = |set: &&String| set.starts_with("plugin.") && !set.starts_with("plugin.config.");
     let (keys, settings): (Vec<&String>, Vec<&String>) = args.set.iter().partition(is_key);
-    let sets = keys.into_iter().cloned().collect();
-    let overrides = Overrides { plugins: vec![given.clone()], sets, ..Overrides::default() };
+    let (plugins, reward_models) = (args.plugin.iter().cloned().collect(), args.reward_model.iter().cloned().collect());
+    let overrides = Overrides { plugins, reward_models, sets: keys.into_iter().cloned().collect(), ..Overrides::default() };
     let own = read(std::iter::empty(), &overrides)?.plugin.into_iter().next();
-    let mut entry = own.unwrap_or_else(|| PluginEntry::new(given));
+    let mut entry = own.ok_or_else(|| anyhow!("there is no reward to score with; give --plugin or --reward-model"))?;
     entry.config.extend(settings_given(settings)?);
+    if entry.model && !entry.config.is_empty() {
+        return Err(anyhow!("a reward model has no settings; --set takes its keys, as in plugin.{}.load_in_8bit=true", entry.name()));
+    }
     if (entry.weight, entry.on_error, entry.eval_only) != (1.0, OnError::Fail, false) {
         tracing::warn!("weight, on_error and eval_only have no effect here: scores are compared without weights");
     }
+    if let Some(of_run) = config.plugin.iter().find(|own| own.model == entry.model && own.name() == entry.name()) {
+        entry.compare = entry.compare.or(of_run.compare);
+        entry.step_separator = entry.step_separator.or_else(|| of_run.step_separator.clone());
+        if !entry.load_in_8bit && !entry.load_in_4bit {
+            (entry.load_in_8bit, entry.load_in_4bit) = (of_run.load_in_8bit, of_run.load_in_4bit);
+        }
+        if entry.model && !Path::new(&entry.path).exists() {
+            entry.move_to(of_run.path.clone());
+        }
+    }
+    (entry.weight, entry.on_error, entry.eval_only) = (1.0, OnError::Fail, false);
     Ok(entry)
 }
 
-/// Scores completions with a plugin.
-fn by_plugin(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
-    let entry = entry_of(args)?;
-    let source = Source::open(&entry.path)?;
-    let mut engine = Engine::new()?;
-    grant(&mut engine, args, config, source.name())?;
-    let mut plugin = RewardPlugin::load(&engine, &source, &entry.config, &entry.limits, config.seed)?;
+/// Scores completions with a plugin or a model, as the run would.
+fn by_reward(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
+    let entry = entry_of(args, config)?;
+    let policys = || policys_tokenizer(&args.run, config);
+    let place = || Place::choose(config.device, config.bf16, 0);
+    let (mut rescorer, by) = if entry.model {
+        (Rescorer::of_model(&entry, &place()?, policys().as_ref())?, entry.name().to_owned())
+    } else {
+        let source = Source::open(&entry.path)?;
+        let mut engine = Engine::new()?;
+        grant(&mut engine, args, config, source.name())?;
+        let plugin = RewardPlugin::load(&engine, &source, &entry.config, &entry.limits, config.seed)?;
+        let mut rescorer = Rescorer::of_plugin(plugin, &entry);
+        for model in config.plugin.iter().filter(|own| values_steps(own)) {
+            rescorer = rescorer.beside(model, &place()?, policys().as_ref())?;
+        }
+        (rescorer, format!("{} ({})", source.name(), &source.hash()[..12]))
+    };
     let mut scores = Vec::with_capacity(recorded.len());
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
-        let scored = plugin.score(&batch(generation, rows)).map_err(|e| anyhow!("the new reward failed: {e}"))?;
-        scores.extend(scored.rewards);
+        let scored = rescorer.score(recording(generation, rows)?);
+        scores.extend(scored.map_err(|e| anyhow!("the new reward failed: {e}"))?);
     }
-    Ok((scores, format!("{} ({})", source.name(), &source.hash()[..12])))
+    Ok((scores, by))
+}
+
+/// Returns whether a reward of the run is a model whose step values plugins see.
+fn values_steps(entry: &PluginEntry) -> bool {
+    let opened = || Ok::<_, anyhow::Error>(ModelFolder::open(train::model_or_run(&entry.path)?.0)?.judges_steps()?);
+    let unread = |e| tracing::warn!("the run's reward model {} can't be opened; a plugin sees nothing of it: {e}", entry.name());
+    entry.model && opened().map_err(unread).unwrap_or(false)
+}
+
+/// Returns the tokenizer of the model that wrote the run's completions, if it is still there.
+fn policys_tokenizer(run: &Path, config: &Config) -> Option<Tokenizer> {
+    let folder = match checkpoint::newest(run) {
+        Ok((_, newest, _)) => newest,
+        Err(_) => train::model_of(config.model.as_deref()?).ok()?.0,
+    };
+    let opened = ModelFolder::open(folder).map_err(anyhow::Error::from).and_then(|f| Ok(Tokenizer::open(f.tokenizer())?));
+    opened.map_err(|e| tracing::warn!("the policy's tokenizer can't be read, so texts are tokenized again: {e}")).ok()
 }
 
 /// Scores episodes with an environment, which may read the folders that it is granted.
@@ -210,28 +258,6 @@ fn by_environment(given: &str, args: &Args, config: &Config, recorded: &[Recorde
     let entry = config.environment.iter().find(|entry| entry.name() == source.name());
     grant_folders(&mut engine, source.name(), &args.granted.over_unasked(entry)?)?;
     replayed_episodes::by_environment((&engine, &source), settings_given(&args.set)?, config.seed, recorded, rows)
-}
-
-/// Scores completions with a reward model.
-fn by_model(given: &str, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
-    let (folder, name) = train::model_or_run(given)?;
-    let model = RewardModel::open(name, &folder, &Place::choose(config.device, config.bf16, 0)?)?;
-    let talk = |r: &Recorded| r.spoken.as_ref().map(|spoken| spoken.conversation(rows.get(r.row).map(|row| &row.columns)));
-    let talks = recorded.iter().map(|r| talk(r).transpose()).collect::<anyhow::Result<Vec<_>>>()?;
-    let said: Vec<Said<'_>> = recorded
-        .iter()
-        .zip(&talks)
-        .map(|(r, talk)| Said {
-            group: r.row,
-            prompt: &r.prompt,
-            asked: rows.get(r.row).filter(|row| row.is_chat && talk.is_none()).map(|row| &row.asked),
-            whole: talk.as_ref(),
-            completion: &r.completion,
-            ended: r.finished,
-        })
-        .collect();
-    let scores = model.score(&said).map_err(|e| anyhow!("the new reward failed: {e}"))?.into_iter().map(Some).collect();
-    Ok((scores, model.name().to_owned()))
 }
 
 /// A row of the run's dataset; empty if it is unusable.
@@ -259,6 +285,32 @@ fn dataset(config: &Config) -> anyhow::Result<Vec<Row>> {
         rows.push(Row { asked: (messages, row.extras), is_chat, columns: row.columns });
     }
     Ok(rows)
+}
+
+/// Returns a generation as its rewards saw it.
+fn recording(generation: &[Recorded], dataset: &[Row]) -> anyhow::Result<Recording> {
+    let batch = batch(generation, dataset);
+    let mut firsts: Vec<&Recorded> = Vec::with_capacity(batch.prompts.len());
+    for (recorded, prompt) in generation.iter().zip(&batch.prompt_of) {
+        if firsts.len() == *prompt as usize {
+            firsts.push(recorded);
+        }
+    }
+    let asked = |first: &&Recorded| {
+        let row = dataset.get(first.row).filter(|row| row.is_chat && first.spoken.is_none());
+        Asked { tokens: first.prompt_ids.clone(), messages: row.map(|row| row.asked.clone()) }
+    };
+    let prompts = firsts.iter().map(asked).collect();
+    let played = |recorded: &Recorded| {
+        let spoken = recorded.spoken.as_ref()?;
+        let conversation = spoken.conversation(dataset.get(recorded.row).map(|row| &row.columns));
+        Some(conversation.map(|conversation| Played { conversation, failed: spoken.failed.clone() }))
+    };
+    let episodes = generation.iter().filter_map(played).collect::<anyhow::Result<Vec<_>>>()?;
+    if !episodes.is_empty() && episodes.len() < generation.len() {
+        return Err(anyhow!("step {}: some completions are episodes and others are not", batch.step));
+    }
+    Ok(Recording { batch, prompts, episodes })
 }
 
 fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
@@ -313,7 +365,8 @@ fn show_furthest(recorded: &[Recorded], name: &str, scores: &[Option<f32>]) {
     };
     let mut all: Vec<(&Recorded, &Option<f32>)> = recorded.iter().zip(scores).collect();
     all.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
-    all.retain(|pair| distance(pair) > 0.0);
+    // How completions share a pass moves a model's scores by rounding.
+    all.retain(|pair| distance(pair) > ROUNDING);
     if all.is_empty() {
         return say!("no completion has a different score");
     }

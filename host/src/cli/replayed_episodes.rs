@@ -21,6 +21,9 @@ pub(super) struct Spoken {
     tools: Value,
     turns: Vec<Written>,
     seed: u64,
+    /// Why it failed, if it did.
+    #[serde(default)]
+    pub failed: Option<String>,
 }
 
 /// A turn without its text.

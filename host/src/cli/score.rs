@@ -1,7 +1,7 @@
 //! `rlhost score`: scores texts with a reward model.
 
 use super::Failure;
-use crate::config::{self, Config, Device, Overrides};
+use crate::config::{self, Config, Device, Overrides, PluginEntry};
 use crate::model::Place;
 use crate::train::{self, RewardModel};
 use serde_json::json;
@@ -27,6 +27,12 @@ pub(super) struct Args {
     /// Text that ends a step, for a process reward model [default: a line break]
     #[arg(long, alias = "step_separator", value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     step_separator: Option<String>,
+    /// Hold the model's linear maps in 8 bits
+    #[arg(long, alias = "load_in_8bit", conflicts_with = "load_in_4bit")]
+    load_in_8bit: bool,
+    /// Hold the model's linear maps in 4 bits (NF4)
+    #[arg(long, alias = "load_in_4bit")]
+    load_in_4bit: bool,
     /// Number of CPU threads [default: one per processor available to the process]
     #[arg(long, alias = "num_threads")]
     num_threads: Option<usize>,
@@ -80,9 +86,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 
 fn open(args: &Args, device: Device) -> train::Result<RewardModel> {
     let (folder, name): (PathBuf, String) = train::model_or_run(&args.model)?;
-    let mut opened = RewardModel::open(name, &folder, &Place::choose(device, None, 0)?)?;
-    args.step_separator.as_deref().map_or(Ok(()), |text| opened.set_separator(text))?;
-    Ok(opened)
+    let entry = PluginEntry {
+        step_separator: args.step_separator.clone(),
+        load_in_8bit: args.load_in_8bit,
+        load_in_4bit: args.load_in_4bit,
+        ..PluginEntry::of_model(name)
+    };
+    RewardModel::open(&entry, &folder, &Place::choose(device, None, 0)?)
 }
 
 /// Prints the distribution of the scores, and how often the chosen answer has the higher one.

@@ -159,6 +159,12 @@ pub struct PluginEntry {
     /// For a process reward model: the text that ends a step [default: a line break].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_separator: Option<String>,
+    /// For a reward model: hold its linear maps in 8 bits, as the key of the same name does for an adapter's base model; CPU only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub load_in_8bit: bool,
+    /// The same in 4 bits (NF4).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub load_in_4bit: bool,
     /// Score only in evaluations: its scores are logged and never reach the algorithm.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub eval_only: bool,
@@ -200,6 +206,8 @@ impl PluginEntry {
             on_error: OnError::Fail,
             compare: None,
             step_separator: None,
+            load_in_8bit: false,
+            load_in_4bit: false,
             eval_only: false,
             limits: Limits::default(),
             hosts: Vec::new(),
@@ -225,6 +233,17 @@ impl PluginEntry {
         if self.name() != name {
             self.name = Some(name);
         }
+    }
+
+    /// Returns what can't change while a run goes on, or when it resumes: how it scores.
+    pub fn fixed(&self) -> [(&'static str, Value); 5] {
+        [
+            ("eval_only", self.eval_only.into()),
+            ("compare", serde_json::to_value(self.compare).unwrap_or_default()),
+            ("step_separator", self.step_separator.clone().into()),
+            ("load_in_8bit", self.load_in_8bit.into()),
+            ("load_in_4bit", self.load_in_4bit.into()),
+        ]
     }
 
     /// Returns what it is granted.

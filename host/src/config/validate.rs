@@ -320,6 +320,13 @@ impl Config {
                 let detail = "step_separator is for process reward models and must not be empty";
                 return Err((key, format!("{}: {detail}; it is {text:?}", entry.name())));
             }
+            if !entry.model && (entry.load_in_8bit || entry.load_in_4bit) {
+                let detail = "load_in_8bit and load_in_4bit are for reward models; a plugin has no weights";
+                return Err((key, format!("{}: {detail}", entry.name())));
+            }
+            if entry.load_in_8bit && entry.load_in_4bit {
+                return Err((key, format!("{}: load_in_8bit and load_in_4bit are both set; choose one", entry.name())));
+            }
             if entry.model && !(entry.config.is_empty() && entry.grants().is_empty() && entry.secrets.is_empty()) {
                 let name = entry.name();
                 return Err((

@@ -47,6 +47,13 @@ pub enum Family {
     Starcoder2,
 }
 
+impl Family {
+    /// Returns whether transformers has a sequence classification class of it, which opens its reward models.
+    pub fn is_classified(self) -> bool {
+        !matches!(self, Self::Granite | Self::GraniteMoe | Self::GraniteMoeShared | Self::Olmoe)
+    }
+}
+
 /// The properties of a family that don't depend on its `config.json`.
 #[derive(Debug)]
 pub struct Described {

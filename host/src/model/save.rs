@@ -4,7 +4,7 @@ use super::companions::Companions;
 use super::load::CRITIC;
 use super::value_model::save_value_model;
 use super::weights::of_critic;
-use super::{Error, ModelFolder, Result, Weights, peft};
+use super::{Error, ModelFolder, NewHead, Result, Weights, peft};
 use crate::config::{files, json};
 use crate::ops;
 use candle_core::{DType, Tensor};
@@ -108,7 +108,11 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
 
 /// Writes the model of an adapter's folder, with the adapter merged in, into the existing folder `to`.
 pub fn merge(adapter: &ModelFolder, to: &Path) -> Result<()> {
-    save(&adapter.decoder()?.weights().merged()?, adapter, to)?;
+    let decoder = match adapter.value_head()? {
+        Some(_) => adapter.value_model_over(adapter.trunk()?, NewHead::Zero)?,
+        None => adapter.decoder()?,
+    };
+    save(&decoder.weights().merged()?, adapter, to)?;
     copy(&adapter.path().join(CRITIC), &to.join(CRITIC))
 }
 

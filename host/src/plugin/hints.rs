@@ -84,6 +84,8 @@ pub struct Hints {
     pub turn_rewards: bool,
     /// Whether given tokens may be scored as smoothed targets, of which a share is spread evenly over the vocabulary.
     pub smoothed: bool,
+    /// Whether completions of a prompt are compared with each other, so that training needs at least two.
+    pub compares: bool,
     /// Whether each row of a reward, and each turn of an environment, is a separate call, with the time limit of a call.
     pub isolated_rows: bool,
 }
@@ -99,6 +101,7 @@ impl Default for Hints {
             prompt_logp: false,
             turn_rewards: false,
             smoothed: false,
+            compares: false,
             isolated_rows: false,
         }
     }
@@ -126,6 +129,7 @@ impl Hints {
             ("prompt_logp", &mut hints.prompt_logp),
             ("turn_rewards", &mut hints.turn_rewards),
             ("smoothed", &mut hints.smoothed),
+            ("compares", &mut hints.compares),
             ("isolated_rows", &mut hints.isolated_rows),
         ];
         for (name, hint) in switches {
@@ -184,6 +188,8 @@ mod tests {
         assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
         assert!(framed(r#"{"x-rlhost": {"framed": 1}}"#).unwrap_err().contains("true or false"));
         let smoothed = |schema: &str| Hints::of(schema).map(|hints| hints.smoothed);
+        let compares = |schema: &str| Hints::of(schema).map(|hints| hints.compares);
+        assert_eq!((compares("{}"), compares(r#"{"x-rlhost": {"compares": true}}"#)), (Ok(false), Ok(true)));
         assert_eq!((smoothed("{}"), smoothed(r#"{"x-rlhost": {"smoothed": true}}"#)), (Ok(false), Ok(true)));
         let squares = |schema: &str| Hints::of(schema).map(|hints| hints.log_sum_squares);
         assert_eq!((squares("{}"), squares(r#"{"x-rlhost": {"log_sum_squares": true}}"#)), (Ok(false), Ok(true)));

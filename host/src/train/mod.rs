@@ -17,6 +17,7 @@ mod patience;
 mod periods;
 mod plugins;
 mod ranks;
+mod rescoring;
 mod reward_model;
 mod setup;
 mod snapshot;
@@ -33,7 +34,8 @@ pub use measure::{Measured, Measurement, Memory};
 pub use named::{dataset_of, has_split, model_of};
 pub use origin::{Beginning, Origin};
 pub use plugins::start_of;
-pub use reward_model::{RewardModel, Said, ScoredRows, model_or_run};
+pub use rescoring::{Asked, Played, Recording, Rescorer};
+pub use reward_model::{RewardModel, ScoredRows, model_or_run};
 pub use setup::set_up;
 pub use trainer::{Finished, Listener, Trainer};
 

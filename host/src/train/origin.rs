@@ -106,7 +106,8 @@ impl Origin {
         let refuse = |detail: String| Error::unusable(file, detail);
         let written = config::read([self.written_config().as_path()], &Overrides::default())?;
         let edited = config::read([file], &Overrides::default())?;
-        let moved = |is: &&PluginEntry| written.plugin.iter().any(|was| was.name() == is.name() && was.path != is.path);
+        // A model may have moved: its files are compared by their hash.
+        let moved = |is: &&PluginEntry| !is.model && written.plugin.iter().any(|was| was.name() == is.name() && was.path != is.path);
         if let Some(entry) = edited.plugin.iter().find(moved) {
             return Err(refuse(cant_change(&format!("plugin.{}.path", entry.name()))));
         }
@@ -313,8 +314,10 @@ fn compare_entries(of: &str, old: &[PluginEntry], new: &[PluginEntry], other: &m
         if was.weight != entry.weight {
             other.insert(key("weight"), json!([was.weight, entry.weight]));
         }
-        if was.eval_only != entry.eval_only {
-            other.insert(key("eval_only"), json!([was.eval_only, entry.eval_only]));
+        for ((what, before), (_, now)) in was.fixed().into_iter().zip(entry.fixed()) {
+            if before != now {
+                other.insert(key(what), json!([before, now]));
+            }
         }
         if entry.model && (was.hash != entry.hash || was.path != entry.path && was.hash.is_none()) {
             other.insert(key("hash"), json!([was.hash, entry.hash]));

@@ -3,10 +3,11 @@
 use super::dataset::{self, valued_at};
 use super::{Error, Result, named};
 use crate::checkpoint;
-use crate::config;
+use crate::config::{self, PluginEntry};
 use crate::data::{self, CompletionRow, Dataset, Extras, Message, Prompt, Refused, Scored, Tokenizer};
 use crate::model::{self, Frozen, Held, ModelFolder, NewHead, Place};
 use crate::ops::Forest;
+use crate::ops::quantized::Scheme;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -28,7 +29,7 @@ pub(super) struct Text {
 }
 
 /// A completion with its prompt.
-pub struct Said<'a> {
+pub(super) struct Said<'a> {
     /// Its prompt's number; those of one prompt are neighbours.
     pub group: usize,
     /// The prompt's text.
@@ -37,8 +38,6 @@ pub struct Said<'a> {
     pub asked: Option<&'a (Vec<Message>, Extras)>,
     /// Its text.
     pub completion: &'a str,
-    /// For an episode, the whole conversation: a model with a chat template reads it instead of the rest.
-    pub whole: Option<&'a (Vec<Message>, Extras)>,
     /// Whether it ended by itself.
     pub ended: bool,
 }
@@ -63,25 +62,40 @@ pub(super) struct Steps {
 }
 
 impl RewardModel {
-    /// Opens the model in a folder: transformers' sequence classification model with one label.
+    /// Opens the model in a folder as a reward's entry says: transformers' sequence classification model with one label, or token
+    /// classification model with two. Nothing trains it, so its weights stay as they are stored, unless they are to be quantized.
     ///
     /// # Errors
-    /// If it is not such a model, or a file can't be read.
-    pub fn open(name: String, folder: &Path, place: &Place) -> Result<Self> {
-        // Nothing trains it, so that it stays as it is stored.
-        let held = if place.device().is_cpu() { Held::AS_STORED } else { Held::default() };
+    /// If it is not such a model, a file can't be read, or the entry asks for what the model can't do.
+    pub fn open(entry: &PluginEntry, folder: &Path, place: &Place) -> Result<Self> {
+        let schemes = [(entry.load_in_8bit, Scheme::Int8), (entry.load_in_4bit, Scheme::Nf4)];
+        let scheme = schemes.into_iter().find(|(asked, _)| *asked).map(|(_, scheme)| scheme);
+        let unable = |detail: &str| Err(Error::RewardModel { name: entry.name().to_owned(), detail: detail.to_owned() });
+        let on_cpu = place.device().is_cpu();
+        if scheme.is_some() && !on_cpu {
+            return unable("quantized weights have no kernel for a device yet; leave load_in_8bit and load_in_4bit out");
+        }
+        let held = if on_cpu { Held { scheme, ..Held::AS_STORED } } else { Held::default() };
         let folder = ModelFolder::open(folder)?.holding(held);
+        let tokenizer = Tokenizer::open(folder.tokenizer())?;
         let (decoder, pad, separator) = if folder.judges_steps()? {
-            (folder.step_model()?, None, Some(SEPARATOR.to_owned()))
+            if entry.compare.is_some() {
+                return unable("it values the steps of a completion and can't compare it with another; leave compare out");
+            }
+            let separator = entry.step_separator.as_deref().unwrap_or(SEPARATOR);
+            (folder.step_model()?, None, Some(separator.to_owned()))
+        } else if entry.step_separator.is_some() {
+            return unable("it scores whole texts; step_separator is for a model that scores each token (ForTokenClassification)");
         } else if folder.value_head()?.is_some() {
-            (folder.value_model_over(folder.trunk()?, NewHead::Zero)?, folder.pad_token()?, None)
+            // An adapter's base is no reward model and names another padding token than the adapter was trained with, or none.
+            let pad = if folder.lora().is_some() { tokenizer.pad_id() } else { folder.pad_token()? };
+            (folder.value_model_over(folder.trunk()?, NewHead::Zero)?, pad, None)
         } else {
             let detail = "has no score.weight: it is not a reward model. `rlhost reward` trains one";
             return Err(Error::unusable(folder.path(), detail));
         };
-        let model = Frozen::new(decoder.at(place)?);
-        let (tokenizer, hash) = (Tokenizer::open(folder.tokenizer())?, hash_of(&folder)?);
-        Ok(Self { name, model, tokenizer, hash, pad, separator })
+        let (model, hash) = (Frozen::new(decoder.at(place)?), hash_of(&folder)?);
+        Ok(Self { name: entry.name().to_owned(), model, tokenizer, hash, pad, separator })
     }
 
     /// Returns its name in metrics and errors.
@@ -102,19 +116,6 @@ impl RewardModel {
     /// Returns whether it scores the steps of texts instead of whole texts.
     pub fn judges_steps(&self) -> bool {
         self.separator.is_some()
-    }
-
-    /// Sets the text that ends a step.
-    ///
-    /// # Errors
-    /// If it scores whole texts.
-    pub fn set_separator(&mut self, text: &str) -> Result<()> {
-        if !self.judges_steps() {
-            let detail = "scores whole texts; step_separator is for a model that scores each token (ForTokenClassification)";
-            return Err(Error::RewardModel { name: self.name.clone(), detail: detail.to_owned() });
-        }
-        self.separator = Some(text.to_owned());
-        Ok(())
     }
 
     /// Scores the rows of a dataset: completions, texts or conversations, each with one score, and pairs, with one for the chosen
@@ -145,9 +146,6 @@ impl RewardModel {
     /// # Errors
     /// If the model has no chat template for a conversation, or a text can't be tokenized.
     pub(super) fn text(&self, said: &Said<'_>) -> Result<Text> {
-        if let Some((messages, extras)) = said.whole.filter(|_| self.tokenizer.has_chat()) {
-            return self.conversation(said.group, messages.clone(), extras);
-        }
         let tokens = match said.asked {
             Some((messages, extras)) => {
                 let answer = Message { role: "assistant".into(), content: said.completion.into(), ..Message::default() };
@@ -215,7 +213,7 @@ impl RewardModel {
     }
 
     fn steps_of(&self, row: &CompletionRow) -> data::Result<Steps> {
-        let said = |prompt, asked, completion| Said { group: row.row, prompt, asked, completion, whole: None, ended: true };
+        let said = |prompt, asked, completion| Said { group: row.row, prompt, asked, completion, ended: true };
         match (&row.prompt, &row.completion) {
             (Some(Prompt::Text(prompt)), Prompt::Text(completion)) => self.steps(&said(prompt, None, completion)),
             (_, Prompt::Text(completion)) => self.steps(&said("", None, completion)),
@@ -243,15 +241,6 @@ impl RewardModel {
         }
         let mut values = values.into_iter().map(|difference| 1.0 / (1.0 + (-difference).exp()));
         Ok(all.iter().map(|steps| values.by_ref().take(steps.ends.len()).collect()).collect())
-    }
-
-    /// Scores completions.
-    ///
-    /// # Errors
-    /// If one can't be tokenized, or is longer than the model's context.
-    pub fn score(&self, completions: &[Said<'_>]) -> Result<Vec<f32>> {
-        let texts = completions.iter().map(|said| self.text(said)).collect::<Result<Vec<Text>>>()?;
-        self.values(&texts)
     }
 
     /// Computes the values of texts.
@@ -391,8 +380,7 @@ pub fn model_or_run(given: &str) -> Result<(PathBuf, String)> {
     let (folder, name) = named::model_of(given)?;
     if folder.is_file() {
         let advice = if given.ends_with(".wasm") { "; for a plugin, use --plugin" } else { "" };
-        let detail = format!("{given} is a file, and a reward model is a folder with config.json{advice}");
-        return Err(Error::setting("reward_model", detail));
+        return Err(Error::unusable(&folder, format!("is a file, and a model is a folder with config.json{advice}")));
     }
     let is_model = ["config.json", "adapter_config.json"].iter().any(|name| folder.join(name).exists());
     if is_model || !folder.join("events.jsonl").exists() {

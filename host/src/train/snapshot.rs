@@ -11,7 +11,7 @@ use super::journal::{Best, Kept, Parent};
 use super::learner::Optimizers;
 use super::origin::Origin;
 use super::patience::Patience;
-use super::plugins::{Chosen, Seen, Swap};
+use super::plugins::{Chosen, Predecessor, Predecessors, Replaced, Seen, Swap, What};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
 use crate::checkpoint;
@@ -20,7 +20,7 @@ use crate::data::Cursor;
 use crate::metrics::Window;
 use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
 use crate::optim::Plateau;
-use crate::plugin::{Advantages, LARGEST_STATE, Memory, RewardColumn};
+use crate::plugin::{Advantages, LARGEST_STATE, Memory, RewardColumn, Source, read_file};
 use crate::rollout::Rollout;
 use candle_core::{Device, Tensor};
 use serde::de::DeserializeOwned;
@@ -41,6 +41,8 @@ pub(super) const REFERENCE: &str = "reference.safetensors";
 /// Folder of a value model.
 pub(super) const VALUE_MODEL: &str = "value_model";
 const OPTIMIZER: &str = "optimizer.safetensors";
+/// Folder of replaced plugins.
+const REPLACED: &str = "replaced";
 
 /// A run at one step, in memory; training does not change it.
 pub(super) struct Snapshot {
@@ -60,6 +62,7 @@ struct Resumable {
     moments: HashMap<String, Tensor>,
     reference: Option<Frozen>,
     memories: Vec<(String, Memory)>,
+    predecessors: Predecessors,
     experiences: Vec<Arc<Experience>>,
     rest: Rest,
 }
@@ -91,6 +94,9 @@ struct Rest {
     chosen: Chosen,
     /// Name of each plugin with a state, and who wrote it.
     memories: BTreeMap<String, String>,
+    /// Plugins and models whose replacements are on trial.
+    #[serde(default)]
+    replaced: BTreeMap<String, Replaced>,
     experiences: Vec<Saved>,
     pending: Vec<Waiting>,
 }
@@ -258,6 +264,27 @@ fn memory_file(checkpoint: &Path, plugin: &str) -> PathBuf {
     checkpoint.join("plugins").join(format!("{plugin}.state"))
 }
 
+/// Returns the files of a replaced plugin: itself, and its state.
+fn files_of_replaced(checkpoint: &Path, plugin: &str) -> [PathBuf; 2] {
+    ["wasm", "state"].map(|kind| checkpoint.join(REPLACED).join(format!("{plugin}.{kind}")))
+}
+
+/// Reads a replaced plugin or model.
+fn predecessor(checkpoint: &Path, name: &str, replaced: Replaced) -> Result<Predecessor> {
+    let What::Plugin { written_by, .. } = &replaced.what else {
+        return Ok(Predecessor { replaced, source: None, memory: None });
+    };
+    let [file, state] = files_of_replaced(checkpoint, name);
+    let bytes = read_file(&file).map_err(|e| Error::unusable(&file, e))?;
+    let source = Source::new(name.to_owned(), bytes.into());
+    let memory = |written_by: &String| {
+        let bytes = files::read(&state, LARGEST_STATE as u64).map_err(|e| Error::unusable(&state, e))?;
+        Ok::<_, Error>(Memory { bytes: bytes.into(), written_by: written_by.clone() })
+    };
+    let memory = written_by.as_ref().map(memory).transpose()?;
+    Ok(Predecessor { replaced, source: Some(source), memory })
+}
+
 impl Snapshot {
     /// Writes everything into the folder of a checkpoint.
     pub(super) fn write(mut self, to: &Path) -> std::result::Result<(), String> {
@@ -277,6 +304,12 @@ impl Snapshot {
         let Some(resumable) = &mut self.resumable else { return Ok(()) };
         for (name, memory) in &resumable.memories {
             fs::write(memory_file(to, name), &memory.bytes).map_err(text)?;
+        }
+        for (name, kept) in &resumable.predecessors {
+            let Some(source) = &kept.source else { continue };
+            let [file, state] = files_of_replaced(to, name);
+            fs::create_dir_all(to.join(REPLACED)).and_then(|()| fs::write(file, source.bytes())).map_err(text)?;
+            kept.memory.as_ref().map_or(Ok(()), |memory| fs::write(state, &memory.bytes)).map_err(text)?;
         }
         let moments = std::mem::take(&mut resumable.moments).into_iter().collect();
         model::write_tensors(moments, None, &to.join(OPTIMIZER)).map_err(|e| e.to_string())?;
@@ -386,6 +419,7 @@ impl Trainer {
         let Optimizers { updates: optimizer_updates, critic_updates, moments } = self.learner.optimizers()?;
         let memories = self.plugins.memories()?.into_iter();
         let memories: Vec<(String, Memory)> = memories.filter_map(|(name, memory)| Some((name, memory?))).collect();
+        let predecessors = self.plugins.predecessors()?;
         let Position { cursor, streaks, pending, counters } = self.collector.position();
         let (experiences, pending) = told_apart(&pending);
         let Counters { generation, num_tokens, unscored, passes_left } = counters;
@@ -416,12 +450,13 @@ impl Trainer {
             seen: self.plugins.seen(),
             chosen: self.plugins.chosen(),
             memories: memories.iter().map(|(name, memory)| (name.clone(), memory.written_by.clone())).collect(),
+            replaced: predecessors.iter().map(|(name, kept)| (name.clone(), kept.replaced.clone())).collect(),
             experiences: Vec::new(),
             pending,
         };
         // The thread that writes must leave the device alone: a generation may be recording a step there.
         let reference = self.collector.reference().filter(|_| self.settings.sync_ref_model).map(Frozen::on_host).transpose()?;
-        Ok(Resumable { moments, reference, memories, experiences, rest })
+        Ok(Resumable { moments, reference, memories, predecessors, experiences, rest })
     }
 
     /// Restores the state of a checkpoint whose weights the policy already has. `changed` allows plugins that can't take their
@@ -449,7 +484,11 @@ impl Trainer {
         let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;
         self.state = State { global_step, moved, owes_evaluation, plateau, patience };
         self.learner.reduce_rates(plateau.plateaus);
-        self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen), &rest.chosen);
+        // What names no reward of this run means nothing, and could be a path.
+        let named = std::mem::take(&mut rest.replaced).into_iter().filter(|(name, _)| self.plugins.has(name));
+        let earlier = named.map(|(name, replaced)| Ok((name.clone(), predecessor(checkpoint, &name, replaced)?)));
+        let earlier = earlier.collect::<Result<Predecessors>>()?;
+        self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen), &rest.chosen, earlier);
         let (window, since_save) = (std::mem::take(&mut rest.window), std::mem::take(&mut rest.since_save));
         let kept = Kept { window, since_save, best: rest.best, parents: std::mem::take(&mut rest.parents) };
         self.journal.restore(self.state.global_step, kept);

@@ -4,7 +4,7 @@ use crate::settings::{MultiObjectiveAggregation, ScaleRewards, Settings};
 use rlhost_plugin_sdk::Metric;
 use rlhost_plugin_sdk::policy::{Advantages, Rollouts};
 use rlhost_plugin_sdk::rows::rows;
-use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, scores};
+use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, rows_by_prompt, scores};
 
 /// Added to a standard deviation before dividing by it.
 pub(crate) const STD_EPSILON: f64 = 1e-4;
@@ -53,9 +53,11 @@ fn sum_then_normalize(scaling: ScaleRewards, rollouts: &Rollouts, scores: &[Opti
             ScaleRewards::Batch => (score - mean) / (batch_std + STD_EPSILON),
         }
     };
+    // As in TRL, a completion that is its prompt's only one has a deviation of zero.
+    let alone: Vec<bool> = rows_by_prompt(&rollouts.prompt_of).iter().map(|rows| rows.len() == 1).collect();
     let zero_std = rollouts.prompt_of.iter().map(|&prompt| match scaling {
         ScaleRewards::Batch => all_alike(&scorable),
-        ScaleRewards::Group | ScaleRewards::None => all_alike(&groups[prompt as usize]),
+        ScaleRewards::Group | ScaleRewards::None => alone[prompt as usize] || all_alike(&groups[prompt as usize]),
     });
     Estimated { advantages: scores.iter().enumerate().map(advantage_of).collect(), zero_std: zero_std.collect() }
 }

@@ -25,7 +25,6 @@ mod turns;
 use entropy::EntropyControl;
 use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, TurnPolicy, Turns};
-use rlhost_plugin_sdk::scores::require_siblings;
 pub use settings::{
     CorrectionMode, ImportanceSamplingLevel, Lifted, LossType, MultiObjectiveAggregation, ScaleRewards, Settings, TurnAdvantages,
     UpperBound,
@@ -53,6 +52,10 @@ impl Policy for Grpo {
         needs
     }
 
+    fn compares(_: &Settings) -> bool {
+        true
+    }
+
     fn new(settings: Settings) -> Result<Self, Error> {
         settings.check_correction().map_err(Error::Config)?;
         settings.check_turns().map_err(Error::Config)?;
@@ -63,7 +66,6 @@ impl Policy for Grpo {
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
-        require_siblings(rollouts)?;
         Ok(advantage::estimate(&self.settings, rollouts))
     }
 
@@ -78,7 +80,6 @@ impl TurnPolicy for Grpo {
     }
 
     fn estimate_turns(&mut self, rollouts: &Rollouts, turns: &Turns) -> Result<Advantages, Error> {
-        require_siblings(rollouts)?;
         Ok(turns::estimate(&self.settings, rollouts, turns))
     }
 }

@@ -44,7 +44,7 @@ impl Judge {
                 settings.url
             ));
         }
-        if !(settings.min.is_finite() && settings.max.is_finite() && settings.min < settings.max) {
+        if !(settings.min.is_finite() && settings.most().is_finite() && settings.min < settings.most()) {
             return wrong("min must be less than max".into());
         }
         let base = settings.url.trim_end_matches('/');
@@ -87,7 +87,7 @@ impl Judge {
                 "completion" => first.to_owned(),
                 "reference" => second.to_owned(),
                 "min" => self.settings.min.to_string(),
-                "max" => self.settings.max.to_string(),
+                "max" => self.settings.most().to_string(),
                 "answers" => listed.clone(),
                 _ => return None,
             })
@@ -132,7 +132,7 @@ impl Judge {
         let body: Value = answer.parsed().ok()?;
         let choice = body.pointer("/choices/0")?;
         let text = || choice.pointer("/message/content").and_then(Value::as_str);
-        let Settings { min, max, .. } = self.settings;
+        let (min, max) = (self.settings.min, self.settings.most());
         let within = |score: &f64| (min..=max).contains(score);
         match self.settings.scoring {
             Scoring::Number => number(text()?).filter(within),
@@ -147,7 +147,7 @@ impl Judge {
         let (min, max) = match self.settings.scoring {
             Scoring::Pairwise => (0.0, 1.0),
             Scoring::Logprobs => bounds(&self.answers),
-            Scoring::Number | Scoring::Json => (self.settings.min, self.settings.max),
+            Scoring::Number | Scoring::Json => (self.settings.min, self.settings.most()),
         };
         (if self.settings.normalize { (score - min) / (max - min) } else { score }) as f32
     }
@@ -164,7 +164,7 @@ fn answers(settings: &Settings) -> Result<Vec<(String, f64)>, Error> {
         return Ok(Vec::new());
     }
     if settings.answers.is_empty() {
-        let (min, max) = (settings.min, settings.max);
+        let (min, max) = (settings.min, settings.most());
         return match min.fract() == 0.0 && max.fract() == 0.0 && (0.0..=9.0).contains(&min) && max <= 9.0 {
             true => Ok((min as u32..=max as u32).map(|score| (score.to_string(), f64::from(score))).collect()),
             false => wrong("with logprobs, min and max must be whole numbers from 0 to 9, one token each, or answers given"),

@@ -46,8 +46,8 @@ pub struct Settings {
     pub system: Option<String>,
     /// Lowest score that the judge may give.
     pub min: f64,
-    /// Highest score that the judge may give.
-    pub max: f64,
+    /// Highest score that the judge may give; by default, 9 for logprobs, whose answers are one token each, and 10 otherwise.
+    pub max: Option<f64>,
     /// Whether to scale scores to the range from 0 to 1.
     pub normalize: bool,
     /// Dataset column with the reference answer, for {reference} and for comparisons.
@@ -60,6 +60,13 @@ pub struct Settings {
     pub temperature: f64,
     /// More fields of the request, as in {"seed": 1}.
     pub extra: Map<String, Value>,
+}
+
+impl Settings {
+    /// Returns the highest score.
+    pub fn most(&self) -> f64 {
+        self.max.unwrap_or(if self.scoring == Scoring::Logprobs { 9.0 } else { 10.0 })
+    }
 }
 
 impl Default for Settings {
@@ -75,7 +82,7 @@ impl Default for Settings {
             template: None,
             system: None,
             min: 1.0,
-            max: 10.0,
+            max: None,
             normalize: true,
             reference: None,
             answers: BTreeMap::new(),

@@ -151,7 +151,7 @@ fn wrong_settings_are_refused_by_name() {
     let base = Settings::default;
     for (settings, named) in [
         (Settings { url: "localhost:8000".into(), ..base() }, "url"),
-        (Settings { min: 3.0, max: 3.0, ..base() }, "min"),
+        (Settings { min: 3.0, max: Some(3.0), ..base() }, "min"),
         (Settings { template: Some("{prompt}".into()), ..base() }, "{completion}"),
         (Settings { template: Some("{completion} {reference}".into()), ..base() }, "reference"),
         (Settings { scoring: Scoring::Pairwise, ..base() }, "reference"),

@@ -11,7 +11,7 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens, TurnPolicy, Turns};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
-use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, require_siblings, scores};
+use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, scores};
 
 /// The baseline subtracted from a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -132,6 +132,10 @@ impl Policy for ReinforcePp {
         if config.kl_coef > 0.0 { Needs::ENTROPY | Needs::REF_LOGP } else { Needs::ENTROPY }
     }
 
+    fn compares(settings: &Settings) -> bool {
+        settings.baseline == Baseline::Group
+    }
+
     fn new(settings: Settings) -> Result<Self, Error> {
         if settings.turn_rewards && settings.baseline == Baseline::Group {
             return Err(Error::Config("turn_rewards needs baseline = none: a group's baseline is that of whole episodes".into()));
@@ -148,9 +152,6 @@ impl Policy for ReinforcePp {
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
-        if self.settings.baseline == Baseline::Group {
-            require_siblings(rollouts)?;
-        }
         estimate(&self.settings, rollouts, None)
     }
 

@@ -8,7 +8,7 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::policy::{Advantages, Defaults, Gradient, Needs, Policy, Rollouts, Tokens};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{masked_sum, rows, spread};
-use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, require_siblings, scores};
+use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, scores};
 
 /// Settings of RLOO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -58,6 +58,10 @@ impl Policy for Rloo {
         if config.beta > 0.0 { Needs::ENTROPY | Needs::REF_LOGP } else { Needs::ENTROPY }
     }
 
+    fn compares(_: &Settings) -> bool {
+        true
+    }
+
     fn new(settings: Settings) -> Result<Self, Error> {
         match settings.reward_clip_range {
             Some((low, high)) if low.is_nan() || high.is_nan() || low > high => {
@@ -68,7 +72,6 @@ impl Policy for Rloo {
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
-        require_siblings(rollouts)?;
         estimate(&self.settings, rollouts)
     }
 

@@ -1,7 +1,7 @@
 //! Reward models that score a run's completions: opening them, and asking them.
 
 use super::scoring::{Answers, Judged};
-use crate::config::OnError;
+use crate::config::{OnError, PluginEntry};
 use crate::data::Tokenizer;
 use crate::model::Place;
 use crate::train::reward_model::{RewardModel, Said, Steps, Text, model_or_run};
@@ -27,21 +27,22 @@ pub(in crate::train) struct Opener {
 }
 
 impl Opener {
-    /// Opens a model under a reward's name. Also returns a name of its folder that stays valid wherever the run resumes.
-    pub(super) fn open(&self, name: &str, given: &str, separator: Option<&str>) -> Result<(AskedModel, String)> {
+    /// Opens a model for a reward. Also returns a name of its folder that stays valid wherever the run resumes.
+    pub(super) fn open(&self, entry: &PluginEntry, given: &str) -> Result<(AskedModel, String)> {
         let (folder, path) = model_or_run(given)?;
-        let mut asked = AskedModel::open(name, &folder, separator, &self.place)?;
+        let mut asked = AskedModel::open(entry, &folder, &self.place)?;
         asked.meet(&self.tokenizer);
         Ok((asked, path))
     }
 }
 
 impl AskedModel {
-    /// Opens a model under a reward's name; of the policy it knows nothing yet.
-    pub(in crate::train) fn open(name: &str, folder: &Path, separator: Option<&str>, place: &Place) -> Result<Self> {
-        let mut model = RewardModel::open(name.to_owned(), folder, place)?;
-        separator.map_or(Ok(()), |text| model.set_separator(text))?;
-        Ok(Self { model, shares_tokens: false, of_chat: false })
+    /// Opens a model as a reward's entry says; of the policy it knows nothing yet.
+    ///
+    /// # Errors
+    /// As [`RewardModel::open`].
+    pub(in crate::train) fn open(entry: &PluginEntry, folder: &Path, place: &Place) -> Result<Self> {
+        Ok(Self { model: RewardModel::open(entry, folder, place)?, shares_tokens: false, of_chat: false })
     }
 
     /// Tells it which tokenizer the policy has.
@@ -134,7 +135,6 @@ fn said(Judged { batch, prompts, episodes }: &Judged, row: usize) -> Said<'_> {
         prompt: told.map_or(&prompt.text, |told| &told.episode.prompt),
         asked: prompt.messages.as_deref().filter(|_| told.is_none()),
         completion: &batch.completions[row],
-        whole: None,
         ended: batch.finished[row],
     }
 }

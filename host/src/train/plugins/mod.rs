@@ -11,9 +11,9 @@ mod swap;
 pub(super) use asked_model::{AskedModel, Opener};
 pub(super) use comparing::REFERENCE;
 pub use scoring::start_of;
-pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, Trouble, batch, start};
+pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, Trouble, batch, scored, start};
 pub(super) use separable::is_separable;
-pub(super) use swap::{Chosen, LIVE, Seen, Slot, Swap, Trial, cant_change, dry_run};
+pub(super) use swap::{Chosen, LIVE, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, cant_change, dry_run};
 
 use super::experience::Pair;
 use super::ranks::known_to_all;
@@ -107,6 +107,13 @@ impl Plugins {
     /// Returns whether a reward is a model.
     pub(super) fn has_models(&self) -> bool {
         self.rewards.iter().any(|reward| reward.model().is_some())
+    }
+
+    /// Returns whether a plugin, a reward model or an environment of the run has this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        let rewards = self.rewards.iter().map(Reward::name);
+        let environments = self.environments.iter().map(|environment| environment.name());
+        rewards.chain(environments).any(|own| own == name) || self.algorithm.plugin().name() == name
     }
 
     /// Returns the columns that the algorithm asks for.

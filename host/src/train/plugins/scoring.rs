@@ -286,42 +286,58 @@ pub fn start_of(prompt: &[Message], columns: &Map<String, Value>, (episode, seed
     Start { episode, seed, prompt: prompt.iter().map(message).collect(), columns }
 }
 
-impl Plugins {
-    /// Asks the models that value steps, first of all: other rewards may see what they say. Returns their answers by their places.
-    fn step_values(&mut self, judged: &Judged, asked: impl Fn(&Reward) -> bool) -> Result<steps::Given> {
-        let mut given = steps::Given::new();
-        for (at, reward) in self.rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
-            if reward.model().is_some_and(|asked| asked.model.judges_steps()) {
-                let (answers, _) = reward.ask(&self.world, judged)?;
-                given.insert(at, (reward.name().to_owned(), answers));
-            }
+/// Asks the models that value steps, first of all: other rewards may see what they say. Returns their answers by their places.
+fn step_values(
+    rewards: &mut [Reward],
+    world: &World,
+    judged: &Judged,
+    asked: impl Fn(&Reward) -> bool,
+) -> Result<steps::Given> {
+    let mut given = steps::Given::new();
+    for (at, reward) in rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
+        if reward.model().is_some_and(|asked| asked.model.judges_steps()) {
+            let (answers, _) = reward.ask(world, judged)?;
+            given.insert(at, (reward.name().to_owned(), answers));
         }
-        Ok(given)
     }
+    Ok(given)
+}
 
-    /// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one.
+/// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one. Also
+/// returns the generation as plugins see it, if step values were added.
+pub(in crate::train) fn scored(
+    rewards: &mut [Reward],
+    world: &World,
+    judged: &Judged,
+    evaluating: bool,
+) -> Result<(Scored, Option<Judged>)> {
+    let mut figures = Figures::begin();
+    let (mut columns, mut troubles, mut for_evaluation) = (Vec::with_capacity(rewards.len()), Vec::new(), Vec::new());
+    let asked = |reward: &Reward| evaluating || !reward.eval_only;
+    let mut given = step_values(rewards, world, judged, asked)?;
+    let with_steps = steps::seen(judged, &given);
+    for (at, reward) in rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
+        let seen = with_steps.as_ref().filter(|_| reward.sees_steps()).unwrap_or(judged);
+        let (answers, own) = match given.remove(&at) {
+            Some((_, answers)) => (answers, Vec::new()),
+            None => reward.score(world, seen)?,
+        };
+        let (name, Answers { values, first_error, failed, .. }) = (reward.name().to_owned(), answers);
+        figures.add(own);
+        let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
+        figures.add(world.once([errors]));
+        troubles.extend(first_error.map(|error| Trouble { name: name.clone(), error, failed }));
+        let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
+        into.push(RewardColumn { name, weight: reward.weight, values });
+    }
+    Ok((Scored { columns, for_evaluation, troubles, figures }, with_steps))
+}
+
+impl Plugins {
+    /// Returns all rewards of all completions; see [`scored`].
     pub(in crate::train) fn score(&mut self, judged: Judged, evaluating: bool) -> Result<Scored> {
-        let mut figures = Figures::begin();
-        let (mut columns, mut troubles) = (Vec::with_capacity(self.rewards.len()), Vec::new());
-        let mut for_evaluation = Vec::new();
-        let asked = |reward: &Reward| evaluating || !reward.eval_only;
-        let mut given = self.step_values(&judged, asked)?;
-        let with_steps = steps::seen(&judged, &given);
-        for (at, reward) in self.rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
-            let seen = with_steps.as_ref().filter(|_| reward.sees_steps()).unwrap_or(&judged);
-            let (answers, own) = match given.remove(&at) {
-                Some((_, answers)) => (answers, Vec::new()),
-                None => reward.score(&self.world, seen)?,
-            };
-            let (name, Answers { values, first_error, failed, .. }) = (reward.name().to_owned(), answers);
-            figures.add(own);
-            let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
-            figures.add(self.world.once([errors]));
-            troubles.extend(first_error.map(|error| Trouble { name: name.clone(), error, failed }));
-            let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
-            into.push(RewardColumn { name, weight: reward.weight, values });
-        }
-        self.swaps.saw_scores(Arc::new(with_steps.unwrap_or(judged)), &columns);
-        Ok(Scored { columns, for_evaluation, troubles, figures })
+        let (scored, with_steps) = scored(&mut self.rewards, &self.world, &judged, evaluating)?;
+        self.swaps.saw_scores(Arc::new(with_steps.unwrap_or(judged)), &scored.columns);
+        Ok(scored)
     }
 }

@@ -32,7 +32,7 @@ use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place, Policy};
 use crate::optim::Settings;
-use crate::plugin::Needs;
+use crate::plugin::{Hints, Needs};
 use candle_core::DType;
 use data::Datasets;
 use model::Opened;
@@ -65,6 +65,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
     best_metric::check(&config, &plugins)?;
     warnings.extend(of_reference);
     check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
+    warnings.extend(only_here(plugins.flow, &opened));
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
     check_episodes(&config, &opened, &place)?;
@@ -129,7 +130,14 @@ fn check_rows<'a>(config: &Config, datasets: impl Iterator<Item = &'a Prompts>) 
 
 /// Refuses settings that the algorithm can't work with.
 fn check(config: &Config, plugins: &Loaded) -> Result<()> {
-    let mismatched = plugins.about().hints.mismatched;
+    let Hints { mismatched, compares, .. } = plugins.about().hints;
+    if compares && config.group() < 2 {
+        let detail = format!(
+            "{} compares completions of a prompt with each other, but this prompt has only one; set num_generations to 2 or more",
+            plugins.algorithm_source.name()
+        );
+        return Err(Error::setting("num_generations", detail));
+    }
     let (key, detail) = if config.filter_groups && !plugins.flow.generates() {
         ("filter_groups", "this algorithm learns from given answers, which have no rewards")
     } else if config.skip_groups > 0.0 && !plugins.flow.generates() {
@@ -151,6 +159,15 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
         return Ok(());
     };
     Err(Error::setting(key, detail))
+}
+
+/// Warns about a reward model that transformers can't open.
+fn only_here(flow: Flow, opened: &Opened) -> Option<String> {
+    let family = opened.source.architecture().family;
+    (flow == Flow::ValuedPairs && !family.is_classified()).then(|| {
+        let name = family.described().name;
+        format!("transformers has no sequence classification class for {name}, so only rlhost will open this reward model")
+    })
 }
 
 /// Warns about completions that the model's context will cut off.

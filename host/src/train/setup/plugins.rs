@@ -16,7 +16,7 @@ use crate::train::ranks::{after_the_first, same_source};
 use crate::train::reward_model::model_or_run;
 use crate::train::{Error, Result, RunFolder, answers_of};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -122,14 +122,25 @@ fn asked_plugin(
 
 /// Opens a reward model, and sets in its entry a name that stays valid wherever the run resumes, and the hash of its files.
 fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, place: &Place) -> Result<AskedModel> {
-    let (folder, path) = after_the_first(world, || model_or_run(&entry.path))?;
+    let open = |entry: &PluginEntry| {
+        let (folder, path) = after_the_first(world, || model_or_run(&entry.path))?;
+        Ok((AskedModel::open(entry, &folder, place)?, folder, path))
+    };
+    let (asked, folder, path) = open(entry).map_err(|error: Error| moved(entry, error, beginning))?;
     entry.path = path;
-    let asked = AskedModel::open(entry.name(), &folder, entry.step_separator.as_deref(), place)?;
     let model = &asked.model;
     let what = format!("reward model {}: the files in {}", entry.name(), folder.display());
     same_as_before(entry.hash.as_deref(), model.hash(), &what, beginning)?;
     entry.hash = Some(model.hash().to_owned());
     Ok(asked)
+}
+
+/// Says what to do if a run that goes on does not find a reward model that it had.
+fn moved(entry: &PluginEntry, error: Error, beginning: &Beginning) -> Error {
+    let Some(origin) = beginning.origin().filter(|_| !Path::new(&entry.path).exists()) else { return error };
+    let (name, file) = (entry.name(), origin.run.join("config.toml"));
+    let detail = format!("{error}; if it has moved, give that plugin its new path, and name = {name:?}, in {}", file.display());
+    Error::RewardModel { name: name.to_owned(), detail }
 }
 
 /// Refuses to resume with files whose hash is another, unless the user allowed it.

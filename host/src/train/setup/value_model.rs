@@ -11,7 +11,7 @@ use crate::train::learner::Begun;
 use crate::train::origin::{Beginning, Origin};
 use crate::train::ranks::after_the_first;
 use crate::train::snapshot::VALUE_MODEL;
-use crate::train::{Error, Result, named};
+use crate::train::{Error, Result, model_or_run};
 use std::path::PathBuf;
 
 /// Values of `value_model` that are not folders.
@@ -76,14 +76,29 @@ pub(super) fn settle(
 
 /// Returns the first reward model that the critic can start from, as in OpenRLHF: one with the policy's tokenizer.
 fn of_reward_model(config: &Config, opened: &Opened) -> Option<String> {
-    let fits = |entry: &&PluginEntry| {
-        let folder = ModelFolder::open(named::model_of(&entry.path).ok()?.0).ok()?;
-        let same = Tokenizer::open(folder.tokenizer()).ok()?.is_same_as(&opened.tokenizer);
-        (same && check(&folder, opened).is_ok()).then_some(())
-    };
-    let entry = config.plugin.iter().filter(|entry| entry.model).find(|entry| fits(entry).is_some())?;
-    tracing::info!("the critic starts from the reward model {}; value_model = {COPY:?} starts it from the policy", entry.name());
-    Some(entry.path.clone())
+    for entry in config.plugin.iter().filter(|entry| entry.model) {
+        match fits(entry, opened) {
+            Ok(()) => {
+                let name = entry.name();
+                tracing::info!("the critic starts from the reward model {name}; value_model = {COPY:?} starts it from the policy");
+                return Some(entry.path.clone());
+            }
+            Err(reason) => tracing::warn!("the critic does not start from the reward model {}: {reason}", entry.name()),
+        }
+    }
+    None
+}
+
+/// Returns why a critic can't start from this reward model, if it can't.
+fn fits(entry: &PluginEntry, opened: &Opened) -> std::result::Result<(), String> {
+    let (folder, _) = open_named(&entry.path)?;
+    if folder.judges_steps().map_err(|e| e.to_string())? {
+        return Err("it values the steps of texts".to_owned());
+    }
+    match Tokenizer::open(folder.tokenizer()).map_err(|e| e.to_string())?.is_same_as(&opened.tokenizer) {
+        true => check(&folder, opened).map_err(|e| e.to_string()),
+        false => Err("its tokenizer is not the policy's".to_owned()),
+    }
 }
 
 fn invalid(key: &str, detail: String) -> Error {
@@ -92,7 +107,7 @@ fn invalid(key: &str, detail: String) -> Error {
 
 /// Opens a folder, and returns it with a name that stays valid; or what is wrong.
 pub(super) fn open_named(given: &str) -> std::result::Result<(ModelFolder, String), String> {
-    let (folder, name) = named::model_of(given).map_err(|e| e.to_string())?;
+    let (folder, name) = model_or_run(given).map_err(|e| e.to_string())?;
     Ok((ModelFolder::open(folder).map_err(|e| e.to_string())?, name))
 }
 

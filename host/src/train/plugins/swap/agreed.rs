@@ -126,7 +126,7 @@ impl Plugins {
     }
 
     /// Returns what this rank has made if all ranks could make theirs, otherwise the reason of the first that could not.
-    fn all_made<T>(&self, made: std::result::Result<T, String>) -> Result<std::result::Result<T, String>> {
+    pub(super) fn all_made<T>(&self, made: std::result::Result<T, String>) -> Result<std::result::Result<T, String>> {
         let (own, made) = match made {
             Ok(made) => (Ok(true), Some(made)),
             Err(reason) => (Err(reason), None),

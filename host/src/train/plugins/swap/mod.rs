@@ -3,10 +3,12 @@
 
 mod agreed;
 mod models;
+mod replaced;
 mod slots;
 mod trial;
 mod watching;
 
+pub(in crate::train) use replaced::{Kept as Predecessor, Predecessors, Replaced, What};
 pub(in crate::train) use slots::{Chosen, Seen, Slot};
 pub(in crate::train) use trial::{Trial, dry_run};
 pub(in crate::train) use watching::{LIVE, cant_change};
@@ -55,12 +57,14 @@ struct Before {
 /// The state of a run's swaps.
 pub(super) struct Swaps {
     board: Arc<Mutex<Board>>,
-    /// What loads plugins and opens models that another rank proposes.
+    /// What loads plugins and opens models that another rank proposes, or that a checkpoint kept.
     loads: Option<(Engine, Opener)>,
     proposals: Option<Receiver<Proposal>>,
     before: BTreeMap<String, Before>,
     /// The same of reward models.
     models_before: BTreeMap<String, ModelBefore>,
+    /// Those of before the run was resumed.
+    earlier: Predecessors,
     /// All swaps of the run.
     history: Vec<Swap>,
 }
@@ -69,8 +73,8 @@ impl Swaps {
     /// Creates the state from the run's initial plugins. A new plugin is tried on `trial` until there is a newer batch.
     pub(super) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
         let board = Arc::new(Mutex::new(Board::new(slots, trial)));
-        let (before, models_before) = (BTreeMap::new(), BTreeMap::new());
-        Self { board, loads: None, proposals: None, before, models_before, history: Vec::new() }
+        let (before, models_before, earlier) = Default::default();
+        Self { board, loads: None, proposals: None, before, models_before, earlier, history: Vec::new() }
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
@@ -144,11 +148,8 @@ impl Plugins {
     /// Starts watching the plugins' files, the run's config.toml, and what `rlhost swap` sends. Only the first rank watches, for
     /// all.
     pub(in crate::train) fn watch(&mut self, engine: Engine, opener: Opener, journal: &Journal) -> Result<()> {
-        if !self.world.is_first() {
-            self.swaps.loads = Some((engine, opener));
-            return Ok(());
-        }
-        if !self.config.hot_reload {
+        self.swaps.loads = Some((engine.clone(), opener.clone()));
+        if !self.world.is_first() || !self.config.hot_reload {
             return Ok(());
         }
         let inbox = journal.open_inbox()?;
@@ -168,6 +169,7 @@ impl Plugins {
         self.swaps.with(|board| board.step = step);
         self.swaps.before.retain(|_, before| before.until > step);
         self.swaps.models_before.retain(|_, before| before.until > step);
+        self.swaps.earlier.retain(|_, kept| kept.replaced.until > step);
         let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
         for proposal in self.agreed(proposals, step)? {
             match proposal {
@@ -216,6 +218,7 @@ impl Plugins {
         self.swaps.settle(&name, &origin, Some(&to));
         let old_slot = self.swaps.with(|board| board.replace(slot.clone()));
         let old = self.exchange(loaded, &slot)?;
+        self.swaps.earlier.remove(&name);
         let changes = match &old_slot {
             Some(old) if from == to => changed_settings(&old.config, &slot.config),
             _ => format!("{} -> {}", &from[..12], &to[..12]),
@@ -235,6 +238,7 @@ impl Plugins {
     /// can be taken again.
     pub(in crate::train) fn roll_back(&mut self, error: &Error, step: u64, journal: &mut Journal) -> Result<bool> {
         let Some(name) = error.plugin_at_fault() else { return Ok(false) };
+        self.open_earlier(name, journal)?;
         if self.swaps.models_before.contains_key(name) {
             return self.roll_back_model(name, error, step, journal);
         }
@@ -364,8 +368,8 @@ impl Plugins {
     }
 
     /// Restores the swaps and handled files of an earlier part of the run; only files that differ from those count as new.
-    pub(in crate::train) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen, chosen: &Chosen) {
-        self.swaps.history = history;
+    pub(in crate::train) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen, chosen: &Chosen, earlier: Predecessors) {
+        (self.swaps.history, self.swaps.earlier) = (history, earlier);
         self.swaps.with(|board| {
             board.seen.extend(seen);
             board.choose(chosen);

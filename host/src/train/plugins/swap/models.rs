@@ -24,8 +24,8 @@ pub(super) struct ModelCandidate {
 
 /// The previous model, kept while its replacement is on trial.
 pub(super) struct ModelBefore {
-    asked: AskedModel,
-    path: String,
+    pub asked: AskedModel,
+    pub path: String,
     /// The step until which it is kept.
     pub until: u64,
 }
@@ -39,7 +39,7 @@ impl Watching {
         });
         let attempt = || {
             let entry = entry.ok_or("this run has no reward model of that name")?;
-            let (asked, path) = self.opener.open(name, given, entry.step_separator.as_deref()).map_err(|e| e.to_string())?;
+            let (asked, path) = self.opener.open(&entry, given).map_err(|e| e.to_string())?;
             if entry.hash.as_deref() == Some(asked.model.hash()) {
                 return Err(format!("{path} has the files that it has already"));
             }
@@ -58,8 +58,8 @@ impl Plugins {
     pub(super) fn heard_model(&self, name: &str, path: &str, hash: &str) -> std::result::Result<AskedModel, String> {
         let Some((_, opener)) = &self.swaps.loads else { return Err("nothing opens models here".to_owned()) };
         let entry = self.config.plugin.iter().find(|entry| entry.model && entry.name() == name);
-        let separator = entry.and_then(|entry| entry.step_separator.as_deref());
-        let (asked, _) = opener.open(name, path, separator).map_err(|e| e.to_string())?;
+        let entry = entry.ok_or("this run has no reward model of that name")?;
+        let (asked, _) = opener.open(entry, path).map_err(|e| e.to_string())?;
         match asked.model.hash() == hash {
             true => Ok(asked),
             false => Err(format!("{path} has other files here than for the first process")),
@@ -83,6 +83,7 @@ impl Plugins {
         let from = old.model.hash().to_owned();
         let before = ModelBefore { asked: old, path: old_path, until: step + TRIAL_STEPS };
         let older = self.swaps.models_before.insert(name.clone(), before);
+        self.swaps.earlier.remove(&name);
         // Giving a large model's memory back takes time.
         std::thread::spawn(move || drop(older));
         let (changes, config) = (format!("{} -> {}", &from[..12], &to[..12]), self.model_settings(&name));

@@ -364,6 +364,9 @@ fn fits(loaded: &mut AnyPlugin, trial: &super::Trial, config: &Config) -> Result
         AnyPlugin::Policy(_) | AnyPlugin::Preference(_) | AnyPlugin::Labelled(_) if needs.ref_logp && !reference => {
             Err("it needs log-probabilities of the reference model, but this run was started without one".to_owned())
         }
+        AnyPlugin::Policy(_) if loaded.plugin().info().hints.compares && config.group() < 2 => {
+            Err("it compares completions of a prompt with each other, and this run generates one of each (num_generations)".to_owned())
+        }
         AnyPlugin::Policy(_) if config.label_smoothing_factor > 0.0 && !loaded.plugin().info().hints.smoothed => {
             Err("it does not take the run's smoothed targets (label_smoothing_factor) with these settings".to_owned())
         }
@@ -418,8 +421,8 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     }
     for (was, is) in entries(now).iter().zip(&entries(new)) {
         let name = is.name().to_owned();
-        if was.eval_only != is.eval_only {
-            return Err(cant_change(&format!("plugin.{name}.eval_only")));
+        if let Some(((key, _), _)) = was.fixed().into_iter().zip(is.fixed()).find(|(was, is)| was != is) {
+            return Err(cant_change(&format!("plugin.{name}.{key}")));
         }
         if was.config != is.config || was.limits != is.limits {
             edits.push(Edit::Plugin { name: Some(name.clone()), config: is.config.clone(), limits: is.limits.clone() });
