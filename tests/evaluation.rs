@@ -476,6 +476,22 @@ fn statistics_of_an_evaluation_are_of_all_its_rows() {
 }
 
 #[test]
+fn an_evaluation_may_have_one_completion_of_a_prompt_where_training_compares_several() {
+    let place = place();
+    let base = ["eval", "--model", tiny(), "--plugin", "tldr_length_reward.wasm", "--dataset", "held_out.jsonl", "--json"];
+    for algorithm in [&["grpo"][..], &["rloo"], &["reinforce_pp", "--baseline", "group"]] {
+        let more = ["--num-generations-eval", "1", "--max-completion-length", "24", "--algorithm"];
+        let said: Value =
+            serde_json::from_str(&place.run(&[&base[..], &more, algorithm].concat()).succeeded().stdout).unwrap();
+        // As in TRL, there is nothing to compare it with: it has no advantage, and no deviation.
+        assert_eq!((&said["eval_reward_std"], &said["eval_loss"]), (&0.0.into(), &0.0.into()), "{algorithm:?}: {said}");
+        assert!(said["eval_reward"].as_f64().unwrap() < 0.0, "{algorithm:?}: {said}");
+    }
+    let said: Value = serde_json::from_str(&place.run(&[&base[..], &["--num-generations-eval", "1"]].concat()).stdout).unwrap();
+    assert_eq!(said["eval_frac_reward_zero_std"], 1.0);
+}
+
+#[test]
 fn an_evaluation_has_its_own_sampling_rewards_and_pass_at_k_and_changes_no_training() {
     let place = place();
     place.run(&arguments("plain")).succeeded();

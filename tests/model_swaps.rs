@@ -137,7 +137,7 @@ fn what_does_not_fit_is_refused_and_the_old_one_stays() {
     let config = fs::read_to_string(place.path("short/config.json")).unwrap();
     place.write("short/config.json", config.replace("\"max_position_embeddings\": 192", "\"max_position_embeddings\": 4"));
     for (given, words) in [
-        ("one=file", "a reward model is a folder"),
+        ("one=file", "a model is a folder"),
         ("one=nowhere", "nowhere"),
         ("one=one", "has the files that it has already"),
         ("one=damaged", "model.safetensors"),
@@ -187,4 +187,19 @@ fn a_model_that_fails_after_its_swap_is_rolled_back() {
     assert!(back["reason"].as_str().unwrap().contains("exceeds the model's context of 24"), "{back}");
     let last = place.checkpoints("run").into_iter().max().unwrap();
     assert_eq!(hash_in(&place, last), text(&swap["from"]));
+    // A run that resumes in between goes back too, although its process never had the model that was replaced.
+    let [swapped, failed] = [swap, back].map(|event| event["step"].as_u64().unwrap());
+    for from in [swapped + 1, failed] {
+        assert_eq!(hash_in(&place, from), text(&swap["to"]));
+        let name = format!("from-{from}");
+        place.copy("run", &name);
+        let end = (last + 1).to_string();
+        place.run(&["resume", &name, "--step", &from.to_string(), "--max-steps", &end]).succeeded();
+        let again = place.events(&name, "plugin_rolled_back");
+        assert_eq!(again.iter().filter(|event| event["step"] == failed).count(), 2, "{again:?}");
+    }
+    place.copy("run", "whole");
+    place.run(&["resume", "whole", "--max-steps", &(last + 1).to_string()]).succeeded();
+    place.assert_same_end(&format!("from-{failed}"), "whole", last + 1, "model.safetensors");
+    place.assert_same_end(&format!("from-{}", swapped + 1), "whole", last + 1, "model.safetensors");
 }

@@ -104,6 +104,7 @@ fn what_does_not_fit_is_refused_by_name() {
         &["rm", "step_separator", "ForTokenClassification"],
     );
     refused(&["--plugin", "process_reward.wasm"], &["process_reward", "prm"]);
+    refused(&["--reward-model", "prm", "--set", "plugin.prm.compare=others"], &["prm", "compare", "steps"]);
     let language_model = ["generate", "--model", "prm", "--prompt", "a"];
     let outcome = place.run(&language_model);
     assert!(

@@ -135,6 +135,34 @@ fn a_text_has_the_same_score_alone_beside_others_and_where_training_began_from_i
 }
 
 #[test]
+fn an_adapter_is_read_at_the_token_that_training_valued() {
+    let place = place();
+    // The base names no padding token, and the tokenizer fills up with the token that ends a text.
+    let adapter = ["--lora-r", "4", "--max-steps", "6", "--eval-dataset", "pairs.jsonl", "--eval-strategy", "steps"];
+    train(&place, "run", &[&adapter[..], &["--eval-steps", "6", "--learning-rate", "0.01"]].concat()).succeeded();
+    let lines = place.lines("run/metrics.jsonl");
+    let evaluated = lines.iter().find_map(|line| line["eval_mean_reward"].as_f64()).unwrap();
+    let of_adapter = scores(&place, "run/checkpoint-6");
+    let mean = of_adapter.iter().map(|(a, b)| a + b).sum::<f64>() / (2 * of_adapter.len()) as f64;
+    assert!((mean - evaluated).abs() < 1e-4, "{mean} and {evaluated}");
+    // Merged, it is the same model.
+    place.run(&["merge", "run/checkpoint-6", "merged"]).succeeded();
+    let tensors = place.tensors("merged/model.safetensors");
+    assert!(tensors.contains_key("score.weight") && !tensors.contains_key("lm_head.weight"), "{:?}", tensors.keys());
+    for ((a, b), (c, d)) in of_adapter.into_iter().zip(scores(&place, "merged")) {
+        assert!((a - c).abs() < 1e-4 && (b - d).abs() < 1e-4, "{a} {c}, {b} {d}");
+    }
+    // A critic can start from it, and from the run's folder, but not from the adapter in a run without one.
+    let ppo = ["ppo", "--model", tiny(), "--dataset", STORIES, "--max-steps", "1", "--max-completion-length", "4"];
+    let critic = |more: &[&str]| place.run(&[&ppo[..], more].concat());
+    critic(&["--output-dir", "p", "--reward-model", "merged"]).succeeded();
+    let outcome = critic(&["--output-dir", "q", "--reward-model", "run"]);
+    assert!(outcome.succeeded().stderr.contains("the critic does not start from the reward model run"), "{}", outcome.stderr);
+    place.run(&["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--max-steps", "1", "--output-dir", "whole"]).succeeded();
+    critic(&["--output-dir", "r", "--plugin", "tldr_length_reward.wasm", "--value-model", "whole"]).succeeded();
+}
+
+#[test]
 fn a_new_head_is_drawn_from_the_seed_with_the_deviation_of_the_configuration() {
     let place = place();
     let head = |run: &str, model: &str, seed: &str| -> Vec<f32> {
@@ -361,7 +389,7 @@ fn what_can_not_be_asked_is_refused_by_name_and_changed_files_are_noticed() {
     let pairs = ["dpo", "--model", tiny(), "--dataset", "pairs.jsonl", "--output-dir", "none", "--reward-model", &judge];
     refused(&pairs, &["nothing scored"]);
     place.write("file.wasm", "no model");
-    refused(&asks("grpo", "file.wasm", "none"), &["file.wasm is a file", "--plugin"]);
+    refused(&asks("grpo", "file.wasm", "none"), &["file.wasm: is a file", "--plugin"]);
     let one_name = [&asks("grpo", &judge, "none")[..], &["--reward-model", "other/judge"]].concat();
     refused(&one_name, &["NAME=FOLDER"]);
     // A model without an output matrix of its own is no language model, though the embedding could stand in for it.

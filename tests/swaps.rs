@@ -195,7 +195,8 @@ fn one_that_fails_on_real_data_gives_its_place_back() {
     // Odd versions trap from a step on that only comes after the swap's trial, and within the steps in which one is
     // taken back. Steps are long, so that the trial, on a busy machine too, has a batch of an earlier one.
     let long = "plugin.versioned.config.additions=10000000";
-    let running = Running::start(&["--set", "plugin.versioned.config.trap_at=40", "--set", long]);
+    let saved = ["--save-steps", "1", "--save-total-limit", "1000"];
+    let running = Running::start(&[&["--set", "plugin.versioned.config.trap_at=40", "--set", long], &saved[..]].concat());
     running.place.write("versioned.wasm", version(2));
     running.next("plugin_swapped", 0);
     running.wait(|| running.steps() >= 33);
@@ -218,6 +219,13 @@ fn one_that_fails_on_real_data_gives_its_place_back() {
     let rest: Value =
         serde_json::from_slice(&fs::read(place.path(&format!("run/checkpoint-{}/snapshot.json", last + 2))).unwrap()).unwrap();
     assert_eq!(rest["swaps"].as_array().unwrap().len(), 3);
+    // One that resumes before the trap goes back too, although its process never had the version that was replaced.
+    let swapped = swapped["step"].as_u64().unwrap();
+    place.copy("run", "again");
+    place.run(&["resume", "again", "--step", &(swapped + 1).to_string(), "--set", &on]).succeeded();
+    let again = place.lines("again/events.jsonl").into_iter().filter(|event| event["event"] == "plugin_rolled_back");
+    assert_eq!(again.map(|event| event["step"].clone()).collect::<Vec<_>>(), vec![back["step"].clone(); 2]);
+    assert_eq!(place.timeless("again/metrics.jsonl"), place.timeless("run/metrics.jsonl"));
 }
 
 #[test]

@@ -147,6 +147,15 @@ fn requests_have_the_key_by_name_and_what_the_scoring_needs() {
 }
 
 #[test]
+fn the_highest_score_is_one_that_the_scoring_can_read() {
+    for (scoring, most) in [(Scoring::Number, 10.0), (Scoring::Json, 10.0), (Scoring::Logprobs, 9.0)] {
+        let settings = Settings { scoring, ..Settings::default() };
+        assert_eq!(settings.most(), most);
+        assert!(Judge::new(settings).is_ok());
+    }
+}
+
+#[test]
 fn wrong_settings_are_refused_by_name() {
     let base = Settings::default;
     for (settings, named) in [
@@ -155,7 +164,7 @@ fn wrong_settings_are_refused_by_name() {
         (Settings { template: Some("{prompt}".into()), ..base() }, "{completion}"),
         (Settings { template: Some("{completion} {reference}".into()), ..base() }, "reference"),
         (Settings { scoring: Scoring::Pairwise, ..base() }, "reference"),
-        (Settings { scoring: Scoring::Logprobs, ..base() }, "0 to 9"),
+        (Settings { scoring: Scoring::Logprobs, max: Some(10.0), ..base() }, "0 to 9"),
         (Settings { answers: [("yes".to_owned(), 1.0)].into(), ..base() }, "logprobs"),
         (Settings { scoring: Scoring::Logprobs, answers: [("yes".to_owned(), 1.0)].into(), ..base() }, "differ"),
     ] {
