@@ -481,8 +481,7 @@ fn an_evaluation_may_have_one_completion_of_a_prompt_where_training_compares_sev
     let base = ["eval", "--model", tiny(), "--plugin", "tldr_length_reward.wasm", "--dataset", "held_out.jsonl", "--json"];
     for algorithm in [&["grpo"][..], &["rloo"], &["reinforce_pp", "--baseline", "group"]] {
         let more = ["--num-generations-eval", "1", "--max-completion-length", "24", "--algorithm"];
-        let said: Value =
-            serde_json::from_str(&place.run(&[&base[..], &more, algorithm].concat()).succeeded().stdout).unwrap();
+        let said: Value = serde_json::from_str(&place.run(&[&base[..], &more, algorithm].concat()).succeeded().stdout).unwrap();
         // As in TRL, there is nothing to compare it with: it has no advantage, and no deviation.
         assert_eq!((&said["eval_reward_std"], &said["eval_loss"]), (&0.0.into(), &0.0.into()), "{algorithm:?}: {said}");
         assert!(said["eval_reward"].as_f64().unwrap() < 0.0, "{algorithm:?}: {said}");

@@ -58,6 +58,9 @@ const INCLUDED: &str = "
     world asking-reward-plugin {
         include rlhost:plugin/asking-reward-plugin@0.2.0;
     }
+    world asking-environment-plugin {
+        include rlhost:plugin/asking-environment-plugin@0.2.0;
+    }
     world environment-plugin {
         include rlhost:plugin/environment-plugin@0.2.0;
     }
@@ -134,6 +137,7 @@ fn bound() -> Vec<(PathBuf, Vec<u8>)> {
         (&resolve, contract, "online-preference-plugin"),
         (&newer, included, "asking-reward-plugin"),
         (&newer, included, "environment-plugin"),
+        (&newer, included, "asking-environment-plugin"),
         (&newer, included, "reward-model-plugin"),
         (&newer, included, "labelled-plugin"),
         (&newer, included, "weighted-preference-plugin"),

@@ -25,11 +25,7 @@ fn place() -> Place {
 fn an_algorithm_that_compares_completions_says_how_many_it_needs() {
     let place = Place::new();
     let cases: [(&[&str], &str, &str); 5] = [
-        (
-            &["--algorithm", "grpo"],
-            "1",
-            "with each other, but this prompt has only one; set num_generations to 2 or more",
-        ),
+        (&["--algorithm", "grpo"], "1", "with each other, but this prompt has only one; set num_generations to 2 or more"),
         (&["--algorithm", "rloo"], "1", "set num_generations to 2 or more"),
         (&["--algorithm", "reinforce_pp", "--baseline", "group"], "1", "set num_generations to 2 or more"),
         (&["--algorithm", "online_dpo"], "1", "two completions of each prompt make a pair, not 1; set num_generations to 2"),

@@ -158,7 +158,9 @@ fn an_adapter_is_read_at_the_token_that_training_valued() {
     critic(&["--output-dir", "p", "--reward-model", "merged"]).succeeded();
     let outcome = critic(&["--output-dir", "q", "--reward-model", "run"]);
     assert!(outcome.succeeded().stderr.contains("the critic does not start from the reward model run"), "{}", outcome.stderr);
-    place.run(&["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--max-steps", "1", "--output-dir", "whole"]).succeeded();
+    place
+        .run(&["reward", "--model", tiny(), "--dataset", "pairs.jsonl", "--max-steps", "1", "--output-dir", "whole"])
+        .succeeded();
     critic(&["--output-dir", "r", "--plugin", "tldr_length_reward.wasm", "--value-model", "whole"]).succeeded();
 }
 

@@ -42,44 +42,100 @@ pub trait Environment: Sized + Send + 'static {
     }
 }
 
+/// An environment that gets all waiting episodes at once, as one that [asks servers](crate::http) has to: a batch of requests is
+/// sent in parallel. Exported by `environment_plugin!(MyType, asking);`. Every [`Environment`] is one.
+pub trait Environments: Sized + Send + 'static {
+    /// Its settings.
+    type Config: Config;
+    /// What it knows of one episode.
+    type Episode: Send + 'static;
+
+    /// Creates it from its settings.
+    ///
+    /// # Errors
+    /// If they contradict each other.
+    fn new(config: Self::Config) -> Result<Self, Error>;
+
+    /// Opens episodes.
+    ///
+    /// # Errors
+    /// If it can't work on one of these rows. The host then opens each alone.
+    fn begin(&self, starts: &[Start]) -> Result<Vec<(Self::Episode, Opening)>, Error>;
+
+    /// Replies to turns, each with its episode.
+    ///
+    /// # Errors
+    /// If an episode can't continue. The host then opens the episodes anew and repeats their turns, each alone.
+    fn step(&self, turns: &mut [(&mut Self::Episode, &Turn)]) -> Result<Vec<Reply>, Error>;
+
+    /// Ends episodes. Returns metrics about them.
+    fn finish(&self, episodes: Vec<Self::Episode>) -> Vec<Metric>;
+}
+
+impl<E: Environment> Environments for E {
+    type Config = E::Config;
+    type Episode = E::Episode;
+
+    fn new(config: E::Config) -> Result<Self, Error> {
+        Environment::new(config)
+    }
+
+    fn begin(&self, starts: &[Start]) -> Result<Vec<(E::Episode, Opening)>, Error> {
+        starts.iter().map(|start| Environment::begin(self, start)).collect()
+    }
+
+    fn step(&self, turns: &mut [(&mut E::Episode, &Turn)]) -> Result<Vec<Reply>, Error> {
+        turns.iter_mut().map(|(episode, turn)| Environment::step(self, episode, turn)).collect()
+    }
+
+    fn finish(&self, episodes: Vec<E::Episode>) -> Vec<Metric> {
+        episodes.into_iter().flat_map(|episode| Environment::finish(self, episode)).collect()
+    }
+}
+
 /// A configured environment with its open episodes.
 #[doc(hidden)]
-pub struct Table<E: Environment> {
+pub struct Table<E: Environments> {
     environment: E,
     episodes: BTreeMap<u64, E::Episode>,
 }
 
-impl<E: Environment> Table<E> {
+impl<E: Environments> Table<E> {
     pub fn new(config: E::Config) -> Result<Self, Error> {
         Ok(Self { environment: E::new(config)?, episodes: BTreeMap::new() })
     }
 
     pub fn begin(&mut self, starts: &[Start]) -> Result<Vec<Opening>, Error> {
-        starts
-            .iter()
-            .map(|start| {
-                let (episode, opening) = self.environment.begin(start)?;
-                match self.episodes.insert(start.episode, episode) {
-                    None => Ok(opening),
-                    Some(_) => Err(Error::Input(format!("episode {} was begun twice", start.episode))),
-                }
-            })
-            .collect()
+        let mut openings = Vec::with_capacity(starts.len());
+        for ((episode, opening), start) in self.environment.begin(starts)?.into_iter().zip(starts) {
+            if self.episodes.insert(start.episode, episode).is_some() {
+                return Err(Error::Input(format!("episode {} was begun twice", start.episode)));
+            }
+            openings.push(opening);
+        }
+        Ok(openings)
     }
 
     pub fn step(&mut self, turns: &[Turn]) -> Result<Vec<Reply>, Error> {
-        turns
-            .iter()
-            .map(|turn| match self.episodes.get_mut(&turn.episode) {
-                Some(episode) => self.environment.step(episode, turn),
-                None => Err(Error::Input(format!("episode {} was never begun, or is over", turn.episode))),
-            })
-            .collect()
+        let wanted: BTreeMap<u64, usize> = turns.iter().enumerate().map(|(place, turn)| (turn.episode, place)).collect();
+        let open = self.episodes.iter_mut().filter_map(|(number, episode)| Some((*wanted.get(number)?, episode)));
+        let mut asked: Vec<(usize, &mut E::Episode)> = open.collect();
+        if asked.len() < turns.len() {
+            let known = |turn: &&Turn| asked.iter().any(|(place, _)| turns[*place].episode == turn.episode);
+            return match turns.iter().find(|turn| !known(turn)) {
+                Some(turn) => Err(Error::Input(format!("episode {} was never begun, or is over", turn.episode))),
+                None => Err(Error::Input("an episode has two turns at once".into())),
+            };
+        }
+        asked.sort_by_key(|(place, _)| *place);
+        let mut asked: Vec<(&mut E::Episode, &Turn)> =
+            asked.into_iter().map(|(place, episode)| (episode, &turns[place])).collect();
+        self.environment.step(&mut asked)
     }
 
     pub fn finish(&mut self, episodes: &[u64]) -> Vec<Metric> {
         let ended: Vec<E::Episode> = episodes.iter().filter_map(|episode| self.episodes.remove(episode)).collect();
-        ended.into_iter().flat_map(|episode| self.environment.finish(episode)).collect()
+        self.environment.finish(ended)
     }
 }
 
@@ -244,8 +300,8 @@ impl Call {
     }
 }
 
-/// Exports a type that implements [`Environment`](crate::environment::Environment). Name, version and description are the
-/// crate's.
+/// Exports a type that implements [`Environment`](crate::environment::Environment) or, with `asking`,
+/// [`Environments`](crate::environment::Environments). Name, version and description are the crate's.
 ///
 /// ```
 /// use rlhost_plugin_sdk::environment::{Environment, Message, Opening, Reply, Start, Turn, testing::Play};
@@ -285,6 +341,12 @@ impl Call {
 #[macro_export]
 macro_rules! environment_plugin {
     ($environment:ty) => {
+        $crate::environment_plugin!(@$environment, ENVIRONMENT);
+    };
+    ($environment:ty, asking) => {
+        $crate::environment_plugin!(@$environment, ASKING_ENVIRONMENT);
+    };
+    (@$environment:ty, $world:ident) => {
         #[doc(hidden)]
         pub struct __Plugin;
         static __TABLE: $crate::slot::Slot<$crate::environment::Table<$environment>> = $crate::slot::Slot::new();
@@ -295,7 +357,7 @@ macro_rules! environment_plugin {
                     name: env!("CARGO_PKG_NAME").into(),
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: env!("CARGO_PKG_DESCRIPTION").into(),
-                    config_schema: $crate::config::schema::<<$environment as $crate::environment::Environment>::Config>(),
+                    config_schema: $crate::config::schema::<<$environment as $crate::environment::Environments>::Config>(),
                     needs: $crate::reward::Needs::DATASET_COLUMNS,
                     stateless: true,
                 }
@@ -327,7 +389,7 @@ macro_rules! environment_plugin {
             }
         }
 
-        $crate::export_interfaces!(__Plugin, ENVIRONMENT, environment: __export_rlhost_plugin_environment_0_2_0_cabi);
+        $crate::export_interfaces!(__Plugin, $world, environment: __export_rlhost_plugin_environment_0_2_0_cabi);
     };
 }
 

@@ -1,8 +1,8 @@
 //! Rewards of a generation, for algorithms: one score per row, statistics that handle unscorable rows, and the metrics that every
 //! algorithm logs about them.
 
-use crate::bindings::types::Rollouts;
 use crate::Metric;
+use crate::bindings::types::Rollouts;
 
 /// Returns the weighted sum of each row's rewards. A row without rewards is unscorable: it has no advantage and is in no
 /// baseline.

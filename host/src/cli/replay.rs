@@ -3,9 +3,9 @@
 use super::granted::{Granted, grant_folders};
 use super::replayed_episodes::{self, Spoken};
 use super::{Failure, settings_given};
+use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
 use crate::config::{Config, OnError, Overrides, PluginEntry, read};
-use crate::checkpoint;
 use crate::data::{self, Extras, Message, Prompt, Tokenizer};
 use crate::metrics::Comparison;
 use crate::model::{ModelFolder, Place};
@@ -158,9 +158,9 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Grants the plugin the requests of the run's reward of that name, or those given by flags. The run's answers are already there.
+/// Grants the plugin what the run's reward or environment of that name is granted, or what flags give. The run's answers are already there.
 fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyhow::Result<()> {
-    let entry = config.plugin.iter().find(|entry| entry.name() == name);
+    let entry = config.plugin.iter().chain(&config.environment).find(|entry| entry.name() == name);
     let asking = if args.replay_only { Asking::ReplayOnly } else { Asking::Freely };
     let grants = match args.replay_only {
         true => args.granted.over_unasked(entry)?,
@@ -190,7 +190,10 @@ fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
     let mut entry = own.ok_or_else(|| anyhow!("there is no reward to score with; give --plugin or --reward-model"))?;
     entry.config.extend(settings_given(settings)?);
     if entry.model && !entry.config.is_empty() {
-        return Err(anyhow!("a reward model has no settings; --set takes its keys, as in plugin.{}.load_in_8bit=true", entry.name()));
+        return Err(anyhow!(
+            "a reward model has no settings; --set takes its keys, as in plugin.{}.load_in_8bit=true",
+            entry.name()
+        ));
     }
     if (entry.weight, entry.on_error, entry.eval_only) != (1.0, OnError::Fail, false) {
         tracing::warn!("weight, on_error and eval_only have no effect here: scores are compared without weights");
@@ -252,11 +255,10 @@ fn policys_tokenizer(run: &Path, config: &Config) -> Option<Tokenizer> {
     opened.map_err(|e| tracing::warn!("the policy's tokenizer can't be read, so texts are tokenized again: {e}")).ok()
 }
 
-/// Scores episodes with an environment, which may read the folders that it is granted.
+/// Scores episodes with an environment, which may do what it is granted.
 fn by_environment(given: &str, args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
     let (source, mut engine) = (Source::open(given)?, Engine::new()?);
-    let entry = config.environment.iter().find(|entry| entry.name() == source.name());
-    grant_folders(&mut engine, source.name(), &args.granted.over_unasked(entry)?)?;
+    grant(&mut engine, args, config, source.name())?;
     replayed_episodes::by_environment((&engine, &source), settings_given(&args.set)?, config.seed, recorded, rows)
 }
 

@@ -295,9 +295,6 @@ impl Config {
                 return Err((key, detail));
             }
             entry.limits.check().map_err(|wrong| (key, format!("{}: {wrong}", entry.name())))?;
-            if key == "environment" && !entry.hosts.is_empty() {
-                return Err((key, format!("{}: only rewards may send requests; leave out hosts", entry.name())));
-            }
             if key == "plugin" && entry.limits.episodes_timeout_s.is_some() {
                 return Err((key, format!("{}: limits.episodes_timeout_s is for environments; leave it out", entry.name())));
             }

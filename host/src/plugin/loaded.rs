@@ -101,6 +101,15 @@ impl Call {
         Self { function, step: None }
     }
 
+    /// Returns the step that its requests belong to, if it may send any. Those of an environment belong to episodes, whatever the step.
+    fn asks(self) -> Option<u64> {
+        match self.function {
+            "score" => self.step,
+            "begin" | "step" | "finish" => Some(0),
+            _ => None,
+        }
+    }
+
     pub(super) fn at(function: &'static str, step: u64) -> Self {
         Self { function, step: Some(step) }
     }
@@ -198,9 +207,9 @@ impl Loaded {
         self.engine.clock.after(self.limits.call_timeout())
     }
 
-    /// Returns the deadline of a call that starts now and has at most so many ticks of the clock.
+    /// Returns the deadline of a call that starts now, with the time of servers, and has at most so many ticks of the clock.
     pub(super) fn deadline_within(&self, ticks: u64) -> Deadline {
-        self.deadline().min(self.engine.clock.in_ticks(ticks))
+        self.deadline_of_calls(1).min(self.engine.clock.in_ticks(ticks))
     }
 
     /// Returns the clock for time limits.
@@ -331,7 +340,7 @@ impl Loaded {
         // One more, because part of the first tick has already passed.
         store.set_epoch_deadline(self.engine.clock.until(deadline) + 1);
         if let Some(line) = &mut store.data_mut().line {
-            line.begin(deadline, call.step.filter(|_| call.function == "score"));
+            line.begin(deadline, call.asks());
         }
         let what = format!("plugin {}, {}", self.name, call.function);
         let limit = self.limits.call_timeout().saturating_add(self.time_of_servers());
@@ -393,10 +402,10 @@ fn asker_for(engine: &Engine, name: &str, role: Role, component: &Component) -> 
         return Ok(None);
     }
     match engine.askers.get(name) {
-        _ if role != Role::Reward => Err(Error::WrongWorld {
+        _ if !matches!(role, Role::Reward | Role::Environment) => Err(Error::WrongWorld {
             name: name.to_owned(),
             wanted: role.name(),
-            detail: format!("it imports {}; only rewards may send requests", asking::INTERFACE),
+            detail: format!("it imports {}; only rewards and environments may send requests", asking::INTERFACE),
         }),
         None => Err(Error::NotGranted { name: name.to_owned() }),
         some => Ok(some.cloned()),

@@ -107,7 +107,8 @@ impl Origin {
         let written = config::read([self.written_config().as_path()], &Overrides::default())?;
         let edited = config::read([file], &Overrides::default())?;
         // A model may have moved: its files are compared by their hash.
-        let moved = |is: &&PluginEntry| !is.model && written.plugin.iter().any(|was| was.name() == is.name() && was.path != is.path);
+        let moved =
+            |is: &&PluginEntry| !is.model && written.plugin.iter().any(|was| was.name() == is.name() && was.path != is.path);
         if let Some(entry) = edited.plugin.iter().find(moved) {
             return Err(refuse(cant_change(&format!("plugin.{}.path", entry.name()))));
         }

@@ -85,7 +85,9 @@ impl RewardModel {
             let separator = entry.step_separator.as_deref().unwrap_or(SEPARATOR);
             (folder.step_model()?, None, Some(separator.to_owned()))
         } else if entry.step_separator.is_some() {
-            return unable("it scores whole texts; step_separator is for a model that scores each token (ForTokenClassification)");
+            return unable(
+                "it scores whole texts; step_separator is for a model that scores each token (ForTokenClassification)",
+            );
         } else if folder.value_head()?.is_some() {
             // An adapter's base is no reward model and names another padding token than the adapter was trained with, or none.
             let pad = if folder.lora().is_some() { tokenizer.pad_id() } else { folder.pad_token()? };

@@ -30,6 +30,7 @@ pub mod worlds {
     pub const OBSERVING_TURN_POLICY: &[u8] = include_bytes!("observing-turn-policy-plugin.component-type");
     pub const PREFERENCE: &[u8] = include_bytes!("preference-plugin.component-type");
     pub const ASKING_REWARD: &[u8] = include_bytes!("asking-reward-plugin.component-type");
+    pub const ASKING_ENVIRONMENT: &[u8] = include_bytes!("asking-environment-plugin.component-type");
     pub const ENVIRONMENT: &[u8] = include_bytes!("environment-plugin.component-type");
     pub const WEIGHTED_PREFERENCE: &[u8] = include_bytes!("weighted-preference-plugin.component-type");
     pub const PROMPTED_PREFERENCE: &[u8] = include_bytes!("prompted-preference-plugin.component-type");

@@ -294,7 +294,7 @@ impl Line {
     }
 
     fn fetch(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, String> {
-        let Some(step) = self.step else { return Err("it sent requests before it was asked for scores".to_owned()) };
+        let Some(step) = self.step else { return Err("it sent requests before it was asked for scores or episodes".to_owned()) };
         let (own, begun) = (self.clock.until(self.deadline), Instant::now());
         let until = begun + self.left;
         let answers = self.asker.answer(requests, step, &mut self.pending, until);

@@ -55,9 +55,10 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         config.check_no_generation()?;
         settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
     }
-    for entry in &config.plugin {
-        grant(&mut engine, entry, &config, beginning, world)
-            .map_err(|detail| config::Error::Invalid { place: format!("plugin.{}", entry.name()), detail })?;
+    let acting = config.environment.iter().map(|entry| ("environment", entry));
+    for (table, entry) in config.plugin.iter().map(|entry| ("plugin", entry)).chain(acting) {
+        grant(&mut engine, table, entry, &config, beginning, world)
+            .map_err(|detail| config::Error::Invalid { place: format!("{table}.{}", entry.name()), detail })?;
     }
     let acting = config.environment.iter_mut().map(|entry| ("environment", entry));
     for (table, entry) in config.plugin.iter_mut().map(|entry| ("plugin", entry)).chain(acting) {
@@ -97,6 +98,9 @@ fn environments(
     let load = |entry: &mut PluginEntry| {
         let source = same_source(world, || beginning.plugin(entry))?;
         let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
+        if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
+            return Err(idle_hosts("environment", entry));
+        }
         entry.config = plugin.config();
         Ok((plugin, source))
     };
@@ -113,11 +117,16 @@ fn asked_plugin(
 ) -> Result<RewardPlugin> {
     let plugin = RewardPlugin::load(engine, source, &entry.config, &entry.limits, seed)?;
     if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
-        let detail = "this plugin sends no requests; leave its hosts out".to_owned();
-        return Err(config::Error::Invalid { place: format!("plugin.{}.hosts", entry.name()), detail }.into());
+        return Err(idle_hosts("plugin", entry));
     }
     entry.config = plugin.config();
     Ok(plugin)
+}
+
+/// Returns the error for hosts that a plugin can't ask.
+fn idle_hosts(table: &str, entry: &PluginEntry) -> Error {
+    let detail = "this plugin sends no requests; leave its hosts out".to_owned();
+    config::Error::Invalid { place: format!("{table}.{}.hosts", entry.name()), detail }.into()
 }
 
 /// Opens a reward model, and sets in its entry a name that stays valid wherever the run resumes, and the hash of its files.
@@ -199,6 +208,7 @@ fn shortened(hash: &str) -> String {
 /// Lets a reward send requests as its entry says. The first rank asks for all; a run that resumes has the answers it had.
 fn grant(
     engine: &mut Engine,
+    table: &'static str,
     entry: &PluginEntry,
     config: &Config,
     beginning: &Beginning,
@@ -206,6 +216,9 @@ fn grant(
 ) -> std::result::Result<(), String> {
     if entry.hosts.is_empty() {
         return Ok(());
+    }
+    if table == "environment" && world.size() > 1 {
+        return Err("an environment that sends requests needs a run of one process, which records the answers".to_owned());
     }
     let asking = match (world.is_first(), config.replay_only) {
         (false, _) => Asking::Never("the first process sends the requests of all"),

@@ -80,7 +80,9 @@ fn of_reward_model(config: &Config, opened: &Opened) -> Option<String> {
         match fits(entry, opened) {
             Ok(()) => {
                 let name = entry.name();
-                tracing::info!("the critic starts from the reward model {name}; value_model = {COPY:?} starts it from the policy");
+                tracing::info!(
+                    "the critic starts from the reward model {name}; value_model = {COPY:?} starts it from the policy"
+                );
                 return Some(entry.path.clone());
             }
             Err(reason) => tracing::warn!("the critic does not start from the reward model {}: {reason}", entry.name()),

@@ -365,7 +365,8 @@ fn fits(loaded: &mut AnyPlugin, trial: &super::Trial, config: &Config) -> Result
             Err("it needs log-probabilities of the reference model, but this run was started without one".to_owned())
         }
         AnyPlugin::Policy(_) if loaded.plugin().info().hints.compares && config.group() < 2 => {
-            Err("it compares completions of a prompt with each other, and this run generates one of each (num_generations)".to_owned())
+            Err("it compares completions of a prompt with each other, and this run generates one of each (num_generations)"
+                .to_owned())
         }
         AnyPlugin::Policy(_) if config.label_smoothing_factor > 0.0 && !loaded.plugin().info().hints.smoothed => {
             Err("it does not take the run's smoothed targets (label_smoothing_factor) with these settings".to_owned())

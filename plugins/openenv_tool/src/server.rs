@@ -1,0 +1,130 @@
+//! Requests to the server, and what its answers say.
+
+use rlhost_plugin_sdk::Error;
+use rlhost_plugin_sdk::http::{Request, Response, fetch};
+use rlhost_plugin_sdk::serde_json::{Value, from_str, json};
+
+/// Longest text of an answer in an error, in characters.
+const SHOWN: usize = 200;
+
+/// Why a request has no result.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failure {
+    /// The environment refuses it, for a reason that the model may be told.
+    Refused(String),
+    /// The server does not answer as it should.
+    Server(String),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        let (Failure::Refused(reason) | Failure::Server(reason)) = failure;
+        Self::Internal(reason)
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Refused(reason) | Self::Server(reason)) = self;
+        f.write_str(reason)
+    }
+}
+
+/// Where the server is, and how it knows the run.
+pub struct Server {
+    base: String,
+    secret: Option<String>,
+}
+
+impl Server {
+    /// # Errors
+    /// If the address is none.
+    pub fn new(url: &str, secret: Option<&str>) -> Result<Self, Error> {
+        if !["http://", "https://"].iter().any(|scheme| url.starts_with(scheme)) {
+            return Err(Error::Config(format!(
+                "url is {url:?}; it must begin with http:// or https://, as in http://localhost:8000"
+            )));
+        }
+        Ok(Self { base: url.trim_end_matches('/').to_owned(), secret: secret.map(str::to_owned) })
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Request {
+        let request = Request::post(&format!("{}{path}", self.base)).json(body);
+        match &self.secret {
+            Some(secret) => request.header("Authorization", &format!("Bearer {{{{{secret}}}}}")),
+            None => request,
+        }
+    }
+
+    /// Makes calls of JSON-RPC, each with an id, a method and parameters, side by side.
+    pub fn rpc<'a>(&self, calls: impl Iterator<Item = (&'a str, &'a str, Value)>) -> Vec<Result<Value, Failure>> {
+        let body = |(id, method, params)| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        let requests: Vec<Request> = calls.map(|call| self.post("/mcp", &body(call))).collect();
+        fetch(&requests).into_iter().map(result).collect()
+    }
+
+    /// Takes a step for each body, side by side.
+    pub fn steps(&self, bodies: &[Value]) -> Vec<Result<Response, String>> {
+        fetch(&bodies.iter().map(|body| self.post("/step", body)).collect::<Vec<_>>())
+    }
+}
+
+/// Returns the body of a successful answer.
+fn body(answer: Result<Response, String>) -> Result<Value, Failure> {
+    let answer = answer.map_err(Failure::Server)?;
+    let shown = || answer.text().chars().take(SHOWN).collect::<String>();
+    if !answer.is_success() {
+        return Err(Failure::Server(format!("the server answered with status {}: {}", answer.status, shown())));
+    }
+    answer.parsed().map_err(|e| Failure::Server(format!("the server's answer is not JSON: {e}: {}", shown())))
+}
+
+fn result(answer: Result<Response, String>) -> Result<Value, Failure> {
+    let mut body = body(answer)?;
+    if let Some(error) = body.get("error").filter(|error| !error.is_null()) {
+        let said = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
+        // A session that is gone is none of the model's business.
+        return Err(if said.contains("session_id") { Failure::Server(said) } else { Failure::Refused(said) });
+    }
+    match body.get_mut("result") {
+        Some(result) => Ok(result.take()),
+        None => Err(Failure::Server(format!("the server's answer has neither a result nor an error: {body}"))),
+    }
+}
+
+/// Returns whether a tool's result says that the call failed.
+pub fn is_error(result: &Value) -> bool {
+    ["isError", "is_error"].into_iter().any(|name| result[name] == true)
+}
+
+/// Returns what a tool's result says as text, and as JSON if it is that. A server without MCP's client answers with the tool's own
+/// value.
+pub fn said(result: &Value) -> (String, Option<Value>) {
+    let structured = ["structuredContent", "structured_content"].into_iter().map(|name| &result[name]).find(|v| v.is_object());
+    let Some(content) = result["content"].as_array() else { return (text_of(result), Some(result.clone())) };
+    let parts: Vec<&str> = content.iter().filter_map(|part| part["text"].as_str()).collect();
+    let text = parts.join("\n");
+    let value = structured.cloned().or_else(|| from_str(&text).ok());
+    (text, value)
+}
+
+/// Returns a JSON value as the model reads it: a text as it is.
+pub fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The answer to a step.
+pub struct Step {
+    pub observation: Value,
+    pub reward: Option<f32>,
+    pub done: Option<bool>,
+}
+
+/// # Errors
+/// If the server does not answer as it should.
+pub fn step_in(answer: Result<Response, String>) -> Result<Step, Error> {
+    let mut body = body(answer)?;
+    let reward = body["reward"].as_f64().map(|reward| reward as f32);
+    let done = body["done"].as_bool();
+    Ok(Step { observation: body["observation"].take(), reward, done })
+}
