@@ -129,7 +129,7 @@ fn episodes_are_played_on_a_server_and_resume_to_the_bit_without_it() {
 #[test]
 fn a_server_that_misbehaves_costs_its_episodes() {
     let place = place();
-    let misdeeds: [(&str, Calls, &str); 4] = [
+    let misdeeds: [(&str, Calls, &str); 3] = [
         (
             "fails",
             |number, _, stream| {
@@ -159,11 +159,6 @@ fn a_server_that_misbehaves_costs_its_episodes() {
                 })
             },
             "is not JSON",
-        ),
-        (
-            "floods",
-            |number, _, _| Some(told(&json!("x".repeat(if number % 4 == 3 { 100_000 } else { 1 })))),
-            "bytes; the limit is",
         ),
     ];
     for (name, misdeed, words) in misdeeds {

@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 pub use super::world::environment::{Call, Message, Opening, Reply, Start, Tool, Turn};
 
+/// How many calls of a session may take all the time that servers have in one.
+const CALLS_WITH_SERVERS: u32 = 10;
+
 /// Maximum number of messages of a reply or a prompt.
 const MOST_MESSAGES: usize = 256;
 
@@ -86,7 +89,8 @@ impl EnvironmentPlugin {
     /// Returns a group of episodes on a separate instance, which starts with the first of them.
     pub fn session(&self) -> Session {
         let loaded = self.plugin.shared();
-        let left = Clock::ticks(loaded.limits.episodes_timeout());
+        let of_servers = loaded.time_of_servers().saturating_mul(CALLS_WITH_SERVERS);
+        let left = Clock::ticks(loaded.limits.episodes_timeout().saturating_add(of_servers));
         Session { loaded, running: None, episodes: BTreeMap::new(), left, broken: None }
     }
 

@@ -44,6 +44,8 @@ pub struct Settings {
     pub field: String,
     /// With step: further fields of the action.
     pub action: Map<String, Value>,
+    /// Longest text of a reply, in bytes; the rest is left out.
+    pub longest_output: usize,
     /// With step: where the observation has the text of the reply, as in /text; by default, the reply is all of it, in JSON.
     pub observation: Option<String>,
 }
@@ -59,6 +61,7 @@ impl Default for Settings {
             bad_call: 0.0,
             field: "message".into(),
             action: Map::new(),
+            longest_output: 4000,
             observation: None,
         }
     }
@@ -168,7 +171,7 @@ impl OpenEnv {
             for (call, result) in turn.calls.iter().zip(&mut told) {
                 let Told { text, reward, done, failed } = self.told(result)?;
                 (episode.calls, episode.failed) = (episode.calls + 1, episode.failed + u32::from(failed));
-                reply.messages.push(Message::tool(call, text));
+                reply.messages.push(Message::tool(call, server::readable(&text, self.settings.longest_output)));
                 reply.reward = add(reply.reward, reward);
                 reply.done |= done;
             }
@@ -213,6 +216,7 @@ impl OpenEnv {
                 Some(pointer) => observation.pointer(pointer).map(server::text_of).unwrap_or_default(),
                 None => observation.to_string(),
             };
+            let text = server::readable(&text, self.settings.longest_output);
             Ok(Reply { messages: vec![Message::user(text)], done: done.unwrap_or(true), reward })
         };
         self.server.steps(&bodies).into_iter().map(reply).collect()

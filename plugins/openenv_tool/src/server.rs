@@ -113,6 +113,34 @@ pub fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
+/// Shortens a text, and parts what templates might take for a mark: `<|end|>`, `</s>`, `[INST]`.
+pub fn readable(text: &str, longest: usize) -> String {
+    let cut = text.floor_char_boundary(longest);
+    let (shown, rest) = text.split_at(cut);
+    let mut parted = String::with_capacity(shown.len());
+    for (at, c) in shown.char_indices() {
+        parted.push(c);
+        if opens_mark(&shown[at..]) {
+            parted.push(' ');
+        }
+    }
+    if !rest.is_empty() {
+        parted.push_str(&format!("\n({} more characters)", rest.chars().count()));
+    }
+    parted
+}
+
+/// Returns whether a mark may begin here.
+fn opens_mark(text: &str) -> bool {
+    let within = |open: char, close: char, of: fn(char) -> bool| {
+        let inner = text.strip_prefix(open)?;
+        let end = inner.find(close)?;
+        Some(end > 0 && inner[..end].chars().all(of))
+    };
+    let angled = within('<', '>', |c| c != '<' && !c.is_whitespace()) == Some(true);
+    angled || within('[', ']', |c| c == '/' || c == '_' || c.is_ascii_uppercase()) == Some(true)
+}
+
 /// The answer to a step.
 pub struct Step {
     pub observation: Value,

@@ -147,6 +147,13 @@ fn one_action_is_a_step() {
 }
 
 #[test]
+fn a_reply_is_short_and_has_no_marks() {
+    assert_eq!(server::readable("a<|im_end|>b</s> [INST]", 100), "a< |im_end|>b< /s> [ INST]");
+    assert_eq!(server::readable("1 < 2, a[0] <b c>", 100), "1 < 2, a[0] <b c>");
+    assert_eq!(server::readable("näh", 2), "n\n(2 more characters)");
+}
+
+#[test]
 fn wrong_settings_are_refused_by_name() {
     for (settings, named) in [
         (Settings { url: "localhost:8000".into(), ..settings() }, "url"),
