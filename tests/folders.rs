@@ -196,6 +196,21 @@ fn an_edited_configuration_counts_when_a_run_is_resumed() {
     place.run(&["resume", "run", "--max-steps", "7"]).succeeded();
 }
 
+/// A metric of a window.
+fn metric(total: f64) -> Value {
+    json!({"total": total, "weight": 1.0, "reduction": "Last"})
+}
+
+fn swap() -> Value {
+    json!({"step": 1, "plugin": "p", "from": "a", "to": "b", "rolled_back": false})
+}
+
+/// A plugin that was replaced.
+fn replaced(until: u64, limits: Value) -> Value {
+    let what = json!({"Plugin": {"config": {}, "limits": limits, "chosen": [], "written_by": null}});
+    json!({"until": until, "hash": "a", "by": "b", "what": what})
+}
+
 #[test]
 fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
     let place = Place::new();
@@ -221,6 +236,13 @@ fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
         ("num_tokens", |s| s["state"]["num_tokens"] = json!(u64::MAX)),
         ("epoch", |s| s["cursor"]["epoch"] = json!(u64::MAX)),
         ("optimizer_updates", |s| s["optimizer_updates"] = json!(u64::MAX)),
+        ("a metric \"step\"", |s| s["window"]["sums"]["step"] = metric(7e300)),
+        ("a metric \"a\\u{1b}", |s| s["since_save"]["sums"]["a\u{1b}[31m"] = metric(1.0)),
+        ("metrics; the limit is", |s| (0..20_000).for_each(|i| s["window"]["sums"][i.to_string()] = metric(1.0))),
+        ("swaps has 100001 entries", |s| s["swaps"] = json!(vec![swap(); 100_001])),
+        ("kept until step", |s| s["replaced"]["grpo"] = replaced(10_000, json!({}))),
+        ("call_timeout_s", |s| s["replaced"]["grpo"] = replaced(3, json!({"call_timeout_s": -1.0}))),
+        ("replaced.grpo", |s| s["replaced"]["grpo"] = replaced(3, json!({"memory_mb": u64::MAX}))),
     ];
     for (expected, change) in changes {
         place.copy("run", "copy");

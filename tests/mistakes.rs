@@ -41,6 +41,22 @@ fn an_algorithm_that_compares_completions_says_how_many_it_needs() {
 }
 
 #[test]
+fn a_key_of_any_length_or_depth_is_one_short_line() {
+    let place = place();
+    let deep = format!("{}=1", vec!["a"; 50_000].join("."));
+    let long = format!("{}=1", "x".repeat(100_000));
+    for set in [deep.clone(), format!("loss.{deep}"), format!("plugin.tldr_length_reward.config.{deep}"), long] {
+        let refused = place.train("run", &["--set", &set]);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr.chars().take(500).collect::<String>());
+        assert!(refused.error().len() < 2000 && refused.error().contains("at most"), "{}", refused.error());
+    }
+    place.write("long.toml", format!("{} = 1\n", "x".repeat(1_000_000)));
+    let refused = place.train("run", &["--config", "long.toml"]);
+    assert!(refused.code == Some(2) && refused.error().contains("unknown key"), "{}", refused.stderr.len());
+    assert!(refused.error().len() < 2000, "{}", refused.error().len());
+}
+
+#[test]
 fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
     let place = place();
     let before = place.entries();

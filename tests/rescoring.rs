@@ -31,12 +31,59 @@ fn a_reward_model_reads_the_tokens_that_the_run_had() {
     prompts(&place);
     run(&place, "asked", &["--reward-model", "rm"]);
     assert_eq!(difference(&place, "asked", "rm", &["--reward-model", "rm"]), 0.0);
-    assert_eq!(place.run(&["replay", "asked", "--reward-model", "nowhere"]).code, Some(2));
+    for wrong in ["nowhere", "rm=nowhere", "other/rm"] {
+        let refused = place.run(&["replay", "asked", "--reward-model", wrong]);
+        assert!(refused.code == Some(2), "{wrong}: {} {}", refused.stdout, refused.stderr);
+    }
     // In fewer bits it scores a little differently.
     let coarse = difference(&place, "asked", "rm", &["--reward-model", "rm", "--set", "plugin.rm.load_in_4bit=true"]);
     assert!(coarse > 0.0 && coarse < 1.0, "{coarse}");
     let refused = place.run(&["replay", "asked", "--reward-model", "rm", "--set", "target=3"]);
     assert!(refused.code == Some(2) && refused.error().contains("has no settings"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_name_of_the_run_is_not_a_folder_of_that_name() {
+    let place = step_judge();
+    prompts(&place);
+    place.train_reward_model("second", &["--seed", "5"]);
+    run(&place, "asked", &["--reward-model", "rm=second"]);
+    assert_eq!(difference(&place, "asked", "rm", &["--reward-model", "rm"]), 0.0);
+    assert!(difference(&place, "asked", "rm", &["--reward-model", "./rm"]) > 0.0);
+    let said = place.run(&["replay", "asked", "--reward-model", "rm"]);
+    assert!(!said.stderr.contains("have changed"), "{}", said.stderr);
+    let file = "second/checkpoint-2/config.json";
+    let config = std::fs::read_to_string(place.path(file)).unwrap();
+    place.write(file, format!("{config}\n"));
+    let said = place.run(&["replay", "asked", "--reward-model", "rm"]);
+    assert!(said.stderr.contains("have changed since the run scored with them"), "{}", said.stderr);
+}
+
+#[test]
+fn episodes_of_a_row_are_compared_with_each_other() {
+    let place = step_judge();
+    prompts(&place);
+    let compare = ["--reward-model", "rm", "--set", "plugin.rm.compare=others", "--environment", "guess_number.wasm"];
+    let short = ["--max-turns", "2", "--max-completion-length", "4", "--max-prompt-length", "64"];
+    run(&place, "asked", &[&compare[..], &short].concat());
+    run(
+        &place,
+        "plain",
+        &[&["--reward-model", "rm", "--environment", "guess_number.wasm"], &short[..], &["--max-steps", "1"]].concat(),
+    );
+    let scores = |run: &str| -> Vec<f64> {
+        let rows = place.lines(&format!("{run}/completions.jsonl")).into_iter().filter(|row| row["step"] == 0);
+        rows.map(|row| row["rewards"]["rm"].as_f64().unwrap()).collect()
+    };
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    for (values, wins) in scores("plain").chunks(4).zip(scores("asked").chunks(4)) {
+        for (at, win) in wins.iter().enumerate() {
+            let others = values.iter().enumerate().filter(|(other, _)| *other != at);
+            let want = others.map(|(_, other)| sigmoid(values[at] - other)).sum::<f64>() / 3.0;
+            assert!((win - want).abs() < 1e-5, "{values:?} {wins:?}");
+        }
+    }
+    assert_eq!(difference(&place, "asked", "rm", &["--reward-model", "rm"]), 0.0);
 }
 
 #[test]

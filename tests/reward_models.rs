@@ -165,6 +165,32 @@ fn an_adapter_is_read_at_the_token_that_training_valued() {
 }
 
 #[test]
+fn the_padding_token_that_is_named_decides_the_token_that_is_valued() {
+    let place = place();
+    let text = fs::read_to_string(std::path::Path::new(tiny()).join("tokenizer_config.json")).unwrap();
+    let end = serde_json::from_str::<Value>(&text).unwrap()["eos_token"].as_str().unwrap().to_owned();
+    let steps = ["--max-steps", "1"];
+    let first = |run: &str, more: &[&str]| {
+        train(&place, run, &[&steps[..], more].concat()).succeeded();
+        place.lines(&format!("{run}/metrics.jsonl"))[0]["mean_reward"].as_f64().unwrap()
+    };
+    let (own, same, other) = (first("own", &[]), first("same", &["--pad-token", &end]), first("other", &["--pad-token", "z"]));
+    assert!(own == same && (own - other).abs() > 1e-4, "{own} {same} {other}");
+    // A model's folder says it in config.json, an adapter's with its tokenizer.
+    let held_out = ["--eval-dataset", "pairs.jsonl", "--eval-strategy", "steps", "--eval-steps", "1", "--pad-token", "z"];
+    for (run, more) in [("whole", &[][..]), ("adapter", &["--lora-r", "4"])] {
+        train(&place, run, &[&steps[..], &held_out, more].concat()).succeeded();
+        let lines = place.lines(&format!("{run}/metrics.jsonl"));
+        let evaluated = lines.iter().find_map(|line| line["eval_mean_reward"].as_f64()).unwrap();
+        let scores = scores(&place, &format!("{run}/checkpoint-1"));
+        let mean = scores.iter().map(|(a, b)| a + b).sum::<f64>() / (2 * scores.len()) as f64;
+        assert!((mean - evaluated).abs() < 1e-4, "{run}: {mean} and {evaluated}");
+    }
+    let refused = train(&place, "none", &[&steps[..], &["--pad-token", "<nothing>"]].concat());
+    assert!(refused.code == Some(2) && refused.error().contains("pad_token"), "{}", refused.stderr);
+}
+
+#[test]
 fn a_new_head_is_drawn_from_the_seed_with_the_deviation_of_the_configuration() {
     let place = place();
     let head = |run: &str, model: &str, seed: &str| -> Vec<f32> {
@@ -342,6 +368,22 @@ fn a_model_compares_answers_by_the_probability_of_being_better() {
     let figures: Value = serde_json::from_str(&place.run(&[&of[..], &settings].concat()).succeeded().stdout).unwrap();
     let wins = figures["eval_rewards/judge/mean"].as_f64().unwrap();
     assert!(wins > 0.0 && wins < 0.5, "it prefers the letter that the references have: {figures}");
+    let alone = [&of[..2], &["tiny", "--dataset", "alone.jsonl", "--reward-model", &judge]].concat();
+    let alone: Vec<&str> = alone.into_iter().map(|argument| if argument == "tiny" { tiny() } else { argument }).collect();
+    place.write("alone.jsonl", (0..4).map(|i| format!("{}\n", json!({"prompt": format!("post {i}:")}))).collect::<String>());
+    let one = ["--set", "plugin.judge.compare=others", "--num-generations-eval", "1", "--max-completion-length", "8"];
+    let idle = place.run(&[&alone[..], &one].concat());
+    assert!(idle.code == Some(2) && idle.error().contains("nothing to compare with"), "{}", idle.stderr);
+    // How a model scores is not changed by an edit, whether the run is live or resumed.
+    let file = place.path("run/config.toml");
+    let config = fs::read_to_string(&file).unwrap();
+    fs::write(&file, config.replace("compare = \"others\"", "compare = \"reference\"")).unwrap();
+    let edited = place.run(&["resume", "run", "--max-steps", "2"]);
+    assert!(edited.code == Some(2) && edited.error().contains("plugin.judge.compare"), "{}", edited.stderr);
+    let acting = [&asks("grpo", &judge, "none")[..], &["--set", "plugin.judge.compare=reference"]].concat();
+    let acting = [&acting[..], &["--environment", "guess_number.wasm", "--dataset", "posts.jsonl"]].concat();
+    let refused = place.run(&acting);
+    assert!(refused.code == Some(2) && refused.error().contains("is no conversation"), "{}", refused.stderr);
     let without = [&asks("grpo", &judge, "none")[..], &["--set", "plugin.judge.compare=reference"]].concat();
     let refused = place.run(&without);
     assert!(refused.code == Some(2) && refused.error().contains("plugin.judge.compare"), "{}", refused.stderr);

@@ -1,4 +1,4 @@
-"""An OpenEnv environment with a tool: guess a number between 1 and 16 within six guesses.
+"""An OpenEnv environment with a tool: guess a number between 1 and 16 within six guesses. The number is mostly 11.
 
 Usage: pip install openenv-core==0.3.0; python3 server.py [PORT]
 """
@@ -13,7 +13,7 @@ from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.env_server.types import Observation, State
 
-HIGH = 16
+NUMBERS = [11, 11, 11, 3]
 GUESSES = 6
 SESSIONS = 1024
 
@@ -23,7 +23,7 @@ class Guess(MCPEnvironment):
 
     def __init__(self):
         server = FastMCP("guess")
-        self.secret = random.randint(1, HIGH)
+        self.secret = random.choice(NUMBERS)
         self.guesses = 0
 
         @server.tool

@@ -5,7 +5,7 @@ use super::replayed_episodes::{self, Spoken};
 use super::{Failure, settings_given};
 use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
-use crate::config::{Config, OnError, Overrides, PluginEntry, read};
+use crate::config::{Config, OnError, Overrides, PluginEntry, printable, read};
 use crate::data::{self, Extras, Message, Prompt, Tokenizer};
 use crate::metrics::Comparison;
 use crate::model::{ModelFolder, Place};
@@ -20,8 +20,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Longest path in a warning, in bytes.
+const LONGEST_PATH: usize = 512;
+
 /// Differences of scores that are not shown.
 const ROUNDING: f32 = 1e-5;
+
+/// Most rewards of the run that the new one is compared with.
+const MOST_NAMES: usize = 64;
 
 /// Completions shown at the end.
 const SHOWN: usize = 5;
@@ -139,7 +145,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     let steps = recorded.last().map_or(0, |r| r.step).saturating_add(1);
     say!("{} completions of {steps} steps, scored by {by}", recorded.len());
     say!("{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}", "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks");
-    for name in &wanted {
+    for name in wanted.iter().take(MOST_NAMES) {
         let old: Vec<Option<f32>> = recorded.iter().map(|r| r.rewards.get(*name).copied().flatten()).collect();
         let c = Comparison::of(&old, &scores);
         let ranks = c.rank_correlation.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}"));
@@ -153,6 +159,9 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         if c.one_sided > 0 {
             say!("{:<28} {} completions are scored by only one of the two", "", c.one_sided);
         }
+    }
+    if wanted.len() > MOST_NAMES {
+        say!("and {} more; --with NAME shows one of them", wanted.len() - MOST_NAMES);
     }
     show_furthest(&recorded, wanted[0], &scores);
     Ok(())
@@ -188,6 +197,12 @@ fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
     let overrides = Overrides { plugins, reward_models, sets: keys.into_iter().cloned().collect(), ..Overrides::default() };
     let own = read(std::iter::empty(), &overrides)?.plugin.into_iter().next();
     let mut entry = own.ok_or_else(|| anyhow!("there is no reward to score with; give --plugin or --reward-model"))?;
+    // A bare name is that of a reward of the run before it is a folder here.
+    let bare = args.reward_model.as_deref().is_some_and(|given| !given.contains(['/', '\\', '=']));
+    if let Some(of_run) = config.plugin.iter().find(|own| bare && own.model && own.name() == entry.name()) {
+        entry.move_to(of_run.path.clone());
+        entry.hash.clone_from(&of_run.hash);
+    }
     entry.config.extend(settings_given(settings)?);
     if entry.model && !entry.config.is_empty() {
         return Err(anyhow!(
@@ -204,9 +219,6 @@ fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
         if !entry.load_in_8bit && !entry.load_in_4bit {
             (entry.load_in_8bit, entry.load_in_4bit) = (of_run.load_in_8bit, of_run.load_in_4bit);
         }
-        if entry.model && !Path::new(&entry.path).exists() {
-            entry.move_to(of_run.path.clone());
-        }
     }
     (entry.weight, entry.on_error, entry.eval_only) = (1.0, OnError::Fail, false);
     Ok(entry)
@@ -218,7 +230,11 @@ fn by_reward(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) 
     let policys = || policys_tokenizer(&args.run, config);
     let place = || Place::choose(config.device, config.bf16, 0);
     let (mut rescorer, by) = if entry.model {
-        (Rescorer::of_model(&entry, &place()?, policys().as_ref())?, entry.name().to_owned())
+        let rescorer = Rescorer::of_model(&entry, &place()?, policys().as_ref())?;
+        if entry.hash.as_deref().is_some_and(|was| rescorer.hash() != Some(was)) {
+            tracing::warn!("the files in {} have changed since the run scored with them", printable(&entry.path, LONGEST_PATH));
+        }
+        (rescorer, entry.name().to_owned())
     } else {
         let source = Source::open(&entry.path)?;
         let mut engine = Engine::new()?;
@@ -300,7 +316,7 @@ fn recording(generation: &[Recorded], dataset: &[Row]) -> anyhow::Result<Recordi
     }
     let asked = |first: &&Recorded| {
         let row = dataset.get(first.row).filter(|row| row.is_chat && first.spoken.is_none());
-        Asked { tokens: first.prompt_ids.clone(), messages: row.map(|row| row.asked.clone()) }
+        Asked { row: first.row, tokens: first.prompt_ids.clone(), messages: row.map(|row| row.asked.clone()) }
     };
     let prompts = firsts.iter().map(asked).collect();
     let played = |recorded: &Recorded| {

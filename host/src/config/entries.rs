@@ -103,7 +103,7 @@ impl Limits {
     }
 
     /// Returns an error that names the limit that is out of range.
-    pub(super) fn check(&self) -> Result<(), &'static str> {
+    pub fn check(&self) -> Result<(), &'static str> {
         if self.call_timeout_s.is_nan() || self.call_timeout_s <= 0.0 {
             return Err("limits.call_timeout_s must be greater than 0");
         }

@@ -125,7 +125,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (
         NotNeeded,
         "there is no padding",
-        &["pad_to_multiple_of", "padding_free", "pad_token", "padding_value", "group_by_length", "length_column_name"],
+        &["pad_to_multiple_of", "padding_free", "padding_value", "group_by_length", "length_column_name"],
     ),
     (NotNeeded, "a model's own dropout is never applied", &["disable_dropout"]),
     (

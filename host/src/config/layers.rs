@@ -5,7 +5,7 @@ use super::rewards;
 use super::values::{
     environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled, unsupported,
 };
-use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, yaml};
+use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, printable, yaml};
 use serde::Deserialize;
 use std::io;
 use std::ops::Range;
@@ -30,6 +30,13 @@ pub struct Overrides {
     /// For a new run: whether a dataset has a split. As in TRL, an evaluation without a dataset uses the test split.
     pub has_split: Option<fn(&str, &str) -> bool>,
 }
+
+/// Longest key, in bytes, and the most parts that it has.
+const LONGEST_KEY: usize = 512;
+const DEEPEST_KEY: usize = 16;
+
+/// Longest `--set` in an error, in bytes.
+const LONGEST_SET: usize = 512;
 
 /// Maximum size of a configuration file, in bytes.
 pub const LARGEST: u64 = 4 << 20;
@@ -226,7 +233,8 @@ impl Asked {
             let value = if key == "algorithm" { Value::String(text.clone()) } else { scalar(text) };
             table.insert(key.clone(), value);
         }
-        for (path, text) in overrides.sets.iter().filter_map(|set| set.split_once('=')) {
+        let short = |(path, _): &(&str, &str)| path.len() <= LONGEST_KEY && path.split('.').count() <= DEEPEST_KEY;
+        for (path, text) in overrides.sets.iter().filter_map(|set| set.split_once('=')).filter(short) {
             let path: Vec<String> = path.trim().split('.').map(|part| part.replace('-', "_")).collect();
             insert(&mut table, &path, scalar(text));
         }
@@ -356,6 +364,7 @@ fn typed(table: Table) -> Result<Config> {
 fn unknown(key: &str, settings: &[String]) -> String {
     let names = keys().iter().map(|key| key.name.as_str()).chain(settings.iter().map(String::as_str));
     let near = did_you_mean(key, names);
+    let key = printable(key, LONGEST_KEY);
     if near.is_empty() {
         return format!("unknown key `{key}`, neither rlhost's nor the algorithm's; `rlhost train --help` lists all keys");
     }
@@ -364,9 +373,12 @@ fn unknown(key: &str, settings: &[String]) -> String {
 
 /// Applies one `KEY=VALUE`; `plugin.NAME.KEY` is a key of the reward of this name.
 fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
-    let place = format!("--set {set}");
+    let place = format!("--set {}", printable(set, LONGEST_SET));
     let invalid = |detail: String| Error::Invalid { place: place.clone(), detail };
     let (path, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
+    if path.len() > LONGEST_KEY || path.split('.').count() > DEEPEST_KEY {
+        return Err(invalid(format!("a key has at most {LONGEST_KEY} bytes and {DEEPEST_KEY} parts")));
+    }
     let value = scalar(text);
     if let Some((_, number)) = not_finite(&value) {
         return Err(invalid(format!("is {number}; it must be a finite number (put text in quotes)")));

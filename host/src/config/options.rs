@@ -57,6 +57,8 @@ pub struct Config {
     pub chat_template_path: Option<String>,
     /// Token that ends texts and completions; must be in the tokenizer [default: the tokenizer's]
     pub eos_token: Option<String>,
+    /// For reward models: the padding token; a text's value is that of its last other token [default: the tokenizer's]
+    pub pad_token: Option<String>,
     /// Date that strftime_now gives in chat templates, as in 2024-07-26 or 2024-07-26T12:00:00 [default: none; templates then use
     /// their built-in date, so that results don't depend on the day]
     pub strftime_now: Option<String>,
@@ -436,6 +438,7 @@ impl Default for Config {
             strict_data: false,
             chat_template_path: None,
             eos_token: None,
+            pad_token: None,
             strftime_now: None,
             output_dir: None,
             algorithm: DEFAULT_ALGORITHM.into(),

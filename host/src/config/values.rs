@@ -1,6 +1,6 @@
 //! Values as typed by the user: converts text to TOML values, and rewords the parser's errors.
 
-use super::{PluginEntry, did_you_mean};
+use super::{PluginEntry, did_you_mean, printable};
 use serde_json::Value as Json;
 use toml::{Table, Value};
 
@@ -222,6 +222,9 @@ const TYPES: [(&str, &str); 11] = [
     ("i64", "a whole number"),
 ];
 
+/// Longest key or value in an error, in bytes.
+const LONGEST_SHOWN: usize = 256;
+
 /// Maximum number of a table's names in an error.
 const FEW: usize = 8;
 
@@ -237,11 +240,11 @@ pub(super) fn reworded(message: &str) -> String {
                 true if known.len() <= FEW => format!("; it can be {}", known.join(", ")),
                 true => "; `rlhost train --help` lists all keys".to_owned(),
             };
-            return format!("unknown key `{key}`{near}");
+            return format!("unknown key `{}`{near}", printable(key, LONGEST_SHOWN));
         }
         Some((given, known)) if message.starts_with("unknown variant") => {
             let near = did_you_mean(given, known.iter().copied());
-            return format!("{given:?} is not one of {}{near}", known.join(", "));
+            return format!("{:?} is not one of {}{near}", printable(given, LONGEST_SHOWN), known.join(", "));
         }
         _ => {}
     }

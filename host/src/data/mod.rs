@@ -86,6 +86,12 @@ pub enum Error {
         /// What was too much.
         detail: String,
     },
+    /// A text has no tokens, where something is read at its last one.
+    #[error("{text:?} has no tokens in the model's tokenizer")]
+    Untokenized {
+        /// The text.
+        text: String,
+    },
     /// The tokenizer's files can't be used, or a text can't be tokenized.
     #[error("{}: {detail}", printable_path(path))]
     Tokenizer {
@@ -101,7 +107,11 @@ impl Error {
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
-            Self::Row { .. } | Self::Dataset { .. } | Self::Unbounded { .. } | Self::Tokenizer { .. } => true,
+            Self::Row { .. }
+            | Self::Dataset { .. }
+            | Self::Unbounded { .. }
+            | Self::Untokenized { .. }
+            | Self::Tokenizer { .. } => true,
         }
     }
 }

@@ -90,20 +90,23 @@ impl Tokenizer {
     /// The same with another wording than the folder's.
     ///
     /// # Errors
-    /// If the tokenizer can't be read, or has no such end token.
+    /// If the tokenizer can't be read, or has no such tokens.
     pub fn open_as(folder: &Path, wording: &Wording) -> Result<Self> {
         let path = folder.join("tokenizer.json");
         let (inner, hash) = load(&path)?;
         let inner = Arc::new(inner);
         let config = wording::config_in(folder)?;
         let own = wording.eos.clone();
-        if let Some(missing) = own.as_ref().filter(|text| inner.token_to_id(text).is_none()) {
-            let detail = format!("eos_token: there is no token {missing:?}");
-            return Err(Error::Tokenizer { path, detail: printable(&detail, SHOWN) });
+        for (key, text) in [("eos_token", &own), ("pad_token", &wording.pad)] {
+            if let Some(missing) = text.as_ref().filter(|text| inner.token_to_id(text).is_none()) {
+                let detail = format!("{key}: there is no token {missing:?}");
+                return Err(Error::Tokenizer { path, detail: printable(&detail, SHOWN) });
+            }
         }
         let bos_text = token_text(&config, "bos_token");
         let eos_text = own.unwrap_or_else(|| token_text(&config, "eos_token"));
-        let [bos, eos, pad] = [&bos_text, &eos_text, &token_text(&config, "pad_token")].map(|text| inner.token_to_id(text));
+        let pad_text = wording.pad.clone().unwrap_or_else(|| token_text(&config, "pad_token"));
+        let [bos, eos, pad] = [&bos_text, &eos_text, &pad_text].map(|text| inner.token_to_id(text));
         let found = wording.template.clone().map_or_else(|| wording::template_in(folder, &config), |given| Ok(Some(given)))?;
         let compiled = |(path, source): (PathBuf, String)| {
             let variant = if wording.training { training::variant(&source) } else { None };

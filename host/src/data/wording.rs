@@ -33,6 +33,8 @@ pub struct Wording {
     pub now: Option<DateTime>,
     /// The end token.
     pub eos: Option<String>,
+    /// The padding token.
+    pub pad: Option<String>,
     /// Whether a stock chat template is replaced by its variant for training on the assistant's turns ([`super::training`]). The
     /// folder's own is saved all the same.
     pub training: bool,
@@ -118,19 +120,20 @@ pub(super) fn token_text(config: &Value, key: &str) -> String {
 pub(super) fn changed_files(wording: &Wording, folder: &Path, ends: &[u32]) -> Result<Vec<(&'static str, String)>> {
     let template = wording.template.iter().map(|(_, source)| (TEMPLATE, source.clone()));
     let mut changed: Vec<(&'static str, String)> = template.collect();
-    let Some(eos) = &wording.eos else { return Ok(changed) };
-    let values = [(CONFIG, "eos_token", Value::from(eos.as_str()), true), (SPECIALS, "eos_token", eos.as_str().into(), false)];
-    let ids = ("generation_config.json", "eos_token_id", Value::from(ends), true);
-    for (name, key, value, made) in values.into_iter().chain([ids]) {
+    let tokens = [("eos_token", &wording.eos), ("pad_token", &wording.pad)];
+    let tokens: Vec<(&str, Value)> = tokens.into_iter().filter_map(|(key, text)| Some((key, text.as_deref()?.into()))).collect();
+    let ids = wording.eos.iter().map(|_| ("eos_token_id", Value::from(ends))).collect();
+    for (name, values, made) in [(CONFIG, tokens.clone(), true), (SPECIALS, tokens, false), ("generation_config.json", ids, true)]
+    {
         let path = folder.join(name);
         let text = read(&path, LARGEST_CONFIG)?;
-        if text.is_none() && !made {
+        if values.is_empty() || text.is_none() && !made {
             continue;
         }
         let fail = |detail: String| Error::Tokenizer { path: path.clone(), detail };
         let mut whole: Map<String, Value> =
             text.map_or(Ok(Map::new()), |text| json::object(&text)).map_err(|e| fail(e.to_string()))?;
-        whole.insert(key.into(), value);
+        whole.extend(values.into_iter().map(|(key, value)| (key.to_owned(), value)));
         changed.push((name, serde_json::to_string_pretty(&whole).map_err(|e| fail(e.to_string()))? + "\n"));
     }
     Ok(changed)

@@ -1,7 +1,15 @@
 //! Accumulates metrics between two log lines.
 
+use crate::config::{is_hidden, printable};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Most metrics of a window, which may have those of many plugins, and the longest name of one in bytes.
+const MOST_NAMES: usize = 1 << 14;
+const LONGEST_NAME: usize = 512;
+
+/// What a line of the log has besides metrics.
+const OF_LINES: [&str; 3] = ["step", "epoch", "time"];
 
 /// How several values of a metric are reduced to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -140,6 +148,18 @@ impl Window {
                 Reduction::Last => sum.total = new.total,
             }
         }
+    }
+
+    /// Returns what is wrong with a window that comes from a file, if anything: too many metrics, or one with a name that a log can't have
+    /// or that its lines have already.
+    pub fn fault(&self) -> Option<String> {
+        if self.sums.len() > MOST_NAMES {
+            return Some(format!("has {} metrics; the limit is {MOST_NAMES}", self.sums.len()));
+        }
+        let wrong = |name: &&String| {
+            name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(is_hidden) || OF_LINES.contains(&name.as_str())
+        };
+        self.sums.keys().find(wrong).map(|name| format!("has a metric {:?}, which no run has", printable(name, LONGEST_NAME)))
     }
 
     /// Returns the names of its metrics.

@@ -54,7 +54,8 @@ pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
         let said = match (error.instance().as_ref(), choices.is_empty()) {
             (given @ Value::String(text), false) => {
                 let meant = did_you_mean(text, choices.iter().map(String::as_str));
-                format!("{given} is not one of {}{meant}", choices.join(", "))
+                let (given, choices) = (printable(&given.to_string(), SHOWN), printable(&choices.join(", "), LONGEST_TEXT));
+                format!("{given} is not one of {choices}{meant}")
             }
             // TOML has no null: JSON turns NaN and infinity into null.
             (Value::Null, _) => "a setting can't be nan or inf".to_owned(),
@@ -162,7 +163,8 @@ fn unknown_key(key: &str, properties: &Map<String, Value>) -> String {
     }
     let known: Vec<&str> = properties.keys().map(String::as_str).collect();
     let meant = did_you_mean(key, known.iter().copied());
-    format!("unknown configuration key {key:?}; it has {}{meant}", known.join(", "))
+    let (key, known) = (printable(key, SHOWN), printable(&known.join(", "), LONGEST_TEXT));
+    format!("unknown configuration key {key:?}; it has {known}{meant}")
 }
 
 #[cfg(test)]

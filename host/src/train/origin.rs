@@ -116,7 +116,13 @@ impl Origin {
             return Err(refuse(cant_change("algorithm")));
         }
         let (_, other) = changes(&written, &edited)?;
-        let is_live = |key: &str| key.split_once('.').is_some_and(|(table, _)| LIVE.contains(&table));
+        let fixed = PluginEntry::new(String::new()).fixed();
+        let is_fixed = |key: &str| fixed.iter().any(|(name, _)| key.rsplit_once('.').is_some_and(|(_, last)| last == *name));
+        let of_entries = |key: &str| ["plugin.", "environment."].iter().any(|table| key.starts_with(table));
+        let is_live = |key: &str| {
+            let live = key.split_once('.').is_some_and(|(table, _)| LIVE.contains(&table));
+            live && !(of_entries(key) && is_fixed(key))
+        };
         match other.iter().find(|(key, _)| !is_live(key)) {
             Some((key, change)) => {
                 let advice = format!("it was {}: restore it, or accept the change with --allow-changed", change[0]);

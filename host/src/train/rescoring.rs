@@ -13,6 +13,8 @@ use std::sync::{Arc, OnceLock};
 
 /// A prompt as it was recorded.
 pub struct Asked {
+    /// Its row of the dataset.
+    pub row: usize,
     /// Its tokens.
     pub tokens: Vec<u32>,
     /// The conversation, unless it is a text.
@@ -40,10 +42,10 @@ pub struct Recording {
 impl Recording {
     fn judged(self) -> Judged {
         let Self { batch, prompts, episodes } = self;
-        let prompt = |(Asked { tokens, messages }, text): (Asked, &String)| {
+        let prompt = |(Asked { row, tokens, messages }, text): (Asked, &String)| {
             let (ref_logp, mismatched_ref_logp) = (OnceLock::new(), OnceLock::new());
             let (text, chat, messages, columns) = (text.clone(), messages.is_some(), messages.map(Box::new), Default::default());
-            let (row, index, answers) = (0, 0, None);
+            let (index, answers) = (0, None);
             Arc::new(Prompt { row, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
         };
         let prompts: Vec<Arc<Prompt>> = prompts.into_iter().zip(&batch.prompts).map(prompt).collect();
@@ -77,6 +79,11 @@ impl Rescorer {
     /// If the model can't be opened.
     pub fn of_model(entry: &PluginEntry, place: &Place, policys: Option<&Tokenizer>) -> Result<Self> {
         Ok(Self { world: World::alone(), rewards: vec![model(entry, place, policys)?] })
+    }
+
+    /// Returns the hash of the model's files, if it is one.
+    pub fn hash(&self) -> Option<&str> {
+        self.rewards.last().and_then(Reward::model).map(|asked| asked.model.hash())
     }
 
     /// Puts before it a model whose step values it sees.

@@ -3,7 +3,7 @@
 use super::dataset::{self, valued_at};
 use super::{Error, Result, named};
 use crate::checkpoint;
-use crate::config::{self, PluginEntry};
+use crate::config::{self, PluginEntry, printable};
 use crate::data::{self, CompletionRow, Dataset, Extras, Message, Prompt, Refused, Scored, Tokenizer};
 use crate::model::{self, Frozen, Held, ModelFolder, NewHead, Place};
 use crate::ops::Forest;
@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 
 /// Maximum number of tokens that go through the model at once, unless one text has more.
 const MOST_TOKENS: usize = 8192;
+
+/// Longest separator in an error, in bytes.
+const LONGEST_SEPARATOR: usize = 64;
 
 /// The default separator of steps, as in TRL.
 const SEPARATOR: &str = "\n";
@@ -162,6 +165,15 @@ impl RewardModel {
         Ok(Text { group: said.group, tokens })
     }
 
+    /// Returns an answer in the model's tokens, without its prompt: its text and, if it `ended`, the end token.
+    ///
+    /// # Errors
+    /// If it can't be tokenized.
+    pub(super) fn answer(&self, text: &str, ended: bool) -> Result<Vec<u32>> {
+        let end = self.tokenizer.frame().1.filter(|_| ended);
+        Ok(self.tokenizer.encode(text, false)?.into_iter().chain(end).collect())
+    }
+
     /// Returns a conversation in the model's tokens, by its own template.
     ///
     /// # Errors
@@ -184,7 +196,9 @@ impl RewardModel {
         for step in said.completion.split(separator).filter(|step| !step.trim().is_empty()) {
             tokens.extend(self.tokenizer.encode(step, false)?);
             tokens.extend(&end);
-            ends.push(tokens.len() - 1);
+            let last = tokens.len().checked_sub(1).filter(|_| !end.is_empty());
+            let missing = || data::Error::Untokenized { text: printable(separator, LONGEST_SEPARATOR) };
+            ends.push(last.ok_or_else(missing)?);
         }
         Ok(Steps { text: Text { group: said.group, tokens }, ends })
     }

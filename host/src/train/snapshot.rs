@@ -484,8 +484,9 @@ impl Trainer {
         let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;
         self.state = State { global_step, moved, owes_evaluation, plateau, patience };
         self.learner.reduce_rates(plateau.plateaus);
-        // What names no reward of this run means nothing, and could be a path.
-        let named = std::mem::take(&mut rest.replaced).into_iter().filter(|(name, _)| self.plugins.has(name));
+        // What is not about a plugin of this run means nothing, and its name could be a path.
+        let now = self.plugins.hashes();
+        let named = std::mem::take(&mut rest.replaced).into_iter().filter(|(name, replaced)| now.get(name) == Some(&replaced.by));
         let earlier = named.map(|(name, replaced)| Ok((name.clone(), predecessor(checkpoint, &name, replaced)?)));
         let earlier = earlier.collect::<Result<Predecessors>>()?;
         self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen), &rest.chosen, earlier);

@@ -22,6 +22,9 @@ const EMPTY_ROW: u64 = 256;
 const ALWAYS: u64 = 1 << 30;
 const TIMES: u64 = 100;
 
+/// The same of a packed file, which takes as long to read as what it is unpacked to.
+const ALWAYS_PACKED: u64 = 256 << 20;
+
 /// Memory that rows may take per byte of text they were read from, beyond what a file may always take. Short rows and lists of
 /// tokens take nearly that much; lists of digits would take more than twice as much.
 const A_BYTE: u64 = 20;
@@ -29,6 +32,11 @@ const A_BYTE: u64 = 20;
 /// Returns the maximum memory for a file of this many bytes.
 pub(super) fn limit(size: u64) -> u64 {
     ALWAYS.max(TIMES.saturating_mul(size))
+}
+
+/// Returns the maximum size of what a file of this many bytes is unpacked to.
+pub(super) fn unpacked_limit(size: u64) -> u64 {
+    ALWAYS_PACKED.max(TIMES.saturating_mul(size))
 }
 
 /// The part of a file's limit that its rows have not used yet.

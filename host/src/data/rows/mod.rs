@@ -176,7 +176,7 @@ fn content_of(path: &Path, raw: Raw, take: impl FnOnce(Part<'_>) -> Result<()>) 
     let io = |source| Error::Io { path: path.to_owned(), source };
     let size = raw.size().map_err(io)?;
     let limit = bounds::limit(size);
-    let Unpacked { mut stream, packed, begin } = packed::unpack(&file, raw.stream(), limit)?;
+    let Unpacked { mut stream, packed, begin } = packed::unpack(&file, raw.stream(), bounds::unpacked_limit(size))?;
     let budget = &mut Budget::new(limit);
     if begin.starts_with(parquet::MAGIC) {
         if packed {

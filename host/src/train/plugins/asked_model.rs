@@ -65,9 +65,7 @@ impl AskedModel {
         }
         let (mut texts, mut answers) = (Vec::with_capacity(rows.len()), Answers::default());
         let mut scored = Vec::with_capacity(rows.len());
-        // An episode that failed has no score, and may have no text.
-        let failed = |row: usize| judged.episodes.get(row).is_some_and(|told| told.episode.failed.is_some());
-        for row in rows.clone().filter(|row| !failed(*row)) {
+        for row in rows.clone().filter(|row| !has_failed(judged, *row)) {
             let text = self.text(judged, row).and_then(|text| self.model.check(&text).map(|()| text));
             match text {
                 Ok(text) => {
@@ -88,14 +86,19 @@ impl AskedModel {
     fn score_steps(&self, judged: &Judged, rows: Range<usize>, on_error: OnError) -> Result<Answers> {
         let mut answers = Answers::default();
         let mut all = Vec::with_capacity(rows.len());
+        let none = |row: usize| Steps { text: Text { group: row, tokens: Vec::new() }, ends: Vec::new() };
         for row in rows {
+            if has_failed(judged, row) {
+                all.push(none(row));
+                continue;
+            }
             let steps = self.model.steps(&said(judged, row));
             let steps = steps.map_err(Error::from).and_then(|steps| self.model.check(&steps.text).map(|()| steps));
             all.push(match steps {
                 Ok(steps) => steps,
                 Err(error) => {
                     answers.bear(row, error, on_error)?;
-                    Steps { text: Text { group: row, tokens: Vec::new() }, ends: Vec::new() }
+                    none(row)
                 }
             });
         }
@@ -112,11 +115,12 @@ impl AskedModel {
         let (prompt, told) = (&prompts[group], episodes.get(row));
         let chat = if told.is_some() { self.of_chat || self.model.tokenizer().has_chat() } else { prompt.chat };
         let own = &batch.token_ids[batch.offsets[row] as usize..batch.offsets[row + 1] as usize];
-        // Only text that the policy wrote has its tokens.
+        // Only text that the policy wrote has its tokens; a reference follows the same prompt.
         let has_tokens = !own.is_empty() || batch.completions[row].is_empty();
-        if self.shares_tokens && !chat && has_tokens {
+        if self.shares_tokens && !chat {
             let opening = told.map_or(&prompt.tokens[..], |told| &told.opening);
-            return Ok(Text { group, tokens: [opening, own].concat() });
+            let given = if has_tokens { Vec::new() } else { self.model.answer(&batch.completions[row], batch.finished[row])? };
+            return Ok(Text { group, tokens: [opening, own, &given].concat() });
         }
         if let Some(told) = told.filter(|_| chat) {
             let (messages, extras) = told.episode.conversation();
@@ -124,6 +128,11 @@ impl AskedModel {
         }
         self.model.text(&said(judged, row))
     }
+}
+
+/// Returns whether a row is an episode that failed: it has no score, and may have no text.
+fn has_failed(judged: &Judged, row: usize) -> bool {
+    judged.episodes.get(row).is_some_and(|told| told.episode.failed.is_some())
 }
 
 /// Returns a completion with what it answers.

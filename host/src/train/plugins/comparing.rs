@@ -27,10 +27,10 @@ impl Matches {
     /// the plugin has already.
     pub(super) fn of(judged: &Judged, compare: Compare) -> Option<Self> {
         let batch = &judged.batch;
-        if compare == Compare::Reference || alone(&groups(batch)) && reference(batch).is_some() {
+        if compare == Compare::Reference || alone(&groups(judged)) && reference(batch).is_some() {
             return None;
         }
-        let (of, other): (Vec<usize>, Vec<usize>) = pairs(batch).into_iter().unzip();
+        let (of, other): (Vec<usize>, Vec<usize>) = pairs(judged).into_iter().unzip();
         let texts = other.iter().map(|row| serde_json::Value::from(batch.completions[*row].as_str()).to_string());
         let mut matches = judged.apart(&of);
         let columns = &mut matches.batch.columns;
@@ -71,10 +71,13 @@ impl Mean {
     }
 }
 
-/// Returns the rows of each prompt's completions.
-fn groups(batch: &RewardBatch) -> Vec<Range<usize>> {
-    let mut start = 0;
-    let lengths = batch.prompt_of.chunk_by(|a, b| a == b).map(<[u32]>::len);
+/// Returns the rows of each prompt's completions. Each episode has a prompt of its own, and those of one row of the dataset belong
+/// together.
+fn groups(judged: &Judged) -> Vec<Range<usize>> {
+    let Judged { batch, prompts, episodes } = judged;
+    let (mut start, apart) = (0, batch.prompts.len() == batch.prompt_of.len() && !episodes.is_empty());
+    let row = |of: &u32| prompts.get(*of as usize).map(|prompt| prompt.row);
+    let lengths = batch.prompt_of.chunk_by(|a, b| if apart { row(a) == row(b) } else { a == b }).map(<[u32]>::len);
     lengths
         .map(|length| {
             start += length;
@@ -84,9 +87,9 @@ fn groups(batch: &RewardBatch) -> Vec<Range<usize>> {
 }
 
 /// Returns each completion with each other one of its prompt.
-fn pairs(batch: &RewardBatch) -> Vec<(usize, usize)> {
+fn pairs(judged: &Judged) -> Vec<(usize, usize)> {
     let of = |group: Range<usize>, row: usize| group.filter(move |other| *other != row).map(move |other| (row, other));
-    groups(batch).into_iter().flat_map(|group| group.clone().flat_map(move |row| of(group.clone(), row))).collect()
+    groups(judged).into_iter().flat_map(|group| group.clone().flat_map(move |row| of(group.clone(), row))).collect()
 }
 
 /// Whether no prompt has two completions.
@@ -96,6 +99,11 @@ fn alone(groups: &[Range<usize>]) -> bool {
 
 fn reference(batch: &RewardBatch) -> Option<&Column> {
     batch.columns.iter().find(|column| column.name == REFERENCE)
+}
+
+/// Returns whether there is nothing to compare any completion with.
+pub(super) fn is_idle(judged: &Judged, compare: Compare) -> bool {
+    compare == Compare::Others && alone(&groups(judged)) && reference(&judged.batch).is_none()
 }
 
 /// Compares completions by a reward model: `ask` has the answers of a batch valued, and so may the references be.
@@ -109,7 +117,7 @@ pub(super) fn by_model(judged: &Judged, compare: Compare, mut ask: impl FnMut(&J
 /// an empty answer.
 fn references(judged: &Judged, compare: Compare) -> Option<Judged> {
     let batch = &judged.batch;
-    let column = reference(batch).filter(|_| compare == Compare::Reference || alone(&groups(batch)))?;
+    let column = reference(batch).filter(|_| compare == Compare::Reference || alone(&groups(judged)))?;
     let text = |value: &String| serde_json::from_str::<String>(value).unwrap_or_default();
     let prompts = batch.prompts.len();
     let references = RewardBatch {
@@ -133,7 +141,7 @@ fn probabilities(judged: &Judged, answers: Answers, references: Option<&Answers>
     let better = |own: Option<f32>, other: Option<f32>| Some(1.0 / (1.0 + (other? - own?).exp()));
     let text = |prompt: usize| reference(batch).is_some_and(|column| column.values[prompt].starts_with('"'));
     let mut values = Vec::with_capacity(answers.values.len());
-    for group in groups(batch) {
+    for group in groups(judged) {
         let own = &answers.values[group.clone()];
         values.extend(own.iter().enumerate().map(|(at, value)| match references {
             Some(references) => {
@@ -182,7 +190,7 @@ mod tests {
     #[test]
     fn each_completion_meets_each_other_of_its_prompt_and_is_scored_by_the_mean() {
         let judged = judged(&[0, 0, 0, 1, 1], Vec::new());
-        let pairs = pairs(&judged.batch);
+        let pairs = pairs(&judged);
         assert_eq!(pairs, [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (3, 4), (4, 3)]);
         let of = pairs.iter().map(|(row, _)| *row).collect();
         let matches = Matches { judged, of, rows: 5 };

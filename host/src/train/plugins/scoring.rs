@@ -126,7 +126,7 @@ impl Reward {
     }
 
     /// Returns the model that scores, if it is one.
-    pub(super) fn model(&self) -> Option<&AskedModel> {
+    pub(in crate::train) fn model(&self) -> Option<&AskedModel> {
         if let Scorer::Model(asked) = &self.by { Some(asked) } else { None }
     }
 
@@ -162,6 +162,11 @@ impl Reward {
     /// Returns its scores of all completions, and its own metrics of those that this rank scored.
     fn score(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
         let Some(compare) = self.compare else { return self.ask(world, judged) };
+        if comparing::is_idle(judged, compare) {
+            let detail =
+                "has nothing to compare with: it needs two completions of a prompt, or the dataset's column \"reference\"";
+            return Err(Error::RewardModel { name: self.name().to_owned(), detail: format!("compare = \"others\" {detail}") });
+        }
         if self.model().is_some() {
             // Only plugins have metrics of their own.
             let answers = comparing::by_model(judged, compare, |judged| Ok(self.ask(world, judged)?.0))?;
@@ -332,7 +337,7 @@ impl Plugins {
     /// Returns all rewards of all completions; see [`scored`].
     pub(in crate::train) fn score(&mut self, judged: Judged, evaluating: bool) -> Result<Scored> {
         let (scored, with_steps) = scored(&mut self.rewards, &self.world, &judged, evaluating)?;
-        self.swaps.saw_scores(Arc::new(with_steps.unwrap_or(judged)), &scored.columns);
+        self.swaps.saw_scores((Arc::new(judged), with_steps.map(Arc::new)), &scored.columns);
         Ok(scored)
     }
 }

@@ -126,8 +126,8 @@ fn wording(config: &mut Config, beginning: &Beginning, world: &World) -> Result<
     let (template, given) = after_the_first(world, || given.map(named_template).transpose())?.unzip();
     let template = template.map(|path| Wording::read_template(&path)).transpose()?;
     config.chat_template_path = given;
-    let (kwargs, eos) = (config.chat_template_kwargs.clone(), config.eos_token.clone());
-    Ok(Wording { template, now, kwargs, eos, training: config.assistant_only_loss })
+    let (kwargs, eos, pad) = (config.chat_template_kwargs.clone(), config.eos_token.clone(), config.pad_token.clone());
+    Ok(Wording { template, now, kwargs, eos, pad, training: config.assistant_only_loss })
 }
 
 impl Opened {

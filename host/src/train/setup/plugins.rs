@@ -291,11 +291,20 @@ impl Loaded {
         let needs = self.about().needs;
         let lacks =
             |entry: &&PluginEntry| entry.compare == Some(Compare::Reference) && !data.columns().iter().any(|c| c == REFERENCE);
+        let invalid = |entry: &PluginEntry, detail: String| {
+            Err(config::Error::Invalid { place: format!("plugin.{}.compare", entry.name()), detail }.into())
+        };
         if let Some(entry) = config.plugin.iter().find(lacks) {
             let detail =
                 format!("compares with the dataset's column {REFERENCE:?}, and it has none; --columns {REFERENCE}=COLUMN");
-            let place = format!("plugin.{}.compare", entry.name());
-            return Err(config::Error::Invalid { place, detail }.into());
+            return invalid(entry, detail);
+        }
+        let of_references = |entry: &&PluginEntry| entry.compare == Some(Compare::Reference);
+        if let Some(entry) = config.plugin.iter().filter(|_| !config.environment.is_empty()).find(of_references) {
+            return invalid(
+                entry,
+                "an episode can't be compared with a reference, which is no conversation; use others".to_owned(),
+            );
         }
         let group = if self.flow.generates() { config.group() } else { 2 };
         // With several environments, the first rows of each are played.

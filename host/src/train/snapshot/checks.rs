@@ -1,10 +1,18 @@
 //! Checks that the waiting rollouts in a checkpoint can be trained on, since its numbers are used as indices.
 
 use super::{Counts, Fits, Rest, Saved};
+use crate::config::printable;
+use crate::metrics::Window;
 use crate::ops::support::Support;
 
 /// Maximum of any counter of a run: steps, tokens, epochs. Adding to it never overflows.
 const MOST: u64 = 1 << 52;
+
+/// Most entries of a list of swaps, plugins or checkpoints.
+const MOST_ENTRIES: usize = 100_000;
+
+/// Longest name of a plugin in an error, in bytes.
+const LONGEST_NAME: usize = 128;
 
 impl Rest {
     /// Returns what is wrong with its counters, if anything, in the checkpoint of this step.
@@ -16,6 +24,12 @@ impl Rest {
         if u64::from(plateau.plateaus) > step {
             return Some(format!("evaluations stopped improving {} times in {step} steps", plateau.plateaus));
         }
+        if let Some(fault) = [&self.window, &self.since_save].into_iter().find_map(Window::fault) {
+            return Some(format!("a window of metrics {fault}"));
+        }
+        if let Some(fault) = self.fault_of_swaps(step) {
+            return Some(fault);
+        }
         let counts = [
             ("generation", generation),
             ("num_tokens", num_tokens),
@@ -26,6 +40,27 @@ impl Rest {
             ("epoch", self.cursor.epoch),
         ];
         counts.into_iter().find(|(_, count)| *count > MOST).map(|(name, count)| format!("{name} is {count}"))
+    }
+}
+
+impl Rest {
+    /// Returns what is wrong with what it says of swaps, if anything.
+    fn fault_of_swaps(&self, step: u64) -> Option<String> {
+        let lists = [
+            ("swaps", self.swaps.len()),
+            ("parents", self.parents.len()),
+            ("seen", self.seen.len()),
+            ("chosen", self.chosen.len()),
+            ("memories", self.memories.len()),
+            ("replaced", self.replaced.len()),
+        ];
+        if let Some((name, entries)) = lists.into_iter().find(|(_, entries)| *entries > MOST_ENTRIES) {
+            return Some(format!("{name} has {entries} entries; the limit is {MOST_ENTRIES}"));
+        }
+        self.replaced.iter().find_map(|(name, replaced)| {
+            let name = printable(name, LONGEST_NAME);
+            replaced.fault(step).map(|fault| format!("replaced.{name}: {fault}"))
+        })
     }
 }
 

@@ -82,9 +82,9 @@ impl Swaps {
     }
 
     /// Records the newest completions with their scores.
-    pub(super) fn saw_scores(&self, judged: Arc<Judged>, rewards: &[RewardColumn]) {
+    pub(super) fn saw_scores(&self, (judged, with_steps): (Arc<Judged>, Option<Arc<Judged>>), rewards: &[RewardColumn]) {
         let scores = rewards.iter().map(|r| (r.name.clone(), r.values.clone())).collect();
-        self.with(|board| board.trial.scored = (judged, scores));
+        self.with(|board| (board.trial.scored, board.trial.with_steps) = ((judged, scores), with_steps));
     }
 
     /// Records the newest generation as the algorithm saw it.
@@ -345,7 +345,8 @@ impl Plugins {
     /// Returns how often each swapped plugin has been swapped.
     pub(in crate::train) fn swap_figures(&self) -> Vec<Metric> {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
-        for swap in &self.swaps.history {
+        // A checkpoint may come from another run, whose plugins are none of this one's.
+        for swap in self.swaps.history.iter().filter(|swap| self.has(&swap.plugin)) {
             *counts.entry(&swap.plugin).or_default() += 1;
         }
         let figures = counts.into_iter();

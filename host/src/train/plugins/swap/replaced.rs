@@ -1,12 +1,12 @@
 //! Predecessors in checkpoints: a run that resumes while a replacement is on trial can still roll it back.
 
 use super::models::ModelBefore;
-use super::{Before, Slot};
-use crate::config::Limits;
+use super::{Before, Slot, TRIAL_STEPS};
+use crate::config::{Limits, PluginEntry};
 use crate::plugin::{AnyPlugin, Memory, Source};
 use crate::train::Result;
 use crate::train::journal::{Journal, keep_bytes};
-use crate::train::plugins::Plugins;
+use crate::train::plugins::{Plugins, Reward};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,32 @@ pub(in crate::train) struct Replaced {
     pub until: u64,
     /// Hash of the plugin, or of the model's files.
     pub hash: String,
+    /// The same of what replaced it: another one, as a fork may have, has no predecessor.
+    pub by: String,
     pub what: What,
+}
+
+impl Replaced {
+    /// Returns what is wrong with it in the checkpoint of this step, if anything. Its settings become the run's when it is rolled back,
+    /// so they must be such as a configuration can hold.
+    pub(in crate::train) fn fault(&self, step: u64) -> Option<String> {
+        let most = step.saturating_add(TRIAL_STEPS);
+        if self.until > most {
+            return Some(format!("it is kept until step {}, after {most}", self.until));
+        }
+        let What::Plugin { config, limits, .. } = &self.what else { return None };
+        if let Err(wrong) = limits.check() {
+            return Some(wrong.to_owned());
+        }
+        let entry = PluginEntry { config: config.clone(), limits: limits.clone(), ..PluginEntry::new(String::new()) };
+        let text = toml::to_string(&entry).map_err(|e| e.to_string());
+        let again = text.and_then(|text| toml::from_str::<PluginEntry>(&text).map_err(|e| e.message().to_owned()));
+        match again {
+            Ok(again) if again == entry => None,
+            Ok(_) => Some("its settings are others when they are read again".to_owned()),
+            Err(wrong) => Some(wrong),
+        }
+    }
 }
 
 /// What was replaced.
@@ -50,7 +75,7 @@ pub(in crate::train) struct Kept {
 pub(in crate::train) type Predecessors = BTreeMap<String, Kept>;
 
 impl Kept {
-    fn of(before: &mut Before) -> Result<Self> {
+    fn of(before: &mut Before, by: &str) -> Result<Self> {
         let (memory, slot) = (before.loaded.plugin_mut().remember()?, &before.slot);
         let what = What::Plugin {
             config: slot.config.clone(),
@@ -58,13 +83,14 @@ impl Kept {
             chosen: slot.chosen.keys().cloned().collect(),
             written_by: memory.as_ref().map(|memory| memory.written_by.clone()),
         };
-        let replaced = Replaced { until: before.until, hash: slot.source.hash().to_owned(), what };
+        let replaced = Replaced { until: before.until, hash: slot.source.hash().to_owned(), by: by.to_owned(), what };
         Ok(Self { replaced, source: Some(slot.source.clone()), memory })
     }
 
-    fn of_model(before: &ModelBefore) -> Self {
+    fn of_model(before: &ModelBefore, by: &str) -> Self {
         let hash = before.asked.model.hash().to_owned();
-        let replaced = Replaced { until: before.until, hash, what: What::Model { path: before.path.clone() } };
+        let what = What::Model { path: before.path.clone() };
+        let replaced = Replaced { until: before.until, hash, by: by.to_owned(), what };
         Self { replaced, source: None, memory: None }
     }
 }
@@ -79,20 +105,31 @@ impl Plugins {
     /// Returns the predecessors that a checkpoint keeps.
     pub(in crate::train) fn predecessors(&mut self) -> Result<Predecessors> {
         let mut all = self.swaps.earlier.clone();
+        let now = self.hashes();
+        let by = |name: &String| now.get(name).cloned().unwrap_or_default();
         for (name, before) in &mut self.swaps.before {
-            all.insert(name.clone(), Kept::of(before)?);
+            all.insert(name.clone(), Kept::of(before, &by(name))?);
         }
-        all.extend(self.swaps.models_before.iter().map(|(name, before)| (name.clone(), Kept::of_model(before))));
+        let models = self.swaps.models_before.iter();
+        all.extend(models.map(|(name, before)| (name.clone(), Kept::of_model(before, &by(name)))));
         Ok(all)
+    }
+
+    /// Returns the hashes of all plugins and models that are in place, by name.
+    pub(in crate::train) fn hashes(&mut self) -> BTreeMap<String, String> {
+        let models = self.rewards.iter().filter_map(Reward::model).map(|asked| &asked.model);
+        let models: Vec<(String, String)> = models.map(|model| (model.name().to_owned(), model.hash().to_owned())).collect();
+        self.all_mut().map(|plugin| (plugin.name().to_owned(), plugin.hash().to_owned())).chain(models).collect()
     }
 
     /// Opens the predecessor that a checkpoint kept of this plugin or model, if it did: on all ranks, or on none.
     pub(super) fn open_earlier(&mut self, name: &str, journal: &Journal) -> Result<()> {
         let Some(kept) = self.swaps.earlier.remove(name) else { return Ok(()) };
+        let source = kept.source.clone().filter(|_| self.world.is_first());
+        let opened = self.opened(name, kept);
         // A fork's folder does not have its file yet.
-        let source = kept.source.as_ref().filter(|_| self.world.is_first());
-        let there = source.map_or(Ok(()), |source| keep_bytes(journal.path(), source).map_err(|e| e.to_string()));
-        let opened = there.and_then(|()| self.opened(name, kept));
+        let keep = |source| keep_bytes(journal.path(), &source).map_err(|e| e.to_string());
+        let opened = opened.and_then(|opened| source.map_or(Ok(()), keep).map(|()| opened));
         match self.all_made(opened)? {
             Ok(Opened::Plugin(before)) => drop(self.swaps.before.insert(name.to_owned(), *before)),
             Ok(Opened::Model(before)) => drop(self.swaps.models_before.insert(name.to_owned(), *before)),
@@ -102,7 +139,7 @@ impl Plugins {
     }
 
     fn opened(&self, name: &str, Kept { replaced, source, memory }: Kept) -> std::result::Result<Opened, String> {
-        let Replaced { until, hash, what } = replaced;
+        let Replaced { until, hash, what, .. } = replaced;
         let (engine, opener) = self.swaps.loads.as_ref().ok_or("nothing loads plugins here")?;
         let (config, limits, chosen) = match what {
             What::Model { path } => {
@@ -117,6 +154,9 @@ impl Plugins {
             What::Plugin { config, limits, chosen, .. } => (config, limits, chosen),
         };
         let source = source.ok_or("the checkpoint did not keep the file of its predecessor")?;
+        if source.hash() != hash {
+            return Err("the checkpoint's file of its predecessor is another than it says".to_owned());
+        }
         let slot = self.swaps.with(|board| board.slots.iter().find(|slot| slot.name == name).cloned());
         let slot = slot.ok_or("this run has no plugin of that name")?;
         let loaded = AnyPlugin::load(engine, &source, slot.role, &config, &limits, self.config.seed);

@@ -22,6 +22,8 @@ const PROMPTS: usize = 2;
 pub(in crate::train) struct Trial {
     /// Completions, and how each reward scored them.
     pub(super) scored: (Arc<Judged>, BTreeMap<String, Vec<Option<f32>>>),
+    /// The same completions with the values of their steps, if a model gives any: as plugins see them that compare nothing.
+    pub(super) with_steps: Option<Arc<Judged>>,
     /// Rewards that compare completions, by name.
     compare: Arc<BTreeMap<String, Compare>>,
     pub(super) generation: Arc<Generation>,
@@ -87,6 +89,7 @@ impl Trial {
         let scored = (Arc::new(Judged { batch, prompts: prompts.to_vec(), episodes: Vec::new() }), BTreeMap::new());
         Self {
             scored,
+            with_steps: None,
             compare: Arc::default(),
             generation: Arc::new(seen.into()),
             tokens: Arc::new(tokens),
@@ -106,11 +109,8 @@ impl Trial {
         let judged = &self.scored.0;
         let made_up = || (0..judged.batch.prompt_of.len()).map(|row| ["[0.5, 1.0]", "[]"][row % 2].to_owned()).collect();
         let columns: Vec<Column> = of_steps.map(|reward| Column { name: reward.name().to_owned(), values: made_up() }).collect();
-        let scored = match columns.is_empty() {
-            true => self.scored,
-            false => (Arc::new(with_columns(judged, columns)), BTreeMap::new()),
-        };
-        Self { compare, scored, ..self }
+        let with_steps = (!columns.is_empty()).then(|| Arc::new(with_columns(judged, columns)));
+        Self { compare, with_steps, ..self }
     }
 
     /// Tries a plugin and reports how it differs from the one it would replace. It also takes back the state that it then has, as it
@@ -168,7 +168,8 @@ impl Trial {
                 let values = plugin.score(&matches.judged.batch)?.rewards;
                 matches.scores(Answers { values, ..Answers::default() }).values
             }
-            None => plugin.score(&judged.batch)?.rewards,
+            None if self.compare.contains_key(plugin.name()) => plugin.score(&judged.batch)?.rewards,
+            None => plugin.score(&self.with_steps.as_ref().unwrap_or(judged).batch)?.rewards,
         };
         Ok(self.compared(plugin.name(), &new))
     }
