@@ -159,7 +159,7 @@ impl Window {
         let wrong = |name: &&String| {
             name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(is_hidden) || OF_LINES.contains(&name.as_str())
         };
-        self.sums.keys().find(wrong).map(|name| format!("has a metric {:?}, which no run has", printable(name, LONGEST_NAME)))
+        self.sums.keys().find(wrong).map(|name| format!("has a metric \"{}\", which no run has", printable(name, LONGEST_NAME)))
     }
 
     /// Returns the names of its metrics.

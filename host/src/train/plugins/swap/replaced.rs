@@ -36,8 +36,10 @@ impl Replaced {
             return Some(wrong.to_owned());
         }
         let entry = PluginEntry { config: config.clone(), limits: limits.clone(), ..PluginEntry::new(String::new()) };
+        // As a configuration is read: by way of a table, whose whole numbers have a sign.
         let text = toml::to_string(&entry).map_err(|e| e.to_string());
-        let again = text.and_then(|text| toml::from_str::<PluginEntry>(&text).map_err(|e| e.message().to_owned()));
+        let table = text.and_then(|text| toml::from_str::<toml::Table>(&text).map_err(|e| e.message().to_owned()));
+        let again = table.and_then(|table| table.try_into::<PluginEntry>().map_err(|e| e.message().to_owned()));
         match again {
             Ok(again) if again == entry => None,
             Ok(_) => Some("its settings are others when they are read again".to_owned()),
