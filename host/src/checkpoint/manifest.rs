@@ -114,8 +114,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Returns how a checkpoint differs from what was written, if it does: by names and sizes of all files, and checksums of
-    /// small ones.
+    /// Returns how a checkpoint differs from what was written, if it does: by names and sizes of all files, and checksums of small ones
+    /// and of those that were modified after the manifest.
     pub(super) fn difference(&self, checkpoint: &Path) -> Option<String> {
         if let Err(Error::Damaged { detail, .. }) = self.check_sizes(checkpoint) {
             return Some(detail);
@@ -131,8 +131,12 @@ impl Manifest {
         if let Some((name, _)) = found.iter().find(|(name, of)| !written(name, **of)) {
             return Some(format!("it contains {}, which the run did not write", printable(name, SHOWN)));
         }
-        let small = self.files.iter().filter(|(_, wanted)| wanted.bytes <= SMALL);
-        let changed = small.filter(|(name, wanted)| Entry::of(&checkpoint.join(name)).is_ok_and(|found| found != **wanted));
+        // The manifest is written last.
+        let modified = |name: &str| fs::metadata(checkpoint.join(name)).and_then(|found| found.modified());
+        let sealed = modified(MANIFEST).ok();
+        let touched = |name: &str| modified(name).ok().zip(sealed).is_none_or(|(modified, sealed)| modified > sealed);
+        let doubtful = self.files.iter().filter(|(name, wanted)| wanted.bytes <= SMALL || touched(name));
+        let changed = doubtful.filter(|(name, wanted)| Entry::of(&checkpoint.join(name)).is_ok_and(|found| found != **wanted));
         changed.map(|(name, _)| format!("{name} has changed since it was written")).next()
     }
 
@@ -254,5 +258,28 @@ mod tests {
         for bad in ["", "/etc/passwd", "../x", "a/../x", "./x", "a//b", "a/", "a\\b", "C:x", ".."] {
             assert!(!is_inside(bad), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_large_file_that_was_edited_in_place_differs() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("checkpoint-1");
+        fs::create_dir(&folder).unwrap();
+        let bytes = vec![7; SMALL as usize + 1];
+        fs::write(folder.join("model.safetensors"), &bytes).unwrap();
+        seal(&folder, 1).unwrap();
+        let manifest = Manifest::read(&folder).unwrap();
+        assert_eq!(manifest.difference(&folder), None);
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(9);
+        let write = |bytes: &[u8]| {
+            fs::write(folder.join("model.safetensors"), bytes).unwrap();
+            let file = File::options().write(true).open(folder.join("model.safetensors")).unwrap();
+            file.set_modified(later).unwrap();
+        };
+        // A copy of the same bytes is the same.
+        write(&bytes);
+        assert_eq!(manifest.difference(&folder), None);
+        write(&[&bytes[1..], &[8]].concat());
+        assert_eq!(manifest.difference(&folder).as_deref(), Some("model.safetensors has changed since it was written"));
     }
 }

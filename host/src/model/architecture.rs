@@ -146,6 +146,15 @@ pub struct Architecture {
     pub text_part: bool,
 }
 
+/// Returns the tokens that end a text, which the vocabulary must have.
+fn ends_of(config: &Object, vocab_size: usize) -> std::result::Result<Option<Vec<u32>>, String> {
+    let ends = config.tokens("eos_token_id")?;
+    match ends.iter().flatten().find(|id| **id as usize >= vocab_size) {
+        Some(id) => Err(format!("eos_token_id is {id}, and the model has {vocab_size} tokens")),
+        None => Ok(ends),
+    }
+}
+
 impl Architecture {
     /// Reads `config.json` and, for the ids that end a text, `generation_config.json`.
     pub fn read(folder: &Path) -> Result<Self> {
@@ -157,7 +166,7 @@ impl Architecture {
         }
         let path = folder.join("generation_config.json");
         if let Some(generation) = Object::read(&path)? {
-            let ids = generation.tokens("eos_token_id").map_err(|detail| Error::Config { path, detail })?;
+            let ids = ends_of(&generation, this.vocab_size).map_err(|detail| Error::Config { path, detail })?;
             this.eos_token_ids = ids.unwrap_or(this.eos_token_ids);
         }
         Ok(this)
@@ -253,7 +262,7 @@ impl Architecture {
             ropes,
             scores_by_layer: family == Gpt2 && config.flag("scale_attn_by_inverse_layer_idx")?.unwrap_or(false),
             factors,
-            eos_token_ids: config.tokens("eos_token_id")?.unwrap_or_default(),
+            eos_token_ids: ends_of(config, config.needed_size("vocab_size", MOST_TOKENS)?)?.unwrap_or_default(),
             text_part: false,
         })
     }
@@ -547,6 +556,7 @@ mod tests {
             ("model_type", json!(7)),
             ("hidden_act", json!("gelu\u{1b}")),
             ("eos_token_id", json!(-1)),
+            ("eos_token_id", json!(1_000_000_000)),
             ("eos_token_id", json!([1, "x"])),
             ("sliding_window", json!(16)),
             ("layer_types", json!(["full_attention"])),
