@@ -64,6 +64,8 @@ fn datasets_that_are_no_data_are_one_line_in_little_memory() {
     }
     let long = format!("{{\"text\": \"{}\"}}\n", "a b ".repeat(6 << 20));
     place.write("bomb.jsonl.gz", gzip(long.as_bytes()));
+    let row = format!("{{\"text\": \"{}\"}}\n", "a b ".repeat(1 << 18));
+    place.write("bombs.jsonl.gz", gzip(row.repeat(300).as_bytes()));
     place.write("large.jsonl", format!("{{\"text\": \"{}\"}}\n", "a b ".repeat(3 << 19)));
     place.write("many.jsonl", format!("{{\"text\": [{}0]}}\n", "0,".repeat(2 << 20)));
     place.write("deep.jsonl", "[".repeat(1 << 20).replacen('[', "{\"text\": [", 1));
@@ -87,6 +89,7 @@ fn datasets_that_are_no_data_are_one_line_in_little_memory() {
         ("book.txt", &["book.txt:1: ", "longer than 16.00 MiB", "<|endoftext|>"]),
         ("table.parquet", &["table.parquet: is truncated"]),
         ("bomb.jsonl.gz", &["bomb.jsonl.gz:1: is longer than 16.00 MiB"]),
+        ("bombs.jsonl.gz", &["bombs.jsonl.gz: takes more than 256.00 MiB"]),
         ("large.jsonl", &["large.jsonl:1: column \"text\" has 6.0 MiB of text"]),
         ("many.jsonl", &["many.jsonl:1: has more than 1048576 values"]),
         ("deep.jsonl", &["deep.jsonl:1: ", "recursion limit"]),

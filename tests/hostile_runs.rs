@@ -83,6 +83,7 @@ const MISDEEDS: &[(&str, Misdeed, &str)] = &[
     ("a score too large to add up", Scoring("huge_score"), "3.4028235e38 for row 1"),
     ("a schema that multiplies with its default", File(multiplying_schema), "steps to check this configuration"),
     ("a schema in circles that lead through parts", File(hidden_circle), "refers to itself"),
+    ("a choice that is like no other", File(slow_choices), "is not one of"),
     ("patterns that take memory", File(large_patterns), "not a JSON Schema"),
     ("a schema in circles", File(circular_schema), "refers to itself"),
     ("a schema that leads outside", File(foreign_schema), "not in the schema"),
@@ -146,6 +147,12 @@ fn large_patterns() -> Vec<u8> {
 
 fn foreign_schema() -> Vec<u8> {
     core_reward_with("", NO_SCORES, r#"{"properties": {"a": {"$ref": "file:///etc/passwd"}}}"#)
+}
+
+/// A default that is none of its choices, both as long as a schema can be.
+fn slow_choices() -> Vec<u8> {
+    let [given, choice] = ["x", "y"].map(|c| c.repeat(120_000));
+    core_reward_with("", NO_SCORES, &format!(r#"{{"properties": {{"a": {{"default": "{given}", "enum": ["{choice}"]}}}}}}"#))
 }
 
 fn large_default() -> Vec<u8> {
