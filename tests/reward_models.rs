@@ -152,6 +152,14 @@ fn an_adapter_is_read_at_the_token_that_training_valued() {
     for ((a, b), (c, d)) in of_adapter.into_iter().zip(scores(&place, "merged")) {
         assert!((a - c).abs() < 1e-4 && (b - d).abs() < 1e-4, "{a} {c}, {b} {d}");
     }
+    // In another precision, it is nearly the same.
+    for from in ["merged", "run/checkpoint-6"] {
+        let to = format!("{}-bf16", from.replace('/', "-"));
+        place.run(&["export", from, &to]).succeeded();
+        let far =
+            scores(&place, &to).into_iter().zip(scores(&place, from)).map(|((a, _), (b, _))| (a - b).abs()).fold(0.0, f64::max);
+        assert!(far > 0.0 && far < 0.05, "{from}: {far}");
+    }
     // A critic can start from it, and from the run's folder, but not from the adapter in a run without one.
     let ppo = ["ppo", "--model", tiny(), "--dataset", STORIES, "--max-steps", "1", "--max-completion-length", "4"];
     let critic = |more: &[&str]| place.run(&[&ppo[..], more].concat());

@@ -1,6 +1,7 @@
 //! `rlhost export`: copies a model folder with its weights in another precision, or writes the model as a GGUF file.
 
 use super::Failure;
+use crate::data::Tokenizer;
 use crate::gguf::{self, Precision};
 use crate::model::{self, Dtype, ModelFolder};
 use anyhow::{anyhow, ensure};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Arguments of `export`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of a model, an adapter or a checkpoint
+    /// Folder of a model, a reward model, an adapter or a checkpoint
     from: PathBuf,
     /// Folder to create, or file to write with --format gguf
     to: PathBuf,
@@ -52,7 +53,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn check(args: &Args) -> anyhow::Result<ModelFolder> {
     let kind = if args.format == Format::Gguf { "file" } else { "folder" };
     ensure!(!args.to.exists(), "{} already exists; choose another {kind} or remove it", args.to.display());
-    Ok(ModelFolder::open(&args.from)?)
+    padded(ModelFolder::open(&args.from)?)
+}
+
+/// Returns a folder whose copies, if it is a reward model's adapter, name the padding token that the adapter was trained with: its value
+/// is that of the last other token.
+pub(super) fn padded(folder: ModelFolder) -> anyhow::Result<ModelFolder> {
+    let of_adapter = folder.lora().is_some() && folder.value_head()?.is_some();
+    let pad = if of_adapter { Tokenizer::open(folder.tokenizer())?.pad_id() } else { None };
+    Ok(folder.padding_with(pad))
 }
 
 fn dtype(precision: Precision) -> anyhow::Result<Dtype> {

@@ -1,7 +1,7 @@
 //! `rlhost merge`: merges an adapter into its base model.
 
 use super::Failure;
-use crate::data::Tokenizer;
+use super::export::padded;
 use crate::model::{self, ModelFolder};
 use anyhow::ensure;
 use std::path::PathBuf;
@@ -21,9 +21,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         ensure!(!to.exists(), "{} already exists; choose another folder or remove it", to.display());
         let folder = ModelFolder::open(&args.adapter)?;
         ensure!(folder.lora().is_some(), "{}: not an adapter; there is nothing to merge", args.adapter.display());
-        // A reward model's value is that of the last token that is not padding.
-        let pad = if folder.value_head()?.is_some() { Tokenizer::open(folder.tokenizer())?.pad_id() } else { None };
-        Ok(folder.padding_with(pad))
+        padded(folder)
     };
     let folder = prepare().map_err(Failure::of)?;
     super::make_folder(to, || Ok(model::merge(&folder, to)?)).map_err(Failure::of)?;

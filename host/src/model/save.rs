@@ -2,7 +2,7 @@
 
 use super::companions::Companions;
 use super::load::CRITIC;
-use super::value_model::save_value_model;
+use super::value_model::{classifies, of_value_model, save_value_model};
 use super::weights::of_critic;
 use super::{Error, ModelFolder, NewHead, Result, Weights, peft};
 use crate::config::{files, json};
@@ -86,12 +86,12 @@ impl Dtype {
     }
 }
 
-/// Writes a model into the existing folder `to` with its weights rounded to a precision; an adapter is merged in.
+/// Writes a model, or a reward model, into the existing folder `to` with its weights rounded to a precision; an adapter is merged in.
 ///
 /// # Errors
 /// If a weight does not fit that precision, or something can't be read or written.
 pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
-    let weights = source.decoder()?.weights().merged()?;
+    let weights = merged(source)?;
     let rounded = |(name, tensor): (String, Tensor)| {
         let rounded = tensor.to_dtype(dtype.candle())?;
         if !ops::all_finite(&rounded)? {
@@ -99,20 +99,30 @@ pub fn export(source: &ModelFolder, to: &Path, dtype: Dtype) -> Result<()> {
         }
         Ok((name, rounded))
     };
-    let tensors: Vec<(String, Tensor)> = weights.in_files()?.into_iter().map(rounded).collect::<Result<_>>()?;
+    let values = weights.is_value_model();
+    let tensors = if values { of_value_model(&weights)? } else { weights.in_files()? };
+    let tensors: Vec<(String, Tensor)> = tensors.into_iter().map(rounded).collect::<Result<_>>()?;
     write_tensors(tensors, of_torch(), &to.join("model.safetensors"))?;
     let companions = source.companions()?;
-    write_config(source, &companions, to, dtype, |config| untie(config, &weights, source))?;
+    write_config(source, &companions, to, dtype, |config| match values {
+        true => classifies(config, source.pads_with()),
+        false => untie(config, &weights, source),
+    })?;
     write_companions(&companions, source, to)
+}
+
+/// Returns the weights of a model, or of a reward model, with an adapter merged in.
+fn merged(source: &ModelFolder) -> Result<Weights> {
+    let decoder = match source.value_head()? {
+        Some(_) => source.value_model_over(source.trunk()?, NewHead::Zero)?,
+        None => source.decoder()?,
+    };
+    decoder.weights().merged()
 }
 
 /// Writes the model of an adapter's folder, with the adapter merged in, into the existing folder `to`.
 pub fn merge(adapter: &ModelFolder, to: &Path) -> Result<()> {
-    let decoder = match adapter.value_head()? {
-        Some(_) => adapter.value_model_over(adapter.trunk()?, NewHead::Zero)?,
-        None => adapter.decoder()?,
-    };
-    save(&decoder.weights().merged()?, adapter, to)?;
+    save(&merged(adapter)?, adapter, to)?;
     copy(&adapter.path().join(CRITIC), &to.join(CRITIC))
 }
 

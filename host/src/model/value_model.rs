@@ -196,14 +196,18 @@ pub(super) fn save_value_model(weights: &Weights, source: &ModelFolder, companio
         let head = weights.value_head.as_ref().map(|head| (SCORE, &head.weight));
         return peft::write(weights, lora, source.base(), head, to);
     }
-    let in_file = |name: String| if of_critic(&name) { SCORE.to_owned() } else { name };
-    let named = weights.in_files()?.into_iter().map(|(name, t)| (in_file(name), t));
-    write_tensors(named.collect(), of_torch(), &to.join("model.safetensors"))?;
+    write_tensors(of_value_model(weights)?, of_torch(), &to.join("model.safetensors"))?;
     write_config(source, companions, to, Dtype::F32, |config| classifies(config, source.pads_with()))
 }
 
+/// Returns a value model's weights under their names in files.
+pub(super) fn of_value_model(weights: &Weights) -> Result<Vec<(String, Tensor)>> {
+    let in_file = |name: String| if of_critic(&name) { SCORE.to_owned() } else { name };
+    Ok(weights.in_files()?.into_iter().map(|(name, t)| (in_file(name), t)).collect())
+}
+
 /// Turns the configuration of a causal language model into that of a sequence classification model with one label.
-fn classifies(config: &mut Value, pad: Option<u32>) {
+pub(super) fn classifies(config: &mut Value, pad: Option<u32>) {
     let name = config["architectures"][0].as_str();
     let architecture = name.and_then(|name| name.strip_suffix("ForCausalLM").or_else(|| name.strip_suffix("LMHeadModel")));
     if let Some(family) = architecture {

@@ -7,6 +7,10 @@ use rlhost_plugin_sdk::serde_json::{Value, from_str, json};
 /// Longest text of an answer in an error, in characters.
 const SHOWN: usize = 200;
 
+/// What to do about a session that is gone.
+const LOST: &str =
+    "it is lost if the server was restarted, and with on_error = \"unscorable\" that costs the episode's row, not the run";
+
 /// Why a request has no result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
@@ -84,7 +88,10 @@ fn result(answer: Result<Response, String>) -> Result<Value, Failure> {
     if let Some(error) = body.get("error").filter(|error| !error.is_null()) {
         let said = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
         // A session that is gone is none of the model's business.
-        return Err(if said.contains("session_id") { Failure::Server(said) } else { Failure::Refused(said) });
+        return Err(match said.contains("session_id") {
+            true => Failure::Server(format!("{said}; {LOST}")),
+            false => Failure::Refused(said),
+        });
     }
     match body.get_mut("result") {
         Some(result) => Ok(result.take()),

@@ -1,6 +1,7 @@
 //! A database in memory, and what a model may do with it.
 
 use crate::Settings;
+use crate::functions::{out_of_steps, replace_all};
 use crate::text::Text;
 use crate::truth::Rows;
 use crate::world::{Alone, alone};
@@ -29,14 +30,16 @@ const PRAGMAS: [&str; 10] = [
     "table_list",
 ];
 
-/// A limit of SQLite's that holds for what the model runs. Deep nesting costs stack, and long patterns time.
-const LIMITS: [(Limit, i32); 8] = [
+/// Functions whose time is the square of a text's length, and the one that loads code.
+const NO_FUNCTIONS: [&str; 4] = ["json_patch", "jsonb_patch", "load_extension", "unhex"];
+
+/// Limits of SQLite's on what the model runs. Deep nesting costs stack.
+const LIMITS: [(Limit, i32); 7] = [
     (Limit::SQLITE_LIMIT_SQL_LENGTH, 100_000),
     (Limit::SQLITE_LIMIT_EXPR_DEPTH, 200),
     (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 100),
     (Limit::SQLITE_LIMIT_VDBE_OP, 100_000),
     (Limit::SQLITE_LIMIT_ATTACHED, 0),
-    (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 100),
     (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, 20),
     (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
 ];
@@ -100,7 +103,7 @@ fn milliseconds_of(time: &str) -> Result<i64, String> {
 fn may_read(action: AuthAction<'_>) -> bool {
     match action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => true,
-        AuthAction::Function { function_name } => !function_name.eq_ignore_ascii_case("load_extension"),
+        AuthAction::Function { function_name } => !NO_FUNCTIONS.contains(&function_name.to_ascii_lowercase().as_str()),
         AuthAction::Pragma { pragma_name, .. } => PRAGMAS.contains(&pragma_name.to_ascii_lowercase().as_str()),
         _ => false,
     }
@@ -163,7 +166,7 @@ impl Database {
             let (mut batch, mut last) = (Batch::new(connection, sql), None);
             while let Some(mut statement) = batch.next()? {
                 if steps.fetch_sub(i64::from(STRIDE), Relaxed) <= 0 {
-                    return Err(Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_INTERRUPT), None));
+                    return Err(out_of_steps());
                 }
                 last = Some(outcome_of(connection, &mut statement, limits)?);
             }
@@ -180,6 +183,7 @@ fn guard(connection: &mut Connection, steps: &Arc<AtomicI64>, limits: &Limits) -
         connection.set_limit(limit, most)?;
     }
     connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, limits.value)?;
+    replace_all(connection, steps, usize::try_from(limits.value).unwrap_or(0))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     let read_only = limits.read_only;
@@ -230,7 +234,9 @@ fn told(error: &Error, limits: &Limits) -> String {
         Some(ErrorCode::OperationInterrupted) => format!("it was stopped after {} steps", limits.steps),
         Some(ErrorCode::OutOfMemory) => format!("it needs more than {} MB of memory", limits.memory >> 20),
         Some(ErrorCode::TooBig) => format!("it has a text or blob of more than {} bytes, or is itself too long", limits.value),
-        Some(ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly) if limits.read_only => {
+        Some(ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly)
+            if limits.read_only && !said.contains("to use function") =>
+        {
             format!("the database may only be read ({said})")
         }
         _ => said.lines().next().unwrap_or("unknown").to_owned(),

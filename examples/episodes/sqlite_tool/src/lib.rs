@@ -1,6 +1,7 @@
 //! An environment in which the model queries a SQLite database with the tool `query`, and ends with an answer or with the right query.
 
 mod database;
+mod functions;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -62,7 +63,7 @@ impl Default for Settings {
             bad_call: -0.1,
             read_only: true,
             longest_output: 2000,
-            longest_value: 65_536,
+            longest_value: 16_384,
             most_steps: 10_000_000,
             memory_mb: 32,
             now: "2026-01-01 12:00:00".into(),
@@ -181,9 +182,7 @@ impl Environment for Sqlite {
             session.calls += 1;
             let (text, of_call) = match self.answer(session, call) {
                 Ok(text) => (text, self.settings.call_reward),
-                Err(told) => {
-                    (format!("error: {}", Text::of(&told, self.settings.longest_output)), self.settings.bad_call)
-                }
+                Err(told) => (format!("error: {}", Text::of(&told, self.settings.longest_output)), self.settings.bad_call),
             };
             messages.push(Message::tool(call, text));
             reward += of_call;

@@ -153,7 +153,9 @@ fn with_leave_to_write_it_can_but_no_further() {
     let mut game = game(writable());
     assert_eq!(game.asks("INSERT INTO towns VALUES ('Jena', 1)"), "(done; 1 rows changed)");
     assert_eq!(game.asks("DELETE FROM towns WHERE name = 'Jena' RETURNING people"), "people\n1");
-    for sql in ["ATTACH ':memory:' AS other", "VACUUM INTO '/tmp/other'", "PRAGMA hard_heap_limit = 0", "PRAGMA temp_store = FILE"] {
+    for sql in
+        ["ATTACH ':memory:' AS other", "VACUUM INTO '/tmp/other'", "PRAGMA hard_heap_limit = 0", "PRAGMA temp_store = FILE"]
+    {
         game.refuses(sql, "");
     }
     game.refuses("SELECT load_extension('x')", "");
@@ -186,6 +188,36 @@ fn what_never_ends_is_stopped() {
 }
 
 #[test]
+fn slow_functions_count_and_say_what_sqlite_says() {
+    let mut game = game(Settings { most_steps: 300_000, ..Settings::default() });
+    let pattern = "%0".repeat(48);
+    let many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)";
+    game.refuses(&format!("{many} SELECT sum(hex(zeroblob(8000)) || i LIKE '{pattern}x') FROM n"), "300000 steps");
+    game.refuses(&format!("{many} SELECT sum(hex(zeroblob(8000)) || i GLOB '{}x') FROM n", pattern.replace('%', "*")), "steps");
+    game.refuses("SELECT replace(hex(zeroblob(8000)), '0', 'ab')", "more than 16384 bytes");
+    game.refuses("SELECT json_patch('{}', '{}')", "not authorized to use function: json_patch");
+    for (sql, value) in [
+        ("'Ulm' LIKE 'u_m'", "1"),
+        ("'Ulm' NOT LIKE 'm%'", "1"),
+        ("'50%' LIKE '5_!%' ESCAPE '!'", "1"),
+        ("'Ulm' GLOB 'u*'", "0"),
+        ("12 LIKE '1%'", "1"),
+        ("NULL LIKE 'a'", "NULL"),
+        ("instr('Köln', 'ln')", "3"),
+        ("instr('Ulm', 'x')", "0"),
+        ("instr(x'0102', x'02')", "2"),
+        ("replace('a-b-c', '-', '')", "abc"),
+        ("replace('abc', '', 'x')", "abc"),
+        ("trim('xyUlmyx', 'xy')", "Ulm"),
+        ("rtrim('Ulm..', '.')", "Ulm"),
+        ("ltrim('  Ulm')", "Ulm"),
+        ("trim(NULL, 'x')", "NULL"),
+    ] {
+        assert_eq!(game.asks(&format!("SELECT {sql} AS v")), format!("v\n{value}"), "{sql}");
+    }
+}
+
+#[test]
 fn what_takes_too_much_memory_is_stopped() {
     let mut game = game(Settings { memory_mb: 4, ..Settings::default() });
     for sql in [
@@ -196,10 +228,10 @@ fn what_takes_too_much_memory_is_stopped() {
         "WITH RECURSIVE d(t) AS (SELECT 'x' UNION ALL SELECT t || t FROM d) SELECT length(t) FROM d",
         "SELECT group_concat(a.name || zeroblob(9000)) FROM towns a, towns b, towns c",
     ] {
-        game.refuses(sql, "more than 65536 bytes");
+        game.refuses(sql, "more than 16384 bytes");
     }
-    let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)";
-    game.refuses(&format!("{rows} SELECT randomblob(60000) AS b FROM n ORDER BY b"), "more than 4 MB");
+    let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)";
+    game.refuses(&format!("{rows} SELECT randomblob(16000) AS b FROM n ORDER BY b"), "more than 4 MB");
     game.refuses("WITH RECURSIVE n(i) AS (SELECT 1 UNION SELECT i + 1 FROM n) SELECT max(i) FROM n", "more than 4 MB");
 }
 

@@ -42,7 +42,7 @@ fn parted(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns a number as SQLite writes it: 15 digits, with a point.
-fn real(number: f64) -> String {
+pub fn real(number: f64) -> String {
     let rounded = format!("{number:.14e}").parse().unwrap_or(number);
     format!("{rounded:?}")
 }
