@@ -201,7 +201,7 @@ fn guard(connection: &mut Connection, steps: &Arc<AtomicI64>, limits: &Limits) -
 fn outcome_of(connection: &Connection, statement: &mut Statement<'_>, limits: &Limits) -> rusqlite::Result<Outcome> {
     let columns = statement.column_count();
     let mut text = Text::new(limits.output);
-    text.push_row(statement.column_names().into_iter(), |text, name| text.push_line(name));
+    text.push_row(statement.column_names(), |text, name| text.push_line(name));
     let (before, mut found, mut whole) = (connection.total_changes(), Rows::default(), 0);
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {

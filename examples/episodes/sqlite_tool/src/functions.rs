@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 /// Comparisons of characters that take as long as a step.
 const PER_STEP: i64 = 64;
 
+/// Comparisons for each character of a search that takes one pass.
+const SEARCH: usize = 16;
+
 /// SQLite's own limit is on its own functions alone.
 const LONGEST_PATTERN: usize = 100;
 
@@ -34,9 +37,9 @@ fn c_text(text: &str) -> CString {
     CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default()
 }
 
-fn spend(steps: &AtomicI64, first: &str, second: &str) -> Result<()> {
-    let product = i64::try_from(first.len().saturating_mul(second.len())).unwrap_or(i64::MAX);
-    match steps.fetch_sub(product / PER_STEP, Relaxed) <= product / PER_STEP {
+fn spend(steps: &AtomicI64, length: usize, times: usize) -> Result<()> {
+    let taken = i64::try_from(length.saturating_mul(times)).unwrap_or(i64::MAX) / PER_STEP;
+    match steps.fetch_sub(taken, Relaxed) <= taken {
         true => Err(out_of_steps()),
         false => Ok(()),
     }
@@ -48,7 +51,7 @@ fn matches(context: &Context<'_>, steps: &AtomicI64, escape: Option<c_uint>) -> 
     if pattern.len() > LONGEST_PATTERN {
         return Err(Error::UserFunctionError("LIKE or GLOB pattern too complex".into()));
     }
-    spend(steps, &pattern, &text)?;
+    spend(steps, pattern.len(), text.len())?;
     let (pattern, text) = (c_text(&pattern), c_text(&text));
     #[allow(unsafe_code, reason = "they are C's")]
     // SAFETY: both texts end with a zero and live until it returns.
@@ -72,11 +75,12 @@ fn escaped(context: &Context<'_>, steps: &AtomicI64) -> Result<Option<bool>> {
 
 fn instr(context: &Context<'_>, steps: &AtomicI64) -> Result<Option<i64>> {
     if let (ValueRef::Blob(hay), ValueRef::Blob(needle)) = (context.get_raw(0), context.get_raw(1)) {
-        steps.fetch_sub((hay.len() * needle.len()) as i64 / PER_STEP, Relaxed);
+        spend(steps, hay.len(), needle.len())?;
         let found = if needle.is_empty() { Some(0) } else { hay.windows(needle.len()).position(|part| part == needle) };
         return Ok(Some(found.map_or(0, |at| at as i64 + 1)));
     }
     let (Some(hay), Some(needle)) = (text_of(context, 0), text_of(context, 1)) else { return Ok(None) };
+    spend(steps, hay.len(), SEARCH)?;
     Ok(Some(hay.find(&needle).map_or(0, |at| hay[..at].chars().count() as i64 + 1)))
 }
 
@@ -93,8 +97,9 @@ fn replace(context: &Context<'_>, longest: usize) -> Result<Option<String>> {
     }
 }
 
-fn trim(context: &Context<'_>, left: bool, right: bool) -> Result<Option<String>> {
+fn trim(context: &Context<'_>, steps: &AtomicI64, left: bool, right: bool) -> Result<Option<String>> {
     let (Some(text), Some(set)) = (text_of(context, 0), text_of(context, 1)) else { return Ok(None) };
+    spend(steps, text.len(), SEARCH)?;
     let mut set: Vec<char> = set.chars().collect();
     set.sort_unstable();
     let inside = |c: char| set.binary_search(&c).is_ok();
@@ -115,7 +120,10 @@ pub fn replace_all(connection: &Connection, steps: &Arc<AtomicI64>, longest: usi
     let counted = Arc::clone(steps);
     connection.create_scalar_function("instr", 2, flags, move |context| instr(context, &counted))?;
     connection.create_scalar_function("replace", 3, flags, move |context| replace(context, longest))?;
-    connection.create_scalar_function("trim", 2, flags, |context| trim(context, true, true))?;
-    connection.create_scalar_function("ltrim", 2, flags, |context| trim(context, true, false))?;
-    connection.create_scalar_function("rtrim", 2, flags, |context| trim(context, false, true))
+    let counted = Arc::clone(steps);
+    connection.create_scalar_function("trim", 2, flags, move |context| trim(context, &counted, true, true))?;
+    let counted = Arc::clone(steps);
+    connection.create_scalar_function("ltrim", 2, flags, move |context| trim(context, &counted, true, false))?;
+    let counted = Arc::clone(steps);
+    connection.create_scalar_function("rtrim", 2, flags, move |context| trim(context, &counted, false, true))
 }

@@ -64,7 +64,7 @@ impl Default for Settings {
             read_only: true,
             longest_output: 2000,
             longest_value: 16_384,
-            most_steps: 10_000_000,
+            most_steps: 2_000_000,
             memory_mb: 32,
             now: "2026-01-01 12:00:00".into(),
         }
