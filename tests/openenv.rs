@@ -127,6 +127,47 @@ fn episodes_are_played_on_a_server_and_resume_to_the_bit_without_it() {
 }
 
 #[test]
+fn evaluations_forks_and_changed_runs_have_sessions_of_their_own() {
+    let place = place();
+    let server = server(well);
+    // Each evaluation plays the same episodes, and the policy has changed in between.
+    let more = ["--eval-dataset", "rows.jsonl", "--eval-steps", "1", "--temperature", "1.2", "--learning-rate", "0.01"];
+    run(&place, &arguments("run", &server), &more).succeeded();
+    let lines = place.lines("run/metrics.jsonl");
+    assert_eq!(lines.iter().filter(|line| line["eval_reward"].is_number()).count(), 4, "{lines:?}");
+    // What was answered then is answered again.
+    let asked = server.asked();
+    place.copy("run", "again");
+    place.run(&["resume", "again", "--step", "2", "--set", "replay_only=true"]).succeeded();
+    place.assert_same_end("again", "run", 4, "model.safetensors");
+    assert_eq!(server.asked(), asked);
+    // With another rate, the episodes go another way.
+    place.copy("run", "changed");
+    let rate = ["--allow-changed", "--set", "learning_rate=0.02"];
+    place.run(&[&["resume", "changed", "--step", "1"], &rate[..]].concat()).succeeded();
+    assert!(place.path("changed/answers/openenv_tool.before.jsonl").is_file());
+    let fork = ["train", "--resume-from-checkpoint", "run/checkpoint-2", "--output-dir", "fork", "--max-steps", "3"];
+    place.run(&[&fork[..], &["--learning-rate", "0.02"]].concat()).succeeded();
+    assert!(server.asked() > asked);
+}
+
+#[test]
+fn what_the_model_calls_a_session_is_its_own_mistake() {
+    let place = place();
+    let server = server(|_, _, stream| {
+        let error = json!({"code": -32603, "message": "Unknown tool: 'session_id'"});
+        say(stream, "200 OK", "", &json!({"jsonrpc": "2.0", "id": 1, "error": error}).to_string());
+        None
+    });
+    run(&place, &arguments("run", &server), &["--max-steps", "1"]).succeeded();
+    assert!(place.figure("run", "openenv_tool/failed_calls")[0] > 0.0);
+    // A reward that is no number is not taken for none.
+    let odd = self::server(|_, _, _| Some(told(&json!({"w": "1.0", "o": true}))));
+    let refused = run(&place, &arguments("odd", &odd), &["--max-steps", "1"]);
+    assert!(refused.code == Some(1) && refused.error().contains("reward is \"1.0\""), "{}", refused.stderr);
+}
+
+#[test]
 fn a_server_that_misbehaves_costs_its_episodes() {
     let place = place();
     let misdeeds: [(&str, Calls, &str); 3] = [

@@ -86,12 +86,13 @@ impl EnvironmentPlugin {
         self.plugin.most_side_by_side().max(1)
     }
 
-    /// Returns a group of episodes on a separate instance, which starts with the first of them.
-    pub fn session(&self) -> Session {
+    /// Returns a group of episodes on a separate instance, which starts with the first of them. What servers answer is recorded within a
+    /// `scope`: in another one, the same episodes are asked for anew.
+    pub fn session(&self, scope: u64) -> Session {
         let loaded = self.plugin.shared();
         let of_servers = loaded.time_of_servers().saturating_mul(CALLS_WITH_SERVERS);
         let left = Clock::ticks(loaded.limits.episodes_timeout().saturating_add(of_servers));
-        Session { loaded, running: None, episodes: BTreeMap::new(), left, broken: None }
+        Session { loaded, running: None, episodes: BTreeMap::new(), scope, last: false, left, broken: None }
     }
 
     /// Plays episodes with given turns: `says` returns the text and the calls of each, and whether it ended on its own, from the
@@ -104,7 +105,7 @@ impl EnvironmentPlugin {
         starts: &[Start],
         says: impl Fn(usize, usize, &[Tool]) -> Option<(String, Vec<Call>, bool)>,
     ) -> Result<Vec<Rehearsed>> {
-        let mut session = self.session();
+        let mut session = self.session(0);
         let opened = session.begin(starts.to_vec()).into_iter().collect::<Result<Vec<_>>>()?;
         let mut played: Vec<Rehearsed> = opened.into_iter().map(|opening| Rehearsed { opening, replies: Vec::new() }).collect();
         let mut open: Vec<usize> = (0..starts.len()).collect();
@@ -176,6 +177,9 @@ pub struct Session {
     loaded: Arc<Loaded>,
     running: Option<Running>,
     episodes: BTreeMap<u64, Record>,
+    scope: u64,
+    /// Whether an episode is tried for the last time.
+    last: bool,
     /// Ticks that all further calls may take in total.
     left: u64,
     /// Why its episodes can't continue, if they can't.
@@ -281,6 +285,7 @@ impl Session {
                 true => Err(self.error(function, "the call's time ran out before this episode".into())),
                 false => self.alone(function, one, deadline),
             });
+            self.last = false;
         }
         self.running = None;
         let kept = answers.into_iter().zip(asked).map(|(answer, asked)| match answer {
@@ -305,6 +310,7 @@ impl Session {
         if let Asked::Step(turn) = asked {
             self.play_again(&[turn.episode], deadline)?;
         }
+        self.last = true;
         let answers = self.attempt_new(function, std::slice::from_ref(asked), deadline)?;
         answers.into_iter().next().ok_or_else(|| self.error(function, "no answer".into()))
     }
@@ -411,7 +417,8 @@ impl Session {
         deadline: Deadline,
         f: impl FnOnce(&super::world::environment::Guest, &mut wasmtime::Store<super::sandbox::Sandbox>) -> super::instance::Answer<R>,
     ) -> Result<R> {
-        let (running, answer) = self.loaded.ask(self.running.take(), None, deadline, Named::new(function), |store, linked| {
+        let call = Named::of_episodes(function, self.scope, self.last);
+        let (running, answer) = self.loaded.ask(self.running.take(), None, deadline, call, |store, linked| {
             let acting = Acting::new(&mut *store, linked)?;
             f(acting.rlhost_plugin0_2_0_environment(), store)
         });

@@ -80,6 +80,8 @@ struct Maker {
 pub(super) struct Call {
     pub function: &'static str,
     pub step: Option<u64>,
+    /// Within which an environment's requests have the same answers, and whether it is the last attempt.
+    pub episodes: Option<(u64, bool)>,
 }
 
 /// Longest configuration schema, in bytes.
@@ -98,20 +100,25 @@ pub(super) fn carried_by_each(calls: usize) -> usize {
 
 impl Call {
     pub(super) fn new(function: &'static str) -> Self {
-        Self { function, step: None }
+        Self { function, step: None, episodes: None }
     }
 
-    /// Returns the step that its requests belong to, if it may send any. Those of an environment belong to episodes, whatever the step.
-    fn asks(self) -> Option<u64> {
-        match self.function {
-            "score" => self.step,
-            "begin" | "step" | "finish" => Some(0),
-            _ => None,
+    /// A call about episodes, whose answers are recorded within a `scope`; a failure of the `last` attempt is recorded too, since it is
+    /// what becomes of the episode.
+    pub(super) fn of_episodes(function: &'static str, scope: u64, last: bool) -> Self {
+        Self { episodes: Some((scope, last)), ..Self::new(function) }
+    }
+
+    /// Returns the step and the scope of its requests, if it may send any.
+    fn asks(self) -> Option<(u64, u64)> {
+        match self.episodes {
+            Some((scope, _)) => Some((scope, scope)),
+            None => self.step.filter(|_| self.function == "score").map(|step| (step, 0)),
         }
     }
 
     pub(super) fn at(function: &'static str, step: u64) -> Self {
-        Self { function, step: Some(step) }
+        Self { function, step: Some(step), episodes: None }
     }
 }
 
@@ -231,9 +238,9 @@ impl Loaded {
     pub(super) fn settle(&self, call: Call, running: &mut Running, succeeded: bool) -> Result<()> {
         let entries = running.store.data_mut().line.as_mut().map(Line::taken).unwrap_or_default();
         match &self.asker {
-            Some(asker) if !entries.is_empty() && !self.beside.load(Ordering::Relaxed) => {
-                asker.commit(entries, succeeded).map_err(|detail| self.error(call, detail))
-            }
+            Some(asker) if !entries.is_empty() && !self.beside.load(Ordering::Relaxed) => asker
+                .commit(entries, succeeded || call.episodes.is_some_and(|(_, last)| last))
+                .map_err(|detail| self.error(call, detail)),
             _ => Ok(()),
         }
     }

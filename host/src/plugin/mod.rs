@@ -147,7 +147,7 @@ pub enum Error {
     /// It sends requests, but no server was granted.
     #[error(
         "plugin {name} sends requests to servers (it imports {}), but none is granted to it; grant them: --set \
-         plugin.{name}.hosts=HOST:PORT, or hosts = [\"HOST:PORT\"] in its [[plugin]] table",
+         plugin.{name}.hosts=HOST:PORT (environment.{name}.hosts if it is an environment), or hosts = [\"HOST:PORT\"] in its table",
         asking::INTERFACE
     )]
     NotGranted {

@@ -82,6 +82,7 @@ pub struct Episode {
     turns: u32,
     calls: u32,
     failed: u32,
+    rewarded: u32,
 }
 
 impl Environments for OpenEnv {
@@ -100,7 +101,7 @@ impl Environments for OpenEnv {
     }
 
     fn begin(&self, starts: &[Start]) -> Result<Vec<(Episode, Opening)>, Error> {
-        let episode = |start: &Start, session| Episode { session, name: name(start), turns: 0, calls: 0, failed: 0 };
+        let episode = |start: &Start, session| Episode { session, name: name(start), turns: 0, calls: 0, failed: 0, rewarded: 0 };
         if self.settings.protocol == Protocol::Step {
             return Ok(starts.iter().map(|start| (episode(start, String::new()), Opening::plain())).collect());
         }
@@ -138,7 +139,7 @@ impl Environments for OpenEnv {
         }
         let metrics = |episode: &Episode| {
             let count = |name: &str, value: u32| Metric::mean(format!("openenv_tool/{name}"), f64::from(value), 1.0);
-            [count("calls", episode.calls), count("failed_calls", episode.failed)]
+            [count("calls", episode.calls), count("failed_calls", episode.failed), count("rewarded_calls", episode.rewarded)]
         };
         episodes.iter().filter(|_| self.settings.protocol == Protocol::Mcp).flat_map(metrics).collect()
     }
@@ -170,6 +171,7 @@ impl OpenEnv {
             reply.reward = self.settings.reward.as_ref().map(|_| 0.0);
             for (call, result) in turn.calls.iter().zip(&mut told) {
                 let Told { text, reward, done, failed } = self.told(result)?;
+                episode.rewarded += u32::from(reward.is_some() && !failed);
                 (episode.calls, episode.failed) = (episode.calls + 1, episode.failed + u32::from(failed));
                 reply.messages.push(Message::tool(call, server::readable(&text, self.settings.longest_output)));
                 reply.reward = add(reply.reward, reward);
@@ -194,8 +196,19 @@ impl OpenEnv {
             return Ok(failed(text));
         }
         let at = |pointer: &Option<String>| value.as_ref()?.pointer(pointer.as_deref()?).cloned();
-        let reward = at(&self.settings.reward).and_then(|reward| reward.as_f64()).map(|reward| reward as f32);
-        let done = at(&self.settings.done).and_then(|done| done.as_bool()).unwrap_or(false);
+        let wrong = |what: &str, found: &Value| Err(Error::Internal(format!("a tool's {what} is {found}, which is none")));
+        let reward = match at(&self.settings.reward) {
+            None | Some(Value::Null) => None,
+            Some(found) => match found.as_f64() {
+                Some(reward) => Some(reward as f32),
+                None => return wrong("reward", &found),
+            },
+        };
+        let done = match at(&self.settings.done) {
+            None | Some(Value::Null) => false,
+            Some(Value::Bool(done)) => done,
+            Some(found) => return wrong("end of an episode", &found),
+        };
         Ok(Told { text, reward, done, failed: false })
     }
 

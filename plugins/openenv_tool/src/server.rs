@@ -7,6 +7,9 @@ use rlhost_plugin_sdk::serde_json::{Value, from_str, json};
 /// Longest text of an answer in an error, in characters.
 const SHOWN: usize = 200;
 
+/// The code with which a server refuses a session, but not what the model got wrong.
+const BAD_PARAMS: i32 = -32602;
+
 /// What to do about a session that is gone.
 const LOST: &str =
     "it is lost if the server was restarted, and with on_error = \"unscorable\" that costs the episode's row, not the run";
@@ -77,6 +80,9 @@ impl Server {
 fn body(answer: Result<Response, String>) -> Result<Value, Failure> {
     let answer = answer.map_err(Failure::Server)?;
     let shown = || answer.text().chars().take(SHOWN).collect::<String>();
+    if [400, 422].contains(&answer.status) {
+        return Err(Failure::Refused(shown()));
+    }
     if !answer.is_success() {
         return Err(Failure::Server(format!("the server answered with status {}: {}", answer.status, shown())));
     }
@@ -88,7 +94,7 @@ fn result(answer: Result<Response, String>) -> Result<Value, Failure> {
     if let Some(error) = body.get("error").filter(|error| !error.is_null()) {
         let said = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
         // A session that is gone is none of the model's business.
-        return Err(match said.contains("session_id") {
+        return Err(match error["code"] == BAD_PARAMS && said.starts_with("Unknown session_id") {
             true => Failure::Server(format!("{said}; {LOST}")),
             false => Failure::Refused(said),
         });

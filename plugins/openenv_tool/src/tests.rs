@@ -102,7 +102,7 @@ fn a_server_that_fails_is_not_told_to_the_model() {
         match body["method"].as_str().unwrap() {
             "openenv/session/create" => Ok(Response::json(200, &json!({ "result": { "session_id": "a" } }))),
             "tools/list" => Ok(Response::json(200, &json!({ "result": { "tools": [] } }))),
-            _ => Ok(Response::json(200, &json!({ "error": { "message": "Unknown session_id: a" } }))),
+            _ => Ok(Response::json(200, &json!({ "error": { "code": -32602, "message": "Unknown session_id: a" } }))),
         }
     };
     answering(lost, || {

@@ -152,11 +152,17 @@ impl Asker {
     ///
     /// # Errors
     /// If the batch is refused as a whole.
-    fn answer(&self, requests: Vec<Request>, step: u64, pending: &mut Pending, until: Instant) -> Result<Vec<Answer>, String> {
+    fn answer(
+        &self,
+        requests: Vec<Request>,
+        (step, scope): (u64, u64),
+        pending: &mut Pending,
+        until: Instant,
+    ) -> Result<Vec<Answer>, String> {
         if requests.len() > MOST_REQUESTS {
             return Err(format!("it sent {} requests at once; the limit is {MOST_REQUESTS}", requests.len()));
         }
-        let keys: Vec<Key> = requests.iter().map(Key::of).collect();
+        let keys: Vec<Key> = requests.iter().map(|request| Key::within(request, scope)).collect();
         let mut known: HashMap<Key, Answer> = HashMap::new();
         let mut missing: Vec<(Key, &Request)> = Vec::new();
         let mut seen = HashSet::new();
@@ -267,8 +273,8 @@ pub(super) struct Line {
     asker: Arc<Asker>,
     clock: Clock,
     deadline: Deadline,
-    /// The step of the call, if it may send requests.
-    step: Option<u64>,
+    /// The step and the scope of the call, if it may send requests.
+    step: Option<(u64, u64)>,
     /// Time that servers may still take.
     left: Duration,
     /// Answers of this call.
@@ -281,8 +287,8 @@ impl Line {
         Self { asker, clock, deadline, step: None, left: Duration::ZERO, pending: Pending::default() }
     }
 
-    /// Begins a call. Only one with a step may send requests.
-    pub(super) fn begin(&mut self, deadline: Deadline, step: Option<u64>) {
+    /// Begins a call. Only one with a step and a scope may send requests.
+    pub(super) fn begin(&mut self, deadline: Deadline, step: Option<(u64, u64)>) {
         (self.deadline, self.step) = (deadline, step);
         self.left = self.asker.grants.http.call_timeout();
         self.pending = Pending::default();

@@ -36,8 +36,17 @@ const MOST: usize = 8_000_000;
 pub(in crate::plugin) struct Key([u8; 32]);
 
 impl Key {
+    #[cfg(test)]
     pub(super) fn of(request: &Request) -> Self {
+        Self::within(request, 0)
+    }
+
+    /// Returns the key of a request within a scope, of which 0 is all the rest.
+    pub(super) fn within(request: &Request, scope: u64) -> Self {
         let mut hash = Sha256::new();
+        if scope > 0 {
+            hash.update(scope.to_le_bytes());
+        }
         let mut part = |bytes: &[u8]| {
             hash.update((bytes.len() as u64).to_le_bytes());
             hash.update(bytes);

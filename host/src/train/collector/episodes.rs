@@ -139,14 +139,14 @@ impl Turns {
         (environments, entries): (&[EnvironmentPlugin], &[PluginEntry]),
         (prompts, samples): (&[Arc<Prompt>], usize),
         sampling: Sampling,
-        generation: u64,
+        (generation, scope): (u64, u64),
         logp_temperature: f32,
     ) -> Result<Played> {
         let places: Vec<usize> = prompts.iter().map(|prompt| prompt.acts_in(entries).unwrap_or(0)).collect();
         let shares = shares(environments, &places, samples);
         let rules = self.rules(model.architecture().max_positions);
         let open = |(place, episodes): &(usize, Vec<u64>)| {
-            rules.opened((*place, &environments[*place]), prompts, samples, generation, episodes)
+            rules.opened((*place, &environments[*place]), prompts, samples, (generation, scope), episodes)
         };
         let seats: Vec<Seat> = shares.par_iter().map(open).collect();
         let mut seat_of = vec![0; prompts.len() * samples];
@@ -190,13 +190,13 @@ impl Rules<'_> {
         (place, environment): (usize, &EnvironmentPlugin),
         prompts: &[Arc<Prompt>],
         samples: usize,
-        generation: u64,
+        (generation, scope): (u64, u64),
         episodes: &[u64],
     ) -> Seat {
         let prompt = |episode: u64| &prompts[episode as usize / samples];
         let seed = |prompt: &Prompt| stream(self.seed ^ SEEDS, generation, prompt.row as u64, 0).random();
         let starts = episodes.iter().map(|&episode| start(prompt(episode), episode, seed(prompt(episode))));
-        let (mut session, mut playing) = (environment.session(), BTreeMap::new());
+        let (mut session, mut playing) = (environment.session(scope), BTreeMap::new());
         for (&id, opening) in episodes.iter().zip(session.begin(starts.collect())) {
             let opened = opening.map_err(|e| e.to_string());
             let began = opened.and_then(|opening| begun(self.tokenizer, prompt(id), opening, self.context));

@@ -116,7 +116,9 @@ impl Collector {
         let (mut rollouts, episodes) = if environments.0.is_empty() {
             (self.turns.roll_out(&model, asked, sampling, generation, temperature)?, Vec::new())
         } else {
-            let played = self.turns.play(&model, environments, asked, sampling, generation, temperature)?;
+            // Evaluations play the same episodes again and again, which a server has to be asked for again.
+            let scope = if self.evaluating.is_some() { 1 + with.at.step } else { 0 };
+            let played = self.turns.play(&model, environments, asked, sampling, (generation, scope), temperature)?;
             figures.add(from_plugin(played.metrics));
             (played.rollouts, played.episodes)
         };

@@ -225,8 +225,19 @@ fn grant(
         (true, true) => Asking::ReplayOnly,
         (true, false) => Asking::Freely,
     };
-    let asker = Asker::new(entry.grants(), asking)?;
-    if world.is_first() {
+    let acts = table == "environment";
+    let mut grants = entry.grants();
+    if acts {
+        // What was sent may have been done: a tool that is called again does it twice.
+        grants.http.retries = 0;
+    }
+    let asker = Asker::new(grants, asking)?;
+    if acts && beginning.may_change() {
+        // Episodes that go another way from here on need sessions of their own, not those that the record remembers.
+        if let (Beginning::Resume { origin, .. }, true) = (beginning, world.is_first()) {
+            set_aside(&answers_of(&origin.run, entry.name()))?;
+        }
+    } else if world.is_first() {
         let run = match beginning {
             Beginning::Resume { origin, .. } => Some(origin.run.clone()),
             Beginning::Over => config.output_dir.as_ref().map(PathBuf::from),
@@ -239,6 +250,14 @@ fn grant(
     }
     engine.grant(entry.name(), Arc::new(asker));
     Ok(())
+}
+
+/// Copies a record that the run will begin anew.
+fn set_aside(file: &Path) -> std::result::Result<(), String> {
+    match std::fs::copy(file, file.with_extension("before.jsonl")) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(format!("can't copy {}: {e}", file.display())),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses rewards for an algorithm that has nothing scored. Those of a run that this one forks from stay behind.
