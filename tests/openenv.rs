@@ -152,6 +152,27 @@ fn evaluations_forks_and_changed_runs_have_sessions_of_their_own() {
 }
 
 #[test]
+fn an_episode_that_was_given_up_stays_so_when_its_step_is_repeated() {
+    let place = place();
+    // As often as an episode is tried; later it would answer.
+    let server = server(|number, called, stream| {
+        if number % 4 == 3 && called <= 3 {
+            say(stream, "500 Oh No", "", "on fire");
+            return None;
+        }
+        well(number, called, stream)
+    });
+    run(&place, &arguments("run", &server), &["--set", "environment.openenv_tool.on_error=\"unscorable\""]).succeeded();
+    let failed = place.lines("run/completions.jsonl").iter().filter(|line| line["failed"].is_string()).count();
+    assert!(failed > 0, "none was given up");
+    let asked = server.asked();
+    place.copy("run", "again");
+    place.run(&["resume", "again", "--step", "1"]).succeeded();
+    place.assert_same_end("again", "run", 4, "model.safetensors");
+    assert_eq!(server.asked(), asked);
+}
+
+#[test]
 fn what_the_model_calls_a_session_is_its_own_mistake() {
     let place = place();
     let server = server(|_, _, stream| {
