@@ -143,7 +143,7 @@ impl Asker {
         let (method, url) = ("GET".to_owned(), url.to_owned());
         let request = Request { method, url, headers: Vec::new(), body: Vec::new(), timeout_ms: 0 };
         let until = Instant::now() + self.grants.http.call_timeout();
-        let answers = self.answer(vec![request], 0, &mut Pending::default(), until)?;
+        let answers = self.answer(vec![request], (0, 0), &mut Pending::default(), until)?;
         let answer = answers.into_iter().next().unwrap_or_else(|| Err("no answer".to_owned()))?;
         Ok((answer.status, room::size(&answer)))
     }

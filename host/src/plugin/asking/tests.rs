@@ -89,7 +89,7 @@ fn post(url: &str, body: &str) -> Request {
 fn ask(asker: &Asker, requests: Vec<Request>, step: u64) -> Vec<Answer> {
     let mut pending = Pending::default();
     let until = Instant::now() + asker.grants.http.call_timeout();
-    let answers = asker.answer(requests, step, &mut pending, until).unwrap();
+    let answers = asker.answer(requests, (step, 0), &mut pending, until).unwrap();
     asker.commit(pending.entries, true).unwrap();
     answers
 }
@@ -144,15 +144,15 @@ fn a_call_takes_no_more_than_its_room_however_many_threads_ask() {
     let mut pending = Pending { room: Room::of(5000), ..Pending::default() };
     let soon = Instant::now() + Duration::from_secs(60);
     let batch = |from: usize| (from..from + 8).map(|i| post(&server.url("/"), &i.to_string())).collect::<Vec<_>>();
-    let answers = asker.answer(batch(0), 0, &mut pending, soon).unwrap();
+    let answers = asker.answer(batch(0), (0, 0), &mut pending, soon).unwrap();
     let full = |answers: &[Answer]| answers.iter().filter(|answer| text(answer).contains("96 MiB together")).count();
     assert!((1..5).contains(&(8 - full(&answers))), "{answers:?}");
-    assert_eq!(asker.answer(batch(0), 0, &mut pending, soon).unwrap(), answers, "equal requests are counted once");
-    let more = asker.answer(batch(8), 0, &mut pending, soon).unwrap();
+    assert_eq!(asker.answer(batch(0), (0, 0), &mut pending, soon).unwrap(), answers, "equal requests are counted once");
+    let more = asker.answer(batch(8), (0, 0), &mut pending, soon).unwrap();
     assert!(8 - full(&answers) + 8 - full(&more) < 5, "the next batch has what is left");
     asker.commit(pending.entries, true).unwrap();
     let mut recorded = Pending { room: Room::of(1000), ..Pending::default() };
-    let again = asker.answer(batch(0), 0, &mut recorded, soon).unwrap();
+    let again = asker.answer(batch(0), (0, 0), &mut recorded, soon).unwrap();
     assert_eq!(full(&again), 8, "what the record has is counted too");
 }
 
@@ -358,13 +358,13 @@ fn a_call_has_its_time_and_the_record_its_answers() {
     works.store(false, Ordering::SeqCst);
     let mut pending = Pending::default();
     let soon = Instant::now() + Duration::from_millis(200);
-    let lost = asker.answer(vec![post(&server.url("/"), "b")], 5, &mut pending, soon).unwrap();
+    let lost = asker.answer(vec![post(&server.url("/"), "b")], (5, 0), &mut pending, soon).unwrap();
     assert!(lost[0].is_err());
     asker.commit(pending.entries, false).unwrap();
     works.store(true, Ordering::SeqCst);
     assert!(ask(&asker, vec![post(&server.url("/"), "b")], 5)[0].is_ok());
     let only = Asker { asking: Asking::ReplayOnly, ..asker };
     assert_eq!(ask(&only, request(), 9), [answer]);
-    let refused = only.answer(vec![post(&server.url("/"), "c")], 5, &mut Pending::default(), Instant::now()).unwrap_err();
+    let refused = only.answer(vec![post(&server.url("/"), "c")], (5, 0), &mut Pending::default(), Instant::now()).unwrap_err();
     assert!(refused.contains("1 of its 1 requests") && refused.contains("replay_only"), "{refused}");
 }
