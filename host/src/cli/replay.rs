@@ -5,7 +5,7 @@ use super::replayed_episodes::{self, Spoken};
 use super::{Failure, settings_given};
 use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
-use crate::config::{Config, OnError, Overrides, PluginEntry, printable, read};
+use crate::config::{Config, OnError, Overrides, PluginEntry, printable_path, read};
 use crate::data::{self, Extras, Message, Prompt, Tokenizer};
 use crate::metrics::Comparison;
 use crate::model::{ModelFolder, Place};
@@ -19,9 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Longest path in a warning, in bytes.
-const LONGEST_PATH: usize = 512;
 
 /// Differences of scores that are not shown.
 const ROUNDING: f32 = 1e-5;
@@ -197,12 +194,6 @@ fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
     let overrides = Overrides { plugins, reward_models, sets: keys.into_iter().cloned().collect(), ..Overrides::default() };
     let own = read(std::iter::empty(), &overrides)?.plugin.into_iter().next();
     let mut entry = own.ok_or_else(|| anyhow!("there is no reward to score with; give --plugin or --reward-model"))?;
-    // A bare name is that of a reward of the run before it is a folder here.
-    let bare = args.reward_model.as_deref().is_some_and(|given| !given.contains(['/', '\\', '=']));
-    if let Some(of_run) = config.plugin.iter().find(|own| bare && own.model && own.name() == entry.name()) {
-        entry.move_to(of_run.path.clone());
-        entry.hash.clone_from(&of_run.hash);
-    }
     entry.config.extend(settings_given(settings)?);
     if entry.model && !entry.config.is_empty() {
         return Err(anyhow!(
@@ -214,6 +205,11 @@ fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
         tracing::warn!("weight, on_error and eval_only have no effect here: scores are compared without weights");
     }
     if let Some(of_run) = config.plugin.iter().find(|own| own.model == entry.model && own.name() == entry.name()) {
+        // A bare name is that of a reward of the run before it is a folder here.
+        if args.reward_model.as_deref().is_some_and(|given| !given.contains(['/', '\\', '='])) {
+            entry.move_to(of_run.path.clone());
+            entry.hash.clone_from(&of_run.hash);
+        }
         entry.compare = entry.compare.or(of_run.compare);
         entry.step_separator = entry.step_separator.or_else(|| of_run.step_separator.clone());
         if !entry.load_in_8bit && !entry.load_in_4bit {
@@ -232,7 +228,7 @@ fn by_reward(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) 
     let (mut rescorer, by) = if entry.model {
         let rescorer = Rescorer::of_model(&entry, &place()?, policys().as_ref())?;
         if entry.hash.as_deref().is_some_and(|was| rescorer.hash() != Some(was)) {
-            tracing::warn!("the files in {} have changed since the run scored with them", printable(&entry.path, LONGEST_PATH));
+            tracing::warn!("the files in {} have changed since the run scored with them", printable_path(Path::new(&entry.path)));
         }
         (rescorer, entry.name().to_owned())
     } else {

@@ -233,8 +233,7 @@ impl Asked {
             let value = if key == "algorithm" { Value::String(text.clone()) } else { scalar(text) };
             table.insert(key.clone(), value);
         }
-        let short = |(path, _): &(&str, &str)| path.len() <= LONGEST_KEY && path.split('.').count() <= DEEPEST_KEY;
-        for (path, text) in overrides.sets.iter().filter_map(|set| set.split_once('=')).filter(short) {
+        for (path, text) in overrides.sets.iter().filter_map(|set| set.split_once('=')).filter(|(path, _)| is_bounded(path)) {
             let path: Vec<String> = path.trim().split('.').map(|part| part.replace('-', "_")).collect();
             insert(&mut table, &path, scalar(text));
         }
@@ -371,12 +370,17 @@ fn unknown(key: &str, settings: &[String]) -> String {
     format!("unknown key `{key}`{near}")
 }
 
+/// Returns whether a key is short and shallow enough to be looked up.
+fn is_bounded(path: &str) -> bool {
+    path.len() <= LONGEST_KEY && path.split('.').count() <= DEEPEST_KEY
+}
+
 /// Applies one `KEY=VALUE`; `plugin.NAME.KEY` is a key of the reward of this name.
 fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
     let place = format!("--set {}", printable(set, LONGEST_SET));
     let invalid = |detail: String| Error::Invalid { place: place.clone(), detail };
     let (path, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
-    if path.len() > LONGEST_KEY || path.split('.').count() > DEEPEST_KEY {
+    if !is_bounded(path) {
         return Err(invalid(format!("a key has at most {LONGEST_KEY} bytes and {DEEPEST_KEY} parts")));
     }
     let value = scalar(text);

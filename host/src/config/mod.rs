@@ -42,7 +42,7 @@ pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 pub use options::{Config, DEFAULT_ALGORITHM};
 pub use period::Period;
-pub use printable::{hex, is_hidden, printable, printable_path};
+pub use printable::{hex, is_hidden, is_shown, printable, printable_path};
 pub use schedule::{
     Better, InverseSqrt, LrSchedule, LrShape, MinLr, OnPlateau, Polynomial, Restarts, Slope, StableDecay, Threshold, WarmedMinLr,
     Waves,
@@ -101,7 +101,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     }
     let plain = name.replace('-', "_");
     let known = known.into_iter().filter(|known| known.len() <= LONGEST_SPELLED);
-    let best = known.into_iter().map(|k| (strsim::damerau_levenshtein(&plain, k), k)).min()?;
+    let best = known.map(|k| (strsim::damerau_levenshtein(&plain, k), k)).min()?;
     (best.0 <= (plain.len() / 3).max(1)).then_some(best.1)
 }
 

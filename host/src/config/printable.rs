@@ -44,6 +44,12 @@ pub fn printable_path(path: &Path) -> String {
     printable(&path.to_string_lossy(), LONGEST_PATH)
 }
 
+/// Returns whether a text can be a name: of 1 to `longest` bytes, without hidden characters.
+#[must_use]
+pub fn is_shown(text: &str, longest: usize) -> bool {
+    !text.is_empty() && text.len() <= longest && !text.chars().any(is_hidden)
+}
+
 /// Returns whether a character does anything other than occupy its place.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {

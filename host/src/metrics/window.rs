@@ -1,6 +1,6 @@
 //! Accumulates metrics between two log lines.
 
-use crate::config::{is_hidden, printable};
+use crate::config::{is_shown, printable};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -156,9 +156,7 @@ impl Window {
         if self.sums.len() > MOST_NAMES {
             return Some(format!("has {} metrics; the limit is {MOST_NAMES}", self.sums.len()));
         }
-        let wrong = |name: &&String| {
-            name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(is_hidden) || OF_LINES.contains(&name.as_str())
-        };
+        let wrong = |name: &&String| !is_shown(name, LONGEST_NAME) || OF_LINES.contains(&name.as_str());
         self.sums.keys().find(wrong).map(|name| format!("has a metric \"{}\", which no run has", printable(name, LONGEST_NAME)))
     }
 

@@ -8,7 +8,7 @@ use super::loaded::{Call as Named, Loaded};
 use super::reward::{LARGEST_SCORE, is_score};
 use super::world::{Acting, Role};
 use super::{Error, Metric, Result, Source};
-use crate::config::{Limits, is_hidden, printable};
+use crate::config::{Limits, is_shown, printable};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -430,7 +430,7 @@ impl Session {
 type Checked<T> = std::result::Result<T, String>;
 
 fn is_name(text: &str) -> bool {
-    !text.is_empty() && text.len() <= LONGEST_NAME && !text.chars().any(is_hidden)
+    is_shown(text, LONGEST_NAME)
 }
 
 /// Returns the bytes of all texts of messages.

@@ -1,7 +1,7 @@
 //! Checks the metrics that plugins report and their names.
 
 use super::{Metric, Role};
-use crate::config::{is_hidden, printable};
+use crate::config::{is_shown, printable};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -68,7 +68,7 @@ impl Names {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut new: Vec<&String> = Vec::new();
         for Metric { name, value, weight, .. } in &given {
-            if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(is_hidden) {
+            if !is_shown(name, LONGEST_NAME) {
                 let shown = printable(name, LONGEST_NAME);
                 return Err(format!("a metric's name must have 1 to {LONGEST_NAME} printable bytes, not {shown:?}"));
             }

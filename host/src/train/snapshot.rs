@@ -269,6 +269,12 @@ fn files_of_replaced(checkpoint: &Path, plugin: &str) -> [PathBuf; 2] {
     ["wasm", "state"].map(|kind| checkpoint.join(REPLACED).join(format!("{plugin}.{kind}")))
 }
 
+/// Reads a plugin's state.
+fn memory_in(file: &Path, written_by: &str) -> Result<Memory> {
+    let bytes = files::read(file, LARGEST_STATE as u64).map_err(|e| Error::unusable(file, e))?;
+    Ok(Memory { bytes: bytes.into(), written_by: written_by.to_owned() })
+}
+
 /// Reads a replaced plugin or model.
 fn predecessor(checkpoint: &Path, name: &str, replaced: Replaced) -> Result<Predecessor> {
     let What::Plugin { written_by, .. } = &replaced.what else {
@@ -277,11 +283,7 @@ fn predecessor(checkpoint: &Path, name: &str, replaced: Replaced) -> Result<Pred
     let [file, state] = files_of_replaced(checkpoint, name);
     let bytes = read_file(&file).map_err(|e| Error::unusable(&file, e))?;
     let source = Source::new(name.to_owned(), bytes.into());
-    let memory = |written_by: &String| {
-        let bytes = files::read(&state, LARGEST_STATE as u64).map_err(|e| Error::unusable(&state, e))?;
-        Ok::<_, Error>(Memory { bytes: bytes.into(), written_by: written_by.clone() })
-    };
-    let memory = written_by.as_ref().map(memory).transpose()?;
+    let memory = written_by.as_ref().map(|written_by| memory_in(&state, written_by)).transpose()?;
     Ok(Predecessor { replaced, source: Some(source), memory })
 }
 
@@ -473,12 +475,7 @@ impl Trainer {
                 "the optimizer starts without moments, since those of the checkpoint are for other parameters: {fault}"
             );
         }
-        let saved = |name: &str| {
-            let written_by = rest.memories.get(name)?.clone();
-            let file = memory_file(checkpoint, name);
-            let bytes = files::read(&file, LARGEST_STATE as u64).map_err(|e| Error::unusable(&file, e));
-            Some(bytes.map(|bytes| Memory { bytes: bytes.into(), written_by }))
-        };
+        let saved = |name: &str| Some(memory_in(&memory_file(checkpoint, name), rest.memories.get(name)?));
         self.plugins.recall(saved, changed)?;
 
         let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;

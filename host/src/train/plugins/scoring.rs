@@ -4,7 +4,7 @@
 use super::asked_model::AskedModel;
 use super::comparing::{self, Matches};
 use super::{Plugins, from_plugin, steps};
-use crate::config::{Compare, OnError, PluginEntry};
+use crate::config::{self, Compare, OnError, PluginEntry};
 use crate::data::Message;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
@@ -164,8 +164,9 @@ impl Reward {
         let Some(compare) = self.compare else { return self.ask(world, judged) };
         if comparing::is_idle(judged, compare) {
             let detail =
-                "has nothing to compare with: it needs two completions of a prompt, or the dataset's column \"reference\"";
-            return Err(Error::RewardModel { name: self.name().to_owned(), detail: format!("compare = \"others\" {detail}") });
+                "has nothing to compare with: others needs two completions of a prompt, or the dataset's column \"reference\"";
+            let place = format!("plugin.{}.compare", self.name());
+            return Err(config::Error::Invalid { place, detail: detail.to_owned() }.into());
         }
         if self.model().is_some() {
             // Only plugins have metrics of their own.
