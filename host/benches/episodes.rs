@@ -3,8 +3,10 @@
 //!     cargo bench --workspace --profile dev --bench episodes
 //!
 //! Each round generates with every environment in turn, and the table has the medians of the rounds. "A call" takes 5 ms
-//! however many turns it is about, as an environment that asks a server about all of them does; "a turn" takes 5 ms for each,
-//! one after the other. Both sleep. "Computing" also takes 5 ms for each turn, of a processor.
+//! however many turns it is about, as an environment that asks a server about all of them does; "a turn" takes 5 ms for each.
+//! Both sleep. "Computing" also takes 5 ms for each turn, of a processor. For the latter two, the episodes are divided among
+//! instances, one for each thread, as the host divides a plugin's; an instance takes its turns one after the other. "One
+//! instance" has all of them.
 
 #![allow(missing_docs, clippy::print_stdout)]
 
@@ -21,6 +23,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const EPISODES: usize = 64;
+/// Completions of a prompt.
+const SAMPLES: usize = 8;
 const TURNS: usize = 10;
 /// Tokens that the model writes in a turn, and reads in a reply.
 const TURN: usize = 16;
@@ -40,8 +44,36 @@ const MIDDLE: (&str, &str) = (
 enum Pace {
     AtOnce,
     Call,
+    OneInstance,
     Turn,
     Computing,
+}
+
+impl Pace {
+    /// How many instances share the episodes.
+    fn instances(self) -> usize {
+        match self {
+            Self::AtOnce | Self::Call | Self::OneInstance => 1,
+            Self::Turn | Self::Computing => rayon::current_num_threads(),
+        }
+    }
+
+    /// What an instance does for that many turns.
+    fn spend(self, turns: usize) {
+        match self {
+            Self::AtOnce => {}
+            Self::Call => std::thread::sleep(PAUSE),
+            Self::OneInstance | Self::Turn => (0..turns).for_each(|_| std::thread::sleep(PAUSE)),
+            Self::Computing => {
+                for _ in 0..turns {
+                    let begun = Instant::now();
+                    while begun.elapsed() < PAUSE {
+                        black_box(0);
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Replies to each turn with the same tokens.
@@ -58,19 +90,13 @@ struct Slow {
 impl Follow for Slow {
     fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
         let begun = Instant::now();
-        match self.pace {
-            Pace::AtOnce => {}
-            Pace::Call => std::thread::sleep(PAUSE),
-            Pace::Turn => ended.iter().for_each(|_| std::thread::sleep(PAUSE)),
-            Pace::Computing => {
-                for _ in ended {
-                    let begun = Instant::now();
-                    while begun.elapsed() < PAUSE {
-                        black_box(0);
-                    }
-                }
+        let mut turns_of = vec![0; self.pace.instances()];
+        ended.iter().for_each(|one| turns_of[(one.request * SAMPLES + one.sample) * self.pace.instances() / EPISODES] += 1);
+        std::thread::scope(|scope| {
+            for turns in turns_of.into_iter().filter(|turns| *turns > 0) {
+                scope.spawn(move || self.pace.spend(turns));
             }
-        }
+        });
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.turns.fetch_add(ended.len(), Ordering::Relaxed);
         self.taken.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -94,12 +120,13 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let paces = [Pace::AtOnce, Pace::Call, Pace::Turn, Pace::Computing];
+    let paces = [Pace::AtOnce, Pace::Call, Pace::OneInstance, Pace::Turn, Pace::Computing];
     for (model, config) in [MODELS[0], MIDDLE] {
         let a = architecture(config);
         let decoding = Frozen::new(decoder(&a)).decoding().unwrap();
-        let request = |p: usize| Request { tokens: tokens(PROMPT / 4, a.vocab_size, p), row: p as u64, first: 0, samples: 8 };
-        let requests: Vec<Request> = (0..EPISODES / 8).map(request).collect();
+        let request =
+            |p: usize| Request { tokens: tokens(PROMPT / 4, a.vocab_size, p), row: p as u64, first: 0, samples: SAMPLES };
+        let requests: Vec<Request> = (0..EPISODES / SAMPLES).map(request).collect();
         let generate = |pace: Pace| {
             let (calls, turns, taken, played) = Default::default();
             let slow = Slow { pace, calls, turns, taken, played };
