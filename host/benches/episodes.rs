@@ -4,9 +4,9 @@
 //!
 //! Each round generates with every environment in turn, and the table has the medians of the rounds. "A call" takes 5 ms
 //! however many turns it is about, as an environment that asks a server about all of them does; "a turn" takes 5 ms for each.
-//! Both sleep. "Computing" also takes 5 ms for each turn, of a processor. For the latter two, the episodes are divided among
-//! instances, one for each thread, as the host divides a plugin's; an instance takes its turns one after the other. "One
-//! instance" has all of them.
+//! Both sleep. "Computing" also takes 5 ms for each turn, of a processor. The episodes of these two are divided among instances
+//! as the host divides a plugin's: among eight that wait, and one a thread of those that compute. An instance takes its turns
+//! one after the other. "One instance" has all of them.
 
 #![allow(missing_docs, clippy::print_stdout)]
 
@@ -54,7 +54,8 @@ impl Pace {
     fn instances(self) -> usize {
         match self {
             Self::AtOnce | Self::Call | Self::OneInstance => 1,
-            Self::Turn | Self::Computing => rayon::current_num_threads(),
+            Self::Turn => 8,
+            Self::Computing => rayon::current_num_threads(),
         }
     }
 

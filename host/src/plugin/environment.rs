@@ -16,6 +16,10 @@ use std::sync::Arc;
 
 pub use super::world::environment::{Call, Message, Opening, Reply, Start, Tool, Turn};
 
+/// Instances of an environment that asks servers. Their waits cost no processor, and one that asks for each episode in turn is that
+/// much faster.
+const WAITING: usize = 8;
+
 /// How many calls of a session may take all the time that servers have in one.
 const CALLS_WITH_SERVERS: u32 = 10;
 
@@ -81,9 +85,11 @@ impl EnvironmentPlugin {
         Ok(Self { plugin: Plugin::load(engine, source, Role::Environment, config, limits, seed)? })
     }
 
-    /// Returns how many instances may be called in parallel.
+    /// Returns how many instances may be called in parallel: one per thread, or more if they wait for servers.
     pub fn side_by_side(&self) -> usize {
-        self.plugin.most_side_by_side().max(1)
+        let threads = self.plugin.shared().threads();
+        let wanted = if self.plugin.asker().is_some() { threads.max(WAITING) } else { threads };
+        self.plugin.fitting(wanted).max(1)
     }
 
     /// Returns a group of episodes on a separate instance, which starts with the first of them. What servers answer is recorded within a

@@ -221,7 +221,12 @@ impl Plugin {
 
     /// Returns how many instances may be called in parallel: one per thread, if they fit into the plugin's total memory.
     pub(super) fn most_side_by_side(&self) -> usize {
-        self.loaded.threads().min(self.loaded.room_for(self.memory_used()))
+        self.fitting(self.loaded.threads())
+    }
+
+    /// Returns how many of `wanted` instances fit into the plugin's total memory, at least one.
+    pub(super) fn fitting(&self, wanted: usize) -> usize {
+        wanted.min(self.loaded.room_for(self.memory_used()))
     }
 
     /// Calls into an instance. One that trapped is dropped.
