@@ -10,8 +10,6 @@ use super::simd;
 use super::stored::Stored;
 use super::{Error, Matrix, Result, matrix_dims};
 use candle_core::{Device, Tensor};
-#[cfg(target_arch = "x86_64")]
-use half::bf16;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
@@ -152,14 +150,6 @@ fn codes_of_4_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
 fn widen_8_bits(codes: &[u8], scale: f32, out: &mut [MaybeUninit<f32>]) {
     super::simd::wide!(for (o, code) in out.iter_mut().zip(codes) {
         o.write(f32::from(code.cast_signed()) * scale * A_CODE);
-    });
-}
-
-/// Writes 8-bit codes as bf16, which holds them exactly, into the first values of `out`.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn as_bf16(codes: &[u8], out: &mut [bf16]) {
-    super::simd::wide!(for (o, code) in out.iter_mut().zip(codes) {
-        *o = bf16::from_bits((f32::from(code.cast_signed()).to_bits() >> 16) as u16);
     });
 }
 

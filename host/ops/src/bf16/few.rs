@@ -5,7 +5,7 @@ use super::avx512;
 use super::pack::{INNER, Line, Operand, Order, SIDE};
 use super::tile::WIDTH;
 use super::{Kernel, Values};
-use crate::quantized::{self, A_CODE, Scheme};
+use crate::quantized::{A_CODE, Scheme};
 use crate::rounding::round_into;
 use crate::stored::Stored;
 use half::bf16;
@@ -59,7 +59,8 @@ impl Few {
                 Stored::Bf16(w) if count == WIDTH => &w[values],
                 Stored::Quantized { codes, scales: all, scheme: Scheme::Int8, .. } => {
                     room.resize(WIDTH * self.d_in, bf16::ZERO);
-                    quantized::as_bf16(&codes[values], &mut room);
+                    // SAFETY: the processor has the kernel.
+                    unsafe { avx512::widen(&codes[values], &mut room) };
                     scales.iter_mut().zip(&all[first..first + count]).for_each(|(scale, most)| *scale = most * A_CODE);
                     &room
                 }
@@ -73,7 +74,7 @@ impl Few {
                 unsafe {
                     match tiles {
                         Some(_) => amx::sums_of_rows(own, lines, &mut sums),
-                        None => avx512::sums_of_rows(own, lines, &mut sums),
+                        None => avx512::sums_of_rows(own, lines, SIDE.min(self.n - row), &mut sums),
                     }
                 }
                 for (o, (sums, scale)) in sums.iter().zip(scales).take(count).enumerate() {
