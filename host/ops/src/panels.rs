@@ -323,11 +323,15 @@ macro_rules! in_registers {
                     }
                     for k in 0..lines.count {
                         let line = lines.values.as_ptr().add(k * lines.stride + first);
-                        let line: [_; $parts] = std::array::from_fn(|p| $load(line.add(p * $lanes)));
+                        // Not by a closure, which can't be inlined here.
+                        let mut weights = [$zero(); $parts];
+                        for p in 0..$parts {
+                            weights[p] = $load(line.add(p * $lanes));
+                        }
                         for r in 0..R {
                             let x = $spread(*xs.as_ptr().add(r * d_in + from + k));
                             for p in 0..$parts {
-                                sums[r][p] = $fma(x, line[p], sums[r][p]);
+                                sums[r][p] = $fma(x, weights[p], sums[r][p]);
                             }
                         }
                     }

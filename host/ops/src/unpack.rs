@@ -73,6 +73,9 @@ fn turn(rows: &[f32; SIDE * INPUTS], lines: &mut [[f32; WIDTH]], first: usize) {
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
+    //! Loops count places: closures over registers can't be inlined into functions with target features.
+    #![allow(clippy::needless_range_loop)]
+
     use super::{INPUTS, SIDE, WIDTH};
     use half::bf16;
     use std::arch::x86_64::*;
@@ -81,15 +84,24 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     #[inline]
     fn transposed(r: [__m256; SIDE]) -> [__m256; SIDE] {
-        let pairs = |a, b| (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-        let ((a0, a1), (a2, a3)) = (pairs(r[0], r[1]), pairs(r[2], r[3]));
-        let ((a4, a5), (a6, a7)) = (pairs(r[4], r[5]), pairs(r[6], r[7]));
-        let fours = |a, b| (_mm256_shuffle_ps::<0x44>(a, b), _mm256_shuffle_ps::<0xee>(a, b));
-        let ((b0, b1), (b2, b3)) = (fours(a0, a2), fours(a1, a3));
-        let ((b4, b5), (b6, b7)) = (fours(a4, a6), fours(a5, a7));
-        let low = |a, b| _mm256_permute2f128_ps::<0x20>(a, b);
-        let high = |a, b| _mm256_permute2f128_ps::<0x31>(a, b);
-        [low(b0, b4), low(b1, b5), low(b2, b6), low(b3, b7), high(b0, b4), high(b1, b5), high(b2, b6), high(b3, b7)]
+        let mut a = r;
+        for i in 0..SIDE / 2 {
+            a[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+            a[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+        }
+        let mut b = a;
+        for half in [0, 4] {
+            for i in 0..2 {
+                b[half + 2 * i] = _mm256_shuffle_ps::<0x44>(a[half + i], a[half + 2 + i]);
+                b[half + 2 * i + 1] = _mm256_shuffle_ps::<0xee>(a[half + i], a[half + 2 + i]);
+            }
+        }
+        let mut c = b;
+        for i in 0..SIDE / 2 {
+            c[i] = _mm256_permute2f128_ps::<0x20>(b[i], b[i + 4]);
+            c[i + 4] = _mm256_permute2f128_ps::<0x31>(b[i], b[i + 4]);
+        }
+        c
     }
 
     #[target_feature(enable = "avx2")]
@@ -98,9 +110,13 @@ mod avx2 {
         for (i, lines) in lines.chunks_mut(SIDE).enumerate() {
             // SAFETY: the rows have whole registers of values, and each line has a register's room at `first`.
             unsafe {
-                let columns = transposed(std::array::from_fn(|r| _mm256_loadu_ps(rows.as_ptr().add(r * INPUTS + i * SIDE))));
-                for (line, column) in lines.iter_mut().zip(columns) {
-                    _mm256_storeu_ps(line.as_mut_ptr().add(first), column);
+                let mut loaded = [_mm256_setzero_ps(); SIDE];
+                for r in 0..SIDE {
+                    loaded[r] = _mm256_loadu_ps(rows.as_ptr().add(r * INPUTS + i * SIDE));
+                }
+                let columns = transposed(loaded);
+                for k in 0..lines.len() {
+                    _mm256_storeu_ps(lines[k].as_mut_ptr().add(first), columns[k]);
                 }
             }
         }
@@ -117,12 +133,16 @@ mod avx2 {
         for k in (0..whole).step_by(2 * SIDE) {
             // SAFETY: each row has 16 values at `k`, and each line a register's room at `first`.
             unsafe {
-                let columns = transposed(rows.map(|row| _mm256_castsi256_ps(_mm256_loadu_si256(row.as_ptr().add(k).cast()))));
-                for (pair, column) in lines[k..k + 2 * SIDE].chunks_exact_mut(2).zip(columns) {
-                    let both = _mm256_castps_si256(column);
+                let mut loaded = [_mm256_setzero_ps(); SIDE];
+                for r in 0..SIDE {
+                    loaded[r] = _mm256_castsi256_ps(_mm256_loadu_si256(rows[r].as_ptr().add(k).cast()));
+                }
+                let columns = transposed(loaded);
+                for c in 0..SIDE {
+                    let both = _mm256_castps_si256(columns[c]);
                     let (even, odd) = (_mm256_slli_epi32::<16>(both), _mm256_and_si256(both, upper));
-                    _mm256_storeu_ps(pair[0].as_mut_ptr().add(first), _mm256_castsi256_ps(even));
-                    _mm256_storeu_ps(pair[1].as_mut_ptr().add(first), _mm256_castsi256_ps(odd));
+                    _mm256_storeu_ps(lines[k + 2 * c].as_mut_ptr().add(first), _mm256_castsi256_ps(even));
+                    _mm256_storeu_ps(lines[k + 2 * c + 1].as_mut_ptr().add(first), _mm256_castsi256_ps(odd));
                 }
             }
         }

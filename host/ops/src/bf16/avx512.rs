@@ -12,6 +12,9 @@ use std::arch::x86_64::*;
 /// Rows whose sums are in registers together.
 const ROWS: usize = 8;
 
+/// How far ahead of where a stored row is read, in bytes.
+const AHEAD: usize = 2048;
+
 /// Computes the sums of one or two groups of rows with one or two of columns, each with `steps` blocks along the inner dimension.
 ///
 /// # Safety
@@ -77,6 +80,10 @@ fn pair(w: [&[[bf16; INNER]]; 2], blocks: &[[Line; SIDE]], first: usize, out: &m
     assert!(w[0].len() == blocks.len() && w[1].len() == blocks.len() && first + ROWS <= SIDE);
     let mut sums = [_mm512_setzero_ps(); 2 * ROWS];
     for step in 0..blocks.len() {
+        // Rows are short for the processor, which would begin to read ahead anew with each.
+        for w in [&w[0][step], &w[1][step]] {
+            _mm_prefetch::<_MM_HINT_T0>(w.as_ptr().cast::<i8>().wrapping_add(AHEAD));
+        }
         let stored = [stored(&w[0][step]), stored(&w[1][step])];
         for r in 0..ROWS {
             let row = blocks[step][first + r].register();
