@@ -118,3 +118,36 @@ fn a_fork_from_fine_tuning_is_compared_with_the_fine_tuned_model() {
     let forked = place.run(&[&dpo[..], &from].concat());
     assert!(forked.succeeded().stderr.contains("the one without the adapter"), "{}", forked.stderr);
 }
+
+#[test]
+fn a_key_is_the_same_by_flag_and_by_set_however_it_is_spelled() {
+    let place = parent(&[]);
+    let before = place.lines("parent/metrics.jsonl");
+    for (to, set) in [("a", "output-dir=a"), ("b", " output_dir = b"), ("c", "output_dir='c'")] {
+        let set = set.replace("= ", "=");
+        let outcome = place.run(&["train", "--resume-from-checkpoint", "parent", "--set", &set, "--set", "max-steps=3"]);
+        assert!(outcome.succeeded().stdout.contains("forking"), "{}", outcome.stdout);
+        assert_eq!(place.figure(to, "step").last(), Some(&3.0), "{set}");
+    }
+    assert_eq!(place.lines("parent/metrics.jsonl"), before);
+    let other = ["--set", "output-dir=rloo", "--set", "algorithm=rloo", "--set", "max_steps=3"];
+    let outcome = place.run(&[&["train", "--resume-from-checkpoint", "parent"], &other[..]].concat());
+    assert!(outcome.succeeded().stderr.contains("dropped the settings of grpo"), "{}", outcome.stderr);
+    // An evaluation leaves nothing behind, and a command trains with its own algorithm.
+    place.run(&["eval", "parent", "--eval-dataset", "answers.jsonl", "--set", "output-dir=evaluated"]).succeeded();
+    assert!(!place.path("evaluated").exists());
+    let refused = place.run(&["rloo", "--set", "algorithm=grpo"]);
+    assert!(refused.error().contains("use `rlhost train --algorithm grpo`"), "{}", refused.stderr);
+    let nothing = place.run(&["train", "--set", "seed"]);
+    assert!(nothing.error().contains("--set seed: expected KEY=VALUE"), "{}", nothing.stderr);
+}
+
+#[test]
+fn what_is_no_algorithm_is_refused_by_what_it_is() {
+    let place = Place::with_answers();
+    let train = ["train", "--model", tiny(), "--dataset", "answers.jsonl", "--algorithm", "tldr_length_reward.wasm"];
+    let refused = place.run(&train);
+    assert!(refused.error().contains("it is a reward"), "{}", refused.stderr);
+    let bench = place.run(&["bench", "--algorithm", "tldr_length_reward.wasm"]);
+    assert!(bench.error().contains("it is a reward"), "{}", bench.stderr);
+}

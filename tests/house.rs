@@ -8,27 +8,43 @@ use std::path::{Path, PathBuf};
 const DOORS: &[(&str, &[&str])] = &[
     ("config", &[]),
     ("hub", &["config"]),
+    ("run", &["config"]),
     ("metrics", &["config"]),
-    ("diagnosis", &["config"]),
+    ("diagnosis", &["config", "run"]),
     ("data", &["config", "ops"]),
     ("optim", &["config", "ops"]),
     ("model", &["config", "ops"]),
     ("rollout", &["config", "ops", "model"]),
     ("gguf", &["config", "ops", "data", "model"]),
     ("plugin", &["config"]),
-    ("checkpoint", &["config"]),
+    ("checkpoint", &["config", "run"]),
     ("dist", &["config", "ops"]),
-    ("report", &["config", "diagnosis"]),
-    ("trackers", &["config"]),
+    ("report", &["config", "run", "diagnosis"]),
+    ("trackers", &["config", "run"]),
     (
         "train",
-        &["config", "ops", "hub", "metrics", "diagnosis", "data", "optim", "model", "rollout", "plugin", "checkpoint", "dist"],
+        &[
+            "config",
+            "ops",
+            "hub",
+            "run",
+            "metrics",
+            "diagnosis",
+            "data",
+            "optim",
+            "model",
+            "rollout",
+            "plugin",
+            "checkpoint",
+            "dist",
+        ],
     ),
     ("fuzzing", &["cli", "config", "hub", "data", "diagnosis", "gguf", "model", "plugin", "checkpoint", "report", "train"]),
     (
         "cli",
         &[
             "config",
+            "run",
             "data",
             "dist",
             "gguf",
@@ -126,6 +142,25 @@ fn no_file_is_longer_than_about_six_hundred_lines() {
             assert!(lines <= 620, "{} has {lines} lines", file.display());
         }
     }
+}
+
+#[test]
+fn the_files_of_a_run_have_their_names_in_one_room() {
+    let names =
+        ["metrics.jsonl", "events.jsonl", "completions.jsonl", "config.toml", ".lock", "trainer_state.json", "snapshot.json"];
+    let (mut found, mut seen) = (Vec::new(), 0);
+    for file in rust_files(&root().join("host/src")) {
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let named = names.iter().filter(|name| code.contains(&format!("\"{name}\"")));
+        let in_room = |room: &str| file.components().any(|part| part.as_os_str() == room);
+        if in_room("run") {
+            seen += named.count();
+        } else if !in_room("fuzzing") && !file.ends_with("tests.rs") {
+            found.extend(named.map(|name| format!("{}: {name}", file.display())));
+        }
+    }
+    assert!(found.is_empty() && seen == names.len(), "{seen}, {found:?}");
 }
 
 /// Structs that have more than a dozen fields, and why each may.

@@ -17,6 +17,7 @@ pub mod optim;
 pub mod plugin;
 pub mod report;
 pub mod rollout;
+mod run;
 pub mod trackers;
 pub mod train;
 

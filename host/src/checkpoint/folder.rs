@@ -2,6 +2,7 @@
 
 use super::manifest::{seal, sync_folder};
 use super::{Error, verify};
+use crate::run::{RunFiles, step_of};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,25 +18,12 @@ const ASIDE: &str = "superseded-";
 
 /// Returns the path of a step's checkpoint.
 pub fn folder(run: &Path, step: u64) -> PathBuf {
-    run.join(format!("checkpoint-{step}"))
-}
-
-/// Returns whether a path is a checkpoint's rather than a run's, judging by its name.
-pub fn is_checkpoint(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"))
+    RunFiles(run).checkpoint(step)
 }
 
 /// Returns the steps of the checkpoints in a run's folder, oldest first.
 pub fn steps(run: &Path) -> io::Result<Vec<u64>> {
-    let mut steps: Vec<u64> = fs::read_dir(run)?
-        .filter_map(Result::ok)
-        .filter_map(|e| {
-            let name = e.file_name();
-            let step: u64 = name.to_str()?.strip_prefix("checkpoint-")?.parse().ok()?;
-            // Not `checkpoint-007`, which would be looked for under another name.
-            (folder(run, step).file_name() == Some(&name)).then_some(step)
-        })
-        .collect();
+    let mut steps: Vec<u64> = fs::read_dir(run)?.filter_map(Result::ok).filter_map(|entry| step_of(&entry.path())).collect();
     steps.sort_unstable();
     Ok(steps)
 }

@@ -7,7 +7,7 @@ mod manifest;
 mod retention;
 mod writer;
 
-pub use folder::{folder, is_checkpoint, newest, save, set_aside, steps, sweep};
+pub use folder::{folder, newest, save, set_aside, steps, sweep};
 pub use manifest::{Manifest, verify};
 pub use retention::{Retained, retain};
 pub use writer::{Writer, Written};

@@ -4,8 +4,9 @@ use super::Failure;
 use super::flags::{Scanned, scan};
 use super::train::is_latest;
 use crate::checkpoint;
-use crate::config::{self, Asked, ConfigFile, DEFAULT_ALGORITHM, Limits, Overrides};
+use crate::config::{Asked, ConfigFile, DEFAULT_ALGORITHM, Limits, Overrides, Set};
 use crate::plugin::{Engine, Setting, Source, settings_of};
+use crate::run::is_checkpoint;
 use crate::train::{Beginning, Origin};
 use clap::Command;
 use std::ffi::OsString;
@@ -32,7 +33,7 @@ pub(super) fn known_of(command: &Command, first: &[(&str, &str)], arguments: &[O
     let named = scanned.values("config").pop().filter(|_| !helps);
     let file = named.map(|path| ConfigFile::given(Path::new(&path))).transpose().map_err(Failure::of)?;
     let in_file = file.as_ref().is_some_and(|file| file.unknown_keys().is_ok_and(|keys| !keys.is_empty()));
-    let in_sets = scanned.values("set").iter().any(|set| !is_of_key(set));
+    let in_sets = sets_of(&scanned).iter().any(|set| set.key().is_none());
     let settings = match helps || in_file || in_sets || scanned.has_others {
         true => of_scanned(&scanned, first, file.as_ref()),
         false => Ok(Vec::new()),
@@ -42,12 +43,6 @@ pub(super) fn known_of(command: &Command, first: &[(&str, &str)], arguments: &[O
     Ok(Known { settings, file })
 }
 
-/// Returns whether a KEY=VALUE sets a key of rlhost, or something below one.
-fn is_of_key(set: &str) -> bool {
-    let key = set.split(['=', '.']).next().unwrap_or_default().trim().replace('-', "_");
-    config::key(&key).is_some()
-}
-
 /// Returns the settings of a built-in algorithm.
 pub(super) fn settings_of_embedded(name: &str) -> Result<Vec<Setting>, Failure> {
     let source = Source::open(name).map_err(Failure::of)?;
@@ -55,13 +50,19 @@ pub(super) fn settings_of_embedded(name: &str) -> Result<Vec<Setting>, Failure> 
     settings_of(&engine, &source, &Limits::default()).map_err(Failure::of)
 }
 
+/// Returns those `--set` that can be read; the others are reported when the whole command line is.
+fn sets_of(scanned: &Scanned) -> Vec<Set> {
+    scanned.values("set").iter().flat_map(|set| Set::read(set)).collect()
+}
+
 fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFile>) -> Result<Vec<Setting>, Failure> {
     let last = |key: &str| scanned.values(key).pop().map(|value| (key.to_owned(), value));
     let first = first.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-    let flags: Vec<(String, String)> = first.chain(["algorithm", "num_threads"].into_iter().filter_map(last)).collect();
-    let fresh = flags.iter().filter(|(key, _)| key == "algorithm").map(|(_, name)| name.clone()).collect();
-    let overrides = Overrides { flags, sets: scanned.values("set"), ..Overrides::default() };
-    let beginning = match started_from(scanned, file) {
+    let flags: Vec<(String, String)> =
+        first.chain(["algorithm", "num_threads", "output_dir"].into_iter().filter_map(last)).collect();
+    let overrides = Overrides { flags, sets: sets_of(scanned), ..Overrides::default() };
+    let fresh = overrides.value_of("algorithm").into_iter().collect();
+    let beginning = match started_from(scanned, &overrides, file) {
         Some(origin) => Beginning::Fork { origin, fresh },
         None => Beginning::New,
     };
@@ -74,15 +75,15 @@ fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFil
 }
 
 /// Returns the checkpoint that the run starts from, without verifying it: only its algorithm matters here.
-fn started_from(scanned: &Scanned, file: Option<&ConfigFile>) -> Option<Origin> {
+fn started_from(scanned: &Scanned, overrides: &Overrides, file: Option<&ConfigFile>) -> Option<Origin> {
     let from = scanned.values("resume_from_checkpoint");
     let resumes = scanned.flags.iter().any(|(id, _)| id == "resume_from_checkpoint");
     let in_file = || file.and_then(|file| file.text_of("output_dir").ok().flatten());
-    let latest = || scanned.values("output_dir").pop().or_else(in_file).filter(|_| resumes);
+    let latest = || overrides.value_of("output_dir").or_else(in_file).filter(|_| resumes);
     let path = from.into_iter().rfind(|path| !is_latest(path)).or_else(latest);
     // Of `eval`, whose only positional is a run.
     let path = path.or_else(|| scanned.positionals.iter().rfind(|path| Path::new(path).is_dir()).cloned()).map(PathBuf::from)?;
-    if checkpoint::is_checkpoint(&path) {
+    if is_checkpoint(&path) {
         let run = path.parent().unwrap_or(Path::new(".")).to_owned();
         return Some(Origin { run, checkpoint: path, step: 0 });
     }

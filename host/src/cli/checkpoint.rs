@@ -3,6 +3,7 @@
 use super::Failure;
 use crate::checkpoint::{self, Manifest};
 use crate::config::{files, printable};
+use crate::run::{CheckpointFiles, is_checkpoint, step_of};
 use anyhow::anyhow;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -58,7 +59,12 @@ fn list(run: &Path) -> Result<(), Failure> {
         let manifest = match manifest {
             Ok(manifest) => manifest,
             Err(error) => {
-                say!("{:>10}  {:>10}  {:<20}  {error}", step_of(&folder), "-", "-");
+                say!(
+                    "{:>10}  {:>10}  {:<20}  {error}",
+                    step_of(&folder).map_or_else(|| "-".to_owned(), |step| step.to_string()),
+                    "-",
+                    "-"
+                );
                 continue;
             }
         };
@@ -69,15 +75,9 @@ fn list(run: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the step in a checkpoint's name.
-fn step_of(folder: &Path) -> String {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    name.trim_start_matches("checkpoint-").to_owned()
-}
-
 /// Summarises a checkpoint's trainer_state.json.
 fn notes(folder: &Path) -> String {
-    let text = files::read(&folder.join("trainer_state.json"), LARGEST_STATE).unwrap_or_default();
+    let text = files::read(&CheckpointFiles(folder).summary(), LARGEST_STATE).unwrap_or_default();
     let state: Value = serde_json::from_slice(&text).unwrap_or_default();
     let mut notes = Vec::new();
     if let Some(epoch) = state["epoch"].as_f64() {
@@ -89,7 +89,7 @@ fn notes(folder: &Path) -> String {
     if let Some(parent) = state["parents"].as_array().and_then(|p| p.last()) {
         notes.push(format!("forked from {}", printable(parent["checkpoint"].as_str().unwrap_or_default(), NOTE)));
     }
-    if !folder.join("optimizer.safetensors").exists() {
+    if !CheckpointFiles(folder).optimizer().exists() {
         notes.push("model only".to_owned());
     }
     notes.join(", ")
@@ -100,7 +100,7 @@ fn size(bytes: u64) -> String {
 }
 
 fn verify(path: &Path) -> Result<(), Failure> {
-    let all = if checkpoint::is_checkpoint(path) { vec![path.to_owned()] } else { folders(path)? };
+    let all = if is_checkpoint(path) { vec![path.to_owned()] } else { folders(path)? };
     let mut damaged = 0;
     for folder in &all {
         match checkpoint::verify(folder) {

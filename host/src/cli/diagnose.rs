@@ -4,6 +4,7 @@ use super::Failure;
 use crate::config::printable;
 use crate::diagnosis::{self, Diagnosis, Held};
 use crate::report;
+use crate::run::RunFiles;
 use anyhow::anyhow;
 use serde_json::json;
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         tracing::warn!("{note}");
     }
     if found.rows == 0 {
-        let why = match found.lacks_metrics && args.run.join("metrics.jsonl").exists() {
+        let why = match found.lacks_metrics && RunFiles(&args.run).metrics().exists() {
             true => "none of its metrics can be read",
             false => "no metrics have been logged yet",
         };

@@ -38,8 +38,8 @@ fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<()
     let temporary = tempfile::tempdir().map_err(Failure::of)?;
     let folder = temporary.path().join("evaluation").display().to_string();
     let mut given = Given::of(matches, &[], known)?;
-    given.overrides.flags.retain(|(key, _)| key != "output_dir");
-    given.overrides.flags.extend([("output_dir".to_owned(), folder), ("hot_reload".to_owned(), "false".to_owned())]);
+    given.overrides.force("output_dir", &folder);
+    given.overrides.force("hot_reload", "false");
     let beginning = match matches.get_one::<PathBuf>("run") {
         None => Beginning::New,
         Some(path) => {

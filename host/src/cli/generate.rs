@@ -5,6 +5,7 @@ use crate::config::{self, Overrides};
 use crate::data::{Extras, Message, StopStrings, Tokenizer, Wording};
 use crate::model::{Decoding, Frozen, Held, ModelFolder, builtin};
 use crate::rollout::{Generator, Request, Sampling};
+use crate::run::CheckpointFiles;
 use crate::train;
 use anyhow::{anyhow, ensure};
 use serde_json::{Map, Value};
@@ -174,9 +175,9 @@ impl Args {
 
     /// The chat template's variables: those of the run, if the folder is a run's checkpoint.
     fn wording(&self, folder: &Path) -> anyhow::Result<Wording> {
-        let file = folder.join("config.toml");
+        let file = CheckpointFiles(folder).config();
         let mut wording = Wording::default();
-        if self.is_chat() && folder.join("trainer_state.json").is_file() && file.is_file() {
+        if self.is_chat() && CheckpointFiles(folder).summary().is_file() && file.is_file() {
             let config = config::read([file.as_path()], &Overrides::default())?;
             let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
             wording.now = now.map_err(|detail| anyhow!("{}: strftime_now: {detail}", file.display()))?;

@@ -3,7 +3,7 @@
 use super::algorithm::Known;
 use super::flags::{TABLES, negatable, negated, setting_id};
 use super::{Failure, granted};
-use crate::config::{self, Asked, Config, ConfigFile, Foreign, Key, Limits, Overrides, PluginEntry, scalar};
+use crate::config::{self, Asked, Config, ConfigFile, Foreign, Key, Limits, Overrides, PluginEntry, Set, scalar};
 use crate::plugin::{Engine, Setting, Takes, hints_of};
 use crate::train::{self, Beginning};
 use anyhow::anyhow;
@@ -32,12 +32,13 @@ impl Given {
     pub(super) fn of(matches: &ArgMatches, first: &[(&str, &str)], known: &Known) -> Result<Self, Failure> {
         let settings = &known.settings;
         let flags = first.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let sets = texts(matches, "set").iter().map(|set| Set::read(set)).collect::<Result<_, _>>().map_err(Failure::of)?;
         let mut overrides = Overrides {
             flags,
             settings: settings.iter().filter_map(|setting| value_of(setting, matches)).collect(),
             plugins: texts(matches, "plugin"),
             reward_models: texts(matches, "reward_model"),
-            sets: texts(matches, "set"),
+            sets,
             ..Overrides::default()
         };
         for Key { name, .. } in config::keys() {
@@ -59,8 +60,8 @@ impl Given {
         }
         let read = || matches.get_one::<PathBuf>("config").map(|path| ConfigFile::given(path)).transpose();
         let file = known.file.clone().map_or_else(read, |file| Ok(Some(file))).map_err(Failure::of)?;
-        if let (Some(file), Some((_, algorithm))) = (&file, overrides.flags.iter().rfind(|(key, _)| key == "algorithm")) {
-            file.check_is_for(algorithm).map_err(Failure::of)?;
+        if let (Some(file), Some(algorithm)) = (&file, overrides.value_of("algorithm")) {
+            file.check_is_for(&algorithm).map_err(Failure::of)?;
         }
         Ok(Self {
             file,
@@ -70,14 +71,13 @@ impl Given {
     }
 
     /// Creates a configuration that only `--set` changes.
-    pub(super) fn of_sets(sets: Vec<String>) -> Self {
+    pub(super) fn of_sets(sets: Vec<Set>) -> Self {
         Self { file: None, overrides: Overrides { sets, ..Overrides::default() }, settings: Vec::new() }
     }
 
     /// Returns the plugins that the command line names.
     pub(super) fn named_plugins(&self) -> Vec<String> {
-        let algorithm = self.overrides.flags.iter().filter(|(key, _)| key == "algorithm").map(|(_, value)| value);
-        self.overrides.plugins.iter().chain(algorithm).cloned().collect()
+        self.overrides.plugins.iter().cloned().chain(self.overrides.value_of("algorithm")).collect()
     }
 
     /// Returns the configuration of a new run.
@@ -102,12 +102,9 @@ impl Given {
     /// no name.
     fn grants(&self, table: &str, entry: &PluginEntry, only: bool) -> bool {
         let given = |key: &str| {
-            let (named, alone) = (format!("{table}.{}.{key}", entry.name()), format!("{table}.{key}"));
-            let is = |set: &String| {
-                let given = set.split_once('=').map(|(given, _)| given.trim());
-                given == Some(&named) || table == "environment" && only && given == Some(&alone)
-            };
-            self.overrides.sets.iter().any(is)
+            let alone = format!("{table}.{key}");
+            let is_alone = |set: &Set| table == "environment" && only && set.sets(&alone);
+            self.overrides.sets.iter().any(|set| set.sets_of_entry(table, entry.name(), key) || is_alone(set))
         };
         let all =
             [(entry.hosts.is_empty(), "hosts"), (entry.secrets.is_empty(), "secrets"), (entry.folders.is_empty(), "folders")];
@@ -139,9 +136,7 @@ impl Given {
     /// Returns the output directory, if one is given.
     pub(super) fn output_dir(&self) -> Result<Option<String>, config::Error> {
         // The rest may be incomplete, if it is to come from a checkpoint.
-        let flag = self.overrides.flags.iter().rev().find(|(key, _)| key == "output_dir").map(|(_, value)| value.clone());
-        let set = self.overrides.sets.iter().rev().find_map(|s| s.strip_prefix("output_dir=").map(str::to_owned));
-        match set.or(flag) {
+        match self.overrides.value_of("output_dir") {
             Some(given) => Ok(Some(given)),
             None => self.file.as_ref().map_or(Ok(None), |file| file.text_of("output_dir")),
         }

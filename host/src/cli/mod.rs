@@ -42,10 +42,9 @@ mod unknown;
 #[cfg(any(test, fuzzing))]
 pub(crate) use replay::read_recorded;
 
-use crate::config::{Asked, scalar};
+use crate::config::{Asked, Set};
 use crate::dist::{self, World};
 use algorithm::Known;
-use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand};
 use serde_json::{Map, Value};
@@ -323,9 +322,10 @@ fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), 
 /// A plugin's settings from `--set KEY=VALUE`, given any number of times. `plugin.NAME.config.KEY` works too, as for `train`.
 fn settings_given<'a>(sets: impl IntoIterator<Item = &'a String>) -> anyhow::Result<Map<String, Value>> {
     let pair = |set: &String| {
-        let (key, text) = set.split_once('=').ok_or_else(|| anyhow!("--set {set}: expected KEY=VALUE"))?;
-        let key = key.rsplit_once("config.").filter(|(before, _)| before.starts_with("plugin.")).map_or(key, |(_, key)| key);
-        Ok((key.trim().replace('-', "_"), serde_json::to_value(scalar(text))?))
+        let set = Set::read(set)?;
+        let within = set.path().iter().rposition(|part| part == "config").filter(|_| set.path()[0] == "plugin");
+        let key = &set.path()[within.map_or(0, |config| config + 1)..];
+        Ok((key.join("."), serde_json::to_value(set.value())?))
     };
     sets.into_iter().map(pair).collect()
 }

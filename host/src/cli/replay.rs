@@ -1,21 +1,21 @@
 //! `rlhost replay`: scores a run's completions with another reward, or plays its episodes with another environment.
 
 use super::granted::{Granted, grant_folders};
-use super::replayed_episodes::{self, Spoken};
+use super::replayed_episodes;
 use super::{Failure, settings_given};
 use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
-use crate::config::{Config, OnError, Overrides, PluginEntry, printable_path, read};
+use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
 use crate::data::{self, Extras, Message, Prompt, Tokenizer};
 use crate::metrics::Comparison;
 use crate::model::{ModelFolder, Place};
 use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
+use crate::run::{Recorded, RecordedEpisode, RunFiles};
 use crate::train::{self, Asked, Played, Recording, Rescorer};
 use anyhow::anyhow;
-use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,9 +29,8 @@ const MOST_NAMES: usize = 64;
 /// Completions shown at the end.
 const SHOWN: usize = 5;
 
-/// Memory that all completions may take, and that a value takes beside its text, roughly.
+/// Memory that all completions may take.
 const MOST_MEMORY: usize = 4 << 30;
-const VALUE: usize = 96;
 
 /// Arguments of `replay`.
 #[derive(clap::Args)]
@@ -62,31 +61,6 @@ pub(super) struct Args {
     replay_only: bool,
 }
 
-/// The parts of a line in completions.jsonl that rewards use.
-#[derive(Deserialize)]
-pub(super) struct Recorded {
-    pub step: u64,
-    pub row: usize,
-    prompt: String,
-    completion: String,
-    #[serde(default)]
-    prompt_ids: Vec<u32>,
-    completion_ids: Vec<u32>,
-    finished: bool,
-    rewards: BTreeMap<String, Option<f32>>,
-    /// The rest of it, if it is an episode.
-    #[serde(flatten)]
-    pub spoken: Option<Spoken>,
-}
-
-impl Recorded {
-    /// Returns the memory that it takes, roughly, read from so many bytes.
-    fn memory(&self, bytes: usize) -> usize {
-        let values = self.spoken.as_ref().map_or(0, Spoken::values) + self.rewards.len();
-        2 * bytes + VALUE * (1 + values)
-    }
-}
-
 /// Reads a file of completions; a last line that is still being written is left out.
 fn recorded_in(file: &Path) -> anyhow::Result<Vec<Recorded>> {
     let unread = |e: io::Error| anyhow!("can't read {}: {e}", file.display());
@@ -109,8 +83,8 @@ fn recorded_in(file: &Path) -> anyhow::Result<Vec<Recorded>> {
 #[cfg(any(test, fuzzing))]
 pub(crate) fn read_recorded(file: &Path) -> anyhow::Result<usize> {
     let recorded = recorded_in(file)?;
-    let spoken = recorded.iter().filter_map(|line| line.spoken.as_ref());
-    spoken.for_each(|spoken| drop(spoken.conversation(None)));
+    let spoken = recorded.iter().filter_map(|line| line.episode.as_ref());
+    spoken.for_each(|spoken| drop(replayed_episodes::conversation(spoken, None)));
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
         drop(recording(generation, &[]));
     }
@@ -122,12 +96,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn replay(args: &Args) -> anyhow::Result<()> {
-    let file = args.run.join("completions.jsonl");
+    let file = RunFiles(&args.run).completions();
     let recorded = recorded_in(&file)?;
     if recorded.is_empty() {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
-    let config = read([args.run.join("config.toml").as_path()], &Overrides::default())?;
+    let config = read([RunFiles(&args.run).config().as_path()], &Overrides::default())?;
     let rows = dataset(&config)?;
     let (scores, by) = match &args.environment {
         Some(environment) => by_environment(environment, args, &config, &recorded, &rows)?,
@@ -177,7 +151,7 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
         return Ok(());
     }
     let asker = Asker::new(grants, asking).map_err(|detail| anyhow!("{name}: {detail}"))?;
-    asker.read(&train::answers_of(&args.run, name)).map_err(|detail| anyhow!("{detail}"))?;
+    asker.read(&RunFiles(&args.run).answers_of(name)).map_err(|detail| anyhow!("{detail}"))?;
     engine.grant(name, Arc::new(asker));
     Ok(())
 }
@@ -190,8 +164,9 @@ pub(super) type Scores = (Vec<Option<f32>>, String);
 fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
     let is_key = |set: &&String| set.starts_with("plugin.") && !set.starts_with("plugin.config.");
     let (keys, settings): (Vec<&String>, Vec<&String>) = args.set.iter().partition(is_key);
+    let sets = keys.into_iter().map(|set| Set::read(set)).collect::<Result<_, _>>()?;
     let (plugins, reward_models) = (args.plugin.iter().cloned().collect(), args.reward_model.iter().cloned().collect());
-    let overrides = Overrides { plugins, reward_models, sets: keys.into_iter().cloned().collect(), ..Overrides::default() };
+    let overrides = Overrides { plugins, reward_models, sets, ..Overrides::default() };
     let own = read(std::iter::empty(), &overrides)?.plugin.into_iter().next();
     let mut entry = own.ok_or_else(|| anyhow!("there is no reward to score with; give --plugin or --reward-model"))?;
     entry.config.extend(settings_given(settings)?);
@@ -311,13 +286,13 @@ fn recording(generation: &[Recorded], dataset: &[Row]) -> anyhow::Result<Recordi
         }
     }
     let asked = |first: &&Recorded| {
-        let row = dataset.get(first.row).filter(|row| row.is_chat && first.spoken.is_none());
+        let row = dataset.get(first.row).filter(|row| row.is_chat && first.episode.is_none());
         Asked { row: first.row, tokens: first.prompt_ids.clone(), messages: row.map(|row| row.asked.clone()) }
     };
     let prompts = firsts.iter().map(asked).collect();
     let played = |recorded: &Recorded| {
-        let spoken = recorded.spoken.as_ref()?;
-        let conversation = spoken.conversation(dataset.get(recorded.row).map(|row| &row.columns));
+        let spoken = recorded.episode.as_ref()?;
+        let conversation = replayed_episodes::conversation(spoken, dataset.get(recorded.row).map(|row| &row.columns));
         Some(conversation.map(|conversation| Played { conversation, failed: spoken.failed.clone() }))
     };
     let episodes = generation.iter().filter_map(played).collect::<anyhow::Result<Vec<_>>>()?;
@@ -333,7 +308,7 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
     let mut prompt_of = Vec::new();
     for recorded in generation {
         // An episode has a prompt of its own.
-        if rows.last() != Some(&recorded.row) || recorded.spoken.is_some() {
+        if rows.last() != Some(&recorded.row) || recorded.episode.is_some() {
             rows.push(recorded.row);
             prompts.push(recorded.prompt.clone());
         }
@@ -344,9 +319,9 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
         |row: &usize, name: &str| dataset.get(*row).and_then(|row| row.columns.get(name)).unwrap_or(&Value::Null).to_string();
     let column = |name: &&String| Column { name: (*name).clone(), values: rows.iter().map(|row| value(row, name)).collect() };
     let mut columns: Vec<Column> = names.iter().map(column).collect();
-    if generation.iter().any(|recorded| recorded.spoken.is_some()) {
-        let spoken = |of: fn(&Spoken) -> &Value| {
-            let value = |recorded: &Recorded| recorded.spoken.as_ref().map_or(&Value::Null, of).to_string();
+    if generation.iter().any(|recorded| recorded.episode.is_some()) {
+        let spoken = |of: fn(&RecordedEpisode) -> &Value| {
+            let value = |recorded: &Recorded| recorded.episode.as_ref().map_or(&Value::Null, of).to_string();
             generation.iter().map(value).collect()
         };
         for (name, values) in [("messages", spoken(|s| &s.messages)), ("turn_rewards", spoken(|s| &s.turn_rewards))] {

@@ -1,37 +1,14 @@
 //! Replays a run's recorded episodes: the turns as the model wrote them, with another environment.
 
-use super::replay::{Recorded, Row, Scores};
+use super::replay::{Row, Scores};
 use crate::config::Limits;
 use crate::data::{Extras, Message};
 use crate::plugin::{Engine, EnvironmentPlugin, Rehearsed, Reply, Source, Start, calls};
+use crate::run::{Recorded, RecordedEpisode};
 use crate::train::start_of;
 use anyhow::anyhow;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-
-/// The part of a line of completions.jsonl that describes an episode.
-#[derive(Deserialize)]
-pub(super) struct Spoken {
-    /// The whole conversation.
-    pub messages: Value,
-    /// The reward of each turn.
-    pub turn_rewards: Value,
-    /// The tools that it offered.
-    #[serde(default)]
-    tools: Value,
-    turns: Vec<Written>,
-    seed: u64,
-    /// Why it failed, if it did.
-    #[serde(default)]
-    pub failed: Option<String>,
-}
-
-/// A turn without its text.
-#[derive(Deserialize)]
-struct Written {
-    finished: bool,
-    calls: Vec<(String, String)>,
-}
 
 /// A turn of the model, and the environment's reply.
 struct Exchange {
@@ -48,45 +25,31 @@ impl Exchange {
     }
 }
 
-/// Returns how many values a value is, with those within it.
-fn count(value: &Value) -> usize {
-    1 + match value {
-        Value::Array(items) => items.iter().map(count).sum(),
-        Value::Object(entries) => entries.values().map(count).sum(),
-        _ => 0,
+/// Returns the conversation and the template's variables of an episode, for a row with these columns.
+pub(super) fn conversation(
+    episode: &RecordedEpisode,
+    columns: Option<&Map<String, Value>>,
+) -> anyhow::Result<(Vec<Message>, Extras)> {
+    let mut extras = columns.map(Extras::of).transpose().map_err(|detail| anyhow!("{detail}"))?.unwrap_or_default();
+    if !episode.tools.is_null() {
+        extras.tools = episode.tools.clone();
     }
+    Ok((said(episode)?, extras))
 }
 
-impl Spoken {
-    /// Returns how many values it has.
-    pub(super) fn values(&self) -> usize {
-        let calls: usize = self.turns.iter().map(|turn| 1 + turn.calls.len()).sum();
-        [&self.messages, &self.turn_rewards, &self.tools].into_iter().map(count).sum::<usize>() + calls
-    }
+fn said(episode: &RecordedEpisode) -> anyhow::Result<Vec<Message>> {
+    Vec::deserialize(&episode.messages).map_err(|e| anyhow!("the messages of an episode: {e}"))
+}
 
-    /// Returns the conversation and the template's variables, for a row with these columns.
-    pub(super) fn conversation(&self, columns: Option<&Map<String, Value>>) -> anyhow::Result<(Vec<Message>, Extras)> {
-        let mut extras = columns.map(Extras::of).transpose().map_err(|detail| anyhow!("{detail}"))?.unwrap_or_default();
-        if !self.tools.is_null() {
-            extras.tools = self.tools.clone();
-        }
-        Ok((self.said()?, extras))
-    }
-
-    fn said(&self) -> anyhow::Result<Vec<Message>> {
-        Vec::deserialize(&self.messages).map_err(|e| anyhow!("the messages of an episode: {e}"))
-    }
-
-    /// Returns the turns, each with the replies to it.
-    fn exchanges(&self) -> anyhow::Result<Vec<Exchange>> {
-        let said = self.said()?;
-        let own: Vec<usize> = (0..said.len()).filter(|&i| said[i].role == "assistant").collect();
-        // What precedes the first turn is the prompt, which may have answers of the model too.
-        let own = &own[own.len().saturating_sub(self.turns.len())..];
-        let end = |i: usize| own.get(i + 1).copied().unwrap_or(said.len());
-        let heard = |i: usize| said[own[i] + 1..end(i)].iter().map(|m| (m.role.clone(), m.content.to_string())).collect();
-        Ok((0..own.len()).map(|i| Exchange { text: said[own[i]].content.to_string(), heard: heard(i) }).collect())
-    }
+/// Returns the turns of an episode, each with the replies to it.
+fn exchanges(episode: &RecordedEpisode) -> anyhow::Result<Vec<Exchange>> {
+    let said = said(episode)?;
+    let own: Vec<usize> = (0..said.len()).filter(|&i| said[i].role == "assistant").collect();
+    // What precedes the first turn is the prompt, which may have answers of the model too.
+    let own = &own[own.len().saturating_sub(episode.turns.len())..];
+    let end = |i: usize| own.get(i + 1).copied().unwrap_or(said.len());
+    let heard = |i: usize| said[own[i] + 1..end(i)].iter().map(|m| (m.role.clone(), m.content.to_string())).collect();
+    Ok((0..own.len()).map(|i| Exchange { text: said[own[i]].content.to_string(), heard: heard(i) }).collect())
 }
 
 /// Replays the recorded turns with an environment. Returns the sum of each episode's rewards.
@@ -103,11 +66,11 @@ pub(super) fn by_environment(
     let plugin = EnvironmentPlugin::load(engine, source, &settings, &Limits::default(), seed)?;
     let (mut scores, mut other, mut ended) = (Vec::with_capacity(recorded.len()), 0, 0);
     for generation in recorded.chunk_by(|a, b| a.step == b.step) {
-        let spoken: Vec<&Spoken> = generation.iter().filter_map(|one| one.spoken.as_ref()).collect();
+        let spoken: Vec<&RecordedEpisode> = generation.iter().filter_map(|one| one.episode.as_ref()).collect();
         if spoken.len() != generation.len() {
             return Err(anyhow!("the run's completions are not episodes with recorded turns, which --environment needs"));
         }
-        let exchanges = spoken.iter().map(|spoken| spoken.exchanges()).collect::<anyhow::Result<Vec<_>>>()?;
+        let exchanges = spoken.iter().map(|episode| exchanges(episode)).collect::<anyhow::Result<Vec<_>>>()?;
         let start = |(i, one): (usize, &Recorded)| {
             let row = rows.get(one.row).ok_or_else(|| anyhow!("the dataset has no row {}", one.row))?;
             Ok(start_of(&row.asked.0, &row.columns, (i as u64, spoken[i].seed)))

@@ -4,7 +4,8 @@ use super::Failure;
 use crate::config::{Overrides, PluginEntry};
 use crate::config::{did_you_mean, files, read};
 use crate::plugin::Source;
-use crate::train::{self, INBOX};
+use crate::run::{EventKind, RunFiles, is_running};
+use crate::train;
 use anyhow::{Context, anyhow};
 use serde_json::Value;
 use std::fs;
@@ -35,7 +36,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         // The run, which continues meanwhile, reads its contents.
         Replaced::Model => (folder(file).map_err(Failure::of)?.into_bytes(), "model"),
     };
-    let events = args.run.join("events.jsonl");
+    let events = RunFiles(&args.run).events();
     let end = events.metadata().map_or(0, |m| m.len());
     let request = send(&args.run, name, &bytes, kind).map_err(Failure::of)?;
     if args.no_wait {
@@ -43,7 +44,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     let answer = wait(&args.run, &events, end, &request).map_err(Failure::of)?;
-    if answer["event"] == "plugin_refused" {
+    if answer["event"].as_str().and_then(EventKind::of) == Some(EventKind::PluginRefused) {
         return Err(Failure::failed(anyhow!("{name} was not swapped: {}", answer["reason"].as_str().unwrap_or_default())));
     }
     let short = |key: &str| answer[key].as_str().map(|h| h.chars().take(12).collect::<String>()).unwrap_or_default();
@@ -76,11 +77,12 @@ fn folder(given: &str) -> anyhow::Result<String> {
 
 /// Checks that a run is running there and has a plugin or reward model of this name. Returns which of the two it is.
 fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
-    let lock = files::open(&run.join(".lock")).map_err(|_| anyhow!("{} is not the folder of a run", run.display()))?;
-    if lock.try_lock().is_ok() {
-        return Err(anyhow!("{}: no rlhost process is running this run", run.display()));
+    match is_running(run) {
+        Some(true) => {}
+        Some(false) => return Err(anyhow!("{}: no rlhost process is running this run", run.display())),
+        None => return Err(anyhow!("{} is not the folder of a run", run.display())),
     }
-    let config = read([run.join("config.toml").as_path()], &Overrides::default())?;
+    let config = read([RunFiles(run).config().as_path()], &Overrides::default())?;
     if !config.hot_reload {
         return Err(anyhow!("{}: this run was started with hot_reload = false", run.display()));
     }
@@ -99,7 +101,7 @@ fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
 
 /// Puts the bytes into the run's inbox atomically. Returns the request's name.
 fn send(run: &Path, name: &str, bytes: &[u8], kind: &str) -> std::io::Result<String> {
-    let inbox = run.join(INBOX);
+    let inbox = RunFiles(run).inbox();
     let temporary = tempfile::Builder::new().prefix(".swap-").tempfile_in(run)?;
     fs::write(temporary.path(), bytes)?;
     // Later requests sort later by name.
@@ -121,7 +123,7 @@ fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<V
         if let Some(answer) = answer {
             return Ok(answer);
         }
-        if files::open(&run.join(".lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
+        if is_running(run) == Some(false) {
             return Err(anyhow!("{}: the run ended before the swap", run.display()));
         }
         if !told && begun.elapsed() > Duration::from_secs(2) {

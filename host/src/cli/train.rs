@@ -10,6 +10,7 @@ use crate::checkpoint;
 use crate::config::ReportTo;
 use crate::dist::World;
 use crate::report;
+use crate::run::RunFiles;
 use crate::trackers::Format;
 use crate::train::{self, Beginning, Finished, Origin, Trainer};
 use anyhow::anyhow;
@@ -91,7 +92,9 @@ impl Training {
 
     /// Runs it.
     pub(super) fn run(&self, matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
-        if let ([(_, own)], Some(other)) = (self.sets, texts(matches, "algorithm").pop()) {
+        let given = Given::of(matches, self.sets, known)?;
+        let asked = given.overrides.value_of("algorithm");
+        if let ([(_, own)], Some(other)) = (self.sets, asked.filter(|other| self.sets.iter().all(|(_, own)| own != other))) {
             let advice = format!(
                 "`rlhost {}` trains with {own}; for another algorithm, use `rlhost train --algorithm {other}`",
                 self.name
@@ -99,7 +102,6 @@ impl Training {
             return Err(Failure::mistake(anyhow!(advice)));
         }
         let stopping = Stopping::listen()?;
-        let given = Given::of(matches, self.sets, known)?;
         let from = texts(matches, "resume_from_checkpoint");
         let allow_changed = matches.get_flag("allow_changed");
         super::together(|world| {
@@ -135,7 +137,7 @@ fn go_on_with_latest(given: &Given, allow_changed: bool, (stopping, world): (&St
     }
     tracing::info!("{} has no checkpoint; starting from the first step", run.display());
     // The lock is the first thing that a run puts into its folder.
-    start(given, if run.join(".lock").exists() { &Beginning::Over } else { &Beginning::New }, stopping, world)
+    start(given, if RunFiles(&run).lock().exists() { &Beginning::Over } else { &Beginning::New }, stopping, world)
 }
 
 /// Resumes a run, or starts a new one from its state if another folder is given.
@@ -268,7 +270,7 @@ fn summary(finished: &Finished, max_steps: u64, report: Option<&Path>) {
     }
     say!("done: {} in {took}", counted(finished.steps, "step"));
     say!("checkpoint: {}", finished.checkpoint.display());
-    say!("metrics:    {}  (or: tensorboard --logdir {folder})", finished.folder.join("metrics.jsonl").display());
+    say!("metrics:    {}  (or: tensorboard --logdir {folder})", RunFiles(&finished.folder).metrics().display());
     if let Some(report) = report {
         say!("report:     {}", report.display());
     }

@@ -1,6 +1,6 @@
 //! What a run that starts from another's checkpoint inherits from that one's configuration.
 
-use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, scalar};
+use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result};
 use toml::{Table, Value};
 
 /// Keys that belong to an algorithm, beside those of evaluations: it defines them, sets their defaults, or is the only one to take them.
@@ -100,7 +100,7 @@ impl ConfigFile {
 
     /// Returns the old and the new value of a key that the command line or the `given` file changes.
     fn changed(&self, key: &str, overrides: &Overrides, given: Option<&Self>) -> Result<Option<(String, String)>> {
-        let wanted = match overrides.last(key) {
+        let wanted = match overrides.value_of(key) {
             Some(wanted) => Some(wanted),
             None => given.map(|file| file.text_of(key)).transpose()?.flatten(),
         };
@@ -110,22 +110,10 @@ impl ConfigFile {
     }
 }
 
-impl Overrides {
-    /// Returns the last value that the command line gives for a key, by `--set` or by its flag.
-    fn last(&self, key: &str) -> Option<String> {
-        let set = self.sets.iter().rev().find_map(|set| set.split_once('=').filter(|(name, _)| name.trim() == key));
-        let set = set.map(|(_, text)| match scalar(text) {
-            Value::String(text) => text,
-            other => other.to_string(),
-        });
-        set.or_else(|| self.flags.iter().rev().find(|(name, _)| name == key).map(|(_, text)| text.clone()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, LearnFrom, OldLogp, read_files};
+    use crate::config::{Config, LearnFrom, OldLogp, Set, read_files};
 
     const BASE: &str =
         "model = 'm'\nalgorithm = 'sft'\nlearn_from = 'dataset'\nlearning_rate = 2e-5\nseed = 7\n[loss]\nloss_type = 'nll'\n";
@@ -134,7 +122,7 @@ mod tests {
         let file = |text: &str| ConfigFile { path: "run.toml".into(), text: text.to_owned() };
         let overrides = Overrides {
             flags: flags.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect(),
-            sets: sets.iter().map(|set| (*set).to_owned()).collect(),
+            sets: sets.iter().map(|set| Set::read(set).unwrap()).collect(),
             ..Overrides::default()
         };
         let given = given.map(file);

@@ -2,10 +2,11 @@
 
 use super::foreign::{self, Foreign, Treatment};
 use super::rewards;
+use super::set::{LONGEST_KEY, Set};
 use super::values::{
     environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled, unsupported,
 };
-use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, printable, yaml};
+use super::{Config, Error, Key, Limits, Result, did_you_mean, files, keys, printable, yaml};
 use serde::Deserialize;
 use std::io;
 use std::ops::Range;
@@ -26,17 +27,25 @@ pub struct Overrides {
     /// Folders and hub names of reward models.
     pub reward_models: Vec<String>,
     /// `--set KEY=VALUE`.
-    pub sets: Vec<String>,
+    pub sets: Vec<Set>,
     /// For a new run: whether a dataset has a split. As in TRL, an evaluation without a dataset uses the test split.
     pub has_split: Option<fn(&str, &str) -> bool>,
 }
 
-/// Longest key, in bytes, and the most parts that it has.
-const LONGEST_KEY: usize = 512;
-const DEEPEST_KEY: usize = 16;
+impl Overrides {
+    /// Returns the last value given for a key, by `--set` or else by its flag.
+    pub fn value_of(&self, key: &str) -> Option<String> {
+        let set = self.sets.iter().rev().find(|set| set.sets(key)).map(Set::text);
+        set.or_else(|| self.flags.iter().rev().find(|(name, _)| name == key).map(|(_, text)| text.clone()))
+    }
 
-/// Longest `--set` in an error, in bytes.
-const LONGEST_SET: usize = 512;
+    /// Gives a key this value, whatever else is given for it.
+    pub fn force(&mut self, key: &str, value: &str) {
+        self.flags.retain(|(name, _)| name != key);
+        self.sets.retain(|set| !set.sets(key));
+        self.flags.push((key.to_owned(), value.to_owned()));
+    }
+}
 
 /// Maximum size of a configuration file, in bytes.
 pub const LARGEST: u64 = 4 << 20;
@@ -167,9 +176,7 @@ pub fn read_files<'a>(
     foreign.extend(overrides.foreign.iter().cloned());
     // TRL's own scripts list the reward model first.
     foreign.sort_by_key(|(option, _)| option.treatment != Treatment::RewardModel);
-    let names = |key: &str| table.contains_key(key) || overrides.flags.iter().any(|(flag, _)| flag == key);
-    let set = |key: &str| overrides.sets.iter().any(|set| set.trim_start().starts_with(&format!("{key}=")));
-    if !["model", "dataset"].iter().any(|key| names(key) || set(key)) {
+    if !["model", "dataset"].iter().any(|key| table.contains_key(*key) || overrides.value_of(key).is_some()) {
         let own = ConfigFile { path: "run.toml".into(), text: BUILT_IN_RUN.to_owned() };
         // Its reward is for runs that name none.
         let other_reward = |key: &str| key == "plugin" && !overrides.reward_models.is_empty();
@@ -181,8 +188,7 @@ pub fn read_files<'a>(
     for (option, value) in &foreign {
         option.put(value, &mut table);
     }
-    let set_keys = overrides.sets.iter().filter_map(|set| own_name(&set.split(['=', '.']).next()?.trim().replace('-', "_")));
-    let named = table.keys().cloned().chain(set_keys.map(str::to_owned)).collect();
+    let named = table.keys().cloned().chain(overrides.sets.iter().filter_map(Set::key).map(str::to_owned)).collect();
     let mut config = typed(table)?;
     rewards::replace(&mut config, overrides)?;
     for (option, value) in &foreign {
@@ -192,7 +198,7 @@ pub fn read_files<'a>(
         }
     }
     for set in &overrides.sets {
-        config = apply_set(config, set, settings)?;
+        config = set.apply(config, settings)?;
     }
     config.named = named;
     config.find_test_split(overrides);
@@ -233,9 +239,8 @@ impl Asked {
             let value = if key == "algorithm" { Value::String(text.clone()) } else { scalar(text) };
             table.insert(key.clone(), value);
         }
-        for (path, text) in overrides.sets.iter().filter_map(|set| set.split_once('=')).filter(|(path, _)| is_bounded(path)) {
-            let path: Vec<String> = path.trim().split('.').map(|part| part.replace('-', "_")).collect();
-            insert(&mut table, &path, scalar(text));
+        for set in &overrides.sets {
+            insert(&mut table, set.path(), set.value());
         }
         table.retain(|key, _| ["algorithm", "loss_limits", "num_threads"].contains(&key));
         // What is wrong with these is reported when the whole is read.
@@ -326,13 +331,13 @@ fn check_finite(table: &Table) -> Result<()> {
 }
 
 /// Returns the name of the key with this spelling, here or in another program.
-fn own_name(spelled: &str) -> Option<&'static str> {
+pub(super) fn own_name(spelled: &str) -> Option<&'static str> {
     let is = |key: &&Key| key.name == spelled || key.aliases.iter().any(|alias| alias == spelled);
     keys().iter().find(is).map(|key| key.name.as_str())
 }
 
 /// Converts a value to the type of its key, if it is spelled differently; the error says what is wrong with it.
-fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
+pub(super) fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
     let kind = keys().iter().find(|key| key.name == own).map_or("", |key| key.kind);
     let value = match own {
         "plugin" => plugin_entries(own, value)?,
@@ -360,7 +365,7 @@ fn typed(table: Table) -> Result<Config> {
 }
 
 /// Reports an unknown key, and which one was probably meant; the algorithm's `settings` are candidates too.
-fn unknown(key: &str, settings: &[String]) -> String {
+pub(super) fn unknown(key: &str, settings: &[String]) -> String {
     let names = keys().iter().map(|key| key.name.as_str()).chain(settings.iter().map(String::as_str));
     let near = did_you_mean(key, names);
     let key = printable(key, LONGEST_KEY);
@@ -368,98 +373,6 @@ fn unknown(key: &str, settings: &[String]) -> String {
         return format!("unknown key `{key}`, neither rlhost's nor the algorithm's; `rlhost train --help` lists all keys");
     }
     format!("unknown key `{key}`{near}")
-}
-
-/// Returns whether a key is short and shallow enough to be looked up.
-fn is_bounded(path: &str) -> bool {
-    path.len() <= LONGEST_KEY && path.split('.').count() <= DEEPEST_KEY
-}
-
-/// Applies one `KEY=VALUE`; `plugin.NAME.KEY` is a key of the reward of this name.
-fn apply_set(config: Config, set: &str, settings: &[String]) -> Result<Config> {
-    let place = format!("--set {}", printable(set, LONGEST_SET));
-    let invalid = |detail: String| Error::Invalid { place: place.clone(), detail };
-    let (path, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
-    if !is_bounded(path) {
-        return Err(invalid(format!("a key has at most {LONGEST_KEY} bytes and {DEEPEST_KEY} parts")));
-    }
-    let value = scalar(text);
-    if let Some((_, number)) = not_finite(&value) {
-        return Err(invalid(format!("is {number}; it must be a finite number (put text in quotes)")));
-    }
-    let parts: Vec<String> = path.trim().split('.').map(|p| p.replace('-', "_")).collect();
-    match &parts[..] {
-        [first, _, _, ..] if first == "plugin" => return set_of_plugin(config, path.trim(), value).map_err(invalid),
-        [first, _, ..] if first == "environment" => return set_of_environment(config, path.trim(), value).map_err(invalid),
-        [first, _, ..] if !TABLES.contains(&first.as_str()) => {
-            return Err(invalid(format!("no table is named `{first}`; the tables are {}", TABLES.join(", "))));
-        }
-        _ => {}
-    }
-    let mut table = Table::try_from(&config).map_err(|e| invalid(e.to_string()))?;
-    match own_name(&parts[0]) {
-        Some(own) if parts.len() == 1 => drop(table.insert(own.to_owned(), as_meant(own, value).map_err(invalid)?)),
-        Some(own) => insert(&mut table, &[&[own.to_owned()], &parts[1..]].concat(), value),
-        None if parts.len() == 1 && settings.contains(&parts[0]) => {
-            insert(&mut table, &["loss".to_owned(), parts[0].clone()], value);
-        }
-        None => return Err(invalid(unknown(&parts[0], settings))),
-    }
-    table.try_into().map_err(|e: toml::de::Error| invalid(reworded(e.message())))
-}
-
-/// The tables that `--set` can set.
-const TABLES: [&str; 7] =
-    ["loss", "loss_limits", "environment", "chat_template_kwargs", "lr_scheduler_kwargs", "optim_args", "plugin.NAME"];
-
-/// Applies `plugin.NAME.KEY=VALUE`.
-fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
-    let below = path.strip_prefix("plugin.").unwrap_or(path);
-    match named(&mut config.plugin, below) {
-        Some((entry, keys)) => set_in(entry, keys, value)?,
-        None => return Err(no_such("reward plugin", &config.plugin, below)),
-    }
-    Ok(config)
-}
-
-/// Applies `environment.KEY=VALUE`, or `environment.NAME.KEY=VALUE`, which a run with several needs.
-fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
-    let below = path.strip_prefix("environment.").unwrap_or(path);
-    if let Some((entry, keys)) = named(&mut config.environment, below) {
-        set_in(entry, keys, value)?;
-    } else if let [entry] = &mut config.environment[..] {
-        set_in(entry, below, value)?;
-    } else {
-        return Err(no_such("environment", &config.environment, below));
-    }
-    Ok(config)
-}
-
-/// Returns the entry whose name a path begins with, and the rest of the path. A name may contain dots, and one name may be a
-/// prefix of another. It may be in quotes, as in TOML.
-fn named<'a, 'p>(entries: &'a mut [PluginEntry], path: &'p str) -> Option<(&'a mut PluginEntry, &'p str)> {
-    let below = |name: &str, quote: &str| path.strip_prefix(quote)?.strip_prefix(name)?.strip_prefix(quote)?.strip_prefix('.');
-    let keys = |entry: &PluginEntry| ["", "\"", "'"].into_iter().find_map(|quote| below(entry.name(), quote));
-    let named = entries.iter_mut().filter_map(|entry| keys(entry).map(|keys| (entry, keys)));
-    named.max_by_key(|(entry, _)| entry.name().len())
-}
-
-fn no_such(what: &str, entries: &[PluginEntry], path: &str) -> String {
-    let names: Vec<&str> = entries.iter().map(PluginEntry::name).collect();
-    let wanted = path.split('.').next().unwrap_or_default();
-    match names.is_empty() {
-        true => format!("no {what} is named {wanted:?}; this run has none"),
-        false => format!("no {what} is named {wanted:?}; this run has {}", names.join(", ")),
-    }
-}
-
-/// Sets a key of an entry.
-fn set_in(entry: &mut PluginEntry, keys: &str, value: Value) -> std::result::Result<(), String> {
-    let keys: Vec<String> = keys.split('.').map(|part| part.replace('-', "_")).collect();
-    let mut table = Table::try_from(&*entry).map_err(|e| e.to_string())?;
-    insert(&mut table, &keys, value);
-    *entry = table.try_into().map_err(|e: toml::de::Error| reworded(e.message()))?;
-    Ok(())
 }
 
 #[cfg(test)]
@@ -471,7 +384,7 @@ mod tests {
         Overrides {
             flags: flags.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
             plugins: vec!["dir/tldr_length_reward.wasm".into()],
-            sets: sets.iter().map(|s| (*s).into()).collect(),
+            sets: sets.iter().map(|set| Set::read(set).unwrap()).collect(),
             ..Overrides::default()
         }
     }
@@ -513,9 +426,10 @@ mod tests {
         let [short, long] = &config.plugin[..] else { panic!("{:?}", config.plugin) };
         assert_eq!((short.weight, long.weight, &long.config["some_key"]), (2.0, 3.0, &4.into()));
         assert!(short.config.is_empty());
-        o.sets = vec!["plugin.\"a.b-1.2\".weight=5".into(), "plugin.'a'.weight=6".into()];
+        let sets = |given: &[&str]| given.iter().map(|set| Set::read(set).unwrap()).collect();
+        o.sets = sets(&["plugin.\"a.b-1.2\".weight=5", "plugin.'a'.weight=6"]);
         assert_eq!(read([], &o).unwrap().plugin.iter().map(|entry| entry.weight).collect::<Vec<_>>(), [6.0, 5.0]);
-        o.sets = vec!["plugin.a.b-1.weight=3".into()];
+        o.sets = sets(&["plugin.a.b-1.weight=3"]);
         assert!(read([], &o).unwrap_err().to_string().contains("unknown key `b_1`"), "{:?}", read([], &o));
     }
 
@@ -589,7 +503,7 @@ mod tests {
 
     #[test]
     fn a_set_takes_json() {
-        let sets = vec![r#"plugin.v1.config={"a": [1, null, {"b": true}], "c": null}"#.to_owned()];
+        let sets = vec![Set::read(r#"plugin.v1.config={"a": [1, null, {"b": true}], "c": null}"#).unwrap()];
         let json = read([], &Overrides { plugins: vec!["dir/v1.wasm".into()], sets, ..Overrides::default() }).unwrap();
         assert_eq!(serde_json::to_value(&json.plugin[0].config).unwrap(), serde_json::json!({"a": [1, {"b": true}]}));
     }

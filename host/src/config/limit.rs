@@ -45,7 +45,7 @@ impl Visitor<'_> for Limit {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Overrides, read};
+    use crate::config::{Config, Overrides, Set, read};
 
     #[test]
     fn a_limit_is_switched_off_by_file_flag_and_set_and_stays_so() {
@@ -53,7 +53,7 @@ mod tests {
         let length = |text: &str, flags: &[&str], sets: &[&str]| {
             std::fs::write(file.path(), text).unwrap();
             let flags = flags.iter().map(|text| ("max_length".to_owned(), (*text).to_owned())).collect();
-            let sets = sets.iter().map(|text| format!("max_length={text}")).collect();
+            let sets = sets.iter().map(|text| Set::read(&format!("max_length={text}")).unwrap()).collect();
             read([file.path()], &Overrides { flags, sets, ..Overrides::default() })
                 .map(|config| config.max_length)
                 .map_err(|e| e.to_string())

@@ -24,6 +24,7 @@ mod period;
 mod printable;
 mod rewards;
 mod schedule;
+mod set;
 mod validate;
 mod values;
 mod yaml;
@@ -47,6 +48,7 @@ pub use schedule::{
     Better, InverseSqrt, LrSchedule, LrShape, MinLr, OnPlateau, Polynomial, Restarts, Slope, StableDecay, Threshold, WarmedMinLr,
     Waves,
 };
+pub use set::Set;
 pub use values::{scalar, switched};
 
 use std::path::PathBuf;

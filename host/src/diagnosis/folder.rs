@@ -4,6 +4,7 @@
 use super::{Held, Settings, Watch};
 use crate::config::json_lines::{self, Unread};
 use crate::config::{files, printable};
+use crate::run::{EventKind, RunFiles, is_undone};
 use serde_json::Value;
 use std::io;
 use std::path::Path;
@@ -36,9 +37,9 @@ pub struct Diagnosis {
 #[must_use]
 pub fn read(run: &Path) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
-    let config = files::read(&run.join("config.toml"), LARGEST_CONFIG).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let config = files::read(&RunFiles(run).config(), LARGEST_CONFIG).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let config = config.unwrap_or_else(|error| {
-        diagnosis.note("config.toml", &error);
+        diagnosis.note(RunFiles::CONFIG, &error);
         String::new()
     });
     let watch = diagnosis.follow(run, |usual| Settings::of(&config, usual));
@@ -56,27 +57,24 @@ impl Diagnosis {
     /// Adds the run's metrics to a watch with the settings for the usual learning rate.
     fn follow(&mut self, run: &Path, settings: impl FnOnce(Option<f64>) -> Settings) -> Watch {
         let (mut usual, mut changes) = (None, Vec::new());
-        let outcome = json_lines::each(&run.join("events.jsonl"), |line| {
+        let outcome = json_lines::each(&RunFiles(run).events(), |line| {
             let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
             if let Some(rate) = line.get("usual_learning_rate").and_then(Value::as_f64) {
                 usual = Some(rate);
             }
             let Some(step) = line.get("step").and_then(Value::as_u64) else { return };
-            match text("event") {
-                // What happened after the step that a run resumes from is undone.
-                "resumed" | "started" => changes.retain(|change| *change <= step),
-                "plugin_swapped" | "plugin_rolled_back" | "settings_changed" if changes.len() < MOST_CHANGES => {
-                    changes.push(step);
-                }
+            match EventKind::of(text("event")) {
+                Some(kind) if kind.begins() => changes.retain(|change| !is_undone(*change, step)),
+                Some(kind) if kind.changes_plugins() && changes.len() < MOST_CHANGES => changes.push(step),
                 _ => {}
             }
         });
-        self.take("events.jsonl", outcome);
+        self.take(RunFiles::EVENTS, outcome);
         changes.sort_unstable();
         let settings = settings(usual);
         let mut watch = Watch::new(settings.clone());
         let mut changes = changes.into_iter().peekable();
-        let outcome = json_lines::each(&run.join("metrics.jsonl"), |line| {
+        let outcome = json_lines::each(&RunFiles(run).metrics(), |line| {
             let Some(step) = line.get("step").and_then(Value::as_u64) else { return };
             let mut changed = false;
             while changes.next_if(|change| *change < step).is_some() {
@@ -89,7 +87,7 @@ impl Diagnosis {
             watch.see(step, &line);
         });
         let noted = self.notes.len();
-        self.take("metrics.jsonl", outcome);
+        self.take(RunFiles::METRICS, outcome);
         self.lacks_metrics = self.notes.len() > noted;
         watch
     }

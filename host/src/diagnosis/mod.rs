@@ -15,6 +15,7 @@ mod words;
 pub use folder::{Diagnosis, read, resume};
 pub use settings::Settings;
 
+use crate::run::Figure;
 use history::History;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -22,15 +23,6 @@ use signs::SIGNS;
 
 /// Number of consecutive rows in which a sign must be seen before it counts as a finding.
 const ROWS_IN_A_ROW: usize = 3;
-
-/// A figure that supports a finding.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure {
-    /// The metric or the setting.
-    pub name: String,
-    /// Its value, as text.
-    pub value: String,
-}
 
 /// What a sign reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -1,11 +1,12 @@
 //! The signs: pure functions over a run's history. Each needs effects that are large compared with the noise of the metric, since
 //! a sign that appears in healthy runs is worse than none.
 
+use super::Finding;
 use super::history::{History, Level};
 use super::settings::{Reward, Settings};
 use super::words::{change, figure, number, percent};
-use super::{Figure, Finding};
 use crate::config::printable;
+use crate::run::Figure;
 
 /// Looks for a finding in a history.
 pub(super) type Sign = fn(&History, &Settings) -> Option<Finding>;

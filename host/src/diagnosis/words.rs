@@ -1,6 +1,6 @@
 //! Formats numbers for findings.
 
-use super::Figure;
+use crate::run::Figure;
 
 /// Formats a number with four significant digits.
 pub(super) fn number(v: f64) -> String {

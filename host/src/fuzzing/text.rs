@@ -12,7 +12,7 @@ pub fn config(input: &[u8]) {
     let mut overrides = Overrides::default();
     for part in parts {
         match part.split_once(' ').unwrap_or_default() {
-            ("--set", set) => overrides.sets.push(set.to_owned()),
+            ("--set", set) => overrides.sets.extend(config::Set::read(set)),
             ("--plugin", path) => overrides.plugins.push(path.to_owned()),
             (flag, value) => {
                 let key = flag.trim_start_matches('-').replace('-', "_");

@@ -143,15 +143,20 @@ impl Outline {
 
     /// Returns the role, or an error that lists the plugin's exports.
     pub fn role(&self, source: &Source) -> Result<Role> {
-        self.role.ok_or_else(|| Error::WrongWorld {
-            name: source.name().to_owned(),
-            wanted: "a plugin",
-            detail: printable(
-                &format!("it exports neither a reward, an algorithm nor an environment; it exports {}", self.exports.join(", ")),
-                LONGEST_TEXT,
-            ),
-        })
+        let exports =
+            || format!("it exports neither a reward, an algorithm nor an environment; it exports {}", self.exports.join(", "));
+        self.role.ok_or_else(|| wrong_world(source, "a plugin", &exports()))
     }
+
+    /// Returns the error of a plugin that was to have another role.
+    pub fn is_no(&self, wanted: Role, source: &Source) -> Error {
+        let what = self.role.map_or_else(|| "no plugin".to_owned(), |role| role.name().to_owned());
+        wrong_world(source, wanted.name(), &format!("it is {what}; it exports {}", self.exports.join(", ")))
+    }
+}
+
+fn wrong_world(source: &Source, wanted: &'static str, detail: &str) -> Error {
+    Error::WrongWorld { name: source.name().to_owned(), wanted, detail: printable(detail, LONGEST_TEXT) }
 }
 
 /// Returns a component's bytes: the plugin's own, or the component that a core module is wrapped into.

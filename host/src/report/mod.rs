@@ -19,8 +19,9 @@ mod words;
 
 use crate::config::{files, json_lines};
 use crate::diagnosis::{self, Diagnosis};
+use crate::run::{CheckpointFiles, RunFiles, is_running, step_of};
 use serde_json::{Map, Value};
-use std::fs::{self, TryLockError};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -95,7 +96,7 @@ pub fn render(run: &Path) -> Result<String, Error> {
 /// As [`render`], and if it can't be written.
 pub fn write(run: &Path) -> Result<PathBuf, Error> {
     let html = render(run)?;
-    let path = run.join(FILE);
+    let path = RunFiles(run).report();
     let fail = |source| Error::Write { path: path.clone(), source };
     #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = tempfile::Builder::new();
@@ -111,20 +112,20 @@ pub fn write(run: &Path) -> Result<PathBuf, Error> {
 impl Run {
     fn read(run: &Path) -> Result<Self, Error> {
         check(run)?;
-        let mut notes = Vec::new();
-        let config = text(&run.join("config.toml"))?;
+        let (files, mut notes) = (RunFiles(run), Vec::new());
+        let config = text(&files.config())?;
         let settings = config.parse().unwrap_or_else(|error: toml::de::Error| {
             notes.push(format!("config.toml can't be understood: {}", error.message()));
             toml::Table::new()
         });
         // Before the files, so that what is read of a running run is newer than its state.
-        let at_work = at_work(run);
+        let at_work = is_running(run);
         let kept = kept(run);
-        let mut story = story::Story::read(&run.join("events.jsonl"), &mut notes)?;
+        let mut story = story::Story::read(&files.events(), &mut notes)?;
         story.add_checkpoints(&kept);
-        let figures = figures::Figures::read(&run.join("metrics.jsonl"), &mut notes)?;
+        let figures = figures::Figures::read(&files.metrics(), &mut notes)?;
         let changes: Vec<u64> = story.marks.iter().filter(|m| ["swap", "settings"].contains(&m.kind)).map(|m| m.step).collect();
-        let samples = samples::read(&run.join("completions.jsonl"), &changes, &mut notes)?;
+        let samples = samples::read(&files.completions(), &changes, &mut notes)?;
         let diagnosis = diagnosis::read(run);
         let path = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -138,21 +139,25 @@ impl Run {
 /// If it is not one.
 pub fn check(path: &Path) -> Result<(), Error> {
     let refuse = |detail: String| Err(Error::NotARun { path: path.to_owned(), detail });
-    let is_run = |path: &Path| path.join("config.toml").is_file() || path.join("events.jsonl").is_file();
     if !path.exists() {
         return refuse("there is no such folder; give the folder of a run".into());
     }
     if !path.is_dir() {
         return refuse("is a file; give the folder of a run".into());
     }
-    if path.join("trainer_state.json").is_file() {
+    if CheckpointFiles(path).summary().is_file() {
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return refuse(format!("is a checkpoint; give its run's folder, {}", parent.display()));
     }
-    if is_run(path) {
+    if RunFiles(path).are_there() {
         return Ok(());
     }
-    let inside = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path()).filter(|p| is_run(p));
+    let inside = fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|p| RunFiles(p).are_there());
     let advice = inside.max().map(|run| format!("; it contains some, such as {}", run.display())).unwrap_or_default();
     refuse(format!("is not the folder of a run, which contains config.toml and events.jsonl{advice}"))
 }
@@ -183,18 +188,8 @@ fn each_line(path: &Path, notes: &mut Vec<String>, take: impl FnMut(Map<String, 
 
 /// Returns the steps of the checkpoints in a run's folder.
 fn kept(run: &Path) -> Vec<u64> {
-    let names = fs::read_dir(run).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
-    let mut steps: Vec<u64> = names.filter_map(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok()).collect();
+    let entries = fs::read_dir(run).into_iter().flatten().filter_map(Result::ok);
+    let mut steps: Vec<u64> = entries.filter_map(|entry| step_of(&entry.path())).collect();
     steps.sort_unstable();
     steps
-}
-
-/// Returns whether a process holds the run's lock.
-fn at_work(run: &Path) -> Option<bool> {
-    // A shared lock, so that two reports don't take each other for the run.
-    match files::open(&run.join(".lock")).ok()?.try_lock_shared() {
-        Ok(()) => Some(false),
-        Err(TryLockError::WouldBlock) => Some(true),
-        Err(TryLockError::Error(_)) => None,
-    }
 }

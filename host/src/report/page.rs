@@ -6,6 +6,7 @@ use super::sentences;
 use super::story::{Event, Mark, State, Version};
 use super::{Error, Run, charts, evaluations, words};
 use crate::diagnosis::Held;
+use crate::run::EventKind;
 use jiff::Timestamp;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -252,7 +253,7 @@ fn facts(run: &Run, state: &State) -> Vec<Fact> {
     fact("Checkpoints", checkpoints(run), "");
     let seed = run.settings.get("seed").map(ToString::to_string).unwrap_or_default();
     fact("Seed", seed, "");
-    if let Some(fork) = first.filter(|e| e.name == "forked") {
+    if let Some(fork) = first.filter(|e| e.kind == Some(EventKind::Forked)) {
         let from = Path::new(fork.text("checkpoint"));
         let parts: Vec<_> = from.iter().rev().take(2).map(|part| part.to_string_lossy()).collect();
         fact("Forked from", parts.into_iter().rev().collect::<Vec<_>>().join("/"), fork.text("checkpoint"));

@@ -4,9 +4,9 @@
 use super::Error;
 use super::words;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
-use serde::de::IgnoredAny;
+use crate::run::{Glance, GlanceMessage};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
@@ -79,40 +79,6 @@ struct Head {
     step: u64,
 }
 
-#[derive(Deserialize)]
-struct Row {
-    #[serde(default)]
-    row: Value,
-    #[serde(default)]
-    prompt: String,
-    #[serde(default)]
-    completion: String,
-    #[serde(default)]
-    completion_ids: Vec<IgnoredAny>,
-    #[serde(default = "yes")]
-    finished: bool,
-    #[serde(default)]
-    rewards: Map<String, Value>,
-    #[serde(default)]
-    advantage: Value,
-    #[serde(default)]
-    messages: Vec<Spoken>,
-    #[serde(default)]
-    turns: Vec<IgnoredAny>,
-    #[serde(default)]
-    turn_rewards: Vec<Value>,
-}
-
-#[derive(Deserialize)]
-struct Spoken {
-    role: String,
-    content: String,
-}
-
-fn yes() -> bool {
-    true
-}
-
 /// Position of a step's lines.
 struct Place {
     begin: u64,
@@ -175,12 +141,12 @@ fn chosen(steps: &[u64], changes: &[u64]) -> BTreeSet<u64> {
 
 /// Returns completions of a step's first prompt, from best to worst.
 fn sample(reader: &mut Reader, step: u64, lines: usize) -> io::Result<Option<Sample>> {
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<Glance> = Vec::new();
     let begin = reader.place();
     for _ in 0..lines.min(MOST_READ) {
         let Some(line) = reader.line()? else { break };
         let Line::Whole(text) = line else { continue };
-        let Ok(row) = serde_json::from_slice::<Row>(text) else { continue };
+        let Ok(row) = serde_json::from_slice::<Glance>(text) else { continue };
         if reader.place() - begin > MOST_BYTES {
             break;
         }
@@ -189,7 +155,7 @@ fn sample(reader: &mut Reader, step: u64, lines: usize) -> io::Result<Option<Sam
         }
         rows.push(row);
     }
-    let worth = |row: &Row| {
+    let worth = |row: &Glance| {
         let sum = || row.rewards.values().filter_map(Value::as_f64).sum();
         row.advantage.as_f64().unwrap_or_else(sum)
     };
@@ -198,7 +164,7 @@ fn sample(reader: &mut Reader, step: u64, lines: usize) -> io::Result<Option<Sam
     let Some(first) = rows.first() else { return Ok(None) };
     let names: Vec<String> = first.rewards.keys().cloned().collect();
     let figure = |value: Option<&Value>| value.and_then(Value::as_f64).map(words::number);
-    let completion = |row: &Row| Completion {
+    let completion = |row: &Glance| Completion {
         text: text(&row.completion),
         tokens: row.completion_ids.len(),
         finished: row.finished,
@@ -212,11 +178,11 @@ fn sample(reader: &mut Reader, step: u64, lines: usize) -> io::Result<Option<Sam
 }
 
 /// Returns what was said in an episode after its prompt, which may have answers of the model too.
-fn turns(row: &Row) -> Vec<Turn> {
+fn turns(row: &Glance) -> Vec<Turn> {
     let own: Vec<usize> = (0..row.messages.len()).filter(|&i| row.messages[i].role == "assistant").collect();
     let own = &own[own.len().saturating_sub(row.turns.len())..];
     let Some(&first) = own.first() else { return Vec::new() };
-    let turn = |(i, Spoken { role, content }): (usize, &Spoken)| {
+    let turn = |(i, GlanceMessage { role, content }): (usize, &GlanceMessage)| {
         let number = own.iter().position(|at| *at == i);
         let reward = number.and_then(|number| row.turn_rewards.get(number)).and_then(Value::as_f64).map(words::number);
         Turn { role: number.is_none().then(|| role.clone()), text: text(content), reward }

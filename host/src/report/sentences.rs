@@ -2,29 +2,34 @@
 
 use super::story::Event;
 use super::words;
+use crate::run::EventKind;
 use serde_json::Value;
 
 /// Returns what an event says besides its name and step. For an unknown event, that is all its fields.
 pub(super) fn about(event: &Event) -> String {
     let (name, text) = (event.text("plugin"), |key: &str| event.text(key));
-    match event.name.as_str() {
-        "started" | "resumed" | "forked" => beginning(event),
-        "plugin_loaded" => {
+    let Some(kind) = event.kind else {
+        let rest = event.fields.iter().filter(|(key, _)| *key != "step");
+        return rest.map(|(key, value)| format!("{key}: {}", words::value(value))).collect::<Vec<_>>().join("; ");
+    };
+    match kind {
+        EventKind::Started | EventKind::Resumed | EventKind::Forked => beginning(event),
+        EventKind::PluginLoaded => {
             let granted = text("granted");
             let granted = if granted.is_empty() { String::new() } else { format!(", granted {granted}") };
             let version = if text("version").is_empty() { String::new() } else { format!(" {}", text("version")) };
             format!("{} {name}{version}, {}{granted}", text("role"), words::hash(text("hash")))
         }
-        "plugin_swapped" => {
+        EventKind::PluginSwapped => {
             let (from, to) = (words::hash(text("from")), words::hash(text("to")));
             let change = if from == to { format!("{to} with other settings") } else { format!("{from} \u{2192} {to}") };
             format!("{name}: {change}{}", shadow(event))
         }
-        "plugin_rolled_back" => {
+        EventKind::PluginRolledBack => {
             format!("{name}: {} rolled back to {}; {}", words::hash(text("from")), words::hash(text("to")), text("reason"))
         }
-        "plugin_refused" => format!("{name}: {}", text("reason")),
-        "plugin_error" => {
+        EventKind::PluginRefused => format!("{name}: {}", text("reason")),
+        EventKind::PluginError => {
             let rows = event.fields.get("rows").and_then(Value::as_array).map_or(0, Vec::len);
             let lost = if rows == 0 {
                 "succeeded when retried".to_owned()
@@ -33,29 +38,25 @@ pub(super) fn about(event: &Event) -> String {
             };
             format!("{name}: {}; {lost}", text("reason"))
         }
-        "settings_changed" => {
+        EventKind::SettingsChanged => {
             let side = |key: &str| event.fields.get(key).cloned().unwrap_or_default();
             format!("{name}: {}", differences(&side("from"), &side("to")))
         }
-        "checkpoint_saved" => took(event, "written in "),
-        "checkpoint_failed" | "failed" => text("reason").to_owned(),
-        "checkpoint_kept" => text("reason").to_owned(),
-        "checkpoint_superseded" => format!("now {}", text("path")),
-        "checkpoints_removed" => {
+        EventKind::CheckpointSaved => took(event, "written in "),
+        EventKind::CheckpointFailed | EventKind::Failed => text("reason").to_owned(),
+        EventKind::CheckpointKept => text("reason").to_owned(),
+        EventKind::CheckpointSuperseded => format!("now {}", text("path")),
+        EventKind::CheckpointsRemoved => {
             let steps = event.fields.get("steps").and_then(Value::as_array).into_iter().flatten();
             let steps: Vec<String> = steps.map(words::value).collect();
             format!("step{} {}", if steps.len() == 1 { "" } else { "s" }, steps.join(", "))
         }
-        "stopped_early" => {
+        EventKind::StoppedEarly => {
             let evaluations = event.fields.get("evaluations").and_then(Value::as_u64).unwrap_or_default();
             format!("{} in a row did not improve {}", words::counted(evaluations, "evaluation"), text("metric"))
         }
-        "warning" | "finding" => text("text").to_owned(),
-        "finished" | "stopped" => took(event, "after "),
-        _ => {
-            let rest = event.fields.iter().filter(|(key, _)| *key != "step");
-            rest.map(|(key, value)| format!("{key}: {}", words::value(value))).collect::<Vec<_>>().join("; ")
-        }
+        EventKind::Warning | EventKind::Finding => text("text").to_owned(),
+        EventKind::Finished | EventKind::Stopped => took(event, "after "),
     }
 }
 

@@ -6,6 +6,7 @@
 use super::Error;
 use super::sentences;
 use super::words;
+use crate::run::{EventKind, is_undone};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -31,6 +32,8 @@ fn memory(value: &Value) -> usize {
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub time: Option<Timestamp>,
+    /// What it is about; none if this version does not know it.
+    pub kind: Option<EventKind>,
     pub name: String,
     pub step: Option<u64>,
     pub fields: Map<String, Value>,
@@ -43,7 +46,7 @@ impl Event {
         let mut text = |key: &str| fields.shift_remove(key).and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
         let (time, name) = (text("time"), text("event"));
         let step = fields.get("step").and_then(Value::as_u64);
-        Self { time: time.parse().ok(), name, step, fields, undone: false }
+        Self { time: time.parse().ok(), kind: EventKind::of(&name), name, step, fields, undone: false }
     }
 
     /// Returns a field that is a string, empty if there is none.
@@ -57,12 +60,12 @@ impl Event {
 
     /// Returns whether a process started working on the run.
     fn begins(&self) -> bool {
-        ["started", "resumed", "forked"].contains(&self.name.as_str())
+        self.kind.is_some_and(EventKind::begins)
     }
 
     /// Returns whether a process reported its end.
     fn ends(&self) -> bool {
-        ["finished", "stopped", "failed"].contains(&self.name.as_str())
+        self.kind.is_some_and(EventKind::ends)
     }
 }
 
@@ -136,11 +139,11 @@ impl Story {
         let mut loaded: BTreeMap<String, String> = BTreeMap::new();
         let mut loading: BTreeMap<String, String> = BTreeMap::new();
         for event in self.events.iter_mut().rev() {
-            if event.name == "plugin_loaded" {
+            if event.kind == Some(EventKind::PluginLoaded) {
                 loading.insert(event.text("plugin").to_owned(), event.text("hash").to_owned());
             }
             let gone = match (event.step, behind) {
-                (Some(step), Some(from)) if step > from => true,
+                (Some(step), Some(from)) if is_undone(step, from) => true,
                 // A swap happens before its step: the checkpoint of that step may or may not include it. The plugins loaded from
                 // it show which.
                 (Some(step), Some(from)) if step == from && event.fields.contains_key("to") => {
@@ -159,13 +162,13 @@ impl Story {
     fn follow(&mut self) {
         let events = std::mem::take(&mut self.events);
         for event in events.iter().filter(|e| !e.undone) {
-            match event.name.as_str() {
-                "plugin_loaded" => self.loaded(event, &events),
-                "plugin_swapped" | "plugin_rolled_back" => self.swapped(event),
-                "checkpoint_saved" => self.checkpoints.extend(event.step),
-                "settings_changed" => self.mark(event, "settings", sentences::about(event)),
-                "resumed" => self.mark(event, "resume", sentences::resumed(event)),
-                "failed" => self.mark(event, "failure", sentences::about(event)),
+            match event.kind {
+                Some(EventKind::PluginLoaded) => self.loaded(event, &events),
+                Some(EventKind::PluginSwapped | EventKind::PluginRolledBack) => self.swapped(event),
+                Some(EventKind::CheckpointSaved) => self.checkpoints.extend(event.step),
+                Some(EventKind::SettingsChanged) => self.mark(event, "settings", sentences::about(event)),
+                Some(EventKind::Resumed) => self.mark(event, "resume", sentences::resumed(event)),
+                Some(EventKind::Failed) => self.mark(event, "failure", sentences::about(event)),
                 _ => {}
             }
         }
@@ -214,7 +217,7 @@ impl Story {
 
     /// Adds a plugin swapped in or rolled back to.
     fn swapped(&mut self, event: &Event) {
-        let back = event.name == "plugin_rolled_back";
+        let back = event.kind == Some(EventKind::PluginRolledBack);
         let (name, to) = (event.text("plugin"), event.text("to"));
         let before = self.current(name).cloned();
         let known = self.versions.iter().rev().find(|v| v.plugin == name && v.hash == to).cloned();
@@ -292,9 +295,9 @@ impl Story {
         let last = self.events.iter().rev().find(|e| e.begins() || e.ends());
         match last {
             Some(end) if end.ends() => {
-                let (word, reason) = match end.name.as_str() {
-                    "finished" => ("finished", ""),
-                    "stopped" => ("stopped", "by a signal, after saving"),
+                let (word, reason) = match end.kind {
+                    Some(EventKind::Finished) => ("finished", ""),
+                    Some(EventKind::Stopped) => ("stopped", "by a signal, after saving"),
                     _ => ("failed", end.text("reason")),
                 };
                 let joint = if reason.is_empty() { "" } else { ": " };

@@ -1,6 +1,7 @@
 //! What trackers are told of a run.
 
 use crate::config::{files, json_lines, printable};
+use crate::run::{EventKind, RunFiles};
 use jiff::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -90,7 +91,7 @@ pub(super) struct Run {
 
 /// Returns the settings of the run in this folder; the error is one line.
 fn table(run: &Path) -> Result<toml::Table, String> {
-    let config = files::read(&run.join("config.toml"), LARGEST_CONFIG).map_err(|error| error.to_string())?;
+    let config = files::read(&RunFiles(run).config(), LARGEST_CONFIG).map_err(|error| error.to_string())?;
     String::from_utf8_lossy(&config).parse().map_err(|error: toml::de::Error| error.message().to_owned())
 }
 
@@ -106,12 +107,12 @@ impl Run {
         flatten("", &serde_json::to_value(table).unwrap_or_default(), &mut settings);
         let (mut started, mut end, mut beginnings) = (None, None, Vec::<Beginning>::new());
         // A run without events has metrics all the same.
-        let _ = json_lines::each(&path.join("events.jsonl"), |line| {
+        let _ = json_lines::each(&RunFiles(path).events(), |line| {
             let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
             let time = text("time").parse::<Timestamp>().ok().map(Timestamp::as_millisecond);
             started = started.or(time);
-            match text("event") {
-                "started" | "resumed" | "forked" => {
+            match EventKind::of(text("event")) {
+                Some(kind) if kind.begins() => {
                     end = None;
                     let step = line.get("step").and_then(Value::as_u64).unwrap_or_default();
                     // What came after the step from which it resumes is gone.
@@ -120,7 +121,7 @@ impl Run {
                         beginnings.extend(time.map(|time| Beginning { step, time }));
                     }
                 }
-                which @ ("finished" | "stopped" | "failed") => end = Some(which.to_owned()),
+                Some(kind) if kind.ends() => end = Some(text("event").to_owned()),
                 _ => {}
             }
         });
@@ -128,7 +129,7 @@ impl Run {
         let id = Sha256::digest(format!("{name}\n{started}").as_bytes()).iter().take(16).map(|b| format!("{b:02x}")).collect();
         let mut this =
             Self { name, id, started, ended: started, end, settings, metrics: Vec::new(), rows: Vec::new(), notes: Vec::new() };
-        this.read_metrics(&path.join("metrics.jsonl"), &beginnings, &mut notes)?;
+        this.read_metrics(&RunFiles(path).metrics(), &beginnings, &mut notes)?;
         this.notes = notes;
         if this.rows.is_empty() { Err(Error::Empty(path.to_owned())) } else { Ok(this) }
     }
@@ -172,7 +173,7 @@ impl Run {
             io::ErrorKind::NotFound => Error::Empty(path.parent().unwrap_or(path).to_owned()),
             _ => Error::Read { path: path.to_owned(), source },
         })?;
-        notes.extend(unread.notes("metrics.jsonl"));
+        notes.extend(unread.notes(RunFiles::METRICS));
         if cut || count >= MOST_VALUES {
             let most = format!("{MOST_METRICS} metrics, {MOST_VALUES} values and {MOST_CELLS} cells of a table");
             notes.push(format!("metrics.jsonl is not exported as a whole; the maximum is {most}"));

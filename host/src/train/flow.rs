@@ -1,11 +1,11 @@
 //! Defines the ways to learn.
 
 use crate::config::{Config, LearnFrom};
-use crate::plugin::Role;
+use crate::plugin::{self, Outline, Role, Source};
 
 /// Where an algorithm's completions come from, and whether it learns from pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
+pub enum Flow {
     /// Completions that the policy generates, singly: GRPO, RLOO, PPO.
     Generated,
     /// Pairs among completions that the policy generates: Online DPO.
@@ -21,16 +21,22 @@ pub(super) enum Flow {
 }
 
 impl Flow {
-    /// Returns the flow of an algorithm; none for a plugin that is not an algorithm.
-    pub(super) fn of(role: Role, learn_from: LearnFrom) -> Option<Self> {
-        match role {
-            Role::Reward | Role::Environment => None,
-            Role::Policy => Some(if learn_from == LearnFrom::Generation { Self::Generated } else { Self::Given }),
-            Role::OnlinePreference => Some(Self::GeneratedPairs),
-            Role::Preference => Some(Self::GivenPairs),
-            Role::Labelled => Some(Self::Labelled),
-            Role::RewardModel => Some(Self::ValuedPairs),
-        }
+    /// Returns the role and the flow of an algorithm that was outlined from `source`.
+    ///
+    /// # Errors
+    /// If the plugin is not an algorithm.
+    pub fn of(outline: &Outline, source: &Source, learn_from: LearnFrom) -> plugin::Result<(Role, Self)> {
+        let role = outline.role(source)?;
+        let flow = match role {
+            Role::Reward | Role::Environment => return Err(outline.is_no(Role::Policy, source)),
+            Role::Policy if learn_from == LearnFrom::Generation => Self::Generated,
+            Role::Policy => Self::Given,
+            Role::OnlinePreference => Self::GeneratedPairs,
+            Role::Preference => Self::GivenPairs,
+            Role::Labelled => Self::Labelled,
+            Role::RewardModel => Self::ValuedPairs,
+        };
+        Ok((role, flow))
     }
 
     /// Returns whether the policy generates the completions.

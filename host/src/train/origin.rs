@@ -1,11 +1,11 @@
 //! How a run starts: new, or from its own or another run's checkpoint, and what may differ from the run that wrote it.
 
-use super::journal::WRITTEN_CONFIG;
 use super::plugins::{LIVE, cant_change};
 use super::{Error, Result};
 use crate::checkpoint;
 use crate::config::{self, Config, OnResume, Overrides, PluginEntry, files, same};
 use crate::plugin::Source;
+use crate::run::{CheckpointFiles, RunFiles, is_checkpoint};
 use serde_json::{Map, Value, json};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub enum Beginning {
 impl Origin {
     /// Opens a checkpoint's folder, or the newest intact checkpoint of a run's folder; warns of newer damaged ones.
     pub fn find(path: &Path) -> std::result::Result<Self, checkpoint::Error> {
-        if checkpoint::is_checkpoint(path) {
+        if is_checkpoint(path) {
             let step = checkpoint::verify(path)?.step;
             let run = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             return Ok(Self { run: run.to_owned(), checkpoint: path.to_owned(), step });
@@ -64,7 +64,7 @@ impl Origin {
 
     /// Returns the path of the configuration it was written with.
     pub fn config_file(&self) -> PathBuf {
-        self.checkpoint.join("config.toml")
+        CheckpointFiles(&self.checkpoint).config()
     }
 
     /// Reads the configuration it was written with.
@@ -77,7 +77,7 @@ impl Origin {
 
     /// Returns the number of processes that wrote it.
     fn ranks(&self) -> usize {
-        let text = files::read(&self.checkpoint.join("trainer_state.json"), config::LARGEST).unwrap_or_default();
+        let text = files::read(&CheckpointFiles(&self.checkpoint).summary(), config::LARGEST).unwrap_or_default();
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
         // Before there were several it was not said.
         let ranks = state["world_size"].as_u64().filter(|ranks| (1..=MOST_RANKS).contains(ranks));
@@ -86,13 +86,13 @@ impl Origin {
 
     /// Returns the path of config.toml as the run last wrote it.
     fn written_config(&self) -> PathBuf {
-        let copy = self.run.join(WRITTEN_CONFIG);
+        let copy = RunFiles(&self.run).written_config();
         if copy.is_file() { copy } else { self.config_file() }
     }
 
     /// Returns the path of the run's config.toml, if it was edited since the run wrote it.
     fn edited_config(&self) -> Result<Option<PathBuf>> {
-        let file = self.run.join("config.toml");
+        let file = RunFiles(&self.run).config();
         match files::read(&file, config::LARGEST) {
             Ok(text) if files::read(&self.written_config(), config::LARGEST).is_ok_and(|written| written == text) => Ok(None),
             Ok(_) => Ok(Some(file)),
@@ -133,7 +133,7 @@ impl Origin {
     }
 
     fn plugin_file(&self, name: &str) -> PathBuf {
-        self.checkpoint.join("plugins").join(format!("{name}.wasm"))
+        CheckpointFiles(&self.checkpoint).plugin(name)
     }
 }
 

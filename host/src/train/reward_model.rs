@@ -8,6 +8,7 @@ use crate::data::{self, CompletionRow, Dataset, Extras, Message, Prompt, Refused
 use crate::model::{self, Frozen, Held, ModelFolder, NewHead, Place};
 use crate::ops::Forest;
 use crate::ops::quantized::Scheme;
+use crate::run::RunFiles;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -399,7 +400,7 @@ pub fn model_or_run(given: &str) -> Result<(PathBuf, String)> {
         return Err(Error::unusable(&folder, format!("is a file, and a model is a folder with config.json{advice}")));
     }
     let is_model = ["config.json", "adapter_config.json"].iter().any(|name| folder.join(name).exists());
-    if is_model || !folder.join("events.jsonl").exists() {
+    if is_model || !RunFiles(&folder).events().exists() {
         return Ok((folder, name));
     }
     let (_, newest, passed_over) = checkpoint::newest(&folder)?;

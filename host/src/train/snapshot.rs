@@ -22,6 +22,9 @@ use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
 use crate::optim::Plateau;
 use crate::plugin::{Advantages, LARGEST_STATE, Memory, RewardColumn, Source, read_file};
 use crate::rollout::Rollout;
+use crate::run::CheckpointFiles;
+#[cfg(any(test, fuzzing))]
+use crate::run::step_of;
 use candle_core::{Device, Tensor};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -33,17 +36,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-const REST: &str = "snapshot.json";
 /// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
 const LARGEST_REST: u64 = 8 << 30;
-/// File of the reference model, if it has changed since the start of the run.
-pub(super) const REFERENCE: &str = "reference.safetensors";
-/// Folder of a value model.
-pub(super) const VALUE_MODEL: &str = "value_model";
-const OPTIMIZER: &str = "optimizer.safetensors";
-/// Folder of replaced plugins.
-const REPLACED: &str = "replaced";
-
 /// A run at one step, in memory; training does not change it.
 pub(super) struct Snapshot {
     weights: Weights,
@@ -201,18 +195,18 @@ impl Restored {
     ) -> Result<Self> {
         let checkpoint = origin.checkpoint.as_path();
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
-        let file = files::open(&checkpoint.join(REST)).map_err(|e| match e.kind() {
+        let file = files::open(&CheckpointFiles(checkpoint).rest()).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => unfit("holds only the model (save_only_model); it can't be resumed".into()),
-            _ => unfit(format!("{REST}: {e}")),
+            _ => unfit(format!("snapshot.json: {e}")),
         })?;
         // As it is read: a file that is cut off at its limit, or holds nothing, takes no memory.
         let text = BufReader::with_capacity(1 << 20, file.take(LARGEST_REST));
-        let mut rest: Rest = serde_json::from_reader(text).map_err(|e| unfit(format!("{REST}: {e}")))?;
+        let mut rest: Rest = serde_json::from_reader(text).map_err(|e| unfit(format!("snapshot.json: {e}")))?;
         if let Some(fault) = rest.fault(origin.step) {
-            return Err(unfit(format!("{REST}: {fault}")));
+            return Err(unfit(format!("snapshot.json: {fault}")));
         }
-        let moments = candle_core::safetensors::load(checkpoint.join(OPTIMIZER), &Device::Cpu);
-        let moments = moments.map_err(|e| unfit(format!("{OPTIMIZER}: {e}")))?;
+        let moments = candle_core::safetensors::load(CheckpointFiles(checkpoint).optimizer(), &Device::Cpu);
+        let moments = moments.map_err(|e| unfit(format!("optimizer.safetensors: {e}")))?;
         if dataset.starts_with(OF_ROWS) && !rest.dataset.starts_with(OF_ROWS) && rest.dataset == of_tokens()? {
             tracing::info!("{} is of an older version; its dataset is the same", checkpoint.display());
             rest.dataset = dataset.to_owned();
@@ -235,7 +229,7 @@ impl Restored {
 /// Reads a checkpoint's state for a small model and a few prompts; `pairs` says whether the run learns from pairs.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
-    let step = checkpoint.file_name().and_then(|name| name.to_str()?.strip_prefix("checkpoint-")?.parse().ok());
+    let step = step_of(checkpoint);
     let origin = Origin { run: checkpoint.to_owned(), checkpoint: checkpoint.to_owned(), step: step.unwrap_or_default() };
     let restored = Restored::read(&origin, "", || Ok(String::new()), true)?;
     let sizes = json!({
@@ -260,15 +254,6 @@ pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     Ok(())
 }
 
-fn memory_file(checkpoint: &Path, plugin: &str) -> PathBuf {
-    checkpoint.join("plugins").join(format!("{plugin}.state"))
-}
-
-/// Returns the files of a replaced plugin: itself, and its state.
-fn files_of_replaced(checkpoint: &Path, plugin: &str) -> [PathBuf; 2] {
-    ["wasm", "state"].map(|kind| checkpoint.join(REPLACED).join(format!("{plugin}.{kind}")))
-}
-
 /// Reads a plugin's state.
 fn memory_in(file: &Path, written_by: &str) -> Result<Memory> {
     let bytes = files::read(file, LARGEST_STATE as u64).map_err(|e| Error::unusable(file, e))?;
@@ -280,7 +265,7 @@ fn predecessor(checkpoint: &Path, name: &str, replaced: Replaced) -> Result<Pred
     let What::Plugin { written_by, .. } = &replaced.what else {
         return Ok(Predecessor { replaced, source: None, memory: None });
     };
-    let [file, state] = files_of_replaced(checkpoint, name);
+    let [file, state] = CheckpointFiles(checkpoint).replaced_plugin(name);
     let bytes = read_file(&file).map_err(|e| Error::unusable(&file, e))?;
     let source = Source::new(name.to_owned(), bytes.into());
     let memory = written_by.as_ref().map(|written_by| memory_in(&state, written_by)).transpose()?;
@@ -291,35 +276,36 @@ impl Snapshot {
     /// Writes everything into the folder of a checkpoint.
     pub(super) fn write(mut self, to: &Path) -> std::result::Result<(), String> {
         let text = |e: std::io::Error| e.to_string();
+        let files = CheckpointFiles(to);
         model::save(&self.weights, &self.source, to).map_err(|e| e.to_string())?;
         if let Some((weights, source)) = &self.value_model {
-            let folder = to.join(VALUE_MODEL);
+            let folder = files.value_model();
             fs::create_dir(&folder).map_err(text)?;
             model::save(weights, source.as_ref().unwrap_or(&self.source), &folder).map_err(|e| e.to_string())?;
         }
-        fs::write(to.join("config.toml"), self.config).map_err(text)?;
-        fs::write(to.join("trainer_state.json"), format!("{:#}\n", self.summary)).map_err(text)?;
-        fs::create_dir(to.join("plugins")).map_err(text)?;
+        fs::write(files.config(), self.config).map_err(text)?;
+        fs::write(files.summary(), format!("{:#}\n", self.summary)).map_err(text)?;
+        fs::create_dir(files.plugins()).map_err(text)?;
         for (name, file) in &self.plugins {
-            fs::copy(file, to.join("plugins").join(format!("{name}.wasm"))).map_err(text)?;
+            fs::copy(file, files.plugin(name)).map_err(text)?;
         }
         let Some(resumable) = &mut self.resumable else { return Ok(()) };
         for (name, memory) in &resumable.memories {
-            fs::write(memory_file(to, name), &memory.bytes).map_err(text)?;
+            fs::write(files.plugin_state(name), &memory.bytes).map_err(text)?;
         }
         for (name, kept) in &resumable.predecessors {
             let Some(source) = &kept.source else { continue };
-            let [file, state] = files_of_replaced(to, name);
-            fs::create_dir_all(to.join(REPLACED)).and_then(|()| fs::write(file, source.bytes())).map_err(text)?;
+            let [file, state] = files.replaced_plugin(name);
+            fs::create_dir_all(files.replaced()).and_then(|()| fs::write(file, source.bytes())).map_err(text)?;
             kept.memory.as_ref().map_or(Ok(()), |memory| fs::write(state, &memory.bytes)).map_err(text)?;
         }
         let moments = std::mem::take(&mut resumable.moments).into_iter().collect();
-        model::write_tensors(moments, None, &to.join(OPTIMIZER)).map_err(|e| e.to_string())?;
+        model::write_tensors(moments, None, &files.optimizer()).map_err(|e| e.to_string())?;
         if let Some(reference) = &resumable.reference {
-            model::write_weights(reference.weights(), &to.join(REFERENCE)).map_err(|e| e.to_string())?;
+            model::write_weights(reference.weights(), &files.reference()).map_err(|e| e.to_string())?;
         }
         resumable.rest.experiences = resumable.experiences.iter().map(|e| Saved::of(e)).collect();
-        fs::write(to.join(REST), readable(&resumable.rest)?).map_err(text)
+        fs::write(files.rest(), readable(&resumable.rest)?).map_err(text)
     }
 }
 
@@ -329,7 +315,7 @@ fn readable<T: Serialize + DeserializeOwned>(state: &T) -> std::result::Result<V
     let bytes = serde_json::to_vec(state).map_err(|e| e.to_string())?;
     match serde_json::from_slice::<T>(&bytes) {
         Ok(_) => Ok(bytes),
-        Err(e) => Err(format!("{REST} could not be read again: {e}")),
+        Err(e) => Err(format!("snapshot.json could not be read again: {e}")),
     }
 }
 
@@ -469,13 +455,13 @@ impl Trainer {
         let state = |moments| Optimizers { updates: rest.optimizer_updates, critic_updates: rest.critic_updates, moments };
         for fault in moments.map(|moments| self.learner.restore(state(moments))).unwrap_or_default() {
             if !changed {
-                return Err(unfit(format!("{OPTIMIZER}: {fault}")));
+                return Err(unfit(format!("optimizer.safetensors: {fault}")));
             }
             tracing::info!(
                 "the optimizer starts without moments, since those of the checkpoint are for other parameters: {fault}"
             );
         }
-        let saved = |name: &str| Some(memory_in(&memory_file(checkpoint, name), rest.memories.get(name)?));
+        let saved = |name: &str| Some(memory_in(&CheckpointFiles(checkpoint).plugin_state(name), rest.memories.get(name)?));
         self.plugins.recall(saved, changed)?;
 
         let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;
@@ -501,7 +487,7 @@ impl Trainer {
             needed.dedup();
             let prompts = (all.len(), needed.iter().copied().zip(all.get(&needed)?).collect());
             let run = Fits { flow: self.collector.flow(), prompts, architecture };
-            rest.position(&run).map_err(|fault| unfit(format!("{REST}: {fault}")))?
+            rest.position(&run).map_err(|fault| unfit(format!("snapshot.json: {fault}")))?
         } else {
             Position { counters: rest.state.collected(), ..self.collector.position() }
         };

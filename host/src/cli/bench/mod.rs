@@ -12,7 +12,7 @@ use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{ModelFolder, builtin};
 use crate::plugin::{Engine, Outline, Source};
-use crate::train::{self, Beginning, set_up};
+use crate::train::{self, Beginning, Flow, set_up};
 use anyhow::{anyhow, bail, ensure};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -114,7 +114,8 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
     (config.load_best_model_at_end, config.metric_for_best_model) = (false, None);
 
     let algorithm = Source::open(&config.algorithm)?;
-    let kind = Kind::of(Outline::of(&Engine::new()?, &algorithm, &config.loss_limits)?.role(&algorithm)?, config.learn_from);
+    let outline = Outline::of(&Engine::new()?, &algorithm, &config.loss_limits)?;
+    let kind = Kind::of(Flow::of(&outline, &algorithm, config.learn_from)?.1);
     if kind == Kind::Prompts && config.plugin.is_empty() {
         config.plugin.push(PluginEntry::new("tldr_length_reward.wasm".into()));
     }

@@ -2,11 +2,10 @@
 //! from those posts.
 
 use crate::cli::new_model::LARGEST_CONFIG;
-use crate::config::{LearnFrom, files};
+use crate::config::files;
 use crate::data::{Prompt, Tokenizer, parse_prompts, train_tokenizer};
 use crate::model::{self, copy_companions, write_random};
-use crate::plugin::Role;
-use crate::train::BUILT_IN_PROMPTS;
+use crate::train::{BUILT_IN_PROMPTS, Flow};
 use anyhow::anyhow;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -25,13 +24,12 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn of(role: Role, from: LearnFrom) -> Self {
-        match role {
-            Role::Preference | Role::RewardModel => Self::Pairs,
-            Role::Labelled => Self::Labelled,
-            Role::OnlinePreference => Self::Prompts,
-            Role::Policy | Role::Reward | Role::Environment if from == LearnFrom::Generation => Self::Prompts,
-            Role::Policy | Role::Reward | Role::Environment => Self::Completions,
+    pub(super) fn of(flow: Flow) -> Self {
+        match flow {
+            Flow::Generated | Flow::GeneratedPairs => Self::Prompts,
+            Flow::Given => Self::Completions,
+            Flow::GivenPairs | Flow::ValuedPairs => Self::Pairs,
+            Flow::Labelled => Self::Labelled,
         }
     }
 }

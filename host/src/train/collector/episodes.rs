@@ -9,6 +9,7 @@ use crate::model::Decoding;
 use crate::ops::sampler::stream;
 use crate::plugin::{self, EnvironmentPlugin, LARGEST_SCORE, Opening, Reply, Session, Turn};
 use crate::rollout::{Ended, Follow, Next, Request, Rollout, Sampling};
+use crate::run::TurnRow;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::plugins::start;
@@ -40,20 +41,11 @@ pub(in crate::train) struct Episode {
     /// Its random seed.
     pub seed: u64,
     /// Its turns, without their texts.
-    pub turns: Vec<Written>,
+    pub turns: Vec<TurnRow>,
     /// The reward of each turn.
     pub rewards: Vec<Option<f32>>,
     /// Why it failed, if it did.
     pub failed: Option<String>,
-}
-
-/// A turn as passed to the environment, without its text.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(in crate::train) struct Written {
-    /// Whether it ended on its own rather than at a limit.
-    pub finished: bool,
-    /// Name and arguments of each call.
-    pub calls: Vec<(String, String)>,
 }
 
 impl Episode {
@@ -84,7 +76,7 @@ struct Playing {
     /// Its prompt's text and tokens.
     prompt: (String, Vec<u32>),
     seed: u64,
-    turns: Vec<Written>,
+    turns: Vec<TurnRow>,
     rewards: Vec<Option<f32>>,
     failed: Option<String>,
 }
@@ -344,7 +336,7 @@ impl Playing {
         let tokens = &ended.tokens[ended.turn.clone()];
         let text = tokenizer.decode(tokens)?;
         let (number, finished) = (self.rewards.len(), ended.finished);
-        let written = Written { finished, calls: tokenizer.calls(tokens)? };
+        let written = TurnRow { finished, calls: tokenizer.calls(tokens)? };
         let calls = plugin::calls(number, &written.calls);
         self.turns.push(written);
         self.messages.push(Message { role: "assistant".into(), content: text.as_str().into(), ..Message::default() });

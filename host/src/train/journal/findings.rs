@@ -1,7 +1,8 @@
 //! Tells of findings when they begin to hold.
 
-use super::{Event, Journal, RunFolder};
+use super::{Journal, RunFolder};
 use crate::diagnosis::{self, Held, Settings, Watch};
+use crate::run::Event;
 use crate::train::Result;
 use serde_json::{Map, Value};
 
@@ -25,9 +26,7 @@ impl Findings {
 
     /// Notes an event after which metrics are not comparable with those before.
     pub(super) fn notice(&mut self, event: &Event<'_>) {
-        let changes =
-            matches!(event, Event::PluginSwapped { .. } | Event::PluginRolledBack { .. } | Event::SettingsChanged { .. });
-        self.changed |= changes;
+        self.changed |= event.kind().changes_plugins();
     }
 
     /// Adds a line of metrics, under this configuration. Returns findings that begin to hold.

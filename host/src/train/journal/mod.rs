@@ -1,15 +1,13 @@
 //! Writes everything a run records: the files of its folder, metrics, events and checkpoints.
 
 mod best;
-mod events;
 mod findings;
 mod run_folder;
 mod saving;
 
 pub(super) use best::{Best, no_such_metric};
-pub(super) use events::{Begun, Event, Scoring};
-pub use run_folder::{INBOX, RunFolder, answers_of};
-pub(super) use run_folder::{MADE_MODEL, WRITTEN_CONFIG, keep_bytes, put};
+pub use run_folder::RunFolder;
+pub(super) use run_folder::{keep_bytes, put};
 
 use super::experience::Experience;
 use super::plugins::Trouble;
@@ -17,6 +15,7 @@ use super::{Error, Result};
 use crate::config::{self, Config};
 use crate::metrics::{self, Metric, Prometheus, Reduction, Window};
 use crate::plugin::Source;
+use crate::run::Event;
 use findings::Findings;
 use saving::Saves;
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,12 @@
 //! The folder of a run and its log files.
 
-use super::events::Event;
 use crate::checkpoint;
 use crate::config::json_lines::{self, Reader};
 use crate::config::{Config, Grants, LogCompletions, OnSaveError, ReportTo, files};
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
+use crate::run::{CompletionRow, EpisodeRow, Event, RunFiles};
 use crate::train::collector::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
@@ -15,15 +15,6 @@ use serde_json::{Value, json};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-
-/// Name of the folder into which `rlhost swap` puts plugins.
-pub const INBOX: &str = "swap";
-
-/// Folder of the model that was made for a run.
-pub(in crate::train) const MADE_MODEL: &str = "model";
-
-/// A copy of config.toml as the run last wrote it, used to detect edits when the run resumes.
-pub(in crate::train) const WRITTEN_CONFIG: &str = ".config.toml";
 
 /// Longest line of a log.
 const LONGEST_LINE: u64 = 64 << 20;
@@ -106,22 +97,9 @@ fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     builder.tempfile_in(folder)
 }
 
-/// Returns the path of a version of a plugin in a run's folder.
-fn plugin_file(run: &Path, name: &str, hash: &str) -> PathBuf {
-    run.join("plugins").join(format!("{name}-{}.wasm", &hash[..16]))
-}
-
-/// Folder of the answers that servers gave.
-const ANSWERS: &str = "answers";
-
-/// Returns the path of the answers that servers gave to a reward of a run.
-pub fn answers_of(run: &Path, name: &str) -> PathBuf {
-    run.join(ANSWERS).join(format!("{name}.jsonl"))
-}
-
 /// Stores a plugin's bytes in a run's folder, under their hash.
 pub(in crate::train) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
-    let file = plugin_file(run, source.name(), source.hash());
+    let file = RunFiles(run).plugin(source.name(), source.hash());
     let there = files::own_is_there(&file).is_ok_and(|there| there);
     // One that an interrupted write has left may be cut off.
     let kept = there && files::read(&file, source.bytes().len() as u64).is_ok_and(|bytes| bytes == source.bytes());
@@ -130,7 +108,7 @@ pub(in crate::train) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
 
 /// Locks a run's folder for as long as the file stays open.
 fn lock(run: &Path) -> Result<File> {
-    let path = run.join(".lock");
+    let path = RunFiles(run).lock();
     let file = files::own(&path, File::options().write(true)).map_err(write_error(&path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -154,9 +132,9 @@ fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBu
     let above = there.ancestors().skip(usize::from(missing == 0));
     above.into_iter().find_map(|folder| {
         let has = |name: &str| folder.join(name).exists();
-        let what = if has("manifest.json") && has("config.toml") {
+        let what = if has("manifest.json") && has(RunFiles::CONFIG) {
             "a checkpoint"
-        } else if has("metrics.jsonl") && has("config.toml") {
+        } else if has(RunFiles::METRICS) && has(RunFiles::CONFIG) {
             "another run's folder"
         } else if has("config.json") && (has("model.safetensors") || has("model.safetensors.index.json")) {
             "a model"
@@ -169,32 +147,17 @@ fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBu
     })
 }
 
-/// Names of the files that a run creates before its first step.
-const BEGUN: [&str; 12] = [
-    ANSWERS,
-    ".lock",
-    WRITTEN_CONFIG,
-    "config.toml",
-    "metrics.jsonl",
-    "events.jsonl",
-    "completions.jsonl",
-    "plugins",
-    "tensorboard",
-    "report.html",
-    INBOX,
-    MADE_MODEL,
-];
-
 /// Returns whether a folder holds only the remains of a run that ended before its first step.
 fn begun_in_vain(path: &Path) -> bool {
-    let left = |name: &str| BEGUN.contains(&name) || name.starts_with(".tmp");
+    let left = |name: &str| RunFiles::BEGUN.contains(&name) || name.starts_with(".tmp");
     let mut names = fs::read_dir(path).into_iter().flatten().map(|entry| entry.map(|e| e.file_name()));
     let nothing_else = names.all(|name| name.is_ok_and(|name| name.to_str().is_some_and(left)));
-    let empty = |name: &str| match fs::symlink_metadata(path.join(name)) {
+    let empty = |file: PathBuf| match fs::symlink_metadata(file) {
         Ok(found) => found.is_file() && found.len() == 0,
         Err(e) => e.kind() == io::ErrorKind::NotFound,
     };
-    path.join(".lock").exists() && nothing_else && empty("metrics.jsonl") && empty("completions.jsonl")
+    let files = RunFiles(path);
+    files.lock().exists() && nothing_else && empty(files.metrics()) && empty(files.completions())
 }
 
 /// Returns whether a run can use this folder.
@@ -207,7 +170,7 @@ fn occupied(path: &Path) -> Error {
     if path.is_file() {
         return Error::OutputDir { path: path.to_owned(), detail: "is a file; name a new folder".into() };
     }
-    let advice = match path.join(".lock").exists() {
+    let advice = match RunFiles(path).lock().exists() {
         true => "; --resume-from-checkpoint resumes the run in it",
         false => "",
     };
@@ -250,35 +213,33 @@ impl RunFolder {
     /// If another process uses the folder, or something can't be written.
     pub fn open(path: PathBuf, config: &Config, go_on_from: Option<u64>) -> Result<Self> {
         fs::create_dir_all(&path).map_err(write_error(&path))?;
-        let begun = path.join(".lock").exists();
+        let files = RunFiles(&path);
+        let begun = files.lock().exists();
         let lock = lock(&path)?;
         // Somebody may have been here since the folder was chosen.
         if go_on_from.is_none() && !is_free(&path) {
             return Err(occupied(&path));
         }
         let go_on_from = go_on_from.or(begun.then_some(0));
-        for folder in ["plugins", INBOX, "tensorboard", MADE_MODEL, ANSWERS].map(|name| path.join(name)) {
+        for folder in [files.plugins(), files.inbox(), files.tensorboard(), files.made_model(), files.answers()] {
             if fs::symlink_metadata(&folder).is_ok() {
                 files::own_folder(&folder).map_err(write_error(&folder))?;
             }
         }
-        let plugins = path.join("plugins");
+        let plugins = files.plugins();
         files::own_folder(&plugins).map_err(write_error(&plugins))?;
         let mut aside = Vec::new();
         if let Some(step) = go_on_from {
             checkpoint::sweep(&path).map_err(write_error(&path))?;
             aside = checkpoint::set_aside(&path, step).map_err(write_error(&path))?;
             // A run that starts over logs its first evaluation again.
-            cut(&path.join("metrics.jsonl"), |of| of.is_some_and(|of| of <= step && step > 0))?;
-            cut(&path.join("completions.jsonl"), |of| of.is_some_and(|of| of < step))?;
-            cut(&path.join("events.jsonl"), |_| true)?;
+            cut(&files.metrics(), |of| of.is_some_and(|of| of <= step && step > 0))?;
+            cut(&files.completions(), |of| of.is_some_and(|of| of < step))?;
+            cut(&files.events(), |_| true)?;
         }
-        let open = |name: &str| {
-            let file = path.join(name);
-            Lines::append(file.clone()).map_err(write_error(&file))
-        };
-        let completions = (config.log_completions != LogCompletions::None).then(|| open("completions.jsonl")).transpose()?;
-        let (metrics, events) = (open("metrics.jsonl")?, open("events.jsonl")?);
+        let open = |file: PathBuf| Lines::append(file.clone()).map_err(write_error(&file));
+        let completions = (config.log_completions != LogCompletions::None).then(|| open(files.completions())).transpose()?;
+        let (metrics, events) = (open(files.metrics())?, open(files.events())?);
         let lenient = config.on_save_error == OnSaveError::Continue;
         let wanted = config.report_to.contains(&ReportTo::Tensorboard);
         let tensorboard = wanted.then(|| TensorBoard::create(&path, go_on_from)).transpose().map_err(write_error(&path))?;
@@ -308,7 +269,7 @@ impl RunFolder {
 
     /// Returns the names and files of the plugins in use.
     pub fn plugin_files(&self) -> Vec<(String, PathBuf)> {
-        self.plugins.iter().map(|(name, hash)| (name.clone(), plugin_file(&self.path, name, hash))).collect()
+        self.plugins.iter().map(|(name, hash)| (name.clone(), RunFiles(&self.path).plugin(name, hash))).collect()
     }
 
     /// Records that the plugin of this name now has these bytes, which are already stored.
@@ -322,8 +283,9 @@ impl RunFolder {
     pub fn set_config(&mut self, config: &Config) -> Result<()> {
         let text = toml::to_string(config).map_err(|e| Error::encoding("the configuration", &e))?;
         if text != self.config && self.files.is_some() {
-            put(&self.path.join("config.toml"), text.as_bytes())?;
-            put(&self.path.join(WRITTEN_CONFIG), text.as_bytes())?;
+            let files = RunFiles(&self.path);
+            put(&files.config(), text.as_bytes())?;
+            put(&files.written_config(), text.as_bytes())?;
             self.config = text;
         }
         Ok(())
@@ -331,7 +293,7 @@ impl RunFolder {
 
     /// Creates the empty folder into which `rlhost swap` puts plugins.
     pub fn open_inbox(&self) -> Result<PathBuf> {
-        let inbox = self.path.join(INBOX);
+        let inbox = RunFiles(&self.path).inbox();
         if inbox.exists() {
             // Not what a link leads to.
             files::own_folder(&inbox).map_err(write_error(&inbox))?;
@@ -373,6 +335,7 @@ impl RunFolder {
         let Some(files) = &mut self.files else { return Ok(()) };
         let mut line = Line::new();
         line.insert("time".into(), now().into());
+        line.insert("event".into(), json!(event.kind()));
         if let Value::Object(details) = json!(event) {
             line.extend(details);
         }
@@ -385,7 +348,8 @@ impl RunFolder {
         if self.files.is_some() {
             keep_bytes(&self.path, source)?;
             if let Some(asker) = plugin.asker() {
-                let (folder, file) = (self.path.join(ANSWERS), answers_of(&self.path, name));
+                let files = RunFiles(&self.path);
+                let (folder, file) = (files.answers(), files.answers_of(name));
                 files::own_folder(&folder).map_err(write_error(&folder))?;
                 asker.keep_in(&file).map_err(|e| write_error(&file)(io::Error::other(e)))?;
             }
@@ -405,22 +369,21 @@ impl RunFolder {
             if which == LogCompletions::Sample && rollout.prompt > 0 {
                 break;
             }
-            let rewards: Line = e.rewards.iter().map(|r| (r.name.clone(), json!(r.values[row]))).collect();
             let prompt = &e.prompts[rollout.prompt];
-            let line = json!({
-                "step": e.generated_at,
-                "row": prompt.row,
-                "prompt": e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
-                "completion": e.texts[row],
-                "prompt_ids": e.prompt_of(row),
-                "completion_ids": rollout.tokens,
-                "finished": rollout.finished,
-                "rewards": rewards,
-                "advantage": e.advantages.advantages.get(e.offsets[row] as usize),
-                "plugins": plugins,
-            });
-            if let Value::Object(mut line) = line {
-                line.extend(e.episodes.get(row).into_iter().flat_map(|episode| of_episode(e, row, episode)));
+            let row = CompletionRow {
+                step: e.generated_at,
+                row: prompt.row,
+                prompt: e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
+                completion: &e.texts[row],
+                prompt_ids: e.prompt_of(row),
+                completion_ids: &rollout.tokens,
+                finished: rollout.finished,
+                rewards: e.rewards.iter().map(|r| (r.name.clone(), json!(r.values[row]))).collect(),
+                advantage: e.advantages.advantages.get(e.offsets[row] as usize).copied(),
+                plugins: &plugins,
+                episode: e.episodes.get(row).map(|episode| of_episode(e, row, episode)),
+            };
+            if let Value::Object(line) = json!(row) {
                 Self::line(lines, self.lenient, line)?;
             }
         }
@@ -429,27 +392,19 @@ impl RunFolder {
 }
 
 /// Returns what a line has of an episode besides a completion's keys.
-fn of_episode(e: &Experience, row: usize, episode: &Episode) -> Line {
+fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a Episode) -> EpisodeRow<'a> {
     let rollout = &e.rollouts[row];
     // Those of the turns' first tokens.
     let begins = std::iter::once(0).chain(rollout.replies.iter().map(|(_, end)| *end));
-    let advantages: Vec<Option<&f32>> = begins.map(|at| e.advantages.advantages.get(e.offsets[row] as usize + at)).collect();
-    let messages: Value = serde_json::from_str(&episode.messages).unwrap_or_default();
-    let mut line = Line::from_iter([
-        ("messages".to_owned(), messages),
-        ("turn_rewards".to_owned(), json!(episode.rewards)),
-        ("turn_advantages".to_owned(), json!(advantages)),
-        ("replies".to_owned(), json!(rollout.replies)),
-        ("turns".to_owned(), json!(episode.turns)),
-        ("seed".to_owned(), json!(episode.seed)),
-    ]);
-    if let Ok(Extras { tools, .. }) = serde_json::from_str::<Extras>(&episode.extras)
-        && !tools.is_null()
-    {
-        line.insert("tools".to_owned(), tools);
+    let turn_advantages = begins.map(|at| e.advantages.advantages.get(e.offsets[row] as usize + at).copied()).collect();
+    EpisodeRow {
+        messages: serde_json::from_str(&episode.messages).unwrap_or_default(),
+        turn_rewards: &episode.rewards,
+        turn_advantages,
+        replies: &rollout.replies,
+        turns: &episode.turns,
+        seed: episode.seed,
+        tools: serde_json::from_str(&episode.extras).map_or(Value::Null, |Extras { tools, .. }| tools),
+        failed: episode.failed.as_deref(),
     }
-    if let Some(reason) = &episode.failed {
-        line.insert("failed".to_owned(), json!(reason));
-    }
-    line
 }

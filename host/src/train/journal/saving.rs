@@ -1,9 +1,10 @@
 //! Decides when checkpoints are saved, which is the best, and which are removed.
 
-use super::{Best, Event, Journal};
+use super::{Best, Journal};
 use crate::checkpoint::{self, Retained, Writer, Written};
 use crate::config::OnSaveError;
 use crate::metrics::{Metric, Window};
+use crate::run::Event;
 use crate::train::{Error, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

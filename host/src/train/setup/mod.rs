@@ -17,7 +17,7 @@ use super::dataset::Prompts;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::flow::Flow;
-use super::journal::{Begun, Event, Journal, Parent};
+use super::journal::{Journal, Parent};
 use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
@@ -33,6 +33,7 @@ use crate::metrics::Prometheus;
 use crate::model::{Frozen, ModelFolder, Place, Policy};
 use crate::optim::Settings;
 use crate::plugin::{Hints, Needs};
+use crate::run::{Event, RunBegun};
 use candle_core::DType;
 use data::Datasets;
 use model::Opened;
@@ -322,7 +323,7 @@ impl Run<'_> {
 
     /// Returns the run's first event.
     fn event(&self, source: &ModelFolder, changed: Map<String, Value>) -> Event<'_> {
-        let begun = Begun {
+        let begun = RunBegun {
             step: self.beginning.step(),
             checkpoint: self.beginning.origin().map(|o| o.checkpoint.display().to_string()),
             changed,

@@ -6,7 +6,8 @@ use crate::config::{Config, files};
 use crate::data::{Tokenizer, Wording};
 use crate::dist::World;
 use crate::model::{Lora, ModelFolder, Place, builtin};
-use crate::train::journal::{MADE_MODEL, put};
+use crate::run::RunFiles;
+use crate::train::journal::put;
 use crate::train::origin::Beginning;
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
@@ -54,7 +55,7 @@ pub(super) fn open(
     let named_model = || config.model.as_deref().map(named::model_of).transpose();
     let (model, name) = after_the_first(world, named_model)?.unzip();
     config.model = name;
-    let (source, made) = open_model(model, beginning, folder.join(MADE_MODEL))?;
+    let (source, made) = open_model(model, beginning, RunFiles(folder).made_model())?;
     let source = source.keeping()?;
     let lora = settle_adapter(&mut config, &source)?;
     let source = held::settle(&mut config, source, place)?;
@@ -101,7 +102,7 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
         return Ok((ModelFolder::open(kept)?, None));
     }
     if let Beginning::Fork { origin, .. } = beginning {
-        let parents = origin.run.join(MADE_MODEL);
+        let parents = RunFiles(&origin.run).made_model();
         return Ok((ModelFolder::open(&parents)?, Some(Made::Parents(parents))));
     }
     let temporary = tempfile::tempdir().map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
@@ -140,7 +141,7 @@ impl Opened {
     pub(super) fn keep(self, folder: &Path, writes: bool) -> Result<ModelFolder> {
         let changed = self.tokenizer.changed_files(&self.wording, &self.source.architecture().eos_token_ids)?;
         let source = match &self.made {
-            Some(made) if writes => keep_model(made.path(), &folder.join(MADE_MODEL))?,
+            Some(made) if writes => keep_model(made.path(), &RunFiles(folder).made_model())?,
             _ => self.source,
         };
         Ok(source.replacing(changed))

@@ -7,14 +7,14 @@ use crate::dist::World;
 use crate::model::Place;
 use crate::plugin::Source;
 use crate::plugin::{AnyPlugin, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, Outline, RewardPlugin, Role};
+use crate::run::{Event, RunFiles};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
-use crate::train::journal::Event;
 use crate::train::origin::Beginning;
 use crate::train::plugins::{AskedModel, Chosen, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run, is_separable};
 use crate::train::ranks::{after_the_first, same_source};
 use crate::train::reward_model::model_or_run;
-use crate::train::{Error, Result, RunFolder, answers_of};
+use crate::train::{Error, Result, RunFolder};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -38,12 +38,8 @@ pub(super) struct Loaded {
 pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, place: &Place) -> Result<(Config, Loaded)> {
     let mut engine = Engine::new()?;
     let algorithm_source = same_source(world, || beginning.algorithm(&config.algorithm))?;
-    let role = Outline::of(&engine, &algorithm_source, &config.loss_limits)?.role(&algorithm_source)?;
-    // One that is no algorithm is refused when it is loaded as one, in words.
-    let (role, flow) = match Flow::of(role, config.learn_from) {
-        Some(flow) => (role, flow),
-        None => (Role::Policy, Flow::Generated),
-    };
+    let outline = Outline::of(&engine, &algorithm_source, &config.loss_limits)?;
+    let (role, flow) = Flow::of(&outline, &algorithm_source, config.learn_from)?;
     let chosen = chosen(&config, algorithm_source.name());
     let algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.plugin().config();
@@ -147,7 +143,7 @@ fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, pl
 /// Says what to do if a run that goes on does not find a reward model that it had.
 fn moved(entry: &PluginEntry, error: Error, beginning: &Beginning) -> Error {
     let Some(origin) = beginning.origin().filter(|_| !Path::new(&entry.path).exists()) else { return error };
-    let (name, file) = (entry.name(), origin.run.join("config.toml"));
+    let (name, file) = (entry.name(), RunFiles(&origin.run).config());
     let detail = format!("{error}; if it has moved, give that plugin its new path, and name = {name:?}, in {}", file.display());
     Error::RewardModel { name: name.to_owned(), detail }
 }
@@ -235,7 +231,7 @@ fn grant(
     if acts && beginning.may_change() {
         // Episodes that go another way from here on need sessions of their own, not those that the record remembers.
         if let (Beginning::Resume { origin, .. }, true) = (beginning, world.is_first()) {
-            set_aside(&answers_of(&origin.run, entry.name()))?;
+            set_aside(&RunFiles(&origin.run).answers_of(entry.name()))?;
         }
     } else if world.is_first() {
         let run = match beginning {
@@ -244,9 +240,9 @@ fn grant(
             Beginning::New | Beginning::Fork { .. } => None,
         };
         if let Beginning::Fork { origin, .. } = beginning {
-            asker.adopt(&answers_of(&origin.run, entry.name()))?;
+            asker.adopt(&RunFiles(&origin.run).answers_of(entry.name()))?;
         }
-        run.map_or(Ok(()), |run| asker.read(&answers_of(&run, entry.name())))?;
+        run.map_or(Ok(()), |run| asker.read(&RunFiles(&run).answers_of(entry.name())))?;
     }
     engine.grant(entry.name(), Arc::new(asker));
     Ok(())

@@ -7,9 +7,9 @@ use crate::config::{Config, LearnFrom};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{Frozen, Held, ModelFolder, Place, Policy, Weights};
+use crate::run::CheckpointFiles;
 use crate::train::origin::Beginning;
 use crate::train::ranks::after_the_first;
-use crate::train::snapshot::REFERENCE;
 use crate::train::{Error, Result, named};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ fn fine_tuned(config: &Config, opened: &Opened, beginning: &Beginning) -> Result
 /// If the checkpoint's configuration can't be read.
 pub(super) fn moved(beginning: &Beginning, config: &Config) -> Result<Option<PathBuf>> {
     let Some(origin) = beginning.origin() else { return Ok(None) };
-    let file = origin.checkpoint.join(REFERENCE);
+    let file = CheckpointFiles(&origin.checkpoint).reference();
     if !file.exists() {
         return Ok(None);
     }

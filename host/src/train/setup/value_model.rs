@@ -7,10 +7,10 @@ use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{Lora, ModelFolder, NewHead, Place, Policy, has_critic};
+use crate::run::CheckpointFiles;
 use crate::train::learner::Begun;
 use crate::train::origin::{Beginning, Origin};
 use crate::train::ranks::after_the_first;
-use crate::train::snapshot::VALUE_MODEL;
 use crate::train::{Error, Result, model_or_run};
 use std::path::PathBuf;
 
@@ -153,7 +153,7 @@ pub(super) fn open(
 /// Returns the checkpoint's folder of the value model, if the run continues with that.
 fn kept(origin: &Origin, config: &Config) -> Result<Option<PathBuf>> {
     let written = origin.written()?;
-    let folder = origin.checkpoint.join(VALUE_MODEL);
+    let folder = CheckpointFiles(&origin.checkpoint).value_model();
     Ok((written.value_model == config.value_model && folder.exists()).then_some(folder))
 }
 

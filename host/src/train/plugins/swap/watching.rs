@@ -4,6 +4,7 @@ use super::models::ModelCandidate;
 use super::slots::{Board, Chosen, Slot};
 use crate::config::{self, Config, OnError, Overrides, PluginEntry, files};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
+use crate::run::RunFiles;
 use crate::train::journal::keep_bytes;
 use crate::train::plugins::{Opener, is_separable};
 use rayon::ThreadPool;
@@ -98,7 +99,7 @@ impl Watching {
         proposals: Sender<Proposal>,
     ) -> Result<Self, String> {
         let noticed = board.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
-        let config = files::read(&run.join("config.toml"), config::LARGEST).unwrap_or_default();
+        let config = files::read(&RunFiles(&run).config(), config::LARGEST).unwrap_or_default();
         let threads = (rayon::current_num_threads() / SHARE).max(1);
         let engine = engine.beside(threads);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("plugin-trial-{i}")).build();
@@ -111,7 +112,7 @@ impl Watching {
     pub(super) fn begin(mut self) -> Result<(), String> {
         let slots = self.with(|board| board.slots.clone());
         let files: Vec<PathBuf> =
-            slots.iter().filter_map(|slot| slot.file.clone()).chain([self.run.join("config.toml")]).collect();
+            slots.iter().filter_map(|slot| slot.file.clone()).chain([RunFiles(&self.run).config()]).collect();
         let watch = Watch::new(&files, std::slice::from_ref(&self.inbox)).map_err(|e| e.to_string())?;
         let work = move || {
             let mut told = true;
@@ -299,7 +300,7 @@ impl Watching {
 
     /// Handles changes of the run's config.toml.
     fn settings(&mut self) -> bool {
-        let file = self.run.join("config.toml");
+        let file = RunFiles(&self.run).config();
         let mut edits = Ok(Vec::new());
         let mut senseless = None;
         for _ in 0..20 {
@@ -324,7 +325,7 @@ impl Watching {
         let edits = match edits {
             Ok(edits) => edits,
             Err(reason) => {
-                let (name, origin) = ("config.toml".to_owned(), Origin::Settings);
+                let (name, origin) = (RunFiles::CONFIG.to_owned(), Origin::Settings);
                 return self.propose(Proposal::Refused { name, hash: None, origin, reason });
             }
         };

@@ -1,0 +1,234 @@
+//! The lines of completions.jsonl, as they are written and as each reader takes them.
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Memory that a value takes beside its text, roughly.
+const VALUE: usize = 96;
+
+/// A completion, as a run writes it.
+#[derive(Serialize)]
+pub struct CompletionRow<'a> {
+    /// The step in which it was generated.
+    pub step: u64,
+    /// The row of the dataset.
+    pub row: usize,
+    /// Text of the prompt.
+    pub prompt: &'a str,
+    /// Its text.
+    pub completion: &'a str,
+    /// Tokens of the prompt.
+    pub prompt_ids: &'a [u32],
+    /// Its tokens.
+    pub completion_ids: &'a [u32],
+    /// Whether it ended on its own rather than at a limit.
+    pub finished: bool,
+    /// Its scores, by the names of the rewards.
+    pub rewards: Map<String, Value>,
+    /// Its advantage, or that of its first token.
+    pub advantage: Option<f32>,
+    /// Hashes of the plugins in use, by their names.
+    pub plugins: &'a Map<String, Value>,
+    /// What it has besides if it is an episode.
+    #[serde(flatten)]
+    pub episode: Option<EpisodeRow<'a>>,
+}
+
+/// An episode, as a run writes it.
+#[derive(Serialize)]
+pub struct EpisodeRow<'a> {
+    /// The whole conversation.
+    pub messages: Value,
+    /// The reward of each turn.
+    pub turn_rewards: &'a [Option<f32>],
+    /// The advantage of each turn's first token.
+    pub turn_advantages: Vec<Option<f32>>,
+    /// Ranges of the tokens that are replies.
+    pub replies: &'a [(usize, usize)],
+    /// Its turns, without their texts.
+    pub turns: &'a [TurnRow],
+    /// Its random seed.
+    pub seed: u64,
+    /// The tools that it offered.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub tools: Value,
+    /// Why it failed, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<&'a str>,
+}
+
+/// A turn of an episode as it was passed to the environment, without its text.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct TurnRow {
+    /// Whether it ended on its own rather than at a limit.
+    pub finished: bool,
+    /// Name and arguments of each call.
+    pub calls: Vec<(String, String)>,
+}
+
+/// A completion, as it is scored again. What a run always writes must be there.
+#[derive(Deserialize)]
+pub struct Recorded {
+    /// The step in which it was generated.
+    pub step: u64,
+    /// The row of the dataset.
+    pub row: usize,
+    /// Text of the prompt.
+    pub prompt: String,
+    /// Its text.
+    pub completion: String,
+    /// Tokens of the prompt.
+    #[serde(default)]
+    pub prompt_ids: Vec<u32>,
+    /// Its tokens.
+    pub completion_ids: Vec<u32>,
+    /// Whether it ended on its own rather than at a limit.
+    pub finished: bool,
+    /// Its scores.
+    pub rewards: BTreeMap<String, Option<f32>>,
+    /// The rest of it, if it is an episode.
+    #[serde(flatten)]
+    pub episode: Option<RecordedEpisode>,
+}
+
+/// An episode, as it is played again.
+#[derive(Deserialize)]
+pub struct RecordedEpisode {
+    /// The whole conversation.
+    pub messages: Value,
+    /// The reward of each turn.
+    pub turn_rewards: Value,
+    /// The tools that it offered.
+    #[serde(default)]
+    pub tools: Value,
+    /// Its turns, without their texts.
+    pub turns: Vec<TurnRow>,
+    /// Its random seed.
+    pub seed: u64,
+    /// Why it failed, if it did.
+    #[serde(default)]
+    pub failed: Option<String>,
+}
+
+impl Recorded {
+    /// Returns the memory that it takes, roughly, read from so many bytes.
+    pub fn memory(&self, bytes: usize) -> usize {
+        let values = self.episode.as_ref().map_or(0, RecordedEpisode::values) + self.rewards.len();
+        2 * bytes + VALUE * (1 + values)
+    }
+}
+
+impl RecordedEpisode {
+    /// Returns how many values it has.
+    fn values(&self) -> usize {
+        let calls: usize = self.turns.iter().map(|turn| 1 + turn.calls.len()).sum();
+        [&self.messages, &self.turn_rewards, &self.tools].into_iter().map(count).sum::<usize>() + calls
+    }
+}
+
+/// Returns how many values a value is, with those within it.
+fn count(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count).sum(),
+        Value::Object(entries) => entries.values().map(count).sum(),
+        _ => 0,
+    }
+}
+
+/// A completion, as it is shown to a person: whatever is missing or of another kind is left out.
+#[derive(Deserialize)]
+pub struct Glance {
+    /// The row of the dataset.
+    #[serde(default)]
+    pub row: Value,
+    /// Text of the prompt.
+    #[serde(default)]
+    pub prompt: String,
+    /// Its text.
+    #[serde(default)]
+    pub completion: String,
+    /// Its tokens, which are only counted.
+    #[serde(default)]
+    pub completion_ids: Vec<IgnoredAny>,
+    /// Whether it ended on its own rather than at a limit.
+    #[serde(default = "yes")]
+    pub finished: bool,
+    /// Its scores.
+    #[serde(default)]
+    pub rewards: Map<String, Value>,
+    /// Its advantage.
+    #[serde(default)]
+    pub advantage: Value,
+    /// The conversation of an episode.
+    #[serde(default)]
+    pub messages: Vec<GlanceMessage>,
+    /// Its turns, which are only counted.
+    #[serde(default)]
+    pub turns: Vec<IgnoredAny>,
+    /// The reward of each turn.
+    #[serde(default)]
+    pub turn_rewards: Vec<Value>,
+}
+
+/// A message of an episode, as it is shown.
+#[derive(Deserialize)]
+pub struct GlanceMessage {
+    /// Who speaks.
+    pub role: String,
+    /// Its text.
+    pub content: String,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_run_writes_is_read_by_all() {
+        let turns = [TurnRow { finished: true, calls: vec![("add".into(), "{}".into())] }];
+        let episode = EpisodeRow {
+            messages: json!([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]),
+            turn_rewards: &[Some(0.5)],
+            turn_advantages: vec![Some(-1.0)],
+            replies: &[(2, 3)],
+            turns: &turns,
+            seed: u64::MAX,
+            tools: Value::Null,
+            failed: Some("it stopped"),
+        };
+        let plugins = Map::from_iter([("r".to_owned(), "abc".into())]);
+        let mut row = CompletionRow {
+            step: 3,
+            row: 7,
+            prompt: "2+2?",
+            completion: "4",
+            prompt_ids: &[1, 2],
+            completion_ids: &[5, 6, 7],
+            finished: false,
+            rewards: Map::from_iter([("r".to_owned(), json!(0.1f32))]),
+            advantage: Some(0.25),
+            plugins: &plugins,
+            episode: Some(episode),
+        };
+        let line = serde_json::to_string(&row).unwrap();
+        let recorded: Recorded = serde_json::from_str(&line).unwrap();
+        assert_eq!((recorded.step, recorded.row, recorded.completion_ids.as_slice()), (3, 7, &[5, 6, 7][..]));
+        assert_eq!((recorded.rewards["r"], recorded.finished), (Some(0.1), false));
+        let played = recorded.episode.unwrap();
+        assert_eq!((played.seed, played.failed.as_deref(), played.turns[0].calls.len()), (u64::MAX, Some("it stopped"), 1));
+        let glance: Glance = serde_json::from_str(&line).unwrap();
+        assert_eq!((glance.messages[1].content.as_str(), glance.turns.len(), glance.completion_ids.len()), ("4", 1, 3));
+        assert_eq!((glance.turn_rewards[0].as_f64(), glance.advantage.as_f64(), glance.finished), (Some(0.5), Some(0.25), false));
+        row.episode = None;
+        let line = serde_json::to_string(&row).unwrap();
+        assert!(serde_json::from_str::<Recorded>(&line).unwrap().episode.is_none());
+        assert!(serde_json::from_str::<Glance>(&line).unwrap().messages.is_empty());
+    }
+}

@@ -1,0 +1,237 @@
+//! The lines of events.jsonl, what they are about, and which of them a later resume undid.
+
+use crate::config::OnError;
+use serde::de::value::StrDeserializer;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// An event of a run, as it is written, but for its [`EventKind`] and time. `step` is the number of steps done at that time.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum Event<'a> {
+    /// A run started.
+    Started(RunBegun<'a>),
+    /// A run resumed from its own checkpoint.
+    Resumed(RunBegun<'a>),
+    /// A run started from another run's state.
+    Forked(RunBegun<'a>),
+    /// A plugin was loaded at the start.
+    PluginLoaded {
+        role: &'a str,
+        plugin: &'a str,
+        version: &'a str,
+        hash: &'a str,
+        config: &'a Value,
+        /// Its grants.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        granted: Option<String>,
+    },
+    /// A plugin replaced another.
+    PluginSwapped {
+        plugin: &'a str,
+        /// Hashes.
+        from: &'a str,
+        to: &'a str,
+        step: u64,
+        /// The step during which it was detected.
+        noticed_at_step: u64,
+        /// The name under which `rlhost swap` sent it.
+        request: Option<&'a str>,
+        config: &'a Map<String, Value>,
+        state_handed_over: bool,
+        /// The difference between its scores of the newest batch and its predecessor's.
+        shadow: Value,
+        /// How long training waited.
+        pause_ms: f64,
+    },
+    /// A plugin that failed in its trial steps was rolled back.
+    PluginRolledBack { plugin: &'a str, from: &'a str, to: &'a str, step: u64, reason: String },
+    /// A plugin was rejected.
+    PluginRefused { plugin: &'a str, hash: Option<&'a str>, step: u64, request: Option<&'a str>, reason: &'a str },
+    /// A reward failed, even if a retry succeeded.
+    PluginError {
+        plugin: &'a str,
+        step: u64,
+        reason: &'a str,
+        /// Rows without a score.
+        rows: Vec<usize>,
+        /// Their first few errors.
+        row_reasons: Vec<&'a str>,
+    },
+    /// A reward's weight or error policy changed.
+    SettingsChanged { plugin: &'a str, step: u64, from: Scoring, to: Scoring },
+    /// A checkpoint is on disk.
+    CheckpointSaved { step: u64, path: String, seconds: f64 },
+    /// A checkpoint was kept in addition to those of `save_total_limit`.
+    CheckpointKept { step: u64, path: String, reason: String },
+    /// Checkpoints were removed because of `save_total_limit`.
+    CheckpointsRemoved { steps: Vec<u64> },
+    /// A checkpoint could not be written.
+    CheckpointFailed { step: u64, reason: String },
+    /// A checkpoint of an abandoned branch was set aside.
+    CheckpointSuperseded { step: u64, path: String },
+    /// A sign of why the run does not learn begins to hold.
+    Finding { finding: &'a str, step: u64, text: &'a str, figures: &'a [Figure], advice: &'a [String] },
+    /// A warning to the user.
+    Warning { text: &'a str },
+    /// Evaluations did not improve for as long as `early_stopping_patience` allows.
+    StoppedEarly { step: u64, evaluations: u64, metric: &'a str },
+    /// The run ended with an error.
+    Failed { step: u64, reason: String },
+    /// The run was stopped, after a checkpoint.
+    Stopped { step: u64, seconds: f64 },
+    /// The run took its last step.
+    Finished { step: u64, seconds: f64 },
+}
+
+/// What an event is about: the value of `event` in its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A run started.
+    Started,
+    /// A run resumed from its own checkpoint.
+    Resumed,
+    /// A run started from another run's state.
+    Forked,
+    /// A plugin was loaded at the start.
+    PluginLoaded,
+    /// A plugin replaced another.
+    PluginSwapped,
+    /// A plugin that failed in its trial steps was rolled back.
+    PluginRolledBack,
+    /// A plugin was rejected.
+    PluginRefused,
+    /// A reward failed, even if a retry succeeded.
+    PluginError,
+    /// A reward's weight or error policy changed.
+    SettingsChanged,
+    /// A checkpoint is on disk.
+    CheckpointSaved,
+    /// A checkpoint was kept in addition to those of `save_total_limit`.
+    CheckpointKept,
+    /// Checkpoints were removed because of `save_total_limit`.
+    CheckpointsRemoved,
+    /// A checkpoint could not be written.
+    CheckpointFailed,
+    /// A checkpoint of an abandoned branch was set aside.
+    CheckpointSuperseded,
+    /// A sign of why the run does not learn begins to hold.
+    Finding,
+    /// A warning to the user.
+    Warning,
+    /// Evaluations did not improve for as long as `early_stopping_patience` allows.
+    StoppedEarly,
+    /// The run ended with an error.
+    Failed,
+    /// The run was stopped, after a checkpoint.
+    Stopped,
+    /// The run took its last step.
+    Finished,
+}
+
+impl Event<'_> {
+    /// Returns what it is about.
+    pub fn kind(&self) -> EventKind {
+        match self {
+            Self::Started(_) => EventKind::Started,
+            Self::Resumed(_) => EventKind::Resumed,
+            Self::Forked(_) => EventKind::Forked,
+            Self::PluginLoaded { .. } => EventKind::PluginLoaded,
+            Self::PluginSwapped { .. } => EventKind::PluginSwapped,
+            Self::PluginRolledBack { .. } => EventKind::PluginRolledBack,
+            Self::PluginRefused { .. } => EventKind::PluginRefused,
+            Self::PluginError { .. } => EventKind::PluginError,
+            Self::SettingsChanged { .. } => EventKind::SettingsChanged,
+            Self::CheckpointSaved { .. } => EventKind::CheckpointSaved,
+            Self::CheckpointKept { .. } => EventKind::CheckpointKept,
+            Self::CheckpointsRemoved { .. } => EventKind::CheckpointsRemoved,
+            Self::CheckpointFailed { .. } => EventKind::CheckpointFailed,
+            Self::CheckpointSuperseded { .. } => EventKind::CheckpointSuperseded,
+            Self::Finding { .. } => EventKind::Finding,
+            Self::Warning { .. } => EventKind::Warning,
+            Self::StoppedEarly { .. } => EventKind::StoppedEarly,
+            Self::Failed { .. } => EventKind::Failed,
+            Self::Stopped { .. } => EventKind::Stopped,
+            Self::Finished { .. } => EventKind::Finished,
+        }
+    }
+}
+
+impl EventKind {
+    /// Returns the kind of this name; none for one of another version.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).ok()
+    }
+
+    /// Returns whether a process started working on the run.
+    pub fn begins(self) -> bool {
+        matches!(self, Self::Started | Self::Resumed | Self::Forked)
+    }
+
+    /// Returns whether a process reported its end.
+    pub fn ends(self) -> bool {
+        matches!(self, Self::Finished | Self::Stopped | Self::Failed)
+    }
+
+    /// Returns whether what scores or teaches the run is another from here on.
+    pub fn changes_plugins(self) -> bool {
+        matches!(self, Self::PluginSwapped | Self::PluginRolledBack | Self::SettingsChanged)
+    }
+}
+
+/// Returns whether something at `step` is undone by a resume `from` a step: the run repeats the steps after it. What happened at the very
+/// step is part of its checkpoint, unless it is about a swap, which the checkpoint may precede.
+pub fn is_undone(step: u64, from: u64) -> bool {
+    step > from
+}
+
+/// How a run starts.
+#[derive(Serialize)]
+pub struct RunBegun<'a> {
+    pub step: u64,
+    /// The checkpoint that it starts from.
+    pub checkpoint: Option<String>,
+    /// Keys that differ from the checkpoint's configuration, with both values.
+    pub changed: Map<String, Value>,
+    pub version: &'a str,
+    pub model: String,
+    pub max_steps: u64,
+    pub device: &'a str,
+    /// The run's default learning rate.
+    pub usual_learning_rate: f64,
+}
+
+/// The weight of a reward's scores, and its error policy.
+#[derive(Serialize)]
+pub struct Scoring {
+    pub weight: f64,
+    pub on_error: OnError,
+}
+
+/// A figure that supports a finding.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// The metric or the setting.
+    pub name: String,
+    /// Its value, as text.
+    pub value: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_read_by_the_name_that_is_written() {
+        for kind in [EventKind::Started, EventKind::PluginSwapped, EventKind::CheckpointsRemoved, EventKind::StoppedEarly] {
+            let name = serde_json::to_value(kind).unwrap();
+            assert_eq!(EventKind::of(name.as_str().unwrap()), Some(kind));
+        }
+        assert_eq!(
+            (EventKind::of("plugin_rolled_back"), EventKind::of("resumed")),
+            (Some(EventKind::PluginRolledBack), Some(EventKind::Resumed))
+        );
+        assert_eq!((EventKind::of("something_newer"), EventKind::of("")), (None, None));
+    }
+}

@@ -1,0 +1,240 @@
+//! Names and places of the files of a run and of its checkpoints.
+
+use crate::config::files;
+use std::fs::TryLockError;
+use std::path::{Path, PathBuf};
+
+/// The files of a run's folder.
+#[derive(Clone, Copy, Debug)]
+pub struct RunFiles<'a>(pub &'a Path);
+
+impl RunFiles<'_> {
+    /// Names of what a run creates before its first step.
+    pub const BEGUN: [&'static str; 12] = [
+        Self::ANSWERS,
+        Self::LOCK,
+        Self::WRITTEN_CONFIG,
+        Self::CONFIG,
+        Self::METRICS,
+        Self::EVENTS,
+        Self::COMPLETIONS,
+        Self::PLUGINS,
+        Self::TENSORBOARD,
+        Self::REPORT,
+        Self::INBOX,
+        Self::MADE_MODEL,
+    ];
+
+    /// The configuration, which a person may edit.
+    pub const CONFIG: &'static str = "config.toml";
+    /// One line a step.
+    pub const METRICS: &'static str = "metrics.jsonl";
+    /// One line an [`Event`](super::Event).
+    pub const EVENTS: &'static str = "events.jsonl";
+    /// One line a [`CompletionRow`](super::CompletionRow).
+    pub const COMPLETIONS: &'static str = "completions.jsonl";
+    /// The page that `rlhost report` writes.
+    pub const REPORT: &'static str = "report.html";
+    /// Locked while a process runs the run.
+    pub const LOCK: &'static str = ".lock";
+    /// Folder of all plugins that the run has had.
+    pub const PLUGINS: &'static str = "plugins";
+    /// Folder of the events for TensorBoard.
+    pub const TENSORBOARD: &'static str = "tensorboard";
+    /// Folder into which `rlhost swap` puts plugins.
+    pub const INBOX: &'static str = "swap";
+    /// Folder of the model that was made for a run.
+    pub const MADE_MODEL: &'static str = "model";
+    const WRITTEN_CONFIG: &'static str = ".config.toml";
+    const ANSWERS: &'static str = "answers";
+
+    /// Returns the path of the configuration.
+    pub fn config(self) -> PathBuf {
+        self.0.join(Self::CONFIG)
+    }
+
+    /// Returns the path of the configuration as the run last wrote it, used to detect edits when the run resumes.
+    pub fn written_config(self) -> PathBuf {
+        self.0.join(Self::WRITTEN_CONFIG)
+    }
+
+    /// Returns the path of the metrics.
+    pub fn metrics(self) -> PathBuf {
+        self.0.join(Self::METRICS)
+    }
+
+    /// Returns the path of the events.
+    pub fn events(self) -> PathBuf {
+        self.0.join(Self::EVENTS)
+    }
+
+    /// Returns the path of the completions.
+    pub fn completions(self) -> PathBuf {
+        self.0.join(Self::COMPLETIONS)
+    }
+
+    /// Returns the path of the report.
+    pub fn report(self) -> PathBuf {
+        self.0.join(Self::REPORT)
+    }
+
+    /// Returns the path of the lock.
+    pub fn lock(self) -> PathBuf {
+        self.0.join(Self::LOCK)
+    }
+
+    /// Returns the folder of plugins.
+    pub fn plugins(self) -> PathBuf {
+        self.0.join(Self::PLUGINS)
+    }
+
+    /// Returns the path of a version of a plugin. Its hash has at least 16 characters.
+    pub fn plugin(self, name: &str, hash: &str) -> PathBuf {
+        self.plugins().join(format!("{name}-{}.wasm", &hash[..16]))
+    }
+
+    /// Returns the folder into which `rlhost swap` puts plugins.
+    pub fn inbox(self) -> PathBuf {
+        self.0.join(Self::INBOX)
+    }
+
+    /// Returns the folder of the model that was made for the run.
+    pub fn made_model(self) -> PathBuf {
+        self.0.join(Self::MADE_MODEL)
+    }
+
+    /// Returns the folder of the events for TensorBoard.
+    pub fn tensorboard(self) -> PathBuf {
+        self.0.join(Self::TENSORBOARD)
+    }
+
+    /// Returns the folder of the answers that servers gave.
+    pub fn answers(self) -> PathBuf {
+        self.0.join(Self::ANSWERS)
+    }
+
+    /// Returns the path of the answers that servers gave to the plugin of this name.
+    pub fn answers_of(self, plugin: &str) -> PathBuf {
+        self.answers().join(format!("{plugin}.jsonl"))
+    }
+
+    /// Returns the folder of a step's checkpoint.
+    pub fn checkpoint(self, step: u64) -> PathBuf {
+        self.0.join(format!("{CHECKPOINT}{step}"))
+    }
+
+    /// Returns whether this is the folder of a run, judging by its files.
+    pub fn are_there(self) -> bool {
+        self.config().is_file() || self.events().is_file()
+    }
+}
+
+/// The files of a checkpoint's folder beside those of its model.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckpointFiles<'a>(pub &'a Path);
+
+impl CheckpointFiles<'_> {
+    /// Returns the path of the configuration it was written with.
+    pub fn config(self) -> PathBuf {
+        self.0.join(RunFiles::CONFIG)
+    }
+
+    /// Returns the path of its summary, under the name that transformers gives it.
+    pub fn summary(self) -> PathBuf {
+        self.0.join("trainer_state.json")
+    }
+
+    /// Returns the path of the counters and rollouts.
+    pub fn rest(self) -> PathBuf {
+        self.0.join("snapshot.json")
+    }
+
+    /// Returns the path of the optimizer's moments.
+    pub fn optimizer(self) -> PathBuf {
+        self.0.join("optimizer.safetensors")
+    }
+
+    /// Returns the path of the reference model, if it has changed since the start of the run.
+    pub fn reference(self) -> PathBuf {
+        self.0.join("reference.safetensors")
+    }
+
+    /// Returns the folder of a value model.
+    pub fn value_model(self) -> PathBuf {
+        self.0.join("value_model")
+    }
+
+    /// Returns the folder of the plugins in use.
+    pub fn plugins(self) -> PathBuf {
+        self.0.join(RunFiles::PLUGINS)
+    }
+
+    /// Returns the path of a plugin in use.
+    pub fn plugin(self, name: &str) -> PathBuf {
+        self.plugins().join(format!("{name}.wasm"))
+    }
+
+    /// Returns the path of a plugin's state.
+    pub fn plugin_state(self, name: &str) -> PathBuf {
+        self.plugins().join(format!("{name}.state"))
+    }
+
+    /// Returns the folder of replaced plugins.
+    pub fn replaced(self) -> PathBuf {
+        self.0.join("replaced")
+    }
+
+    /// Returns the paths of a replaced plugin: itself, and its state.
+    pub fn replaced_plugin(self, name: &str) -> [PathBuf; 2] {
+        ["wasm", "state"].map(|kind| self.replaced().join(format!("{name}.{kind}")))
+    }
+}
+
+/// How the names of checkpoints begin.
+const CHECKPOINT: &str = "checkpoint-";
+
+/// Returns the step in the name of a checkpoint's folder; none for other names, such as `checkpoint-007`.
+pub fn step_of(path: &Path) -> Option<u64> {
+    let digits = path.file_name()?.to_str()?.strip_prefix(CHECKPOINT)?;
+    let step: u64 = digits.parse().ok()?;
+    (step.to_string() == digits).then_some(step)
+}
+
+/// Returns whether a path is a checkpoint's rather than a run's, judging by its name, which a person may have added to.
+pub fn is_checkpoint(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(CHECKPOINT))
+}
+
+/// Returns whether a process runs the run in this folder; none if that can't be known.
+pub fn is_running(run: &Path) -> Option<bool> {
+    // A shared lock, so that two that ask don't take each other for the run.
+    match files::open(&RunFiles(run).lock()).ok()?.try_lock_shared() {
+        Ok(()) => Some(false),
+        Err(TryLockError::WouldBlock) => Some(true),
+        Err(TryLockError::Error(_)) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_a_run_gives_are_checkpoints() {
+        let run = Path::new("runs/a");
+        assert_eq!(step_of(&RunFiles(run).checkpoint(70)), Some(70));
+        for other in ["checkpoint-007", "checkpoint-+8", "checkpoint-", "superseded-checkpoint-3", "checkpoint-3x", "a"] {
+            assert_eq!(step_of(&run.join(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_running_while_its_lock_is_held() {
+        let run = tempfile::tempdir().unwrap();
+        assert_eq!(is_running(run.path()), None);
+        let lock = std::fs::File::create(RunFiles(run.path()).lock()).unwrap();
+        assert_eq!(is_running(run.path()), Some(false));
+        lock.lock().unwrap();
+        assert_eq!(is_running(run.path()), Some(true));
+    }
+}
