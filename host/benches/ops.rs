@@ -7,11 +7,11 @@
 
 mod common;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use common::{MODELS, architecture, batch, short, values};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rlhost::model::Architecture;
-use rlhost::ops::Precision::F32;
+use rlhost::ops::Precision::{Bf16, F32};
 use rlhost::ops::adamw::{Step, update};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::panels::Panels;
@@ -66,6 +66,15 @@ fn products(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     let (panels, few) = (Panels::new(&w, None, F32).unwrap(), values(&[16, d]));
     bench(c, model, "panels, 16 rows, as in decoding", 2 * 16 * d * i, || drop(black_box(panels.forward(&few).unwrap())));
     bench(c, model, "panels of a weight", d * i, || drop(black_box(Panels::new(&w, None, F32).unwrap())));
+    let half = w.to_dtype(DType::BF16).unwrap();
+    bench(c, model, "linear, forward, bf16", 2 * n * d * i, || {
+        drop(black_box(linear::forward(&x, &half, None, Bf16).unwrap()));
+    });
+    bench(c, model, "linear, backward to the input, bf16", 2 * n * d * i, || {
+        drop(black_box(linear::backward_input(&dy, &half, Bf16).unwrap()));
+    });
+    let (stored, few) = (Panels::new(&half, None, Bf16).unwrap(), values(&[8, d]));
+    bench(c, model, "panels, 8 rows, bf16", 2 * 8 * d * i, || drop(black_box(stored.forward(&few).unwrap())));
 
     let (low, high, y) = (values(&[16, d]), values(&[i, 16]), values(&[n, i]));
     let (d_low, d_high, dx) = (values(&[16, d]), values(&[i, 16]), values(&[n, d]));

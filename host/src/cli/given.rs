@@ -60,8 +60,8 @@ impl Given {
         }
         let read = || matches.get_one::<PathBuf>("config").map(|path| ConfigFile::given(path)).transpose();
         let file = known.file.clone().map_or_else(read, |file| Ok(Some(file))).map_err(Failure::of)?;
-        if let (Some(file), Some(algorithm)) = (&file, overrides.value_of("algorithm")) {
-            file.check_is_for(&algorithm).map_err(Failure::of)?;
+        if let (Some(file), Some((_, algorithm))) = (&file, overrides.flags.iter().rfind(|(key, _)| key == "algorithm")) {
+            file.check_is_for(algorithm).map_err(Failure::of)?;
         }
         Ok(Self {
             file,

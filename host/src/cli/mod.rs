@@ -323,7 +323,9 @@ fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), 
 fn settings_given<'a>(sets: impl IntoIterator<Item = &'a String>) -> anyhow::Result<Map<String, Value>> {
     let pair = |set: &String| {
         let set = Set::read(set)?;
-        let within = set.path().iter().rposition(|part| part == "config").filter(|_| set.path()[0] == "plugin");
+        // The last part is the setting itself.
+        let above = &set.path()[..set.path().len() - 1];
+        let within = above.iter().rposition(|part| part == "config").filter(|_| above[0] == "plugin");
         let key = &set.path()[within.map_or(0, |config| config + 1)..];
         Ok((key.join("."), serde_json::to_value(set.value())?))
     };

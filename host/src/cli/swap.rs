@@ -79,6 +79,7 @@ fn folder(given: &str) -> anyhow::Result<String> {
 fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
     match is_running(run) {
         Some(true) => {}
+        None if RunFiles(run).lock().is_file() => {}
         Some(false) => return Err(anyhow!("{}: no rlhost process is running this run", run.display())),
         None => return Err(anyhow!("{} is not the folder of a run", run.display())),
     }

@@ -7,7 +7,7 @@ use super::progress::Progress;
 use super::stopping::Stopping;
 use super::{Failure, export_run};
 use crate::checkpoint;
-use crate::config::ReportTo;
+use crate::config::{ReportTo, Set};
 use crate::dist::World;
 use crate::report;
 use crate::run::RunFiles;
@@ -92,15 +92,16 @@ impl Training {
 
     /// Runs it.
     pub(super) fn run(&self, matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
-        let given = Given::of(matches, self.sets, known)?;
-        let asked = given.overrides.value_of("algorithm");
-        if let ([(_, own)], Some(other)) = (self.sets, asked.filter(|other| self.sets.iter().all(|(_, own)| own != other))) {
+        let by_set = texts(matches, "set").iter().flat_map(|set| Set::read(set)).rfind(|set| set.sets("algorithm"));
+        let asked = by_set.map(|set| set.text()).or_else(|| texts(matches, "algorithm").pop());
+        if let ([(_, own)], Some(other)) = (self.sets, asked) {
             let advice = format!(
                 "`rlhost {}` trains with {own}; for another algorithm, use `rlhost train --algorithm {other}`",
                 self.name
             );
             return Err(Failure::mistake(anyhow!(advice)));
         }
+        let given = Given::of(matches, self.sets, known)?;
         let stopping = Stopping::listen()?;
         let from = texts(matches, "resume_from_checkpoint");
         let allow_changed = matches.get_flag("allow_changed");

@@ -240,7 +240,7 @@ impl Asked {
             table.insert(key.clone(), value);
         }
         for set in &overrides.sets {
-            insert(&mut table, set.path(), set.value());
+            insert(&mut table, &set.canonical(), set.value());
         }
         table.retain(|key, _| ["algorithm", "loss_limits", "num_threads"].contains(&key));
         // What is wrong with these is reported when the whole is read.

@@ -21,7 +21,7 @@ const TABLES: [&str; 7] =
 pub struct Set {
     /// The key as given: names of rewards and environments in it may have dots and dashes.
     given: String,
-    /// The same in parts, with underscores. The first is the canonical name of a key, if it is one.
+    /// The same in parts, with underscores.
     path: Vec<String>,
     text: String,
 }
@@ -38,10 +38,7 @@ impl Set {
             return Err(invalid(format!("a key has at most {LONGEST_KEY} bytes and {DEEPEST_KEY} parts")));
         }
         let given = key.trim().to_owned();
-        let mut path: Vec<String> = given.split('.').map(|part| part.trim().replace('-', "_")).collect();
-        if let Some(own) = own_name(&path[0]) {
-            own.clone_into(&mut path[0]);
-        }
+        let path = given.split('.').map(|part| part.trim().replace('-', "_")).collect();
         Ok(Self { given, path, text: text.to_owned() })
     }
 
@@ -52,18 +49,23 @@ impl Set {
 
     /// Returns whether it sets this key as a whole. The parts of a path are separated by dots.
     pub fn sets(&self, key: &str) -> bool {
-        self.path.iter().map(String::as_str).eq(key.split('.'))
+        self.canonical().iter().map(String::as_str).eq(key.split('.'))
     }
 
-    /// Returns whether it sets exactly `table.name.key` of the entry of this name, which may have dots and be in quotes.
+    /// Returns whether it sets exactly `table.name.key`, spelled as it is printed to be copied: a quoted name may be another's.
     pub fn sets_of_entry(&self, table: &str, name: &str, key: &str) -> bool {
-        let below = self.given.strip_prefix(table).and_then(|rest| rest.strip_prefix('.'));
-        below.and_then(|below| keys_of(name, below)).is_some_and(|keys| keys.replace('-', "_") == key)
+        self.given == format!("{table}.{name}.{key}")
     }
 
-    /// Returns the parts of its key, with underscores.
+    /// Returns the parts of its key, with underscores: a setting of a plugin may be called like a key of another program.
     pub fn path(&self) -> &[String] {
         &self.path
+    }
+
+    /// Returns the same with the canonical name of a key of rlhost.
+    pub fn canonical(&self) -> Vec<String> {
+        let own = self.key().map(str::to_owned);
+        own.or_else(|| self.path.first().cloned()).into_iter().chain(self.path.iter().skip(1).cloned()).collect()
     }
 
     /// Returns its value: TOML or JSON if it is either, otherwise a string.
@@ -91,7 +93,8 @@ impl Set {
         if let Some((_, number)) = not_finite(&value) {
             return Err(format!("is {number}; it must be a finite number (put text in quotes)"));
         }
-        match &self.path[..] {
+        let path = self.canonical();
+        match &path[..] {
             [first, _, _, ..] if first == "plugin" => return set_of_plugin(config, &self.given, value),
             [first, _, ..] if first == "environment" => return set_of_environment(config, &self.given, value),
             [first, _, ..] if !TABLES.contains(&first.as_str()) => {
@@ -100,7 +103,7 @@ impl Set {
             _ => {}
         }
         let mut table = Table::try_from(&config).map_err(|e| e.to_string())?;
-        match (self.key(), &self.path[..]) {
+        match (self.key(), &path[..]) {
             (Some(own), [_]) => drop(table.insert(own.to_owned(), as_meant(own, value)?)),
             (Some(_), path) => insert(&mut table, path, value),
             (None, [key]) if settings.contains(key) => insert(&mut table, &["loss".to_owned(), key.clone()], value),
@@ -174,7 +177,8 @@ mod tests {
             let set = Set::read(spelled).unwrap();
             assert!(set.sets("output_dir") && set.text() == "x", "{spelled}: {set:?}");
         }
-        // A name of another program.
+        // A name of another program, which a setting of a plugin may have too.
+        assert_eq!(Set::read("max_ckpt_num=3").unwrap().path(), ["max_ckpt_num"]);
         assert_eq!(Set::read("max_ckpt_num=3").unwrap().key(), Some("save_total_limit"));
         assert!(Set::read("loss-limits.memory-mb=3").unwrap().sets("loss_limits.memory_mb"));
         assert!(!Set::read("loss_limits.memory_mb=3").unwrap().sets("loss_limits"));
@@ -193,7 +197,10 @@ mod tests {
     #[test]
     fn a_whole_key_of_an_entry_is_told_from_others() {
         let is = |set: &str| Set::read(set).unwrap().sets_of_entry("plugin", "a.b-1", "hosts");
-        assert!(["plugin.a.b-1.hosts=[]", "plugin.'a.b-1'.hosts=[]"].iter().all(|set| is(set)));
-        assert!(!["plugin.a.b-1.hosts.x=1", "plugin.a.hosts=[]", "environment.a.b-1.hosts=[]"].iter().any(|set| is(set)));
+        assert!(is("plugin.a.b-1.hosts=[]"));
+        // What is in quotes may be the name of another entry, quotes and all.
+        for other in ["plugin.'a.b-1'.hosts=[]", "plugin.a.b-1.hosts.x=1", "plugin.a.hosts=[]", "environment.a.b-1.hosts=[]"] {
+            assert!(!is(other), "{other}");
+        }
     }
 }

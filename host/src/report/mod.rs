@@ -2,7 +2,7 @@
 //! events and configuration.
 //!
 //! It reads only the folder's files, during or after the run and within bounds, since they may be anybody's, and uses nothing else of
-//! the host but `config`'s readers and the signs in `diagnosis`. The page loads nothing.
+//! the host but the readers of `config` and `run`, and the signs in `diagnosis`. The page loads nothing.
 //! Everything from the run is treated as text: the template escapes it, and the metrics are in a block of JSON in which no tag
 //! can start.
 

@@ -180,8 +180,8 @@ impl EventKind {
     }
 }
 
-/// Returns whether something at `step` is undone by a resume `from` a step: the run repeats the steps after it. What happened at the very
-/// step is part of its checkpoint, unless it is about a swap, which the checkpoint may precede.
+/// Returns whether something at `step` is undone by a resume `from` a step: the run repeats the steps after it. Of a swap at that very
+/// step, which the checkpoint may precede, the report asks which plugins were loaded from it.
 pub fn is_undone(step: u64, from: u64) -> bool {
     step > from
 }
