@@ -151,7 +151,12 @@ impl Outline {
     /// Returns the error of a plugin that was to have another role.
     pub fn is_no(&self, wanted: Role, source: &Source) -> Error {
         let what = self.role.map_or_else(|| "no plugin".to_owned(), |role| role.name().to_owned());
-        wrong_world(source, wanted.name(), &format!("it is {what}; it exports {}", self.exports.join(", ")))
+        let missing = wanted.exported();
+        wrong_world(
+            source,
+            wanted.name(),
+            &format!("it is {what} and does not export {missing}; it exports {}", self.exports.join(", ")),
+        )
     }
 }
 

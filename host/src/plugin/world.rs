@@ -311,6 +311,12 @@ impl Role {
         }
     }
 
+    /// Returns the full name of the interface that a plugin in this role exports first.
+    pub(super) fn exported(self) -> String {
+        let interface = self.interfaces()[0];
+        format!("{PACKAGE}{interface}@{}.0", version(interface))
+    }
+
     /// Returns the role as words.
     pub fn name(self) -> &'static str {
         match self {
