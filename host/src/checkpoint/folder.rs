@@ -2,7 +2,7 @@
 
 use super::manifest::{seal, sync_folder};
 use super::{Error, verify};
-use crate::run::{RunFiles, step_of};
+use crate::run::RunFiles;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,22 +16,10 @@ const MARK: &str = ".rlhost";
 /// Prefix of the name of a superseded checkpoint.
 const ASIDE: &str = "superseded-";
 
-/// Returns the path of a step's checkpoint.
-pub fn folder(run: &Path, step: u64) -> PathBuf {
-    RunFiles(run).checkpoint(step)
-}
-
-/// Returns the steps of the checkpoints in a run's folder, oldest first.
-pub fn steps(run: &Path) -> io::Result<Vec<u64>> {
-    let mut steps: Vec<u64> = fs::read_dir(run)?.filter_map(Result::ok).filter_map(|entry| step_of(&entry.path())).collect();
-    steps.sort_unstable();
-    Ok(steps)
-}
-
 /// Writes the checkpoint of `step`: `fill` creates its files in a temporary folder, which is then renamed to its final place.
 /// Returns the final path.
 pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, Error> {
-    let path = folder(run, step);
+    let path = RunFiles(run).checkpoint(step);
     let fail = |detail: String| Error::Write { path: path.clone(), detail };
     let io = |e: io::Error| fail(e.to_string());
     let temporary = temporary_in(run).map_err(io)?;
@@ -70,10 +58,10 @@ pub(super) fn discard(temporary: &Path) -> io::Result<()> {
 /// Finds the newest intact checkpoint of a run. Also returns what is wrong with the newer ones that were skipped.
 pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
     let none = |detail: String| Error::None { run: run.to_owned(), detail };
-    let steps = steps(run).map_err(|e| none(e.to_string()))?;
+    let steps = RunFiles(run).steps().map_err(|e| none(e.to_string()))?;
     let mut passed_over = Vec::new();
     for step in steps.into_iter().rev() {
-        let path = folder(run, step);
+        let path = RunFiles(run).checkpoint(step);
         match verify(&path) {
             Ok(_) => return Ok((step, path, passed_over)),
             Err(error) => passed_over.push(error),
@@ -91,11 +79,11 @@ pub fn newest(run: &Path) -> Result<(u64, PathBuf, Vec<Error>), Error> {
 /// their steps and new names.
 pub fn set_aside(run: &Path, step: u64) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut moved = Vec::new();
-    for later in steps(run)?.into_iter().filter(|s| *s > step) {
+    for later in RunFiles(run).steps()?.into_iter().filter(|s| *s > step) {
         let name =
             |n: usize| run.join(format!("{ASIDE}checkpoint-{later}{}", if n == 0 { String::new() } else { format!("-{n}") }));
         let Some(free) = (0..).map(name).find(|path| !path.exists()) else { continue };
-        fs::rename(folder(run, later), &free)?;
+        fs::rename(RunFiles(run).checkpoint(later), &free)?;
         moved.push((later, free));
     }
     Ok(moved)
@@ -181,7 +169,7 @@ mod tests {
         fs::write(run.path().join(".checkpoint-x"), "of somebody else").unwrap();
         sweep(run.path()).unwrap();
         assert!(run.path().join(".checkpoint-x").exists());
-        assert_eq!(steps(run.path()).unwrap(), [7]);
+        assert_eq!(RunFiles(run.path()).steps().unwrap(), [7]);
     }
 
     #[test]
@@ -192,7 +180,7 @@ mod tests {
         set_aside(run.path(), 1).unwrap();
         save(run.path(), 2, fill).unwrap();
         assert_eq!(set_aside(run.path(), 1).unwrap()[0].1, run.path().join("superseded-checkpoint-2-1"));
-        assert_eq!(steps(run.path()).unwrap(), [1]);
+        assert_eq!(RunFiles(run.path()).steps().unwrap(), [1]);
         assert_eq!(fs::read_dir(run.path()).unwrap().count(), 4);
     }
 
@@ -219,7 +207,7 @@ mod tests {
             file in 0usize..3, at: prop::sample::Index, flip in 1u8..=255, cut: bool
         ) {
             let run = run_with(&[1, 2]);
-            let path = folder(run.path(), 2).join(["x", "plugins/p.wasm", MANIFEST][file]);
+            let path = RunFiles(run.path()).checkpoint(2).join(["x", "plugins/p.wasm", MANIFEST][file]);
             let mut bytes = fs::read(&path).unwrap();
             let at = at.index(bytes.len());
             if cut {

@@ -7,7 +7,7 @@ mod manifest;
 mod retention;
 mod writer;
 
-pub use folder::{folder, newest, save, set_aside, steps, sweep};
+pub use folder::{newest, save, set_aside, sweep};
 pub use manifest::{Manifest, verify};
 pub use retention::{Retained, retain};
 pub use writer::{Writer, Written};

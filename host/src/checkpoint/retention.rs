@@ -1,7 +1,8 @@
 //! Decides which checkpoints are removed when a run has more than it keeps: only ones that it wrote and that are unchanged.
 
-use super::folder::{discard, folder, steps, temporary_in};
+use super::folder::{discard, temporary_in};
 use super::manifest::Manifest;
+use crate::run::RunFiles;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -24,8 +25,8 @@ pub struct Retained {
 pub fn retain(run: &Path, limit: usize, best: Option<u64>) -> io::Result<Retained> {
     let mut retained = Retained::default();
     let mut as_written = Vec::new();
-    for step in steps(run)? {
-        match difference(&folder(run, step)) {
+    for step in RunFiles(run).steps()? {
+        match difference(&RunFiles(run).checkpoint(step)) {
             None => as_written.push(step),
             Some(reason) => retained.left_alone.push((step, reason)),
         }
@@ -61,7 +62,7 @@ fn difference(checkpoint: &Path) -> Option<String> {
 /// stays under the temporary name.
 fn remove(run: &Path, step: u64) -> io::Result<()> {
     let temporary = temporary_in(run)?;
-    if let Err(e) = fs::rename(folder(run, step), temporary.join(step.to_string())) {
+    if let Err(e) = fs::rename(RunFiles(run).checkpoint(step), temporary.join(step.to_string())) {
         let _ = discard(&temporary);
         return Err(e);
     }
@@ -102,7 +103,7 @@ mod tests {
         ] {
             let run = run_with(&[5, 7, 10, 100]);
             retain(run.path(), limit, best).unwrap();
-            assert_eq!(steps(run.path()).unwrap(), left, "limit {limit}, best {best:?}");
+            assert_eq!(RunFiles(run.path()).steps().unwrap(), left, "limit {limit}, best {best:?}");
             assert_eq!(fs::read_dir(run.path()).unwrap().count(), left.len(), "nothing else is left");
         }
     }
@@ -123,18 +124,18 @@ mod tests {
         ];
         for (reason, change) in changes {
             let run = run_with(&[1, 2, 3]);
-            change(folder(run.path(), 1));
+            change(RunFiles(run.path()).checkpoint(1));
             let first = retain(run.path(), 2, None).unwrap();
             assert!(first.removed.is_empty(), "{reason}");
             let [(1, said)] = &first.left_alone[..] else { panic!("{reason}: {first:?}") };
             assert!(said.contains(reason), "{said}");
             save(run.path(), 4, |to| fs::write(to.join("x"), "").map_err(|e| e.to_string())).unwrap();
             assert_eq!(retain(run.path(), 2, None).unwrap().removed, [2], "{reason}");
-            assert_eq!(steps(run.path()).unwrap(), [1, 3, 4]);
+            assert_eq!(RunFiles(run.path()).steps().unwrap(), [1, 3, 4]);
         }
         // A newest that is damaged: the last good one stays.
         let run = run_with(&[1, 2]);
-        fs::write(folder(run.path(), 2).join("x"), "").unwrap();
+        fs::write(RunFiles(run.path()).checkpoint(2).join("x"), "").unwrap();
         assert!(retain(run.path(), 1, None).unwrap().removed.is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! Writes checkpoints in the background, on a thread that has at most one checkpoint at a time.
 
-use super::{Error, folder, save};
+use super::{Error, save};
+use crate::run::RunFiles;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ impl Writer {
             (save(&run, step, fill), begun.elapsed())
         };
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(work);
-        let thread = thread.map_err(|e| Error::Write { path: folder(&self.run, step), detail: e.to_string() })?;
+        let thread = thread.map_err(|e| Error::Write { path: RunFiles(&self.run).checkpoint(step), detail: e.to_string() })?;
         self.in_hand = Some(InHand { step, thread });
         Ok(())
     }
@@ -61,7 +62,7 @@ impl Writer {
     pub fn wait(&mut self) -> Option<Written> {
         let InHand { step, thread } = self.in_hand.take()?;
         let (outcome, took) = thread.join().unwrap_or_else(|_| {
-            let path = folder(&self.run, step);
+            let path = RunFiles(&self.run).checkpoint(step);
             (Err(Error::Write { path, detail: "the writing thread panicked".into() }), Duration::ZERO)
         });
         Some(Written { step, outcome, took })

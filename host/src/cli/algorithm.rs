@@ -3,10 +3,9 @@
 use super::Failure;
 use super::flags::{Scanned, scan};
 use super::train::is_latest;
-use crate::checkpoint;
 use crate::config::{Asked, ConfigFile, DEFAULT_ALGORITHM, Limits, Overrides, Set};
 use crate::plugin::{Engine, Setting, Source, settings_of};
-use crate::run::is_checkpoint;
+use crate::run::{RunFiles, is_checkpoint};
 use crate::train::{Beginning, Origin};
 use clap::Command;
 use std::ffi::OsString;
@@ -87,6 +86,6 @@ fn started_from(scanned: &Scanned, overrides: &Overrides, file: Option<&ConfigFi
         let run = path.parent().unwrap_or(Path::new(".")).to_owned();
         return Some(Origin { run, checkpoint: path, step: 0 });
     }
-    let step = checkpoint::steps(&path).ok()?.into_iter().max()?;
-    Some(Origin { checkpoint: checkpoint::folder(&path, step), run: path, step })
+    let step = RunFiles(&path).steps().ok()?.into_iter().max()?;
+    Some(Origin { checkpoint: RunFiles(&path).checkpoint(step), run: path, step })
 }

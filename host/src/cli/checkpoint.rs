@@ -3,7 +3,7 @@
 use super::Failure;
 use crate::checkpoint::{self, Manifest};
 use crate::config::{files, printable};
-use crate::run::{CheckpointFiles, is_checkpoint, step_of};
+use crate::run::{CheckpointFiles, RunFiles, is_checkpoint};
 use anyhow::anyhow;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -43,28 +43,23 @@ const NOTE: usize = 512;
 /// Maximum size of a trainer_state.json, in bytes.
 const LARGEST_STATE: u64 = 4 << 20;
 
-/// Returns the folders of a run's checkpoints, oldest first.
-fn folders(run: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let steps = checkpoint::steps(run).map_err(|e| Failure::mistake(anyhow!("{}: {e}", run.display())))?;
+/// Returns the steps and folders of a run's checkpoints, oldest first.
+fn folders(run: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
+    let steps = RunFiles(run).steps().map_err(|e| Failure::mistake(anyhow!("{}: {e}", run.display())))?;
     if steps.is_empty() {
         return Err(Failure::mistake(anyhow!("{}: no checkpoint found", run.display())));
     }
-    Ok(steps.into_iter().map(|step| checkpoint::folder(run, step)).collect())
+    Ok(steps.into_iter().map(|step| (step, RunFiles(run).checkpoint(step))).collect())
 }
 
 fn list(run: &Path) -> Result<(), Failure> {
     say!("{:>10}  {:>10}  {:<20}  notes", "step", "size", "written");
-    for folder in folders(run)? {
+    for (step, folder) in folders(run)? {
         let manifest = Manifest::read(&folder).and_then(|manifest| manifest.check_sizes(&folder).map(|()| manifest));
         let manifest = match manifest {
             Ok(manifest) => manifest,
             Err(error) => {
-                say!(
-                    "{:>10}  {:>10}  {:<20}  {error}",
-                    step_of(&folder).map_or_else(|| "-".to_owned(), |step| step.to_string()),
-                    "-",
-                    "-"
-                );
+                say!("{step:>10}  {:>10}  {:<20}  {error}", "-", "-");
                 continue;
             }
         };
@@ -100,7 +95,10 @@ fn size(bytes: u64) -> String {
 }
 
 fn verify(path: &Path) -> Result<(), Failure> {
-    let all = if is_checkpoint(path) { vec![path.to_owned()] } else { folders(path)? };
+    let all = match is_checkpoint(path) {
+        true => vec![path.to_owned()],
+        false => folders(path)?.into_iter().map(|(_, folder)| folder).collect(),
+    };
     let mut damaged = 0;
     for folder in &all {
         match checkpoint::verify(folder) {

@@ -32,7 +32,7 @@ impl Given {
     pub(super) fn of(matches: &ArgMatches, first: &[(&str, &str)], known: &Known) -> Result<Self, Failure> {
         let settings = &known.settings;
         let flags = first.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let sets = texts(matches, "set").iter().map(|set| Set::read(set)).collect::<Result<_, _>>().map_err(Failure::of)?;
+        let sets = Set::read_all(&texts(matches, "set")).map_err(Failure::of)?;
         let mut overrides = Overrides {
             flags,
             settings: settings.iter().filter_map(|setting| value_of(setting, matches)).collect(),

@@ -320,16 +320,15 @@ fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), 
 }
 
 /// A plugin's settings from `--set KEY=VALUE`, given any number of times. `plugin.NAME.config.KEY` works too, as for `train`.
-fn settings_given<'a>(sets: impl IntoIterator<Item = &'a String>) -> anyhow::Result<Map<String, Value>> {
-    let pair = |set: &String| {
-        let set = Set::read(set)?;
+fn settings_given(sets: &[Set]) -> anyhow::Result<Map<String, Value>> {
+    let pair = |set: &Set| {
         // The last part is the setting itself.
         let above = &set.path()[..set.path().len() - 1];
         let within = above.iter().rposition(|part| part == "config").filter(|_| above[0] == "plugin");
         let key = &set.path()[within.map_or(0, |config| config + 1)..];
         Ok((key.join("."), serde_json::to_value(set.value())?))
     };
-    sets.into_iter().map(pair).collect()
+    sets.iter().map(pair).collect()
 }
 
 /// Creates a new folder. Leaves nothing behind if it can't be filled.

@@ -162,14 +162,13 @@ pub(super) type Scores = (Vec<Option<f32>>, String);
 /// Returns the reward to score with as an entry of a configuration: `--set` takes its settings and, as in `train`, its keys. What says
 /// how it scores is as in the run, unless it is set.
 fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
-    let is_key = |set: &&String| set.starts_with("plugin.") && !set.starts_with("plugin.config.");
-    let (keys, settings): (Vec<&String>, Vec<&String>) = args.set.iter().partition(is_key);
-    let sets = keys.into_iter().map(|set| Set::read(set)).collect::<Result<_, _>>()?;
+    let is_key = |set: &Set| matches!(set.path(), [first, second, below @ ..] if first == "plugin" && (second != "config" || below.is_empty()));
+    let (sets, settings): (Vec<Set>, Vec<Set>) = Set::read_all(&args.set)?.into_iter().partition(is_key);
     let (plugins, reward_models) = (args.plugin.iter().cloned().collect(), args.reward_model.iter().cloned().collect());
     let overrides = Overrides { plugins, reward_models, sets, ..Overrides::default() };
     let own = read(std::iter::empty(), &overrides)?.plugin.into_iter().next();
     let mut entry = own.ok_or_else(|| anyhow!("there is no reward to score with; give --plugin or --reward-model"))?;
-    entry.config.extend(settings_given(settings)?);
+    entry.config.extend(settings_given(&settings)?);
     if entry.model && !entry.config.is_empty() {
         return Err(anyhow!(
             "a reward model has no settings; --set takes its keys, as in plugin.{}.load_in_8bit=true",
@@ -246,7 +245,13 @@ fn policys_tokenizer(run: &Path, config: &Config) -> Option<Tokenizer> {
 fn by_environment(given: &str, args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
     let (source, mut engine) = (Source::open(given)?, Engine::new()?);
     grant(&mut engine, args, config, source.name())?;
-    replayed_episodes::by_environment((&engine, &source), settings_given(&args.set)?, config.seed, recorded, rows)
+    replayed_episodes::by_environment(
+        (&engine, &source),
+        settings_given(&Set::read_all(&args.set)?)?,
+        config.seed,
+        recorded,
+        rows,
+    )
 }
 
 /// A row of the run's dataset; empty if it is unusable.

@@ -4,9 +4,9 @@ use super::Failure;
 use super::given::Given;
 use super::stopping::Stopping;
 use super::train::go_on;
-use crate::checkpoint;
 use crate::config::Set;
 use crate::dist::World;
+use crate::run::RunFiles;
 use crate::train::Origin;
 use anyhow::anyhow;
 use std::path::PathBuf;
@@ -37,10 +37,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn go_on_with(args: &Args, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
-    let path = args.step.map_or_else(|| args.run.clone(), |step| checkpoint::folder(&args.run, step));
+    let path = args.step.map_or_else(|| args.run.clone(), |step| RunFiles(&args.run).checkpoint(step));
     let origin = Origin::find(&path).map_err(Failure::of)?;
     let steps = args.max_steps.map(|steps| format!("max_steps={steps}"));
-    let sets = args.set.iter().chain(&steps).map(|set| Set::read(set)).collect::<Result<Vec<_>, _>>().map_err(Failure::of)?;
+    let sets = Set::read_all(args.set.iter().chain(&steps)).map_err(Failure::of)?;
     if sets.iter().any(|set| set.sets("output_dir")) {
         let advice = "to start a new run from a checkpoint, use rlhost train --resume-from-checkpoint with another --output-dir";
         return Err(Failure::mistake(anyhow!("resume continues in the run's own folder; {advice}")));

@@ -6,7 +6,6 @@ use super::output::counted;
 use super::progress::Progress;
 use super::stopping::Stopping;
 use super::{Failure, export_run};
-use crate::checkpoint;
 use crate::config::{ReportTo, Set};
 use crate::dist::World;
 use crate::report;
@@ -133,7 +132,7 @@ fn go_on_with_latest(given: &Given, allow_changed: bool, (stopping, world): (&St
         return Err(Failure::mistake(anyhow!(detail)));
     };
     let run = PathBuf::from(run);
-    if checkpoint::steps(&run).is_ok_and(|steps| !steps.is_empty()) {
+    if RunFiles(&run).steps().is_ok_and(|steps| !steps.is_empty()) {
         return go_on(given, Origin::find(&run).map_err(Failure::of)?, allow_changed, (stopping, world));
     }
     tracing::info!("{} has no checkpoint; starting from the first step", run.display());

@@ -42,6 +42,14 @@ impl Set {
         Ok(Self { given, path, text: text.to_owned() })
     }
 
+    /// Reads several.
+    ///
+    /// # Errors
+    /// As [`Set::read`], for the first that can't be read.
+    pub fn read_all<'a>(sets: impl IntoIterator<Item = &'a String>) -> Result<Vec<Self>> {
+        sets.into_iter().map(|set| Self::read(set)).collect()
+    }
+
     /// Returns the key of rlhost that it sets, whole or something in it.
     pub fn key(&self) -> Option<&'static str> {
         own_name(&self.path[0])
@@ -64,8 +72,11 @@ impl Set {
 
     /// Returns the same with the canonical name of a key of rlhost.
     pub fn canonical(&self) -> Vec<String> {
-        let own = self.key().map(str::to_owned);
-        own.or_else(|| self.path.first().cloned()).into_iter().chain(self.path.iter().skip(1).cloned()).collect()
+        let mut path = self.path.clone();
+        if let Some(own) = self.key() {
+            own.clone_into(&mut path[0]);
+        }
+        path
     }
 
     /// Returns its value: TOML or JSON if it is either, otherwise a string.

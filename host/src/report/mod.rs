@@ -19,14 +19,11 @@ mod words;
 
 use crate::config::{files, json_lines};
 use crate::diagnosis::{self, Diagnosis};
-use crate::run::{CheckpointFiles, RunFiles, is_running, step_of};
+use crate::run::{CheckpointFiles, RunFiles, is_running};
 use serde_json::{Map, Value};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-
-/// Name of the report in the run's folder.
-pub const FILE: &str = "report.html";
 
 /// Largest config.toml.
 const LARGEST_CONFIG: u64 = 4 << 20;
@@ -120,7 +117,7 @@ impl Run {
         });
         // Before the files, so that what is read of a running run is newer than its state.
         let at_work = is_running(run);
-        let kept = kept(run);
+        let kept = files.steps().unwrap_or_default();
         let mut story = story::Story::read(&files.events(), &mut notes)?;
         story.add_checkpoints(&kept);
         let figures = figures::Figures::read(&files.metrics(), &mut notes)?;
@@ -184,12 +181,4 @@ fn each_line(path: &Path, notes: &mut Vec<String>, take: impl FnMut(Map<String, 
         Err(source) => return Err(Error::Read { path: path.to_owned(), source }),
     }
     Ok(())
-}
-
-/// Returns the steps of the checkpoints in a run's folder.
-fn kept(run: &Path) -> Vec<u64> {
-    let entries = fs::read_dir(run).into_iter().flatten().filter_map(Result::ok);
-    let mut steps: Vec<u64> = entries.filter_map(|entry| step_of(&entry.path())).collect();
-    steps.sort_unstable();
-    steps
 }

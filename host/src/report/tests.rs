@@ -2,7 +2,8 @@
 
 use super::figures::{Figures, MOST_POINTS};
 use super::story::Story;
-use super::{Error, FILE, charts, render, samples, write};
+use super::{Error, charts, render, samples, write};
+use crate::run::RunFiles;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -369,9 +370,9 @@ fn of_very_many_events_the_ends_are_shown() {
 fn the_report_is_written_in_one_piece_beside_what_it_is_of() {
     let run = run(&lines([begun("started", 0)]), &lines([json!({ "step": 1, "reward": 1.0 })]), "");
     fs::create_dir(run.path().join("checkpoint-1")).unwrap();
-    fs::write(run.path().join(FILE), "an older one").unwrap();
+    fs::write(RunFiles(run.path()).report(), "an older one").unwrap();
     let path = write(run.path()).unwrap();
-    assert_eq!(path, run.path().join(FILE));
+    assert_eq!(path, RunFiles(run.path()).report());
     let page = fs::read_to_string(&path).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
     assert_eq!(data(&page)["checkpoints"], json!([1]));

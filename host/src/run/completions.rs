@@ -10,7 +10,7 @@ const VALUE: usize = 96;
 
 /// A completion, as a run writes it.
 #[derive(Serialize)]
-pub struct CompletionRow<'a> {
+pub struct CompletionLine<'a> {
     /// The step in which it was generated.
     pub step: u64,
     /// The row of the dataset.
@@ -33,12 +33,12 @@ pub struct CompletionRow<'a> {
     pub plugins: &'a Map<String, Value>,
     /// What it has besides if it is an episode.
     #[serde(flatten)]
-    pub episode: Option<EpisodeRow<'a>>,
+    pub episode: Option<EpisodeLine<'a>>,
 }
 
 /// An episode, as a run writes it.
 #[derive(Serialize)]
-pub struct EpisodeRow<'a> {
+pub struct EpisodeLine<'a> {
     /// The whole conversation.
     pub messages: Value,
     /// The reward of each turn.
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn what_a_run_writes_is_read_by_all() {
         let turns = [TurnRow { finished: true, calls: vec![("add".into(), "{}".into())] }];
-        let episode = EpisodeRow {
+        let episode = EpisodeLine {
             messages: json!([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]),
             turn_rewards: &[Some(0.5)],
             turn_advantages: vec![Some(-1.0)],
@@ -204,7 +204,7 @@ mod tests {
             failed: Some("it stopped"),
         };
         let plugins = Map::from_iter([("r".to_owned(), "abc".into())]);
-        let mut row = CompletionRow {
+        let mut row = CompletionLine {
             step: 3,
             row: 7,
             prompt: "2+2?",

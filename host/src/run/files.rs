@@ -1,7 +1,8 @@
 //! Names and places of the files of a run and of its checkpoints.
 
 use crate::config::files;
-use std::fs::TryLockError;
+use std::fs::{self, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The files of a run's folder.
@@ -31,20 +32,20 @@ impl RunFiles<'_> {
     pub const METRICS: &'static str = "metrics.jsonl";
     /// One line an [`Event`](super::Event).
     pub const EVENTS: &'static str = "events.jsonl";
-    /// One line a [`CompletionRow`](super::CompletionRow).
-    pub const COMPLETIONS: &'static str = "completions.jsonl";
+    /// One line a [`CompletionLine`](super::CompletionLine).
+    const COMPLETIONS: &'static str = "completions.jsonl";
     /// The page that `rlhost report` writes.
-    pub const REPORT: &'static str = "report.html";
+    const REPORT: &'static str = "report.html";
     /// Locked while a process runs the run.
-    pub const LOCK: &'static str = ".lock";
+    const LOCK: &'static str = ".lock";
     /// Folder of all plugins that the run has had.
-    pub const PLUGINS: &'static str = "plugins";
+    const PLUGINS: &'static str = "plugins";
     /// Folder of the events for TensorBoard.
-    pub const TENSORBOARD: &'static str = "tensorboard";
+    const TENSORBOARD: &'static str = "tensorboard";
     /// Folder into which `rlhost swap` puts plugins.
-    pub const INBOX: &'static str = "swap";
+    const INBOX: &'static str = "swap";
     /// Folder of the model that was made for a run.
-    pub const MADE_MODEL: &'static str = "model";
+    const MADE_MODEL: &'static str = "model";
     const WRITTEN_CONFIG: &'static str = ".config.toml";
     const ANSWERS: &'static str = "answers";
 
@@ -121,6 +122,17 @@ impl RunFiles<'_> {
     /// Returns the folder of a step's checkpoint.
     pub fn checkpoint(self, step: u64) -> PathBuf {
         self.0.join(format!("{CHECKPOINT}{step}"))
+    }
+
+    /// Returns the steps of the run's checkpoints, oldest first.
+    ///
+    /// # Errors
+    /// If the folder can't be read.
+    pub fn steps(self) -> io::Result<Vec<u64>> {
+        let mut steps: Vec<u64> =
+            fs::read_dir(self.0)?.filter_map(Result::ok).filter_map(|entry| step_of(&entry.path())).collect();
+        steps.sort_unstable();
+        Ok(steps)
     }
 
     /// Returns whether this is the folder of a run, judging by its files.

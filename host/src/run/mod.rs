@@ -4,6 +4,8 @@ mod completions;
 mod events;
 mod files;
 
-pub use completions::{CompletionRow, EpisodeRow, Glance, GlanceMessage, Recorded, RecordedEpisode, TurnRow};
+pub use completions::{CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, TurnRow};
 pub use events::{Event, EventKind, Figure, RunBegun, Scoring, is_undone};
-pub use files::{CheckpointFiles, RunFiles, is_checkpoint, is_running, step_of};
+#[cfg(any(test, fuzzing))]
+pub use files::step_of;
+pub use files::{CheckpointFiles, RunFiles, is_checkpoint, is_running};

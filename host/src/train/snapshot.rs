@@ -14,7 +14,6 @@ use super::patience::Patience;
 use super::plugins::{Chosen, Predecessor, Predecessors, Replaced, Seen, Swap, What};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
-use crate::checkpoint;
 use crate::config::files;
 use crate::data::Cursor;
 use crate::metrics::Window;
@@ -22,9 +21,9 @@ use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
 use crate::optim::Plateau;
 use crate::plugin::{Advantages, LARGEST_STATE, Memory, RewardColumn, Source, read_file};
 use crate::rollout::Rollout;
-use crate::run::CheckpointFiles;
 #[cfg(any(test, fuzzing))]
 use crate::run::step_of;
+use crate::run::{CheckpointFiles, RunFiles};
 use candle_core::{Device, Tensor};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -369,7 +368,7 @@ impl Trainer {
     pub(super) fn last_checkpoint(&mut self) -> Result<PathBuf> {
         let step = self.state.global_step;
         if !self.world.is_first() {
-            return Ok(checkpoint::folder(self.journal.path(), step));
+            return Ok(RunFiles(self.journal.path()).checkpoint(step));
         }
         if !self.journal.has_checkpoint(step) {
             self.save()?;

@@ -9,7 +9,7 @@ mod samples;
 
 use super::granted::Granted;
 use super::{Failure, settings_given};
-use crate::config::Limits;
+use crate::config::{Limits, Set};
 use crate::plugin::{self, AnyPlugin, Engine, Outline, Role, Source};
 use anyhow::anyhow;
 use serde_json::{Map, Value};
@@ -72,7 +72,7 @@ impl Given {
     }
 
     fn load(&self, engine: &Engine, source: &Source, role: Role) -> anyhow::Result<AnyPlugin> {
-        Ok(AnyPlugin::load(engine, source, role, &settings_given(&self.set)?, &Limits::default(), 0)?)
+        Ok(AnyPlugin::load(engine, source, role, &settings_given(&Set::read_all(&self.set)?)?, &Limits::default(), 0)?)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::config::{Config, Grants, LogCompletions, OnSaveError, ReportTo, files
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
-use crate::run::{CompletionRow, EpisodeRow, Event, RunFiles};
+use crate::run::{CompletionLine, EpisodeLine, Event, RunFiles};
 use crate::train::collector::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
@@ -370,7 +370,7 @@ impl RunFolder {
                 break;
             }
             let prompt = &e.prompts[rollout.prompt];
-            let row = CompletionRow {
+            let row = CompletionLine {
                 step: e.generated_at,
                 row: prompt.row,
                 prompt: e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
@@ -392,12 +392,12 @@ impl RunFolder {
 }
 
 /// Returns what a line has of an episode besides a completion's keys.
-fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a Episode) -> EpisodeRow<'a> {
+fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a Episode) -> EpisodeLine<'a> {
     let rollout = &e.rollouts[row];
     // Those of the turns' first tokens.
     let begins = std::iter::once(0).chain(rollout.replies.iter().map(|(_, end)| *end));
     let turn_advantages = begins.map(|at| e.advantages.advantages.get(e.offsets[row] as usize + at).copied()).collect();
-    EpisodeRow {
+    EpisodeLine {
         messages: serde_json::from_str(&episode.messages).unwrap_or_default(),
         turn_rewards: &episode.rewards,
         turn_advantages,

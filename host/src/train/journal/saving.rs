@@ -4,7 +4,7 @@ use super::{Best, Journal};
 use crate::checkpoint::{self, Retained, Writer, Written};
 use crate::config::OnSaveError;
 use crate::metrics::{Metric, Window};
-use crate::run::Event;
+use crate::run::{Event, RunFiles};
 use crate::train::{Error, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -96,7 +96,7 @@ impl Journal {
     /// Returns the best checkpoint as `trainer_state.json` describes it, with transformers' names.
     pub(in crate::train) fn best_in_words(&self) -> [(&'static str, Value); 3] {
         let best = self.saves.best;
-        let folder = best.map(|best| checkpoint::folder(self.path(), best.step).display().to_string());
+        let folder = best.map(|best| RunFiles(self.path()).checkpoint(best.step).display().to_string());
         [
             ("best_metric", json!(best.map(|best| best.value))),
             ("best_global_step", json!(best.map(|best| best.step))),
@@ -150,7 +150,7 @@ impl Journal {
         }
         for (step, reason) in left_alone {
             if self.saves.left_alone.insert(step) {
-                let path = checkpoint::folder(self.path(), step);
+                let path = RunFiles(self.path()).checkpoint(step);
                 tracing::warn!("{} is kept in addition to the {limit} of save_total_limit: {reason}", path.display());
                 self.event(&Event::CheckpointKept { step, path: path.display().to_string(), reason })?;
             }
@@ -179,6 +179,6 @@ impl Journal {
         if let (Some(best), Some((name, _))) = (best, self.settings.best_by()) {
             tracing::info!("the best checkpoint by {name} is from step {} ({})", best.step, best.value);
         }
-        Ok(checkpoint::folder(self.path(), best.map_or(step, |best| best.step)))
+        Ok(RunFiles(self.path()).checkpoint(best.map_or(step, |best| best.step)))
     }
 }
