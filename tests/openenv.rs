@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const CALL: &str = "<tool_call>{\"name\":\"count\",\"arguments\":{}}</tool_call>";
@@ -28,13 +29,15 @@ type Calls = fn(u64, u64, &mut TcpStream) -> Option<Value>;
 /// A server with a tool that counts its calls in a session.
 fn server(calls: Calls) -> Judge {
     let sessions: Mutex<BTreeMap<String, (u64, u64)>> = Mutex::default();
+    // No session gets the name of an earlier one: those of failed episodes stay open while others close.
+    let begun = AtomicU64::default();
     Judge::new(move |_, headers, stream| {
         let asked: Value = serde_json::from_str(&headers[BODY]).unwrap();
         let session = asked["params"]["session_id"].as_str().unwrap_or_default().to_owned();
         let mut sessions = sessions.lock().unwrap();
-        let count = sessions.len() as u64;
         let result = match asked["method"].as_str().unwrap() {
             "openenv/session/create" => {
+                let count = begun.fetch_add(1, Ordering::Relaxed);
                 sessions.insert(format!("session {count}"), (count, 0));
                 Some(json!({"session_id": format!("session {count}")}))
             }
