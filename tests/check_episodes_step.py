@@ -74,6 +74,9 @@ def check_ids(model, rows):
             want = f"{closing}[user]{text}[end]\n[assistant]"
             if tokenizer.decode(reply) != want:
                 sys.exit(f"between turns is {tokenizer.decode(reply)!r}, not {want!r}: {row}")
+        own = [ids[ended - 1] == tokenizer.eos_token_id for _, ended in turns_of(row)]
+        if own != [turn["finished"] for turn in row["turns"]]:
+            sys.exit(f"the turns that ended on their own are {own}: {row}")
         again = tokenizer(tokenizer.decode(ids), add_special_tokens=False)["input_ids"]
         changed += again != ids
     if not changed:

@@ -284,7 +284,8 @@ def backward_rloo(config, model, rows, advantages):
 
 
 def length_figures(rows):
-    ended = [r for r in rows if r["finished"]]
+    # An episode is cut off if one of its turns is.
+    ended = [r for r in rows if all(turn["finished"] for turn in r.get("turns", [r]))]
     figures = {"completions/clipped_ratio": 1 - len(ended) / len(rows)}
     for suffix, kept in [("length", rows), ("terminated_length", ended)]:
         lengths = [sum(end - begin for begin, end in turns_of(r)) for r in kept]

@@ -2,37 +2,43 @@
 
 use super::Config;
 
+/// The sizes of a run's batches, over all its processes. Where pairs are generated, their prompts are counted, not their completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batches {
+    /// Number of completions or pairs in a micro-batch.
+    pub micro_batch: usize,
+    /// The same in evaluations.
+    pub eval_micro_batch: usize,
+    /// Number of micro-batches per generation.
+    pub steps_per_generation: usize,
+    /// Number of micro-batches of each pass over a generation.
+    pub micro_batches_per_pass: usize,
+    /// Whether some updates train on a generation after others have changed the weights.
+    pub trains_later: bool,
+}
+
+impl Batches {
+    /// Returns the number of completions in one generation.
+    pub fn generation(&self) -> usize {
+        self.micro_batch * self.steps_per_generation
+    }
+}
+
 impl Config {
-    /// Returns the number of micro-batches per generation.
-    pub fn steps_per_generation(&self) -> usize {
-        let given = self.generation_batch_size.map(|size| (size / self.batch_size()).max(1));
-        self.steps_per_generation.or(given).unwrap_or(self.gradient_accumulation_steps)
-    }
-
-    /// Returns the number of micro-batches that each pass over a generation has.
-    pub fn micro_batches_per_generation(&self) -> usize {
-        self.num_mini_batches.map_or(self.steps_per_generation(), |parts| parts * self.gradient_accumulation_steps)
-    }
-
-    /// Returns the number of completions or pairs in a micro-batch of all processes together; where pairs are generated, the
-    /// number of their prompts.
-    pub fn batch_size(&self) -> usize {
-        self.per_device_train_batch_size * self.ranks
-    }
-
-    /// Returns the same number for evaluation.
-    pub fn eval_batch_size(&self) -> usize {
-        self.per_device_eval_batch_size.unwrap_or(self.per_device_train_batch_size) * self.ranks
-    }
-
-    /// Returns whether some updates train on a generation after others have changed the weights.
-    pub fn trains_later(&self) -> bool {
-        !self.gradient_accumulation_steps.is_multiple_of(self.micro_batches_per_generation() * self.num_iterations)
-    }
-
-    /// Returns the number of completions in one generation; where pairs are generated, the number of their prompts.
-    pub fn generation_batch_size(&self) -> usize {
-        self.batch_size() * self.steps_per_generation()
+    /// Returns the sizes of batches in a run of this many processes.
+    pub fn batches(&self, ranks: usize) -> Batches {
+        let micro_batch = self.per_device_train_batch_size * ranks;
+        let given = self.generation_batch_size.map(|size| size.checked_div(micro_batch).unwrap_or(1).max(1));
+        let steps_per_generation = self.steps_per_generation.or(given).unwrap_or(self.gradient_accumulation_steps);
+        let of_parts = self.num_mini_batches.map(|parts| parts * self.gradient_accumulation_steps);
+        let micro_batches_per_pass = of_parts.unwrap_or(steps_per_generation);
+        Batches {
+            micro_batch,
+            eval_micro_batch: self.per_device_eval_batch_size.unwrap_or(self.per_device_train_batch_size) * ranks,
+            steps_per_generation,
+            micro_batches_per_pass,
+            trains_later: !self.gradient_accumulation_steps.is_multiple_of(micro_batches_per_pass * self.num_iterations),
+        }
     }
 
     /// Returns the number of completions per prompt.

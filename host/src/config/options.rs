@@ -106,9 +106,6 @@ pub struct Config {
     /// [default: true]
     #[schemars(extend("on_resume" = "free"))]
     pub overlap_comm: bool,
-    /// Number of processes; set by the launcher, never by a file.
-    #[serde(skip)]
-    pub ranks: usize,
     /// Keys that a file, a flag or --set names. An algorithm's own defaults apply to the others.
     #[serde(skip)]
     pub named: BTreeSet<String>,
@@ -454,7 +451,6 @@ impl Default for Config {
             dist_timeout_s: 1800.0,
             reduce_dtype: ReduceDtype::Float32,
             overlap_comm: true,
-            ranks: 1,
             named: BTreeSet::new(),
             num_generations: None,
             max_prompt_length: None,

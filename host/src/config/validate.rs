@@ -38,9 +38,9 @@ impl Config {
             ("max_completion_length", self.max_completion_length),
             ("max_num_seqs", self.max_num_seqs),
             ("per_device_train_batch_size", self.per_device_train_batch_size),
-            ("per_device_eval_batch_size", self.eval_batch_size()),
+            ("per_device_eval_batch_size", self.per_device_eval_batch_size.unwrap_or(1)),
             ("gradient_accumulation_steps", self.gradient_accumulation_steps),
-            ("steps_per_generation", self.steps_per_generation()),
+            ("steps_per_generation", self.steps_per_generation.unwrap_or(1)),
             ("num_iterations", self.num_iterations),
             ("num_mini_batches", self.num_mini_batches.unwrap_or(1)),
             ("max_tokens_per_microbatch", self.max_tokens_per_microbatch.unwrap_or(1)),
@@ -162,7 +162,7 @@ impl Config {
     ///
     /// # Errors
     /// The key that is wrong, and what would be right.
-    pub fn check_generation(&self, pairs: bool) -> Result<(), Error> {
+    pub fn check_generation(&self, pairs: bool, ranks: usize) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
         if pairs && !self.environment.is_empty() {
             let detail = "this algorithm compares completions in pairs, and its loss can't mask replies; for episodes, use one \
@@ -175,23 +175,23 @@ impl Config {
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
             return invalid("plugin", detail.into());
         }
-        if let Some(size) = self.generation_batch_size.filter(|size| !size.is_multiple_of(self.batch_size())) {
-            let detail = format!("is {size}; it must be a multiple of the {} completions of a micro-batch", self.batch_size());
+        let batches = self.batches(ranks);
+        let size = batches.generation();
+        if let Some(size) = self.generation_batch_size.filter(|size| !size.is_multiple_of(batches.micro_batch)) {
+            let detail = format!("is {size}; it must be a multiple of the {} completions of a micro-batch", batches.micro_batch);
             return invalid("generation_batch_size", detail);
         }
-        if !pairs && !self.generation_batch_size().is_multiple_of(self.group()) {
-            let ranks = if self.ranks > 1 { format!(" x {} processes", self.ranks) } else { String::new() };
+        if !pairs && !size.is_multiple_of(self.group()) {
+            let ranks = if ranks > 1 { format!(" x {ranks} processes") } else { String::new() };
             let detail = format!(
                 "{} must divide the number of completions in a generation, per_device_train_batch_size {}{ranks} x \
-                 steps_per_generation {} = {}",
+                 steps_per_generation {} = {size}",
                 self.group(),
                 self.per_device_train_batch_size,
-                self.steps_per_generation(),
-                self.generation_batch_size()
+                batches.steps_per_generation,
             );
             return invalid("num_generations", detail);
         }
-        let size = self.generation_batch_size();
         let fits = |parts: usize| size.is_multiple_of(parts) && size / parts >= self.gradient_accumulation_steps;
         if let Some(parts) = self.num_mini_batches.filter(|parts| !fits(*parts)) {
             let detail = format!(

@@ -104,10 +104,11 @@ impl Trainer {
     /// set while their completions were collected.
     fn losses(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<(f64, Figures)>> {
         let (at, mut figures) = (self.moment(), Figures::begin());
-        let size = self.settings.eval_batch_size();
+        let sizes = self.settings.batches(self.world.size());
+        let size = sizes.eval_micro_batch;
         let flow = self.collector.flow();
         let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
-        let items = if whole_generation { self.settings.generation_batch_size() } else { size };
+        let items = if whole_generation { sizes.generation() } else { size };
         let together = flow.prompts_of(items, self.settings.eval_group());
         let groups = match self.settings.packs_evaluations() {
             true => self.packed(prompts, size),

@@ -155,7 +155,7 @@ impl Trainer {
             return 1;
         }
         let (shares, a_step) = (
-            self.settings.micro_batches_per_generation() * self.settings.num_iterations,
+            self.settings.batches(self.world.size()).micro_batches_per_pass * self.settings.num_iterations,
             self.settings.gradient_accumulation_steps,
         );
         let (mut a, mut b) = (shares, a_step);

@@ -115,7 +115,8 @@ impl Origin {
         if written.algorithm != edited.algorithm {
             return Err(refuse(cant_change("algorithm")));
         }
-        let (_, other) = changes(&written, &edited)?;
+        let ranks = self.ranks();
+        let (_, other) = changes(Crew { config: &written, ranks }, Crew { config: &edited, ranks })?;
         let fixed = PluginEntry::new(String::new()).fixed();
         let is_fixed = |key: &str| fixed.iter().any(|(name, _)| key.rsplit_once('.').is_some_and(|(_, last)| last == *name));
         let of_entries = |key: &str| ["plugin.", "environment."].iter().any(|table| key.starts_with(table));
@@ -214,29 +215,28 @@ impl Beginning {
         Ok((written.chat_template_path.as_deref() == Some(path) && kept.is_file()).then_some(kept))
     }
 
-    /// Returns the differences from the checkpoint's configuration, by key. Edits of the run's config.toml may change what can be
-    /// edited during a run.
+    /// Returns the differences between the checkpoint's configuration and that of this many processes, by key. Edits of the run's
+    /// config.toml may change what can be edited during a run.
     ///
     /// # Errors
     /// If something differs that must not.
-    pub(super) fn changes(&self, new: &Config) -> Result<Map<String, Value>> {
+    pub(super) fn changes(&self, new: &Config, ranks: usize) -> Result<Map<String, Value>> {
         let Some(origin) = self.origin() else { return Ok(Map::new()) };
-        let mut old = origin.written()?;
-        old.ranks = origin.ranks();
-        let (free, other) = changes(&old, new)?;
+        let old = origin.written()?;
+        let (was, now) = (Crew { config: &old, ranks: origin.ranks() }, Crew { config: new, ranks });
+        let (free, other) = changes(was, now)?;
         let all: Map<String, Value> = free.iter().chain(&other).map(|(key, change)| (key.clone(), change.clone())).collect();
         let edited = self.edited_config()?;
         let other = match &edited {
             Some(edited) if !self.may_change() => {
                 let mut base = config::read([edited.as_path()], &Overrides::default())?;
-                base.ranks = old.ranks;
                 fill_in(&mut base, new);
-                changes(&base, new)?.1
+                changes(Crew { config: &base, ..was }, now)?.1
             }
             _ => other,
         };
-        if !self.may_change() && old.ranks != new.ranks && old.batch_size() != new.batch_size() {
-            return Err(Error::Changed(other_batch(&old, new)));
+        if !self.may_change() && was.ranks != now.ranks && was.batch() != now.batch() {
+            return Err(Error::Changed(other_batch(was, now)));
         }
         if !self.may_change() && !other.is_empty() {
             // The settings of another algorithm are others anyway.
@@ -269,26 +269,41 @@ fn fill_in(config: &mut Config, whole: &Config) {
 }
 
 /// Returns the message for a number of processes that changes the batch size.
-fn other_batch(old: &Config, new: &Config) -> String {
-    let batch = |c: &Config| {
+fn other_batch(old: Crew<'_>, new: Crew<'_>) -> String {
+    let batch = |c: Crew<'_>| {
         let processes = if c.ranks == 1 { "1 process".to_owned() } else { format!("{} processes", c.ranks) };
-        format!("{processes} x per_device_train_batch_size {} = {}", c.per_device_train_batch_size, c.batch_size())
+        format!("{processes} x per_device_train_batch_size {} = {}", c.config.per_device_train_batch_size, c.batch())
     };
-    let advice = match old.batch_size() {
+    let advice = match old.batch() {
         size if size.is_multiple_of(new.ranks) => format!("per_device_train_batch_size={} keeps it", size / new.ranks),
         size => format!("{size} can't be divided equally among {} processes", new.ranks),
     };
     format!("the run's batch was {} and would become {}; {advice}", batch(old), batch(new))
 }
 
+/// A configuration, and the number of processes that it runs on.
+#[derive(Clone, Copy)]
+struct Crew<'a> {
+    config: &'a Config,
+    ranks: usize,
+}
+
+impl Crew<'_> {
+    /// Returns the size of a micro-batch of all processes.
+    fn batch(&self) -> usize {
+        self.config.batches(self.ranks).micro_batch
+    }
+}
+
 /// Returns the changed keys with their old and new values: all of them, and those that must not differ.
-fn changes(old: &Config, new: &Config) -> Result<(Map<String, Value>, Map<String, Value>)> {
+fn changes(was: Crew<'_>, now: Crew<'_>) -> Result<(Map<String, Value>, Map<String, Value>)> {
+    let (old, new) = (was.config, now.config);
     let all = config::changes(old, new).map_err(|e| Error::encoding("the configuration", &e))?;
     let (mut free, mut other) = (Map::new(), Map::new());
     for (key, change) in all {
         if !["output_dir", "plugin", "loss"].contains(&key.as_str()) {
             // What counts is the batch of all processes.
-            let same_batch = key == "per_device_train_batch_size" && old.batch_size() == new.batch_size();
+            let same_batch = key == "per_device_train_batch_size" && was.batch() == now.batch();
             let fixed = config::key(&key).is_none_or(|known| known.on_resume == OnResume::Fixed);
             let into = if fixed && !same_batch { &mut other } else { &mut free };
             into.insert(key, change);

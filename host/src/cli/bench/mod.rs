@@ -132,7 +132,7 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
         let asked = asked.map(|n| format!("--prompt-length {n} and ")).unwrap_or_default();
         bail!("{asked}max_completion_length {completion} don't fit into the model's context of {context} tokens");
     }
-    let rows = (config.per_device_train_batch_size * config.steps_per_generation() * ranks).max(64);
+    let rows = config.batches(ranks).generation().max(64);
     let text = workload::rows(kind, &Tokenizer::open(folder.tokenizer())?, rows, length, completion)?;
     let path = temporary.join("rows.jsonl");
     std::fs::write(&path, text).map_err(|e| anyhow!("can't write {}: {e}", path.display()))?;

@@ -97,14 +97,14 @@ impl Data {
     }
 
     /// Returns the number of micro-batches per epoch.
-    pub(in crate::train) fn micro_batches_per_epoch(&self, flow: Flow, config: &Config) -> usize {
-        let batches = self.loader.batches_per_epoch();
+    pub(in crate::train) fn micro_batches_per_epoch(&self, flow: Flow, config: &Config, ranks: usize) -> usize {
+        let loaded = self.loader.batches_per_epoch();
         if !flow.generates() {
-            return batches;
+            return loaded;
         }
-        let rest = self.loader.rest();
-        let whole = batches - usize::from(rest > 0);
-        whole * config.micro_batches_per_generation() * config.num_iterations + rest.div_ceil(config.batch_size())
+        let (rest, sizes) = (self.loader.rest(), config.batches(ranks));
+        let whole = loaded - usize::from(rest > 0);
+        whole * sizes.micro_batches_per_pass * config.num_iterations + rest.div_ceil(sizes.micro_batch)
     }
 
     /// Returns the number of epochs so far, including the fraction of the current one.

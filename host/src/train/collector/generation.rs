@@ -172,7 +172,7 @@ impl Collector {
     /// or for a divergence from the reference model.
     fn recompute(&self, e: &mut Experience, learner: &Learner) -> Result<Figures> {
         let mut figures = Figures::begin();
-        let is_used = self.settings.trains_later() || e.ref_logp.is_some();
+        let is_used = self.settings.batches(self.world.size()).trains_later || e.ref_logp.is_some();
         if self.settings.old_logp != Some(OldLogp::Recompute) || !is_used || self.evaluating.is_some() {
             return Ok(figures);
         }

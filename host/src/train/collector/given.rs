@@ -50,7 +50,7 @@ impl Collector {
 
     /// Returns the row, out of `count`, whose completion is appended to this row's prompt.
     pub(super) fn follows(&self, row: usize, count: usize) -> usize {
-        let size = self.settings.batch_size();
+        let size = self.settings.batches(self.world.size()).micro_batch;
         if row.is_multiple_of(size) { (row + size).min(count) - 1 } else { row - 1 }
     }
 

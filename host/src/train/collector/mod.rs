@@ -170,8 +170,9 @@ impl Collector {
 
     /// Returns the number of micro-batches of a generation for so many prompts; the last of an epoch may have fewer.
     fn parts_of(&self, prompts: usize) -> usize {
-        let (whole, settings) = (self.settings.micro_batches_per_generation(), &self.settings);
-        if self.flow.drops_rest(settings) { whole } else { whole.min(prompts.div_ceil(settings.batch_size())) }
+        let sizes = self.settings.batches(self.world.size());
+        let whole = sizes.micro_batches_per_pass;
+        if self.flow.drops_rest(&self.settings) { whole } else { whole.min(prompts.div_ceil(sizes.micro_batch)) }
     }
 
     /// Returns the dataset's next prompts.
@@ -189,7 +190,8 @@ impl Collector {
         let mut order: Vec<usize> = (0..experience.prompts.len()).collect();
         shuffle(&mut order, seed, passes_left);
         let experience = Arc::new(experience.reordered(&order));
-        self.pending.extend(MicroBatch::deal(&experience, self.settings.micro_batches_per_generation()));
+        let parts = self.settings.batches(self.world.size()).micro_batches_per_pass;
+        self.pending.extend(MicroBatch::deal(&experience, parts));
         self.counters.passes_left -= 1;
     }
 
@@ -238,7 +240,7 @@ impl Collector {
         if self.settings.passes_over_prompts() {
             return self.data.passes();
         }
-        let micro_batches = self.data.micro_batches_per_epoch(self.flow, &self.settings) as u64;
+        let micro_batches = self.data.micro_batches_per_epoch(self.flow, &self.settings, self.world.size()) as u64;
         let a_step = self.settings.gradient_accumulation_steps as u64;
         let updates = micro_batches.div_ceil(a_step).max(1);
         let begun = (steps % updates * a_step) as f64 / micro_batches.max(1) as f64;

@@ -31,8 +31,9 @@ impl Collector {
         if self.reference.is_none() || !self.settings.precompute_ref_log_probs {
             return Ok(());
         }
-        let batches = self.data.prompts().all()?.chunks(self.settings.batch_size());
-        for some in batches.chain(evaluated.chunks(self.settings.eval_batch_size())) {
+        let sizes = self.settings.batches(self.world.size());
+        let batches = self.data.prompts().all()?.chunks(sizes.micro_batch);
+        for some in batches.chain(evaluated.chunks(sizes.eval_micro_batch)) {
             let (experience, _) = self.given(some.to_vec(), at, mismatched)?;
             // The same row of the same dataset has the same figures.
             for (prompt, column) in some.iter().zip(by_prompt(&experience)) {

@@ -150,7 +150,8 @@ impl Learner {
     fn asked(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<Asked>> {
         let scale = scale(micro_batches, self.settings.max_completion_length);
         let rounds = self.policy.computes_in() == DType::BF16 || self.settings.rollout_dtype != RolloutDtype::Auto;
-        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || self.settings.trains_later() || rounds;
+        let trains_later = self.settings.batches(self.world.size()).trains_later;
+        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || trains_later || rounds;
         let compares_sampling = differs || plugins.needs().sampling_logp;
         let prompt_tokens = || micro_batches.iter().flat_map(MicroBatch::prompt_tokens).sum::<usize>() as u64;
         let of_prompts = plugins.hints().prompt_logp.then(prompt_tokens);

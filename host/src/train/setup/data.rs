@@ -62,7 +62,7 @@ pub(super) fn read(
     }
     let warnings = left_out.into_iter().chain(also.flatten()).collect();
     let packs = packing.packs(&prompts)?;
-    let loader = loader(&config, flow, packs.as_ref().map_or(prompts.len(), Vec::len))?;
+    let loader = loader(&config, flow, packs.as_ref().map_or(prompts.len(), Vec::len), world.size())?;
     let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?.skipping(&config);
     Ok((config, Datasets { data, evaluated, warnings }))
 }
@@ -124,9 +124,9 @@ impl Packing {
 }
 
 /// Creates the loader that orders this many rows.
-fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
-    let generates = flow.generates();
-    let batch = if generates { flow.prompts(config.generation_batch_size(), config) } else { config.batch_size() };
+fn loader(config: &Config, flow: Flow, rows: usize, ranks: usize) -> Result<Loader> {
+    let (generates, sizes) = (flow.generates(), config.batches(ranks));
+    let batch = if generates { flow.prompts(sizes.generation(), config) } else { sizes.micro_batch };
     let drops = flow.drops_rest(config);
     if generates && drops && rows < batch {
         return Err(Error::TooFewPrompts { prompts: rows, generation: batch });
@@ -138,6 +138,6 @@ fn loader(config: &Config, flow: Flow, rows: usize) -> Result<Loader> {
     // Labelled rows go in the dataset's order, as in TRL.
     let shuffled = config.shuffle_dataset.unwrap_or(flow != Flow::Labelled);
     // As in TRL, so that prompts which are neighbours in the dataset don't share an update; groups stay whole.
-    let in_parts = generates && config.micro_batches_per_generation() > config.gradient_accumulation_steps;
+    let in_parts = generates && sizes.micro_batches_per_pass > config.gradient_accumulation_steps;
     Ok(Loader::new(rows, batch, config.data_seed.unwrap_or(config.seed), shuffled, !drops).mixing(in_parts))
 }

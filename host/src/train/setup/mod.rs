@@ -48,12 +48,11 @@ use value_model::Values;
 ///
 /// # Errors
 /// If anything in the configuration is wrong or does not fit.
-pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
-    config.ranks = world.size();
+pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
     world.set_patience(config.dist_timeout_s);
     let place = Place::choose(config.device, config.bf16, world.local_rank())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &place)?;
-    check(&config, &plugins)?;
+    check(&config, &plugins, world.size())?;
     let config = best_metric::settle(config, plugins.flow, beginning)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, mut opened) = model::open(config, &folder, beginning, (&place, &world))?;
@@ -71,7 +70,7 @@ pub fn set_up(mut config: Config, beginning: &Beginning, world: Rc<World>) -> Re
 
     check_episodes(&config, &opened, &place)?;
     world.meet_on(place.device())?;
-    let epoch = updates_per_epoch(&config, &data, plugins.flow);
+    let epoch = updates_per_epoch(&config, &data, plugins.flow, world.size());
     let max_steps = max_steps(&config, epoch);
     let periods = Periods::of(&config, max_steps, epoch);
     let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
@@ -130,7 +129,7 @@ fn check_rows<'a>(config: &Config, datasets: impl Iterator<Item = &'a Prompts>) 
 }
 
 /// Refuses settings that the algorithm can't work with.
-fn check(config: &Config, plugins: &Loaded) -> Result<()> {
+fn check(config: &Config, plugins: &Loaded, ranks: usize) -> Result<()> {
     let Hints { mismatched, compares, .. } = plugins.about().hints;
     if compares && config.group() < 2 {
         let detail = format!(
@@ -153,7 +152,7 @@ fn check(config: &Config, plugins: &Loaded) -> Result<()> {
         let detail = "this algorithm's baseline comes from the completions of each batch, which shuffle_dataset changes with \
                       every epoch";
         ("precompute_ref_log_probs", detail)
-    } else if config.batch_size() == 1 && mismatched {
+    } else if config.batches(ranks).micro_batch == 1 && mismatched {
         let detail = "this algorithm pairs each completion with another row's prompt, so a batch needs at least 2 rows";
         ("per_device_train_batch_size", detail)
     } else {
@@ -184,8 +183,8 @@ fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> 
 }
 
 /// Returns the number of optimizer steps of an epoch.
-fn updates_per_epoch(config: &Config, data: &Data, flow: Flow) -> u64 {
-    let micro_batches = data.micro_batches_per_epoch(flow, config);
+fn updates_per_epoch(config: &Config, data: &Data, flow: Flow, ranks: usize) -> u64 {
+    let micro_batches = data.micro_batches_per_epoch(flow, config, ranks);
     micro_batches.div_ceil(config.gradient_accumulation_steps) as u64
 }
 
@@ -299,7 +298,7 @@ impl Run<'_> {
         warnings: Vec<String>,
     ) -> Result<(Journal, ModelFolder, Turns)> {
         // By one rank: the one that then also rewrites config.toml.
-        let changes = if self.world.is_first() { self.beginning.changes(&self.settings)? } else { Map::new() };
+        let changes = if self.world.is_first() { self.beginning.changes(&self.settings, self.world.size())? } else { Map::new() };
         let scraped = self.serve(&path)?;
         let go_on_from = match self.beginning {
             Beginning::New | Beginning::Fork { .. } => None,

@@ -46,7 +46,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
     defaults::of_evaluations(&mut config, beginning)?;
     if flow.generates() {
         defaults::of_algorithm(&mut config, flow, &algorithm.plugin().info().hints.defaults);
-        config.check_generation(flow.has_pairs())?;
+        config.check_generation(flow.has_pairs(), world.size())?;
     } else {
         config.check_no_generation()?;
         settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
