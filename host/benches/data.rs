@@ -8,7 +8,7 @@ mod common;
 
 use common::short;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use rlhost::data::{Loader, Prompt, Tokenizer, pack, parse_prompts};
+use rlhost::data::{Loader, TextOrChat, Tokenizer, pack, parse_prompts};
 use rlhost::model::builtin;
 use rlhost::train::BUILT_IN_PROMPTS;
 use std::hint::black_box;
@@ -38,7 +38,7 @@ fn rows(c: &mut Criterion) {
     builtin::write(folder.path()).unwrap();
     let tokenizer = Tokenizer::open(folder.path()).unwrap();
     let texts: Vec<String> =
-        read().into_iter().filter_map(|row| if let Prompt::Text(text) = row.prompt { Some(text) } else { None }).collect();
+        read().into_iter().filter_map(|row| if let TextOrChat::Text(text) = row.prompt { Some(text) } else { None }).collect();
     let ids: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.encode(text, true).unwrap()).collect();
     group.throughput(Throughput::Elements(ids.iter().map(|ids| ids.len() as u64).sum()));
     group.bench_function("tokens of texts", |b| {

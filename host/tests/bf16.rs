@@ -5,14 +5,14 @@
 mod packed;
 
 use packed::packed;
-use rlhost::model::{Decode, Lora, ModelFolder, Place, Policy, Selected, Stacks, Whole};
+use rlhost::model::{Backend, Decode, Lora, ModelFolder, Policy, Selected, Stacks, Whole};
 use rlhost::ops::{self, Forest, Precision};
 use std::path::Path;
 
 /// Among them are biases, norms of heads, joined matrices, bounded scores and logits, layer norms, and experts.
 const MODELS: [&str; 7] = ["llama_biased", "qwen3", "phi3", "gemma2", "gpt2", "starcoder2", "qwen3_moe"];
 
-fn policy(name: &str, place: &Place, adapter: bool) -> Policy {
+fn policy(name: &str, backend: &Backend, adapter: bool) -> Policy {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
     let mut decoder = folder.decoder().unwrap();
     if adapter {
@@ -21,7 +21,7 @@ fn policy(name: &str, place: &Place, adapter: bool) -> Policy {
         let targets: Vec<String> = folder.architecture().modules().iter().map(|name| (*name).to_owned()).collect();
         decoder = decoder.with_new_adapter(lora, &targets, 3).unwrap();
     }
-    let policy = Policy::new(decoder).at(place).unwrap();
+    let policy = Policy::new(decoder).at(backend).unwrap();
     for (name, t) in policy.weights().trained().iter().filter(|(name, _)| name.ends_with("lora_B.weight")) {
         ops::write(t, |b| b.iter_mut().enumerate().for_each(|(i, b)| *b = ((i + name.len()) as f32).sin() * 0.05)).unwrap();
     }
@@ -57,8 +57,8 @@ fn farthest(a: &[f32], b: &[f32]) -> f32 {
 #[test]
 fn gradients_point_where_those_in_f32_do_and_are_the_same_when_layers_are_computed_again() {
     for (name, adapter) in MODELS.into_iter().flat_map(|name| [(name, false), (name, true)]) {
-        let rounding = Place::cpu_in(Precision::Bf16);
-        let (wide, half) = (pass(&policy(name, &Place::cpu(), adapter)), pass(&policy(name, &rounding, adapter)));
+        let rounding = Backend::cpu_in(Precision::Bf16);
+        let (wide, half) = (pass(&policy(name, &Backend::cpu(), adapter)), pass(&policy(name, &rounding, adapter)));
         // Log-probabilities of several nats: these random models are sure of themselves.
         let off = wide.0.iter().zip(&half.0).map(|(a, b)| (a - b).abs()).sum::<f32>() / wide.0.len() as f32;
         let cosine = cosine(&wide.1, &half.1);
@@ -76,7 +76,7 @@ fn gradients_point_where_those_in_f32_do_and_are_the_same_when_layers_are_comput
 fn a_generation_gives_the_logits_of_a_pass() {
     let prompt = [5, 9, 2, 41, 7];
     for name in MODELS {
-        let model = policy(name, &Place::cpu_in(Precision::Bf16), false).frozen();
+        let model = policy(name, &Backend::cpu_in(Precision::Bf16), false).frozen();
         let decoding = model.decoding().unwrap();
         let mut forest = Forest::new();
         forest.push(&prompt, None);

@@ -2,7 +2,7 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::print_stdout)]
 
-use rlhost::model::{Frozen, ModelFolder, Place};
+use rlhost::model::{Backend, Frozen, ModelFolder};
 use rlhost::ops::device;
 use rlhost::ops::sampler::Sampling;
 use rlhost::ops::support::Support;
@@ -22,10 +22,10 @@ fn requests(vocabulary: u32) -> Vec<Request> {
         .collect()
 }
 
-/// What a model of this name generates in a place.
-fn generate(name: &str, place: &Place, sampling: &Sampling, seqs: usize, ends: &[u32]) -> Vec<Rollout> {
+/// What a model of this name generates in a backend.
+fn generate(name: &str, backend: &Backend, sampling: &Sampling, seqs: usize, ends: &[u32]) -> Vec<Rollout> {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
-    let model = Frozen::new(folder.decoder().unwrap().at(place).unwrap()).decoding().unwrap();
+    let model = Frozen::new(folder.decoder().unwrap().at(backend).unwrap()).decoding().unwrap();
     let generator = Generator {
         model: &model,
         sampling: *sampling,
@@ -49,9 +49,9 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// The device in f32; where there is none, this is said and the test left out.
-fn in_f32() -> Option<Place> {
+fn in_f32() -> Option<Backend> {
     match device::count() {
-        Ok(n) if n > 0 => Some(Place::cuda(0, false).unwrap()),
+        Ok(n) if n > 0 => Some(Backend::cuda(0, false).unwrap()),
         found => {
             println!("skipped: no NVIDIA device ({found:?})");
             None
@@ -86,18 +86,18 @@ fn assert_same(device: &[Rollout], cpu: &[Rollout], what: &str) {
 #[test]
 fn the_likeliest_tokens_are_those_of_the_cpu() {
     let _alone = alone();
-    let Some(place) = in_f32() else { return };
+    let Some(backend) = in_f32() else { return };
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     for name in MODELS {
-        let of = |place| generate(name, place, &greedy, 64, &[3]);
-        assert_same(&of(&place), &of(&Place::cpu()), name);
+        let of = |backend| generate(name, backend, &greedy, 64, &[3]);
+        assert_same(&of(&backend), &of(&Backend::cpu()), name);
     }
 }
 
 #[test]
 fn the_same_seed_draws_the_same_tokens_with_every_filter() {
     let _alone = alone();
-    let Some(place) = in_f32() else { return };
+    let Some(backend) = in_f32() else { return };
     let settings = [
         Sampling::default(),
         Sampling { temperature: 1.3, top_k: 7, ..Sampling::default() },
@@ -108,8 +108,8 @@ fn the_same_seed_draws_the_same_tokens_with_every_filter() {
     ];
     for name in MODELS {
         for sampling in &settings {
-            let of = |place| generate(name, place, sampling, 64, &[]);
-            assert_same(&of(&place), &of(&Place::cpu()), &format!("{name} with {sampling:?}"));
+            let of = |backend| generate(name, backend, sampling, 64, &[]);
+            assert_same(&of(&backend), &of(&Backend::cpu()), &format!("{name} with {sampling:?}"));
         }
     }
 }
@@ -117,12 +117,12 @@ fn the_same_seed_draws_the_same_tokens_with_every_filter() {
 #[test]
 fn a_place_that_comes_free_is_taken_by_the_next_sequence() {
     let _alone = alone();
-    let Some(place) = in_f32() else { return };
+    let Some(backend) = in_f32() else { return };
     let ends: Vec<u32> = (0..12).collect();
-    let cpu = generate("qwen2", &Place::cpu(), &Sampling::default(), 64, &ends);
+    let cpu = generate("qwen2", &Backend::cpu(), &Sampling::default(), 64, &ends);
     assert!(cpu.iter().any(|r| r.tokens.len() > 5) && cpu.iter().any(|r| r.tokens.len() < 5), "lengths vary");
     for seqs in [1, 3, 5, 64] {
-        assert_same(&generate("qwen2", &place, &Sampling::default(), seqs, &ends), &cpu, &format!("{seqs} side by side"));
+        assert_same(&generate("qwen2", &backend, &Sampling::default(), seqs, &ends), &cpu, &format!("{seqs} side by side"));
     }
 }
 
@@ -133,8 +133,8 @@ fn in_bf16_log_probabilities_are_those_of_f32_to_its_precision() {
         return;
     }
     for name in MODELS {
-        let rounded = generate(name, &Place::cuda(0, true).unwrap(), &Sampling::default(), 64, &[]);
-        let exact = generate(name, &Place::cpu(), &Sampling::default(), 64, &[]);
+        let rounded = generate(name, &Backend::cuda(0, true).unwrap(), &Sampling::default(), 64, &[]);
+        let exact = generate(name, &Backend::cpu(), &Sampling::default(), 64, &[]);
         // Until a draw falls on another token, both have the same text.
         let (mut compared, mut squares) = (0, 0.0);
         for (r, e) in rounded.iter().zip(&exact) {

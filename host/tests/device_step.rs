@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Tensor};
 use rlhost::config::Rule;
-use rlhost::model::{Decoder, Frozen, Lora, ModelFolder, Place, Policy, Selected, Stacks, Whole};
+use rlhost::model::{Backend, Decoder, Frozen, Lora, ModelFolder, Policy, Selected, Stacks, Whole};
 use rlhost::ops::{self, Forest};
 use rlhost::optim::{Optimizer, Settings, Update};
 use std::path::Path;
@@ -13,9 +13,9 @@ use std::path::Path;
 const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
 
 /// The first device with products in f32 and in bf16, or none with the reason on the terminal.
-fn places() -> Option<[Place; 2]> {
+fn places() -> Option<[Backend; 2]> {
     match ops::device::count() {
-        Ok(count) if count > 0 => Some([false, true].map(|bf16| Place::cuda(0, bf16).unwrap())),
+        Ok(count) if count > 0 => Some([false, true].map(|bf16| Backend::cuda(0, bf16).unwrap())),
         Ok(_) => {
             println!("skipped: the driver has no device");
             None
@@ -120,9 +120,9 @@ fn a_step_is_the_same_as_on_the_cpu() {
     let Some(places) = places() else { return };
     for name in MODELS {
         let want = steps(&Policy::new(decoder(name)));
-        for (place, tolerance) in places.iter().zip([1e-4, 0.15]) {
-            let policy = Policy::new(decoder(name)).at(place).unwrap();
-            compare(&format!("{name} on {}", place.describe()), &want, &steps(&policy), tolerance);
+        for (backend, tolerance) in places.iter().zip([1e-4, 0.15]) {
+            let policy = Policy::new(decoder(name)).at(backend).unwrap();
+            compare(&format!("{name} on {}", backend.describe()), &want, &steps(&policy), tolerance);
         }
     }
 }
@@ -135,13 +135,13 @@ fn an_adapter_trains_on_a_base_that_the_reference_shares() {
         Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
     for name in ["llama_biased", "qwen3"] {
         let want = steps(&Policy::new(decoder(name).with_new_adapter(lora, &targets, 3).unwrap()));
-        for (place, tolerance) in places.iter().zip([1e-4, 0.15]) {
-            let base = decoder(name).at(place).unwrap();
-            let policy = Policy::new(base.clone().with_new_adapter(lora, &targets, 3).unwrap()).at(place).unwrap();
+        for (backend, tolerance) in places.iter().zip([1e-4, 0.15]) {
+            let base = decoder(name).at(backend).unwrap();
+            let policy = Policy::new(base.clone().with_new_adapter(lora, &targets, 3).unwrap()).at(backend).unwrap();
             let (forest, selected) = batch();
             let reference = Frozen::new(base);
             let before = reference.score(&forest, &selected, 1.0).unwrap().logp;
-            compare(&format!("{name} on {}", place.describe()), &want, &steps(&policy), tolerance);
+            compare(&format!("{name} on {}", backend.describe()), &want, &steps(&policy), tolerance);
             assert_eq!(reference.score(&forest, &selected, 1.0).unwrap().logp, before, "{name}: the reference has moved");
         }
     }
@@ -150,12 +150,12 @@ fn an_adapter_trains_on_a_base_that_the_reference_shares() {
 #[test]
 fn the_same_step_twice_gives_the_same_bits() {
     let Some(places) = places() else { return };
-    for place in &places {
-        let run = || steps(&Policy::new(decoder("qwen3")).at(place).unwrap());
-        let again = |on: bool| steps(&Policy::new(decoder("qwen3")).at(place).unwrap().with_gradient_checkpointing(on));
+    for backend in &places {
+        let run = || steps(&Policy::new(decoder("qwen3")).at(backend).unwrap());
+        let again = |on: bool| steps(&Policy::new(decoder("qwen3")).at(backend).unwrap().with_gradient_checkpointing(on));
         let first = run();
-        assert!(first == run(), "{}", place.describe());
-        assert!(first == again(true), "with gradient checkpointing on {}", place.describe());
+        assert!(first == run(), "{}", backend.describe());
+        assert!(first == again(true), "with gradient checkpointing on {}", backend.describe());
     }
 }
 
@@ -165,13 +165,13 @@ fn a_checkpoint_of_one_place_goes_on_in_another() {
     let bits = |policy: &Policy| -> Vec<Vec<f32>> {
         policy.copied_weights().unwrap().named().iter().map(|(_, t)| ops::to_vec(t).unwrap()).collect()
     };
-    for place in &places {
-        let policy = Policy::new(decoder("qwen2")).at(place).unwrap();
+    for backend in &places {
+        let policy = Policy::new(decoder("qwen2")).at(backend).unwrap();
         steps(&policy);
         let (saved, trained) = (policy.copied_weights().unwrap(), bits(&policy));
         let architecture = policy.frozen().architecture().clone();
         let restored = Policy::new(Decoder::new(architecture, saved));
         assert_eq!(bits(&restored), trained);
-        assert_eq!(bits(&restored.at(place).unwrap()), trained, "masters are kept in f32 on {}", place.describe());
+        assert_eq!(bits(&restored.at(backend).unwrap()), trained, "masters are kept in f32 on {}", backend.describe());
     }
 }

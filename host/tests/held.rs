@@ -6,7 +6,7 @@ mod packed;
 
 use packed::packed;
 use rlhost::model::{
-    Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Place, Policy, Selected, Stacks, Weights, Whole, copy_companions,
+    Backend, Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Policy, Selected, Stacks, Weights, Whole, copy_companions,
     export,
 };
 use rlhost::ops::quantized::Scheme;
@@ -42,7 +42,7 @@ fn adapted(lora: Lora, folder: &ModelFolder, held: Held) -> Policy {
 
 fn over(lora: Lora, base: Decoder, folder: &ModelFolder) -> Policy {
     let targets: Vec<String> = folder.architecture().modules().iter().map(|name| (*name).to_owned()).collect();
-    let policy = Policy::new(base.with_new_adapter(lora, &targets, 3).unwrap()).at(&Place::cpu()).unwrap();
+    let policy = Policy::new(base.with_new_adapter(lora, &targets, 3).unwrap()).at(&Backend::cpu()).unwrap();
     for (name, t) in policy.weights().trained().iter().filter(|(name, _)| name.ends_with("lora_B.weight")) {
         ops::write(t, |b| b.iter_mut().enumerate().for_each(|(i, b)| *b = ((i + name.len()) as f32).sin() * 0.05)).unwrap();
     }
@@ -157,7 +157,7 @@ fn a_quantized_base_gives_every_bit_of_its_values_in_f32() {
 fn weights_that_are_trained_become_f32_and_a_reference_stays_as_it_is_stored() {
     let (_place, folder) = stored("qwen3", Dtype::Bf16);
     let held = folder.clone().holding(Held::AS_STORED).decoder().unwrap();
-    let policy = Policy::new(held.clone()).at(&Place::cpu()).unwrap();
+    let policy = Policy::new(held.clone()).at(&Backend::cpu()).unwrap();
     assert!(policy.weights().named().iter().all(|(_, t)| t.dtype() == candle_core::DType::F32));
     let wide = Policy::new(folder.decoder().unwrap());
     assert!(pass(&policy) == pass(&wide));

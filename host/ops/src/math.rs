@@ -79,7 +79,7 @@ const LANES: usize = 16;
 /// Reduces lanes pairwise by halves, which stays in vector registers; a sequential sum would make each addition wait for the
 /// previous one.
 #[inline(always)]
-fn together(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+fn reduce_lanes(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {
@@ -103,7 +103,7 @@ pub(super) fn sum_by(xs: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     for (lane, &x) in lanes.iter_mut().zip(chunks.remainder()) {
         *lane += f(x);
     }
-    together(lanes, |a, b| a + b)
+    reduce_lanes(lanes, |a, b| a + b)
 }
 
 /// Returns the sum of a slice in f64, in sixteen interleaved partial sums.
@@ -132,7 +132,7 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     for ((lane, x), y) in lanes.iter_mut().zip(ca.remainder()).zip(cb.remainder()) {
         *lane += x * y;
     }
-    together(lanes, |a, b| a + b)
+    reduce_lanes(lanes, |a, b| a + b)
 }
 
 /// Returns the largest value, negative infinity for an empty slice.
@@ -148,7 +148,7 @@ pub(super) fn max(xs: &[f32]) -> f32 {
     for (lane, &x) in lanes.iter_mut().zip(chunks.remainder()) {
         *lane = if x > *lane { x } else { *lane };
     }
-    together(lanes, |a, b| if a > b { a } else { b })
+    reduce_lanes(lanes, |a, b| if a > b { a } else { b })
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
-    super::together(|world| evaluate(matches, known, world))
+    super::on_this_rank(|world| evaluate(matches, known, world))
 }
 
 fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {
@@ -48,7 +48,7 @@ fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<()
             Beginning::Fork { origin, fresh }
         }
     };
-    let config = given.settle(&beginning)?;
+    let config = given.resolve(&beginning)?;
     let trainer = set_up(config, &beginning, world.clone()).map_err(Failure::of)?;
     let figures = trainer.evaluate_only().map_err(Failure::of)?;
     if !world.is_first() {

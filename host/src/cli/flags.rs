@@ -7,9 +7,6 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Keys that are tables, which `--set` sets.
-pub(super) const TABLES: [&str; 3] = ["loss", "loss_limits", "plugin"];
-
 /// Switches of TRL that are on by default there and are not keys here. All others would only get in the way of suggestions.
 const ON_IN_TRL: [&str; 9] = [
     "average_tokens_across_devices",
@@ -32,7 +29,7 @@ const SETTINGS: &str = "Settings of the algorithm";
 /// Builds a command with a flag for each key.
 pub(super) fn command(name: &'static str) -> Command {
     let command = Command::new(name).args(own_flags());
-    let keys = config::keys().iter().filter(|key| !TABLES.contains(&key.name.as_str()));
+    let keys = config::keys().iter().filter(|key| key.has_flag);
     // Understood in scripts and files that were written for TRL, but nothing that a new user should read about.
     let foreign = config::foreign_options().map(|option| {
         let arg = spelled(Arg::new(option.name), option.name).hide(true).help(option.why);

@@ -1,7 +1,7 @@
 //! Reads a run's configuration from the command line.
 
 use super::algorithm::Known;
-use super::flags::{TABLES, negatable, negated, setting_id};
+use super::flags::{negatable, negated, setting_id};
 use super::{Failure, granted};
 use crate::config::{self, Asked, Config, ConfigFile, Foreign, Key, Limits, Overrides, PluginEntry, Set, scalar};
 use crate::plugin::{Engine, Setting, Takes, hints_of};
@@ -41,10 +41,8 @@ impl Given {
             sets,
             ..Overrides::default()
         };
-        for Key { name, .. } in config::keys() {
-            if !TABLES.contains(&name.as_str()) {
-                overrides.flags.extend(texts(matches, name).into_iter().map(|text| (name.clone(), text)));
-            }
+        for Key { name, .. } in config::keys().iter().filter(|key| key.has_flag) {
+            overrides.flags.extend(texts(matches, name).into_iter().map(|text| (name.clone(), text)));
         }
         let off = negatable().filter(|name| matches.get_flag(&negated(name)) && config::key(name).is_some());
         overrides.flags.extend(off.map(|name| (name.to_owned(), "false".to_owned())));
@@ -81,7 +79,7 @@ impl Given {
     }
 
     /// Returns the configuration of a new run.
-    pub(super) fn settle(&self, beginning: &Beginning) -> Result<Config, Failure> {
+    pub(super) fn resolve(&self, beginning: &Beginning) -> Result<Config, Failure> {
         let base = beginning.config_file().map_err(Failure::of)?;
         let config = self.config(base.as_deref(), beginning)?;
         match base {

@@ -296,7 +296,7 @@ fn ended(outcome: Result<(), Failure>) -> ExitCode {
 }
 
 /// Runs one process of a run, which may be the only one. If one fails, all are told and one of them prints the error.
-fn together(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), Failure> {
+fn on_this_rank(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), Failure> {
     let world = match World::join() {
         Ok(world) => Rc::new(world),
         Err(error) if World::speaks() => return Err(Failure::mistake(error)),

@@ -6,9 +6,9 @@ use super::{Failure, settings_given};
 use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
 use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
-use crate::data::{self, Extras, Message, Prompt, Tokenizer};
+use crate::data::{self, Extras, Message, TextOrChat, Tokenizer};
 use crate::metrics::Comparison;
-use crate::model::{ModelFolder, Place};
+use crate::model::{Backend, ModelFolder};
 use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
 use crate::run::{Recorded, RecordedEpisode, RunFiles};
 use crate::train::{self, Asked, Played, Recording, Rescorer};
@@ -198,9 +198,9 @@ fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
 fn by_reward(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
     let entry = entry_of(args, config)?;
     let policys = || policys_tokenizer(&args.run, config);
-    let place = || Place::choose(config.device, config.bf16, 0);
+    let backend = || Backend::choose(config.device, config.bf16, 0);
     let (mut rescorer, by) = if entry.model {
-        let rescorer = Rescorer::of_model(&entry, &place()?, policys().as_ref())?;
+        let rescorer = Rescorer::of_model(&entry, &backend()?, policys().as_ref())?;
         if entry.hash.as_deref().is_some_and(|was| rescorer.hash() != Some(was)) {
             tracing::warn!("the files in {} have changed since the run scored with them", printable_path(Path::new(&entry.path)));
         }
@@ -212,7 +212,7 @@ fn by_reward(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) 
         let plugin = RewardPlugin::load(&engine, &source, &entry.config, &entry.limits, config.seed)?;
         let mut rescorer = Rescorer::of_plugin(plugin, &entry);
         for model in config.plugin.iter().filter(|own| values_steps(own)) {
-            rescorer = rescorer.beside(model, &place()?, policys().as_ref())?;
+            rescorer = rescorer.beside(model, &backend()?, policys().as_ref())?;
         }
         (rescorer, format!("{} ({})", source.name(), &source.hash()[..12]))
     };
@@ -271,8 +271,8 @@ fn dataset(config: &Config) -> anyhow::Result<Vec<Row>> {
     for row in data::read_prompts(&dataset, &mut data::Refused::default())? {
         rows.resize(row.row, Row::default());
         let (is_chat, messages) = match row.prompt {
-            Prompt::Chat(messages) => (true, messages),
-            Prompt::Text(content) => {
+            TextOrChat::Chat(messages) => (true, messages),
+            TextOrChat::Text(content) => {
                 (false, vec![Message { role: "user".into(), content: content.into(), ..Message::default() }])
             }
         };

@@ -33,7 +33,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let stopping = Stopping::listen()?;
-    super::together(|world| go_on_with(args, &stopping, world))
+    super::on_this_rank(|world| go_on_with(args, &stopping, world))
 }
 
 fn go_on_with(args: &Args, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use crate::config::{self, Config, Device, Overrides, PluginEntry};
-use crate::model::Place;
+use crate::model::Backend;
 use crate::train::{self, RewardModel};
 use serde_json::json;
 use std::path::PathBuf;
@@ -92,7 +92,7 @@ fn open(args: &Args, device: Device) -> train::Result<RewardModel> {
         load_in_4bit: args.load_in_4bit,
         ..PluginEntry::of_model(name)
     };
-    RewardModel::open(&entry, &folder, &Place::choose(device, None, 0)?)
+    RewardModel::open(&entry, &folder, &Backend::choose(device, None, 0)?)
 }
 
 /// Prints the distribution of the scores, and how often the chosen answer has the higher one.

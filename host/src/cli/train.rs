@@ -104,7 +104,7 @@ impl Training {
         let stopping = Stopping::listen()?;
         let from = texts(matches, "resume_from_checkpoint");
         let allow_changed = matches.get_flag("allow_changed");
-        super::together(|world| {
+        super::on_this_rank(|world| {
             if from.is_empty() {
                 return start(&given, &Beginning::New, &stopping, world);
             }
@@ -165,7 +165,7 @@ pub(super) fn go_on(
 
 /// Sets up a run and trains.
 fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
-    let config = given.settle(beginning)?;
+    let config = given.resolve(beginning)?;
     let report_to = config.report_to.clone();
     let trainer = train::set_up(config, beginning, world.clone()).map_err(Failure::of)?;
     finish(trainer, stopping, &report_to, world)

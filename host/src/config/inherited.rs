@@ -1,39 +1,8 @@
 //! What a run that starts from another's checkpoint inherits from that one's configuration.
 
-use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result};
+use super::keys::{Inherited, Key};
+use super::{Config, ConfigFile, Error, Overrides, PluginEntry, Result, keys};
 use toml::{Table, Value};
-
-/// Keys that belong to an algorithm, beside those of evaluations: it defines them, sets their defaults, or is the only one to take them.
-const OF_ALGORITHM: [&str; 25] = [
-    "loss",
-    "learn_from",
-    "learning_rate",
-    "value_model",
-    "ref_model",
-    "critic_learning_rate",
-    "num_generations",
-    "packing",
-    "eval_packing",
-    "assistant_only_loss",
-    "precompute_ref_log_probs",
-    "label_smoothing_factor",
-    "neftune_noise_alpha",
-    "max_prompt_length",
-    "rollout_dtype",
-    "filter_groups",
-    "filter_groups_metric",
-    "max_num_gen_batches",
-    "skip_groups",
-    "skip_groups_after",
-    "num_mini_batches",
-    "metric_for_best_model",
-    "greater_is_better",
-    "early_stopping_patience",
-    "early_stopping_threshold",
-];
-
-/// Keys whose values follow from another key, unless they are set.
-const FOLLOWING: [(&str, &str); 2] = [("rollout_dtype", "old_logp"), ("optim", "optim_args")];
 
 impl ConfigFile {
     /// Returns whether the command line or the `given` file names another algorithm.
@@ -78,14 +47,16 @@ impl ConfigFile {
                 dropped += usize::from(leave(key));
             }
             let of_evaluations = Config::default().protocol().map(|(key, _)| key);
-            let left: Vec<&str> = OF_ALGORITHM.into_iter().chain(of_evaluations).filter(|key| leave(key)).collect();
+            let of_algorithm = keys().iter().filter(|key| key.inherited == Inherited::WithAlgorithm).map(|key| key.name.as_str());
+            let left: Vec<&str> = of_algorithm.chain(of_evaluations).filter(|key| leave(key)).collect();
             dropped += left.len();
             if !left.is_empty() {
                 let keys = left.join(", ");
                 tracing::info!("dropped the settings of {was}: {keys}; {now} uses its own defaults for keys that are not set");
             }
         }
-        for (key, following) in FOLLOWING {
+        for Key { name: following, inherited, .. } in keys() {
+            let Inherited::With(key) = inherited else { continue };
             if let Some((was, now)) = self.changed(key, overrides, given)?.filter(|_| leave(following)) {
                 tracing::info!("dropped {following}, which followed {key} {was}; {key} is now {now}");
                 dropped += 1;

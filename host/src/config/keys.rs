@@ -34,10 +34,38 @@ pub struct Key {
     pub aliases: Vec<String>,
     /// The value of its flag when none is given.
     pub bare: Option<String>,
+    /// Whether it has a flag.
+    pub has_flag: bool,
+    /// Whether it is a table, or a list of tables, in which `--set` sets something.
+    pub table: Option<Table>,
+    /// Whether it may change while a run goes on.
+    pub live: bool,
+    /// Whether a run that starts from another's checkpoint inherits its value.
+    pub inherited: Inherited,
+}
+
+/// When a run that starts from another's checkpoint inherits a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inherited {
+    /// Always.
+    Always,
+    /// With the same algorithm only: it belongs to that, which defines it, sets its default, or is the only one to take it.
+    WithAlgorithm,
+    /// With the same value of another key only, from which it follows unless it is set.
+    With(String),
+}
+
+/// How a key holds what `--set` sets in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// One table.
+    One,
+    /// One of each name.
+    Named,
 }
 
 impl Key {
-    fn of(name: &str, property: &Value) -> Self {
+    fn of(name: &str, property: &Value, definitions: &Value) -> Self {
         let text = |what: &str| property.get(what).and_then(Value::as_str);
         let words = |what: &str| {
             let words = property.get(what).and_then(Value::as_array).into_iter().flatten();
@@ -64,8 +92,26 @@ impl Key {
             own_of_rank: text("rank") == Some("own"),
             aliases: words("aliases"),
             bare: text("bare").map(str::to_owned),
+            has_flag: property.get("flag") != Some(&Value::Bool(false)),
+            table: match property.get("items") {
+                _ if is_object(property, definitions) => Some(Table::One),
+                Some(items) if is_object(items, definitions) => Some(Table::Named),
+                _ => None,
+            },
+            live: property.get("live") == Some(&Value::Bool(true)),
+            inherited: match text("inherited_with") {
+                None => Inherited::Always,
+                Some("algorithm") => Inherited::WithAlgorithm,
+                Some(key) => Inherited::With(key.to_owned()),
+            },
         }
     }
+}
+
+/// Returns whether a schema is an object's, also where it refers to one of the `definitions`.
+fn is_object(schema: &Value, definitions: &Value) -> bool {
+    let referred = schema["$ref"].as_str().and_then(|to| to.rsplit('/').next()).map(|name| &definitions[name]);
+    referred.unwrap_or(schema)["type"] == "object"
 }
 
 /// Returns every top-level key, in order of declaration.
@@ -74,7 +120,7 @@ pub fn keys() -> &'static [Key] {
         let schema = schemars::schema_for!(Config).to_value();
         let none = Map::new();
         let properties = schema["properties"].as_object().unwrap_or(&none);
-        properties.iter().map(|(name, property)| Key::of(name, property)).collect()
+        properties.iter().map(|(name, property)| Key::of(name, property, &schema["$defs"])).collect()
     });
     &KEYS
 }
@@ -117,6 +163,16 @@ mod tests {
         assert_eq!(key("plugin").unwrap().on_resume, OnResume::Compared);
         // Of a type of its own, whose schema stands elsewhere.
         assert_eq!(key("report_to").unwrap().on_resume, OnResume::Free);
+        let set = |of: Table| keys().iter().filter(|key| key.table == Some(of)).map(|key| key.name.as_str()).collect::<Vec<_>>();
+        assert_eq!(set(Table::Named), ["environment", "plugin"]);
+        assert_eq!(set(Table::One), ["lr_scheduler_kwargs", "optim_args", "chat_template_kwargs", "loss", "loss_limits"]);
+        let of_loss = key("loss").unwrap();
+        assert_eq!((of_loss.live, &of_loss.inherited, of_loss.has_flag), (true, &Inherited::WithAlgorithm, false));
+        assert_eq!((device.live, &device.inherited, device.has_flag), (false, &Inherited::Always, true));
+        assert_eq!(key("old_logp").unwrap().inherited, Inherited::With("rollout_dtype".to_owned()));
+        let followed =
+            keys().iter().filter_map(|key| if let Inherited::With(other) = &key.inherited { Some(other) } else { None });
+        assert!(followed.into_iter().all(|other| key(other).is_some()));
         assert!(keys().iter().all(|key| !key.help.is_empty()), "{:?}", keys());
     }
 }

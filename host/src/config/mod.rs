@@ -5,6 +5,7 @@ mod address;
 mod batches;
 mod changes;
 mod choices;
+mod default;
 mod device;
 mod entries;
 mod evaluation;
@@ -30,6 +31,7 @@ mod values;
 mod yaml;
 
 pub use address::Address;
+pub use batches::Batches;
 pub use changes::{changes, same};
 pub use choices::{
     LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, RolloutDtype, Strategy,
@@ -38,7 +40,6 @@ pub use device::Device;
 pub use entries::{Compare, Limits, OnError, PluginEntry};
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
 pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
-pub use batches::Batches;
 pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};

@@ -14,7 +14,9 @@ pub const DEFAULT_ALGORITHM: &str = "grpo";
 
 /// The configuration of a training run. Attributes hold what else [`super::keys`] knows about a key. `on_resume = "free"`: the
 /// key may change when the run resumes, since it does not change results; `"compared"`: what it names is compared separately.
-/// `rank = "own"`: each process has its own value. `aliases`: its names in other programs.
+/// `rank = "own"`: each process has its own value. `aliases`: its names in other programs. `live`: it may change while a run goes
+/// on. `flag = false`: it has no flag. `inherited_with`: a run that starts from another's checkpoint inherits it only with the same
+/// algorithm, or the same value of the key that this names.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -26,11 +28,11 @@ pub struct Config {
     /// score.weight becomes the value head; policy for a copy of the policy's initial model; or shared for a head on the policy
     /// itself, whose loss then also trains the policy [default: the first reward model with the policy's tokenizer, or else
     /// policy]
-    #[schemars(extend("rank" = "own", "aliases" = ["critic_pretrain"]))]
+    #[schemars(extend("rank" = "own", "aliases" = ["critic_pretrain"], "inherited_with" = "algorithm"))]
     pub value_model: Option<String>,
     /// Reference model of algorithms that compare the policy with one, such as dpo and kto: a model folder or a name on the hub,
     /// with the policy's tokenizer. It is not trained [default: the model that the run starts with]
-    #[schemars(extend("rank" = "own", "aliases" = ["ref_model_name_or_path", "ref_pretrain"]))]
+    #[schemars(extend("rank" = "own", "aliases" = ["ref_model_name_or_path", "ref_pretrain"], "inherited_with" = "algorithm"))]
     pub ref_model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
@@ -69,6 +71,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "compared"))]
     pub algorithm: String,
     /// Completions to train on: the policy's own (generation) or the dataset's (dataset) [default: generation]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub learn_from: LearnFrom,
     /// Random seed [default: 42]
     pub seed: u64,
@@ -112,9 +115,11 @@ pub struct Config {
 
     /// Number of completions to sample per prompt; ppo and reinforce_pp don't compare them, so 1 works there too [default: 8, or
     /// 2 for rloo and algorithms that learn from pairs]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub num_generations: Option<usize>,
     /// Maximum length of a prompt, in tokens; longer prompts keep their last tokens [default: none; prompts as long as the
     /// model's context are skipped]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub max_prompt_length: Option<usize>,
     /// Maximum length of a completion, in tokens [default: 512, or 64 for online_dpo]
     #[schemars(extend("aliases" = ["max_new_tokens", "response_length"]))]
@@ -135,10 +140,12 @@ pub struct Config {
     pub score_sampling_support: Option<bool>,
     /// Log-probabilities that ratios are relative to: those of sampling (sampling), or those of a training forward pass right
     /// after the generation (recompute) [default: sampling; recompute in bf16 or with a rollout_dtype, where the two differ]
+    #[schemars(extend("inherited_with" = "rollout_dtype"))]
     pub old_logp: Option<OldLogp>,
     /// Precision of the weights that completions are generated with: that of training (auto), bfloat16 or int8, which are read
     /// faster. Log-probabilities are then recomputed for training; vllm_importance_sampling_correction corrects for what sampling
     /// rounds. Evaluations use auto. For the CPU [default: auto]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub rollout_dtype: RolloutDtype,
     /// String that ends a completion; may be repeated
     pub stop: Vec<String>,
@@ -148,16 +155,20 @@ pub struct Config {
 
     /// Train only on prompts whose completions' rewards differ, and generate for more prompts until there are enough (dynamic
     /// sampling, DAPO, arXiv 2503.14476) [default: false]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub filter_groups: bool,
     /// With filter_groups or skip_groups: name of the reward that must differ [default: the weighted sum of all]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub filter_groups_metric: Option<String>,
     /// With filter_groups: maximum number of generations per step; the run ends if they don't give enough prompts [default: 10]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub max_num_gen_batches: u64,
     /// Probability of skipping a prompt whose completions' rewards did not differ the last times, because it is always or never
     /// solved [default: 0]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub skip_groups: f64,
     /// With skip_groups: number of these times [default: 2]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub skip_groups_after: u32,
 
     /// Synchronize the reference model with the policy during training (TR-DPO, arXiv 2404.09656) [default: false]
@@ -167,6 +178,7 @@ pub struct Config {
     /// With sync_ref_model: steps between synchronizations [default: 512]
     pub ref_model_sync_steps: u64,
     /// Compute the reference model's log-probabilities of the dataset once, before training, then free the model [default: false]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub precompute_ref_log_probs: bool,
 
     /// Maximum length of a text, or of a prompt with its given completion, in tokens; longer ones are truncated at the end. none
@@ -178,14 +190,17 @@ pub struct Config {
     pub completion_only_loss: bool,
     /// Compute the loss only on the assistant's turns of a conversation: what the chat template marks with {% generation %}, or
     /// without marks, each turn with its end token [default: false]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub assistant_only_loss: bool,
     /// Pack texts of the dataset into sequences of max_length tokens. Texts do not attend to each other, except with wrapped;
     /// per_device_train_batch_size counts packs [default: false]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub packing: bool,
     /// With packing: bfd (best-fit decreasing) truncates texts longer than max_length, bfd_split splits them, and wrapped
     /// concatenates all texts and cuts them into sequences of max_length [default: bfd]
     pub packing_strategy: PackingStrategy,
     /// Pack the texts of the evaluation dataset, by packing_strategy [default: packing]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub eval_packing: Option<bool>,
 
     /// Batch size per process for training: completions or pairs per micro-batch, or for online_dpo prompts, each with a pair of
@@ -206,6 +221,7 @@ pub struct Config {
     /// Number of mini-batches to split each generation into, with an update each. If num_iterations is more than 1, prompts go
     /// into other mini-batches each time [default: none; one update per gradient_accumulation_steps micro-batches, the same each
     /// time]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub num_mini_batches: Option<usize>,
     /// Maximum number of tokens in a micro-batch; a step's rows are then split by tokens instead of by count. A prompt counts
     /// once for all its completions; a longer row gets a micro-batch of its own [default: none]
@@ -213,8 +229,10 @@ pub struct Config {
     pub max_tokens_per_microbatch: Option<usize>,
     /// NEFTune noise alpha (arXiv 2310.05914): adds uniform noise of at most alpha / sqrt(tokens * width) to the embeddings of
     /// the dataset's texts in training; none in generation and evaluation [default: none]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub neftune_noise_alpha: Option<f64>,
     /// Label smoothing factor: share of each target spread evenly over the vocabulary; for sft with loss_type nll [default: 0]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub label_smoothing_factor: f64,
     /// Save memory by recomputing each layer in the backward pass: same results, about a fifth slower. It saves little here,
     /// because there is no padding and each prompt is stored once [default: false]
@@ -262,9 +280,11 @@ pub struct Config {
     /// Peak learning rate [default: as in TRL, 1e-4 for reward_model, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6
     /// for the other algorithms, from 100 million parameters upward; for smaller models multiplied by 100 million / parameters,
     /// or by the square root of that for algorithms that learn from pairs or given completions; ten times that for an adapter]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub learning_rate: Option<f64>,
     /// Peak learning rate of the critic [default: as in OpenRLHF, 9e-6 from 100 million parameters upward, scaled like
     /// learning_rate for smaller models and for adapters; with value_model = "shared", learning_rate]
+    #[schemars(extend("inherited_with" = "algorithm"))]
     pub critic_learning_rate: Option<f64>,
     /// Learning rate schedule, by transformers' name: linear, cosine, constant, constant_with_warmup, cosine_with_restarts,
     /// cosine_with_min_lr, cosine_warmup_with_min_lr, polynomial, inverse_sqrt, warmup_stable_decay, or reduce_lr_on_plateau,
@@ -282,6 +302,7 @@ pub struct Config {
     /// adamw_torch [default: adamw_torch]
     pub optim: Optim,
     /// Settings of the optimizer, as in momentum=0.9,nesterov=true for sgd
+    #[schemars(extend("inherited_with" = "optim"))]
     pub optim_args: Map<String, Value>,
     /// Weight decay, decoupled from the gradient except for sgd and rmsprop; not applied to norms and biases [default: 0]
     pub weight_decay: f64,
@@ -367,16 +388,16 @@ pub struct Config {
     /// Metric to compare checkpoints by: the last evaluation's, with or without eval_ as in transformers; in a run without
     /// evaluations, the average over the steps since the previous checkpoint. The best checkpoint is never removed [default with
     /// load_best_model_at_end: reward; of algorithms that learn from given answers, loss]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub metric_for_best_model: Option<String>,
     /// Whether a greater metric_for_best_model is better [default: true, unless its name ends in "loss"]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub greater_is_better: Option<bool>,
     /// End the run after this many consecutive evaluations without improvement of metric_for_best_model [default: none]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub early_stopping_patience: Option<u64>,
     /// With early_stopping_patience: minimum change of the best value so far that counts as an improvement [default: 0]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub early_stopping_threshold: f64,
     /// Completions to write to completions.jsonl: none, sample (those of each generation's first prompt) or all [default: sample]
     #[schemars(extend("on_resume" = "free", "bare" = "true"))]
@@ -402,165 +423,23 @@ pub struct Config {
     /// Reload plugin files and the run's config.toml when they change during training [default: true]
     pub hot_reload: bool,
     /// Settings of the algorithm's plugin
-    #[schemars(extend("on_resume" = "compared"))]
+    #[schemars(extend("on_resume" = "compared", "inherited_with" = "algorithm", "live" = true, "flag" = false))]
     pub loss: Map<String, Value>,
     /// Resource limits of the algorithm's plugin
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "live" = true, "flag" = false))]
     pub loss_limits: Limits,
     /// Environment that the model acts in: the name of a built-in plugin, or the path of one; a table sets its settings, limits
     /// and weight. With several, the dataset's column `environment` names each row's [default: none; completions have one turn]
-    #[schemars(extend("on_resume" = "compared"))]
+    #[schemars(extend("on_resume" = "compared", "live" = true))]
     pub environment: Vec<PluginEntry>,
     /// Maximum number of turns of an episode [default: 10]
     pub max_turns: usize,
     /// Maximum length of an episode in tokens, including replies but not the prompt [default: the model's context]
     pub max_episode_tokens: Option<usize>,
     /// Reward plugins
-    #[schemars(extend("on_resume" = "compared"))]
+    #[schemars(extend("on_resume" = "compared", "live" = true, "flag" = false))]
     pub plugin: Vec<PluginEntry>,
 }
-
-impl Default for Config {
-    #[expect(clippy::too_many_lines, reason = "a line for each key")]
-    fn default() -> Self {
-        Self {
-            model: None,
-            value_model: None,
-            ref_model: None,
-            dataset: None,
-            dataset_train_split: "train".into(),
-            eval_dataset: None,
-            dataset_test_split: "test".into(),
-            columns: Vec::new(),
-            strict_data: false,
-            chat_template_path: None,
-            eos_token: None,
-            pad_token: None,
-            strftime_now: None,
-            output_dir: None,
-            algorithm: DEFAULT_ALGORITHM.into(),
-            learn_from: LearnFrom::Generation,
-            seed: 42,
-            data_seed: None,
-            device: Device::Auto,
-            bf16: None,
-            dtype: ModelDtype::Auto,
-            load_in_8bit: false,
-            load_in_4bit: false,
-            num_threads: None,
-            dist_timeout_s: 1800.0,
-            reduce_dtype: ReduceDtype::Float32,
-            overlap_comm: true,
-            named: BTreeSet::new(),
-            num_generations: None,
-            max_prompt_length: None,
-            max_completion_length: 512,
-            temperature: 1.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: None,
-            repetition_penalty: 1.0,
-            score_sampling_support: None,
-            old_logp: None,
-            rollout_dtype: RolloutDtype::Auto,
-            stop: Vec::new(),
-            max_num_seqs: 256,
-            filter_groups: false,
-            filter_groups_metric: None,
-            max_num_gen_batches: 10,
-            skip_groups: 0.0,
-            skip_groups_after: 2,
-            sync_ref_model: false,
-            ref_model_mixup_alpha: 0.6,
-            ref_model_sync_steps: 512,
-            precompute_ref_log_probs: false,
-            max_length: Some(1024),
-            completion_only_loss: true,
-            assistant_only_loss: false,
-            packing: false,
-            packing_strategy: PackingStrategy::Bfd,
-            eval_packing: None,
-            per_device_train_batch_size: 8,
-            per_device_eval_batch_size: None,
-            gradient_accumulation_steps: 1,
-            steps_per_generation: None,
-            generation_batch_size: None,
-            num_iterations: 1,
-            num_mini_batches: None,
-            max_tokens_per_microbatch: None,
-            neftune_noise_alpha: None,
-            label_smoothing_factor: 0.0,
-            gradient_checkpointing: false,
-            router_aux_loss_coef: None,
-            max_steps: -1,
-            num_train_epochs: 3.0,
-            shuffle_dataset: None,
-            dataloader_drop_last: false,
-            use_peft: false,
-            lora_r: None,
-            lora_alpha: None,
-            use_rslora: None,
-            use_dora: None,
-            lora_target_modules: None,
-            lora_modules_to_save: None,
-            lora_target_parameters: None,
-            lora_dropout: None,
-            learning_rate: None,
-            critic_learning_rate: None,
-            lr_scheduler_type: LrSchedule::Linear,
-            lr_scheduler_kwargs: Map::new(),
-            warmup_steps: 0.0,
-            warmup_ratio: 0.0,
-            optim: Optim::AdamwTorch,
-            optim_args: Map::new(),
-            weight_decay: 0.0,
-            adam_beta1: 0.9,
-            adam_beta2: 0.999,
-            adam_epsilon: 1e-8,
-            max_grad_norm: 1.0,
-            logging_strategy: Strategy::Steps,
-            logging_steps: Period::steps(10),
-            logging_first_step: false,
-            eval_strategy: None,
-            eval_steps: None,
-            eval_on_start: false,
-            eval_delay: 0.0,
-            num_generations_eval: None,
-            eval_temperature: None,
-            eval_top_p: None,
-            eval_top_k: None,
-            eval_min_p: None,
-            eval_pass_threshold: None,
-            eval_pass_reward: None,
-            eval_pass_k: Vec::new(),
-            eval_answer_after: None,
-            save_strategy: Strategy::Steps,
-            save_steps: Period::steps(500),
-            save_total_limit: None,
-            save_only_model: false,
-            on_save_error: OnSaveError::Fail,
-            load_best_model_at_end: false,
-            metric_for_best_model: None,
-            greater_is_better: None,
-            early_stopping_patience: None,
-            early_stopping_threshold: 0.0,
-            log_completions: LogCompletions::Sample,
-            report_to: vec![ReportTo::Tensorboard],
-            metrics_port: None,
-            metrics_address: "127.0.0.1".into(),
-            chat_template_kwargs: Map::new(),
-            replay_only: false,
-            hot_reload: true,
-            loss: Map::new(),
-            loss_limits: Limits::default(),
-            environment: Vec::new(),
-            max_turns: 10,
-            max_episode_tokens: None,
-            plugin: Vec::new(),
-        }
-    }
-}
-
 impl Config {
     /// Returns whether some prompts are not trained on, so that an epoch has no fixed number of steps.
     pub fn passes_over_prompts(&self) -> bool {

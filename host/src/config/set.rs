@@ -1,5 +1,6 @@
 //! `--set KEY=VALUE`: reads it once, for all that ask which key it sets, and applies it.
 
+use super::keys::{Key, Table as Kind, key, keys};
 use super::layers::{as_meant, own_name, unknown};
 use super::values::{insert, not_finite, reworded, scalar};
 use super::{Config, Error, PluginEntry, Result, printable};
@@ -11,10 +12,6 @@ const DEEPEST_KEY: usize = 16;
 
 /// Longest `--set` in an error, in bytes.
 const LONGEST_SET: usize = 512;
-
-/// The tables that it can set something in.
-const TABLES: [&str; 7] =
-    ["loss", "loss_limits", "environment", "chat_template_kwargs", "lr_scheduler_kwargs", "optim_args", "plugin.NAME"];
 
 /// One `KEY=VALUE`.
 #[derive(Clone, Debug)]
@@ -108,8 +105,13 @@ impl Set {
         match &path[..] {
             [first, _, _, ..] if first == "plugin" => return set_of_plugin(config, &self.given, value),
             [first, _, ..] if first == "environment" => return set_of_environment(config, &self.given, value),
-            [first, _, ..] if !TABLES.contains(&first.as_str()) => {
-                return Err(format!("no table is named `{first}`; the tables are {}", TABLES.join(", ")));
+            [first, _, ..] if key(first).is_none_or(|key| key.table != Some(Kind::One)) => {
+                let name = |key: &Key| match key.table? {
+                    Kind::One => Some(key.name.clone()),
+                    Kind::Named => Some(format!("{}.NAME", key.name)),
+                };
+                let tables: Vec<String> = keys().iter().filter_map(name).collect();
+                return Err(format!("no table is named `{first}`; the tables are {}", tables.join(", ")));
             }
             _ => {}
         }

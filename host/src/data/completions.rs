@@ -2,8 +2,8 @@
 //! conversation.
 
 use super::prompts::{not_empty, text_or_chat};
-use super::rows::{self, Columns, Place, Row};
-use super::{Dataset, Extras, Prompt, Refused, Result, Tokenized};
+use super::rows::{self, Columns, Location, Row};
+use super::{Dataset, Extras, Refused, Result, TextOrChat, Tokenized};
 use serde_json::{Map, Value};
 
 /// One row of a dataset of completions.
@@ -12,11 +12,11 @@ pub struct CompletionRow {
     /// Its number in the dataset, from 0.
     pub row: usize,
     /// Its location in the file.
-    pub place: Place,
+    pub place: Location,
     /// The prompt; none if the whole text is learned.
-    pub prompt: Option<Prompt>,
+    pub prompt: Option<TextOrChat>,
     /// The answer, of the prompt's kind.
-    pub completion: Prompt,
+    pub completion: TextOrChat,
     /// Its tokens, if the dataset has them; then there is no text.
     pub tokens: Option<Tokenized>,
     /// The template's variables.
@@ -40,11 +40,11 @@ impl CompletionRow {
     ///
     /// # Errors
     /// If it is not a usable completion.
-    pub fn of(row: usize, place: &Place, mut columns: Columns) -> Result<Self> {
+    pub fn of(row: usize, place: &Location, mut columns: Columns) -> Result<Self> {
         let read = || match Tokenized::take(&mut columns)? {
             None => completion(row, place, columns),
             tokens => {
-                let (place, completion, extras) = (place.clone(), Prompt::Text(String::new()), Extras::default());
+                let (place, completion, extras) = (place.clone(), TextOrChat::Text(String::new()), Extras::default());
                 Ok(Self { row, place, prompt: None, completion, tokens, extras, columns })
             }
         };
@@ -55,7 +55,7 @@ impl CompletionRow {
 /// Reads one row.
 pub(super) fn completion(
     row: usize,
-    place: &Place,
+    place: &Location,
     mut columns: Map<String, Value>,
 ) -> std::result::Result<CompletionRow, String> {
     let found = rows::names(&columns);
@@ -63,7 +63,7 @@ pub(super) fn completion(
         let completion = text_or_chat("completion", value)?;
         let missing = || format!("has a column \"completion\" but no \"prompt\"; it has {found}");
         let prompt = text_or_chat("prompt", rows::take(&mut columns, "prompt").ok_or_else(missing)?)?;
-        if matches!(prompt, Prompt::Chat(_)) != matches!(completion, Prompt::Chat(_)) {
+        if matches!(prompt, TextOrChat::Chat(_)) != matches!(completion, TextOrChat::Chat(_)) {
             return Err("prompt and completion must be both strings or both lists of messages".into());
         }
         let extras = completion.extras(&columns)?;
@@ -88,13 +88,13 @@ mod tests {
 
     fn read(row: Value) -> std::result::Result<CompletionRow, String> {
         let Value::Object(columns) = row else { panic!("a test gives an object") };
-        completion(0, &Place::first(), columns)
+        completion(0, &Location::first(), columns)
     }
 
     #[test]
     fn rows_are_answers_texts_or_conversations() {
         let answered = read(json!({"prompt": "p", "completion": "c", "id": 4})).unwrap();
-        assert!(matches!(answered.prompt, Some(Prompt::Text(p)) if p == "p") && answered.columns["id"] == 4);
+        assert!(matches!(answered.prompt, Some(TextOrChat::Text(p)) if p == "p") && answered.columns["id"] == 4);
         assert!(read(json!({"text": "t"})).unwrap().prompt.is_none());
         let talk = read(json!({"messages": [{"role": "user", "content": "q"}]})).unwrap().completion;
         assert_eq!(read(json!({"conversations": [{"from": "human", "value": "q"}]})).unwrap().completion, talk);
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(read(both).unwrap().completion, talk);
         let nulls = json!({"prompt": null, "completion": null, "text": null, "messages": [{"role": "user", "content": "q"}]});
         assert_eq!(read(nulls).unwrap().completion, talk);
-        assert!(read(json!({"messages": null, "text": "t"})).unwrap().completion == Prompt::Text("t".into()));
+        assert!(read(json!({"messages": null, "text": "t"})).unwrap().completion == TextOrChat::Text("t".into()));
         assert!(read(json!({"messages": null})).unwrap_err().contains("neither"));
         // An end is all that is learned of an empty answer; of an empty text there is nothing.
         assert!(read(json!({"prompt": "p", "completion": ""})).is_ok());

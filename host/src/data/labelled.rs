@@ -3,7 +3,7 @@
 
 use super::completions::completion;
 use super::preferences::preference;
-use super::rows::{self, Place, Row};
+use super::rows::{self, Location, Row};
 use super::{CompletionRow, Dataset, PreferenceRow, Refused, Result};
 use serde_json::{Map, Value};
 
@@ -20,7 +20,7 @@ pub struct LabelledRow {
 }
 
 /// The content of one row of the file.
-enum Given {
+enum LabelledOrPair {
     Labelled(LabelledRow),
     Pair(PreferenceRow),
 }
@@ -41,8 +41,8 @@ fn labelled(rows: Vec<Row>, refused: &mut Refused) -> Result<Vec<LabelledRow>> {
     let (mut chosen, mut rejected) = (Vec::new(), Vec::new());
     for given in given {
         match given {
-            Given::Labelled(row) => read.push(row),
-            Given::Pair(pair) => {
+            LabelledOrPair::Labelled(row) => read.push(row),
+            LabelledOrPair::Pair(pair) => {
                 let [better, worse] = unpaired(pair);
                 chosen.push(better);
                 rejected.push(worse);
@@ -56,9 +56,9 @@ fn labelled(rows: Vec<Row>, refused: &mut Refused) -> Result<Vec<LabelledRow>> {
     Ok(read)
 }
 
-fn given(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::result::Result<Given, String> {
+fn given(row: usize, place: &Location, mut columns: Map<String, Value>) -> std::result::Result<LabelledOrPair, String> {
     if rows::has(&columns, "chosen") || rows::has(&columns, "rejected") {
-        return preference(row, place, columns).map(Given::Pair);
+        return preference(row, place, columns).map(LabelledOrPair::Pair);
     }
     let found = rows::names(&columns);
     let wanted = "a labelled dataset has \"prompt\", \"completion\" and \"label\", or \"chosen\" and \"rejected\"";
@@ -67,7 +67,7 @@ fn given(row: usize, place: &Place, mut columns: Map<String, Value>) -> std::res
     if let Some(name) = ["prompt", "completion"].into_iter().find(|name| !rows::has(&columns, name)) {
         return Err(missing(name));
     }
-    Ok(Given::Labelled(LabelledRow { row: completion(row, place, columns)?, label }))
+    Ok(LabelledOrPair::Labelled(LabelledRow { row: completion(row, place, columns)?, label }))
 }
 
 /// Reads a Boolean, which tables write as a number or as text.
@@ -91,15 +91,15 @@ fn unpaired(pair: PreferenceRow) -> [LabelledRow; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Prompt;
+    use crate::data::TextOrChat;
     use serde_json::json;
 
     fn read(rows: &[Value]) -> std::result::Result<Vec<(String, String, bool)>, String> {
-        let row = |row: &Value| (Place::first(), row.as_object().unwrap().clone());
+        let row = |row: &Value| (Location::first(), row.as_object().unwrap().clone());
         let mut refused = Refused::default();
         let read = labelled(rows.iter().map(row).collect(), &mut refused).map_err(|e| e.to_string())?;
         refused.warning(read.len()).map_err(|e| e.to_string())?;
-        let text = |prompt: &Prompt| if let Prompt::Text(text) = prompt { text.clone() } else { "chat".into() };
+        let text = |prompt: &TextOrChat| if let TextOrChat::Text(text) = prompt { text.clone() } else { "chat".into() };
         Ok(read
             .iter()
             .map(|r| (r.row.prompt.as_ref().map_or_else(String::new, text), text(&r.row.completion), r.label))

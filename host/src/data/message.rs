@@ -8,7 +8,7 @@ use std::ops::Deref;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(try_from = "Given")]
+#[serde(try_from = "WrittenMessage")]
 pub struct Message {
     /// Who speaks: system, user or assistant.
     pub role: String,
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for Content {
 /// A turn as datasets have it.
 #[derive(Deserialize)]
 #[serde(expecting = "a message with `role` and `content`")]
-struct Given {
+struct WrittenMessage {
     #[serde(alias = "from", deserialize_with = "role")]
     role: String,
     #[serde(default, alias = "value", deserialize_with = "present")]
@@ -87,10 +87,10 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Content>
     Content::deserialize(deserializer).map(Some)
 }
 
-impl TryFrom<Given> for Message {
+impl TryFrom<WrittenMessage> for Message {
     type Error = &'static str;
 
-    fn try_from(Given { role, content, rest }: Given) -> Result<Self, Self::Error> {
+    fn try_from(WrittenMessage { role, content, rest }: WrittenMessage) -> Result<Self, Self::Error> {
         // A turn with only tool calls has no text.
         let calls = || rest.contains_key("tool_calls").then(Content::default);
         let content = content.or_else(calls).ok_or("missing field `content`")?;

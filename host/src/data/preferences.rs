@@ -1,8 +1,8 @@
 //! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be the common beginning of both.
 
 use super::prompts::text_or_chat;
-use super::rows::{self, Columns, Place, Row};
-use super::{Dataset, Extras, Message, Prompt, Refused, Result};
+use super::rows::{self, Columns, Location, Row};
+use super::{Dataset, Extras, Message, Refused, Result, TextOrChat};
 use serde_json::{Map, Value};
 
 /// One row of a preference dataset.
@@ -11,13 +11,13 @@ pub struct PreferenceRow {
     /// Its number in the dataset, from 0.
     pub row: usize,
     /// Its location in the file.
-    pub place: Place,
+    pub place: Location,
     /// The prompt.
-    pub prompt: Prompt,
+    pub prompt: TextOrChat,
     /// The preferred answer, of the prompt's kind.
-    pub chosen: Prompt,
+    pub chosen: TextOrChat,
     /// The other answer.
-    pub rejected: Prompt,
+    pub rejected: TextOrChat,
     /// The template's variables.
     pub extras: Extras,
     /// All other columns.
@@ -38,7 +38,7 @@ impl PreferenceRow {
     ///
     /// # Errors
     /// If it is not a usable pair.
-    pub fn of(row: usize, place: &Place, columns: Columns) -> Result<Self> {
+    pub fn of(row: usize, place: &Location, columns: Columns) -> Result<Self> {
         preference(row, place, columns).map_err(|detail| place.wrong(detail))
     }
 }
@@ -46,7 +46,7 @@ impl PreferenceRow {
 /// Reads one row.
 pub(super) fn preference(
     row: usize,
-    place: &Place,
+    place: &Location,
     mut columns: Map<String, Value>,
 ) -> std::result::Result<PreferenceRow, String> {
     let found = rows::names(&columns);
@@ -65,7 +65,7 @@ pub(super) fn preference(
         Some(prompt) => (prompt, chosen, rejected),
         None => in_common(chosen, rejected)?,
     };
-    let kind = |p: &Prompt| matches!(p, Prompt::Chat(_));
+    let kind = |p: &TextOrChat| matches!(p, TextOrChat::Chat(_));
     if kind(&prompt) != kind(&chosen) || kind(&prompt) != kind(&rejected) {
         return Err("prompt, chosen and rejected must be all strings or all lists of messages".into());
     }
@@ -76,10 +76,10 @@ pub(super) fn preference(
 /// Splits off the common beginning of two answers, like TRL's `extract_prompt`: whole messages, or characters up to a space
 /// before the difference. If one answer is the beginning of the other, the last message or character of the shorter stays an
 /// answer.
-fn in_common(chosen: Prompt, rejected: Prompt) -> std::result::Result<(Prompt, Prompt, Prompt), String> {
+fn in_common(chosen: TextOrChat, rejected: TextOrChat) -> std::result::Result<(TextOrChat, TextOrChat, TextOrChat), String> {
     let nothing = || "has no column \"prompt\", and its answers have no common beginning".to_owned();
     match (chosen, rejected) {
-        (Prompt::Chat(mut chosen), Prompt::Chat(mut rejected)) => {
+        (TextOrChat::Chat(mut chosen), TextOrChat::Chat(mut rejected)) => {
             let same = chosen.iter().zip(&rejected).take_while(|(a, b)| a == b).count();
             let same = same.min(chosen.len().min(rejected.len()) - 1);
             if same == 0 {
@@ -87,9 +87,9 @@ fn in_common(chosen: Prompt, rejected: Prompt) -> std::result::Result<(Prompt, P
             }
             let prompt: Vec<Message> = chosen.drain(..same).collect();
             rejected.drain(..same);
-            Ok((Prompt::Chat(prompt), Prompt::Chat(chosen), Prompt::Chat(rejected)))
+            Ok((TextOrChat::Chat(prompt), TextOrChat::Chat(chosen), TextOrChat::Chat(rejected)))
         }
-        (Prompt::Text(chosen), Prompt::Text(rejected)) => {
+        (TextOrChat::Text(chosen), TextOrChat::Text(rejected)) => {
             let same = chosen.char_indices().zip(rejected.chars()).find(|((_, a), b)| a != b).map(|((at, _), _)| at);
             let shorter = if chosen.len() < rejected.len() { &chosen } else { &rejected };
             let last = shorter.char_indices().next_back().map_or(0, |(at, _)| at);
@@ -101,8 +101,8 @@ fn in_common(chosen: Prompt, rejected: Prompt) -> std::result::Result<(Prompt, P
             if same == 0 {
                 return Err(nothing());
             }
-            let rest = |text: &str| Prompt::Text(text[same..].to_owned());
-            Ok((Prompt::Text(chosen[..same].to_owned()), rest(&chosen), rest(&rejected)))
+            let rest = |text: &str| TextOrChat::Text(text[same..].to_owned());
+            Ok((TextOrChat::Text(chosen[..same].to_owned()), rest(&chosen), rest(&rejected)))
         }
         _ => Err("chosen and rejected must be both strings or both lists of messages".into()),
     }
@@ -115,20 +115,20 @@ mod tests {
 
     fn read(row: Value) -> std::result::Result<PreferenceRow, String> {
         let Value::Object(columns) = row else { panic!("a test gives an object") };
-        preference(0, &Place::first(), columns)
+        preference(0, &Location::first(), columns)
     }
 
-    fn text(prompt: &Prompt) -> &str {
-        let Prompt::Text(text) = prompt else { panic!("{prompt:?}") };
+    fn text(prompt: &TextOrChat) -> &str {
+        let TextOrChat::Text(text) = prompt else { panic!("{prompt:?}") };
         text
     }
 
     #[test]
     fn a_prompt_may_be_empty_and_null_is_none() {
         let empty = read(json!({"prompt": "", "chosen": "a", "rejected": "b"})).unwrap();
-        assert_eq!(empty.prompt, Prompt::Text(String::new()));
+        assert_eq!(empty.prompt, TextOrChat::Text(String::new()));
         let common = read(json!({"prompt": null, "chosen": "x a", "rejected": "x b"})).unwrap();
-        assert_eq!(common.prompt, Prompt::Text("x".into()));
+        assert_eq!(common.prompt, TextOrChat::Text("x".into()));
     }
 
     #[test]
@@ -143,12 +143,15 @@ mod tests {
             "rejected": [message("user", "q"), message("assistant", "b")],
         }))
         .unwrap();
-        assert_eq!(chat.prompt, Prompt::Chat(vec![Message { role: "user".into(), content: "q".into(), ..Message::default() }]));
+        assert_eq!(
+            chat.prompt,
+            TextOrChat::Chat(vec![Message { role: "user".into(), content: "q".into(), ..Message::default() }])
+        );
         let from = |from: &str, value: &str| json!({"from": from, "value": value});
         let sharegpt = json!({"conversations": [from("human", "q")], "chosen": from("gpt", "a"), "rejected": from("gpt", "b")});
         assert_eq!(
             read(sharegpt).unwrap().chosen,
-            Prompt::Chat(vec![Message { role: "assistant".into(), content: "a".into(), ..Message::default() }])
+            TextOrChat::Chat(vec![Message { role: "assistant".into(), content: "a".into(), ..Message::default() }])
         );
     }
 
@@ -158,13 +161,15 @@ mod tests {
         let same = read(json!({"chosen": [message("q"), message("a")], "rejected": [message("q"), message("a")]})).unwrap();
         assert_eq!((&same.chosen, &same.rejected), (&same.chosen, &same.chosen));
         assert!(
-            matches!((&same.prompt, &same.chosen), (Prompt::Chat(p), Prompt::Chat(c)) if p.len() == 1 && &*c[0].content == "a")
+            matches!((&same.prompt, &same.chosen), (TextOrChat::Chat(p), TextOrChat::Chat(c)) if p.len() == 1 && &*c[0].content == "a")
         );
         // One is longer than the other.
         let longer =
             read(json!({"chosen": [message("q"), message("a"), message("b")], "rejected": [message("q"), message("a")]}));
         let longer = longer.unwrap();
-        assert!(matches!((&longer.chosen, &longer.rejected), (Prompt::Chat(c), Prompt::Chat(r)) if c.len() == 2 && r.len() == 1));
+        assert!(
+            matches!((&longer.chosen, &longer.rejected), (TextOrChat::Chat(c), TextOrChat::Chat(r)) if c.len() == 2 && r.len() == 1)
+        );
         let texts = read(json!({"chosen": "to be", "rejected": "to be"})).unwrap();
         assert_eq!((text(&texts.prompt), text(&texts.chosen), text(&texts.rejected)), ("to b", "e", "e"));
         assert!(read(json!({"chosen": [message("q")], "rejected": [message("q")]})).unwrap_err().contains("common beginning"));

@@ -1,20 +1,20 @@
-//! Prompt datasets: a column `prompt`, a string or a conversation, and any others, which the rewards get.
+//! TextOrChat datasets: a column `prompt`, a string or a conversation, and any others, which the rewards get.
 
-use super::rows::{self, Columns, Place, Row};
+use super::rows::{self, Columns, Location, Row};
 use super::{Dataset, Extras, Message, Refused, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
 /// A prompt for the model.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Prompt {
+pub enum TextOrChat {
     /// A text that the model continues.
     Text(String),
     /// A conversation that it answers.
     Chat(Vec<Message>),
 }
 
-impl Prompt {
+impl TextOrChat {
     /// Template variables from a row's other columns.
     pub(super) fn extras(&self, columns: &Map<String, Value>) -> std::result::Result<Extras, String> {
         match self {
@@ -30,9 +30,9 @@ pub struct PromptRow {
     /// Its number in the dataset, from 0.
     pub row: usize,
     /// Its location in the file.
-    pub place: Place,
+    pub place: Location,
     /// The prompt.
-    pub prompt: Prompt,
+    pub prompt: TextOrChat,
     /// The template's variables.
     pub extras: Extras,
     /// All other columns.
@@ -65,13 +65,13 @@ impl PromptRow {
     ///
     /// # Errors
     /// If it has no usable prompt.
-    pub fn of(row: usize, place: &Place, columns: Columns) -> Result<Self> {
+    pub fn of(row: usize, place: &Location, columns: Columns) -> Result<Self> {
         let (prompt, extras, columns) = prompt(columns).map_err(|detail| place.wrong(detail))?;
         Ok(Self { row, place: place.clone(), prompt, extras, columns })
     }
 }
 
-fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(Prompt, Extras, Map<String, Value>), String> {
+fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(TextOrChat, Extras, Map<String, Value>), String> {
     let found = rows::names(&columns);
     let value = rows::take(&mut columns, "prompt").ok_or_else(|| format!("has no column \"prompt\"; it has {found}"))?;
     let prompt = not_empty("prompt", text_or_chat("prompt", value)?)?;
@@ -93,12 +93,12 @@ fn short_enough(column: &str, bytes: usize) -> std::result::Result<(), String> {
 }
 
 /// Reads a string, a list of messages with `role` and `content` (or `from` and `value`, as in ShareGPT), or one such message.
-pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Prompt, String> {
+pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<TextOrChat, String> {
     let value = if value.is_object() { Value::Array(vec![value]) } else { value };
     match value {
         Value::String(text) => {
             short_enough(column, text.len())?;
-            Ok(Prompt::Text(text))
+            Ok(TextOrChat::Text(text))
         }
         Value::Array(messages) => {
             let messages: Vec<Message> = serde_json::from_value(Value::Array(messages))
@@ -107,16 +107,16 @@ pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Pr
                 return Err(format!("column {column:?} is an empty conversation"));
             }
             short_enough(column, messages.iter().map(|message| message.content.len()).sum())?;
-            Ok(Prompt::Chat(messages))
+            Ok(TextOrChat::Chat(messages))
         }
         _ => Err(format!("column {column:?} is neither a string nor a list of messages")),
     }
 }
 
 /// Returns a text unless it is empty.
-pub(super) fn not_empty(column: &str, prompt: Prompt) -> std::result::Result<Prompt, String> {
+pub(super) fn not_empty(column: &str, prompt: TextOrChat) -> std::result::Result<TextOrChat, String> {
     match prompt {
-        Prompt::Text(text) if text.is_empty() => Err(format!("column {column:?} is empty")),
+        TextOrChat::Text(text) if text.is_empty() => Err(format!("column {column:?} is empty")),
         prompt => Ok(prompt),
     }
 }
@@ -143,7 +143,7 @@ mod tests {
         assert!(rows[1].place.wrong("x").to_string().ends_with(":3: x"));
         assert_eq!(
             rows[1].prompt,
-            Prompt::Chat(vec![Message { role: "user".into(), content: "b".into(), ..Message::default() }])
+            TextOrChat::Chat(vec![Message { role: "user".into(), content: "b".into(), ..Message::default() }])
         );
     }
 

@@ -84,11 +84,11 @@ impl Refused {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Place;
+    use super::super::Location;
     use super::*;
 
     fn rows(wrong: usize, right: usize) -> Vec<(usize, Result<usize>)> {
-        let row = |i| (i, if i < wrong { Err(Place::first().wrong(format!("odd {i}"))) } else { Ok(i) });
+        let row = |i| (i, if i < wrong { Err(Location::first().wrong(format!("odd {i}"))) } else { Ok(i) });
         (0..wrong + right).rev().map(row).collect()
     }
 

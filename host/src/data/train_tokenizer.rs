@@ -1,6 +1,6 @@
 //! Trains a byte-level BPE tokenizer, for models that are trained from scratch.
 
-use super::{Error, Prompt, Refused, Result, read_completions};
+use super::{Error, Refused, Result, TextOrChat, read_completions};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
@@ -68,10 +68,10 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
     Ok(TrainedTokenizer(tokenizer.into()))
 }
 
-fn contents(prompt: Prompt) -> Vec<String> {
+fn contents(prompt: TextOrChat) -> Vec<String> {
     match prompt {
-        Prompt::Text(text) => vec![text],
-        Prompt::Chat(messages) => messages.into_iter().map(|m| m.content.to_string()).collect(),
+        TextOrChat::Text(text) => vec![text],
+        TextOrChat::Chat(messages) => messages.into_iter().map(|m| m.content.to_string()).collect(),
     }
 }
 

@@ -39,7 +39,7 @@ fn failed(what: &'static str) -> impl Fn(NcclError) -> Error {
 }
 
 /// Makes all the NCCL calls of `calls` as one group. The group is closed even if one fails, since later calls would wait in it.
-fn together(calls: impl FnOnce() -> Result<()>) -> Result<()> {
+fn grouped(calls: impl FnOnce() -> Result<()>) -> Result<()> {
     group_start().map_err(failed("exchange gradients"))?;
     let called = calls();
     let closed = group_end().map_err(failed("exchange gradients"));
@@ -100,7 +100,7 @@ impl Devices {
         match dtype {
             ReduceDtype::Float32 => {
                 let sum = |tensor: &&Tensor| Ok(tensor.inplace_op1(&AllReduce(&self.comm)).map_err(ops::Error::from)?);
-                together(|| tensors.iter().try_for_each(sum))?;
+                grouped(|| tensors.iter().try_for_each(sum))?;
             }
             ReduceDtype::Bfloat16 => tensors.iter().try_for_each(|tensor| self.sum_rounded(tensor))?,
         }
@@ -151,7 +151,7 @@ impl Devices {
             let (storage, _) = sent.storage_and_layout();
             let Storage::Cuda(storage) = &*storage else { return Err(ops::Error::from(not_there()).into()) };
             let values = storage.as_cuda_slice::<bf16>().map_err(ops::Error::from)?;
-            together(|| {
+            grouped(|| {
                 for (rank, into) in received.iter_mut().enumerate() {
                     if !to(rank).is_empty() {
                         self.comm.send(&values.slice(to(rank)), rank as i32).map_err(failed("send gradients"))?;

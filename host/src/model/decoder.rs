@@ -9,7 +9,7 @@ use super::magnitudes::Lengths;
 use super::mixture::{Balance, experts_backward};
 use super::noised::Noise;
 use super::weights::{Layer, Linear, Norm, Unit, Weights};
-use super::{Architecture, Lora, Place, Result};
+use super::{Architecture, Backend, Lora, Result};
 use crate::ops::attention::Attention;
 use crate::ops::logprob::Scale;
 use crate::ops::low_rank::Gradient;
@@ -157,13 +157,13 @@ impl Decoder {
         Self { architecture, weights, precision: Precision::F32, rotations: Arc::new(rotations) }
     }
 
-    /// Converts the decoder to another place, where trained weights are rounded; see [`super::Policy::at`].
+    /// Converts the decoder to another backend, where trained weights are rounded; see [`super::Policy::at`].
     ///
     /// # Errors
-    /// If the place has too little memory or can't compute the model.
-    pub fn at(self, place: &Place) -> Result<Self> {
-        place.check(&self.architecture, self.weights.lora)?;
-        Ok(Self { weights: self.weights.map(|_, t| place.computed(t))?, precision: place.precision(), ..self })
+    /// If the backend has too little memory or can't compute the model.
+    pub fn at(self, backend: &Backend) -> Result<Self> {
+        backend.check(&self.architecture, self.weights.lora)?;
+        Ok(Self { weights: self.weights.map(|_, t| backend.computed(t))?, precision: backend.precision(), ..self })
     }
 
     /// Adds a new adapter ([`Weights::with_new_adapter`]); everything else is shared.

@@ -28,7 +28,7 @@ fn biases(parts: &[&Linear]) -> ops::Result<Option<Tensor>> {
 }
 
 impl Joined {
-    /// Joins the products of a layer whose projections are stored apart: [`super::Place::check`] refuses other models.
+    /// Joins the products of a layer whose projections are stored apart: [`super::Backend::check`] refuses other models.
     pub(super) fn new(w: &Layer) -> ops::Result<Self> {
         let Some(unit) = &w.unit else { return Err(other()) };
         let ([q, k, v], [gate, up]) = (&w.qkv[..], &unit.wide[..]) else { return Err(other()) };

@@ -5,6 +5,7 @@
 //! weight.
 
 mod architecture;
+mod backend;
 pub mod builtin;
 mod cache;
 mod companions;
@@ -27,7 +28,6 @@ mod magnitudes;
 mod mixture;
 mod noised;
 mod peft;
-mod place;
 mod policy;
 mod random;
 mod rope_scaling;
@@ -43,6 +43,7 @@ mod whole;
 mod work;
 
 pub use architecture::{Architecture, Factors, HeadNorms, NormKind, Projections};
+pub use backend::Backend;
 pub use cache::{Cache, Prefix};
 pub use companions::copy_companions;
 pub use decoder::Decoder;
@@ -55,7 +56,6 @@ pub use held::Held;
 pub use load::{ModelFolder, has_critic};
 pub use lora::Lora;
 pub use mixture::Mixture;
-pub use place::Place;
 pub use policy::{Pass, Policy, Selected};
 pub use random::write_random;
 pub use rope_scaling::{Rope, RopeScaling};

@@ -4,7 +4,7 @@ use super::decoder::{Decoder, How, Kept};
 use super::dropped::Dropout;
 use super::mixture::Balance;
 use super::noised::Noise;
-use super::{Architecture, Error, Frozen, Gradients, Passed, Place, Result, Weights, critic};
+use super::{Architecture, Backend, Error, Frozen, Gradients, Passed, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
 use crate::ops::support::Restriction;
@@ -81,15 +81,15 @@ impl Policy {
         Self { decoder, masters: None, gradient_checkpointing: false, balances: false, noise: 0.0 }
     }
 
-    /// Moves the policy to another place. If that computes in bf16, trained parameters are also kept in f32; those that never
+    /// Moves the policy to another backend. If that computes in bf16, trained parameters are also kept in f32; those that never
     /// change are not.
-    pub fn at(self, place: &Place) -> Result<Self> {
-        place.check(self.architecture(), self.weights().lora)?;
+    pub fn at(self, backend: &Backend) -> Result<Self> {
+        backend.check(self.architecture(), self.weights().lora)?;
         let all = self.weights();
-        let masters = all.map(|name, t| if all.trains(&name) { place.put(t) } else { place.computed(t) })?;
-        let computed = masters.map(|_, t| place.computed(t))?;
-        let decoder = Decoder { weights: computed, precision: place.precision(), ..self.decoder };
-        Ok(Self { decoder, masters: place.rounds().then_some(masters), ..self })
+        let masters = all.map(|name, t| if all.trains(&name) { backend.put(t) } else { backend.computed(t) })?;
+        let computed = masters.map(|_, t| backend.computed(t))?;
+        let decoder = Decoder { weights: computed, precision: backend.precision(), ..self.decoder };
+        Ok(Self { decoder, masters: backend.rounds().then_some(masters), ..self })
     }
 
     /// Sets the dropout probability of the adapter's input in training.
@@ -157,7 +157,7 @@ impl Policy {
         }
     }
 
-    /// Returns the weights that the model computes with, rounded if the place computes in bf16.
+    /// Returns the weights that the model computes with, rounded if the backend computes in bf16.
     pub fn computing(&self) -> &Weights {
         &self.decoder.weights
     }

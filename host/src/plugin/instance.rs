@@ -27,7 +27,7 @@ pub(super) const OUT_OF_TIME: &str = "the call's time ran out before this row";
 
 /// A plugin's exported state, to be restored in another instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct PluginState {
     /// The state.
     pub bytes: Arc<[u8]>,
     /// Name and version of the plugin that exported it.
@@ -49,7 +49,7 @@ pub struct Plugin {
     /// Configured instances that are not being called.
     idle: Vec<Running>,
     /// The last exported state; new instances start with it.
-    memory: Option<Memory>,
+    state: Option<PluginState>,
     /// Whether it was called since then.
     changed: bool,
 }
@@ -65,7 +65,7 @@ impl Plugin {
         seed: u64,
     ) -> Result<Self> {
         let (loaded, running) = Loaded::load(engine, source, role, config, limits, seed)?;
-        Ok(Self { loaded: Arc::new(loaded), idle: vec![running], memory: None, changed: false })
+        Ok(Self { loaded: Arc::new(loaded), idle: vec![running], state: None, changed: false })
     }
 
     /// Returns the name in configuration, metrics and events.
@@ -144,12 +144,12 @@ impl Plugin {
 
     /// Returns whether its answers depend on earlier calls and it exports no state that could be moved to another instance.
     pub fn forgets(&self) -> bool {
-        !self.loaded.info.stateless && !self.loaded.remembers
+        !self.loaded.info.stateless && !self.loaded.has_state
     }
 
     /// Exports its state, if it has one and was called since the last time. The next instance starts with it.
-    pub fn remember(&mut self) -> Result<Option<Memory>> {
-        if self.loaded.remembers && self.changed {
+    pub fn snapshot(&mut self) -> Result<Option<PluginState>> {
+        if self.loaded.has_state && self.changed {
             let bytes = self.call(Call::new("snapshot"), |store, linked| {
                 Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_snapshot(&mut *store)
             })?;
@@ -158,15 +158,15 @@ impl Plugin {
                 return Err(self.loaded.error(Call::new("snapshot"), format!("its state has {has} MiB; the limit is {most}")));
             }
             let info = &self.loaded.info;
-            self.memory = Some(Memory { bytes: bytes.into(), written_by: format!("{} {}", info.name, info.version) });
+            self.state = Some(PluginState { bytes: bytes.into(), written_by: format!("{} {}", info.name, info.version) });
             self.changed = false;
         }
-        Ok(self.memory.clone())
+        Ok(self.state.clone())
     }
 
-    /// Restores a state that [`Plugin::remember`] returned; the next call creates a new instance.
-    pub fn rewind(&mut self, memory: Option<Memory>) {
-        self.memory = memory;
+    /// Restores a state that [`Plugin::snapshot`] returned; the next call creates a new instance.
+    pub fn restore(&mut self, state: Option<PluginState>) {
+        self.state = state;
         self.changed = false;
         if !self.loaded.info.stateless {
             self.idle.clear();
@@ -174,14 +174,14 @@ impl Plugin {
     }
 
     /// Returns to the last exported state, for a plugin that no longer exports one.
-    pub fn settle_for_known(&mut self) {
-        let memory = self.memory.clone();
-        self.renew(memory);
+    pub fn restart_from_exported(&mut self) {
+        let state = self.state.clone();
+        self.reset_to(state);
     }
 
     /// Restores a state and drops all instances.
-    pub(super) fn renew(&mut self, memory: Option<Memory>) {
-        self.rewind(memory);
+    pub(super) fn reset_to(&mut self, state: Option<PluginState>) {
+        self.restore(state);
         self.idle.clear();
     }
 
@@ -192,9 +192,9 @@ impl Plugin {
     }
 
     /// Restores a state in a new instance right away, so that a state that does not fit is rejected here.
-    pub fn recall(&mut self, memory: Memory) -> Result<()> {
-        self.renew(Some(memory));
-        let running = self.loaded.start(self.memory.as_ref(), self.loaded.deadline())?;
+    pub fn adopt(&mut self, state: PluginState) -> Result<()> {
+        self.reset_to(Some(state));
+        let running = self.loaded.start(self.state.as_ref(), self.loaded.deadline())?;
         self.idle.push(running);
         Ok(())
     }
@@ -243,7 +243,7 @@ impl Plugin {
     ) -> Result<R> {
         let ready = self.idle.pop();
         self.changed = true;
-        let (running, answer) = self.loaded.ask(ready, self.memory.as_ref(), deadline, call, |store, linked| {
+        let (running, answer) = self.loaded.ask(ready, self.state.as_ref(), deadline, call, |store, linked| {
             store.set_hostcall_fuel(CARRIED);
             f(store, linked)
         });
@@ -261,10 +261,10 @@ impl Plugin {
     ) -> Result<Vec<R>> {
         let ready: Vec<Option<Running>> = (0..calls).map(|_| self.idle.pop()).collect();
         self.changed = true;
-        let (loaded, memory, carried) = (&self.loaded, self.memory.as_ref(), carried_by_each(calls));
+        let (loaded, state, carried) = (&self.loaded, self.state.as_ref(), carried_by_each(calls));
         let asked = ready.into_par_iter().enumerate().map(|(i, ready)| {
             let deadline = loaded.deadline();
-            loaded.ask(ready, memory, deadline, call, |store, linked| {
+            loaded.ask(ready, state, deadline, call, |store, linked| {
                 store.set_hostcall_fuel(carried);
                 f(i, store, linked)
             })
@@ -290,7 +290,7 @@ impl Plugin {
         let workers = self.most_side_by_side().min(calls);
         let ready: Vec<Option<Running>> = (0..workers).map(|_| self.idle.pop()).collect();
         self.changed = true;
-        let (loaded, memory, next) = (&self.loaded, self.memory.as_ref(), AtomicUsize::new(0));
+        let (loaded, state, next) = (&self.loaded, self.state.as_ref(), AtomicUsize::new(0));
         let carried = carried_by_each(workers);
         let working = ready.into_par_iter().map(|mut running| {
             let mut answers = Vec::new();
@@ -301,7 +301,7 @@ impl Plugin {
                     break;
                 }
                 let own = loaded.deadline().min(until);
-                let (left, answer) = loaded.ask(running.take(), memory, own, call, |store, linked| {
+                let (left, answer) = loaded.ask(running.take(), state, own, call, |store, linked| {
                     store.set_hostcall_fuel(carried);
                     f(i, store, linked)
                 });
@@ -327,21 +327,21 @@ impl Loaded {
     pub(super) fn ask<R>(
         &self,
         ready: Option<Running>,
-        memory: Option<&Memory>,
+        state: Option<&PluginState>,
         deadline: Deadline,
         call: Call,
         f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
     ) -> (Option<Running>, Result<R>) {
-        let mut running = match ready.map_or_else(|| self.start(memory, deadline), Ok) {
+        let mut running = match ready.map_or_else(|| self.start(state, deadline), Ok) {
             Ok(running) => running,
             Err(error) => return (None, Err(error)),
         };
         let answer = self.bounded(&mut running, call, deadline, f);
-        let settled = self.settle(call, &mut running, matches!(answer, Ok(Ok(_))));
+        let committed = self.commit_answers(call, &mut running, matches!(answer, Ok(Ok(_))));
         match answer {
             Ok(answer) => {
                 running.store.data_mut().printed();
-                (Some(running), settled.and_then(|()| answer.map_err(|e| self.error(call, said(e)))))
+                (Some(running), committed.and_then(|()| answer.map_err(|e| self.error(call, said(e)))))
             }
             Err(error) => (None, Err(error)),
         }

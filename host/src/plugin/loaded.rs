@@ -9,7 +9,7 @@ use super::engine::Engine;
 use super::figures::Reporter;
 use super::folders::Folders;
 use super::hints::Hints;
-use super::instance::{Memory, Running};
+use super::instance::{PluginState, Running};
 use super::limits::{Refused, Together};
 use super::sandbox::{MOST_HANDLES, Sandbox};
 use super::world::{self, Described, Remembering, Role, plugin, types};
@@ -54,7 +54,7 @@ pub(super) struct Loaded {
     pub config: Map<String, Value>,
     pub info: Info,
     /// Whether it exports `state`.
-    pub remembers: bool,
+    pub has_state: bool,
     /// Whether it exports `observer`.
     pub observes: bool,
     maker: Maker,
@@ -196,7 +196,7 @@ impl Loaded {
             seed,
             config: Map::new(),
             info,
-            remembers: world::exports(&component, &engine.wasmtime, "state"),
+            has_state: world::exports(&component, &engine.wasmtime, "state"),
             observes: world::exports(&component, &engine.wasmtime, "observer"),
             maker: Maker { pre, together, walls, folders },
             engine: engine.clone(),
@@ -235,7 +235,7 @@ impl Loaded {
     }
 
     /// Records the answers of a call, unless it was only a background trial.
-    pub(super) fn settle(&self, call: Call, running: &mut Running, succeeded: bool) -> Result<()> {
+    pub(super) fn commit_answers(&self, call: Call, running: &mut Running, succeeded: bool) -> Result<()> {
         let entries = running.store.data_mut().line.as_mut().map(Line::taken).unwrap_or_default();
         match &self.asker {
             Some(asker) if !entries.is_empty() && !self.beside.load(Ordering::Relaxed) => asker
@@ -305,14 +305,14 @@ impl Loaded {
     }
 
     /// Creates a configured instance that starts with a state.
-    pub(super) fn start(&self, memory: Option<&Memory>, deadline: Deadline) -> Result<Running> {
+    pub(super) fn start(&self, state: Option<&PluginState>, deadline: Deadline) -> Result<Running> {
         let mut running = self.instantiate(deadline)?;
         let json = Value::Object(self.config.clone()).to_string();
         let configured = self.bounded(&mut running, Call::new("configure"), deadline, |store, linked| {
             Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_configure(&mut *store, &json)
         })?;
         configured.map_err(|e| Error::Config { name: self.name.clone(), detail: said(e) })?;
-        if let Some(Memory { bytes, written_by }) = memory.filter(|_| self.remembers) {
+        if let Some(PluginState { bytes, written_by }) = state.filter(|_| self.has_state) {
             let call = Call::new("restore");
             let restored = self.bounded(&mut running, call, deadline, |store, linked| {
                 Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_restore(&mut *store, bytes, written_by)

@@ -45,7 +45,7 @@ pub(crate) use environment::check_answers;
 pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
 pub use folders::Folders;
 pub use hints::{Defaults, Hints};
-pub use instance::{LARGEST_STATE, Memory, Plugin};
+pub use instance::{LARGEST_STATE, Plugin, PluginState};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};
 pub use loaded::Info;
 pub use policy::{Advantages, Generation, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens, Turns};

@@ -161,19 +161,19 @@ impl RewardPlugin {
     /// # Errors
     /// If the retry fails and `on_error` says to end the run; the error names the row.
     pub fn score_or(&mut self, batch: &RewardBatch, rows: Range<usize>, on_error: OnError) -> Result<Outcome> {
-        let memory = self.plugin.remember()?;
+        let state = self.plugin.snapshot()?;
         // The retry has what the first attempt leaves, and what is scored row by row has as much once more.
         let until = self.plugin.deadline_of_rows(rows.len());
         let first = match self.score_rows(batch, rows.clone(), until) {
             Ok(scores) => return Ok(Outcome { scores, first_error: None, failed: Vec::new() }),
             Err(error) => error,
         };
-        self.plugin.renew(memory.clone());
+        self.plugin.reset_to(state.clone());
         let second = match self.score_rows(batch, rows.clone(), until) {
             Ok(scores) => return Ok(Outcome { scores, first_error: Some(first), failed: Vec::new() }),
             Err(error) => error,
         };
-        self.plugin.renew(memory);
+        self.plugin.reset_to(state);
         let (scores, failed) = self.row_by_row(batch, rows);
         if on_error == OnError::Unscorable {
             return Ok(Outcome { scores, first_error: Some(first), failed });

@@ -25,7 +25,7 @@ pub(super) const MOST_HANDLES: usize = 100_000;
 
 /// Where a line falls relative to a plugin's limit for the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Share {
+enum Allowance {
     Within,
     Last,
     Over,
@@ -37,14 +37,14 @@ pub(super) struct Logged(Arc<Mutex<BTreeMap<String, u64>>>);
 
 impl Logged {
     /// Counts a line of this many bytes.
-    fn count(&self, plugin: &str, bytes: usize) -> Share {
+    fn count(&self, plugin: &str, bytes: usize) -> Allowance {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = all.entry(plugin.to_owned()).or_default();
         if *lines >= LINES_OF_A_RUN {
-            return Share::Over;
+            return Allowance::Over;
         }
         *lines += 1 + (bytes / LINE) as u64;
-        if *lines >= LINES_OF_A_RUN { Share::Last } else { Share::Within }
+        if *lines >= LINES_OF_A_RUN { Allowance::Last } else { Allowance::Within }
     }
 }
 
@@ -86,17 +86,17 @@ impl Sandbox {
         for (level, message) in self.lines.drain(..) {
             let plugin = &self.name;
             match (self.logged.count(plugin, message.len()), level) {
-                (Share::Last, _) => {
+                (Allowance::Last, _) => {
                     tracing::warn!(%plugin, "has logged {LINES_OF_A_RUN} lines; its further lines in this run are dropped");
                 }
-                (Share::Over, _) => {}
+                (Allowance::Over, _) => {}
                 (_, host::Level::Debug) => tracing::debug!(%plugin, "{message}"),
                 (_, host::Level::Info) => tracing::info!(%plugin, "{message}"),
                 (_, host::Level::Warn) => tracing::warn!(%plugin, "{message}"),
                 (_, host::Level::Error) => tracing::error!(%plugin, "{message}"),
             }
         }
-        if std::mem::take(&mut self.left_out) && self.logged.count(&self.name, 0) == Share::Within {
+        if std::mem::take(&mut self.left_out) && self.logged.count(&self.name, 0) == Allowance::Within {
             let plugin = &self.name;
             tracing::warn!(%plugin, "logged more than {LINES_OF_A_CALL} lines in a call; the rest are dropped");
         }
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!((lines("a"), lines("b")), (Some(3 * (LINES_OF_A_CALL as u64 + 1)), None));
         // A long line counts as several.
         let long = || logged.count("b", 2048);
-        assert!((0..1111).all(|_| long() == Share::Within));
-        assert_eq!((long(), long(), logged.count("b", 0)), (Share::Last, Share::Over, Share::Over));
+        assert!((0..1111).all(|_| long() == Allowance::Within));
+        assert_eq!((long(), long(), logged.count("b", 0)), (Allowance::Last, Allowance::Over, Allowance::Over));
     }
 }

@@ -87,7 +87,7 @@ fn component(core: &[u8]) -> Result<Vec<u8>, String> {
 
     let mut module = core.to_vec();
     if !outline.says_its_world {
-        let world = World::of(&outline)?;
+        let world = WitWorld::of(&outline)?;
         embed_component_metadata(&mut module, &world.resolve, world.id, StringEncoding::UTF8).map_err(|e| format!("{e:#}"))?;
     }
     ComponentEncoder::default()
@@ -98,12 +98,12 @@ fn component(core: &[u8]) -> Result<Vec<u8>, String> {
         .map_err(|e| format!("it can't be wrapped into a component: {e:#}"))
 }
 
-struct World {
+struct WitWorld {
     resolve: Resolve,
     id: wit_parser::WorldId,
 }
 
-impl World {
+impl WitWorld {
     fn of(outline: &Outline) -> Result<Self, String> {
         let mut resolve = Resolve::default();
         let mut push = |text| resolve.push_str("rlhost-plugin.wit", text).map_err(|e| format!("{e:#}"));
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_world_that_the_module_names_itself_is_taken() {
         let mut core = module(&[MEMORY, PLUGIN, REWARD]);
-        let world = World::of(&Outline::of(&core).unwrap()).unwrap();
+        let world = WitWorld::of(&Outline::of(&core).unwrap()).unwrap();
         embed_component_metadata(&mut core, &world.resolve, world.id, StringEncoding::UTF8).unwrap();
         let (_, exports) = doors(&component(&core).unwrap());
         assert_eq!(exports.len(), 2, "{exports:?}");

@@ -3,7 +3,7 @@
 use super::charts::{Chart, Kind, Section};
 use super::figures::{Figures, Series};
 use super::sentences;
-use super::story::{Event, Mark, State, Version};
+use super::story::{EventLine, Mark, State, Version};
 use super::{Error, Run, charts, evaluations, words};
 use crate::diagnosis::Held;
 use crate::run::EventKind;
@@ -360,7 +360,7 @@ fn events(run: &Run) -> Vec<EventRow> {
     let (head, tail) = EVENTS;
     let events = &run.story.events;
     let left_out = events.len().saturating_sub(head + tail);
-    let row = |(i, event): (usize, &Event)| EventRow {
+    let row = |(i, event): (usize, &EventLine)| EventRow {
         time: event.time.map(words::moment).unwrap_or_default(),
         name: event.name.replace('_', " "),
         step: event.step.map(words::count).unwrap_or_default(),

@@ -80,7 +80,7 @@ struct Head {
 }
 
 /// Position of a step's lines.
-struct Place {
+struct StepLines {
     begin: u64,
     lines: usize,
 }
@@ -108,8 +108,8 @@ pub(super) fn read(path: &Path, changes: &[u64], notes: &mut Vec<String>) -> Res
     Ok(samples)
 }
 
-fn places(reader: &mut Reader) -> io::Result<BTreeMap<u64, Place>> {
-    let mut places: BTreeMap<u64, Place> = BTreeMap::new();
+fn places(reader: &mut Reader) -> io::Result<BTreeMap<u64, StepLines>> {
+    let mut places: BTreeMap<u64, StepLines> = BTreeMap::new();
     let mut before = None;
     while let Some(Head { step }) = reader.object()? {
         let full = places.len() == MOST_PLACES;
@@ -118,7 +118,7 @@ fn places(reader: &mut Reader) -> io::Result<BTreeMap<u64, Place>> {
             None if full => break,
             // For a step that appears again after others, the last occurrence counts.
             None => {
-                places.insert(step, Place { begin: reader.place(), lines: 1 });
+                places.insert(step, StepLines { begin: reader.place(), lines: 1 });
                 before = Some(step);
             }
         }

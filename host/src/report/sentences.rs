@@ -1,12 +1,12 @@
 //! Describes events in sentences.
 
-use super::story::Event;
+use super::story::EventLine;
 use super::words;
 use crate::run::EventKind;
 use serde_json::Value;
 
 /// Returns what an event says besides its name and step. For an unknown event, that is all its fields.
-pub(super) fn about(event: &Event) -> String {
+pub(super) fn about(event: &EventLine) -> String {
     let (name, text) = (event.text("plugin"), |key: &str| event.text(key));
     let Some(kind) = event.kind else {
         let rest = event.fields.iter().filter(|(key, _)| *key != "step");
@@ -60,11 +60,11 @@ pub(super) fn about(event: &Event) -> String {
     }
 }
 
-fn took(event: &Event, before: &str) -> String {
+fn took(event: &EventLine, before: &str) -> String {
     event.number("seconds").map_or_else(String::new, |s| format!("{before}{}", words::duration(s)))
 }
 
-fn beginning(event: &Event) -> String {
+fn beginning(event: &EventLine) -> String {
     let mut parts = Vec::new();
     if !event.text("checkpoint").is_empty() {
         parts.push(format!("from {}", event.text("checkpoint")));
@@ -80,7 +80,7 @@ fn beginning(event: &Event) -> String {
 }
 
 /// Describes the settings that changed when the run was resumed.
-fn changed(event: &Event) -> Option<String> {
+fn changed(event: &EventLine) -> Option<String> {
     let changes = event.fields.get("changed").and_then(Value::as_object).filter(|c| !c.is_empty())?;
     let change = |(key, sides): (&String, &Value)| match sides.as_array().map(Vec::as_slice) {
         Some([from, to]) => format!("{key} {} \u{2192} {}", words::value(from), words::value(to)),
@@ -90,14 +90,14 @@ fn changed(event: &Event) -> Option<String> {
 }
 
 /// Describes a resumed run, for a chart's mark.
-pub(super) fn resumed(event: &Event) -> String {
+pub(super) fn resumed(event: &EventLine) -> String {
     let checkpoint = event.text("checkpoint").rsplit(['/', '\\']).next().unwrap_or_default();
     let changed = changed(event).map(|c| format!("; {c}")).unwrap_or_default();
     format!("from {checkpoint}{changed}")
 }
 
 /// Compares how a plugin and its predecessor scored the same completions.
-pub(super) fn shadow(event: &Event) -> String {
+pub(super) fn shadow(event: &EventLine) -> String {
     let figure = |key: &str| event.fields.get("shadow").and_then(|s| s.get(key)).and_then(Value::as_f64);
     match (figure("rows"), figure("old_mean"), figure("new_mean")) {
         (Some(rows), Some(old), Some(new)) => {

@@ -30,7 +30,7 @@ fn memory(value: &Value) -> usize {
 
 /// One line of the file.
 #[derive(Clone, Debug)]
-pub(super) struct Event {
+pub(super) struct EventLine {
     pub time: Option<Timestamp>,
     /// What it is about; none if this version does not know it.
     pub kind: Option<EventKind>,
@@ -41,7 +41,7 @@ pub(super) struct Event {
     pub undone: bool,
 }
 
-impl Event {
+impl EventLine {
     fn new(mut fields: Map<String, Value>) -> Self {
         let mut text = |key: &str| fields.shift_remove(key).and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
         let (time, name) = (text("time"), text("event"));
@@ -105,7 +105,7 @@ pub(super) struct State {
 /// All events and what follows from them.
 #[derive(Debug, Default)]
 pub(super) struct Story {
-    pub events: Vec<Event>,
+    pub events: Vec<EventLine>,
     pub marks: Vec<Mark>,
     pub versions: Vec<Version>,
     /// Steps at which a checkpoint was written.
@@ -120,7 +120,7 @@ impl Story {
         super::each_line(path, notes, |line| match room.checked_sub(line.values().map(memory).sum::<usize>() + VALUE) {
             Some(left) => {
                 room = left;
-                this.events.push(Event::new(line));
+                this.events.push(EventLine::new(line));
             }
             None => left_out += 1,
         })?;
@@ -178,7 +178,7 @@ impl Story {
         self.end_versions();
     }
 
-    fn mark(&mut self, event: &Event, kind: &'static str, text: String) {
+    fn mark(&mut self, event: &EventLine, kind: &'static str, text: String) {
         if let Some(step) = event.step {
             let word = match kind {
                 "swap" => "swapped",
@@ -196,7 +196,7 @@ impl Story {
     }
 
     /// Adds a plugin loaded at a start of the run.
-    fn loaded(&mut self, event: &Event, events: &[Event]) {
+    fn loaded(&mut self, event: &EventLine, events: &[EventLine]) {
         let before = events.iter().take_while(|e| !std::ptr::eq(*e, event));
         let since = before.filter(|e| e.begins()).last().and_then(|e| e.step).unwrap_or(0);
         let version = Version {
@@ -216,7 +216,7 @@ impl Story {
     }
 
     /// Adds a plugin swapped in or rolled back to.
-    fn swapped(&mut self, event: &Event) {
+    fn swapped(&mut self, event: &EventLine) {
         let back = event.kind == Some(EventKind::PluginRolledBack);
         let (name, to) = (event.text("plugin"), event.text("to"));
         let before = self.current(name).cloned();
@@ -271,12 +271,12 @@ impl Story {
     }
 
     /// Returns the event with which the current process started.
-    pub(super) fn beginning(&self) -> Option<&Event> {
+    pub(super) fn beginning(&self) -> Option<&EventLine> {
         self.events.iter().rev().find(|e| e.begins())
     }
 
     /// Returns the very first event.
-    pub(super) fn first(&self) -> Option<&Event> {
+    pub(super) fn first(&self) -> Option<&EventLine> {
         self.events.iter().find(|e| e.begins())
     }
 

@@ -4,7 +4,7 @@
 use super::Error;
 use super::scheduler::{Generator, Request, Rollout, Sequence, batches};
 use crate::model::{DeviceDecoding, DevicePrefix, Room};
-use crate::ops::decode::{Drawing, Share};
+use crate::ops::decode::{Drawing, SharedPrompt};
 use crate::ops::sampler::{stream, uniform};
 use crate::ops::support::Support;
 use candle_core::Tensor;
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A prefilled prompt, kept until its last completion is done.
-struct Prompt {
+struct Prefilled {
     place: usize,
     /// Keeps alive the keys and values whose addresses the device has.
     _prefix: DevicePrefix,
@@ -42,7 +42,7 @@ struct Batch<'a, 'm> {
     generator: &'a Generator<'a>,
     requests: &'a [Request],
     model: DeviceDecoding<'m>,
-    prompts: Vec<Option<Prompt>>,
+    prompts: Vec<Option<Prefilled>>,
     /// Unfinished completions of each prompt.
     left: Vec<usize>,
     free_places: Vec<usize>,
@@ -160,7 +160,7 @@ impl Batch<'_, '_> {
             for (row, (&prompt, prefix)) in together.iter().zip(prefixes).enumerate() {
                 let Some(place) = self.free_places.pop() else { continue };
                 self.model.put_prompt(place, &prefix)?;
-                self.prompts[prompt] = Some(Prompt { place, _prefix: prefix, logits: Arc::clone(&logits), row: row as u32 });
+                self.prompts[prompt] = Some(Prefilled { place, _prefix: prefix, logits: Arc::clone(&logits), row: row as u32 });
             }
         }
         Ok(())
@@ -188,7 +188,7 @@ impl Batch<'_, '_> {
     /// Uploads the sequences of the next steps. Those of a prompt are adjacent, as they were admitted.
     fn arrange(&mut self) -> Result<(), Error> {
         let slots: Vec<u32> = self.active.iter().map(|s| s.slot).collect();
-        let mut shares: Vec<Share> = Vec::new();
+        let mut shares: Vec<SharedPrompt> = Vec::new();
         let mut last = None;
         for (row, sequence) in self.active.iter().enumerate() {
             let prompt = sequence.rollout.prompt;
@@ -196,7 +196,7 @@ impl Batch<'_, '_> {
                 Some(share) if last == Some(prompt) => share.rows.1 += 1,
                 _ => {
                     let Some(known) = &self.prompts[prompt] else { continue };
-                    shares.push(Share { place: known.place, len: self.requests[prompt].tokens.len(), rows: (row, 1) });
+                    shares.push(SharedPrompt { place: known.place, len: self.requests[prompt].tokens.len(), rows: (row, 1) });
                 }
             }
             last = Some(prompt);

@@ -13,8 +13,8 @@ pub(super) use tokenizing::{check_fits, scored_texts, valued_at, whole};
 use super::{Error, Result};
 use crate::config::{PluginEntry, hex};
 use crate::data::{
-    self, CompletionRow, Dataset, Extras, LabelledRow, Lengths, Message, Place, PreferenceRow, Prompt as Asked, PromptRow,
-    Refused, Tokenized, Tokenizer,
+    self, CompletionRow, Dataset, Extras, LabelledRow, Lengths, Location, Message, PreferenceRow, PromptRow, Refused, TextOrChat,
+    Tokenized, Tokenizer,
 };
 use rayon::prelude::*;
 use serde_json::{Map, Value};
@@ -52,8 +52,8 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    fn new(row: usize, asked: &Asked, text: String, columns: Map<String, Value>) -> Self {
-        let chat = matches!(asked, Asked::Chat(_));
+    fn new(row: usize, asked: &TextOrChat, text: String, columns: Map<String, Value>) -> Self {
+        let chat = matches!(asked, TextOrChat::Chat(_));
         let (messages, tokens, answers) = (None, Vec::new(), None);
         let (ref_logp, mismatched_ref_logp) = (OnceLock::new(), OnceLock::new());
         Self { row, index: 0, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp }
@@ -152,7 +152,7 @@ impl Reader {
         }
         let new = Prompt::new(row, &prompt, text, columns);
         let messages = match prompt {
-            Asked::Chat(messages) if self.messages => Some(Box::new((messages, extras))),
+            TextOrChat::Chat(messages) if self.messages => Some(Box::new((messages, extras))),
             _ => None,
         };
         Ok(Prompt { tokens, messages, ..new })
@@ -246,7 +246,7 @@ impl Reader {
     }
 
     /// Returns how many tokens may follow a prompt.
-    fn room(&self, place: &Place, prompt: &[u32]) -> data::Result<usize> {
+    fn room(&self, place: &Location, prompt: &[u32]) -> data::Result<usize> {
         let (length, longest) = (prompt.len(), self.longest);
         longest.checked_sub(length).filter(|&room| room > 0).ok_or_else(|| {
             place.wrong(format!("its prompt has {length} tokens, which leaves no room for an answer in {longest} (max_length)"))
@@ -254,7 +254,7 @@ impl Reader {
     }
 
     /// Says once that texts of this length or others are cut at the model's context, which nobody asked for.
-    fn mention_cut(&self, place: &Place, length: usize) {
+    fn mention_cut(&self, place: &Location, length: usize) {
         static SAID: Once = Once::new();
         let context = self.context;
         if length > context && self.longest >= context {
@@ -313,7 +313,7 @@ impl Reader {
     }
 
     /// Returns a row's own tokens if the tokenizer has them all.
-    fn known(&self, place: &Place, tokenized: &Tokenized) -> data::Result<Vec<u32>> {
+    fn known(&self, place: &Location, tokenized: &Tokenized) -> data::Result<Vec<u32>> {
         match tokenized.ids.iter().find(|id| !self.tokenizer.knows(**id)) {
             Some(id) => Err(place.wrong(format!("column \"input_ids\" has {id}, which the tokenizer does not know"))),
             None => Ok(tokenized.ids.clone()),

@@ -85,12 +85,12 @@ impl Trainer {
     /// does not export its state sees additional calls. Returns none if `stop` was set.
     fn evaluate_on(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<BTreeMap<String, f64>>> {
         let begun = Instant::now();
-        let (position, memories) = (self.collector.position(), self.plugins.memories()?);
+        let (position, plugin_states) = (self.collector.position(), self.plugins.snapshots()?);
         self.collector.begin_evaluation();
         let evaluated = self.losses(prompts, stop);
         self.collector.end_evaluation();
         self.collector.go_to(position);
-        self.plugins.take_back(memories);
+        self.plugins.take_back(plugin_states);
 
         let Some((loss, own)) = evaluated? else { return Ok(None) };
         let loss = self.world.sum("losses of an evaluation", loss)?;

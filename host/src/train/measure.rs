@@ -42,7 +42,7 @@ pub struct Measurement {
     /// The steps.
     pub steps: Vec<Measured>,
     /// The memory of the process.
-    pub memory: Memory,
+    pub memory: MemoryUse,
     /// Seconds that training waits for the copy when a checkpoint is saved.
     pub snapshot: f64,
     /// Bytes per second when reading as much memory as one round of tokens reads.
@@ -54,7 +54,7 @@ pub struct Measurement {
 /// Memory of a process, in bytes. The parts may add up to less than the peak, which also includes buffers, the program and freed
 /// memory that is kept.
 #[derive(Clone, Copy, Debug)]
-pub struct Memory {
+pub struct MemoryUse {
     /// Peak of the process so far.
     pub peak: u64,
     /// Peak of the device, if there is one.
@@ -125,7 +125,7 @@ impl Trainer {
     }
 
     /// Returns the memory of this process, after these steps.
-    fn memory(&self, steps: &[Measured]) -> Result<Memory> {
+    fn memory(&self, steps: &[Measured]) -> Result<MemoryUse> {
         let (peak, device_peak) = (ops::peak_memory(), ops::device::peak_memory(self.learner.policy().device()));
         let bytes = |t: &Tensor| t.elem_count() * t.dtype().size_in_bytes();
         let of_models = self.learner.models().flat_map(|model| [model.weights(), model.computing()]);
@@ -137,7 +137,7 @@ impl Trainer {
             generates.then(|| Ok::<_, Error>(self.collector.decoding(self.learner.policy())?.copied_bytes())).transpose()?;
         let mut work = Work::default();
         steps.iter().for_each(|step| work += step.work);
-        Ok(Memory {
+        Ok(MemoryUse {
             peak,
             device_peak,
             weights: weights.into_values().sum(),

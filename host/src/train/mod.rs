@@ -31,7 +31,7 @@ pub use error::Error;
 pub use figures::Work;
 pub use flow::Flow;
 pub use journal::RunFolder;
-pub use measure::{Measured, Measurement, Memory};
+pub use measure::{Measured, Measurement, MemoryUse};
 pub use named::{dataset_of, has_split, model_of};
 pub use origin::{Beginning, Origin};
 pub use plugins::start_of;

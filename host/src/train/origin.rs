@@ -1,6 +1,6 @@
 //! How a run starts: new, or from its own or another run's checkpoint, and what may differ from the run that wrote it.
 
-use super::plugins::{LIVE, cant_change};
+use super::plugins::cant_change;
 use super::{Error, Result};
 use crate::checkpoint;
 use crate::config::{self, Config, OnResume, Overrides, PluginEntry, files, same};
@@ -121,7 +121,7 @@ impl Origin {
         let is_fixed = |key: &str| fixed.iter().any(|(name, _)| key.rsplit_once('.').is_some_and(|(_, last)| last == *name));
         let of_entries = |key: &str| ["plugin.", "environment."].iter().any(|table| key.starts_with(table));
         let is_live = |key: &str| {
-            let live = key.split_once('.').is_some_and(|(table, _)| LIVE.contains(&table));
+            let live = key.split_once('.').and_then(|(table, _)| config::key(table)).is_some_and(|known| known.live);
             live && !(of_entries(key) && is_fixed(key))
         };
         match other.iter().find(|(key, _)| !is_live(key)) {

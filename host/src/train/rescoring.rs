@@ -7,7 +7,7 @@ use super::{Result, reward_model};
 use crate::config::PluginEntry;
 use crate::data::{Extras, Message, Tokenizer};
 use crate::dist::World;
-use crate::model::Place;
+use crate::model::Backend;
 use crate::plugin::{RewardBatch, RewardPlugin};
 use std::sync::{Arc, OnceLock};
 
@@ -77,8 +77,8 @@ impl Rescorer {
     ///
     /// # Errors
     /// If the model can't be opened.
-    pub fn of_model(entry: &PluginEntry, place: &Place, policys: Option<&Tokenizer>) -> Result<Self> {
-        Ok(Self { world: World::alone(), rewards: vec![model(entry, place, policys)?] })
+    pub fn of_model(entry: &PluginEntry, backend: &Backend, policys: Option<&Tokenizer>) -> Result<Self> {
+        Ok(Self { world: World::alone(), rewards: vec![model(entry, backend, policys)?] })
     }
 
     /// Returns the hash of the model's files, if it is one.
@@ -90,8 +90,8 @@ impl Rescorer {
     ///
     /// # Errors
     /// If the model can't be opened.
-    pub fn beside(mut self, entry: &PluginEntry, place: &Place, policys: Option<&Tokenizer>) -> Result<Self> {
-        self.rewards.insert(0, model(entry, place, policys)?);
+    pub fn beside(mut self, entry: &PluginEntry, backend: &Backend, policys: Option<&Tokenizer>) -> Result<Self> {
+        self.rewards.insert(0, model(entry, backend, policys)?);
         Ok(self)
     }
 
@@ -107,9 +107,9 @@ impl Rescorer {
     }
 }
 
-fn model(entry: &PluginEntry, place: &Place, policys: Option<&Tokenizer>) -> Result<Reward> {
+fn model(entry: &PluginEntry, backend: &Backend, policys: Option<&Tokenizer>) -> Result<Reward> {
     let (folder, _) = reward_model::model_or_run(&entry.path)?;
-    let mut asked = AskedModel::open(entry, &folder, place)?;
+    let mut asked = AskedModel::open(entry, &folder, backend)?;
     if let Some(policys) = policys {
         asked.meet(policys);
     }

@@ -4,8 +4,8 @@ use super::dataset::{self, valued_at};
 use super::{Error, Result, named};
 use crate::checkpoint;
 use crate::config::{self, PluginEntry, printable};
-use crate::data::{self, CompletionRow, Dataset, Extras, Message, Prompt, Refused, Scored, Tokenizer};
-use crate::model::{self, Frozen, Held, ModelFolder, NewHead, Place};
+use crate::data::{self, CompletionRow, Dataset, Extras, Message, Refused, Scored, TextOrChat, Tokenizer};
+use crate::model::{self, Backend, Frozen, Held, ModelFolder, NewHead};
 use crate::ops::Forest;
 use crate::ops::quantized::Scheme;
 use crate::run::RunFiles;
@@ -71,11 +71,11 @@ impl RewardModel {
     ///
     /// # Errors
     /// If it is not such a model, a file can't be read, or the entry asks for what the model can't do.
-    pub fn open(entry: &PluginEntry, folder: &Path, place: &Place) -> Result<Self> {
+    pub fn open(entry: &PluginEntry, folder: &Path, backend: &Backend) -> Result<Self> {
         let schemes = [(entry.load_in_8bit, Scheme::Int8), (entry.load_in_4bit, Scheme::Nf4)];
         let scheme = schemes.into_iter().find(|(asked, _)| *asked).map(|(_, scheme)| scheme);
         let unable = |detail: &str| Err(Error::RewardModel { name: entry.name().to_owned(), detail: detail.to_owned() });
-        let on_cpu = place.device().is_cpu();
+        let on_cpu = backend.device().is_cpu();
         if scheme.is_some() && !on_cpu {
             return unable("quantized weights have no kernel for a device yet; leave load_in_8bit and load_in_4bit out");
         }
@@ -100,7 +100,7 @@ impl RewardModel {
             let detail = "has no score.weight: it is not a reward model. `rlhost reward` trains one";
             return Err(Error::unusable(folder.path(), detail));
         };
-        let (model, hash) = (Frozen::new(decoder.at(place)?), hash_of(&folder)?);
+        let (model, hash) = (Frozen::new(decoder.at(backend)?), hash_of(&folder)?);
         Ok(Self { name: entry.name().to_owned(), model, tokenizer, hash, pad, separator })
     }
 
@@ -155,11 +155,11 @@ impl RewardModel {
         let tokens = match said.asked {
             Some((messages, extras)) => {
                 let answer = Message { role: "assistant".into(), content: said.completion.into(), ..Message::default() };
-                let (prompt, answer) = (Prompt::Chat(messages.clone()), Prompt::Chat(vec![answer]));
+                let (prompt, answer) = (TextOrChat::Chat(messages.clone()), TextOrChat::Chat(vec![answer]));
                 dataset::whole(Some(&prompt), &answer, said.ended, extras, &self.tokenizer)?
             }
             None => {
-                let [prompt, completion] = [said.prompt, said.completion].map(|text| Prompt::Text(text.to_owned()));
+                let [prompt, completion] = [said.prompt, said.completion].map(|text| TextOrChat::Text(text.to_owned()));
                 dataset::whole(Some(&prompt), &completion, said.ended, &Extras::default(), &self.tokenizer)?
             }
         };
@@ -180,7 +180,7 @@ impl RewardModel {
     /// # Errors
     /// If the model has no chat template, or its template refuses the conversation.
     pub(super) fn conversation(&self, group: usize, messages: Vec<Message>, extras: &Extras) -> Result<Text> {
-        let tokens = dataset::whole(None, &Prompt::Chat(messages), true, extras, &self.tokenizer)?;
+        let tokens = dataset::whole(None, &TextOrChat::Chat(messages), true, extras, &self.tokenizer)?;
         Ok(Text { group, tokens })
     }
 
@@ -232,10 +232,10 @@ impl RewardModel {
     fn steps_of(&self, row: &CompletionRow) -> data::Result<Steps> {
         let said = |prompt, asked, completion| Said { group: row.row, prompt, asked, completion, ended: true };
         match (&row.prompt, &row.completion) {
-            (Some(Prompt::Text(prompt)), Prompt::Text(completion)) => self.steps(&said(prompt, None, completion)),
-            (_, Prompt::Text(completion)) => self.steps(&said("", None, completion)),
-            (prompt, Prompt::Chat(answer)) => {
-                let mut messages = if let Some(Prompt::Chat(messages)) = prompt { messages.clone() } else { Vec::new() };
+            (Some(TextOrChat::Text(prompt)), TextOrChat::Text(completion)) => self.steps(&said(prompt, None, completion)),
+            (_, TextOrChat::Text(completion)) => self.steps(&said("", None, completion)),
+            (prompt, TextOrChat::Chat(answer)) => {
+                let mut messages = if let Some(TextOrChat::Chat(messages)) = prompt { messages.clone() } else { Vec::new() };
                 messages.extend(answer.iter().cloned());
                 let answer = messages.pop().map(|last| last.content).unwrap_or_default();
                 self.steps(&said("", Some(&(messages, row.extras.clone())), &answer))
@@ -252,7 +252,7 @@ impl RewardModel {
         let (texts, ends): (Vec<&Text>, Vec<&[usize]>) =
             all.iter().filter(|steps| !steps.ends.is_empty()).map(|steps| (&steps.text, &steps.ends[..])).unzip();
         let mut values = Vec::new();
-        for part in together(&texts) {
+        for part in batches(&texts) {
             let (forest, rows) = packed_at(&texts[part.clone()], &ends[part]);
             values.extend(self.model.values(&forest, &rows)?.unwrap_or_default());
         }
@@ -268,7 +268,7 @@ impl RewardModel {
         texts.iter().try_for_each(|text| self.check(text))?;
         let mut values = Vec::with_capacity(texts.len());
         let texts: Vec<&Text> = texts.iter().collect();
-        for part in together(&texts) {
+        for part in batches(&texts) {
             let (forest, rows) = packed(&texts[part], self.pad);
             values.extend(self.model.values(&forest, &rows)?.unwrap_or_default());
         }
@@ -340,7 +340,7 @@ impl std::io::Write for Hashed<'_> {
 }
 
 /// Splits texts into parts that go through the model together.
-fn together(texts: &[&Text]) -> Vec<Range<usize>> {
+fn batches(texts: &[&Text]) -> Vec<Range<usize>> {
     let (mut parts, mut first, mut tokens) = (Vec::new(), 0, 0);
     for (at, text) in texts.iter().enumerate() {
         if at > first && tokens + text.tokens.len() > MOST_TOKENS {
@@ -449,7 +449,7 @@ mod tests {
         let long = vec![0; MOST_TOKENS + 1];
         let half = vec![0; MOST_TOKENS / 2];
         let all = texts(&[(0, &half), (0, &half), (1, &[1]), (2, &long), (3, &[1])]);
-        assert_eq!(together(&all.iter().collect::<Vec<_>>()), [0..2, 2..3, 3..4, 4..5]);
-        assert!(together(&[]).is_empty());
+        assert_eq!(batches(&all.iter().collect::<Vec<_>>()), [0..2, 2..3, 3..4, 4..5]);
+        assert!(batches(&[]).is_empty());
     }
 }

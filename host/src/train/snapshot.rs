@@ -19,7 +19,7 @@ use crate::data::Cursor;
 use crate::metrics::Window;
 use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
 use crate::optim::Plateau;
-use crate::plugin::{Advantages, LARGEST_STATE, Memory, RewardColumn, Source, read_file};
+use crate::plugin::{Advantages, LARGEST_STATE, PluginState, RewardColumn, Source, read_file};
 use crate::rollout::Rollout;
 #[cfg(any(test, fuzzing))]
 use crate::run::step_of;
@@ -54,7 +54,7 @@ pub(super) struct Snapshot {
 struct Resumable {
     moments: HashMap<String, Tensor>,
     reference: Option<Frozen>,
-    memories: Vec<(String, Memory)>,
+    plugin_states: Vec<(String, PluginState)>,
     predecessors: Predecessors,
     experiences: Vec<Arc<Experience>>,
     rest: Rest,
@@ -86,7 +86,8 @@ struct Rest {
     #[serde(default)]
     chosen: Chosen,
     /// Name of each plugin with a state, and who wrote it.
-    memories: BTreeMap<String, String>,
+    #[serde(rename = "memories")]
+    plugin_states: BTreeMap<String, String>,
     /// Plugins and models whose replacements are on trial.
     #[serde(default)]
     replaced: BTreeMap<String, Replaced>,
@@ -254,21 +255,21 @@ pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
 }
 
 /// Reads a plugin's state.
-fn memory_in(file: &Path, written_by: &str) -> Result<Memory> {
+fn plugin_state_in(file: &Path, written_by: &str) -> Result<PluginState> {
     let bytes = files::read(file, LARGEST_STATE as u64).map_err(|e| Error::unusable(file, e))?;
-    Ok(Memory { bytes: bytes.into(), written_by: written_by.to_owned() })
+    Ok(PluginState { bytes: bytes.into(), written_by: written_by.to_owned() })
 }
 
 /// Reads a replaced plugin or model.
 fn predecessor(checkpoint: &Path, name: &str, replaced: Replaced) -> Result<Predecessor> {
     let What::Plugin { written_by, .. } = &replaced.what else {
-        return Ok(Predecessor { replaced, source: None, memory: None });
+        return Ok(Predecessor { replaced, source: None, state: None });
     };
     let [file, state] = CheckpointFiles(checkpoint).replaced_plugin(name);
     let bytes = read_file(&file).map_err(|e| Error::unusable(&file, e))?;
     let source = Source::new(name.to_owned(), bytes.into());
-    let memory = written_by.as_ref().map(|written_by| memory_in(&state, written_by)).transpose()?;
-    Ok(Predecessor { replaced, source: Some(source), memory })
+    let state = written_by.as_ref().map(|written_by| plugin_state_in(&state, written_by)).transpose()?;
+    Ok(Predecessor { replaced, source: Some(source), state })
 }
 
 impl Snapshot {
@@ -289,14 +290,14 @@ impl Snapshot {
             fs::copy(file, files.plugin(name)).map_err(text)?;
         }
         let Some(resumable) = &mut self.resumable else { return Ok(()) };
-        for (name, memory) in &resumable.memories {
-            fs::write(files.plugin_state(name), &memory.bytes).map_err(text)?;
+        for (name, state) in &resumable.plugin_states {
+            fs::write(files.plugin_state(name), &state.bytes).map_err(text)?;
         }
         for (name, kept) in &resumable.predecessors {
             let Some(source) = &kept.source else { continue };
             let [file, state] = files.replaced_plugin(name);
             fs::create_dir_all(files.replaced()).and_then(|()| fs::write(file, source.bytes())).map_err(text)?;
-            kept.memory.as_ref().map_or(Ok(()), |memory| fs::write(state, &memory.bytes)).map_err(text)?;
+            kept.state.as_ref().map_or(Ok(()), |kept| fs::write(state, &kept.bytes)).map_err(text)?;
         }
         let moments = std::mem::take(&mut resumable.moments).into_iter().collect();
         model::write_tensors(moments, None, &files.optimizer()).map_err(|e| e.to_string())?;
@@ -352,7 +353,7 @@ impl Trainer {
             return Ok(());
         }
         let (begun, step) = (Instant::now(), self.state.global_step);
-        self.journal.settle(true)?;
+        self.journal.record_saves(true)?;
         self.learner.check_weights()?;
         // Only scheduled checkpoints: one that the user requested must not change which one is the best.
         if self.saves_at(step) && !self.state.owes_evaluation {
@@ -404,8 +405,8 @@ impl Trainer {
 
     fn resumable(&mut self) -> Result<Resumable> {
         let Optimizers { updates: optimizer_updates, critic_updates, moments } = self.learner.optimizers()?;
-        let memories = self.plugins.memories()?.into_iter();
-        let memories: Vec<(String, Memory)> = memories.filter_map(|(name, memory)| Some((name, memory?))).collect();
+        let plugin_states = self.plugins.snapshots()?.into_iter();
+        let plugin_states: Vec<(String, PluginState)> = plugin_states.filter_map(|(name, state)| Some((name, state?))).collect();
         let predecessors = self.plugins.predecessors()?;
         let Position { cursor, streaks, pending, counters } = self.collector.position();
         let (experiences, pending) = told_apart(&pending);
@@ -436,14 +437,14 @@ impl Trainer {
             swaps: self.plugins.swaps().to_vec(),
             seen: self.plugins.seen(),
             chosen: self.plugins.chosen(),
-            memories: memories.iter().map(|(name, memory)| (name.clone(), memory.written_by.clone())).collect(),
+            plugin_states: plugin_states.iter().map(|(name, state)| (name.clone(), state.written_by.clone())).collect(),
             replaced: predecessors.iter().map(|(name, kept)| (name.clone(), kept.replaced.clone())).collect(),
             experiences: Vec::new(),
             pending,
         };
         // The thread that writes must leave the device alone: a generation may be recording a step there.
         let reference = self.collector.reference().filter(|_| self.settings.sync_ref_model).map(Frozen::on_host).transpose()?;
-        Ok(Resumable { moments, reference, memories, predecessors, experiences, rest })
+        Ok(Resumable { moments, reference, plugin_states, predecessors, experiences, rest })
     }
 
     /// Restores the state of a checkpoint whose weights the policy already has. `changed` allows plugins that can't take their
@@ -460,8 +461,9 @@ impl Trainer {
                 "the optimizer starts without moments, since those of the checkpoint are for other parameters: {fault}"
             );
         }
-        let saved = |name: &str| Some(memory_in(&CheckpointFiles(checkpoint).plugin_state(name), rest.memories.get(name)?));
-        self.plugins.recall(saved, changed)?;
+        let saved =
+            |name: &str| Some(plugin_state_in(&CheckpointFiles(checkpoint).plugin_state(name), rest.plugin_states.get(name)?));
+        self.plugins.adopt(saved, changed)?;
 
         let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;
         self.state = State { global_step, moved, owes_evaluation, plateau, patience };

@@ -8,7 +8,7 @@ use super::journal::Journal;
 use super::learner::Learner;
 use super::patience::Patience;
 use super::periods::Periods;
-use super::plugins::{Memories, Plugins};
+use super::plugins::{PluginStates, Plugins};
 use super::ranks::{self, known_to_all};
 use super::{Error, Result};
 use crate::config::Config;
@@ -76,7 +76,7 @@ pub trait Listener {
 struct Mark {
     state: State,
     position: Position,
-    memories: Memories,
+    plugin_states: PluginStates,
 }
 
 /// How a run ended.
@@ -183,7 +183,7 @@ impl Trainer {
             Ok(figures) => figures,
             Err(error) => {
                 let error = known_to_all(&self.world, error);
-                self.rewind(mark);
+                self.undo(mark);
                 return if self.roll_back(&error)? { Ok(false) } else { Err(error) };
             }
         };
@@ -217,12 +217,12 @@ impl Trainer {
         if saves {
             // The first rank saves; a state that a plugin does not give is for all ranks to deal with.
             self.or_roll_back(|this| {
-                this.plugins.memories()?;
+                this.plugins.snapshots()?;
                 Ok(this.world.barrier("states before a checkpoint")?)
             })?;
             self.save()?;
         } else {
-            self.journal.settle(false)?;
+            self.journal.record_saves(false)?;
         }
         Ok(stopped)
     }
@@ -239,14 +239,14 @@ impl Trainer {
 
     /// Returns the state that a failed step is rolled back to.
     fn mark(&mut self) -> Result<Mark> {
-        Ok(Mark { memories: self.plugins.memories()?, state: self.state, position: self.collector.position() })
+        Ok(Mark { plugin_states: self.plugins.snapshots()?, state: self.state, position: self.collector.position() })
     }
 
     /// Undoes a step that failed before its update, so that it can be repeated.
-    fn rewind(&mut self, mark: Mark) {
+    fn undo(&mut self, mark: Mark) {
         self.state = mark.state;
         self.collector.go_to(mark.position);
-        self.plugins.rewind(mark.memories);
+        self.plugins.restore(mark.plugin_states);
     }
 
     /// Rolls back the plugin at fault after a failure that was undone, if it is on trial; returns whether it did.
@@ -277,7 +277,7 @@ impl Trainer {
             let saved = self.last_checkpoint().or_else(|e| match e {
                 // What was learned is worth more than the state of a plugin that keeps it to itself.
                 Error::Plugin(_) => {
-                    self.plugins.settle_for_known();
+                    self.plugins.restart_from_exported();
                     self.last_checkpoint()
                 }
                 other => Err(other),
@@ -286,7 +286,7 @@ impl Trainer {
                 Ok(path) => tracing::info!("saved {} before stopping", path.display()),
                 Err(e) => tracing::error!("{e}"),
             }
-        } else if let Err(e) = self.journal.settle(true) {
+        } else if let Err(e) = self.journal.record_saves(true) {
             tracing::error!("{e}");
         }
         error

@@ -68,7 +68,7 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
-    super::together(|world| measure(matches, known, world))
+    super::on_this_rank(|world| measure(matches, known, world))
 }
 
 fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {
@@ -87,7 +87,7 @@ fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(),
     }
     let first: Vec<(&str, &str)> = first.iter().map(|(key, value)| (*key, value.as_str())).collect();
     let given = Given::of(matches, &first, known)?;
-    let mut config = given.settle(&Beginning::New)?;
+    let mut config = given.resolve(&Beginning::New)?;
     prepare(matches, &mut config, temporary.path(), &made, world.size()).map_err(Failure::of)?;
     let trainer = set_up(config, &Beginning::New, world.clone()).map_err(Failure::of)?;
     let steps = matches.get_one::<u32>("steps").copied().unwrap_or(1);

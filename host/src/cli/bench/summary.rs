@@ -27,7 +27,7 @@ pub(super) struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     rollout_throughput: Option<f64>,
     peak_memory_mb: f64,
-    memory_mb: Memory,
+    memory_mb: MemoryMb,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_device_memory_mb: Option<f64>,
     /// Time that training waits for a checkpoint.
@@ -45,7 +45,7 @@ struct Model {
 
 /// The known parts of peak memory, in MB.
 #[derive(Serialize)]
-struct Memory {
+struct MemoryMb {
     weights: f64,
     copies: f64,
     gradients: f64,
@@ -56,9 +56,9 @@ struct Memory {
     rest: f64,
 }
 
-impl Memory {
+impl MemoryMb {
     fn of(m: &Measurement) -> Self {
-        let train::Memory { peak, weights, copies, gradients, moments, activations, caches, .. } = m.memory;
+        let train::MemoryUse { peak, weights, copies, gradients, moments, activations, caches, .. } = m.memory;
         let [weights, copies, gradients, moments, activations, caches] =
             [weights, copies, gradients, moments, activations, caches].map(|bytes| bytes as f64 / 1e6);
         // A device has most of it elsewhere.
@@ -178,7 +178,7 @@ impl Summary {
             time,
             tokens: Tokens { generated: work.generated, trained: work.trained, packed: work.packed },
             peak_memory_mb: m.memory.peak as f64 / 1e6,
-            memory_mb: Memory::of(m),
+            memory_mb: MemoryMb::of(m),
             peak_device_memory_mb: m.memory.device_peak.map(|bytes| bytes as f64 / 1e6),
             snapshot_s: m.snapshot,
             bounds: Bounds {

@@ -3,7 +3,7 @@
 
 use crate::cli::new_model::LARGEST_CONFIG;
 use crate::config::files;
-use crate::data::{Prompt, Tokenizer, parse_prompts, train_tokenizer};
+use crate::data::{TextOrChat, Tokenizer, parse_prompts, train_tokenizer};
 use crate::model::{self, copy_companions, write_random};
 use crate::train::{BUILT_IN_PROMPTS, Flow};
 use anyhow::anyhow;
@@ -37,7 +37,7 @@ impl Kind {
 /// Returns the texts of the built-in posts.
 fn posts() -> anyhow::Result<Vec<String>> {
     let rows = parse_prompts(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes())?.into_iter();
-    Ok(rows.filter_map(|row| if let Prompt::Text(text) = row.prompt { Some(text) } else { None }).collect())
+    Ok(rows.filter_map(|row| if let TextOrChat::Text(text) = row.prompt { Some(text) } else { None }).collect())
 }
 
 /// Creates a model folder with the sizes from a `config.json` and random weights, with a copy of `tokenizer` or a trained one.

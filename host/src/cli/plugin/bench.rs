@@ -1,6 +1,6 @@
 //! `rlhost plugin bench`: measures how long a plugin's calls take.
 
-use super::{Given, episodes, samples};
+use super::{PluginArgs, episodes, samples};
 use crate::config::Limits;
 use crate::plugin::{AnyPlugin, Outline};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn line(what: &str, units: usize, unit: &str, time: Duration) {
     say!("{what:<26} {:>12.1} us  {each:>12.1} ns a {unit}", time.as_secs_f64() * 1e6);
 }
 
-pub(super) fn run(given: &Given) -> anyhow::Result<()> {
+pub(super) fn run(given: &PluginArgs) -> anyhow::Result<()> {
     let (engine, source) = given.open()?;
     let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?;
     let begun = Instant::now();
@@ -37,7 +37,7 @@ pub(super) fn run(given: &Given) -> anyhow::Result<()> {
 }
 
 /// Prints a table of times for a plugin of any role.
-pub(super) fn times(any: &mut AnyPlugin, given: &Given) -> anyhow::Result<()> {
+pub(super) fn times(any: &mut AnyPlugin, given: &PluginArgs) -> anyhow::Result<()> {
     match any {
         AnyPlugin::Reward(plugin) => {
             for rows in [8, 64, 512] {

@@ -1,7 +1,7 @@
 //! `rlhost plugin check`: tests a plugin the way a run uses it.
 
 use super::gradient::{self, Verdict};
-use super::{Given, bench, episodes, samples};
+use super::{PluginArgs, bench, episodes, samples};
 use crate::cli::Failure;
 use crate::config::Limits;
 use crate::plugin::{
@@ -41,7 +41,7 @@ impl Report {
     }
 }
 
-pub(super) fn run(given: &Given, stop_gradient: bool) -> Result<(), Failure> {
+pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Failure> {
     let (engine, source) = given.open().map_err(Failure::of)?;
     let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::of)?;
     let role = outline.role(&source).map_err(Failure::of)?;

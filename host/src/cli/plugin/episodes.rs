@@ -1,7 +1,7 @@
 //! Random episodes for testing environments.
 
 use super::check::Report;
-use crate::data::{self, Prompt};
+use crate::data::{self, TextOrChat};
 use crate::plugin::{Call, EnvironmentPlugin, Message, Rehearsed, Result, Start, Tool};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -41,8 +41,8 @@ pub(super) fn starts(dataset: Option<&Path>, count: usize) -> data::Result<Vec<S
         let row = given.get(i % given.len().max(1));
         let prompt = match row.map(|row| &row.prompt) {
             None => vec![plain("user", "Begin.")],
-            Some(Prompt::Text(text)) => vec![plain("user", text)],
-            Some(Prompt::Chat(messages)) => messages.iter().map(|m| plain(&m.role, &m.content)).collect(),
+            Some(TextOrChat::Text(text)) => vec![plain("user", text)],
+            Some(TextOrChat::Chat(messages)) => messages.iter().map(|m| plain(&m.role, &m.content)).collect(),
         };
         let columns = row.into_iter().flat_map(|row| &row.columns).map(|(name, value)| (name.clone(), value.to_string()));
         Start { episode: i as u64, seed: 1000 + i as u64, prompt, columns: columns.collect() }

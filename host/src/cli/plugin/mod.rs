@@ -27,17 +27,17 @@ enum Action {
     /// Create a plugin project that builds with its language's own tools
     New(new::Args),
     /// Show a plugin's role, settings, requirements, imports and size
-    Inspect(Given),
+    Inspect(PluginArgs),
     /// Check a plugin the way a run uses it: contract, limits, determinism, gradients, speed
     Check {
         #[command(flatten)]
-        given: Given,
+        given: PluginArgs,
         /// Don't fail on gradients that differ from the loss's, for a loss with a stop-gradient
         #[arg(long)]
         stop_gradient: bool,
     },
     /// Time a plugin's calls
-    Bench(Given),
+    Bench(PluginArgs),
     /// Turn a core module into a component and check that it is a plugin
     Build {
         /// Core module to convert
@@ -50,7 +50,7 @@ enum Action {
 
 /// A plugin and its settings.
 #[derive(clap::Args)]
-struct Given {
+struct PluginArgs {
     /// Plugin: a path, or the file name of a built-in plugin
     plugin: String,
     /// Setting of the plugin, as in --set target=8; may be repeated
@@ -63,7 +63,7 @@ struct Given {
     granted: Granted,
 }
 
-impl Given {
+impl PluginArgs {
     /// Opens the plugin, and starts an engine that lets it send the granted requests.
     fn open(&self) -> anyhow::Result<(Engine, Source)> {
         let (mut engine, source) = (Engine::new()?, Source::open(&self.plugin)?);
@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn inspect(given: &Given) -> anyhow::Result<()> {
+fn inspect(given: &PluginArgs) -> anyhow::Result<()> {
     let (engine, source) = given.open()?;
     let outline = Outline::of(&engine, &source, &Limits::default())?;
     let role = outline.role(&source)?;

@@ -1,6 +1,6 @@
 //! Samples for testing plugins: completions of many shapes, and columns of random numbers.
 
-use crate::data::{self, Prompt};
+use crate::data::{self, TextOrChat};
 use crate::plugin::{Column, Generation, RewardBatch, RewardColumn, Rollouts, Scale, Tokens, Turns};
 use crate::plugin::{Examples, Mismatched, Pairs, Prompts, Side, ValuedPairs};
 use rand::{RngExt, SeedableRng};
@@ -35,9 +35,9 @@ pub(super) fn rewards(dataset: Option<&Path>, rows: usize) -> data::Result<Rewar
         None => (PROMPTS.map(str::to_owned).to_vec(), Vec::new()),
         Some(given) => {
             let given = &given[..given.len().min(rows.div_ceil(2).max(1))];
-            let text = |prompt: &Prompt| match prompt {
-                Prompt::Text(text) => text.clone(),
-                Prompt::Chat(messages) => messages.iter().map(|m| m.content.to_string()).collect::<Vec<_>>().join("\n"),
+            let text = |prompt: &TextOrChat| match prompt {
+                TextOrChat::Text(text) => text.clone(),
+                TextOrChat::Chat(messages) => messages.iter().map(|m| m.content.to_string()).collect::<Vec<_>>().join("\n"),
             };
             let names: BTreeSet<&String> = given.iter().flat_map(|row| row.columns.keys()).collect();
             let value = |row: &data::PromptRow, name: &str| row.columns.get(name).unwrap_or(&Value::Null).to_string();

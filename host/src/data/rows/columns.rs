@@ -1,6 +1,6 @@
 //! Renames columns.
 
-use super::{Columns, Place, names};
+use super::{Columns, Location, names};
 use crate::data::Result;
 
 /// Renames a row's columns, given pairs of the wanted name and the dataset's own. All are renamed at once, so two can be swapped; a
@@ -8,7 +8,7 @@ use crate::data::Result;
 ///
 /// # Errors
 /// Names the row if it lacks one of the columns, and the columns that it has.
-pub(super) fn rename(place: &Place, columns: &mut Columns, wanted: &[(String, String)]) -> Result<()> {
+pub(super) fn rename(place: &Location, columns: &mut Columns, wanted: &[(String, String)]) -> Result<()> {
     let mut renamed = Vec::with_capacity(wanted.len());
     for (name, own) in wanted {
         let missing = || {
@@ -32,7 +32,7 @@ mod tests {
     fn renamed(row: Value, wanted: &[(&str, &str)]) -> std::result::Result<Value, String> {
         let Value::Object(mut columns) = row else { panic!("a test gives an object") };
         let wanted: Vec<(String, String)> = wanted.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect();
-        rename(&Place::first(), &mut columns, &wanted).map_err(|e| e.to_string())?;
+        rename(&Location::first(), &mut columns, &wanted).map_err(|e| e.to_string())?;
         Ok(Value::Object(columns))
     }
 

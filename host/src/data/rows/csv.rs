@@ -2,7 +2,7 @@
 //! RFC 4180; files that deviate from it are read like Python's csv module, and so `datasets`, reads them.
 
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
-use super::{File, Place, Row, listed};
+use super::{File, Location, Row, listed};
 use crate::config::{json, printable_path};
 use crate::data::{Message, Result};
 use csv_core::{ReadRecordResult, ReaderBuilder};
@@ -69,7 +69,7 @@ impl Reader<'_> {
     }
 
     /// Reads the next record. Returns where it begins, if there is one.
-    fn record(&mut self) -> Result<Option<Place>> {
+    fn record(&mut self) -> Result<Option<Location>> {
         loop {
             let seen = self.seen()?;
             let empty = seen.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
@@ -120,7 +120,7 @@ impl Reader<'_> {
     }
 
     /// Returns the names of the columns, which must be unique.
-    fn header(&self, place: &Place) -> Result<Vec<String>> {
+    fn header(&self, place: &Location) -> Result<Vec<String>> {
         let (mut names, mut seen) = (Vec::new(), HashSet::new());
         for (i, field) in self.fields().enumerate() {
             let name = text(field).map_err(|what| place.wrong(format!("the name of column {} {what}", i + 1)))?;
@@ -142,7 +142,7 @@ impl Reader<'_> {
     /// are not to `no_messages`.
     fn row<'n>(
         &self,
-        place: &Place,
+        place: &Location,
         names: &'n [String],
         no_messages: &mut BTreeSet<&'n str>,
     ) -> Result<(Map<String, Value>, u64)> {

@@ -2,7 +2,7 @@
 //! a row.
 
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
-use super::{File, Place, Row};
+use super::{File, Location, Row};
 use crate::config::json;
 use crate::data::Result;
 use serde_json::{Map, Value};
@@ -21,7 +21,7 @@ pub(super) fn rows(file: &File, mut texts: Texts<'_>, budget: &mut Budget) -> Re
 
 /// The text of a row.
 pub(super) struct Text {
-    pub(super) place: Place,
+    pub(super) place: Location,
     /// Its offset in the file.
     pub(super) at: u64,
     /// Its bytes, including the end of a line.

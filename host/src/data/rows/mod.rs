@@ -33,12 +33,12 @@ const LISTED: usize = 16;
 
 /// The location of a row: a file, and the line in it, or the position in its array or table, from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     file: Arc<Path>,
     line: usize,
 }
 
-impl Place {
+impl Location {
     /// Returns the error of an unusable row.
     pub fn wrong(&self, detail: impl Into<String>) -> Error {
         Error::Row { path: self.file.to_path_buf(), line: self.line, detail: printable(&detail.into(), LONGEST_DETAIL) }
@@ -63,7 +63,7 @@ impl Place {
 }
 
 /// A row and its location.
-pub(super) type Row = (Place, Columns);
+pub(super) type Row = (Location, Columns);
 
 /// Numbers the rows of one file.
 #[derive(Debug)]
@@ -74,8 +74,8 @@ impl File {
         Self(path.into())
     }
 
-    fn place(&self, line: usize) -> Place {
-        Place { file: self.0.clone(), line }
+    fn place(&self, line: usize) -> Location {
+        Location { file: self.0.clone(), line }
     }
 
     /// Returns the error of a file that is unusable as a whole.

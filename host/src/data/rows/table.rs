@@ -3,7 +3,7 @@
 
 use super::bounds::Budget;
 use super::json::{self, Text};
-use super::{File, Part, Place, Raw, Row, columns, content_of, files_of, some};
+use super::{File, Location, Part, Raw, Row, columns, content_of, files_of, some};
 use crate::config::files;
 use crate::data::{Dataset, Error, Result};
 use rayon::prelude::*;
@@ -68,14 +68,14 @@ impl Table {
     ///
     /// # Errors
     /// As for any dataset: what is damaged or too large, or lacks a column.
-    pub fn read<T: Send>(dataset: &Dataset, judge: impl Fn(usize, &Place, Columns) -> T + Sync) -> Result<(Self, Vec<T>)> {
+    pub fn read<T: Send>(dataset: &Dataset, judge: impl Fn(usize, &Location, Columns) -> T + Sync) -> Result<(Self, Vec<T>)> {
         Self::read_again(dataset, judge, SMALL)
     }
 
     /// The same, with the maximum size of files whose rows stay in memory.
     fn read_again<T: Send>(
         dataset: &Dataset,
-        judge: impl Fn(usize, &Place, Columns) -> T + Sync,
+        judge: impl Fn(usize, &Location, Columns) -> T + Sync,
         small: u64,
     ) -> Result<(Self, Vec<T>)> {
         let mut scan = Scan::new(&judge, dataset.columns.clone(), small);
@@ -93,7 +93,7 @@ impl Table {
     pub fn parse<T: Send>(
         path: &Path,
         bytes: &[u8],
-        judge: impl Fn(usize, &Place, Columns) -> T + Sync,
+        judge: impl Fn(usize, &Location, Columns) -> T + Sync,
     ) -> Result<(Self, Vec<T>)> {
         let mut scan = Scan::new(&judge, Vec::new(), SMALL);
         scan.file(path, Raw::Memory(bytes.to_vec().into()))?;
@@ -104,7 +104,7 @@ impl Table {
     ///
     /// # Errors
     /// If its file has changed.
-    pub fn row(&self, row: usize) -> Result<(Place, Columns)> {
+    pub fn row(&self, row: usize) -> Result<(Location, Columns)> {
         let outside = || Error::Dataset { path: "dataset".into(), detail: format!("has no row {row}") };
         let stored = self.rows.get(row).ok_or_else(outside)?;
         let shelf = self.shelves.get(stored.shelf as usize).ok_or_else(outside)?;
@@ -154,7 +154,7 @@ struct Found<T> {
     judged: Result<T>,
 }
 
-impl<'a, T: Send, J: Fn(usize, &Place, Columns) -> T + Sync> Scan<'a, T, J> {
+impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync> Scan<'a, T, J> {
     fn new(judge: &'a J, renamed: Vec<(String, String)>, small: u64) -> Self {
         let table = Table { renamed, ..Table::default() };
         Self { table, judge, judged: Vec::new(), lacking: None, small }
@@ -174,7 +174,7 @@ impl<'a, T: Send, J: Fn(usize, &Place, Columns) -> T + Sync> Scan<'a, T, J> {
     }
 
     /// Returns a function that renames a row's columns, then judges it.
-    fn judging(&self) -> impl Fn(usize, &Place, Columns) -> Result<T> + Sync {
+    fn judging(&self) -> impl Fn(usize, &Location, Columns) -> Result<T> + Sync {
         let (judge, renamed) = (self.judge, &self.table.renamed);
         move |number, place, mut columns| {
             columns::rename(place, &mut columns, renamed)?;

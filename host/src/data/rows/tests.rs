@@ -130,7 +130,7 @@ fn a_key_that_comes_twice_is_refused_and_what_is_said_stays_one_line() {
     assert_eq!(says("{\"a\": 1, \"a\": 2}"), "k.jsonl:1: has the key \"a\" twice in one object");
     assert!(says("{}\n{\"x\": [{\"k\\u001b\": 1, \"k\\u001b\": 2}]}").starts_with("k.jsonl:2: has the key \"k\\u{1b}\" twice"));
     assert!(parsed("k.json", b"[{\"a\": {\"b\": 1, \"b\": 1}}]").unwrap_err().starts_with("k.json:1: has the key \"b\" twice"));
-    let wrong = Place::first().wrong(format!("\x1b[2J\n{}", "y".repeat(1 << 20))).to_string();
+    let wrong = Location::first().wrong(format!("\x1b[2J\n{}", "y".repeat(1 << 20))).to_string();
     assert!(wrong.starts_with("test:1: \\u{1b}[2J\\n") && wrong.len() < 3000, "{}", &wrong[..80]);
     let row: Map<String, Value> = (0..100).map(|i| (format!("\x1b{i}{}", "z".repeat(1000)), Value::Null)).collect();
     assert!(names(&row).len() < 3000 && names(&row).contains("\\u{1b}0z") && names(&row).ends_with("and 84 more"));

@@ -185,7 +185,7 @@ impl Line {
 
 /// The location of a line.
 #[derive(Clone, Copy)]
-struct Place {
+struct Extent {
     /// In a run's file, or else in the temporary one.
     in_run: bool,
     at: u64,
@@ -202,7 +202,7 @@ pub(super) struct Record {
     temporary: File,
     length: u64,
     /// None: for all steps.
-    places: HashMap<(Key, Option<u64>), Place>,
+    places: HashMap<(Key, Option<u64>), Extent>,
     most: u64,
 }
 
@@ -236,7 +236,7 @@ impl Record {
                 break;
             }
             match serde_json::from_slice(&bytes).ok().and_then(Line::entry) {
-                Some(entry) => self.note(&entry, Place { in_run: true, at, length }).map_err(io::Error::other)?,
+                Some(entry) => self.note(&entry, Extent { in_run: true, at, length }).map_err(io::Error::other)?,
                 None => unread += 1,
             }
             at += length;
@@ -252,7 +252,7 @@ impl Record {
     pub(super) fn adopt(&mut self, path: &Path) -> io::Result<()> {
         let mut other = Self::new(self.most >> 20)?;
         other.read(path)?;
-        let mut places: Vec<Place> =
+        let mut places: Vec<Extent> =
             other.places.iter().filter(|((_, step), _)| step.is_none()).map(|(_, place)| *place).collect();
         places.sort_by_key(|place| place.at);
         let (mut entries, mut held) = (Vec::new(), 0);
@@ -284,7 +284,7 @@ impl Record {
         Ok(())
     }
 
-    fn note(&mut self, entry: &Entry, place: Place) -> Result<(), String> {
+    fn note(&mut self, entry: &Entry, place: Extent) -> Result<(), String> {
         if self.places.len() >= MOST {
             return Err(format!("its record is full: {MOST} answers is the maximum"));
         }
@@ -302,7 +302,7 @@ impl Record {
         Ok(entry.filter(|entry| entry.key == key).map(|entry| entry.answer))
     }
 
-    fn line_at(&mut self, place: Place) -> io::Result<Option<Entry>> {
+    fn line_at(&mut self, place: Extent) -> io::Result<Option<Entry>> {
         let file = match (&mut self.run, place.in_run) {
             (Some((file, _)), true) => file,
             _ => &mut self.temporary,
@@ -340,7 +340,7 @@ impl Record {
         }
         let mut at = base;
         for (entry, length) in new.iter().zip(lengths) {
-            self.note(entry, Place { in_run, at, length })?;
+            self.note(entry, Extent { in_run, at, length })?;
             at += length;
         }
         Ok(())

@@ -19,7 +19,7 @@ impl Default for Room {
 }
 
 /// A part of it, which is returned unless it is kept.
-pub(super) struct Share<'a> {
+pub(super) struct Reserved<'a> {
     room: &'a Room,
     taken: usize,
 }
@@ -32,12 +32,12 @@ impl Room {
     }
 
     /// Creates an empty share.
-    pub(super) fn share(&self) -> Share<'_> {
-        Share { room: self, taken: 0 }
+    pub(super) fn share(&self) -> Reserved<'_> {
+        Reserved { room: self, taken: 0 }
     }
 }
 
-impl Share<'_> {
+impl Reserved<'_> {
     /// Reserves this many more bytes.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Share<'_> {
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         self.room.0.fetch_add(self.taken, Ordering::Relaxed);
     }

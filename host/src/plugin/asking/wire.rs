@@ -2,7 +2,7 @@
 //! from the answer.
 
 use super::address::Guarded;
-use super::room::{Room, Share, size_of_headers};
+use super::room::{Reserved, Room, size_of_headers};
 use super::{Answer, Request, Response};
 use crate::config::{Address, Host, HttpLimits, Secret, files, printable};
 use std::io::Read;
@@ -90,11 +90,11 @@ impl Wire {
         };
         let mut pause = self.limits.backoff();
         let over = || format!("no answer within {} s (http.call_timeout_s)", self.limits.call_timeout_s);
-        let given = |(answer, share): (Response, Share<'_>)| {
+        let given = |(answer, share): (Response, Reserved<'_>)| {
             share.keep();
             Arc::new(answer)
         };
-        let mut last: Option<Result<(Response, Share<'_>), String>> = None;
+        let mut last: Option<Result<(Response, Reserved<'_>), String>> = None;
         for attempt in 0..=self.limits.retries {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -137,7 +137,7 @@ impl Wire {
         request: &Request,
         time: Duration,
         room: &'a Room,
-    ) -> Result<(Response, Share<'a>, Option<Duration>), Failure> {
+    ) -> Result<(Response, Reserved<'a>, Option<Duration>), Failure> {
         let until = Instant::now() + time;
         let post = self.checked(request).map_err(Failure::Final)?;
         let address = Address::read(&request.url).map_err(Failure::Final)?;
@@ -253,7 +253,7 @@ impl Wire {
         answer: ureq::http::Response<Body>,
         address: &Address,
         room: &'a Room,
-    ) -> Result<(Response, Share<'a>), Failure> {
+    ) -> Result<(Response, Reserved<'a>), Failure> {
         let status = answer.status().as_u16();
         let full = |reason: String| Failure::Final(format!("{}: {reason}", address.server()));
         let mut length = 0;

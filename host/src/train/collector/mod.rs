@@ -23,7 +23,7 @@ use super::experience::{Experience, MicroBatch};
 use super::figures::{Figures, Work};
 use super::flow::Flow;
 use super::journal::Journal;
-use super::learner::{Learner, together};
+use super::learner::{Learner, batches_of};
 use super::packed::Packed;
 use super::plugins::Plugins;
 use crate::config::Config;
@@ -223,7 +223,7 @@ impl Collector {
     fn column(&self, e: &Experience, column: impl Fn(&Packed) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
         let rows = e.rows(self.world.share(e.prompts.len()));
         let mut own = Vec::with_capacity(e.tokens(&rows).len());
-        for rows in together(e, rows, self.settings.per_device_train_batch_size, self.settings.max_tokens_per_microbatch) {
+        for rows in batches_of(e, rows, self.settings.per_device_train_batch_size, self.settings.max_tokens_per_microbatch) {
             own.extend(column(&Packed::new(e, rows))?);
         }
         Ok(self.world.concat("a column", own)?)

@@ -2,7 +2,7 @@
 
 use super::tokenizing::{asked_text, is_special, whole_text};
 use super::{Learned, Prompt, Reader};
-use crate::data::{self, Columns, CompletionRow, Dataset, Lengths, Place, PreferenceRow, PromptRow, Tokenized};
+use crate::data::{self, Columns, CompletionRow, Dataset, Lengths, Location, PreferenceRow, PromptRow, Tokenized};
 use crate::train::{Error, Result};
 use sha2::{Digest, Sha256};
 
@@ -21,7 +21,7 @@ pub(in crate::train) enum Kind {
 }
 
 /// A row as it is read.
-pub(super) enum Given {
+pub(super) enum ReadRow {
     Prompt(PromptRow),
     Pair(PreferenceRow),
     Completion(CompletionRow),
@@ -39,22 +39,22 @@ impl Kind {
         given.ok_or_else(|| Error::setting("dataset", missing))
     }
 
-    pub(super) fn read(self, row: usize, place: &Place, columns: Columns) -> data::Result<Given> {
+    pub(super) fn read(self, row: usize, place: &Location, columns: Columns) -> data::Result<ReadRow> {
         match self {
-            Self::Prompts => PromptRow::of(row, place, columns).map(Given::Prompt),
-            Self::Pairs => PreferenceRow::of(row, place, columns).map(Given::Pair),
-            Self::Completions(_) => CompletionRow::of(row, place, columns).map(Given::Completion),
+            Self::Prompts => PromptRow::of(row, place, columns).map(ReadRow::Prompt),
+            Self::Pairs => PreferenceRow::of(row, place, columns).map(ReadRow::Pair),
+            Self::Completions(_) => CompletionRow::of(row, place, columns).map(ReadRow::Completion),
         }
     }
 }
 
-impl Given {
+impl ReadRow {
     /// Returns its tokens, if the dataset has them.
     fn tokens(&self) -> Option<&Tokenized> {
         if let Self::Completion(row) = self { row.tokens.as_ref() } else { None }
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &Location {
         match self {
             Self::Prompt(row) => &row.place,
             Self::Pair(row) => &row.place,
@@ -95,12 +95,12 @@ pub(super) struct Verdict {
 
 impl Reader {
     /// Prepares a row. Also returns whether the prompt of a pair merges with an answer.
-    pub(super) fn prepare(&self, kind: Kind, row: Given) -> data::Result<(Prompt, bool)> {
+    pub(super) fn prepare(&self, kind: Kind, row: ReadRow) -> data::Result<(Prompt, bool)> {
         let what = if let Kind::Completions(what) = kind { what } else { Learned { whole: false, turns: false } };
         match row {
-            Given::Prompt(row) => self.prompt(row).map(|prompt| (prompt, false)),
-            Given::Pair(row) => self.pair(row),
-            Given::Completion(row) => self.completion(row, what).map(|(prompt, _)| (prompt, false)),
+            ReadRow::Prompt(row) => self.prompt(row).map(|prompt| (prompt, false)),
+            ReadRow::Pair(row) => self.pair(row),
+            ReadRow::Completion(row) => self.completion(row, what).map(|(prompt, _)| (prompt, false)),
         }
     }
 
@@ -108,7 +108,7 @@ impl Reader {
     ///
     /// # Errors
     /// Those of preparing it.
-    pub(super) fn judge(&self, kind: Kind, number: usize, row: Given) -> data::Result<Verdict> {
+    pub(super) fn judge(&self, kind: Kind, number: usize, row: ReadRow) -> data::Result<Verdict> {
         let texts = match self.texts(&row) {
             Ok(texts) => texts,
             // In the words in which preparing the row says it.
@@ -140,18 +140,18 @@ impl Reader {
         Ok(Verdict { hash: hash.finalize().into(), chat, tokens, cut, reach })
     }
 
-    fn texts(&self, row: &Given) -> data::Result<Texts> {
+    fn texts(&self, row: &ReadRow) -> data::Result<Texts> {
         let tokenizer = &self.tokenizer;
         let (asked, wholes, special) = match row {
-            Given::Prompt(row) => (Some((&row.prompt, &row.extras)), Vec::new(), is_special(&row.prompt)),
-            Given::Pair(row) => {
+            ReadRow::Prompt(row) => (Some((&row.prompt, &row.extras)), Vec::new(), is_special(&row.prompt)),
+            ReadRow::Pair(row) => {
                 let whole = |answer| whole_text(Some(&row.prompt), answer, true, &row.extras, tokenizer);
                 let wholes = vec![whole(&row.chosen)?, whole(&row.rejected)?];
                 (Some((&row.prompt, &row.extras)), wholes, is_special(&row.prompt))
             }
             // They are not tokenized, but must be told from each other.
-            Given::Completion(CompletionRow { tokens: Some(tokens), .. }) => (None, vec![format!("{tokens:?}")], true),
-            Given::Completion(row) => {
+            ReadRow::Completion(CompletionRow { tokens: Some(tokens), .. }) => (None, vec![format!("{tokens:?}")], true),
+            ReadRow::Completion(row) => {
                 let whole = whole_text(row.prompt.as_ref(), &row.completion, true, &row.extras, tokenizer)?;
                 (row.prompt.as_ref().map(|prompt| (prompt, &row.extras)), vec![whole], is_special(&row.completion))
             }

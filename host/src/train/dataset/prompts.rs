@@ -1,8 +1,8 @@
 //! The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
 
-use super::judging::{Given, TRIED_PAIRS, Verdict};
+use super::judging::{ReadRow, TRIED_PAIRS, Verdict};
 use super::{BUILT_IN_PROMPTS, Kind, OfTokens, Prompt, Reader, hex};
-use crate::data::{self, Columns, Dataset, Place, Refused, Table};
+use crate::data::{self, Columns, Dataset, Location, Refused, Table};
 use crate::train::Result;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
@@ -113,7 +113,7 @@ impl Reader {
         let (mut refused, first) = (Refused::new(self.strict), AtomicUsize::new(usize::MAX));
         let (columns, unusable) = (RwLock::new(BTreeSet::new()), AtomicUsize::new(0));
         let is_unnamed = |error: &data::Error| !refused.is_final(error) && unusable.fetch_add(1, Ordering::Relaxed) >= NAMED;
-        let look = |number: usize, place: &Place, row: Columns| {
+        let look = |number: usize, place: &Location, row: Columns| {
             let row = match kind.read(number, place, row) {
                 Ok(row) => row,
                 Err(error) if is_unnamed(&error) => return Seen::Unnamed,
@@ -172,7 +172,7 @@ impl Reader {
 }
 
 /// Returns the names of a row's columns that are not known yet.
-fn unseen(known: &RwLock<BTreeSet<String>>, row: &Given) -> Vec<String> {
+fn unseen(known: &RwLock<BTreeSet<String>>, row: &ReadRow) -> Vec<String> {
     let known = known.read().unwrap_or_else(PoisonError::into_inner);
     row.columns().keys().filter(|name| !known.contains(name.as_str())).cloned().collect()
 }

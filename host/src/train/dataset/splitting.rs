@@ -48,7 +48,7 @@ fn sequence(row: usize, part: &[(u32, u8)]) -> Option<Prompt> {
         return None;
     }
     let answers = Some(Answers::new(chosen, learned, Vec::new()));
-    let prompt = Prompt::new(row, &crate::data::Prompt::Text(String::new()), String::new(), Map::new());
+    let prompt = Prompt::new(row, &crate::data::TextOrChat::Text(String::new()), String::new(), Map::new());
     Some(Prompt { tokens: vec![first.0], answers, ..prompt })
 }
 
@@ -58,7 +58,7 @@ mod tests {
 
     fn prompt(asked: &str, tokens: &[u32], chosen: &[u32], learned: Option<&[u8]>) -> Arc<Prompt> {
         let answers = Some(Answers::new(chosen.to_vec(), learned.map(<[u8]>::to_vec), Vec::new()));
-        let new = Prompt::new(0, &crate::data::Prompt::Text(asked.into()), asked.into(), Map::new());
+        let new = Prompt::new(0, &crate::data::TextOrChat::Text(asked.into()), asked.into(), Map::new());
         Arc::new(Prompt { tokens: tokens.to_vec(), answers, ..new })
     }
 

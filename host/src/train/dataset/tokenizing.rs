@@ -1,23 +1,23 @@
 //! Texts and tokens of a dataset's rows.
 
 use super::Learned;
-use crate::data::{self, CompletionRow, Extras, Message, Place, PreferenceRow, Prompt as Asked, Scored, Tokenizer};
+use crate::data::{self, CompletionRow, Extras, Location, Message, PreferenceRow, Scored, TextOrChat, Tokenizer};
 
 /// Returns whether the tokenizer adds its own tokens around a text; a chat template writes them itself.
-pub(super) fn is_special(prompt: &Asked) -> bool {
-    matches!(prompt, Asked::Text(_))
+pub(super) fn is_special(prompt: &TextOrChat) -> bool {
+    matches!(prompt, TextOrChat::Text(_))
 }
 
 /// Returns a prompt's text.
-pub(super) fn asked_text(prompt: &Asked, extras: &Extras, tokenizer: &Tokenizer) -> data::Result<String> {
+pub(super) fn asked_text(prompt: &TextOrChat, extras: &Extras, tokenizer: &Tokenizer) -> data::Result<String> {
     match prompt {
-        Asked::Text(text) => Ok(text.clone()),
-        Asked::Chat(messages) => tokenizer.render_chat(messages, true, extras),
+        TextOrChat::Text(text) => Ok(text.clone()),
+        TextOrChat::Chat(messages) => tokenizer.render_chat(messages, true, extras),
     }
 }
 
 /// Returns a prompt's text and tokens.
-pub(super) fn asked(prompt: &Asked, extras: &Extras, tokenizer: &Tokenizer) -> data::Result<(String, Vec<u32>)> {
+pub(super) fn asked(prompt: &TextOrChat, extras: &Extras, tokenizer: &Tokenizer) -> data::Result<(String, Vec<u32>)> {
     let text = asked_text(prompt, extras, tokenizer)?;
     let tokens = tokenizer.encode(&text, is_special(prompt))?;
     Ok((text, tokens))
@@ -34,8 +34,8 @@ pub(super) struct Answered<const N: usize> {
 
 /// Tokenizes each answer together with its prompt. An answer begins where that differs from the prompt alone, as in TRL.
 pub(super) fn answered<const N: usize>(
-    prompt: &Asked,
-    given: [&Asked; N],
+    prompt: &TextOrChat,
+    given: [&TextOrChat; N],
     extras: &Extras,
     tokenizer: &Tokenizer,
 ) -> data::Result<Answered<N>> {
@@ -69,8 +69,8 @@ pub(super) fn learned_of(
 ) -> data::Result<Option<Vec<u8>>> {
     match (&row.prompt, &row.completion) {
         _ if !what.turns => Ok(None),
-        (None, Asked::Chat(messages)) => assistant_turns(row, messages, answered, tokenizer).map(Some),
-        (Some(Asked::Chat(prompt)), Asked::Chat(completion)) => {
+        (None, TextOrChat::Chat(messages)) => assistant_turns(row, messages, answered, tokenizer).map(Some),
+        (Some(TextOrChat::Chat(prompt)), TextOrChat::Chat(completion)) => {
             let (messages, all) = ([&prompt[..], completion].concat(), [asked, answered].concat());
             let mut mask = assistant_turns(row, &messages, &all, tokenizer)?;
             if !what.whole {
@@ -94,21 +94,21 @@ fn assistant_turns(row: &CompletionRow, messages: &[Message], all: &[u32], token
 
 /// Returns a whole text with its prompt, if it has one, and its end token, if it `ended`; or a whole conversation.
 pub(super) fn whole_text(
-    prompt: Option<&Asked>,
-    text: &Asked,
+    prompt: Option<&TextOrChat>,
+    text: &TextOrChat,
     ended: bool,
     extras: &Extras,
     tokenizer: &Tokenizer,
 ) -> data::Result<String> {
     match (prompt, text) {
-        (prompt, Asked::Text(text)) => {
+        (prompt, TextOrChat::Text(text)) => {
             // The readers of `data` let no mixture through.
-            let before = if let Some(Asked::Text(before)) = prompt { before } else { "" };
+            let before = if let Some(TextOrChat::Text(before)) = prompt { before } else { "" };
             let end = tokenizer.eos_text().filter(|eos| ended && !text.ends_with(eos)).unwrap_or_default();
             Ok(format!("{before}{text}{end}"))
         }
-        (prompt, Asked::Chat(messages)) => {
-            let before = if let Some(Asked::Chat(before)) = prompt { &before[..] } else { &[] };
+        (prompt, TextOrChat::Chat(messages)) => {
+            let before = if let Some(TextOrChat::Chat(before)) = prompt { &before[..] } else { &[] };
             tokenizer.render_chat(&[before, messages].concat(), false, extras)
         }
     }
@@ -116,8 +116,8 @@ pub(super) fn whole_text(
 
 /// Tokenizes such a text.
 pub(in crate::train) fn whole(
-    prompt: Option<&Asked>,
-    text: &Asked,
+    prompt: Option<&TextOrChat>,
+    text: &TextOrChat,
     ended: bool,
     extras: &Extras,
     tokenizer: &Tokenizer,
@@ -145,7 +145,7 @@ pub(in crate::train) fn scored_texts(row: Scored, tokenizer: &Tokenizer, longest
 }
 
 /// Refuses a row with a text of this many tokens if it exceeds a reward model's context.
-pub(in crate::train) fn check_fits(place: &Place, tokens: usize, longest: usize) -> data::Result<()> {
+pub(in crate::train) fn check_fits(place: &Location, tokens: usize, longest: usize) -> data::Result<()> {
     if tokens > longest {
         return Err(place.wrong(format!("a text of {tokens} tokens exceeds the model's context of {longest}")));
     }

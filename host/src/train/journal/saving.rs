@@ -123,7 +123,7 @@ impl Journal {
     }
 
     /// Records a checkpoint that has finished since the last call; with `wait`, waits for the current one.
-    pub(in crate::train) fn settle(&mut self, wait: bool) -> Result<()> {
+    pub(in crate::train) fn record_saves(&mut self, wait: bool) -> Result<()> {
         let ended = if wait { self.saves.writer.wait() } else { self.saves.writer.ended() };
         let Some(Written { step, outcome, took }) = ended else { return Ok(()) };
         let path = match outcome {
@@ -171,7 +171,7 @@ impl Journal {
 
     /// Returns the run's last checkpoint, of this step, once it is on disk, or the best one if the run ends with that.
     pub(in crate::train) fn last_checkpoint(&mut self, step: u64) -> Result<PathBuf> {
-        self.settle(true)?;
+        self.record_saves(true)?;
         if let Some(error) = self.saves.failure.take() {
             return Err(error.into());
         }

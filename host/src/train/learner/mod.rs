@@ -6,7 +6,7 @@ mod packing;
 mod trained;
 
 pub(super) use critic::{Begun, Critic};
-pub(super) use packing::together;
+pub(super) use packing::batches_of;
 pub(super) use trained::Rates;
 
 use super::collector::Moment;
@@ -182,7 +182,7 @@ impl Learner {
         let (rows, frozen) = (micro_batch.items.clone(), self.policy.frozen());
         let mut own = Vec::new();
         let (size, most) = (self.settings.per_device_train_batch_size, self.settings.max_tokens_per_microbatch);
-        for part in together(e, micro_batch.own(&self.world).items, size, most) {
+        for part in batches_of(e, micro_batch.own(&self.world).items, size, most) {
             let packed = Packed::new(e, part.clone());
             let logp = frozen.score(&packed.forest, &packed.selected, self.flow.temperature(&self.settings))?.logp;
             own.extend(e.sums(&logp, part));

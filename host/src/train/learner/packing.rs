@@ -62,7 +62,7 @@ fn parted(whole: &MicroBatch, most: usize) -> Vec<MicroBatch> {
 }
 
 /// Splits these rows of an experience into groups that go through a model together, by number of rows or of tokens.
-pub(in crate::train) fn together(e: &Experience, rows: Range<usize>, size: usize, most: Option<usize>) -> Vec<Range<usize>> {
+pub(in crate::train) fn batches_of(e: &Experience, rows: Range<usize>, size: usize, most: Option<usize>) -> Vec<Range<usize>> {
     match most {
         None => rows.clone().step_by(size).map(|first| first..(first + size).min(rows.end)).collect(),
         Some(most) => {

@@ -3,7 +3,7 @@
 use super::scoring::{Answers, Judged};
 use crate::config::{OnError, PluginEntry};
 use crate::data::Tokenizer;
-use crate::model::Place;
+use crate::model::Backend;
 use crate::train::reward_model::{RewardModel, Said, Steps, Text, model_or_run};
 use crate::train::{Error, Result};
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub(in crate::train) struct AskedModel {
 /// Opens reward models for a run that goes on.
 #[derive(Clone)]
 pub(in crate::train) struct Opener {
-    pub place: Place,
+    pub backend: Backend,
     /// The policy's.
     pub tokenizer: Tokenizer,
 }
@@ -30,7 +30,7 @@ impl Opener {
     /// Opens a model for a reward. Also returns a name of its folder that stays valid wherever the run resumes.
     pub(super) fn open(&self, entry: &PluginEntry, given: &str) -> Result<(AskedModel, String)> {
         let (folder, path) = model_or_run(given)?;
-        let mut asked = AskedModel::open(entry, &folder, &self.place)?;
+        let mut asked = AskedModel::open(entry, &folder, &self.backend)?;
         asked.meet(&self.tokenizer);
         Ok((asked, path))
     }
@@ -41,8 +41,8 @@ impl AskedModel {
     ///
     /// # Errors
     /// As [`RewardModel::open`].
-    pub(in crate::train) fn open(entry: &PluginEntry, folder: &Path, place: &Place) -> Result<Self> {
-        Ok(Self { model: RewardModel::open(entry, folder, place)?, shares_tokens: false, of_chat: false })
+    pub(in crate::train) fn open(entry: &PluginEntry, folder: &Path, backend: &Backend) -> Result<Self> {
+        Ok(Self { model: RewardModel::open(entry, folder, backend)?, shares_tokens: false, of_chat: false })
     }
 
     /// Tells it which tokenizer the policy has.

@@ -13,7 +13,7 @@ pub(super) use comparing::REFERENCE;
 pub use scoring::start_of;
 pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, Trouble, batch, scored, start};
 pub(super) use separable::is_separable;
-pub(super) use swap::{Chosen, LIVE, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, cant_change, dry_run};
+pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, cant_change, dry_run};
 
 use super::experience::Pair;
 use super::ranks::known_to_all;
@@ -21,14 +21,16 @@ use super::{Error, Result};
 use crate::config::{Config, PluginEntry};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Advantages, AnyPlugin, EnvironmentPlugin, Generation, Gradient, Hints, Memory, Needs, Plugin, Tokens};
+use crate::plugin::{
+    self, Advantages, AnyPlugin, EnvironmentPlugin, Generation, Gradient, Hints, Needs, Plugin, PluginState, Tokens,
+};
 use crate::plugin::{Examples, PairGradient, Pairs, ValueGradient, ValuedPairs};
 use std::rc::Rc;
 use std::sync::Arc;
 use swap::Swaps;
 
 /// Name and state of each plugin.
-pub(super) type Memories = Vec<(String, Option<Memory>)>;
+pub(super) type PluginStates = Vec<(String, Option<PluginState>)>;
 
 /// The input of a loss.
 pub(super) enum LossBatch {
@@ -185,12 +187,12 @@ impl Plugins {
 
     /// Passes a step's metrics to all plugins, or none after a failure.
     pub(super) fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
-        let memories = self.memories()?;
+        let plugin_states = self.snapshots()?;
         let told = self.all_mut().try_for_each(|plugin| plugin.observe(step, figures));
         let told = told.map_err(Error::from).and_then(|()| Ok(self.world.barrier("observers")?));
         told.map_err(|error| {
             let error = known_to_all(&self.world, error);
-            self.take_back(memories);
+            self.take_back(plugin_states);
             error
         })
     }
@@ -202,34 +204,34 @@ impl Plugins {
     }
 
     /// Returns the states of all plugins.
-    pub(super) fn memories(&mut self) -> Result<Memories> {
-        self.all_mut().map(|plugin| Ok((plugin.name().to_owned(), plugin.remember()?))).collect()
+    pub(super) fn snapshots(&mut self) -> Result<PluginStates> {
+        self.all_mut().map(|plugin| Ok((plugin.name().to_owned(), plugin.snapshot()?))).collect()
     }
 
     /// Restores the states of all plugins.
-    pub(super) fn rewind(&mut self, memories: Memories) {
-        for (plugin, (_, memory)) in self.all_mut().zip(memories) {
-            plugin.rewind(memory);
+    pub(super) fn restore(&mut self, plugin_states: PluginStates) {
+        for (plugin, (_, state)) in self.all_mut().zip(plugin_states) {
+            plugin.restore(state);
         }
     }
 
     /// Restores the states of all plugins except those that don't export theirs.
-    pub(super) fn take_back(&mut self, memories: Memories) {
-        for (plugin, (_, memory)) in self.all_mut().zip(memories).filter(|(plugin, _)| !plugin.forgets()) {
-            plugin.rewind(memory);
+    pub(super) fn take_back(&mut self, plugin_states: PluginStates) {
+        for (plugin, (_, state)) in self.all_mut().zip(plugin_states).filter(|(plugin, _)| !plugin.forgets()) {
+            plugin.restore(state);
         }
     }
 
     /// Restores each plugin's saved state, if there is one. A plugin that can't take its state starts without one if that is
     /// `allowed`.
-    pub(super) fn recall(&mut self, saved: impl Fn(&str) -> Option<Result<Memory>>, allowed: bool) -> Result<()> {
+    pub(super) fn adopt(&mut self, saved: impl Fn(&str) -> Option<Result<PluginState>>, allowed: bool) -> Result<()> {
         for plugin in self.all_mut() {
-            let Some(memory) = saved(plugin.name()).transpose()? else { continue };
-            match plugin.recall(memory) {
+            let Some(state) = saved(plugin.name()).transpose()? else { continue };
+            match plugin.adopt(state) {
                 Ok(()) => {}
                 Err(error) if allowed => {
                     tracing::warn!("{error}; it starts without one");
-                    plugin.rewind(None);
+                    plugin.restore(None);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -238,8 +240,8 @@ impl Plugins {
     }
 
     /// Uses the last exported states of plugins that no longer export one.
-    pub(super) fn settle_for_known(&mut self) {
-        self.all_mut().for_each(Plugin::settle_for_known);
+    pub(super) fn restart_from_exported(&mut self) {
+        self.all_mut().for_each(Plugin::restart_from_exported);
     }
 }
 

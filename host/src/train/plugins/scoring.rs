@@ -293,8 +293,13 @@ pub fn start_of(prompt: &[Message], columns: &Map<String, Value>, (episode, seed
 }
 
 /// Asks the models that value steps, first of all: other rewards may see what they say. Returns their answers by their places.
-fn step_values(rewards: &mut [Reward], world: &World, judged: &Judged, asked: impl Fn(&Reward) -> bool) -> Result<steps::Given> {
-    let mut given = steps::Given::new();
+fn step_values(
+    rewards: &mut [Reward],
+    world: &World,
+    judged: &Judged,
+    asked: impl Fn(&Reward) -> bool,
+) -> Result<steps::StepValues> {
+    let mut given = steps::StepValues::new();
     for (at, reward) in rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
         if reward.model().is_some_and(|asked| asked.model.judges_steps()) {
             let (answers, _) = reward.ask(world, judged)?;

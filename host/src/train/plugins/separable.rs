@@ -14,13 +14,13 @@ const LENGTH: usize = 2;
 /// # Errors
 /// If the plugin's loss fails.
 pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin) -> plugin::Result<bool> {
-    let memory = algorithm.plugin_mut().remember()?;
+    let state = algorithm.plugin_mut().snapshot()?;
     let needs = &algorithm.plugin().info().needs.clone();
     let each = (0..TRIED).map(|row| row..row + 1);
     let mut derivatives = |rows: Range<usize>| {
         let derivatives = derivatives(algorithm, rows, needs);
         // Each loss follows from the same state.
-        algorithm.plugin_mut().rewind(memory.clone());
+        algorithm.plugin_mut().restore(state.clone());
         derivatives
     };
     let together = derivatives(0..TRIED)?;

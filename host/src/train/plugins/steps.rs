@@ -5,11 +5,11 @@ use crate::plugin::Column;
 use std::collections::BTreeMap;
 
 /// What the models that value steps said of a generation: their places among the rewards, names and answers.
-pub(super) type Given = BTreeMap<usize, (String, Answers)>;
+pub(super) type StepValues = BTreeMap<usize, (String, Answers)>;
 
 /// Returns a generation as plugins see it beside models that value steps: each model has a column of its name, with a list of numbers
 /// for each completion. Columns have a value a prompt, so each completion has a prompt of its own. None without such models.
-pub(super) fn seen(judged: &Judged, given: &Given) -> Option<Judged> {
+pub(super) fn seen(judged: &Judged, given: &StepValues) -> Option<Judged> {
     let columns = given.values().map(|(name, answers)| {
         let list = |steps: &Vec<f32>| serde_json::json!(steps).to_string();
         Column { name: name.clone(), values: answers.steps.iter().map(list).collect() }

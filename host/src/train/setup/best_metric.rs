@@ -34,7 +34,7 @@ const OF_COMPLETIONS: [&str; 7] = [
 ///
 /// # Errors
 /// If the configuration of the run that resumes can't be read.
-pub(super) fn settle(mut config: Config, flow: Flow, beginning: &Beginning) -> Result<Config> {
+pub(super) fn resolve(mut config: Config, flow: Flow, beginning: &Beginning) -> Result<Config> {
     if config.load_best_model_at_end {
         config.metric_for_best_model.get_or_insert_with(|| flow.usual_metric().0.to_owned());
     }

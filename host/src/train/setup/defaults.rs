@@ -1,4 +1,4 @@
-//! Settles keys that nobody has set: by the algorithm's own defaults, and by transformers'.
+//! Resolves keys that nobody has set: by the algorithm's own defaults, and by transformers'.
 
 use crate::config::{Config, Strategy};
 use crate::plugin::Defaults;
@@ -9,8 +9,9 @@ use crate::train::origin::Beginning;
 /// The number of completions per prompt where neither the user nor the algorithm says one.
 const GROUP: usize = 8;
 
-/// Sets what an algorithm that generates completions has its `own` defaults for. A run that resumes has them in its configuration.
-pub(super) fn of_algorithm(config: &mut Config, flow: Flow, own: &Defaults) {
+/// Returns the configuration with an algorithm's `own` defaults for the completions that it generates. A run that resumes has them in
+/// its configuration.
+pub(super) fn of_algorithm(mut config: Config, flow: Flow, own: &Defaults) -> Config {
     let usual = if flow.has_pairs() { 2 } else { GROUP };
     config.num_generations.get_or_insert(own.num_generations.unwrap_or(usual));
     if let Some(temperature) = own.temperature.filter(|_| !config.named.contains("temperature")) {
@@ -19,21 +20,22 @@ pub(super) fn of_algorithm(config: &mut Config, flow: Flow, own: &Defaults) {
     if let Some(length) = own.max_completion_length.filter(|_| !config.named.contains("max_completion_length")) {
         config.max_completion_length = length;
     }
+    config
 }
 
-/// Sets the steps between evaluations as transformers does, if the strategy is its own: to those between log lines. A run that
+/// Returns the configuration with the steps between evaluations as transformers sets them, if the strategy is its own: to those between log lines. A run that
 /// evaluated otherwise before it resumes keeps doing so.
 ///
 /// # Errors
 /// If the configuration of the run that resumes can't be read.
-pub(super) fn of_evaluations(config: &mut Config, beginning: &Beginning) -> Result<()> {
+pub(super) fn of_evaluations(mut config: Config, beginning: &Beginning) -> Result<Config> {
     let asked = |config: &Config| config.eval_dataset.is_some() && config.eval_strategy == Some(Strategy::Steps);
-    if config.eval_steps.is_some() || !asked(config) {
-        return Ok(());
+    if config.eval_steps.is_some() || !asked(&config) {
+        return Ok(config);
     }
     let evaluated = beginning.origin().map(|origin| origin.written()).transpose()?.is_some_and(|written| asked(&written));
     config.eval_steps = Some(config.logging_steps).filter(|_| !evaluated);
-    Ok(())
+    Ok(config)
 }
 
 #[cfg(test)]
@@ -43,24 +45,22 @@ mod tests {
     #[test]
     fn an_algorithms_defaults_give_way_to_what_is_named() {
         let own = Defaults { num_generations: Some(2), temperature: Some(0.9), max_completion_length: Some(64) };
-        let settled = |config: &Config, own: &Defaults| {
-            let mut config = config.clone();
-            of_algorithm(&mut config, Flow::Generated, own);
+        let resolved = |config: &Config, own: &Defaults| {
+            let config = of_algorithm(config.clone(), Flow::Generated, own);
             (config.num_generations, config.temperature, config.max_completion_length)
         };
         let plain = Config::default();
-        assert_eq!(settled(&plain, &own), (Some(2), 0.9, 64));
-        assert_eq!(settled(&plain, &Defaults::default()), (Some(8), 1.0, 512));
+        assert_eq!(resolved(&plain, &own), (Some(2), 0.9, 64));
+        assert_eq!(resolved(&plain, &Defaults::default()), (Some(8), 1.0, 512));
         let named = ["temperature", "max_completion_length"].map(str::to_owned).into();
-        assert_eq!(settled(&Config { named, num_generations: Some(8), ..plain }, &own), (Some(8), 1.0, 512));
+        assert_eq!(resolved(&Config { named, num_generations: Some(8), ..plain }, &own), (Some(8), 1.0, 512));
     }
 
     #[test]
     fn evaluations_follow_the_log_only_where_the_strategy_is_named() {
         let steps = |strategy, dataset: Option<&str>| {
-            let mut config = Config { eval_strategy: strategy, eval_dataset: dataset.map(str::to_owned), ..Config::default() };
-            of_evaluations(&mut config, &Beginning::New).unwrap();
-            config.eval_steps
+            let config = Config { eval_strategy: strategy, eval_dataset: dataset.map(str::to_owned), ..Config::default() };
+            of_evaluations(config, &Beginning::New).unwrap().eval_steps
         };
         assert_eq!(steps(Some(Strategy::Steps), Some("e")), Some(Config::default().logging_steps));
         assert_eq!((steps(Some(Strategy::Steps), None), steps(Some(Strategy::Epoch), Some("e"))), (None, None));

@@ -1,7 +1,7 @@
 //! Decides the precision in which a run holds frozen weights.
 
 use crate::config::{self, Config, ModelDtype};
-use crate::model::{Dtype, Held, ModelFolder, Place};
+use crate::model::{Backend, Dtype, Held, ModelFolder};
 use crate::ops::quantized::Scheme;
 use crate::train::Result;
 
@@ -9,11 +9,11 @@ use crate::train::Result;
 /// record it.
 ///
 /// # Errors
-/// If the model is to be quantized without an adapter, or on a place that does not support it.
-pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) -> Result<ModelFolder> {
+/// If the model is to be quantized without an adapter, or on a backend that does not support it.
+pub(super) fn resolve(mut config: Config, source: ModelFolder, backend: &Backend) -> Result<(Config, ModelFolder)> {
     let asked = [("load_in_8bit", config.load_in_8bit, Scheme::Int8), ("load_in_4bit", config.load_in_4bit, Scheme::Nf4)];
     let asked = asked.into_iter().find(|(_, on, _)| *on);
-    let on_cpu = place.device().is_cpu();
+    let on_cpu = backend.device().is_cpu();
     if let Some((key, ..)) = asked.filter(|_| !on_cpu || !config.use_peft) {
         let detail = if on_cpu {
             "needs an adapter, since quantized weights can't be trained; set use_peft"
@@ -33,7 +33,7 @@ pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) ->
         tracing::info!("dtype has no effect on a device; use bf16");
     }
     if !on_cpu {
-        return Ok(source);
+        return Ok((config, source));
     }
     let dtype = match config.dtype {
         ModelDtype::Auto => None,
@@ -41,5 +41,5 @@ pub(super) fn settle(config: &mut Config, source: ModelFolder, place: &Place) ->
         ModelDtype::Bfloat16 => Some(Dtype::Bf16),
         ModelDtype::Float16 => Some(Dtype::F16),
     };
-    Ok(source.holding(Held { dtype, scheme: asked.map(|(_, _, scheme)| scheme) }))
+    Ok((config, source.holding(Held { dtype, scheme: asked.map(|(_, _, scheme)| scheme) })))
 }

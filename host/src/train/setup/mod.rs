@@ -30,14 +30,14 @@ use crate::config::{self, Config, PluginEntry, Rule};
 use crate::data::{Extras, Message};
 use crate::dist::World;
 use crate::metrics::Prometheus;
-use crate::model::{Frozen, ModelFolder, Place, Policy};
+use crate::model::{Backend, Frozen, ModelFolder, Policy};
 use crate::optim::Settings;
 use crate::plugin::{Hints, Needs};
 use crate::run::{Event, RunBegun};
 use candle_core::DType;
 use data::Datasets;
 use model::Opened;
-use models::{check_smoothing, check_squares, noise, policy_and_reference, settle_dropout, settle_scoring};
+use models::{check_smoothing, check_squares, noise, policy_and_reference, resolve_dropout, resolve_scoring};
 use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -50,15 +50,15 @@ use value_model::Values;
 /// If anything in the configuration is wrong or does not fit.
 pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
     world.set_patience(config.dist_timeout_s);
-    let place = Place::choose(config.device, config.bf16, world.local_rank())?;
-    let (config, mut plugins) = plugins::load(config, beginning, &world, &place)?;
+    let backend = Backend::choose(config.device, config.bf16, world.local_rank())?;
+    let (config, mut plugins) = plugins::load(config, beginning, &world, &backend)?;
     check(&config, &plugins, world.size())?;
-    let config = best_metric::settle(config, plugins.flow, beginning)?;
+    let config = best_metric::resolve(config, plugins.flow, beginning)?;
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
-    let (config, mut opened) = model::open(config, &folder, beginning, (&place, &world))?;
-    let (config, of_reference) = reference::settle(config, &plugins, &mut opened, beginning, &world)?;
+    let (config, mut opened) = model::open(config, &folder, beginning, (&backend, &world))?;
+    let (config, of_reference) = reference::resolve(config, &plugins, &mut opened, beginning, &world)?;
     plugins.meet(&opened.tokenizer)?;
-    let opener = Opener { place: place.clone(), tokenizer: opened.tokenizer.clone() };
+    let opener = Opener { backend: backend.clone(), tokenizer: opened.tokenizer.clone() };
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let trial = plugins.try_on(&data, &config)?;
@@ -68,14 +68,14 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     warnings.extend(only_here(plugins.flow, &opened));
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
-    check_episodes(&config, &opened, &place)?;
-    world.meet_on(place.device())?;
+    check_episodes(&config, &opened, &backend)?;
+    world.meet_on(backend.device())?;
     let epoch = updates_per_epoch(&config, &data, plugins.flow, world.size());
     let max_steps = max_steps(&config, epoch);
     let periods = Periods::of(&config, max_steps, epoch);
-    let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &place, max_steps, &world)?;
+    let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &backend, max_steps, &world)?;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods, max_steps));
-    let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: place.describe(), usual_rate };
+    let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: backend.describe(), usual_rate };
     let restored = run.restored(&data)?;
     let context = opened.context();
     let (journal, source, turns) = run.begin(folder, &plugins, opened, warnings)?;
@@ -103,9 +103,9 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
 }
 
 /// Refuses an environment if episodes can't be generated, or the chat template can't continue a turn.
-fn check_episodes(config: &Config, opened: &Opened, place: &Place) -> Result<()> {
+fn check_episodes(config: &Config, opened: &Opened, backend: &Backend) -> Result<()> {
     let Some(entry) = config.environment.first() else { return Ok(()) };
-    if !place.device().is_cpu() {
+    if !backend.device().is_cpu() {
         let detail = "episodes are generated on the CPU only; use device = \"cpu\"";
         return Err(Error::setting("environment", detail));
     }
@@ -199,26 +199,26 @@ fn learner(
     plugins: &Loaded,
     opened: &Opened,
     beginning: &Beginning,
-    place: &Place,
+    backend: &Backend,
     max_steps: u64,
     world: &Rc<World>,
 ) -> Result<(Config, Learner, Option<Frozen>, f64)> {
     let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
-    let (mut config, mut values) = value_model::settle(config, needs.values, opened, beginning, world)?;
+    let (config, mut values) = value_model::resolve(config, needs.values, opened, beginning, world)?;
     if plugins.flow == Flow::ValuedPairs {
         values = Values::Trained;
     }
-    settle_scoring(&mut config, plugins.flow, place)?;
-    check_squares(plugins.about().hints.log_sum_squares, place)?;
-    check_smoothing(&config, plugins.flow, plugins.about().hints.smoothed, place)?;
-    let dropout = settle_dropout(&mut config, &opened.source, place)?;
+    let config = resolve_scoring(config, plugins.flow, backend)?;
+    check_squares(plugins.about().hints.log_sum_squares, backend)?;
+    check_smoothing(&config, plugins.flow, plugins.about().hints.smoothed, backend)?;
+    let (config, dropout) = resolve_dropout(config, &opened.source, backend)?;
     // A named reference model is read by itself.
     let own = Needs { ref_logp: needs.ref_logp && opened.reference.is_none(), ..needs };
-    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&own, &values), beginning, place)?;
-    let named = opened.reference.as_ref().map(|folder| reference::open(folder, &config, beginning, place, &policy));
+    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&own, &values), beginning, backend)?;
+    let named = opened.reference.as_ref().map(|folder| reference::open(folder, &config, beginning, backend, &policy));
     let reference = named.transpose()?.or(reference);
-    let policy = policy.with_dropout(dropout).with_noise(noise(&config, plugins.flow, place)?);
-    place.suggest_bf16(config.bf16, policy.weights().parameters());
+    let policy = policy.with_dropout(dropout).with_noise(noise(&config, plugins.flow, backend)?);
+    backend.suggest_bf16(config.bf16, policy.weights().parameters());
     let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
     let usual_rate = schedule::usual(plugins.flow, rate, size(&policy));
@@ -227,7 +227,7 @@ fn learner(
     let of_head = shared.map(|peak| schedule::with_peak(&config, peak, max_steps)).transpose()?;
     let rates = Rates { schedule, of_head };
     let optimizer = Settings {
-        rule: rule(&config, place)?,
+        rule: rule(&config, backend)?,
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
         eps: config.adam_epsilon,
@@ -236,7 +236,7 @@ fn learner(
     };
     let mut critic = None;
     if let Values::Model(own) = values {
-        let mut begun = value_model::open(own, opened, &config, beginning, place, &policy)?;
+        let mut begun = value_model::open(own, opened, &config, beginning, backend, &policy)?;
         begun.model = begun.model.with_dropout(dropout);
         let schedule;
         (config, schedule) = schedule::of_critic(config, plugins.flow, size(&begun.model), max_steps)?;
@@ -250,11 +250,11 @@ fn learner(
 /// Returns the optimizer.
 ///
 /// # Errors
-/// If it has no kernel for the place.
-fn rule(config: &Config, place: &Place) -> Result<Rule> {
+/// If it has no kernel for the backend.
+fn rule(config: &Config, backend: &Backend) -> Result<Rule> {
     let invalid = |place: &str, detail: String| config::Error::Invalid { place: place.to_owned(), detail };
     let rule = config.rule().map_err(|(key, detail)| invalid(key, detail))?;
-    if rule != Rule::AdamW && !place.device().is_cpu() {
+    if rule != Rule::AdamW && !backend.device().is_cpu() {
         let detail = format!("{} has no kernel for a device yet; use adamw_torch there, or --device cpu", config.optim_name());
         return Err(invalid("optim", detail).into());
     }

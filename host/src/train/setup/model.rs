@@ -1,11 +1,11 @@
 //! Finds and opens the model that a run starts with.
 
 use super::held;
-use super::models::settle_adapter;
+use super::models::resolve_adapter;
 use crate::config::{Config, files};
 use crate::data::{Tokenizer, Wording};
 use crate::dist::World;
-use crate::model::{Lora, ModelFolder, Place, builtin};
+use crate::model::{Backend, Lora, ModelFolder, builtin};
 use crate::run::RunFiles;
 use crate::train::journal::put;
 use crate::train::origin::Beginning;
@@ -44,22 +44,22 @@ impl Made {
     }
 }
 
-/// Opens the configuration's model for a run in this folder and place. Returns the configuration with a name that stays valid
+/// Opens the configuration's model for a run in this folder and backend. Returns the configuration with a name that stays valid
 /// wherever the run resumes, with all adapter settings and the precision of the base model.
 pub(super) fn open(
     mut config: Config,
     folder: &Path,
     beginning: &Beginning,
-    (place, world): (&Place, &World),
+    (backend, world): (&Backend, &World),
 ) -> Result<(Config, Opened)> {
     let named_model = || config.model.as_deref().map(named::model_of).transpose();
     let (model, name) = after_the_first(world, named_model)?.unzip();
     config.model = name;
     let (source, made) = open_model(model, beginning, RunFiles(folder).made_model())?;
     let source = source.keeping()?;
-    let lora = settle_adapter(&mut config, &source)?;
-    let source = held::settle(&mut config, source, place)?;
-    let mut wording = wording(&mut config, beginning, world)?;
+    let (config, lora) = resolve_adapter(config, &source)?;
+    let (config, source) = held::resolve(config, source, backend)?;
+    let (mut config, mut wording) = wording(config, beginning, world)?;
     let mut tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
     if tokenizer.frame().1.is_none() && !matches!(beginning, Beginning::Resume { .. }) {
         config.eos_token = named_end(&source, &tokenizer)?;
@@ -110,9 +110,9 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
     Ok((ModelFolder::open(temporary.path())?, Some(Made::BuiltIn(temporary))))
 }
 
-/// Returns the configuration's overrides of templates and end tokens. A run that continues from a checkpoint keeps the template
+/// Returns the configuration's overrides of templates and end tokens, and the configuration with the template's full path. A run that continues from a checkpoint keeps the template
 /// there.
-fn wording(config: &mut Config, beginning: &Beginning, world: &World) -> Result<Wording> {
+fn wording(mut config: Config, beginning: &Beginning, world: &World) -> Result<(Config, Wording)> {
     let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
     let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;
     let given = config.chat_template_path.as_deref();
@@ -128,7 +128,8 @@ fn wording(config: &mut Config, beginning: &Beginning, world: &World) -> Result<
     let template = template.map(|path| Wording::read_template(&path)).transpose()?;
     config.chat_template_path = given;
     let (kwargs, eos, pad) = (config.chat_template_kwargs.clone(), config.eos_token.clone(), config.pad_token.clone());
-    Ok(Wording { template, now, kwargs, eos, pad, training: config.assistant_only_loss })
+    let wording = Wording { template, now, kwargs, eos, pad, training: config.assistant_only_loss };
+    Ok((config, wording))
 }
 
 impl Opened {

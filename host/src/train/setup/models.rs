@@ -3,7 +3,7 @@
 use super::reference;
 use super::value_model::Values;
 use crate::config::{self, Config, OldLogp, RolloutDtype};
-use crate::model::{Decoder, Frozen, Lora, ModelFolder, NewHead, Place, Policy, Stacks, Whole};
+use crate::model::{Backend, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
 use crate::plugin::Needs;
 use crate::train::flow::Flow;
 use crate::train::learner::aux_coefficient;
@@ -11,12 +11,12 @@ use crate::train::origin::Beginning;
 use crate::train::{Error, Result};
 use std::path::Path;
 
-/// Returns the adapter that a run trains, if any, and sets all its settings in `config`: the one in the model's folder, or a new
-/// one.
+/// Returns the adapter that a run trains, if any, and the configuration with all its settings: the one in the model's folder, or a
+/// new one.
 ///
 /// # Errors
 /// If the configuration asks for a different adapter from the folder's, or for something that adapters don't support.
-pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Result<Option<Lora>> {
+pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder) -> Result<(Config, Option<Lora>)> {
     let invalid = |key: &str, detail: String| Err(config::Error::Invalid { place: key.to_owned(), detail }.into());
     let lora = match source.lora() {
         Some(lora) => lora,
@@ -26,8 +26,8 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             use_rslora: config.use_rslora.unwrap_or(false),
             use_dora: config.use_dora.unwrap_or(false),
             dropout: 0.0,
-            whole: whole(config, source)?,
-            stacks: stacks(config, source)?,
+            whole: whole(&config, source)?,
+            stacks: stacks(&config, source)?,
         },
         None => {
             let given = [
@@ -41,7 +41,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
             ];
             return match given.into_iter().find(|(_, given)| *given) {
                 Some((key, _)) => invalid(key, "needs an adapter; set use_peft or lora_r".into()),
-                None => Ok(None),
+                None => Ok((config, None)),
             };
         }
     };
@@ -51,11 +51,11 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
         return invalid("use_peft", detail.to_owned());
     }
     if source.lora().is_some() {
-        if let Some((key, own)) = differs(config, lora) {
+        if let Some((key, own)) = differs(&config, lora) {
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
         }
     } else {
-        config.lora_target_modules = Some(targets(config, source)?);
+        config.lora_target_modules = Some(targets(&config, source)?);
     }
     if config.sync_ref_model {
         let detail = match config.ref_model {
@@ -71,7 +71,7 @@ pub(super) fn settle_adapter(config: &mut Config, source: &ModelFolder) -> Resul
     config.use_peft = true;
     (config.lora_r, config.lora_alpha, config.use_rslora) = (Some(lora.r), Some(lora.alpha), Some(lora.use_rslora));
     config.use_dora = lora.use_dora.then_some(true);
-    Ok(Some(lora))
+    Ok((config, Some(lora)))
 }
 
 /// Returns a key that asks for something else than a model's adapter has, with what that has.
@@ -117,7 +117,7 @@ fn stacks(config: &Config, source: &ModelFolder) -> Result<Stacks> {
 }
 
 /// Refuses modules to train whole that a run's model lacks.
-fn check_whole(config: &Config, lora: Option<Lora>, values: &Values, place: &Place) -> Result<()> {
+fn check_whole(config: &Config, lora: Option<Lora>, values: &Values, backend: &Backend) -> Result<()> {
     let refused = |detail: &str| Err(Error::setting("lora_modules_to_save", detail));
     let whole = lora.map_or(Whole::NONE, |lora| lora.whole);
     if matches!(values, Values::Trained) && whole.has_head() {
@@ -126,7 +126,7 @@ fn check_whole(config: &Config, lora: Option<Lora>, values: &Values, place: &Pla
     if !matches!(values, Values::Trained) && config.whole_modules().any(|name| name == SCORE) {
         return refused("names score, the head of a reward model, and this run trains none; leave it out");
     }
-    if !whole.is_empty() && !place.device().is_cpu() {
+    if !whole.is_empty() && !backend.device().is_cpu() {
         return refused("is for the CPU as yet; leave it out, or use --device cpu");
     }
     Ok(())
@@ -135,15 +135,15 @@ fn check_whole(config: &Config, lora: Option<Lora>, values: &Values, place: &Pla
 /// TRL's default of `lora_dropout`.
 const DROPOUT: f64 = 0.05;
 
-/// Returns the dropout probability of an adapter's input in training, and sets it in `config`.
+/// Returns the dropout probability of an adapter's input in training, and the configuration with it.
 ///
 /// # Errors
-/// If the place does not support dropout.
-pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &Place) -> Result<f64> {
+/// If the backend does not support dropout.
+pub(super) fn resolve_dropout(mut config: Config, source: &ModelFolder, backend: &Backend) -> Result<(Config, f64)> {
     if !config.use_peft {
-        return Ok(0.0);
+        return Ok((config, 0.0));
     }
-    let on_device = !place.device().is_cpu();
+    let on_device = !backend.device().is_cpu();
     if on_device && config.use_dora == Some(true) {
         let detail = "is true, and magnitudes have no kernel for a device yet; leave it out, or use --device cpu";
         return Err(Error::setting("use_dora", detail));
@@ -162,17 +162,19 @@ pub(super) fn settle_dropout(config: &mut Config, source: &ModelFolder, place: &
     }
     let without = on_device || config.adapted_parameters().next().is_some();
     let by_default = || if without { 0.0 } else { source.lora().map_or(DROPOUT, |lora| lora.dropout) };
-    Ok(*config.lora_dropout.get_or_insert_with(by_default))
+    let dropout = config.lora_dropout.unwrap_or_else(by_default);
+    config.lora_dropout = Some(dropout);
+    Ok((config, dropout))
 }
 
 /// Returns `alpha` of the noise that training adds to embeddings; 0 for none.
 ///
 /// # Errors
-/// If the policy generates its texts, or the place does not support noise.
-pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
+/// If the policy generates its texts, or the backend does not support noise.
+pub(super) fn noise(config: &Config, flow: Flow, backend: &Backend) -> Result<f64> {
     let refused = if flow.generates() {
         "is for texts of a dataset; this algorithm generates its own, and noise would change their probabilities; leave it out"
-    } else if !place.device().is_cpu() {
+    } else if !backend.device().is_cpu() {
         "has no kernel for a device yet; leave it out, or use --device cpu"
     } else {
         return Ok(config.noise());
@@ -184,22 +186,22 @@ pub(super) fn noise(config: &Config, flow: Flow, place: &Place) -> Result<f64> {
 }
 
 /// Refuses an algorithm that asks for sums of squared probabilities on a device, which has no kernel for them yet.
-pub(super) fn check_squares(squares: bool, place: &Place) -> Result<()> {
-    if squares && !place.device().is_cpu() {
+pub(super) fn check_squares(squares: bool, backend: &Backend) -> Result<()> {
+    if squares && !backend.device().is_cpu() {
         return Err(Error::setting("use_weighting", "has no kernel for a device yet; leave it out, or use --device cpu"));
     }
     Ok(())
 }
 
-/// Refuses label smoothing for an algorithm that does not support it, or on a place that can't compute it.
-pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place: &Place) -> Result<()> {
+/// Refuses label smoothing for an algorithm that does not support it, or on a backend that can't compute it.
+pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, backend: &Backend) -> Result<()> {
     let share = config.label_smoothing_factor;
     let refused = if flow != Flow::Given || !smoothed {
         format!(
             "is {share}, but with these settings {} has no cross-entropy loss on given tokens to smooth; leave it out",
             config.algorithm
         )
-    } else if !place.device().is_cpu() {
+    } else if !backend.device().is_cpu() {
         format!("is {share}, and there is no kernel for it yet on a device; leave it out, or use --device cpu")
     } else {
         return Ok(());
@@ -207,12 +209,12 @@ pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, place
     if share > 0.0 { Err(Error::setting("label_smoothing_factor", refused)) } else { Ok(()) }
 }
 
-/// Sets in `config` what generated completions are scored on, and what later updates compare them with.
+/// Returns the configuration with what generated completions are scored on, and what later updates compare them with.
 ///
 /// # Errors
-/// If the place can't do what was requested.
-pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> Result<()> {
-    let on_device = !place.device().is_cpu();
+/// If the backend can't do what was requested.
+pub(super) fn resolve_scoring(mut config: Config, flow: Flow, backend: &Backend) -> Result<Config> {
+    let on_device = !backend.device().is_cpu();
     let rounds = config.rollout_dtype != RolloutDtype::Auto;
     if rounds && (on_device || !flow.generates()) {
         let detail = if on_device { "is for the CPU" } else { "is for algorithms that generate completions" };
@@ -220,7 +222,7 @@ pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> 
     }
     if flow == Flow::Generated {
         config.score_sampling_support.get_or_insert(true);
-        let differs = place.is_bf16() || rounds;
+        let differs = backend.is_bf16() || rounds;
         let old_logp = config.old_logp.get_or_insert(if differs { OldLogp::Recompute } else { OldLogp::Sampling });
         // Chosen, or left from a start in f32.
         if differs && *old_logp == OldLogp::Sampling {
@@ -230,7 +232,7 @@ pub(super) fn settle_scoring(config: &mut Config, flow: Flow, place: &Place) -> 
             );
         }
     }
-    Ok(())
+    Ok(config)
 }
 
 /// Returns the linear layers of a model that a new adapter applies to.
@@ -276,7 +278,7 @@ pub(super) fn policy_and_reference(
     config: &Config,
     (needs, values): (&Needs, &Values),
     beginning: &Beginning,
-    place: &Place,
+    backend: &Backend,
 ) -> Result<(Policy, Option<Frozen>)> {
     let head = NewHead::Drawn(config.seed);
     let whole = |folder: &ModelFolder| match values {
@@ -289,25 +291,25 @@ pub(super) fn policy_and_reference(
     };
     let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
         let policy =
-            Policy::new(if matches!(values, Values::Shared) { folder.with_critic(decoder)? } else { decoder }).at(place)?;
+            Policy::new(if matches!(values, Values::Shared) { folder.with_critic(decoder)? } else { decoder }).at(backend)?;
         let balances = aux_coefficient(config, policy.architecture()) > 0.0;
         Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing).with_aux_loss(balances))
     };
     check_aux_loss(config, source)?;
-    check_whole(config, lora, values, place)?;
+    check_whole(config, lora, values, backend)?;
     let Some(origin) = beginning.origin() else {
         let began = whole(source)?;
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
-            let began = began.at(place)?;
+            let began = began.at(backend)?;
             let adapted = began.clone().with_new_adapter(lora, &targets(config, source)?, config.seed)?;
             return Ok((policy(source, adapted)?, needs.ref_logp.then(|| Frozen::new(began))));
         }
         // On the CPU the reference model stays as it is stored. Where that is f32, the policy starts in the same storage.
-        let own = place.device().is_cpu() && needs.ref_logp;
+        let own = backend.device().is_cpu() && needs.ref_logp;
         let stored = own.then(|| began.clone());
         let policy = policy(source, began)?;
         let reference = match stored {
-            Some(stored) => Some(Frozen::new(stored.unshared()?.at(place)?)),
+            Some(stored) => Some(Frozen::new(stored.unshared()?.at(backend)?)),
             None => needs.ref_logp.then(|| policy.frozen_copy()).transpose()?,
         };
         return Ok((policy, reference));
@@ -326,12 +328,12 @@ pub(super) fn policy_and_reference(
         return Err(Error::unusable(&origin.checkpoint, detail));
     }
     if lora.is_some() {
-        let began = whole(source)?.at(place)?;
+        let began = whole(source)?.at(backend)?;
         let policy = policy(&kept, over(&kept, began.clone())?)?;
         return Ok((policy, needs.ref_logp.then(|| Frozen::new(began))));
     }
     let moved = reference::moved(beginning, config)?;
-    let began = || moved.as_deref().map_or_else(|| source.decoder(), |file| source.decoder_in(file))?.at(place);
+    let began = || moved.as_deref().map_or_else(|| source.decoder(), |file| source.decoder_in(file))?.at(backend);
     Ok((policy(&kept, whole(&kept)?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
 }
 

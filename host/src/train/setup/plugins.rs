@@ -4,7 +4,7 @@ use super::defaults;
 use crate::config::{self, Compare, Config, Grants, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
-use crate::model::Place;
+use crate::model::Backend;
 use crate::plugin::Source;
 use crate::plugin::{AnyPlugin, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, Outline, RewardPlugin, Role};
 use crate::run::{Event, RunFiles};
@@ -35,7 +35,7 @@ pub(super) struct Loaded {
 
 /// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
 /// rewards, and the group size.
-pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, place: &Place) -> Result<(Config, Loaded)> {
+pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, backend: &Backend) -> Result<(Config, Loaded)> {
     let mut engine = Engine::new()?;
     let algorithm_source = same_source(world, || beginning.algorithm(&config.algorithm))?;
     let outline = Outline::of(&engine, &algorithm_source, &config.loss_limits)?;
@@ -43,13 +43,13 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
     let chosen = chosen(&config, algorithm_source.name());
     let algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
     config.loss = algorithm.plugin().config();
-    defaults::of_evaluations(&mut config, beginning)?;
+    config = defaults::of_evaluations(config, beginning)?;
     if flow.generates() {
-        defaults::of_algorithm(&mut config, flow, &algorithm.plugin().info().hints.defaults);
+        config = defaults::of_algorithm(config, flow, &algorithm.plugin().info().hints.defaults);
         config.check_generation(flow.has_pairs(), world.size())?;
     } else {
         config.check_no_generation()?;
-        settle_rewards(&mut config, flow, algorithm_source.name(), beginning)?;
+        config = without_rewards(config, flow, algorithm_source.name(), beginning)?;
     }
     let acting = config.environment.iter().map(|entry| ("environment", entry));
     for (table, entry) in config.plugin.iter().map(|entry| ("plugin", entry)).chain(acting) {
@@ -63,7 +63,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
     let (mut rewards, mut reward_sources) = (Vec::with_capacity(config.plugin.len()), Vec::new());
     for entry in &mut config.plugin {
         let by = if entry.model {
-            Scorer::Model(Box::new(asked_model(entry, beginning, world, place)?))
+            Scorer::Model(Box::new(asked_model(entry, beginning, world, backend)?))
         } else {
             let source = same_source(world, || beginning.plugin(entry))?;
             let plugin = asked_plugin(&engine, &source, entry, config.seed, beginning)?;
@@ -72,7 +72,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, pla
         };
         rewards.push(Reward::new(by, entry));
     }
-    let environments = environments(&mut config, &engine, beginning, world)?;
+    let (config, environments) = environments(config, &engine, beginning, world)?;
     Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environments, chosen }))
 }
 
@@ -83,13 +83,13 @@ fn chosen(config: &Config, algorithm: &str) -> Chosen {
     all.map(|(name, settings)| (name.to_owned(), settings.keys().cloned().collect())).collect()
 }
 
-/// Loads the environments that the configuration names.
+/// Loads the environments that the configuration names. Returns it with the settings that they define.
 fn environments(
-    config: &mut Config,
+    mut config: Config,
     engine: &Engine,
     beginning: &Beginning,
     world: &World,
-) -> Result<Vec<(EnvironmentPlugin, Source)>> {
+) -> Result<(Config, Vec<(EnvironmentPlugin, Source)>)> {
     let seed = config.seed;
     let load = |entry: &mut PluginEntry| {
         let source = same_source(world, || beginning.plugin(entry))?;
@@ -100,7 +100,8 @@ fn environments(
         entry.config = plugin.config();
         Ok((plugin, source))
     };
-    config.environment.iter_mut().map(load).collect()
+    let loaded = config.environment.iter_mut().map(load).collect::<Result<_>>()?;
+    Ok((config, loaded))
 }
 
 /// Loads a reward plugin, and sets in its entry the settings that it defines.
@@ -126,10 +127,10 @@ fn idle_hosts(table: &str, entry: &PluginEntry) -> Error {
 }
 
 /// Opens a reward model, and sets in its entry a name that stays valid wherever the run resumes, and the hash of its files.
-fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, place: &Place) -> Result<AskedModel> {
+fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, backend: &Backend) -> Result<AskedModel> {
     let open = |entry: &PluginEntry| {
         let (folder, path) = after_the_first(world, || model_or_run(&entry.path))?;
-        Ok((AskedModel::open(entry, &folder, place)?, folder, path))
+        Ok((AskedModel::open(entry, &folder, backend)?, folder, path))
     };
     let (asked, folder, path) = open(entry).map_err(|error: Error| moved(entry, error, beginning))?;
     entry.path = path;
@@ -256,8 +257,8 @@ fn set_aside(file: &Path) -> std::result::Result<(), String> {
     }
 }
 
-/// Refuses rewards for an algorithm that has nothing scored. Those of a run that this one forks from stay behind.
-fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &Beginning) -> Result<()> {
+/// Refuses rewards for an algorithm that has nothing scored. Returns the configuration without those of a run that this one forks from.
+fn without_rewards(mut config: Config, flow: Flow, algorithm: &str, beginning: &Beginning) -> Result<Config> {
     if let Beginning::Fork { fresh, .. } = beginning {
         let before = config.plugin.len() + config.environment.len();
         for entries in [&mut config.plugin, &mut config.environment] {
@@ -271,7 +272,7 @@ fn settle_rewards(config: &mut Config, flow: Flow, algorithm: &str, beginning: &
     let Some(first) =
         config.plugin.first().or(config.environment.first()).filter(|_| !matches!(beginning, Beginning::Resume { .. }))
     else {
-        return Ok(());
+        return Ok(config);
     };
     let given = if flow.has_pairs() { "pairs" } else { "completions" };
     let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);

@@ -6,7 +6,7 @@ use super::value_model::{check_sizes, open_named};
 use crate::config::{Config, LearnFrom};
 use crate::data::Tokenizer;
 use crate::dist::World;
-use crate::model::{Frozen, Held, ModelFolder, Place, Policy, Weights};
+use crate::model::{Backend, Frozen, Held, ModelFolder, Policy, Weights};
 use crate::run::CheckpointFiles;
 use crate::train::origin::Beginning;
 use crate::train::ranks::after_the_first;
@@ -21,7 +21,7 @@ const KEY: &str = "ref_model";
 ///
 /// # Errors
 /// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm uses none.
-pub(super) fn settle(
+pub(super) fn resolve(
     mut config: Config,
     plugins: &Loaded,
     opened: &mut Opened,
@@ -102,16 +102,16 @@ pub(super) fn open(
     folder: &ModelFolder,
     config: &Config,
     beginning: &Beginning,
-    place: &Place,
+    backend: &Backend,
     policy: &Policy,
 ) -> Result<Frozen> {
     let as_stored = || folder.clone().holding(Held::AS_STORED);
-    let folder = &if place.device().is_cpu() { as_stored() } else { folder.clone() };
+    let folder = &if backend.device().is_cpu() { as_stored() } else { folder.clone() };
     let decoder = match moved(beginning, config)? {
         Some(file) => folder.decoder_in(&file)?,
         None => folder.decoder()?,
     };
-    let reference = Frozen::new(decoder.at(place)?);
+    let reference = Frozen::new(decoder.at(backend)?);
     let (own, policys) = (sizes(reference.weights()), sizes(policy.weights()));
     // A policy may have more, such as a critic's head.
     if config.sync_ref_model && own.iter().any(|(name, shape)| policys.get(name) != Some(shape)) {

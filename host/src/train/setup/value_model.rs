@@ -6,7 +6,7 @@ use super::models::{same_place, same_settings, targets};
 use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
-use crate::model::{Lora, ModelFolder, NewHead, Place, Policy, has_critic};
+use crate::model::{Backend, Lora, ModelFolder, NewHead, Policy, has_critic};
 use crate::run::CheckpointFiles;
 use crate::train::learner::Begun;
 use crate::train::origin::{Beginning, Origin};
@@ -32,7 +32,7 @@ pub(super) enum Values {
 
 /// Decides it, for an algorithm that `asks` for values or does not. Returns the configuration with a name that stays valid
 /// wherever the run resumes.
-pub(super) fn settle(
+pub(super) fn resolve(
     mut config: Config,
     asks: bool,
     opened: &Opened,
@@ -123,7 +123,7 @@ pub(super) fn open(
     opened: &Opened,
     config: &Config,
     beginning: &Beginning,
-    place: &Place,
+    backend: &Backend,
     policy: &Policy,
 ) -> Result<Begun> {
     let own = own.map(|own| own.keeping()).transpose()?;
@@ -135,7 +135,7 @@ pub(super) fn open(
         (Some(kept), Some(_)) => start.with_adapter_in(kept)?,
     };
     check(&folder, opened)?;
-    let folder = if place.device().is_cpu() && opened.lora.is_some() { folder.holding(opened.source.held()) } else { folder };
+    let folder = if backend.device().is_cpu() && opened.lora.is_some() { folder.holding(opened.source.held()) } else { folder };
     // The policy's own has modules of its own, which only its adapter's folder shows.
     let base = opened.lora.filter(|lora| lora.whole.is_empty() && same_place(folder.base(), opened.source.base()));
     let trunk = match base {
@@ -146,7 +146,7 @@ pub(super) fn open(
     if let Some(lora) = opened.lora.filter(|_| folder.lora().is_none()) {
         decoder = decoder.with_new_adapter(lora, &targets(config, &folder)?, config.seed)?;
     }
-    let model = Policy::new(decoder).at(place)?.with_gradient_checkpointing(config.gradient_checkpointing);
+    let model = Policy::new(decoder).at(backend)?.with_gradient_checkpointing(config.gradient_checkpointing);
     Ok(Begun { model, source: own, continued: kept.is_some() })
 }
 

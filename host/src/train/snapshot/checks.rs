@@ -51,7 +51,7 @@ impl Rest {
             ("parents", self.parents.len()),
             ("seen", self.seen.len()),
             ("chosen", self.chosen.len()),
-            ("memories", self.memories.len()),
+            ("memories", self.plugin_states.len()),
             ("replaced", self.replaced.len()),
         ];
         if let Some((name, entries)) = lists.into_iter().find(|(_, entries)| *entries > MOST_ENTRIES) {

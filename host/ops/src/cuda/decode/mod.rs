@@ -16,7 +16,7 @@ mod state;
 pub use layers::joined;
 pub use recorded::Recorded;
 pub use sample::Drawing;
-pub use state::{Share, Sizes};
+pub use state::{SharedPrompt, Sizes};
 
 use super::super::{Error, Result};
 use super::array::{Kind, buffer, unset};

@@ -72,7 +72,7 @@ impl Sizes {
 
 /// Rows that share a prompt.
 #[derive(Clone, Copy, Debug)]
-pub struct Share {
+pub struct SharedPrompt {
     /// The prompt's place.
     pub place: usize,
     /// The prompt's length.
@@ -93,7 +93,7 @@ pub(super) struct State {
     pub slots: CudaSlice<u32>,
     /// `struct Step`.
     pub step: CudaSlice<u32>,
-    /// `struct Share`.
+    /// `struct SharedPrompt`.
     pub shares: CudaSlice<u32>,
     /// `struct Prompt`, `[places, layers]`.
     pub prompts: CudaSlice<u64>,
@@ -176,7 +176,7 @@ impl Session {
     }
 
     /// Sets the slot of each row in the following steps. Rows of a share belong to sequences of its prompt.
-    pub fn arrange(&mut self, slots: &[u32], shares: &[Share]) -> Result<()> {
+    pub fn arrange(&mut self, slots: &[u32], shares: &[SharedPrompt]) -> Result<()> {
         let (split, most_rows) = (self.sizes.split(), super::attention::rows_of_block(&self.sizes));
         let mut blocks: Vec<u32> = Vec::new();
         for share in shares {

@@ -3,7 +3,7 @@
 
 use super::models::ModelCandidate;
 use super::slots::Slot;
-use super::watching::{Candidate, Origin, Proposal};
+use super::watching::{Candidate, Proposal, Trigger};
 use crate::config::{Limits, OnError};
 use crate::dist;
 use crate::plugin::{AnyPlugin, Source};
@@ -109,7 +109,7 @@ impl Plugins {
                 .map_err(|e| e.to_string()),
             _ => Err("there is no plugin of that name to replace".to_owned()),
         };
-        let (report, origin, noticed) = (Value::Null, Origin::File, step);
+        let (report, origin, noticed) = (Value::Null, Trigger::File, step);
         Ok(match self.all_made(loaded)? {
             Ok((slot, loaded)) => Proposal::Plugin(Box::new(Candidate { slot, loaded, report, origin, noticed })),
             Err(reason) => Proposal::Refused { name, hash: Some(source.hash().to_owned()), origin, reason },
@@ -118,7 +118,7 @@ impl Plugins {
 
     /// Handles a proposed reward model on another rank.
     fn heard_of_model(&self, name: String, path: String, hash: String, step: u64) -> Result<Proposal> {
-        let (report, origin, noticed) = (Value::Null, Origin::File, step);
+        let (report, origin, noticed) = (Value::Null, Trigger::File, step);
         Ok(match self.all_made(self.heard_model(&name, &path, &hash))? {
             Ok(asked) => Proposal::Model(Box::new(ModelCandidate { name, asked, path, report, origin, noticed })),
             Err(reason) => Proposal::Refused { name, hash: Some(hash), origin, reason },

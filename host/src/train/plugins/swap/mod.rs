@@ -11,7 +11,7 @@ mod watching;
 pub(in crate::train) use replaced::{Kept as Predecessor, Predecessors, Replaced, What};
 pub(in crate::train) use slots::{Chosen, Seen, Slot};
 pub(in crate::train) use trial::{Trial, dry_run};
-pub(in crate::train) use watching::{LIVE, cant_change};
+pub(in crate::train) use watching::cant_change;
 
 use super::{Judged, Opener, Plugins};
 use crate::config::{OnError, printable};
@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
-use watching::{Candidate, Origin, Proposal, Watching};
+use watching::{Candidate, Proposal, Trigger, Watching};
 
 /// Number of steps within which a plugin that fails is rolled back.
 const TRIAL_STEPS: u64 = 8;
@@ -114,8 +114,8 @@ impl Swaps {
     }
 
     /// Records that the content of a plugin's own file has been handled, accepted or not.
-    fn settle(&self, name: &str, origin: &Origin, hash: Option<&str>) {
-        if let (Origin::File, Some(hash)) = (origin, hash) {
+    fn handled(&self, name: &str, origin: &Trigger, hash: Option<&str>) {
+        if let (Trigger::File, Some(hash)) = (origin, hash) {
             self.with(|board| board.seen.insert(name.to_owned(), hash.to_owned()));
         }
     }
@@ -125,7 +125,7 @@ impl Swaps {
 struct Refusal<'a> {
     name: &'a str,
     hash: Option<&'a str>,
-    origin: &'a Origin,
+    origin: &'a Trigger,
     reason: &'a str,
 }
 
@@ -137,7 +137,7 @@ struct How<'a> {
     changes: String,
     /// The step during which it was noticed.
     noticed: u64,
-    origin: &'a Origin,
+    origin: &'a Trigger,
     config: &'a Map<String, Value>,
     /// Whether the new plugin has the old one's state.
     handed_over: bool,
@@ -191,7 +191,7 @@ impl Plugins {
 
     fn refuse(&mut self, refusal: &Refusal<'_>, step: u64, journal: &mut Journal) -> Result<()> {
         let Refusal { name, hash, origin, reason } = refusal;
-        self.swaps.settle(name, origin, *hash);
+        self.swaps.handled(name, origin, *hash);
         tracing::warn!("{name} was not swapped: {reason}");
         journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: origin.request(), reason })
     }
@@ -203,8 +203,8 @@ impl Plugins {
         let Some(place) = self.place(&slot.name) else { return Ok(()) };
         let from = place.hash().to_owned();
         // The state goes over, where both have one.
-        let handed_over = match place.remember() {
-            Ok(Some(memory)) => loaded.plugin_mut().recall(memory).map(|()| true),
+        let handed_over = match place.snapshot() {
+            Ok(Some(state)) => loaded.plugin_mut().adopt(state).map(|()| true),
             Ok(None) => Ok(false),
             Err(error) => Err(error),
         };
@@ -216,7 +216,7 @@ impl Plugins {
             }
         };
         let (name, to) = (slot.name.clone(), slot.source.hash().to_owned());
-        self.swaps.settle(&name, &origin, Some(&to));
+        self.swaps.handled(&name, &origin, Some(&to));
         let old_slot = self.swaps.with(|board| board.replace(slot.clone()));
         let old = self.exchange(loaded, &slot)?;
         self.swaps.earlier.remove(&name);
@@ -247,10 +247,10 @@ impl Plugins {
         let Some(place) = self.place(name) else { return Ok(false) };
         let (from, to) = (place.hash().to_owned(), loaded.plugin().hash().to_owned());
         // The newer state is the better one, if the older plugin can read it.
-        let newer = place.remember().ok().flatten();
-        let own = loaded.plugin_mut().remember().ok().flatten();
-        if newer.is_some_and(|memory| loaded.plugin_mut().recall(memory).is_err()) {
-            loaded.plugin_mut().rewind(own);
+        let newer = place.snapshot().ok().flatten();
+        let own = loaded.plugin_mut().snapshot().ok().flatten();
+        if newer.is_some_and(|state| loaded.plugin_mut().adopt(state).is_err()) {
+            loaded.plugin_mut().restore(own);
         }
         self.swaps.with(|board| board.replace(slot.clone()));
         self.exchange(loaded, &slot)?;

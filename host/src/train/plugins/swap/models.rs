@@ -1,6 +1,6 @@
 //! Swaps of reward models. `rlhost swap` names a folder; the watching thread opens it and tries it on the newest completions.
 
-use super::watching::{Origin, Proposal, Watching};
+use super::watching::{Proposal, Trigger, Watching};
 use super::{How, Refusal, Swap, TRIAL_STEPS};
 use crate::train::journal::Journal;
 use crate::train::plugins::{AskedModel, Plugins, Reward};
@@ -17,7 +17,7 @@ pub(super) struct ModelCandidate {
     pub path: String,
     /// How its scores differ from the current model's.
     pub report: Value,
-    pub origin: Origin,
+    pub origin: Trigger,
     /// The step during which it was noticed.
     pub noticed: u64,
 }
@@ -32,7 +32,7 @@ pub(super) struct ModelBefore {
 
 impl Watching {
     /// Opens and tries a reward model that `rlhost swap` sent for the reward of that name.
-    pub(super) fn model_candidate(&self, name: &str, given: &str, origin: Origin) -> Proposal {
+    pub(super) fn model_candidate(&self, name: &str, given: &str, origin: Trigger) -> Proposal {
         let (noticed, trial, entry) = self.with(|board| {
             let entry = board.config.plugin.iter().find(|entry| entry.model && entry.name() == name).cloned();
             (board.step, board.trial.clone(), entry)

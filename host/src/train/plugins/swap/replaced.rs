@@ -3,7 +3,7 @@
 use super::models::ModelBefore;
 use super::{Before, Slot, TRIAL_STEPS};
 use crate::config::{Limits, PluginEntry};
-use crate::plugin::{AnyPlugin, Memory, Source};
+use crate::plugin::{AnyPlugin, PluginState, Source};
 use crate::train::Result;
 use crate::train::journal::{Journal, keep_bytes};
 use crate::train::plugins::{Plugins, Reward};
@@ -70,7 +70,7 @@ pub(in crate::train) struct Kept {
     pub replaced: Replaced,
     /// A plugin's file.
     pub source: Option<Source>,
-    pub memory: Option<Memory>,
+    pub state: Option<PluginState>,
 }
 
 /// Predecessors, by name.
@@ -78,22 +78,22 @@ pub(in crate::train) type Predecessors = BTreeMap<String, Kept>;
 
 impl Kept {
     fn of(before: &mut Before, by: &str) -> Result<Self> {
-        let (memory, slot) = (before.loaded.plugin_mut().remember()?, &before.slot);
+        let (state, slot) = (before.loaded.plugin_mut().snapshot()?, &before.slot);
         let what = What::Plugin {
             config: slot.config.clone(),
             limits: slot.limits.clone(),
             chosen: slot.chosen.keys().cloned().collect(),
-            written_by: memory.as_ref().map(|memory| memory.written_by.clone()),
+            written_by: state.as_ref().map(|state| state.written_by.clone()),
         };
         let replaced = Replaced { until: before.until, hash: slot.source.hash().to_owned(), by: by.to_owned(), what };
-        Ok(Self { replaced, source: Some(slot.source.clone()), memory })
+        Ok(Self { replaced, source: Some(slot.source.clone()), state })
     }
 
     fn of_model(before: &ModelBefore, by: &str) -> Self {
         let hash = before.asked.model.hash().to_owned();
         let what = What::Model { path: before.path.clone() };
         let replaced = Replaced { until: before.until, hash, by: by.to_owned(), what };
-        Self { replaced, source: None, memory: None }
+        Self { replaced, source: None, state: None }
     }
 }
 
@@ -140,7 +140,7 @@ impl Plugins {
         Ok(())
     }
 
-    fn opened(&self, name: &str, Kept { replaced, source, memory }: Kept) -> std::result::Result<Opened, String> {
+    fn opened(&self, name: &str, Kept { replaced, source, state }: Kept) -> std::result::Result<Opened, String> {
         let Replaced { until, hash, what, .. } = replaced;
         let (engine, opener) = self.swaps.loads.as_ref().ok_or("nothing loads plugins here")?;
         let (config, limits, chosen) = match what {
@@ -163,7 +163,7 @@ impl Plugins {
         let slot = slot.ok_or("this run has no plugin of that name")?;
         let loaded = AnyPlugin::load(engine, &source, slot.role, &config, &limits, self.config.seed);
         let mut loaded = loaded.map_err(|e| e.to_string())?;
-        memory.map_or(Ok(()), |memory| loaded.plugin_mut().recall(memory)).map_err(|e| e.to_string())?;
+        state.map_or(Ok(()), |state| loaded.plugin_mut().adopt(state)).map_err(|e| e.to_string())?;
         let beyond_defaults = loaded.plugin().settings_beyond_defaults();
         let slot = Slot { source, config, limits, beyond_defaults, ..slot };
         let slot = slot.chosen_among(&BTreeMap::from([(name.to_owned(), chosen)]));

@@ -131,10 +131,10 @@ impl Trial {
         };
         let plugin = any.plugin_mut();
         let kept = report.and_then(|report| {
-            plugin.remember()?.map_or(Ok(()), |memory| plugin.recall(memory))?;
+            plugin.snapshot()?.map_or(Ok(()), |state| plugin.adopt(state))?;
             Ok(report)
         });
-        plugin.rewind(None);
+        plugin.restore(None);
         kept
     }
 
@@ -275,7 +275,7 @@ pub(in crate::train) fn dry_run(trial: &Trial, algorithm: &mut AnyPlugin, reward
     let can_be_tried = |plugin: &&mut RewardPlugin| plugin.asker().is_none_or(|asker| asker.asking() == Asking::Freely);
     for reward in rewards.iter_mut().filter_map(Reward::plugin_mut).filter(can_be_tried) {
         trial.reward(reward)?;
-        reward.rewind(None);
+        reward.restore(None);
     }
     Ok(())
 }

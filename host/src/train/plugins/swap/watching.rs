@@ -36,7 +36,7 @@ const MODEL: &str = "model";
 
 /// Where a plugin came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum Trigger {
     /// Its file changed.
     File,
     /// The run's config.toml changed.
@@ -45,7 +45,7 @@ pub(super) enum Origin {
     Request(String),
 }
 
-impl Origin {
+impl Trigger {
     pub(super) fn request(&self) -> Option<&str> {
         match self {
             Self::Request(name) => Some(name),
@@ -60,7 +60,7 @@ pub(super) struct Candidate {
     pub loaded: AnyPlugin,
     /// How it differs from the current plugin.
     pub report: Value,
-    pub origin: Origin,
+    pub origin: Trigger,
     /// The step during which it was noticed.
     pub noticed: u64,
 }
@@ -70,7 +70,7 @@ pub(super) enum Proposal {
     Plugin(Box<Candidate>),
     Model(Box<ModelCandidate>),
     Settings { name: String, weight: f64, on_error: OnError },
-    Refused { name: String, hash: Option<String>, origin: Origin, reason: String },
+    Refused { name: String, hash: Option<String>, origin: Trigger, reason: String },
 }
 
 pub(super) struct Watching {
@@ -162,7 +162,7 @@ impl Watching {
             let read = read_file(&path);
             let _ = fs::remove_file(&path);
             let Some((name, _)) = stem.rsplit_once('@') else { continue };
-            let origin = Origin::Request(stem.clone());
+            let origin = Trigger::Request(stem.clone());
             let bytes = match read {
                 Ok(bytes) => bytes,
                 Err(e) => {
@@ -226,7 +226,7 @@ impl Watching {
                 continue;
             }
             let hash = source.hash().to_owned();
-            let (proposal, whole) = self.tried(Slot { source, ..slot.clone() }, Origin::File);
+            let (proposal, whole) = self.tried(Slot { source, ..slot.clone() }, Trigger::File);
             if !whole && !last_try {
                 // Perhaps it is still being copied.
                 std::thread::sleep(GROWING);
@@ -248,26 +248,26 @@ impl Watching {
         let reason = error.to_string();
         let known = self.unreadable.insert(slot.name.clone(), reason.clone());
         (known.as_ref() != Some(&reason)).then(|| {
-            let (name, origin) = (slot.name.clone(), Origin::File);
+            let (name, origin) = (slot.name.clone(), Trigger::File);
             Proposal::Refused { name, hash: None, origin, reason: format!("its file can't be read: {reason}") }
         })
     }
 
-    fn candidate(&self, slot: Slot, origin: Origin) -> Proposal {
+    fn candidate(&self, slot: Slot, origin: Trigger) -> Proposal {
         self.tried(slot, origin).0
     }
 
     /// Loads and tries a candidate for a slot. Also returns whether it is complete WebAssembly.
-    fn tried(&self, slot: Slot, origin: Origin) -> (Proposal, bool) {
+    fn tried(&self, slot: Slot, origin: Trigger) -> (Proposal, bool) {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
         let config = self.with(|board| board.config.clone());
-        let given = if origin == Origin::Settings { &slot.config } else { &slot.chosen };
+        let given = if origin == Trigger::Settings { &slot.config } else { &slot.chosen };
         let mut whole = true;
         let attempt = || {
             let load = |given| AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
             let loaded = match load(given) {
                 // A setting that has its default is not missed where it no longer exists.
-                Err(plugin::Error::Config { .. }) if origin != Origin::Settings => load(&slot.beyond_defaults),
+                Err(plugin::Error::Config { .. }) if origin != Trigger::Settings => load(&slot.beyond_defaults),
                 loaded => loaded,
             };
             whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
@@ -325,7 +325,7 @@ impl Watching {
         let edits = match edits {
             Ok(edits) => edits,
             Err(reason) => {
-                let (name, origin) = (RunFiles::CONFIG.to_owned(), Origin::Settings);
+                let (name, origin) = (RunFiles::CONFIG.to_owned(), Trigger::Settings);
                 return self.propose(Proposal::Refused { name, hash: None, origin, reason });
             }
         };
@@ -339,7 +339,7 @@ impl Watching {
                         name.map_or_else(|| slots.iter().find(of_algorithm), |n| slots.iter().find(|s| s.name == n)).cloned()
                     });
                     let Some(slot) = found else { return true };
-                    self.candidate(Slot { config, limits, ..slot }, Origin::Settings)
+                    self.candidate(Slot { config, limits, ..slot }, Trigger::Settings)
                 }
             };
             self.propose(proposal)
@@ -392,9 +392,6 @@ enum Edit {
     },
 }
 
-/// Tables of the configuration that can change during a run.
-pub(in crate::train) const LIVE: [&str; 4] = ["plugin", "environment", "loss", "loss_limits"];
-
 /// Returns the reason why an edit of config.toml is rejected.
 pub(in crate::train) fn cant_change(what: &str) -> String {
     format!("{what} can't change during a run; weights, on_error, settings and limits of plugins, and [loss], can")
@@ -403,7 +400,7 @@ pub(in crate::train) fn cant_change(what: &str) -> String {
 /// Returns the differences; the error names a key that can't change.
 fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     let changes = config::changes(now, new).map_err(|e| e.to_string())?;
-    if let Some(key) = changes.keys().find(|key| !LIVE.contains(&key.as_str())) {
+    if let Some(key) = changes.keys().find(|key| config::key(key).is_none_or(|known| !known.live)) {
         return Err(cant_change(key));
     }
     let entries = |config: &Config| config.plugin.iter().chain(&config.environment).cloned().collect::<Vec<_>>();

@@ -7,12 +7,12 @@ use candle_core::{DType, Device, Tensor};
 
 /// A device and a precision.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Backend {
     device: Device,
     dtype: DType,
 }
 
-impl Place {
+impl Backend {
     /// Returns the CPU with f32 throughout.
     pub fn cpu() -> Self {
         Self::cpu_in(Precision::F32)
@@ -84,7 +84,7 @@ impl Place {
         }
     }
 
-    /// Returns an error if this place can't compute the model or its adapter.
+    /// Returns an error if this backend can't compute the model or its adapter.
     pub(super) fn check(&self, architecture: &Architecture, lora: Option<Lora>) -> Result<()> {
         if self.device.is_cpu() {
             return Ok(());
@@ -107,7 +107,7 @@ impl Place {
         &self.device
     }
 
-    /// Describes the place in words.
+    /// Describes the backend in words.
     pub fn describe(&self) -> String {
         match self.device.location() {
             candle_core::DeviceLocation::Cuda { gpu_id } => {
