@@ -149,9 +149,7 @@ impl Optimizer {
     /// name. Optimizers that update together prepare first, so that either all of them change something or none does.
     pub fn prepare(&self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64) -> ops::Result<Prepared> {
         let s = self.settings;
-        if !parameters.iter().map(|p| &p.name).eq(self.moments.iter().map(|(name, _)| name)) {
-            return Err(ops::Error::Shape { op: "optimizer", detail: "the parameters are not those it has moments for".into() });
-        }
+        let paired = self.paired(parameters)?;
         let norm = ops::sum_of_squares(parameters.iter().map(|p| p.gradient))?.sqrt();
         if !norm.is_finite() {
             return Ok(Prepared::NotFinite(norm));
@@ -178,7 +176,7 @@ impl Optimizer {
         }
         // Of the others nothing closer is known than the bounds, which only absurd rates exceed.
         let others = self.after(self.measured(parameters)?, parameters, (lr, 0.0), norm * clip);
-        for (p, (_, moments)) in parameters.iter().zip(&self.moments) {
+        for (p, moments) in paired {
             let lost = match moments {
                 Moments::AdamW { m, v } => {
                     let step = adamw_step(s, self.of(p, rate(&p.name), clip));
@@ -199,12 +197,20 @@ impl Optimizer {
 
     /// Makes an update that [`Optimizer::prepare`] found ready, with the same arguments.
     pub fn make(&mut self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64, ready: Ready) -> ops::Result<()> {
-        for (p, (_, moments)) in parameters.iter().zip(&self.moments) {
+        for (p, moments) in self.paired(parameters)? {
             moments.update(p, self.settings, self.of(p, rate(&p.name), ready.clip))?;
         }
         self.updates += 1;
         self.reach = ready.reach;
         Ok(())
+    }
+
+    /// Returns each parameter with its moments.
+    fn paired<'a>(&'a self, parameters: &'a [Parameter<'a>]) -> ops::Result<Vec<(&'a Parameter<'a>, &'a Moments)>> {
+        if !parameters.iter().map(|p| &p.name).eq(self.moments.iter().map(|(name, _)| name)) {
+            return Err(ops::Error::Shape { op: "optimizer", detail: "the parameters are not those it has moments for".into() });
+        }
+        Ok(parameters.iter().zip(self.moments.iter().map(|(_, moments)| moments)).collect())
     }
 
     /// Returns the scalars of a parameter's next update.
