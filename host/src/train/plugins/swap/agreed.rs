@@ -1,8 +1,8 @@
 //! Swaps on several ranks: the first rank watches and proposes, and either all ranks swap between the same two steps or none
 //! does.
 
-use super::models::ModelCandidate;
 use super::slots::Slot;
+use super::version::Version;
 use super::watching::{Candidate, Proposal, Trigger};
 use crate::config::{Limits, OnError};
 use crate::dist;
@@ -39,16 +39,18 @@ impl Told {
     /// Converts a proposal; none for what the first rank handles by itself.
     fn of(proposal: &Proposal) -> Option<Self> {
         match proposal {
-            Proposal::Plugin(candidate) => {
-                let Slot { name, config, limits, .. } = candidate.slot.clone();
-                Some(Self::Plugin { name, config, limits })
-            }
+            Proposal::Swap(candidate) => Some(match &candidate.version {
+                Version::Plugin { slot, .. } => {
+                    let Slot { name, config, limits, .. } = slot.clone();
+                    Self::Plugin { name, config, limits }
+                }
+                Version::Model { asked, path } => {
+                    let (name, hash) = (asked.model.name().to_owned(), asked.model.hash().to_owned());
+                    Self::Model { name, path: path.clone(), hash }
+                }
+            }),
             Proposal::Settings { name, weight, on_error } => {
                 Some(Self::Settings { name: name.clone(), weight: *weight, on_error: *on_error })
-            }
-            Proposal::Model(candidate) => {
-                let ModelCandidate { name, path, asked, .. } = &**candidate;
-                Some(Self::Model { name: name.clone(), path: path.clone(), hash: asked.model.hash().to_owned() })
             }
             Proposal::Refused { .. } => None,
         }
@@ -69,24 +71,19 @@ impl Plugins {
         let mut agreed = Vec::with_capacity(proposals.len());
         for proposal in proposals {
             agreed.push(match proposal {
-                Proposal::Plugin(candidate) => {
-                    self.world.broadcast_bytes("a plugin", candidate.slot.source.bytes())?;
+                Proposal::Swap(candidate) => {
+                    if let Some(source) = candidate.version.source() {
+                        self.world.broadcast_bytes("a plugin", source.bytes())?;
+                    }
                     match self.all_agree(Ok(true))? {
-                        Ok(_) => Proposal::Plugin(candidate),
+                        Ok(_) => Proposal::Swap(candidate),
                         Err(reason) => {
-                            let Candidate { slot, origin, .. } = *candidate;
-                            let hash = Some(slot.source.hash().to_owned());
-                            Proposal::Refused { name: slot.name, hash, origin, reason }
+                            let Candidate { version, trigger, .. } = *candidate;
+                            let (name, hash) = (version.name().to_owned(), Some(version.hash().to_owned()));
+                            Proposal::Refused { name, hash, trigger, reason }
                         }
                     }
                 }
-                Proposal::Model(candidate) => match self.all_agree(Ok(true))? {
-                    Ok(_) => Proposal::Model(candidate),
-                    Err(reason) => {
-                        let ModelCandidate { name, asked, origin, .. } = *candidate;
-                        Proposal::Refused { name, hash: Some(asked.model.hash().to_owned()), origin, reason }
-                    }
-                },
                 other => other,
             });
         }
@@ -95,34 +92,33 @@ impl Plugins {
 
     /// Handles a proposal on another rank.
     fn heard(&self, told: Told, step: u64) -> Result<Proposal> {
-        let (name, config, limits) = match told {
+        let (name, hash, version) = match told {
             Told::Settings { name, weight, on_error } => return Ok(Proposal::Settings { name, weight, on_error }),
-            Told::Model { name, path, hash } => return self.heard_of_model(name, path, hash, step),
-            Told::Plugin { name, config, limits } => (name, config, limits),
+            Told::Model { name, path, hash } => {
+                let version = self.open_model(&name, &path, &hash, "has other files here than for the first process");
+                (name, hash, version)
+            }
+            Told::Plugin { name, config, limits } => {
+                let source = Source::new(name.clone(), Cow::Owned(self.world.broadcast_bytes("a plugin", &[])?));
+                (name, source.hash().to_owned(), self.load(source, config, limits))
+            }
         };
-        let bytes = self.world.broadcast_bytes("a plugin", &[])?;
-        let source = Source::new(name.clone(), Cow::Owned(bytes));
-        let slot = self.swaps.with(|board| board.slots.iter().find(|slot| slot.name == name).cloned());
-        let loaded = match (slot, &self.swaps.loads) {
-            (Some(slot), Some((engine, _))) => AnyPlugin::load(engine, &source, slot.role, &config, &limits, self.config.seed)
-                .map(|loaded| (Slot { source: source.clone(), config, limits, ..slot }, loaded))
-                .map_err(|e| e.to_string()),
-            _ => Err("there is no plugin of that name to replace".to_owned()),
-        };
-        let (report, origin, noticed) = (Value::Null, Trigger::File, step);
-        Ok(match self.all_made(loaded)? {
-            Ok((slot, loaded)) => Proposal::Plugin(Box::new(Candidate { slot, loaded, report, origin, noticed })),
-            Err(reason) => Proposal::Refused { name, hash: Some(source.hash().to_owned()), origin, reason },
+        let (report, trigger, noticed) = (Value::Null, Trigger::File, step);
+        Ok(match self.all_made(version)? {
+            Ok(version) => Proposal::Swap(Box::new(Candidate { version, report, trigger, noticed })),
+            Err(reason) => Proposal::Refused { name, hash: Some(hash), trigger, reason },
         })
     }
 
-    /// Handles a proposed reward model on another rank.
-    fn heard_of_model(&self, name: String, path: String, hash: String, step: u64) -> Result<Proposal> {
-        let (report, origin, noticed) = (Value::Null, Trigger::File, step);
-        Ok(match self.all_made(self.heard_model(&name, &path, &hash))? {
-            Ok(asked) => Proposal::Model(Box::new(ModelCandidate { name, asked, path, report, origin, noticed })),
-            Err(reason) => Proposal::Refused { name, hash: Some(hash), origin, reason },
-        })
+    /// Loads a plugin for the slot of its name.
+    fn load(&self, source: Source, config: Map<String, Value>, limits: Limits) -> std::result::Result<Version, String> {
+        let slot = self.swaps.with(|board| board.slots.iter().find(|slot| slot.name == source.name()).cloned());
+        let (Some(slot), Some((engine, _))) = (slot, &self.swaps.loads) else {
+            return Err("there is no plugin of that name to replace".to_owned());
+        };
+        let loaded =
+            AnyPlugin::load(engine, &source, slot.role, &config, &limits, self.config.seed).map_err(|e| e.to_string())?;
+        Ok(Version::Plugin { loaded, slot: Slot { source, config, limits, ..slot } })
     }
 
     /// Returns what this rank has made if all ranks could make theirs, otherwise the reason of the first that could not.

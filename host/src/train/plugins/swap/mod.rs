@@ -6,6 +6,7 @@ mod models;
 mod replaced;
 mod slots;
 mod trial;
+mod version;
 mod watching;
 
 pub(in crate::train) use replaced::{Kept as Predecessor, Predecessors, Replaced, What};
@@ -21,7 +22,6 @@ use crate::plugin::{Examples, Pairs, Tokens, ValuedPairs};
 use crate::run::{Event, Scoring};
 use crate::train::journal::Journal;
 use crate::train::{Error, Result};
-use models::ModelBefore;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use slots::Board;
@@ -29,6 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+use version::Version;
 use watching::{Candidate, Proposal, Trigger, Watching};
 
 /// Number of steps within which a plugin that fails is rolled back.
@@ -47,10 +48,9 @@ pub(in crate::train) struct Swap {
     pub rolled_back: bool,
 }
 
-/// The previous plugin, kept while its replacement is on trial.
+/// The previous version, kept while its replacement is on trial.
 struct Before {
-    loaded: AnyPlugin,
-    slot: Slot,
+    version: Version,
     /// The step until which it is kept.
     until: u64,
 }
@@ -62,8 +62,6 @@ pub(super) struct Swaps {
     loads: Option<(Engine, Opener)>,
     proposals: Option<Receiver<Proposal>>,
     before: BTreeMap<String, Before>,
-    /// The same of reward models.
-    models_before: BTreeMap<String, ModelBefore>,
     /// Those of before the run was resumed.
     earlier: Predecessors,
     /// All swaps of the run.
@@ -74,8 +72,8 @@ impl Swaps {
     /// Creates the state from the run's initial plugins. A new plugin is tried on `trial` until there is a newer batch.
     pub(super) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
         let board = Arc::new(Mutex::new(Board::new(slots, trial)));
-        let (before, models_before, earlier) = Default::default();
-        Self { board, loads: None, proposals: None, before, models_before, earlier, history: Vec::new() }
+        let (before, earlier) = Default::default();
+        Self { board, loads: None, proposals: None, before, earlier, history: Vec::new() }
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
@@ -114,8 +112,8 @@ impl Swaps {
     }
 
     /// Records that the content of a plugin's own file has been handled, accepted or not.
-    fn handled(&self, name: &str, origin: &Trigger, hash: Option<&str>) {
-        if let (Trigger::File, Some(hash)) = (origin, hash) {
+    fn handled(&self, name: &str, trigger: &Trigger, hash: Option<&str>) {
+        if let (Trigger::File, Some(hash)) = (trigger, hash) {
             self.with(|board| board.seen.insert(name.to_owned(), hash.to_owned()));
         }
     }
@@ -125,7 +123,7 @@ impl Swaps {
 struct Refusal<'a> {
     name: &'a str,
     hash: Option<&'a str>,
-    origin: &'a Trigger,
+    trigger: &'a Trigger,
     reason: &'a str,
 }
 
@@ -137,7 +135,7 @@ struct How<'a> {
     changes: String,
     /// The step during which it was noticed.
     noticed: u64,
-    origin: &'a Trigger,
+    trigger: &'a Trigger,
     config: &'a Map<String, Value>,
     /// Whether the new plugin has the old one's state.
     handed_over: bool,
@@ -169,17 +167,15 @@ impl Plugins {
     pub(in crate::train) fn swap(&mut self, step: u64, journal: &mut Journal) -> Result<()> {
         self.swaps.with(|board| board.step = step);
         self.swaps.before.retain(|_, before| before.until > step);
-        self.swaps.models_before.retain(|_, before| before.until > step);
         self.swaps.earlier.retain(|_, kept| kept.replaced.until > step);
         let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
         for proposal in self.agreed(proposals, step)? {
             match proposal {
-                Proposal::Plugin(candidate) => self.take_in(*candidate, step, journal)?,
-                Proposal::Model(candidate) => self.take_in_model(*candidate, step, journal)?,
+                Proposal::Swap(candidate) => self.take_in(*candidate, step, journal)?,
                 Proposal::Settings { name, weight, on_error } => self.take_settings(&name, weight, on_error, step, journal)?,
-                Proposal::Refused { name, hash, origin, reason } => {
+                Proposal::Refused { name, hash, trigger, reason } => {
                     self.refuse(
-                        &Refusal { name: &name, hash: hash.as_deref(), origin: &origin, reason: &reason },
+                        &Refusal { name: &name, hash: hash.as_deref(), trigger: &trigger, reason: &reason },
                         step,
                         journal,
                     )?;
@@ -190,73 +186,101 @@ impl Plugins {
     }
 
     fn refuse(&mut self, refusal: &Refusal<'_>, step: u64, journal: &mut Journal) -> Result<()> {
-        let Refusal { name, hash, origin, reason } = refusal;
-        self.swaps.handled(name, origin, *hash);
+        let Refusal { name, hash, trigger, reason } = refusal;
+        self.swaps.handled(name, trigger, *hash);
         tracing::warn!("{name} was not swapped: {reason}");
-        journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: origin.request(), reason })
+        journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: trigger.request(), reason })
     }
 
-    /// Swaps in a plugin that passed its trial.
+    /// Swaps in a version that passed its trial.
     fn take_in(&mut self, candidate: Candidate, step: u64, journal: &mut Journal) -> Result<()> {
         let begun = Instant::now();
-        let Candidate { slot, mut loaded, report, origin, noticed } = candidate;
-        let Some(place) = self.place(&slot.name) else { return Ok(()) };
-        let from = place.hash().to_owned();
-        // The state goes over, where both have one.
-        let handed_over = match place.snapshot() {
-            Ok(Some(state)) => loaded.plugin_mut().adopt(state).map(|()| true),
-            Ok(None) => Ok(false),
-            Err(error) => Err(error),
-        };
-        let handed_over = match self.all_agree(handed_over.map_err(|e| e.to_string()))? {
+        let Candidate { mut version, report, trigger, noticed } = candidate;
+        let (name, to, config) = (version.name().to_owned(), version.hash().to_owned(), version.settings());
+        let handed_over = match self.prepared(&mut version)? {
             Ok(handed_over) => handed_over,
             Err(reason) => {
-                let hash = Some(slot.source.hash());
-                return self.refuse(&Refusal { name: &slot.name, hash, origin: &origin, reason: &reason }, step, journal);
+                let refusal = Refusal { name: &name, hash: Some(&to), trigger: &trigger, reason: &reason };
+                return self.refuse(&refusal, step, journal);
             }
         };
-        let (name, to) = (slot.name.clone(), slot.source.hash().to_owned());
-        self.swaps.handled(&name, &origin, Some(&to));
-        let old_slot = self.swaps.with(|board| board.replace(slot.clone()));
-        let old = self.exchange(loaded, &slot)?;
-        self.swaps.earlier.remove(&name);
-        let changes = match &old_slot {
-            Some(old) if from == to => changed_settings(&old.config, &slot.config),
-            _ => format!("{} -> {}", &from[..12], &to[..12]),
-        };
-        if let Some((mut old, old_slot)) = old.zip(old_slot) {
-            let idle = old.plugin_mut().release();
-            let older = self.swaps.before.insert(name.clone(), Before { loaded: old, slot: old_slot, until: step + TRIAL_STEPS });
-            // Giving a large plugin's memory back takes time.
-            std::thread::spawn(move || drop((older, idle)));
+        if let Some(source) = version.source() {
+            self.swaps.handled(&name, &trigger, Some(&to));
+            journal.use_plugin(source);
         }
-        journal.use_plugin(&slot.source);
-        let how = How { begun, changes, noticed, origin: &origin, config: &slot.config, handed_over, report };
+        let Some((mut before, changes)) = self.put(version)? else { return Ok(()) };
+        let (from, idle) = (before.hash().to_owned(), before.release());
+        self.swaps.earlier.remove(&name);
+        let older = self.swaps.before.insert(name.clone(), Before { version: before, until: step + TRIAL_STEPS });
+        // Giving the memory of a large plugin or model back takes time.
+        std::thread::spawn(move || drop((older, idle)));
+        let how = How { begun, changes, noticed, trigger: &trigger, config: &config, handed_over, report };
         self.swapped(&Swap { step, plugin: name, from, to, rolled_back: false }, how, journal)
     }
 
-    /// Rolls back the plugin at fault after a failed and undone step, if it is on trial. Returns whether it did, so that the step
-    /// can be taken again.
+    /// Prepares a version for the place of the current one, and returns whether it has that one's state; or why it can't take the
+    /// place, which is the same on all ranks.
+    fn prepared(&mut self, version: &mut Version) -> Result<std::result::Result<bool, String>> {
+        let none = |what: &str| Ok(Err(format!("there is no {what} of that name to replace")));
+        match version {
+            Version::Plugin { loaded, slot } => {
+                let Some(place) = self.place(&slot.name) else { return none("plugin") };
+                // The state goes over, where both have one.
+                let handed_over = match place.snapshot() {
+                    Ok(Some(state)) => loaded.plugin_mut().adopt(state).map(|()| true),
+                    Ok(None) => Ok(false),
+                    Err(error) => Err(error),
+                };
+                self.all_agree(handed_over.map_err(|e| e.to_string()))
+            }
+            Version::Model { asked, .. } => match self.reward_model(asked.model.name()) {
+                None => none("reward model"),
+                Some(current) if current.model.judges_steps() != asked.model.judges_steps() => {
+                    Ok(Err("one of the two models values steps, and the other texts".to_owned()))
+                }
+                Some(_) => Ok(Ok(false)),
+            },
+        }
+    }
+
+    /// Puts a version in place. Returns the one before, and how the two differ; none if there is no such place.
+    fn put(&mut self, version: Version) -> Result<Option<(Version, String)>> {
+        // Only what describes the version goes on; the version itself is in place.
+        match version {
+            Version::Plugin { loaded, slot } => {
+                let Some(old) = self.exchange(loaded, &slot)? else { return Ok(None) };
+                let Some(old_slot) = self.swaps.with(|board| board.replace(slot.clone())) else { return Ok(None) };
+                let changes = changes(&old_slot, &slot);
+                Ok(Some((Version::Plugin { loaded: old, slot: old_slot }, changes)))
+            }
+            Version::Model { asked, path } => Ok(self.put_model(asked, path)),
+        }
+    }
+
+    /// Rolls back the plugin or model at fault after a failed and undone step, if it is on trial. Returns whether it did, so that the
+    /// step can be taken again.
     pub(in crate::train) fn roll_back(&mut self, error: &Error, step: u64, journal: &mut Journal) -> Result<bool> {
         let Some(name) = error.plugin_at_fault() else { return Ok(false) };
         self.open_earlier(name, journal)?;
-        if self.swaps.models_before.contains_key(name) {
-            return self.roll_back_model(name, error, step, journal);
+        let Some(Before { mut version, .. }) = self.swaps.before.remove(name) else { return Ok(false) };
+        if let Version::Plugin { loaded, slot } = &mut version {
+            self.hand_back(loaded);
+            journal.use_plugin(&slot.source);
         }
-        let Some(Before { mut loaded, slot, .. }) = self.swaps.before.remove(name) else { return Ok(false) };
-        let Some(place) = self.place(name) else { return Ok(false) };
-        let (from, to) = (place.hash().to_owned(), loaded.plugin().hash().to_owned());
-        // The newer state is the better one, if the older plugin can read it.
-        let newer = place.snapshot().ok().flatten();
-        let own = loaded.plugin_mut().snapshot().ok().flatten();
-        if newer.is_some_and(|state| loaded.plugin_mut().adopt(state).is_err()) {
-            loaded.plugin_mut().restore(own);
-        }
-        self.swaps.with(|board| board.replace(slot.clone()));
-        self.exchange(loaded, &slot)?;
-        journal.use_plugin(&slot.source);
+        let to = version.hash().to_owned();
+        let Some((failed, _)) = self.put(version)? else { return Ok(false) };
+        let from = failed.hash().to_owned();
         self.rolled_back(&Swap { step, plugin: name.to_owned(), from, to, rolled_back: true }, error, journal)?;
         Ok(true)
+    }
+
+    /// Gives an older plugin the state of the newer one at its place: it is the better one, if the older plugin can read it.
+    fn hand_back(&mut self, older: &mut AnyPlugin) {
+        let newer = self.place(older.plugin().name()).and_then(|place| place.snapshot().ok().flatten());
+        let own = older.plugin_mut().snapshot().ok().flatten();
+        if newer.is_some_and(|state| older.plugin_mut().adopt(state).is_err()) {
+            older.plugin_mut().restore(own);
+        }
     }
 
     /// Applies a reward's weight and error policy changed in config.toml.
@@ -285,7 +309,7 @@ impl Plugins {
         loaded.plugin().enter_run();
         Ok(match loaded {
             AnyPlugin::Reward(new) => {
-                let index = self.rewards.iter().position(|r| r.name() == slot.name).unwrap_or_default();
+                let Some(index) = self.rewards.iter().position(|r| r.name() == slot.name) else { return Ok(None) };
                 let entry = &mut self.config.plugin[index];
                 (entry.config, entry.limits) = (new.config(), new.limits().clone());
                 Some(AnyPlugin::Reward(Box::new(self.rewards[index].exchange(*new))))
@@ -318,7 +342,7 @@ impl Plugins {
             to,
             step: *step,
             noticed_at_step: how.noticed,
-            request: how.origin.request(),
+            request: how.trigger.request(),
             config: how.config,
             state_handed_over: how.handed_over,
             shadow: how.report,
@@ -377,6 +401,18 @@ impl Plugins {
             board.choose(chosen);
         });
     }
+}
+
+/// Describes how a plugin differs from the one before: by its hash, or by its settings if it has the same bytes.
+fn changes(before: &Slot, slot: &Slot) -> String {
+    match before.source.hash() == slot.source.hash() {
+        true => changed_settings(&before.config, &slot.config),
+        false => changed_hashes(before.source.hash(), slot.source.hash()),
+    }
+}
+
+fn changed_hashes(from: &str, to: &str) -> String {
+    format!("{} -> {}", &from[..12], &to[..12])
 }
 
 /// Describes the settings that differ, as in "target 20 -> 3".

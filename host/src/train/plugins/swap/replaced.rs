@@ -1,6 +1,6 @@
 //! Predecessors in checkpoints: a run that resumes while a replacement is on trial can still roll it back.
 
-use super::models::ModelBefore;
+use super::version::Version;
 use super::{Before, Slot, TRIAL_STEPS};
 use crate::config::{Limits, PluginEntry};
 use crate::plugin::{AnyPlugin, PluginState, Source};
@@ -78,29 +78,22 @@ pub(in crate::train) type Predecessors = BTreeMap<String, Kept>;
 
 impl Kept {
     fn of(before: &mut Before, by: &str) -> Result<Self> {
-        let (state, slot) = (before.loaded.plugin_mut().snapshot()?, &before.slot);
-        let what = What::Plugin {
-            config: slot.config.clone(),
-            limits: slot.limits.clone(),
-            chosen: slot.chosen.keys().cloned().collect(),
-            written_by: state.as_ref().map(|state| state.written_by.clone()),
+        let hash = before.version.hash().to_owned();
+        let (what, source, state) = match &mut before.version {
+            Version::Plugin { loaded, slot } => {
+                let state = loaded.plugin_mut().snapshot()?;
+                let what = What::Plugin {
+                    config: slot.config.clone(),
+                    limits: slot.limits.clone(),
+                    chosen: slot.chosen.keys().cloned().collect(),
+                    written_by: state.as_ref().map(|state| state.written_by.clone()),
+                };
+                (what, Some(slot.source.clone()), state)
+            }
+            Version::Model { path, .. } => (What::Model { path: path.clone() }, None, None),
         };
-        let replaced = Replaced { until: before.until, hash: slot.source.hash().to_owned(), by: by.to_owned(), what };
-        Ok(Self { replaced, source: Some(slot.source.clone()), state })
+        Ok(Self { replaced: Replaced { until: before.until, hash, by: by.to_owned(), what }, source, state })
     }
-
-    fn of_model(before: &ModelBefore, by: &str) -> Self {
-        let hash = before.asked.model.hash().to_owned();
-        let what = What::Model { path: before.path.clone() };
-        let replaced = Replaced { until: before.until, hash, by: by.to_owned(), what };
-        Self { replaced, source: None, state: None }
-    }
-}
-
-/// A predecessor that was opened again.
-enum Opened {
-    Plugin(Box<Before>),
-    Model(Box<ModelBefore>),
 }
 
 impl Plugins {
@@ -112,8 +105,6 @@ impl Plugins {
         for (name, before) in &mut self.swaps.before {
             all.insert(name.clone(), Kept::of(before, &by(name))?);
         }
-        let models = self.swaps.models_before.iter();
-        all.extend(models.map(|(name, before)| (name.clone(), Kept::of_model(before, &by(name)))));
         Ok(all)
     }
 
@@ -133,25 +124,19 @@ impl Plugins {
         let keep = |source| keep_bytes(journal.path(), &source).map_err(|e| e.to_string());
         let opened = opened.and_then(|opened| source.map_or(Ok(()), keep).map(|()| opened));
         match self.all_made(opened)? {
-            Ok(Opened::Plugin(before)) => drop(self.swaps.before.insert(name.to_owned(), *before)),
-            Ok(Opened::Model(before)) => drop(self.swaps.models_before.insert(name.to_owned(), *before)),
+            Ok(before) => drop(self.swaps.before.insert(name.to_owned(), before)),
             Err(reason) => tracing::warn!("{name} can't be rolled back: {reason}"),
         }
         Ok(())
     }
 
-    fn opened(&self, name: &str, Kept { replaced, source, state }: Kept) -> std::result::Result<Opened, String> {
+    fn opened(&self, name: &str, Kept { replaced, source, state }: Kept) -> std::result::Result<Before, String> {
         let Replaced { until, hash, what, .. } = replaced;
-        let (engine, opener) = self.swaps.loads.as_ref().ok_or("nothing loads plugins here")?;
+        let (engine, _) = self.swaps.loads.as_ref().ok_or("nothing loads plugins here")?;
         let (config, limits, chosen) = match what {
             What::Model { path } => {
-                let entry = self.config.plugin.iter().find(|entry| entry.model && entry.name() == name);
-                let entry = entry.ok_or("this run has no reward model of that name")?;
-                let (asked, path) = opener.open(entry, &path).map_err(|e| e.to_string())?;
-                return match asked.model.hash() == hash {
-                    true => Ok(Opened::Model(Box::new(ModelBefore { asked, path, until }))),
-                    false => Err(format!("the files in {path} have changed since they were replaced")),
-                };
+                let version = self.open_model(name, &path, &hash, "has other files than when it was replaced")?;
+                return Ok(Before { version, until });
             }
             What::Plugin { config, limits, chosen, .. } => (config, limits, chosen),
         };
@@ -167,6 +152,6 @@ impl Plugins {
         let beyond_defaults = loaded.plugin().settings_beyond_defaults();
         let slot = Slot { source, config, limits, beyond_defaults, ..slot };
         let slot = slot.chosen_among(&BTreeMap::from([(name.to_owned(), chosen)]));
-        Ok(Opened::Plugin(Box::new(Before { loaded, slot, until })))
+        Ok(Before { version: Version::Plugin { loaded, slot }, until })
     }
 }

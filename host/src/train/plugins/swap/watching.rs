@@ -1,7 +1,7 @@
 //! The watching thread: detects changed files, reads them once they are complete, loads and tries them, and proposes swaps.
 
-use super::models::ModelCandidate;
 use super::slots::{Board, Chosen, Slot};
+use super::version::Version;
 use crate::config::{self, Config, OnError, Overrides, PluginEntry, files};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::run::RunFiles;
@@ -54,23 +54,21 @@ impl Trigger {
     }
 }
 
-/// A plugin that passed its trial.
+/// A plugin or a reward model that passed its trial.
 pub(super) struct Candidate {
-    pub slot: Slot,
-    pub loaded: AnyPlugin,
-    /// How it differs from the current plugin.
+    pub version: Version,
+    /// How its results differ from the current one's.
     pub report: Value,
-    pub origin: Trigger,
+    pub trigger: Trigger,
     /// The step during which it was noticed.
     pub noticed: u64,
 }
 
 /// What the training thread should do between steps.
 pub(super) enum Proposal {
-    Plugin(Box<Candidate>),
-    Model(Box<ModelCandidate>),
+    Swap(Box<Candidate>),
     Settings { name: String, weight: f64, on_error: OnError },
-    Refused { name: String, hash: Option<String>, origin: Trigger, reason: String },
+    Refused { name: String, hash: Option<String>, trigger: Trigger, reason: String },
 }
 
 pub(super) struct Watching {
@@ -162,11 +160,11 @@ impl Watching {
             let read = read_file(&path);
             let _ = fs::remove_file(&path);
             let Some((name, _)) = stem.rsplit_once('@') else { continue };
-            let origin = Trigger::Request(stem.clone());
+            let trigger = Trigger::Request(stem.clone());
             let bytes = match read {
                 Ok(bytes) => bytes,
                 Err(e) => {
-                    let refused = Proposal::Refused { name: name.to_owned(), hash: None, origin, reason: e.to_string() };
+                    let refused = Proposal::Refused { name: name.to_owned(), hash: None, trigger, reason: e.to_string() };
                     if !self.propose(refused) {
                         return false;
                     }
@@ -176,13 +174,13 @@ impl Watching {
             let slot = self.with(|board| board.slots.iter().find(|s| s.name == name).cloned());
             let proposal = match slot {
                 _ if path.extension().is_some_and(|e| e == MODEL) => {
-                    self.model_candidate(name, &String::from_utf8_lossy(&bytes), origin)
+                    self.model_candidate(name, &String::from_utf8_lossy(&bytes), trigger)
                 }
-                Some(slot) => self.candidate(Slot { source: Source::new(name.to_owned(), Cow::Owned(bytes)), ..slot }, origin),
+                Some(slot) => self.candidate(Slot { source: Source::new(name.to_owned(), Cow::Owned(bytes)), ..slot }, trigger),
                 None => {
                     let names = self.with(|board| board.slots.iter().map(|s| s.name.clone()).collect::<Vec<_>>().join(", "));
                     let reason = format!("this run has no plugin of that name; it has {names}");
-                    Proposal::Refused { name: name.to_owned(), hash: None, origin, reason }
+                    Proposal::Refused { name: name.to_owned(), hash: None, trigger, reason }
                 }
             };
             if !self.propose(proposal) {
@@ -248,26 +246,26 @@ impl Watching {
         let reason = error.to_string();
         let known = self.unreadable.insert(slot.name.clone(), reason.clone());
         (known.as_ref() != Some(&reason)).then(|| {
-            let (name, origin) = (slot.name.clone(), Trigger::File);
-            Proposal::Refused { name, hash: None, origin, reason: format!("its file can't be read: {reason}") }
+            let (name, trigger) = (slot.name.clone(), Trigger::File);
+            Proposal::Refused { name, hash: None, trigger, reason: format!("its file can't be read: {reason}") }
         })
     }
 
-    fn candidate(&self, slot: Slot, origin: Trigger) -> Proposal {
-        self.tried(slot, origin).0
+    fn candidate(&self, slot: Slot, trigger: Trigger) -> Proposal {
+        self.tried(slot, trigger).0
     }
 
     /// Loads and tries a candidate for a slot. Also returns whether it is complete WebAssembly.
-    fn tried(&self, slot: Slot, origin: Trigger) -> (Proposal, bool) {
+    fn tried(&self, slot: Slot, trigger: Trigger) -> (Proposal, bool) {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
         let config = self.with(|board| board.config.clone());
-        let given = if origin == Trigger::Settings { &slot.config } else { &slot.chosen };
+        let given = if trigger == Trigger::Settings { &slot.config } else { &slot.chosen };
         let mut whole = true;
         let attempt = || {
             let load = |given| AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
             let loaded = match load(given) {
                 // A setting that has its default is not missed where it no longer exists.
-                Err(plugin::Error::Config { .. }) if origin != Trigger::Settings => load(&slot.beyond_defaults),
+                Err(plugin::Error::Config { .. }) if trigger != Trigger::Settings => load(&slot.beyond_defaults),
                 loaded => loaded,
             };
             whole = !matches!(loaded, Err(plugin::Error::NotComponent { .. }));
@@ -283,10 +281,10 @@ impl Watching {
                 let chosen = Chosen::from([(slot.name.clone(), slot.chosen.keys().cloned().collect())]);
                 let (config, beyond_defaults) = (loaded.plugin().config(), loaded.plugin().settings_beyond_defaults());
                 let slot = Slot { config, beyond_defaults, ..slot }.chosen_among(&chosen);
-                Proposal::Plugin(Box::new(Candidate { slot, loaded, report, origin, noticed }))
+                Proposal::Swap(Box::new(Candidate { version: Version::Plugin { loaded, slot }, report, trigger, noticed }))
             }
             Err(reason) => {
-                Proposal::Refused { name: slot.name.clone(), hash: Some(slot.source.hash().to_owned()), origin, reason }
+                Proposal::Refused { name: slot.name.clone(), hash: Some(slot.source.hash().to_owned()), trigger, reason }
             }
         };
         (proposal, whole)
@@ -325,8 +323,8 @@ impl Watching {
         let edits = match edits {
             Ok(edits) => edits,
             Err(reason) => {
-                let (name, origin) = (RunFiles::CONFIG.to_owned(), Trigger::Settings);
-                return self.propose(Proposal::Refused { name, hash: None, origin, reason });
+                let (name, trigger) = (RunFiles::CONFIG.to_owned(), Trigger::Settings);
+                return self.propose(Proposal::Refused { name, hash: None, trigger, reason });
             }
         };
         edits.into_iter().all(|edit| {

@@ -1,0 +1,61 @@
+//! What a swap puts in place or takes out: a plugin or a reward model, loaded.
+
+use super::slots::Slot;
+use crate::plugin::{AnyPlugin, Source};
+use crate::train::plugins::AskedModel;
+use serde_json::{Map, Value};
+use std::any::Any;
+
+/// A version of a plugin or of a reward model.
+pub(super) enum Version {
+    Plugin {
+        loaded: AnyPlugin,
+        slot: Slot,
+    },
+    Model {
+        asked: AskedModel,
+        /// Its folder.
+        path: String,
+    },
+}
+
+impl Version {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Plugin { slot, .. } => &slot.name,
+            Self::Model { asked, .. } => asked.model.name(),
+        }
+    }
+
+    /// Returns the hash of the plugin, or of the model's files.
+    pub(super) fn hash(&self) -> &str {
+        match self {
+            Self::Plugin { slot, .. } => slot.source.hash(),
+            Self::Model { asked, .. } => asked.model.hash(),
+        }
+    }
+
+    /// Returns a plugin's bytes.
+    pub(super) fn source(&self) -> Option<&Source> {
+        match self {
+            Self::Plugin { slot, .. } => Some(&slot.source),
+            Self::Model { .. } => None,
+        }
+    }
+
+    /// Returns what events say of its settings.
+    pub(super) fn settings(&self) -> Map<String, Value> {
+        match self {
+            Self::Plugin { slot, .. } => slot.config.clone(),
+            Self::Model { path, .. } => Map::from_iter([("path".to_owned(), path.clone().into())]),
+        }
+    }
+
+    /// Takes out what it only needs while it is in use. Dropping that may take time.
+    pub(super) fn release(&mut self) -> Box<dyn Any + Send> {
+        match self {
+            Self::Plugin { loaded, .. } => Box::new(loaded.plugin_mut().release()),
+            Self::Model { .. } => Box::new(()),
+        }
+    }
+}
