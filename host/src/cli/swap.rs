@@ -4,7 +4,7 @@ use super::Failure;
 use crate::config::{Overrides, PluginEntry};
 use crate::config::{did_you_mean, files, read};
 use crate::plugin::Source;
-use crate::run::{EventKind, RunFiles, is_running};
+use crate::run::{EventKind, EventLine, RunFiles, is_running};
 use crate::train;
 use anyhow::{Context, anyhow};
 use serde_json::Value;
@@ -44,12 +44,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     let answer = wait(&args.run, &events, end, &request).map_err(Failure::of)?;
-    if answer["event"].as_str().and_then(EventKind::of) == Some(EventKind::PluginRefused) {
-        return Err(Failure::failed(anyhow!("{name} was not swapped: {}", answer["reason"].as_str().unwrap_or_default())));
+    if answer.kind == Some(EventKind::PluginRefused) {
+        return Err(Failure::failed(anyhow!("{name} was not swapped: {}", answer.text("reason"))));
     }
-    let short = |key: &str| answer[key].as_str().map(|h| h.chars().take(12).collect::<String>()).unwrap_or_default();
-    say!("{name} was swapped at step {}: {} -> {}", answer["step"], short("from"), short("to"));
-    if let Some(shadow) = answer["shadow"].as_object() {
+    let short = |key: &str| answer.text(key).chars().take(12).collect::<String>();
+    say!("{name} was swapped at step {}: {} -> {}", answer.step.unwrap_or_default(), short("from"), short("to"));
+    if let Some(shadow) = answer.fields.get("shadow").and_then(Value::as_object) {
         let figure = |key: &str| shadow.get(key).and_then(Value::as_f64);
         if let (Some(old), Some(new), Some(rows)) = (figure("old_mean"), figure("new_mean"), figure("rows")) {
             let ranks = figure("rank_correlation").map_or_else(String::new, |r| format!(", rank correlation {r:.3}"));
@@ -112,7 +112,7 @@ fn send(run: &Path, name: &str, bytes: &[u8], kind: &str) -> std::io::Result<Str
 }
 
 /// Reads the run's events until the one that answers the request.
-fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<Value> {
+fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<EventLine> {
     let begun = Instant::now();
     let mut told = false;
     loop {
@@ -120,7 +120,8 @@ fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<V
         let mut file = files::open(events).with_context(|| events.display().to_string())?;
         file.seek(SeekFrom::Start(from))?;
         file.read_to_string(&mut text)?;
-        let answer = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()).find(|e| e["request"] == request);
+        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(EventLine::of);
+        let answer = lines.into_iter().find(|event| event.text("request") == request);
         if let Some(answer) = answer {
             return Ok(answer);
         }

@@ -4,7 +4,7 @@
 use super::{Held, Settings, Watch};
 use crate::config::json_lines::{self, Unread};
 use crate::config::{files, printable};
-use crate::run::{EventKind, RunFiles, is_undone};
+use crate::run::{EventLine, RunFiles, is_undone};
 use serde_json::Value;
 use std::io;
 use std::path::Path;
@@ -58,12 +58,10 @@ impl Diagnosis {
     fn follow(&mut self, run: &Path, settings: impl FnOnce(Option<f64>) -> Settings) -> Watch {
         let (mut usual, mut changes) = (None, Vec::new());
         let outcome = json_lines::each(&RunFiles(run).events(), |line| {
-            let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
-            if let Some(rate) = line.get("usual_learning_rate").and_then(Value::as_f64) {
-                usual = Some(rate);
-            }
-            let Some(step) = line.get("step").and_then(Value::as_u64) else { return };
-            match EventKind::of(text("event")) {
+            let event = EventLine::of(line);
+            usual = event.number("usual_learning_rate").or(usual);
+            let Some(step) = event.step else { return };
+            match event.kind {
                 Some(kind) if kind.begins() => changes.retain(|change| !is_undone(*change, step)),
                 Some(kind) if kind.changes_plugins() && changes.len() < MOST_CHANGES => changes.push(step),
                 _ => {}

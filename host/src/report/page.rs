@@ -3,7 +3,7 @@
 use super::charts::{Chart, Kind, Section};
 use super::figures::{Figures, Series};
 use super::sentences;
-use super::story::{EventLine, Mark, State, Version};
+use super::story::{Happened, Mark, State, Version};
 use super::{Error, Run, charts, evaluations, words};
 use crate::diagnosis::Held;
 use crate::run::EventKind;
@@ -360,12 +360,12 @@ fn events(run: &Run) -> Vec<EventRow> {
     let (head, tail) = EVENTS;
     let events = &run.story.events;
     let left_out = events.len().saturating_sub(head + tail);
-    let row = |(i, event): (usize, &EventLine)| EventRow {
+    let row = |(i, Happened { event, undone }): (usize, &Happened)| EventRow {
         time: event.time.map(words::moment).unwrap_or_default(),
         name: event.name.replace('_', " "),
         step: event.step.map(words::count).unwrap_or_default(),
         text: sentences::about(event),
-        undone: event.undone,
+        undone: *undone,
         left_out: if i == head + left_out { left_out } else { 0 },
     };
     events.iter().enumerate().filter(|(i, _)| *i < head || *i >= head + left_out).map(row).collect()

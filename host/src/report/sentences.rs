@@ -1,8 +1,7 @@
 //! Describes events in sentences.
 
-use super::story::EventLine;
 use super::words;
-use crate::run::EventKind;
+use crate::run::{EventKind, EventLine};
 use serde_json::Value;
 
 /// Returns what an event says besides its name and step. For an unknown event, that is all its fields.

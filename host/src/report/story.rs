@@ -6,10 +6,10 @@
 use super::Error;
 use super::sentences;
 use super::words;
-use crate::run::{EventKind, is_undone};
+use crate::run::{EventKind, EventLine, is_undone};
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -28,45 +28,12 @@ fn memory(value: &Value) -> usize {
         }
 }
 
-/// One line of the file.
+/// An event of the run.
 #[derive(Clone, Debug)]
-pub(super) struct EventLine {
-    pub time: Option<Timestamp>,
-    /// What it is about; none if this version does not know it.
-    pub kind: Option<EventKind>,
-    pub name: String,
-    pub step: Option<u64>,
-    pub fields: Map<String, Value>,
-    /// Whether the run resumed from before this event.
+pub(super) struct Happened {
+    pub event: EventLine,
+    /// Whether the run resumed from before it.
     pub undone: bool,
-}
-
-impl EventLine {
-    fn new(mut fields: Map<String, Value>) -> Self {
-        let mut text = |key: &str| fields.shift_remove(key).and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
-        let (time, name) = (text("time"), text("event"));
-        let step = fields.get("step").and_then(Value::as_u64);
-        Self { time: time.parse().ok(), kind: EventKind::of(&name), name, step, fields, undone: false }
-    }
-
-    /// Returns a field that is a string, empty if there is none.
-    pub(super) fn text(&self, key: &str) -> &str {
-        self.fields.get(key).and_then(Value::as_str).unwrap_or_default()
-    }
-
-    pub(super) fn number(&self, key: &str) -> Option<f64> {
-        self.fields.get(key).and_then(Value::as_f64)
-    }
-
-    /// Returns whether a process started working on the run.
-    fn begins(&self) -> bool {
-        self.kind.is_some_and(EventKind::begins)
-    }
-
-    /// Returns whether a process reported its end.
-    fn ends(&self) -> bool {
-        self.kind.is_some_and(EventKind::ends)
-    }
 }
 
 /// An event marked in the charts.
@@ -105,7 +72,7 @@ pub(super) struct State {
 /// All events and what follows from them.
 #[derive(Debug, Default)]
 pub(super) struct Story {
-    pub events: Vec<EventLine>,
+    pub events: Vec<Happened>,
     pub marks: Vec<Mark>,
     pub versions: Vec<Version>,
     /// Steps at which a checkpoint was written.
@@ -120,7 +87,7 @@ impl Story {
         super::each_line(path, notes, |line| match room.checked_sub(line.values().map(memory).sum::<usize>() + VALUE) {
             Some(left) => {
                 room = left;
-                this.events.push(EventLine::new(line));
+                this.events.push(Happened { event: EventLine::of(line), undone: false });
             }
             None => left_out += 1,
         })?;
@@ -138,7 +105,7 @@ impl Story {
         // Plugins loaded by the process whose start was read last. Events are read backwards.
         let mut loaded: BTreeMap<String, String> = BTreeMap::new();
         let mut loading: BTreeMap<String, String> = BTreeMap::new();
-        for event in self.events.iter_mut().rev() {
+        for Happened { event, undone } in self.events.iter_mut().rev() {
             if event.kind == Some(EventKind::PluginLoaded) {
                 loading.insert(event.text("plugin").to_owned(), event.text("hash").to_owned());
             }
@@ -151,7 +118,7 @@ impl Story {
                 }
                 _ => false,
             };
-            event.undone = gone && !event.begins();
+            *undone = gone && !event.begins();
             if event.begins() {
                 behind = event.step.map(|step| behind.map_or(step, |b| b.min(step)));
                 loaded = std::mem::take(&mut loading);
@@ -161,7 +128,7 @@ impl Story {
 
     fn follow(&mut self) {
         let events = std::mem::take(&mut self.events);
-        for event in events.iter().filter(|e| !e.undone) {
+        for Happened { event, .. } in events.iter().filter(|e| !e.undone) {
             match event.kind {
                 Some(EventKind::PluginLoaded) => self.loaded(event, &events),
                 Some(EventKind::PluginSwapped | EventKind::PluginRolledBack) => self.swapped(event),
@@ -196,8 +163,8 @@ impl Story {
     }
 
     /// Adds a plugin loaded at a start of the run.
-    fn loaded(&mut self, event: &EventLine, events: &[EventLine]) {
-        let before = events.iter().take_while(|e| !std::ptr::eq(*e, event));
+    fn loaded(&mut self, event: &EventLine, events: &[Happened]) {
+        let before = events.iter().map(|happened| &happened.event).take_while(|e| !std::ptr::eq(*e, event));
         let since = before.filter(|e| e.begins()).last().and_then(|e| e.step).unwrap_or(0);
         let version = Version {
             plugin: event.text("plugin").to_owned(),
@@ -270,19 +237,23 @@ impl Story {
         self.checkpoints.dedup();
     }
 
+    fn all(&self) -> impl DoubleEndedIterator<Item = &EventLine> {
+        self.events.iter().map(|happened| &happened.event)
+    }
+
     /// Returns the event with which the current process started.
     pub(super) fn beginning(&self) -> Option<&EventLine> {
-        self.events.iter().rev().find(|e| e.begins())
+        self.all().rev().find(|e| e.begins())
     }
 
     /// Returns the very first event.
     pub(super) fn first(&self) -> Option<&EventLine> {
-        self.events.iter().find(|e| e.begins())
+        self.all().find(|e| e.begins())
     }
 
     /// Returns the last step named by an event that was not undone.
     pub(super) fn last_step(&self) -> Option<u64> {
-        self.events.iter().filter(|e| !e.undone).filter_map(|e| e.step).max()
+        self.events.iter().filter(|e| !e.undone).filter_map(|e| e.event.step).max()
     }
 
     /// Returns the state of the run. `at_work` is whether a process is running it, if that can be known; `logged` is the last
@@ -292,7 +263,7 @@ impl Story {
             None | Some(0) => "before anything was logged".to_owned(),
             Some(step) => format!("after step {}", words::count(step)),
         };
-        let last = self.events.iter().rev().find(|e| e.begins() || e.ends());
+        let last = self.all().rev().find(|e| e.begins() || e.ends());
         match last {
             Some(end) if end.ends() => {
                 let (word, reason) = match end.kind {
@@ -323,7 +294,7 @@ impl Story {
         let mut seconds = 0.0;
         let mut part: Option<(Timestamp, Timestamp)> = None;
         let length = |part: Option<(Timestamp, Timestamp)>| part.map_or(0.0, |(from, to)| to.duration_since(from).as_secs_f64());
-        for event in &self.events {
+        for event in self.all() {
             if event.begins() {
                 seconds += length(part.take());
                 part = event.time.map(|time| (time, time));

@@ -271,7 +271,7 @@ fn a_run_that_went_back_has_one_past() {
         at(20, "settings_changed", json!({ "plugin": "length", "from": { "weight": 1.0 }, "to": { "weight": 0.5 } })),
         at(30, "finished", json!({ "seconds": 9.0 })),
     ]));
-    let undone: Vec<Option<u64>> = story.events.iter().filter(|e| e.undone).map(|e| e.step).collect();
+    let undone: Vec<Option<u64>> = story.events.iter().filter(|e| e.undone).map(|e| e.event.step).collect();
     assert_eq!(undone, [Some(12), Some(15)]);
     assert_eq!(story.checkpoints, [10]);
     let marks: Vec<(usize, u64, &str)> = story.marks.iter().map(|m| (m.number, m.step, m.kind)).collect();

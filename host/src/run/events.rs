@@ -1,6 +1,7 @@
 //! The lines of events.jsonl, what they are about, and which of them a later resume undid.
 
 use crate::config::OnError;
+use jiff::Timestamp;
 use serde::de::value::StrDeserializer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -184,6 +185,57 @@ impl EventKind {
 /// step, which the checkpoint may precede, the report asks which plugins were loaded from it.
 pub fn is_undone(step: u64, from: u64) -> bool {
     step > from
+}
+
+/// Returns whether a completion that was generated in the step after `step` is undone by a resume `from` a step, which takes that step
+/// again.
+pub fn is_completion_undone(step: u64, from: u64) -> bool {
+    step >= from
+}
+
+/// An event as it is read.
+#[derive(Clone, Debug)]
+pub struct EventLine {
+    /// When it happened.
+    pub time: Option<Timestamp>,
+    /// What it is about; none if this version does not know it.
+    pub kind: Option<EventKind>,
+    /// The kind's name.
+    pub name: String,
+    /// The step, where it has one.
+    pub step: Option<u64>,
+    /// Everything else, and the step.
+    pub fields: Map<String, Value>,
+}
+
+impl EventLine {
+    /// Reads a line.
+    pub fn of(mut fields: Map<String, Value>) -> Self {
+        let mut text = |key: &str| fields.shift_remove(key).and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+        let (time, name) = (text("time"), text("event"));
+        let step = fields.get("step").and_then(Value::as_u64);
+        Self { time: time.parse().ok(), kind: EventKind::of(&name), name, step, fields }
+    }
+
+    /// Returns a field that is a string, empty if there is none.
+    pub fn text(&self, key: &str) -> &str {
+        self.fields.get(key).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Returns a field that is a number.
+    pub fn number(&self, key: &str) -> Option<f64> {
+        self.fields.get(key).and_then(Value::as_f64)
+    }
+
+    /// Returns whether a process started working on the run.
+    pub fn begins(&self) -> bool {
+        self.kind.is_some_and(EventKind::begins)
+    }
+
+    /// Returns whether a process reported its end.
+    pub fn ends(&self) -> bool {
+        self.kind.is_some_and(EventKind::ends)
+    }
 }
 
 /// How a run starts.

@@ -1,7 +1,6 @@
 //! Names and places of the files of a run and of its checkpoints.
 
-use crate::config::files;
-use std::fs::{self, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -217,16 +216,6 @@ pub fn is_checkpoint(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(CHECKPOINT))
 }
 
-/// Returns whether a process runs the run in this folder; none if that can't be known.
-pub fn is_running(run: &Path) -> Option<bool> {
-    // A shared lock, so that two that ask don't take each other for the run.
-    match files::open(&RunFiles(run).lock()).ok()?.try_lock_shared() {
-        Ok(()) => Some(false),
-        Err(TryLockError::WouldBlock) => Some(true),
-        Err(TryLockError::Error(_)) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,15 +227,5 @@ mod tests {
         for other in ["checkpoint-007", "checkpoint-+8", "checkpoint-", "superseded-checkpoint-3", "checkpoint-3x", "a"] {
             assert_eq!(step_of(&run.join(other)), None, "{other}");
         }
-    }
-
-    #[test]
-    fn a_run_is_running_while_its_lock_is_held() {
-        let run = tempfile::tempdir().unwrap();
-        assert_eq!(is_running(run.path()), None);
-        let lock = std::fs::File::create(RunFiles(run.path()).lock()).unwrap();
-        assert_eq!(is_running(run.path()), Some(false));
-        lock.lock().unwrap();
-        assert_eq!(is_running(run.path()), Some(true));
     }
 }

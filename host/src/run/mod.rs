@@ -3,9 +3,11 @@
 mod completions;
 mod events;
 mod files;
+mod lock;
 
 pub use completions::{CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, TurnRow};
-pub use events::{Event, EventKind, Figure, RunBegun, Scoring, is_undone};
+pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, is_completion_undone, is_undone};
 #[cfg(any(test, fuzzing))]
 pub use files::step_of;
-pub use files::{CheckpointFiles, RunFiles, is_checkpoint, is_running};
+pub use files::{CheckpointFiles, RunFiles, is_checkpoint};
+pub use lock::{is_running, lock};

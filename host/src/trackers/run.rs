@@ -1,7 +1,7 @@
 //! What trackers are told of a run.
 
 use crate::config::{files, json_lines, printable};
-use crate::run::{EventKind, RunFiles};
+use crate::run::{EventLine, RunFiles};
 use jiff::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -108,20 +108,20 @@ impl Run {
         let (mut started, mut end, mut beginnings) = (None, None, Vec::<Beginning>::new());
         // A run without events has metrics all the same.
         let _ = json_lines::each(&RunFiles(path).events(), |line| {
-            let text = |key: &str| line.get(key).and_then(Value::as_str).unwrap_or_default();
-            let time = text("time").parse::<Timestamp>().ok().map(Timestamp::as_millisecond);
+            let event = EventLine::of(line);
+            let time = event.time.map(Timestamp::as_millisecond);
             started = started.or(time);
-            match EventKind::of(text("event")) {
+            match event.kind {
                 Some(kind) if kind.begins() => {
                     end = None;
-                    let step = line.get("step").and_then(Value::as_u64).unwrap_or_default();
+                    let step = event.step.unwrap_or_default();
                     // What came after the step from which it resumes is gone.
                     beginnings.retain(|earlier| earlier.step < step);
                     if beginnings.len() < MOST_BEGINNINGS {
                         beginnings.extend(time.map(|time| Beginning { step, time }));
                     }
                 }
-                Some(kind) if kind.ends() => end = Some(text("event").to_owned()),
+                Some(kind) if kind.ends() => end = Some(event.name),
                 _ => {}
             }
         });

@@ -6,7 +6,7 @@ use crate::config::{Config, Grants, LogCompletions, OnSaveError, ReportTo, files
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
-use crate::run::{CompletionLine, EpisodeLine, Event, RunFiles};
+use crate::run::{CompletionLine, EpisodeLine, Event, RunFiles, is_completion_undone, is_undone, lock};
 use crate::train::collector::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
@@ -104,17 +104,6 @@ pub(in crate::train) fn keep_bytes(run: &Path, source: &Source) -> Result<()> {
     // One that an interrupted write has left may be cut off.
     let kept = there && files::read(&file, source.bytes().len() as u64).is_ok_and(|bytes| bytes == source.bytes());
     if kept { Ok(()) } else { put(&file, source.bytes()) }
-}
-
-/// Locks a run's folder for as long as the file stays open.
-fn lock(run: &Path) -> Result<File> {
-    let path = RunFiles(run).lock();
-    let file = files::own(&path, File::options().write(true)).map_err(write_error(&path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::unusable(run, "another rlhost process is running this run")),
-        Err(TryLockError::Error(source)) => Err(Error::Write { path, source }),
-    }
 }
 
 /// Returns a parent of this folder that belongs to something else, and what that is. `named` are the paths in the configuration,
@@ -215,7 +204,10 @@ impl RunFolder {
         fs::create_dir_all(&path).map_err(write_error(&path))?;
         let files = RunFiles(&path);
         let begun = files.lock().exists();
-        let lock = lock(&path)?;
+        let lock = lock(&path).map_err(|error| match error {
+            TryLockError::WouldBlock => Error::unusable(&path, "another rlhost process is running this run"),
+            TryLockError::Error(source) => Error::Write { path: files.lock(), source },
+        })?;
         // Somebody may have been here since the folder was chosen.
         if go_on_from.is_none() && !is_free(&path) {
             return Err(occupied(&path));
@@ -233,8 +225,8 @@ impl RunFolder {
             checkpoint::sweep(&path).map_err(write_error(&path))?;
             aside = checkpoint::set_aside(&path, step).map_err(write_error(&path))?;
             // A run that starts over logs its first evaluation again.
-            cut(&files.metrics(), |of| of.is_some_and(|of| of <= step && step > 0))?;
-            cut(&files.completions(), |of| of.is_some_and(|of| of < step))?;
+            cut(&files.metrics(), |of| of.is_some_and(|of| step > 0 && !is_undone(of, step)))?;
+            cut(&files.completions(), |of| of.is_some_and(|of| !is_completion_undone(of, step)))?;
             cut(&files.events(), |_| true)?;
         }
         let open = |file: PathBuf| Lines::append(file.clone()).map_err(write_error(&file));

@@ -41,7 +41,7 @@ impl Told {
         match proposal {
             Proposal::Swap(candidate) => Some(match &candidate.version {
                 Version::Plugin { slot, .. } => {
-                    let Slot { name, config, limits, .. } = slot.clone();
+                    let Slot { name, config, limits, .. } = (**slot).clone();
                     Self::Plugin { name, config, limits }
                 }
                 Version::Model { asked, path } => {
@@ -118,7 +118,7 @@ impl Plugins {
         };
         let loaded =
             AnyPlugin::load(engine, &source, slot.role, &config, &limits, self.config.seed).map_err(|e| e.to_string())?;
-        Ok(Version::Plugin { loaded, slot: Slot { source, config, limits, ..slot } })
+        Ok(Version::Plugin { loaded, slot: Box::new(Slot { source, config, limits, ..slot }) })
     }
 
     /// Returns what this rank has made if all ranks could make theirs, otherwise the reason of the first that could not.

@@ -249,11 +249,11 @@ impl Plugins {
         match version {
             Version::Plugin { loaded, slot } => {
                 let Some(old) = self.exchange(loaded, &slot)? else { return Ok(None) };
-                let Some(old_slot) = self.swaps.with(|board| board.replace(slot.clone())) else { return Ok(None) };
+                let Some(old_slot) = self.swaps.with(|board| board.replace((*slot).clone())) else { return Ok(None) };
                 let changes = changes(&old_slot, &slot);
-                Ok(Some((Version::Plugin { loaded: old, slot: old_slot }, changes)))
+                Ok(Some((Version::Plugin { loaded: old, slot: Box::new(old_slot) }, changes)))
             }
-            Version::Model { asked, path } => Ok(self.put_model(asked, path)),
+            Version::Model { asked, path } => Ok(self.put_model(*asked, path)),
         }
     }
 

@@ -19,7 +19,7 @@ impl Watching {
                 return Err(format!("{path} has the files that it has already"));
             }
             let report = trial.model(&asked).map_err(|e| e.to_string())?;
-            Ok(Candidate { version: Version::Model { asked, path }, report, trigger: trigger.clone(), noticed })
+            Ok(Candidate { version: Version::Model { asked: Box::new(asked), path }, report, trigger: trigger.clone(), noticed })
         };
         match self.tried_apart(attempt) {
             Ok(candidate) => Proposal::Swap(Box::new(candidate)),
@@ -41,7 +41,11 @@ impl Plugins {
         let entry = self.config.plugin.iter().find(|entry| entry.model && entry.name() == name);
         let entry = entry.ok_or("this run has no reward model of that name")?;
         let (asked, path) = opener.open(entry, path).map_err(|e| e.to_string())?;
-        if asked.model.hash() == hash { Ok(Version::Model { asked, path }) } else { Err(format!("{path} {others}")) }
+        if asked.model.hash() == hash {
+            Ok(Version::Model { asked: Box::new(asked), path })
+        } else {
+            Err(format!("{path} {others}"))
+        }
     }
 
     /// Puts a model in the place of the reward model of its name. Returns the one before, and how the two differ.
@@ -54,6 +58,6 @@ impl Plugins {
         entry.move_to(path);
         let changes = changed_hashes(old.model.hash(), &hash);
         entry.hash = Some(hash);
-        Some((Version::Model { asked: old, path: old_path }, changes))
+        Some((Version::Model { asked: Box::new(old), path: old_path }, changes))
     }
 }

@@ -151,7 +151,7 @@ impl Plugins {
         state.map_or(Ok(()), |state| loaded.plugin_mut().adopt(state)).map_err(|e| e.to_string())?;
         let beyond_defaults = loaded.plugin().settings_beyond_defaults();
         let slot = Slot { source, config, limits, beyond_defaults, ..slot };
-        let slot = slot.chosen_among(&BTreeMap::from([(name.to_owned(), chosen)]));
+        let slot = Box::new(slot.chosen_among(&BTreeMap::from([(name.to_owned(), chosen)])));
         Ok(Before { version: Version::Plugin { loaded, slot }, until })
     }
 }

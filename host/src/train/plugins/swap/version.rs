@@ -10,10 +10,10 @@ use std::any::Any;
 pub(super) enum Version {
     Plugin {
         loaded: AnyPlugin,
-        slot: Slot,
+        slot: Box<Slot>,
     },
     Model {
-        asked: AskedModel,
+        asked: Box<AskedModel>,
         /// Its folder.
         path: String,
     },

@@ -280,7 +280,7 @@ impl Watching {
             Ok((loaded, report)) => {
                 let chosen = Chosen::from([(slot.name.clone(), slot.chosen.keys().cloned().collect())]);
                 let (config, beyond_defaults) = (loaded.plugin().config(), loaded.plugin().settings_beyond_defaults());
-                let slot = Slot { config, beyond_defaults, ..slot }.chosen_among(&chosen);
+                let slot = Box::new(Slot { config, beyond_defaults, ..slot }.chosen_among(&chosen));
                 Proposal::Swap(Box::new(Candidate { version: Version::Plugin { loaded, slot }, report, trigger, noticed }))
             }
             Err(reason) => {
