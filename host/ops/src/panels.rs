@@ -180,9 +180,11 @@ impl Panels {
     #[cfg(target_arch = "x86_64")]
     fn rounded(&self, groups: Range<usize>, few: &bf16::Few, w: &Stored<'_>, out: Shared) {
         let outputs = groups.start * WIDTH..self.d_out.min(groups.end * WIDTH);
-        few.products(w, outputs, |output, row, sum| {
+        few.products(w, outputs, |first, row, sums, count| {
+            let bias = &self.bias[first..first + WIDTH];
+            let biased: [f32; WIDTH] = std::array::from_fn(|o| sums[o] + bias[o]);
             // SAFETY: only this part writes these outputs.
-            unsafe { *out.at(row * self.d_out + output) = sum + self.bias[output] };
+            unsafe { std::ptr::copy_nonoverlapping(biased.as_ptr(), out.at(row * self.d_out + first), count) };
         });
     }
 

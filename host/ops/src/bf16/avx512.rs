@@ -4,27 +4,37 @@
 //! the sums would go through memory, which takes twenty times as long.
 #![allow(clippy::needless_range_loop)]
 
+use super::amx::Out;
 use super::pack::{INNER, Line, SIDE};
-use super::tile::{Tile, WIDTH};
+use super::tile::WIDTH;
 use half::bf16;
 use std::arch::x86_64::*;
 
 /// Rows whose sums are in registers together.
-const ROWS: usize = 8;
+pub(super) const ROWS: usize = 8;
 
-/// How far ahead of where a stored row is read, in bytes.
-const AHEAD: usize = 2048;
+/// Inner values of stored rows that are multiplied before the next part: as many of [`ROWS`] rows take half of the L1 cache.
+const PART: usize = 1024;
 
-/// Computes the sums of one or two groups of rows with one or two of columns, each with `steps` blocks along the inner dimension.
+/// How many pairs of stored rows ahead memory is asked for. Into the L2 cache, as the L1 cache has no room for it.
+const AHEAD: usize = 3;
+
+/// Computes the sums of one or two groups of rows with one or two of columns, each with `steps` blocks along the inner dimension, and
+/// writes or adds them times `scale`.
 ///
 /// # Safety
-/// The processor has AVX-512 with BF16.
+/// The processor has AVX-512 with BF16; `out` points to as many rows and columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn sums(a: &[Line], b: &[Line], steps: usize, tile: &mut Tile) {
+pub(super) unsafe fn sums(a: &[Line], b: &[Line], steps: usize, out: Out, scale: f32) {
     let group = steps * SIDE;
-    for (a, rows) in a.chunks_exact(group).zip(tile.rows.chunks_exact_mut(SIDE)) {
-        for (first, rows) in (0..SIDE).step_by(ROWS).zip(rows.chunks_exact_mut(ROWS)) {
-            if b.len() == group { part::<1>(a, first, b, rows) } else { part::<2>(a, first, b, rows) }
+    for (i, a) in a.chunks_exact(group).enumerate() {
+        for first in (0..SIDE).step_by(ROWS) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let at = out.at.add((i * SIDE + first) * out.stride);
+                let out = Out { at, ..out };
+                if b.len() == group { part::<1>(a, first, b, out, scale) } else { part::<2>(a, first, b, out, scale) }
+            }
         }
     }
 }
@@ -32,9 +42,9 @@ pub(super) unsafe fn sums(a: &[Line], b: &[Line], steps: usize, tile: &mut Tile)
 /// Computes the sums of eight rows, from the `first` of a group on, with `G` groups of columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 #[inline]
-fn part<const G: usize>(a: &[Line], first: usize, b: &[Line], out: &mut [[f32; WIDTH]]) {
+unsafe fn part<const G: usize>(a: &[Line], first: usize, b: &[Line], out: Out, scale: f32) {
     let group = a.len();
-    assert!(b.len() == G * group && group.is_multiple_of(SIDE) && first + ROWS <= SIDE && out.len() == ROWS);
+    assert!(b.len() == G * group && group.is_multiple_of(SIDE) && first + ROWS <= SIDE);
     let mut sums = [[_mm512_setzero_ps(); G]; ROWS];
     for step in (0..group).step_by(SIDE) {
         for p in 0..SIDE {
@@ -50,53 +60,75 @@ fn part<const G: usize>(a: &[Line], first: usize, b: &[Line], out: &mut [[f32; W
             }
         }
     }
+    let factor = _mm512_set1_ps(scale);
     for r in 0..ROWS {
         for g in 0..G {
-            // SAFETY: a row has room for two registers.
-            unsafe { _mm512_storeu_ps(out[r].as_mut_ptr().add(g * SIDE), sums[r][g]) };
+            // SAFETY: the caller's promise.
+            unsafe {
+                let at = out.at.add(r * out.stride + g * SIDE);
+                let sums = if out.add {
+                    _mm512_fmadd_ps(sums[r][g], factor, _mm512_loadu_ps(at))
+                } else {
+                    _mm512_mul_ps(sums[r][g], factor)
+                };
+                _mm512_storeu_ps(at, sums);
+            }
         }
     }
 }
 
-/// Computes the products of 32 rows `w`, as they are stored, with the first `rows` of a group. The other sums may stay as they are.
+/// Computes the products of 32 rows `w`, as they are stored, with [`ROWS`] others, of which each block has one line.
 ///
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn sums_of_rows(w: &[bf16], lines: &[Line], rows: usize, out: &mut [[f32; SIDE]; WIDTH]) {
+pub(super) unsafe fn sums_of_rows(w: &[bf16], lines: &[Line], out: &mut [[f32; SIDE]; WIDTH]) {
+    const PAIRS: usize = WIDTH / 2;
     let each = w.len() / WIDTH;
-    for (w, out) in w.chunks_exact(2 * each).zip(out.as_chunks_mut::<2>().0) {
-        let w = [w[..each].as_chunks::<INNER>().0, w[each..].as_chunks::<INNER>().0];
-        for first in (0..rows).step_by(ROWS) {
-            pair(w, lines.as_chunks::<SIDE>().0, first, out);
+    let parts = each.div_ceil(PART);
+    let blocks = lines.as_chunks::<ROWS>().0;
+    // Where a part of a pair of rows begins; beyond the last part, that of the rows after these.
+    let place = |at: usize| {
+        let (pair, part) = if at < parts * PAIRS { (at % PAIRS, at / PAIRS) } else { (at - (parts - 1) * PAIRS, 0) };
+        2 * pair * each + part * PART
+    };
+    for at in 0..parts * PAIRS {
+        let (first, inner) = (place(at), at / PAIRS * PART..each.min((at / PAIRS + 1) * PART));
+        let row = |first: usize| w[first..first + inner.len()].as_chunks::<INNER>().0;
+        let ahead = w.as_ptr().wrapping_add(place(at + AHEAD));
+        let sums = pair([row(first), row(first + each)], &blocks[inner.start / INNER..inner.end / INNER], [ahead, ahead.wrapping_add(each)]);
+        let out = &mut out[2 * (at % PAIRS)..2 * (at % PAIRS) + 2];
+        // SAFETY: both halves have room for eight values.
+        unsafe {
+            let (low, high) = (out[0].as_mut_ptr(), out[1].as_mut_ptr());
+            let (mut first, mut second) = (_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps::<1>(sums));
+            if inner.start > 0 {
+                (first, second) = (_mm256_add_ps(_mm256_loadu_ps(low), first), _mm256_add_ps(_mm256_loadu_ps(high), second));
+            }
+            _mm256_storeu_ps(low, first);
+            _mm256_storeu_ps(high, second);
         }
     }
 }
 
-/// Computes the products of two stored rows with eight of a group, from `first` on.
+/// Computes the products of two stored rows with eight others.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 #[inline]
-fn pair(w: [&[[bf16; INNER]]; 2], blocks: &[[Line; SIDE]], first: usize, out: &mut [[f32; SIDE]; 2]) {
-    assert!(w[0].len() == blocks.len() && w[1].len() == blocks.len() && first + ROWS <= SIDE);
+fn pair(w: [&[[bf16; INNER]]; 2], blocks: &[[Line; ROWS]], ahead: [*const bf16; 2]) -> __m512 {
+    assert!(w[0].len() == blocks.len() && w[1].len() == blocks.len());
     let mut sums = [_mm512_setzero_ps(); 2 * ROWS];
     for step in 0..blocks.len() {
         // Rows are short for the processor, which would begin to read ahead anew with each.
-        for w in [&w[0][step], &w[1][step]] {
-            _mm_prefetch::<_MM_HINT_T0>(w.as_ptr().cast::<i8>().wrapping_add(AHEAD));
-        }
+        _mm_prefetch::<_MM_HINT_T1>(ahead[0].wrapping_add(step * INNER).cast());
+        _mm_prefetch::<_MM_HINT_T1>(ahead[1].wrapping_add(step * INNER).cast());
         let stored = [stored(&w[0][step]), stored(&w[1][step])];
         for r in 0..ROWS {
-            let row = blocks[step][first + r].register();
+            let row = blocks[step][r].register();
             sums[r] = _mm512_dpbf16_ps(sums[r], row, stored[0]);
             sums[ROWS + r] = _mm512_dpbf16_ps(sums[ROWS + r], row, stored[1]);
         }
     }
-    let sums = lanes_summed(sums);
-    // SAFETY: both halves have room for eight values.
-    unsafe {
-        _mm256_storeu_ps(out[0].as_mut_ptr().add(first), _mm512_castps512_ps256(sums));
-        _mm256_storeu_ps(out[1].as_mut_ptr().add(first), _mm512_extractf32x8_ps::<1>(sums));
-    }
+    lanes_summed(sums)
 }
 
 #[target_feature(enable = "avx512f,avx512bf16")]

@@ -7,12 +7,14 @@ use super::pack::{INNER, Line, Operand, Order, SIDE};
 use super::tile::{Tile, WIDTH};
 use crate::cpu::Shared;
 use rayon::prelude::*;
-use std::ops::Range;
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut, Range};
 
 /// Number of inner values that are summed before the next part: 32 rows of them fit into the L1 cache.
 const DEPTH: usize = 512;
 
-/// Groups of rows that are rearranged together, 2 MiB for 1,024 inner values.
+/// Blocks of rows that are rearranged together, 2 MiB, and the least number of groups that they belong to.
+const HELD: usize = 2048;
 const TALL: usize = 64;
 
 /// Groups of columns of a task at most, 512 KiB for [`DEPTH`] inner values.
@@ -21,9 +23,61 @@ const BROAD: usize = 32;
 /// Blocks of a whole part.
 const STEPS: usize = DEPTH / INNER;
 
+/// Lines of memory at most that a thread keeps, 4 MiB, and how often.
+const MOST_KEPT: (usize, usize) = (1 << 16, 2);
+
+/// Memory for blocks, which a thread keeps for its next products: new memory would have to be cleared first.
+struct Scratch {
+    lines: Vec<Line>,
+    length: usize,
+}
+
+thread_local! {
+    /// The last is the one that was needed first.
+    static KEPT: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Scratch {
+    /// Returns memory for this many lines, which holds whatever was there before.
+    fn new(length: usize) -> Self {
+        let mut lines = KEPT.with_borrow_mut(Vec::pop).unwrap_or_default();
+        if lines.len() < length {
+            lines.resize(length, Line::ZERO);
+        }
+        Self { lines, length }
+    }
+}
+
+impl Deref for Scratch {
+    type Target = [Line];
+    fn deref(&self) -> &[Line] {
+        &self.lines[..self.length]
+    }
+}
+
+impl DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut [Line] {
+        &mut self.lines[..self.length]
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let lines = std::mem::take(&mut self.lines);
+        let keep = |kept: &RefCell<Vec<Vec<Line>>>| {
+            let mut kept = kept.borrow_mut();
+            if lines.len() <= MOST_KEPT.0 && kept.len() < MOST_KEPT.1 {
+                kept.push(lines);
+            }
+        };
+        // A thread that ends keeps none.
+        let _ = KEPT.try_with(keep);
+    }
+}
+
 /// Some groups of the first operand, for each part of the inner dimension all groups' blocks.
 struct Packed {
-    lines: Vec<Line>,
+    lines: Scratch,
     groups: usize,
     steps: usize,
 }
@@ -31,7 +85,7 @@ struct Packed {
 impl Packed {
     fn new(a: &Operand<'_>, groups: Range<usize>, threads: bool) -> Self {
         let all = a.inner.div_ceil(INNER);
-        let mut lines = vec![Line::ZERO; groups.len() * all * SIDE];
+        let mut lines = Scratch::new(groups.len() * all * SIDE);
         for (steps, part) in ranges(all, STEPS).zip(lines.chunks_mut(groups.len() * STEPS * SIDE)) {
             let pack = |(i, lines): (usize, &mut [Line])| {
                 // SAFETY: the processor has a kernel, and operands were checked when they were made.
@@ -70,7 +124,7 @@ pub(crate) struct Destination {
 /// `b.outer` values that nothing else reads or writes during the call.
 pub(crate) unsafe fn product(kernel: Kernel, a: Operand<'_>, b: Operand<'_>, to: Destination, threads: bool) {
     let count = if threads { rayon::current_num_threads() } else { 1 };
-    for tall in ranges(a.groups(), TALL) {
+    for tall in ranges(a.groups(), TALL.max(HELD / a.inner.div_ceil(INNER).max(1))) {
         let packed = Packed::new(&a, tall.clone(), threads);
         // Two tasks a thread, if the columns suffice, so that a thread that starts late leaves some to the others.
         let broad = if count == 1 { BROAD } else { b.groups().div_ceil(2 * count).next_multiple_of(2).min(BROAD) };
@@ -105,7 +159,7 @@ impl Task<'_> {
     unsafe fn run(&self, columns: &Range<usize>, rows: &Range<usize>) {
         // SAFETY: there is a kernel.
         let tiles = (self.kernel == Kernel::Amx).then(|| unsafe { Tiles::new() });
-        let mut lines = vec![Line::ZERO; columns.len() * STEPS.min(self.packed.steps) * SIDE];
+        let mut lines = Scratch::new(columns.len() * STEPS.min(self.packed.steps) * SIDE);
         let mut tile = Tile::ZERO;
         for steps in ranges(self.packed.steps, STEPS) {
             let lines = &mut lines[..columns.len() * steps.len() * SIDE];
@@ -148,10 +202,14 @@ impl Task<'_> {
                 tile.store(at, stride, rows, columns, 1.0, false);
                 return;
             }
+            if !tiles && whole {
+                avx512::sums(a, b, steps.len(), amx::Out { at, stride, add }, scale);
+                return;
+            }
             if tiles {
                 amx::sums(a, b, steps.len(), of_tile(false));
             } else {
-                avx512::sums(a, b, steps.len(), tile);
+                avx512::sums(a, b, steps.len(), of_tile(false), 1.0);
             }
             tile.store(at, stride, rows, columns, scale, add);
         }

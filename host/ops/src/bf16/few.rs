@@ -39,14 +39,18 @@ impl Few {
             // SAFETY: the processor has the kernel, and the rows are as long as just checked.
             unsafe { rows.pack(group, 0, order, lines) };
         }
+        if kernel == Kernel::Avx512 {
+            lines = in_halves(&lines, of_group, n);
+        }
         Self { kernel, lines, n, d_in }
     }
 
-    /// Calls `each` with the number of an output, that of a row and their product, for all rows and these `outputs` of `w: [out,
-    /// in]`. A bf16 weight is read in place. The codes of an 8-bit weight become bf16 exactly, and their sums are scaled. Others are
+    /// Calls `each` with the first of some outputs, the number of a row, their products and the number of these that count, for all
+    /// rows and these `outputs` of `w: [out, in]`. A bf16 weight is read in place. The codes of an 8-bit weight become bf16 exactly, and their sums are scaled. Others are
     /// rounded, some outputs at a time.
-    pub(crate) fn products(&self, w: &Stored<'_>, outputs: Range<usize>, mut each: impl FnMut(usize, usize, f32)) {
-        let of_group = self.d_in / INNER * SIDE;
+    pub(crate) fn products(&self, w: &Stored<'_>, outputs: Range<usize>, mut each: impl FnMut(usize, usize, &[f32; WIDTH], usize)) {
+        let side = if self.kernel == Kernel::Amx { SIDE } else { avx512::ROWS };
+        let of_group = self.d_in / INNER * side;
         // SAFETY: the processor has the kernel.
         let tiles = (self.kernel == Kernel::Amx).then(|| unsafe { Tiles::new() });
         let mut sums = [[0.0; SIDE]; WIDTH];
@@ -69,16 +73,17 @@ impl Few {
                     &room
                 }
             };
-            for (row, lines) in (0..self.n).step_by(SIDE).zip(self.lines.chunks(of_group)) {
+            for (row, lines) in (0..self.n).step_by(side).zip(self.lines.chunks(of_group)) {
                 // SAFETY: the processor has the kernel, and tiles are in use if that needs them.
                 unsafe {
                     match tiles {
                         Some(_) => amx::sums_of_rows(own, lines, &mut sums),
-                        None => avx512::sums_of_rows(own, lines, SIDE.min(self.n - row), &mut sums),
+                        None => avx512::sums_of_rows(own, lines, &mut sums),
                     }
                 }
-                for (o, (sums, scale)) in sums.iter().zip(scales).take(count).enumerate() {
-                    sums.iter().take(self.n - row).enumerate().for_each(|(i, sum)| each(first + o, row + i, sum * scale));
+                for i in 0..side.min(self.n - row) {
+                    let of_row: [f32; WIDTH] = std::array::from_fn(|o| sums[o][i] * scales[o]);
+                    each(first, row + i, &of_row, count);
                 }
             }
         }
@@ -91,4 +96,16 @@ impl Few {
             round_into(&w.values(output * self.d_in..(output + 1) * self.d_in), row);
         }
     }
+}
+
+/// Returns the first and the last eight rows of each group one after the other, without a half that has none of the `n` rows: what
+/// is not read would take half of the L1 cache's places.
+fn in_halves(lines: &[Line], of_group: usize, n: usize) -> Vec<Line> {
+    let mut halves = Vec::with_capacity(lines.len());
+    for (g, group) in lines.chunks_exact(of_group.max(1)).enumerate() {
+        for first in (0..SIDE).step_by(avx512::ROWS).filter(|first| g * SIDE + first < n) {
+            halves.extend(group.as_chunks::<SIDE>().0.iter().flat_map(|block| &block[first..first + avx512::ROWS]));
+        }
+    }
+    halves
 }

@@ -115,7 +115,9 @@ mod tests {
             // SAFETY: the processor has the kernel.
             let few = unsafe { Few::new(kernel, &xs, n, d_in) };
             let mut got = vec![f32::NAN; n * d_out];
-            few.products(&Stored::of((&stored).into()).unwrap(), 0..d_out, |output, row, sum| got[row * d_out + output] = sum);
+            few.products(&Stored::of((&stored).into()).unwrap(), 0..d_out, |first, row, sums, count| {
+                got[row * d_out + first..][..count].copy_from_slice(&sums[..count]);
+            });
             for (i, got) in got.into_iter().enumerate() {
                 let (row, output) = (i / d_out, i % d_out);
                 let product =
