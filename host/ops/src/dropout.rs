@@ -61,7 +61,8 @@ impl Mask<'_> {
     /// If there is not a number for each row, or `x` is not on the CPU.
     pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let (rows, width) = self.sizes(x)?;
-        let (xs, scale) = (read(x)?, self.scale());
+        let (read, scale) = (read(x)?, self.scale());
+        let xs = &read[..];
         let mut out = vec![0f32; rows * width];
         out.par_chunks_mut(width.max(1)).enumerate().for_each(|(row, out)| {
             self.kept(row, width, |at| out[at] = xs[row * width + at] * scale);

@@ -21,6 +21,8 @@ fn moments(row: &[f32], eps: f64) -> (f32, f32) {
 pub fn forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
     let (_, d) = matrix_dims(x);
     let (xs, ws, bs) = (read(x)?, read(w)?, read(b)?);
+    // Slices: each place of what was read would be looked up through the tensor.
+    let (xs, ws, bs) = (&xs[..], &ws[..], &bs[..]);
     if ws.len() != d || bs.len() != d {
         return Err(Error::Shape { op: "layer_norm", detail: format!("{:?} with weight {:?}", x.shape(), w.shape()) });
     }
@@ -49,6 +51,7 @@ pub fn backward(
 ) -> Result<()> {
     let (_, d) = matrix_dims(x);
     let (xs, ws, dys) = (read(x)?, read(w)?, read(dy)?);
+    let (xs, ws, dys) = (&xs[..], &ws[..], &dys[..]);
     if ws.len() != d || dys.len() != xs.len() || dx.elem_count() != xs.len() {
         return Err(Error::Shape {
             op: "layer_norm backward",

@@ -48,6 +48,8 @@ pub fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: 
     if dys.len() != xs.len() || dx.elem_count() != xs.len() {
         return Err(Error::Shape { op: "rms_norm backward", detail: format!("{:?} with gradient {:?}", x.shape(), dy.shape()) });
     }
+    // Slices: each place of what was read would be looked up through the tensor.
+    let (xs, ws, dys) = (&xs[..], &ws[..], &dys[..]);
     let task = d * ROWS_PER_TASK;
     let wanted = dw.is_some();
     let mut partial = Vec::new();
