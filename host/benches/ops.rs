@@ -16,7 +16,7 @@ use rlhost::ops::adamw::{Step, update};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::panels::Panels;
 use rlhost::ops::rope::Rotation;
-use rlhost::ops::{self, attention, embedding, linear, logprob, norm, rope, swiglu};
+use rlhost::ops::{self, attention, embedding, linear, logprob, norm, rope, swiglu, team};
 use std::hint::black_box;
 
 /// Makes a benchmark whose rate is of so many elements.
@@ -86,6 +86,19 @@ fn products(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     });
 }
 
+/// Decoding with Qwen3-0.6B's matrices: more of them than the caches hold, as a generation reads them. The rate is of their bytes.
+fn stored(c: &mut Criterion) {
+    for (width, outputs) in [(1024, 3072), (3072, 1024)] {
+        let bytes = size_of::<u16>() * width * outputs;
+        let half = |_| Panels::new(&values(&[outputs, width]).to_dtype(DType::BF16).unwrap(), None, Bf16).unwrap();
+        let (matrices, few): (Vec<Panels>, _) = ((0..200_000_000 / bytes).map(half).collect(), values(&[8, width]));
+        let mut group = c.benchmark_group("ops Qwen3-0.6B");
+        group.throughput(Throughput::Bytes((matrices.len() * bytes) as u64));
+        let read = || matrices.iter().for_each(|matrix| drop(black_box(matrix.forward(&few).unwrap())));
+        group.bench_function(format!("8 rows, {outputs} by {width}, bf16"), |b| b.iter(|| team::together(read)));
+    }
+}
+
 fn elementwise(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     let (d, i, eps) = (a.hidden_size, a.intermediate_size, a.norm_eps);
     let (x, w, dy, dx, dw) = (values(&[n, d]), values(&[d]), values(&[n, d]), values(&[n, d]), values(&[d]));
@@ -116,5 +129,5 @@ fn predictions(c: &mut Criterion, model: &str, a: &Architecture, targets: &[u32]
     });
 }
 
-criterion_group!(name = benches; config = short(); targets = all);
+criterion_group!(name = benches; config = short(); targets = all, stored);
 criterion_main!(benches);

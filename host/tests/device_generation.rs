@@ -22,7 +22,7 @@ fn requests(vocabulary: u32) -> Vec<Request> {
         .collect()
 }
 
-/// What a model of this name generates in a backend.
+/// What a model of this name generates on a backend.
 fn generate(name: &str, backend: &Backend, sampling: &Sampling, seqs: usize, ends: &[u32]) -> Vec<Rollout> {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
     let model = Frozen::new(folder.decoder().unwrap().at(backend).unwrap()).decoding().unwrap();

@@ -440,6 +440,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "compared", "live" = true, "flag" = false))]
     pub plugin: Vec<PluginEntry>,
 }
+
 impl Config {
     /// Returns whether some prompts are not trained on, so that an epoch has no fixed number of steps.
     pub fn passes_over_prompts(&self) -> bool {

@@ -160,16 +160,14 @@ mod tests {
         let message = |content: &str| json!({"role": "user", "content": content});
         let same = read(json!({"chosen": [message("q"), message("a")], "rejected": [message("q"), message("a")]})).unwrap();
         assert_eq!((&same.chosen, &same.rejected), (&same.chosen, &same.chosen));
-        assert!(
-            matches!((&same.prompt, &same.chosen), (TextOrChat::Chat(p), TextOrChat::Chat(c)) if p.len() == 1 && &*c[0].content == "a")
-        );
+        assert!(matches!((&same.prompt, &same.chosen),
+                (TextOrChat::Chat(p), TextOrChat::Chat(c)) if p.len() == 1 && &*c[0].content == "a"));
         // One is longer than the other.
         let longer =
             read(json!({"chosen": [message("q"), message("a"), message("b")], "rejected": [message("q"), message("a")]}));
         let longer = longer.unwrap();
-        assert!(
-            matches!((&longer.chosen, &longer.rejected), (TextOrChat::Chat(c), TextOrChat::Chat(r)) if c.len() == 2 && r.len() == 1)
-        );
+        assert!(matches!((&longer.chosen, &longer.rejected),
+                (TextOrChat::Chat(c), TextOrChat::Chat(r)) if c.len() == 2 && r.len() == 1));
         let texts = read(json!({"chosen": "to be", "rejected": "to be"})).unwrap();
         assert_eq!((text(&texts.prompt), text(&texts.chosen), text(&texts.rejected)), ("to b", "e", "e"));
         assert!(read(json!({"chosen": [message("q")], "rejected": [message("q")]})).unwrap_err().contains("common beginning"));

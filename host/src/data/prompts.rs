@@ -1,14 +1,14 @@
-//! TextOrChat datasets: a column `prompt`, a string or a conversation, and any others, which the rewards get.
+//! Datasets of prompts: a column `prompt`, a string or a conversation, and any others, which the rewards get.
 
 use super::rows::{self, Columns, Location, Row};
 use super::{Dataset, Extras, Message, Refused, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// A prompt for the model.
+/// A prompt for the model, or what it answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TextOrChat {
-    /// A text that the model continues.
+    /// A text: a prompt that the model continues, or its continuation.
     Text(String),
     /// A conversation that it answers.
     Chat(Vec<Message>),

@@ -39,7 +39,10 @@ pub(super) unsafe fn sums(a: &[Line], b: &[Line], steps: usize, out: Out, scale:
     }
 }
 
-/// Computes the sums of eight rows, from the `first` of a group on, with `G` groups of columns.
+/// Computes the sums of eight rows, from the `first` of a group on, with `G` groups of columns, and writes or adds them times `scale`.
+///
+/// # Safety
+/// `out` points to as many rows and columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 #[inline]
 unsafe fn part<const G: usize>(a: &[Line], first: usize, b: &[Line], out: Out, scale: f32) {
@@ -96,7 +99,11 @@ pub(super) unsafe fn sums_of_rows(w: &[bf16], lines: &[Line], out: &mut [[f32; S
         let (first, inner) = (place(at), at / PAIRS * PART..each.min((at / PAIRS + 1) * PART));
         let row = |first: usize| w[first..first + inner.len()].as_chunks::<INNER>().0;
         let ahead = w.as_ptr().wrapping_add(place(at + AHEAD));
-        let sums = pair([row(first), row(first + each)], &blocks[inner.start / INNER..inner.end / INNER], [ahead, ahead.wrapping_add(each)]);
+        let sums = pair(
+            [row(first), row(first + each)],
+            &blocks[inner.start / INNER..inner.end / INNER],
+            [ahead, ahead.wrapping_add(each)],
+        );
         let out = &mut out[2 * (at % PAIRS)..2 * (at % PAIRS) + 2];
         // SAFETY: both halves have room for eight values.
         unsafe {

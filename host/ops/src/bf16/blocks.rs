@@ -23,8 +23,8 @@ const BROAD: usize = 32;
 /// Blocks of a whole part.
 const STEPS: usize = DEPTH / INNER;
 
-/// Lines of memory at most that a thread keeps, 4 MiB, and how often.
-const MOST_KEPT: (usize, usize) = (1 << 16, 2);
+/// Lines of a piece of memory that a thread keeps at most, 8 MiB, and the most pieces.
+const MOST_KEPT: (usize, usize) = (1 << 17, 2);
 
 /// Memory for blocks, which a thread keeps for its next products: new memory would have to be cleared first.
 struct Scratch {
@@ -40,10 +40,9 @@ thread_local! {
 impl Scratch {
     /// Returns memory for this many lines, which holds whatever was there before.
     fn new(length: usize) -> Self {
-        let mut lines = KEPT.with_borrow_mut(Vec::pop).unwrap_or_default();
-        if lines.len() < length {
-            lines.resize(length, Line::ZERO);
-        }
+        // More than is kept takes nothing from what is.
+        let kept = if length > MOST_KEPT.0 { None } else { KEPT.with_borrow_mut(Vec::pop) };
+        let lines = kept.filter(|lines| lines.len() >= length).unwrap_or_else(|| vec![Line::ZERO; length]);
         Self { lines, length }
     }
 }

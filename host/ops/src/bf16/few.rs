@@ -46,9 +46,14 @@ impl Few {
     }
 
     /// Calls `each` with the first of some outputs, the number of a row, their products and the number of these that count, for all
-    /// rows and these `outputs` of `w: [out, in]`. A bf16 weight is read in place. The codes of an 8-bit weight become bf16 exactly, and their sums are scaled. Others are
-    /// rounded, some outputs at a time.
-    pub(crate) fn products(&self, w: &Stored<'_>, outputs: Range<usize>, mut each: impl FnMut(usize, usize, &[f32; WIDTH], usize)) {
+    /// rows and these `outputs` of `w: [out, in]`. A bf16 weight is read in place. The codes of an 8-bit weight become bf16 exactly, and
+    /// their sums are scaled. Others are rounded, some outputs at a time.
+    pub(crate) fn products(
+        &self,
+        w: &Stored<'_>,
+        outputs: Range<usize>,
+        mut each: impl FnMut(usize, usize, &[f32; WIDTH], usize),
+    ) {
         let side = if self.kernel == Kernel::Amx { SIDE } else { avx512::ROWS };
         let of_group = self.d_in / INNER * side;
         // SAFETY: the processor has the kernel.

@@ -3,7 +3,8 @@
 //!
 //! Both operands are rearranged into blocks of 16 rows or columns by 32 inner values, and rounded on the way if they are f32. A
 //! kernel sums up to two blocks of rows with up to two of columns. Inner dimensions are split every 512 values and the parts'
-//! sums added in order, so an element's bits depend neither on the number of threads nor on the other rows and columns.
+//! sums added in order, so an element's bits depend neither on the number of threads nor on the other rows and columns. Products of
+//! few rows have parts of their own.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -103,11 +104,10 @@ mod tests {
 
     #[test]
     fn few_rows_have_the_products_of_rounded_values_with_a_weight_as_it_lies() {
+        const SIZES: [(usize, usize, usize); 6] =
+            [(1, 32, 1), (8, 96, 70), (16, 1024, 33), (37, 64, 64), (9, 1056, 40), (24, 3072, 64)];
         let value = |i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0;
-        for (kernel, (n, d_in, d_out)) in kernels()
-            .into_iter()
-            .flat_map(|kernel| [(1, 32, 1), (8, 96, 70), (16, 1024, 33), (37, 64, 64)].map(|size| (kernel, size)))
-        {
+        for (kernel, (n, d_in, d_out)) in kernels().into_iter().flat_map(|kernel| SIZES.map(|size| (kernel, size))) {
             let (xs, w): (Vec<f32>, Vec<bf16>) =
                 ((0..n * d_in).map(value).collect(), (0..d_out * d_in).map(|i| bf16::from_f32(value(3 * i))).collect());
             let of_w = |i: usize| w[i].to_f32();

@@ -23,8 +23,8 @@ pub(super) fn of_algorithm(mut config: Config, flow: Flow, own: &Defaults) -> Co
     config
 }
 
-/// Returns the configuration with the steps between evaluations as transformers sets them, if the strategy is its own: to those between log lines. A run that
-/// evaluated otherwise before it resumes keeps doing so.
+/// Returns the configuration with the steps between evaluations as transformers sets them, if the strategy is its own: to those between
+/// log lines. A run that evaluated otherwise before it resumes keeps doing so.
 ///
 /// # Errors
 /// If the configuration of the run that resumes can't be read.

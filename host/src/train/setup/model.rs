@@ -44,7 +44,7 @@ impl Made {
     }
 }
 
-/// Opens the configuration's model for a run in this folder and backend. Returns the configuration with a name that stays valid
+/// Opens the configuration's model for a run in this folder, computed by this backend. Returns the configuration with a name that stays valid
 /// wherever the run resumes, with all adapter settings and the precision of the base model.
 pub(super) fn open(
     mut config: Config,
@@ -110,8 +110,8 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
     Ok((ModelFolder::open(temporary.path())?, Some(Made::BuiltIn(temporary))))
 }
 
-/// Returns the configuration's overrides of templates and end tokens, and the configuration with the template's full path. A run that continues from a checkpoint keeps the template
-/// there.
+/// Returns the configuration's overrides of templates and end tokens, and the configuration with the template's full path. A run that
+/// continues from a checkpoint keeps the template there.
 fn wording(mut config: Config, beginning: &Beginning, world: &World) -> Result<(Config, Wording)> {
     let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
     let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;

@@ -93,7 +93,7 @@ pub(super) struct State {
     pub slots: CudaSlice<u32>,
     /// `struct Step`.
     pub step: CudaSlice<u32>,
-    /// `struct SharedPrompt`.
+    /// `struct Share`.
     pub shares: CudaSlice<u32>,
     /// `struct Prompt`, `[places, layers]`.
     pub prompts: CudaSlice<u64>,

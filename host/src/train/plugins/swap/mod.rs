@@ -245,7 +245,6 @@ impl Plugins {
 
     /// Puts a version in place. Returns the one before, and how the two differ; none if there is no such place.
     fn put(&mut self, version: Version) -> Result<Option<(Version, String)>> {
-        // Only what describes the version goes on; the version itself is in place.
         match version {
             Version::Plugin { loaded, slot } => {
                 let Some(old) = self.exchange(loaded, &slot)? else { return Ok(None) };
