@@ -86,10 +86,8 @@ impl Few {
                         None => avx512::sums_of_rows(own, lines, &mut sums),
                     }
                 }
-                for i in 0..side.min(self.n - row) {
-                    let of_row: [f32; WIDTH] = std::array::from_fn(|o| sums[o][i] * scales[o]);
-                    each(first, row + i, &of_row, count);
-                }
+                let of_row = |i: usize| -> [f32; WIDTH] { std::array::from_fn(|o| sums[o][i] * scales[o]) };
+                (0..side.min(self.n - row)).for_each(|i| each(first, row + i, &of_row(i), count));
             }
         }
     }
