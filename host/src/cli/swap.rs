@@ -120,9 +120,8 @@ fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<E
         let mut file = files::open(events).with_context(|| events.display().to_string())?;
         file.seek(SeekFrom::Start(from))?;
         file.read_to_string(&mut text)?;
-        let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(EventLine::of);
-        let answer = lines.into_iter().find(|event| event.text("request") == request);
-        if let Some(answer) = answer {
+        let mut lines = text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(EventLine::of);
+        if let Some(answer) = lines.find(|event| event.text("request") == request) {
             return Ok(answer);
         }
         if is_running(run) == Some(false) {

@@ -46,9 +46,8 @@ impl ConfigFile {
             for (key, _) in own.iter().filter(|(key, value)| written.get(*key) == Some(value)) {
                 dropped += usize::from(leave(key));
             }
-            let of_evaluations = Config::default().protocol().map(|(key, _)| key);
             let of_algorithm = keys().iter().filter(|key| key.inherited == Inherited::WithAlgorithm).map(|key| key.name.as_str());
-            let left: Vec<&str> = of_algorithm.chain(of_evaluations).filter(|key| leave(key)).collect();
+            let left: Vec<&str> = of_algorithm.filter(|key| leave(key)).collect();
             dropped += left.len();
             if !left.is_empty() {
                 let keys = left.join(", ");

@@ -339,33 +339,33 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub eval_delay: f64,
     /// Number of completions to sample per prompt in evaluations [default: num_generations]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub num_generations_eval: Option<usize>,
     /// Sampling temperature of evaluations; 0 for greedy decoding [default: temperature]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub eval_temperature: Option<f64>,
     /// top_p of evaluations [default: top_p]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub eval_top_p: Option<f64>,
     /// top_k of evaluations [default: top_k]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub eval_top_k: Option<usize>,
     /// min_p of evaluations [default: min_p]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub eval_min_p: Option<f64>,
     /// Log pass@k and maj@k in evaluations: a completion solves its prompt if its reward is at least this [default: none, neither
     /// is logged]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub eval_pass_threshold: Option<f64>,
     /// With eval_pass_threshold: the reward that decides whether a prompt is solved [default: the first]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub eval_pass_reward: Option<String>,
     /// With eval_pass_threshold: the values of k [default: powers of two up to num_generations_eval, and itself]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub eval_pass_k: Vec<usize>,
     /// With eval_pass_threshold: text after which a completion's answer begins, as in "####" or "\boxed{"; it ends with the line
     /// or the closing brace. maj@k counts equal answers [default: none, the whole completion is the answer]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub eval_answer_after: Option<String>,
     /// When to save a checkpoint: by steps (save_steps), after each epoch (epoch), or only at the end (no) [default: steps]
     #[schemars(extend("on_resume" = "free"))]
