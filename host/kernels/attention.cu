@@ -76,15 +76,15 @@ __device__ __forceinline__ void add_weighted_transposed(float sums[PER][DIM / SI
 }
 
 // Whether query `q` of `queries` sees key `k` of `keys`; neither may be there.
-__device__ __forceinline__ bool sees(Range queries, int q, Range keys, int k, bool causal) {
-    return q < queries.count && k < keys.count && (!causal || keys.first + k <= queries.first + q);
+__device__ __forceinline__ bool sees(Range queries, int q, Range keys, int k, bool causal, Reach reach) {
+    return q < queries.count && k < keys.count && (!causal || keys.first + k <= queries.first + q) && !reach.hides(q, k);
 }
 
 extern __shared__ float shared[];
 
 // out: [N, H * C]; log_sum: [N, H], the logarithms of the normalisers. Blocks: tiles, heads.
 template <int DIM, typename T>
-__device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T *v, Forest f, Heads h, float scale) {
+__device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T *v, Forest f, Heads h, Scores by) {
     Rows<DIM> &queries = *(Rows<DIM> *)shared, &others = *(&queries + 1);
     float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
     const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.y, kv = h.kv_of(head);
@@ -92,7 +92,7 @@ __device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T 
     read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
     float sums[PER][DIM / SIDE] = {}, top[PER], total[PER] = {};
     for (int i = 0; i < PER; i++) top[i] = -INFINITY;
-    for_keys<TILE>(f, tile, [&](Range keys, bool causal) {
+    for_keys<TILE>(f, by, tile, [&](Range keys, bool causal, Reach reach) {
         __syncthreads();
         read_rows<DIM>(others, k, keys, kv, h.kv_heads, h.dim);
         __syncthreads();
@@ -101,21 +101,21 @@ __device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T 
         for (int i = 0; i < PER; i++) {
             float greatest = -INFINITY;
             for (int j = 0; j < PER; j++) {
-                const bool seen = sees(tile.rows, y + SIDE * i, keys, x + SIDE * j, causal);
-                p[i][j] = seen ? p[i][j] * scale : -INFINITY;
+                const bool seen = sees(tile.rows, y + SIDE * i, keys, x + SIDE * j, causal, reach);
+                p[i][j] = seen ? by.bounded(p[i][j]) * by.scale : -INFINITY;
                 greatest = fmaxf(greatest, p[i][j]);
             }
             greatest = fmaxf(top[i], along_row(greatest, true));
             // Rows that see nothing yet, or are not there, keep their zeros.
-            const float by = greatest > -INFINITY ? expf(top[i] - greatest) : 1.0f;
+            const float rescale = greatest > -INFINITY ? expf(top[i] - greatest) : 1.0f;
             float sum = 0.0f;
             for (int j = 0; j < PER; j++) {
                 p[i][j] = p[i][j] > -INFINITY ? expf(p[i][j] - greatest) : 0.0f;
                 sum += p[i][j];
                 weights[y + SIDE * i][x + SIDE * j] = p[i][j];
             }
-            total[i] = total[i] * by + along_row(sum, false);
-            for (int j = 0; j < DIM / SIDE; j++) sums[i][j] *= by;
+            total[i] = total[i] * rescale + along_row(sum, false);
+            for (int j = 0; j < DIM / SIDE; j++) sums[i][j] *= rescale;
             top[i] = greatest;
         }
         __syncthreads();
@@ -138,17 +138,18 @@ __device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T 
 // Probabilities of a tile of queries and one of keys, and the derivatives by their scores, into shared memory.
 template <int DIM>
 __device__ __forceinline__ void score_gradients(float p[PER][PER], float dp[PER][PER], Range queries, Range keys, bool causal,
-                                                const float *log_sum, const float *along, int heads, int head, float scale,
-                                                int x, int y) {
+                                                Reach reach, const float *log_sum, const float *along, int heads, int head,
+                                                Scores by, int x, int y) {
     for (int i = 0; i < PER; i++) {
         const int r = y + SIDE * i;
         const size_t at = (size_t)(queries.first + r) * heads + head;
         const bool there = r < queries.count;
         const float l = there ? log_sum[at] : 0.0f, a = there ? along[at] : 0.0f;
         for (int j = 0; j < PER; j++) {
-            const bool seen = sees(queries, r, keys, x + SIDE * j, causal);
-            p[i][j] = seen ? expf(p[i][j] * scale - l) : 0.0f;
-            dp[i][j] = p[i][j] * (dp[i][j] - a);
+            const bool seen = sees(queries, r, keys, x + SIDE * j, causal, reach);
+            const float product = by.bounded(p[i][j]);
+            p[i][j] = seen ? expf(product * by.scale - l) : 0.0f;
+            dp[i][j] = p[i][j] * (dp[i][j] - a) * by.slope(product);
         }
     }
 }
@@ -156,7 +157,7 @@ __device__ __forceinline__ void score_gradients(float p[PER][PER], float dp[PER]
 // dq: [N, H * C]. Blocks: tiles, heads.
 template <int DIM, typename T>
 __device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, const T *d_out, const float *log_sum,
-                                 const float *along, Forest f, Heads h, float scale) {
+                                 const float *along, Forest f, Heads h, Scores by) {
     Rows<DIM> &queries = *(Rows<DIM> *)shared, &d_outs = *(&queries + 1), &others = *(&d_outs + 1);
     float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
     const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.y, kv = h.kv_of(head);
@@ -164,7 +165,7 @@ __device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, cons
     read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
     read_rows<DIM>(d_outs, d_out, tile.rows, head, h.heads, h.dim);
     float sums[PER][DIM / SIDE] = {};
-    for_keys<TILE>(f, tile, [&](Range keys, bool causal) {
+    for_keys<TILE>(f, by, tile, [&](Range keys, bool causal, Reach reach) {
         float p[PER][PER], dp[PER][PER];
         __syncthreads();
         read_rows<DIM>(others, v, keys, kv, h.kv_heads, h.dim);
@@ -174,7 +175,7 @@ __device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, cons
         read_rows<DIM>(others, k, keys, kv, h.kv_heads, h.dim);
         __syncthreads();
         products<DIM>(p, queries, others, x, y);
-        score_gradients<DIM>(p, dp, tile.rows, keys, causal, log_sum, along, h.heads, head, scale, x, y);
+        score_gradients<DIM>(p, dp, tile.rows, keys, causal, reach, log_sum, along, h.heads, head, by, x, y);
         for (int i = 0; i < PER; i++)
             for (int j = 0; j < PER; j++) weights[y + SIDE * i][x + SIDE * j] = dp[i][j];
         __syncthreads();
@@ -186,7 +187,7 @@ __device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, cons
         const size_t at = ((size_t)(tile.rows.first + r) * h.heads + head) * h.dim;
         for (int j = 0; j < DIM / SIDE; j++) {
             const int c = x + SIDE * j;
-            if (c < h.dim) dq[at + c] = from_float<T>(sums[i][j] * scale);
+            if (c < h.dim) dq[at + c] = from_float<T>(sums[i][j] * by.scale);
         }
     }
 }
@@ -194,7 +195,7 @@ __device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, cons
 // dk, dv: [N, H * C], what each query head gives to the keys and values that it reads. Blocks: tiles, heads.
 template <int DIM, typename T>
 __device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, const T *v, const T *d_out, const float *log_sum,
-                              const float *along, Forest f, Heads h, float scale) {
+                              const float *along, Forest f, Heads h, Scores by) {
     Rows<DIM> &keys = *(Rows<DIM> *)shared, &values = *(&keys + 1), &others = *(&values + 1);
     float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
     const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.y, kv = h.kv_of(head);
@@ -202,7 +203,7 @@ __device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, cons
     read_rows<DIM>(keys, k, tile.rows, kv, h.kv_heads, h.dim);
     read_rows<DIM>(values, v, tile.rows, kv, h.kv_heads, h.dim);
     float dk_sums[PER][DIM / SIDE] = {}, dv_sums[PER][DIM / SIDE] = {};
-    for_queries<TILE>(f, tile, [&](Range queries, bool causal) {
+    for_queries<TILE>(f, by, tile, [&](Range queries, bool causal, Reach reach) {
         float p[PER][PER], dp[PER][PER];
         __syncthreads();
         read_rows<DIM>(others, q, queries, head, h.heads, h.dim);
@@ -212,7 +213,7 @@ __device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, cons
         read_rows<DIM>(others, d_out, queries, head, h.heads, h.dim);
         __syncthreads();
         products<DIM>(dp, others, values, x, y);
-        score_gradients<DIM>(p, dp, queries, tile.rows, causal, log_sum, along, h.heads, head, scale, x, y);
+        score_gradients<DIM>(p, dp, queries, tile.rows, causal, reach, log_sum, along, h.heads, head, by, x, y);
         for (int i = 0; i < PER; i++)
             for (int j = 0; j < PER; j++) weights[y + SIDE * i][x + SIDE * j] = p[i][j];
         __syncthreads();
@@ -230,25 +231,25 @@ __device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, cons
         const size_t at = ((size_t)(tile.rows.first + r) * h.heads + head) * h.dim;
         for (int j = 0; j < DIM / SIDE; j++) {
             const int c = x + SIDE * j;
-            if (c < h.dim) dk[at + c] = dk_sums[i][j] * scale, dv[at + c] = dv_sums[i][j];
+            if (c < h.dim) dk[at + c] = dk_sums[i][j] * by.scale, dv[at + c] = dv_sums[i][j];
         }
     }
 }
 
 #define DEFINE_DIM(suffix, T, DIM)                                                                                         \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_forward_##DIM##_##suffix(                              \
-        T *out, float *log_sum, const T *q, const T *k, const T *v, Forest f, Heads h, float scale) {                      \
-        forward<DIM>(out, log_sum, q, k, v, f, h, scale);                                                                  \
+        T *out, float *log_sum, const T *q, const T *k, const T *v, Forest f, Heads h, Scores by) {                      \
+        forward<DIM>(out, log_sum, q, k, v, f, h, by);                                                                  \
     }                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_backward_queries_##DIM##_##suffix(                     \
         T *dq, const T *q, const T *k, const T *v, const T *d_out, const float *log_sum, const float *along, Forest f,     \
-        Heads h, float scale) {                                                                                            \
-        backward_queries<DIM>(dq, q, k, v, d_out, log_sum, along, f, h, scale);                                            \
+        Heads h, Scores by) {                                                                                            \
+        backward_queries<DIM>(dq, q, k, v, d_out, log_sum, along, f, h, by);                                            \
     }                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_backward_keys_##DIM##_##suffix(                        \
         float *dk, float *dv, const T *q, const T *k, const T *v, const T *d_out, const float *log_sum,                    \
-        const float *along, Forest f, Heads h, float scale) {                                                              \
-        backward_keys<DIM>(dk, dv, q, k, v, d_out, log_sum, along, f, h, scale);                                           \
+        const float *along, Forest f, Heads h, Scores by) {                                                              \
+        backward_keys<DIM>(dk, dv, q, k, v, d_out, log_sum, along, f, h, by);                                           \
     }
 DEFINE_DIM(f32, float, 16)
 DEFINE_DIM(f32, float, 64)

@@ -104,16 +104,25 @@ __device__ __forceinline__ void write_rows(T *out, const float sums[DIM / 8][4],
 }
 
 // Puts `to` where a query does not see a key: a warp's rows are queries from `row`, columns keys.
-__device__ __forceinline__ void mask(float scores[TILE / 8][4], float to, Range queries, int row, Range keys, bool causal) {
+__device__ __forceinline__ void mask(float scores[TILE / 8][4], float to, Range queries, int row, Range keys, bool causal,
+                                     Reach reach) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const bool all = keys.count == TILE && !(causal && keys.first + TILE > queries.first + row + 1);
-    if (all) return;
+    if (all && !reach.hides_some(row + 15)) return;
 #pragma unroll
     for (int j = 0; j < TILE / 8; j++)
         for (int i = 0; i < 4; i++) {
-            const uint32_t k = 8 * j + 2 * t + i % 2, q = queries.first + row + g + i / 2 * 8;
-            if (k >= keys.count || (causal && keys.first + k > q)) scores[j][i] = to;
+            const int k = 8 * j + 2 * t + i % 2, q = row + g + i / 2 * 8;
+            if (k >= (int)keys.count || (causal && keys.first + k > queries.first + q) || reach.hides(q, k)) scores[j][i] = to;
         }
+}
+
+// Bounds a warp's products, if scores are bounded.
+__device__ __forceinline__ void bound(float products[TILE / 8][4], const Scores &scores) {
+    if (scores.cap == 0.0f) return;
+#pragma unroll
+    for (int j = 0; j < TILE / 8; j++)
+        for (int i = 0; i < 4; i++) products[j][i] = scores.bounded(products[j][i]);
 }
 
 __device__ __forceinline__ float over_quad(float x, bool greatest) {
@@ -128,21 +137,22 @@ extern __shared__ Eight shared_rows[];
 
 // out: [N, H * C]; log_sum: [N, H]. Blocks: tiles, heads.
 template <int DIM>
-__device__ void forward(bf16 *out, float *log_sum, const bf16 *q, const bf16 *k, const bf16 *v, Forest f, Heads h, float scale) {
+__device__ void forward(bf16 *out, float *log_sum, const bf16 *q, const bf16 *k, const bf16 *v, Forest f, Heads h, Scores scores) {
     Rows<DIM> &queries = *(Rows<DIM> *)shared_rows, &keys_at = *(&queries + 1), &values_at = *(&keys_at + 1);
     const int head = blockIdx.y, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
     const Tile tile = f.tiles[blockIdx.x];
-    const float by_two = scale * LOG2_E;
+    const float by_two = scores.scale * LOG2_E;
     read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
     float sums[DIM / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, total[2] = {};
-    for_keys<TILE>(f, tile, [&](Range keys, bool causal) {
+    for_keys<TILE>(f, scores, tile, [&](Range keys, bool causal, Reach reach) {
         __syncthreads();
         read_rows<DIM>(keys_at, k, keys, kv, h.kv_heads, h.dim);
         read_rows<DIM>(values_at, v, keys, kv, h.kv_heads, h.dim);
         __syncthreads();
         float p[TILE / 8][4];
         products<DIM>(p, queries, row, keys_at);
-        mask(p, -INFINITY, tile.rows, row, keys, causal);
+        bound(p, scores);
+        mask(p, -INFINITY, tile.rows, row, keys, causal, reach);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float greatest = -INFINITY;
@@ -177,12 +187,12 @@ __device__ void forward(bf16 *out, float *log_sum, const bf16 *q, const bf16 *k,
 // dq: [N, H * C]. Blocks: tiles, heads.
 template <int DIM>
 __device__ void backward_queries(bf16 *dq, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *d_out, const float *log_sum,
-                                 const float *along, Forest f, Heads h, float scale) {
+                                 const float *along, Forest f, Heads h, Scores scores) {
     Rows<DIM> &queries = *(Rows<DIM> *)shared_rows, &d_outs = *(&queries + 1), &keys_at = *(&d_outs + 1);
     Rows<DIM> &values_at = *(&keys_at + 1);
     const int head = blockIdx.y, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
     const Tile tile = f.tiles[blockIdx.x];
-    const float by_two = scale * LOG2_E;
+    const float by_two = scores.scale * LOG2_E;
     read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
     read_rows<DIM>(d_outs, d_out, tile.rows, head, h.heads, h.dim);
     float of_sum[2], of_along[2];
@@ -193,21 +203,25 @@ __device__ void backward_queries(bf16 *dq, const bf16 *q, const bf16 *k, const b
         of_sum[i] = there ? log_sum[at] * LOG2_E : INFINITY, of_along[i] = there ? along[at] : 0.0f;
     }
     float sums[DIM / 8][4] = {};
-    for_keys<TILE>(f, tile, [&](Range keys, bool causal) {
+    for_keys<TILE>(f, scores, tile, [&](Range keys, bool causal, Reach reach) {
         __syncthreads();
         read_rows<DIM>(keys_at, k, keys, kv, h.kv_heads, h.dim);
         read_rows<DIM>(values_at, v, keys, kv, h.kv_heads, h.dim);
         __syncthreads();
         float p[TILE / 8][4], dp[TILE / 8][4];
         products<DIM>(p, queries, row, keys_at);
-        mask(p, -INFINITY, tile.rows, row, keys, causal);
+        bound(p, scores);
+        mask(p, -INFINITY, tile.rows, row, keys, causal, reach);
         products<DIM>(dp, d_outs, row, values_at);
 #pragma unroll
         for (int j = 0; j < TILE / 8; j++)
-            for (int i = 0; i < 4; i++) dp[j][i] = exp2f(p[j][i] * by_two - of_sum[i / 2]) * (dp[j][i] - of_along[i / 2]);
+            for (int i = 0; i < 4; i++) {
+                const float along = exp2f(p[j][i] * by_two - of_sum[i / 2]) * (dp[j][i] - of_along[i / 2]);
+                dp[j][i] = scores.cap > 0.0f && p[j][i] > -INFINITY ? along * scores.slope(p[j][i]) : along;
+            }
         add_weighted<DIM>(sums, dp, keys_at);
     });
-    const float by[2] = {scale, scale};
+    const float by[2] = {scores.scale, scores.scale};
     write_rows<DIM>(dq, sums, by, tile.rows, head, h.heads, h.dim);
 }
 
@@ -215,17 +229,17 @@ __device__ void backward_queries(bf16 *dq, const bf16 *q, const bf16 *k, const b
 // are keys, and columns queries.
 template <int DIM>
 __device__ void backward_keys(float *dk, float *dv, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *d_out,
-                              const float *log_sum, const float *along, Forest f, Heads h, float scale) {
+                              const float *log_sum, const float *along, Forest f, Heads h, Scores scores) {
     Rows<DIM> &keys_at = *(Rows<DIM> *)shared_rows, &values_at = *(&keys_at + 1), &queries_at = *(&values_at + 1);
     Rows<DIM> &d_outs_at = *(&queries_at + 1);
     float *of_sum = (float *)(&d_outs_at + 1), *of_along = of_sum + TILE;
     const int head = blockIdx.y, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
     const Tile tile = f.tiles[blockIdx.x];
-    const float by_two = scale * LOG2_E;
+    const float by_two = scores.scale * LOG2_E;
     read_rows<DIM>(keys_at, k, tile.rows, kv, h.kv_heads, h.dim);
     read_rows<DIM>(values_at, v, tile.rows, kv, h.kv_heads, h.dim);
     float dk_sums[DIM / 8][4] = {}, dv_sums[DIM / 8][4] = {};
-    for_queries<TILE>(f, tile, [&](Range queries, bool causal) {
+    for_queries<TILE>(f, scores, tile, [&](Range queries, bool causal, Reach reach) {
         __syncthreads();
         read_rows<DIM>(queries_at, q, queries, head, h.heads, h.dim);
         read_rows<DIM>(d_outs_at, d_out, queries, head, h.heads, h.dim);
@@ -238,40 +252,48 @@ __device__ void backward_keys(float *dk, float *dv, const bf16 *q, const bf16 *k
         __syncthreads();
         float p[TILE / 8][4], dp[TILE / 8][4];
         products<DIM>(p, keys_at, row, queries_at);
+        bound(p, scores);
         const bool hidden = causal && tile.rows.first + row + 15 > queries.first;
 #pragma unroll
         for (int j = 0; j < TILE / 8; j++)
             for (int i = 0; i < 4; i++) {
                 const int column = 8 * j + 2 * (lane % 4) + i % 2, key = row + lane / 4 + i / 2 * 8;
-                const bool seen = key < tile.rows.count && (!hidden || tile.rows.first + key <= queries.first + column);
+                const bool seen = key < tile.rows.count && (!hidden || tile.rows.first + key <= queries.first + column) &&
+                                  !reach.hides(column, key);
                 p[j][i] = seen ? exp2f(p[j][i] * by_two - of_sum[column]) : 0.0f;
             }
         add_weighted<DIM>(dv_sums, p, d_outs_at);
         products<DIM>(dp, values_at, row, d_outs_at);
 #pragma unroll
         for (int j = 0; j < TILE / 8; j++)
-            for (int i = 0; i < 4; i++) dp[j][i] = p[j][i] * (dp[j][i] - of_along[8 * j + 2 * (lane % 4) + i % 2]);
+            for (int i = 0; i < 4; i++) {
+                const int column = 8 * j + 2 * (lane % 4) + i % 2;
+                dp[j][i] = p[j][i] * (dp[j][i] - of_along[column]);
+                // The product again, from its probability: to keep it would take registers of those that bound nothing.
+                if (scores.cap > 0.0f && p[j][i] > 0.0f)
+                    dp[j][i] *= scores.slope((log2f(p[j][i]) + of_sum[column]) / by_two);
+            }
         add_weighted<DIM>(dk_sums, dp, queries_at);
     });
-    const float one[2] = {1.0f, 1.0f}, by[2] = {scale, scale};
+    const float one[2] = {1.0f, 1.0f}, by[2] = {scores.scale, scores.scale};
     write_rows<DIM>(dk, dk_sums, by, tile.rows, head, h.heads, h.dim);
     write_rows<DIM>(dv, dv_sums, one, tile.rows, head, h.heads, h.dim);
 }
 
 #define DEFINE(DIM)                                                                                                               \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_mma_forward_##DIM(                                            \
-        bf16 *out, float *log_sum, const bf16 *q, const bf16 *k, const bf16 *v, Forest f, Heads h, float scale) {                 \
-        forward<DIM>(out, log_sum, q, k, v, f, h, scale);                                                                         \
+        bf16 *out, float *log_sum, const bf16 *q, const bf16 *k, const bf16 *v, Forest f, Heads h, Scores scores) {                 \
+        forward<DIM>(out, log_sum, q, k, v, f, h, scores);                                                                         \
     }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_mma_backward_queries_##DIM(                                   \
         bf16 *dq, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *d_out, const float *log_sum, const float *along,       \
-        Forest f, Heads h, float scale) {                                                                                         \
-        backward_queries<DIM>(dq, q, k, v, d_out, log_sum, along, f, h, scale);                                                   \
+        Forest f, Heads h, Scores scores) {                                                                                         \
+        backward_queries<DIM>(dq, q, k, v, d_out, log_sum, along, f, h, scores);                                                   \
     }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_mma_backward_keys_##DIM(                                      \
         float *dk, float *dv, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *d_out, const float *log_sum,               \
-        const float *along, Forest f, Heads h, float scale) {                                                                     \
-        backward_keys<DIM>(dk, dv, q, k, v, d_out, log_sum, along, f, h, scale);                                                  \
+        const float *along, Forest f, Heads h, Scores scores) {                                                                     \
+        backward_keys<DIM>(dk, dv, q, k, v, d_out, log_sum, along, f, h, scores);                                                  \
     }
 DEFINE(64)
 DEFINE(128)

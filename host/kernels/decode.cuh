@@ -22,3 +22,6 @@ struct Step {
 
 // Row `row` of a step, or none beyond its last.
 __device__ __forceinline__ bool is_row(const Step *step, int row) { return row < (int)step->rows; }
+
+// The position of a sequence's newest token.
+__device__ __forceinline__ uint32_t position_of(const Sequence &sequence) { return sequence.prompt + sequence.drawn - 1; }

@@ -13,16 +13,22 @@ struct Sizes {
     int heads, kv_heads, dim;
 };
 
+// How scores are formed. Without a bound, `cap` is 0, and without a window, `window` is.
+struct Scores {
+    float scale, cap;
+    int window;
+};
+
 // Addresses of a prompt's keys and values in one layer, [positions, kv_heads * dim]. Prompts stand as [places, layers], from
 // the layer on that is meant.
 struct Prompt {
     uint64_t k, v;
 };
 
-// What one block takes: a run of positions, and the rows whose queries see it.
+// What one block takes: a run of positions from `begin` on, and the rows whose queries see it.
 template <typename T> struct Run {
     const T *k, *v;
-    int positions, first_row, rows, part;
+    int begin, positions, first_row, rows, part;
 };
 
 // Number of runs that `positions` are split into.
@@ -34,15 +40,15 @@ __device__ __forceinline__ Run<T> this_run(const Prompt *prompts, const uint32_t
                                            const Sequence *sequences, const uint32_t *slots, const Step *step,
                                            const Share *shares, int layers, int most_shares, int own_runs, int split,
                                            int room, int width) {
-    Run<T> run = {nullptr, nullptr, 0, 0, 0, 0};
+    Run<T> run = {nullptr, nullptr, 0, 0, 0, 0, 0};
     const int block = blockIdx.x;
     if (block < most_shares) {
         if (block >= (int)step->shares) return run;
         const Share share = shares[block];
         const Prompt prompt = prompts[(size_t)share.prompt * layers];
         const size_t first = (size_t)share.first_position * width;
-        run = {(const T *)prompt.k + first, (const T *)prompt.v + first, min(split, (int)(prompt_lengths[share.prompt] - share.first_position)),
-               (int)share.first_row, (int)share.rows, (int)share.first_position / split};
+        const int positions = min(split, (int)(prompt_lengths[share.prompt] - share.first_position));
+        run = {(const T *)prompt.k + first, (const T *)prompt.v + first, (int)share.first_position, positions, (int)share.first_row, (int)share.rows, (int)share.first_position / split};
     } else {
         const int row = (block - most_shares) / own_runs, part = (block - most_shares) % own_runs;
         if (!is_row(step, row)) return run;
@@ -50,7 +56,9 @@ __device__ __forceinline__ Run<T> this_run(const Prompt *prompts, const uint32_t
         const int length = sequences[slot].drawn;
         if (part * split >= length) return run;
         const size_t first = ((size_t)slot * room + (size_t)part * split) * width;
-        run = {own_k + first, own_v + first, min(split, length - part * split), row, 1, runs_of(sequences[slot].prompt, split) + part};
+        const int prompt = sequences[slot].prompt;
+        run = {own_k + first, own_v + first, prompt + part * split, min(split, length - part * split), row, 1,
+               runs_of(prompt, split) + part};
     }
     return run;
 }
@@ -78,11 +86,13 @@ __device__ __forceinline__ void read_tile(float (*into)[DIM + 1], const T *from,
 template <int DIM> struct Shared {
     float q[QUERIES][DIM + 1], kv[TILE][DIM + 1], scores[QUERIES][TILE + 1];
     float top[QUERIES], sum[QUERIES], rescale[QUERIES];
+    int hidden[QUERIES]; // positions of the run that lie before the query's window
 };
 
 // parts: [rows, heads, most_parts, dim + 2]: the greatest score, the sum of weights, the weighted sum of values.
 template <int DIM, typename T>
-__device__ __forceinline__ void attend(float *parts, const T *q, Run<T> run, Sizes h, float scale, int most_parts) {
+__device__ __forceinline__ void attend(float *parts, const T *q, Run<T> run, const Sequence *sequences, const uint32_t *slots,
+                                       Sizes h, Scores by, int most_parts) {
     extern __shared__ float4 room_for_shared[];
     Shared<DIM> &s = *(Shared<DIM> *)room_for_shared;
     const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -91,11 +101,25 @@ __device__ __forceinline__ void attend(float *parts, const T *q, Run<T> run, Siz
         return (size_t)(run.first_row + query / per_kv) * h.heads + kv * per_kv + query % per_kv;
     };
     for (int i = threadIdx.x; i < queries * h.dim; i += THREADS)
-        s.q[i / h.dim][i % h.dim] = to_float(q[head_of(i / h.dim) * h.dim + i % h.dim]) * scale;
-    if (threadIdx.x < QUERIES) s.top[threadIdx.x] = -INFINITY, s.sum[threadIdx.x] = 0.0f;
+        s.q[i / h.dim][i % h.dim] = to_float(q[head_of(i / h.dim) * h.dim + i % h.dim]) * by.scale;
+    if (threadIdx.x < QUERIES) {
+        s.top[threadIdx.x] = -INFINITY, s.sum[threadIdx.x] = 0.0f, s.hidden[threadIdx.x] = 0;
+        if (by.window && threadIdx.x < queries) {
+            const int position = position_of(sequences[slots[run.first_row + threadIdx.x / per_kv]]);
+            s.hidden[threadIdx.x] = position + 1 - by.window - run.begin;
+        }
+    }
     float sums[QUERIES / SIDE][DIM / SIDE] = {};
+    // Sequences of a prompt may be of different lengths: the first position that any of them sees.
+    int begin = 0;
+    if (by.window) {
+        __syncthreads();
+        int least = s.hidden[0];
+        for (int query = per_kv; query < queries; query += per_kv) least = min(least, s.hidden[query]);
+        begin = max(0, least) / TILE * TILE;
+    }
 
-    for (int first = 0; first < run.positions; first += TILE) {
+    for (int first = begin; first < run.positions; first += TILE) {
         const int count = min(TILE, run.positions - first);
         const size_t offset = (size_t)first * width + kv * h.dim;
         __syncthreads();
@@ -113,17 +137,23 @@ __device__ __forceinline__ void attend(float *parts, const T *q, Run<T> run, Siz
             }
         }
         for (int i = 0; i < QUERIES / SIDE; i++)
-            for (int j = 0; j < TILE / SIDE; j++)
-                s.scores[y + SIDE * i][x + SIDE * j] = x + SIDE * j < count ? products[i][j] : -INFINITY;
+            for (int j = 0; j < TILE / SIDE; j++) {
+                const int position = x + SIDE * j;
+                const bool seen = position < count && first + position >= s.hidden[y + SIDE * i];
+                const float score = by.cap > 0.0f ? by.cap * tanhf(products[i][j] / by.cap) : products[i][j];
+                s.scores[y + SIDE * i][position] = seen ? score : -INFINITY;
+            }
         __syncthreads();
         // Values take the place of keys while warps normalise.
         read_tile<DIM>(s.kv, run.v + offset, count, h.dim, width);
         for (int query = warp; query < queries; query += WARPS) {
             float *scores = s.scores[query];
             const float before = s.top[query], top = fmaxf(before, warp_max(fmaxf(scores[lane], scores[lane + 32])));
-            const float a = expf(scores[lane] - top), b = expf(scores[lane + 32] - top);
+            // A query whose window begins later has seen nothing yet.
+            const float origin = top > -INFINITY ? top : 0.0f;
+            const float a = expf(scores[lane] - origin), b = expf(scores[lane + 32] - origin);
             scores[lane] = a, scores[lane + 32] = b;
-            const float sum = warp_sum(a + b), rescale = expf(before - top);
+            const float sum = warp_sum(a + b), rescale = expf(before - origin);
             if (lane == 0) s.top[query] = top, s.sum[query] = s.sum[query] * rescale + sum, s.rescale[query] = rescale;
         }
         __syncthreads();
@@ -182,11 +212,11 @@ __device__ void combine(T *out, const float *parts, const Sequence *sequences, c
     extern "C" __global__ void __launch_bounds__(THREADS) decode_attention_##DIM##_##suffix(                               \
         float *parts, const T *q, const Prompt *prompts, const uint32_t *prompt_lengths, const T *own_k, const T *own_v,   \
         const Sequence *sequences, const uint32_t *slots, const Step *step, const Share *shares, int layers,               \
-        int most_shares, int own_runs, int split, int room, int most_parts, float scale, int heads, int kv_heads, int dim) {                \
+        int most_shares, int own_runs, int split, int room, int most_parts, Scores by, int heads, int kv_heads, int dim) { \
         const Run<T> run = this_run(prompts, prompt_lengths, own_k, own_v, sequences, slots, step, shares, layers,         \
                                     most_shares, own_runs, split, room, kv_heads * dim);                                                \
         if (run.rows == 0) return;                                                                                         \
-        attend<DIM>(parts, q, run, {heads, kv_heads, dim}, scale, most_parts);                                             \
+        attend<DIM>(parts, q, run, sequences, slots, {heads, kv_heads, dim}, by, most_parts);                              \
     }
 
 #define DEFINE(suffix, T)                                                                                                  \

@@ -1,5 +1,5 @@
 // Operations on values one by one. All go over their `n` values with any number of threads, sixteen bytes at a time.
-#include "common.cuh"
+#include "activation.cuh"
 
 // Calls `each(values, count)` for every whole pack, and for the rest one by one.
 template <typename T, typename F> __device__ __forceinline__ void for_packs(size_t n, F each) {
@@ -25,29 +25,51 @@ template <typename T> __device__ void mix(T *out, const T *own, const float *oth
         out[i] = from_float<T>(to_float(own[i]) * keep + other[i] * take);
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// out = x * factor + more
+template <typename T> __device__ void scale_and_add(T *out, const T *x, float factor, float more, size_t n) {
+    for_packs<T>(n, [&](size_t i, int count) {
+        float v[8];
+        load(v, x + i, count);
+        for (int j = 0; j < count; j++) v[j] = v[j] * factor + more;
+        store(out + i, v, count);
+    });
+}
 
-// y = silu(gate) * up
-template <typename T> __device__ void swiglu_forward(T *y, const T *gate, const T *up, size_t n) {
+// out = cap * tanh(x / cap); both may be the same.
+template <typename T> __device__ void bound(T *out, const T *x, float cap, size_t n) {
+    for_packs<T>(n, [&](size_t i, int count) {
+        float v[8];
+        load(v, x + i, count);
+        for (int j = 0; j < count; j++) v[j] = cap * tanhf(v[j] / cap);
+        store(out + i, v, count);
+    });
+}
+
+// y = f(gate) * up, or f(gate) if `up` is null.
+template <typename F, typename T> __device__ void activation_forward(T *y, const T *gate, const T *up, size_t n) {
     for_packs<T>(n, [&](size_t i, int count) {
         float g[8], u[8];
-        load(g, gate + i, count), load(u, up + i, count);
-        for (int j = 0; j < count; j++) u[j] *= g[j] * sigmoid(g[j]);
+        load(g, gate + i, count);
+        if (up) load(u, up + i, count);
+        for (int j = 0; j < count; j++) u[j] = F::at(g[j]).value * (up ? u[j] : 1.0f);
         store(y + i, u, count);
     });
 }
 
-template <typename T>
-__device__ void swiglu_backward(T *d_gate, T *d_up, const T *gate, const T *up, const T *dy, size_t n) {
+// The same with `d_up` null where `up` is.
+template <typename F, typename T>
+__device__ void activation_backward(T *d_gate, T *d_up, const T *gate, const T *up, const T *dy, size_t n) {
     for_packs<T>(n, [&](size_t i, int count) {
         float g[8], u[8], d[8];
-        load(g, gate + i, count), load(u, up + i, count), load(d, dy + i, count);
+        load(g, gate + i, count), load(d, dy + i, count);
+        if (up) load(u, up + i, count);
         for (int j = 0; j < count; j++) {
-            const float s = sigmoid(g[j]), silu = g[j] * s;
-            g[j] = d[j] * u[j] * (s + silu * (1.0f - s));
-            u[j] = d[j] * silu;
+            const ValueAndSlope f = F::at(g[j]);
+            g[j] = d[j] * f.slope * (up ? u[j] : 1.0f);
+            u[j] = d[j] * f.value;
         }
-        store(d_gate + i, g, count), store(d_up + i, u, count);
+        store(d_gate + i, g, count);
+        if (up) store(d_up + i, u, count);
     });
 }
 
@@ -56,14 +78,37 @@ __device__ void swiglu_backward(T *d_gate, T *d_up, const T *gate, const T *up, 
     extern "C" __global__ void mix_##suffix(T *out, const T *own, const float *other, float keep, float take, size_t n) {  \
         mix(out, own, other, keep, take, n);                                                                               \
     }                                                                                                                      \
-    extern "C" __global__ void swiglu_forward_##suffix(T *y, const T *gate, const T *up, size_t n) {                       \
-        swiglu_forward(y, gate, up, n);                                                                                    \
+    extern "C" __global__ void scale_and_add_##suffix(T *out, const T *x, float factor, float more, size_t n) {            \
+        scale_and_add(out, x, factor, more, n);                                                                            \
     }                                                                                                                      \
-    extern "C" __global__ void swiglu_backward_##suffix(T *d_gate, T *d_up, const T *gate, const T *up, const T *dy,       \
+    extern "C" __global__ void bound_##suffix(T *out, const T *x, float cap, size_t n) { bound(out, x, cap, n); }          \
+    DEFINE_ACTIVATION(silu, Silu, suffix, T)                                                                               \
+    DEFINE_ACTIVATION(gelu, Gelu, suffix, T)                                                                               \
+    DEFINE_ACTIVATION(gelu_tanh, GeluTanh, suffix, T)
+
+#define DEFINE_ACTIVATION(name, F, suffix, T)                                                                              \
+    extern "C" __global__ void name##_forward_##suffix(T *y, const T *gate, const T *up, size_t n) {                       \
+        activation_forward<F>(y, gate, up, n);                                                                             \
+    }                                                                                                                      \
+    extern "C" __global__ void name##_backward_##suffix(T *d_gate, T *d_up, const T *gate, const T *up, const T *dy,       \
                                                         size_t n) {                                                        \
-        swiglu_backward(d_gate, d_up, gate, up, dy, n);                                                                    \
+        activation_backward<F>(d_gate, d_up, gate, up, dy, n);                                                             \
     }
 FOR_EACH_TYPE(DEFINE)
+
+// x *= by
+template <typename T> __device__ void multiply_into(T *x, const float *by, size_t n) {
+    for (size_t i = thread_index(); i < n; i += thread_count()) x[i] = from_float<T>(to_float(x[i]) * by[i]);
+}
+
+#define DEFINE_MULTIPLY(suffix, T) \
+    extern "C" __global__ void multiply_into_##suffix(T *x, const float *by, size_t n) { multiply_into(x, by, n); }
+FOR_EACH_TYPE(DEFINE_MULTIPLY)
+
+// out = 1 - (x / cap)^2, the slope of `bound` where its result is `x`.
+extern "C" __global__ void bound_slopes(float *out, const float *x, float cap, size_t n) {
+    for (size_t i = thread_index(); i < n; i += thread_count()) out[i] = 1.0f - x[i] / cap * (x[i] / cap);
+}
 
 extern "C" __global__ void to_bf16(bf16 *out, const float *x, size_t n) {
     for (size_t i = thread_index(); i < n; i += thread_count()) out[i] = from_float<bf16>(x[i]);

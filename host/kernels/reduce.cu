@@ -46,12 +46,12 @@ extern "C" __global__ void add_parts(float *out, const float *parts, int count, 
     extern "C" __global__ void column_sums_##suffix(float *parts, const T *x, int rows, int columns) {                     \
         sum_columns(parts, rows, columns, [&](int r, int c) { return to_float(x[(size_t)r * columns + c]); });             \
     }                                                                                                                      \
-    /* The gradient of a norm's weight: dy x / rms(x), over all rows. */                                                   \
-    extern "C" __global__ void norm_weight_gradient_##suffix(float *parts, const T *x, const T *dy,                        \
-                                                             const float *inverse_rms, int rows, int columns) {            \
+    /* The gradient of a norm's weight: dy (x - mean) scale, over all rows; without `means`, dy x scale. */                \
+    extern "C" __global__ void norm_weight_gradient_##suffix(float *parts, const T *x, const T *dy, const float *scales,   \
+                                                             const float *means, int rows, int columns) {                  \
         sum_columns(parts, rows, columns, [&](int r, int c) {                                                              \
             const size_t i = (size_t)r * columns + c;                                                                      \
-            return to_float(dy[i]) * to_float(x[i]) * inverse_rms[r];                                                      \
+            return to_float(dy[i]) * (to_float(x[i]) - (means ? means[r] : 0.0f)) * scales[r];                             \
         });                                                                                                                \
     }
 FOR_EACH_TYPE(DEFINE)

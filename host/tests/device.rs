@@ -5,11 +5,13 @@
 
 use candle_core::{DType, Device, Tensor};
 use rlhost::ops::Precision::F32;
-use rlhost::ops::attention::{self, Heads};
+use rlhost::ops::activation::{self, Activation};
+use rlhost::ops::attention::{self, Attention, Heads};
+use rlhost::ops::experts::{self, Routes};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::rope::{self, Rotation};
 use rlhost::ops::support::{Restriction, Support};
-use rlhost::ops::{self, Forest, adamw, embedding, linear, logprob, norm, swiglu};
+use rlhost::ops::{self, Forest, adamw, columns, embedding, layer_norm, linear, logprob, norm, swiglu};
 
 /// The first device, or none with the reason on the terminal.
 fn device() -> Option<Device> {
@@ -111,6 +113,21 @@ fn elementwise_operations() {
             let (want, got) = (swiglu::backward(&a, &b, &dy).unwrap(), swiglu::backward(&da, &db, &ddy).unwrap());
             twins.same("swiglu's gate", &want.0, &got.0);
             twins.same("swiglu's up", &want.1, &got.1);
+            for f in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+                for up in [Some((&b, &db)), None] {
+                    let (of_cpu, of_device) = (up.map(|up| up.0), up.map(|up| up.1));
+                    let (want, got) = (activation::forward(&a, of_cpu, f), activation::forward(&da, of_device, f));
+                    twins.same(&format!("{f:?}"), &want.unwrap(), &got.unwrap());
+                    let want = activation::backward(&a, of_cpu, &dy, f).unwrap();
+                    let got = activation::backward(&da, of_device, &ddy, f).unwrap();
+                    twins.same(&format!("{f:?}'s gate"), &want.0, &got.0);
+                    assert_eq!(want.1.is_some(), got.1.is_some());
+                    want.1.iter().zip(&got.1).for_each(|(want, got)| twins.same(&format!("{f:?}'s up"), want, got));
+                }
+            }
+            twins.same("scaled", &ops::scaled(&a, 0.3).unwrap(), &ops::scaled(&da, 0.3).unwrap());
+            twins.same("plus one", &ops::plus_one(&a).unwrap(), &ops::plus_one(&da).unwrap());
+            twins.same("bounded", &ops::bounded_by(&a, 0.9).unwrap(), &ops::bounded_by(&da, 0.9).unwrap());
             let (_, other) = twins.of_f32(&shape, 2);
             let want = ops::mixed(&a, &on_cpu(&shape, 2), 0.6).unwrap();
             twins.same("mixed", &want, &ops::mixed(&da, &other, 0.6).unwrap());
@@ -163,6 +180,73 @@ fn norms() {
             norm::backward(&dx, &dw, eps, &ddy, &d_into, Some(&d_of_w)).unwrap();
             twins.same("norm's input", &into, &d_into);
             twins.same("norm's weight", &of_w, &d_of_w);
+
+            let (b, db) = twins.of_f32(&[d], 6);
+            let (want, got) = (layer_norm::forward(&x, &w, &b, eps), layer_norm::forward(&dx, &dw, &db, eps));
+            // Of one value, which is its own mean, nothing is left but rounding, enlarged.
+            if d == 1 {
+                continue;
+            }
+            twins.same("layer norm", &want.unwrap(), &got.unwrap());
+            let (of_b, d_of_b) = twins.of_f32(&[d], 7);
+            layer_norm::backward(&x, &w, eps, &dy, &into, Some((&of_w, &of_b))).unwrap();
+            layer_norm::backward(&dx, &dw, eps, &ddy, &d_into, Some((&d_of_w, &d_of_b))).unwrap();
+            twins.same("layer norm's input", &into, &d_into);
+            twins.same("layer norm's weight", &of_w, &d_of_w);
+            twins.same("layer norm's bias", &of_b, &d_of_b);
+        }
+    }
+}
+
+#[test]
+fn joined_columns() {
+    let Some(device) = device() else { return };
+    for twins in Twins::each(&device) {
+        for (n, groups, widths) in [(1, 1, [1, 1, 1]), (5, 1, [24, 8, 8]), (7, 3, [4, 4, 4]), (33, 2, [9, 1, 30])] {
+            let (x, dx) = twins.of(&[n, groups * widths.iter().sum::<usize>()], 1);
+            let (parts, d_parts) = (columns::split(&x, &widths).unwrap(), columns::split(&dx, &widths).unwrap());
+            parts.iter().zip(&d_parts).for_each(|(part, d_part)| twins.same("a part", part, d_part));
+            let join = |parts: &[Tensor]| columns::join(&parts.iter().collect::<Vec<_>>(), &widths).unwrap();
+            twins.same("joined", &join(&parts), &join(&d_parts));
+            twins.same("split and joined", &x, &join(&d_parts));
+        }
+    }
+}
+
+#[test]
+fn experts_of_sorted_rows() {
+    let Some(device) = device() else { return };
+    for twins in Twins::each(&device) {
+        for (n, d_in, d_out, count, chosen, normalised) in
+            [(1, 8, 8, 3, 1, false), (9, 16, 24, 4, 2, true), (40, 24, 7, 8, 3, false)]
+        {
+            let (logits, d_logits) = twins.of(&[n, count], 1);
+            let (routes, d_routes) =
+                (Routes::new(&logits, chosen, normalised).unwrap(), Routes::new(&d_logits, chosen, normalised).unwrap());
+            assert_eq!(routes.tokens(), d_routes.tokens());
+            let rows = n * chosen;
+            let ((x, dx), (w, dw)) = (twins.of(&[rows, d_in], 2), twins.of(&[count, d_out, d_in], 3));
+            let (y, d_y) = (experts::forward(&x, &w, &routes, F32).unwrap(), experts::forward(&dx, &dw, &d_routes, F32).unwrap());
+            twins.same("experts", &y, &d_y);
+            let (dy, ddy) = twins.of(&[rows, d_out], 4);
+            let back = |dy: &Tensor, w: &Tensor, routes: &Routes| experts::backward_input(dy, w, routes, F32).unwrap();
+            twins.same("experts' input", &back(&dy, &w, &routes), &back(&ddy, &dw, &d_routes));
+            let (of_w, d_of_w) = twins.of_f32(&[count, d_out, d_in], 5);
+            experts::backward_weight(&x, &dy, &of_w, &routes, F32).unwrap();
+            experts::backward_weight(&dx, &ddy, &d_of_w, &d_routes, F32).unwrap();
+            twins.same("experts' weights", &of_w, &d_of_w);
+            twins.same("weighed rows", &routes.weighted(&dy).unwrap(), &d_routes.weighted(&ddy).unwrap());
+            twins.same_values("dots", &experts::dots(&y, &dy).unwrap(), &experts::dots(&d_y, &ddy).unwrap());
+            for weighted in [false, true] {
+                let (into, d_into) = twins.of(&[n, d_out], 6);
+                routes.gather_into(&into, &dy, weighted).unwrap();
+                d_routes.gather_into(&d_into, &ddy, weighted).unwrap();
+                twins.same("gathered rows", &into, &d_into);
+            }
+            let slopes = wave(rows, 7);
+            let (want, got) = (routes.backward(&slopes, None, &x).unwrap(), d_routes.backward(&slopes, None, &dx).unwrap());
+            assert_eq!((got.dtype(), got.device().is_cuda()), (dx.dtype(), true));
+            twins.same("the router's logits", &want, &got);
         }
     }
 }
@@ -231,10 +315,10 @@ fn rotations() {
     let Some(device) = device() else { return };
     let forest = forest();
     for twins in Twins::each(&device) {
-        for (heads, half) in [(1, 1), (3, 4), (2, 32)] {
+        for (heads, half, dim) in [(1, 1, 2), (3, 4, 8), (2, 32, 64), (2, 3, 16), (3, 16, 40)] {
             let frequencies: Vec<f32> = (0..half).map(|i| 100f32.powf(-(i as f32) / half as f32)).collect();
-            let rotation = Rotation::new(&frequencies, 200, 1.1);
-            let (x, dx) = twins.of(&[forest.len(), heads * 2 * half], 1);
+            let rotation = Rotation::new(&frequencies, 200, 1.1).within(dim);
+            let (x, dx) = twins.of(&[forest.len(), heads * dim], 1);
             rope::forward(&x, &rotation, forest.positions()).unwrap();
             rope::forward(&dx, &rotation, &forest).unwrap();
             twins.same("rope", &x, &dx);
@@ -245,29 +329,50 @@ fn rotations() {
     }
 }
 
+/// Compares attention over a forest, forward and backward.
+fn compare_attention(twins: &Twins, how: Attention) {
+    let (forest, what) = (forest(), format!("{how:?}"));
+    let (n, h) = (forest.len(), how.heads);
+    let (width, kv_width) = (h.heads * h.head_dim, h.kv_heads * h.head_dim);
+    let ((q, dq), (k, dk), (v, dv)) = (twins.of(&[n, width], 1), twins.of(&[n, kv_width], 2), twins.of(&[n, kv_width], 3));
+    let (want, want_log) = attention::forward(&q, &k, &v, &forest, how).unwrap();
+    let (got, got_log) = attention::forward(&dq, &dk, &dv, &forest, how).unwrap();
+    twins.same(&format!("attention: {what}"), &want, &got);
+    twins.same(&format!("log-sums: {what}"), &want_log, &got_log);
+    let (d_out, dd_out) = twins.of(&[n, width], 4);
+    let kept = attention::Kept { q: &q, k: &k, v: &v, out: &want, log_sum: &want_log };
+    let want = attention::backward(&kept, &d_out, &forest, how).unwrap();
+    let kept = attention::Kept { q: &dq, k: &dk, v: &dv, out: &got, log_sum: &got_log };
+    let got = attention::backward(&kept, &dd_out, &forest, how).unwrap();
+    for (of, want, got) in [("q", &want.0, &got.0), ("k", &want.1, &got.1), ("v", &want.2, &got.2)] {
+        twins.same(&format!("attention's {of}: {what}"), want, got);
+    }
+}
+
 #[test]
 fn attention_over_a_forest() {
     let Some(device) = device() else { return };
-    let forest = forest();
-    let n = forest.len();
     for twins in Twins::each(&device) {
         for (heads, kv_heads, head_dim) in [(2, 1, 8), (3, 3, 16), (4, 2, 64), (2, 2, 80), (3, 1, 128), (2, 1, 200)] {
-            let h = Heads { heads, kv_heads, head_dim };
-            let (width, kv_width) = (heads * head_dim, kv_heads * head_dim);
-            let ((q, dq), (k, dk), (v, dv)) =
-                (twins.of(&[n, width], 1), twins.of(&[n, kv_width], 2), twins.of(&[n, kv_width], 3));
-            let (want, want_log) = attention::forward(&q, &k, &v, &forest, h.into()).unwrap();
-            let (got, got_log) = attention::forward(&dq, &dk, &dv, &forest, h.into()).unwrap();
-            twins.same(&format!("attention of {h:?}"), &want, &got);
-            twins.same("log-sums", &want_log, &got_log);
-            let (d_out, dd_out) = twins.of(&[n, width], 4);
-            let kept = attention::Kept { q: &q, k: &k, v: &v, out: &want, log_sum: &want_log };
-            let want = attention::backward(&kept, &d_out, &forest, h.into()).unwrap();
-            let kept = attention::Kept { q: &dq, k: &dk, v: &dv, out: &got, log_sum: &got_log };
-            let got = attention::backward(&kept, &dd_out, &forest, h.into()).unwrap();
-            for (what, want, got) in [("q", &want.0, &got.0), ("k", &want.1, &got.1), ("v", &want.2, &got.2)] {
-                twins.same(&format!("attention's {what} of {h:?}"), want, got);
+            compare_attention(&twins, Heads { heads, kv_heads, head_dim }.into());
+        }
+    }
+}
+
+#[test]
+fn attention_with_windows_bounds_and_other_scales() {
+    let Some(device) = device() else { return };
+    for twins in Twins::each(&device) {
+        // Heads for each set of kernels.
+        for (heads, kv_heads, head_dim) in [(2, 1, 16), (2, 2, 72), (2, 1, 132)] {
+            let plain = Attention::from(Heads { heads, kv_heads, head_dim });
+            // Windows of two tokens, within a tile, of a tile, over several segments, and longer than any text.
+            for window in [2, 7, 32, 64, 90, 500] {
+                compare_attention(&twins, Attention { window: Some(window), ..plain });
             }
+            compare_attention(&twins, Attention { scale: 0.21, ..plain });
+            compare_attention(&twins, Attention { cap: Some(1.5), ..plain });
+            compare_attention(&twins, Attention { cap: Some(2.0), scale: 0.3, window: Some(40), ..plain });
         }
     }
 }
@@ -301,6 +406,34 @@ fn log_probabilities_and_their_gradients() {
                 twins.same("output matrix", &of_w, &d_of_w);
             }
         }
+    }
+}
+
+#[test]
+fn log_probabilities_of_logits_that_are_divided_and_bounded() {
+    let Some(device) = device() else { return };
+    let scale = logprob::Scale { temperature: 0.8, divisor: 1.7, cap: Some(3.0), precision: F32 };
+    for twins in Twins::each(&device) {
+        let (m, d, vocab) = (40, 24, 5000);
+        let ((h, dh), (w, dw)) = (twins.of(&[m, d], 1), twins.of(&[vocab, d], 2));
+        let targets: Vec<u32> = (0..m).map(|i| (i * 37 % vocab) as u32).collect();
+        let want = logprob::forward(&h, &w, &targets, scale, None).unwrap();
+        let got = logprob::forward(&dh, &dw, &targets, scale, None).unwrap();
+        let exact = Twins { device: device.clone(), dtype: DType::F32 };
+        exact.same_values("logp", &want.logp, &got.logp);
+        exact.same_values("entropy", &want.entropy, &got.entropy);
+        exact.same_values(
+            "mean logits",
+            &logprob::mean_logits(&h, &w, scale).unwrap(),
+            &logprob::mean_logits(&dh, &dw, scale).unwrap(),
+        );
+        let (d_logp, d_entropy) = (wave(m, 3), wave(m, 4));
+        let (of_w, d_of_w) = twins.of_f32(&[vocab, d], 5);
+        let backward = |h: &Tensor, w: &Tensor, stats: &_, dw: &Tensor| {
+            logprob::backward(h, w, &targets, scale, None, stats, &d_logp, Some(&d_entropy), Some(dw)).unwrap()
+        };
+        twins.same("hidden", &backward(&h, &w, &want, &of_w), &backward(&dh, &dw, &got, &d_of_w));
+        twins.same("output matrix", &of_w, &d_of_w);
     }
 }
 

@@ -10,11 +10,17 @@ use rlhost::rollout::{Generator, Request, Rollout};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+#[path = "shared/families.rs"]
+mod families;
+
 const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
 
+/// Longest completion.
+const MOST_NEW: usize = 20;
+
 /// Prompts of unequal length, one of them of a single token, with unequal numbers of completions.
-fn requests(vocabulary: u32) -> Vec<Request> {
-    let tokens = |n: u32, seed: u32| (0..n).map(|i| (i * i * 7 + i * 3 + seed) % vocabulary).collect();
+fn requests(vocabulary: u32, longest: u32) -> Vec<Request> {
+    let tokens = |n: u32, seed: u32| (0..n.min(longest)).map(|i| (i * i * 7 + i * 3 + seed) % vocabulary).collect();
     [(1, 3), (45, 4), (9, 1), (30, 6), (12, 2)]
         .into_iter()
         .enumerate()
@@ -31,7 +37,7 @@ fn generate(name: &str, backend: &Backend, sampling: &Sampling, seqs: usize, end
         sampling: *sampling,
         logp_temperature: 0.7,
         keep_support: sampling.changes_support() && sampling.temperature > 0.0,
-        max_new_tokens: 20,
+        max_new_tokens: MOST_NEW,
         max_num_seqs: seqs,
         seed: 5,
         generation: 2,
@@ -39,7 +45,8 @@ fn generate(name: &str, backend: &Backend, sampling: &Sampling, seqs: usize, end
         stops: &|tokens| tokens.ends_with(&[1, 2]),
         follow: None,
     };
-    generator.run(&requests(model.architecture().vocab_size as u32)).unwrap()
+    let a = model.architecture();
+    generator.run(&requests(a.vocab_size as u32, (a.max_positions - MOST_NEW) as u32)).unwrap()
 }
 
 /// One test at a time: what another thread puts on the stream while a step is recorded would be recorded too.
@@ -88,7 +95,7 @@ fn the_likeliest_tokens_are_those_of_the_cpu() {
     let _alone = alone();
     let Some(backend) = in_f32() else { return };
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-    for name in MODELS {
+    for name in MODELS.into_iter().chain(families::FAMILIES) {
         let of = |backend| generate(name, backend, &greedy, 64, &[3]);
         assert_same(&of(&backend), &of(&Backend::cpu()), name);
     }
@@ -106,7 +113,7 @@ fn the_same_seed_draws_the_same_tokens_with_every_filter() {
         Sampling { repetition_penalty: 1.4, ..Sampling::default() },
         Sampling { temperature: 1.1, top_k: 20, top_p: 0.9, min_p: 0.05, repetition_penalty: 0.8 },
     ];
-    for name in MODELS {
+    for name in MODELS.into_iter().chain(families::FAMILIES) {
         for sampling in &settings {
             let of = |backend| generate(name, backend, sampling, 64, &[]);
             assert_same(&of(&backend), &of(&Backend::cpu()), &format!("{name} with {sampling:?}"));
@@ -132,7 +139,7 @@ fn in_bf16_log_probabilities_are_those_of_f32_to_its_precision() {
     if in_f32().is_none() {
         return;
     }
-    for name in MODELS {
+    for name in MODELS.into_iter().chain(families::FAMILIES) {
         let rounded = generate(name, &Backend::cuda(0, true).unwrap(), &Sampling::default(), 64, &[]);
         let exact = generate(name, &Backend::cpu(), &Sampling::default(), 64, &[]);
         // Until a draw falls on another token, both have the same text.

@@ -10,6 +10,9 @@ use rlhost::ops::{self, Forest};
 use rlhost::optim::{Optimizer, Settings, Update};
 use std::path::Path;
 
+#[path = "shared/families.rs"]
+mod families;
+
 const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
 
 /// The first device with products in f32 and in bf16, or none with the reason on the terminal.
@@ -118,9 +121,11 @@ fn compare(what: &str, want: &Figures, got: &Figures, tolerance: f64) {
 #[test]
 fn a_step_is_the_same_as_on_the_cpu() {
     let Some(places) = places() else { return };
-    for name in MODELS {
+    for name in MODELS.into_iter().chain(families::FAMILIES) {
         let want = steps(&Policy::new(decoder(name)));
-        for (backend, tolerance) in places.iter().zip([1e-4, 0.15]) {
+        // Rounding in bf16 sends a token near the edge to another expert, as no other operation does.
+        let in_bf16 = if Policy::new(decoder(name)).frozen().architecture().mixture.is_some() { 0.3 } else { 0.15 };
+        for (backend, tolerance) in places.iter().zip([1e-4, in_bf16]) {
             let policy = Policy::new(decoder(name)).at(backend).unwrap();
             compare(&format!("{name} on {}", backend.describe()), &want, &steps(&policy), tolerance);
         }
@@ -133,7 +138,7 @@ fn an_adapter_trains_on_a_base_that_the_reference_shares() {
     let targets: Vec<String> = ["q_proj", "v_proj", "down_proj"].map(String::from).into();
     let lora =
         Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
-    for name in ["llama_biased", "qwen3"] {
+    for name in ["llama_biased", "qwen3", "gemma3", "stablelm"] {
         let want = steps(&Policy::new(decoder(name).with_new_adapter(lora, &targets, 3).unwrap()));
         for (backend, tolerance) in places.iter().zip([1e-4, 0.15]) {
             let base = decoder(name).at(backend).unwrap();

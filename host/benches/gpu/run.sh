@@ -82,6 +82,34 @@ for size in 0.5b 1.5b; do
     cat "$out/bench-$size.log"
 done
 
+# What other families add, in shapes as published but for the vocabulary, which is the tokenizer's: windows, norms of heads, offsets
+# from one and GELU (Gemma 3 270M); layer norms, joined projections and parallel residuals (Pythia 410M); soft caps (four layers
+# of Gemma 2 2B); experts (four layers of Qwen3-30B-A3B), whose steps are not recorded as graphs.
+cat > "$out/gemma3.json" << JSON
+{"model_type": "gemma3_text", "hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 4,
+ "num_key_value_heads": 1, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 512, "vocab_size": 151936,
+ "max_position_embeddings": 32768}
+JSON
+cat > "$out/pythia.json" << JSON
+{"model_type": "gpt_neox", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
+ "rotary_pct": 0.25, "vocab_size": 151936, "max_position_embeddings": 2048}
+JSON
+cat > "$out/gemma2.json" << JSON
+{"model_type": "gemma2", "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 4, "num_attention_heads": 8,
+ "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "vocab_size": 151936,
+ "max_position_embeddings": 8192}
+JSON
+cat > "$out/qwen3-moe.json" << JSON
+{"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
+ "num_experts_per_tok": 8, "norm_topk_prob": true, "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 4,
+ "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000.0, "tie_word_embeddings": false}
+JSON
+for family in gemma3 pythia gemma2 qwen3-moe; do
+    step "bench-$family" "$rlhost" bench --model-config "$out/$family.json" --tokenizer "$tokenizer" --device cuda \
+        --per-device-train-batch-size 64 --num-generations 8 --max-completion-length 128 --prompt-length 512 --steps 5
+    cat "$out/bench-$family.log"
+done
+
 if [ -n "$python" ]; then
     step trl "$python" "$here/trl_step.py" "$out/model" "$prompts" --out "$out/trl"
     step compare "$python" "$here/trl_step.py" --compare "$out/grpo-bf16/metrics.jsonl" "$out/trl/steps.json"

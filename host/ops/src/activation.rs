@@ -1,10 +1,12 @@
 //! The activation of a layer's MLP between its wide products and its down projection: `f(gate) * up`, or `f(gate)` alone. SiLU
-//! with a gate is [`swiglu`]; everything else runs only on the CPU.
+//! with a gate is [`swiglu`].
 
 use super::cpu::{read, tensor};
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::math::{exp, normal_below, sigmoid, tanh};
 use super::simd::wide;
-use super::{Error, Result, swiglu};
+use super::{Error, Result, on_device, swiglu};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
@@ -46,6 +48,7 @@ fn gelu_tanh(x: f32) -> (f32, f32) {
 
 /// Returns `f(gate) * up`, elementwise over equal shapes, or `f(gate)`.
 pub fn forward(gate: &Tensor, up: Option<&Tensor>, f: Activation) -> Result<Tensor> {
+    on_device!(gate, cuda::activation::forward(gate, up, f));
     match (f, up) {
         (Activation::Silu, Some(up)) => swiglu::forward(gate, up),
         (Activation::Silu, None) => forward_by(gate, up, silu),
@@ -56,6 +59,7 @@ pub fn forward(gate: &Tensor, up: Option<&Tensor>, f: Activation) -> Result<Tens
 
 /// Returns the gradients of `gate` and `up`.
 pub fn backward(gate: &Tensor, up: Option<&Tensor>, dy: &Tensor, f: Activation) -> Result<(Tensor, Option<Tensor>)> {
+    on_device!(gate, cuda::activation::backward(gate, up, dy, f));
     match (f, up) {
         (Activation::Silu, Some(up)) => swiglu::backward(gate, up, dy).map(|(d_gate, d_up)| (d_gate, Some(d_up))),
         (Activation::Silu, None) => backward_by(gate, up, dy, silu),
@@ -114,11 +118,6 @@ fn backward_by(
     });
     let d_up = if up.is_some() { Some(tensor(d_up, gate.shape())?) } else { None };
     Ok((tensor(d_gate, gate.shape())?, d_up))
-}
-
-/// Returns whether a device computes it.
-pub fn on_device(f: Activation, gated: bool) -> bool {
-    f == Activation::Silu && gated
 }
 
 #[cfg(test)]

@@ -70,16 +70,6 @@ impl Attention {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
     }
 
-    /// Rejects attention that only the CPU can compute.
-    #[cfg(feature = "cuda")]
-    pub(super) fn on_device(self) -> Result<Heads> {
-        if self == Self::from(self.heads) {
-            return Ok(self.heads);
-        }
-        let detail = "sliding windows, other scales and soft-capped scores are only supported on the CPU".into();
-        Err(Error::Shape { op: "attention", detail })
-    }
-
     /// Bounds scores, if they are bounded.
     #[inline(always)]
     pub(super) fn bound(self, scores: &mut [f32]) {
@@ -174,7 +164,7 @@ fn head<'a>(data: &'a Read<'_>, range: &Range<usize>, head: usize, heads: usize,
 pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor)> {
     let h = attention.heads;
     let n = check(q, k, v, forest, h)?;
-    on_device!(q, cuda::attention::forward(q, k, v, forest, attention.on_device()?));
+    on_device!(q, cuda::attention::forward(q, k, v, forest, attention));
     let (qs, ks, vs) = (read(q)?, read(k)?, read(v)?);
     let (mut out, mut log_sum) = (vec![0f32; n * h.heads * h.head_dim], vec![0f32; n * h.heads]);
     let (out_at, log_sum_at) = (Shared::new(&mut out), Shared::new(&mut log_sum));
@@ -253,7 +243,7 @@ pub struct Kept<'a> {
 pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor, Tensor)> {
     let h = attention.heads;
     let n = check(kept.q, kept.k, kept.v, forest, h)?;
-    on_device!(d_out, cuda::attention::backward(kept, d_out, forest, attention.on_device()?));
+    on_device!(d_out, cuda::attention::backward(kept, d_out, forest, attention));
     let log_sums = read(kept.log_sum)?;
     let (qs, ks, vs, outs, d_outs) = (read(kept.q)?, read(kept.k)?, read(kept.v)?, read(kept.out)?, read(d_out)?);
     let (c, width, kv_width) = (h.head_dim, h.heads * h.head_dim, h.kv_heads * h.head_dim);

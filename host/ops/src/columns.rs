@@ -1,10 +1,12 @@
-//! Joint projections: several matrices that share an input are stored as one matrix, whose output is split. CPU only.
+//! Joint projections: several matrices that share an input are stored as one matrix, whose output is split.
 //!
 //! A row of outputs is one or more groups, each with parts of these widths in turn: Phi 3 has one group of all query, key and
 //! value heads, GPT-NeoX a group for each head.
 
 use super::cpu::{read, tensor};
-use super::{Error, Result, matrix_dims};
+#[cfg(feature = "cuda")]
+use super::cuda;
+use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
 /// Splits `x: [N, groups * (a + b + ...)]` into `[N, groups * a]`, `[N, groups * b]`, and so on.
@@ -14,6 +16,7 @@ pub fn split(x: &Tensor, widths: &[usize]) -> Result<Vec<Tensor>> {
     if group == 0 || width % group != 0 {
         return Err(Error::Shape { op: "split", detail: format!("{:?} into parts of {widths:?}", x.shape()) });
     }
+    on_device!(x, cuda::columns::split(x, widths));
     let xs = read(x)?;
     let mut first = 0;
     let part = |&width: &usize| {
@@ -34,6 +37,10 @@ pub fn join(parts: &[&Tensor], widths: &[usize]) -> Result<Tensor> {
     if parts.len() != widths.len() || !parts.iter().zip(widths).all(fits) {
         let shapes: Vec<_> = parts.iter().map(|part| part.shape()).collect();
         return Err(Error::Shape { op: "join", detail: format!("{shapes:?} with parts of {widths:?}") });
+    }
+    #[cfg(feature = "cuda")]
+    if let Some(first) = parts.first() {
+        on_device!(first, cuda::columns::join(parts, widths));
     }
     let read: Vec<_> = parts.iter().map(|part| read(part)).collect::<Result<_>>()?;
     let group: usize = widths.iter().sum();

@@ -245,18 +245,21 @@ pub fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
     })
 }
 
-/// Returns `factor * t`. On the CPU only.
+/// Returns `factor * t`.
 pub fn scaled(t: &Tensor, factor: f32) -> Result<Tensor> {
+    on_device!(t, cuda::scaled_and_added(t, factor, 0.0));
     each(t, |x| x * factor)
 }
 
-/// Returns `t + 1`, for norms whose weights are stored as offsets from one. CPU only.
+/// Returns `t + 1`, for norms whose weights are stored as offsets from one.
 pub fn plus_one(t: &Tensor) -> Result<Tensor> {
+    on_device!(t, cuda::scaled_and_added(t, 1.0, 1.0));
     each(t, |x| x + 1.0)
 }
 
-/// Returns `cap * tanh(t / cap)`. On the CPU only.
+/// Returns `cap * tanh(t / cap)`.
 pub fn bounded_by(t: &Tensor, cap: f32) -> Result<Tensor> {
+    on_device!(t, cuda::bounded_by(t, cap));
     each(t, |x| cap * tanh(x / cap))
 }
 

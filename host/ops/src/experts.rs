@@ -1,14 +1,16 @@
 //! A mixture of experts (Shazeer et al. 2017, arXiv 1701.06538): which experts each token goes to, and the products of each
-//! expert's tokens with its own matrix. On the CPU only.
+//! expert's tokens with its own matrix. Routes are computed on the CPU, on a device the rest is.
 //!
 //! Tokens are sorted by expert, so each expert's rows are adjacent: nothing is padded, and an expert without a token costs
 //! nothing. Shapes: `E` experts, `K` of them for each token, `R = N K` sorted rows.
 
-use super::cpu::{Shared, read, tensor, write};
+use super::cpu::{Shared, cast, from_vec, read, tensor, to_vec, write};
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::gemm::{self, Dst, Mat, Precision, Run, matmul};
 use super::simd::wide;
 use super::stored::Stored;
-use super::{Error, Result, matrix_dims};
+use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -54,7 +56,7 @@ impl Routes {
         if chosen == 0 || chosen > experts {
             return Err(shape("routes", format!("{chosen} of {experts} experts")));
         }
-        let mut probabilities = read(logits)?.to_vec();
+        let mut probabilities = to_vec(logits)?;
         probabilities.par_chunks_mut(experts).for_each(softmax);
         let mut all = vec![0; n * chosen];
         all.par_chunks_mut(chosen).zip(probabilities.par_chunks(experts)).for_each(|(out, row)| most_probable(row, out));
@@ -83,6 +85,12 @@ impl Routes {
         &self.tokens
     }
 
+    /// Returns the number of experts, `E`.
+    #[cfg(feature = "cuda")]
+    pub(super) fn experts(&self) -> usize {
+        self.experts
+    }
+
     /// Returns the number of experts per token, `K`.
     fn each(&self) -> usize {
         (self.chosen.len() * self.experts / self.probabilities.len().max(1)).max(1)
@@ -103,9 +111,9 @@ impl Routes {
         }
     }
 
-    /// Returns the gradient of the logits, `[N, E]`, given that of each sorted row's weight and, if a loss also uses all
-    /// probabilities, its slope.
-    pub fn backward(&self, d_weights: &[f32], slope: Option<Slope<'_>>) -> Result<Tensor> {
+    /// Returns the gradient of the logits, `[N, E]`, on the device and in the precision of `like`, given that of each sorted row's
+    /// weight and, if a loss also uses all probabilities, its slope.
+    pub fn backward(&self, d_weights: &[f32], slope: Option<Slope<'_>>, like: &Tensor) -> Result<Tensor> {
         let (each, experts) = (self.each(), self.experts);
         if d_weights.len() != self.weights.len() || slope.is_some_and(|slope| slope.experts.len() != experts) {
             return Err(shape("routes backward", format!("{} weights of {}", d_weights.len(), self.weights.len())));
@@ -129,7 +137,7 @@ impl Routes {
             let mean: f32 = d.iter().zip(p).map(|(d, p)| d * p).sum();
             d.iter_mut().zip(p).for_each(|(d, p)| *d = p * (*d - mean));
         });
-        tensor(d, (self.probabilities.len() / experts, experts))
+        cast(&from_vec(d, (self.probabilities.len() / experts, experts), like.device())?, like.dtype())
     }
 
     /// Adds to each token's row of `into: [N, D]` its sorted rows of `from: [R, D]`, each times its weight if `weighted`.
@@ -138,6 +146,7 @@ impl Routes {
         if n * each != self.places.len() || matrix_dims(from) != (self.places.len(), width) {
             return Err(shape("gather experts", format!("{:?} into {:?}", from.shape(), into.shape())));
         }
+        on_device!(into, cuda::experts::add_places(into, from, &self.places, weighted.then_some(&self.weights[..]), each));
         let from = read(from)?;
         write(into, |into| {
             into.par_chunks_mut(width.max(1)).zip(self.places.par_chunks(each)).for_each(|(out, places)| {
@@ -157,6 +166,7 @@ impl Routes {
         if n != self.weights.len() {
             return Err(shape("weigh experts", format!("{:?} for {} rows", rows.shape(), self.weights.len())));
         }
+        on_device!(rows, cuda::experts::scale_rows(rows, &self.weights));
         let mut out = read(rows)?.to_vec();
         out.par_chunks_mut(width.max(1)).zip(&self.weights).for_each(|(row, weight)| {
             wide!(for x in row.iter_mut() {
@@ -191,6 +201,7 @@ pub fn dots(a: &Tensor, b: &Tensor) -> Result<Vec<f32>> {
     if matrix_dims(b) != (n, width) {
         return Err(shape("dots", format!("{:?} with {:?}", a.shape(), b.shape())));
     }
+    on_device!(a, cuda::experts::dots(a, b));
     let (a, b) = (read(a)?, read(b)?);
     let rows = a.par_chunks(width.max(1)).zip(b.par_chunks(width.max(1)));
     Ok(rows.map(|(a, b)| a.iter().zip(b).map(|(a, b)| a * b).sum()).collect())
@@ -236,6 +247,7 @@ pub fn forward(x: &Tensor, w: &Tensor, routes: &Routes, precision: Precision) ->
     if n != routes.tokens.len() || x_in != d_in {
         return Err(shape("experts", format!("{:?} through {:?}", x.shape(), w.shape())));
     }
+    on_device!(x, cuda::experts::forward(x, w, routes));
     let xs = read(x)?;
     let matrices = (0..routes.experts).map(|expert| w.get(expert)).collect::<candle_core::Result<Vec<_>>>()?;
     let stored = matrices.iter().map(|w| Stored::of(w.into())).collect::<Result<Vec<_>>>()?;
@@ -253,6 +265,7 @@ pub fn backward_input(dy: &Tensor, w: &Tensor, routes: &Routes, precision: Preci
     if n != routes.tokens.len() || dy_out != d_out {
         return Err(shape("experts backward", format!("{:?} through {:?}", dy.shape(), w.shape())));
     }
+    on_device!(dy, cuda::experts::backward_input(dy, w, routes));
     let (dys, ws) = (read(dy)?, read(w)?);
     let mut out = vec![0f32; n * d_in];
     each_group(&mut out, d_in, (routes, precision), |expert, rows, out, run| {
@@ -270,6 +283,7 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Routes, pr
     if n != dy_n || n != routes.tokens.len() || (w_out, w_in) != (d_out, d_in) {
         return Err(shape("experts backward", format!("{:?} and {:?} for {:?}", x.shape(), dy.shape(), dw.shape())));
     }
+    on_device!(x, cuda::experts::backward_weight(x, dy, dw, routes));
     let (xs, dys) = (read(x)?, read(dy)?);
     let size = d_out * d_in;
     write(dw, |out| {
@@ -369,7 +383,8 @@ mod tests {
             let r = routes(&logits);
             let mut d_weights = vec![0.0; c.len()];
             r.places.iter().zip(c).for_each(|(&place, c)| d_weights[place] = c);
-            let got = r.backward(&d_weights, Some(Slope { tokens: &tokens, experts: &experts_slope })).unwrap();
+            let (slope, like) = (Slope { tokens: &tokens, experts: &experts_slope }, random(&[1]));
+            let got = r.backward(&d_weights, Some(slope), &like).unwrap();
             let got: Vec<f32> = got.flatten_all().unwrap().to_vec1().unwrap();
             for (i, got) in got.into_iter().enumerate() {
                 let (mut up, mut down) = (logits.clone(), logits.clone());

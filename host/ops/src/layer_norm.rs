@@ -1,10 +1,12 @@
 //! Layer normalisation (Ba et al. 2016, arXiv 1607.06450): `y = (x - mean) / sqrt(variance + eps) * w + b`, over the last
-//! dimension, in f32. On the CPU only.
+//! dimension, in f32.
 
 use super::cpu::{ROWS_PER_TASK, read, tensor, write};
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::math::sum_by;
 use super::simd::wide;
-use super::{Error, Result, matrix_dims};
+use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
@@ -19,6 +21,7 @@ fn moments(row: &[f32], eps: f64) -> (f32, f32) {
 
 /// Normalises `x: [.., d]` with the weight `w: [d]` and the bias `b: [d]`. Returns the shape of `x`.
 pub fn forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
+    on_device!(x, cuda::norm::layer_forward(x, w, b, eps));
     let (_, d) = matrix_dims(x);
     let (xs, ws, bs) = (read(x)?, read(w)?, read(b)?);
     // Slices: each place of what was read would be looked up through the tensor.
@@ -49,6 +52,7 @@ pub fn backward(
     dx: &Tensor,
     of_weights: Option<(&Tensor, &Tensor)>,
 ) -> Result<()> {
+    on_device!(x, cuda::norm::layer_backward(x, w, eps, dy, dx, of_weights));
     let (_, d) = matrix_dims(x);
     let (xs, ws, dys) = (read(x)?, read(w)?, read(dy)?);
     let (xs, ws, dys) = (&xs[..], &ws[..], &dys[..]);

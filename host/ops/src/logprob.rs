@@ -57,7 +57,7 @@ pub fn forward(
     restriction: Option<&Restriction>,
 ) -> Result<TokenStats> {
     let (m, d, vocab) = check(hidden, w, targets)?;
-    on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale.on_device()?, restriction));
+    on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale, restriction));
     let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w, scale.precision)?);
     let mut room = Tile::room(m, vocab);
     let mut sums = vec![Sums::NONE; m];
@@ -192,10 +192,7 @@ pub fn backward(
     {
         return Err(Error::Shape { op: "logprob backward", detail: format!("{} derivatives for {m} rows", d_logp.len()) });
     }
-    on_device!(
-        hidden,
-        cuda::logprob::backward(hidden, w, targets, scale.on_device()?, restriction, stats, d_logp, d_entropy, dw)
-    );
+    on_device!(hidden, cuda::logprob::backward(hidden, w, targets, scale, restriction, stats, d_logp, d_entropy, dw));
     let (hs, mut w) = (read(hidden)?, Blocks::new(w, scale.precision)?);
     let (turned, h) = (turn(&hs, d), Mat::new(&hs, m, d));
     let mut room = Tile::room(m, vocab);
@@ -319,6 +316,7 @@ pub fn mean_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>
     let ((_, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let scale = Scale { temperature: 1.0, ..scale };
     if scale.cap.is_some() {
+        on_device!(hidden, cuda::logprob::mean_of_logits(hidden, w, scale));
         return mean_of_tiles(hidden, w, scale);
     }
     on_device!(hidden, {

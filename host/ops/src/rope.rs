@@ -94,7 +94,7 @@ impl Rotation {
         Self { head_dim, ..self }
     }
 
-    fn half(&self) -> usize {
+    pub(super) fn half(&self) -> usize {
         self.frequencies.len()
     }
 
@@ -185,15 +185,12 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
 #[cfg(feature = "cuda")]
 fn rotate_on_device(x: &Tensor, rotation: &Rotation, at: Positions<'_>, reached: usize, direction: f32) -> Result<()> {
     let device = x.device().as_cuda_device()?;
-    if rotation.head_dim != 2 * rotation.half() {
-        return Err(Error::Shape { op: "rope", detail: "partial RoPE is only supported on the CPU".into() });
-    }
-    let tables = rotation.tables_on(device, reached)?;
+    let (tables, sizes) = (rotation.tables_on(device, reached)?, (rotation.half(), rotation.head_dim));
     match at {
-        Positions::Of(forest) => cuda::rope::rotate(x, &tables, forest.plan(device)?.positions(), rotation.half(), direction),
+        Positions::Of(forest) => cuda::rope::rotate(x, &tables, forest.plan(device)?.positions(), sizes, direction),
         Positions::Each(each) => {
             let each = cuda::Uploaded::new(device, each)?;
-            cuda::rope::rotate(x, &tables, each.at(), rotation.half(), direction)
+            cuda::rope::rotate(x, &tables, each.at(), sizes, direction)
         }
     }
 }

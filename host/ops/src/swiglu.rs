@@ -1,5 +1,7 @@
 //! The gated activation `silu(gate) * up` (Shazeer 2020).
 
+#[cfg(feature = "cuda")]
+use super::activation::Activation;
 use super::cpu::{Shared, filled, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
@@ -17,7 +19,7 @@ const SHARED_CHUNK: usize = 1 << 10;
 
 /// Returns `silu(gate) * up`, elementwise over equal shapes.
 pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    on_device!(gate, cuda::swiglu(gate, up));
+    on_device!(gate, cuda::activation::forward(gate, Some(up), Activation::Silu));
     let (gs, us) = (read(gate)?, read(up)?);
     if gs.len() != us.len() {
         return Err(Error::Shape { op: "swiglu", detail: format!("{:?} with {:?}", gate.shape(), up.shape()) });
@@ -41,7 +43,11 @@ pub fn forward(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 
 /// Returns the gradients of `gate` and `up`.
 pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tensor)> {
-    on_device!(gate, cuda::swiglu_backward(gate, up, dy));
+    on_device!(gate, {
+        let (d_gate, d_up) = cuda::activation::backward(gate, Some(up), dy, Activation::Silu)?;
+        let missing = || Error::Shape { op: "swiglu backward", detail: "no gradient of the factor".into() };
+        Ok((d_gate, d_up.ok_or_else(missing)?))
+    });
     let (gs, us, dys) = (read(gate)?, read(up)?, read(dy)?);
     if gs.len() != us.len() || gs.len() != dys.len() {
         return Err(Error::Shape { op: "swiglu backward", detail: format!("{:?} with gradient {:?}", gate.shape(), dy.shape()) });

@@ -8,8 +8,6 @@ use super::gemm::{Dst, Mat, Precision, matmul};
 use super::math::tanh;
 use super::simd::wide;
 use super::support::Restriction;
-#[cfg(feature = "cuda")]
-use super::{Error, Result};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -40,7 +38,7 @@ impl Scale {
 
     /// Bounds a tile's logits, if they are bounded.
     fn bound(self, logits: &mut [f32]) {
-        let Some(cap) = self.cap.map(|cap| cap / self.temperature) else { return };
+        let Some(cap) = self.cap() else { return };
         logits.par_chunks_mut(1 << 14).for_each(|logits| {
             wide!(for z in logits.iter_mut() {
                 *z = cap * tanh(*z / cap);
@@ -50,17 +48,13 @@ impl Scale {
 
     /// Returns the slopes of the bound at bounded logits; none where nothing is bounded.
     pub(super) fn slopes(self, logits: &[f32]) -> Option<Vec<f32>> {
-        let cap = self.cap? / self.temperature;
+        let cap = self.cap()?;
         Some(logits.iter().map(|z| 1.0 - (z / cap) * (z / cap)).collect())
     }
 
-    /// Returns the temperature, which is all that a device computes with.
-    #[cfg(feature = "cuda")]
-    pub(super) fn on_device(self) -> Result<f32> {
-        match self.cap {
-            None => Ok(self.temperature * self.divisor),
-            Some(_) => Err(Error::Shape { op: "logprob", detail: "soft-capped logits are only supported on the CPU".into() }),
-        }
+    /// Returns the bound at this temperature.
+    pub(super) fn cap(self) -> Option<f32> {
+        self.cap.map(|cap| cap / self.temperature)
     }
 }
 

@@ -15,22 +15,21 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) {
     if args.markdown {
-        say!("| model_type | family | differences from Llama | where |\n|---|---|---|---|");
+        say!("| model_type | family | differences from Llama |\n|---|---|---|");
     }
     for family in &FAMILIES {
-        let place = if family.on_devices() { "CPU, NVIDIA devices" } else { "CPU" };
         if args.markdown {
-            say!("| `{}` | {} | {} | {place} |", family.model_type, family.name, family.features);
+            say!("| `{}` | {} | {} |", family.model_type, family.name, family.features);
             continue;
         }
-        say!("{:<16} {} ({place})", family.model_type, family.name);
+        say!("{:<16} {}", family.model_type, family.name);
         wrapped(family.features).iter().for_each(|line| say!("                 {line}"));
     }
     if !args.markdown {
         say!(
             "\nEach family is tested against transformers: logits, token-by-token decoding, all gradients, three steps of SFT,\n\
              greedy text, and loading our checkpoints. RoPE scalings: linear, dynamic, llama3, yarn, and longrope up to the\n\
-             original context. Models with sliding windows, or another feature without a kernel, need --device cpu."
+             original context. All of them run on the CPU and on NVIDIA devices."
         );
     }
 }

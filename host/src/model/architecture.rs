@@ -9,7 +9,7 @@ use super::rope_scaling::{Context, Resolved, Rope, resolve};
 use super::{Error, Result, text_part};
 use crate::config::printable;
 use crate::ops::Precision;
-use crate::ops::activation::{self, Activation};
+use crate::ops::activation::Activation;
 use crate::ops::attention::{Attention, Heads};
 use crate::ops::logprob::Scale;
 use serde_json::Value;
@@ -197,7 +197,7 @@ impl Architecture {
         for (key, value) in config.unread() {
             harmless::check_beside(&this, key, value)?;
         }
-        let parameters = this.matrices();
+        let parameters = this.values_of_matrices();
         if parameters > MOST_PARAMETERS {
             return Err(format!(
                 "hidden_size, intermediate_size, num_hidden_layers and vocab_size give {parameters} parameters; the maximum is \
@@ -280,31 +280,8 @@ impl Architecture {
         Scale { temperature, divisor: self.factors.logits, cap: self.factors.logits_cap, precision: Precision::F32 }
     }
 
-    /// Lists features of the model that no device supports yet.
-    pub(super) fn without_kernels(&self) -> Vec<&'static str> {
-        let plain = Factors::none(self.heads);
-        let multiplied = Factors { scores_cap: None, logits_cap: None, ..self.factors } != plain || self.scores_by_layer;
-        let norms = self.family.described().names.norms;
-        let all = [
-            (self.windows.iter().any(Option::is_some), "sliding windows"),
-            (self.mixture.is_some(), "a mixture of experts"),
-            (self.family.described().names.positions.is_some(), "learned positions"),
-            (self.rotary.contains(&None), "layers without RoPE"),
-            (self.ropes.len() > 1, "two rotary embeddings"),
-            (self.ropes.iter().any(|rope| rope.dims != self.heads.head_dim), "partly rotated heads"),
-            (self.norm != NormKind::Rms, "norms other than plain RMSNorm"),
-            (norms != Family::Llama.described().names.norms || self.parallel, "norms in other places"),
-            (self.head_norms == HeadNorms::All, "norms over all heads together"),
-            (self.projections != Projections::Apart, "joined projections"),
-            (!activation::on_device(self.activation, self.gated), "an MLP other than gated SiLU"),
-            (multiplied, "multipliers"),
-            (self.factors.scores_cap.is_some() || self.factors.logits_cap.is_some(), "soft-capped scores or logits"),
-        ];
-        all.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect()
-    }
-
     /// Counts the values of all matrices.
-    fn matrices(&self) -> u128 {
+    pub fn values_of_matrices(&self) -> u128 {
         let (hidden, tokens) = (self.hidden_size as u128, self.vocab_size as u128);
         let attention = 2 * (self.query_width() + self.kv_width()) as u128;
         let wide = if self.gated { 3 } else { 2 };

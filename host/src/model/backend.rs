@@ -5,6 +5,9 @@ use crate::config;
 use crate::ops::{self, Precision};
 use candle_core::{DType, Device, Tensor};
 
+/// Largest size of a head that a device's kernels are compiled for.
+const LARGEST_HEAD: usize = 256;
+
 /// A device and a precision.
 #[derive(Clone, Debug)]
 pub struct Backend {
@@ -94,12 +97,12 @@ impl Backend {
                           into its base model with rlhost merge";
             return Err(Error::Device(detail.to_owned()));
         }
-        let missing = architecture.without_kernels();
-        if missing.is_empty() {
-            return Ok(());
+        if architecture.heads.head_dim > LARGEST_HEAD {
+            let size = architecture.heads.head_dim;
+            let detail = format!("heads of size {size}; a device supports {LARGEST_HEAD} at most; set device = \"cpu\"");
+            return Err(Error::Device(detail));
         }
-        let missing = missing.join(", ");
-        Err(Error::Device(format!("this model has {missing}, which only the CPU supports; set device = \"cpu\"")))
+        Ok(())
     }
 
     /// Returns the device of the tensors.

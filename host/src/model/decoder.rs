@@ -279,7 +279,7 @@ impl Decoder {
     }
 
     /// Returns the rotary embedding of layer `i`, if it has one.
-    fn rotation(&self, i: usize) -> Option<&Rotation> {
+    pub(super) fn rotation(&self, i: usize) -> Option<&Rotation> {
         self.architecture.rotary[i].and_then(|rope| self.rotations.get(rope))
     }
 

@@ -2,7 +2,7 @@
 
 use super::decoder::{Decoder, How};
 #[cfg(feature = "cuda")]
-use super::device_decoding::Joined;
+use super::device_decoding::Steps;
 use super::layer::{Attended, Maps, Product};
 use super::weights::Linear;
 use super::{Architecture, Cache, Prefix, Result};
@@ -28,7 +28,7 @@ enum LaidOut {
     /// Of each layer, and the output matrix.
     Host { layers: Vec<Maps<Map>>, output: Panels },
     #[cfg(feature = "cuda")]
-    Device(Vec<Joined>),
+    Device(Steps),
 }
 
 /// New tokens of `B` sequences, sequence by sequence: one for each that generates, the whole reply for each that reads one.
@@ -183,8 +183,8 @@ impl Decoding {
         let how = decoder.plainly()?;
         #[cfg(feature = "cuda")]
         if decoder.weights.embedding.device().is_cuda() {
-            let layers = decoder.weights.layers.iter().map(Joined::new).collect::<ops::Result<_>>()?;
-            return Ok(Self { decoder, how, laid_out: LaidOut::Device(layers) });
+            let steps = Steps::new(&decoder)?;
+            return Ok(Self { decoder, how, laid_out: LaidOut::Device(steps) });
         }
         let layers = decoder
             .weights
@@ -196,11 +196,11 @@ impl Decoding {
         Ok(Self { decoder, how, laid_out: LaidOut::Host { layers, output } })
     }
 
-    /// Returns the decoder and each layer's products, if it is on a device.
+    /// Returns the decoder, the options of its passes and what its steps compute with, if it is on a device.
     #[cfg(feature = "cuda")]
-    pub(super) fn of_device(&self) -> Option<(&Decoder, &[Joined])> {
+    pub(super) fn of_device(&self) -> Option<(&Decoder, &How, &Steps)> {
         match &self.laid_out {
-            LaidOut::Device(layers) => Some((&self.decoder, layers)),
+            LaidOut::Device(steps) => Some((&self.decoder, &self.how, steps)),
             LaidOut::Host { .. } => None,
         }
     }

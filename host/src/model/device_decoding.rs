@@ -1,9 +1,13 @@
 //! Runs [`Decoding`] on a device: prompts run as usual, then all sequences advance together by one token per step.
 
+use super::architecture::{HeadNorms, NormKind, Projections};
+use super::decoder::How;
 use super::decoding::Decoding;
-use super::weights::{Layer, Linear, Norm};
-use super::{Decoder, Result};
-use crate::ops::decode::{Drawing, Recorded, Session, Sizes, joined};
+use super::dropped::Masked;
+use super::layer::Fed;
+use super::weights::{Layer, Linear, Norm, Unit};
+use super::{Architecture, Decoder, Result};
+use crate::ops::decode::{self, Drawing, Recorded, Session, Sizes, joined};
 use crate::ops::{self, Forest, Segment, linear};
 use candle_core::Tensor;
 use std::ops::Range;
@@ -12,13 +16,39 @@ use std::sync::Arc;
 /// Number of steps of one shape before it is recorded; recording costs as much as a few steps.
 const STEPS_BEFORE_RECORDING: usize = 4;
 
-/// A layer's products, joined if they have the same input. Adapters are merged in.
-pub(super) struct Joined {
+/// A layer's products, joined if they have the same input, and its norms. Adapters are merged in.
+struct Joined {
     qkv: Tensor,
     qkv_bias: Option<Tensor>,
     o: Tensor,
-    gate_up: Tensor,
-    gate_up_bias: [Option<Tensor>; 2],
+    /// The MLP, unless the layer has experts, which tensor operations compute.
+    mlp: Option<Mlp>,
+    qk_norm: Option<(Tensor, Tensor)>,
+    input_norm: Option<Norm>,
+    attended_norm: Option<Norm>,
+    mlp_norm: Option<Norm>,
+    added_norm: Option<Norm>,
+}
+
+/// What all steps of a generation compute with.
+pub(super) struct Steps {
+    layers: Vec<Joined>,
+    norm: Norm,
+}
+
+impl Steps {
+    /// Prepares the weights of a decoder.
+    pub(super) fn new(decoder: &Decoder) -> ops::Result<Self> {
+        let (a, weights) = (&decoder.architecture, &decoder.weights);
+        let layers = weights.layers.iter().map(|w| Joined::new(a, w)).collect::<ops::Result<_>>()?;
+        Ok(Self { layers, norm: prepared(a, &weights.norm)? })
+    }
+}
+
+struct Mlp {
+    wide: Tensor,
+    /// Biases of the gate or the only product, and of the other one.
+    biases: [Option<Tensor>; 2],
     down: Tensor,
 }
 
@@ -27,28 +57,63 @@ fn biases(parts: &[&Linear]) -> ops::Result<Option<Tensor>> {
     if biases.len() < parts.len() { Ok(None) } else { joined(&biases).map(Some) }
 }
 
+/// Returns the projections' matrix and biases: queries, then keys, then values.
+fn qkv(a: &Architecture, parts: &[Linear]) -> ops::Result<(Tensor, Option<Tensor>)> {
+    let (weight, bias) = match parts {
+        [q, k, v] => (joined(&[&q.merged()?, &k.merged()?, &v.merged()?])?, biases(&[q, k, v])?),
+        [all] => (all.merged()?, all.bias.clone()),
+        _ => return Err(other()),
+    };
+    if a.projections != Projections::JoinedByHead {
+        return Ok((weight, bias));
+    }
+    let (heads, dim) = (a.heads.heads, a.heads.head_dim);
+    let of_part = |part: usize| (0..heads).flat_map(move |head| (3 * head + part) * dim..(3 * head + part + 1) * dim);
+    let rows: Vec<usize> = (0..3).flat_map(of_part).collect();
+    let sorted = |bias: Tensor| Ok::<_, ops::Error>(ops::gather_rows(&bias.reshape(((), 1))?, &rows)?.flatten_all()?);
+    Ok((ops::gather_rows(&weight, &rows)?, bias.map(sorted).transpose()?))
+}
+
+impl Mlp {
+    fn new(unit: &Unit<Linear>) -> ops::Result<Self> {
+        let (wide, biases) = match &unit.wide[..] {
+            [gate, up] => (joined(&[&gate.merged()?, &up.merged()?])?, [gate.bias.clone(), up.bias.clone()]),
+            [all] => (all.merged()?, [all.bias.clone(), None]),
+            _ => return Err(other()),
+        };
+        Ok(Self { wide, biases, down: unit.down.merged()? })
+    }
+}
+
 impl Joined {
-    /// Joins the products of a layer whose projections are stored apart: [`super::Backend::check`] refuses other models.
-    pub(super) fn new(w: &Layer) -> ops::Result<Self> {
-        let Some(unit) = &w.unit else { return Err(other()) };
-        let ([q, k, v], [gate, up]) = (&w.qkv[..], &unit.wide[..]) else { return Err(other()) };
+    /// Joins the products of a layer.
+    fn new(a: &Architecture, w: &Layer) -> ops::Result<Self> {
+        let (qkv, qkv_bias) = qkv(a, &w.qkv)?;
+        let unit = w.unit.as_ref().filter(|_| w.experts.is_none());
+        let norm = |norm: &Option<Norm>| norm.as_ref().map(|norm| prepared(a, norm)).transpose();
+        let whole = |weight: &Tensor| prepared(a, &Norm { weight: weight.clone(), bias: None }).map(|norm| norm.weight);
         Ok(Self {
-            qkv: joined(&[&q.merged()?, &k.merged()?, &v.merged()?])?,
-            qkv_bias: biases(&[q, k, v])?,
+            qkv,
+            qkv_bias,
             o: w.o.merged()?,
-            gate_up: joined(&[&gate.merged()?, &up.merged()?])?,
-            gate_up_bias: [gate.bias.clone(), up.bias.clone()],
-            down: unit.down.merged()?,
+            mlp: unit.map(Mlp::new).transpose()?,
+            qk_norm: w.qk_norm.as_ref().map(|(q, k)| Ok::<_, ops::Error>((whole(q)?, whole(k)?))).transpose()?,
+            input_norm: norm(&w.input_norm)?,
+            attended_norm: norm(&w.attended_norm)?,
+            mlp_norm: norm(&w.mlp_norm)?,
+            added_norm: norm(&w.added_norm)?,
         })
     }
 }
 
-fn other() -> ops::Error {
-    ops::Error::Shape { op: "decode", detail: "a layer that only the CPU computes".into() }
+/// Returns a norm as a step computes it, where a weight is no offset and only layer norms have a bias.
+fn prepared(a: &Architecture, norm: &Norm) -> ops::Result<Norm> {
+    let weight = if a.norm == NormKind::RmsFromOne { ops::plus_one(&norm.weight)? } else { norm.weight.clone() };
+    Ok(Norm { weight, bias: norm.bias.clone().filter(|_| a.norm == NormKind::Layer) })
 }
 
-fn weight(norm: Option<&Norm>) -> ops::Result<&Tensor> {
-    norm.map(|norm| &norm.weight).ok_or_else(other)
+fn other() -> ops::Error {
+    ops::Error::Shape { op: "decode", detail: "a layer without projections".into() }
 }
 
 /// A prompt's keys and values in device memory: rows of the tensors of all prompts that were run together.
@@ -69,10 +134,17 @@ pub struct Room {
     pub prompt: usize,
 }
 
+/// What is computed in each step.
+#[derive(Clone, Copy)]
+struct Model<'a> {
+    decoder: &'a Decoder,
+    how: &'a How,
+    steps: &'a Steps,
+}
+
 /// A generation on a device.
 pub struct DeviceDecoding<'a> {
-    decoder: &'a Decoder,
-    layers: &'a [Joined],
+    model: Model<'a>,
     /// Sequences, prompts and rows.
     pub session: Session,
     drawing: Drawing,
@@ -88,22 +160,26 @@ impl Decoding {
     /// # Errors
     /// If the device has too little memory.
     pub fn on_device(&self, room: Room, drawing: Drawing) -> Result<Option<DeviceDecoding<'_>>> {
-        let Some((decoder, layers)) = self.of_device() else { return Ok(None) };
+        let Some((decoder, how, steps)) = self.of_device() else { return Ok(None) };
         let a = self.architecture();
         let sizes = Sizes {
             slots: room.sequences,
             room: room.completion,
             longest_prompt: room.prompt,
-            layers: layers.len(),
+            layers: a.layers,
             heads: a.heads,
             hidden: a.hidden_size,
             intermediate: a.intermediate_size,
+            wide: a.mlp_widths().iter().sum(),
             vocabulary: a.vocab_size,
             remembers: drawing.sampling.repetition_penalty != 1.0,
             keeps_support: drawing.keep_support,
         };
         let session = Session::new(decoder.weights.output(), sizes)?;
-        Ok(Some(DeviceDecoding { decoder, layers, session, drawing, recorded: None, plain: 0, may_record: true }))
+        // Which experts a step needs is known only within it.
+        let may_record = a.mixture.is_none();
+        let model = Model { decoder, how, steps };
+        Ok(Some(DeviceDecoding { model, session, drawing, recorded: None, plain: 0, may_record }))
     }
 }
 
@@ -112,19 +188,21 @@ impl DeviceDecoding<'_> {
     pub fn prefill(&self, prompts: &Forest) -> Result<(Vec<DevicePrefix>, Tensor)> {
         let ranges: Vec<_> = prompts.segments().iter().map(Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
-        let mut layers = Vec::with_capacity(self.layers.len());
-        let (hidden, _) = self.decoder.run(prompts, &rows, &self.decoder.plainly()?, |_, kept| {
+        let Model { decoder, how, .. } = self.model;
+        let mut layers = Vec::with_capacity(decoder.architecture.layers);
+        let (hidden, _) = decoder.run(prompts, &rows, how, |_, kept| {
             layers.push((kept.k, kept.v));
             Ok(())
         })?;
         let layers = Arc::new(layers);
         let prefixes = ranges.into_iter().map(|rows| DevicePrefix { layers: Arc::clone(&layers), rows }).collect();
-        Ok((prefixes, linear::forward_f32(&hidden, self.decoder.weights.output(), None)?))
+        let products = linear::forward_f32(&hidden, decoder.weights.output(), None)?;
+        Ok((prefixes, decoder.architecture.logits_of(products)?))
     }
 
     /// Returns the size of the vocabulary.
     pub fn vocabulary(&self) -> usize {
-        self.decoder.architecture.vocab_size
+        self.model.decoder.architecture.vocab_size
     }
 
     /// Registers a prompt with the session under an index.
@@ -143,12 +221,12 @@ impl DeviceDecoding<'_> {
             self.plain = 0;
             return Ok(self.session.replay(recorded)?);
         }
-        let (decoder, layers, drawing) = (self.decoder, self.layers, self.drawing);
-        self.session.in_shape(|session| step(decoder, layers, &drawing, session))?;
+        let (model, drawing) = (self.model, self.drawing);
+        self.session.in_shape(|session| model.step(&drawing, session))?;
         self.plain += 1;
         if self.plain >= STEPS_BEFORE_RECORDING && self.may_record {
             self.plain = 0;
-            let recorded = self.session.record(|session| step(decoder, layers, &drawing, session));
+            let recorded = self.session.record(|session| model.step(&drawing, session));
             // Without recordings a generation is the same, and slower.
             self.may_record = recorded.is_ok();
             self.recorded = recorded.inspect_err(|e| tracing::warn!("can't record generation steps as a CUDA graph: {e}")).ok();
@@ -157,25 +235,84 @@ impl DeviceDecoding<'_> {
     }
 }
 
-/// Performs all launches of a step.
-fn step(decoder: &Decoder, layers: &[Joined], drawing: &Drawing, session: &Session) -> ops::Result<()> {
-    let (weights, eps) = (&decoder.weights, decoder.architecture.norm_eps);
-    let rotation = decoder.rotations.first().ok_or_else(other)?;
-    session.embed(&weights.embedding)?;
-    let mut missing = None;
-    for (i, (w, joined)) in weights.layers.iter().zip(layers).enumerate() {
-        session.norm(missing, weight(w.input_norm.as_ref())?, eps)?;
-        session.project(&joined.qkv)?;
-        session.rotate_and_keep(i, joined.qkv_bias.as_ref(), w.qk_norm.as_ref(), rotation, eps)?;
-        session.attend(i)?;
-        session.add_attended(&joined.o)?;
-        session.norm(w.o.bias.as_ref(), weight(w.mlp_norm.as_ref())?, eps)?;
-        let [gate, up] = &joined.gate_up_bias;
-        session.gate(&joined.gate_up, gate.as_ref(), up.as_ref())?;
-        session.add_gated(&joined.down)?;
-        missing = w.unit.as_ref().and_then(|unit| unit.down.bias.as_ref());
+impl Model<'_> {
+    /// Performs all launches of a step.
+    fn step(&self, drawing: &Drawing, session: &Session) -> ops::Result<()> {
+        let Decoder { weights, architecture, .. } = self.decoder;
+        session.embed(&weights.embedding, architecture.factors.embedding, weights.positions.as_ref())?;
+        let mut missing = None;
+        for layer in 0..architecture.layers {
+            missing = self.layer(layer, missing, session)?;
+        }
+        session.norm(missing, self.as_stepped(Some(&self.steps.norm)))?;
+        session.logits(weights.output(), self.decoder.logits(1.0))?;
+        session.draw(drawing)
     }
-    session.norm(missing, &weights.norm.weight, eps)?;
-    session.logits(weights.output())?;
-    session.draw(drawing)
+
+    /// Performs the launches of layer `i`, whose rows lack a bias of the one before. Returns the bias that they lack after it.
+    fn layer(&self, i: usize, missing: Option<&Tensor>, session: &Session) -> ops::Result<Option<&Tensor>> {
+        let (a, joined, w) = (&self.decoder.architecture, &self.steps.layers[i], &self.decoder.weights.layers[i]);
+        session.norm(missing, self.as_stepped(joined.input_norm.as_ref()))?;
+        session.project(&joined.qkv)?;
+        let (mut bias, mut head_norms) = (joined.qkv_bias.as_ref(), joined.qk_norm.as_ref());
+        if let Some((q, k)) = head_norms.filter(|_| a.head_norms == HeadNorms::All) {
+            session.norm_heads((q, k), bias, a.norm_eps)?;
+            (bias, head_norms) = (None, None);
+        }
+        session.rotate_and_keep(i, bias, head_norms, self.decoder.rotation(i), a.norm_eps)?;
+        session.attend(i, a.attention(i))?;
+        let mlp_norm = self.as_stepped(joined.mlp_norm.as_ref());
+        let of_mlp = w.unit.as_ref().and_then(|unit| unit.down.bias.as_ref());
+        if let Some(mlp) = joined.mlp.as_ref().filter(|_| adds_products(a, joined)) {
+            session.add_attended(&joined.o)?;
+            session.norm(w.o.bias.as_ref(), mlp_norm)?;
+            session.activate(&mlp.wide, a.activation, mlp.biases.each_ref().map(Option::as_ref))?;
+            session.add_active(&mlp.down)?;
+            return Ok(of_mlp);
+        }
+        session.multiply_attended(&joined.o)?;
+        if a.parallel {
+            session.norm(None, mlp_norm)?;
+        }
+        session.add(w.o.bias.as_ref(), self.as_stepped(joined.attended_norm.as_ref()), a.factors.residual)?;
+        if !a.parallel {
+            session.norm(None, mlp_norm)?;
+        }
+        let bias = match &joined.mlp {
+            Some(mlp) => {
+                session.activate(&mlp.wide, a.activation, mlp.biases.each_ref().map(Option::as_ref))?;
+                session.multiply_active(&mlp.down)?;
+                of_mlp
+            }
+            None => {
+                session.put_out(&self.fed(i, &session.normalised()?)?)?;
+                None
+            }
+        };
+        session.add(bias, self.as_stepped(joined.added_norm.as_ref()), a.factors.residual)?;
+        Ok(None)
+    }
+
+    /// Returns what a layer with experts makes of normalised rows.
+    fn fed(&self, i: usize, h: &Tensor) -> ops::Result<Tensor> {
+        let maps = Masked::of(self.decoder.weights.layers[i].maps(), self.decoder.precision, self.how, i, false);
+        let layer = self.decoder.layer_of(i, maps.each());
+        let Fed { unit, experts } = layer.widened(h)?;
+        layer.narrowed(h, unit.as_ref(), experts.as_ref())
+    }
+
+    /// Returns a norm as the session takes it.
+    fn as_stepped<'n>(&self, norm: Option<&'n Norm>) -> decode::Norm<'n> {
+        let eps = self.decoder.architecture.norm_eps;
+        norm.map_or(decode::Norm::default(), |Norm { weight, bias }| decode::Norm {
+            weight: Some(weight),
+            bias: bias.as_ref(),
+            eps,
+        })
+    }
+}
+
+/// Returns whether a layer's products are added to the residual as they are, one after the other, so that nothing is between.
+fn adds_products(a: &Architecture, layer: &Joined) -> bool {
+    !a.parallel && a.factors.residual == 1.0 && layer.attended_norm.is_none() && layer.added_norm.is_none()
 }

@@ -425,13 +425,6 @@ pub const FAMILIES: [Described; 21] = [
     },
 ];
 
-impl Described {
-    /// Returns whether NVIDIA devices support the family, unless its configuration adds unsupported features.
-    pub fn on_devices(&self) -> bool {
-        matches!(self.family, Family::Llama | Family::Ministral | Family::Mistral | Family::Qwen2 | Family::Qwen3)
-    }
-}
-
 impl Family {
     /// Returns the family's properties.
     pub fn described(self) -> &'static Described {
@@ -453,26 +446,5 @@ mod tests {
             assert_eq!(described.family.described().model_type, described.model_type);
         }
         assert_eq!(FAMILIES[7].family, Family::Llama);
-    }
-
-    #[test]
-    fn a_family_is_on_devices_if_nothing_of_a_plain_model_lacks_a_kernel() {
-        for described in &FAMILIES {
-            let config = serde_json::json!({
-                "model_type": described.model_type, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
-                "num_attention_heads": 4, "vocab_size": 257, "sliding_window": null,
-                "layer_types": vec!["full_attention"; 4],
-            });
-            let mut config = config.as_object().unwrap().clone();
-            if !crate::model::layer_kinds::obeys_types(described.family) {
-                config.remove("layer_types");
-            }
-            if described.family == Family::Gpt2 {
-                config.remove("intermediate_size");
-            }
-            let config = serde_json::Value::Object(config).to_string();
-            let missing = crate::model::Architecture::parse(&config).unwrap().without_kernels();
-            assert_eq!(missing.is_empty(), described.on_devices(), "{}: {missing:?}", described.model_type);
-        }
     }
 }

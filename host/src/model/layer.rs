@@ -104,6 +104,12 @@ pub(super) struct Routed {
     pub wide: Wide,
 }
 
+/// The results of all wide products of a layer.
+pub(super) struct Fed {
+    pub unit: Option<Wide>,
+    pub experts: Option<Routed>,
+}
+
 /// What one layer's backward pass needs. Elementwise parts are recomputed instead.
 pub(super) struct LayerKept {
     pub input: Tensor,
@@ -204,13 +210,19 @@ impl<P: Product> Layer<'_, P> {
         let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
         ops::add_into(&middle, &residual)?;
         let h = a.normed(if a.parallel { &residual } else { &middle }, norms.mlp_norm.as_ref())?;
-        let unit = maps.unit.as_ref().map(|unit| wide(products(&unit.wide, &h, &a.mlp_widths())?)).transpose()?;
-        let experts = maps.experts.as_ref().map(|experts| self.routed(experts, &h)).transpose()?;
+        let Fed { unit, experts } = self.widened(&h)?;
         Ok(LayerKept { input: x, unnormed, q, k, v, attended, projected, middle, unit, experts, lowered: None })
     }
 
+    /// Runs the wide products of the MLP and the experts on normalised rows.
+    pub(super) fn widened(&self, h: &Tensor) -> ops::Result<Fed> {
+        let (maps, widths) = (&self.maps, self.architecture.mlp_widths());
+        let unit = maps.unit.as_ref().map(|unit| wide(products(&unit.wide, h, &widths)?)).transpose()?;
+        Ok(Fed { unit, experts: maps.experts.as_ref().map(|experts| self.routed(experts, h)).transpose()? })
+    }
+
     /// Routes rows to experts and runs their wide products.
-    fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> Result<Routed> {
+    fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> ops::Result<Routed> {
         let mixture = self.architecture.mixture.as_ref().ok_or_else(none)?;
         let routes = Routes::new(&maps.router.product(h)?, mixture.chosen, mixture.normalised)?;
         let both = maps.wide.grouped(&ops::gather_rows(h, routes.tokens())?, &routes)?;
@@ -219,13 +231,18 @@ impl<P: Product> Layer<'_, P> {
 
     /// Returns the sum of the MLP's and the experts' outputs.
     pub(super) fn fed(&self, kept: &LayerKept) -> Result<Tensor> {
+        Ok(self.narrowed(&kept.middle, kept.unit.as_ref(), kept.experts.as_ref())?)
+    }
+
+    /// Returns the sum of the MLP's and the experts' outputs for their wide products, in rows like those of `like: [M, D]`.
+    pub(super) fn narrowed(&self, like: &Tensor, unit: Option<&Wide>, experts: Option<&Routed>) -> ops::Result<Tensor> {
         let active = |wide: &Wide| activation::forward(&wide.gate, wide.up.as_ref(), self.architecture.activation);
-        let of_unit = self.maps.unit.as_ref().zip(kept.unit.as_ref());
+        let of_unit = self.maps.unit.as_ref().zip(unit);
         let sum = of_unit.map(|(maps, wide)| maps.down.product(&active(wide)?)).transpose()?;
-        let Some((maps, routed)) = self.maps.experts.as_ref().zip(kept.experts.as_ref()) else {
-            return Ok(sum.ok_or_else(none)?);
+        let Some((maps, routed)) = self.maps.experts.as_ref().zip(experts) else {
+            return sum.ok_or_else(none);
         };
-        let sum = sum.map_or_else(|| ops::zeros_like(&kept.middle), Ok)?;
+        let sum = sum.map_or_else(|| ops::zeros_like(like), Ok)?;
         routed.routes.gather_into(&sum, &maps.down.grouped(&active(&routed.wide)?, &routed.routes)?, true)?;
         Ok(sum)
     }

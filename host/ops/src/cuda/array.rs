@@ -84,6 +84,12 @@ impl<'a> Array<'a> {
         Ok(Self { device, at, len: end - start, kind })
     }
 
+    /// Returns the first `len` of its values.
+    pub fn first(self, len: usize) -> Self {
+        debug_assert!(len <= self.len);
+        Self { len, ..self }
+    }
+
     /// [`Array::of`] for an operation that needs values of this kind.
     pub fn of_kind(t: &'a Tensor, kind: Kind) -> Result<Self> {
         let array = Self::of(t)?;

@@ -1,6 +1,6 @@
 //! Attention over a forest of segments.
 
-use super::super::attention::{Heads, Kept};
+use super::super::attention::{Attention, Heads, Kept};
 use super::super::forest::Forest;
 use super::super::{Error, Result};
 use super::array::{Array, Kind, at, buffer, unset};
@@ -45,26 +45,33 @@ pub(super) fn words(h: Heads) -> [u64; 2] {
     [h.heads as u64 | (h.kv_heads as u64) << 32, h.head_dim as u64]
 }
 
+/// Returns the contents of the kernels' `struct Scores`.
+pub(super) fn scores(how: Attention) -> [u64; 2] {
+    let bits = |x: f32| u64::from(x.to_bits());
+    [bits(how.scale) | bits(how.cap.unwrap_or(0.0)) << 32, how.window.unwrap_or(0) as u64]
+}
+
 /// Warps of a block that processes one head per warp.
 const WARPS: usize = 8;
 
 struct Shape<'a> {
     plan: &'a Plan,
     kernels: Kernels,
-    heads: Heads,
+    how: Attention,
     dim: usize,
     n: usize,
 }
 
 impl<'a> Shape<'a> {
-    fn of(q: Array<'_>, forest: &'a Forest, heads: Heads) -> Result<Self> {
+    fn of(q: Array<'_>, forest: &'a Forest, how: Attention) -> Result<Self> {
+        let heads = how.heads;
         let kernels = kernels(q.kind, heads.head_dim);
         let dim = kernels.dims.iter().copied().find(|dim| heads.head_dim <= *dim);
         let dim = dim.ok_or_else(|| Error::Shape {
             op: "attention",
             detail: format!("heads of size {}; the limit on a device is 256", heads.head_dim),
         })?;
-        Ok(Self { plan: forest.plan(q.device)?, kernels, heads, dim, n: forest.len() })
+        Ok(Self { plan: forest.plan(q.device)?, kernels, how, dim, n: forest.len() })
     }
 
     /// Launches a kernel over tiles and heads. It keeps this many tiles of rows in shared memory, plus one of scores or, on
@@ -80,19 +87,21 @@ impl<'a> Shape<'a> {
             }
         };
         let launch = Launch::new(of.device, module, &kernel);
-        launch.grid(self.plan.tiles(tiles), self.heads.heads, 1).threads(threads).shared(shared)
+        launch.grid(self.plan.tiles(tiles), self.how.heads.heads, 1).threads(threads).shared(shared)
     }
 
     fn run(&self, launch: Launch<'_>) -> Result<()> {
-        launch.structure(&self.plan.words(self.kernels.tiles)).structure(&words(self.heads)).float(self.heads.scale()).run()
+        let launch = launch.structure(&self.plan.words(self.kernels.tiles)).structure(&words(self.how.heads));
+        launch.structure(&scores(self.how)).run()
     }
 }
 
 /// See [`crate::attention::forward`].
-pub(crate) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor)> {
+pub(crate) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, how: Attention) -> Result<(Tensor, Tensor)> {
+    let h = how.heads;
     let qs = Array::of(q)?;
     let (ks, vs) = (Array::of_kind(k, qs.kind)?, Array::of_kind(v, qs.kind)?);
-    let s = Shape::of(qs, forest, h)?;
+    let s = Shape::of(qs, forest, how)?;
     let (out, log_sum) = (unset(qs.device, q.shape(), qs.kind)?, unset(qs.device, (s.n, h.heads), Kind::F32)?);
     let launch = s.launch(qs, "forward", 2, 3).array(Array::of(&out)?).array(Array::of(&log_sum)?);
     s.run(launch.array(qs).array(ks).array(vs))?;
@@ -100,13 +109,14 @@ pub(crate) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: He
 }
 
 /// See [`crate::attention::backward`].
-pub(crate) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, h: Heads) -> Result<(Tensor, Tensor, Tensor)> {
+pub(crate) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, how: Attention) -> Result<(Tensor, Tensor, Tensor)> {
+    let h = how.heads;
     let q = Array::of(kept.q)?;
     let (device, kind) = (q.device, q.kind);
     let (k, v) = (Array::of_kind(kept.k, kind)?, Array::of_kind(kept.v, kind)?);
     let (out, d_outs) = (Array::of_kind(kept.out, kind)?, Array::of_kind(d_out, kind)?);
     let log_sum = Array::of_kind(kept.log_sum, Kind::F32)?;
-    let s = Shape::of(q, forest, h)?;
+    let s = Shape::of(q, forest, how)?;
 
     let along = buffer::<f32>(device, s.n * h.heads)?;
     let launch = Launch::of_kind(device, "heads", "attention_along", kind).blocks((s.n * h.heads).div_ceil(WARPS));

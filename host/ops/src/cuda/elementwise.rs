@@ -134,23 +134,36 @@ pub(crate) fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> 
     Ok(out)
 }
 
-/// See [`crate::swiglu::forward`].
-pub(crate) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
-    let (g, u) = (Array::of(gate)?, Array::of_kind(up, Kind::of(gate)?)?);
-    let n = same_len("swiglu", &[g, u])?;
-    let out = unset(g.device, gate.shape(), g.kind)?;
-    let launch = Launch::of_kind(g.device, "elementwise", "swiglu_forward", g.kind).over(n);
-    launch.array(Array::of(&out)?).array(g).array(u).size(n).run()?;
+/// Returns `factor * t + more`.
+pub(crate) fn scaled_and_added(t: &Tensor, factor: f32, more: f32) -> Result<Tensor> {
+    let x = Array::of(t)?;
+    let out = unset(x.device, t.shape(), x.kind)?;
+    let launch = Launch::of_kind(x.device, "elementwise", "scale_and_add", x.kind).over(x.len);
+    launch.array(Array::of(&out)?).array(x).float(factor).float(more).size(x.len).run()?;
     Ok(out)
 }
 
-/// See [`crate::swiglu::backward`].
-pub(crate) fn swiglu_backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tensor)> {
-    let kind = Kind::of(gate)?;
-    let (g, u, d) = (Array::of(gate)?, Array::of_kind(up, kind)?, Array::of_kind(dy, kind)?);
-    let n = same_len("swiglu backward", &[g, u, d])?;
-    let (d_gate, d_up) = (unset(g.device, gate.shape(), kind)?, unset(g.device, gate.shape(), kind)?);
-    let launch = Launch::of_kind(g.device, "elementwise", "swiglu_backward", kind).over(n);
-    launch.array(Array::of(&d_gate)?).array(Array::of(&d_up)?).array(g).array(u).array(d).size(n).run()?;
-    Ok((d_gate, d_up))
+/// See [`crate::bounded_by`].
+pub(crate) fn bounded_by(t: &Tensor, cap: f32) -> Result<Tensor> {
+    let out = unset(Array::of(t)?.device, t.shape(), Kind::of(t)?)?;
+    bound(Array::of(&out)?, Array::of(t)?, cap)?;
+    Ok(out)
+}
+
+/// Writes `cap * tanh(x / cap)` to `out`, which may be `x`.
+pub(super) fn bound(out: Array<'_>, x: Array<'_>, cap: f32) -> Result<()> {
+    let n = same_len("bound", &[out, x])?;
+    Launch::of_kind(x.device, "elementwise", "bound", x.kind).over(n).array(out).array(x).float(cap).size(n).run()
+}
+
+/// Writes the slopes of [`bound`] at its results `x` to `out`, both f32.
+pub(super) fn bound_slopes(out: Array<'_>, x: Array<'_>, cap: f32) -> Result<()> {
+    let n = same_len("bound", &[out, x])?;
+    Launch::new(x.device, "elementwise", "bound_slopes").over(n).array(out).array(x).float(cap).size(n).run()
+}
+
+/// Multiplies `x` by f32 values.
+pub(super) fn multiply_into(x: Array<'_>, by: Array<'_>) -> Result<()> {
+    let n = same_len("multiply", &[x, by])?;
+    Launch::of_kind(x.device, "elementwise", "multiply_into", x.kind).over(n).array(x).array(by).size(n).run()
 }

@@ -5,11 +5,14 @@
 //! Activations and weights are f32 or bf16. All sums are in f32, in an order that follows from the sizes alone, so two runs are
 //! bit-identical.
 
+pub(super) mod activation;
 mod array;
 pub(super) mod attention;
+pub(super) mod columns;
 pub mod decode;
 mod device;
 mod elementwise;
+pub(super) mod experts;
 mod gemm;
 mod launch;
 pub(super) mod linear;
@@ -25,7 +28,7 @@ pub(super) mod rows;
 pub(super) use array::{Kind, Uploaded};
 pub(super) use device::{count, name, open, peak_memory};
 pub(super) use elementwise::{
-    add_into, cast, copy, fill_zero, from_vec, mixed, swiglu, swiglu_backward, to_vec, write, zeros_like,
+    add_into, bounded_by, cast, copy, fill_zero, from_vec, mixed, scaled_and_added, to_vec, write, zeros_like,
 };
 pub(super) use optimizer::adamw;
 pub(super) use plan::Plan;

@@ -1,4 +1,4 @@
-//! Root-mean-square normalisation.
+//! Root-mean-square and layer normalisation.
 
 use super::super::{Error, Result, matrix_dims};
 use super::array::{Array, Kind, at, buffer, unset};
@@ -34,5 +34,44 @@ pub(crate) fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tenso
     let launch = Launch::of_kind(xs.device, "norm", "rms_norm_backward", xs.kind).blocks(rows.div_ceil(ROWS));
     let launch = launch.array(dxs).address(at(&scales)).array(xs).array(ws).array(dys);
     launch.float(eps as f32).int(rows).int(d).run()?;
-    dw.map_or(Ok(()), |dw| reduce::add_norm_weight_gradient(dw, x, dy, at(&scales)))
+    dw.map_or(Ok(()), |dw| reduce::add_norm_weight_gradient(dw, x, dy, at(&scales), 0))
+}
+
+/// See [`crate::layer_norm::forward`].
+pub(crate) fn layer_forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
+    let (rows, d) = matrix_dims(x);
+    let (xs, ws, bs) = (Array::of(x)?, Array::of_kind(w, Kind::F32)?, Array::of_kind(b, Kind::F32)?);
+    if ws.len != d || bs.len != d {
+        return Err(Error::Shape { op: "layer_norm", detail: format!("{:?} with weight {:?}", x.shape(), w.shape()) });
+    }
+    let y = unset(xs.device, x.shape(), xs.kind)?;
+    let launch = Launch::of_kind(xs.device, "norm", "layer_norm_forward", xs.kind).blocks(rows.div_ceil(ROWS));
+    launch.array(Array::of(&y)?).array(xs).array(ws).array(bs).float(eps as f32).int(rows).int(d).run()?;
+    Ok(y)
+}
+
+/// See [`crate::layer_norm::backward`].
+pub(crate) fn layer_backward(
+    x: &Tensor,
+    w: &Tensor,
+    eps: f64,
+    dy: &Tensor,
+    dx: &Tensor,
+    of_weights: Option<(&Tensor, &Tensor)>,
+) -> Result<()> {
+    let (rows, d) = matrix_dims(x);
+    let (xs, ws) = (Array::of(x)?, Array::of_kind(w, Kind::F32)?);
+    let (dys, dxs) = (Array::of_kind(dy, xs.kind)?, Array::of_kind(dx, xs.kind)?);
+    if ws.len != d || dys.len != xs.len || dxs.len != xs.len {
+        let detail = format!("{:?} with gradient {:?}", x.shape(), dy.shape());
+        return Err(Error::Shape { op: "layer_norm backward", detail });
+    }
+    let (scales, means) = (buffer::<f32>(xs.device, rows)?, buffer::<f32>(xs.device, rows)?);
+    let launch = Launch::of_kind(xs.device, "norm", "layer_norm_backward", xs.kind).blocks(rows.div_ceil(ROWS));
+    let launch = launch.array(dxs).address(at(&scales)).address(at(&means)).array(xs).array(ws).array(dys);
+    launch.float(eps as f32).int(rows).int(d).run()?;
+    let Some((dw, db)) = of_weights else { return Ok(()) };
+    reduce::add_norm_weight_gradient(dw, x, dy, at(&scales), at(&means))?;
+    // As rows of the weight's length, which a packed tensor may not have.
+    reduce::add_column_sums(db, &dy.reshape((rows, d))?, 1.0)
 }

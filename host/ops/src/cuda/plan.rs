@@ -66,7 +66,9 @@ impl Plan {
     }
 
     /// Returns the contents of the kernels' `struct Forest`, with tiles of the `kind`-th of the [`SIZES`].
-    pub fn words(&self, kind: usize) -> [u64; 3] {
-        [self.tiles[kind].0, self.segments, self.ranges].map(|begins| self.table.at() + 4 * begins as u64)
+    pub fn words(&self, kind: usize) -> [u64; 4] {
+        let [tiles, segments, ranges] =
+            [self.tiles[kind].0, self.segments, self.ranges].map(|begins| self.table.at() + 4 * begins as u64);
+        [tiles, segments, ranges, self.positions()]
     }
 }

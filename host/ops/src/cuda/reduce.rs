@@ -53,12 +53,13 @@ pub(super) fn add_column_sums(out: &Tensor, x: &Tensor, scale: f32) -> Result<()
     add_rows_summed(out, kernel, x.device, rows, columns, scale, |launch| launch.array(x))
 }
 
-/// Adds the gradient of a norm's weight to `dw: [D]`, from `x`, its gradient, and each row's inverse root mean square.
-pub(super) fn add_norm_weight_gradient(dw: &Tensor, x: &Tensor, dy: &Tensor, inverse_rms: u64) -> Result<()> {
+/// Adds the gradient of a norm's weight to `dw: [D]`, from `x`, its gradient, and the addresses of what each row was multiplied
+/// by and of the means that were subtracted before; 0 if none were.
+pub(super) fn add_norm_weight_gradient(dw: &Tensor, x: &Tensor, dy: &Tensor, scales: u64, means: u64) -> Result<()> {
     let (rows, columns) = matrix_dims(x);
     let (x, dy) = (Array::of(x)?, Array::of(dy)?);
     let kernel = Launch::of_kind(x.device, "reduce", "norm_weight_gradient", x.kind);
-    add_rows_summed(dw, kernel, x.device, rows, columns, 1.0, |launch| launch.array(x).array(dy).address(inverse_rms))
+    add_rows_summed(dw, kernel, x.device, rows, columns, 1.0, |launch| launch.array(x).array(dy).address(scales).address(means))
 }
 
 /// Runs a kernel that reduces each tensor to shares, and reads all shares back at once.

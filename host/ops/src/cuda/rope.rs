@@ -35,12 +35,13 @@ impl Tables {
     }
 }
 
-/// Rotates the heads of `x: [N, heads * 2 * half]` in place; `positions` is the address of the rows' positions.
-pub(crate) fn rotate(x: &Tensor, tables: &Tables, positions: u64, half: usize, direction: f32) -> Result<()> {
+/// Rotates the first `2 * half` dimensions of the heads of `x: [N, heads * dim]` in place; `positions` is the address of the rows'
+/// positions.
+pub(crate) fn rotate(x: &Tensor, tables: &Tables, positions: u64, (half, dim): (usize, usize), direction: f32) -> Result<()> {
     let width = x.dims().last().copied().unwrap_or(0);
     let x = Array::of(x)?;
-    let pairs = x.len / 2;
+    let pairs = x.len / dim * half;
     let launch = Launch::of_kind(x.device, "rope", "rotate", x.kind).over(pairs);
     let launch = launch.array(x).address(tables.cosines()).address(tables.sines()).address(positions);
-    launch.int(width / (2 * half)).int(half).float(direction).size(pairs).run()
+    launch.int(width / dim).int(half).int(dim).float(direction).size(pairs).run()
 }

@@ -1,7 +1,9 @@
 //! Attention of the newest tokens; see `host/kernels/decode_attention.cu`.
 
+use super::super::super::attention::Attention;
 use super::super::super::{Error, Result};
 use super::super::array::{Array, at};
+use super::super::attention::scores;
 use super::super::launch::Launch;
 use super::{Session, Sizes};
 
@@ -44,8 +46,9 @@ impl Session {
         Ok((k.at + offset, v.at + offset))
     }
 
-    /// Computes attention of the rows' queries over their prompts and their own positions in a layer, including the newest.
-    pub fn attend(&self, layer: usize) -> Result<()> {
+    /// Computes attention of the rows' queries over their prompts and their own positions in a layer, including the newest, as the
+    /// layer attends.
+    pub fn attend(&self, layer: usize, how: Attention) -> Result<()> {
         let (sizes, h, dim) = (&self.sizes, self.sizes.heads, dim(&self.sizes)?);
         let (own_k, own_v) = self.own(layer)?;
         let [sequences, slots, step] = self.tables();
@@ -53,14 +56,14 @@ impl Session {
         let parts = at(&self.parts);
         let kernel = format!("decode_attention_{dim}");
         // struct Shared
-        let shared = 4 * (QUERIES * (dim + 1) + TILE * (dim + 1) + QUERIES * (TILE + 1) + 3 * QUERIES);
+        let shared = 4 * (QUERIES * (dim + 1) + TILE * (dim + 1) + QUERIES * (TILE + 1) + 4 * QUERIES);
         let launch = Launch::of_kind(&self.device, "decode_attention", &kernel, self.kind).threads(THREADS).shared(shared);
         let launch = launch.grid(self.shares + self.rows * own_runs, h.kv_heads, 1);
         let launch = launch.address(parts).array(Array::of(&self.values.q)?);
         let launch = launch.address(at(&self.state.prompts) + 16 * layer as u64).address(at(&self.state.prompt_lengths));
         let launch = launch.address(own_k).address(own_v).address(sequences).address(slots).address(step);
         let launch = launch.address(at(&self.state.shares)).int(sizes.layers).int(self.shares).int(own_runs);
-        let launch = launch.int(split).int(sizes.room).int(runs).float(h.scale());
+        let launch = launch.int(split).int(sizes.room).int(runs).structure(&scores(how));
         launch.int(h.heads).int(h.kv_heads).int(h.head_dim).run()?;
 
         let launch = Launch::of_kind(&self.device, "decode_attention", "decode_combine", self.kind).blocks(self.rows);

@@ -1,7 +1,10 @@
 //! The stages of a decoding step, one method each. Rows are the `R` newest tokens.
 
+use super::super::super::activation::Activation;
+use super::super::super::logprob::Scale;
 use super::super::super::rope::Rotation;
 use super::super::super::{Error, Result, matrix_dims};
+use super::super::activation::name;
 use super::super::array::{Array, Kind, unset};
 use super::super::elementwise::copy_to;
 use super::super::gemm::{Mat, product};
@@ -41,31 +44,26 @@ impl Session {
         product(array, y, keep, x, Mat::new(Array::of_kind(w, self.kind)?, rows, cols).t(), 1.0)
     }
 
-    /// Sets the rows to those of the embedding table `[V, D]` for each sequence's newest token.
-    pub fn embed(&self, table: &Tensor) -> Result<()> {
+    /// Sets the rows to those of the embedding table `[V, D]` for each sequence's newest token, times `factor`, and adds those of
+    /// learned positions `[P, D]`, if there are any.
+    pub fn embed(&self, table: &Tensor, factor: f32, positions: Option<&Tensor>) -> Result<()> {
         let d = self.sizes.hidden;
-        if matrix_dims(table) != (self.sizes.vocabulary, d) {
+        if matrix_dims(table) != (self.sizes.vocabulary, d) || positions.is_some_and(|table| matrix_dims(table).1 != d) {
             return Err(Error::Shape { op: "decode", detail: format!("an embedding of {:?}", table.shape()) });
         }
         let [sequences, slots, step] = self.tables();
-        let launch = self
-            .launch("decode_embed")
-            .threads(self.threads())
-            .array(Array::of(&self.values.x)?)
-            .array(Array::of_kind(table, self.kind)?);
-        launch.address(sequences).address(slots).address(step).int(d).run()
+        let positions = positions.map(|table| Array::of_kind(table, self.kind)).transpose()?;
+        let launch = self.launch("decode_embed").threads(self.threads()).array(Array::of(&self.values.x)?);
+        let launch = launch.array(Array::of_kind(table, self.kind)?).address(positions.map_or(0, |table| table.at));
+        launch.float(factor).address(sequences).address(slots).address(step).int(d).run()
     }
 
-    /// Adds a bias that the last product into the rows lacks, and normalises them with `weight: [D]`.
-    pub fn norm(&self, bias: Option<&Tensor>, weight: &Tensor, eps: f64) -> Result<()> {
+    /// Adds a bias that the last product into the rows lacks, and sets the normalised rows to what a norm makes of the sums.
+    pub fn norm(&self, bias: Option<&Tensor>, norm: Norm<'_>) -> Result<()> {
         let [_, _, step] = self.tables();
-        let launch = self
-            .launch("decode_norm")
-            .threads(self.threads())
-            .array(Array::of(&self.values.h)?)
-            .array(Array::of(&self.values.x)?);
-        let launch = launch.address(optional(bias)?).array(Array::of_kind(weight, Kind::F32)?).address(step);
-        launch.float(eps as f32).int(self.sizes.hidden).run()
+        let launch = self.launch("decode_norm").threads(self.threads()).array(Array::of(&self.values.h)?);
+        let launch = launch.array(Array::of(&self.values.x)?).address(optional(bias)?).structure(&norm.words()?);
+        launch.address(step).int(self.sizes.hidden).run()
     }
 
     /// Computes queries, keys and values of normalised rows with `weight: [(H + 2 K) C, D]`.
@@ -73,19 +71,34 @@ impl Session {
         self.product(&self.values.qkv, 0.0, &self.values.h, weight)
     }
 
-    /// Adds their biases `[(H + 2 K) C]`, normalises the heads of queries and keys if the model family does, rotates these, and
-    /// appends keys and values to the sequences' own in layer `layer`.
+    /// Adds the biases `[(H + 2 K) C]` of queries, keys and values, and normalises all query heads of a row together, and all key
+    /// heads, with `[H C]` and `[K C]`.
+    pub fn norm_heads(&self, (q, k): (&Tensor, &Tensor), bias: Option<&Tensor>, eps: f64) -> Result<()> {
+        let (h, [_, _, step]) = (self.sizes.heads, self.tables());
+        let launch = self.launch("decode_norm_heads").grid(self.rows, 3, 1).array(Array::of(&self.values.qkv)?);
+        let launch = launch
+            .address(optional(bias)?)
+            .address(optional(Some(q))?)
+            .address(optional(Some(k))?)
+            .address(step)
+            .float(eps as f32);
+        launch.int(h.heads).int(h.kv_heads).int(h.head_dim).run()
+    }
+
+    /// Adds their biases `[(H + 2 K) C]`, normalises each head of queries and keys if there are norms, rotates these if there is a
+    /// rotation, and appends keys and values to the sequences' own in layer `layer`.
     pub fn rotate_and_keep(
         &self,
         layer: usize,
         bias: Option<&Tensor>,
         head_norms: Option<&(Tensor, Tensor)>,
-        rotation: &Rotation,
+        rotation: Option<&Rotation>,
         eps: f64,
     ) -> Result<()> {
         // The same for all steps, so that recorded steps find them at the same addresses.
         let (h, reach) = (self.sizes.heads, self.sizes.longest_prompt + self.sizes.room);
-        let tables = rotation.tables_on(&self.device, reach)?;
+        let tables = rotation.map(|rotation| rotation.tables_on(&self.device, reach)).transpose()?;
+        let (cosines, sines) = tables.as_ref().map_or((0, 0), |tables| (tables.cosines(), tables.sines()));
         let (own_k, own_v) = self.own(layer)?;
         let [sequences, slots, step] = self.tables();
         let heads = h.heads + 2 * h.kv_heads;
@@ -93,9 +106,10 @@ impl Session {
         let launch = launch.array(Array::of(&self.values.q)?).address(own_k).address(own_v);
         let launch = launch.array(Array::of(&self.values.qkv)?).address(optional(bias)?);
         let launch = launch.address(optional(head_norms.map(|n| &n.0))?).address(optional(head_norms.map(|n| &n.1))?);
-        let launch = launch.address(tables.cosines()).address(tables.sines());
+        let launch = launch.address(cosines).address(sines);
         let launch = launch.address(sequences).address(slots).address(step).float(eps as f32);
-        launch.int(h.heads).int(h.kv_heads).int(h.head_dim).int(self.sizes.room).run()
+        let launch = launch.int(h.heads).int(h.kv_heads).int(h.head_dim);
+        launch.int(rotation.map_or(0, Rotation::half)).int(self.sizes.room).run()
     }
 
     /// Adds the attention's output, multiplied by `weight: [D, H C]`, to the rows.
@@ -103,23 +117,86 @@ impl Session {
         self.product(&self.values.x, 1.0, &self.values.attended, weight)
     }
 
-    /// Computes the gated unit of normalised rows with `weight: [2 I, D]`, gate first.
-    pub fn gate(&self, weight: &Tensor, gate_bias: Option<&Tensor>, up_bias: Option<&Tensor>) -> Result<()> {
-        self.product(&self.values.gate_up, 0.0, &self.values.h, weight)?;
-        let (width, [_, _, step]) = (self.sizes.intermediate, self.tables());
-        let launch = self.launch("decode_gated").grid(width.div_ceil(THREADS as usize), self.rows, 1);
-        let launch = launch.array(Array::of(&self.values.gated)?).array(Array::of(&self.values.gate_up)?);
-        launch.address(optional(gate_bias)?).address(optional(up_bias)?).address(step).int(width).run()
+    /// Multiplies the attention's output by `weight: [D, H C]`, for [`Session::add`].
+    pub fn multiply_attended(&self, weight: &Tensor) -> Result<()> {
+        self.product(&self.values.out, 0.0, &self.values.attended, weight)
     }
 
-    /// Adds the gated unit's output, multiplied by `weight: [D, I]`, to the rows.
-    pub fn add_gated(&self, weight: &Tensor) -> Result<()> {
-        self.product(&self.values.x, 1.0, &self.values.gated, weight)
+    /// Computes the MLP of normalised rows up to its last product, with `weight: [2 I, D]`, gate first, or `[I, D]` without a gate.
+    pub fn activate(&self, weight: &Tensor, f: Activation, bias: [Option<&Tensor>; 2]) -> Result<()> {
+        self.product(&self.values.wide, 0.0, &self.values.h, weight)?;
+        let ((_, width), (_, columns)) = (matrix_dims(&self.values.active), matrix_dims(&self.values.wide));
+        let [_, _, step] = self.tables();
+        let kernel = format!("decode_{}", name(f));
+        let launch = self.launch(&kernel).grid(width.div_ceil(THREADS as usize), self.rows, 1);
+        let launch = launch.array(Array::of(&self.values.active)?).array(Array::of(&self.values.wide)?);
+        let [gate, up] = bias;
+        launch.address(optional(gate)?).address(optional(up)?).address(step).int(width).int(columns).run()
     }
 
-    /// Computes the logits of normalised rows with the output matrix `[V, D]`.
-    pub fn logits(&self, output: &Tensor) -> Result<()> {
-        self.product(&self.values.logits, 0.0, &self.values.h, output)
+    /// Adds the MLP's output, multiplied by `weight: [D, I]`, to the rows.
+    pub fn add_active(&self, weight: &Tensor) -> Result<()> {
+        self.product(&self.values.x, 1.0, &self.values.active, weight)
+    }
+
+    /// Multiplies what [`Session::activate`] computed by `weight: [D, I]`, for [`Session::add`].
+    pub fn multiply_active(&self, weight: &Tensor) -> Result<()> {
+        self.product(&self.values.out, 0.0, &self.values.active, weight)
+    }
+
+    /// Adds `factor` times what a norm makes of the last result of a `multiply` plus a bias to the rows.
+    pub fn add(&self, bias: Option<&Tensor>, norm: Norm<'_>, factor: f32) -> Result<()> {
+        let [_, _, step] = self.tables();
+        let launch = self.launch("decode_add").threads(self.threads()).array(Array::of(&self.values.x)?);
+        let launch = launch.array(Array::of(&self.values.out)?).address(optional(bias)?).structure(&norm.words()?);
+        launch.float(factor).address(step).int(self.sizes.hidden).run()
+    }
+
+    /// Returns the normalised rows, `[R, D]`.
+    pub fn normalised(&self) -> Result<Tensor> {
+        Ok(self.values.h.narrow(0, 0, self.rows)?)
+    }
+
+    /// Sets what [`Session::add`] adds to these rows, `[R, D]`.
+    pub fn put_out(&self, rows: &Tensor) -> Result<()> {
+        let (from, to) = (Array::of_kind(rows, self.kind)?, Array::of(&self.values.out)?);
+        if from.len != self.rows * self.sizes.hidden {
+            return Err(Error::Shape { op: "decode", detail: format!("{:?} for {} rows", rows.shape(), self.rows) });
+        }
+        copy_to(from, to.at)
+    }
+
+    /// Computes the logits of normalised rows with the output matrix `[V, D]`, at temperature one.
+    pub fn logits(&self, output: &Tensor, scale: Scale) -> Result<()> {
+        self.product(&self.values.logits, 0.0, &self.values.h, output)?;
+        let scale = Scale { temperature: 1.0, ..scale };
+        if scale.factor() == 1.0 && scale.cap.is_none() {
+            return Ok(());
+        }
+        let (vocabulary, [_, _, step]) = (self.sizes.vocabulary, self.tables());
+        let launch = Launch::new(&self.device, "decode", "decode_logits");
+        let launch = launch.grid(vocabulary.div_ceil(THREADS as usize), self.rows, 1).threads(THREADS);
+        let launch = launch.array(Array::of(&self.values.logits)?).float(scale.factor()).float(scale.cap.unwrap_or(0.0));
+        launch.address(step).int(vocabulary).run()
+    }
+}
+
+/// How rows are normalised, with f32 vectors: not at all without a weight, by mean and deviation with a bias, and otherwise by the
+/// root mean square.
+#[derive(Clone, Copy, Default)]
+pub struct Norm<'a> {
+    /// `[D]`
+    pub weight: Option<&'a Tensor>,
+    /// `[D]`
+    pub bias: Option<&'a Tensor>,
+    /// Added to the mean square.
+    pub eps: f64,
+}
+
+impl Norm<'_> {
+    /// Returns the contents of the kernels' `struct Norm`.
+    fn words(&self) -> Result<[u64; 3]> {
+        Ok([optional(self.weight)?, optional(self.bias)?, u64::from((self.eps as f32).to_bits())])
     }
 }
 

@@ -13,7 +13,7 @@ mod recorded;
 mod sample;
 mod state;
 
-pub use layers::joined;
+pub use layers::{Norm, joined};
 pub use recorded::Recorded;
 pub use sample::Drawing;
 pub use state::{SharedPrompt, Sizes};
@@ -50,8 +50,11 @@ struct Values {
     qkv: Tensor,
     q: Tensor,
     attended: Tensor,
-    gate_up: Tensor,
-    gated: Tensor,
+    /// The MLP's wide products, and what its activation makes of them.
+    wide: Tensor,
+    active: Tensor,
+    /// A product that is normalised or multiplied before it is added to `x`.
+    out: Tensor,
     /// In f32.
     logits: Tensor,
 }
@@ -84,8 +87,9 @@ impl Session {
                 qkv: make(width + 2 * kv_width)?,
                 q: make(width)?,
                 attended: make(width)?,
-                gate_up: make(2 * sizes.intermediate)?,
-                gated: make(sizes.intermediate)?,
+                wide: make(sizes.wide)?,
+                active: make(sizes.intermediate)?,
+                out: make(sizes.hidden)?,
                 logits: unset(device, (rows, sizes.vocabulary), Kind::F32)?,
             },
             own_k: unset(device, own, kind)?,

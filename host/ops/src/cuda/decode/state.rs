@@ -33,8 +33,10 @@ pub struct Sizes {
     pub heads: Heads,
     /// Width of hidden states.
     pub hidden: usize,
-    /// Width of the gated unit.
+    /// Width of the MLP.
     pub intermediate: usize,
+    /// Columns of its wide products: twice its width if it is gated.
+    pub wide: usize,
     /// Size of the vocabulary.
     pub vocabulary: usize,
     /// Whether to remember which tokens occurred.
