@@ -5,7 +5,7 @@
 //! Each round generates with every environment in turn, and the table has the medians of the rounds. "A call" takes 5 ms
 //! however many turns it is about, as an environment that asks a server about all of them does; "a turn" takes 5 ms for each.
 //! Both sleep. "Computing" also takes 5 ms for each turn, of a processor. The episodes of these two are divided among instances
-//! as the host divides a plugin's: among eight that wait, and one a thread of those that compute. An instance takes its turns
+//! as the host divides a plugin's: among 32 that wait, and one a thread of those that compute. An instance takes its turns
 //! one after the other. "One instance" has all of them.
 
 #![allow(missing_docs, clippy::print_stdout)]
@@ -54,7 +54,7 @@ impl Pace {
     fn instances(self) -> usize {
         match self {
             Self::AtOnce | Self::Call | Self::OneInstance => 1,
-            Self::Turn => 8,
+            Self::Turn => 32,
             Self::Computing => rayon::current_num_threads(),
         }
     }
@@ -80,6 +80,8 @@ impl Pace {
 /// Replies to each turn with the same tokens.
 struct Slow {
     pace: Pace,
+    /// Held by the call that an instance answers.
+    busy: Vec<Mutex<()>>,
     calls: AtomicUsize,
     turns: AtomicUsize,
     /// Nanoseconds in calls.
@@ -91,13 +93,10 @@ struct Slow {
 impl Follow for Slow {
     fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
         let begun = Instant::now();
-        let mut turns_of = vec![0; self.pace.instances()];
-        ended.iter().for_each(|one| turns_of[(one.request * SAMPLES + one.sample) * self.pace.instances() / EPISODES] += 1);
-        std::thread::scope(|scope| {
-            for turns in turns_of.into_iter().filter(|turns| *turns > 0) {
-                scope.spawn(move || self.pace.spend(turns));
-            }
-        });
+        let instance = &self.busy[self.instance(ended[0].request, ended[0].sample)];
+        let own = instance.lock().unwrap();
+        self.pace.spend(ended.len());
+        drop(own);
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.turns.fetch_add(ended.len(), Ordering::Relaxed);
         self.taken.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -108,6 +107,10 @@ impl Follow for Slow {
             if *turns < TURNS { Next::Read(vec![1; REPLY]) } else { Next::Over(true) }
         };
         ended.iter().map(next).collect()
+    }
+
+    fn instance(&self, request: usize, sample: usize) -> usize {
+        (request * SAMPLES + sample) * self.pace.instances() / EPISODES
     }
 
     fn most_tokens(&self) -> usize {
@@ -130,7 +133,8 @@ fn main() {
         let requests: Vec<Request> = (0..EPISODES / SAMPLES).map(request).collect();
         let generate = |pace: Pace| {
             let (calls, turns, taken, played) = Default::default();
-            let slow = Slow { pace, calls, turns, taken, played };
+            let busy = (0..pace.instances()).map(|_| Mutex::default()).collect();
+            let slow = Slow { pace, busy, calls, turns, taken, played };
             let generator = Generator {
                 model: &decoding,
                 sampling: Sampling::default(),

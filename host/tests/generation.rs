@@ -114,6 +114,9 @@ impl Replies {
 impl Follow for Replies {
     fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
         self.most_together.fetch_max(ended.len(), Ordering::Relaxed);
+        let mut instances = ended.iter().map(|one| self.instance(one.request, one.sample));
+        let first = instances.next();
+        assert!(instances.all(|instance| Some(instance) == first), "a call is about one instance's sequences");
         let next = |ended: &Ended<'_>| {
             assert!(!ended.turn.is_empty() && ended.turn.end == ended.tokens.len());
             let (kind, seen) = (ended.request + 2 * ended.sample, ended.tokens.len());
@@ -125,6 +128,10 @@ impl Follow for Replies {
             Next::Read((0..length).map(|i| ((kind * 97 + seen * 13 + i * 7) % 1111) as u32).collect())
         };
         ended.iter().map(next).collect()
+    }
+
+    fn instance(&self, request: usize, sample: usize) -> usize {
+        (request + sample) % 3
     }
 
     fn most_tokens(&self) -> usize {
@@ -200,6 +207,10 @@ impl Follow for Late<'_> {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.replies.follow(ended)
+    }
+
+    fn instance(&self, request: usize, sample: usize) -> usize {
+        self.replies.instance(request, sample)
     }
 
     fn most_tokens(&self) -> usize {

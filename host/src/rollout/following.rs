@@ -4,9 +4,12 @@ use std::ops::Range;
 
 /// Continues sequences that have ended a turn.
 pub trait Follow: Sync {
-    /// Returns what each of these sequences reads next, or that it is over. Several threads may call it at once, each with its
-    /// own sequences. An answer must not depend on which sequences are passed together.
+    /// Returns what each of these sequences, all of one [instance](Follow::instance), reads next, or that it is over. Several
+    /// threads may call it at once, each with its own sequences. An answer must not depend on which sequences are passed together.
     fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next>;
+
+    /// Returns the number of what answers a sequence, from the index of its request and its own among the completions of the row.
+    fn instance(&self, request: usize, sample: usize) -> usize;
 
     /// Maximum number of tokens of a sequence after its prompt.
     fn most_tokens(&self) -> usize;

@@ -1,5 +1,6 @@
 //! Generation: turns prompts into completions with their log-probabilities. Uses only the frozen view of the model.
 
+mod asking;
 #[cfg(feature = "cuda")]
 mod device;
 mod following;

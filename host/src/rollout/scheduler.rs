@@ -6,10 +6,11 @@
 //! threads, and on their tokens.
 //!
 //! A sequence that waits for a reply yields its place to others and keeps its cache. It reads the reply in the same step in which
-//! others generate a token. Replies are requested on another thread while the rest is decoded.
+//! others generate a token. Replies are requested on other threads while the rest is decoded (`asking.rs`).
 
 use super::Error;
-use super::following::{Ended, Follow, Next};
+use super::asking::{Replies, Requests};
+use super::following::{Follow, Next};
 use crate::model::{Cache, Decode, Decoding, Prefix};
 use crate::ops::sampler::{Sampling, stream};
 use crate::ops::support::Support;
@@ -19,7 +20,6 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread::{Scope, ScopedJoinHandle};
 
 /// Maximum number of prompt tokens per prefill (a longer prompt is prefilled alone).
 const PREFILL_TOKENS: usize = 8192;
@@ -123,16 +123,16 @@ struct Prefilled {
 }
 
 /// A sequence.
-struct Active {
-    rollout: Rollout,
+pub(super) struct Active {
+    pub rollout: Rollout,
     rng: ChaCha8Rng,
     cache: Cache,
     /// Where its current turn begins.
-    turn: usize,
+    pub turn: usize,
     /// Maximum number of its tokens after this turn.
     limit: usize,
     /// Whether the turn ended on its own.
-    ended: bool,
+    pub ended: bool,
     /// Number of its tokens that are in the cache.
     read: usize,
 }
@@ -161,9 +161,6 @@ impl Queue {
         self.active.is_empty() || self.asking.len() >= (self.active.len() / ASKING_SHARE).max(1)
     }
 }
-
-/// Replies being requested, with the sequences that wait for them.
-type Asked<'scope> = ScopedJoinHandle<'scope, (Vec<Active>, Vec<Next>)>;
 
 impl Generator<'_> {
     /// Returns all completions, ordered by request and sample.
@@ -230,7 +227,9 @@ impl Generator<'_> {
             }
         }
         std::thread::scope(|scope| {
-            let (mut queue, mut asked): (Queue, Option<Asked<'_>>) = (Queue::default(), None);
+            let (mut queue, mut work) = (Queue::default(), 0);
+            let parameters = self.model.architecture().values_of_matrices();
+            let mut replies = self.follow.map(|follow| Requests::new(scope, follow));
             while queue.done.len() < sequences.len() {
                 let Queue { active, replied, .. } = &mut queue;
                 let places = most.saturating_sub(active.len()).min(replied.len());
@@ -241,12 +240,13 @@ impl Generator<'_> {
                 active.extend(self.start(requests, &admitted, &prompts));
                 let before = queue.done.len();
                 self.sort(&mut queue);
-                if queue.asks() {
-                    // Replies are read when the next are requested: however long they took, the batch is the same.
-                    if let Some(asked) = asked.take() {
-                        self.hear(requests, asked, &mut queue);
+                if let Some(replies) = &mut replies {
+                    if queue.asks() {
+                        replies.request(std::mem::take(&mut queue.asking), work);
                     }
-                    asked = self.ask(scope, &mut queue);
+                    while replies.is_due(work, queue.active.len() + queue.replied.len()) {
+                        self.hear(requests, replies.read(), &mut queue);
+                    }
                 }
                 for rollout in &queue.done[before..] {
                     left[rollout.prompt] -= 1;
@@ -254,7 +254,7 @@ impl Generator<'_> {
                         prompts[rollout.prompt] = None;
                     }
                 }
-                self.advance(requests, &prompts, &mut queue.active, together)?;
+                work += parameters * self.advance(requests, &prompts, &mut queue.active, together)? as u128;
             }
             Ok(queue.done)
         })
@@ -274,30 +274,11 @@ impl Generator<'_> {
         }
     }
 
-    /// Requests the replies of sequences that wait, if any do.
-    fn ask<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, queue: &mut Queue) -> Option<Asked<'scope>> {
-        let follow = self.follow.filter(|_| !queue.asking.is_empty())?;
-        let asking = std::mem::take(&mut queue.asking);
-        Some(scope.spawn(move || {
-            let ended = asking.iter().map(|sequence| Ended {
-                request: sequence.rollout.prompt,
-                sample: sequence.rollout.sample,
-                tokens: &sequence.rollout.tokens,
-                turn: sequence.turn..sequence.rollout.tokens.len(),
-                finished: sequence.ended,
-            });
-            let next = follow.follow(&ended.collect::<Vec<_>>());
-            (asking, next)
-        }))
-    }
-
-    /// Waits for replies. Sequences that have one take a place in the batch again; the others are done.
-    fn hear(&self, requests: &[Request], asked: Asked<'_>, queue: &mut Queue) {
-        let (asking, next) = asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let mut next = next.into_iter();
-        for mut sequence in asking {
+    /// Takes replies. Sequences that have one take a place in the batch again; the others are done.
+    fn hear(&self, requests: &[Request], replies: Replies, queue: &mut Queue) {
+        for (mut sequence, next) in replies {
             let request = &requests[sequence.rollout.prompt];
-            match next.next().unwrap_or(Next::Over(false)) {
+            match next {
                 Next::Read(reply) if self.has_room(request, &sequence.rollout, &reply) => {
                     let begin = sequence.rollout.tokens.len();
                     sequence.turn = begin + reply.len();
@@ -369,14 +350,15 @@ impl Generator<'_> {
         sequence.ended = self.ends(&rollout.tokens[sequence.turn..]);
     }
 
-    /// Computes the next token of the sequences: of all, unless there is too much to read.
+    /// Computes the next token of the sequences: of all, unless there is too much to read. Returns the number of tokens that were
+    /// read.
     fn advance(
         &self,
         requests: &[Request],
         prompts: &[Option<Arc<Prefilled>>],
         active: &mut [Active],
         together: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         let (least, mut total, mut stepping) = (active.len(), 0, Vec::with_capacity(active.len()));
         for sequence in active.iter_mut() {
             let new = sequence.rollout.tokens.len() - sequence.read;
@@ -386,7 +368,7 @@ impl Generator<'_> {
             }
         }
         if stepping.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let (mut tokens, mut positions) = (Vec::with_capacity(total), Vec::with_capacity(total));
         for sequence in &stepping {
@@ -411,7 +393,7 @@ impl Generator<'_> {
             sequence.read = sequence.rollout.tokens.len();
             self.draw(sequence, &requests[sequence.rollout.prompt], logits);
         });
-        Ok(())
+        Ok(total)
     }
 }
 

@@ -257,40 +257,28 @@ fn requests(prompts: &[Arc<Prompt>], samples: usize, seats: &[Seat]) -> Vec<(usi
     requests
 }
 
+impl Table<'_> {
+    /// Returns the number of an episode.
+    fn number(&self, request: usize, sample: usize) -> usize {
+        self.rows[request] * self.samples + sample
+    }
+}
+
 impl Follow for Table<'_> {
     fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
-        let number = |ended: &Ended<'_>| self.rows[ended.request] * self.samples + ended.sample;
-        let mut by_seat: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (place, one) in ended.iter().enumerate() {
-            by_seat.entry(self.seat_of[number(one)]).or_default().push(place);
-        }
-        let reply = |(seat, places): (usize, Vec<usize>)| {
-            let mut seat = self.seats[seat].lock().unwrap_or_else(PoisonError::into_inner);
-            let asked: Vec<(u64, &Ended<'_>)> =
-                places.iter().map(|&place| (number(&ended[place]) as u64, &ended[place])).collect();
-            let next = seat.follow(self.rules, &asked);
-            places.into_iter().zip(next).collect::<Vec<_>>()
-        };
-        let mut answers = side_by_side(by_seat.into_iter().collect(), reply).concat();
-        answers.sort_by_key(|(place, _)| *place);
-        answers.into_iter().map(|(_, next)| next).collect()
+        let Some(first) = ended.first() else { return Vec::new() };
+        let seat = &self.seats[self.instance(first.request, first.sample)];
+        let asked: Vec<(u64, &Ended<'_>)> = ended.iter().map(|one| (self.number(one.request, one.sample) as u64, one)).collect();
+        seat.lock().unwrap_or_else(PoisonError::into_inner).follow(self.rules, &asked)
+    }
+
+    fn instance(&self, request: usize, sample: usize) -> usize {
+        self.seat_of[self.number(request, sample)]
     }
 
     fn most_tokens(&self) -> usize {
         self.rules.most_tokens
     }
-}
-
-/// Calls a function with each of these values on a thread of its own: those that compute tokens are busy. One value needs no thread.
-fn side_by_side<T: Send, R: Send>(mut values: Vec<T>, call: impl Fn(T) -> R + Sync) -> Vec<R> {
-    let Some(last) = values.pop() else { return Vec::new() };
-    std::thread::scope(|scope| {
-        let call = &call;
-        let others: Vec<_> = values.into_iter().map(|value| scope.spawn(move || call(value))).collect();
-        let last = call(last);
-        let joined = others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        joined.chain([last]).collect()
-    })
 }
 
 impl Seat {
