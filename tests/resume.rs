@@ -269,40 +269,55 @@ fn settings_that_change_the_past_are_refused_by_name() {
     assert_eq!(place.run(&["resume", "nowhere"]).code, Some(2));
 }
 
-/// A way to learn, a row of its dataset, and the hash of ten such rows in checkpoints of versions that hashed tokens.
-type Hashed = (&'static str, fn(usize) -> serde_json::Value, &'static str);
+/// Settings, a row of their dataset, and the hash of ten such rows in checkpoints of versions that hashed tokens.
+type Hashed = (&'static [&'static str], fn(usize) -> serde_json::Value, &'static str);
 
-const HASHES_OF_TOKENS: [Hashed; 3] = [
+const HASHES_OF_TOKENS: [Hashed; 7] = [
     (
-        "grpo",
+        &["grpo", "--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"],
         |i| serde_json::json!({"prompt": format!("prompt {i}"), "id": i}),
         "049155d08fccb18a0aec90e219e5652bd043bc75567bc46ef7bcfb57578a71a0",
     ),
     (
-        "dpo",
+        &["dpo"],
         |i| serde_json::json!({"prompt": format!("prompt {i}"), "chosen": "yes é", "rejected": format!(" no {i}")}),
         "fb7dcd52b3d42c5de996c3eaae7e55c6994bd94166ab1ea9e808d5f274a4339d",
     ),
     (
-        "sft",
+        &["sft", "--learn-from", "dataset"],
         |i| serde_json::json!({"prompt": format!("prompt {i}"), "completion": "a".repeat(i)}),
         "c69df2d505151350aeea57e84debf245e0863ab904621b9a737672a485cde71f",
+    ),
+    (
+        &["sft", "--learn-from", "dataset", "--packing", "--max-length", "32"],
+        |i| serde_json::json!({"prompt": format!("prompt {i}"), "completion": "a".repeat(i)}),
+        "c69df2d505151350aeea57e84debf245e0863ab904621b9a737672a485cde71f",
+    ),
+    (
+        &["kto"],
+        |i| serde_json::json!({"prompt": format!("prompt {i}"), "completion": "é".repeat(i), "label": i % 3 > 0}),
+        "d9c5bd7b4a29b7d26d5069c387e7a81bcc55ef200737f2c51c1eb8921cb4c81e",
+    ),
+    (
+        &["kto", "--max-length", "12"],
+        |i| serde_json::json!({"prompt": format!("prompt {i}"), "chosen": "yes é", "rejected": format!(" no {i}")}),
+        "8bf9fc88c566ceda4c5580fcd85ae2a2039536140216fa0dd53a4629d1ec3511",
+    ),
+    (
+        &["reward_model"],
+        |i| serde_json::json!({"prompt": format!("prompt {i}"), "chosen": "yes é", "rejected": format!(" no {i}"), "margin": i}),
+        "81f9c94bde03b6b03298508067cf4ef77a90404c4c1b20be6898618917f41fd6",
     ),
 ];
 
 #[test]
 fn a_checkpoint_with_a_hash_of_tokens_is_resumed_and_notices_another_dataset() {
-    for (algorithm, row, hash) in HASHES_OF_TOKENS {
+    for (settings, row, hash) in HASHES_OF_TOKENS {
         let place = Place::new();
         let rows = |from: usize| (from..from + 10).map(|i| format!("{}\n", row(i))).collect::<String>();
         place.write("rows.jsonl", rows(0));
-        let mut all = vec!["--model", tiny(), "--algorithm", algorithm, "--dataset", "rows.jsonl", "--learning-rate", "0.01"];
-        if algorithm == "grpo" {
-            all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "12", "--num-generations", "2"]);
-        }
-        if algorithm == "sft" {
-            all.extend(["--learn-from", "dataset"]);
-        }
+        let mut all = vec!["--model", tiny(), "--dataset", "rows.jsonl", "--learning-rate", "0.01", "--algorithm"];
+        all.extend(settings);
         all.extend(["--max-steps", "4", "--save-steps", "1", "--per-device-train-batch-size", "4", "--output-dir", "whole"]);
         place.run(&all).succeeded();
         place.copy_as_after("whole", 2, "part");
@@ -323,18 +338,32 @@ fn a_checkpoint_with_a_hash_of_tokens_is_resumed_and_notices_another_dataset() {
 
 #[test]
 fn a_large_dataset_that_changes_during_a_run_ends_it_with_the_row() {
-    let place = Place::new();
-    let row = |word: &str, i: usize| format!("{{\"prompt\": \"{word} {i}\", \"more\": \"{}\"}}\n", "x".repeat(16 << 10));
-    let rows = |word: &str| (0..1200).map(|i| row(word, i)).collect::<String>();
-    place.write("rows.jsonl", rows("some"));
-    let mut all =
-        vec!["--model", tiny(), "--plugin", "tldr_length_reward.wasm", "--dataset", "rows.jsonl", "--output-dir", "run"];
-    all.extend(["--max-completion-length", "4", "--max-steps", "100000", "--save-steps", "1000"]);
-    let child = place.start_heard(&all);
-    place.wait("run", Duration::from_secs(60), || place.steps("run") > 0);
-    place.write("rows.jsonl", rows("none"));
-    let ended = Outcome::new(child.wait_with_output().unwrap());
-    assert_eq!(ended.code, Some(2), "{}", ended.error());
-    assert!(ended.error().contains("rows.jsonl:") && ended.error().contains("has changed since the run"), "{}", ended.error());
-    assert!(!place.checkpoints("run").is_empty(), "it is saved");
+    let more = "x".repeat(16 << 10);
+    let rows = |word: &str, i: usize| match word {
+        "none" => format!("{{\"prompt\": \"none {i}\", \"more\": \"{more}\"}}\n"),
+        answers => format!("{{\"prompt\": \"some {i}\", {answers}, \"more\": \"{more}\"}}\n"),
+    };
+    let pair = "\"chosen\": \"a\", \"rejected\": \"b\"";
+    let text = "\"completion\": \"a\", \"label\": true";
+    for (answers, settings) in [
+        (text, &["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "4"][..]),
+        (text, &["--algorithm", "kto", "--shuffle-dataset", "true"]),
+        (pair, &["--algorithm", "kto", "--shuffle-dataset", "true"]),
+        (pair, &["--algorithm", "reward_model"]),
+        (text, &["--algorithm", "sft", "--packing", "--max-length", "32"]),
+    ] {
+        let place = Place::new();
+        let rows = |word: &str| (0..1200).map(|i| rows(word, i)).collect::<String>();
+        place.write("rows.jsonl", rows(answers));
+        let mut all = vec!["--model", tiny(), "--dataset", "rows.jsonl", "--output-dir", "run", "--max-steps", "100000"];
+        all.extend([&["--save-steps", "1000"], settings].concat());
+        let child = place.start_heard(&all);
+        place.wait("run", Duration::from_secs(60), || place.steps("run") > 0);
+        place.write("rows.jsonl", rows("none"));
+        let ended = Outcome::new(child.wait_with_output().unwrap());
+        assert_eq!(ended.code, Some(2), "{settings:?}: {}", ended.error());
+        let said = ended.error();
+        assert!(said.contains("rows.jsonl:") && said.contains("has changed since the run"), "{settings:?}: {said}");
+        assert!(!place.checkpoints("run").is_empty(), "it is saved");
+    }
 }

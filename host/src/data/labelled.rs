@@ -3,9 +3,9 @@
 
 use super::completions::completion;
 use super::preferences::preference;
-use super::rows::{self, Location, Row};
-use super::{CompletionRow, Dataset, PreferenceRow, Refused, Result};
-use serde_json::{Map, Value};
+use super::rows::{self, Columns, Location};
+use super::{CompletionRow, PreferenceRow, Result};
+use serde_json::Value;
 
 /// Number of pairs that are split together: their chosen answers come before their rejected ones, as in TRL.
 const TOGETHER: usize = 1000;
@@ -19,46 +19,38 @@ pub struct LabelledRow {
     pub label: bool,
 }
 
-/// The content of one row of the file.
-enum LabelledOrPair {
-    Labelled(LabelledRow),
-    Pair(PreferenceRow),
+impl LabelledRow {
+    /// Reads one row: a labelled completion, or the two of a pair, the chosen one first.
+    ///
+    /// # Errors
+    /// If it is neither.
+    pub fn of(row: usize, place: &Location, columns: Columns) -> Result<Vec<Self>> {
+        given(row, place, columns).map_err(|detail| place.wrong(detail))
+    }
 }
 
-/// Reads a whole labelled dataset, skipping unusable rows: columns `prompt`, `completion` and `label`, or those of a preference
-/// dataset.
-///
-/// # Errors
-/// Names what is damaged or, if `refused` is strict, the first unusable row.
-pub fn read_labelled(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<LabelledRow>> {
-    labelled(rows::read(dataset)?, refused)
-}
-
-fn labelled(rows: Vec<Row>, refused: &mut Refused) -> Result<Vec<LabelledRow>> {
-    let read = |(row, (place, columns)): (usize, Row)| (row, given(row, &place, columns).map_err(|detail| place.wrong(detail)));
-    let given = refused.sort(rows.into_iter().enumerate().map(read))?;
-    let mut read = Vec::with_capacity(given.len());
-    let (mut chosen, mut rejected) = (Vec::new(), Vec::new());
-    for given in given {
-        match given {
-            LabelledOrPair::Labelled(row) => read.push(row),
-            LabelledOrPair::Pair(pair) => {
-                let [better, worse] = unpaired(pair);
+/// Puts the parts of a dataset's rows, of which only pairs have two, in the order in which they are learned.
+pub fn in_order<T>(rows: impl IntoIterator<Item = Vec<T>>) -> Vec<T> {
+    let (mut ordered, mut chosen, mut rejected) = (Vec::new(), Vec::new(), Vec::new());
+    for parts in rows {
+        match <[T; 2]>::try_from(parts) {
+            Ok([better, worse]) => {
                 chosen.push(better);
                 rejected.push(worse);
             }
+            Err(parts) => ordered.extend(parts),
         }
         if chosen.len() == TOGETHER {
-            read.extend(chosen.drain(..).chain(rejected.drain(..)));
+            ordered.extend(chosen.drain(..).chain(rejected.drain(..)));
         }
     }
-    read.extend(chosen.into_iter().chain(rejected));
-    Ok(read)
+    ordered.extend(chosen.into_iter().chain(rejected));
+    ordered
 }
 
-fn given(row: usize, place: &Location, mut columns: Map<String, Value>) -> std::result::Result<LabelledOrPair, String> {
+fn given(row: usize, place: &Location, mut columns: Columns) -> std::result::Result<Vec<LabelledRow>, String> {
     if rows::has(&columns, "chosen") || rows::has(&columns, "rejected") {
-        return preference(row, place, columns).map(LabelledOrPair::Pair);
+        return preference(row, place, columns).map(unpaired);
     }
     let found = rows::names(&columns);
     let wanted = "a labelled dataset has \"prompt\", \"completion\" and \"label\", or \"chosen\" and \"rejected\"";
@@ -67,7 +59,7 @@ fn given(row: usize, place: &Location, mut columns: Map<String, Value>) -> std::
     if let Some(name) = ["prompt", "completion"].into_iter().find(|name| !rows::has(&columns, name)) {
         return Err(missing(name));
     }
-    Ok(LabelledOrPair::Labelled(LabelledRow { row: completion(row, place, columns)?, label }))
+    Ok(vec![LabelledRow { row: completion(row, place, columns)?, label }])
 }
 
 /// Reads a Boolean, which tables write as a number or as text.
@@ -81,23 +73,23 @@ fn label(value: &Value) -> std::result::Result<bool, String> {
 }
 
 /// Splits a pair into two rows.
-fn unpaired(pair: PreferenceRow) -> [LabelledRow; 2] {
+fn unpaired(pair: PreferenceRow) -> Vec<LabelledRow> {
     let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = pair;
     let whole = CompletionRow { row, place, prompt: Some(prompt), completion: chosen, tokens: None, extras, columns };
     let worse = CompletionRow { completion: rejected, ..whole.clone() };
-    [LabelledRow { row: whole, label: true }, LabelledRow { row: worse, label: false }]
+    vec![LabelledRow { row: whole, label: true }, LabelledRow { row: worse, label: false }]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::TextOrChat;
+    use crate::data::{Refused, TextOrChat};
     use serde_json::json;
 
     fn read(rows: &[Value]) -> std::result::Result<Vec<(String, String, bool)>, String> {
-        let row = |row: &Value| (Location::first(), row.as_object().unwrap().clone());
+        let row = |(i, row): (usize, &Value)| (i, LabelledRow::of(i, &Location::first(), row.as_object().unwrap().clone()));
         let mut refused = Refused::default();
-        let read = labelled(rows.iter().map(row).collect(), &mut refused).map_err(|e| e.to_string())?;
+        let read = in_order(refused.sort(rows.iter().enumerate().map(row)).map_err(|e| e.to_string())?);
         refused.warning(read.len()).map_err(|e| e.to_string())?;
         let text = |prompt: &TextOrChat| if let TextOrChat::Text(text) = prompt { text.clone() } else { "chat".into() };
         Ok(read

@@ -5,6 +5,7 @@ use super::Tokenizer;
 use crate::ops::words::{Words, first_cut, most};
 use serde_json::Value;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -105,27 +106,51 @@ impl Lengths {
         if self.at_most(text, special) < below {
             return true;
         }
+        self.with_words(|words| self.words_fit(text, below.saturating_sub(if special { self.added } else { 0 }), words))
+    }
+
+    /// Returns the number of tokens of a text, added up from those of its words; none if it must be tokenized to know.
+    pub fn count(&self, text: &str, special: bool) -> Option<usize> {
+        if text.is_empty() || text.len() > LONGEST {
+            return None;
+        }
+        let counted = self.with_words(|words| {
+            let mut unknown = Vec::new();
+            let most = words.at_most(text, self.wide, &mut unknown);
+            Some(most - self.learn(text, &unknown, words)?)
+        });
+        Some(counted? + if special { self.added } else { 0 })
+    }
+
+    fn with_words<T>(&self, use_them: impl FnOnce(&mut Words) -> T) -> T {
         let lock = || self.words.lock().unwrap_or_else(PoisonError::into_inner);
         let mut words = lock().pop().unwrap_or_default();
-        let fits = self.words_fit(text, below.saturating_sub(if special { self.added } else { 0 }), &mut words);
+        let used = use_them(&mut words);
         lock().push(words);
-        fits
+        used
     }
 
     fn words_fit(&self, text: &str, below: usize, words: &mut Words) -> bool {
         let mut unknown = Vec::new();
-        let mut tokens = words.at_most(text, self.wide, &mut unknown);
+        let tokens = words.at_most(text, self.wide, &mut unknown);
         if tokens < below {
             return true;
         }
-        let short = unknown.into_iter().filter(|word| word.len() <= LONGEST_WORD).take(LEARNED);
-        let some: Vec<&str> = short.map(|word| &text[word]).collect();
-        let Ok(counts) = self.tokenizer.count_each(&some) else { return false };
+        unknown.retain(|word| word.len() <= LONGEST_WORD);
+        unknown.truncate(LEARNED);
+        self.learn(text, &unknown, words).is_some_and(|fewer| tokens - fewer < below)
+    }
+
+    /// Tokenizes words of a text and remembers how many tokens they have; returns how many fewer that are than their bounds.
+    fn learn(&self, text: &str, unknown: &[Range<usize>], words: &mut Words) -> Option<usize> {
+        let some: Vec<&str> = unknown.iter().map(|word| &text[word.clone()]).collect();
+        let counts = self.tokenizer.count_each(&some).ok()?;
+        let mut fewer = 0;
         for (word, count) in some.into_iter().zip(counts) {
-            tokens -= most(word.as_bytes(), self.wide).saturating_sub(count);
+            fewer += most(word.as_bytes(), self.wide).saturating_sub(count);
             words.learn(word, count);
         }
-        tokens < below
+        Some(fewer)
     }
 
     /// Returns whether the end token certainly occurs more often in `whole` than in `asked`, so that the tokens of `whole` are not the

@@ -1,8 +1,8 @@
 //! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be the common beginning of both.
 
 use super::prompts::text_or_chat;
-use super::rows::{self, Columns, Location, Row};
-use super::{Dataset, Extras, Message, Refused, Result, TextOrChat};
+use super::rows::{self, Columns, Location};
+use super::{Extras, Message, Result, TextOrChat};
 use serde_json::{Map, Value};
 
 /// One row of a preference dataset.
@@ -22,15 +22,6 @@ pub struct PreferenceRow {
     pub extras: Extras,
     /// All other columns.
     pub columns: Map<String, Value>,
-}
-
-/// Reads a whole preference dataset, skipping unusable rows.
-///
-/// # Errors
-/// Names what is damaged or, if `refused` is strict, the first unusable row.
-pub fn read_preferences(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<PreferenceRow>> {
-    let read = |(row, (place, columns)): (usize, Row)| (row, PreferenceRow::of(row, &place, columns));
-    refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
 impl PreferenceRow {

@@ -1,7 +1,7 @@
 //! Files that a run reads: datasets, checkpoints, and a run's own folder.
 
 use super::{choice, parts, put, refused, scratch};
-use crate::data::{Dataset, Refused, read_completions, read_labelled, read_preferences, read_prompts};
+use crate::data::{Dataset, LabelledRow, PreferenceRow, Refused, Table, read_completions, read_prompts};
 use crate::{checkpoint, cli, diagnosis, report, train};
 
 /// A dataset's file; its first byte selects its format, and its second its name.
@@ -13,7 +13,9 @@ pub fn dataset(input: &[u8]) {
     let refused = &mut Refused::default();
     match learned {
         0 => drop(read_prompts(&dataset, refused)),
-        1 => drop((read_preferences(&dataset, refused), read_labelled(&dataset, refused))),
+        1 => drop(Table::read(&dataset, |row, place, columns| {
+            (PreferenceRow::of(row, place, columns.clone()), LabelledRow::of(row, place, columns))
+        })),
         2 => drop(read_completions(&dataset, refused)),
         _ => {
             dataset.columns = vec![("prompt".into(), "question".into()), ("question".into(), "prompt".into())];

@@ -1,6 +1,7 @@
 //! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
 mod judging;
+mod looking;
 mod prompts;
 mod splitting;
 mod tokenizing;
@@ -13,21 +14,15 @@ pub(super) use tokenizing::{check_fits, scored_texts, valued_at, whole};
 use super::{Error, Result};
 use crate::config::{PluginEntry, hex};
 use crate::data::{
-    self, CompletionRow, Dataset, Extras, LabelledRow, Lengths, Location, Message, PreferenceRow, PromptRow, Refused, TextOrChat,
-    Tokenized, Tokenizer,
+    self, Columns, CompletionRow, Extras, Lengths, Location, Message, PreferenceRow, PromptRow, TextOrChat, Tokenized, Tokenizer,
 };
-use rayon::prelude::*;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 use tokenizing::{Answered, answered, asked, learned_of};
 
 /// Prompts for runs without a dataset, one JSON line each.
 pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
-
-/// Number of rows that justify another tokenizing thread, which takes about ten MB.
-const ROWS_A_THREAD: usize = 1024;
 
 /// A prompt of the dataset, ready for generation or training.
 pub(super) struct Prompt {
@@ -111,9 +106,6 @@ pub(super) struct Label {
     pub beyond: Vec<u32>,
 }
 
-/// The prompts of a dataset, and a warning that names skipped rows.
-pub(super) type Read = (Vec<Arc<Prompt>>, Option<String>);
-
 /// How a run reads its datasets.
 #[derive(Clone)]
 pub(super) struct Reader {
@@ -185,27 +177,7 @@ impl Reader {
         Ok((Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) }, cut))
     }
 
-    /// Reads the pairs of a preference dataset for a reward model. Pairs with a text of more than `longest` tokens are skipped,
-    /// as in TRL.
-    pub(super) fn valued_pairs(&self, given: Option<&Dataset>) -> Result<Read> {
-        if self.longest_prompt.is_some() {
-            let detail = "a reward model reads whole texts; longer ones are skipped by max_length";
-            return Err(Error::setting("max_prompt_length", detail));
-        }
-        let mut refused = Refused::new(self.strict);
-        let rows = data::read_preferences(Kind::Pairs.dataset(given)?, &mut refused)?;
-        let (pairs, warning) = all(rows, |row| self.valued_pair(row), refused)?;
-        let with = pairs.iter().filter(|pair| pair.answers.as_ref().is_some_and(|answers| answers.margin.is_some())).count();
-        if with > 0 && with < pairs.len() {
-            let (without, all) = (pairs.len() - with, pairs.len());
-            return Err(Error::setting(
-                "dataset",
-                format!("{without} of its {all} pairs have no \"margin\"; either all pairs must have one or none"),
-            ));
-        }
-        Ok((pairs, warning))
-    }
-
+    /// Prepares a pair for a reward model. Pairs with a text of more than `longest` tokens are refused, as in TRL.
     fn valued_pair(&self, row: PreferenceRow) -> data::Result<Prompt> {
         let PreferenceRow { row, place, prompt, chosen, rejected, extras, columns } = row;
         let pair = answered(&prompt, [&chosen, &rejected], &extras, &self.tokenizer).map_err(|e| place.failed(e))?;
@@ -223,13 +195,7 @@ impl Reader {
         }
         let pad = self.tokenizer.pad_id();
         let valued = [&chosen, &rejected].map(|answer| valued_at(&tokens, answer, pad));
-        let margin = match columns.get("margin") {
-            None | Some(Value::Null) => None,
-            Some(margin) => {
-                let number = margin.as_f64().map(|margin| margin as f32).filter(|margin| margin.is_finite());
-                Some(number.ok_or_else(|| place.wrong("has a \"margin\" that is not a number"))?)
-            }
-        };
+        let margin = margin(&columns).map_err(|detail| place.wrong(detail))?;
         let answers = Some(Answers { valued, margin, ..Answers::new(chosen, None, rejected) });
         Ok(Prompt { tokens, answers, ..Prompt::new(row, &prompt, text, columns) })
     }
@@ -263,55 +229,6 @@ impl Reader {
         }
     }
 
-    /// Reads and prepares all given completions. A row is limited to `longest` tokens: it is truncated at the end, and rows whose
-    /// prompt alone reaches the limit are skipped. Without a prompt, the whole text except its first token is learned.
-    pub(super) fn completions(&self, given: Option<&Dataset>, what: Learned) -> Result<Read> {
-        let dataset = Kind::Completions(what).dataset(given)?;
-        self.check_completions()?;
-        let mut refused = Refused::new(self.strict);
-        let rows = data::read_completions(dataset, &mut refused)?;
-        all(rows, |row| self.completion(row, what).map(|(prompt, _)| prompt), refused)
-    }
-
-    /// Refuses a limit that given completions don't have.
-    fn check_completions(&self) -> Result<()> {
-        let detail = "fine-tuning has no limit for prompts alone; max_length limits a prompt with its completion";
-        if self.longest_prompt.is_some() { Err(Error::setting("max_prompt_length", detail)) } else { Ok(()) }
-    }
-
-    /// Reads labelled completions, which are limited and truncated like unlabelled ones.
-    pub(super) fn labelled(&self, given: Option<&Dataset>) -> Result<Read> {
-        let Some(dataset) = given else {
-            let detail =
-                "is missing: this algorithm learns from a dataset with \"prompt\", \"completion\" and \"label\", or pairs";
-            return Err(Error::setting("dataset", detail));
-        };
-        let mut refused = Refused::new(self.strict);
-        let rows = data::read_labelled(dataset, &mut refused)?;
-        let prepare = |LabelledRow { row, label }: LabelledRow| {
-            let (mut prompt, beyond) = self.completion(row, Learned { whole: false, turns: false })?;
-            prompt
-                .answers
-                .iter_mut()
-                .for_each(|answers| answers.label = Some(Label { desirable: label, beyond: beyond.clone() }));
-            Ok(prompt)
-        };
-        let desirable = rows.iter().filter(|row| row.label).count();
-        let one_sided = match desirable {
-            0 => Some("undesirable"),
-            most if most == rows.len() => Some("desirable"),
-            _ => None,
-        };
-        let warning = one_sided.map(|kind| {
-            format!(
-                "dataset: all of its {} completions are {kind}; the algorithm needs both kinds to learn from their difference",
-                rows.len()
-            )
-        });
-        let (prompts, left_out) = all(rows, prepare, refused)?;
-        Ok((prompts, left_out.into_iter().chain(warning).reduce(|a, b| format!("{a}; {b}"))))
-    }
-
     /// Returns a row's own tokens if the tokenizer has them all.
     fn known(&self, place: &Location, tokenized: &Tokenized) -> data::Result<Vec<u32>> {
         match tokenized.ids.iter().find(|id| !self.tokenizer.knows(**id)) {
@@ -320,7 +237,8 @@ impl Reader {
         }
     }
 
-    /// Prepares a row of given completions. Also returns the tokens for which there is no room.
+    /// Prepares a row of given completions. It is limited to `longest` tokens: it is truncated at the end, and rows whose prompt
+    /// alone reaches the limit are refused. Without a prompt, the whole text except its first token is learned. Also returns the tokens for which there is no room.
     fn completion(&self, row: CompletionRow, what: Learned) -> data::Result<(Prompt, Vec<u32>)> {
         let (tokenizer, place) = (&self.tokenizer, row.place.clone());
         let parts = match &row.prompt {
@@ -362,6 +280,17 @@ impl Reader {
     }
 }
 
+/// Returns by how much a pair's chosen answer is better, if its columns say so.
+fn margin(columns: &Columns) -> std::result::Result<Option<f32>, &'static str> {
+    match columns.get("margin") {
+        None | Some(Value::Null) => Ok(None),
+        Some(margin) => {
+            let number = margin.as_f64().map(|margin| margin as f32).filter(|margin| margin.is_finite());
+            number.map(Some).ok_or("has a \"margin\" that is not a number")
+        }
+    }
+}
+
 /// Which parts of a given text are learned.
 #[derive(Clone, Copy)]
 pub(super) struct Learned {
@@ -369,55 +298,6 @@ pub(super) struct Learned {
     pub whole: bool,
     /// Whether only the assistant's turns of a conversation are learned.
     pub turns: bool,
-}
-
-/// A row that knows its number in the dataset.
-trait Numbered {
-    fn number(&self) -> usize;
-}
-
-impl Numbered for PreferenceRow {
-    fn number(&self) -> usize {
-        self.row
-    }
-}
-
-impl Numbered for CompletionRow {
-    fn number(&self) -> usize {
-        self.row
-    }
-}
-
-impl Numbered for LabelledRow {
-    fn number(&self) -> usize {
-        self.row.row
-    }
-}
-
-/// Prepares every row, using all threads for a large dataset, since tokenizing takes most of the startup time. Fails with the
-/// first row whose failure is final. Rows after it are not tried, since each may leave a thread behind.
-fn all<R: Numbered + Send>(
-    rows: Vec<R>,
-    prepare: impl Fn(R) -> data::Result<Prompt> + Sync + Send,
-    mut refused: Refused,
-) -> Result<Read> {
-    let first = AtomicUsize::new(usize::MAX);
-    let prepare = |row: R| {
-        let number = row.number();
-        if number > first.load(Ordering::Relaxed) {
-            return None;
-        }
-        let prepared = prepare(row);
-        if prepared.as_ref().is_err_and(|error| refused.is_final(error)) {
-            first.fetch_min(number, Ordering::Relaxed);
-        }
-        Some((number, prepared))
-    };
-    let ready: Vec<_> = rows.into_par_iter().with_min_len(ROWS_A_THREAD).map(prepare).collect();
-    let kept = refused.sort(ready.into_iter().flatten())?.into_iter().enumerate();
-    let kept: Vec<_> = kept.map(|(index, prompt)| Arc::new(Prompt { index, ..prompt })).collect();
-    let warning = refused.warning(kept.len())?;
-    Ok((kept, warning))
 }
 
 /// The SHA-256 of prepared prompts with their columns and answers.

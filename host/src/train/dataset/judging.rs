@@ -1,8 +1,8 @@
 //! Decides which rows of a dataset can be used without keeping their tokens, and tokenizes only those about which bounds prove nothing.
 
 use super::tokenizing::{asked_text, is_special, whole_text};
-use super::{Learned, Prompt, Reader};
-use crate::data::{self, Columns, CompletionRow, Dataset, Lengths, Location, PreferenceRow, PromptRow, Tokenized};
+use super::{Label, Learned, Prompt, Reader, margin};
+use crate::data::{self, Columns, CompletionRow, Dataset, LabelledRow, Lengths, Location, PreferenceRow, PromptRow, Tokenized};
 use crate::train::{Error, Result};
 use sha2::{Digest, Sha256};
 
@@ -18,13 +18,18 @@ pub(in crate::train) enum Kind {
     Pairs,
     /// Given completions.
     Completions(Learned),
+    /// Given completions with labels, or pairs, each of which becomes two of them.
+    Labelled,
+    /// A prompt with a chosen and a rejected answer, for a reward model.
+    ValuedPairs,
 }
 
 /// A row as it is read.
 pub(super) enum ReadRow {
     Prompt(PromptRow),
     Pair(PreferenceRow),
-    Completion(CompletionRow),
+    /// A completion, and its label if it has one.
+    Completion(CompletionRow, Option<bool>),
 }
 
 impl Kind {
@@ -34,39 +39,64 @@ impl Kind {
             Self::Completions(_) => {
                 "is missing: fine-tuning learns from a dataset with \"prompt\" and \"completion\", \"text\" or \"messages\""
             }
+            Self::Labelled => {
+                "is missing: this algorithm learns from a dataset with \"prompt\", \"completion\" and \"label\", or pairs"
+            }
             _ => "is missing: this algorithm learns from a dataset with \"prompt\", \"chosen\" and \"rejected\"",
         };
         given.ok_or_else(|| Error::setting("dataset", missing))
     }
 
-    pub(super) fn read(self, row: usize, place: &Location, columns: Columns) -> data::Result<ReadRow> {
+    /// Returns the limit that rows of this kind don't have for prompts alone, in words, if there is none.
+    pub(super) fn lacks_prompt_limit(self) -> Option<&'static str> {
         match self {
-            Self::Prompts => PromptRow::of(row, place, columns).map(ReadRow::Prompt),
-            Self::Pairs => PreferenceRow::of(row, place, columns).map(ReadRow::Pair),
-            Self::Completions(_) => CompletionRow::of(row, place, columns).map(ReadRow::Completion),
+            Self::Completions(_) => {
+                Some("fine-tuning has no limit for prompts alone; max_length limits a prompt with its completion")
+            }
+            Self::ValuedPairs => Some("a reward model reads whole texts; longer ones are skipped by max_length"),
+            Self::Prompts | Self::Pairs | Self::Labelled => None,
         }
+    }
+
+    /// Reads a row, which becomes two if it is a pair of labelled completions.
+    pub(super) fn read(self, row: usize, place: &Location, columns: Columns) -> data::Result<Vec<ReadRow>> {
+        let one = match self {
+            Self::Prompts => ReadRow::Prompt(PromptRow::of(row, place, columns)?),
+            Self::Pairs | Self::ValuedPairs => ReadRow::Pair(PreferenceRow::of(row, place, columns)?),
+            Self::Completions(_) => ReadRow::Completion(CompletionRow::of(row, place, columns)?, None),
+            Self::Labelled => {
+                let read = LabelledRow::of(row, place, columns)?.into_iter();
+                return Ok(read.map(|LabelledRow { row, label }| ReadRow::Completion(row, Some(label))).collect());
+            }
+        };
+        Ok(vec![one])
     }
 }
 
 impl ReadRow {
     /// Returns its tokens, if the dataset has them.
     fn tokens(&self) -> Option<&Tokenized> {
-        if let Self::Completion(row) = self { row.tokens.as_ref() } else { None }
+        if let Self::Completion(row, _) = self { row.tokens.as_ref() } else { None }
     }
 
     fn place(&self) -> &Location {
         match self {
             Self::Prompt(row) => &row.place,
             Self::Pair(row) => &row.place,
-            Self::Completion(row) => &row.place,
+            Self::Completion(row, _) => &row.place,
         }
+    }
+
+    /// Returns its label, if it has one.
+    pub(super) fn label(&self) -> Option<bool> {
+        if let Self::Completion(_, label) = self { *label } else { None }
     }
 
     pub(super) fn columns(&self) -> &Columns {
         match self {
             Self::Prompt(row) => &row.columns,
             Self::Pair(row) => &row.columns,
-            Self::Completion(row) => &row.columns,
+            Self::Completion(row, _) => &row.columns,
         }
     }
 }
@@ -91,6 +121,8 @@ pub(super) struct Verdict {
     pub(super) cut: bool,
     /// At least the number of tokens of the prompt, and of it with an answer; the same whenever the row is read.
     pub(super) reach: [usize; 2],
+    /// For a reward model's pair: whether it says by how much the chosen answer is better.
+    pub(super) margin: bool,
 }
 
 impl Reader {
@@ -99,8 +131,15 @@ impl Reader {
         let what = if let Kind::Completions(what) = kind { what } else { Learned { whole: false, turns: false } };
         match row {
             ReadRow::Prompt(row) => self.prompt(row).map(|prompt| (prompt, false)),
+            ReadRow::Pair(row) if matches!(kind, Kind::ValuedPairs) => self.valued_pair(row).map(|prompt| (prompt, false)),
             ReadRow::Pair(row) => self.pair(row),
-            ReadRow::Completion(row) => self.completion(row, what).map(|(prompt, _)| (prompt, false)),
+            ReadRow::Completion(row, label) => {
+                let (mut prompt, beyond) = self.completion(row, what)?;
+                if let (Some(desirable), Some(answers)) = (label, &mut prompt.answers) {
+                    answers.label = Some(Label { desirable, beyond });
+                }
+                Ok((prompt, false))
+            }
         }
     }
 
@@ -126,18 +165,24 @@ impl Reader {
         texts.asked.iter().chain(&texts.wholes).for_each(|text| add(text.as_bytes()));
         let columns = serde_json::to_vec(row.columns()).map_err(|e| row.place().wrong(e.to_string()))?;
         add(&columns);
+        if let Some(label) = row.label() {
+            add(&[u8::from(label)]);
+        }
+        let margin = margin(row.columns()).map(|margin| margin.is_some());
         let known = row.tokens().map(|tokens| [0, tokens.ids.len()]);
         let (chat, reach) = (texts.chat, known.unwrap_or_else(|| self.reach(&texts)));
         let (mut tokens, mut cut) = (0, false);
+        let valued = matches!(kind, Kind::ValuedPairs);
         let tried = known.is_some() || matches!(kind, Kind::Pairs) && number < TRIED_PAIRS;
-        if tried || !self.lengths.as_deref().is_some_and(|lengths| self.is_usable(kind, &texts, lengths)) {
+        let is_usable = |lengths: &Lengths| self.is_usable(kind, &texts, lengths) && (!valued || margin.is_ok());
+        if tried || !self.lengths.as_deref().is_some_and(is_usable) {
             let (prompt, merges) = self.prepare(kind, row)?;
             (tokens, cut) = (prompt.tokens.len(), merges);
             add(prompt.answers.as_ref().and_then(|answers| answers.learned.as_deref()).unwrap_or_default());
         } else {
             add(&[]);
         }
-        Ok(Verdict { hash: hash.finalize().into(), chat, tokens, cut, reach })
+        Ok(Verdict { hash: hash.finalize().into(), chat, tokens, cut, reach, margin: valued && margin == Ok(true) })
     }
 
     fn texts(&self, row: &ReadRow) -> data::Result<Texts> {
@@ -150,8 +195,8 @@ impl Reader {
                 (Some((&row.prompt, &row.extras)), wholes, is_special(&row.prompt))
             }
             // They are not tokenized, but must be told from each other.
-            ReadRow::Completion(CompletionRow { tokens: Some(tokens), .. }) => (None, vec![format!("{tokens:?}")], true),
-            ReadRow::Completion(row) => {
+            ReadRow::Completion(CompletionRow { tokens: Some(tokens), .. }, _) => (None, vec![format!("{tokens:?}")], true),
+            ReadRow::Completion(row, _) => {
                 let whole = whole_text(row.prompt.as_ref(), &row.completion, true, &row.extras, tokenizer)?;
                 (row.prompt.as_ref().map(|prompt| (prompt, &row.extras)), vec![whole], is_special(&row.completion))
             }
@@ -183,10 +228,33 @@ impl Reader {
                 is_below(room) && alike() && goes_on()
             }
             Kind::Completions(Learned { turns: true, .. }) => false,
-            Kind::Completions(Learned { whole, .. }) => {
-                let has_room = self.longest > 1 && (whole || texts.asked.is_none() || is_below(self.longest));
-                has_room && goes_on()
+            Kind::Completions(_) | Kind::Labelled => {
+                let whole = matches!(kind, Kind::Completions(Learned { whole: true, .. })) || texts.asked.is_none();
+                self.longest > 1 && (whole || is_below(self.longest)) && goes_on()
             }
+            Kind::ValuedPairs => {
+                let is_read = asked.is_empty() || lengths.fits(asked, texts.special, usize::MAX);
+                let most = self.longest.saturating_add(1);
+                is_read && texts.wholes.iter().all(|whole| lengths.fits(whole, texts.special, most))
+            }
+        }
+    }
+
+    /// Returns the number of tokens of a usable row's prompt and first answer, without tokenizing all of its text if possible.
+    ///
+    /// # Errors
+    /// Those of preparing it.
+    pub(super) fn length(&self, kind: Kind, row: ReadRow) -> data::Result<usize> {
+        let counted = match (kind, &row, &self.lengths) {
+            (Kind::Completions(_), ReadRow::Completion(row, _), Some(lengths)) if row.tokens.is_none() => {
+                let whole = whole_text(row.prompt.as_ref(), &row.completion, true, &row.extras, &self.tokenizer);
+                lengths.count(&whole.map_err(|e| row.place.failed(e))?, is_special(&row.completion))
+            }
+            _ => None,
+        };
+        match counted {
+            Some(tokens) => Ok(tokens.min(self.longest)),
+            None => Ok(self.prepare(kind, row)?.0.length()),
         }
     }
 
@@ -200,6 +268,9 @@ impl Reader {
             Kind::Prompts => format!("prompts {prompt}"),
             Kind::Pairs => format!("pairs {prompt} {text} {frame}"),
             Kind::Completions(Learned { whole, turns }) => format!("completions {text} {whole} {turns}"),
+            Kind::Labelled => format!("labelled {prompt} {text}"),
+            // Longer texts are not cut but skipped.
+            Kind::ValuedPairs => "valued pairs".to_owned(),
         }
     }
 }

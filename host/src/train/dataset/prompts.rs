@@ -1,15 +1,14 @@
 //! The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
 
-use super::judging::{ReadRow, TRIED_PAIRS, Verdict};
-use super::{BUILT_IN_PROMPTS, Kind, OfTokens, Prompt, Reader, hex};
-use crate::data::{self, Columns, Dataset, Location, Refused, Table};
-use crate::train::Result;
+use super::judging::{ReadRow, Verdict};
+use super::looking::{Looked, Used};
+use super::{Kind, OfTokens, Prompt, Reader, hex};
+use crate::data::{Dataset, Table};
+use crate::train::{Error, Result};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The beginning of a fingerprint that was computed from rows instead of tokens.
 pub(in crate::train) const OF_ROWS: &str = "rows:";
@@ -42,8 +41,8 @@ struct Rows {
     reader: Reader,
     kind: Kind,
     table: Table,
-    /// The numbers of the rows that are used.
-    used: Vec<usize>,
+    /// The rows that are used, in the order in which they are learned.
+    used: Vec<Used>,
     fingerprint: String,
     recent: Mutex<Recent>,
 }
@@ -76,20 +75,6 @@ impl Recent {
     }
 }
 
-/// Number of unusable rows whose errors are kept. More than are judged at once, so the first ones are among them.
-const NAMED: usize = 1 << 14;
-
-/// What the first look at a row found.
-enum Seen {
-    /// It is unusable, like many before it.
-    Unnamed,
-    /// It is no such row.
-    Unreadable(data::Error),
-    /// An earlier row ends the run anyway.
-    Passed,
-    Judged(data::Result<Verdict>),
-}
-
 impl From<Vec<Arc<Prompt>>> for Prompts {
     fn from(all: Vec<Arc<Prompt>>) -> Self {
         let columns = all.iter().flat_map(|prompt| prompt.columns.keys().cloned()).collect();
@@ -102,49 +87,17 @@ impl Reader {
     /// Reads a dataset of this kind, or the built-in prompts, and finds the rows that can be used. Their tokens are made when they
     /// are needed. Also returns a warning that names skipped rows.
     pub(in crate::train) fn read(&self, given: Option<&Dataset>, kind: Kind) -> Result<(Prompts, Option<String>)> {
-        match kind {
-            Kind::Prompts => {}
-            Kind::Pairs => drop(kind.dataset(given)?),
-            Kind::Completions(_) => {
-                kind.dataset(given)?;
-                self.check_completions()?;
-            }
+        if !matches!(kind, Kind::Prompts) {
+            kind.dataset(given)?;
         }
-        let (mut refused, first) = (Refused::new(self.strict), AtomicUsize::new(usize::MAX));
-        let (columns, unusable) = (RwLock::new(BTreeSet::new()), AtomicUsize::new(0));
-        let is_unnamed = |error: &data::Error| !refused.is_final(error) && unusable.fetch_add(1, Ordering::Relaxed) >= NAMED;
-        let look = |number: usize, place: &Location, row: Columns| {
-            let row = match kind.read(number, place, row) {
-                Ok(row) => row,
-                Err(error) if is_unnamed(&error) => return Seen::Unnamed,
-                Err(error) => return Seen::Unreadable(error),
-            };
-            // Each row after the first whose failure is final may leave a thread behind.
-            if number > first.load(Ordering::Relaxed) {
-                return Seen::Passed;
-            }
-            let names: Vec<String> = unseen(&columns, &row);
-            let judged = self.judge(kind, number, row);
-            match &judged {
-                Err(error) if is_unnamed(error) => return Seen::Unnamed,
-                Err(error) if refused.is_final(error) => drop(first.fetch_min(number, Ordering::Relaxed)),
-                Ok(_) if !names.is_empty() => columns.write().unwrap_or_else(PoisonError::into_inner).extend(names),
-                _ => {}
-            }
-            Seen::Judged(judged)
-        };
-        let (table, seen) = match given {
-            Some(dataset) => Table::read(dataset, look)?,
-            None => Table::parse(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes(), look)?,
-        };
-        let used = usable(seen, &mut refused)?;
-        let warning = refused.warning(used.len())?;
-        self.warn_of_merges(&used);
-        let columns = columns.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(detail) = kind.lacks_prompt_limit().filter(|_| self.longest_prompt.is_some()) {
+            return Err(Error::setting("max_prompt_length", detail));
+        }
+        let Looked { table, used, columns, warning } = self.look(given, kind)?;
         Ok((self.prompts(kind, table, &used, columns), warning))
     }
 
-    fn prompts(&self, kind: Kind, table: Table, used: &[(usize, Verdict)], columns: BTreeSet<String>) -> Prompts {
+    fn prompts(&self, kind: Kind, table: Table, used: &[(Used, Verdict)], columns: BTreeSet<String>) -> Prompts {
         let verdicts = || used.iter().map(|(_, verdict)| verdict);
         let reach = verdicts().fold([0; 2], |most, verdict| [0, 1].map(|i| most[i].max(verdict.reach[i])));
         let mut hash = Sha256::new_with_prefix(self.tokenizer.hash());
@@ -152,49 +105,29 @@ impl Reader {
         verdicts().for_each(|verdict| hash.update(verdict.hash));
         let fingerprint = format!("{OF_ROWS}{}", hex(&hash.finalize()));
         let (chat, longest) = (verdicts().any(|verdict| verdict.chat), verdicts().map(|verdict| verdict.tokens).max());
-        let used = used.iter().map(|(row, _)| *row).collect();
+        let used = used.iter().map(|(used, _)| *used).collect();
         let rows = Rows { reader: self.clone(), kind, table, used, fingerprint, recent: Mutex::default() };
         Prompts { all: OnceLock::new(), rows: Some(rows), columns, chat, longest: longest.unwrap_or(0) }
     }
-
-    /// Warns about prompts that merge with their answers.
-    fn warn_of_merges(&self, used: &[(usize, Verdict)]) {
-        // Beyond those, only rows about which nothing was proved are tokenized.
-        let merged = used.iter().filter(|(row, verdict)| *row < TRIED_PAIRS && verdict.cut).count();
-        let all = used.last().is_none_or(|(row, _)| *row < TRIED_PAIRS);
-        let among = if all { String::new() } else { format!(" of the first {TRIED_PAIRS}") };
-        if merged > 0 {
-            tracing::warn!(
-                "in {merged}{among} pairs the prompt's last tokens merge with an answer's first; there the answer starts earlier"
-            );
-        }
-    }
-}
-
-/// Returns the names of a row's columns that are not known yet.
-fn unseen(known: &RwLock<BTreeSet<String>>, row: &ReadRow) -> Vec<String> {
-    let known = known.read().unwrap_or_else(PoisonError::into_inner);
-    row.columns().keys().filter(|name| !known.contains(name.as_str())).cloned().collect()
-}
-
-/// Returns the rows that can be used, by number.
-fn usable(seen: Vec<Seen>, refused: &mut Refused) -> Result<Vec<(usize, Verdict)>> {
-    refused.count_more(seen.iter().filter(|seen| matches!(seen, Seen::Unnamed)).count());
-    let read = seen.into_iter().enumerate().map(|(row, seen)| match seen {
-        Seen::Unreadable(error) => (row, Err(error)),
-        Seen::Passed | Seen::Unnamed => (row, Ok((row, None))),
-        Seen::Judged(judged) => (row, Ok((row, Some(judged)))),
-    });
-    let read = refused.sort(read)?.into_iter();
-    Ok(refused.sort(read.filter_map(|(row, judged)| Some((row, judged?.map(|verdict| (row, verdict))))))?)
 }
 
 impl Rows {
+    fn read(&self, index: usize) -> Result<ReadRow> {
+        let Used { row, part } = self.used[index];
+        let (place, columns) = self.table.row(row)?;
+        let parts = self.kind.read(row, &place, columns)?;
+        parts.into_iter().nth(part).ok_or(Error::Bug("a row has lost a part"))
+    }
+
     fn prepare(&self, index: usize) -> Result<Arc<Prompt>> {
-        let (place, columns) = self.table.row(self.used[index])?;
-        let row = self.kind.read(self.used[index], &place, columns)?;
-        let (prompt, _) = self.reader.prepare(self.kind, row)?;
+        let (prompt, _) = self.reader.prepare(self.kind, self.read(index)?)?;
         Ok(Arc::new(Prompt { index, ..prompt }))
+    }
+
+    fn lengths(&self) -> Result<Vec<usize>> {
+        let length = |index| Ok(self.reader.length(self.kind, self.read(index)?)?);
+        let lengths = (0..self.used.len()).into_par_iter().with_min_len(ROWS_A_THREAD).map(length);
+        lengths.collect::<Vec<_>>().into_iter().collect()
     }
 
     fn prepared(&self, indices: &[usize]) -> Result<Vec<Arc<Prompt>>> {
@@ -234,7 +167,7 @@ impl Prompts {
         let found = indices.iter().map(|index| new.get(index).or_else(|| recent.prompts.get(index)).cloned());
         let found: Option<Vec<_>> = found.collect();
         new.values().for_each(|prompt| recent.keep(prompt));
-        found.ok_or(crate::train::Error::Bug("a prompt was not prepared"))
+        found.ok_or(Error::Bug("a prompt was not prepared"))
     }
 
     /// Returns the first prompts, at most this many.
@@ -254,6 +187,26 @@ impl Prompts {
             let _ = self.all.set(rows.prepared(&(0..self.len()).collect::<Vec<_>>())?);
         }
         Ok(self.all.get().map_or(&[], Vec::as_slice))
+    }
+
+    /// Prepares all of them for a caller that changes them.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`].
+    pub(in crate::train) fn into_all(self) -> Result<Vec<Arc<Prompt>>> {
+        self.all()?;
+        Ok(self.all.into_inner().unwrap_or_default())
+    }
+
+    /// Returns the number of tokens of each prompt and its first answer.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`].
+    pub(in crate::train) fn lengths(&self) -> Result<Vec<usize>> {
+        match (self.all.get(), &self.rows) {
+            (None, Some(rows)) => rows.lengths(),
+            (all, _) => Ok(all.into_iter().flatten().map(|prompt| prompt.length()).collect()),
+        }
     }
 
     /// Returns the names of the dataset's other columns.
@@ -299,9 +252,10 @@ impl Prompts {
 mod tests {
     use super::*;
     use crate::data::{Lengths, Tokenizer, Wording};
-    use crate::train::dataset::Learned;
+    use crate::train::dataset::looking::NAMED;
+    use crate::train::dataset::{Answers, Learned};
     use serde_json::{Value, json};
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     /// The built-in model's tokenizer, with a chat template that refuses system messages.
     fn tokenizer() -> Tokenizer {
@@ -348,11 +302,14 @@ mod tests {
         (0..1300).map(row).collect()
     }
 
-    type Tokens = (usize, Vec<u32>, Option<(Vec<u32>, Vec<u32>)>, String, String);
+    type Answer = (Vec<u32>, Vec<u32>, Option<(bool, Vec<u32>)>, [usize; 2]);
+
+    type Tokens = (usize, Vec<u32>, Option<Answer>, String, String);
 
     fn tokens(prompts: &[Arc<Prompt>]) -> Vec<Tokens> {
         let one = |p: &Arc<Prompt>| {
-            let answers = p.answers.as_ref().map(|a| (a.chosen.clone(), a.rejected.clone()));
+            let label = |a: &Answers| a.label.as_ref().map(|label| (label.desirable, label.beyond.clone()));
+            let answers = p.answers.as_ref().map(|a| (a.chosen.clone(), a.rejected.clone(), label(a), a.valued));
             (p.row, p.tokens.clone(), answers, p.text.clone(), json!(p.columns).to_string())
         };
         prompts.iter().map(one).collect()
@@ -366,9 +323,11 @@ mod tests {
         let lengths = Lengths::of(&tokenizer).map(Arc::new);
         assert!(lengths.is_some(), "something can be proved");
         let completions = |whole| Kind::Completions(Learned { whole, turns: false });
-        for kind in [Kind::Prompts, Kind::Pairs, completions(false), completions(true)] {
+        for kind in [Kind::Prompts, Kind::Pairs, completions(false), completions(true), Kind::Labelled, Kind::ValuedPairs] {
             for (longest, longest_prompt, framed) in [(1024, None, false), (24, None, false), (30, Some(9), true)] {
-                let longest_prompt = longest_prompt.filter(|_| !matches!(kind, Kind::Completions(_)));
+                let longest_prompt = longest_prompt.filter(|_| kind.lacks_prompt_limit().is_none());
+                // A reward model's texts are not cut.
+                let longest = if matches!(kind, Kind::ValuedPairs) { 4 * longest } else { longest };
                 let by = |lengths| Reader {
                     tokenizer: tokenizer.clone(),
                     lengths,
@@ -390,7 +349,10 @@ mod tests {
                 let some: Vec<usize> = (0..bounded.len()).rev().step_by(3).collect();
                 assert_eq!(tokens(&bounded.get(&some).unwrap()), tokens(&counted.get(&some).unwrap()));
                 assert_eq!(bounded.fingerprint_of_tokens().unwrap(), counted.fingerprint_of_tokens().unwrap());
+                let lengths = bounded.lengths().unwrap();
+                assert!(bounded.all.get().is_none(), "rows are counted without being kept");
                 assert_eq!(tokens(bounded.all().unwrap()), tokens(counted.all().unwrap()));
+                assert_eq!(lengths, counted.lengths().unwrap(), "{longest}");
                 let all = Prompts::from(bounded.all().unwrap().to_vec());
                 assert_eq!(all.fingerprint().unwrap(), counted.fingerprint_of_tokens().unwrap());
                 assert_eq!(all.columns(), counted.columns());

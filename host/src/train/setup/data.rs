@@ -4,7 +4,7 @@ use crate::config::{Config, PackingStrategy};
 use crate::data::{Dataset, Lengths, Loader, Tokenizer, pack};
 use crate::dist::World;
 use crate::train::collector::Data;
-use crate::train::dataset::{self, Kind, Learned, Prompt, Prompts, Reader};
+use crate::train::dataset::{self, Kind, Learned, Prompts, Reader};
 use crate::train::flow::Flow;
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
@@ -44,15 +44,15 @@ pub(super) fn read(
     let what = Learned { whole: !config.completion_only_loss, turns: config.assistant_only_loss };
     let read = |path: Option<&Dataset>, packing: &Packing| {
         let reader = Reader { longest: packing.longest, ..reader.clone() };
-        match flow {
-            Flow::Generated | Flow::GeneratedPairs => reader.read(path, Kind::Prompts),
-            Flow::GivenPairs => reader.read(path, Kind::Pairs),
-            Flow::Given if packing.strategy.is_none() => reader.read(path, Kind::Completions(what)),
-            // These need the tokens of all rows.
-            Flow::Given => reader.completions(path, what).map(|(prompts, left_out)| (packing.cut(prompts).into(), left_out)),
-            Flow::Labelled => reader.labelled(path).map(|(prompts, left_out)| (prompts.into(), left_out)),
-            Flow::ValuedPairs => reader.valued_pairs(path).map(|(prompts, left_out)| (prompts.into(), left_out)),
-        }
+        let kind = match flow {
+            Flow::Generated | Flow::GeneratedPairs => Kind::Prompts,
+            Flow::GivenPairs => Kind::Pairs,
+            Flow::Given => Kind::Completions(what),
+            Flow::Labelled => Kind::Labelled,
+            Flow::ValuedPairs => Kind::ValuedPairs,
+        };
+        let (prompts, left_out) = reader.read(path, kind)?;
+        Ok::<_, Error>((packing.cut(prompts)?, left_out))
     };
     let (prompts, left_out): (Prompts, _) = read(given.as_ref(), &packing)?;
     let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset), &of_evaluations)).transpose()?.unzip();
@@ -99,18 +99,20 @@ impl Packing {
     }
 
     /// Cuts rows according to the strategy.
-    fn cut(&self, mut prompts: Vec<Arc<Prompt>>) -> Vec<Arc<Prompt>> {
-        match self.strategy {
+    fn cut(&self, prompts: Prompts) -> Result<Prompts> {
+        // A part of a row would need the tokens of the whole row again.
+        Ok(match self.strategy {
             None | Some(PackingStrategy::Bfd) => prompts,
-            Some(PackingStrategy::BfdSplit) => dataset::split(prompts, self.length, self.whole),
+            Some(PackingStrategy::BfdSplit) => dataset::split(prompts.into_all()?, self.length, self.whole).into(),
             Some(PackingStrategy::Wrapped) => {
+                let mut prompts = prompts.into_all()?;
                 if let Some(seed) = self.shuffled {
                     let order = Loader::new(prompts.len(), prompts.len(), seed, true, false).next_batch();
                     prompts = order.into_iter().map(|row| prompts[row].clone()).collect();
                 }
-                dataset::wrap(&prompts, self.length, self.whole)
+                dataset::wrap(&prompts, self.length, self.whole).into()
             }
-        }
+        })
     }
 
     /// Returns the groups of rows that are packed together; none if a row is a sequence.
@@ -118,8 +120,7 @@ impl Packing {
         if !matches!(self.strategy, Some(PackingStrategy::Bfd | PackingStrategy::BfdSplit)) {
             return Ok(None);
         }
-        let lengths: Vec<usize> = prompts.all()?.iter().map(|p| p.length()).collect();
-        Ok(Some(pack(&lengths, self.length)))
+        Ok(Some(pack(&prompts.lengths()?, self.length)))
     }
 }
 
