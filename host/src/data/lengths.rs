@@ -209,3 +209,42 @@ fn surrounds(post: &Value) -> bool {
         Some(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::path::Path;
+    use std::sync::LazyLock;
+
+    static KNOWN: LazyLock<(Tokenizer, Lengths)> = LazyLock::new(|| {
+        let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/builtin-model/model");
+        let tokenizer = Tokenizer::open(&model).unwrap();
+        let lengths = Lengths::of(&tokenizer).unwrap();
+        (tokenizer, lengths)
+    });
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn counted_tokens_are_those_of_the_whole_text(
+            parts in prop::collection::vec("( ?[a-zA-Z']{1,12}[.,!]?|<\\|endoftext\\|>|[ \\n\\t]{1,3}|[0-9]{1,4}|\\PC{1,6})", 1..40),
+            special in any::<bool>(),
+        ) {
+            let (tokenizer, lengths) = &*KNOWN;
+            let text = parts.concat();
+            // The second time its words are known.
+            for _ in 0..2 {
+                prop_assert_eq!(lengths.count(&text, special), Some(tokenizer.encode(&text, special).unwrap().len()), "{:?}", text);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_empty_or_very_long_is_not_counted() {
+        let (_, lengths) = &*KNOWN;
+        assert_eq!(lengths.count("", false), None);
+        assert_eq!(lengths.count(&"a ".repeat(LONGEST), false), None);
+    }
+}

@@ -25,6 +25,7 @@ use tokenizing::{Answered, answered, asked, learned_of};
 pub const BUILT_IN_PROMPTS: &str = include_str!("../../../examples/builtin-model/prompts.jsonl");
 
 /// A prompt of the dataset, ready for generation or training.
+#[derive(Clone)]
 pub(super) struct Prompt {
     /// Row of the dataset.
     pub row: usize,
@@ -79,6 +80,7 @@ impl Prompt {
 }
 
 /// Two answers, as token ids.
+#[derive(Clone)]
 pub(super) struct Answers {
     pub chosen: Vec<u32>,
     /// Mask of the learned tokens; none if all are learned.
@@ -99,6 +101,7 @@ impl Answers {
 }
 
 /// The label, and related data, of a labelled answer.
+#[derive(Clone)]
 pub(super) struct Label {
     /// Whether the answer is desirable.
     pub desirable: bool,

@@ -189,13 +189,25 @@ impl Prompts {
         Ok(self.all.get().map_or(&[], Vec::as_slice))
     }
 
-    /// Prepares all of them for a caller that changes them.
+    /// Prepares the prompts at these positions, some at a time, and passes each on.
     ///
     /// # Errors
     /// As [`Prompts::get`].
-    pub(in crate::train) fn into_all(self) -> Result<Vec<Arc<Prompt>>> {
-        self.all()?;
-        Ok(self.all.into_inner().unwrap_or_default())
+    pub(super) fn each(
+        &self,
+        order: impl IntoIterator<Item = usize>,
+        mut take: impl FnMut(Arc<Prompt>) -> Result<()>,
+    ) -> Result<()> {
+        let mut order = order.into_iter();
+        loop {
+            let some: Vec<usize> = order.by_ref().take(TOGETHER).collect();
+            let prompts = match (self.all.get(), &self.rows) {
+                _ if some.is_empty() => return Ok(()),
+                (None, Some(rows)) => rows.prepared(&some)?,
+                _ => self.get(&some)?,
+            };
+            prompts.into_iter().try_for_each(&mut take)?;
+        }
     }
 
     /// Returns the number of tokens of each prompt and its first answer.
@@ -235,15 +247,7 @@ impl Prompts {
     /// Returns the hash of their tokens and columns, which checkpoints had before rows were tokenized when they are needed.
     pub(in crate::train) fn fingerprint_of_tokens(&self) -> Result<String> {
         let mut hash = OfTokens::default();
-        match (self.all.get(), &self.rows) {
-            (None, Some(rows)) => {
-                for begin in (0..self.len()).step_by(TOGETHER) {
-                    let some: Vec<usize> = (begin..self.len().min(begin + TOGETHER)).collect();
-                    rows.prepared(&some)?.iter().try_for_each(|prompt| hash.add(prompt))?;
-                }
-            }
-            (all, _) => all.into_iter().flatten().try_for_each(|prompt| hash.add(prompt))?,
-        }
+        self.each(0..self.len(), |prompt| hash.add(&prompt))?;
         Ok(hash.done())
     }
 }

@@ -103,14 +103,11 @@ impl Packing {
         // A part of a row would need the tokens of the whole row again.
         Ok(match self.strategy {
             None | Some(PackingStrategy::Bfd) => prompts,
-            Some(PackingStrategy::BfdSplit) => dataset::split(prompts.into_all()?, self.length, self.whole).into(),
+            Some(PackingStrategy::BfdSplit) => dataset::split(&prompts, self.length, self.whole)?,
             Some(PackingStrategy::Wrapped) => {
-                let mut prompts = prompts.into_all()?;
-                if let Some(seed) = self.shuffled {
-                    let order = Loader::new(prompts.len(), prompts.len(), seed, true, false).next_batch();
-                    prompts = order.into_iter().map(|row| prompts[row].clone()).collect();
-                }
-                dataset::wrap(&prompts, self.length, self.whole).into()
+                let order = |seed| Loader::new(prompts.len(), prompts.len(), seed, true, false).next_batch();
+                let order = self.shuffled.map_or_else(|| (0..prompts.len()).collect(), order);
+                dataset::wrap(&prompts, order, self.length, self.whole)?
             }
         })
     }
