@@ -350,7 +350,7 @@ fn a_large_dataset_that_changes_during_a_run_ends_it_with_the_row() {
         (text, &["--algorithm", "kto", "--shuffle-dataset", "true"]),
         (pair, &["--algorithm", "kto", "--shuffle-dataset", "true"]),
         (pair, &["--algorithm", "reward_model"]),
-        (text, &["--algorithm", "sft", "--packing", "--max-length", "32"]),
+        (text, &["--algorithm", "sft", "--learn-from", "dataset", "--packing", "--max-length", "32"]),
     ] {
         let place = Place::new();
         let rows = |word: &str| (0..1200).map(|i| rows(word, i)).collect::<String>();
