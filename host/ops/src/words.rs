@@ -9,7 +9,7 @@ use std::ops::Range;
 const LONGEST: usize = 26;
 
 /// Number of remembered words; a power of two. A new word replaces another with the same place.
-const PLACES: usize = 1 << 15;
+const PLACES: usize = 1 << 17;
 
 /// A word and its number of tokens; the length is 0 if there is none.
 #[derive(Clone, Copy)]
@@ -19,7 +19,7 @@ struct Known {
     tokens: u8,
 }
 
-/// Words whose number of tokens is known. Takes a megabyte.
+/// Words whose number of tokens is known. Takes four megabytes.
 pub struct Words {
     known: Box<[Known]>,
 }
