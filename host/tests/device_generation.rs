@@ -2,16 +2,19 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::print_stdout)]
 
-use rlhost::model::{Backend, Frozen, ModelFolder};
+use replies::Replies;
+use rlhost::model::{Backend, Decoder, Frozen, ModelFolder};
 use rlhost::ops::device;
 use rlhost::ops::sampler::Sampling;
 use rlhost::ops::support::Support;
-use rlhost::rollout::{Generator, Request, Rollout};
+use rlhost::rollout::{Follow, Generator, Request, Rollout};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[path = "shared/families.rs"]
 mod families;
+#[path = "shared/replies.rs"]
+mod replies;
 
 const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
 
@@ -30,8 +33,23 @@ fn requests(vocabulary: u32, longest: u32) -> Vec<Request> {
 
 /// What a model of this name generates on a backend.
 fn generate(name: &str, backend: &Backend, sampling: &Sampling, seqs: usize, ends: &[u32]) -> Vec<Rollout> {
+    generate_from(decoder(name), backend, sampling, (seqs, ends), None)
+}
+
+fn decoder(name: &str) -> Decoder {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
-    let model = Frozen::new(folder.decoder().unwrap().at(backend).unwrap()).decoding().unwrap();
+    folder.decoder().unwrap()
+}
+
+/// What a model generates on a backend, perhaps with replies.
+fn generate_from(
+    decoder: Decoder,
+    backend: &Backend,
+    sampling: &Sampling,
+    (seqs, ends): (usize, &[u32]),
+    follow: Option<&dyn Follow>,
+) -> Vec<Rollout> {
+    let model = Frozen::new(decoder.at(backend).unwrap()).decoding().unwrap();
     let generator = Generator {
         model: &model,
         sampling: *sampling,
@@ -43,7 +61,7 @@ fn generate(name: &str, backend: &Backend, sampling: &Sampling, seqs: usize, end
         generation: 2,
         ends,
         stops: &|tokens| tokens.ends_with(&[1, 2]),
-        follow: None,
+        follow,
     };
     let a = model.architecture();
     generator.run(&requests(a.vocab_size as u32, (a.max_positions - MOST_NEW) as u32)).unwrap()
@@ -78,6 +96,7 @@ fn assert_same(device: &[Rollout], cpu: &[Rollout], what: &str) {
     for (d, c) in device.iter().zip(cpu) {
         assert_eq!((d.prompt, d.sample, d.finished), (c.prompt, c.sample, c.finished), "{what}");
         assert_eq!(d.tokens, c.tokens, "{what}: prompt {}, sample {}", c.prompt, c.sample);
+        assert_eq!(d.replies, c.replies, "{what}: prompt {}, sample {}", c.prompt, c.sample);
         let apart = d.logp.iter().zip(&c.logp).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(d.logp.len() == c.logp.len() && apart < 1e-4, "{what}: log-probabilities {apart} apart");
         let Some([d, c]) = d.support.as_ref().zip(c.support.as_ref()).map(|(d, c)| [d, c].map(kept)) else {
@@ -130,6 +149,35 @@ fn a_place_that_comes_free_is_taken_by_the_next_sequence() {
     assert!(cpu.iter().any(|r| r.tokens.len() > 5) && cpu.iter().any(|r| r.tokens.len() < 5), "lengths vary");
     for seqs in [1, 3, 5, 64] {
         assert_same(&generate("qwen2", &backend, &Sampling::default(), seqs, &ends), &cpu, &format!("{seqs} side by side"));
+    }
+}
+
+#[test]
+fn episodes_have_the_turns_and_replies_of_the_cpu() {
+    let _alone = alone();
+    let Some(backend) = in_f32() else { return };
+    let ends: Vec<u32> = (0..12).collect();
+    for name in ["qwen2", "gemma3", "qwen3_moe"] {
+        // Longer texts than the fixtures allow.
+        let long = || {
+            let decoder = decoder(name);
+            let mut architecture = Frozen::new(decoder.clone()).architecture().clone();
+            architecture.max_positions = 256;
+            Decoder::new(architecture, decoder.weights().clone())
+        };
+        let vocabulary = Frozen::new(long()).architecture().vocab_size as u32;
+        for sampling in [Sampling::default(), Sampling { top_k: 20, repetition_penalty: 1.4, ..Sampling::default() }] {
+            let of = |backend: &Backend, seqs: usize, most: usize| {
+                let replies = Replies::up_to(most, vocabulary);
+                generate_from(long(), backend, &sampling, (seqs, &ends), Some(&replies))
+            };
+            let cpu = of(&Backend::cpu(), 64, usize::MAX);
+            assert!(cpu.iter().any(|r| r.replies.len() > 2), "several turns");
+            for seqs in [1, 3, 64] {
+                assert_same(&of(&backend, seqs, usize::MAX), &cpu, &format!("{name}, {seqs} side by side"));
+            }
+            assert_same(&of(&backend, 64, 40), &of(&Backend::cpu(), 64, 40), &format!("{name}, of forty tokens"));
+        }
     }
 }
 

@@ -8,6 +8,11 @@ use rlhost::rollout::{Ended, Follow, Generator, Next, Request, Rollout};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+#[path = "shared/replies.rs"]
+mod replies;
+
+use replies::Replies;
+
 /// A model whose products are large enough to be shared, with heads of which there is no even number.
 fn model() -> Frozen {
     let config = r#"{"model_type": "qwen2", "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 6,
@@ -99,50 +104,11 @@ fn many_sequences_are_the_same_but_for_rounding_and_to_the_bit_at_one_number_of_
     }
 }
 
-/// Replies to the first turns of a sequence, as its request, sample and tokens say, and counts how many are asked about together.
-struct Replies {
-    most_tokens: usize,
-    most_together: AtomicUsize,
-}
-
-impl Replies {
-    fn up_to(most_tokens: usize) -> Self {
-        Self { most_tokens, most_together: AtomicUsize::new(0) }
-    }
-}
-
-impl Follow for Replies {
-    fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
-        self.most_together.fetch_max(ended.len(), Ordering::Relaxed);
-        let mut instances = ended.iter().map(|one| self.instance(one.request, one.sample));
-        let first = instances.next();
-        assert!(instances.all(|instance| Some(instance) == first), "a call is about one instance's sequences");
-        let next = |ended: &Ended<'_>| {
-            assert!(!ended.turn.is_empty() && ended.turn.end == ended.tokens.len());
-            let (kind, seen) = (ended.request + 2 * ended.sample, ended.tokens.len());
-            // A reply of one token, of a few, and one beyond a block of the cache.
-            let length = [1, 5, 40][kind % 3];
-            if ended.tokens.len() > 70 || kind % 5 == 4 && ended.turn.start > 0 {
-                return Next::Over(ended.finished);
-            }
-            Next::Read((0..length).map(|i| ((kind * 97 + seen * 13 + i * 7) % 1111) as u32).collect())
-        };
-        ended.iter().map(next).collect()
-    }
-
-    fn instance(&self, request: usize, sample: usize) -> usize {
-        (request + sample) % 3
-    }
-
-    fn most_tokens(&self) -> usize {
-        self.most_tokens
-    }
-}
-
 #[test]
 fn episodes_are_what_a_pass_over_their_tokens_says_and_keep_the_tokens_of_turns_and_replies() {
     let model = model();
-    let rollouts = generate_with(&model, 4, 64, 1, Some(&Replies::up_to(usize::MAX)));
+    let replies = Replies::up_to(usize::MAX, 1111);
+    let rollouts = generate_with(&model, 4, 64, 1, Some(&replies));
     assert!(rollouts.iter().any(|r| r.replies.len() > 2) && rollouts.iter().any(|r| r.finished));
     for r in &rollouts {
         let (mut forest, mut selected) = (Forest::new(), Selected::default());
@@ -160,7 +126,7 @@ fn episodes_are_what_a_pass_over_their_tokens_says_and_keep_the_tokens_of_turns_
         }
         let kind = r.prompt + 2 * r.sample;
         for &(begin, end) in &r.replies {
-            let sent: Vec<u32> = (0..end - begin).map(|i| ((kind * 97 + begin * 13 + i * 7) % 1111) as u32).collect();
+            let sent: Vec<u32> = (0..end - begin).map(|i| replies.token(kind, begin, i)).collect();
             assert_eq!(r.tokens[begin..end], sent, "the reply stands as it came");
             assert!(end < r.tokens.len(), "a reply is followed by a turn");
         }
@@ -170,11 +136,11 @@ fn episodes_are_what_a_pass_over_their_tokens_says_and_keep_the_tokens_of_turns_
 #[test]
 fn episodes_do_not_depend_on_who_waits_beside_them() {
     let model = model();
-    let replies = Replies::up_to(usize::MAX);
+    let replies = Replies::up_to(usize::MAX, 1111);
     let alone = generate_with(&model, 4, 64, 1, Some(&replies));
     assert!(replies.most_together.load(Ordering::Relaxed) > 0);
     for (places, threads) in [(1, 1), (3, 1), (64, 2), (2, 3)] {
-        let other = generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX)));
+        let other = generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX, 1111)));
         for (a, b) in alone.iter().zip(&other) {
             let apart = a.logp.iter().zip(&b.logp).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             let same = (&a.tokens, &a.replies, a.finished) == (&b.tokens, &b.replies, b.finished);
@@ -185,7 +151,7 @@ fn episodes_do_not_depend_on_who_waits_beside_them() {
                 a.sample
             );
         }
-        assert_eq!(generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX))), other, "to the bit, again");
+        assert_eq!(generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX, 1111))), other, "to the bit, again");
     }
 }
 
@@ -223,21 +189,21 @@ fn others_go_on_while_an_episode_waits_and_nothing_else_changes() {
     let model = model();
     for threads in [1, 2] {
         let sampled = AtomicUsize::new(0);
-        let late = Late { replies: Replies::up_to(usize::MAX), sampled: &sampled, overtaken: AtomicBool::new(false) };
+        let late = Late { replies: Replies::up_to(usize::MAX, 1111), sampled: &sampled, overtaken: AtomicBool::new(false) };
         let slow = generate_telling(&model, 4, 64, threads, Some(&late), &sampled);
         assert!(late.overtaken.load(Ordering::Relaxed), "nobody went on while an episode waited");
-        assert_eq!(generate_with(&model, 4, 64, threads, Some(&Replies::up_to(usize::MAX))), slow);
+        assert_eq!(generate_with(&model, 4, 64, threads, Some(&Replies::up_to(usize::MAX, 1111))), slow);
     }
 }
 
 #[test]
 fn episodes_end_at_their_limit_of_tokens_and_at_the_context() {
     let model = model();
-    for r in generate_with(&model, 6, 64, 1, Some(&Replies::up_to(30))) {
+    for r in generate_with(&model, 6, 64, 1, Some(&Replies::up_to(30, 1111))) {
         assert!(r.tokens.len() <= 30 && r.sampled() > 0, "{} tokens", r.tokens.len());
         assert!(r.replies.iter().all(|(_, end)| *end < r.tokens.len()));
     }
-    for r in generate_with(&model, 6, 64, 1, Some(&Replies::up_to(usize::MAX))) {
+    for r in generate_with(&model, 6, 64, 1, Some(&Replies::up_to(usize::MAX, 1111))) {
         assert!(prompt(r.prompt).len() + r.tokens.len() <= 256);
     }
 }

@@ -5,7 +5,7 @@
 //! however long they take, the same sequences are decoded together, so a run can be repeated.
 
 use super::following::{Ended, Follow, Next};
-use super::scheduler::Active;
+use super::scheduler::Rollout;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,18 +18,35 @@ const WORK_AHEAD: u128 = 400_000_000;
 /// Most requests under way, unless nothing else can be done.
 const MOST_REQUESTS: usize = 3;
 
-/// Sequences with their replies, in the order in which they were requested.
-pub(super) type Replies = Vec<(Active, Next)>;
+/// The share of a batch that must wait for replies before they are requested.
+const ASKING_SHARE: usize = 16;
 
-/// Sequences that one instance answers, and where their replies go.
-struct Job {
-    place: usize,
-    sequences: Vec<Active>,
-    replies: Sender<(usize, thread::Result<Replies>)>,
+/// A sequence that may have ended a turn.
+pub(super) trait Turning: Send {
+    fn rollout(&self) -> &Rollout;
+
+    /// Returns where its newest turn begins.
+    fn turn(&self) -> usize;
+
+    /// Returns whether the turn ended on its own.
+    fn ended(&self) -> bool;
 }
 
-struct Request {
-    replies: Receiver<(usize, thread::Result<Replies>)>,
+/// Sequences with their replies, in the order in which they were requested.
+pub(super) type Replies<S> = Vec<(S, Next)>;
+
+/// Replies of an instance, with its place among those that answer a request.
+type Answer<S> = (usize, thread::Result<Replies<S>>);
+
+/// Sequences that one instance answers, and where their replies go.
+struct Job<S> {
+    place: usize,
+    sequences: Vec<S>,
+    replies: Sender<Answer<S>>,
+}
+
+struct Request<S> {
+    replies: Receiver<Answer<S>>,
     /// Sequences that wait.
     waiting: usize,
     /// All decoding before it.
@@ -37,27 +54,28 @@ struct Request {
 }
 
 /// The requests of a thread that decodes.
-pub(super) struct Requests<'scope, 'env> {
+pub(super) struct Requests<'scope, 'env, S> {
     scope: &'scope Scope<'scope, 'env>,
     follow: &'scope dyn Follow,
-    instances: BTreeMap<usize, Sender<Job>>,
-    under_way: VecDeque<Request>,
+    instances: BTreeMap<usize, Sender<Job<S>>>,
+    under_way: VecDeque<Request<S>>,
 }
 
-impl<'scope, 'env> Requests<'scope, 'env> {
+impl<'scope, 'env, S: Turning + 'scope> Requests<'scope, 'env, S> {
     pub(super) fn new(scope: &'scope Scope<'scope, 'env>, follow: &'scope dyn Follow) -> Self {
         Self { scope, follow, instances: BTreeMap::new(), under_way: VecDeque::new() }
     }
 
-    /// Requests the replies of sequences that have ended a turn, after so much decoding.
-    pub(super) fn request(&mut self, sequences: Vec<Active>, work: u128) {
-        if sequences.is_empty() {
+    /// Requests the replies of sequences that have ended a turn, if enough of them wait or nothing else can be done, after so much
+    /// decoding. Time plays no part in it.
+    pub(super) fn request(&mut self, asking: &mut Vec<S>, work: u128, active: usize) {
+        if asking.is_empty() || active > 0 && asking.len() < active / ASKING_SHARE {
             return;
         }
-        let (replies, waiting) = (channel(), sequences.len());
-        let mut by_instance: BTreeMap<usize, Vec<Active>> = BTreeMap::new();
-        for sequence in sequences {
-            let instance = self.follow.instance(sequence.rollout.prompt, sequence.rollout.sample);
+        let (replies, waiting) = (channel(), asking.len());
+        let mut by_instance: BTreeMap<usize, Vec<S>> = BTreeMap::new();
+        for sequence in asking.drain(..) {
+            let instance = self.follow.instance(sequence.rollout().prompt, sequence.rollout().sample);
             by_instance.entry(instance).or_default().push(sequence);
         }
         for (place, (instance, sequences)) in by_instance.into_iter().enumerate() {
@@ -77,18 +95,23 @@ impl<'scope, 'env> Requests<'scope, 'env> {
         active == 0 || work - oldest.work >= WORK_AHEAD || count > MOST_REQUESTS || (count > 1 && waiting > active)
     }
 
+    /// Returns whether replies are still to be read.
+    pub(super) fn are_under_way(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
     /// Waits for the oldest replies.
-    pub(super) fn read(&mut self) -> Replies {
+    pub(super) fn read(&mut self) -> Replies<S> {
         let Some(oldest) = self.under_way.pop_front() else { return Vec::new() };
-        let mut all: Vec<(usize, thread::Result<Replies>)> = oldest.replies.iter().collect();
+        let mut all: Vec<Answer<S>> = oldest.replies.iter().collect();
         all.sort_by_key(|(place, _)| *place);
         all.into_iter().flat_map(|(_, replies)| replies.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     }
 }
 
 /// Starts the thread of an instance.
-fn answering<'scope>(scope: &'scope Scope<'scope, '_>, follow: &'scope dyn Follow) -> Sender<Job> {
-    let (jobs, own) = channel::<Job>();
+fn answering<'scope, S: Turning + 'scope>(scope: &'scope Scope<'scope, '_>, follow: &'scope dyn Follow) -> Sender<Job<S>> {
+    let (jobs, own) = channel::<Job<S>>();
     scope.spawn(move || {
         for Job { place, sequences, replies } in own {
             let answered = catch_unwind(AssertUnwindSafe(|| replies_to(follow, sequences)));
@@ -99,13 +122,11 @@ fn answering<'scope>(scope: &'scope Scope<'scope, '_>, follow: &'scope dyn Follo
     jobs
 }
 
-fn replies_to(follow: &dyn Follow, sequences: Vec<Active>) -> Replies {
-    let ended = sequences.iter().map(|sequence| Ended {
-        request: sequence.rollout.prompt,
-        sample: sequence.rollout.sample,
-        tokens: &sequence.rollout.tokens,
-        turn: sequence.turn..sequence.rollout.tokens.len(),
-        finished: sequence.ended,
+fn replies_to<S: Turning>(follow: &dyn Follow, sequences: Vec<S>) -> Replies<S> {
+    let ended = sequences.iter().map(|sequence| {
+        let Rollout { prompt, sample, tokens, .. } = sequence.rollout();
+        let turn = sequence.turn()..tokens.len();
+        Ended { request: *prompt, sample: *sample, tokens, turn, finished: sequence.ended() }
     });
     let next = follow.follow(&ended.collect::<Vec<_>>());
     // One for each, or a sequence without an answer is over.

@@ -1,7 +1,12 @@
 //! The scheduler on a device: one batch of all sequences, with tokens sampled where the logits are. Each step only returns the
 //! sampled tokens and, where they are kept, their supports.
+//!
+//! A sequence that has ended a turn leaves the batch until its reply has come (`asking.rs`); it keeps its slot. It then reads the
+//! reply a token a step: what is sampled meanwhile is replaced.
 
 use super::Error;
+use super::asking::{Replies, Requests, Turning};
+use super::following::Next;
 use super::scheduler::{Generator, Request, Rollout, Sequence, batches};
 use crate::model::{DeviceDecoding, DevicePrefix, Room};
 use crate::ops::decode::{Drawing, SharedPrompt};
@@ -21,11 +26,40 @@ struct Prefilled {
     row: u32,
 }
 
-/// A sequence in the batch.
+/// A sequence.
 struct Active {
     rollout: Rollout,
     slot: u32,
+    /// Maximum number of its tokens after this turn.
     limit: usize,
+    /// Where its current turn begins.
+    turn: usize,
+    /// Whether the turn ended on its own.
+    ended: bool,
+    /// Tokens of a reply that are not among those that the device has.
+    reading: VecDeque<u32>,
+    /// Random numbers for all tokens that may be sampled.
+    uniforms: Vec<f64>,
+}
+
+impl Active {
+    fn is_at_end(&self) -> bool {
+        self.reading.is_empty() && (self.ended || self.rollout.tokens.len() >= self.limit)
+    }
+}
+
+impl Turning for Active {
+    fn rollout(&self) -> &Rollout {
+        &self.rollout
+    }
+
+    fn turn(&self) -> usize {
+        self.turn
+    }
+
+    fn ended(&self) -> bool {
+        self.ended
+    }
 }
 
 /// New sequences whose prompts' logits are in one tensor.
@@ -48,6 +82,8 @@ struct Batch<'a, 'm> {
     free_places: Vec<usize>,
     free_slots: Vec<u32>,
     active: Vec<Active>,
+    /// Sequences that have ended a turn, for which no reply has been requested.
+    asking: Vec<Active>,
     done: Vec<Rollout>,
 }
 
@@ -56,7 +92,7 @@ pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Opt
     let total = requests.iter().map(|r| r.samples).sum::<usize>();
     let room = Room {
         sequences: total.min(generator.max_num_seqs).max(1),
-        completion: requests.iter().map(|r| generator.limit_of_turn(r, 0)).max().unwrap_or(1),
+        completion: requests.iter().map(|r| generator.limit(r)).max().unwrap_or(1),
         prompt: requests.iter().map(|r| r.tokens.len()).max().unwrap_or(1),
     };
     let Generator { sampling, logp_temperature, keep_support, .. } = *generator;
@@ -71,34 +107,49 @@ pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Opt
         free_places: (0..=room.sequences).rev().collect(),
         free_slots: (0..room.sequences as u32).rev().collect(),
         active: Vec::new(),
+        asking: Vec::new(),
         done: Vec::new(),
     };
-    batch.run().map(Some)
+    std::thread::scope(|scope| batch.run(generator.follow.map(|follow| Requests::new(scope, follow)))).map(Some)
 }
 
 impl Batch<'_, '_> {
-    fn run(mut self) -> Result<Vec<Rollout>, Error> {
+    fn run<'scope>(mut self, mut replies: Option<Requests<'scope, '_, Active>>) -> Result<Vec<Rollout>, Error>
+    where
+        Active: 'scope,
+    {
         let mut waiting: VecDeque<Sequence> =
             self.requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
-        let mut changed = true;
-        while !self.active.is_empty() || !waiting.is_empty() {
+        let parameters = self.generator.model.architecture().values_of_matrices();
+        let (mut changed, mut work) = (true, 0);
+        loop {
             let admitted: Vec<Sequence> = waiting.drain(..self.free_slots.len().min(waiting.len())).collect();
             if !admitted.is_empty() {
                 self.admit(&admitted)?;
                 self.retire();
                 changed = true;
             }
+            if let Some(replies) = &mut replies {
+                replies.request(&mut self.asking, work, self.active.len());
+                while replies.is_due(work, self.active.len()) {
+                    self.hear(replies.read())?;
+                    changed = true;
+                }
+            }
             if self.active.is_empty() {
+                if waiting.is_empty() && self.asking.is_empty() && !replies.as_ref().is_some_and(Requests::are_under_way) {
+                    return Ok(self.done);
+                }
                 continue;
             }
             if changed {
                 self.arrange()?;
             }
             self.model.step()?;
+            work += parameters * self.active.len() as u128;
             self.take((0..self.active.len()).collect())?;
             changed = self.retire();
         }
-        Ok(self.done)
     }
 
     /// Gives sequences a slot and their first token.
@@ -111,7 +162,7 @@ impl Batch<'_, '_> {
             let limit = generator.limit_of_turn(request, 0);
             let sample = request.first + sample;
             let mut numbers = stream(generator.seed, generator.generation, request.row, sample as u64);
-            let uniforms: Vec<f64> = (0..limit).map(|_| uniform(&mut numbers)).collect();
+            let uniforms: Vec<f64> = (0..generator.limit(request)).map(|_| uniform(&mut numbers)).collect();
             self.model.session.begin(slot as usize, &request.tokens, &uniforms)?;
             // Prompts that were prefilled together are adjacent.
             if !drawn_together.last().is_some_and(|first| Arc::ptr_eq(&first.logits, &known.logits)) {
@@ -125,7 +176,7 @@ impl Batch<'_, '_> {
             }
             let support = generator.keep_support.then(|| Support::new(generator.sampling.repetition_penalty));
             let rollout = Rollout { prompt, sample, support, ..Rollout::default() };
-            self.active.push(Active { rollout, slot, limit });
+            self.active.push(Active { rollout, slot, limit, turn: 0, ended: false, reading: VecDeque::new(), uniforms });
         }
         for first in drawn_together {
             self.model.draw_first(&first.logits, &first.slots, &first.rows)?;
@@ -134,18 +185,26 @@ impl Batch<'_, '_> {
         Ok(())
     }
 
-    /// Appends the tokens that were sampled for these active sequences, in this order.
+    /// Appends the tokens that were sampled for these active sequences, in this order, or replaces them by those of replies.
     fn take(&mut self, sequences: Vec<usize>) -> Result<(), Error> {
         let drawn = self.model.session.drawn(sequences.len())?;
         let supports = if self.generator.keep_support { self.model.session.supports(sequences.len())? } else { Vec::new() };
         for (i, (index, drawn)) in sequences.into_iter().zip(drawn).enumerate() {
-            let rollout = &mut self.active[index].rollout;
+            let sequence = &mut self.active[index];
+            let (slot, rollout) = (sequence.slot as usize, &mut sequence.rollout);
+            if let Some(token) = sequence.reading.pop_front() {
+                self.model.session.replace(slot, token)?;
+                if sequence.reading.is_empty() {
+                    self.model.session.remember(slot, &[&self.requests[rollout.prompt].tokens[..], &rollout.tokens].concat())?;
+                }
+                continue;
+            }
             rollout.tokens.push(drawn.token);
             rollout.logp.push(drawn.logp);
             if let (Some(support), Some(bits)) = (&mut rollout.support, supports.get(i)) {
                 support.push_bits(bits, self.model.vocabulary());
             }
-            rollout.finished = self.generator.ends(&rollout.tokens);
+            sequence.ended = self.generator.ends(&rollout.tokens[sequence.turn..]);
         }
         Ok(())
     }
@@ -166,27 +225,58 @@ impl Batch<'_, '_> {
         Ok(())
     }
 
-    /// Removes finished sequences from the batch. Returns whether there were any.
+    /// Removes sequences that have ended a turn from the batch. Returns whether there were any.
     fn retire(&mut self) -> bool {
-        let before = self.active.len();
-        for sequence in std::mem::take(&mut self.active) {
-            if !sequence.rollout.finished && sequence.rollout.tokens.len() < sequence.limit {
-                self.active.push(sequence);
-                continue;
-            }
-            let prompt = sequence.rollout.prompt;
-            self.free_slots.push(sequence.slot);
-            self.left[prompt] -= 1;
-            if self.left[prompt] == 0 {
-                self.free_places.extend(self.prompts[prompt].take().map(|p| p.place));
-            }
-            self.done.push(sequence.rollout);
+        let (at_end, active): (Vec<Active>, Vec<Active>) =
+            std::mem::take(&mut self.active).into_iter().partition(Active::is_at_end);
+        self.active = active;
+        let changed = !at_end.is_empty();
+        match self.generator.follow {
+            Some(_) => self.asking.extend(at_end),
+            None => at_end.into_iter().for_each(|sequence| {
+                let finished = sequence.ended;
+                self.close(sequence, finished);
+            }),
         }
-        self.active.len() < before
+        changed
     }
 
-    /// Uploads the sequences of the next steps. Those of a prompt are adjacent, as they were admitted.
+    /// Takes replies. Sequences that have one go back to the batch; the others are done.
+    fn hear(&mut self, replies: Replies<Active>) -> Result<(), Error> {
+        for (mut sequence, next) in replies {
+            let request = &self.requests[sequence.rollout.prompt];
+            match next {
+                Next::Read(reply) if self.generator.has_room(request, &sequence.rollout, &reply) => {
+                    let sampled = sequence.rollout.sampled();
+                    sequence.reading = reply.iter().copied().collect();
+                    sequence.turn = sequence.rollout.read(reply);
+                    (sequence.limit, sequence.ended) = (self.generator.limit_of_turn(request, sequence.turn), false);
+                    let most = (sequence.limit - sequence.turn).min(sequence.uniforms.len() - sampled);
+                    let uniforms = &sequence.uniforms[sampled..sampled + most];
+                    self.model.session.renew(sequence.slot as usize, sequence.turn, uniforms)?;
+                    self.active.push(sequence);
+                }
+                Next::Read(_) => self.close(sequence, false),
+                Next::Over(finished) => self.close(sequence, finished),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a sequence and frees what it held.
+    fn close(&mut self, sequence: Active, finished: bool) {
+        let prompt = sequence.rollout.prompt;
+        self.free_slots.push(sequence.slot);
+        self.left[prompt] -= 1;
+        if self.left[prompt] == 0 {
+            self.free_places.extend(self.prompts[prompt].take().map(|p| p.place));
+        }
+        self.done.push(Rollout { finished, ..sequence.rollout });
+    }
+
+    /// Uploads the sequences of the next steps, those of a prompt one after the other.
     fn arrange(&mut self) -> Result<(), Error> {
+        self.active.sort_by_key(|sequence| (sequence.rollout.prompt, sequence.rollout.sample));
         let slots: Vec<u32> = self.active.iter().map(|s| s.slot).collect();
         let mut shares: Vec<SharedPrompt> = Vec::new();
         let mut last = None;

@@ -9,7 +9,7 @@
 //! others generate a token. Replies are requested on other threads while the rest is decoded (`asking.rs`).
 
 use super::Error;
-use super::asking::{Replies, Requests};
+use super::asking::{Replies, Requests, Turning};
 use super::following::{Follow, Next};
 use crate::model::{Cache, Decode, Decoding, Prefix};
 use crate::ops::sampler::{Sampling, stream};
@@ -26,9 +26,6 @@ const PREFILL_TOKENS: usize = 8192;
 
 /// Maximum number of tokens that a step reads, unless one reply is longer.
 const STEP_TOKENS: usize = 2048;
-
-/// The share of a batch that must wait for replies before they are requested.
-const ASKING_SHARE: usize = 16;
 
 /// Below this many sequences per thread, a thread would spend its time reading weights.
 const SEQUENCES_A_THREAD: usize = 8;
@@ -80,6 +77,16 @@ impl Rollout {
         mask
     }
 
+    /// Appends a reply; returns where the next turn begins.
+    pub(super) fn read(&mut self, reply: Vec<u32>) -> usize {
+        let (begin, end) = (self.tokens.len(), self.tokens.len() + reply.len());
+        self.replies.push((begin, end));
+        self.logp.resize(end, 0.0);
+        self.support.iter_mut().for_each(|support| support.skip_to(end));
+        self.tokens.extend(reply);
+        end
+    }
+
     /// Returns the number of tokens that were sampled.
     pub fn sampled(&self) -> usize {
         self.tokens.len() - self.replies.iter().map(|(begin, end)| end - begin).sum::<usize>()
@@ -123,16 +130,16 @@ struct Prefilled {
 }
 
 /// A sequence.
-pub(super) struct Active {
-    pub rollout: Rollout,
+struct Active {
+    rollout: Rollout,
     rng: ChaCha8Rng,
     cache: Cache,
     /// Where its current turn begins.
-    pub turn: usize,
+    turn: usize,
     /// Maximum number of its tokens after this turn.
     limit: usize,
     /// Whether the turn ended on its own.
-    pub ended: bool,
+    ended: bool,
     /// Number of its tokens that are in the cache.
     read: usize,
 }
@@ -140,6 +147,20 @@ pub(super) struct Active {
 impl Active {
     fn is_at_end(&self) -> bool {
         self.ended || self.rollout.tokens.len() >= self.limit
+    }
+}
+
+impl Turning for Active {
+    fn rollout(&self) -> &Rollout {
+        &self.rollout
+    }
+
+    fn turn(&self) -> usize {
+        self.turn
+    }
+
+    fn ended(&self) -> bool {
+        self.ended
     }
 }
 
@@ -153,13 +174,6 @@ struct Queue {
     /// Sequences that have ended a turn, for which no reply has been requested.
     asking: Vec<Active>,
     done: Vec<Rollout>,
-}
-
-impl Queue {
-    /// Returns whether enough sequences wait, or nothing else can be done. Time plays no part in it, so a run can be repeated.
-    fn asks(&self) -> bool {
-        self.active.is_empty() || self.asking.len() >= (self.active.len() / ASKING_SHARE).max(1)
-    }
 }
 
 impl Generator<'_> {
@@ -204,9 +218,20 @@ impl Generator<'_> {
 
     /// Returns the maximum number of tokens that a sequence may have after the turn that begins at this one.
     pub(super) fn limit_of_turn(&self, request: &Request, begin: usize) -> usize {
+        (begin + self.max_new_tokens).min(self.most_tokens(request)).max(begin + 1)
+    }
+
+    /// Returns the number of tokens for which a sequence has room, all turns and replies together.
+    fn most_tokens(&self, request: &Request) -> usize {
         let context = self.model.architecture().max_positions.saturating_sub(request.tokens.len());
-        let most = self.follow.map_or(context, |follow| follow.most_tokens().min(context));
-        (begin + self.max_new_tokens).min(most).max(begin + 1)
+        self.follow.map_or(context, |follow| follow.most_tokens().min(context))
+    }
+
+    /// Returns the maximum number of tokens of a sequence, whatever is replied.
+    #[cfg(feature = "cuda")]
+    pub(super) fn limit(&self, request: &Request) -> usize {
+        let of_turn = self.limit_of_turn(request, 0);
+        self.follow.map_or(of_turn, |_| self.most_tokens(request).max(of_turn))
     }
 
     /// Decodes sequences to the end, up to the given number in parallel, on all threads `together` or on this one.
@@ -241,9 +266,7 @@ impl Generator<'_> {
                 let before = queue.done.len();
                 self.sort(&mut queue);
                 if let Some(replies) = &mut replies {
-                    if queue.asks() {
-                        replies.request(std::mem::take(&mut queue.asking), work);
-                    }
+                    replies.request(&mut queue.asking, work, queue.active.len());
                     while replies.is_due(work, queue.active.len() + queue.replied.len()) {
                         self.hear(requests, replies.read(), &mut queue);
                     }
@@ -275,17 +298,12 @@ impl Generator<'_> {
     }
 
     /// Takes replies. Sequences that have one take a place in the batch again; the others are done.
-    fn hear(&self, requests: &[Request], replies: Replies, queue: &mut Queue) {
+    fn hear(&self, requests: &[Request], replies: Replies<Active>, queue: &mut Queue) {
         for (mut sequence, next) in replies {
             let request = &requests[sequence.rollout.prompt];
             match next {
                 Next::Read(reply) if self.has_room(request, &sequence.rollout, &reply) => {
-                    let begin = sequence.rollout.tokens.len();
-                    sequence.turn = begin + reply.len();
-                    sequence.rollout.replies.push((begin, sequence.turn));
-                    sequence.rollout.logp.resize(sequence.turn, 0.0);
-                    sequence.rollout.support.iter_mut().for_each(|support| support.skip_to(sequence.turn));
-                    sequence.rollout.tokens.extend(reply);
+                    sequence.turn = sequence.rollout.read(reply);
                     (sequence.limit, sequence.ended) = (self.limit_of_turn(request, sequence.turn), false);
                     queue.replied.push_back(sequence);
                 }
@@ -296,10 +314,8 @@ impl Generator<'_> {
     }
 
     /// Returns whether a reply leaves room for a token.
-    fn has_room(&self, request: &Request, rollout: &Rollout, reply: &[u32]) -> bool {
-        let begin = rollout.tokens.len() + reply.len();
-        let context = self.model.architecture().max_positions.saturating_sub(request.tokens.len());
-        begin < self.follow.map_or(context, |follow| follow.most_tokens().min(context))
+    pub(super) fn has_room(&self, request: &Request, rollout: &Rollout, reply: &[u32]) -> bool {
+        rollout.tokens.len() + reply.len() < self.most_tokens(request)
     }
 
     fn prefill(

@@ -68,7 +68,7 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     warnings.extend(only_here(plugins.flow, &opened));
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
-    check_episodes(&config, &opened, &backend)?;
+    check_episodes(&config, &opened)?;
     world.meet_on(backend.device())?;
     let epoch = updates_per_epoch(&config, &data, plugins.flow, world.size());
     let max_steps = max_steps(&config, epoch);
@@ -102,13 +102,9 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
     Ok((config, folder))
 }
 
-/// Refuses an environment if episodes can't be generated, or the chat template can't continue a turn.
-fn check_episodes(config: &Config, opened: &Opened, backend: &Backend) -> Result<()> {
+/// Refuses an environment if the chat template can't continue a turn.
+fn check_episodes(config: &Config, opened: &Opened) -> Result<()> {
     let Some(entry) = config.environment.first() else { return Ok(()) };
-    if !backend.device().is_cpu() {
-        let detail = "episodes are generated on the CPU only; use device = \"cpu\"";
-        return Err(Error::setting("environment", detail));
-    }
     let message = |content: &str| Message { role: "user".into(), content: content.into(), ..Message::default() };
     let tried = opened.tokenizer.following(&[message("a")], &[], &[message("b")], &Extras::default());
     tried.map(drop).map_err(|e| Error::setting("environment", format!("{} can't be used: {e}", entry.name())))

@@ -162,19 +162,35 @@ impl Session {
 
     /// Starts a sequence in a slot, with its prompt's tokens and its random numbers.
     pub fn begin(&mut self, slot: usize, prompt: &[u32], uniforms: &[f64]) -> Result<()> {
-        if uniforms.len() > self.sizes.room {
-            return Err(Error::Shape { op: "decode", detail: format!("{} numbers for {}", uniforms.len(), self.sizes.room) });
-        }
         put(&self.device, &mut self.state.sequences, slot * SEQUENCE, &[0, 0, prompt.len() as u32, 0])?;
-        put(&self.device, &mut self.state.uniforms, slot * self.sizes.room, uniforms)?;
-        if self.sizes.remembers {
-            let mut seen = vec![0u32; self.sizes.words()];
-            for &token in prompt {
-                seen[token as usize / 32] |= 1 << (token % 32);
-            }
-            put(&self.device, &mut self.state.seen, slot * self.sizes.words(), &seen)?;
+        self.renew(slot, 0, uniforms)?;
+        self.remember(slot, prompt)
+    }
+
+    /// Sets a sequence's random numbers for its tokens from this index on.
+    pub fn renew(&mut self, slot: usize, first: usize, uniforms: &[f64]) -> Result<()> {
+        if first + uniforms.len() > self.sizes.room {
+            let detail = format!("{} numbers from {first} on for {}", uniforms.len(), self.sizes.room);
+            return Err(Error::Shape { op: "decode", detail });
         }
-        Ok(())
+        put(&self.device, &mut self.state.uniforms, slot * self.sizes.room + first, uniforms)
+    }
+
+    /// Sets the tokens that occurred in a sequence, if they are remembered.
+    pub fn remember(&mut self, slot: usize, tokens: &[u32]) -> Result<()> {
+        if !self.sizes.remembers {
+            return Ok(());
+        }
+        let mut seen = vec![0u32; self.sizes.words()];
+        for &token in tokens {
+            seen[token as usize / 32] |= 1 << (token % 32);
+        }
+        put(&self.device, &mut self.state.seen, slot * self.sizes.words(), &seen)
+    }
+
+    /// Replaces a sequence's newest token, which the model has not seen.
+    pub fn replace(&mut self, slot: usize, token: u32) -> Result<()> {
+        put(&self.device, &mut self.state.sequences, slot * SEQUENCE, &[token])
     }
 
     /// Sets the slot of each row in the following steps. Rows of a share belong to sequences of its prompt.

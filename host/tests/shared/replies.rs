@@ -1,0 +1,50 @@
+//! What generations of several turns read between them.
+
+use rlhost::rollout::{Ended, Follow, Next};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Replies to the first turns of a sequence, as its request, sample and tokens say, and counts how many are asked about together.
+pub struct Replies {
+    vocabulary: u32,
+    most_tokens: usize,
+    pub most_together: AtomicUsize,
+}
+
+impl Replies {
+    pub fn up_to(most_tokens: usize, vocabulary: u32) -> Self {
+        Self { vocabulary, most_tokens, most_together: AtomicUsize::new(0) }
+    }
+
+    /// A token of the reply that begins at this one, to a sequence of this kind.
+    pub fn token(&self, kind: usize, begin: usize, i: usize) -> u32 {
+        (kind * 97 + begin * 13 + i * 7) as u32 % self.vocabulary
+    }
+}
+
+impl Follow for Replies {
+    fn follow(&self, ended: &[Ended<'_>]) -> Vec<Next> {
+        self.most_together.fetch_max(ended.len(), Ordering::Relaxed);
+        let mut instances = ended.iter().map(|one| self.instance(one.request, one.sample));
+        let first = instances.next();
+        assert!(instances.all(|instance| Some(instance) == first), "a call is about one instance's sequences");
+        let next = |ended: &Ended<'_>| {
+            assert!(!ended.turn.is_empty() && ended.turn.end == ended.tokens.len());
+            let (kind, seen) = (ended.request + 2 * ended.sample, ended.tokens.len());
+            // A reply of one token, of a few, and one beyond a block of the cache.
+            let length = [1, 5, 40][kind % 3];
+            if ended.tokens.len() > 70 || kind % 5 == 4 && ended.turn.start > 0 {
+                return Next::Over(ended.finished);
+            }
+            Next::Read((0..length).map(|i| self.token(kind, seen, i)).collect())
+        };
+        ended.iter().map(next).collect()
+    }
+
+    fn instance(&self, request: usize, sample: usize) -> usize {
+        (request + sample) % 3
+    }
+
+    fn most_tokens(&self) -> usize {
+        self.most_tokens
+    }
+}
