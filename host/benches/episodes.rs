@@ -2,11 +2,10 @@
 //!
 //!     cargo bench --workspace --profile dev --bench episodes
 //!
-//! Each round generates with every environment in turn, and the table has the medians of the rounds. "A call" takes 5 ms
-//! however many turns it is about, as an environment that asks a server about all of them does; "a turn" takes 5 ms for each.
-//! Both sleep. "Computing" also takes 5 ms for each turn, of a processor. The episodes of these two are divided among instances
-//! as the host divides a plugin's: among 32 that wait, and one a thread of those that compute. An instance takes its turns
-//! one after the other. "One instance" has all of them.
+//! Each round generates with every environment in turn, and the table has the medians of the rounds. "A turn" takes 5 ms for each
+//! and sleeps; "computing" also takes 5 ms for each turn, of a processor. Their episodes are divided among instances as the host
+//! divides a plugin's: among 32 that wait, and one a thread of those that compute. An instance takes its turns one after the other.
+//! "One instance" has all of them, and sleeps too.
 
 #![allow(missing_docs, clippy::print_stdout)]
 
@@ -43,7 +42,6 @@ const MIDDLE: (&str, &str) = (
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Pace {
     AtOnce,
-    Call,
     OneInstance,
     Turn,
     Computing,
@@ -53,7 +51,7 @@ impl Pace {
     /// How many instances share the episodes.
     fn instances(self) -> usize {
         match self {
-            Self::AtOnce | Self::Call | Self::OneInstance => 1,
+            Self::AtOnce | Self::OneInstance => 1,
             Self::Turn => 32,
             Self::Computing => rayon::current_num_threads(),
         }
@@ -63,7 +61,6 @@ impl Pace {
     fn spend(self, turns: usize) {
         match self {
             Self::AtOnce => {}
-            Self::Call => std::thread::sleep(PAUSE),
             Self::OneInstance | Self::Turn => (0..turns).for_each(|_| std::thread::sleep(PAUSE)),
             Self::Computing => {
                 for _ in 0..turns {
@@ -124,7 +121,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn main() {
-    let paces = [Pace::AtOnce, Pace::Call, Pace::OneInstance, Pace::Turn, Pace::Computing];
+    let paces = [Pace::AtOnce, Pace::OneInstance, Pace::Turn, Pace::Computing];
     for (model, config) in [MODELS[0], MIDDLE] {
         let a = architecture(config);
         let decoding = Frozen::new(decoder(&a)).decoding().unwrap();

@@ -151,7 +151,11 @@ fn episodes_do_not_depend_on_who_waits_beside_them() {
                 a.sample
             );
         }
-        assert_eq!(generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX, 1111))), other, "to the bit, again");
+        assert_eq!(
+            generate_with(&model, 4, places, threads, Some(&Replies::up_to(usize::MAX, 1111))),
+            other,
+            "to the bit, again"
+        );
     }
 }
 

@@ -96,6 +96,7 @@ impl<'scope, 'env, S: Turning + 'scope> Requests<'scope, 'env, S> {
     }
 
     /// Returns whether replies are still to be read.
+    #[cfg(feature = "cuda")]
     pub(super) fn are_under_way(&self) -> bool {
         !self.under_way.is_empty()
     }
