@@ -84,8 +84,8 @@ pub enum Error {
     Candle(candle_core::Error),
     /// The device is out of memory.
     #[error(
-        "the device's memory is full; lower per_device_train_batch_size, max_tokens_per_microbatch, max_completion_length or \
-         max_num_seqs, or set gradient_checkpointing"
+        "the device's memory is full; lower per_device_train_batch_size, max_tokens_per_microbatch, max_completion_length, \
+         max_num_seqs or, with an environment, max_episode_tokens, or set gradient_checkpointing"
     )]
     OutOfMemory,
     /// An operation has no kernel for a tensor.
