@@ -11,8 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
 
-/// Decoding after which replies are read, in parameters times tokens: some 15 ms of one processor's time. An environment that
-/// takes less costs nothing.
+/// Decoding after which replies are read once the next are requested, in parameters times tokens: some 15 ms of one processor's
+/// time.
 const WORK_AHEAD: u128 = 400_000_000;
 
 /// Most requests under way, unless nothing else can be done.
@@ -87,12 +87,13 @@ impl<'scope, 'env, S: Turning + 'scope> Requests<'scope, 'env, S> {
         self.under_way.push_back(Request { replies: replies.1, waiting, work });
     }
 
-    /// Returns whether the oldest replies are to be read, after so much decoding, with as many sequences in the batch.
+    /// Returns whether the oldest replies are to be read, after so much decoding, with as many sequences in the batch or ready for
+    /// it.
     pub(super) fn is_due(&self, work: u128, active: usize) -> bool {
         let Some(oldest) = self.under_way.front() else { return false };
         let waiting: usize = self.under_way.iter().map(|request| request.waiting).sum();
         let count = self.under_way.len();
-        active == 0 || work - oldest.work >= WORK_AHEAD || count > MOST_REQUESTS || (count > 1 && waiting > active)
+        active == 0 || count > MOST_REQUESTS || count > 1 && (work - oldest.work >= WORK_AHEAD || waiting > active)
     }
 
     /// Returns whether replies are still to be read.

@@ -267,7 +267,8 @@ impl Generator<'_> {
                 self.sort(&mut queue);
                 if let Some(replies) = &mut replies {
                     replies.request(&mut queue.asking, work, queue.active.len());
-                    while replies.is_due(work, queue.active.len() + queue.replied.len()) {
+                    let startable = waiting.len().min(most.saturating_sub(queue.active.len()));
+                    while replies.is_due(work, queue.active.len() + queue.replied.len() + startable) {
                         self.hear(requests, replies.read(), &mut queue);
                     }
                 }
