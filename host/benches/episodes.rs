@@ -4,7 +4,7 @@
 //!
 //! Each round generates with every environment in turn, and the table has the medians of the rounds. "A turn" takes 5 ms for each
 //! and sleeps; "computing" also takes 5 ms for each turn, of a processor. Their episodes are divided among instances as the host
-//! divides a plugin's: among 32 that wait, and one a thread of those that compute. An instance takes its turns one after the other.
+//! divides a plugin's: among 64 that wait, and one a thread of those that compute. An instance takes its turns one after the other.
 //! "One instance" has all of them, and sleeps too.
 
 #![allow(missing_docs, clippy::print_stdout)]
@@ -52,7 +52,7 @@ impl Pace {
     fn instances(self) -> usize {
         match self {
             Self::AtOnce | Self::OneInstance => 1,
-            Self::Turn => 32,
+            Self::Turn => 64,
             Self::Computing => rayon::current_num_threads(),
         }
     }

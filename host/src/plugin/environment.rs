@@ -18,7 +18,7 @@ pub use super::world::environment::{Call, Message, Opening, Reply, Start, Tool, 
 
 /// Instances of an environment that asks servers. Their waits cost no processor, and one that asks for each episode in turn is that
 /// much faster.
-const WAITING: usize = 32;
+const WAITING: usize = 64;
 
 /// How many calls of a session may take all the time that servers have in one.
 const CALLS_WITH_SERVERS: u32 = 10;

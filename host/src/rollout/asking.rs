@@ -11,15 +11,33 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
 
-/// Decoding after which replies are read once the next are requested, in parameters times tokens: some 15 ms of one processor's
-/// time.
+/// Decoding after which replies are read, in parameters times tokens: some 15 ms of one processor's time.
 const WORK_AHEAD: u128 = 400_000_000;
+
+/// Steps after which they are read if no others have been requested since. Those of large models take longer than `WORK_AHEAD`.
+const STEPS_AHEAD: usize = 4;
 
 /// Most requests under way, unless nothing else can be done.
 const MOST_REQUESTS: usize = 3;
 
 /// The share of a batch that must wait for replies before they are requested.
 const ASKING_SHARE: usize = 16;
+
+/// All that has been decoded so far.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Decoded {
+    /// Parameters times tokens.
+    work: u128,
+    steps: usize,
+}
+
+impl Decoded {
+    /// Adds a step of a model with so many parameters.
+    pub(super) fn add(&mut self, parameters: u128, tokens: usize) {
+        self.work += parameters * tokens as u128;
+        self.steps += 1;
+    }
+}
 
 /// A sequence that may have ended a turn.
 pub(super) trait Turning: Send {
@@ -49,8 +67,7 @@ struct Request<S> {
     replies: Receiver<Answer<S>>,
     /// Sequences that wait.
     waiting: usize,
-    /// All decoding before it.
-    work: u128,
+    before: Decoded,
 }
 
 /// The requests of a thread that decodes.
@@ -68,7 +85,7 @@ impl<'scope, 'env, S: Turning + 'scope> Requests<'scope, 'env, S> {
 
     /// Requests the replies of sequences that have ended a turn, if enough of them wait or nothing else can be done, after so much
     /// decoding. Time plays no part in it.
-    pub(super) fn request(&mut self, asking: &mut Vec<S>, work: u128, active: usize) {
+    pub(super) fn request(&mut self, asking: &mut Vec<S>, before: Decoded, active: usize) {
         if asking.is_empty() || active > 0 && asking.len() < active / ASKING_SHARE {
             return;
         }
@@ -84,16 +101,18 @@ impl<'scope, 'env, S: Turning + 'scope> Requests<'scope, 'env, S> {
             // Its thread ends only when this is dropped.
             let _ = jobs.send(Job { place, sequences, replies: replies.0.clone() });
         }
-        self.under_way.push_back(Request { replies: replies.1, waiting, work });
+        self.under_way.push_back(Request { replies: replies.1, waiting, before });
     }
 
     /// Returns whether the oldest replies are to be read, after so much decoding, with as many sequences in the batch or ready for
     /// it.
-    pub(super) fn is_due(&self, work: u128, active: usize) -> bool {
+    pub(super) fn is_due(&self, now: Decoded, active: usize) -> bool {
         let Some(oldest) = self.under_way.front() else { return false };
         let waiting: usize = self.under_way.iter().map(|request| request.waiting).sum();
         let count = self.under_way.len();
-        active == 0 || count > MOST_REQUESTS || count > 1 && (work - oldest.work >= WORK_AHEAD || waiting > active)
+        let since = Decoded { work: now.work - oldest.before.work, steps: now.steps - oldest.before.steps };
+        let is_time = since.work >= WORK_AHEAD && (count > 1 || since.steps >= STEPS_AHEAD);
+        active == 0 || is_time || count > MOST_REQUESTS || (count > 1 && waiting > active)
     }
 
     /// Returns whether replies are still to be read.

@@ -5,7 +5,7 @@
 //! reply a token a step: what is sampled meanwhile is replaced.
 
 use super::Error;
-use super::asking::{Replies, Requests, Turning};
+use super::asking::{Decoded, Replies, Requests, Turning};
 use super::following::Next;
 use super::scheduler::{Generator, Request, Rollout, Sequence, batches};
 use crate::model::{DeviceDecoding, DevicePrefix, Room};
@@ -121,7 +121,7 @@ impl Batch<'_, '_> {
         let mut waiting: VecDeque<Sequence> =
             self.requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
         let parameters = self.generator.model.architecture().values_of_matrices();
-        let (mut changed, mut work) = (true, 0);
+        let (mut changed, mut decoded) = (true, Decoded::default());
         loop {
             let admitted: Vec<Sequence> = waiting.drain(..self.free_slots.len().min(waiting.len())).collect();
             if !admitted.is_empty() {
@@ -130,8 +130,8 @@ impl Batch<'_, '_> {
                 changed = true;
             }
             if let Some(replies) = &mut replies {
-                replies.request(&mut self.asking, work, self.active.len());
-                while replies.is_due(work, self.active.len()) {
+                replies.request(&mut self.asking, decoded, self.active.len());
+                while replies.is_due(decoded, self.active.len()) {
                     self.hear(replies.read())?;
                     changed = true;
                 }
@@ -146,7 +146,7 @@ impl Batch<'_, '_> {
                 self.arrange()?;
             }
             self.model.step()?;
-            work += parameters * self.active.len() as u128;
+            decoded.add(parameters, self.active.len());
             self.take((0..self.active.len()).collect())?;
             changed = self.retire();
         }

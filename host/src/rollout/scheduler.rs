@@ -9,7 +9,7 @@
 //! others generate a token. Replies are requested on other threads while the rest is decoded (`asking.rs`).
 
 use super::Error;
-use super::asking::{Replies, Requests, Turning};
+use super::asking::{Decoded, Replies, Requests, Turning};
 use super::following::{Follow, Next};
 use crate::model::{Cache, Decode, Decoding, Prefix};
 use crate::ops::sampler::{Sampling, stream};
@@ -252,7 +252,7 @@ impl Generator<'_> {
             }
         }
         std::thread::scope(|scope| {
-            let (mut queue, mut work) = (Queue::default(), 0);
+            let (mut queue, mut decoded) = (Queue::default(), Decoded::default());
             let parameters = self.model.architecture().values_of_matrices();
             let mut replies = self.follow.map(|follow| Requests::new(scope, follow));
             while queue.done.len() < sequences.len() {
@@ -266,9 +266,9 @@ impl Generator<'_> {
                 let before = queue.done.len();
                 self.sort(&mut queue);
                 if let Some(replies) = &mut replies {
-                    replies.request(&mut queue.asking, work, queue.active.len());
+                    replies.request(&mut queue.asking, decoded, queue.active.len());
                     let startable = waiting.len().min(most.saturating_sub(queue.active.len()));
-                    while replies.is_due(work, queue.active.len() + queue.replied.len() + startable) {
+                    while replies.is_due(decoded, queue.active.len() + queue.replied.len() + startable) {
                         self.hear(requests, replies.read(), &mut queue);
                     }
                 }
@@ -278,7 +278,7 @@ impl Generator<'_> {
                         prompts[rollout.prompt] = None;
                     }
                 }
-                work += parameters * self.advance(requests, &prompts, &mut queue.active, together)? as u128;
+                decoded.add(parameters, self.advance(requests, &prompts, &mut queue.active, together)?);
             }
             Ok(queue.done)
         })
