@@ -16,7 +16,7 @@ mod families;
 #[path = "shared/replies.rs"]
 mod replies;
 
-const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
+const MODELS: [&str; 6] = ["llama", "llama_biased", "mistral", "qwen2", "qwen3", "smollm3"];
 
 /// Longest completion.
 const MOST_NEW: usize = 20;

@@ -13,7 +13,7 @@ use std::path::Path;
 #[path = "shared/families.rs"]
 mod families;
 
-const MODELS: [&str; 4] = ["llama", "llama_biased", "qwen2", "qwen3"];
+const MODELS: [&str; 6] = ["llama", "llama_biased", "mistral", "qwen2", "qwen3", "smollm3"];
 
 /// The first device with products in f32 and in bf16, or none with the reason on the terminal.
 fn places() -> Option<[Backend; 2]> {
