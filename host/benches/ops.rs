@@ -13,6 +13,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rlhost::model::Architecture;
 use rlhost::ops::Precision::{Bf16, F32};
 use rlhost::ops::adamw::{Step, update};
+use rlhost::ops::quantized::{Quantized, Scheme};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::panels::Panels;
 use rlhost::ops::rope::Rotation;
@@ -89,13 +90,32 @@ fn products(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
 /// Decoding with Qwen3-0.6B's matrices: more of them than the caches hold, as a generation reads them. The rate is of their bytes.
 fn stored(c: &mut Criterion) {
     for (width, outputs) in [(1024, 3072), (3072, 1024)] {
-        let bytes = size_of::<u16>() * width * outputs;
-        let half = |_| Panels::new(&values(&[outputs, width]).to_dtype(DType::BF16).unwrap(), None, Bf16).unwrap();
-        let (matrices, few): (Vec<Panels>, _) = ((0..200_000_000 / bytes).map(half).collect(), values(&[8, width]));
+        let few = values(&[8, width]);
+        let half = || values(&[outputs, width]).to_dtype(DType::BF16).unwrap();
+        let quantized = |scheme: Scheme| {
+            let (codes, scales) = scheme.quantize(&half()).unwrap();
+            Panels::new(Quantized { codes: &codes, scales: &scales, scheme }, None, Bf16).unwrap()
+        };
+        let of_bf16 = || Panels::new(&half(), None, Bf16).unwrap();
+        let kinds: [(&str, usize, &dyn Fn() -> Panels); 3] = [
+            ("bf16", 16, &of_bf16),
+            ("int8", 8, &|| quantized(Scheme::Int8)),
+            ("nf4", 4, &|| quantized(Scheme::Nf4)),
+        ];
         let mut group = c.benchmark_group("ops Qwen3-0.6B");
-        group.throughput(Throughput::Bytes((matrices.len() * bytes) as u64));
-        let read = || matrices.iter().for_each(|matrix| drop(black_box(matrix.forward(&few).unwrap())));
-        group.bench_function(format!("8 rows, {outputs} by {width}, bf16"), |b| b.iter(|| team::together(read)));
+        for (name, bits, make) in kinds {
+            let bytes = width * outputs * bits / 8;
+            let matrices: Vec<Panels> = (0..200_000_000 / bytes).map(|_| make()).collect();
+            group.throughput(Throughput::Bytes((matrices.len() * bytes) as u64));
+            let read = || matrices.iter().for_each(|matrix| drop(black_box(matrix.forward(&few).unwrap())));
+            group.bench_function(format!("8 rows, {outputs} by {width}, {name}"), |b| b.iter(|| team::together(read)));
+        }
+        let matrix = half();
+        let bytes = 2 * width * outputs;
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_function(format!("quantize {outputs} by {width} to int8"), |b| {
+            b.iter(|| drop(black_box(Scheme::Int8.quantize(&matrix).unwrap())));
+        });
     }
 }
 

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
 /// Weights that share a scale in 4 bits.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 
 /// Largest code in 8 bits.
 const MOST: f32 = 127.0;
@@ -23,7 +23,7 @@ const MOST: f32 = 127.0;
 pub(super) const A_CODE: f32 = 1.0 / 127.0;
 
 /// The 16 values of NF4, from bitsandbytes.
-const NF4: [f32; 16] = [
+pub(super) const NF4: [f32; 16] = [
     -1.0,
     -0.696_192_8,
     -0.525_073_05,
@@ -105,7 +105,7 @@ impl Scheme {
         let groups = codes.par_chunks_mut((group / self.a_byte()).max(1)).zip(&mut scales).enumerate();
         groups.for_each(|(i, (codes, scale))| {
             let values = values.values(i * group..total.min((i + 1) * group));
-            *scale = values.iter().fold(0f32, |most, x| most.max(x.abs()));
+            *scale = largest(&values);
             match self {
                 Self::Int8 => codes_of_8_bits(&values, *scale, codes),
                 Self::Nf4 => codes_of_4_bits(&values, *scale, codes),
@@ -131,11 +131,21 @@ impl Scheme {
     }
 }
 
+/// Returns the largest magnitude, NaN if a value is.
+fn largest(values: &[f32]) -> f32 {
+    let mut most = 0;
+    // Magnitudes have the order of their bits, whose maximum has no order of its own.
+    super::simd::wide!(for x in values {
+        most = (x.to_bits() & 0x7fff_ffff).max(most);
+    });
+    f32::from_bits(most)
+}
+
 fn codes_of_8_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
     let factor = if scale > 0.0 { MOST / scale } else { 0.0 };
-    for (code, x) in codes.iter_mut().zip(values) {
-        *code = ((x * factor).round_ties_even() as i8).cast_unsigned();
-    }
+    super::simd::wide!(for (code, x) in codes.iter_mut().zip(values) {
+        *code = ((x * factor).round_ties_even() as i32 as i8).cast_unsigned();
+    });
 }
 
 fn codes_of_4_bits(values: &[f32], scale: f32, codes: &mut [u8]) {

@@ -39,6 +39,12 @@ impl<'a> From<&'a Tensor> for Matrix<'a> {
     }
 }
 
+impl<'a> From<Quantized<'a>> for Matrix<'a> {
+    fn from(q: Quantized<'a>) -> Self {
+        Self::Quantized(q)
+    }
+}
+
 impl<'a> Matrix<'a> {
     /// Returns outputs and inputs.
     pub fn dims(self) -> (usize, usize) {

@@ -1,8 +1,7 @@
 //! Sums of blocks with Intel's AMX tiles: a tile instruction multiplies 16 rows by 16 columns with 32 inner values.
 
-use super::pack::{INNER, Line, SIDE};
+use super::pack::{Line, SIDE};
 use super::tile::WIDTH;
-use half::bf16;
 use std::arch::asm;
 use std::marker::PhantomData;
 
@@ -151,12 +150,12 @@ pub(super) unsafe fn sums(a: &[Line], b: &[Line], steps: usize, out: Out) {
     }
 }
 
-/// Computes the sums of 32 rows in their stored layout, with a multiple of 32 values each, with a group of columns. (Prefetching
+/// Computes the sums of 32 rows in bf16 in their stored layout, with a multiple of 32 values each, with a group of columns. (Prefetching
 /// the next rows makes it slower: the processor itself follows sixteen rows.) # Safety Tiles are in use.
-pub(super) unsafe fn sums_of_rows(w: &[bf16], b: &[Line], out: &mut [[f32; SIDE]; WIDTH]) {
-    let line = size_of_val(w) / WIDTH;
+pub(super) unsafe fn sums_of_rows(w: &[u8], b: &[Line], out: &mut [[f32; SIDE]; WIDTH]) {
+    let line = w.len() / WIDTH;
     let steps = line / ROW;
-    assert!(steps > 0 && w.len() == WIDTH * steps * INNER && b.len() == steps * SIDE, "incomplete blocks");
+    assert!(steps > 0 && w.len() == WIDTH * steps * ROW && b.len() == steps * SIDE, "incomplete blocks");
     let a = w.as_ptr();
     let out: *mut f32 = out.as_mut_ptr().cast();
     // SAFETY: rows, columns and sums are as long as just checked.

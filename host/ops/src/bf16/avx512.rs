@@ -7,6 +7,7 @@
 use super::amx::Out;
 use super::pack::{INNER, Line, SIDE};
 use super::tile::WIDTH;
+use crate::quantized::{BLOCK, NF4};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -16,7 +17,7 @@ pub(super) const ROWS: usize = 8;
 /// Inner values of stored rows that are multiplied before the next part: as many of [`ROWS`] rows take half of the L1 cache.
 const PART: usize = 1024;
 
-/// How many pairs of stored rows ahead memory is asked for. Into the L2 cache, as the L1 cache has no room for it.
+/// How many pairs of stored rows in bf16 ahead memory is asked for; of codes as many bytes. Into the L2 cache, as the L1 cache has no room for it.
 const AHEAD: usize = 3;
 
 /// Computes the sums of one or two groups of rows with one or two of columns, each with `steps` blocks along the inner dimension, and
@@ -80,14 +81,42 @@ unsafe fn part<const G: usize>(a: &[Line], first: usize, b: &[Line], out: Out, s
     }
 }
 
-/// Computes the products of 32 rows `w`, as they are stored, with [`ROWS`] others, of which each block has one line.
+/// Some rows of a weight as they are stored: values in bf16, or codes of 8 or 4 bits.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub bytes: &'a [u8],
+    /// Of codes of 4 bits, for each block of them. Sums of codes of 8 bits are to be scaled by the caller.
+    pub scales: &'a [f32],
+}
+
+impl<'a> Rows<'a> {
+    pub(super) fn of_bf16(values: &'a [bf16]) -> Self {
+        // SAFETY: bytes have no alignment and no invalid values.
+        Self { bytes: unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }, scales: &[] }
+    }
+
+    /// Returns the length of each of `rows` rows of values of `BITS` bits.
+    fn each<const BITS: usize>(self, rows: usize) -> usize {
+        let each = self.bytes.len() * 8 / BITS / rows;
+        assert!(self.bytes.len() == rows * each * BITS / 8 && each.is_multiple_of(INNER), "incomplete rows");
+        assert!(BITS != 4 || (each.is_multiple_of(BLOCK) && self.scales.len() == rows * each / BLOCK), "incomplete blocks");
+        each
+    }
+
+    /// Returns the address of a value of `BITS` bits, which may lie beyond the rows.
+    fn at<const BITS: usize>(self, value: usize) -> *const u8 {
+        self.bytes.as_ptr().wrapping_add(value * BITS / 8)
+    }
+}
+
+/// Computes the products of 32 rows of values of `BITS` bits with [`ROWS`] others, of which each block has one line.
 ///
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn sums_of_rows(w: &[bf16], lines: &[Line], out: &mut [[f32; SIDE]; WIDTH]) {
+pub(super) unsafe fn sums_of_rows<const BITS: usize>(w: Rows<'_>, lines: &[Line], out: &mut [[f32; SIDE]; WIDTH]) {
     const PAIRS: usize = WIDTH / 2;
-    let each = w.len() / WIDTH;
+    let each = w.each::<BITS>(WIDTH);
     let parts = each.div_ceil(PART);
     let blocks = lines.as_chunks::<ROWS>().0;
     // Where a part of a pair of rows begins; beyond the last part, that of the rows after these.
@@ -97,13 +126,10 @@ pub(super) unsafe fn sums_of_rows(w: &[bf16], lines: &[Line], out: &mut [[f32; S
     };
     for at in 0..parts * PAIRS {
         let (first, inner) = (place(at), at / PAIRS * PART..each.min((at / PAIRS + 1) * PART));
-        let row = |first: usize| w[first..first + inner.len()].as_chunks::<INNER>().0;
-        let ahead = w.as_ptr().wrapping_add(place(at + AHEAD));
-        let sums = pair(
-            [row(first), row(first + each)],
-            &blocks[inner.start / INNER..inner.end / INNER],
-            [ahead, ahead.wrapping_add(each)],
-        );
+        let ahead = place(at + AHEAD * 16 / BITS);
+        let blocks = &blocks[inner.start / INNER..inner.end / INNER];
+        // SAFETY: both rows of the pair have as many blocks from these places on.
+        let sums = unsafe { pair::<BITS>(w, [first, first + each], blocks, [ahead, ahead + each]) };
         let out = &mut out[2 * (at % PAIRS)..2 * (at % PAIRS) + 2];
         // SAFETY: both halves have room for eight values.
         unsafe {
@@ -118,17 +144,32 @@ pub(super) unsafe fn sums_of_rows(w: &[bf16], lines: &[Line], out: &mut [[f32; S
     }
 }
 
-/// Computes the products of two stored rows with eight others.
+/// Computes the products of two stored rows, from these values on, with eight others.
+///
+/// # Safety
+/// The rows have as many blocks.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 #[inline]
-fn pair(w: [&[[bf16; INNER]]; 2], blocks: &[[Line; ROWS]], ahead: [*const bf16; 2]) -> __m512 {
-    assert!(w[0].len() == blocks.len() && w[1].len() == blocks.len());
+unsafe fn pair<const BITS: usize>(w: Rows<'_>, first: [usize; 2], blocks: &[[Line; ROWS]], ahead: [usize; 2]) -> __m512 {
     let mut sums = [_mm512_setzero_ps(); 2 * ROWS];
+    let mut tables = [_mm512_setzero_si512(); 2];
     for step in 0..blocks.len() {
-        // Rows are short for the processor, which would begin to read ahead anew with each.
-        _mm_prefetch::<_MM_HINT_T1>(ahead[0].wrapping_add(step * INNER).cast());
-        _mm_prefetch::<_MM_HINT_T1>(ahead[1].wrapping_add(step * INNER).cast());
-        let stored = [stored(&w[0][step]), stored(&w[1][step])];
+        let inner = step * INNER;
+        // Rows are short for the processor, which would begin to read ahead anew with each. A line of the cache has 512 bits.
+        if (inner * BITS).is_multiple_of(512) {
+            _mm_prefetch::<_MM_HINT_T1>(w.at::<BITS>(ahead[0] + inner).cast());
+            _mm_prefetch::<_MM_HINT_T1>(w.at::<BITS>(ahead[1] + inner).cast());
+        }
+        if BITS == 4 && inner.is_multiple_of(BLOCK) {
+            tables = [table(w.scales[(first[0] + inner) / BLOCK]), table(w.scales[(first[1] + inner) / BLOCK])];
+        }
+        // SAFETY: the caller's promise.
+        let stored = unsafe {
+            [
+                in_bf16::<BITS>(w.at::<BITS>(first[0] + inner), tables[0]),
+                in_bf16::<BITS>(w.at::<BITS>(first[1] + inner), tables[1]),
+            ]
+        };
         for r in 0..ROWS {
             let row = blocks[step][r].register();
             sums[r] = _mm512_dpbf16_ps(sums[r], row, stored[0]);
@@ -138,11 +179,63 @@ fn pair(w: [&[[bf16; INNER]]; 2], blocks: &[[Line; ROWS]], ahead: [*const bf16; 
     lanes_summed(sums)
 }
 
-#[target_feature(enable = "avx512f,avx512bf16")]
+/// Loads 32 values of `BITS` bits as bf16; those of 4 bits are looked up in a [`table`].
+///
+/// # Safety
+/// As many lie at this address.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 #[inline]
-fn stored(values: &[bf16; INNER]) -> __m512bh {
-    // SAFETY: the values fill a register; both types hold any bits.
-    unsafe { std::mem::transmute(_mm512_loadu_si512(values.as_ptr().cast())) }
+unsafe fn in_bf16<const BITS: usize>(at: *const u8, table: __m512i) -> __m512bh {
+    const { assert!(BITS == 16 || BITS == 8 || BITS == 4) };
+    // SAFETY: the caller's promise; a register of bf16 is 64 bytes without invalid values.
+    unsafe {
+        match BITS {
+            16 => std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(at.cast())),
+            8 => {
+                let low = _mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast()));
+                let high = _mm512_cvtepi8_epi32(_mm_loadu_si128(at.add(SIDE).cast()));
+                _mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low))
+            }
+            _ => {
+                // The first of a byte's two codes is in its upper half. Of an index, five bits count.
+                let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast()));
+                let places = _mm512_srli_epi32::<4>(_mm512_or_si512(codes, _mm512_slli_epi32::<20>(codes)));
+                std::mem::transmute::<__m512i, __m512bh>(_mm512_permutexvar_epi16(places, table))
+            }
+        }
+    }
+}
+
+/// Returns the values of a block's codes of 4 bits, rounded, twice: an index's fifth bit belongs to another code.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+#[inline]
+fn table(scale: f32) -> __m512i {
+    // SAFETY: the values fill a register; a register of bf16 is 32 bytes without invalid values.
+    let values: __m256i = unsafe {
+        std::mem::transmute(_mm512_cvtneps_pbh(_mm512_mul_ps(_mm512_loadu_ps(NF4.as_ptr()), _mm512_set1_ps(scale))))
+    };
+    _mm512_broadcast_i64x4(values)
+}
+
+/// Writes values of `BITS` bits, in complete rows, as bf16 into the first places of `out`; codes of 8 bits without their scale.
+///
+/// # Safety
+/// The processor has AVX-512 with BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+pub(super) unsafe fn widen<const BITS: usize>(w: Rows<'_>, out: &mut [bf16]) {
+    let count = w.each::<BITS>(1);
+    assert!(count <= out.len(), "too little room");
+    let mut of_block = _mm512_setzero_si512();
+    for i in (0..count).step_by(INNER) {
+        if BITS == 4 && i.is_multiple_of(BLOCK) {
+            of_block = table(w.scales[i / BLOCK]);
+        }
+        // SAFETY: both have 32 values from here on; a register of bf16 is 64 bytes without invalid values.
+        unsafe {
+            let values: __m512i = std::mem::transmute(in_bf16::<BITS>(w.at::<BITS>(i), of_block));
+            _mm512_storeu_si512(out.as_mut_ptr().add(i).cast(), values);
+        }
+    }
 }
 
 /// Returns the sum of each register's values, in the registers' order.
@@ -163,22 +256,4 @@ fn lanes_summed(r: [__m512; 2 * ROWS]) -> __m512 {
         s[i] = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
     }
     _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(s[0], s[1]), _mm512_shuffle_f32x4::<0xdd>(s[0], s[1]))
-}
-
-/// Writes 8-bit codes, a multiple of 32, into the first values of `out`: bf16 holds them exactly.
-///
-/// # Safety
-/// The processor has AVX-512 with BF16.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn widen(codes: &[u8], out: &mut [bf16]) {
-    assert!(codes.len().is_multiple_of(INNER) && codes.len() <= out.len(), "incomplete rows");
-    for i in (0..codes.len()).step_by(INNER) {
-        // SAFETY: both have 32 values from here on; a register of bf16 is 64 bytes without invalid values.
-        unsafe {
-            let half = |from: usize| _mm_loadu_si128(codes.as_ptr().add(i + from).cast());
-            let (low, high) = (_mm512_cvtepi8_epi32(half(0)), _mm512_cvtepi8_epi32(half(SIDE)));
-            let values: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low)));
-            _mm512_storeu_si512(out.as_mut_ptr().add(i).cast(), values);
-        }
-    }
 }

@@ -1,11 +1,11 @@
 //! Products of few rows with a bf16 weight, which is read once and in place: memory bandwidth limits them.
 
 use super::amx::{self, Tiles};
-use super::avx512;
+use super::avx512::{self, Rows};
 use super::pack::{INNER, Line, Operand, Order, SIDE};
 use super::tile::WIDTH;
 use super::{Kernel, Values};
-use crate::quantized::{A_CODE, Scheme};
+use crate::quantized::{A_CODE, BLOCK, Scheme};
 use crate::rounding::round_into;
 use crate::stored::Stored;
 use half::bf16;
@@ -46,8 +46,8 @@ impl Few {
     }
 
     /// Calls `each` with the first of some outputs, the number of a row, their products and the number of these that count, for all
-    /// rows and these `outputs` of `w: [out, in]`. A bf16 weight is read in place. The codes of an 8-bit weight become bf16 exactly, and
-    /// their sums are scaled. Others are rounded, some outputs at a time.
+    /// rows and these `outputs` of `w: [out, in]`. Weights in bf16 and codes are read in place and become bf16 in registers: those of 8
+    /// bits exactly, with scaled sums, those of 4 bits rounded. Other weights are rounded, some outputs at a time.
     pub(crate) fn products(
         &self,
         w: &Stored<'_>,
@@ -62,41 +62,92 @@ impl Few {
         let mut room = Vec::new();
         for first in outputs.clone().step_by(WIDTH) {
             let count = WIDTH.min(outputs.end - first);
-            let values = first * self.d_in..(first + count) * self.d_in;
             let mut scales = [1.0; WIDTH];
-            let own = match w {
-                Stored::Bf16(w) if count == WIDTH => &w[values],
-                Stored::Quantized { codes, scales: all, scheme: Scheme::Int8, .. } => {
+            if let Stored::Quantized { scales: all, scheme: Scheme::Int8, .. } = w {
+                scales.iter_mut().zip(&all[first..first + count]).for_each(|(scale, most)| *scale = most * A_CODE);
+            }
+            let own = match self.in_place(w, first..first + count) {
+                Some(own) if count == WIDTH && (tiles.is_none() || matches!(own, InPlace::Bf16(_))) => own,
+                found => {
                     room.resize(WIDTH * self.d_in, bf16::ZERO);
-                    // SAFETY: the processor has the kernel.
-                    unsafe { avx512::widen(&codes[values], &mut room) };
-                    scales.iter_mut().zip(&all[first..first + count]).for_each(|(scale, most)| *scale = most * A_CODE);
-                    &room
-                }
-                _ => {
-                    self.round(w, first..first + count, &mut room);
-                    &room
+                    match found {
+                        // SAFETY: the processor has the kernel.
+                        Some(found) => unsafe { found.widen(&mut room) },
+                        None => self.round(w, first..first + count, &mut room),
+                    }
+                    InPlace::Bf16(Rows::of_bf16(&room))
                 }
             };
             for (row, lines) in (0..self.n).step_by(side).zip(self.lines.chunks(of_group)) {
                 // SAFETY: the processor has the kernel, and tiles are in use if that needs them.
-                unsafe {
-                    match tiles {
-                        Some(_) => amx::sums_of_rows(own, lines, &mut sums),
-                        None => avx512::sums_of_rows(own, lines, &mut sums),
-                    }
-                }
+                unsafe { own.sums(tiles.is_some(), lines, &mut sums) };
                 let of_row = |i: usize| -> [f32; WIDTH] { std::array::from_fn(|o| sums[o][i] * scales[o]) };
                 (0..side.min(self.n - row)).for_each(|i| each(first, row + i, &of_row(i), count));
             }
         }
     }
 
+    /// Returns the weights of some outputs as they are stored, if kernels read them so.
+    fn in_place<'a>(&self, w: &'a Stored<'_>, outputs: Range<usize>) -> Option<InPlace<'a>> {
+        let values = outputs.start * self.d_in..outputs.end * self.d_in;
+        match w {
+            Stored::Bf16(w) => Some(InPlace::Bf16(Rows::of_bf16(&w[values]))),
+            Stored::Quantized { codes, scheme: Scheme::Int8, .. } => {
+                Some(InPlace::Int8(Rows { bytes: &codes[values], scales: &[] }))
+            }
+            Stored::Quantized { codes, scales, scheme: Scheme::Nf4, .. } if self.d_in.is_multiple_of(BLOCK) => {
+                let blocks = values.start / BLOCK..values.end / BLOCK;
+                Some(InPlace::Nf4(Rows { bytes: &codes[values.start / 2..values.end / 2], scales: &scales[blocks] }))
+            }
+            _ => None,
+        }
+    }
+
     /// Rounds the weights of some outputs into the first rows of `room`, which has [`WIDTH`].
-    fn round(&self, w: &Stored<'_>, outputs: Range<usize>, room: &mut Vec<bf16>) {
-        room.resize(WIDTH * self.d_in, bf16::ZERO);
+    fn round(&self, w: &Stored<'_>, outputs: Range<usize>, room: &mut [bf16]) {
         for (output, row) in outputs.zip(room.chunks_exact_mut(self.d_in)) {
             round_into(&w.values(output * self.d_in..(output + 1) * self.d_in), row);
+        }
+    }
+}
+
+/// Rows of a weight that kernels read as they are stored.
+#[derive(Clone, Copy)]
+enum InPlace<'a> {
+    Bf16(Rows<'a>),
+    Int8(Rows<'a>),
+    Nf4(Rows<'a>),
+}
+
+impl InPlace<'_> {
+    /// Writes them as bf16 into the first places of `room`.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 with BF16.
+    unsafe fn widen(self, room: &mut [bf16]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Bf16(w) => avx512::widen::<16>(w, room),
+                Self::Int8(w) => avx512::widen::<8>(w, room),
+                Self::Nf4(w) => avx512::widen::<4>(w, room),
+            }
+        }
+    }
+
+    /// Computes the products of 32 of them with a group of others; with tiles if they are in bf16.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 with BF16, and tiles are in use if they are asked for.
+    unsafe fn sums(self, tiles: bool, lines: &[Line], sums: &mut [[f32; SIDE]; WIDTH]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Bf16(w) if tiles => amx::sums_of_rows(w.bytes, lines, sums),
+                Self::Bf16(w) => avx512::sums_of_rows::<16>(w, lines, sums),
+                Self::Int8(w) => avx512::sums_of_rows::<8>(w, lines, sums),
+                Self::Nf4(w) => avx512::sums_of_rows::<4>(w, lines, sums),
+            }
         }
     }
 }

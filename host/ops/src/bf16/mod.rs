@@ -89,8 +89,9 @@ pub fn supported() -> bool {
 mod tests {
     use super::*;
     use crate::cpu::Shared;
-    use crate::stored::Stored;
-    use candle_core::{Device, Tensor};
+    use crate::quantized::{Quantized, Scheme};
+    use crate::stored::{Matrix, Stored};
+    use candle_core::{DType, Device, Tensor};
 
     /// All kernels that this processor has.
     fn kernels() -> Vec<Kernel> {
@@ -102,20 +103,15 @@ mod tests {
         found.into_iter().chain(slower).collect()
     }
 
-    #[test]
-    fn few_rows_have_the_products_of_rounded_values_with_a_weight_as_it_lies() {
-        const SIZES: [(usize, usize, usize); 6] =
-            [(1, 32, 1), (8, 96, 70), (16, 1024, 33), (37, 64, 64), (9, 1056, 40), (24, 3072, 64)];
-        let value = |i: usize| ((i * 37) % 101) as f32 / 50.0 - 1.0;
-        for (kernel, (n, d_in, d_out)) in kernels().into_iter().flat_map(|kernel| SIZES.map(|size| (kernel, size))) {
-            let (xs, w): (Vec<f32>, Vec<bf16>) =
-                ((0..n * d_in).map(value).collect(), (0..d_out * d_in).map(|i| bf16::from_f32(value(3 * i))).collect());
-            let of_w = |i: usize| w[i].to_f32();
-            let stored = Tensor::from_vec(w.clone(), (d_out, d_in), &Device::Cpu).unwrap();
+    /// Asserts that few rows have the products of rounded values with the stored weight, whose operands have these values.
+    fn assert_products(stored: Matrix<'_>, of_w: impl Fn(usize) -> f32, n: usize) {
+        let (d_out, d_in) = stored.dims();
+        let xs: Vec<f32> = (0..n * d_in).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        for kernel in kernels() {
             // SAFETY: the processor has the kernel.
             let few = unsafe { Few::new(kernel, &xs, n, d_in) };
             let mut got = vec![f32::NAN; n * d_out];
-            few.products(&Stored::of((&stored).into()).unwrap(), 0..d_out, |first, row, sums, count| {
+            few.products(&Stored::of(stored).unwrap(), 0..d_out, |first, row, sums, count| {
                 got[row * d_out + first..][..count].copy_from_slice(&sums[..count]);
             });
             for (i, got) in got.into_iter().enumerate() {
@@ -123,7 +119,30 @@ mod tests {
                 let product =
                     |k: usize| f64::from(bf16::from_f32(xs[row * d_in + k]).to_f32()) * f64::from(of_w(output * d_in + k));
                 let want = (0..d_in).map(product).sum::<f64>();
-                assert!((f64::from(got) - want).abs() < 1e-3, "{kernel:?}, row {row}, output {output}: {got}, not {want}");
+                let off = (f64::from(got) - want).abs();
+                assert!(off < 1e-3, "{kernel:?}, {stored:?}, row {row}, output {output}: {got}, not {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn few_rows_have_the_products_of_rounded_values_with_a_weight_as_it_lies() {
+        const SIZES: [(usize, usize, usize); 7] =
+            [(1, 32, 1), (8, 96, 70), (16, 1024, 33), (37, 64, 64), (9, 1056, 40), (24, 3072, 64), (5, 2112, 96)];
+        for (n, d_in, d_out) in SIZES {
+            let values: Vec<f32> = (0..d_out * d_in).map(|i| ((i * 111) % 101) as f32 / 50.0 - 1.0).collect();
+            let w = Tensor::from_vec(values, (d_out, d_in), &Device::Cpu).unwrap();
+            for dtype in [DType::BF16, DType::F16] {
+                let half = w.to_dtype(dtype).unwrap();
+                let read = crate::to_vec(&half.to_dtype(DType::F32).unwrap()).unwrap();
+                assert_products((&half).into(), |i| bf16::from_f32(read[i]).to_f32(), n);
+            }
+            for scheme in [Scheme::Int8, Scheme::Nf4] {
+                let (codes, scales) = scheme.quantize(&w).unwrap();
+                let few = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme });
+                let read = crate::to_vec(&few.in_f32().unwrap()).unwrap();
+                let rounds = |x: f32| if scheme == Scheme::Nf4 { bf16::from_f32(x).to_f32() } else { x };
+                assert_products(few, |i| rounds(read[i]), n);
             }
         }
     }

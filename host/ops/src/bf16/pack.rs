@@ -79,11 +79,18 @@ impl Operand<'_> {
                 match self.values {
                     Values::F32(values) => {
                         let place = values.as_ptr().wrapping_add(place);
+                        let next = place.wrapping_add(SIDE * self.outer_stride);
+                        _mm_prefetch::<_MM_HINT_T0>(next.cast());
+                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(SIDE).cast());
                         let low = _mm512_maskz_loadu_ps(mask as u16, place);
                         let high = _mm512_maskz_loadu_ps((mask >> SIDE) as u16, place.wrapping_add(SIDE));
                         bits(_mm512_cvtne2ps_pbh(high, low))
                     }
-                    Values::Bf16(values) => _mm512_maskz_loadu_epi16(mask, values.as_ptr().wrapping_add(place).cast()),
+                    Values::Bf16(values) => {
+                        let place = values.as_ptr().wrapping_add(place);
+                        _mm_prefetch::<_MM_HINT_T0>(place.wrapping_add(SIDE * self.outer_stride).cast());
+                        _mm512_maskz_loadu_epi16(mask, place.cast())
+                    }
                 }
             };
         }
@@ -110,12 +117,18 @@ impl Operand<'_> {
                 match self.values {
                     Values::F32(values) => {
                         let place = values.as_ptr().wrapping_add(place);
+                        let next = place.wrapping_add(SIDE);
+                        _mm_prefetch::<_MM_HINT_T0>(next.cast());
+                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(self.inner_stride).cast());
                         let low = _mm512_maskz_loadu_ps(mask, place);
                         let high = _mm512_maskz_loadu_ps(second, place.wrapping_add(self.inner_stride));
                         bits(_mm512_cvtne2ps_pbh(high, low))
                     }
                     Values::Bf16(values) => {
                         let place = values.as_ptr().wrapping_add(place);
+                        let next = place.wrapping_add(2 * SIDE);
+                        _mm_prefetch::<_MM_HINT_T0>(next.cast());
+                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(self.inner_stride).cast());
                         let low = _mm256_maskz_loadu_epi16(mask, place.cast());
                         let high = _mm256_maskz_loadu_epi16(second, place.wrapping_add(self.inner_stride).cast());
                         _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
