@@ -12,7 +12,8 @@ use candle_core::Tensor;
 use std::ops::Range;
 
 /// Keys and values of a prompt in one layer. Keys are stored as `[K, C, P]`, with `P` padded to whole blocks, so that scores are sums
-/// in vector registers without rearranging; values as `[P, K * C]`.
+/// in vector registers without rearranging; values as `[K, P, C]`: rows of all heads would be a page apart, and in the same places of
+/// the caches.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCache {
     len: usize,
@@ -44,9 +45,12 @@ fn check_rows(k: &Tensor, v: &Tensor, rows: &Range<usize>) -> Result<usize> {
 }
 
 impl PromptCache {
-    /// Creates a cache from rows `rows` of packed `k, v: [N, K * C]`.
-    pub fn new(k: &Tensor, v: &Tensor, rows: Range<usize>) -> Result<Self> {
+    /// Creates a cache from rows `rows` of packed `k, v: [N, K * C]`, of heads of `c` values.
+    pub fn new(k: &Tensor, v: &Tensor, rows: Range<usize>, c: usize) -> Result<Self> {
         let width = check_rows(k, v, &rows)?;
+        if c == 0 || !width.is_multiple_of(c) {
+            return Err(Error::Shape { op: "key/value cache", detail: format!("heads of {c} values in rows of {width}") });
+        }
         let (len, range) = (rows.len(), rows.start * width..rows.end * width);
         let keys = read(k)?;
         let keys = &keys[range.clone()];
@@ -57,7 +61,11 @@ impl PromptCache {
                 turned[dimension * padded + position] = x;
             }
         }
-        Ok(Self { len, k: turned, v: read(v)?[range].to_vec() })
+        let values = read(v)?;
+        let of_head = |head: usize| values[range.clone()].chunks(width).flat_map(move |row| &row[head * c..(head + 1) * c]);
+        let mut by_head = Vec::with_capacity(len * width);
+        (0..width / c).for_each(|head| by_head.extend(of_head(head)));
+        Ok(Self { len, k: turned, v: by_head })
     }
 
     /// Returns the number of its positions, padded.
@@ -68,10 +76,11 @@ impl PromptCache {
     /// Computes the scores `[heads, P]`, padded, of head `kv`'s queries `q: [heads, C]`, times `scale`.
     fn scores(&self, q: &[f32], c: usize, kv: usize, scale: f32, into: &mut [f32]) {
         let padded = self.padded();
-        for (q, into) in q.chunks(ROWS * c).zip(into.chunks_mut((ROWS * padded).max(1))) {
-            for first in (0..padded).step_by(BLOCK) {
+        // A block of keys stays in the L1 cache for all queries.
+        for first in (0..padded).step_by(BLOCK) {
+            let keys = Lines { values: &self.k[kv * c * padded + first..], stride: padded, count: c };
+            for (q, into) in q.chunks(ROWS * c).zip(into.chunks_mut(ROWS * padded)) {
                 let mut tile: Tile = [[0.0; BLOCK]; ROWS];
-                let keys = Lines { values: &self.k[kv * c * padded + first..], stride: padded, count: c };
                 sums(q, c, 0, keys, &mut tile);
                 for (into, sums) in into.chunks_exact_mut(padded).zip(&tile) {
                     into[first..first + BLOCK].iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
@@ -81,25 +90,25 @@ impl PromptCache {
     }
 
     /// Computes the sums `[heads, C]` of head `kv`'s values, weighted by `p: [heads, P]`, padded.
-    fn weighted(&self, p: &[f32], c: usize, kv: usize, kv_width: usize, into: &mut [f32]) {
+    fn weighted(&self, p: &[f32], c: usize, kv: usize, into: &mut [f32]) {
         let padded = self.padded();
         if self.len == 0 {
             return into.fill(0.0);
         }
-        let whole = c / BLOCK * BLOCK;
-        for (p, into) in p.chunks(ROWS * padded).zip(into.chunks_mut(ROWS * c)) {
-            for first in (0..whole).step_by(BLOCK) {
+        let (whole, own) = (c / BLOCK * BLOCK, &self.v[kv * self.len * c..(kv + 1) * self.len * c]);
+        for first in (0..whole).step_by(BLOCK) {
+            let values = Lines { values: &own[first..], stride: c, count: self.len };
+            for (p, into) in p.chunks(ROWS * padded).zip(into.chunks_mut(ROWS * c)) {
                 let mut tile: Tile = [[0.0; BLOCK]; ROWS];
-                let values = Lines { values: &self.v[kv * c + first..], stride: kv_width, count: self.len };
                 sums(p, padded, 0, values, &mut tile);
                 for (into, sums) in into.chunks_exact_mut(c).zip(&tile) {
                     into[first..first + BLOCK].copy_from_slice(sums);
                 }
             }
-            for (into, p) in into.chunks_exact_mut(c).zip(p.chunks_exact(padded)) {
-                into[whole..].fill(0.0);
-                wide!(add_weighted(&mut into[whole..], &p[..self.len], &self.v, kv_width, kv * c + whole));
-            }
+        }
+        for (into, p) in into.chunks_exact_mut(c).zip(p.chunks_exact(padded)) {
+            into[whole..].fill(0.0);
+            wide!(add_weighted(&mut into[whole..], &p[..self.len], own, c, whole));
         }
     }
 }
@@ -138,19 +147,20 @@ impl SequenceCache {
         self.len == 0
     }
 
-    /// Appends the scores of the first `seen` positions: the product of `q: [C]` and head `kv`'s key, times `scale`.
-    #[inline(always)]
-    fn scores(&self, seen: usize, q: &[f32], kv: usize, kv_width: usize, scale: f32, into: &mut Vec<f32>) {
-        let c = q.len();
-        for (i, block) in self.k.chunks_exact(kv_width * BLOCK).take(seen.div_ceil(BLOCK)).enumerate() {
-            let mut sums = [0f32; BLOCK];
-            for (&q, keys) in q.iter().zip(block[kv * c * BLOCK..].as_chunks::<BLOCK>().0) {
-                for (sum, &k) in sums.iter_mut().zip(keys) {
-                    *sum = q.mul_add(k, *sum);
+    /// Appends the scores of the first `seen` positions for each of head `kv`'s queries `q: [heads, C]`: products with keys, times
+    /// `scale`.
+    fn scores(&self, seen: usize, (q, c): (&[f32], usize), kv: usize, kv_width: usize, scale: f32, into: &mut Vec<f32>) {
+        for q in q.chunks(ROWS * c) {
+            let first = into.len();
+            into.resize(first + q.len() / c * seen, 0.0);
+            for (i, block) in self.k.chunks_exact(kv_width * BLOCK).take(seen.div_ceil(BLOCK)).enumerate() {
+                let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                let keys = Lines { values: &block[kv * c * BLOCK..(kv + 1) * c * BLOCK], stride: BLOCK, count: c };
+                sums(q, c, 0, keys, &mut tile);
+                for (into, sums) in into[first..].chunks_exact_mut(seen).zip(&tile) {
+                    into[i * BLOCK..].iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
                 }
             }
-            sums.iter_mut().for_each(|sum| *sum *= scale);
-            into.extend_from_slice(&sums[..(seen - i * BLOCK).min(BLOCK)]);
         }
     }
 }
@@ -216,11 +226,14 @@ impl Scratch {
         group.prompt.scores(&self.q, c, kv, attention.scale, &mut self.shared);
 
         self.own.clear();
-        wide!(for (i, (_, cache, seen)) in group.sequences.iter().enumerate() {
+        for (q, (_, cache, seen)) in self.q.chunks(per_kv * c).zip(&group.sequences) {
+            cache.scores(*seen, (q, c), kv, kv_width, attention.scale, &mut self.own);
+        }
+        let mut first = 0;
+        wide!(for (i, (_, _, seen)) in group.sequences.iter().enumerate() {
             for index in i * per_kv..(i + 1) * per_kv {
-                let first = self.own.len();
-                cache.scores(*seen, &self.q[index * c..(index + 1) * c], kv, kv_width, attention.scale, &mut self.own);
-                let (shared, own) = (&mut self.shared[index * padded..][..prompt_len], &mut self.own[first..]);
+                let (shared, own) = (&mut self.shared[index * padded..][..prompt_len], &mut self.own[first..first + seen]);
+                first += seen;
                 let hidden = attention.hidden(prompt_len + seen - 1);
                 let (far, shared) = shared.split_at_mut(hidden.min(prompt_len));
                 let (far_own, own) = own.split_at_mut(hidden.saturating_sub(prompt_len));
@@ -232,7 +245,7 @@ impl Scratch {
             }
         });
 
-        group.prompt.weighted(&self.shared, c, kv, kv_width, &mut self.out);
+        group.prompt.weighted(&self.shared, c, kv, &mut self.out);
         let mut at = 0;
         wide!(for (index, out) in self.out.chunks_mut(c).enumerate() {
             let (_, cache, seen) = group.sequences[index / per_kv];

@@ -133,6 +133,20 @@ pub(super) unsafe fn filled(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])
     data
 }
 
+/// Does the same for vectors of these lengths.
+///
+/// # Safety
+/// `fill` must set all values of all of them.
+pub(super) unsafe fn filled_all(lengths: impl Iterator<Item = usize>, fill: impl FnOnce(&[Shared])) -> Vec<Vec<f32>> {
+    let lengths: Vec<usize> = lengths.collect();
+    let mut all: Vec<Vec<f32>> = lengths.iter().map(|n| Vec::with_capacity(*n)).collect();
+    let places: Vec<Shared> = all.iter_mut().map(|data| Shared::of(data.spare_capacity_mut())).collect();
+    fill(&places);
+    // SAFETY: the capacities suffice, and `fill` has set all values.
+    all.iter_mut().zip(lengths).for_each(|(data, n)| unsafe { data.set_len(n) });
+    all
+}
+
 /// A raw pointer that tasks share to write disjoint places of a buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Shared(*mut f32);

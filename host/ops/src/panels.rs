@@ -8,7 +8,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
-use super::cpu::{Shared, cast, filled, read, tensor};
+use super::cpu::{Shared, cast, filled_all, read, tensor};
+use super::gemm::Dst;
 use super::quantized::{Quantized, Scheme};
 #[cfg(target_arch = "x86_64")]
 use super::simd;
@@ -128,52 +129,42 @@ impl Panels {
 
     /// Computes `[N, out]` from `x: [N, in]`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (n, d_in) = matrix_dims(x);
-        if d_in != self.d_in {
-            let detail = format!("{:?} does not fit a weight [{}, {}]", x.shape(), self.d_out, self.d_in);
-            return Err(Error::Shape { op: "panels", detail });
-        }
-        let xs = read(x)?;
-        let stored = match &self.weight {
+        let all = forward_all(x, &[Map { weight: self, low_rank: None }])?;
+        all.into_iter().next().ok_or_else(|| self.misfit(x))
+    }
+
+    fn misfit(&self, x: &Tensor) -> Error {
+        let detail = format!("{:?} does not fit a weight [{}, {}]", x.shape(), self.d_out, self.d_in);
+        Error::Shape { op: "panels", detail }
+    }
+
+    /// Returns the number of its groups of outputs.
+    fn groups(&self) -> usize {
+        self.d_out.div_ceil(WIDTH)
+    }
+
+    /// Opens the weight for reading, unless it is laid out.
+    fn stored(&self) -> Result<Option<Stored<'_>>> {
+        Ok(match &self.weight {
             Weight::LaidOut(_) => None,
             Weight::Half(w) => Some(Stored::of(w.into())?),
             Weight::Quantized(codes, scales, scheme) => {
                 Some(Stored::of(Matrix::Quantized(Quantized { codes, scales, scheme: *scheme }))?)
             }
-        };
-        #[cfg(target_arch = "x86_64")]
-        let few = self.few(&xs, n);
-        // SAFETY: the panels cover all outputs of all rows.
-        let out = unsafe {
-            filled(n * self.d_out, |out| {
-                let out = Shared::of(out);
-                let panels = self.d_out.div_ceil(WIDTH);
-                let worth = if team::is_led() { WORTH_SHARING } else { WORTH_WAKING };
-                let work = n * panels * WIDTH * d_in;
-                let most = if work < worth { 1 } else { PARTS_A_THREAD * rayon::current_num_threads() };
-                let parts = panels.min(most);
-                team::each(parts, |part| {
-                    let some = panels * part / parts..panels * (part + 1) / parts;
-                    #[cfg(target_arch = "x86_64")]
-                    if let (Some(few), Some(stored)) = (&few, &stored) {
-                        return self.rounded(some, few, stored, out);
-                    }
-                    match &stored {
-                        None => some.for_each(|i| self.panel(i, &xs, n, out)),
-                        Some(stored) => self.unpacked(some, stored, &xs, n, out),
-                    }
-                });
-            })
-        };
-        tensor(out, (n, self.d_out))
+        })
     }
 
-    /// Returns the rows for the processor's kernel, if there is one for them.
+    /// Returns the processor's kernel, if it has one for the rows.
+    #[cfg(target_arch = "x86_64")]
+    fn kernel(&self) -> Option<bf16::Kernel> {
+        bf16::kernel().filter(|_| self.precision == Precision::Bf16 && bf16::Few::takes(self.d_in))
+    }
+
+    /// Returns the rows for it.
     #[cfg(target_arch = "x86_64")]
     fn few(&self, xs: &[f32], n: usize) -> Option<bf16::Few> {
-        let kernel = bf16::kernel().filter(|_| self.precision == Precision::Bf16 && bf16::Few::takes(self.d_in))?;
         // SAFETY: the processor has the kernel.
-        Some(unsafe { bf16::Few::new(kernel, xs, n, self.d_in) })
+        self.kernel().map(|kernel| unsafe { bf16::Few::new(kernel, xs, n, self.d_in) })
     }
 
     /// Computes some groups' outputs for rounded rows.
@@ -188,15 +179,15 @@ impl Panels {
         });
     }
 
-    /// Computes one group's outputs for all rows.
-    fn panel(&self, i: usize, xs: &[f32], n: usize, out: Shared) {
+    /// Computes one group's outputs for all rows, or adds them.
+    fn panel(&self, i: usize, xs: &[f32], n: usize, dst: Dst, out: Shared) {
         let Weight::LaidOut(data) = &self.weight else { return };
         let panel = &data[i * WIDTH * self.d_in..][..WIDTH * self.d_in];
         for row in (0..n).step_by(ROWS) {
             let mut tile = [[0f32; WIDTH]; ROWS];
             let rows = ROWS.min(n - row);
             sums(&xs[row * self.d_in..(row + rows) * self.d_in], self.d_in, 0, Lines::of(panel), &mut tile);
-            self.finish(i, row, &tile[..rows], out);
+            self.finish(i, row, &tile[..rows], dst, out);
         }
     }
 
@@ -214,21 +205,111 @@ impl Panels {
                     }
                 }
                 for (t, tile) in tiles.iter().enumerate() {
-                    self.finish(i, t * ROWS, &tile[..ROWS.min(n - t * ROWS)], out);
+                    self.finish(i, t * ROWS, &tile[..ROWS.min(n - t * ROWS)], Dst::Replace, out);
                 }
             }
         });
     }
 
-    /// Writes the sums of a group's outputs for some rows from `row` on, with the bias.
-    fn finish(&self, i: usize, row: usize, tile: &[[f32; WIDTH]], out: Shared) {
+    /// Writes or adds the sums of a group's outputs for some rows from `row` on, with the bias.
+    fn finish(&self, i: usize, row: usize, tile: &[[f32; WIDTH]], dst: Dst, out: Shared) {
         let (first, count) = (i * WIDTH, WIDTH.min(self.d_out - i * WIDTH));
         let bias = &self.bias[first..first + WIDTH];
         for (r, sums) in tile.iter().enumerate() {
-            let sums: [f32; WIDTH] = std::array::from_fn(|o| sums[o] + bias[o]);
-            // SAFETY: only this group writes these outputs.
-            unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), out.at((row + r) * self.d_out + first), count) };
+            let mut sums: [f32; WIDTH] = std::array::from_fn(|o| sums[o] + bias[o]);
+            // SAFETY: only this group's part uses these outputs, which it has written before it adds to them.
+            unsafe {
+                let at = out.at((row + r) * self.d_out + first);
+                if dst == Dst::Add {
+                    let before = std::slice::from_raw_parts(at, count);
+                    sums.iter_mut().zip(before).for_each(|(sum, before)| *sum += before);
+                }
+                std::ptr::copy_nonoverlapping(sums.as_ptr(), at, count);
+            }
         }
+    }
+}
+
+/// A map for few rows: a product with a weight, and what a low-rank adapter adds to it.
+#[derive(Clone, Copy)]
+pub struct Map<'a> {
+    /// `[out, in]`
+    pub weight: &'a Panels,
+    /// `A: [r, in]` and `B: [out, r]`, whose weights are f32. `B A x` is added.
+    pub low_rank: Option<[&'a Panels; 2]>,
+}
+
+/// Computes `[N, out]` of each map for `x: [N, in]`. Threads share them as if they were one, and rows are rounded once for all.
+pub fn forward_all(x: &Tensor, maps: &[Map<'_>]) -> Result<Vec<Tensor>> {
+    let (n, d_in) = matrix_dims(x);
+    for Map { weight, low_rank } in maps {
+        let fits = |[a, b]: [&Panels; 2]| (a.d_in, b.d_in, b.d_out) == (d_in, a.d_out, weight.d_out);
+        if weight.d_in != d_in || !low_rank.is_none_or(fits) {
+            return Err(weight.misfit(x));
+        }
+    }
+    let xs = read(x)?;
+    let low = maps.iter().filter_map(|map| map.low_rank).map(|[a, _]| Open::new(a, None));
+    let mut low = products(&xs, n, &low.collect::<Result<Vec<_>>>()?).into_iter();
+    let opened = maps.iter().map(|map| Open::new(map.weight, map.low_rank.and_then(|[_, b]| Some((b, low.next()?)))));
+    let results = products(&xs, n, &opened.collect::<Result<Vec<_>>>()?);
+    results.into_iter().zip(maps).map(|(out, map)| tensor(out, (n, map.weight.d_out))).collect()
+}
+
+/// A product whose weight is open for reading.
+struct Open<'a> {
+    panels: &'a Panels,
+    stored: Option<Stored<'a>>,
+    /// Rows whose product with these panels is added.
+    added: Option<(&'a Panels, Vec<f32>)>,
+}
+
+impl<'a> Open<'a> {
+    fn new(panels: &'a Panels, added: Option<(&'a Panels, Vec<f32>)>) -> Result<Self> {
+        Ok(Self { panels, stored: panels.stored()?, added })
+    }
+}
+
+/// Computes the products of `xs: [n, in]` with all weights.
+fn products(xs: &[f32], n: usize, all: &[Open<'_>]) -> Vec<Vec<f32>> {
+    let groups: usize = all.iter().map(|open| open.panels.groups()).sum();
+    let threads = rayon::current_num_threads();
+    let parts: Vec<(usize, Range<usize>)> = all
+        .iter()
+        .enumerate()
+        .flat_map(|(i, Open { panels, .. })| {
+            let own = panels.groups();
+            let parts = own.min((PARTS_A_THREAD * threads * own).div_ceil(groups.max(1)));
+            (0..parts).map(move |part| (i, own * part / parts..own * (part + 1) / parts))
+        })
+        .collect();
+    #[cfg(target_arch = "x86_64")]
+    let few = all.iter().filter(|open| open.stored.is_some()).find_map(|open| open.panels.few(xs, n));
+    let run = |part: usize, outs: &[Shared]| {
+        let (i, groups) = (parts[part].0, parts[part].1.clone());
+        let (Open { panels, stored, added }, out) = (&all[i], outs[i]);
+        match stored {
+            None => groups.clone().for_each(|i| panels.panel(i, xs, n, Dst::Replace, out)),
+            #[cfg(target_arch = "x86_64")]
+            Some(stored) if let Some(few) = few.as_ref().filter(|_| panels.kernel().is_some()) => {
+                panels.rounded(groups.clone(), few, stored, out);
+            }
+            Some(stored) => panels.unpacked(groups.clone(), stored, xs, n, out),
+        }
+        if let Some((panels, rows)) = added {
+            groups.for_each(|i| panels.panel(i, rows, n, Dst::Add, out));
+        }
+    };
+    let worth = if team::is_led() { WORTH_SHARING } else { WORTH_WAKING };
+    // SAFETY: the parts cover all outputs of all rows.
+    unsafe {
+        filled_all(all.iter().map(|open| n * open.panels.d_out), |outs| {
+            if xs.len() * groups * WIDTH < worth {
+                (0..parts.len()).for_each(|part| run(part, outs));
+            } else {
+                team::each(parts.len(), |part| run(part, outs));
+            }
+        })
     }
 }
 

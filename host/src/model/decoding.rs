@@ -10,7 +10,7 @@ use crate::config::RolloutDtype;
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::experts::Routes;
 use crate::ops::magnitude::{self, Magnitude};
-use crate::ops::panels::Panels;
+use crate::ops::panels::{self, Panels};
 use crate::ops::{self, Forest, Matrix, Precision};
 use candle_core::Tensor;
 
@@ -52,8 +52,8 @@ fn precision(weights: RolloutDtype, own: Precision) -> Precision {
     if weights == RolloutDtype::Auto { own } else { Precision::Bf16 }
 }
 
-/// Lays out a layer's weight `[out, in]`.
-fn panels<'a>(weights: RolloutDtype, w: impl Into<Matrix<'a>>, bias: Option<&Tensor>, own: Precision) -> ops::Result<Panels> {
+/// Lays out a weight `[out, in]`.
+fn laid_out<'a>(weights: RolloutDtype, w: impl Into<Matrix<'a>>, bias: Option<&Tensor>, own: Precision) -> ops::Result<Panels> {
     match weights {
         RolloutDtype::Int8 => Panels::in_8_bits(w, bias, precision(weights, own)),
         RolloutDtype::Auto | RolloutDtype::Bfloat16 => Panels::new(w, bias, precision(weights, own)),
@@ -91,7 +91,7 @@ impl Few {
         let bias = l.bias.as_ref();
         let adapter = match &l.adapter {
             Some(_) if l.matrix().is_f32() => {
-                return Ok(Self { panels: panels(weights, &l.merged()?, bias, precision)?, adapter: None });
+                return Ok(Self { panels: laid_out(weights, &l.merged()?, bias, precision)?, adapter: None });
             }
             Some(adapter) => Some(Beside {
                 // So small that to round rows for them takes longer than it saves.
@@ -109,7 +109,7 @@ impl Few {
             None => None,
         };
         let bias = bias.filter(|_| adapter.as_ref().is_none_or(|adapter| adapter.directed.is_none()));
-        Ok(Self { panels: panels(weights, l.matrix(), bias, precision)?, adapter })
+        Ok(Self { panels: laid_out(weights, l.matrix(), bias, precision)?, adapter })
     }
 
     /// Returns the bytes that were copied for it.
@@ -118,15 +118,16 @@ impl Few {
         self.panels.copied_bytes() + adapter.sum::<usize>()
     }
 
-    fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
-        let y = self.panels.forward(x)?;
-        if let Some(Beside { a, b, directed }) = &self.adapter {
-            ops::add_into(&y, &b.forward(&a.forward(x)?)?)?;
-            if let Some(Directed { values, lengths, bias }) = directed {
-                Magnitude { values, lengths }.apply(&y, bias.as_ref())?;
-            }
+    fn as_map(&self) -> panels::Map<'_> {
+        panels::Map { weight: &self.panels, low_rank: self.adapter.as_ref().map(|Beside { a, b, .. }| [a, b]) }
+    }
+
+    /// Gives the results of the map their magnitudes, if the adapter has some.
+    fn direct(&self, y: &Tensor) -> ops::Result<()> {
+        match self.adapter.as_ref().and_then(|adapter| adapter.directed.as_ref()) {
+            Some(Directed { values, lengths, bias }) => Magnitude { values, lengths }.apply(y, bias.as_ref()),
+            None => Ok(()),
         }
-        Ok(y)
     }
 }
 
@@ -140,7 +141,7 @@ impl Map {
     fn new(l: &Linear, weights: RolloutDtype, precision: Precision) -> ops::Result<Self> {
         if let [experts, _, _] = *l.weight.dims() {
             let merged = if l.adapter.is_some() { l.merged()? } else { l.weight.clone() };
-            let all = (0..experts).map(|expert| panels(weights, &merged.get(expert)?, None, precision));
+            let all = (0..experts).map(|expert| laid_out(weights, &merged.get(expert)?, None, precision));
             return Ok(Self::Each(all.collect::<ops::Result<_>>()?));
         }
         Ok(Self::One(Box::new(Few::new(l, weights, precision)?)))
@@ -157,10 +158,18 @@ impl Map {
 
 impl Product for Map {
     fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
-        match self {
-            Self::One(few) => few.product(x),
+        Self::products(&[self], x)?.into_iter().next().ok_or_else(misplaced)
+    }
+
+    fn products(maps: &[&Self], x: &Tensor) -> ops::Result<Vec<Tensor>> {
+        let few = maps.iter().map(|map| match map {
+            Self::One(few) => Ok(few.as_ref()),
             Self::Each(_) => Err(misplaced()),
-        }
+        });
+        let all: Vec<&Few> = few.collect::<ops::Result<_>>()?;
+        let results = panels::forward_all(x, &all.iter().map(|few| few.as_map()).collect::<Vec<_>>())?;
+        all.iter().zip(&results).try_for_each(|(few, y)| few.direct(y))?;
+        Ok(results)
     }
 
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
@@ -192,7 +201,7 @@ impl Decoding {
             .iter()
             .map(|w| w.maps().map(|l| Map::new(l, weights, decoder.precision)))
             .collect::<ops::Result<_>>()?;
-        let output = Panels::new(decoder.weights.output(), None, precision(weights, decoder.precision))?;
+        let output = laid_out(weights, decoder.weights.output(), None, decoder.precision)?;
         Ok(Self { decoder, how, laid_out: LaidOut::Host { layers, output } })
     }
 
@@ -241,7 +250,7 @@ impl Decoding {
         let mut caches = vec![Prefix::default(); ranges.len()];
         let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |_, kept| {
             for (cache, range) in caches.iter_mut().zip(&ranges) {
-                cache.layers.push(PromptCache::new(&kept.k, &kept.v, range.clone())?);
+                cache.layers.push(PromptCache::new(&kept.k, &kept.v, range.clone(), self.architecture().heads.head_dim)?);
             }
             Ok(())
         })?;

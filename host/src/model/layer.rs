@@ -15,6 +15,11 @@ pub(super) trait Product {
     /// Maps `x: [N, in]` to `[N, out]`.
     fn product(&self, x: &Tensor) -> ops::Result<Tensor>;
 
+    /// Does the same with several maps.
+    fn products(maps: &[&Self], x: &Tensor) -> ops::Result<Vec<Tensor>> {
+        maps.iter().map(|map| map.product(x)).collect()
+    }
+
     /// Maps sorted rows `x: [R, in]` to `[R, out]`, each by the matrix of its expert.
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor>;
 }
@@ -79,7 +84,7 @@ impl<P> Maps<P> {
 fn products<P: Product>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Result<Vec<Tensor>> {
     match maps {
         [joined] if widths.len() > 1 => columns::split(&joined.product(x)?, widths),
-        _ => maps.iter().map(|map| map.product(x)).collect(),
+        _ => P::products(maps, x),
     }
 }
 
