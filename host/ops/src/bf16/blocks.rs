@@ -10,18 +10,15 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
 
-/// Number of inner values that are summed before the next part: 32 rows of them fit into the L1 cache.
-const DEPTH: usize = 512;
+/// Blocks along the inner dimension that are summed before the next part, at most: 32 rows of them take 36 KiB of the L1 cache.
+const STEPS: usize = 18;
 
 /// Blocks of rows that are rearranged together, 2 MiB, and the least number of groups that they belong to.
 const HELD: usize = 2048;
 const TALL: usize = 64;
 
-/// Groups of columns of a task at most, 512 KiB for [`DEPTH`] inner values.
+/// Groups of columns of a task at most, 576 KiB for a whole part.
 const BROAD: usize = 32;
-
-/// Blocks of a whole part.
-const STEPS: usize = DEPTH / INNER;
 
 /// Lines of a piece of memory that a thread keeps at most, 8 MiB, and the most pieces.
 const MOST_KEPT: (usize, usize) = (1 << 17, 2);
@@ -85,7 +82,7 @@ impl Packed {
     fn new(a: &Operand<'_>, groups: Range<usize>, threads: bool) -> Self {
         let all = a.inner.div_ceil(INNER);
         let mut lines = Scratch::new(groups.len() * all * SIDE);
-        for (steps, part) in ranges(all, STEPS).zip(lines.chunks_mut(groups.len() * STEPS * SIDE)) {
+        for (steps, part) in ranges(all, depth(all)).zip(lines.chunks_mut(groups.len() * depth(all) * SIDE)) {
             let pack = |(i, lines): (usize, &mut [Line])| {
                 // SAFETY: the processor has a kernel, and operands were checked when they were made.
                 unsafe { a.pack(groups.start + i, steps.start * INNER, Order::Rows, lines) };
@@ -139,6 +136,11 @@ pub(crate) unsafe fn product(kernel: Kernel, a: Operand<'_>, b: Operand<'_>, to:
     }
 }
 
+/// Returns the blocks of a part of this many: the parts are equal but for the last.
+fn depth(all: usize) -> usize {
+    all.div_ceil(all.div_ceil(STEPS).max(1))
+}
+
 fn ranges(total: usize, size: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..total).step_by(size.max(1)).map(move |first| first..total.min(first + size))
 }
@@ -158,9 +160,10 @@ impl Task<'_> {
     unsafe fn run(&self, columns: &Range<usize>, rows: &Range<usize>) {
         // SAFETY: there is a kernel.
         let tiles = (self.kernel == Kernel::Amx).then(|| unsafe { Tiles::new() });
-        let mut lines = Scratch::new(columns.len() * STEPS.min(self.packed.steps) * SIDE);
+        let depth = depth(self.packed.steps);
+        let mut lines = Scratch::new(columns.len() * depth * SIDE);
         let mut tile = Tile::ZERO;
-        for steps in ranges(self.packed.steps, STEPS) {
+        for steps in ranges(self.packed.steps, depth) {
             let lines = &mut lines[..columns.len() * steps.len() * SIDE];
             for (group, lines) in columns.clone().zip(lines.chunks_exact_mut(steps.len() * SIDE)) {
                 // SAFETY: there is a kernel, and operands were checked when they were made.
