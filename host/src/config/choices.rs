@@ -32,7 +32,7 @@ pub enum RolloutDtype {
     /// bf16.
     #[serde(alias = "bf16")]
     Bfloat16,
-    /// 8 bits with a scale for each output; the output matrix in bf16.
+    /// 8 bits with a scale for each output.
     Int8,
 }
 

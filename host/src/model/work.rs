@@ -5,6 +5,7 @@ use super::decoder::bytes;
 use super::weights::{Adapter, Linear};
 use super::{Architecture, Weights};
 use crate::ops::Forest;
+use candle_core::Tensor;
 use std::ops::AddAssign;
 
 /// Floating-point operations of passes through a decoder.
@@ -57,11 +58,16 @@ fn attention_a_place(a: &Architecture) -> f64 {
     4.0 * a.query_width() as f64
 }
 
-/// Returns the bytes that a token reads of a linear map. An adapter is merged into an f32 weight and separate from others.
-fn read_bytes(l: &Linear) -> usize {
+/// Returns the bytes that a token reads of a weight whose values are copied if they have more than `bits`.
+fn copied_bytes(weight: &Tensor, bits: usize) -> usize {
+    bytes(weight).min(weight.elem_count() * bits / 8)
+}
+
+/// Returns those of a linear map. An adapter is merged into an f32 weight and separate from others.
+fn read_bytes(l: &Linear, bits: usize) -> usize {
     let of_adapter = |Adapter { a, b, magnitude, .. }: &Adapter| bytes(a) + bytes(b) + magnitude.as_ref().map_or(0, bytes);
     let adapter = l.adapter.iter().filter(|_| !l.matrix().is_f32()).map(of_adapter);
-    bytes(&l.weight) + l.scales.iter().map(|scales| bytes(&scales.values)).sum::<usize>() + adapter.sum::<usize>()
+    copied_bytes(&l.weight, bits) + l.scales.iter().map(|scales| bytes(&scales.values)).sum::<usize>() + adapter.sum::<usize>()
 }
 
 impl Weights {
@@ -118,9 +124,9 @@ impl Weights {
     }
 
     /// Counts the generation of completions, given each prompt's length and its completions' lengths, with at most this many
-    /// running at once. The first token of each comes from the prompt's pass. Of experts, a round reads as many as its tokens use
+    /// running at once, from weights of at most `bits` a value. The first token of each comes from the prompt's pass. Of experts, a round reads as many as its tokens use
     /// if they are used alike.
-    pub fn generated(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> Generated {
+    pub fn generated(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize, bits: usize) -> Generated {
         let mut forest = Forest::new();
         let (mut places, mut read, mut tokens, mut longest) = (0.0, 0.0, 0, 0);
         for (prompt, completions) in prompts {
@@ -138,17 +144,17 @@ impl Weights {
         let rounds = longest.max(tokens.div_ceil(most.max(1))) as f64;
         let output = self.output();
         let cached = self.cached_bytes(a);
-        let (mut elements, mut read_once) = (output.elem_count() as f64, bytes(output) as f64);
+        let (mut elements, mut read_once) = (output.elem_count() as f64, copied_bytes(output, bits) as f64);
         let (mut stacked, mut stacked_bytes) = (0.0, 0.0);
         for layer in &self.layers {
             let (reading, rest, stacks) = layer.maps().in_order();
             for map in reading.into_iter().chain(rest) {
                 elements += map.elements() as f64;
-                read_once += read_bytes(map) as f64;
+                read_once += read_bytes(map, bits) as f64;
             }
             for stack in stacks {
                 stacked += stack.weight.elem_count() as f64;
-                stacked_bytes += bytes(&stack.weight) as f64;
+                stacked_bytes += copied_bytes(&stack.weight, bits) as f64;
             }
         }
         let used = |of_tokens: f64| {
@@ -185,7 +191,7 @@ impl Weights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::{DType, Device, Tensor};
+    use candle_core::{DType, Device};
 
     fn model() -> (Architecture, Weights) {
         let config = r#"{"model_type": "llama", "hidden_size": 6, "intermediate_size": 10, "num_hidden_layers": 2,
@@ -234,7 +240,7 @@ mod tests {
         let elements = |sequences: usize| {
             let prompts: [(&[u32], Vec<usize>); 1] = [(&[1], vec![2; sequences])];
             let cached = sequences as f64 + 1.0;
-            weights.generated(&a, &prompts, sequences).bytes / 4.0 - cached * 2.0 * 2.0 * 4.0
+            weights.generated(&a, &prompts, sequences, 32).bytes / 4.0 - cached * 2.0 * 2.0 * 4.0
         };
         let apart = 2.0 * (BEFORE + 8.0 * 6.0 + 5.0 * 6.0) + OUTPUT;
         assert!((elements(1) - apart - 2.0 * 0.4 * experts).abs() < 1e-6, "{}", elements(1));
@@ -269,7 +275,7 @@ mod tests {
         let (a, weights) = model();
         let prompts: [(&[u32], Vec<usize>); 2] = [(&[1, 2, 3], vec![4, 2]), (&[5, 6], vec![1, 3])];
         let elements = 2.0 * (BEFORE + BEHIND) + OUTPUT;
-        let generated = weights.generated(&a, &prompts, 16);
+        let generated = weights.generated(&a, &prompts, 16, 32);
         // Tokens after the first: 3, 1, 0 and 2; the longest takes three rounds.
         assert_eq!(generated.rounds, 3.0);
         // Places: 3 completions tokens see 4, 5, 6; one sees 4; two see 3 and 4.
@@ -278,7 +284,9 @@ mod tests {
         // Own places read: 1 + 2 + 3, 1, and 1 + 2; prompts: 3 of 3, and 2 of 2.
         let entries = 6.0 + 1.0 + 3.0 + 9.0 + 4.0;
         assert_eq!(generated.bytes, 4.0 * (elements * 3.0 + entries * 2.0 * 2.0 * 4.0));
-        assert_eq!(weights.generated(&a, &prompts, 1).rounds, 6.0);
+        let of_8_bits = weights.generated(&a, &prompts, 16, 8);
+        assert_eq!(of_8_bits.bytes, elements * 3.0 + 4.0 * entries * 2.0 * 2.0 * 4.0);
+        assert_eq!(weights.generated(&a, &prompts, 1, 32).rounds, 6.0);
         // Five prompt tokens, and at most the two longest completions: keys and values of two layers, 4 wide.
         assert_eq!(weights.most_cached(&a, &prompts, 2), 4.0 * 2.0 * 2.0 * 4.0 * (5.0 + 4.0 + 3.0));
         let mut forest = Forest::new();

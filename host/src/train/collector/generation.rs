@@ -2,7 +2,7 @@
 
 use super::episodes::{self, Episode};
 use super::{Collector, Moment, With};
-use crate::config::OldLogp;
+use crate::config::{OldLogp, RolloutDtype};
 use crate::metrics::{Metric, Reduction};
 use crate::model::Policy;
 use crate::plugin::{Column, Generation, RewardBatch, RewardColumn, Rollouts};
@@ -14,6 +14,7 @@ use crate::train::learner::Learner;
 use crate::train::packed::Packed;
 use crate::train::plugins::{Judged, Scored, Told, Trouble, batch, from_plugin};
 use crate::train::{Error, Result};
+use candle_core::DType;
 use serde_json::json;
 use std::ops::Range;
 use std::sync::Arc;
@@ -202,7 +203,12 @@ impl Collector {
             }
         }
         let (model, a, most) = (policy.computing(), policy.architecture(), self.settings.max_num_seqs);
-        let (generation, caches) = (model.generated(a, &asked, most), model.most_cached(a, &asked, most) as usize);
+        let bits = match (self.settings.rollout_dtype, policy.computes_in()) {
+            (RolloutDtype::Int8, _) => 8,
+            (RolloutDtype::Bfloat16, _) | (_, DType::BF16) => 16,
+            _ => 32,
+        };
+        let (generation, caches) = (model.generated(a, &asked, most, bits), model.most_cached(a, &asked, most) as usize);
         let generated = rollouts.iter().map(|r| r.sampled() as u64).sum();
         Work { generated, generation, caches, ..Work::default() }
     }
