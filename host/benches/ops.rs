@@ -13,9 +13,9 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rlhost::model::Architecture;
 use rlhost::ops::Precision::{Bf16, F32};
 use rlhost::ops::adamw::{Step, update};
-use rlhost::ops::quantized::{Quantized, Scheme};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::panels::Panels;
+use rlhost::ops::quantized::{Quantized, Scheme};
 use rlhost::ops::rope::Rotation;
 use rlhost::ops::{self, attention, embedding, linear, logprob, norm, rope, swiglu, team};
 use std::hint::black_box;
@@ -97,11 +97,8 @@ fn stored(c: &mut Criterion) {
             Panels::new(Quantized { codes: &codes, scales: &scales, scheme }, None, Bf16).unwrap()
         };
         let of_bf16 = || Panels::new(&half(), None, Bf16).unwrap();
-        let kinds: [(&str, usize, &dyn Fn() -> Panels); 3] = [
-            ("bf16", 16, &of_bf16),
-            ("int8", 8, &|| quantized(Scheme::Int8)),
-            ("nf4", 4, &|| quantized(Scheme::Nf4)),
-        ];
+        let kinds: [(&str, usize, &dyn Fn() -> Panels); 3] =
+            [("bf16", 16, &of_bf16), ("int8", 8, &|| quantized(Scheme::Int8)), ("nf4", 4, &|| quantized(Scheme::Nf4))];
         let mut group = c.benchmark_group("ops Qwen3-0.6B");
         for (name, bits, make) in kinds {
             let bytes = width * outputs * bits / 8;

@@ -21,6 +21,12 @@ pub(super) const ROWS_PER_TASK: usize = 32;
 /// Values per task where each is treated by itself.
 const PART: usize = 1 << 15;
 
+/// Runs `work` with tensors like `t`, on the CPU on a thread of the pool: operations then don't wake one each, and don't wait for it to
+/// wake this one.
+pub fn on_pool<T: Send>(t: &Tensor, work: impl FnOnce() -> T + Send) -> T {
+    if t.device().is_cpu() { rayon::scope(|_| work()) } else { work() }
+}
+
 /// Read access to a contiguous CPU tensor.
 pub(super) struct Read<'a, T = f32> {
     guard: StorageRef<'a>,

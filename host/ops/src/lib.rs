@@ -59,8 +59,8 @@ pub mod words;
 
 pub use bf16::supported as multiplies_bf16;
 pub use cpu::{
-    add_into, all_finite, bounded_by, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, plus_one, scaled,
-    scatter_add_rows, sum_of_squares, to_vec, write, zeros_like,
+    add_into, all_finite, bounded_by, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, on_pool,
+    plus_one, scaled, scatter_add_rows, sum_of_squares, to_vec, write, zeros_like,
 };
 #[cfg(feature = "cuda")]
 pub use cuda::decode;

@@ -198,8 +198,12 @@ impl Decoder {
         for (i, w) in self.weights.layers.iter().enumerate() {
             let rows = self.rows_of(i, rows, how);
             let maps = Masked::of(w.maps(), self.precision, how, i, rows.is_some());
-            let mut kept = self.layer(i, x, forest, rows, &maps)?;
-            x = self.layer_of(i, maps.each()).output(&mut kept)?;
+            let (kept, output) = ops::on_pool(&self.weights.embedding, || {
+                let mut kept = self.layer(i, x, forest, rows, &maps)?;
+                let output = self.layer_of(i, maps.each()).output(&mut kept)?;
+                Ok::<_, super::Error>((kept, output))
+            })?;
+            x = output;
             keep(i, kept)?;
         }
         if how.balances {
@@ -325,7 +329,7 @@ impl Decoder {
             };
             let kept = self.restored(kept)?;
             let here = Here { i, maps: &maps, balance: balance.as_ref() };
-            dx = self.layer_backward(&here, kept, forest, rows, dx, &grads.layers[i])?;
+            dx = ops::on_pool(&self.weights.embedding, || self.layer_backward(&here, kept, forest, rows, dx, &grads.layers[i]))?;
             done();
         }
         if let Some(d_positions) = grads.positions.iter().flatten().next() {

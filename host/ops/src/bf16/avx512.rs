@@ -211,9 +211,8 @@ unsafe fn in_bf16<const BITS: usize>(at: *const u8, table: __m512i) -> __m512bh 
 #[inline]
 fn table(scale: f32) -> __m512i {
     // SAFETY: the values fill a register; a register of bf16 is 32 bytes without invalid values.
-    let values: __m256i = unsafe {
-        std::mem::transmute(_mm512_cvtneps_pbh(_mm512_mul_ps(_mm512_loadu_ps(NF4.as_ptr()), _mm512_set1_ps(scale))))
-    };
+    let values: __m256i =
+        unsafe { std::mem::transmute(_mm512_cvtneps_pbh(_mm512_mul_ps(_mm512_loadu_ps(NF4.as_ptr()), _mm512_set1_ps(scale)))) };
     _mm512_broadcast_i64x4(values)
 }
 
