@@ -27,6 +27,7 @@ Each program runs in the settings that its users choose from (--settings):
 | f32 | dtype float32 | --dtype float32 |
 | bf16 | bf16 true; an adapter's base is loaded in bfloat16 | --bf16; an adapter's base stays in bf16 |
 | f32-recompute, bf16-recompute | the same with gradient_checkpointing | the same with --gradient-checkpointing |
+| bf16-int8 | - | bf16, with --rollout-dtype int8: GRPO and generation only |
 
 TRL's own defaults are bf16-recompute. The gain that counts is to TRL's best setting, which is printed
 last, for time and for memory each to the best of both.
@@ -67,7 +68,7 @@ WHATS = ("grpo", "dpo", "generation")
 # a DPO step, shortest, usual and longest prompt in tokens)
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
          "intermediate_size", "vocab_size", "max_position_embeddings")
-SETTINGS = ("f32", "f32-recompute", "bf16", "bf16-recompute")
+SETTINGS = ("f32", "f32-recompute", "bf16", "bf16-recompute", "bf16-int8")
 # Sizes that only train an adapter, and heads that are not the hidden size over their number.
 ADAPTED, HEAD_DIM = ("0.6B",), {"0.6B": 128}
 # The adapter, as TRL and rlhost have it by default but for its layers.
@@ -277,6 +278,7 @@ def train_rlhost(binary, work, what, lora, setting, rows, steps, threads):
         "bf16": str(setting.startswith("bf16")).lower(),
         "dtype": "bfloat16" if lora and setting.startswith("bf16") else "float32",
         "gradient-checkpointing": str(setting.endswith("-recompute")).lower(),
+        **({"rollout-dtype": "int8"} if setting.endswith("-int8") else {}),
         **({"lora-r": RANK, "lora-alpha": ALPHA, "lora-dropout": 0} if lora else {}),
         **({"num-threads": threads} if threads else {}),
     }
@@ -354,6 +356,8 @@ def compare(what, binary, work, args, rows, steps):
     """All rounds of one kind of work."""
     lora, programs = args.lora, {}
     for setting in args.settings:
+        if what == "dpo" and setting.endswith("-int8"):
+            continue
         if what == "generation":
             if setting.endswith("-recompute"):
                 continue
@@ -363,6 +367,8 @@ def compare(what, binary, work, args, rows, steps):
             programs[f"TRL {setting}"] = lambda s=setting: stage("_train_trl", work, what, lora, s, rows, steps, args.threads)
             run = lambda s=setting: train_rlhost(binary, work, what, lora, s, rows, steps, args.threads)
         programs[f"rlhost {setting}"] = run
+        if setting.endswith("-int8"):
+            del programs[f"TRL {setting}"]
     runs = {name: [] for name in programs if args.only is None or name.lower().startswith(args.only)}
     for number in range(1, args.rounds + 1):
         for name in runs:

@@ -5,7 +5,7 @@ use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Returns whether an error is about the given path rather than the machine; a full disk is not, for example.
 pub fn is_of_the_path(error: &io::Error) -> bool {
@@ -61,6 +61,38 @@ pub fn cache_folder() -> Option<PathBuf> {
         .or_else(|| set("XDG_CACHE_HOME").map(|d| d.join("rlhost")))
         .or_else(|| set("HOME").map(|d| d.join(".cache").join("rlhost")))
         .or_else(|| set("LOCALAPPDATA").map(|d| d.join("rlhost").join("cache")))
+}
+
+/// Marks a file in a cache as recently used, if possible.
+pub fn mark_used(file: &Path) {
+    drop(File::options().append(true).open(file).and_then(|f| f.set_modified(SystemTime::now())));
+}
+
+/// Removes the least recently used files with this extension from a folder of a cache, and what was left behind there, until the rest
+/// takes at most `room` bytes.
+///
+/// # Errors
+/// If the folder can't be read or a file can't be removed.
+pub fn make_room(folder: &Path, extension: &str, room: u64) -> io::Result<()> {
+    let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let (path, metadata) = (entry.path(), entry.metadata()?);
+        let left_behind = entry.file_name().to_string_lossy().starts_with(".tmp");
+        if left_behind || path.extension().is_some_and(|e| e == extension) {
+            files.push((metadata.modified()?, metadata.len(), path));
+        }
+    }
+    files.sort();
+    let mut held: u64 = files.iter().map(|(_, length, _)| length).sum();
+    for (_, length, path) in files {
+        if held <= room {
+            break;
+        }
+        fs::remove_file(path)?;
+        held -= length;
+    }
+    Ok(())
 }
 
 /// Rejects anything but a regular file.

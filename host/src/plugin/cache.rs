@@ -12,7 +12,6 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 use tempfile::NamedTempFile;
 use wasmtime::Engine;
 use wasmtime::component::Component;
@@ -60,8 +59,7 @@ impl Cache {
             tracing::debug!("{} is damaged", file.display());
             return None;
         };
-        // Marks it as recently used.
-        drop(fs::File::options().append(true).open(file).and_then(|f| f.set_modified(SystemTime::now())));
+        files::mark_used(file);
         Some(component)
     }
 
@@ -70,30 +68,7 @@ impl Cache {
         let mut new = NamedTempFile::new_in(&self.folder)?;
         new.write_all(whole)?;
         new.persist(file).map_err(|e| e.error)?;
-        self.make_room()
-    }
-
-    /// Removes the least recently used files until the rest fits.
-    fn make_room(&self) -> io::Result<()> {
-        let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
-            let entry = entry?;
-            let (path, metadata) = (entry.path(), entry.metadata()?);
-            let left_behind = entry.file_name().to_string_lossy().starts_with(".tmp");
-            if left_behind || path.extension().is_some_and(|e| e == EXTENSION) {
-                files.push((metadata.modified()?, metadata.len(), path));
-            }
-        }
-        files.sort();
-        let mut held: u64 = files.iter().map(|(_, length, _)| length).sum();
-        for (_, length, path) in files {
-            if held <= ROOM {
-                break;
-            }
-            fs::remove_file(path)?;
-            held -= length;
-        }
-        Ok(())
+        files::make_room(&self.folder, EXTENSION, ROOM)
     }
 }
 

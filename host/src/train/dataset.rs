@@ -1,5 +1,7 @@
 //! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
+mod bar;
+mod counted;
 mod judging;
 mod looking;
 mod prompts;

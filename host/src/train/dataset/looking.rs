@@ -1,9 +1,11 @@
 //! The first look at a dataset: decides which of its rows can be used, on several threads, and keeps nothing else of them.
 
+use super::bar::bar;
 use super::judging::{ReadRow, TRIED_PAIRS, Verdict};
 use super::{BUILT_IN_PROMPTS, Kind, Reader};
 use crate::data::{self, Columns, Dataset, Location, Refused, Table};
 use crate::train::{Error, Result};
+use indicatif::ProgressBar;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,16 +56,19 @@ struct Look<'a> {
     columns: RwLock<BTreeSet<String>>,
     /// Number of undesirable and of desirable completions.
     labels: [AtomicUsize; 2],
+    bar: ProgressBar,
 }
 
 impl<'a> Look<'a> {
     fn new(reader: &'a Reader, kind: Kind, refused: &'a Refused) -> Self {
         let (last, unusable, columns) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0), RwLock::default());
-        Self { reader, kind, refused, last, unusable, columns, labels: [const { AtomicUsize::new(0) }; 2] }
+        let labels = [const { AtomicUsize::new(0) }; 2];
+        Self { reader, kind, refused, last, unusable, columns, labels, bar: bar("reading the dataset", None) }
     }
 
     /// Looks at a row; returns what was found of each of its parts.
     fn row(&self, number: usize, place: &Location, row: Columns) -> Vec<Seen> {
+        self.bar.inc(1);
         match self.kind.read(number, place, row) {
             Ok(parts) => parts.into_iter().map(|part| self.part(number, part)).collect(),
             Err(error) if self.is_unnamed(&error) => vec![Seen::Unnamed],

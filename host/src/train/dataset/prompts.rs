@@ -1,5 +1,7 @@
 //! The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
 
+use super::bar::bar;
+use super::counted::counted;
 use super::judging::{ReadRow, Verdict};
 use super::looking::{Looked, Used};
 use super::{Kind, OfTokens, Prompt, Reader, hex};
@@ -125,9 +127,16 @@ impl Rows {
     }
 
     fn lengths(&self) -> Result<Vec<usize>> {
-        let length = |index| Ok(self.reader.length(self.kind, self.read(index)?)?);
-        let lengths = (0..self.used.len()).into_par_iter().with_min_len(ROWS_A_THREAD).map(length);
-        lengths.collect::<Vec<_>>().into_iter().collect()
+        let rows = self.used.len();
+        counted(&self.fingerprint, rows, || {
+            let bar = bar("counting tokens", Some(rows));
+            let length = |index| {
+                bar.inc(1);
+                Ok(self.reader.length(self.kind, self.read(index)?)?)
+            };
+            let lengths = (0..rows).into_par_iter().with_min_len(ROWS_A_THREAD).map(length);
+            lengths.collect::<Vec<_>>().into_iter().collect()
+        })
     }
 
     fn prepared(&self, indices: &[usize]) -> Result<Vec<Arc<Prompt>>> {
