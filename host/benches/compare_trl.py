@@ -361,14 +361,14 @@ def compare(what, binary, work, args, rows, steps):
         if what == "generation":
             if setting.endswith("-recompute"):
                 continue
-            programs[f"TRL {setting}"] = lambda s=setting: stage("_generate", work, s, rows, steps, args.threads)
+            theirs = lambda s=setting: stage("_generate", work, s, rows, steps, args.threads)
             run = lambda s=setting: generate_with_rlhost(binary, work, lora, s, rows, steps, args.threads)
         else:
-            programs[f"TRL {setting}"] = lambda s=setting: stage("_train_trl", work, what, lora, s, rows, steps, args.threads)
+            theirs = lambda s=setting: stage("_train_trl", work, what, lora, s, rows, steps, args.threads)
             run = lambda s=setting: train_rlhost(binary, work, what, lora, s, rows, steps, args.threads)
+        if not setting.endswith("-int8"):
+            programs[f"TRL {setting}"] = theirs
         programs[f"rlhost {setting}"] = run
-        if setting.endswith("-int8"):
-            del programs[f"TRL {setting}"]
     runs = {name: [] for name in programs if args.only is None or name.lower().startswith(args.only)}
     for number in range(1, args.rounds + 1):
         for name in runs:

@@ -3,12 +3,15 @@
 
 use super::attention::{Attention, Heads};
 use super::cpu::{Shared, read, tensor};
+use super::gemm::Precision;
+use super::lines::{Lines, ROWS, Tile, Value, sums};
 use super::math::{exp, max, sum_by};
-use super::panels::{Lines, ROWS, Tile, sums};
+use super::rounding::{round_into, rounded};
 use super::simd::wide;
 use super::unpack::WIDTH;
 use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
+use half::bf16;
 use std::ops::Range;
 
 /// Keys and values of a prompt in one layer. Keys are stored as `[K, C, P]`, with `P` padded to whole blocks, so that scores are sums
@@ -17,8 +20,82 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub struct PromptCache {
     len: usize,
-    k: Vec<f32>,
-    v: Vec<f32>,
+    k: Values,
+    v: Values,
+}
+
+/// Keys or values of a cache.
+#[derive(Clone, Debug)]
+enum Values {
+    F32(Vec<f32>),
+    Bf16(Vec<bf16>),
+}
+
+/// Evaluates an expression with the values of either type.
+macro_rules! with {
+    ($values:expr, |$of_type:ident| $do:expr) => {
+        match $values {
+            Values::F32($of_type) => $do,
+            Values::Bf16($of_type) => $do,
+        }
+    };
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self::F32(Vec::new())
+    }
+}
+
+impl Values {
+    /// Creates a list for products of this precision, with room for some values.
+    fn with_room(precision: Precision, room: usize) -> Self {
+        match precision {
+            Precision::F32 => Self::F32(Vec::with_capacity(room)),
+            Precision::Bf16 => Self::Bf16(Vec::with_capacity(room)),
+        }
+    }
+
+    /// Creates a list of these values.
+    fn of(precision: Precision, values: Vec<f32>) -> Self {
+        match precision {
+            Precision::F32 => Self::F32(values),
+            Precision::Bf16 => Self::Bf16(rounded(&values)),
+        }
+    }
+
+    /// Appends zeros up to this length.
+    fn lengthen(&mut self, length: usize) {
+        match self {
+            Self::F32(all) => all.resize(length, 0.0),
+            Self::Bf16(all) => all.resize(length, bf16::ZERO),
+        }
+    }
+
+    fn extend(&mut self, values: &[f32]) {
+        match self {
+            Self::F32(all) => all.extend_from_slice(values),
+            Self::Bf16(all) => {
+                let before = all.len();
+                all.resize(before + values.len(), bf16::ZERO);
+                round_into(values, &mut all[before..]);
+            }
+        }
+    }
+
+    /// Replaces column `at` of the lines of [`BLOCK`] from `first` on.
+    fn set_column(&mut self, first: usize, at: usize, values: &[f32]) {
+        match self {
+            Self::F32(all) => {
+                let lines = all[first..].as_chunks_mut::<BLOCK>().0;
+                lines.iter_mut().zip(values).for_each(|(line, &x)| line[at] = x);
+            }
+            Self::Bf16(all) => {
+                let lines = all[first..].as_chunks_mut::<BLOCK>().0;
+                lines.iter_mut().zip(values).for_each(|(line, &x)| line[at] = bf16::from_f32(x));
+            }
+        }
+    }
 }
 
 /// Positions whose keys are stored together.
@@ -32,8 +109,8 @@ const MOST_ROOM: usize = 1 << 14;
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCache {
     len: usize,
-    k: Vec<f32>,
-    v: Vec<f32>,
+    k: Values,
+    v: Values,
 }
 
 fn check_rows(k: &Tensor, v: &Tensor, rows: &Range<usize>) -> Result<usize> {
@@ -45,8 +122,9 @@ fn check_rows(k: &Tensor, v: &Tensor, rows: &Range<usize>) -> Result<usize> {
 }
 
 impl PromptCache {
-    /// Creates a cache from rows `rows` of packed `k, v: [N, K * C]`, of heads of `c` values.
-    pub fn new(k: &Tensor, v: &Tensor, rows: Range<usize>, c: usize) -> Result<Self> {
+    /// Creates a cache from rows `rows` of packed `k, v: [N, K * C]`, of heads of `c` values, for products of this
+    /// precision.
+    pub fn new(k: &Tensor, v: &Tensor, rows: Range<usize>, c: usize, precision: Precision) -> Result<Self> {
         let width = check_rows(k, v, &rows)?;
         if c == 0 || !width.is_multiple_of(c) {
             return Err(Error::Shape { op: "key/value cache", detail: format!("heads of {c} values in rows of {width}") });
@@ -62,10 +140,11 @@ impl PromptCache {
             }
         }
         let values = read(v)?;
-        let of_head = |head: usize| values[range.clone()].chunks(width).flat_map(move |row| &row[head * c..(head + 1) * c]);
         let mut by_head = Vec::with_capacity(len * width);
-        (0..width / c).for_each(|head| by_head.extend(of_head(head)));
-        Ok(Self { len, k: turned, v: by_head })
+        for head in 0..width / c {
+            values[range.clone()].chunks(width).for_each(|row| by_head.extend_from_slice(&row[head * c..(head + 1) * c]));
+        }
+        Ok(Self { len, k: Values::of(precision, turned), v: Values::of(precision, by_head) })
     }
 
     /// Returns the number of its positions, padded.
@@ -78,10 +157,12 @@ impl PromptCache {
         let padded = self.padded();
         // A block of keys stays in the L1 cache for all queries.
         for first in (0..padded).step_by(BLOCK) {
-            let keys = Lines { values: &self.k[kv * c * padded + first..], stride: padded, count: c };
             for (q, into) in q.chunks(ROWS * c).zip(into.chunks_mut(ROWS * padded)) {
                 let mut tile: Tile = [[0.0; BLOCK]; ROWS];
-                sums(q, c, 0, keys, &mut tile);
+                with!(&self.k, |k| {
+                    let keys = Lines { values: &k[kv * c * padded + first..], stride: padded, count: c };
+                    sums(q, c, 0, keys, &mut tile);
+                });
                 for (into, sums) in into.chunks_exact_mut(padded).zip(&tile) {
                     into[first..first + BLOCK].iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
                 }
@@ -95,30 +176,32 @@ impl PromptCache {
         if self.len == 0 {
             return into.fill(0.0);
         }
-        let (whole, own) = (c / BLOCK * BLOCK, &self.v[kv * self.len * c..(kv + 1) * self.len * c]);
+        let (whole, own) = (c / BLOCK * BLOCK, kv * self.len * c..(kv + 1) * self.len * c);
         for first in (0..whole).step_by(BLOCK) {
-            let values = Lines { values: &own[first..], stride: c, count: self.len };
             for (p, into) in p.chunks(ROWS * padded).zip(into.chunks_mut(ROWS * c)) {
                 let mut tile: Tile = [[0.0; BLOCK]; ROWS];
-                sums(p, padded, 0, values, &mut tile);
+                with!(&self.v, |v| {
+                    let values = Lines { values: &v[own.clone()][first..], stride: c, count: self.len };
+                    sums(p, padded, 0, values, &mut tile);
+                });
                 for (into, sums) in into.chunks_exact_mut(c).zip(&tile) {
                     into[first..first + BLOCK].copy_from_slice(sums);
                 }
             }
         }
-        for (into, p) in into.chunks_exact_mut(c).zip(p.chunks_exact(padded)) {
+        for (into, p) in into.chunks_exact_mut(c).zip(p.chunks_exact(padded)).filter(|_| whole < c) {
             into[whole..].fill(0.0);
-            wide!(add_weighted(&mut into[whole..], &p[..self.len], own, c, whole));
+            with!(&self.v, |v| wide!(add_weighted(&mut into[whole..], &p[..self.len], &v[own.clone()], c, whole)));
         }
     }
 }
 
 impl SequenceCache {
-    /// Creates an empty cache for this many positions of `width` = `K * C`. Memory for up to [`MOST_ROOM`] positions is reserved
-    /// now, the rest as they come.
-    pub fn with_room(positions: usize, width: usize) -> Self {
+    /// Creates an empty cache for this many positions of `width` = `K * C` and products of this precision. Memory for up to
+    /// [`MOST_ROOM`] positions is reserved now, the rest as they come.
+    pub fn with_room(positions: usize, width: usize, precision: Precision) -> Self {
         let room = positions.min(MOST_ROOM).next_multiple_of(BLOCK) * width;
-        Self { len: 0, k: Vec::with_capacity(room), v: Vec::with_capacity(room) }
+        Self { len: 0, k: Values::with_room(precision, room), v: Values::with_room(precision, room) }
     }
 
     /// Appends row `row` of packed `k, v: [N, K * C]`.
@@ -126,13 +209,11 @@ impl SequenceCache {
         let width = check_rows(k, v, &(row..row + 1))?;
         let (block, at) = (self.len / BLOCK, self.len % BLOCK);
         if at == 0 {
-            self.k.resize((block + 1) * width * BLOCK, 0.0);
+            self.k.lengthen((block + 1) * width * BLOCK);
         }
-        let keys = &read(k)?[row * width..(row + 1) * width];
-        for (places, &x) in self.k[block * width * BLOCK..].as_chunks_mut::<BLOCK>().0.iter_mut().zip(keys) {
-            places[at] = x;
-        }
-        self.v.extend_from_slice(&read(v)?[row * width..(row + 1) * width]);
+        let row = row * width..(row + 1) * width;
+        self.k.set_column(block * width * BLOCK, at, &read(k)?[row.clone()]);
+        self.v.extend(&read(v)?[row]);
         self.len += 1;
         Ok(())
     }
@@ -153,10 +234,13 @@ impl SequenceCache {
         for q in q.chunks(ROWS * c) {
             let first = into.len();
             into.resize(first + q.len() / c * seen, 0.0);
-            for (i, block) in self.k.chunks_exact(kv_width * BLOCK).take(seen.div_ceil(BLOCK)).enumerate() {
+            for i in 0..seen.div_ceil(BLOCK) {
                 let mut tile: Tile = [[0.0; BLOCK]; ROWS];
-                let keys = Lines { values: &block[kv * c * BLOCK..(kv + 1) * c * BLOCK], stride: BLOCK, count: c };
-                sums(q, c, 0, keys, &mut tile);
+                let block = (i * kv_width + kv * c) * BLOCK;
+                with!(&self.k, |k| {
+                    let keys = Lines { values: &k[block..block + c * BLOCK], stride: BLOCK, count: c };
+                    sums(q, c, 0, keys, &mut tile);
+                });
                 for (into, sums) in into[first..].chunks_exact_mut(seen).zip(&tile) {
                     into[i * BLOCK..].iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
                 }
@@ -249,7 +333,7 @@ impl Scratch {
         let mut at = 0;
         wide!(for (index, out) in self.out.chunks_mut(c).enumerate() {
             let (_, cache, seen) = group.sequences[index / per_kv];
-            add_weighted(out, &self.own[at..at + seen], &cache.v, kv_width, kv * c);
+            with!(&cache.v, |v| add_weighted(out, &self.own[at..at + seen], v, kv_width, kv * c));
             at += seen;
         });
     }
@@ -257,14 +341,14 @@ impl Scratch {
 
 /// Adds row `i` times `weights[i]`, for all `i`, to `out: [C]`. Rows are `width` wide, and the added values start at `first`.
 #[inline(always)]
-fn add_weighted(out: &mut [f32], weights: &[f32], rows: &[f32], width: usize, first: usize) {
+fn add_weighted<T: Value>(out: &mut [f32], weights: &[f32], rows: &[T], width: usize, first: usize) {
     const LANES: usize = 32;
     let (whole, rest) = out.as_chunks_mut::<LANES>();
     for (i, out) in whole.iter_mut().enumerate() {
         let mut sums = *out;
         for (&p, row) in weights.iter().zip(rows.chunks_exact(width)) {
             for (sum, &x) in sums.iter_mut().zip(&row[first + i * LANES..][..LANES]) {
-                *sum = p.mul_add(x, *sum);
+                *sum = p.mul_add(x.in_f32(), *sum);
             }
         }
         *out = sums;
@@ -272,7 +356,7 @@ fn add_weighted(out: &mut [f32], weights: &[f32], rows: &[f32], width: usize, fi
     let first = first + whole.len() * LANES;
     for (&p, row) in weights.iter().zip(rows.chunks_exact(width)) {
         for (out, &x) in rest.iter_mut().zip(&row[first..]) {
-            *out = p.mul_add(x, *out);
+            *out = p.mul_add(x.in_f32(), *out);
         }
     }
 }
@@ -292,6 +376,82 @@ fn normalise(a: &mut [f32], b: &mut [f32]) {
     for run in [a, b] {
         for s in run {
             *s *= inverse;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    fn random(rows: usize, width: usize) -> Tensor {
+        Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap()
+    }
+
+    /// Values as a cache holds them.
+    fn held(t: &Tensor, precision: Precision) -> Vec<f32> {
+        let round = |x: f32| if precision == Precision::Bf16 { bf16::from_f32(x).to_f32() } else { x };
+        crate::to_vec(t).unwrap().into_iter().map(round).collect()
+    }
+
+    /// Attention of one query over rows of keys and values, in f64.
+    fn attended(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32) -> Vec<f64> {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let weights: Vec<f64> = keys.iter().map(|k| (dot(q, k) * f64::from(scale)).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let of_place = |i: usize| weights.iter().zip(values).map(|(w, v)| w * f64::from(v[i])).sum::<f64>() / total;
+        (0..q.len()).map(of_place).collect()
+    }
+
+    #[test]
+    fn new_tokens_attend_to_the_prompt_and_to_their_own_positions_as_cached() {
+        // Heads that are whole blocks and not, more queries for a key head than a tile has rows, prompts of no and of many blocks.
+        for (heads, kv_heads, c, prompt, own) in
+            [(4, 2, 64, 70, [1, 33]), (20, 2, 80, 5, [40, 2]), (3, 3, 16, 0, [3, 64]), (14, 2, 32, 64, [65, 1])]
+        {
+            for precision in [Precision::F32, Precision::Bf16] {
+                let shape = Heads { heads, kv_heads, head_dim: c };
+                let attention = Attention { scale: 0.3, ..shape.into() };
+                let (width, kv_width) = (heads * c, kv_heads * c);
+                let (pk, pv) = (random(prompt, kv_width), random(prompt, kv_width));
+                let of_prompt = PromptCache::new(&pk, &pv, 0..prompt, c, precision).unwrap();
+                let sequences: Vec<(Tensor, Tensor, SequenceCache)> = own
+                    .iter()
+                    .map(|&n| {
+                        let (k, v) = (random(n, kv_width), random(n, kv_width));
+                        let mut cache = SequenceCache::with_room(4, kv_width, precision);
+                        (0..n).for_each(|row| cache.push(&k, &v, row).unwrap());
+                        (k, v, cache)
+                    })
+                    .collect();
+                let q = random(2, width);
+                let rows = sequences.iter().enumerate().map(|(row, (.., cache))| (row, cache, cache.len())).collect();
+                let group = Group { prompt: &of_prompt, sequences: rows };
+                let got = crate::to_vec(&forward(&q, &[group], attention).unwrap()).unwrap();
+                let qs = crate::to_vec(&q).unwrap();
+                let [pk, pv] = [&pk, &pv].map(|t| held(t, precision));
+                for (row, (k, v, _)) in sequences.iter().enumerate() {
+                    let (k, v) = (held(k, precision), held(v, precision));
+                    for head in 0..heads {
+                        let kv = head / (heads / kv_heads) * c..(head / (heads / kv_heads) + 1) * c;
+                        let of = |a: &'_ [f32], b: &'_ [f32]| -> Vec<Vec<f32>> {
+                            a.chunks(kv_width).chain(b.chunks(kv_width)).map(|row| row[kv.clone()].to_vec()).collect()
+                        };
+                        let (keys, values) = (of(&pk, &k), of(&pv, &v));
+                        let (keys, values): (Vec<&[f32]>, Vec<&[f32]>) =
+                            (keys.iter().map(Vec::as_slice).collect(), values.iter().map(Vec::as_slice).collect());
+                        let at = row * width + head * c;
+                        let want = attended(&qs[at..at + c], &keys, &values, attention.scale);
+                        for (got, want) in got[at..at + c].iter().zip(want) {
+                            assert!(
+                                (f64::from(*got) - want).abs() < 2e-5,
+                                "{heads} {c} {prompt}, {precision:?}: {got}, not {want}"
+                            );
+                        }
+                    }
+                }
+            }
         }
     }
 }

@@ -31,6 +31,7 @@ pub mod forest;
 mod gemm;
 pub mod layer_norm;
 pub mod linear;
+mod lines;
 pub mod logprob;
 pub mod low_rank;
 pub mod machine;

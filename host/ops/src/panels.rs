@@ -10,9 +10,8 @@
 use super::bf16;
 use super::cpu::{Shared, cast, filled_all, read, tensor};
 use super::gemm::Dst;
+use super::lines::{Lines, ROWS, Tile, sums};
 use super::quantized::{Quantized, Scheme};
-#[cfg(target_arch = "x86_64")]
-use super::simd;
 use super::stored::{Matrix, Stored};
 use super::unpack::{INPUTS, Room, WIDTH};
 use super::{Error, Precision, Result, matrix_dims, team};
@@ -20,9 +19,6 @@ use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
-
-/// Rows that are summed together.
-pub(super) const ROWS: usize = 8;
 
 /// Below this many multiplications, a second thread gains nothing.
 const WORTH_WAKING: usize = 1 << 23;
@@ -138,6 +134,10 @@ impl Panels {
         Error::Shape { op: "panels", detail }
     }
 
+    fn is_laid_out(&self) -> bool {
+        matches!(self.weight, Weight::LaidOut(_))
+    }
+
     /// Returns the number of its groups of outputs.
     fn groups(&self) -> usize {
         self.d_out.div_ceil(WIDTH)
@@ -235,7 +235,7 @@ impl Panels {
 pub struct Map<'a> {
     /// `[out, in]`
     pub weight: &'a Panels,
-    /// `A: [r, in]` and `B: [out, r]`, whose weights are f32. `B A x` is added.
+    /// `A: [r, in]` and `B: [out, r]`, whose second was made in f32 for products in f32. `B A x` is added.
     pub low_rank: Option<[&'a Panels; 2]>,
 }
 
@@ -243,9 +243,16 @@ pub struct Map<'a> {
 pub fn forward_all(x: &Tensor, maps: &[Map<'_>]) -> Result<Vec<Tensor>> {
     let (n, d_in) = matrix_dims(x);
     for Map { weight, low_rank } in maps {
-        let fits = |[a, b]: [&Panels; 2]| (a.d_in, b.d_in, b.d_out) == (d_in, a.d_out, weight.d_out);
-        if weight.d_in != d_in || !low_rank.is_none_or(fits) {
+        if weight.d_in != d_in {
             return Err(weight.misfit(x));
+        }
+        let fits = |[a, b]: [&Panels; 2]| (a.d_in, b.d_in, b.d_out) == (d_in, a.d_out, weight.d_out) && b.is_laid_out();
+        if let Some([a, b]) = low_rank.filter(|low_rank| !fits(*low_rank)) {
+            let detail = format!(
+                "an adapter of [{}, {}] and [{}, {}], in f32 or not, for a weight [{}, {}]",
+                a.d_out, a.d_in, b.d_out, b.d_in, weight.d_out, weight.d_in
+            );
+            return Err(Error::Shape { op: "panels", detail });
         }
     }
     let xs = read(x)?;
@@ -273,13 +280,15 @@ impl<'a> Open<'a> {
 /// Computes the products of `xs: [n, in]` with all weights.
 fn products(xs: &[f32], n: usize, all: &[Open<'_>]) -> Vec<Vec<f32>> {
     let groups: usize = all.iter().map(|open| open.panels.groups()).sum();
-    let threads = rayon::current_num_threads();
+    let worth = if team::is_led() { WORTH_SHARING } else { WORTH_WAKING };
+    let shared = xs.len() * groups * WIDTH >= worth;
+    let most = if shared { PARTS_A_THREAD * rayon::current_num_threads() } else { 1 };
     let parts: Vec<(usize, Range<usize>)> = all
         .iter()
         .enumerate()
         .flat_map(|(i, Open { panels, .. })| {
             let own = panels.groups();
-            let parts = own.min((PARTS_A_THREAD * threads * own).div_ceil(groups.max(1)));
+            let parts = own.min((most * own).div_ceil(groups.max(1)));
             (0..parts).map(move |part| (i, own * part / parts..own * (part + 1) / parts))
         })
         .collect();
@@ -300,139 +309,17 @@ fn products(xs: &[f32], n: usize, all: &[Open<'_>]) -> Vec<Vec<f32>> {
             groups.for_each(|i| panels.panel(i, rows, n, Dst::Add, out));
         }
     };
-    let worth = if team::is_led() { WORTH_SHARING } else { WORTH_WAKING };
     // SAFETY: the parts cover all outputs of all rows.
     unsafe {
         filled_all(all.iter().map(|open| n * open.panels.d_out), |outs| {
-            if xs.len() * groups * WIDTH < worth {
-                (0..parts.len()).for_each(|part| run(part, outs));
-            } else {
+            if shared {
                 team::each(parts.len(), |part| run(part, outs));
+            } else {
+                (0..parts.len()).for_each(|part| run(part, outs));
             }
         })
     }
 }
-
-/// Sums of rows and outputs.
-pub(super) type Tile = [[f32; WIDTH]; ROWS];
-
-/// The inputs of some outputs' weights, a line of [`WIDTH`] outputs each.
-#[derive(Clone, Copy)]
-pub(super) struct Lines<'a> {
-    pub values: &'a [f32],
-    /// Distance from one line to the next, in values.
-    pub stride: usize,
-    pub count: usize,
-}
-
-impl<'a> Lines<'a> {
-    /// Takes lines that follow one another.
-    fn of(values: &'a [f32]) -> Self {
-        Self { values, stride: WIDTH, count: values.len() / WIDTH }
-    }
-
-    fn check(self) {
-        assert!(self.count == 0 || self.values.len() >= (self.count - 1) * self.stride + WIDTH, "lines out of bounds");
-    }
-}
-
-/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of
-/// the `first` input.
-pub(super) fn sums(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_>, tile: &mut Tile) {
-    lines.check();
-    #[cfg(target_arch = "x86_64")]
-    match simd::level() {
-        // SAFETY: the processor has the features that this is compiled for.
-        simd::Level::Avx512 => return unsafe { avx512::sums(xs, d_in, first, lines, tile) },
-        simd::Level::Avx2 => return unsafe { avx2::sums(xs, d_in, first, lines, tile) },
-        simd::Level::Baseline => {}
-    }
-    for (row, sums) in xs.chunks_exact(d_in).zip(tile) {
-        for (x, line) in row[first..].iter().zip(lines.values.chunks(lines.stride)).take(lines.count) {
-            sums.iter_mut().zip(line).for_each(|(sum, w)| *sum = x.mul_add(*w, *sum));
-        }
-    }
-}
-
-/// Computes the same sums in vector registers. A tile of `$rows` rows and `$parts` registers of outputs takes nearly all of them.
-/// It is written out because otherwise the compiler leaves the sums in memory.
-#[cfg(target_arch = "x86_64")]
-macro_rules! in_registers {
-    ($name:ident, $features:literal, $lanes:literal, $rows:literal, $parts:literal,
-     $zero:ident, $load:ident, $spread:ident, $fma:ident, $store:ident) => {
-        mod $name {
-            use super::{Lines, ROWS, Tile, WIDTH};
-            use std::arch::x86_64::{$fma, $load, $spread, $store, $zero};
-
-            #[target_feature(enable = $features)]
-            pub(super) fn sums(xs: &[f32], d_in: usize, from: usize, lines: Lines<'_>, tile: &mut Tile) {
-                const { assert!(ROWS % $rows == 0 && WIDTH % ($lanes * $parts) == 0 && $rows <= 8) };
-                for (xs, tile) in xs.chunks($rows * d_in).zip(tile.chunks_exact_mut($rows)) {
-                    for first in (0..WIDTH).step_by($lanes * $parts) {
-                        match xs.len() / d_in {
-                            1 => part::<1>(xs, d_in, from, lines, tile, first),
-                            2 => part::<2>(xs, d_in, from, lines, tile, first),
-                            3 => part::<3>(xs, d_in, from, lines, tile, first),
-                            4 => part::<4>(xs, d_in, from, lines, tile, first),
-                            5 => part::<5>(xs, d_in, from, lines, tile, first),
-                            6 => part::<6>(xs, d_in, from, lines, tile, first),
-                            7 => part::<7>(xs, d_in, from, lines, tile, first),
-                            _ => part::<8>(xs, d_in, from, lines, tile, first),
-                        }
-                    }
-                }
-            }
-
-            /// Sums `R` rows, and `$parts` registers of outputs from `first` on.
-            #[target_feature(enable = $features)]
-            #[inline]
-            fn part<const R: usize>(
-                xs: &[f32],
-                d_in: usize,
-                from: usize,
-                lines: Lines<'_>,
-                tile: &mut [[f32; WIDTH]],
-                first: usize,
-            ) {
-                assert!(xs.len() >= R * d_in && from + lines.count <= d_in && tile.len() >= R);
-                assert!(first + $parts * $lanes <= WIDTH);
-                let mut sums = [[$zero(); $parts]; R];
-                // SAFETY: all places are within the lengths just checked.
-                unsafe {
-                    for r in 0..R {
-                        for p in 0..$parts {
-                            sums[r][p] = $load(tile[r].as_ptr().add(first + p * $lanes));
-                        }
-                    }
-                    for k in 0..lines.count {
-                        let line = lines.values.as_ptr().add(k * lines.stride + first);
-                        // Not by a closure, which can't be inlined here.
-                        let mut weights = [$zero(); $parts];
-                        for p in 0..$parts {
-                            weights[p] = $load(line.add(p * $lanes));
-                        }
-                        for r in 0..R {
-                            let x = $spread(*xs.as_ptr().add(r * d_in + from + k));
-                            for p in 0..$parts {
-                                sums[r][p] = $fma(x, weights[p], sums[r][p]);
-                            }
-                        }
-                    }
-                    for r in 0..R {
-                        for p in 0..$parts {
-                            $store(tile[r].as_mut_ptr().add(first + p * $lanes), sums[r][p]);
-                        }
-                    }
-                }
-            }
-        }
-    };
-}
-
-#[cfg(target_arch = "x86_64")]
-in_registers!(avx512, "avx512f", 16, 8, 2, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps);
-#[cfg(target_arch = "x86_64")]
-in_registers!(avx2, "avx2,fma", 8, 4, 2, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
 
 #[cfg(test)]
 mod tests {

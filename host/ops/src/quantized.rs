@@ -144,7 +144,7 @@ fn largest(values: &[f32]) -> f32 {
 fn codes_of_8_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
     let factor = if scale > 0.0 { MOST / scale } else { 0.0 };
     super::simd::wide!(for (code, x) in codes.iter_mut().zip(values) {
-        *code = ((x * factor).round_ties_even() as i32 as i8).cast_unsigned();
+        *code = ((x * factor).round_ties_even().clamp(-MOST, MOST) as i32 as i8).cast_unsigned();
     });
 }
 
@@ -285,6 +285,14 @@ mod tests {
                 assert!((code - code.round()).abs() < 1e-4);
             }
         }
+    }
+
+    #[test]
+    fn rows_of_tiny_values_keep_their_signs_and_a_value_that_is_none_is_not_hidden() {
+        let tiny = Tensor::from_vec(vec![1e-38f32, -1e-38, 0.0, 0.0, f32::NAN, 1.0, 2.0, 3.0], (2, 4), &Device::Cpu).unwrap();
+        let got = back(Scheme::Int8, &tiny);
+        assert!(got[0] >= 0.0 && got[1] <= 0.0 && got[..4].iter().all(|x| x.abs() <= 1e-38), "{got:?}");
+        assert!(got[4..].iter().all(|x| x.is_nan()), "{got:?}");
     }
 
     #[test]

@@ -63,6 +63,14 @@ pub fn cache_folder() -> Option<PathBuf> {
         .or_else(|| set("LOCALAPPDATA").map(|d| d.join("rlhost").join("cache")))
 }
 
+/// Returns a result, or none for a file that is not there.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// Marks a file in a cache as recently used, if possible.
 pub fn mark_used(file: &Path) {
     drop(File::options().append(true).open(file).and_then(|f| f.set_modified(SystemTime::now())));
@@ -77,7 +85,9 @@ pub fn make_room(folder: &Path, extension: &str, room: u64) -> io::Result<()> {
     let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let (path, metadata) = (entry.path(), entry.metadata()?);
+        // Another process may make room, too.
+        let Some(metadata) = unless_gone(entry.metadata())? else { continue };
+        let path = entry.path();
         let left_behind = entry.file_name().to_string_lossy().starts_with(".tmp");
         if left_behind || path.extension().is_some_and(|e| e == extension) {
             files.push((metadata.modified()?, metadata.len(), path));
@@ -89,7 +99,7 @@ pub fn make_room(folder: &Path, extension: &str, room: u64) -> io::Result<()> {
         if held <= room {
             break;
         }
-        fs::remove_file(path)?;
+        unless_gone(fs::remove_file(path))?;
         held -= length;
     }
     Ok(())

@@ -316,20 +316,11 @@ impl Decoder {
         for (i, stored) in layers.into_iter().enumerate().rev() {
             let rows = self.rows_of(i, rows, &how);
             let maps = Masked::of(self.weights.layers[i].maps(), self.precision, &how, i, rows.is_some());
-            let kept = match stored {
-                Stored::Whole(kept) => *kept,
-                Stored::Input(x) => {
-                    let mut kept = self.layer(i, x, forest, rows, &maps)?;
-                    // As if it had been kept: what a norm reads is made of values that are not rounded yet.
-                    if self.weights.layers[i].added_norm.is_some() {
-                        kept.lowered = Some(self.layer_of(i, maps.each()).fed(&kept)?);
-                    }
-                    self.stored(kept)?
-                }
-            };
-            let kept = self.restored(kept)?;
             let here = Here { i, maps: &maps, balance: balance.as_ref() };
-            dx = ops::on_pool(&self.weights.embedding, || self.layer_backward(&here, kept, forest, rows, dx, &grads.layers[i]))?;
+            dx = ops::on_pool(&self.weights.embedding, || {
+                let kept = self.taken_back(i, stored, forest, rows, &maps)?;
+                self.layer_backward(&here, kept, forest, rows, dx, &grads.layers[i])
+            })?;
             done();
         }
         if let Some(d_positions) = grads.positions.iter().flatten().next() {
@@ -340,6 +331,29 @@ impl Decoder {
         }
         done();
         Ok(())
+    }
+
+    /// Returns what layer `i` kept, or computes it again.
+    fn taken_back(
+        &self,
+        i: usize,
+        stored: Stored,
+        forest: &Forest,
+        rows: Option<&[usize]>,
+        maps: &Maps<Masked<'_>>,
+    ) -> Result<LayerKept> {
+        let kept = match stored {
+            Stored::Whole(kept) => *kept,
+            Stored::Input(x) => {
+                let mut kept = self.layer(i, x, forest, rows, maps)?;
+                // As if it had been kept: what a norm reads is made of values that are not rounded yet.
+                if self.weights.layers[i].added_norm.is_some() {
+                    kept.lowered = Some(self.layer_of(i, maps.each()).fed(&kept)?);
+                }
+                self.stored(kept)?
+            }
+        };
+        Ok(self.restored(kept)?)
     }
 
     /// Takes the gradient of a layer's output and returns that of its input.

@@ -20,6 +20,8 @@ pub struct Decoding {
     decoder: Decoder,
     /// How prompts are run.
     how: How,
+    /// The precision of cached keys and values on the CPU.
+    cached: Precision,
     laid_out: LaidOut,
 }
 
@@ -189,11 +191,11 @@ fn misplaced() -> ops::Error {
 impl Decoding {
     /// Prepares a generation with these weights, on a device with the model's.
     pub(super) fn new(decoder: Decoder, weights: RolloutDtype) -> Result<Self> {
-        let how = decoder.plainly()?;
+        let (how, cached) = (decoder.plainly()?, precision(weights, decoder.precision));
         #[cfg(feature = "cuda")]
         if decoder.weights.embedding.device().is_cuda() {
             let steps = Steps::new(&decoder)?;
-            return Ok(Self { decoder, how, laid_out: LaidOut::Device(steps) });
+            return Ok(Self { decoder, how, cached, laid_out: LaidOut::Device(steps) });
         }
         let layers = decoder
             .weights
@@ -202,7 +204,7 @@ impl Decoding {
             .map(|w| w.maps().map(|l| Map::new(l, weights, decoder.precision)))
             .collect::<ops::Result<_>>()?;
         let output = laid_out(weights, decoder.weights.output(), None, decoder.precision)?;
-        Ok(Self { decoder, how, laid_out: LaidOut::Host { layers, output } })
+        Ok(Self { decoder, how, cached, laid_out: LaidOut::Host { layers, output } })
     }
 
     /// Returns the decoder, the options of its passes and what its steps compute with, if it is on a device.
@@ -239,7 +241,9 @@ impl Decoding {
     /// Creates a cache for a new sequence, with room for this many positions.
     pub fn empty_cache(&self, positions: usize) -> Cache {
         let width = self.architecture().kv_width();
-        Cache { layers: (0..self.architecture().layers).map(|_| SequenceCache::with_room(positions, width)).collect() }
+        Cache {
+            layers: (0..self.architecture().layers).map(|_| SequenceCache::with_room(positions, width, self.cached)).collect(),
+        }
     }
 
     /// Runs prompts, one segment each. Returns their caches and the logits `[P, V]` after the last token of each.
@@ -247,10 +251,10 @@ impl Decoding {
         let (_, output) = self.host_layout()?;
         let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
-        let mut caches = vec![Prefix::default(); ranges.len()];
+        let (mut caches, c) = (vec![Prefix::default(); ranges.len()], self.architecture().heads.head_dim);
         let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |_, kept| {
             for (cache, range) in caches.iter_mut().zip(&ranges) {
-                cache.layers.push(PromptCache::new(&kept.k, &kept.v, range.clone(), self.architecture().heads.head_dim)?);
+                cache.layers.push(PromptCache::new(&kept.k, &kept.v, range.clone(), c, self.cached)?);
             }
             Ok(())
         })?;

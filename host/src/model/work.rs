@@ -58,8 +58,8 @@ fn attention_a_place(a: &Architecture) -> f64 {
     4.0 * a.query_width() as f64
 }
 
-/// Returns the bytes that a token reads of a weight whose values are copied if they have more than `bits`.
-fn copied_bytes(weight: &Tensor, bits: usize) -> usize {
+/// Returns the bytes that a token reads of a weight whose values are copied if they have more than `bits`, without scales of copies.
+fn bytes_within(weight: &Tensor, bits: usize) -> usize {
     bytes(weight).min(weight.elem_count() * bits / 8)
 }
 
@@ -67,7 +67,7 @@ fn copied_bytes(weight: &Tensor, bits: usize) -> usize {
 fn read_bytes(l: &Linear, bits: usize) -> usize {
     let of_adapter = |Adapter { a, b, magnitude, .. }: &Adapter| bytes(a) + bytes(b) + magnitude.as_ref().map_or(0, bytes);
     let adapter = l.adapter.iter().filter(|_| !l.matrix().is_f32()).map(of_adapter);
-    copied_bytes(&l.weight, bits) + l.scales.iter().map(|scales| bytes(&scales.values)).sum::<usize>() + adapter.sum::<usize>()
+    bytes_within(&l.weight, bits) + l.scales.iter().map(|scales| bytes(&scales.values)).sum::<usize>() + adapter.sum::<usize>()
 }
 
 impl Weights {
@@ -143,8 +143,8 @@ impl Weights {
         }
         let rounds = longest.max(tokens.div_ceil(most.max(1))) as f64;
         let output = self.output();
-        let cached = self.cached_bytes(a);
-        let (mut elements, mut read_once) = (output.elem_count() as f64, copied_bytes(output, bits) as f64);
+        let cached = self.cached_bytes(a, bits);
+        let (mut elements, mut read_once) = (output.elem_count() as f64, bytes_within(output, bits) as f64);
         let (mut stacked, mut stacked_bytes) = (0.0, 0.0);
         for layer in &self.layers {
             let (reading, rest, stacks) = layer.maps().in_order();
@@ -154,7 +154,7 @@ impl Weights {
             }
             for stack in stacks {
                 stacked += stack.weight.elem_count() as f64;
-                stacked_bytes += copied_bytes(&stack.weight, bits) as f64;
+                stacked_bytes += bytes_within(&stack.weight, bits) as f64;
             }
         }
         let used = |of_tokens: f64| {
@@ -171,20 +171,24 @@ impl Weights {
         }
     }
 
-    /// Returns the bytes of a token's keys and values in all layers.
-    fn cached_bytes(&self, a: &Architecture) -> f64 {
+    /// Returns the bytes of a token's keys and values in all layers: in bf16 beside weights of fewer than 32 bits.
+    fn cached_bytes(&self, a: &Architecture, bits: usize) -> f64 {
         let output = self.output();
-        let size = if output.device().is_cpu() { size_of::<f32>() } else { output.dtype().size_in_bytes() };
+        let size = match (output.device().is_cpu(), bits) {
+            (true, 32..) => size_of::<f32>(),
+            (true, _) => size_of::<u16>(),
+            (false, _) => output.dtype().size_in_bytes(),
+        };
         2.0 * a.kv_width() as f64 * self.layers.len() as f64 * size as f64
     }
 
     /// Returns the bytes of the keys and values of a generation with at most this many sequences at once: of all prompts, and of
-    /// the longest sequences.
-    pub fn most_cached(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize) -> f64 {
+    /// the longest sequences; see [`Weights::generated`] for `bits`.
+    pub fn most_cached(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize, bits: usize) -> f64 {
         let mut lengths: Vec<usize> = prompts.iter().flat_map(|(_, lengths)| lengths.iter().copied()).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));
         let tokens = lengths.iter().take(most).sum::<usize>() + prompts.iter().map(|(prompt, _)| prompt.len()).sum::<usize>();
-        tokens as f64 * self.cached_bytes(a)
+        tokens as f64 * self.cached_bytes(a, bits)
     }
 }
 
@@ -285,10 +289,10 @@ mod tests {
         let entries = 6.0 + 1.0 + 3.0 + 9.0 + 4.0;
         assert_eq!(generated.bytes, 4.0 * (elements * 3.0 + entries * 2.0 * 2.0 * 4.0));
         let of_8_bits = weights.generated(&a, &prompts, 16, 8);
-        assert_eq!(of_8_bits.bytes, elements * 3.0 + 4.0 * entries * 2.0 * 2.0 * 4.0);
+        assert_eq!(of_8_bits.bytes, elements * 3.0 + 2.0 * entries * 2.0 * 2.0 * 4.0);
         assert_eq!(weights.generated(&a, &prompts, 1, 32).rounds, 6.0);
         // Five prompt tokens, and at most the two longest completions: keys and values of two layers, 4 wide.
-        assert_eq!(weights.most_cached(&a, &prompts, 2), 4.0 * 2.0 * 2.0 * 4.0 * (5.0 + 4.0 + 3.0));
+        assert_eq!(weights.most_cached(&a, &prompts, 2, 32), 4.0 * 2.0 * 2.0 * 4.0 * (5.0 + 4.0 + 3.0));
         let mut forest = Forest::new();
         forest.push(&[1, 2, 3], None);
         forest.push(&[5, 6], None);

@@ -10,7 +10,8 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
 
-/// Blocks along the inner dimension that are summed before the next part, at most: 32 rows of them take 36 KiB of the L1 cache.
+/// Blocks along the inner dimension that are summed before the next part: 32 rows of them take 36 KiB of the L1 cache. Fixed, so that
+/// zeros at the end of the inner dimension, such as later tokens in attention, change no bit.
 const STEPS: usize = 18;
 
 /// Blocks of rows that are rearranged together, 2 MiB, and the least number of groups that they belong to.
@@ -82,7 +83,7 @@ impl Packed {
     fn new(a: &Operand<'_>, groups: Range<usize>, threads: bool) -> Self {
         let all = a.inner.div_ceil(INNER);
         let mut lines = Scratch::new(groups.len() * all * SIDE);
-        for (steps, part) in ranges(all, depth(all)).zip(lines.chunks_mut(groups.len() * depth(all) * SIDE)) {
+        for (steps, part) in ranges(all, STEPS).zip(lines.chunks_mut(groups.len() * STEPS * SIDE)) {
             let pack = |(i, lines): (usize, &mut [Line])| {
                 // SAFETY: the processor has a kernel, and operands were checked when they were made.
                 unsafe { a.pack(groups.start + i, steps.start * INNER, Order::Rows, lines) };
@@ -136,11 +137,6 @@ pub(crate) unsafe fn product(kernel: Kernel, a: Operand<'_>, b: Operand<'_>, to:
     }
 }
 
-/// Returns the blocks of a part of this many: the parts are equal but for the last.
-fn depth(all: usize) -> usize {
-    all.div_ceil(all.div_ceil(STEPS).max(1))
-}
-
 fn ranges(total: usize, size: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..total).step_by(size.max(1)).map(move |first| first..total.min(first + size))
 }
@@ -160,10 +156,9 @@ impl Task<'_> {
     unsafe fn run(&self, columns: &Range<usize>, rows: &Range<usize>) {
         // SAFETY: there is a kernel.
         let tiles = (self.kernel == Kernel::Amx).then(|| unsafe { Tiles::new() });
-        let depth = depth(self.packed.steps);
-        let mut lines = Scratch::new(columns.len() * depth * SIDE);
+        let mut lines = Scratch::new(columns.len() * STEPS.min(self.packed.steps) * SIDE);
         let mut tile = Tile::ZERO;
-        for steps in ranges(self.packed.steps, depth) {
+        for steps in ranges(self.packed.steps, STEPS) {
             let lines = &mut lines[..columns.len() * steps.len() * SIDE];
             for (group, lines) in columns.clone().zip(lines.chunks_exact_mut(steps.len() * SIDE)) {
                 // SAFETY: there is a kernel, and operands were checked when they were made.

@@ -1,4 +1,4 @@
-//! Products of few rows with a bf16 weight, which is read once and in place: memory bandwidth limits them.
+//! Products of few rows with a weight in bf16 or in codes, which is read once: memory bandwidth limits them.
 
 use super::amx::{self, Tiles};
 use super::avx512::{self, Rows};
@@ -46,8 +46,9 @@ impl Few {
     }
 
     /// Calls `each` with the first of some outputs, the number of a row, their products and the number of these that count, for all
-    /// rows and these `outputs` of `w: [out, in]`. Weights in bf16 and codes are read in place and become bf16 in registers: those of 8
-    /// bits exactly, with scaled sums, those of 4 bits rounded. Other weights are rounded, some outputs at a time.
+    /// rows and these `outputs` of `w: [out, in]`. Weights in bf16 are read in place. Codes become bf16 in registers, or beside tiles
+    /// and for a last incomplete group in memory: those of 8 bits exactly, with scaled sums, those of 4 bits rounded. Other weights are
+    /// rounded, some outputs at a time.
     pub(crate) fn products(
         &self,
         w: &Stored<'_>,

@@ -2,8 +2,8 @@
 //! `vdpbf16ps`. On other processors [`supported`] is false.
 //!
 //! Both operands are rearranged into blocks of 16 rows or columns by 32 inner values, and rounded on the way if they are f32. A
-//! kernel sums up to two blocks of rows with up to two of columns. Inner dimensions are split into parts of at most 576 values, whose
-//! sums are added in order, so an element's bits depend neither on the number of threads nor on the other rows and columns. Products of
+//! kernel sums up to two blocks of rows with up to two of columns. Inner dimensions are split every 576 values, and the parts' sums
+//! added in order, so an element's bits depend neither on the number of threads nor on the other rows and columns. Products of
 //! few rows have parts of their own.
 
 #[cfg(target_arch = "x86_64")]

@@ -66,7 +66,8 @@ impl Operand<'_> {
         }
     }
 
-    /// Loads rows of inner values that lie side by side.
+    /// Loads rows of inner values that lie side by side, and asks for the same part of the next rows: packing a group takes no longer
+    /// than a read from memory.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
     #[inline]
     unsafe fn rows(&self, at: usize, outer: usize, from: usize, inner: usize) -> [__m512i; SIDE] {
@@ -97,7 +98,8 @@ impl Operand<'_> {
         rows
     }
 
-    /// Loads pairs of inner values of columns that lie side by side.
+    /// Loads pairs of inner values of columns that lie side by side, and asks for the next columns, which begin another line of the
+    /// cache.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
     #[inline]
     unsafe fn pairs(&self, at: usize, outer: usize, from: usize, inner: usize) -> [__m512i; SIDE] {

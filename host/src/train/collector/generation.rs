@@ -204,11 +204,12 @@ impl Collector {
         }
         let (model, a, most) = (policy.computing(), policy.architecture(), self.settings.max_num_seqs);
         let bits = match (self.settings.rollout_dtype, policy.computes_in()) {
-            (RolloutDtype::Int8, _) => 8,
-            (RolloutDtype::Bfloat16, _) | (_, DType::BF16) => 16,
+            (RolloutDtype::Int8, _) if self.evaluating.is_none() => 8,
+            (RolloutDtype::Bfloat16, _) if self.evaluating.is_none() => 16,
+            (_, DType::BF16) => 16,
             _ => 32,
         };
-        let (generation, caches) = (model.generated(a, &asked, most, bits), model.most_cached(a, &asked, most) as usize);
+        let (generation, caches) = (model.generated(a, &asked, most, bits), model.most_cached(a, &asked, most, bits) as usize);
         let generated = rollouts.iter().map(|r| r.sampled() as u64).sum();
         Work { generated, generation, caches, ..Work::default() }
     }

@@ -1,0 +1,225 @@
+//! Sums of few rows with lines of weights, keys or values, in vector registers: the products of a generation in f32, and its attention.
+
+#[cfg(target_arch = "x86_64")]
+use super::simd;
+use super::unpack::WIDTH;
+use half::bf16;
+
+/// Rows that are summed together.
+pub(super) const ROWS: usize = 8;
+
+/// Sums of rows and outputs.
+pub(super) type Tile = [[f32; WIDTH]; ROWS];
+
+/// The inputs of some outputs' weights, a line of [`WIDTH`] outputs each.
+#[derive(Clone, Copy)]
+pub(super) struct Lines<'a, T = f32> {
+    pub values: &'a [T],
+    /// Distance from one line to the next, in values.
+    pub stride: usize,
+    pub count: usize,
+}
+
+impl<'a> Lines<'a> {
+    /// Takes lines that follow one another.
+    pub(super) fn of(values: &'a [f32]) -> Self {
+        Self { values, stride: WIDTH, count: values.len() / WIDTH }
+    }
+}
+
+impl<T> Lines<'_, T> {
+    fn check(&self) {
+        assert!(self.count == 0 || self.values.len() >= (self.count - 1) * self.stride + WIDTH, "lines out of bounds");
+    }
+}
+
+/// A value of [`Lines`].
+pub(super) trait Value: Copy + Send + Sync {
+    fn in_f32(self) -> f32;
+
+    /// Calls the function that is compiled for the processor's registers; returns whether there is one.
+    fn in_registers(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, Self>, tile: &mut Tile) -> bool;
+}
+
+/// Implements [`Value`] with the functions of these modules.
+macro_rules! value {
+    ($type:ty, $in_f32:expr, $avx512:ident, $avx2:ident) => {
+        impl Value for $type {
+            #[inline(always)]
+            fn in_f32(self) -> f32 {
+                $in_f32(self)
+            }
+
+            #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
+            fn in_registers(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, Self>, tile: &mut Tile) -> bool {
+                #[cfg(target_arch = "x86_64")]
+                match simd::level() {
+                    // SAFETY: the processor has the features that this is compiled for.
+                    simd::Level::Avx512 => unsafe { $avx512::sums(xs, d_in, first, lines, tile) },
+                    simd::Level::Avx2 => unsafe { $avx2::sums(xs, d_in, first, lines, tile) },
+                    simd::Level::Baseline => return false,
+                }
+                cfg!(target_arch = "x86_64")
+            }
+        }
+    };
+}
+
+value!(f32, |x| x, avx512, avx2);
+value!(bf16, |x: bf16| f32::from_bits(u32::from(x.to_bits()) << 16), avx512_of_bf16, avx2_of_bf16);
+
+/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of
+/// the `first` input.
+pub(super) fn sums<T: Value>(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, T>, tile: &mut Tile) {
+    lines.check();
+    if T::in_registers(xs, d_in, first, lines, tile) {
+        return;
+    }
+    for (row, sums) in xs.chunks_exact(d_in).zip(tile) {
+        for (x, line) in row[first..].iter().zip(lines.values.chunks(lines.stride)).take(lines.count) {
+            sums.iter_mut().zip(line).for_each(|(sum, w)| *sum = x.mul_add(w.in_f32(), *sum));
+        }
+    }
+}
+
+/// Computes the same sums in vector registers. A tile of `$rows` rows and `$parts` registers of outputs takes nearly all of them.
+/// It is written out because otherwise the compiler leaves the sums in memory.
+#[cfg(target_arch = "x86_64")]
+macro_rules! in_registers {
+    ($name:ident, $features:literal, $value:ty, $of_line:path, $lanes:literal, $rows:literal, $parts:literal,
+     $zero:ident, $load:ident, $spread:ident, $fma:ident, $store:ident) => {
+        mod $name {
+            use super::{Lines, ROWS, Tile, WIDTH};
+            use std::arch::x86_64::{$fma, $load, $spread, $store, $zero};
+
+            #[target_feature(enable = $features)]
+            pub(super) fn sums(xs: &[f32], d_in: usize, from: usize, lines: Lines<'_, $value>, tile: &mut Tile) {
+                const { assert!(ROWS % $rows == 0 && WIDTH % ($lanes * $parts) == 0 && $rows <= 8) };
+                for (xs, tile) in xs.chunks($rows * d_in).zip(tile.chunks_exact_mut($rows)) {
+                    for first in (0..WIDTH).step_by($lanes * $parts) {
+                        match xs.len() / d_in {
+                            1 => part::<1>(xs, d_in, from, lines, tile, first),
+                            2 => part::<2>(xs, d_in, from, lines, tile, first),
+                            3 => part::<3>(xs, d_in, from, lines, tile, first),
+                            4 => part::<4>(xs, d_in, from, lines, tile, first),
+                            5 => part::<5>(xs, d_in, from, lines, tile, first),
+                            6 => part::<6>(xs, d_in, from, lines, tile, first),
+                            7 => part::<7>(xs, d_in, from, lines, tile, first),
+                            _ => part::<8>(xs, d_in, from, lines, tile, first),
+                        }
+                    }
+                }
+            }
+
+            /// Sums `R` rows, and `$parts` registers of outputs from `first` on.
+            #[target_feature(enable = $features)]
+            #[inline]
+            fn part<const R: usize>(
+                xs: &[f32],
+                d_in: usize,
+                from: usize,
+                lines: Lines<'_, $value>,
+                tile: &mut [[f32; WIDTH]],
+                first: usize,
+            ) {
+                assert!(xs.len() >= R * d_in && from + lines.count <= d_in && tile.len() >= R);
+                assert!(first + $parts * $lanes <= WIDTH);
+                let mut sums = [[$zero(); $parts]; R];
+                // SAFETY: all places are within the lengths just checked.
+                unsafe {
+                    for r in 0..R {
+                        for p in 0..$parts {
+                            sums[r][p] = $load(tile[r].as_ptr().add(first + p * $lanes));
+                        }
+                    }
+                    for k in 0..lines.count {
+                        let line = lines.values.as_ptr().add(k * lines.stride + first);
+                        // Not by a closure, which can't be inlined here.
+                        let mut weights = [$zero(); $parts];
+                        for p in 0..$parts {
+                            weights[p] = $of_line(line.add(p * $lanes));
+                        }
+                        for r in 0..R {
+                            let x = $spread(*xs.as_ptr().add(r * d_in + from + k));
+                            for p in 0..$parts {
+                                sums[r][p] = $fma(x, weights[p], sums[r][p]);
+                            }
+                        }
+                    }
+                    for r in 0..R {
+                        for p in 0..$parts {
+                            $store(tile[r].as_mut_ptr().add(first + p * $lanes), sums[r][p]);
+                        }
+                    }
+                }
+            }
+        }
+    };
+}
+
+/// Loads values in bf16.
+#[cfg(target_arch = "x86_64")]
+mod widening {
+    use half::bf16;
+    use std::arch::x86_64::*;
+
+    /// # Safety
+    /// As many values as a register of f32 holds lie there.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    pub(super) unsafe fn avx512(at: *const bf16) -> __m512 {
+        // SAFETY: the caller's promise.
+        let bits = unsafe { _mm256_loadu_si256(at.cast()) };
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits)))
+    }
+
+    /// # Safety
+    /// As above.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub(super) unsafe fn avx2(at: *const bf16) -> __m256 {
+        // SAFETY: the caller's promise.
+        let bits = unsafe { _mm_loadu_si128(at.cast()) };
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(bits)))
+    }
+}
+
+/// Calls the macro above with what is the same for all types of values.
+#[cfg(target_arch = "x86_64")]
+macro_rules! of_values {
+    ($avx512:ident, $avx2:ident, $value:ty, $of_512:path, $of_256:path) => {
+        in_registers!(
+            $avx512,
+            "avx512f",
+            $value,
+            $of_512,
+            16,
+            8,
+            2,
+            _mm512_setzero_ps,
+            _mm512_loadu_ps,
+            _mm512_set1_ps,
+            _mm512_fmadd_ps,
+            _mm512_storeu_ps
+        );
+        in_registers!(
+            $avx2,
+            "avx2,fma",
+            $value,
+            $of_256,
+            8,
+            4,
+            2,
+            _mm256_setzero_ps,
+            _mm256_loadu_ps,
+            _mm256_set1_ps,
+            _mm256_fmadd_ps,
+            _mm256_storeu_ps
+        );
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+of_values!(avx512, avx2, f32, std::arch::x86_64::_mm512_loadu_ps, std::arch::x86_64::_mm256_loadu_ps);
+#[cfg(target_arch = "x86_64")]
+of_values!(avx512_of_bf16, avx2_of_bf16, half::bf16, super::widening::avx512, super::widening::avx2);
