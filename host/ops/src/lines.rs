@@ -72,9 +72,13 @@ value!(bf16, |x: bf16| f32::from_bits(u32::from(x.to_bits()) << 16), avx512_of_b
 /// the `first` input.
 pub(super) fn sums<T: Value>(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, T>, tile: &mut Tile) {
     lines.check();
-    if T::in_registers(xs, d_in, first, lines, tile) {
-        return;
+    if !T::in_registers(xs, d_in, first, lines, tile) {
+        plainly(xs, d_in, first, lines, tile);
     }
+}
+
+/// Computes the same sums on any processor.
+fn plainly<T: Value>(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, T>, tile: &mut Tile) {
     for (row, sums) in xs.chunks_exact(d_in).zip(tile) {
         for (x, line) in row[first..].iter().zip(lines.values.chunks(lines.stride)).take(lines.count) {
             sums.iter_mut().zip(line).for_each(|(sum, w)| *sum = x.mul_add(w.in_f32(), *sum));
@@ -223,3 +227,45 @@ macro_rules! of_values {
 of_values!(avx512, avx2, f32, std::arch::x86_64::_mm512_loadu_ps, std::arch::x86_64::_mm256_loadu_ps);
 #[cfg(target_arch = "x86_64")]
 of_values!(avx512_of_bf16, avx2_of_bf16, half::bf16, super::widening::avx512, super::widening::avx2);
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// Asserts that functions, if the processor has their registers, give the bits of plain sums of these values.
+    fn assert_same<T: Value>(values: &[T], by: [(bool, unsafe fn(&[f32], usize, usize, Lines<'_, T>, &mut Tile)); 2]) {
+        let d_in = 37;
+        let all: Vec<f32> = (0..ROWS * d_in).map(|i| ((i * 29) % 83) as f32 / 41.0 - 1.0).collect();
+        let cases =
+            (1..=ROWS).flat_map(|rows| [(32, 0), (32, 1), (32, 32), (40, 30)].map(|(stride, count)| (rows, stride, count)));
+        for ((rows, stride, count), first) in cases.flat_map(|case| [0, 5].map(|first| (case, first))) {
+            let (xs, lines) = (&all[..rows * d_in], Lines { values, stride, count });
+            let begun: Tile = std::array::from_fn(|r| std::array::from_fn(|o| (r * WIDTH + o) as f32 / 100.0));
+            let mut want = begun;
+            plainly(xs, d_in, first, lines, &mut want);
+            for (there, sums) in by {
+                if !there {
+                    eprintln!("skipped: this processor lacks these registers");
+                    continue;
+                }
+                let mut got = begun;
+                // SAFETY: the processor has the registers.
+                unsafe { sums(xs, d_in, first, lines, &mut got) };
+                assert_eq!(got[..rows], want[..rows], "{rows} rows, {count} lines {stride} apart, from {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_processor_gives_the_same_bits() {
+        let values: Vec<f32> = (0..40 * 32).map(|i| ((i * 31) % 97) as f32 / 48.0 - 1.0).collect();
+        let rounded: Vec<bf16> = values.iter().map(|x| bf16::from_f32(*x)).collect();
+        let (has_512, has_2) = match simd::level() {
+            simd::Level::Avx512 => (true, true),
+            simd::Level::Avx2 => (false, true),
+            simd::Level::Baseline => (false, false),
+        };
+        assert_same(&values, [(has_512, avx512::sums), (has_2, avx2::sums)]);
+        assert_same(&rounded, [(has_512, avx512_of_bf16::sums), (has_2, avx2_of_bf16::sums)]);
+    }
+}
