@@ -232,8 +232,10 @@ of_values!(avx512_of_bf16, avx2_of_bf16, half::bf16, super::widening::avx512, su
 mod tests {
     use super::*;
 
+    type Sums<T> = unsafe fn(&[f32], usize, usize, Lines<'_, T>, &mut Tile);
+
     /// Asserts that functions, if the processor has their registers, give the bits of plain sums of these values.
-    fn assert_same<T: Value>(values: &[T], by: [(bool, unsafe fn(&[f32], usize, usize, Lines<'_, T>, &mut Tile)); 2]) {
+    fn assert_same<T: Value>(values: &[T], by: [(bool, Sums<T>); 2]) {
         let d_in = 37;
         let all: Vec<f32> = (0..ROWS * d_in).map(|i| ((i * 29) % 83) as f32 / 41.0 - 1.0).collect();
         let cases =
