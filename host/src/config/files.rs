@@ -1,11 +1,13 @@
 //! Opens files that a person names or that are in somebody else's folders: never blocks, never reads without limit, and never
 //! writes through a link.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::{Duration, SystemTime};
+use tempfile::NamedTempFile;
 
 /// Returns whether an error is about the given path rather than the machine; a full disk is not, for example.
 pub fn is_of_the_path(error: &io::Error) -> bool {
@@ -76,12 +78,22 @@ pub fn mark_used(file: &Path) {
     drop(File::options().append(true).open(file).and_then(|f| f.set_modified(SystemTime::now())));
 }
 
-/// Removes the least recently used files with this extension from a folder of a cache, and what was left behind there, until the rest
-/// takes at most `room` bytes.
+/// Writes a file in a folder of a cache, atomically, and removes the least recently used ones with its extension, and what was left
+/// behind there, until the rest takes at most `room` bytes.
 ///
 /// # Errors
-/// If the folder can't be read or a file can't be removed.
-pub fn make_room(folder: &Path, extension: &str, room: u64) -> io::Result<()> {
+/// If the file can't be written, the folder can't be read or a file can't be removed.
+pub fn keep(bytes: &[u8], file: &Path, room: u64) -> io::Result<()> {
+    let (Some(folder), Some(extension)) = (file.parent(), file.extension()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let mut new = NamedTempFile::new_in(folder)?;
+    new.write_all(bytes)?;
+    new.persist(file).map_err(|e| e.error)?;
+    make_room(folder, extension, room)
+}
+
+fn make_room(folder: &Path, extension: &OsStr, room: u64) -> io::Result<()> {
     let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

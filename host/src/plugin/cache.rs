@@ -10,9 +10,8 @@ use crate::config::{files, hex};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 use wasmtime::Engine;
 use wasmtime::component::Component;
 
@@ -65,10 +64,7 @@ impl Cache {
 
     /// Caches compiled code, atomically.
     pub(super) fn keep(&self, whole: &[u8], file: &Path) -> io::Result<()> {
-        let mut new = NamedTempFile::new_in(&self.folder)?;
-        new.write_all(whole)?;
-        new.persist(file).map_err(|e| e.error)?;
-        files::make_room(&self.folder, EXTENSION, ROOM)
+        files::keep(whole, file, ROOM)
     }
 }
 

@@ -17,7 +17,8 @@ pub(super) const ROWS: usize = 8;
 /// Inner values of stored rows that are multiplied before the next part: as many of [`ROWS`] rows take half of the L1 cache.
 const PART: usize = 1024;
 
-/// How many pairs of stored rows in bf16 ahead memory is asked for; of codes as many bytes. Into the L2 cache, as the L1 cache has no room for it.
+/// How many pairs of stored rows in bf16 ahead memory is asked for; of codes as many bytes. Into the L2 cache, as the L1 cache has no
+/// room for it.
 const AHEAD: usize = 3;
 
 /// Computes the sums of one or two groups of rows with one or two of columns, each with `steps` blocks along the inner dimension, and

@@ -4,9 +4,8 @@
 use crate::config::{files, hex};
 use sha2::{Digest, Sha256};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 
 /// Fewer rows are counted in less than a second.
 const WORTH: usize = 4096;
@@ -61,13 +60,8 @@ fn keep(file: &Path, lengths: &[usize]) -> io::Result<()> {
     let of_row = |length: &usize| u32::try_from(*length).map_err(io::Error::other);
     let values = lengths.iter().map(of_row).collect::<io::Result<Vec<u32>>>()?;
     let bytes: Vec<u8> = values.into_iter().flat_map(u32::to_le_bytes).collect();
-    let folder = file.parent().ok_or(io::ErrorKind::NotFound)?;
-    fs::create_dir_all(folder)?;
-    let mut new = NamedTempFile::new_in(folder)?;
-    new.write_all(&Sha256::digest(&bytes))?;
-    new.write_all(&bytes)?;
-    new.persist(file).map_err(|e| e.error)?;
-    files::make_room(folder, EXTENSION, ROOM)
+    fs::create_dir_all(file.parent().ok_or(io::ErrorKind::NotFound)?)?;
+    files::keep(&[Sha256::digest(&bytes).as_slice(), &bytes].concat(), file, ROOM)
 }
 
 #[cfg(test)]
