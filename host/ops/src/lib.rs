@@ -37,6 +37,7 @@ pub mod low_rank;
 pub mod machine;
 pub mod magnitude;
 mod math;
+mod mean_rows;
 mod memory;
 pub mod noise;
 pub mod norm;

@@ -7,6 +7,7 @@ use super::cpu::{read, tensor, write};
 use super::cuda;
 use super::gemm::{Dst, Mat, matmul};
 use super::math::{exp, max, sum_by};
+use super::mean_rows::MeanRows;
 use super::simd::wide;
 use super::stored::{Blocks, Stored};
 use super::support::Restriction;
@@ -31,6 +32,8 @@ pub struct TokenStats {
     pub top: Vec<bool>,
     /// Logarithm of the normaliser.
     pub(super) log_sum: Vec<f32>,
+    /// What [`backward`] needs to compute no logits.
+    mean_rows: Option<MeanRows>,
     /// Share of each target that is spread evenly over the vocabulary; see [`smooth`].
     smoothing: f32,
 }
@@ -58,20 +61,57 @@ pub fn forward(
 ) -> Result<TokenStats> {
     let (m, d, vocab) = check(hidden, w, targets)?;
     on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale, restriction));
-    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w, scale.precision)?);
+    statistics(&read(hidden)?, Blocks::new(w, scale.precision)?, (m, d, vocab), targets, scale, restriction, None)
+}
+
+/// Does the same before a [`backward`] for the hidden states alone, given derivatives of log-probabilities alone: on the CPU, that then
+/// computes no logits, where none are bounded or restricted. Any other is as after [`forward`].
+pub fn forward_for_hidden(
+    hidden: &Tensor,
+    w: &Tensor,
+    targets: &[u32],
+    scale: Scale,
+    restriction: Option<&Restriction>,
+) -> Result<TokenStats> {
+    if !hidden.device().is_cpu() || scale.cap.is_some() || restriction.is_some() {
+        return forward(hidden, w, targets, scale, restriction);
+    }
+    let (m, d, vocab) = check(hidden, w, targets)?;
+    let mean_rows = Some(MeanRows::new(m, d));
+    statistics(&read(hidden)?, Blocks::new(w, scale.precision)?, (m, d, vocab), targets, scale, None, mean_rows)
+}
+
+fn statistics(
+    hidden: &[f32],
+    mut w: Blocks<'_>,
+    (m, d, vocab): (usize, usize, usize),
+    targets: &[u32],
+    scale: Scale,
+    restriction: Option<&Restriction>,
+    mut mean_rows: Option<MeanRows>,
+) -> Result<TokenStats> {
+    let turned = turn(hidden, d);
     let mut room = Tile::room(m, vocab);
     let mut sums = vec![Sums::NONE; m];
     let mut target_logits = vec![f32::NAN; m];
+    let tops = |sums: &[Sums]| sums.iter().map(|sums| sums.top).collect::<Vec<_>>();
     for tile in Tile::all(m, vocab) {
-        let logits = tile.logits(&mut room, w.rows(&tile.tokens), &turned, scale);
+        let w = w.rows(&tile.tokens);
+        let logits = tile.logits(&mut room, w, &turned, scale);
         tile.restrict(logits, restriction, vocab);
+        let of_tile = &mut sums[tile.rows.clone()];
+        let before = tops(of_tile);
         let tasks = logits.par_chunks(TOKENS_PER_TASK * tile.line());
         for part in tasks.map(|lines| sums_of(lines, tile.line())).collect::<Vec<_>>() {
-            sums[tile.rows.clone()].iter_mut().zip(part).for_each(|(sums, part)| *sums = sums.with(part));
+            of_tile.iter_mut().zip(part).for_each(|(sums, part)| *sums = sums.with(part));
         }
         tile.targets(targets).for_each(|(place, row)| target_logits[row] = logits[place]);
+        if let Some(mean_rows) = &mut mean_rows {
+            mean_rows.add(&tile, logits, w, (&before, &tops(of_tile)), targets, scale);
+        }
     }
-    let mut stats = TokenStats::default();
+    let mean_rows = mean_rows.map(|rows| rows.divided(sums.par_iter().map(|sums| sums.sum)));
+    let mut stats = TokenStats { mean_rows, ..TokenStats::default() };
     for (Sums { top, sum, weighted }, logit) in sums.into_iter().zip(target_logits) {
         let ln_sum = sum.ln();
         stats.logp.push(logit - top - ln_sum);
@@ -193,6 +233,9 @@ pub fn backward(
         return Err(Error::Shape { op: "logprob backward", detail: format!("{} derivatives for {m} rows", d_logp.len()) });
     }
     on_device!(hidden, cuda::logprob::backward(hidden, w, targets, scale, restriction, stats, d_logp, d_entropy, dw));
+    if let (Some(rows), None, None, 0.0) = (&stats.mean_rows, d_entropy, dw, share) {
+        return tensor(rows.backward(&Stored::of(w.into())?, targets, &stats.logp, d_logp, scale), (m, d));
+    }
     let (hs, mut w) = (read(hidden)?, Blocks::new(w, scale.precision)?);
     let (turned, h) = (turn(&hs, d), Mat::new(&hs, m, d));
     let mut room = Tile::room(m, vocab);
@@ -462,6 +505,40 @@ mod tests {
                 let added: Vec<f64> = want.dw.iter().map(|x| x + 1.0).collect();
                 close(&format!("dw, {case}"), &super::super::to_vec(&dw).unwrap(), &added);
                 assert_eq!(dh, frozen, "{case}");
+                // The forward pass may have done the work for this.
+                let early = forward_for_hidden(&ht, &wt, &targets, scale, None).unwrap();
+                assert_eq!((&early.logp, &early.entropy, &early.top), (&stats.logp, &stats.entropy, &stats.top), "{case}");
+                let dh = backward(&ht, &wt, &targets, scale, None, &early, &d_logp, d_entropy, None).unwrap();
+                close(&format!("early dh, {case}"), &super::super::to_vec(&dh).unwrap(), &want.dh);
+            }
+        }
+    }
+
+    #[test]
+    fn a_derivative_is_as_precise_in_bf16_however_likely_the_target_is() {
+        let (vocab, d) = (TOKENS + 70, 48);
+        let w = values(vocab * d, 2, 1.0);
+        // Each hidden state points to its target.
+        let targets: Vec<u32> = (0..20).map(|row| (row * 211) as u32).collect();
+        let own = |row: usize| &w[targets[row] as usize * d..][..d];
+        let towards = |by: f32| (0..20).flat_map(|row| own(row).iter().map(move |x| by * x)).collect::<Vec<f32>>();
+        let d_logp = values(20, 3, 1.0);
+        for by in [0.1, 0.4, 0.8, 1.1] {
+            let (h, w) = (matrix(towards(by), d), matrix(w.clone(), d).to_dtype(candle_core::DType::BF16).unwrap());
+            // The operands' own rounding is not in question.
+            let h = h.to_dtype(candle_core::DType::BF16).unwrap().to_dtype(candle_core::DType::F32).unwrap();
+            let derivative = |precision, w: &Tensor| {
+                let scale = Scale { precision, ..Scale::from(1.0) };
+                let stats = forward_for_hidden(&h, w, &targets, scale, None).unwrap();
+                let dh = backward(&h, w, &targets, scale, None, &stats, &d_logp, None, None).unwrap();
+                (stats.logp, super::super::to_vec(&dh).unwrap())
+            };
+            let (logp, got) = derivative(Precision::Bf16, &w);
+            let (_, want) = derivative(Precision::F32, &w.to_dtype(candle_core::DType::F32).unwrap());
+            for ((got, want), logp) in got.chunks(d).zip(want.chunks(d)).zip(logp) {
+                let length = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+                let off = length(&mut got.iter().zip(want).map(|(a, b)| a - b)) / length(&mut want.iter().copied());
+                assert!(off < 4e-3, "a target of probability {}: off by {off}", logp.exp());
             }
         }
     }

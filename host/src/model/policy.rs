@@ -194,11 +194,13 @@ impl Policy {
         self.forward_with(forest, selected, temperature, None)
     }
 
-    /// Does the same with the adapter's dropout and the noise on embeddings, whose random numbers depend on `key`.
+    /// Does the same for a step that learns from it: with the adapter's dropout and the noise on embeddings, whose random numbers depend
+    /// on `key`, and with what makes the backward pass shorter. That takes longer if the loss turns out to depend on entropies, and the
+    /// output matrix is not trained.
     ///
     /// # Errors
     /// As [`Policy::forward`].
-    pub fn forward_dropping<'a>(
+    pub fn forward_learning<'a>(
         &'a self,
         forest: &'a Forest,
         selected: &'a Selected,
@@ -226,7 +228,9 @@ impl Policy {
     ) -> Result<Pass<'a>> {
         let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.how(key, forest, &selected.rows)?)?;
         let scale = self.decoder.logits(temperature);
-        let stats = logprob::forward(&hidden, self.decoder.weights.output(), &selected.targets, scale, selected.restriction())?;
+        let weights = &self.decoder.weights;
+        let statistics = if key.is_some() && !weights.trains_output() { logprob::forward_for_hidden } else { logprob::forward };
+        let stats = statistics(&hidden, weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
         Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values })

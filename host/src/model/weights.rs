@@ -429,6 +429,11 @@ impl Weights {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
+    /// Returns whether that matrix is trained.
+    pub fn trains_output(&self) -> bool {
+        self.trains(&format!("{}.weight", if self.head.is_some() { self.names.head } else { self.names.embedding }))
+    }
+
     /// Returns whether this is a value model: it has a value head, without a bias, instead of an output matrix.
     pub fn is_value_model(&self) -> bool {
         self.value_head.as_ref().is_some_and(|head| head.bias.is_none())

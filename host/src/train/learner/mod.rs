@@ -210,7 +210,7 @@ impl Learner {
         let (forest, selected, temperature) = (&packed.forest, &packed.selected, self.flow.temperature(&self.settings));
         let key = self.dropping(learn, asked.at);
         let pass = match key {
-            Some(key) => self.policy.forward_dropping(forest, selected, temperature, key)?,
+            Some(key) => self.policy.forward_learning(forest, selected, temperature, key)?,
             None => self.policy.forward(forest, selected, temperature)?,
         };
         let aux_weight = self.aux_weight(micro_batch, asked);
