@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
 use super::bf16::Values;
-use super::cpu::{Shared, filled};
+use super::cpu::{Read, Shared, filled, filled_all};
 use super::stored::Stored;
 use gemm::Parallelism;
 use rayon::prelude::*;
@@ -150,6 +150,44 @@ pub(super) fn of_rows(x: Mat<'_>, w: &Stored<'_>, m: usize, bias: Option<&[f32]>
     })
 }
 
+/// A weight `[outputs, in]` for rows that several read.
+pub(super) struct Reads<'a> {
+    pub weight: Stored<'a>,
+    pub outputs: usize,
+    pub bias: Option<Read<'a>>,
+}
+
+/// Does the same as [`of_rows`] for several weights. In bf16, rows are rearranged once for all that need not be widened.
+pub(super) fn of_rows_all(x: Mat<'_>, all: &[Reads<'_>], run: Run) -> Vec<Vec<f32>> {
+    #[cfg(target_arch = "x86_64")]
+    if let (Precision::Bf16, Some(kernel), 1.., 1..) = (run.precision, bf16::kernel(), x.cols, x.rows) {
+        let weights: Option<Vec<Mat<'_>>> =
+            all.iter().map(|reads| reads.weight.as_read((reads.outputs, x.cols), run.precision)).collect();
+        if let Some(weights) = weights {
+            let outputs: usize = all.iter().map(|reads| reads.outputs).sum();
+            let threads = !matches!(run.par, Parallelism::None) && x.rows * x.cols * outputs >= WORTH_SHARING;
+            // SAFETY: every value is a bias's or set by a product; the views' bounds were checked when they were made, and no two
+            // products have a destination in common.
+            return unsafe {
+                filled_all(all.iter().map(|reads| x.rows * reads.outputs), |outs| {
+                    let to = |(reads, out): (&Reads<'_>, &Shared)| {
+                        if let Some(bias) = &reads.bias {
+                            (0..x.rows).for_each(|row| {
+                                std::ptr::copy_nonoverlapping(bias.as_ptr(), out.at(row * reads.outputs), reads.outputs);
+                            });
+                        }
+                        bf16::Destination { out: *out, stride: reads.outputs, add: reads.bias.is_some(), scale: 1.0 }
+                    };
+                    let operands = weights.iter().map(|w| w.as_left());
+                    let products: Vec<_> = operands.zip(all.iter().zip(outs).map(to)).filter(|(b, _)| b.outer > 0).collect();
+                    bf16::products(kernel, x.as_left(), &products, threads);
+                })
+            };
+        }
+    }
+    all.iter().map(|reads| of_rows(x, &reads.weight, reads.outputs, reads.bias.as_deref(), run)).collect()
+}
+
 /// Returns `x w` as new row-major values, `[x.rows, width]`, for a weight with `x.cols` rows of `width` values.
 pub(super) fn of_columns(x: Mat<'_>, w: &Stored<'_>, width: usize, run: Run) -> Vec<f32> {
     if x.cols == 0 {
@@ -223,7 +261,7 @@ pub(super) unsafe fn matmul_raw(out: *mut f32, out_stride: usize, dst: Dst, a: M
         let to = bf16::Destination { out: Shared::at_pointer(out), stride: out_stride, add: dst == Dst::Add, scale };
         let threads = !matches!(run.par, Parallelism::None);
         // SAFETY: both operands were bounds-checked when their views were made; the caller guarantees the destination.
-        return unsafe { bf16::product(kernel, a, b, to, threads) };
+        return unsafe { bf16::products(kernel, a, &[(b, to)], threads) };
     }
     let (left, right) = (a.rounded(), b.rounded());
     let (a, b) = (Mat::new(&left, a.rows, a.cols), Mat::new(&right, b.rows, b.cols));

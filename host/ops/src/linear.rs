@@ -4,7 +4,7 @@
 use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, Mat, Precision, matmul};
+use super::gemm::{self, Dst, Mat, Precision, Reads, matmul};
 use super::simd::wide;
 use super::stored::{Matrix, Stored};
 use super::{Error, Result, matrix_dims, on_device};
@@ -29,6 +29,23 @@ pub fn forward<'a>(x: &Tensor, w: impl Into<Matrix<'a>>, b: Option<&Tensor>, pre
         return Err(Error::Shape { op: "linear", detail: format!("a bias of {} values for {d_out} outputs", bias.len()) });
     }
     tensor(gemm::of_rows(Mat::new(&xs, n, d_in), &ws, d_out, bias.as_deref(), precision.on_all_threads()), (n, d_out))
+}
+
+/// Does the same for several weights `[out, in]`, each with its bias `[out]`; the rows are prepared once for all.
+pub fn forward_all(x: &Tensor, all: &[(Matrix<'_>, Option<&Tensor>)], precision: Precision) -> Result<Vec<Tensor>> {
+    if !x.device().is_cpu() {
+        return all.iter().map(|(w, b)| forward(x, *w, *b, precision)).collect();
+    }
+    let (n, d_in) = matrix_dims(x);
+    let xs = read(x)?;
+    let reads = all.iter().map(|(w, b)| {
+        let (outputs, w_in) = w.dims();
+        check("linear", d_in == w_in && b.is_none_or(|b| b.elem_count() == outputs), x, (outputs, w_in))?;
+        Ok(Reads { weight: Stored::of(*w)?, outputs, bias: b.map(read).transpose()? })
+    });
+    let reads: Vec<Reads<'_>> = reads.collect::<Result<_>>()?;
+    let results = gemm::of_rows_all(Mat::new(&xs, n, d_in), &reads, precision.on_all_threads());
+    results.into_iter().zip(&reads).map(|(out, reads)| tensor(out, (n, reads.outputs))).collect()
 }
 
 /// [`forward`] with the result in f32, whatever the type of the inputs.

@@ -51,11 +51,23 @@ impl LowRank<'_> {
             return Err(Error::Shape { op: "low rank", detail });
         }
         on_device!(x, cuda::linear::low_rank_into(self, x, y));
-        let (xs, a, b) = (read(x)?, Stored::of(self.a.into())?, read(self.b)?);
+        let (xs, a) = (read(x)?, Stored::of(self.a.into())?);
         let inner = gemm::of_rows(Mat::new(&xs, n, d_in), &a, r, None, self.precision.on_all_threads());
+        self.add_from(&tensor(inner, (n, r))?, y)
+    }
+
+    /// Does the same given `x A^T`, `[N, r]`, on the CPU.
+    pub fn add_from(&self, inner: &Tensor, y: &Tensor) -> Result<()> {
+        let (r, _, d_out) = self.dims()?;
+        let (n, inner_r) = matrix_dims(inner);
+        if inner_r != r || matrix_dims(y) != (n, d_out) {
+            let detail = format!("{:?} to {:?} through {r} and {d_out}", inner.shape(), y.shape());
+            return Err(Error::Shape { op: "low rank", detail });
+        }
+        let (inner, b) = (read(inner)?, read(self.b)?);
         write(y, |out| {
-            let inner = Mat::new(&inner, n, r);
-            matmul(out, d_out, Dst::Add, inner, Mat::new(&b, d_out, r).t(), self.scale, self.precision.on_all_threads());
+            let (inner, b) = (Mat::new(&inner, n, r), Mat::new(&b, d_out, r).t());
+            matmul(out, d_out, Dst::Add, inner, b, self.scale, self.precision.on_all_threads());
         })
     }
 

@@ -159,7 +159,7 @@ impl<'a> Stored<'a> {
     }
 
     /// Returns a `[rows, width]` matrix as a product in this precision reads it, if no value has to be widened for that.
-    fn as_read(&self, (rows, width): (usize, usize), precision: Precision) -> Option<Mat<'_>> {
+    pub(super) fn as_read(&self, (rows, width): (usize, usize), precision: Precision) -> Option<Mat<'_>> {
         match (self, precision) {
             (Self::F32(values), _) => Some(Mat::new(values, rows, width)),
             (Self::Bf16(values), Precision::Bf16) => Some(Mat::of_bf16(values, rows, width)),

@@ -78,18 +78,43 @@ impl<'a> Masked<'a> {
     }
 }
 
+fn missing() -> ops::Error {
+    ops::Error::Shape { op: "linear", detail: "a map without a result".into() }
+}
+
 impl Product for Masked<'_> {
     fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
         if self.magnitude()?.is_some() {
             return self.directed(x);
         }
-        let y = linear::forward(x, self.linear.matrix(), self.linear.bias.as_ref(), self.precision)?;
-        match (self.adapter(), &self.mask) {
-            (Some(adapter), Some(mask)) => adapter.forward_into(&mask.apply(x)?, &y)?,
-            (Some(adapter), None) => adapter.forward_into(x, &y)?,
-            (None, _) => {}
+        Self::products(&[self], x)?.into_iter().next().ok_or_else(missing)
+    }
+
+    fn products(maps: &[&Self], x: &Tensor) -> ops::Result<Vec<Tensor>> {
+        for map in maps {
+            if map.magnitude()?.is_some() {
+                return maps.iter().map(|map| map.product(x)).collect();
+            }
         }
-        Ok(y)
+        let Some(first) = maps.first() else { return Ok(Vec::new()) };
+        // Beside the maps, their adapters read the same rows, except those that drop some of their values.
+        let adapters: Vec<_> = maps.iter().map(|map| map.adapter()).collect();
+        let beside = |adapter: &Option<LowRank<'_>>, map: &Self| adapter.is_some() && map.mask.is_none() && x.device().is_cpu();
+        let of_maps = maps.iter().map(|map| (map.linear.matrix(), map.linear.bias.as_ref()));
+        let of_adapters = adapters.iter().zip(maps).filter(|(adapter, map)| beside(adapter, map));
+        let read =
+            of_maps.chain(of_adapters.filter_map(|(adapter, _)| Some((adapter.as_ref()?.a.into(), None)))).collect::<Vec<_>>();
+        let mut results = linear::forward_all(x, &read, first.precision)?;
+        let mut inner = results.split_off(maps.len()).into_iter();
+        for ((adapter, map), y) in adapters.iter().zip(maps).zip(&results) {
+            match (adapter, &map.mask) {
+                (Some(found), _) if beside(adapter, map) => found.add_from(&inner.next().ok_or_else(missing)?, y)?,
+                (Some(adapter), Some(mask)) => adapter.forward_into(&mask.apply(x)?, y)?,
+                (Some(adapter), None) => adapter.forward_into(x, y)?,
+                (None, _) => {}
+            }
+        }
+        Ok(results)
     }
 
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {

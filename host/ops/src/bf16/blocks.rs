@@ -18,8 +18,8 @@ const STEPS: usize = 18;
 const HELD: usize = 2048;
 const TALL: usize = 64;
 
-/// Groups of columns of a task at most, 576 KiB for a whole part.
-const BROAD: usize = 32;
+/// Pairs of groups of columns of a task at most, 576 KiB for a whole part.
+const BROAD: usize = 16;
 
 /// Lines of a piece of memory that a thread keeps at most, 8 MiB, and the most pieces.
 const MOST_KEPT: (usize, usize) = (1 << 17, 2);
@@ -114,33 +114,44 @@ pub(crate) struct Destination {
     pub scale: f32,
 }
 
-/// Computes `out (+)= scale * a b`, on all threads of the pool or on this one.
+/// Computes `out (+)= scale * a b` for each second operand, on all threads of the pool or on this one. The first operand is rearranged
+/// once for all.
 ///
 /// # Safety
-/// The processor has the kernel; the operands' strides keep their elements within their values; `to` points to `a.outer` rows of
-/// `b.outer` values that nothing else reads or writes during the call.
-pub(crate) unsafe fn product(kernel: Kernel, a: Operand<'_>, b: Operand<'_>, to: Destination, threads: bool) {
+/// The processor has the kernel; the operands' strides keep their elements within their values; each destination points to `a.outer`
+/// rows of `b.outer` values that nothing else reads or writes during the call.
+pub(crate) unsafe fn products(kernel: Kernel, a: Operand<'_>, all: &[(Operand<'_>, Destination)], threads: bool) {
     let count = if threads { rayon::current_num_threads() } else { 1 };
-    for tall in ranges(a.groups(), TALL.max(HELD / a.inner.div_ceil(INNER).max(1))) {
+    // A second operand is rearranged anew for each of these parts, so they are of about the same size.
+    let tallest = TALL.max(HELD / a.inner.div_ceil(INNER).max(1));
+    for tall in shares(a.groups(), ((a.groups() + tallest / 2) / tallest).max(1)) {
         let packed = Packed::new(&a, tall.clone(), threads);
-        // Two tasks a thread, if the columns suffice, so that a thread that starts late leaves some to the others.
-        let broad = if count == 1 { BROAD } else { b.groups().div_ceil(2 * count).next_multiple_of(2).min(BROAD) };
-        let high = if b.groups().div_ceil(broad) >= count { tall.len() } else { tall.len().div_ceil(count).next_multiple_of(2) };
-        let tasks =
-            ranges(b.groups(), broad).flat_map(|columns| ranges(tall.len(), high).map(move |rows| (columns.clone(), rows)));
-        let run = |(columns, rows): (Range<usize>, Range<usize>)| {
-            let task = Task { kernel, a: &a, b: &b, packed: &packed, first: tall.start, to };
-            // SAFETY: the caller's promise, and that no two tasks have a row and a column in common.
-            unsafe { task.run(&columns, &rows) };
-        };
-        if count == 1 { tasks.for_each(run) } else { tasks.collect::<Vec<_>>().into_par_iter().for_each(run) }
+        let of_each = all.iter().map(|(b, to)| Task { kernel, a: &a, b, packed: &packed, first: tall.start, to: *to });
+        let tasks: Vec<Vec<_>> = of_each.map(|task| task.divided(tall.len(), count).collect()).collect();
+        // SAFETY: the caller's promise, and that no two tasks have a row and a column of a destination in common.
+        let run = |(task, columns, rows): (Task<'_>, _, _)| unsafe { task.run(&columns, &rows) };
+        if count == 1 {
+            tasks.into_iter().flatten().for_each(run);
+        } else {
+            // Threads begin in different places, so a share of every product is in each.
+            let share = |i| tasks.iter().flat_map(move |tasks| &tasks[tasks.len() * i / count..tasks.len() * (i + 1) / count]);
+            let tasks: Vec<_> = (0..count).flat_map(share).cloned().collect();
+            tasks.into_par_iter().with_max_len(1).for_each(run);
+        }
     }
+}
+
+/// Divides things into shares of nearly the same size, where neighbours together have nearly the same size again.
+fn shares(total: usize, count: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    (0..count).map(move |i| total * i / count..total * (i + 1) / count).filter(|share| !share.is_empty())
 }
 
 fn ranges(total: usize, size: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..total).step_by(size.max(1)).map(move |first| first..total.min(first + size))
 }
 
+/// A product, or a part of its rows.
+#[derive(Clone, Copy)]
 struct Task<'a> {
     kernel: Kernel,
     a: &'a Operand<'a>,
@@ -152,6 +163,21 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
+    /// Divides it among threads: returns groups of columns with some of `rows` groups of rows.
+    fn divided(self, rows: usize, count: usize) -> impl Iterator<Item = (Self, Range<usize>, Range<usize>)> {
+        // Kernels take two groups of either. Two tasks a thread, if the columns suffice, so that a thread that starts late leaves some to
+        // the others.
+        let (all, pairs) = (self.b.groups(), self.b.groups().div_ceil(2));
+        let broad = pairs.div_ceil(BROAD);
+        let columns = if count == 1 { broad } else { broad.max(2 * count).next_multiple_of(count) }.min(pairs);
+        // Rows are shared too where columns can't be shared evenly.
+        let parts = if columns.is_multiple_of(count) { 1 } else { count };
+        let groups = |pairs: Range<usize>, all: usize| 2 * pairs.start..all.min(2 * pairs.end);
+        shares(pairs, columns).flat_map(move |columns| {
+            shares(rows.div_ceil(2), parts).map(move |part| (self, groups(columns.clone(), all), groups(part, rows)))
+        })
+    }
+
     /// Computes some groups of columns of some packed groups of rows.
     unsafe fn run(&self, columns: &Range<usize>, rows: &Range<usize>) {
         // SAFETY: there is a kernel.

@@ -20,7 +20,7 @@ mod pack;
 mod tile;
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use blocks::{Destination, product};
+pub(super) use blocks::{Destination, products};
 #[cfg(target_arch = "x86_64")]
 pub(super) use few::Few;
 #[cfg(target_arch = "x86_64")]
@@ -157,7 +157,7 @@ mod tests {
             let mut out = vec![0f32; rows * columns];
             let to = Destination { out: Shared::new(&mut out), stride: columns, add: false, scale: 1.0 };
             // SAFETY: the processor has the kernel, and all sizes fit.
-            unsafe { product(kernel, operand(&a, rows), operand(&b, columns), to, threads) };
+            unsafe { products(kernel, operand(&a, rows), &[(operand(&b, columns), to)], threads) };
             out
         };
         let wanted: Vec<f64> = (0..m * n)
