@@ -8,10 +8,12 @@ use super::lines::{Lines, ROWS, Tile, Value, sums};
 use super::math::{exp, max, sum_by};
 use super::rounding::{round_into, rounded};
 use super::simd::wide;
+use super::tiles::turn_padded;
 use super::unpack::WIDTH;
 use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
 use half::bf16;
+use rayon::prelude::*;
 use std::ops::Range;
 
 /// Keys and values of a prompt in one layer. Keys are stored as `[K, C, P]`, with `P` padded to whole blocks, so that scores are sums
@@ -130,20 +132,13 @@ impl PromptCache {
             return Err(Error::Shape { op: "key/value cache", detail: format!("heads of {c} values in rows of {width}") });
         }
         let (len, range) = (rows.len(), rows.start * width..rows.end * width);
-        let keys = read(k)?;
-        let keys = &keys[range.clone()];
-        let padded = len.next_multiple_of(BLOCK);
-        let mut turned = vec![0f32; width * padded];
-        for (position, row) in keys.chunks(width).enumerate() {
-            for (dimension, &x) in row.iter().enumerate() {
-                turned[dimension * padded + position] = x;
+        let turned = turn_padded(&read(k)?[range.clone()], width, len.next_multiple_of(BLOCK));
+        let (values, mut by_head) = (read(v)?, vec![0f32; len * width]);
+        by_head.par_chunks_mut((len * c).max(1)).enumerate().for_each(|(head, rows)| {
+            for (to, from) in rows.chunks_exact_mut(c).zip(values[range.clone()].chunks_exact(width)) {
+                to.copy_from_slice(&from[head * c..(head + 1) * c]);
             }
-        }
-        let values = read(v)?;
-        let mut by_head = Vec::with_capacity(len * width);
-        for head in 0..width / c {
-            values[range.clone()].chunks(width).for_each(|row| by_head.extend_from_slice(&row[head * c..(head + 1) * c]));
-        }
+        });
         Ok(Self { len, k: Values::of(precision, turned), v: Values::of(precision, by_head) })
     }
 

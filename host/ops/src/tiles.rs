@@ -112,11 +112,15 @@ impl Tile {
 
 /// Returns the transpose of `values: [M, D]`.
 pub(super) fn turn(values: &[f32], d: usize) -> Vec<f32> {
-    let m = values.len() / d.max(1);
-    let mut turned = vec![0f32; values.len()];
-    turned.par_chunks_mut(LANES * m.max(1)).enumerate().for_each(|(i, lines)| {
+    turn_padded(values, d, values.len() / d.max(1))
+}
+
+/// Does the same with lines of `line` values, of which those from `M` on are zero.
+pub(super) fn turn_padded(values: &[f32], d: usize, line: usize) -> Vec<f32> {
+    let mut turned = vec![0f32; d * line];
+    turned.par_chunks_mut(LANES * line.max(1)).enumerate().for_each(|(i, lines)| {
         for (row, values) in values.chunks_exact(d).enumerate() {
-            for (line, x) in lines.chunks_exact_mut(m).zip(&values[i * LANES..]) {
+            for (line, x) in lines.chunks_exact_mut(line).zip(&values[i * LANES..]) {
                 line[row] = *x;
             }
         }
