@@ -3,6 +3,7 @@
 use super::super::{Error, Result};
 use super::array::{Array, Kind};
 use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+use candle_core::cuda_backend::cudarc::driver::sys::cudaError_enum::CUDA_ERROR_INVALID_VALUE;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, DriverError, LaunchConfig, PushKernelArg};
 use candle_core::cuda_backend::{CudaDevice, CudaError};
 use std::collections::HashMap;
@@ -134,6 +135,16 @@ impl<'a> Launch<'a> {
         self.structure(&[u64::from(x.to_bits())])
     }
 
+    /// Returns the error of a device that has less shared memory than the kernel needs.
+    fn too_much(&self) -> Error {
+        let (kernel, kilobytes) = (&self.kernel, self.shared.div_ceil(1 << 10));
+        let detail = format!(
+            "a block of {kernel} needs {kilobytes} KiB of shared memory, more than this device has; heads of more than 128 values need as \
+             much as A100 and H100 have; set device = \"cpu\" here"
+        );
+        Error::Shape { op: "launch", detail }
+    }
+
     /// Launches the kernel on the device's stream; does nothing without blocks.
     ///
     /// The caller guarantees that the arguments fit the kernel, and that addresses are of memory that is large enough and lives
@@ -145,7 +156,7 @@ impl<'a> Launch<'a> {
         let function = function(self.device, self.module, &self.kernel)?;
         if self.shared > SHARED_UNASKED {
             let asked = function.set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, self.shared as i32);
-            asked.map_err(driver_error)?;
+            asked.map_err(|e| if e.0 == CUDA_ERROR_INVALID_VALUE { self.too_much() } else { driver_error(e) })?;
         }
         let stream = self.device.cuda_stream();
         let mut builder = stream.launch_builder(&function);
