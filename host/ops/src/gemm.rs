@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
 use super::bf16::Values;
-use super::cpu::{Read, Shared, filled, filled_all};
+use super::cpu::{Read, Shared, filled};
 use super::stored::Stored;
 use gemm::Parallelism;
 use rayon::prelude::*;
@@ -150,33 +150,35 @@ pub(super) fn of_rows(x: Mat<'_>, w: &Stored<'_>, m: usize, bias: Option<&[f32]>
     })
 }
 
-/// A weight `[outputs, in]` for rows that several read.
-pub(super) struct Reads<'a> {
+/// One of several weights `[outputs, in]` that are multiplied with the same rows.
+pub(super) struct Weight<'a> {
     pub weight: Stored<'a>,
     pub outputs: usize,
+    /// `[outputs]`
     pub bias: Option<Read<'a>>,
 }
 
-/// Does the same as [`of_rows`] for several weights. In bf16, rows are rearranged once for all that need not be widened.
-pub(super) fn of_rows_all(x: Mat<'_>, all: &[Reads<'_>], run: Run) -> Vec<Vec<f32>> {
+/// Does the same as [`of_rows`] for several weights. In bf16, rows are rearranged once for all, unless one of the weights has to be
+/// widened.
+pub(super) fn of_rows_all(x: Mat<'_>, all: &[Weight<'_>], run: Run) -> Vec<Vec<f32>> {
+    assert!(all.iter().all(|w| w.bias.as_ref().is_none_or(|bias| bias.len() == w.outputs)), "a bias of another length");
     #[cfg(target_arch = "x86_64")]
     if let (Precision::Bf16, Some(kernel), 1.., 1..) = (run.precision, bf16::kernel(), x.cols, x.rows) {
-        let weights: Option<Vec<Mat<'_>>> =
-            all.iter().map(|reads| reads.weight.as_read((reads.outputs, x.cols), run.precision)).collect();
+        let weights: Option<Vec<Mat<'_>>> = all.iter().map(|w| w.weight.as_read((w.outputs, x.cols), run.precision)).collect();
         if let Some(weights) = weights {
-            let outputs: usize = all.iter().map(|reads| reads.outputs).sum();
+            let outputs: usize = all.iter().map(|w| w.outputs).sum();
             let threads = !matches!(run.par, Parallelism::None) && x.rows * x.cols * outputs >= WORTH_SHARING;
             // SAFETY: every value is a bias's or set by a product; the views' bounds were checked when they were made, and no two
             // products have a destination in common.
             return unsafe {
-                filled_all(all.iter().map(|reads| x.rows * reads.outputs), |outs| {
-                    let to = |(reads, out): (&Reads<'_>, &Shared)| {
-                        if let Some(bias) = &reads.bias {
+                super::cpu::filled_all(all.iter().map(|w| x.rows * w.outputs), |outs| {
+                    let to = |(w, out): (&Weight<'_>, &Shared)| {
+                        if let Some(bias) = &w.bias {
                             (0..x.rows).for_each(|row| {
-                                std::ptr::copy_nonoverlapping(bias.as_ptr(), out.at(row * reads.outputs), reads.outputs);
+                                std::ptr::copy_nonoverlapping(bias.as_ptr(), out.at(row * w.outputs), w.outputs);
                             });
                         }
-                        bf16::Destination { out: *out, stride: reads.outputs, add: reads.bias.is_some(), scale: 1.0 }
+                        bf16::Destination { out: *out, stride: w.outputs, add: w.bias.is_some(), scale: 1.0 }
                     };
                     let operands = weights.iter().map(|w| w.as_left());
                     let products: Vec<_> = operands.zip(all.iter().zip(outs).map(to)).filter(|(b, _)| b.outer > 0).collect();
@@ -185,7 +187,7 @@ pub(super) fn of_rows_all(x: Mat<'_>, all: &[Reads<'_>], run: Run) -> Vec<Vec<f3
             };
         }
     }
-    all.iter().map(|reads| of_rows(x, &reads.weight, reads.outputs, reads.bias.as_deref(), run)).collect()
+    all.iter().map(|w| of_rows(x, &w.weight, w.outputs, w.bias.as_deref(), run)).collect()
 }
 
 /// Returns `x w` as new row-major values, `[x.rows, width]`, for a weight with `x.cols` rows of `width` values.
@@ -301,6 +303,7 @@ unsafe fn in_f32(out: *mut f32, out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::read;
     use candle_core::{Device, Tensor};
 
     fn values(n: usize, step: usize) -> Vec<f32> {
@@ -330,9 +333,47 @@ mod tests {
     }
 
     #[test]
+    fn weights_that_are_multiplied_together_give_the_bits_of_each_alone() {
+        let tensor = |n: usize, step, k: usize| Tensor::from_vec(values(n * k, step), (n, k), &Device::Cpu).unwrap();
+        for (n, k) in [(0, 40), (1, 40), (40, 32), (1560, 96), (70, 1100)] {
+            let x = values(n * k, 7);
+            let x = Mat::new(&x, n, k);
+            let plain: Vec<Tensor> =
+                [(64, 13), (16, 29), (0, 3), (33, 31)].map(|(outputs, step)| tensor(outputs, step, k)).to_vec();
+            let half = plain[0].to_dtype(candle_core::DType::BF16).unwrap();
+            let wide = plain[3].to_dtype(candle_core::DType::F16).unwrap();
+            let biases: Vec<Tensor> = plain.iter().map(|w| tensor(w.dims()[0], 17, 1)).collect();
+            // The last must be widened, and some have biases.
+            for all in [&[][..], &[&plain[0]], &[&plain[0], &plain[1], &plain[2], &half, &plain[3]], &[&half, &wide, &plain[1]]] {
+                for precision in [Precision::F32, Precision::Bf16] {
+                    let weights = all.iter().enumerate().map(|(i, w)| Weight {
+                        weight: Stored::of((*w).into()).unwrap(),
+                        outputs: w.dims()[0],
+                        bias: biases.iter().find(|b| i % 2 == 0 && b.dims()[0] == w.dims()[0]).map(|b| read(b).unwrap()),
+                    });
+                    let weights: Vec<Weight<'_>> = weights.collect();
+                    let run = precision.on_all_threads();
+                    let alone = |w: &Weight<'_>| of_rows(x, &w.weight, w.outputs, w.bias.as_deref(), run);
+                    let want: Vec<Vec<f32>> = weights.iter().map(alone).collect();
+                    assert_eq!(of_rows_all(x, &weights, run), want, "{n} rows of {k}, {} weights, {precision:?}", all.len());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn products_in_bf16_are_those_of_rounded_operands() {
-        for (m, k, n) in [(1, 1, 1), (16, 32, 16), (17, 33, 15), (40, 1100, 70), (70, 513, 16), (1040, 64, 33), (130, 700, 1100)]
-        {
+        let sizes = [
+            (1, 1, 1),
+            (16, 32, 16),
+            (17, 33, 15),
+            (40, 1100, 70),
+            (70, 513, 16),
+            (1040, 64, 33),
+            (130, 700, 1100),
+            (1550, 1024, 33),
+        ];
+        for (m, k, n) in sizes {
             // Operands that lie row by row and column by column.
             let (a, b) = (values(m * k, 7), values(k * n, 13));
             let (left, right) = ([Mat::new(&a, m, k), Mat::new(&a, k, m).t()], [Mat::new(&b, k, n), Mat::new(&b, n, k).t()]);

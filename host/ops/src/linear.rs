@@ -1,10 +1,10 @@
 //! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`. On the CPU, it may be stored in fewer bits than the
 //! f32 or bf16 in which products are computed ([`Precision`]; on a device, the tensors' own).
 
-use super::cpu::{read, tensor, write};
+use super::cpu::{Read, read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, Mat, Precision, Reads, matmul};
+use super::gemm::{self, Dst, Mat, Precision, Weight, matmul};
 use super::simd::wide;
 use super::stored::{Matrix, Stored};
 use super::{Error, Result, matrix_dims, on_device};
@@ -17,6 +17,17 @@ fn check(op: &'static str, ok: bool, a: &Tensor, b: (usize, usize)) -> Result<()
     Err(Error::Shape { op, detail: format!("{:?} does not fit {b:?}", a.shape()) })
 }
 
+/// Opens the bias of so many outputs.
+fn bias(b: Option<&Tensor>, outputs: usize) -> Result<Option<Read<'_>>> {
+    let bias = b.map(read).transpose()?;
+    match bias.as_deref().filter(|bias| bias.len() != outputs) {
+        Some(bias) => {
+            Err(Error::Shape { op: "linear", detail: format!("a bias of {} values for {outputs} outputs", bias.len()) })
+        }
+        None => Ok(bias),
+    }
+}
+
 /// Computes `[N, out]` from `x: [N, in]`, `w: [out, in]`, `b: [out]`.
 pub fn forward<'a>(x: &Tensor, w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Tensor> {
     let w = w.into();
@@ -24,10 +35,7 @@ pub fn forward<'a>(x: &Tensor, w: impl Into<Matrix<'a>>, b: Option<&Tensor>, pre
     check("linear", d_in == w_in, x, w.dims())?;
     on_device!(x, cuda::linear::forward(x, w.plain()?, b, cuda::Kind::of(x)?));
     let (xs, ws) = (read(x)?, Stored::of(w)?);
-    let bias = b.map(read).transpose()?;
-    if let Some(bias) = bias.as_deref().filter(|bias| bias.len() != d_out) {
-        return Err(Error::Shape { op: "linear", detail: format!("a bias of {} values for {d_out} outputs", bias.len()) });
-    }
+    let bias = bias(b, d_out)?;
     tensor(gemm::of_rows(Mat::new(&xs, n, d_in), &ws, d_out, bias.as_deref(), precision.on_all_threads()), (n, d_out))
 }
 
@@ -38,14 +46,14 @@ pub fn forward_all(x: &Tensor, all: &[(Matrix<'_>, Option<&Tensor>)], precision:
     }
     let (n, d_in) = matrix_dims(x);
     let xs = read(x)?;
-    let reads = all.iter().map(|(w, b)| {
+    let weights = all.iter().map(|(w, b)| {
         let (outputs, w_in) = w.dims();
-        check("linear", d_in == w_in && b.is_none_or(|b| b.elem_count() == outputs), x, (outputs, w_in))?;
-        Ok(Reads { weight: Stored::of(*w)?, outputs, bias: b.map(read).transpose()? })
+        check("linear", d_in == w_in, x, (outputs, w_in))?;
+        Ok(Weight { weight: Stored::of(*w)?, outputs, bias: bias(*b, outputs)? })
     });
-    let reads: Vec<Reads<'_>> = reads.collect::<Result<_>>()?;
-    let results = gemm::of_rows_all(Mat::new(&xs, n, d_in), &reads, precision.on_all_threads());
-    results.into_iter().zip(&reads).map(|(out, reads)| tensor(out, (n, reads.outputs))).collect()
+    let weights: Vec<Weight<'_>> = weights.collect::<Result<_>>()?;
+    let results = gemm::of_rows_all(Mat::new(&xs, n, d_in), &weights, precision.on_all_threads());
+    results.into_iter().zip(&weights).map(|(out, w)| tensor(out, (n, w.outputs))).collect()
 }
 
 /// [`forward`] with the result in f32, whatever the type of the inputs.

@@ -14,9 +14,12 @@ use std::ops::{Deref, DerefMut, Range};
 /// zeros at the end of the inner dimension, such as later tokens in attention, change no bit.
 const STEPS: usize = 18;
 
-/// Blocks of rows that are rearranged together, 2 MiB, and the least number of groups that they belong to.
+/// Blocks of rows that are rearranged together, about 2 MiB, and about how many groups they belong to at least.
 const HELD: usize = 2048;
 const TALL: usize = 64;
+
+/// Pairs of groups of rows of a task at least.
+const LOW: usize = 2;
 
 /// Pairs of groups of columns of a task at most, 576 KiB for a whole part.
 const BROAD: usize = 16;
@@ -115,25 +118,25 @@ pub(crate) struct Destination {
 }
 
 /// Computes `out (+)= scale * a b` for each second operand, on all threads of the pool or on this one. The first operand is rearranged
-/// once for all.
+/// once for all. Neither threads nor parts of rows change the order of an element's terms.
 ///
 /// # Safety
 /// The processor has the kernel; the operands' strides keep their elements within their values; each destination points to `a.outer`
 /// rows of `b.outer` values that nothing else reads or writes during the call.
 pub(crate) unsafe fn products(kernel: Kernel, a: Operand<'_>, all: &[(Operand<'_>, Destination)], threads: bool) {
     let count = if threads { rayon::current_num_threads() } else { 1 };
-    // A second operand is rearranged anew for each of these parts, so they are of about the same size.
-    let tallest = TALL.max(HELD / a.inner.div_ceil(INNER).max(1));
-    for tall in shares(a.groups(), ((a.groups() + tallest / 2) / tallest).max(1)) {
+    let groups = a.groups();
+    for pairs in shares(groups.div_ceil(2), parts(groups, a.inner.div_ceil(INNER))) {
+        let tall = 2 * pairs.start..groups.min(2 * pairs.end);
         let packed = Packed::new(&a, tall.clone(), threads);
-        let of_each = all.iter().map(|(b, to)| Task { kernel, a: &a, b, packed: &packed, first: tall.start, to: *to });
-        let tasks: Vec<Vec<_>> = of_each.map(|task| task.divided(tall.len(), count).collect()).collect();
+        let of_each = all.iter().map(|(b, to)| Part { kernel, a: &a, b, packed: &packed, first: tall.start, to: *to });
+        let tasks: Vec<Vec<_>> = of_each.map(|part| part.divided(tall.len(), count).collect()).collect();
         // SAFETY: the caller's promise, and that no two tasks have a row and a column of a destination in common.
-        let run = |(task, columns, rows): (Task<'_>, _, _)| unsafe { task.run(&columns, &rows) };
+        let run = |(part, columns, rows): (Part<'_>, _, _)| unsafe { part.run(&columns, &rows) };
         if count == 1 {
             tasks.into_iter().flatten().for_each(run);
         } else {
-            // Threads begin in different places, so a share of every product is in each.
+            // Threads begin at different places of the list, so each place has a share of every product.
             let share = |i| tasks.iter().flat_map(move |tasks| &tasks[tasks.len() * i / count..tasks.len() * (i + 1) / count]);
             let tasks: Vec<_> = (0..count).flat_map(share).cloned().collect();
             tasks.into_par_iter().with_max_len(1).for_each(run);
@@ -141,7 +144,16 @@ pub(crate) unsafe fn products(kernel: Kernel, a: Operand<'_>, all: &[(Operand<'_
     }
 }
 
-/// Divides things into shares of nearly the same size, where neighbours together have nearly the same size again.
+/// Returns how many parts the first operand's groups are rearranged in, each with so many `steps` along the inner dimension. The second
+/// operand is rearranged anew for each part, so none is much smaller than the others.
+fn parts(groups: usize, steps: usize) -> usize {
+    let usual = TALL.max(HELD / steps.max(1));
+    let nearest = ((groups + usual / 2) / usual).max(1);
+    let kept = groups.div_ceil(nearest) * steps * SIDE <= MOST_KEPT.0;
+    if kept { nearest } else { groups.div_ceil(usual).max(1) }
+}
+
+/// Divides things into shares that differ by one at most, as do sums of neighbouring shares.
 fn shares(total: usize, count: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..count).map(move |i| total * i / count..total * (i + 1) / count).filter(|share| !share.is_empty())
 }
@@ -150,9 +162,9 @@ fn ranges(total: usize, size: usize) -> impl Iterator<Item = Range<usize>> + Clo
     (0..total).step_by(size.max(1)).map(move |first| first..total.min(first + size))
 }
 
-/// A product, or a part of its rows.
+/// A product with the rows that are rearranged together.
 #[derive(Clone, Copy)]
-struct Task<'a> {
+struct Part<'a> {
     kernel: Kernel,
     a: &'a Operand<'a>,
     b: &'a Operand<'a>,
@@ -162,19 +174,20 @@ struct Task<'a> {
     to: Destination,
 }
 
-impl Task<'_> {
+impl Part<'_> {
     /// Divides it among threads: returns groups of columns with some of `rows` groups of rows.
     fn divided(self, rows: usize, count: usize) -> impl Iterator<Item = (Self, Range<usize>, Range<usize>)> {
         // Kernels take two groups of either. Two tasks a thread, if the columns suffice, so that a thread that starts late leaves some to
         // the others.
-        let (all, pairs) = (self.b.groups(), self.b.groups().div_ceil(2));
+        let (all, pairs, high) = (self.b.groups(), self.b.groups().div_ceil(2), rows.div_ceil(2));
         let broad = pairs.div_ceil(BROAD);
         let columns = if count == 1 { broad } else { broad.max(2 * count).next_multiple_of(count) }.min(pairs);
-        // Rows are shared too where columns can't be shared evenly.
-        let parts = if columns.is_multiple_of(count) { 1 } else { count };
+        // Where threads can't share the columns evenly, they share rows too, in few parts: each task rearranges its columns.
+        let even = |parts: usize| (columns * parts).is_multiple_of(count) || columns * parts >= 4 * count;
+        let parts = (1..=count).find(|&parts| even(parts)).unwrap_or(count).min(high.div_ceil(LOW)).max(1);
         let groups = |pairs: Range<usize>, all: usize| 2 * pairs.start..all.min(2 * pairs.end);
         shares(pairs, columns).flat_map(move |columns| {
-            shares(rows.div_ceil(2), parts).map(move |part| (self, groups(columns.clone(), all), groups(part, rows)))
+            shares(high, parts).map(move |part| (self, groups(columns.clone(), all), groups(part, rows)))
         })
     }
 
@@ -235,6 +248,52 @@ impl Task<'_> {
                 avx512::sums(a, b, steps.len(), of_tile(false), 1.0);
             }
             tile.store(at, stride, rows, columns, scale, add);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Values;
+    use super::*;
+
+    #[test]
+    fn tasks_cover_each_row_and_column_once_and_rearrange_columns_seldom() {
+        let zeros = vec![0f32; 1 << 15];
+        let operand = |groups: usize| {
+            let (outer, inner) = ((groups * SIDE).saturating_sub(3), 1);
+            Operand { values: Values::F32(&zeros[..outer]), outer, inner, outer_stride: 1, inner_stride: 1 }
+        };
+        for (count, rows, columns) in [1, 2, 3, 12, 64]
+            .into_iter()
+            .flat_map(|count| [0, 1, 2, 5, 64, 97].map(|rows| (count, rows)))
+            .flat_map(|(count, rows)| [0, 1, 3, 12, 36, 96, 192, 1000].map(|columns| (count, rows, columns)))
+        {
+            let (a, b) = (operand(rows), operand(columns));
+            let packed = Packed { lines: Scratch::new(0), groups: rows, steps: 1 };
+            let to = Destination { out: Shared::new(&mut []), stride: 0, add: false, scale: 1.0 };
+            let part = Part { kernel: Kernel::Avx512, a: &a, b: &b, packed: &packed, first: 0, to };
+            let mut seen = vec![0; rows * columns];
+            let mut rearranged = 0;
+            for (_, columns_of, rows_of) in part.divided(rows, count) {
+                assert!(columns_of.start.is_multiple_of(2) && rows_of.start.is_multiple_of(2) && columns_of.len() <= 2 * BROAD);
+                rearranged += columns_of.len();
+                rows_of.flat_map(|row| columns_of.clone().map(move |column| row * columns + column)).for_each(|at| seen[at] += 1);
+            }
+            assert!(seen.iter().all(|times| *times == 1), "{count} threads, {rows} by {columns}");
+            let most = (4 * count).div_ceil(columns.div_ceil(2).max(1));
+            assert!(rearranged <= columns * most, "{count} threads, {rows} by {columns}: {rearranged}");
+        }
+    }
+
+    #[test]
+    fn parts_of_rows_are_about_as_large_as_each_other_and_kept() {
+        for (groups, steps) in (0..400).flat_map(|groups| [1, 8, 18, 32, 48, 96, 128, 300].map(|steps| (groups, steps))) {
+            let all: Vec<usize> = shares(groups, parts(groups, steps)).map(|part| part.len()).collect();
+            assert_eq!(all.iter().sum::<usize>(), groups);
+            let (least, most) = (all.iter().min(), all.iter().max());
+            assert!(least.zip(most).is_none_or(|(least, most)| most - least <= 1), "{groups} by {steps}: {all:?}");
+            assert!(all.iter().all(|part| part * steps * SIDE <= MOST_KEPT.0 || *part <= TALL), "{groups} by {steps}: {all:?}");
         }
     }
 }
