@@ -1,7 +1,7 @@
 //! The derivatives of log-probabilities with respect to hidden states, summed while the logits are computed. With `p` a row's
 //! probabilities and `w` the output matrix, `d logp / d h = (1 - p_target) w_target - sum_{j != target} p_j w_j`, and the sum only has to be
 //! rescaled when a block of the vocabulary brings a new maximum (as in FlashAttention, Dao et al. 2022, arXiv 2205.14135). A backward
-//! pass then computes no logits, unless it needs the derivatives of the output matrix or of entropies.
+//! pass then computes no logits, unless it needs more than that.
 
 use super::gemm::{Dst, Mat, matmul};
 use super::math::exp;
@@ -10,7 +10,8 @@ use super::stored::Stored;
 use super::tiles::{LANES, Scale, Tile};
 use rayon::prelude::*;
 
-/// Each row's sum of the output matrix's rows of all tokens but the target, by their probabilities.
+/// For each row, the sum of the output matrix's rows of all tokens but the target, weighted by their probabilities; until it is
+/// `divided`, by `exp(z - top)`.
 #[derive(Clone, Debug)]
 pub(super) struct MeanRows {
     /// `[M, D]`
@@ -84,3 +85,55 @@ impl MeanRows {
 
 /// Lines of weights that one task computes.
 const LINES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use crate::Precision;
+    use crate::logprob::{Scale, backward, forward_for_hidden};
+    use candle_core::{DType, Device, Tensor};
+
+    const TOKENS: usize = 4200;
+    const ROWS: usize = 20;
+    const D: usize = 48;
+
+    fn values(n: usize, seed: u32) -> Vec<f32> {
+        let next = |state: &mut u32| {
+            *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            Some((*state >> 8) as f32 / (1 << 23) as f32 - 1.0)
+        };
+        (0..n).scan(seed, |state, _| next(state)).collect()
+    }
+
+    fn length(values: impl Iterator<Item = f32>) -> f64 {
+        values.map(|x| f64::from(x).powi(2)).sum::<f64>().sqrt()
+    }
+
+    #[test]
+    fn a_derivative_is_as_precise_in_bf16_however_likely_the_target_is() {
+        let in_bf16 = |values: Vec<f32>| Tensor::from_vec(values, ((), D), &Device::Cpu).unwrap().to_dtype(DType::BF16).unwrap();
+        let in_f32 = |t: &Tensor| t.to_dtype(DType::F32).unwrap();
+        let w = in_bf16(values(TOKENS * D, 1));
+        let all = crate::to_vec(&in_f32(&w)).unwrap();
+        let targets: Vec<u32> = (0..ROWS).map(|row| (row * 211) as u32).collect();
+        let d_logp = values(ROWS, 2);
+        let mut likely = [f32::INFINITY, f32::NEG_INFINITY];
+        for by in [0.1, 0.3, 0.6, 1.1] {
+            // Each hidden state points to its target.
+            let own = |target: &u32| all[*target as usize * D..][..D].iter().map(move |x| by * x);
+            let h = in_f32(&in_bf16(targets.iter().flat_map(own).collect()));
+            let derivative = |precision, w: &Tensor| {
+                let scale = Scale { precision, ..Scale::from(1.0) };
+                let stats = forward_for_hidden(&h, w, &targets, scale, None).unwrap();
+                let dh = backward(&h, w, &targets, scale, None, &stats, &d_logp, None, None).unwrap();
+                (stats.logp, crate::to_vec(&dh).unwrap())
+            };
+            let ((logp, got), (_, want)) = (derivative(Precision::Bf16, &w), derivative(Precision::F32, &in_f32(&w)));
+            for ((got, want), logp) in got.chunks(D).zip(want.chunks(D)).zip(logp) {
+                let off = length(got.iter().zip(want).map(|(a, b)| a - b)) / length(want.iter().copied());
+                assert!(off < 1e-2, "a target of log-probability {logp}: off by {off}");
+                likely = [likely[0].min(logp), likely[1].max(logp)];
+            }
+        }
+        assert!(likely[0] < -4.0 && likely[1] > -1e-3, "{likely:?}");
+    }
+}

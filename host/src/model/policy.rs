@@ -195,8 +195,8 @@ impl Policy {
     }
 
     /// Does the same for a step that learns from it: with the adapter's dropout and the noise on embeddings, whose random numbers depend
-    /// on `key`, and with what makes the backward pass shorter. That takes longer if the loss turns out to depend on entropies, and the
-    /// output matrix is not trained.
+    /// on `key`, and with what makes the backward pass shorter. If the output matrix is frozen and the loss turns out to depend on
+    /// entropies or smoothed targets, the step takes longer.
     ///
     /// # Errors
     /// As [`Policy::forward`].
@@ -317,6 +317,8 @@ impl Pass<'_> {
         if let (Some(d_values), Some(head), Some(d_head)) = (d_values, &decoder.weights.value_head, &grads.value_head) {
             critic::backward(&self.hidden, head, d_values, &d_hidden, d_head)?;
         }
+        // The layers need the memory more.
+        drop((self.hidden, self.stats));
         decoder.backward(self.kept, self.forest, &self.selected.rows, &d_hidden, grads, done)?;
         // So that what went wrong there, and the time that it took, is not the next phase's.
         Ok(ops::device::wait_for(&d_hidden)?)

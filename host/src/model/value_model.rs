@@ -47,7 +47,7 @@ pub struct ValuePass<'a> {
 
 impl Policy {
     /// Computes the values of the states at the packed positions `rows`, and keeps what the backward pass needs. With a `key`,
-    /// adapter dropout and embedding noise apply; see [`Policy::forward_dropping`].
+    /// adapter dropout and embedding noise apply; see [`Policy::forward_learning`].
     ///
     /// # Errors
     /// If there is no value head, an operation fails, or a value is not finite.

@@ -112,8 +112,7 @@ impl Weights {
                 }
             }
         }
-        let name = if self.head.is_some() { self.names.head } else { self.names.embedding };
-        matrix(output.elem_count(), selected, self.trains(&format!("{name}.weight")));
+        matrix(output.elem_count(), selected, self.trains_output());
         let seen = |layer: usize| -> f64 {
             let most = a.attention(layer).window.map_or(f64::INFINITY, |window| window as f64);
             forest.positions().iter().map(|&position| (f64::from(position) + 1.0).min(most)).sum()
