@@ -2,6 +2,7 @@
 //! are dropped however rows are packed, split or recomputed. CPU only.
 
 use super::cpu::{read, tensor, write};
+use super::simd::wide;
 use super::{Error, Forest, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -17,7 +18,11 @@ pub struct Mask<'a> {
     pub p: f64,
 }
 
+/// Values of a row that are decided together.
+const LANES: usize = 16;
+
 /// Mixes a number so that all its bits depend on all of them (the finalizer of SplitMix64, Steele et al. 2014).
+#[inline(always)]
 pub fn mixed_bits(x: u64) -> u64 {
     let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -41,18 +46,21 @@ impl Forest {
 }
 
 impl Mask<'_> {
-    /// Calls `change` with each kept value of the second slice and its counterpart in the first, which begins a row.
-    fn kept(&self, row: usize, width: usize, mut keep: impl FnMut(usize)) {
+    /// Combines each value of a row with its counterpart: `keep` if that is kept, otherwise `drop`.
+    fn combine(&self, row: usize, from: &[f32], into: &mut [f32], keep: impl Fn(f32, f32) -> f32, drop: impl Fn(f32) -> f32) {
         let begin = mixed_bits(self.rows[row] ^ self.key);
-        let dropped = (self.p * 2f64.powi(32)) as u64;
-        for pair in 0..width.div_ceil(2) {
-            let bits = mixed_bits(begin.wrapping_add(pair as u64));
-            for (at, bits) in [(2 * pair, bits & 0xFFFF_FFFF), (2 * pair + 1, bits >> 32)] {
-                if at < width && bits >= dropped {
-                    keep(at);
-                }
+        let dropped = (self.p * 2f64.powi(32)) as u32;
+        wide!(for (i, (into, from)) in into.chunks_mut(LANES).zip(from.chunks(LANES)).enumerate() {
+            // Each number decides about two neighbours.
+            let mut pairs = [0u64; LANES / 2];
+            for (pair, bits) in pairs.iter_mut().enumerate() {
+                *bits = mixed_bits(begin.wrapping_add((i * LANES / 2 + pair) as u64));
             }
-        }
+            let bits: [u32; LANES] = std::array::from_fn(|lane| (pairs[lane / 2] >> (32 * (lane % 2))) as u32);
+            for ((into, from), bits) in into.iter_mut().zip(from).zip(bits) {
+                *into = if bits >= dropped { keep(*into, *from) } else { drop(*into) };
+            }
+        });
     }
 
     /// Returns `x: [N, in]` with values dropped and the others scaled by `1 / (1 - p)`. The gradient of this is the same map.
@@ -65,7 +73,7 @@ impl Mask<'_> {
         let xs = &read[..];
         let mut out = vec![0f32; rows * width];
         out.par_chunks_mut(width.max(1)).enumerate().for_each(|(row, out)| {
-            self.kept(row, width, |at| out[at] = xs[row * width + at] * scale);
+            self.combine(row, &xs[row * width..(row + 1) * width], out, |_, x| x * scale, |_| 0.0);
         });
         tensor(out, x.shape())
     }
@@ -82,7 +90,7 @@ impl Mask<'_> {
         let (ds, scale) = (read(d)?, self.scale());
         write(dx, |dx| {
             dx.par_chunks_mut(width.max(1)).enumerate().for_each(|(row, dx)| {
-                self.kept(row, width, |at| dx[at] += ds[row * width + at] * scale);
+                self.combine(row, &ds[row * width..(row + 1) * width], dx, |dx, d| dx + d * scale, |dx| dx);
             });
         })
     }
@@ -97,5 +105,37 @@ impl Mask<'_> {
             return Err(Error::Shape { op: "dropout", detail: format!("{:?} for {} rows", x.shape(), self.rows.len()) });
         }
         Ok((rows, width))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn each_value_is_kept_or_dropped_by_its_own_half_of_a_number() {
+        for (width, p) in [(1, 0.5), (7, 0.1), (16, 0.9), (33, 0.3), (1000, 0.05)] {
+            let rows = [5, u64::MAX, 0];
+            let mask = Mask { rows: &rows, key: 77, p };
+            let value = |row: usize, at: usize| (row * width + at) as f32 + 1.0;
+            let kept = |row: usize, at: usize| {
+                let bits = mixed_bits(mixed_bits(rows[row] ^ 77).wrapping_add(at as u64 / 2));
+                let half = if at.is_multiple_of(2) { bits & 0xFFFF_FFFF } else { bits >> 32 };
+                half as f64 >= (p * 2f64.powi(32)).floor()
+            };
+            let places = || (0..rows.len()).flat_map(|row| (0..width).map(move |at| (row, at)));
+            let tensor = |values: Vec<f32>| Tensor::from_vec(values, (rows.len(), width), &Device::Cpu).unwrap();
+            let scaled = |(row, at)| if kept(row, at) { value(row, at) * (1.0 / (1.0 - p)) as f32 } else { 0.0 };
+            let want: Vec<f32> = places().map(scaled).collect();
+            let x = tensor(places().map(|(row, at)| value(row, at)).collect());
+            assert_eq!(crate::to_vec(&mask.apply(&x).unwrap()).unwrap(), want, "{width} values, {p}");
+            let dx = tensor(vec![0.5; rows.len() * width]);
+            mask.add_applied(&x, &dx).unwrap();
+            let want: Vec<f32> = want.iter().map(|x| 0.5 + x).collect();
+            assert_eq!(crate::to_vec(&dx).unwrap(), want, "{width} values, {p}");
+            let share = places().filter(|&(row, at)| !kept(row, at)).count() as f64 / (rows.len() * width) as f64;
+            assert!(width < 1000 || (share - p).abs() < 0.02, "{share} are dropped instead of {p}");
+        }
     }
 }
