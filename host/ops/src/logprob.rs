@@ -11,15 +11,12 @@ use super::mean_rows::MeanRows;
 use super::simd::wide;
 use super::stored::{Blocks, Stored};
 use super::support::Restriction;
-use super::tiles::{LANES, TOKENS, Tile, turn};
+use super::tiles::{LANES, TOKENS, TOKENS_PER_TASK, Tile, turn};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
 pub use super::tiles::Scale;
-
-/// Number of tokens whose logits one task sums: a share of a tile that fits into a core's own cache.
-const TOKENS_PER_TASK: usize = 256;
 
 /// The forward pass's results for each of the `M` rows.
 #[derive(Clone, Debug, Default)]
@@ -59,9 +56,7 @@ pub fn forward(
     scale: Scale,
     restriction: Option<&Restriction>,
 ) -> Result<TokenStats> {
-    let (m, d, vocab) = check(hidden, w, targets)?;
-    on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale, restriction));
-    statistics(&read(hidden)?, Blocks::new(w, scale.precision)?, (m, d, vocab), targets, scale, restriction, None)
+    statistics(hidden, w, targets, scale, restriction, false)
 }
 
 /// Does the same and, on the CPU, where logits are neither bounded nor restricted, half as much again: what a [`backward`] for the hidden
@@ -74,24 +69,21 @@ pub fn forward_for_hidden(
     scale: Scale,
     restriction: Option<&Restriction>,
 ) -> Result<TokenStats> {
-    if !hidden.device().is_cpu() || scale.cap.is_some() || restriction.is_some() {
-        return forward(hidden, w, targets, scale, restriction);
-    }
-    let (m, d, vocab) = check(hidden, w, targets)?;
-    let mean_rows = Some(MeanRows::new(m, d));
-    statistics(&read(hidden)?, Blocks::new(w, scale.precision)?, (m, d, vocab), targets, scale, None, mean_rows)
+    statistics(hidden, w, targets, scale, restriction, true)
 }
 
 fn statistics(
-    hidden: &[f32],
-    mut w: Blocks<'_>,
-    (m, d, vocab): (usize, usize, usize),
+    hidden: &Tensor,
+    w: &Tensor,
     targets: &[u32],
     scale: Scale,
     restriction: Option<&Restriction>,
-    mut mean_rows: Option<MeanRows>,
+    for_hidden: bool,
 ) -> Result<TokenStats> {
-    let turned = turn(hidden, d);
+    let (m, d, vocab) = check(hidden, w, targets)?;
+    on_device!(hidden, cuda::logprob::forward(hidden, w, targets, scale, restriction));
+    let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w, scale.precision)?);
+    let mut mean_rows = (for_hidden && scale.cap.is_none() && restriction.is_none()).then(|| MeanRows::new(m, d));
     let mut room = Tile::room(m, vocab);
     let mut sums = vec![Sums::NONE; m];
     let mut target_logits = vec![f32::NAN; m];

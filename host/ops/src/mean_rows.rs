@@ -7,7 +7,7 @@ use super::gemm::{Dst, Mat, matmul};
 use super::math::exp;
 use super::simd::wide;
 use super::stored::Stored;
-use super::tiles::{LANES, Scale, Tile};
+use super::tiles::{LANES, Scale, TOKENS_PER_TASK, Tile};
 use rayon::prelude::*;
 
 /// For each row, the sum of the output matrix's rows of all tokens but the target, weighted by their probabilities; until it is
@@ -47,7 +47,7 @@ impl MeanRows {
         // Logits that are all -inf have no weight.
         let mut shifts: Vec<f32> = tops.1.iter().map(|&top| if top == f32::NEG_INFINITY { 0.0 } else { top }).collect();
         shifts.resize(line, 0.0);
-        logits.par_chunks_mut(LINES * line).for_each(|lines| {
+        logits.par_chunks_mut(TOKENS_PER_TASK * line).for_each(|lines| {
             let shifts = shifts.as_chunks::<LANES>().0;
             wide!(for line in lines.chunks_exact_mut(line) {
                 for (z, shift) in line.as_chunks_mut::<LANES>().0.iter_mut().zip(shifts) {
@@ -82,9 +82,6 @@ impl MeanRows {
         dh
     }
 }
-
-/// Lines of weights that one task computes.
-const LINES: usize = 256;
 
 #[cfg(test)]
 mod tests {

@@ -62,6 +62,9 @@ impl Scale {
 pub(super) const ROWS: usize = 512;
 pub(super) const TOKENS: usize = 4096;
 
+/// Number of tokens whose logits one task takes: a share of a tile that fits into a core's own cache.
+pub(super) const TOKENS_PER_TASK: usize = 256;
+
 /// Lines of a tile are padded to whole vector registers.
 pub(super) const LANES: usize = 16;
 
