@@ -11,7 +11,7 @@ use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage,
 use rayon::prelude::*;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Mutex;
 
 /// Rows per task in row-parallel operations. It is constant, so that sums over rows have the same order with any number of
@@ -308,6 +308,11 @@ pub fn sum_of_squares<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Resu
         on_device!(first, cuda::sum_of_squares(&tensors));
     }
     tensors.into_iter().try_fold(0.0, |sum, t| Ok(sum + squares(t)?))
+}
+
+/// Returns the `i`-th of `count` shares of so many things. Shares differ by one at most, as do sums of as many neighbouring ones.
+pub(super) fn share(total: usize, i: usize, count: usize) -> Range<usize> {
+    total * i / count..total * (i + 1) / count
 }
 
 pub(super) fn squares(t: &Tensor) -> Result<f64> {

@@ -8,7 +8,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
-use super::cpu::{Shared, cast, filled_all, read, tensor};
+use super::cpu::{Shared, cast, filled_all, read, share, tensor};
 use super::gemm::Dst;
 use super::lines::{Lines, ROWS, Tile, sums};
 use super::quantized::{Quantized, Scheme};
@@ -289,7 +289,7 @@ fn products(xs: &[f32], n: usize, all: &[Open<'_>]) -> Vec<Vec<f32>> {
         .flat_map(|(i, Open { panels, .. })| {
             let own = panels.groups();
             let parts = own.min((most * own).div_ceil(groups.max(1)));
-            (0..parts).map(move |part| (i, own * part / parts..own * (part + 1) / parts))
+            (0..parts).map(move |part| (i, share(own, part, parts)))
         })
         .collect();
     #[cfg(target_arch = "x86_64")]

@@ -3,7 +3,7 @@
 //! Half-precision and quantized weights are widened where a product reads them, a part at a time. Widening is exact, and parts
 //! are split such that no sum changes its order: a product's result is bit-identical to that with the same weights in f32.
 
-use super::cpu::{Read, filled, read, read_as, tensor, unsupported};
+use super::cpu::{Read, filled, read, read_as, share, tensor, unsupported};
 use super::gemm::{Mat, Precision};
 use super::quantized::{Quantized, Scheme};
 use super::simd::wide;
@@ -237,7 +237,7 @@ impl<'a> Blocks<'a> {
 /// Divides lines of this length into parts of nearly the same size.
 fn parts(lines: usize, length: usize) -> impl Iterator<Item = Range<usize>> {
     let count = (lines * length).div_ceil(MOST).min(lines / FEWEST).max(1);
-    (0..count).map(move |i| lines * i / count..lines * (i + 1) / count)
+    (0..count).map(move |i| share(lines, i, count))
 }
 
 /// Converts the bits of a finite f16. An f16's exponent counts from 15 and an f32's from 127.

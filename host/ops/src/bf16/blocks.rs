@@ -5,7 +5,7 @@ use super::amx::{self, Tiles};
 use super::avx512;
 use super::pack::{INNER, Line, Operand, Order, SIDE};
 use super::tile::{Tile, WIDTH};
-use crate::cpu::Shared;
+use crate::cpu::{Shared, share};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
@@ -137,8 +137,8 @@ pub(crate) unsafe fn products(kernel: Kernel, a: Operand<'_>, all: &[(Operand<'_
             tasks.into_iter().flatten().for_each(run);
         } else {
             // Threads begin at different places of the list, so each place has a share of every product.
-            let share = |i| tasks.iter().flat_map(move |tasks| &tasks[tasks.len() * i / count..tasks.len() * (i + 1) / count]);
-            let tasks: Vec<_> = (0..count).flat_map(share).cloned().collect();
+            let of_thread = |i| tasks.iter().flat_map(move |tasks| &tasks[share(tasks.len(), i, count)]);
+            let tasks: Vec<_> = (0..count).flat_map(of_thread).cloned().collect();
             tasks.into_par_iter().with_max_len(1).for_each(run);
         }
     }
@@ -153,9 +153,9 @@ fn parts(groups: usize, steps: usize) -> usize {
     if kept { nearest } else { groups.div_ceil(usual).max(1) }
 }
 
-/// Divides things into shares that differ by one at most, as do sums of neighbouring shares.
+/// Returns the [`share`]s that are not empty.
 fn shares(total: usize, count: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    (0..count).map(move |i| total * i / count..total * (i + 1) / count).filter(|share| !share.is_empty())
+    (0..count).map(move |i| share(total, i, count)).filter(|share| !share.is_empty())
 }
 
 fn ranges(total: usize, size: usize) -> impl Iterator<Item = Range<usize>> + Clone {
