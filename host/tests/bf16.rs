@@ -1,11 +1,14 @@
 //! Products in bf16 on the CPU beside those in f32. Where the processor has no instructions for them, operands are rounded all the
 //! same, so that these tests hold everywhere.
 
+#[path = "shared/families.rs"]
+mod families;
 #[path = "shared/packed.rs"]
 mod packed;
 
+use families::FAMILIES;
 use packed::packed;
-use rlhost::model::{Backend, Decode, Lora, ModelFolder, Policy, Selected, Stacks, Whole};
+use rlhost::model::{Backend, Decode, Lora, ModelFolder, Pass, Policy, Selected, Stacks, Whole};
 use rlhost::ops::{self, Forest, Precision};
 use std::path::Path;
 
@@ -36,8 +39,11 @@ fn forest() -> (Forest, Selected) {
 /// Log-probabilities of a pass, and all gradients one after the other.
 fn pass(policy: &Policy) -> (Vec<f32>, Vec<f32>) {
     let (forest, selected) = forest();
+    results(policy, &selected, policy.forward(&forest, &selected, 0.9).unwrap())
+}
+
+fn results(policy: &Policy, selected: &Selected, pass: Pass<'_>) -> (Vec<f32>, Vec<f32>) {
     let gradients = policy.zero_gradients().unwrap();
-    let pass = policy.forward(&forest, &selected, 0.9).unwrap();
     let logp = pass.stats().logp.clone();
     let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos() + 0.5).collect();
     pass.backward(&d_logp, None, None, &gradients, &|| ()).unwrap();
@@ -69,6 +75,56 @@ fn gradients_point_where_those_in_f32_do_and_are_the_same_when_layers_are_comput
         let again = pass(&policy(name, &rounding, adapter).with_gradient_checkpointing(true));
         assert!(again == half, "{name}, adapter {adapter}: not the same bits when recomputed");
         assert!(pass(&policy(name, &rounding, adapter)) == half, "{name}, adapter {adapter}: not the same bits again");
+    }
+}
+
+#[test]
+fn a_pass_that_continues_that_of_its_prompts_has_the_same_bits() {
+    if !ops::multiplies_bf16() {
+        println!("skipped: this processor can't multiply in bf16, and no pass is continued");
+        return;
+    }
+    let long = |from: u32, count: u32| -> Vec<u32> { (0..count).map(|i| (from * 7 + i * 13) % 60 + 1).collect() };
+    // The prompts of the generation, and what is trained on: all of it, in another order with some of one token, only some
+    // prompts, and one completion of a single token, after which nothing is predicted.
+    let asked = [long(1, 14), vec![5, 9, 2, 41, 7], vec![11]];
+    let parts = [
+        vec![(0, vec![long(2, 9), long(3, 14)]), (1, vec![vec![3, 1, 8], vec![30]]), (2, vec![vec![4, 4]])],
+        vec![(2, vec![vec![9], long(5, 20)]), (0, vec![vec![30]])],
+        vec![(1, vec![vec![8]])],
+    ];
+    for (name, adapter) in FAMILIES.into_iter().chain(MODELS).flat_map(|name| [(name, false), (name, true)]) {
+        let policy = policy(name, &Backend::cpu_in(Precision::Bf16), adapter);
+        if policy.architecture().mixture.is_some() {
+            assert!(!policy.continues_prompts(), "{name} has experts");
+            continue;
+        }
+        assert!(policy.continues_prompts(), "{name}");
+        let decoding = policy.frozen().decoding().unwrap();
+        let mut prompts = Forest::new();
+        for prompt in &asked {
+            prompts.push(prompt, None);
+        }
+        for part in &parts {
+            let part: Vec<(Vec<u32>, Vec<Vec<u32>>)> =
+                part.iter().map(|(prompt, own)| (asked[*prompt].clone(), own.clone())).collect();
+            let (forest, selected) = packed(&part);
+            let want = results(&policy, &selected, policy.forward_learning(&forest, &selected, 0.9, 3, None).unwrap());
+            let (caches, logits, known) = decoding.prefill_keeping(&prompts).unwrap();
+            let pass = policy.forward_learning(&forest, &selected, 0.9, 3, Some(known)).unwrap();
+            assert!(pass.known_work() > 0.0, "{name}: nothing was continued");
+            let got = results(&policy, &selected, pass);
+            assert!(got == want, "{name}, adapter {adapter}: other bits");
+            let (others, other_logits) = decoding.prefill(&prompts).unwrap();
+            assert_eq!((caches.len(), ops::to_vec(&logits).unwrap()), (others.len(), ops::to_vec(&other_logits).unwrap()));
+        }
+        // A prompt that was not generated for is computed.
+        let (forest, selected) = packed(&[(long(4, 6), vec![vec![3, 1]])]);
+        let (_, _, known) = decoding.prefill_keeping(&prompts).unwrap();
+        let pass = policy.forward_learning(&forest, &selected, 0.9, 3, Some(known)).unwrap();
+        assert!(pass.known_work() == 0.0);
+        let want = policy.forward_learning(&forest, &selected, 0.9, 3, None).unwrap();
+        assert!(results(&policy, &selected, pass) == results(&policy, &selected, want), "{name}");
     }
 }
 

@@ -242,14 +242,14 @@ fn magnitudes_are_in_the_folder_and_in_the_merged_model() {
 /// The weighted sum of log-probabilities whose gradient [`d_logp`] is, with dropout.
 fn dropped_loss(policy: &Policy, key: u64) -> f64 {
     let (forest, selected) = forest();
-    let pass = policy.forward_learning(&forest, &selected, 1.0, key).unwrap();
+    let pass = policy.forward_learning(&forest, &selected, 1.0, key, None).unwrap();
     pass.stats().logp.iter().zip(d_logp(selected.len())).map(|(logp, d)| f64::from(*logp) * f64::from(d)).sum()
 }
 
 fn dropped_gradients(policy: &Policy) -> Vec<(String, Vec<f32>)> {
     let (forest, selected) = forest();
     let gradients = policy.zero_gradients().unwrap();
-    let pass = policy.forward_learning(&forest, &selected, 1.0, 5).unwrap();
+    let pass = policy.forward_learning(&forest, &selected, 1.0, 5, None).unwrap();
     pass.backward(&d_logp(selected.len()), None, None, &gradients, &|| ()).unwrap();
     gradients.named().into_iter().map(|(name, t)| (name, ops::to_vec(t).unwrap())).collect()
 }

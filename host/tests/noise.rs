@@ -36,7 +36,7 @@ fn learned(policy: &Policy, key: Option<u64>) -> (Vec<f32>, Vec<(String, Vec<f32
     let d_logp: Vec<f32> = (0..selected.len()).map(|i| (i as f32 * 0.8).cos()).collect();
     let gradients = policy.zero_gradients().unwrap();
     let pass = match key {
-        Some(key) => policy.forward_learning(&forest, &selected, 1.0, key).unwrap(),
+        Some(key) => policy.forward_learning(&forest, &selected, 1.0, key, None).unwrap(),
         None => policy.forward(&forest, &selected, 1.0).unwrap(),
     };
     let logp = pass.stats().logp.clone();

@@ -86,6 +86,8 @@ impl Attention {
 struct Visible {
     before: Vec<Range<usize>>,
     own: Range<usize>,
+    /// The place of its first query among all queries.
+    first: usize,
     attention: Attention,
 }
 
@@ -103,7 +105,13 @@ impl Visible {
     fn of(forest: &Forest, segment: usize, attention: Attention) -> Self {
         let mut runs: Vec<_> = forest.path(segment).into_iter().map(|s| forest.segments()[s].range()).collect();
         let own = runs.pop().unwrap_or(0..0);
-        Self { before: runs, own, attention }
+        Self { before: runs, first: own.start, own, attention }
+    }
+
+    /// Returns the places of a block's queries among all queries.
+    fn queries(&self, block: &Range<usize>) -> Range<usize> {
+        let first = self.first + block.start - self.own.start;
+        first..first + block.len()
     }
 
     /// Returns the position of a packed place of the segment: the number of tokens in all runs before it.
@@ -140,16 +148,18 @@ impl Visible {
     }
 }
 
-fn check(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, h: Heads) -> Result<usize> {
+/// Checks the shapes of so many queries and of all keys and values.
+fn check(q: &Tensor, (k, v): (&Tensor, &Tensor), queries: usize, forest: &Forest, h: Heads) -> Result<()> {
     let n = forest.len();
-    let ok = matrix_dims(q) == (n, h.heads * h.head_dim)
+    let ok = matrix_dims(q) == (queries, h.heads * h.head_dim)
         && matrix_dims(k) == (n, h.kv_heads * h.head_dim)
         && matrix_dims(v) == matrix_dims(k)
         && h.heads.is_multiple_of(h.kv_heads);
     if ok {
-        return Ok(n);
+        return Ok(());
     }
-    let detail = format!("q {:?}, k {:?}, v {:?} for {n} tokens and {h:?}", q.shape(), k.shape(), v.shape());
+    let (q, k, v) = (q.shape(), k.shape(), v.shape());
+    let detail = format!("q {q:?}, k {k:?}, v {v:?} for {queries} queries among {n} tokens and {h:?}");
     Err(Error::Shape { op: "attention", detail })
 }
 
@@ -162,21 +172,45 @@ fn head<'a>(data: &'a Read<'_>, range: &Range<usize>, head: usize, heads: usize,
 /// Computes the heads' outputs `[N, H * C]` from `q: [N, H * C]` and `k, v: [N, K * C]`. Also returns the logarithms of the
 /// softmax normalisers, `[N, H]` in f32, for the backward pass.
 pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor)> {
-    let h = attention.heads;
-    let n = check(q, k, v, forest, h)?;
+    check(q, (k, v), forest.len(), forest, attention.heads)?;
     on_device!(q, cuda::attention::forward(q, k, v, forest, attention));
+    of_queries(q, k, v, (0..forest.segments().len()).map(|s| Visible::of(forest, s, attention)).collect(), attention)
+}
+
+/// Does the same for the queries of some `segments` only, `q: [M, H * C]`, in this order. On the CPU.
+pub fn forward_some(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    forest: &Forest,
+    segments: &[usize],
+    attention: Attention,
+) -> Result<(Tensor, Tensor)> {
+    let mut first = 0;
+    let place = |segment: &usize| {
+        let visible = Visible { first, ..Visible::of(forest, *segment, attention) };
+        first += visible.own.len();
+        visible
+    };
+    let visible: Vec<Visible> = segments.iter().map(place).collect();
+    check(q, (k, v), first, forest, attention.heads)?;
+    of_queries(q, k, v, visible, attention)
+}
+
+/// Computes the outputs of the queries that see these keys.
+fn of_queries(q: &Tensor, k: &Tensor, v: &Tensor, visible: Vec<Visible>, attention: Attention) -> Result<(Tensor, Tensor)> {
+    let (h, n) = (attention.heads, matrix_dims(q).0);
     let (qs, ks, vs) = (read(q)?, read(k)?, read(v)?);
     let (mut out, mut log_sum) = (vec![0f32; n * h.heads * h.head_dim], vec![0f32; n * h.heads]);
     let (out_at, log_sum_at) = (Shared::new(&mut out), Shared::new(&mut log_sum));
-    let visible: Vec<Visible> = (0..forest.segments().len()).map(|s| Visible::of(forest, s, attention)).collect();
     let tasks: Vec<(&Visible, Range<usize>, usize)> =
         visible.iter().flat_map(|v| v.blocks().flat_map(move |b| (0..h.heads).map(move |head| (v, b.clone(), head)))).collect();
     tasks.into_par_iter().for_each_init(Vec::new, |scores, (visible, block, head_index)| {
-        let keys = visible.keys(&block);
+        let (keys, queries) = (visible.keys(&block), visible.queries(&block));
         let (runs, total) = (&keys.runs, keys.total);
         let (c, kv) = (h.head_dim, head_index / h.per_kv());
         scores.resize(block.len() * total, 0f32);
-        let q = head(&qs, &block, head_index, h.heads, c);
+        let q = head(&qs, &queries, head_index, h.heads, c);
         for (run, column) in runs {
             let k = head(&ks, run, kv, h.kv_heads, c);
             matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), attention.scale, attention.precision.alone());
@@ -191,7 +225,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: A
                 softmax(row)
             });
             // SAFETY: only this task writes this token and head.
-            unsafe { *log_sum_at.at((block.start + i) * h.heads + head_index) = top + sum.ln() };
+            unsafe { *log_sum_at.at((queries.start + i) * h.heads + head_index) = top + sum.ln() };
         }
         for (r, (run, column)) in runs.iter().enumerate() {
             let p = Mat::strided(&scores[*column..], block.len(), run.len(), total);
@@ -199,7 +233,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: A
             let dst = if r == 0 { Dst::Replace } else { Dst::Add };
             // SAFETY: only this task writes these tokens' columns of this head.
             unsafe {
-                let out = out_at.at((block.start * h.heads + head_index) * c);
+                let out = out_at.at((queries.start * h.heads + head_index) * c);
                 matmul_raw(out, h.heads * c, dst, p, v, 1.0, attention.precision.alone());
             }
         }
@@ -241,8 +275,8 @@ pub struct Kept<'a> {
     reason = "one loop nest over one task's data; functions for its parts would share a dozen variables"
 )]
 pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor, Tensor)> {
-    let h = attention.heads;
-    let n = check(kept.q, kept.k, kept.v, forest, h)?;
+    let (h, n) = (attention.heads, forest.len());
+    check(kept.q, (kept.k, kept.v), n, forest, h)?;
     on_device!(d_out, cuda::attention::backward(kept, d_out, forest, attention));
     let log_sums = read(kept.log_sum)?;
     let (qs, ks, vs, outs, d_outs) = (read(kept.q)?, read(kept.k)?, read(kept.v)?, read(kept.out)?, read(d_out)?);

@@ -50,6 +50,7 @@ pub mod rope;
 mod rounding;
 pub mod sampler;
 mod simd;
+pub mod splice;
 pub mod squares;
 mod stored;
 pub mod support;

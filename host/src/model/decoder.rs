@@ -4,10 +4,11 @@
 //! as the gradient has passed.
 
 use super::dropped::{Dropout, Masked};
-use super::layer::{self, Attended, LayerKept, Maps, Product, Wide, multiplied};
+use super::layer::{self, Attended, Further, LayerKept, Maps, Product, Wide, multiplied};
 use super::magnitudes::Lengths;
 use super::mixture::{Balance, experts_backward};
 use super::noised::Noise;
+use super::prompt_pass::Joins;
 use super::weights::{Layer, Linear, Norm, Unit, Weights};
 use super::{Architecture, Backend, Lora, Result};
 use crate::ops::attention::Attention;
@@ -30,18 +31,20 @@ pub struct Decoder {
 }
 
 /// A layer's kept values, or what they are recomputed from (gradient checkpointing, Chen et al. 2016, arXiv 1604.06174).
-enum Stored {
+pub(super) enum Stored {
     Whole(Box<LayerKept>),
+    /// What the prompts' pass kept, and what its continuation kept.
+    Joined(Arc<Joins>, Box<[LayerKept; 2]>),
     Input(Tensor),
 }
 
 /// What the whole backward pass needs.
 pub(super) struct Kept {
-    layers: Vec<Stored>,
-    last: Tensor,
-    how: How,
+    pub layers: Vec<Stored>,
+    pub last: Tensor,
+    pub how: How,
     /// How evenly experts were used, if the pass computes that.
-    pub(super) balance: Option<Balance>,
+    pub balance: Option<Balance>,
 }
 
 /// What a pass does besides computing hidden states.
@@ -61,6 +64,7 @@ impl Kept {
     pub(super) fn bytes(&self) -> usize {
         let of_layer = |stored: &Stored| match stored {
             Stored::Whole(kept) => kept.bytes(),
+            Stored::Joined(_, both) => both.iter().map(LayerKept::bytes).sum(),
             Stored::Input(x) => bytes(x),
         };
         self.layers.iter().map(of_layer).sum::<usize>() + bytes(&self.last)
@@ -253,7 +257,7 @@ impl Decoder {
     }
 
     /// Returns what a layer keeps in the precision of products, which read most of it.
-    fn stored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
+    pub(super) fn stored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
         if self.precision == Precision::Bf16 { kept.cast(DType::BF16) } else { Ok(kept) }
     }
 
@@ -266,14 +270,16 @@ impl Decoder {
     fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>, maps: &Maps<Masked<'_>>) -> Result<LayerKept> {
         let attention = self.attention(i);
         let layer = self.layer_of(i, maps.each());
-        layer.forward(x, forest, rows, |q, k, v| {
+        let rows =
+            rows.map(|rows| move |out: &Tensor, x: &Tensor| Ok((ops::gather_rows(out, rows)?, ops::gather_rows(x, rows)?)));
+        layer.forward(x, forest, rows.as_ref().map(|rows| rows as &Further<'_>), |q, k, v| {
             let (out, log_sum) = attention::forward(q, k, v, forest, attention)?;
             Ok(Attended { out, log_sum: Some(log_sum) })
         })
     }
 
     /// Returns how layer `i` attends.
-    fn attention(&self, i: usize) -> Attention {
+    pub(super) fn attention(&self, i: usize) -> Attention {
         Attention { precision: self.precision, ..self.architecture.attention(i) }
     }
 
@@ -344,6 +350,7 @@ impl Decoder {
     ) -> Result<LayerKept> {
         let kept = match stored {
             Stored::Whole(kept) => *kept,
+            Stored::Joined(joins, both) => return Ok(joins.joined(*both, rows.is_some())?),
             Stored::Input(x) => {
                 let mut kept = self.layer(i, x, forest, rows, maps)?;
                 // As if it had been kept: what a norm reads is made of values that are not rounded yet.

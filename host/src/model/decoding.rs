@@ -3,9 +3,9 @@
 use super::decoder::{Decoder, How};
 #[cfg(feature = "cuda")]
 use super::device_decoding::Steps;
-use super::layer::{Attended, Maps, Product};
+use super::layer::{Attended, LayerKept, Maps, Product};
 use super::weights::Linear;
-use super::{Architecture, Cache, Prefix, Result};
+use super::{Architecture, Cache, Prefix, PromptPass, Result};
 use crate::config::RolloutDtype;
 use crate::ops::cached_attention::{self, Group, PromptCache, SequenceCache};
 use crate::ops::experts::Routes;
@@ -248,15 +248,33 @@ impl Decoding {
 
     /// Runs prompts, one segment each. Returns their caches and the logits `[P, V]` after the last token of each.
     pub fn prefill(&self, prompts: &Forest) -> Result<(Vec<Prefix>, Tensor)> {
+        self.prefill_with(prompts, |_, _| Ok(()))
+    }
+
+    /// Does the same and also returns what training needs to continue the pass.
+    pub fn prefill_keeping(&self, prompts: &Forest) -> Result<(Vec<Prefix>, Tensor, PromptPass)> {
+        let mut layers = Vec::new();
+        let (caches, logits) = self.prefill_with(prompts, |i, kept| {
+            layers.push(self.decoder.known(i, kept)?);
+            Ok(())
+        })?;
+        Ok((caches, logits, PromptPass::new(prompts.clone(), layers)))
+    }
+
+    fn prefill_with(
+        &self,
+        prompts: &Forest,
+        mut keep: impl FnMut(usize, LayerKept) -> Result<()>,
+    ) -> Result<(Vec<Prefix>, Tensor)> {
         let (_, output) = self.host_layout()?;
         let ranges: Vec<_> = prompts.segments().iter().map(ops::Segment::range).collect();
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let (mut caches, c) = (vec![Prefix::default(); ranges.len()], self.architecture().heads.head_dim);
-        let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |_, kept| {
+        let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |i, kept| {
             for (cache, range) in caches.iter_mut().zip(&ranges) {
                 cache.layers.push(PromptCache::new(&kept.k, &kept.v, range.clone(), c, self.cached)?);
             }
-            Ok(())
+            keep(i, kept)
         })?;
         Ok((caches, self.logits(output.forward(&hidden)?)?))
     }

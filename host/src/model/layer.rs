@@ -174,6 +174,9 @@ impl LayerKept {
     }
 }
 
+/// Takes the heads' outputs and the layer's input, and returns both for the rows that are computed further.
+pub(super) type Further<'a> = dyn Fn(&Tensor, &Tensor) -> ops::Result<(Tensor, Tensor)> + 'a;
+
 /// A layer.
 pub(super) struct Layer<'a, P> {
     pub architecture: &'a Architecture,
@@ -185,13 +188,13 @@ pub(super) struct Layer<'a, P> {
 }
 
 impl<P: Product> Layer<'_, P> {
-    /// Runs the layer except its last product, which [`Layer::output`] adds and no gradient needs. If `rows` is given, everything
-    /// after the attention is computed only for these packed positions.
+    /// Runs the layer except its last product, which [`Layer::output`] adds and no gradient needs. If `further` is given, everything
+    /// after the attention is computed only for the rows that it returns.
     pub(super) fn forward<'p>(
         &self,
         x: Tensor,
         positions: impl Into<Positions<'p>>,
-        rows: Option<&[usize]>,
+        further: Option<&Further<'_>>,
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Attended>,
     ) -> Result<LayerKept> {
         let (maps, norms, a) = (&self.maps, self.norms, self.architecture);
@@ -208,10 +211,7 @@ impl<P: Product> Layer<'_, P> {
             rope::forward(&k, rotation, positions)?;
         }
         let attended = attend(&q, &k, &v)?;
-        let (out, residual) = match rows {
-            None => (attended.out.clone(), x.clone()),
-            Some(rows) => (ops::gather_rows(&attended.out, rows)?, ops::gather_rows(&x, rows)?),
-        };
+        let (out, residual) = further.map_or_else(|| Ok((attended.out.clone(), x.clone())), |rows| rows(&attended.out, &x))?;
         let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
         ops::add_into(&middle, &residual)?;
         let h = a.normed(if a.parallel { &residual } else { &middle }, norms.mlp_norm.as_ref())?;

@@ -4,6 +4,7 @@ use super::decoder::{Decoder, How, Kept};
 use super::dropped::Dropout;
 use super::mixture::Balance;
 use super::noised::Noise;
+use super::prompt_pass::{Continuation, PromptPass};
 use super::{Architecture, Backend, Error, Frozen, Gradients, Passed, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
@@ -73,6 +74,8 @@ pub struct Pass<'a> {
     hidden: Tensor,
     stats: TokenStats,
     values: Option<Vec<f32>>,
+    /// Operations of the pass that it continued.
+    known_work: f64,
 }
 
 impl Policy {
@@ -115,6 +118,16 @@ impl Policy {
     pub fn with_aux_loss(self, on: bool) -> Self {
         let balances = on && self.architecture().mixture.is_some();
         Self { balances, ..self }
+    }
+
+    /// Returns whether training passes can continue the pass that a generation made over the prompts. They can't if they compute
+    /// prompts in another way: with dropout, noise or balanced experts, or without keeping them (gradient checkpointing).
+    pub fn continues_prompts(&self) -> bool {
+        let plain =
+            !self.gradient_checkpointing && self.noise == 0.0 && self.weights().lora.is_none_or(|lora| lora.dropout == 0.0);
+        // Elsewhere, a row's bits may depend on the number of rows.
+        let by_rows = self.device().is_cpu() && self.decoder.precision == Precision::Bf16 && ops::multiplies_bf16();
+        plain && by_rows && self.architecture().mixture.is_none()
     }
 
     /// Returns the view for generation. It shares the storage, so it always has the newest weights.
@@ -191,12 +204,13 @@ impl Policy {
     /// # Errors
     /// If an operation fails, or a log-probability is not finite.
     pub fn forward<'a>(&'a self, forest: &'a Forest, selected: &'a Selected, temperature: f32) -> Result<Pass<'a>> {
-        self.forward_with(forest, selected, temperature, None)
+        self.forward_with(forest, selected, temperature, None, None)
     }
 
     /// Does the same for a step that learns from it: with the adapter's dropout and the noise on embeddings, whose random numbers depend
     /// on `key`, and with what makes the backward pass shorter. If the output matrix is frozen and the loss turns out to depend on
-    /// entropies or smoothed targets, the step takes longer.
+    /// entropies or smoothed targets, the step takes longer. If the pass of all prompts is `known` for the same weights, it is
+    /// continued, with the same results.
     ///
     /// # Errors
     /// As [`Policy::forward`].
@@ -206,8 +220,10 @@ impl Policy {
         selected: &'a Selected,
         temperature: f32,
         key: u64,
+        known: Option<PromptPass>,
     ) -> Result<Pass<'a>> {
-        self.forward_with(forest, selected, temperature, Some(key))
+        let known = known.filter(|_| self.continues_prompts());
+        self.forward_with(forest, selected, temperature, Some(key), known)
     }
 
     /// Returns the options of a pass; without a key, there is no dropout and no noise.
@@ -225,15 +241,21 @@ impl Policy {
         selected: &'a Selected,
         temperature: f32,
         key: Option<u64>,
+        known: Option<PromptPass>,
     ) -> Result<Pass<'a>> {
-        let (hidden, kept) = self.decoder.forward(forest, &selected.rows, self.how(key, forest, &selected.rows)?)?;
+        let how = self.how(key, forest, &selected.rows)?;
+        let of_prompts = known.as_ref().map_or(0.0, |known| self.passed(known.prompts(), 0).forward);
+        let (known_work, (hidden, kept)) = match known.and_then(|known| Continuation::new(known, forest, &selected.rows)) {
+            Some(rest) => (of_prompts, self.decoder.continued(forest, how, rest)?),
+            None => (0.0, self.decoder.forward(forest, &selected.rows, how)?),
+        };
         let scale = self.decoder.logits(temperature);
         let weights = &self.decoder.weights;
         let statistics = if key.is_some() && !weights.trains_output() { logprob::forward_for_hidden } else { logprob::forward };
         let stats = statistics(&hidden, weights.output(), &selected.targets, scale, selected.restriction())?;
         finite(&stats)?;
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
-        Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values })
+        Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values, known_work })
     }
 }
 
@@ -246,6 +268,11 @@ impl Pass<'_> {
     /// Returns the results of the forward pass, one entry per selected prediction.
     pub fn stats(&self) -> &TokenStats {
         &self.stats
+    }
+
+    /// Returns the operations of the forward pass that this one continued.
+    pub fn known_work(&self) -> f64 {
+        self.known_work
     }
 
     /// Returns the bytes that are kept for the backward pass.

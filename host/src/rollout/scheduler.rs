@@ -11,7 +11,7 @@
 use super::Error;
 use super::asking::{Decoded, Replies, Requests, Turning};
 use super::following::{Follow, Next};
-use crate::model::{Cache, Decode, Decoding, Prefix};
+use crate::model::{Cache, Decode, Decoding, Prefix, PromptPass};
 use crate::ops::sampler::{Sampling, stream};
 use crate::ops::support::Support;
 use crate::ops::{self, Forest, team};
@@ -182,18 +182,23 @@ impl Generator<'_> {
     /// # Errors
     /// If an operation fails, or log-probabilities are not finite.
     pub fn run(&self, requests: &[Request]) -> Result<Vec<Rollout>, Error> {
-        let mut done = self.completions(requests)?;
+        Ok(self.run_keeping(requests, false)?.0)
+    }
+
+    /// Does the same and, on the CPU, returns the pass over the prompts if it is to be kept and was a single one.
+    pub fn run_keeping(&self, requests: &[Request], keep: bool) -> Result<(Vec<Rollout>, Option<PromptPass>), Error> {
+        let (mut done, known) = self.completions(requests, keep)?;
         if done.iter().any(|rollout| rollout.logp.iter().any(|logp| !logp.is_finite())) {
             return Err(Error::NotFinite);
         }
         done.sort_by_key(|r| (r.prompt, r.sample));
-        Ok(done)
+        Ok((done, known))
     }
 
-    fn completions(&self, requests: &[Request]) -> Result<Vec<Rollout>, Error> {
+    fn completions(&self, requests: &[Request], keep: bool) -> Result<(Vec<Rollout>, Option<PromptPass>), Error> {
         #[cfg(feature = "cuda")]
         if let Some(done) = super::device::run(self, requests)? {
-            return Ok(done);
+            return Ok((done, None));
         }
         let all: Vec<Sequence> = requests.iter().enumerate().flat_map(|(p, r)| (0..r.samples).map(move |s| (p, s))).collect();
         let threads = rayon::current_num_threads();
@@ -203,12 +208,12 @@ impl Generator<'_> {
         // All threads together prefill the first prompts.
         let mut prompts: Vec<Option<Arc<Prefilled>>> = vec![None; requests.len()];
         let first = (0..parts).flat_map(|i| part(i).iter().take(places)).map(|(prompt, _)| *prompt);
-        self.prefill(requests, first, &mut prompts)?;
+        let known = self.prefill(requests, first, &mut prompts, keep)?;
         let mut own: Vec<Vec<Option<Arc<Prefilled>>>> = vec![prompts.clone(); parts - 1];
         own.push(prompts);
         let decode = |(i, prompts)| self.decode(requests, part(i), places, prompts, parts == 1);
         let done: Vec<Vec<Rollout>> = own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>()?;
-        Ok(done.concat())
+        Ok((done.concat(), known))
     }
 
     /// Returns whether the newest of these tokens ends the completion.
@@ -261,7 +266,7 @@ impl Generator<'_> {
                 active.extend(replied.drain(..places));
                 let places = most.saturating_sub(active.len()).min(waiting.len());
                 let admitted: Vec<_> = waiting.drain(..places).collect();
-                self.prefill(requests, admitted.iter().map(|(p, _)| *p), &mut prompts)?;
+                self.prefill(requests, admitted.iter().map(|(p, _)| *p), &mut prompts, false)?;
                 active.extend(self.start(requests, &admitted, &prompts));
                 let before = queue.done.len();
                 self.sort(&mut queue);
@@ -319,23 +324,33 @@ impl Generator<'_> {
         rollout.tokens.len() + reply.len() < self.most_tokens(request)
     }
 
+    /// Runs the `wanted` prompts that have not been run. Returns their pass if it is to be kept and is a single one.
     fn prefill(
         &self,
         requests: &[Request],
         wanted: impl Iterator<Item = usize>,
         prompts: &mut [Option<Arc<Prefilled>>],
-    ) -> Result<(), Error> {
+        keep: bool,
+    ) -> Result<Option<PromptPass>, Error> {
         let mut new: Vec<usize> = wanted.filter(|&p| prompts[p].is_none()).collect();
         new.dedup();
-        for (forest, together) in batches(requests, &new) {
-            let (caches, logits) = self.model.prefill(&forest)?;
+        let batches = batches(requests, &new);
+        let (keep, mut known) = (keep && batches.len() == 1, None);
+        for (forest, together) in batches {
+            let (caches, logits) = if keep {
+                let (caches, logits, pass) = self.model.prefill_keeping(&forest)?;
+                known = Some(pass);
+                (caches, logits)
+            } else {
+                self.model.prefill(&forest)?
+            };
             let logits = ops::to_vec(&logits)?;
             let rows = logits.chunks(logits.len() / together.len());
             for ((&p, cache), logits) in together.iter().zip(caches).zip(rows) {
                 prompts[p] = Some(Arc::new(Prefilled { cache, logits: logits.to_vec() }));
             }
         }
-        Ok(())
+        Ok(known)
     }
 
     /// Starts new sequences with their first token, sampled from their prompts' last logits.

@@ -3,6 +3,7 @@
 use super::collector::Episode;
 use super::dataset::Prompt;
 use crate::dist::World;
+use crate::model::PromptPass;
 use crate::plugin::{Advantages, RewardColumn, Scale};
 use crate::rollout::Rollout;
 use std::ops::Range;
@@ -17,6 +18,8 @@ pub(super) type Pair = (usize, usize);
 pub(super) struct Experience {
     /// `global_step` whose weights generated it.
     pub generated_at: u64,
+    /// The pass over the prompts, until the completions are judged, if training can continue it.
+    pub known: Option<PromptPass>,
     pub prompts: Vec<Arc<Prompt>>,
     pub rollouts: Vec<Rollout>,
     pub texts: Vec<String>,

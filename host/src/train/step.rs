@@ -15,10 +15,10 @@ impl Trainer {
         let at = self.moment();
 
         let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
-        let (micro_batches, collected) = self.collector.next(self.settings.gradient_accumulation_steps, &mut with)?;
+        let (micro_batches, known, collected) = self.collector.next(self.settings.gradient_accumulation_steps, &mut with)?;
         figures.merge(collected);
 
-        let (loss, learned) = self.learner.learn(&micro_batches, &mut self.plugins, at)?;
+        let (loss, learned) = self.learner.learn(&micro_batches, known, &mut self.plugins, at)?;
         figures.merge(learned);
 
         let (updates, updated) = self.learner.update(at.step + 1)?;

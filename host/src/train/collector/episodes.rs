@@ -150,7 +150,8 @@ impl Turns {
         let seats = seats.into_iter().map(Mutex::new).collect();
         let table = Table { rules: &rules, samples, rows, seats, seat_of };
         let (places, requests): (Vec<usize>, Vec<Request>) = requests.into_iter().unzip();
-        let mut rollouts = self.generate(model, &requests, (sampling, logp_temperature), generation, Some(&table))?;
+        let sampled = (sampling, logp_temperature);
+        let mut rollouts = self.generator(model, sampled, generation, Some(&table), |g| g.run(&requests))?;
         for rollout in &mut rollouts {
             let row = places[rollout.prompt];
             let tokens = &requests[rollout.prompt].tokens;

@@ -4,7 +4,7 @@ use super::episodes::{self, Episode};
 use super::{Collector, Moment, With};
 use crate::config::{OldLogp, RolloutDtype};
 use crate::metrics::{Metric, Reduction};
-use crate::model::Policy;
+use crate::model::{Policy, PromptPass};
 use crate::plugin::{Column, Generation, RewardBatch, RewardColumn, Rollouts};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
@@ -47,12 +47,12 @@ impl Collector {
     ) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
         let own = self.world.share(prompts.len());
-        let (rollouts, texts, episodes) = self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
+        let (known, rollouts, texts, episodes) = self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
         figures.lap("rollout");
         figures.did(self.work(with.learner.policy(), &prompts, own, &rollouts));
 
         let mut experience = Experience::new(with.at.step, prompts, rollouts);
-        (experience.texts, experience.episodes) = (texts, episodes);
+        (experience.known, experience.texts, experience.episodes) = (known, texts, episodes);
         figures.merge(self.score(&mut experience, with)?);
         if self.evaluating.is_none() {
             self.data.saw(&experience);
@@ -99,7 +99,7 @@ impl Collector {
     }
 
     /// Completions of all prompts with their texts and, if there is an environment, their episodes. This rank generated those of
-    /// its `own` prompts.
+    /// its `own` prompts, whose pass comes with them if the next micro-batch can continue it.
     fn roll_out(
         &self,
         with: &mut With<'_>,
@@ -107,31 +107,33 @@ impl Collector {
         own: Range<usize>,
         generation: u64,
         figures: &mut Figures,
-    ) -> Result<(Vec<Rollout>, Vec<String>, Vec<Episode>)> {
+    ) -> Result<(Option<PromptPass>, Vec<Rollout>, Vec<String>, Vec<Episode>)> {
         let samples = if self.evaluating.is_some() { self.settings.eval_group() } else { self.settings.group() };
         let (temperature, policy) = (self.temperature(), with.learner.policy());
         let sampling = self.turns.sampling(self.evaluating.is_some());
         let model = self.turns.decoding(policy, self.evaluating.is_some())?;
         let asked = (&prompts[own.clone()], samples);
         let environments = with.plugins.environments();
-        let (mut rollouts, episodes) = if environments.0.is_empty() {
-            (self.turns.roll_out(&model, asked, sampling, generation, temperature)?, Vec::new())
+        let (known, mut rollouts, episodes) = if environments.0.is_empty() {
+            let keep = self.trains_at_once(prompts.len()) && policy.continues_prompts();
+            let (rollouts, known) = self.turns.roll_out(&model, asked, sampling, generation, temperature, keep)?;
+            (known, rollouts, Vec::new())
         } else {
             // Evaluations play the same episodes again and again, which a server has to be asked for again.
             let scope = if self.evaluating.is_some() { 1 + with.at.step } else { 0 };
             let played = self.turns.play(&model, environments, asked, sampling, (generation, scope), temperature)?;
             figures.add(from_plugin(played.metrics));
-            (played.rollouts, played.episodes)
+            (None, played.rollouts, played.episodes)
         };
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
         let texts = rollouts.iter().map(|rollout| self.turns.text(rollout)).collect::<Result<Vec<String>>>()?;
         let completions = rollouts.into_iter().zip(texts).collect();
         let (rollouts, texts) = self.world.concat("completions", completions)?.into_iter().unzip();
         if environments.0.is_empty() {
-            return Ok((rollouts, texts, episodes));
+            return Ok((known, rollouts, texts, episodes));
         }
         let all = self.world.concat("episodes", episodes)?;
-        episodes::fatal(&all, environments.1).map_or(Ok((rollouts, texts, all)), Err)
+        episodes::fatal(&all, environments.1).map_or(Ok((None, rollouts, texts, all)), Err)
     }
 
     /// Has all completions scored, and reports errors.

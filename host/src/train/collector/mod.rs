@@ -30,7 +30,7 @@ use crate::config::Config;
 use crate::data::{Cursor, shuffle};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::model::{Decoding, Frozen, Policy};
+use crate::model::{Decoding, Frozen, Policy, PromptPass};
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::RewardColumn;
 use std::collections::VecDeque;
@@ -113,9 +113,10 @@ impl Collector {
     }
 
     /// Returns the next `count` micro-batches of all ranks together, or the rest of the epoch, as in transformers: no update
-    /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
-    pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
-        let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
+    /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step. The pass
+    /// over their prompts may come with them.
+    pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Option<PromptPass>, Figures)> {
+        let (mut taken, mut known, mut figures) = (Vec::with_capacity(count), None, Figures::begin());
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => {
@@ -126,17 +127,27 @@ impl Collector {
                 }
                 // If prompts are skipped, a generation can end anywhere in an epoch.
                 None if !taken.is_empty() && self.data.is_at_end() && !self.settings.passes_over_prompts() => break,
-                None => figures.merge(self.refill(with)?),
+                None => {
+                    let (of_generation, collected) = self.refill(with)?;
+                    known = of_generation;
+                    figures.merge(collected);
+                }
             }
         }
         let trained = taken.iter().map(|m| m.experience.num_tokens(m.rows())).sum();
         figures.did(Work { trained, ..Work::default() });
-        Ok((taken, figures))
+        Ok((taken, known, figures))
+    }
+
+    /// Returns whether the completions of so many prompts are one micro-batch and the only one of their step.
+    fn trains_at_once(&self, prompts: usize) -> bool {
+        let whole = self.settings.gradient_accumulation_steps == 1 && self.settings.max_tokens_per_microbatch.is_none();
+        whole && self.evaluating.is_none() && !self.settings.filter_groups && self.parts_of(prompts) == 1
     }
 
     /// Collects one more generation, split into `num_iterations` rounds of `steps_per_generation` micro-batches, or the dataset's
-    /// next pairs or completions as one micro-batch.
-    fn refill(&mut self, with: &mut With<'_>) -> Result<Figures> {
+    /// next pairs or completions as one micro-batch. Returns the pass over its prompts if a micro-batch can continue it.
+    fn refill(&mut self, with: &mut With<'_>) -> Result<(Option<PromptPass>, Figures)> {
         let (mut experience, mut figures) = if self.settings.filter_groups {
             self.generated_with_spread(with)?
         } else {
@@ -147,6 +158,7 @@ impl Collector {
             (experience, figures)
         };
         figures.merge(self.judge(&mut experience, with)?);
+        let known = experience.known.take();
         let experience = Arc::new(experience);
         self.counters.num_tokens += experience.num_tokens(0..experience.rollouts.len());
         figures.add(self.world.once([Metric::new("num_tokens", self.counters.num_tokens as f64, Reduction::Max)]));
@@ -165,7 +177,7 @@ impl Collector {
         for _ in 0..rounds {
             self.pending.extend(MicroBatch::deal(&experience, parts));
         }
-        Ok(figures)
+        Ok((known, figures))
     }
 
     /// Returns the number of micro-batches of a generation for so many prompts; the last of an epoch may have fewer.

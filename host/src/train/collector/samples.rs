@@ -28,12 +28,13 @@ impl Collector {
         let wanted = one_turn && tracing::enabled!(tracing::Level::INFO);
         let first = if wanted { self.data.prompts().first(1)? } else { Vec::new() };
         let Some(prompt) = first.first() else { return Ok(None) };
-        let rollouts = self.turns.roll_out(
+        let (rollouts, _) = self.turns.roll_out(
             &self.turns.decoding(policy, true)?,
             (std::slice::from_ref(prompt), 1),
             self.turns.sampling(false),
             GENERATION,
             self.temperature(),
+            false,
         )?;
         let Some(rollout) = rollouts.first() else { return Ok(None) };
         let completion = self.turns.text(rollout)?;

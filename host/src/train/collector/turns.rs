@@ -3,7 +3,7 @@
 use super::episodes::Rules;
 use crate::config::{Config, RolloutDtype};
 use crate::data::{StopStrings, Tokenizer};
-use crate::model::{Decoding, Policy};
+use crate::model::{Decoding, Policy, PromptPass};
 use crate::rollout::{Follow, Generator, Request, Rollout, Sampling};
 use crate::train::Result;
 use crate::train::dataset::Prompt;
@@ -57,7 +57,7 @@ impl Turns {
     }
 
     /// Generates this many samples per prompt. Random numbers depend on seed, `generation`, row and sample. Log-probabilities
-    /// are of logits divided by `logp_temperature`.
+    /// are of logits divided by `logp_temperature`. If the prompts' pass is to be kept, it may be returned.
     pub(super) fn roll_out(
         &self,
         model: &Decoding,
@@ -65,25 +65,26 @@ impl Turns {
         sampling: Sampling,
         generation: u64,
         logp_temperature: f32,
-    ) -> Result<Vec<Rollout>> {
+        keep: bool,
+    ) -> Result<(Vec<Rollout>, Option<PromptPass>)> {
         let requests: Vec<Request> =
             prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples }).collect();
-        self.generate(model, &requests, (sampling, logp_temperature), generation, None)
+        Ok(self.generator(model, (sampling, logp_temperature), generation, None, |g| g.run_keeping(&requests, keep))?)
     }
 
-    /// Generates the completions of requests.
-    pub(super) fn generate(
+    /// Calls `run` with a generator of completions.
+    pub(super) fn generator<T>(
         &self,
         model: &Decoding,
-        requests: &[Request],
         (sampling, logp_temperature): (Sampling, f32),
         generation: u64,
         follow: Option<&dyn Follow>,
-    ) -> Result<Vec<Rollout>> {
+        run: impl FnOnce(Generator<'_>) -> T,
+    ) -> T {
         let c = &self.settings;
         let (strings, tokenizer) = (&self.stops, &self.tokenizer);
         let stops = |tokens: &[u32]| strings.end(tokens, tokenizer);
-        let generator = Generator {
+        run(Generator {
             model,
             sampling,
             logp_temperature,
@@ -97,8 +98,7 @@ impl Turns {
             ends: &self.ends,
             stops: &stops,
             follow,
-        };
-        Ok(generator.run(requests)?)
+        })
     }
 
     /// Returns the rules of episodes, for a model with this context.

@@ -19,7 +19,7 @@ use super::{Error, Result};
 use crate::config::{Config, OldLogp, RolloutDtype};
 use crate::dist::World;
 use crate::metrics::Metric;
-use crate::model::{self, Architecture, ModelFolder, Passed, Policy, Weights};
+use crate::model::{self, Architecture, ModelFolder, Passed, Policy, PromptPass, Weights};
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
@@ -98,8 +98,14 @@ impl Learner {
     }
 
     /// Computes the loss of a step's micro-batches and leaves its gradient in `gradients`. The ranks' gradients are summed during
-    /// the backward pass of this rank's last micro-batch.
-    pub(super) fn learn(&mut self, micro_batches: &[MicroBatch], plugins: &mut Plugins, at: Moment) -> Result<(f64, Figures)> {
+    /// the backward pass of this rank's last micro-batch. The first of them continues the pass over its prompts, if that is `known`.
+    pub(super) fn learn(
+        &mut self,
+        micro_batches: &[MicroBatch],
+        mut known: Option<PromptPass>,
+        plugins: &mut Plugins,
+        at: Moment,
+    ) -> Result<(f64, Figures)> {
         let mut figures = Figures::begin();
         self.trained.zero()?;
         self.critic.as_ref().map_or(Ok(()), Critic::zero)?;
@@ -112,7 +118,7 @@ impl Learner {
             Some((last, others)) => {
                 let all = others.iter().map(|m| (m, Learn::Add)).chain([(last, Learn::AddAndSum)]);
                 for ((place, micro_batch), learn) in all {
-                    let (part, of_pass) = self.pass(micro_batch, learn, &asked[*place], plugins)?;
+                    let (part, of_pass) = self.pass(micro_batch, learn, &asked[*place], plugins, known.take())?;
                     loss += part;
                     figures.merge(of_pass);
                 }
@@ -131,7 +137,7 @@ impl Learner {
         let (mut figures, mut loss) = (Figures::begin(), 0.0);
         let asked = self.asked(micro_batches, plugins, at)?;
         for (place, micro_batch) in self.own(micro_batches, plugins) {
-            let (part, of_pass) = self.pass(&micro_batch, Learn::Nothing, &asked[place], plugins)?;
+            let (part, of_pass) = self.pass(&micro_batch, Learn::Nothing, &asked[place], plugins, None)?;
             loss += part;
             figures.merge(of_pass);
         }
@@ -196,7 +202,14 @@ impl Learner {
 
     /// Runs one micro-batch forward and through the algorithm's loss. Returns its part of the loss; runs the backward pass, which
     /// adds to the gradients, unless `learn` is `Nothing`.
-    fn pass(&self, micro_batch: &MicroBatch, learn: Learn, asked: &Asked, plugins: &mut Plugins) -> Result<(f64, Figures)> {
+    fn pass(
+        &self,
+        micro_batch: &MicroBatch,
+        learn: Learn,
+        asked: &Asked,
+        plugins: &mut Plugins,
+        known: Option<PromptPass>,
+    ) -> Result<(f64, Figures)> {
         if micro_batch.items.is_empty() {
             return self.pass_of_nothing(micro_batch, learn, asked, plugins);
         }
@@ -210,7 +223,7 @@ impl Learner {
         let (forest, selected, temperature) = (&packed.forest, &packed.selected, self.flow.temperature(&self.settings));
         let key = self.dropping(learn, asked.at);
         let pass = match key {
-            Some(key) => self.policy.forward_learning(forest, selected, temperature, key)?,
+            Some(key) => self.policy.forward_learning(forest, selected, temperature, key, known)?,
             None => self.policy.forward(forest, selected, temperature)?,
         };
         let aux_weight = self.aux_weight(micro_batch, asked);
@@ -219,7 +232,8 @@ impl Learner {
         let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed, key)?))).transpose()?;
         let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
         let activations = pass.kept_bytes() + valued.as_ref().map_or(0, |(_, valued)| valued.kept_bytes());
-        figures.did(Work { activations, ..Work::default() });
+        let not_repeated = Passed { forward: -pass.known_work(), backward: 0.0 };
+        figures.did(Work { activations, passes: not_repeated, ..Work::default() });
         let observed = Observed::new(&pass, packed.of_completions, values, asked)?;
         figures.lap("forward");
 

@@ -1,0 +1,123 @@
+//! Puts rows that were computed apart into one tensor.
+
+use super::cpu::{Shared, filled, tensor};
+use super::stored::Stored;
+use super::{Error, Result, matrix_dims};
+use candle_core::Tensor;
+use rayon::prelude::*;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// Values that one task copies.
+const TASK: usize = 1 << 14;
+
+/// Which of two tensors a run of rows comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// The first.
+    First,
+    /// The second.
+    Second,
+}
+
+/// Tells which rows of two tensors another one consists of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Splice {
+    runs: Vec<(From, Range<usize>)>,
+    len: usize,
+}
+
+impl Splice {
+    /// Appends rows of one of the tensors.
+    pub fn push(&mut self, from: From, rows: Range<usize>) {
+        self.len += rows.len();
+        match self.runs.last_mut() {
+            Some((last, run)) if *last == from && run.end == rows.start => run.end = rows.end,
+            _ => self.runs.push((from, rows)),
+        }
+    }
+
+    /// Returns the number of rows, `N`.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the rows `[N, D]` in f32, from tensors `[., D]` on the CPU in any precision.
+    ///
+    /// # Errors
+    /// If one of the tensors has too few rows, or they have different widths.
+    pub fn forward(&self, first: &Tensor, second: &Tensor) -> Result<Tensor> {
+        let (sizes, width) = ([matrix_dims(first).0, matrix_dims(second).0], matrix_dims(first).1);
+        let fits = |(from, rows): &(From, Range<usize>)| rows.end <= sizes[*from as usize];
+        if width != matrix_dims(second).1 || !self.runs.iter().all(fits) {
+            let detail = format!("{:?} of {:?} and {:?}", self.runs, first.shape(), second.shape());
+            return Err(Error::Shape { op: "splice", detail });
+        }
+        let sources = [Stored::of(first.into())?, Stored::of(second.into())?];
+        let (mut tasks, mut to) = (Vec::new(), 0);
+        for (from, rows) in &self.runs {
+            let (start, count) = (rows.start * width, rows.len() * width);
+            tasks.extend((0..count).step_by(TASK).map(|at| (*from, start + at, to + at, TASK.min(count - at))));
+            to += count;
+        }
+        // SAFETY: the tasks' destinations don't overlap and are all of it.
+        let values = unsafe {
+            filled(self.len * width, |out| {
+                let out = Shared::of(out);
+                tasks.into_par_iter().for_each(|(from, start, to, count)| {
+                    let to = std::slice::from_raw_parts_mut(out.at(to).cast::<MaybeUninit<f32>>(), count);
+                    sources[from as usize].widen(start, to);
+                });
+            })
+        };
+        tensor(values, (self.len, width))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::to_vec;
+    use candle_core::{DType, Device};
+
+    /// Rows of `width` values that tell their number.
+    fn numbered(rows: usize, width: usize, first: usize) -> Tensor {
+        let values = (0..rows * width).map(|i| (first + i / width) as f32).collect();
+        Tensor::from_vec(values, (rows, width), &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn rows_come_from_where_they_were_taken() {
+        let mut splice = Splice::default();
+        splice.push(From::First, 2..5);
+        splice.push(From::First, 5..6);
+        splice.push(From::Second, 0..1);
+        splice.push(From::First, 0..1);
+        splice.push(From::Second, 7..7);
+        splice.push(From::Second, 1..3);
+        let wanted = [2, 3, 4, 5, 100, 0, 101, 102];
+        assert_eq!((splice.len(), splice.is_empty()), (wanted.len(), false));
+        // Rows of one task and of several, in f32 and in bf16, in which these numbers are exact.
+        for width in [1, 3, TASK + 5] {
+            let (first, second) = (numbered(6, width, 0), numbered(3, width, 100).to_dtype(DType::BF16).unwrap());
+            // An empty run takes no rows.
+            let longer = numbered(7, width, 100);
+            for second in [second, longer] {
+                let got = splice.forward(&first, &second);
+                if matrix_dims(&second).0 < 7 {
+                    assert!(got.is_err(), "a run beyond the end");
+                    continue;
+                }
+                let got = to_vec(&got.unwrap()).unwrap();
+                let want: Vec<f32> = wanted.iter().flat_map(|row| std::iter::repeat_n(*row as f32, width)).collect();
+                assert_eq!(got, want);
+            }
+        }
+        assert!(splice.forward(&numbered(6, 2, 0), &numbered(7, 3, 0)).is_err());
+    }
+}

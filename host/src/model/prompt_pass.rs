@@ -1,0 +1,158 @@
+//! Continues the forward pass of prompts that a generation made, with the same weights, in the training that follows it.
+//!
+//! On the CPU in bf16, a row's values do not depend on what else is computed, so a pass has the same bits whether its prompts are
+//! computed with it or were before.
+
+use super::Result;
+use super::decoder::{Decoder, How, Kept, Stored};
+use super::dropped::Masked;
+use super::layer::{Attended, LayerKept, Wide};
+use crate::ops::splice::{From, Splice};
+use crate::ops::{self, Forest, attention};
+use candle_core::{DType, Tensor};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a training pass over the completions of some prompts needs of the prompts' own pass.
+pub struct PromptPass {
+    /// One segment for each prompt.
+    prompts: Forest,
+    /// Rounded for the backward pass, except those of the last layer, after whose attention some rows are still to be computed.
+    layers: Vec<LayerKept>,
+}
+
+/// The rest of a forest's pass, of which that of the prompts is known.
+pub(super) struct Continuation {
+    layers: Vec<LayerKept>,
+    joins: Joins,
+    /// The segments that continue the prompts.
+    segments: Vec<usize>,
+    /// Their tokens, `[N']`.
+    tokens: Vec<u32>,
+    /// The tokens' positions, `[N']`.
+    positions: Vec<u32>,
+}
+
+/// Where rows come from: from the prompts' pass or from the one that continues it.
+pub(super) struct Joins {
+    /// All rows of the forest.
+    all: Splice,
+    /// Those that the last layer computes after its attention.
+    selected: Splice,
+}
+
+impl PromptPass {
+    /// Creates it from what a pass over prompts kept of each layer ([`Decoder::known`]).
+    pub(super) fn new(prompts: Forest, layers: Vec<LayerKept>) -> Self {
+        Self { prompts, layers }
+    }
+
+    /// Returns the prompts, one segment each.
+    pub fn prompts(&self) -> &Forest {
+        &self.prompts
+    }
+
+    /// Returns the rows of a prompt with these tokens.
+    fn rows_of(&self, tokens: &[u32]) -> Option<Range<usize>> {
+        self.prompts.segments().iter().map(ops::Segment::range).find(|rows| self.prompts.tokens()[rows.clone()] == *tokens)
+    }
+}
+
+impl Continuation {
+    /// Prepares a pass over `forest` that computes the last layer for `rows`. None if one of the forest's prompts is not known.
+    pub(super) fn new(known: PromptPass, forest: &Forest, rows: &[usize]) -> Option<Self> {
+        let (mut all, mut selected, mut segments) = (Splice::default(), Splice::default(), Vec::new());
+        let (mut tokens, mut positions, mut places) = (Vec::new(), Vec::new(), Vec::with_capacity(forest.len()));
+        for (index, segment) in forest.segments().iter().enumerate() {
+            let own = &forest.tokens()[segment.range()];
+            let (from, rows) = if segment.prefix.is_some() {
+                segments.push(index);
+                tokens.extend_from_slice(own);
+                positions.extend_from_slice(&forest.positions()[segment.range()]);
+                (From::Second, tokens.len() - own.len()..tokens.len())
+            } else {
+                (From::First, known.rows_of(own)?)
+            };
+            places.extend(rows.clone().map(|row| (from, row)));
+            all.push(from, rows);
+        }
+        for row in rows {
+            let (from, place) = places[*row];
+            selected.push(from, place..place + 1);
+        }
+        let joins = Joins { all, selected };
+        (!tokens.is_empty()).then_some(Self { layers: known.layers, joins, segments, tokens, positions })
+    }
+}
+
+impl Decoder {
+    /// Returns what [`PromptPass`] keeps of layer `i`.
+    pub(super) fn known(&self, i: usize, kept: LayerKept) -> ops::Result<LayerKept> {
+        if i + 1 == self.weights.layers.len() { Ok(kept) } else { self.stored(kept) }
+    }
+
+    /// Does the same as [`Decoder::forward`], from where the prompts' pass ended.
+    pub(super) fn continued(&self, forest: &Forest, how: How, from: Continuation) -> Result<(Tensor, Kept)> {
+        let Continuation { layers: known, joins, segments, tokens, positions } = from;
+        let joins = Arc::new(joins);
+        let mut x = self.embedded(&tokens, &positions)?;
+        let mut layers = Vec::with_capacity(known.len());
+        for (i, known) in known.into_iter().enumerate() {
+            let last = i + 1 == self.weights.layers.len();
+            let maps = Masked::of(self.weights.layers[i].maps(), self.precision, &how, i, last);
+            let (kept, output) = ops::on_pool(&self.weights.embedding, || {
+                let selected = |out: &Tensor, x: &Tensor| {
+                    let of = |known: &Tensor, new: &Tensor| joins.selected.forward(known, new);
+                    Ok((of(&known.attended.out, out)?, of(&known.input, x)?))
+                };
+                let layer = self.layer_of(i, maps.each());
+                let mut kept = layer.forward(x, &positions, last.then_some(&selected), |q, k, v| {
+                    let (k, v) = (joins.all.forward(&known.k, k)?, joins.all.forward(&known.v, v)?);
+                    let (out, log_sum) = attention::forward_some(q, &k, &v, forest, &segments, self.attention(i))?;
+                    Ok(Attended { out, log_sum: Some(log_sum) })
+                })?;
+                let output = layer.output(&mut kept)?;
+                Ok::<_, super::Error>((kept, output))
+            })?;
+            layers.push(Stored::Joined(Arc::clone(&joins), Box::new([self.stored(known)?, self.stored(kept)?])));
+            x = output;
+        }
+        let hidden = self.architecture.normed(&x, Some(&self.weights.norm))?;
+        Ok((hidden, Kept { layers, last: x, how, balance: None }))
+    }
+}
+
+impl Joins {
+    /// Returns all that a layer's gradient needs, in f32, from what the prompts' pass and its continuation kept.
+    pub(super) fn joined(&self, [known, new]: [LayerKept; 2], last: bool) -> ops::Result<LayerKept> {
+        let all = |known: &Tensor, new: &Tensor| self.all.forward(known, new);
+        // After its attention, the last layer was computed for all of its rows by the continuation.
+        let behind = |known: &Tensor, new: &Tensor| if last { ops::cast(new, DType::F32) } else { all(known, new) };
+        let both = |known: &Option<Tensor>, new: &Option<Tensor>| {
+            known.as_ref().zip(new.as_ref()).map(|(known, new)| behind(known, new)).transpose()
+        };
+        let heads = known.unnormed.as_ref().zip(new.unnormed.as_ref());
+        let unnormed =
+            heads.map(|(known, new)| Ok::<_, ops::Error>((all(&known.0, &new.0)?, all(&known.1, &new.1)?))).transpose()?;
+        let log_sums = known.attended.log_sum.as_ref().zip(new.attended.log_sum.as_ref());
+        let wide = |known: &Wide, new: &Wide| {
+            Ok::<_, ops::Error>(Wide { gate: behind(&known.gate, &new.gate)?, up: both(&known.up, &new.up)? })
+        };
+        Ok(LayerKept {
+            input: all(&known.input, &new.input)?,
+            unnormed,
+            q: all(&known.q, &new.q)?,
+            k: all(&known.k, &new.k)?,
+            v: all(&known.v, &new.v)?,
+            attended: Attended {
+                out: all(&known.attended.out, &new.attended.out)?,
+                log_sum: log_sums.map(|(known, new)| all(known, new)).transpose()?,
+            },
+            projected: both(&known.projected, &new.projected)?,
+            middle: behind(&known.middle, &new.middle)?,
+            unit: known.unit.as_ref().zip(new.unit.as_ref()).map(|(known, new)| wide(known, new)).transpose()?,
+            experts: None,
+            lowered: both(&known.lowered, &new.lowered)?,
+        })
+    }
+}
