@@ -81,7 +81,7 @@ fn gradients_point_where_those_in_f32_do_and_are_the_same_when_layers_are_comput
 #[test]
 fn a_pass_that_continues_that_of_its_prompts_has_the_same_bits() {
     if !ops::multiplies_bf16() {
-        println!("skipped: this processor can't multiply in bf16, and no pass is continued");
+        eprintln!("skipped: this processor can't multiply in bf16, and no pass is continued");
         return;
     }
     let long = |from: u32, count: u32| -> Vec<u32> { (0..count).map(|i| (from * 7 + i * 13) % 60 + 1).collect() };

@@ -29,6 +29,7 @@ pub mod embedding;
 pub mod experts;
 pub mod forest;
 mod gemm;
+mod int8;
 pub mod layer_norm;
 pub mod linear;
 mod lines;

@@ -10,6 +10,7 @@
 use super::bf16;
 use super::cpu::{Shared, cast, filled_all, read, share, tensor};
 use super::gemm::Dst;
+use super::int8;
 use super::lines::{Lines, ROWS, Tile, sums};
 use super::quantized::{Quantized, Scheme};
 use super::stored::{Matrix, Stored};
@@ -45,6 +46,8 @@ pub struct Panels {
     copied: usize,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has kernels that round rows"))]
     precision: Precision,
+    /// Whether rows are rounded to 8 bits.
+    in_integers: bool,
     /// One value per output, padded to complete groups.
     bias: Vec<f32>,
     d_in: usize,
@@ -105,17 +108,24 @@ impl Panels {
             }
         };
         bias.resize(d_out.next_multiple_of(WIDTH), 0.0);
-        Ok(Self { weight, copied, precision, bias, d_in, d_out })
+        Ok(Self { weight, copied, precision, in_integers: false, bias, d_in, d_out })
     }
 
-    /// Does the same with a copy of the weight in 8 bits. A quantized weight stays as it is.
+    /// Does the same with a copy of the weight in 8 bits; a quantized weight stays as it is. With weights in 8 bits, rows are rounded
+    /// to 8 bits too, if their length is a multiple of 64.
     pub fn in_8_bits<'a>(w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
         let w = w.into();
-        let Matrix::Plain(plain) = w else { return Self::new(w, b, precision) };
-        let (codes, scales) = Scheme::Int8.quantize(plain)?;
-        let panels =
-            Self::new(Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme: Scheme::Int8 }), b, precision)?;
-        Ok(Self { copied: codes.elem_count() + scales.elem_count() * size_of::<f32>(), ..panels })
+        let panels = match w {
+            Matrix::Plain(plain) => {
+                let (codes, scales) = Scheme::Int8.quantize(plain)?;
+                let copy = Quantized { codes: &codes, scales: &scales, scheme: Scheme::Int8 };
+                let panels = Self::new(Matrix::Quantized(copy), b, precision)?;
+                Self { copied: codes.elem_count() + scales.elem_count() * size_of::<f32>(), ..panels }
+            }
+            Matrix::Quantized(_) => Self::new(w, b, precision)?,
+        };
+        let in_integers = matches!(panels.weight, Weight::Quantized(_, _, Scheme::Int8)) && int8::takes(panels.d_in);
+        Ok(Self { in_integers, ..panels })
     }
 
     /// Returns the bytes that were copied for it.
@@ -170,13 +180,34 @@ impl Panels {
     /// Computes some groups' outputs for rounded rows.
     #[cfg(target_arch = "x86_64")]
     fn rounded(&self, groups: Range<usize>, few: &bf16::Few, w: &Stored<'_>, out: Shared) {
-        let outputs = groups.start * WIDTH..self.d_out.min(groups.end * WIDTH);
-        few.products(w, outputs, |first, row, sums, count| {
-            let bias = &self.bias[first..first + WIDTH];
-            let biased: [f32; WIDTH] = std::array::from_fn(|o| sums[o] + bias[o]);
-            // SAFETY: only this part writes these outputs.
-            unsafe { std::ptr::copy_nonoverlapping(biased.as_ptr(), out.at(row * self.d_out + first), count) };
-        });
+        let write = |first, row, sums: &_, count| self.write(first, row, sums, count, out);
+        few.products(w, &self.bias, self.outputs(groups), write);
+    }
+
+    /// Does the same for rows in 8 bits.
+    fn of_integers(&self, groups: Range<usize>, rows: &Integers, w: &Stored<'_>, n: usize, out: Shared) {
+        match (rows, w) {
+            #[cfg(target_arch = "x86_64")]
+            (Integers::Codes(rows), Stored::Quantized { codes, scales, .. }) => {
+                let write = |first, row, sums: &_, count| self.write(first, row, sums, count, out);
+                rows.products((codes, scales, &self.bias), self.outputs(groups), write);
+            }
+            (Integers::Codes(rows), _) => self.unpacked(groups, w, &rows.values(), n, out),
+            (Integers::Values(xs), _) => self.unpacked(groups, w, xs, n, out),
+        }
+    }
+
+    /// Returns the outputs of some groups.
+    #[cfg(target_arch = "x86_64")]
+    fn outputs(&self, groups: Range<usize>) -> Range<usize> {
+        groups.start * WIDTH..self.d_out.min(groups.end * WIDTH)
+    }
+
+    /// Writes some outputs' sums of a row.
+    #[cfg(target_arch = "x86_64")]
+    fn write(&self, first: usize, row: usize, sums: &[f32; WIDTH], count: usize, out: Shared) {
+        // SAFETY: only this part writes these outputs.
+        unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), out.at(row * self.d_out + first), count) };
     }
 
     /// Computes one group's outputs for all rows, or adds them.
@@ -263,6 +294,21 @@ pub fn forward_all(x: &Tensor, maps: &[Map<'_>]) -> Result<Vec<Tensor>> {
     results.into_iter().zip(maps).map(|(out, map)| tensor(out, (n, map.weight.d_out))).collect()
 }
 
+/// Rows in 8 bits.
+enum Integers {
+    /// As the processor multiplies them.
+    Codes(int8::Rows),
+    /// Their values, where it does not.
+    Values(Vec<f32>),
+}
+
+impl Integers {
+    fn new(xs: &[f32], n: usize, d_in: usize) -> Self {
+        let rows = int8::Rows::new(xs, n, d_in);
+        if int8::supported() { Self::Codes(rows) } else { Self::Values(rows.values()) }
+    }
+}
+
 /// A product whose weight is open for reading.
 struct Open<'a> {
     panels: &'a Panels,
@@ -292,13 +338,17 @@ fn products(xs: &[f32], n: usize, all: &[Open<'_>]) -> Vec<Vec<f32>> {
             (0..parts).map(move |part| (i, share(own, part, parts)))
         })
         .collect();
+    let in_integers = all.iter().find(|open| open.panels.in_integers).map(|open| Integers::new(xs, n, open.panels.d_in));
     #[cfg(target_arch = "x86_64")]
-    let few = all.iter().filter(|open| open.stored.is_some()).find_map(|open| open.panels.few(xs, n));
+    let few = all.iter().filter(|open| open.stored.is_some() && !open.panels.in_integers).find_map(|open| open.panels.few(xs, n));
     let run = |part: usize, outs: &[Shared]| {
         let (i, groups) = (parts[part].0, parts[part].1.clone());
         let (Open { panels, stored, added }, out) = (&all[i], outs[i]);
         match stored {
             None => groups.clone().for_each(|i| panels.panel(i, xs, n, Dst::Replace, out)),
+            Some(stored) if let Some(rows) = in_integers.as_ref().filter(|_| panels.in_integers) => {
+                panels.of_integers(groups.clone(), rows, stored, n, out);
+            }
             #[cfg(target_arch = "x86_64")]
             Some(stored) if let Some(few) = few.as_ref().filter(|_| panels.kernel().is_some()) => {
                 panels.rounded(groups.clone(), few, stored, out);
@@ -390,6 +440,36 @@ mod tests {
             assert_eq!(copy.copied_bytes() - own.copied_bytes(), 70 * 96 + 4 * 70);
             let same = Panels::in_8_bits(quantized, Some(&b), precision).unwrap();
             assert_eq!((bits(&same), same.copied_bytes()), (bits(&own), own.copied_bytes()));
+        }
+    }
+
+    #[test]
+    fn rows_are_rounded_to_8_bits_beside_weights_in_8_bits() {
+        let random = |shape: &[usize]| Tensor::randn(0f32, 1.0, shape, &Device::Cpu).unwrap();
+        let values = |t: &Tensor| crate::to_vec(t).unwrap();
+        for (d_in, d_out) in [(64, 1), (320, 70), (1024, 257)] {
+            let (w, b) = (random(&[d_out, d_in]), random(&[d_out]));
+            let (codes, scales) = Scheme::Int8.quantize(&w).unwrap();
+            let quantized = Matrix::Quantized(Quantized { codes: &codes, scales: &scales, scheme: Scheme::Int8 });
+            let copy = Panels::in_8_bits(&w, Some(&b), Precision::Bf16).unwrap();
+            for n in [0, 1, 8, 13, 40] {
+                let x = random(&[n, d_in]);
+                let got = values(&copy.forward(&x).unwrap());
+                let own = Panels::in_8_bits(quantized, Some(&b), Precision::Bf16).unwrap();
+                assert_eq!(got, values(&own.forward(&x).unwrap()), "a weight that is in 8 bits already");
+                let codes = int8::Rows::new(&values(&x), n, d_in);
+                let rounded = Tensor::from_vec(codes.values(), (n, d_in), &Device::Cpu).unwrap();
+                let want = values(&linear::forward(&rounded, quantized, Some(&b), Precision::F32).unwrap());
+                // As other processors compute it.
+                let mut elsewhere = vec![0f32; n * d_out];
+                let rows = Integers::Values(codes.values());
+                let to = Shared::new(&mut elsewhere);
+                copy.of_integers(0..copy.groups(), &rows, &copy.stored().unwrap().unwrap(), n, to);
+                let largest = want.iter().fold(1f32, |most, x| most.max(x.abs()));
+                let far = |a: &[f32]| a.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(far(&got) < 4e-6 * largest && far(&elsewhere) < 4e-6 * largest, "{n} rows of {d_in} to {d_out}");
+                assert!(got.len() == want.len());
+            }
         }
     }
 

@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 pub(super) const BLOCK: usize = 64;
 
 /// Largest code in 8 bits.
-const MOST: f32 = 127.0;
+pub(super) const MOST: f32 = 127.0;
 
 /// The factor by which bitsandbytes multiplies products of codes and scales.
 pub(super) const A_CODE: f32 = 1.0 / 127.0;
@@ -132,7 +132,7 @@ impl Scheme {
 }
 
 /// Returns the largest magnitude, NaN if a value is.
-fn largest(values: &[f32]) -> f32 {
+pub(super) fn largest(values: &[f32]) -> f32 {
     let mut most = 0;
     // Magnitudes have the order of their bits, whose maximum has no order of its own.
     super::simd::wide!(for x in values {
@@ -141,7 +141,7 @@ fn largest(values: &[f32]) -> f32 {
     f32::from_bits(most)
 }
 
-fn codes_of_8_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
+pub(super) fn codes_of_8_bits(values: &[f32], scale: f32, codes: &mut [u8]) {
     let factor = if scale > 0.0 { MOST / scale } else { 0.0 };
     super::simd::wide!(for (code, x) in codes.iter_mut().zip(values) {
         *code = ((x * factor).round_ties_even().clamp(-MOST, MOST) as i32 as i8).cast_unsigned();

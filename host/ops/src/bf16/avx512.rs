@@ -110,12 +110,13 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Computes the products of 32 rows of values of `BITS` bits with [`ROWS`] others, of which each block has one line.
+/// Computes the products of 32 rows of values of `BITS` bits with [`ROWS`] others, of which each block has one line. Each register has
+/// those of a row with all others, and then those of the next one.
 ///
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn sums_of_rows<const BITS: usize>(w: Rows<'_>, lines: &[Line], out: &mut [[f32; SIDE]; WIDTH]) {
+pub(super) unsafe fn sums_of_rows<const BITS: usize>(w: Rows<'_>, lines: &[Line]) -> [__m512; WIDTH / 2] {
     const PAIRS: usize = WIDTH / 2;
     let each = w.each::<BITS>(WIDTH);
     let parts = each.div_ceil(PART);
@@ -125,24 +126,16 @@ pub(super) unsafe fn sums_of_rows<const BITS: usize>(w: Rows<'_>, lines: &[Line]
         let (pair, part) = if at < parts * PAIRS { (at % PAIRS, at / PAIRS) } else { (at - (parts - 1) * PAIRS, 0) };
         2 * pair * each + part * PART
     };
+    let mut out = [_mm512_setzero_ps(); PAIRS];
     for at in 0..parts * PAIRS {
         let (first, inner) = (place(at), at / PAIRS * PART..each.min((at / PAIRS + 1) * PART));
         let ahead = place(at + AHEAD * 16 / BITS);
         let blocks = &blocks[inner.start / INNER..inner.end / INNER];
         // SAFETY: both rows of the pair have as many blocks from these places on.
         let sums = unsafe { pair::<BITS>(w, [first, first + each], blocks, [ahead, ahead + each]) };
-        let out = &mut out[2 * (at % PAIRS)..2 * (at % PAIRS) + 2];
-        // SAFETY: both halves have room for eight values.
-        unsafe {
-            let (low, high) = (out[0].as_mut_ptr(), out[1].as_mut_ptr());
-            let (mut first, mut second) = (_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps::<1>(sums));
-            if inner.start > 0 {
-                (first, second) = (_mm256_add_ps(_mm256_loadu_ps(low), first), _mm256_add_ps(_mm256_loadu_ps(high), second));
-            }
-            _mm256_storeu_ps(low, first);
-            _mm256_storeu_ps(high, second);
-        }
+        out[at % PAIRS] = if inner.start > 0 { _mm512_add_ps(out[at % PAIRS], sums) } else { sums };
     }
+    out
 }
 
 /// Computes the products of two stored rows, from these values on, with eight others.
@@ -241,7 +234,7 @@ pub(super) unsafe fn widen<const BITS: usize>(w: Rows<'_>, out: &mut [bf16]) {
 /// Returns the sum of each register's values, in the registers' order.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
-fn lanes_summed(r: [__m512; 2 * ROWS]) -> __m512 {
+pub(crate) fn lanes_summed(r: [__m512; 2 * ROWS]) -> __m512 {
     let mut s = r;
     // Each step adds halves of two registers and leaves them in one: of 2, 4, 8 and 16 values that are still to be added up.
     for i in 0..8 {

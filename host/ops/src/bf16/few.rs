@@ -3,7 +3,7 @@
 use super::amx::{self, Tiles};
 use super::avx512::{self, Rows};
 use super::pack::{INNER, Line, Operand, Order, SIDE};
-use super::tile::WIDTH;
+use super::tile::{WIDTH, write_pairs};
 use super::{Kernel, Values};
 use crate::quantized::{A_CODE, BLOCK, Scheme};
 use crate::rounding::round_into;
@@ -45,13 +45,14 @@ impl Few {
         Self { kernel, lines, n, d_in }
     }
 
-    /// Calls `each` with the first of some outputs, the number of a row, their products and the number of these that count, for all
-    /// rows and these `outputs` of `w: [out, in]`. Weights in bf16 are read in place. Codes become bf16 in registers, or beside tiles
+    /// Calls `each` with the first of some outputs, the number of a row, their products with the bias added and the number of these that
+    /// count, for all rows and these `outputs` of `w: [out, in]`, whose bias is padded to complete groups. Weights in bf16 are read in place. Codes become bf16 in registers, or beside tiles
     /// and for a last incomplete group in memory: those of 8 bits exactly, with scaled sums, those of 4 bits rounded. Other weights are
     /// rounded, some outputs at a time.
     pub(crate) fn products(
         &self,
         w: &Stored<'_>,
+        bias: &[f32],
         outputs: Range<usize>,
         mut each: impl FnMut(usize, usize, &[f32; WIDTH], usize),
     ) {
@@ -59,10 +60,11 @@ impl Few {
         let of_group = self.d_in / INNER * side;
         // SAFETY: the processor has the kernel.
         let tiles = (self.kernel == Kernel::Amx).then(|| unsafe { Tiles::new() });
-        let mut sums = [[0.0; SIDE]; WIDTH];
+        let mut tile = [[0.0; WIDTH]; SIDE];
         let mut room = Vec::new();
         for first in outputs.clone().step_by(WIDTH) {
             let count = WIDTH.min(outputs.end - first);
+            let bias = &bias.as_chunks::<WIDTH>().0[first / WIDTH];
             let mut scales = [1.0; WIDTH];
             if let Stored::Quantized { scales: all, scheme: Scheme::Int8, .. } = w {
                 scales.iter_mut().zip(&all[first..first + count]).for_each(|(scale, most)| *scale = most * A_CODE);
@@ -81,9 +83,8 @@ impl Few {
             };
             for (row, lines) in (0..self.n).step_by(side).zip(self.lines.chunks(of_group)) {
                 // SAFETY: the processor has the kernel, and tiles are in use if that needs them.
-                unsafe { own.sums(tiles.is_some(), lines, &mut sums) };
-                let of_row = |i: usize| -> [f32; WIDTH] { std::array::from_fn(|o| sums[o][i] * scales[o]) };
-                (0..side.min(self.n - row)).for_each(|i| each(first, row + i, &of_row(i), count));
+                unsafe { own.products(tiles.is_some(), lines, (&scales, bias), &mut tile) };
+                (0..side.min(self.n - row)).for_each(|i| each(first, row + i, &tile[i], count));
             }
         }
     }
@@ -136,20 +137,36 @@ impl InPlace<'_> {
         }
     }
 
-    /// Computes the products of 32 of them with a group of others; with tiles if they are in bf16.
+    /// Computes the products of 32 of them with a group of others, row by row, times the scales and with the bias; with tiles if they
+    /// are in bf16.
     ///
     /// # Safety
     /// The processor has AVX-512 with BF16, and tiles are in use if they are asked for.
-    unsafe fn sums(self, tiles: bool, lines: &[Line], sums: &mut [[f32; SIDE]; WIDTH]) {
+    unsafe fn products(
+        self,
+        tiles: bool,
+        lines: &[Line],
+        (scales, bias): (&[f32; WIDTH], &[f32; WIDTH]),
+        tile: &mut [[f32; WIDTH]; SIDE],
+    ) {
         // SAFETY: the caller's promise.
-        unsafe {
+        let sums = unsafe {
             match self {
-                Self::Bf16(w) if tiles => amx::sums_of_rows(w.bytes, lines, sums),
-                Self::Bf16(w) => avx512::sums_of_rows::<16>(w, lines, sums),
-                Self::Int8(w) => avx512::sums_of_rows::<8>(w, lines, sums),
-                Self::Nf4(w) => avx512::sums_of_rows::<4>(w, lines, sums),
+                Self::Bf16(w) if tiles => {
+                    let mut sums = [[0.0; SIDE]; WIDTH];
+                    amx::sums_of_rows(w.bytes, lines, &mut sums);
+                    for (i, row) in tile.iter_mut().enumerate() {
+                        *row = std::array::from_fn(|o| sums[o][i] * scales[o] + bias[o]);
+                    }
+                    return;
+                }
+                Self::Bf16(w) => avx512::sums_of_rows::<16>(w, lines),
+                Self::Int8(w) => avx512::sums_of_rows::<8>(w, lines),
+                Self::Nf4(w) => avx512::sums_of_rows::<4>(w, lines),
             }
-        }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { write_pairs(sums, (scales, bias), tile) };
     }
 }
 

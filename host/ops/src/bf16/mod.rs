@@ -20,11 +20,15 @@ mod pack;
 mod tile;
 
 #[cfg(target_arch = "x86_64")]
+pub(super) use avx512::lanes_summed;
+#[cfg(target_arch = "x86_64")]
 pub(super) use blocks::{Destination, products};
 #[cfg(target_arch = "x86_64")]
 pub(super) use few::Few;
 #[cfg(target_arch = "x86_64")]
 pub(super) use pack::Operand;
+#[cfg(target_arch = "x86_64")]
+pub(super) use tile::write_pairs;
 
 use half::bf16;
 
@@ -111,7 +115,7 @@ mod tests {
             // SAFETY: the processor has the kernel.
             let few = unsafe { Few::new(kernel, &xs, n, d_in) };
             let mut got = vec![f32::NAN; n * d_out];
-            few.products(&Stored::of(stored).unwrap(), 0..d_out, |first, row, sums, count| {
+            few.products(&Stored::of(stored).unwrap(), &[0.0; 128], 0..d_out, |first, row, sums, count| {
                 got[row * d_out + first..][..count].copy_from_slice(&sums[..count]);
             });
             for (i, got) in got.into_iter().enumerate() {

@@ -153,7 +153,7 @@ fn bits(values: __m512bh) -> __m512i {
 /// Transposes sixteen rows of sixteen pairs.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 #[inline]
-fn transposed(r: [__m512i; SIDE]) -> [__m512i; SIDE] {
+pub(super) fn transposed(r: [__m512i; SIDE]) -> [__m512i; SIDE] {
     let mut t = r;
     for i in (0..SIDE).step_by(2) {
         (t[i], t[i + 1]) = (_mm512_unpacklo_epi32(r[i], r[i + 1]), _mm512_unpackhi_epi32(r[i], r[i + 1]));

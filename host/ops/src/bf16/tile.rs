@@ -1,10 +1,40 @@
 //! The sums of a kernel's call, on their way to where they belong.
 
-use super::pack::SIDE;
+use super::pack::{SIDE, transposed};
 use std::arch::x86_64::*;
 
 /// Rows and columns of two groups.
 pub(super) const WIDTH: usize = 2 * SIDE;
+
+/// Writes the sums of 32 outputs with eight rows, row by row, times the outputs' factors and with their bias. Each register has those of
+/// an output with all rows, and then those of the next one.
+///
+/// # Safety
+/// The processor has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+#[inline]
+pub(crate) unsafe fn write_pairs(
+    sums: [__m512; SIDE],
+    (factors, bias): (&[f32; WIDTH], &[f32; WIDTH]),
+    out: &mut [[f32; WIDTH]],
+) {
+    // SAFETY: both types hold any bits.
+    let turned: [__m512; SIDE] =
+        unsafe { std::mem::transmute(transposed(std::mem::transmute::<[__m512; SIDE], [__m512i; SIDE]>(sums))) };
+    assert!(out.len() >= SIDE / 2, "too few rows");
+    let lanes = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    for half in 0..2 {
+        let (places, at) = (_mm512_add_epi32(lanes, _mm512_set1_epi32(8 * half)), SIDE * half as usize);
+        // SAFETY: factors, bias and rows have 32 values.
+        unsafe {
+            let (factors, bias) = (_mm512_loadu_ps(factors.as_ptr().add(at)), _mm512_loadu_ps(bias.as_ptr().add(at)));
+            for r in 0..SIDE / 2 {
+                let both = _mm512_permutex2var_ps(turned[r], places, turned[SIDE / 2 + r]);
+                _mm512_storeu_ps(out[r].as_mut_ptr().add(at), _mm512_add_ps(_mm512_mul_ps(both, factors), bias));
+            }
+        }
+    }
+}
 
 /// Sums of up to 32 rows with up to 32 columns.
 #[repr(C, align(64))]

@@ -25,6 +25,16 @@ const MOST_UNSCORED: u64 = 16;
 /// The columns with an episode's whole conversation, and with the reward of each turn.
 const OF_EPISODES: [&str; 2] = ["messages", "turn_rewards"];
 
+/// Completions of prompts, in the order of the prompts.
+struct RolledOut {
+    /// The pass over this rank's own prompts, if the next micro-batch can continue it.
+    known: Option<PromptPass>,
+    rollouts: Vec<Rollout>,
+    texts: Vec<String>,
+    /// Empty without an environment.
+    episodes: Vec<Episode>,
+}
+
 impl Collector {
     /// Generates completions with all inputs of the algorithm.
     pub(super) fn generated(
@@ -47,7 +57,8 @@ impl Collector {
     ) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
         let own = self.world.share(prompts.len());
-        let (known, rollouts, texts, episodes) = self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
+        let RolledOut { known, rollouts, texts, episodes } =
+            self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
         figures.lap("rollout");
         figures.did(self.work(with.learner.policy(), &prompts, own, &rollouts));
 
@@ -98,8 +109,7 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Completions of all prompts with their texts and, if there is an environment, their episodes. This rank generated those of
-    /// its `own` prompts, whose pass comes with them if the next micro-batch can continue it.
+    /// Generates completions of all prompts; this rank those of its `own`.
     fn roll_out(
         &self,
         with: &mut With<'_>,
@@ -107,7 +117,7 @@ impl Collector {
         own: Range<usize>,
         generation: u64,
         figures: &mut Figures,
-    ) -> Result<(Option<PromptPass>, Vec<Rollout>, Vec<String>, Vec<Episode>)> {
+    ) -> Result<RolledOut> {
         let samples = if self.evaluating.is_some() { self.settings.eval_group() } else { self.settings.group() };
         let (temperature, policy) = (self.temperature(), with.learner.policy());
         let sampling = self.turns.sampling(self.evaluating.is_some());
@@ -130,10 +140,10 @@ impl Collector {
         let completions = rollouts.into_iter().zip(texts).collect();
         let (rollouts, texts) = self.world.concat("completions", completions)?.into_iter().unzip();
         if environments.0.is_empty() {
-            return Ok((known, rollouts, texts, episodes));
+            return Ok(RolledOut { known, rollouts, texts, episodes });
         }
         let all = self.world.concat("episodes", episodes)?;
-        episodes::fatal(&all, environments.1).map_or(Ok((None, rollouts, texts, all)), Err)
+        episodes::fatal(&all, environments.1).map_or(Ok(RolledOut { known, rollouts, texts, episodes: all }), Err)
     }
 
     /// Has all completions scored, and reports errors.
