@@ -79,6 +79,16 @@ impl ReadRow {
         if let Self::Completion(row, _) = self { row.tokens.as_ref() } else { None }
     }
 
+    /// Returns whether it can be seen without its tokens that all of them are learned.
+    pub(super) fn is_plain(&self, kind: Kind) -> bool {
+        match (self, kind) {
+            (Self::Completion(row, _), Kind::Completions(Learned { whole, turns: false })) => {
+                row.tokens.is_none() && (whole || row.prompt.is_none())
+            }
+            _ => false,
+        }
+    }
+
     fn place(&self) -> &Location {
         match self {
             Self::Prompt(row) => &row.place,

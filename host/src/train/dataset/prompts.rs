@@ -4,6 +4,7 @@ use super::bar::bar;
 use super::counted::counted;
 use super::judging::{ReadRow, Verdict};
 use super::looking::{Looked, Used};
+use super::splitting::{Cut, Outline};
 use super::{Kind, OfTokens, Prompt, Reader, hex};
 use crate::data::{Dataset, Table};
 use crate::train::{Error, Result};
@@ -21,6 +22,9 @@ const KEPT: usize = 16 << 20;
 /// Number of rows that justify another tokenizing thread for a batch.
 const ROWS_A_THREAD: usize = 32;
 
+/// In place of the tokens that are not learned, if these are not those at the beginning.
+const MASKED: usize = u32::MAX as usize;
+
 /// Number of rows that are prepared together when all are.
 const TOGETHER: usize = 4096;
 
@@ -28,14 +32,21 @@ const TOGETHER: usize = 4096;
 pub(in crate::train) struct Prompts {
     /// All of them, if they have been prepared.
     all: OnceLock<Vec<Arc<Prompt>>>,
-    /// Where they are read; none if all were prepared from the start.
-    rows: Option<Rows>,
+    source: Source,
     /// Names of the dataset's other columns.
     columns: BTreeSet<String>,
     /// Whether any is a conversation.
     chat: bool,
     /// Length of the longest prompt, if it is long enough for a warning.
     longest: usize,
+}
+
+/// Where prompts come from.
+enum Source {
+    /// All were prepared from the start.
+    Prepared,
+    Rows(Rows),
+    Cut(Box<Cut>),
 }
 
 /// Rows that are prepared when they are needed.
@@ -81,7 +92,15 @@ impl From<Vec<Arc<Prompt>>> for Prompts {
     fn from(all: Vec<Arc<Prompt>>) -> Self {
         let columns = all.iter().flat_map(|prompt| prompt.columns.keys().cloned()).collect();
         let (chat, longest) = (all.iter().any(|prompt| prompt.chat), all.iter().map(|prompt| prompt.tokens.len()).max());
-        Self { all: OnceLock::from(all), rows: None, columns, chat, longest: longest.unwrap_or(0) }
+        Self { all: OnceLock::from(all), source: Source::Prepared, columns, chat, longest: longest.unwrap_or(0) }
+    }
+}
+
+impl From<Cut> for Prompts {
+    fn from(cut: Cut) -> Self {
+        let Self { columns, chat, longest, .. } = cut.texts();
+        let (columns, chat, longest) = (columns.clone(), *chat, *longest);
+        Self { all: OnceLock::new(), source: Source::Cut(Box::new(cut)), columns, chat, longest }
     }
 }
 
@@ -109,7 +128,7 @@ impl Reader {
         let (chat, longest) = (verdicts().any(|verdict| verdict.chat), verdicts().map(|verdict| verdict.tokens).max());
         let used = used.iter().map(|(used, _)| *used).collect();
         let rows = Rows { reader: self.clone(), kind, table, used, fingerprint, recent: Mutex::default() };
-        Prompts { all: OnceLock::new(), rows: Some(rows), columns, chat, longest: longest.unwrap_or(0) }
+        Prompts { all: OnceLock::new(), source: Source::Rows(rows), columns, chat, longest: longest.unwrap_or(0) }
     }
 }
 
@@ -139,6 +158,37 @@ impl Rows {
         })
     }
 
+    /// Returns each row's length and its tokens at the beginning that are not learned, or [`MASKED`].
+    fn outlines(&self, whole: bool) -> Result<Vec<[usize; 2]>> {
+        let rows = self.used.len();
+        let all = counted(&format!("{} outlines {whole}", self.fingerprint), 2 * rows, || {
+            let bar = bar("counting tokens", Some(rows));
+            let outline = |index| {
+                bar.inc(1);
+                let row = self.read(index)?;
+                if row.is_plain(self.kind) {
+                    return Ok([self.reader.length(self.kind, row)?, 0]);
+                }
+                Ok(match Outline::of(&self.reader.prepare(self.kind, row)?.0, whole) {
+                    Outline::Plain(length, unlearned) => [length, unlearned],
+                    Outline::Masked(mask) => [mask.len(), MASKED],
+                })
+            };
+            let outlines = (0..rows).into_par_iter().with_min_len(ROWS_A_THREAD).map(outline);
+            let outlines: Vec<[usize; 2]> = outlines.collect::<Vec<Result<_>>>().into_iter().collect::<Result<_>>()?;
+            Ok::<_, Error>(outlines.concat())
+        })?;
+        Ok(all.as_chunks::<2>().0.to_vec())
+    }
+
+    /// Returns the outline of a row, of which all `outlines` know this.
+    fn outline(&self, outlines: &[[usize; 2]], index: usize, whole: bool) -> Result<Outline> {
+        match outlines[index] {
+            [_, MASKED] => Ok(Outline::of(&*self.prepare(index)?, whole)),
+            [length, unlearned] => Ok(Outline::Plain(length, unlearned)),
+        }
+    }
+
     fn prepared(&self, indices: &[usize]) -> Result<Vec<Arc<Prompt>>> {
         indices.par_iter().with_min_len(ROWS_A_THREAD).map(|index| self.prepare(*index)).collect::<Vec<_>>().into_iter().collect()
     }
@@ -151,9 +201,10 @@ impl Rows {
 impl Prompts {
     /// Returns their number.
     pub(in crate::train) fn len(&self) -> usize {
-        match &self.rows {
-            Some(rows) => rows.used.len(),
-            None => self.all.get().map_or(0, Vec::len),
+        match &self.source {
+            Source::Rows(rows) => rows.used.len(),
+            Source::Cut(cut) => cut.len(),
+            Source::Prepared => self.all.get().map_or(0, Vec::len),
         }
     }
 
@@ -165,7 +216,11 @@ impl Prompts {
         if let Some(all) = self.all.get() {
             return Ok(indices.iter().map(|index| all[*index].clone()).collect());
         }
-        let Some(rows) = &self.rows else { return Ok(Vec::new()) };
+        let rows = match &self.source {
+            Source::Rows(rows) => rows,
+            Source::Cut(cut) => return cut.get(indices),
+            Source::Prepared => return Ok(Vec::new()),
+        };
         let missing: Vec<usize> = {
             let recent = rows.recent();
             indices.iter().copied().filter(|index| !recent.prompts.contains_key(index)).collect()
@@ -192,8 +247,13 @@ impl Prompts {
     /// # Errors
     /// As [`Prompts::get`].
     pub(in crate::train) fn all(&self) -> Result<&[Arc<Prompt>]> {
-        if let (None, Some(rows)) = (self.all.get(), &self.rows) {
-            let _ = self.all.set(rows.prepared(&(0..self.len()).collect::<Vec<_>>())?);
+        if self.all.get().is_none() {
+            let mut all = Vec::with_capacity(self.len());
+            self.each(0..self.len(), |prompt| {
+                all.push(prompt);
+                Ok(())
+            })?;
+            let _ = self.all.set(all);
         }
         Ok(self.all.get().map_or(&[], Vec::as_slice))
     }
@@ -210,9 +270,9 @@ impl Prompts {
         let mut order = order.into_iter();
         loop {
             let some: Vec<usize> = order.by_ref().take(TOGETHER).collect();
-            let prompts = match (self.all.get(), &self.rows) {
+            let prompts = match (self.all.get(), &self.source) {
                 _ if some.is_empty() => return Ok(()),
-                (None, Some(rows)) => rows.prepared(&some)?,
+                (None, Source::Rows(rows)) => rows.prepared(&some)?,
                 _ => self.get(&some)?,
             };
             prompts.into_iter().try_for_each(&mut take)?;
@@ -224,10 +284,33 @@ impl Prompts {
     /// # Errors
     /// As [`Prompts::get`].
     pub(in crate::train) fn lengths(&self) -> Result<Vec<usize>> {
-        match (self.all.get(), &self.rows) {
-            (None, Some(rows)) => rows.lengths(),
+        match (self.all.get(), &self.source) {
+            (None, Source::Rows(rows)) => rows.lengths(),
+            (None, Source::Cut(cut)) => Ok(cut.lengths()),
             (all, _) => Ok(all.into_iter().flatten().map(|prompt| prompt.length()).collect()),
         }
+    }
+
+    /// Passes on what must be known of the texts at these positions to cut them, in this order. If `whole`, prompts are learned.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`].
+    pub(super) fn outlines(
+        &self,
+        order: impl IntoIterator<Item = usize>,
+        whole: bool,
+        mut take: impl FnMut(usize, &Outline),
+    ) -> Result<()> {
+        if let (None, Source::Rows(rows)) = (self.all.get(), &self.source) {
+            let outlines = rows.outlines(whole)?;
+            for text in order {
+                take(text, &rows.outline(&outlines, text, whole)?);
+            }
+            return Ok(());
+        }
+        let order: Vec<usize> = order.into_iter().collect();
+        order.iter().zip(self.get(&order)?).for_each(|(text, prompt)| take(*text, &Outline::of(&prompt, whole)));
+        Ok(())
     }
 
     /// Returns the names of the dataset's other columns.
@@ -247,9 +330,10 @@ impl Prompts {
 
     /// Returns a hash of everything that determines their tokens and columns.
     pub(in crate::train) fn fingerprint(&self) -> Result<String> {
-        match &self.rows {
-            Some(rows) => Ok(rows.fingerprint.clone()),
-            None => self.fingerprint_of_tokens(),
+        match &self.source {
+            Source::Rows(rows) => Ok(rows.fingerprint.clone()),
+            Source::Cut(cut) => cut.fingerprint(),
+            Source::Prepared => self.fingerprint_of_tokens(),
         }
     }
 
@@ -371,6 +455,83 @@ mod tests {
                 assert_eq!(all.columns(), counted.columns());
             }
         }
+    }
+
+    #[test]
+    fn texts_that_are_cut_by_their_lengths_are_those_cut_by_their_tokens() {
+        let tokens = |i: usize| json!({"input_ids": (1..i % 40 + 3).collect::<Vec<_>>()});
+        let masked = |i: usize| {
+            let ids: Vec<usize> = (1..i % 50 + 3).collect();
+            json!({"input_ids": ids, "labels": ids.iter().map(|id| if id % 7 < 4 { -100 } else { *id as i64 }).collect::<Vec<_>>()})
+        };
+        let row = |i: usize| match i % 6 {
+            0 => json!({"prompt": text(i), "completion": text(i + 1)}),
+            1 => tokens(i),
+            2 => masked(i),
+            3 => json!({"messages": [{"role": "user", "content": text(i)}, {"role": "assistant", "content": text(i + 2)}]}),
+            _ => json!({"text": (0..i % 5).map(|k| text(i + k)).collect::<String>()}),
+        };
+        let (_folder, path) = written(&(0..600).map(row).collect::<Vec<_>>());
+        let (tokenizer, dataset) = (tokenizer(), Dataset::from(path.as_path()));
+        let lengths = Lengths::of(&tokenizer).map(Arc::new);
+        let (context, longest, longest_prompt, completion) = (1024, usize::MAX, None, 0);
+        let (strict, framed, messages) = (false, false, false);
+        let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages };
+        for (whole, turns) in [(false, false), (true, false), (false, true)] {
+            let read = || reader.read(Some(&dataset), Kind::Completions(Learned { whole, turns })).unwrap().0;
+            let prepared = || Prompts::from(read().all().unwrap().to_vec());
+            let order = |prompts: &Prompts| (0..prompts.len()).rev().step_by(2).collect::<Vec<_>>();
+            for length in [2, 9, 31] {
+                let split = [read(), prepared()].map(|prompts| super::super::split(prompts, length, whole).unwrap());
+                let wrapped = [read(), prepared()].map(|prompts| {
+                    let order = order(&prompts);
+                    super::super::wrap(prompts, order, length, whole).unwrap()
+                });
+                for [later, now] in [split, wrapped] {
+                    assert!(later.len() > 50 && later.len() == now.len(), "{} sequences of {length}", later.len());
+                    assert_eq!(later.lengths().unwrap(), now.lengths().unwrap());
+                    let some = order(&later);
+                    let learned = |prompts: &Prompts| -> Vec<_> {
+                        prompts
+                            .get(&some)
+                            .unwrap()
+                            .iter()
+                            .map(|p| (p.index, p.answers.as_ref().unwrap().learned.clone()))
+                            .collect()
+                    };
+                    assert_eq!(tokens_of(&later, &some), tokens_of(&now, &some));
+                    assert_eq!(learned(&later), learned(&now));
+                    assert_eq!(later.fingerprint_of_tokens().unwrap(), now.fingerprint_of_tokens().unwrap());
+                    assert_eq!(later.all.get().is_some(), length == 2, "sequences of long texts are made at once, others later");
+                    let counted = |prompts: &Prompts| prompts.all().unwrap().iter().map(|p| p.length()).collect::<Vec<_>>();
+                    assert_eq!(counted(&later), now.lengths().unwrap());
+                    assert!(later.lengths().unwrap().iter().all(|own| *own <= length));
+                }
+            }
+        }
+    }
+
+    fn tokens_of(prompts: &Prompts, places: &[usize]) -> Vec<Tokens> {
+        tokens(&prompts.get(places).unwrap())
+    }
+
+    #[test]
+    fn a_fingerprint_of_cut_texts_changes_with_their_order_and_the_length() {
+        let (_folder, path) = written(&(0..40).map(|i| json!({"text": text(i + 3)})).collect::<Vec<_>>());
+        let (tokenizer, lengths, context, longest) = (tokenizer(), None, 1024, usize::MAX);
+        let (longest_prompt, completion, strict, framed, messages) = (None, 0, false, false, false);
+        let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages };
+        let read =
+            || reader.read(Some(&path.as_path().into()), Kind::Completions(Learned { whole: true, turns: false })).unwrap().0;
+        let wrapped = |order: Vec<usize>, length| super::super::wrap(read(), order, length, true).unwrap().fingerprint().unwrap();
+        let all: Vec<usize> = (0..read().len()).collect();
+        let first = wrapped(all.clone(), 16);
+        assert!(first.starts_with(OF_ROWS));
+        assert_eq!(first, wrapped(all.clone(), 16));
+        assert_ne!(first, wrapped(all.clone(), 17));
+        assert_ne!(first, wrapped(all.into_iter().rev().collect(), 16));
+        let split = super::super::split(read(), 16, true).unwrap().fingerprint().unwrap();
+        assert!(split != first && split != read().fingerprint().unwrap());
     }
 
     #[test]

@@ -100,14 +100,13 @@ impl Packing {
 
     /// Cuts rows according to the strategy.
     fn cut(&self, prompts: Prompts) -> Result<Prompts> {
-        // A part of a row would need the tokens of the whole row again.
         Ok(match self.strategy {
             None | Some(PackingStrategy::Bfd) => prompts,
-            Some(PackingStrategy::BfdSplit) => dataset::split(&prompts, self.length, self.whole)?,
+            Some(PackingStrategy::BfdSplit) => dataset::split(prompts, self.length, self.whole)?,
             Some(PackingStrategy::Wrapped) => {
                 let order = |seed| Loader::new(prompts.len(), prompts.len(), seed, true, false).next_batch();
                 let order = self.shuffled.map_or_else(|| (0..prompts.len()).collect(), order);
-                dataset::wrap(&prompts, order, self.length, self.whole)?
+                dataset::wrap(prompts, order, self.length, self.whole)?
             }
         })
     }
