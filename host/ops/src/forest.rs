@@ -82,6 +82,15 @@ impl Forest {
         self.tokens.is_empty()
     }
 
+    /// Returns the segments that start a text.
+    pub fn roots(&self) -> Self {
+        let mut roots = Self::new();
+        for segment in self.segments.iter().filter(|segment| segment.prefix.is_none()) {
+            roots.push(&self.tokens[segment.range()], None);
+        }
+        roots
+    }
+
     /// Returns the packed places of the hidden states that predict segment `index`'s tokens: the end of its prefix, then each of
     /// its own tokens except the last. In a segment without a prefix, no state predicts the first token, so there is one place
     /// fewer.
@@ -176,5 +185,6 @@ mod tests {
         assert_eq!(f.texts_of_tokens(), [2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
         assert_eq!(f.path(c), vec![p, a, c]);
         assert_eq!(f.trees(), vec![vec![p, a, b, c], vec![q]]);
+        assert_eq!((f.roots().tokens(), f.roots().segments().len()), (&[5, 6, 7, 1][..], 2));
     }
 }

@@ -3,7 +3,7 @@
 //! 8 bits (LLM.int8(), Dettmers et al. 2022, arXiv 2208.07339): each output's weights are integers from -127 to 127, and 127
 //! stands for the largest magnitude among them. 4 bits (NF4, Dettmers et al. 2023, arXiv 2305.14314): 64 weights in row-major
 //! order share a scale, their largest magnitude, and each is one of 16 quantiles of a normal distribution, two to a byte with the
-//! first in the high half. Scales always have 32 bits, and products take activations in f32.
+//! first in the high half. Scales always have 32 bits.
 
 #[cfg(target_arch = "x86_64")]
 use super::simd;

@@ -1,6 +1,9 @@
 //! Converts numbers to bf16.
 
+use super::Result;
+use super::cpu::write;
 use super::simd::wide;
+use candle_core::Tensor;
 use half::bf16;
 use rayon::prelude::*;
 
@@ -29,6 +32,17 @@ fn nearest(x: f32) -> bf16 {
     let finite = bits.wrapping_add(half_way) >> 16;
     // A NaN stays one even if all its other upper bits are zero.
     bf16::from_bits(if x.is_nan() { bits >> 16 | 0x40 } else { finite } as u16)
+}
+
+/// Rounds each value of an f32 tensor on the CPU to the nearest bf16, in place.
+pub fn round_in_place(t: &Tensor) -> Result<()> {
+    write(t, |values| {
+        values.par_chunks_mut(TASK).for_each(|values| {
+            wide!(for x in values.iter_mut() {
+                *x = f32::from_bits(u32::from(nearest(*x).to_bits()) << 16);
+            });
+        });
+    })
 }
 
 /// Rounds each value to the nearest bf16 and returns its bits.

@@ -4,7 +4,7 @@
 //! as the gradient has passed.
 
 use super::dropped::{Dropout, Masked};
-use super::layer::{self, Attended, Further, LayerKept, Maps, Product, Wide, multiplied};
+use super::layer::{self, Attended, Further, LayerKept, Maps, Wide, multiplied};
 use super::magnitudes::Lengths;
 use super::mixture::{Balance, experts_backward};
 use super::noised::Noise;
@@ -14,7 +14,7 @@ use super::{Architecture, Backend, Lora, Result};
 use crate::ops::attention::Attention;
 use crate::ops::logprob::Scale;
 use crate::ops::low_rank::Gradient;
-use crate::ops::rope::Rotation;
+use crate::ops::rope::{Positions, Rotation};
 use crate::ops::{self, Forest, Precision, activation, attention, columns, embedding, linear, rope};
 use candle_core::{DType, Tensor};
 use std::sync::Arc;
@@ -256,14 +256,27 @@ impl Decoder {
         Ok((hidden, Kept { layers, last, how, balance }))
     }
 
-    /// Returns what a layer keeps in the precision of products, which read most of it.
+    /// Returns what a layer keeps, in the precision of products, which read most of it, and without what can be made of the rest.
     pub(super) fn stored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
+        let heads = kept.heads.filter(|_| kept.unnormed.is_none());
+        let kept = LayerKept { heads, ..kept };
         if self.precision == Precision::Bf16 { kept.cast(DType::BF16) } else { Ok(kept) }
     }
 
-    /// Takes what [`Decoder::stored`] returned back to the f32 that operations read.
+    /// Takes what [`Decoder::stored`] returned of layer `i` back to the f32 that operations read.
     fn restored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
         if self.precision == Precision::Bf16 { kept.cast(DType::F32) } else { Ok(kept) }
+    }
+
+    /// Returns the query and key heads of layer `i` as attention reads them, from what was kept of them.
+    pub(super) fn heads<'p>(&self, i: usize, kept: &LayerKept, positions: impl Into<Positions<'p>>) -> Result<(Tensor, Tensor)> {
+        let layer = self.layer_of(i, self.weights.layers[i].maps());
+        let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept no heads".into() };
+        let (q, k) = kept.heads.as_ref().or(kept.unnormed.as_ref()).ok_or_else(missing)?;
+        let rounded = self.precision == Precision::Bf16;
+        let wide = |t: &Tensor| if rounded { ops::cast(t, DType::F32) } else { Ok(t.clone()) };
+        let heads = (wide(q)?, wide(k)?);
+        if kept.heads.is_some() { Ok(heads) } else { layer.placed(heads, positions) }
     }
 
     /// Runs layer `i` except its last product.
@@ -294,8 +307,14 @@ impl Decoder {
     }
 
     /// Returns layer `i` with these products.
-    pub(super) fn layer_of<'a, P: Product>(&'a self, i: usize, maps: Maps<&'a P>) -> layer::Layer<'a, P> {
-        layer::Layer { architecture: &self.architecture, rotation: self.rotation(i), norms: &self.weights.layers[i], maps }
+    pub(super) fn layer_of<'a, P>(&'a self, i: usize, maps: Maps<&'a P>) -> layer::Layer<'a, P> {
+        layer::Layer {
+            architecture: &self.architecture,
+            rotation: self.rotation(i),
+            norms: &self.weights.layers[i],
+            rounds: self.precision == Precision::Bf16,
+            maps,
+        }
     }
 
     /// Adds the gradients of the trained parameters to `grads`, given that of the hidden states. The output matrix's own use is
@@ -403,7 +422,8 @@ impl Decoder {
                 (all, dx)
             }
         };
-        let from = attention::Kept { q: &kept.q, k: &kept.k, v: &kept.v, out: &kept.attended.out, log_sum: log_sum(&kept)? };
+        let (q, k) = self.heads(i, &kept, forest)?;
+        let from = attention::Kept { q: &q, k: &k, v: &kept.v, out: &kept.attended.out, log_sum: log_sum(&kept)? };
         let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, self.attention(i))?;
         if let Some(rotation) = self.rotation(i) {
             rope::backward(&dq, rotation, forest)?;

@@ -255,7 +255,7 @@ impl Decoding {
     pub fn prefill_keeping(&self, prompts: &Forest) -> Result<(Vec<Prefix>, Tensor, PromptPass)> {
         let mut layers = Vec::new();
         let (caches, logits) = self.prefill_with(prompts, |i, kept| {
-            layers.push(self.decoder.known(i, kept)?);
+            layers.push(self.decoder.known_of(i, kept)?);
             Ok(())
         })?;
         Ok((caches, logits, PromptPass::new(prompts.clone(), layers)))
@@ -271,8 +271,9 @@ impl Decoding {
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let (mut caches, c) = (vec![Prefix::default(); ranges.len()], self.architecture().heads.head_dim);
         let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |i, kept| {
+            let (_, k) = self.decoder.heads(i, &kept, prompts)?;
             for (cache, range) in caches.iter_mut().zip(&ranges) {
-                cache.layers.push(PromptCache::new(&kept.k, &kept.v, range.clone(), c, self.cached)?);
+                cache.layers.push(PromptCache::new(&k, &kept.v, range.clone(), c, self.cached)?);
             }
             keep(i, kept)
         })?;

@@ -190,8 +190,9 @@ impl DeviceDecoding<'_> {
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let Model { decoder, how, .. } = self.model;
         let mut layers = Vec::with_capacity(decoder.architecture.layers);
-        let (hidden, _) = decoder.run(prompts, &rows, how, |_, kept| {
-            layers.push((kept.k, kept.v));
+        let (hidden, _) = decoder.run(prompts, &rows, how, |i, kept| {
+            let (_, k) = decoder.heads(i, &kept, prompts)?;
+            layers.push((k, kept.v));
             Ok(())
         })?;
         let layers = Arc::new(layers);

@@ -120,8 +120,8 @@ pub(super) struct LayerKept {
     pub input: Tensor,
     /// Query and key heads before their norms, if the family has them.
     pub unnormed: Option<(Tensor, Tensor)>,
-    pub q: Tensor,
-    pub k: Tensor,
+    /// Query and key heads as attention reads them; not kept if they can be made of those before their norms ([`Layer::placed`]).
+    pub heads: Option<(Tensor, Tensor)>,
     pub v: Tensor,
     pub attended: Attended,
     /// The attention's output before its norm, if it has one.
@@ -143,13 +143,13 @@ impl LayerKept {
     /// Converts all parts except the normalisers.
     pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, dtype);
-        let Self { input, unnormed, q, k, v, attended: Attended { out, log_sum }, projected, middle, unit, experts, lowered } =
+        let Self { input, unnormed, heads, v, attended: Attended { out, log_sum }, projected, middle, unit, experts, lowered } =
             self;
+        let both = |(q, k)| Ok::<_, ops::Error>((to(q)?, to(k)?));
         Ok(Self {
             input: to(input)?,
-            unnormed: unnormed.map(|(q, k)| Ok::<_, ops::Error>((to(q)?, to(k)?))).transpose()?,
-            q: to(q)?,
-            k: to(k)?,
+            unnormed: unnormed.map(both).transpose()?,
+            heads: heads.map(both).transpose()?,
             v: to(v)?,
             attended: Attended { out: to(out)?, log_sum },
             projected: projected.map(to).transpose()?,
@@ -164,9 +164,9 @@ impl LayerKept {
 
     /// Returns the bytes of all parts.
     pub(super) fn bytes(&self) -> usize {
-        let Self { input, unnormed, q, k, v, attended, projected, middle, unit, experts, lowered } = self;
-        let always = [input, q, k, v, &attended.out, middle];
-        let heads = unnormed.iter().flat_map(|(q, k)| [q, k]);
+        let Self { input, unnormed, heads, v, attended, projected, middle, unit, experts, lowered } = self;
+        let always = [input, v, &attended.out, middle];
+        let heads = unnormed.iter().chain(heads).flat_map(|(q, k)| [q, k]);
         let wide = unit.iter().chain(experts.iter().map(|routed| &routed.wide));
         let wide = wide.flat_map(|Wide { gate, up }| std::iter::once(gate).chain(up));
         let more = [&attended.log_sum, projected, lowered].into_iter().flatten();
@@ -184,7 +184,26 @@ pub(super) struct Layer<'a, P> {
     pub rotation: Option<&'a Rotation>,
     /// Its norms.
     pub norms: &'a Norms,
+    /// Whether query and key heads are rounded to bf16 before their norms, as they are kept.
+    pub rounds: bool,
     pub maps: Maps<&'a P>,
+}
+
+impl<P> Layer<'_, P> {
+    /// Returns query and key heads as attention reads them: normalised, if the family has norms for them, and rotated. Without norms,
+    /// they are rotated in place.
+    pub(super) fn placed<'p>(&self, heads: (Tensor, Tensor), positions: impl Into<Positions<'p>>) -> Result<(Tensor, Tensor)> {
+        let (mut q, mut k) = heads;
+        if let Some((q_norm, k_norm)) = &self.norms.qk_norm {
+            (q, k) = (self.architecture.normed_heads(&q, q_norm)?, self.architecture.normed_heads(&k, k_norm)?);
+        }
+        if let Some(rotation) = self.rotation {
+            let positions = positions.into();
+            rope::forward(&q, rotation, positions)?;
+            rope::forward(&k, rotation, positions)?;
+        }
+        Ok((q, k))
+    }
 }
 
 impl<P: Product> Layer<'_, P> {
@@ -199,24 +218,20 @@ impl<P: Product> Layer<'_, P> {
     ) -> Result<LayerKept> {
         let (maps, norms, a) = (&self.maps, self.norms, self.architecture);
         let positions = positions.into();
-        let [mut q, mut k, v] = three(products(&maps.qkv, &a.normed(&x, norms.input_norm.as_ref())?, &a.qkv_widths())?)?;
-        let mut unnormed = None;
-        if let Some((q_norm, k_norm)) = &norms.qk_norm {
-            let (normed_q, normed_k) = (a.normed_heads(&q, q_norm)?, a.normed_heads(&k, k_norm)?);
-            unnormed = Some((q, k));
-            (q, k) = (normed_q, normed_k);
+        let [q, k, v] = three(products(&maps.qkv, &a.normed(&x, norms.input_norm.as_ref())?, &a.qkv_widths())?)?;
+        let unnormed = norms.qk_norm.is_some().then(|| (q.clone(), k.clone()));
+        if let Some((q, k)) = unnormed.as_ref().filter(|_| self.rounds) {
+            ops::round_in_place(q)?;
+            ops::round_in_place(k)?;
         }
-        if let Some(rotation) = self.rotation {
-            rope::forward(&q, rotation, positions)?;
-            rope::forward(&k, rotation, positions)?;
-        }
+        let (q, k) = self.placed((q, k), positions)?;
         let attended = attend(&q, &k, &v)?;
         let (out, residual) = further.map_or_else(|| Ok((attended.out.clone(), x.clone())), |rows| rows(&attended.out, &x))?;
         let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
         ops::add_into(&middle, &residual)?;
         let h = a.normed(if a.parallel { &residual } else { &middle }, norms.mlp_norm.as_ref())?;
         let Fed { unit, experts } = self.widened(&h)?;
-        Ok(LayerKept { input: x, unnormed, q, k, v, attended, projected, middle, unit, experts, lowered: None })
+        Ok(LayerKept { input: x, unnormed, heads: Some((q, k)), v, attended, projected, middle, unit, experts, lowered: None })
     }
 
     /// Runs the wide products of the MLP and the experts on normalised rows.

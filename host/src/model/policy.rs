@@ -244,9 +244,13 @@ impl Policy {
         known: Option<PromptPass>,
     ) -> Result<Pass<'a>> {
         let how = self.how(key, forest, &selected.rows)?;
-        let of_prompts = known.as_ref().map_or(0.0, |known| self.passed(known.prompts(), 0).forward);
         let (known_work, (hidden, kept)) = match known.and_then(|known| Continuation::new(known, forest, &selected.rows)) {
-            Some(rest) => (of_prompts, self.decoder.continued(forest, how, rest)?),
+            Some(rest) => {
+                tracing::debug!("continues the pass over {} of {} rows", forest.len() - rest.len(), forest.len());
+                // What does not depend on rows is done again.
+                let work = |forest: &Forest| self.passed(forest, 0).forward;
+                (work(&forest.roots()) - work(&Forest::new()), self.decoder.continued(forest, how, rest)?)
+            }
             None => (0.0, self.decoder.forward(forest, &selected.rows, how)?),
         };
         let scale = self.decoder.logits(temperature);

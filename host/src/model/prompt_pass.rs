@@ -7,7 +7,7 @@ use super::Result;
 use super::decoder::{Decoder, How, Kept, Stored};
 use super::dropped::Masked;
 use super::layer::{Attended, LayerKept, Wide};
-use crate::ops::splice::{From, Splice};
+use crate::ops::splice::{Side, Splice};
 use crate::ops::{self, Forest, attention};
 use candle_core::{DType, Tensor};
 use std::ops::Range;
@@ -23,6 +23,7 @@ pub struct PromptPass {
 
 /// The rest of a forest's pass, of which that of the prompts is known.
 pub(super) struct Continuation {
+    prompts: Forest,
     layers: Vec<LayerKept>,
     joins: Joins,
     /// The segments that continue the prompts.
@@ -42,14 +43,9 @@ pub(super) struct Joins {
 }
 
 impl PromptPass {
-    /// Creates it from what a pass over prompts kept of each layer ([`Decoder::known`]).
+    /// Creates it from what a pass over prompts kept of each layer ([`Decoder::known_of`]).
     pub(super) fn new(prompts: Forest, layers: Vec<LayerKept>) -> Self {
         Self { prompts, layers }
-    }
-
-    /// Returns the prompts, one segment each.
-    pub fn prompts(&self) -> &Forest {
-        &self.prompts
     }
 
     /// Returns the rows of a prompt with these tokens.
@@ -69,9 +65,9 @@ impl Continuation {
                 segments.push(index);
                 tokens.extend_from_slice(own);
                 positions.extend_from_slice(&forest.positions()[segment.range()]);
-                (From::Second, tokens.len() - own.len()..tokens.len())
+                (Side::Second, tokens.len() - own.len()..tokens.len())
             } else {
-                (From::First, known.rows_of(own)?)
+                (Side::First, known.rows_of(own)?)
             };
             places.extend(rows.clone().map(|row| (from, row)));
             all.push(from, rows);
@@ -81,19 +77,27 @@ impl Continuation {
             selected.push(from, place..place + 1);
         }
         let joins = Joins { all, selected };
-        (!tokens.is_empty()).then_some(Self { layers: known.layers, joins, segments, tokens, positions })
+        let PromptPass { prompts, layers } = known;
+        (!tokens.is_empty()).then_some(Self { prompts, layers, joins, segments, tokens, positions })
+    }
+}
+
+impl Continuation {
+    /// Returns the number of rows that are still to be computed.
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
     }
 }
 
 impl Decoder {
     /// Returns what [`PromptPass`] keeps of layer `i`.
-    pub(super) fn known(&self, i: usize, kept: LayerKept) -> ops::Result<LayerKept> {
+    pub(super) fn known_of(&self, i: usize, kept: LayerKept) -> ops::Result<LayerKept> {
         if i + 1 == self.weights.layers.len() { Ok(kept) } else { self.stored(kept) }
     }
 
     /// Does the same as [`Decoder::forward`], from where the prompts' pass ended.
     pub(super) fn continued(&self, forest: &Forest, how: How, from: Continuation) -> Result<(Tensor, Kept)> {
-        let Continuation { layers: known, joins, segments, tokens, positions } = from;
+        let Continuation { prompts, layers: known, joins, segments, tokens, positions } = from;
         let joins = Arc::new(joins);
         let mut x = self.embedded(&tokens, &positions)?;
         let mut layers = Vec::with_capacity(known.len());
@@ -101,13 +105,14 @@ impl Decoder {
             let last = i + 1 == self.weights.layers.len();
             let maps = Masked::of(self.weights.layers[i].maps(), self.precision, &how, i, last);
             let (kept, output) = ops::on_pool(&self.weights.embedding, || {
+                let (_, known_k) = self.heads(i, &known, &prompts)?;
                 let selected = |out: &Tensor, x: &Tensor| {
                     let of = |known: &Tensor, new: &Tensor| joins.selected.forward(known, new);
                     Ok((of(&known.attended.out, out)?, of(&known.input, x)?))
                 };
                 let layer = self.layer_of(i, maps.each());
                 let mut kept = layer.forward(x, &positions, last.then_some(&selected), |q, k, v| {
-                    let (k, v) = (joins.all.forward(&known.k, k)?, joins.all.forward(&known.v, v)?);
+                    let (k, v) = (joins.all.forward(&known_k, k)?, joins.all.forward(&known.v, v)?);
                     let (out, log_sum) = attention::forward_some(q, &k, &v, forest, &segments, self.attention(i))?;
                     Ok(Attended { out, log_sum: Some(log_sum) })
                 })?;
@@ -131,18 +136,18 @@ impl Joins {
         let both = |known: &Option<Tensor>, new: &Option<Tensor>| {
             known.as_ref().zip(new.as_ref()).map(|(known, new)| behind(known, new)).transpose()
         };
-        let heads = known.unnormed.as_ref().zip(new.unnormed.as_ref());
-        let unnormed =
-            heads.map(|(known, new)| Ok::<_, ops::Error>((all(&known.0, &new.0)?, all(&known.1, &new.1)?))).transpose()?;
+        let two = |known: &Option<(Tensor, Tensor)>, new: &Option<(Tensor, Tensor)>| {
+            let both = known.as_ref().zip(new.as_ref());
+            both.map(|(known, new)| Ok::<_, ops::Error>((all(&known.0, &new.0)?, all(&known.1, &new.1)?))).transpose()
+        };
         let log_sums = known.attended.log_sum.as_ref().zip(new.attended.log_sum.as_ref());
         let wide = |known: &Wide, new: &Wide| {
             Ok::<_, ops::Error>(Wide { gate: behind(&known.gate, &new.gate)?, up: both(&known.up, &new.up)? })
         };
         Ok(LayerKept {
             input: all(&known.input, &new.input)?,
-            unnormed,
-            q: all(&known.q, &new.q)?,
-            k: all(&known.k, &new.k)?,
+            unnormed: two(&known.unnormed, &new.unnormed)?,
+            heads: two(&known.heads, &new.heads)?,
             v: all(&known.v, &new.v)?,
             attended: Attended {
                 out: all(&known.attended.out, &new.attended.out)?,

@@ -185,7 +185,7 @@ impl Generator<'_> {
         Ok(self.run_keeping(requests, false)?.0)
     }
 
-    /// Does the same and, on the CPU, returns the pass over the prompts if it is to be kept and was a single one.
+    /// Does the same and, on the CPU, returns the pass over the prompts if it is to be kept and was a single one for all of them.
     pub fn run_keeping(&self, requests: &[Request], keep: bool) -> Result<(Vec<Rollout>, Option<PromptPass>), Error> {
         let (mut done, known) = self.completions(requests, keep)?;
         if done.iter().any(|rollout| rollout.logp.iter().any(|logp| !logp.is_finite())) {
@@ -324,7 +324,7 @@ impl Generator<'_> {
         rollout.tokens.len() + reply.len() < self.most_tokens(request)
     }
 
-    /// Runs the `wanted` prompts that have not been run. Returns their pass if it is to be kept and is a single one.
+    /// Runs the `wanted` prompts that have not been run. Returns their pass if it is to be kept and is a single one for all requests.
     fn prefill(
         &self,
         requests: &[Request],
@@ -335,7 +335,7 @@ impl Generator<'_> {
         let mut new: Vec<usize> = wanted.filter(|&p| prompts[p].is_none()).collect();
         new.dedup();
         let batches = batches(requests, &new);
-        let (keep, mut known) = (keep && batches.len() == 1, None);
+        let (keep, mut known) = (keep && new.len() == requests.len() && batches.len() == 1, None);
         for (forest, together) in batches {
             let (caches, logits) = if keep {
                 let (caches, logits, pass) = self.model.prefill_keeping(&forest)?;

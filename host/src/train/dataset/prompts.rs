@@ -22,7 +22,7 @@ const KEPT: usize = 16 << 20;
 /// Number of rows that justify another tokenizing thread for a batch.
 const ROWS_A_THREAD: usize = 32;
 
-/// In place of the tokens that are not learned, if these are not those at the beginning.
+/// In place of the number of tokens that are not learned, if these are not those at the beginning.
 const MASKED: usize = u32::MAX as usize;
 
 /// Number of rows that are prepared together when all are.
@@ -158,7 +158,7 @@ impl Rows {
         })
     }
 
-    /// Returns each row's length and its tokens at the beginning that are not learned, or [`MASKED`].
+    /// Returns each row's length and the number of its tokens at the beginning that are not learned, or [`MASKED`].
     fn outlines(&self, whole: bool) -> Result<Vec<[usize; 2]>> {
         let rows = self.used.len();
         let all = counted(&format!("{} outlines {whole}", self.fingerprint), 2 * rows, || {
@@ -303,10 +303,19 @@ impl Prompts {
     ) -> Result<()> {
         if let (None, Source::Rows(rows)) = (self.all.get(), &self.source) {
             let outlines = rows.outlines(whole)?;
-            for text in order {
-                take(text, &rows.outline(&outlines, text, whole)?);
+            let mut order = order.into_iter();
+            loop {
+                let some: Vec<usize> = order.by_ref().take(TOGETHER).collect();
+                if some.is_empty() {
+                    return Ok(());
+                }
+                let outline = |text: &usize| Ok((*text, rows.outline(&outlines, *text, whole)?));
+                let all = some.par_iter().with_min_len(ROWS_A_THREAD).map(outline).collect::<Vec<Result<_>>>();
+                for of_text in all {
+                    let (text, outline) = of_text?;
+                    take(text, &outline);
+                }
             }
-            return Ok(());
         }
         let order: Vec<usize> = order.into_iter().collect();
         order.iter().zip(self.get(&order)?).for_each(|(text, prompt)| take(*text, &Outline::of(&prompt, whole)));

@@ -55,6 +55,8 @@ impl Outline {
 struct Part {
     row: Row,
     pieces: Vec<(usize, Range<usize>)>,
+    /// Number of its tokens.
+    length: usize,
     /// Whether a token after the first is learned.
     learned: bool,
 }
@@ -72,30 +74,27 @@ enum Row {
 
 impl Part {
     fn new(row: Row) -> Self {
-        Self { row, pieces: Vec::new(), learned: false }
-    }
-
-    fn length(&self) -> usize {
-        self.pieces.iter().map(|(_, places)| places.len()).sum()
+        Self { row, pieces: Vec::new(), length: 0, learned: false }
     }
 
     /// Appends tokens of a text.
     fn push(&mut self, text: usize, outline: &Outline, places: Range<usize>) {
         let first = if self.pieces.is_empty() { places.start + 1 } else { places.start };
         self.learned |= outline.learns(first..places.end);
+        self.length += places.len();
         self.pieces.push((text, places));
     }
 }
 
-/// The lengths of texts.
+/// How long texts are.
 #[derive(Default)]
-struct Lengths {
+struct Sizes {
     total: u128,
     /// The sum of their squares.
     squares: u128,
 }
 
-impl Lengths {
+impl Sizes {
     fn add(&mut self, length: usize) {
         self.total += length as u128;
         self.squares += (length as u128).pow(2);
@@ -128,7 +127,7 @@ impl Cut {
 
     /// Returns the length of each sequence.
     pub(super) fn lengths(&self) -> Vec<usize> {
-        self.parts.iter().map(Part::length).collect()
+        self.parts.iter().map(|part| part.length).collect()
     }
 
     /// Returns a hash of everything that determines the sequences.
@@ -151,34 +150,28 @@ impl Cut {
     }
 
     fn sequence(&self, part: &Part, prompts: &HashMap<usize, Arc<Prompt>>) -> Result<Prompt> {
-        let changed = Error::Bug("a text is shorter than it was");
-        let mut tokens = Text::new();
-        for (index, places) in &part.pieces {
-            let Some(prompt) = prompts.get(index) else { return Err(changed) };
-            match part.row {
-                Row::Whole => return Ok(Prompt::clone(prompt)),
-                Row::OfText | Row::Numbered(_) => {
-                    let Some(own) = text(prompt, self.whole).get(places.clone()).map(<[_]>::to_vec) else { return Err(changed) };
-                    tokens.extend(own);
-                }
-            }
-        }
-        let row = match part.row {
-            Row::Numbered(row) => Some(row),
-            Row::Whole | Row::OfText => part.pieces.first().and_then(|(index, _)| prompts.get(index)).map(|prompt| prompt.row),
+        let changed = || Error::Bug("a text is shorter than it was");
+        let found = part.pieces.iter().map(|(index, places)| Some((prompts.get(index)?, places.clone())));
+        let pieces: Vec<(&Arc<Prompt>, Range<usize>)> = found.collect::<Option<_>>().ok_or_else(changed)?;
+        let row = match (part.row, pieces.first()) {
+            (Row::Whole, Some((prompt, _))) => return Ok(Prompt::clone(prompt)),
+            (Row::OfText, Some((prompt, _))) => prompt.row,
+            (Row::Numbered(row), _) => row,
+            (_, None) => return Err(changed()),
         };
-        row.and_then(|row| sequence(row, &tokens)).ok_or(changed)
+        let tokens: Text = pieces.into_iter().flat_map(|(prompt, places)| text(prompt, places, self.whole)).collect();
+        sequence(row, &tokens).filter(|prompt| prompt.length() == part.length).ok_or_else(changed)
     }
 }
 
 /// Cuts texts longer than `length` into parts that don't attend to each other; the first token of a part is not learned.
 pub(in crate::train) fn split(texts: Prompts, length: usize, whole: bool) -> Result<Prompts> {
-    let (mut parts, mut lengths) = (Vec::with_capacity(texts.len()), Lengths::default());
+    let (mut parts, mut lengths) = (Vec::with_capacity(texts.len()), Sizes::default());
     texts.outlines(0..texts.len(), whole, |text, outline| {
         let total = outline.length();
         lengths.add(total);
         if total <= length {
-            parts.push(Part { row: Row::Whole, pieces: vec![(text, 0..total)], learned: true });
+            parts.push(Part { row: Row::Whole, pieces: vec![(text, 0..total)], length: total, learned: true });
             return;
         }
         for first in (0..total).step_by(length) {
@@ -198,16 +191,16 @@ pub(in crate::train) fn wrap(
     whole: bool,
 ) -> Result<Prompts> {
     let (mut parts, mut part, mut begun) = (Vec::new(), Part::new(Row::Numbered(0)), 0);
-    let (mut ordered, mut lengths) = (Sha256::new(), Lengths::default());
+    let (mut ordered, mut lengths) = (Sha256::new(), Sizes::default());
     let order = order.into_iter().inspect(|text| ordered.update(text.to_le_bytes()));
     texts.outlines(order, whole, |text, outline| {
         let (mut first, total) = (0, outline.length());
         lengths.add(total);
         while first < total {
-            let end = total.min(first + length - part.length());
+            let end = total.min(first + length - part.length);
             part.push(text, outline, first..end);
             first = end;
-            if part.length() == length {
+            if part.length == length {
                 begun += 1;
                 parts.push(std::mem::replace(&mut part, Part::new(Row::Numbered(begun))));
             }
@@ -228,14 +221,17 @@ fn cut(texts: Prompts, mut parts: Vec<Part>, whole: bool, rule: String, now: boo
     Ok(cut)
 }
 
-/// Returns all of a row's tokens. If anything comes before it, its first token is learned like the others, unless it belongs to a
-/// prompt or is masked.
-fn text(prompt: &Prompt, whole: bool) -> Text {
-    let Some(answers) = &prompt.answers else { return Text::new() };
-    let asked = answers.learned.is_none() && (whole || prompt.text.is_empty());
-    let learned = |i: usize| answers.learned.as_ref().map_or(1, |mask| mask[i]);
-    let chosen = answers.chosen.iter().enumerate().map(|(i, &token)| (token, learned(i)));
-    prompt.tokens.iter().map(|&token| (token, u8::from(asked))).chain(chosen).collect()
+/// Returns a row's tokens at these places, if it has them. If anything comes before it, its first token is learned like the others,
+/// unless it belongs to a prompt or is masked.
+fn text(prompt: &Prompt, places: Range<usize>, whole: bool) -> impl Iterator<Item = (u32, u8)> {
+    let answers = prompt.answers.as_ref();
+    let mask = answers.and_then(|answers| answers.learned.as_ref());
+    let asked = u8::from(mask.is_none() && (whole || prompt.text.is_empty()));
+    let before = prompt.tokens.len();
+    places.filter_map(move |place| match place.checked_sub(before) {
+        None => Some((prompt.tokens[place], asked)),
+        Some(i) => Some((*answers?.chosen.get(i)?, mask.map_or(1, |mask| mask[i]))),
+    })
 }
 
 /// Returns a part as a separate row; none if nothing of it is learned.
@@ -250,6 +246,7 @@ fn sequence(row: usize, part: &[(u32, u8)]) -> Option<Prompt> {
     let prompt = Prompt::new(row, &crate::data::TextOrChat::Text(String::new()), String::new(), Map::new());
     Some(Prompt { tokens: vec![first.0], answers, ..prompt })
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
