@@ -58,6 +58,35 @@ fn runs_in_bf16_resume_exactly() {
 }
 
 #[test]
+fn only_the_first_update_after_a_generation_of_one_micro_batch_continues_the_pass_over_its_prompts() {
+    let place = place();
+    let continued = |run: &str, more: &[&str]| {
+        let run = place.run_with(&grpo(tiny(), run, more), &[("RUST_LOG", "rlhost=debug")]);
+        run.succeeded();
+        run.stderr.matches("continues the pass over").count()
+    };
+    let first = continued("first", &["--eval-dataset", "prompts.jsonl", "--eval-steps", "2"]);
+    if first == 0 {
+        assert!(place.events("first", "warning").iter().any(|w| w["text"].to_string().contains("bf16")));
+        eprintln!("skipped: this processor can't multiply in bf16, and no pass is continued");
+        return;
+    }
+    assert_eq!(first, 2, "two generations, each learned from twice");
+    for (run, more) in [
+        ("recomputed", &["--gradient-checkpointing", "true"][..]),
+        ("accumulated", &["--gradient-accumulation-steps", "2"]),
+        ("cut", &["--max-tokens-per-microbatch", "64"]),
+        ("parallel", &["--max-num-seqs", "1", "--num-generations", "4", "--per-device-train-batch-size", "8"]),
+    ] {
+        assert_eq!(continued(run, more), 0, "{run}");
+    }
+    // Two prompts of four completions.
+    assert_eq!(continued("prompts", &["--num-generations", "4", "--per-device-train-batch-size", "8"]), 2);
+    let weights = |run: &str| place.tensors(&format!("{run}/checkpoint-4/model.safetensors"));
+    assert!(weights("first") == weights("recomputed"), "a continued pass has the same bits");
+}
+
+#[test]
 fn a_curve_in_bf16_lies_beside_that_in_f32_however_batches_are_cut() {
     let place = place();
     let sft = |run: &str, more: &[&str]| {

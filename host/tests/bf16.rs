@@ -16,11 +16,14 @@ use std::path::Path;
 const MODELS: [&str; 7] = ["llama_biased", "qwen3", "phi3", "gemma2", "gpt2", "starcoder2", "qwen3_moe"];
 
 fn policy(name: &str, backend: &Backend, adapter: bool) -> Policy {
+    policy_with(name, backend, adapter, false)
+}
+
+fn policy_with(name: &str, backend: &Backend, adapter: bool, use_dora: bool) -> Policy {
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
     let mut decoder = folder.decoder().unwrap();
     if adapter {
-        let lora =
-            Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
+        let lora = Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
         let targets: Vec<String> = folder.architecture().modules().iter().map(|name| (*name).to_owned()).collect();
         decoder = decoder.with_new_adapter(lora, &targets, 3).unwrap();
     }
@@ -93,8 +96,9 @@ fn a_pass_that_continues_that_of_its_prompts_has_the_same_bits() {
         vec![(2, vec![vec![9], long(5, 20)]), (0, vec![vec![30]])],
         vec![(1, vec![vec![8]])],
     ];
-    for (name, adapter) in FAMILIES.into_iter().chain(MODELS).flat_map(|name| [(name, false), (name, true)]) {
-        let policy = policy(name, &Backend::cpu_in(Precision::Bf16), adapter);
+    let with = |name| [(name, false, false), (name, true, false)];
+    for (name, adapter, dora) in FAMILIES.into_iter().chain(MODELS).flat_map(with).chain([("qwen3", true, true)]) {
+        let policy = policy_with(name, &Backend::cpu_in(Precision::Bf16), adapter, dora);
         if policy.architecture().mixture.is_some() {
             assert!(!policy.continues_prompts(), "{name} has experts");
             continue;
@@ -108,7 +112,11 @@ fn a_pass_that_continues_that_of_its_prompts_has_the_same_bits() {
         for part in &parts {
             let part: Vec<(Vec<u32>, Vec<Vec<u32>>)> =
                 part.iter().map(|(prompt, own)| (asked[*prompt].clone(), own.clone())).collect();
-            let (forest, selected) = packed(&part);
+            let (forest, mut selected) = packed(&part);
+            if adapter {
+                // As for algorithms that score prompts.
+                selected.push_segment(&forest, 0);
+            }
             let want = results(&policy, &selected, policy.forward_learning(&forest, &selected, 0.9, 3, None).unwrap());
             let (caches, logits, known) = decoding.prefill_keeping(&prompts).unwrap();
             let pass = policy.forward_learning(&forest, &selected, 0.9, 3, Some(known)).unwrap();
