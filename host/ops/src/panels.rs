@@ -3,8 +3,8 @@
 //! Here, a general product would spend most of its time rearranging its operands. A weight in f32 is rearranged once. A weight in
 //! fewer bits is kept in memory once, as stored, and is rearranged in the L1 cache whenever it is read. A tile of rows and
 //! outputs is summed in vector registers, each output's terms in the order of the inputs, so a row's result depends neither on
-//! the other rows nor on how the weight is stored. In bf16, kernels that also round the rows read the weight in place
-//! (`bf16/few.rs`).
+//! the other rows nor on how the weight is stored. In bf16 and in 8 bits, kernels that also round the rows read the weight in place
+//! (`bf16/few.rs`, `int8.rs`).
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;

@@ -32,7 +32,7 @@ pub enum RolloutDtype {
     /// bf16.
     #[serde(alias = "bf16")]
     Bfloat16,
-    /// 8 bits with a scale for each output.
+    /// 8 bits with a scale for each output; what they are multiplied with is rounded to 8 bits too.
     Int8,
 }
 
