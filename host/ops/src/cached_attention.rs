@@ -4,7 +4,9 @@
 use super::attention::{Attention, Heads};
 use super::cpu::{Shared, read, tensor};
 use super::gemm::Precision;
-use super::lines::{Lines, ROWS, Tile, Value, sums};
+use super::lines::{Lines, ROWS, Tile, Value, has_pairs, sums};
+#[cfg(target_arch = "x86_64")]
+use super::lines::{Pairs, sums_of_pairs};
 use super::math::{exp, max, sum_by};
 use super::rounding::{round_into, rounded};
 use super::simd::wide;
@@ -18,12 +20,14 @@ use std::ops::Range;
 
 /// Keys and values of a prompt in one layer. Keys are stored as `[K, C, P]`, with `P` padded to whole blocks, so that scores are sums
 /// in vector registers without rearranging; values as `[K, P, C]`: rows of all heads would be a page apart, and in the same places of
-/// the caches.
+/// the caches. If the processor multiplies pairs in bf16, two neighbours along the summed dimension are together: `[K, C / 2, P, 2]`
+/// and `[K, P / 2, C, 2]`.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCache {
     len: usize,
     k: Values,
     v: Values,
+    in_pairs: bool,
 }
 
 /// Keys or values of a cache.
@@ -139,7 +143,17 @@ impl PromptCache {
                 to.copy_from_slice(&from[head * c..(head + 1) * c]);
             }
         });
-        Ok(Self { len, k: Values::of(precision, turned), v: Values::of(precision, by_head) })
+        let in_pairs = precision == Precision::Bf16 && c.is_multiple_of(BLOCK) && len > 0 && has_pairs();
+        if !in_pairs {
+            return Ok(Self { len, k: Values::of(precision, turned), v: Values::of(precision, by_head), in_pairs });
+        }
+        // The last row of an odd number has no neighbour, and a weight of zero.
+        let padded: Vec<f32> = match len.is_multiple_of(2) {
+            true => by_head,
+            false => by_head.chunks(len * c).flat_map(|rows| rows.iter().copied().chain(std::iter::repeat_n(0.0, c))).collect(),
+        };
+        let (k, v) = (paired(&turned, len.next_multiple_of(BLOCK)), paired(&padded, c));
+        Ok(Self { len, k: Values::Bf16(k), v: Values::Bf16(v), in_pairs })
     }
 
     /// Returns the number of its positions, padded.
@@ -150,6 +164,21 @@ impl PromptCache {
     /// Computes the scores `[heads, P]`, padded, of head `kv`'s queries `q: [heads, C]`, times `scale`.
     fn scores(&self, q: &[f32], c: usize, kv: usize, scale: f32, into: &mut [f32]) {
         let padded = self.padded();
+        #[cfg(target_arch = "x86_64")]
+        if let (Values::Bf16(k), true) = (&self.k, self.in_pairs) {
+            let q = rounded_rows(q, c, c);
+            for first in (0..padded).step_by(BLOCK) {
+                let keys = Pairs { values: &k[kv * c * padded + 2 * first..], stride: 2 * padded, count: c / 2 };
+                for (q, into) in q.chunks(ROWS * c).zip(into.chunks_mut(ROWS * padded)) {
+                    let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                    sums_of_pairs(q, c, keys, &mut tile);
+                    for (into, sums) in into.chunks_exact_mut(padded).zip(&tile) {
+                        into[first..first + BLOCK].iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
+                    }
+                }
+            }
+            return;
+        }
         // A block of keys stays in the L1 cache for all queries.
         for first in (0..padded).step_by(BLOCK) {
             for (q, into) in q.chunks(ROWS * c).zip(into.chunks_mut(ROWS * padded)) {
@@ -171,6 +200,21 @@ impl PromptCache {
         if self.len == 0 {
             return into.fill(0.0);
         }
+        #[cfg(target_arch = "x86_64")]
+        if let (Values::Bf16(v), true) = (&self.v, self.in_pairs) {
+            let (p, even) = (rounded_rows(p, padded, self.len), self.len.next_multiple_of(2));
+            for first in (0..c).step_by(BLOCK) {
+                let values = Pairs { values: &v[kv * even * c + 2 * first..], stride: 2 * c, count: even / 2 };
+                for (p, into) in p.chunks(ROWS * even).zip(into.chunks_mut(ROWS * c)) {
+                    let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                    sums_of_pairs(p, even, values, &mut tile);
+                    for (into, sums) in into.chunks_exact_mut(c).zip(&tile) {
+                        into[first..first + BLOCK].copy_from_slice(sums);
+                    }
+                }
+            }
+            return;
+        }
         let (whole, own) = (c / BLOCK * BLOCK, kv * self.len * c..(kv + 1) * self.len * c);
         for first in (0..whole).step_by(BLOCK) {
             for (p, into) in p.chunks(ROWS * padded).zip(into.chunks_mut(ROWS * c)) {
@@ -189,6 +233,29 @@ impl PromptCache {
             with!(&self.v, |v| wide!(add_weighted(&mut into[whole..], &p[..self.len], &v[own.clone()], c, whole)));
         }
     }
+}
+
+/// Rounds lines of `line` values, an even number, and puts two neighbouring lines together, value by value.
+fn paired(lines: &[f32], line: usize) -> Vec<bf16> {
+    let mut all = vec![bf16::ZERO; lines.len()];
+    all.par_chunks_mut(2 * line).zip(lines.par_chunks(2 * line)).for_each(|(all, lines)| {
+        let (first, second) = lines.split_at(line);
+        for (pair, (a, b)) in all.as_chunks_mut::<2>().0.iter_mut().zip(first.iter().zip(second)) {
+            *pair = [bf16::from_f32(*a), bf16::from_f32(*b)];
+        }
+    });
+    all
+}
+
+/// Rounds the first `count` values of each row of `stride`; an odd number is followed by a zero.
+#[cfg(target_arch = "x86_64")]
+fn rounded_rows(rows: &[f32], stride: usize, count: usize) -> Vec<bf16> {
+    let even = count.next_multiple_of(2);
+    let mut all = vec![bf16::ZERO; rows.len() / stride * even];
+    for (all, row) in all.chunks_exact_mut(even).zip(rows.chunks_exact(stride)) {
+        round_into(&row[..count], &mut all[..count]);
+    }
+    all
 }
 
 impl SequenceCache {
@@ -390,12 +457,15 @@ mod tests {
         crate::to_vec(t).unwrap().into_iter().map(round).collect()
     }
 
-    /// Attention of one query over rows of keys and values, in f64.
-    fn attended(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32) -> Vec<f64> {
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
-        let weights: Vec<f64> = keys.iter().map(|k| (dot(q, k) * f64::from(scale)).exp()).collect();
+    /// Attention of one query over rows of keys and values, in f64. For the first rows, so many, queries and weights are rounded to bf16.
+    fn attended(q: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, rounded: usize) -> Vec<f64> {
+        let round = |x: f32| bf16::from_f32(x).to_f32();
+        let query = |i: usize| q.iter().map(move |x| f64::from(if i < rounded { round(*x) } else { *x }));
+        let dot = |(i, k): (usize, &&[f32])| query(i).zip(*k).map(|(a, b)| a * f64::from(*b)).sum::<f64>();
+        let weights: Vec<f64> = keys.iter().enumerate().map(|key| (dot(key) * f64::from(scale)).exp()).collect();
         let total: f64 = weights.iter().sum();
-        let of_place = |i: usize| weights.iter().zip(values).map(|(w, v)| w * f64::from(v[i])).sum::<f64>() / total;
+        let weight = |(i, w): (usize, &f64)| if i < rounded { f64::from(round((w / total) as f32)) } else { w / total };
+        let of_place = |i: usize| weights.iter().enumerate().zip(values).map(|(w, v)| weight(w) * f64::from(v[i])).sum::<f64>();
         (0..q.len()).map(of_place).collect()
     }
 
@@ -437,10 +507,18 @@ mod tests {
                         let (keys, values): (Vec<&[f32]>, Vec<&[f32]>) =
                             (keys.iter().map(Vec::as_slice).collect(), values.iter().map(Vec::as_slice).collect());
                         let at = row * width + head * c;
-                        let want = attended(&qs[at..at + c], &keys, &values, attention.scale);
+                        let want = attended(
+                            &qs[at..at + c],
+                            &keys,
+                            &values,
+                            attention.scale,
+                            if of_prompt.in_pairs { prompt } else { 0 },
+                        );
+                        // A weight halfway between two numbers may be rounded either way.
+                        let tolerance = if of_prompt.in_pairs { 1e-3 } else { 2e-5 };
                         for (got, want) in got[at..at + c].iter().zip(want) {
                             assert!(
-                                (f64::from(*got) - want).abs() < 2e-5,
+                                (f64::from(*got) - want).abs() < tolerance,
                                 "{heads} {c} {prompt}, {precision:?}: {got}, not {want}"
                             );
                         }

@@ -33,6 +33,95 @@ impl<T> Lines<'_, T> {
     }
 }
 
+/// Lines of pairs of neighbouring inputs in bf16, of [`WIDTH`] outputs each: both of the first output, and so on.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(super) struct Pairs<'a> {
+    pub values: &'a [bf16],
+    /// Distance from one line to the next, in values.
+    pub stride: usize,
+    pub count: usize,
+}
+
+/// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The processor multiplies pairs
+/// (`vdpbf16ps`), which is twice as fast as [`sums`] and needs no widening.
+///
+/// # Panics
+/// If the processor does not have the instruction ([`has_pairs`]).
+#[cfg(target_arch = "x86_64")]
+pub(super) fn sums_of_pairs(xs: &[bf16], d_in: usize, lines: Pairs<'_>, tile: &mut Tile) {
+    assert!(has_pairs(), "a processor without products of pairs");
+    // SAFETY: the processor has the instruction.
+    unsafe {
+        match xs.len() / d_in {
+            0 => {}
+            1 => pairs::sums::<1>(xs, d_in, lines, tile),
+            2 => pairs::sums::<2>(xs, d_in, lines, tile),
+            3 => pairs::sums::<3>(xs, d_in, lines, tile),
+            4 => pairs::sums::<4>(xs, d_in, lines, tile),
+            5 => pairs::sums::<5>(xs, d_in, lines, tile),
+            6 => pairs::sums::<6>(xs, d_in, lines, tile),
+            7 => pairs::sums::<7>(xs, d_in, lines, tile),
+            _ => pairs::sums::<ROWS>(xs, d_in, lines, tile),
+        }
+    }
+}
+
+/// Returns whether the processor has [`sums_of_pairs`].
+pub(super) fn has_pairs() -> bool {
+    crate::bf16::supported()
+}
+
+#[cfg(target_arch = "x86_64")]
+mod pairs {
+    //! Loops count places: closures over registers can't be inlined into functions with target features.
+    #![allow(clippy::needless_range_loop)]
+
+    use super::{Pairs, ROWS, Tile, WIDTH};
+    use half::bf16;
+    use std::arch::x86_64::*;
+
+    /// Outputs of a register.
+    const LANES: usize = 16;
+
+    /// # Safety
+    /// The processor has AVX-512 with BF16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    pub(super) unsafe fn sums<const R: usize>(xs: &[bf16], d_in: usize, lines: Pairs<'_>, tile: &mut Tile) {
+        const { assert!(R <= ROWS && WIDTH == 2 * LANES) };
+        assert!(xs.len() >= R * d_in && 2 * lines.count <= d_in, "incomplete rows");
+        assert!(lines.count == 0 || lines.values.len() >= (lines.count - 1) * lines.stride + 2 * WIDTH, "lines out of bounds");
+        let mut sums = [[_mm512_setzero_ps(); 2]; R];
+        // SAFETY: all places are within the lengths just checked; registers of integers and bf16 hold any bits.
+        unsafe {
+            for r in 0..R {
+                for p in 0..2 {
+                    sums[r][p] = _mm512_loadu_ps(tile[r].as_ptr().add(p * LANES));
+                }
+            }
+            for k in 0..lines.count {
+                let line = lines.values.as_ptr().add(k * lines.stride);
+                let weights: [__m512bh; 2] = [
+                    std::mem::transmute(_mm512_loadu_si512(line.cast())),
+                    std::mem::transmute(_mm512_loadu_si512(line.add(2 * LANES).cast())),
+                ];
+                for r in 0..R {
+                    let pair = xs.as_ptr().add(r * d_in + 2 * k).cast::<i32>().read_unaligned();
+                    let x: __m512bh = std::mem::transmute(_mm512_set1_epi32(pair));
+                    for p in 0..2 {
+                        sums[r][p] = _mm512_dpbf16_ps(sums[r][p], x, weights[p]);
+                    }
+                }
+            }
+            for r in 0..R {
+                for p in 0..2 {
+                    _mm512_storeu_ps(tile[r].as_mut_ptr().add(p * LANES), sums[r][p]);
+                }
+            }
+        }
+    }
+}
+
 /// A value of [`Lines`].
 pub(super) trait Value: Copy + Send + Sync {
     fn in_f32(self) -> f32;
@@ -254,6 +343,31 @@ mod tests {
                 // SAFETY: the processor has the registers.
                 unsafe { sums(xs, d_in, first, lines, &mut got) };
                 assert_eq!(got[..rows], want[..rows], "{rows} rows, {count} lines {stride} apart, from {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_give_the_sums_of_their_products() {
+        if !has_pairs() {
+            eprintln!("skipped: this processor has no AVX-512 with BF16");
+            return;
+        }
+        let value = |i: usize| bf16::from_f32(((i * 31) % 97) as f32 / 48.0 - 1.0);
+        let d_in = 38;
+        let xs: Vec<bf16> = (0..ROWS * d_in).map(|i| value(i * 7)).collect();
+        for (rows, stride, count) in (0..=ROWS).flat_map(|rows| [(64, 0), (64, 1), (64, 19), (70, 18)].map(|(s, n)| (rows, s, n)))
+        {
+            let values: Vec<bf16> = (0..count * stride + 64).map(value).collect();
+            let mut tile: Tile = std::array::from_fn(|r| std::array::from_fn(|o| (r * WIDTH + o) as f32 / 100.0));
+            let before = tile;
+            sums_of_pairs(&xs[..rows * d_in], d_in, Pairs { values: &values, stride, count }, &mut tile);
+            for (r, o) in (0..ROWS).flat_map(|r| (0..WIDTH).map(move |o| (r, o))) {
+                let product =
+                    |k: usize| f64::from(xs[r * d_in + k].to_f32()) * f64::from(values[k / 2 * stride + 2 * o + k % 2].to_f32());
+                let sum: f64 = if r < rows { (0..2 * count).map(product).sum() } else { 0.0 };
+                let want = f64::from(before[r][o]) + sum;
+                assert!((f64::from(tile[r][o]) - want).abs() < 1e-5, "{rows} rows, {count} lines: {r} {o}");
             }
         }
     }
