@@ -101,9 +101,9 @@ mod pairs {
             }
             for k in 0..lines.count {
                 let line = lines.values.as_ptr().add(k * lines.stride);
-                let weights: [__m512bh; 2] = [
-                    std::mem::transmute(_mm512_loadu_si512(line.cast())),
-                    std::mem::transmute(_mm512_loadu_si512(line.add(2 * LANES).cast())),
+                let weights = [
+                    std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(line.cast())),
+                    std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(line.add(2 * LANES).cast())),
                 ];
                 for r in 0..R {
                     let pair = xs.as_ptr().add(r * d_in + 2 * k).cast::<i32>().read_unaligned();

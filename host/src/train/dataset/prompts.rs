@@ -45,7 +45,7 @@ pub(in crate::train) struct Prompts {
 enum Source {
     /// All were prepared from the start.
     Prepared,
-    Rows(Rows),
+    Rows(Box<Rows>),
     Cut(Box<Cut>),
 }
 
@@ -128,7 +128,7 @@ impl Reader {
         let (chat, longest) = (verdicts().any(|verdict| verdict.chat), verdicts().map(|verdict| verdict.tokens).max());
         let used = used.iter().map(|(used, _)| *used).collect();
         let rows = Rows { reader: self.clone(), kind, table, used, fingerprint, recent: Mutex::default() };
-        Prompts { all: OnceLock::new(), source: Source::Rows(rows), columns, chat, longest: longest.unwrap_or(0) }
+        Prompts { all: OnceLock::new(), source: Source::Rows(Box::new(rows)), columns, chat, longest: longest.unwrap_or(0) }
     }
 }
 

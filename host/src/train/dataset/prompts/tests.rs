@@ -1,7 +1,7 @@
 use super::*;
 use crate::data::{Lengths, Tokenizer, Wording};
 use crate::train::dataset::looking::NAMED;
-use crate::train::dataset::{Answers, Learned};
+use crate::train::dataset::{Answers, Learned, splitting};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -108,70 +108,79 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
     }
 }
 
-#[test]
-fn texts_that_are_cut_by_their_lengths_are_those_cut_by_their_tokens() {
-    let tokens = |i: usize| json!({"input_ids": (1..i % 40 + 3).collect::<Vec<_>>()});
+/// Texts with prompts, in conversations, as tokens, and as tokens with a mask.
+fn texts_of_all_kinds() -> Vec<Value> {
     let masked = |i: usize| {
         let ids: Vec<usize> = (1..i % 50 + 3).collect();
         json!({"input_ids": ids, "labels": ids.iter().map(|id| if id % 7 < 4 { -100 } else { *id as i64 }).collect::<Vec<_>>()})
     };
     let row = |i: usize| match i % 6 {
         0 => json!({"prompt": text(i), "completion": text(i + 1)}),
-        1 => tokens(i),
+        1 => json!({"input_ids": (1..i % 40 + 3).collect::<Vec<_>>()}),
         2 => masked(i),
         3 => json!({"messages": [{"role": "user", "content": text(i)}, {"role": "assistant", "content": text(i + 2)}]}),
         _ => json!({"text": (0..i % 5).map(|k| text(i + k)).collect::<String>()}),
     };
-    let (_folder, path) = written(&(0..600).map(row).collect::<Vec<_>>());
-    let (tokenizer, dataset) = (tokenizer(), Dataset::from(path.as_path()));
+    (0..600).map(row).collect()
+}
+
+/// Reads texts that are cut later.
+fn of_any_length() -> Reader {
+    let tokenizer = tokenizer();
     let lengths = Lengths::of(&tokenizer).map(Arc::new);
     let (context, longest, longest_prompt, completion) = (1024, usize::MAX, None, 0);
     let (strict, framed, messages) = (false, false, false);
-    let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages };
+    Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages }
+}
+
+#[test]
+fn texts_that_are_cut_by_their_lengths_are_those_cut_by_their_tokens() {
+    let (_folder, path) = written(&texts_of_all_kinds());
+    let (reader, dataset) = (of_any_length(), Dataset::from(path.as_path()));
     for (whole, turns) in [(false, false), (true, false), (false, true)] {
         let read = || reader.read(Some(&dataset), Kind::Completions(Learned { whole, turns })).unwrap().0;
-        let prepared = || Prompts::from(read().all().unwrap().to_vec());
-        let order = |prompts: &Prompts| (0..prompts.len()).rev().step_by(2).collect::<Vec<_>>();
+        let all = read().all().unwrap().to_vec();
+        let order: Vec<usize> = (0..all.len()).rev().step_by(2).collect();
+        let turned: Vec<Arc<Prompt>> = order.iter().map(|place| all[*place].clone()).collect();
         for length in [2, 9, 31] {
-            let split = [read(), prepared()].map(|prompts| super::super::split(prompts, length, whole).unwrap());
-            let wrapped = [read(), prepared()].map(|prompts| {
-                let order = order(&prompts);
-                super::super::wrap(prompts, order, length, whole).unwrap()
-            });
-            let all = read().all().unwrap().to_vec();
-            let turned: Vec<Arc<Prompt>> = order(&read()).into_iter().map(|place| all[place].clone()).collect();
-            for (sequences, texts, together) in [(&split[0], &all, false), (&wrapped[0], &turned, true)] {
-                let (mut got, mut want) = (
-                    found(&sequences.get(&(0..sequences.len()).collect::<Vec<_>>()).unwrap()),
-                    defined(texts, whole, length, together),
-                );
-                got.iter_mut().chain(&mut want).for_each(|sequence| sequence[0].1 = 0);
-                if whole || together {
-                    assert_eq!(got, want, "{length} {whole} {turns}");
-                } else {
-                    // Texts that are not cut keep their prompts, whose tokens are not learned either way.
-                    let tokens =
-                        |all: &[Vec<(u32, u8)>]| all.iter().map(|s| s.iter().map(|t| t.0).collect()).collect::<Vec<Vec<u32>>>();
-                    assert_eq!(tokens(&got), tokens(&want), "{length} {whole} {turns}");
-                }
-            }
+            let split = [read(), Prompts::from(all.clone())].map(|texts| splitting::split(texts, length, whole).unwrap());
+            let wrapped = [read(), Prompts::from(all.clone())]
+                .map(|texts| splitting::wrap(texts, order.iter().copied(), length, whole).unwrap());
+            assert_defined(&split[0], defined(&all, whole, length, false), !whole);
+            assert_defined(&wrapped[0], defined(&turned, whole, length, true), false);
             for [later, now] in [split, wrapped] {
-                assert!(later.len() > 50 && later.len() == now.len(), "{} sequences of {length}", later.len());
-                assert_eq!(later.lengths().unwrap(), now.lengths().unwrap());
-                let some = order(&later);
-                let learned = |prompts: &Prompts| -> Vec<_> {
-                    prompts.get(&some).unwrap().iter().map(|p| (p.index, p.answers.as_ref().unwrap().learned.clone())).collect()
-                };
-                assert_eq!(tokens_of(&later, &some), tokens_of(&now, &some));
-                assert_eq!(learned(&later), learned(&now));
-                assert_eq!(later.fingerprint_of_tokens().unwrap(), now.fingerprint_of_tokens().unwrap());
-                assert_eq!(later.all.get().is_some(), length == 2, "sequences of long texts are made at once, others later");
-                let counted = |prompts: &Prompts| prompts.all().unwrap().iter().map(|p| p.length()).collect::<Vec<_>>();
-                assert_eq!(counted(&later), now.lengths().unwrap());
-                assert!(later.lengths().unwrap().iter().all(|own| *own <= length));
+                assert_alike(&later, &now, length);
             }
         }
     }
+}
+
+/// Asserts that sequences are these, with their masks, unless some keep their `prompts`: those have none.
+fn assert_defined(sequences: &Prompts, mut want: Vec<Vec<(u32, u8)>>, prompts: bool) {
+    let mut got = found(&sequences.get(&(0..sequences.len()).collect::<Vec<_>>()).unwrap());
+    for sequence in got.iter_mut().chain(&mut want) {
+        sequence[0].1 = 0;
+        sequence.iter_mut().filter(|_| prompts).for_each(|token| token.1 = 0);
+    }
+    assert_eq!(got, want);
+}
+
+/// Asserts that sequences made when they are needed are those made at once.
+fn assert_alike(later: &Prompts, now: &Prompts, length: usize) {
+    assert!(later.len() > 50 && later.len() == now.len(), "{} sequences of {length}", later.len());
+    assert_eq!(later.lengths().unwrap(), now.lengths().unwrap());
+    let some: Vec<usize> = (0..later.len()).rev().step_by(2).collect();
+    let learned = |prompts: &Prompts| -> Vec<_> {
+        prompts.get(&some).unwrap().iter().map(|p| (p.index, p.answers.as_ref().unwrap().learned.clone())).collect()
+    };
+    let tokens_of = |prompts: &Prompts| tokens(&prompts.get(&some).unwrap());
+    assert_eq!(tokens_of(later), tokens_of(now));
+    assert_eq!(learned(later), learned(now));
+    assert_eq!(later.fingerprint_of_tokens().unwrap(), now.fingerprint_of_tokens().unwrap());
+    assert_eq!(later.all.get().is_some(), length == 2, "sequences of long texts are made at once, others later");
+    let counted: Vec<usize> = later.all().unwrap().iter().map(|p| p.length()).collect();
+    assert_eq!(counted, now.lengths().unwrap());
+    assert!(counted.iter().all(|own| *own <= length));
 }
 
 /// The sequences of texts that are all there, with their masks, as the strategies are defined: those of more than one token, of which
@@ -203,25 +212,19 @@ fn found(prompts: &[Arc<Prompt>]) -> Vec<Vec<(u32, u8)>> {
     prompts.iter().map(one).collect()
 }
 
-fn tokens_of(prompts: &Prompts, places: &[usize]) -> Vec<Tokens> {
-    tokens(&prompts.get(places).unwrap())
-}
-
 #[test]
 fn a_fingerprint_of_cut_texts_changes_with_their_order_and_the_length() {
     let (_folder, path) = written(&(0..40).map(|i| json!({"text": text(i + 3)})).collect::<Vec<_>>());
-    let (tokenizer, lengths, context, longest) = (tokenizer(), None, 1024, usize::MAX);
-    let (longest_prompt, completion, strict, framed, messages) = (None, 0, false, false, false);
-    let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages };
+    let reader = of_any_length();
     let read = || reader.read(Some(&path.as_path().into()), Kind::Completions(Learned { whole: true, turns: false })).unwrap().0;
-    let wrapped = |order: Vec<usize>, length| super::super::wrap(read(), order, length, true).unwrap().fingerprint().unwrap();
+    let wrapped = |order: Vec<usize>, length| splitting::wrap(read(), order, length, true).unwrap().fingerprint().unwrap();
     let all: Vec<usize> = (0..read().len()).collect();
     let first = wrapped(all.clone(), 16);
     assert!(first.starts_with(OF_ROWS));
     assert_eq!(first, wrapped(all.clone(), 16));
     assert_ne!(first, wrapped(all.clone(), 17));
     assert_ne!(first, wrapped(all.into_iter().rev().collect(), 16));
-    let split = super::super::split(read(), 16, true).unwrap().fingerprint().unwrap();
+    let split = splitting::split(read(), 16, true).unwrap().fingerprint().unwrap();
     assert!(split != first && split != read().fingerprint().unwrap());
 }
 
