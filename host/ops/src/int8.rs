@@ -1,15 +1,14 @@
-//! Products of few rows with weights in codes of 8 bits, in integers: the rows are rounded to 8 bits too, which takes a third of the
+//! Products of few rows with weights in codes of 8 bits, in integers: the rows are rounded to 8 bits too, which takes two thirds of the
 //! instructions of products in bf16.
 //!
-//! In a row, 256 inputs share a scale, their largest magnitude, as llama.cpp has it in its `Q8_K`: a large value costs only those
-//! beside it their precision. The products of a block are summed exactly, and the blocks' sums in f32.
+//! In a row, 128 inputs share a scale, their largest magnitude (llama.cpp has 32 in `Q8_0` and 256 in `Q8_K`): a large value costs only
+//! those beside it their precision. The products of a block are summed exactly, and the blocks' sums in f32.
 
 use super::quantized::{A_CODE, codes_of_8_bits, largest};
-#[cfg(target_arch = "x86_64")]
 use std::ops::Range;
 
 /// Inputs of a row that share a scale.
-const BLOCK: usize = 256;
+const BLOCK: usize = 128;
 
 /// Inputs that a register of codes holds.
 const STEP: usize = 64;
@@ -46,11 +45,6 @@ pub(super) struct Rows {
     d_in: usize,
 }
 
-/// Returns whether rows of this length can be rounded.
-pub(super) fn takes(d_in: usize) -> bool {
-    d_in > 0 && d_in.is_multiple_of(STEP)
-}
-
 /// Returns whether the processor has the products.
 pub(super) fn supported() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -60,18 +54,16 @@ pub(super) fn supported() -> bool {
 }
 
 impl Rows {
-    /// Rounds rows `[N, in]`, whose length must be a multiple of 64.
+    /// Rounds rows `[N, in]`.
     pub(super) fn new(xs: &[f32], n: usize, d_in: usize) -> Self {
-        assert!(xs.len() == n * d_in && takes(d_in), "incomplete rows");
+        assert!(xs.len() == n * d_in && d_in > 0, "incomplete rows");
         let (groups, in_group) = (n.div_ceil(ROWS), d_in.div_ceil(BLOCK));
-        let mut lines = vec![Line([0; STEP]); groups * ROWS * d_in / STEP];
+        let mut lines = vec![Line([0; STEP]); groups * ROWS * d_in.div_ceil(STEP)];
         let mut blocks = vec![Block { scales: [0.0; ROWS], offsets: [0; ROWS] }; groups * in_group];
         for (row, xs) in xs.chunks_exact(d_in).enumerate() {
             let (group, r) = (row / ROWS, row % ROWS);
             for (b, values) in xs.chunks(BLOCK).enumerate() {
-                let steps = values.len() / STEP;
-                let first = (group * d_in + b * BLOCK) / STEP * ROWS + r * steps;
-                let (most, sum) = round(values, &mut lines[first..first + steps]);
+                let (most, sum) = round(values, &mut lines[places(d_in, group, b, r)]);
                 let block = &mut blocks[group * in_group + b];
                 (block.scales[r], block.offsets[r]) = (most * A_CODE, -128 * sum);
             }
@@ -84,11 +76,9 @@ impl Rows {
         let in_group = self.d_in.div_ceil(BLOCK);
         let of_block = |row: usize, b: usize| {
             let (group, r) = (row / ROWS, row % ROWS);
-            let steps = BLOCK.min(self.d_in - b * BLOCK) / STEP;
-            let first = (group * self.d_in + b * BLOCK) / STEP * ROWS + r * steps;
             let scale = self.blocks[group * in_group + b].scales[r];
-            let codes = self.lines[first..first + steps].iter().flat_map(|line| line.0);
-            codes.map(move |code| f32::from(code.cast_signed()) * scale)
+            let codes = self.lines[places(self.d_in, group, b, r)].iter().flat_map(|line| line.0);
+            codes.take(BLOCK.min(self.d_in - b * BLOCK)).map(move |code| f32::from(code.cast_signed()) * scale)
         };
         (0..self.n).flat_map(|row| (0..in_group).flat_map(move |b| of_block(row, b))).collect()
     }
@@ -122,7 +112,7 @@ impl Rows {
             }
             let bias = &bias.as_chunks::<WIDTH>().0[first / WIDTH];
             let in_group = self.d_in.div_ceil(BLOCK);
-            let groups = self.lines.chunks_exact(ROWS * self.d_in / STEP).zip(self.blocks.chunks_exact(in_group));
+            let groups = self.lines.chunks_exact(ROWS * self.d_in.div_ceil(STEP)).zip(self.blocks.chunks_exact(in_group));
             for (group, (lines, blocks)) in groups.enumerate() {
                 // SAFETY: the processor has the instructions.
                 unsafe { avx512::products(own, lines, blocks, (&factors, bias), &mut tile) };
@@ -134,8 +124,22 @@ impl Rows {
     }
 }
 
-/// Rounds the values of a block. Returns their largest magnitude and the sum of their codes.
+/// Returns the places of the lines of a row's block.
+fn places(d_in: usize, group: usize, block: usize, row: usize) -> Range<usize> {
+    let steps = BLOCK.min(d_in - block * BLOCK).div_ceil(STEP);
+    let first = (group * d_in.div_ceil(STEP) + block * BLOCK / STEP) * ROWS + row * steps;
+    first..first + steps
+}
+
+/// Rounds the values of a block. Returns their largest magnitude and the sum of their codes; those of incomplete lines are zero.
 fn round(values: &[f32], codes: &mut [Line]) -> (f32, i32) {
+    let mut room = [0.0; BLOCK];
+    let values = if values.len() < codes.len() * STEP {
+        room[..values.len()].copy_from_slice(values);
+        &room[..codes.len() * STEP]
+    } else {
+        values
+    };
     #[cfg(target_arch = "x86_64")]
     if supported() {
         // SAFETY: the processor has the instructions.
@@ -163,7 +167,7 @@ mod avx512 {
     const STEPS: usize = BLOCK / STEP;
 
     /// Inputs that are multiplied before the next part: as many of [`ROWS`] rows take half of the L1 cache.
-    const PART: usize = 12 * BLOCK;
+    const PART: usize = 24 * BLOCK;
 
     /// Pairs of outputs that are multiplied together.
     const PAIRS: usize = WIDTH / 2;
@@ -218,7 +222,8 @@ mod avx512 {
         out: &mut [[f32; WIDTH]; ROWS],
     ) {
         let each = w.len() / WIDTH;
-        assert!(w.len() == each * WIDTH && lines.len() * STEP == ROWS * each && blocks.len() == each.div_ceil(BLOCK));
+        let all = ROWS * each.div_ceil(STEP);
+        assert!(w.len() == each * WIDTH && lines.len() == all && blocks.len() == each.div_ceil(BLOCK));
         let parts = each.div_ceil(PART);
         // Where a part of a pair of outputs begins; beyond the last part, that of the outputs after these.
         let place = |at: usize| {
@@ -231,7 +236,7 @@ mod avx512 {
             let (pair, from) = (at % PAIRS, at / PAIRS * PART);
             let to = each.min(from + PART);
             let of_part = &blocks[from / BLOCK..to.div_ceil(BLOCK)];
-            let lines = &lines[from / STEP * ROWS..to / STEP * ROWS];
+            let lines = &lines[from / STEP * ROWS..to.div_ceil(STEP) * ROWS];
             let (first, ahead) = (place(at), place(at + pairs_ahead));
             let rows = [&w[first..first + to - from], &w[first + each..first + each + to - from]];
             let next = w.as_ptr().wrapping_add(ahead);
@@ -251,16 +256,14 @@ mod avx512 {
     #[inline]
     unsafe fn pair_of_rows(w: [&[u8]; 2], lines: &[Line], blocks: &[Block], next: [*const u8; 2]) -> __m512 {
         let inputs = w[0].len();
-        assert!(w[1].len() == inputs && lines.len() * STEP == ROWS * inputs && blocks.len() == inputs.div_ceil(BLOCK));
+        assert!(w[1].len() == inputs && lines.len() == ROWS * inputs.div_ceil(STEP) && blocks.len() == inputs.div_ceil(BLOCK));
         let mut sums = [_mm512_setzero_ps(); 2 * ROWS];
         for b in 0..blocks.len() {
             let first = b * BLOCK;
             // SAFETY: these steps of both outputs and of all rows are within the lengths just checked.
             unsafe {
-                match (inputs - first) / STEP {
+                match (inputs - first).div_ceil(STEP) {
                     1 => block::<1>(w, first, lines, &blocks[b], next, &mut sums),
-                    2 => block::<2>(w, first, lines, &blocks[b], next, &mut sums),
-                    3 => block::<3>(w, first, lines, &blocks[b], next, &mut sums),
                     _ => block::<STEPS>(w, first, lines, &blocks[b], next, &mut sums),
                 }
             }
@@ -268,7 +271,7 @@ mod avx512 {
         lanes_summed(sums)
     }
 
-    /// Adds the products of `S` registers of two outputs' codes from the `first` input on.
+    /// Adds the products of `S` registers of two outputs' codes from the `first` input on; the last one may be incomplete.
     ///
     /// # Safety
     /// The processor has AVX-512 with VNNI, and there are as many codes of the outputs and of all rows.
@@ -289,8 +292,9 @@ mod avx512 {
             for s in 0..S {
                 let at = first + s * STEP;
                 _mm_prefetch::<_MM_HINT_T1>(next[o].wrapping_add(at).cast());
-                // SAFETY: the caller's promise.
-                codes[o][s] = _mm512_xor_si512(unsafe { _mm512_loadu_si512(w[o].as_ptr().add(at).cast()) }, flip);
+                let mask = if s + 1 == S { u64::MAX >> STEP.saturating_sub(w[o].len() - at) } else { u64::MAX };
+                // SAFETY: the caller's promise; masked codes are not read.
+                codes[o][s] = _mm512_xor_si512(unsafe { _mm512_maskz_loadu_epi8(mask, w[o].as_ptr().add(at).cast()) }, flip);
             }
         }
         for r in 0..ROWS {
@@ -320,7 +324,7 @@ mod tests {
 
     #[test]
     fn values_are_off_by_half_a_step_of_their_block_at_most() {
-        for (n, d_in) in [(1, 64), (3, 256), (9, 576), (8, 1024)] {
+        for (n, d_in) in [(1, 64), (3, 256), (9, 576), (8, 1024), (2, 1), (9, 1376), (3, 333)] {
             let xs = rows(n, d_in);
             let got = Rows::new(&xs, n, d_in).values();
             assert_eq!(got.len(), xs.len());
@@ -353,7 +357,18 @@ mod tests {
             eprintln!("skipped: this processor has no AVX-512 with VNNI");
             return;
         }
-        let sizes = [(1, 64, 1), (8, 256, 32), (9, 320, 33), (3, 576, 70), (17, 1536, 40), (8, 2048 + 192, 64), (5, 4352, 5)];
+        let sizes = [
+            (1, 64, 1),
+            (8, 256, 32),
+            (9, 320, 33),
+            (3, 576, 70),
+            (17, 1536, 40),
+            (8, 2240, 64),
+            (5, 4352, 5),
+            (2, 1, 3),
+            (9, 1376, 64),
+            (3, 3075, 33),
+        ];
         for (n, d_in, d_out) in sizes {
             let xs = rows(n, d_in);
             let codes: Vec<u8> = (0..d_out * d_in).map(|i| (((i * 89 + i / 7) % 255) as u8).wrapping_add(129)).collect();
