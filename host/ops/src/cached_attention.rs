@@ -20,13 +20,14 @@ use std::ops::Range;
 
 /// Keys and values of a prompt in one layer. Keys are stored as `[K, C, P]`, with `P` padded to whole blocks, so that scores are sums
 /// in vector registers without rearranging; values as `[K, P, C]`: rows of all heads would be a page apart, and in the same places of
-/// the caches. If the processor multiplies pairs in bf16, two neighbours along the summed dimension are together: `[K, C / 2, P, 2]`
-/// and `[K, P / 2, C, 2]`.
+/// the caches. In bf16, if the processor multiplies pairs and heads are whole blocks, two neighbours along the summed dimension are
+/// together: keys as `[K, P / BLOCK, C / 2, BLOCK, 2]`, values as `[K, P / 2, C, 2]`.
 #[derive(Clone, Debug, Default)]
 pub struct PromptCache {
     len: usize,
     k: Values,
     v: Values,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 multiplies pairs"))]
     in_pairs: bool,
 }
 
@@ -104,6 +105,9 @@ impl Values {
     }
 }
 
+/// Pairs of lines that a task puts together at least.
+const LINES_A_TASK: usize = 64;
+
 /// Positions whose keys are stored together.
 const BLOCK: usize = WIDTH;
 
@@ -137,23 +141,22 @@ impl PromptCache {
         }
         let (len, range) = (rows.len(), rows.start * width..rows.end * width);
         let turned = turn_padded(&read(k)?[range.clone()], width, len.next_multiple_of(BLOCK));
-        let (values, mut by_head) = (read(v)?, vec![0f32; len * width]);
-        by_head.par_chunks_mut((len * c).max(1)).enumerate().for_each(|(head, rows)| {
+        let in_pairs = precision == Precision::Bf16 && c.is_multiple_of(BLOCK) && has_pairs();
+        // The last of an odd number of rows is paired with zeros.
+        let lines = if in_pairs { len.next_multiple_of(2) } else { len };
+        let (values, mut by_head) = (read(v)?, vec![0f32; lines * width]);
+        by_head.par_chunks_mut((lines * c).max(1)).enumerate().for_each(|(head, rows)| {
             for (to, from) in rows.chunks_exact_mut(c).zip(values[range.clone()].chunks_exact(width)) {
                 to.copy_from_slice(&from[head * c..(head + 1) * c]);
             }
         });
-        let in_pairs = precision == Precision::Bf16 && c.is_multiple_of(BLOCK) && len > 0 && has_pairs();
-        if !in_pairs {
-            return Ok(Self { len, k: Values::of(precision, turned), v: Values::of(precision, by_head), in_pairs });
-        }
-        // The last row of an odd number has no neighbour, and a weight of zero.
-        let padded: Vec<f32> = match len.is_multiple_of(2) {
-            true => by_head,
-            false => by_head.chunks(len * c).flat_map(|rows| rows.iter().copied().chain(std::iter::repeat_n(0.0, c))).collect(),
+        let (k, v) = if in_pairs {
+            let by_block = in_blocks(&turned, len.next_multiple_of(BLOCK), c);
+            (Values::Bf16(paired(&by_block, BLOCK)), Values::Bf16(paired(&by_head, c)))
+        } else {
+            (Values::of(precision, turned), Values::of(precision, by_head))
         };
-        let (k, v) = (paired(&turned, len.next_multiple_of(BLOCK)), paired(&padded, c));
-        Ok(Self { len, k: Values::Bf16(k), v: Values::Bf16(v), in_pairs })
+        Ok(Self { len, k, v, in_pairs })
     }
 
     /// Returns the number of its positions, padded.
@@ -168,7 +171,7 @@ impl PromptCache {
         if let (Values::Bf16(k), true) = (&self.k, self.in_pairs) {
             let q = rounded_rows(q, c, c);
             for first in (0..padded).step_by(BLOCK) {
-                let keys = Pairs { values: &k[kv * c * padded + 2 * first..], stride: 2 * padded, count: c / 2 };
+                let keys = Pairs { values: &k[kv * c * padded + first * c..], stride: 2 * BLOCK, count: c / 2 };
                 for (q, into) in q.chunks(ROWS * c).zip(into.chunks_mut(ROWS * padded)) {
                     let mut tile: Tile = [[0.0; BLOCK]; ROWS];
                     sums_of_pairs(q, c, keys, &mut tile);
@@ -235,13 +238,27 @@ impl PromptCache {
     }
 }
 
+/// Cuts lines `[K, C]` of `line` values into blocks: `[K, line / BLOCK, C, BLOCK]`.
+fn in_blocks(lines: &[f32], line: usize, c: usize) -> Vec<f32> {
+    let mut all = vec![0f32; lines.len()];
+    let head = (line * c).max(1);
+    all.par_chunks_mut(head).zip(lines.par_chunks(head)).for_each(|(blocks, lines)| {
+        for (b, block) in blocks.chunks_exact_mut(BLOCK * c).enumerate() {
+            for (to, from) in block.chunks_exact_mut(BLOCK).zip(lines.chunks_exact(line)) {
+                to.copy_from_slice(&from[b * BLOCK..(b + 1) * BLOCK]);
+            }
+        }
+    });
+    all
+}
+
 /// Rounds lines of `line` values, an even number, and puts two neighbouring lines together, value by value.
 fn paired(lines: &[f32], line: usize) -> Vec<bf16> {
-    let mut all = vec![bf16::ZERO; lines.len()];
-    all.par_chunks_mut(2 * line).zip(lines.par_chunks(2 * line)).for_each(|(all, lines)| {
+    let (values, mut all) = (rounded(lines), vec![bf16::ZERO; lines.len()]);
+    all.par_chunks_mut(2 * line).zip(values.par_chunks(2 * line)).with_min_len(LINES_A_TASK).for_each(|(all, lines)| {
         let (first, second) = lines.split_at(line);
         for (pair, (a, b)) in all.as_chunks_mut::<2>().0.iter_mut().zip(first.iter().zip(second)) {
-            *pair = [bf16::from_f32(*a), bf16::from_f32(*b)];
+            *pair = [*a, *b];
         }
     });
     all
@@ -446,9 +463,16 @@ fn normalise(a: &mut [f32], b: &mut [f32]) {
 mod tests {
     use super::*;
     use candle_core::Device;
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
+    /// Values like normal ones, the same in every run: a weight halfway between two numbers may be rounded either way.
     fn random(rows: usize, width: usize) -> Tensor {
-        Tensor::randn(0f32, 1.0, (rows, width), &Device::Cpu).unwrap()
+        static SEED: AtomicU64 = AtomicU64::new(0);
+        let mut rng = ChaCha8Rng::seed_from_u64(SEED.fetch_add(1, Ordering::Relaxed));
+        let mut value = || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() as f32 - 6.0;
+        Tensor::from_vec((0..rows * width).map(|_| value()).collect::<Vec<_>>(), (rows, width), &Device::Cpu).unwrap()
     }
 
     /// Values as a cache holds them.
@@ -472,9 +496,15 @@ mod tests {
     #[test]
     fn new_tokens_attend_to_the_prompt_and_to_their_own_positions_as_cached() {
         // Heads that are whole blocks and not, more queries for a key head than a tile has rows, prompts of no and of many blocks.
-        for (heads, kv_heads, c, prompt, own) in
-            [(4, 2, 64, 70, [1, 33]), (20, 2, 80, 5, [40, 2]), (3, 3, 16, 0, [3, 64]), (14, 2, 32, 64, [65, 1])]
-        {
+        for (heads, kv_heads, c, prompt, own) in [
+            (4, 2, 64, 70, [1, 33]),
+            (20, 2, 80, 5, [40, 2]),
+            (3, 3, 16, 0, [3, 64]),
+            (14, 2, 32, 64, [65, 1]),
+            (6, 2, 32, 71, [1, 40]),
+            (4, 4, 64, 1, [2, 3]),
+            (2, 1, 32, 0, [1, 2]),
+        ] {
             for precision in [Precision::F32, Precision::Bf16] {
                 let shape = Heads { heads, kv_heads, head_dim: c };
                 let attention = Attention { scale: 0.3, ..shape.into() };
@@ -514,7 +544,6 @@ mod tests {
                             attention.scale,
                             if of_prompt.in_pairs { prompt } else { 0 },
                         );
-                        // A weight halfway between two numbers may be rounded either way.
                         let tolerance = if of_prompt.in_pairs { 1e-3 } else { 2e-5 };
                         for (got, want) in got[at..at + c].iter().zip(want) {
                             assert!(

@@ -263,7 +263,7 @@ impl Decoder {
         if self.precision == Precision::Bf16 { kept.cast(DType::BF16) } else { Ok(kept) }
     }
 
-    /// Takes what [`Decoder::stored`] returned of layer `i` back to the f32 that operations read.
+    /// Takes what [`Decoder::stored`] returned back to the f32 that operations read.
     fn restored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
         if self.precision == Precision::Bf16 { kept.cast(DType::F32) } else { Ok(kept) }
     }
@@ -273,10 +273,23 @@ impl Decoder {
         let layer = self.layer_of(i, self.weights.layers[i].maps());
         let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept no heads".into() };
         let (q, k) = kept.heads.as_ref().or(kept.unnormed.as_ref()).ok_or_else(missing)?;
-        let rounded = self.precision == Precision::Bf16;
-        let wide = |t: &Tensor| if rounded { ops::cast(t, DType::F32) } else { Ok(t.clone()) };
-        let heads = (wide(q)?, wide(k)?);
+        let heads = (self.in_f32(q)?, self.in_f32(k)?);
         if kept.heads.is_some() { Ok(heads) } else { layer.placed(heads, positions) }
+    }
+
+    /// Returns the key heads alone.
+    pub(super) fn keys<'p>(&self, i: usize, kept: &LayerKept, positions: impl Into<Positions<'p>>) -> Result<Tensor> {
+        match (&kept.heads, &kept.unnormed, &self.weights.layers[i].qk_norm) {
+            (None, Some((_, k)), Some((_, norm))) => {
+                self.layer_of(i, self.weights.layers[i].maps()).placed_one(self.in_f32(k)?, Some(norm), positions)
+            }
+            _ => Ok(self.heads(i, kept, positions)?.1),
+        }
+    }
+
+    /// Returns values that are kept in the precision of products as operations read them.
+    fn in_f32(&self, t: &Tensor) -> ops::Result<Tensor> {
+        if self.precision == Precision::Bf16 { ops::cast(t, DType::F32) } else { Ok(t.clone()) }
     }
 
     /// Runs layer `i` except its last product.

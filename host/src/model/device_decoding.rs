@@ -191,8 +191,7 @@ impl DeviceDecoding<'_> {
         let Model { decoder, how, .. } = self.model;
         let mut layers = Vec::with_capacity(decoder.architecture.layers);
         let (hidden, _) = decoder.run(prompts, &rows, how, |i, kept| {
-            let (_, k) = decoder.heads(i, &kept, prompts)?;
-            layers.push((k, kept.v));
+            layers.push((decoder.keys(i, &kept, prompts)?, kept.v));
             Ok(())
         })?;
         let layers = Arc::new(layers);

@@ -193,16 +193,23 @@ impl<P> Layer<'_, P> {
     /// Returns query and key heads as attention reads them: normalised, if the family has norms for them, and rotated. Without norms,
     /// they are rotated in place.
     pub(super) fn placed<'p>(&self, heads: (Tensor, Tensor), positions: impl Into<Positions<'p>>) -> Result<(Tensor, Tensor)> {
-        let (mut q, mut k) = heads;
-        if let Some((q_norm, k_norm)) = &self.norms.qk_norm {
-            (q, k) = (self.architecture.normed_heads(&q, q_norm)?, self.architecture.normed_heads(&k, k_norm)?);
-        }
+        let ((q, k), positions) = (heads, positions.into());
+        let (q_norm, k_norm) = self.norms.qk_norm.as_ref().map(|(q, k)| (q, k)).unzip();
+        Ok((self.placed_one(q, q_norm, positions)?, self.placed_one(k, k_norm, positions)?))
+    }
+
+    /// Does the same with query or key heads.
+    pub(super) fn placed_one<'p>(
+        &self,
+        heads: Tensor,
+        norm: Option<&Tensor>,
+        positions: impl Into<Positions<'p>>,
+    ) -> Result<Tensor> {
+        let heads = norm.map_or(Ok(heads.clone()), |norm| self.architecture.normed_heads(&heads, norm))?;
         if let Some(rotation) = self.rotation {
-            let positions = positions.into();
-            rope::forward(&q, rotation, positions)?;
-            rope::forward(&k, rotation, positions)?;
+            rope::forward(&heads, rotation, positions)?;
         }
-        Ok((q, k))
+        Ok(heads)
     }
 }
 

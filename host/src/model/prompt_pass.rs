@@ -80,9 +80,7 @@ impl Continuation {
         let PromptPass { prompts, layers } = known;
         (!tokens.is_empty()).then_some(Self { prompts, layers, joins, segments, tokens, positions })
     }
-}
 
-impl Continuation {
     /// Returns the number of rows that are still to be computed.
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
@@ -92,7 +90,11 @@ impl Continuation {
 impl Decoder {
     /// Returns what [`PromptPass`] keeps of layer `i`.
     pub(super) fn known_of(&self, i: usize, kept: LayerKept) -> ops::Result<LayerKept> {
-        if i + 1 == self.weights.layers.len() { Ok(kept) } else { self.stored(kept) }
+        if i + 1 < self.weights.layers.len() {
+            return self.stored(kept);
+        }
+        let heads = kept.heads.filter(|_| kept.unnormed.is_none());
+        Ok(LayerKept { heads, ..kept })
     }
 
     /// Does the same as [`Decoder::forward`], from where the prompts' pass ended.
@@ -105,7 +107,7 @@ impl Decoder {
             let last = i + 1 == self.weights.layers.len();
             let maps = Masked::of(self.weights.layers[i].maps(), self.precision, &how, i, last);
             let (kept, output) = ops::on_pool(&self.weights.embedding, || {
-                let (_, known_k) = self.heads(i, &known, &prompts)?;
+                let known_k = self.keys(i, &known, &prompts)?;
                 let selected = |out: &Tensor, x: &Tensor| {
                     let of = |known: &Tensor, new: &Tensor| joins.selected.forward(known, new);
                     Ok((of(&known.attended.out, out)?, of(&known.input, x)?))

@@ -166,10 +166,10 @@ impl Cut {
 
 /// Cuts texts longer than `length` into parts that don't attend to each other; the first token of a part is not learned.
 pub(in crate::train) fn split(texts: Prompts, length: usize, whole: bool) -> Result<Prompts> {
-    let (mut parts, mut lengths) = (Vec::with_capacity(texts.len()), Sizes::default());
+    let (mut parts, mut sizes) = (Vec::with_capacity(texts.len()), Sizes::default());
     texts.outlines(0..texts.len(), whole, |text, outline| {
         let total = outline.length();
-        lengths.add(total);
+        sizes.add(total);
         if total <= length {
             parts.push(Part { row: Row::Whole, pieces: vec![(text, 0..total)], length: total, learned: true });
             return;
@@ -180,7 +180,7 @@ pub(in crate::train) fn split(texts: Prompts, length: usize, whole: bool) -> Res
             parts.push(part);
         }
     })?;
-    cut(texts, parts, whole, format!("split {length} {whole}"), lengths.are_long(length))
+    cut(texts, parts, whole, format!("split {length} {whole}"), sizes.are_long(length))
 }
 
 /// Concatenates texts in this order and cuts them into sequences of `length`, in which each text attends to those before it.
@@ -191,11 +191,11 @@ pub(in crate::train) fn wrap(
     whole: bool,
 ) -> Result<Prompts> {
     let (mut parts, mut part, mut begun) = (Vec::new(), Part::new(Row::Numbered(0)), 0);
-    let (mut ordered, mut lengths) = (Sha256::new(), Sizes::default());
+    let (mut ordered, mut sizes) = (Sha256::new(), Sizes::default());
     let order = order.into_iter().inspect(|text| ordered.update(text.to_le_bytes()));
     texts.outlines(order, whole, |text, outline| {
         let (mut first, total) = (0, outline.length());
-        lengths.add(total);
+        sizes.add(total);
         while first < total {
             let end = total.min(first + length - part.length);
             part.push(text, outline, first..end);
@@ -208,7 +208,7 @@ pub(in crate::train) fn wrap(
     })?;
     parts.push(part);
     let rule = format!("wrapped {length} {whole} {}", hex(&ordered.finalize()));
-    cut(texts, parts, whole, rule, lengths.are_long(length))
+    cut(texts, parts, whole, rule, sizes.are_long(length))
 }
 
 /// Leaves out parts of which nothing is learned, and makes the others' tokens now or later.

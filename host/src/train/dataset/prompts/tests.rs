@@ -146,8 +146,8 @@ fn texts_that_are_cut_by_their_lengths_are_those_cut_by_their_tokens() {
             let split = [read(), Prompts::from(all.clone())].map(|texts| splitting::split(texts, length, whole).unwrap());
             let wrapped = [read(), Prompts::from(all.clone())]
                 .map(|texts| splitting::wrap(texts, order.iter().copied(), length, whole).unwrap());
-            assert_defined(&split[0], defined(&all, whole, length, false), !whole);
-            assert_defined(&wrapped[0], defined(&turned, whole, length, true), false);
+            assert_defined(&split[0], defined(&all, whole, length, false));
+            assert_defined(&wrapped[0], defined(&turned, whole, length, true));
             for [later, now] in [split, wrapped] {
                 assert_alike(&later, &now, length);
             }
@@ -155,12 +155,14 @@ fn texts_that_are_cut_by_their_lengths_are_those_cut_by_their_tokens() {
     }
 }
 
-/// Asserts that sequences are these, with their masks, unless some keep their `prompts`: those have none.
-fn assert_defined(sequences: &Prompts, mut want: Vec<Vec<(u32, u8)>>, prompts: bool) {
-    let mut got = found(&sequences.get(&(0..sequences.len()).collect::<Vec<_>>()).unwrap());
-    for sequence in got.iter_mut().chain(&mut want) {
-        sequence[0].1 = 0;
-        sequence.iter_mut().filter(|_| prompts).for_each(|token| token.1 = 0);
+/// Asserts that sequences are these, with their masks. A text that is not cut keeps its prompt, and has no mask for that.
+fn assert_defined(sequences: &Prompts, mut want: Vec<Vec<(u32, u8)>>) {
+    let prompts = sequences.get(&(0..sequences.len()).collect::<Vec<_>>()).unwrap();
+    let mut got = found(&prompts);
+    assert_eq!(got.len(), want.len());
+    for ((prompt, got), want) in prompts.iter().zip(&mut got).zip(&mut want) {
+        let known = if prompt.text.is_empty() { 1 } else { prompt.tokens.len() };
+        got.iter_mut().take(known).chain(want.iter_mut().take(known)).for_each(|token| token.1 = 0);
     }
     assert_eq!(got, want);
 }
