@@ -488,7 +488,7 @@ mod tests {
                     let got = values(&Panels::new(w, Some(&b), Precision::Bf16).unwrap().forward(&x).unwrap());
                     // Codes of 8 bits are not rounded again, as they are in the general product.
                     let exact =
-                        matches!(w, Matrix::Quantized(Quantized { scheme: Scheme::Int8, .. })) && bf16::kernel().is_some();
+                        matches!(w, Matrix::Quantized(Quantized { scheme: Scheme::Int8, .. })) && crate::bf16::supported();
                     let rounded = x.to_dtype(DType::BF16).unwrap().to_dtype(DType::F32).unwrap();
                     let (x, precision) = if exact { (&rounded, Precision::F32) } else { (&x, Precision::Bf16) };
                     let want = values(&linear::forward(x, w, Some(&b), precision).unwrap());
