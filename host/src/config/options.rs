@@ -143,8 +143,8 @@ pub struct Config {
     #[schemars(extend("inherited_with" = "rollout_dtype"))]
     pub old_logp: Option<OldLogp>,
     /// Precision of the weights that completions are generated with: that of training (auto), bfloat16 or int8, which are read
-    /// faster; with int8, their inputs are rounded too. Log-probabilities are then recomputed for training; vllm_importance_sampling_correction corrects for what sampling
-    /// rounds. Evaluations use auto. For the CPU [default: auto]
+    /// faster; with int8, their inputs are rounded too. Log-probabilities are then recomputed for training;
+    /// vllm_importance_sampling_correction corrects for what sampling rounds. Evaluations use auto. For the CPU [default: auto]
     #[schemars(extend("inherited_with" = "algorithm"))]
     pub rollout_dtype: RolloutDtype,
     /// String that ends a completion; may be repeated

@@ -258,8 +258,7 @@ impl Decoder {
 
     /// Returns what a layer keeps, in the precision of products, which read most of it, and without what can be made of the rest.
     pub(super) fn stored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
-        let heads = kept.heads.filter(|_| kept.unnormed.is_none());
-        let kept = LayerKept { heads, ..kept };
+        let kept = kept.reduced();
         if self.precision == Precision::Bf16 { kept.cast(DType::BF16) } else { Ok(kept) }
     }
 

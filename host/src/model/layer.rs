@@ -140,6 +140,12 @@ impl Wide {
 }
 
 impl LayerKept {
+    /// Leaves out what can be made of the rest.
+    pub(super) fn reduced(self) -> Self {
+        let heads = self.heads.filter(|_| self.unnormed.is_none());
+        Self { heads, ..self }
+    }
+
     /// Converts all parts except the normalisers.
     pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, dtype);

@@ -90,11 +90,7 @@ impl Continuation {
 impl Decoder {
     /// Returns what [`PromptPass`] keeps of layer `i`.
     pub(super) fn known_of(&self, i: usize, kept: LayerKept) -> ops::Result<LayerKept> {
-        if i + 1 < self.weights.layers.len() {
-            return self.stored(kept);
-        }
-        let heads = kept.heads.filter(|_| kept.unnormed.is_none());
-        Ok(LayerKept { heads, ..kept })
+        if i + 1 < self.weights.layers.len() { self.stored(kept) } else { Ok(kept.reduced()) }
     }
 
     /// Does the same as [`Decoder::forward`], from where the prompts' pass ended.

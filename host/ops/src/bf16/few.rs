@@ -46,9 +46,9 @@ impl Few {
     }
 
     /// Calls `each` with the first of some outputs, the number of a row, their products with the bias added and the number of these that
-    /// count, for all rows and these `outputs` of `w: [out, in]`, whose bias is padded to complete groups. Weights in bf16 are read in place. Codes become bf16 in registers, or beside tiles
-    /// and for a last incomplete group in memory: those of 8 bits exactly, with scaled sums, those of 4 bits rounded. Other weights are
-    /// rounded, some outputs at a time.
+    /// count, for all rows and these `outputs` of `w: [out, in]`, whose bias is padded to complete groups. Weights in bf16 are read in
+    /// place. Codes become bf16 in registers, or beside tiles and for a last incomplete group in memory: those of 8 bits exactly, with
+    /// scaled sums, those of 4 bits rounded. Other weights are rounded, some outputs at a time.
     pub(crate) fn products(
         &self,
         w: &Stored<'_>,
