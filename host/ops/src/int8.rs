@@ -159,7 +159,7 @@ mod avx512 {
     #![allow(clippy::needless_range_loop)]
 
     use super::{BLOCK, Block, Line, ROWS, STEP, WIDTH};
-    use crate::bf16::{lanes_summed, write_pairs};
+    use crate::bf16::{PAIRS, lanes_summed, place, write_pairs};
     use crate::quantized::MOST;
     use std::arch::x86_64::*;
 
@@ -168,9 +168,6 @@ mod avx512 {
 
     /// Inputs that are multiplied before the next part: as many of [`ROWS`] rows take half of the L1 cache.
     const PART: usize = 24 * BLOCK;
-
-    /// Pairs of outputs that are multiplied together.
-    const PAIRS: usize = WIDTH / 2;
 
     /// How many codes ahead memory is asked for: some pairs of outputs, into the L2 cache.
     const AHEAD: usize = 24 << 10;
@@ -225,11 +222,7 @@ mod avx512 {
         let all = ROWS * each.div_ceil(STEP);
         assert!(w.len() == each * WIDTH && lines.len() == all && blocks.len() == each.div_ceil(BLOCK));
         let parts = each.div_ceil(PART);
-        // Where a part of a pair of outputs begins; beyond the last part, that of the outputs after these.
-        let place = |at: usize| {
-            let (pair, part) = if at < parts * PAIRS { (at % PAIRS, at / PAIRS) } else { (at - (parts - 1) * PAIRS, 0) };
-            2 * pair * each + part * PART
-        };
+        let place = |at| place(at, each, PART);
         let pairs_ahead = AHEAD.div_ceil(2 * each.min(PART));
         let mut sums = [_mm512_setzero_ps(); PAIRS];
         for at in 0..parts * PAIRS {

@@ -6,7 +6,7 @@
 
 use super::amx::Out;
 use super::pack::{INNER, Line, SIDE};
-use super::tile::WIDTH;
+use super::tile::{PAIRS, WIDTH, place};
 use crate::quantized::{BLOCK, NF4};
 use half::bf16;
 use std::arch::x86_64::*;
@@ -116,16 +116,11 @@ impl<'a> Rows<'a> {
 /// # Safety
 /// The processor has AVX-512 with BF16.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn sums_of_rows<const BITS: usize>(w: Rows<'_>, lines: &[Line]) -> [__m512; WIDTH / 2] {
-    const PAIRS: usize = WIDTH / 2;
+pub(super) unsafe fn sums_of_rows<const BITS: usize>(w: Rows<'_>, lines: &[Line]) -> [__m512; PAIRS] {
     let each = w.each::<BITS>(WIDTH);
     let parts = each.div_ceil(PART);
     let blocks = lines.as_chunks::<ROWS>().0;
-    // Where a part of a pair of rows begins; beyond the last part, that of the rows after these.
-    let place = |at: usize| {
-        let (pair, part) = if at < parts * PAIRS { (at % PAIRS, at / PAIRS) } else { (at - (parts - 1) * PAIRS, 0) };
-        2 * pair * each + part * PART
-    };
+    let place = |at| place(at, each, PART);
     let mut out = [_mm512_setzero_ps(); PAIRS];
     for at in 0..parts * PAIRS {
         let (first, inner) = (place(at), at / PAIRS * PART..each.min((at / PAIRS + 1) * PART));

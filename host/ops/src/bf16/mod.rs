@@ -28,7 +28,7 @@ pub(super) use few::Few;
 #[cfg(target_arch = "x86_64")]
 pub(super) use pack::Operand;
 #[cfg(target_arch = "x86_64")]
-pub(super) use tile::write_pairs;
+pub(super) use tile::{PAIRS, place, write_pairs};
 
 use half::bf16;
 

@@ -6,6 +6,18 @@ use std::arch::x86_64::*;
 /// Rows and columns of two groups.
 pub(super) const WIDTH: usize = 2 * SIDE;
 
+/// Pairs of outputs whose products with a part of their inputs come before those with the next part.
+pub(crate) const PAIRS: usize = WIDTH / 2;
+
+/// Returns where step `at` of a group of outputs begins among its weights, of which each output has `each`: the steps go through all
+/// pairs with the first `part` inputs, and so on. Beyond the last step, that is where the outputs after these begin.
+#[inline(always)]
+pub(crate) fn place(at: usize, each: usize, part: usize) -> usize {
+    let parts = each.div_ceil(part);
+    let (pair, number) = if at < parts * PAIRS { (at % PAIRS, at / PAIRS) } else { (at - (parts - 1) * PAIRS, 0) };
+    2 * pair * each + number * part
+}
+
 /// Writes the sums of 32 outputs with eight rows, row by row, times the outputs' factors and with their bias. Each register has those of
 /// an output with all rows, and then those of the next one.
 ///
