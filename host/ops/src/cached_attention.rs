@@ -2,7 +2,7 @@
 //! share its cache and matrix products.
 
 use super::attention::{Attention, Heads};
-use super::cpu::{Shared, read, tensor};
+use super::cpu::{Shared, read, share, tensor};
 use super::gemm::Precision;
 use super::lines::{Lines, ROWS, Tile, Value, has_pairs, sums};
 #[cfg(target_arch = "x86_64")]
@@ -108,6 +108,15 @@ impl Values {
 /// Pairs of lines that a task puts together at least.
 const LINES_A_TASK: usize = 64;
 
+/// Query rows of a task at least, if rows that continue a prompt are divided.
+const FEWEST_ROWS: usize = 6;
+
+/// Parts that they are divided into at most.
+const MOST_PARTS: usize = 8;
+
+/// A number that all these numbers of parts divide.
+const UNITS: usize = 840;
+
 /// Positions whose keys are stored together.
 const BLOCK: usize = WIDTH;
 
@@ -169,10 +178,10 @@ impl PromptCache {
         let padded = self.padded();
         #[cfg(target_arch = "x86_64")]
         if let (Values::Bf16(k), true) = (&self.k, self.in_pairs) {
-            let q = rounded_rows(q, c, c);
+            let (q, tile_rows) = (rounded_rows(q, c, c), tile_rows(q.len() / c));
             for first in (0..padded).step_by(BLOCK) {
                 let keys = Pairs { values: &k[kv * c * padded + first * c..], stride: 2 * BLOCK, count: c / 2 };
-                for (q, into) in q.chunks(ROWS * c).zip(into.chunks_mut(ROWS * padded)) {
+                for (q, into) in q.chunks(tile_rows * c).zip(into.chunks_mut(tile_rows * padded)) {
                     let mut tile: Tile = [[0.0; BLOCK]; ROWS];
                     sums_of_pairs(q, c, keys, &mut tile);
                     for (into, sums) in into.chunks_exact_mut(padded).zip(&tile) {
@@ -205,10 +214,11 @@ impl PromptCache {
         }
         #[cfg(target_arch = "x86_64")]
         if let (Values::Bf16(v), true) = (&self.v, self.in_pairs) {
+            let tile_rows = tile_rows(p.len() / padded);
             let (p, even) = (rounded_rows(p, padded, self.len), self.len.next_multiple_of(2));
             for first in (0..c).step_by(BLOCK) {
                 let values = Pairs { values: &v[kv * even * c + 2 * first..], stride: 2 * c, count: even / 2 };
-                for (p, into) in p.chunks(ROWS * even).zip(into.chunks_mut(ROWS * c)) {
+                for (p, into) in p.chunks(tile_rows * even).zip(into.chunks_mut(tile_rows * c)) {
                     let mut tile: Tile = [[0.0; BLOCK]; ROWS];
                     sums_of_pairs(p, even, values, &mut tile);
                     for (into, sums) in into.chunks_exact_mut(c).zip(&tile) {
@@ -236,6 +246,11 @@ impl PromptCache {
             with!(&self.v, |v| wide!(add_weighted(&mut into[whole..], &p[..self.len], &v[own.clone()], c, whole)));
         }
     }
+}
+
+/// Returns how many of so many rows are summed together: as many in each tile, since few take nearly as long as many.
+fn tile_rows(rows: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(ROWS).max(1)).max(1)
 }
 
 /// Cuts lines `[K, C]` of `line` values into blocks: `[K, line / BLOCK, C, BLOCK]`.
@@ -334,7 +349,7 @@ pub struct Group<'a> {
     pub prompt: &'a PromptCache,
     /// For each row of the batch: its index, the cache of its sequence, which includes all new tokens, and how many positions of
     /// that it sees, itself included.
-    pub sequences: Vec<(usize, &'a SequenceCache, usize)>,
+    pub sequences: Vec<Row<'a>>,
 }
 
 /// Computes the heads' outputs `[B, H * C]` from `q: [B, H * C]`. Every row of the batch is in exactly one group.
@@ -348,18 +363,38 @@ pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: Attention) -> Result
     let qs = read(q)?;
     let mut out = vec![0f32; b * width];
     let out_at = Shared::new(&mut out);
-    let tasks: Vec<(&Group<'_>, usize)> = groups.iter().flat_map(|g| (0..h.kv_heads).map(move |kv| (g, kv))).collect();
+    let tasks = tasks(groups, h);
     team::each(tasks.len(), |task| {
-        let ((group, kv), mut scratch) = (tasks[task], Scratch::default());
-        scratch.attend(&qs, group, kv, attention);
+        let ((prompt, sequences, kv), mut scratch) = (tasks[task], Scratch::default());
+        scratch.attend(&qs, (prompt, sequences), kv, attention);
         let (c, per_kv) = (h.head_dim, h.per_kv());
-        for (i, (row, ..)) in group.sequences.iter().enumerate() {
+        for (i, (row, ..)) in sequences.iter().enumerate() {
             let from = &scratch.out[i * per_kv * c..(i + 1) * per_kv * c];
             // SAFETY: only this task writes this sequence's heads of this key/value head.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), out_at.at(row * width + kv * per_kv * c), from.len()) };
         }
     });
     tensor(out, (b, width))
+}
+
+/// A row of the batch, the cache of its sequence and the number of positions that it sees.
+pub type Row<'a> = (usize, &'a SequenceCache, usize);
+
+/// Divides the work into tasks: rows that continue a prompt, and a key/value head. If the threads would have unequal numbers of these,
+/// the rows are divided too.
+fn tasks<'a>(groups: &'a [Group<'a>], h: Heads) -> Vec<(&'a PromptCache, &'a [Row<'a>], usize)> {
+    let (whole, threads) = (groups.len() * h.kv_heads, team::threads());
+    let rows = groups.iter().map(|g| g.sequences.len()).max().unwrap_or(0);
+    let most = (rows * h.per_kv() / FEWEST_ROWS).clamp(1, MOST_PARTS);
+    let longest = |parts: &usize| (whole * parts).div_ceil(threads) * (UNITS / parts);
+    let parts = (1..=most).min_by_key(longest).unwrap_or(1);
+    let of_group = |g: &'a Group<'a>| {
+        let parts = parts.min(g.sequences.len().max(1));
+        (0..parts).flat_map(move |part| {
+            (0..h.kv_heads).map(move |kv| (g.prompt, &g.sequences[share(g.sequences.len(), part, parts)], kv))
+        })
+    };
+    groups.iter().flat_map(of_group).collect()
 }
 
 #[derive(Default)]
@@ -374,26 +409,26 @@ struct Scratch {
 
 impl Scratch {
     /// Fills `self.out` with the outputs of key/value head `kv`'s query heads, sequence by sequence.
-    fn attend(&mut self, qs: &[f32], group: &Group<'_>, kv: usize, attention: Attention) {
+    fn attend(&mut self, qs: &[f32], (prompt, sequences): (&PromptCache, &[Row<'_>]), kv: usize, attention: Attention) {
         let h: Heads = attention.heads;
         let (c, per_kv, width, kv_width) = (h.head_dim, h.per_kv(), h.heads * h.head_dim, h.kv_heads * h.head_dim);
-        let (heads, prompt_len) = (group.sequences.len() * per_kv, group.prompt.len);
+        let (heads, prompt_len) = (sequences.len() * per_kv, prompt.len);
         self.q.clear();
-        for (row, ..) in &group.sequences {
+        for (row, ..) in sequences {
             let at = row * width + kv * per_kv * c;
             self.q.extend_from_slice(&qs[at..at + per_kv * c]);
         }
-        let padded = group.prompt.padded();
+        let padded = prompt.padded();
         self.shared.resize(heads * padded, 0.0);
         self.out.resize(heads * c, 0.0);
-        group.prompt.scores(&self.q, c, kv, attention.scale, &mut self.shared);
+        prompt.scores(&self.q, c, kv, attention.scale, &mut self.shared);
 
         self.own.clear();
-        for (q, (_, cache, seen)) in self.q.chunks(per_kv * c).zip(&group.sequences) {
+        for (q, (_, cache, seen)) in self.q.chunks(per_kv * c).zip(sequences) {
             cache.scores(*seen, (q, c), kv, kv_width, attention.scale, &mut self.own);
         }
         let mut first = 0;
-        wide!(for (i, (_, _, seen)) in group.sequences.iter().enumerate() {
+        wide!(for (i, (_, _, seen)) in sequences.iter().enumerate() {
             for index in i * per_kv..(i + 1) * per_kv {
                 let (shared, own) = (&mut self.shared[index * padded..][..prompt_len], &mut self.own[first..first + seen]);
                 first += seen;
@@ -408,10 +443,10 @@ impl Scratch {
             }
         });
 
-        group.prompt.weighted(&self.shared, c, kv, &mut self.out);
+        prompt.weighted(&self.shared, c, kv, &mut self.out);
         let mut at = 0;
         wide!(for (index, out) in self.out.chunks_mut(c).enumerate() {
-            let (_, cache, seen) = group.sequences[index / per_kv];
+            let (_, cache, seen) = sequences[index / per_kv];
             with!(&cache.v, |v| add_weighted(out, &self.own[at..at + seen], v, kv_width, kv * c));
             at += seen;
         });
@@ -523,7 +558,13 @@ mod tests {
                 let q = random(2, width);
                 let rows = sequences.iter().enumerate().map(|(row, (.., cache))| (row, cache, cache.len())).collect();
                 let group = Group { prompt: &of_prompt, sequences: rows };
-                let got = crate::to_vec(&forward(&q, &[group], attention).unwrap()).unwrap();
+                let groups = [group];
+                let outputs = || crate::to_vec(&forward(&q, &groups, attention).unwrap()).unwrap();
+                let got = outputs();
+                for threads in [2, 3, 8] {
+                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                    assert_eq!(pool.install(|| team::together(outputs)), got, "{heads} {c} {prompt}: {threads} threads");
+                }
                 let qs = crate::to_vec(&q).unwrap();
                 let [pk, pv] = [&pk, &pv].map(|t| held(t, precision));
                 for (row, (k, v, _)) in sequences.iter().enumerate() {

@@ -6,7 +6,7 @@ use super::math::tanh;
 use super::rounding::rounded;
 use super::simd::wide;
 use super::stored::Stored;
-use super::{Error, Result, matrix_dims, on_device};
+use super::{Error, Result, matrix_dims, on_device, team};
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, StorageRef, Tensor, WithDType};
 use rayon::prelude::*;
 use std::marker::PhantomData;
@@ -21,10 +21,10 @@ pub(super) const ROWS_PER_TASK: usize = 32;
 /// Values per task where each is treated by itself.
 const PART: usize = 1 << 15;
 
-/// Runs `work` with tensors like `t`, on the CPU on a thread of the pool: operations then don't wake one each, and don't wait for it to
-/// wake this one.
+/// Runs `work` with tensors like `t`, on the CPU on a thread of the pool, whose threads stay awake: operations don't wait for one to
+/// wake up.
 pub fn on_pool<T: Send>(t: &Tensor, work: impl FnOnce() -> T + Send) -> T {
-    if t.device().is_cpu() { rayon::scope(|_| work()) } else { work() }
+    if t.device().is_cpu() { team::awake(work) } else { work() }
 }
 
 /// Read access to a contiguous CPU tensor.

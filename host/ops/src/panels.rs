@@ -148,6 +148,20 @@ impl Panels {
         matches!(self.weight, Weight::LaidOut(_))
     }
 
+    /// Returns the addresses of the stored weights of some groups.
+    fn addresses(&self, groups: Range<usize>) -> Result<Range<usize>> {
+        let (first, bits) = match (&self.weight, self.stored()?) {
+            (Weight::LaidOut(data), _) => (data.as_ptr().addr(), 32),
+            (_, Some(Stored::Bf16(w))) => (w.as_ptr().addr(), 16),
+            (_, Some(Stored::F16(w))) => (w.as_ptr().addr(), 16),
+            (_, Some(Stored::Quantized { codes, scheme: Scheme::Int8, .. })) => (codes.as_ptr().addr(), 8),
+            (_, Some(Stored::Quantized { codes, scheme: Scheme::Nf4, .. })) => (codes.as_ptr().addr(), 4),
+            (_, _) => (0, 0),
+        };
+        let at = |output: usize| first + output.min(self.d_out) * self.d_in * bits / 8;
+        Ok(at(groups.start * WIDTH)..at(groups.end * WIDTH))
+    }
+
     /// Returns the number of its groups of outputs.
     fn groups(&self) -> usize {
         self.d_out.div_ceil(WIDTH)
@@ -323,21 +337,43 @@ impl<'a> Open<'a> {
     }
 }
 
+/// Divides the groups of weights into parts, each of one of them, for products with `n` rows. Also returns whether threads share them.
+fn parts(all: &[&Panels], n: usize) -> (Vec<(usize, Range<usize>)>, bool) {
+    let groups: usize = all.iter().map(|panels| panels.groups()).sum();
+    let worth = if team::is_led() { WORTH_SHARING } else { WORTH_WAKING };
+    let shared = n * all.first().map_or(0, |panels| panels.d_in) * groups * WIDTH >= worth;
+    let most = if shared { PARTS_A_THREAD * rayon::current_num_threads() } else { 1 };
+    let of_each = |(i, panels): (usize, &&Panels)| {
+        let own = panels.groups();
+        let parts = own.min((most * own).div_ceil(groups.max(1)));
+        (0..parts).map(move |part| (i, share(own, part, parts)))
+    };
+    (all.iter().enumerate().flat_map(of_each).collect(), shared)
+}
+
+/// Tells the threads of a team which weights the next products read, with `n` rows each. They ask for their memory while they wait:
+/// first for what they will read themselves, then for the next thread's part, which may be busy until then.
+pub fn soon(all: &[&Panels], n: usize) -> Result<()> {
+    let ((parts, shared), threads) = (parts(all, n), team::threads());
+    if threads == 1 || !shared {
+        return Ok(());
+    }
+    let addresses = |of_one: &[(usize, Range<usize>)]| match of_one {
+        [] => Ok(0..0),
+        [(i, first), .., (_, last)] => all[*i].addresses(first.start..last.end),
+        [(i, only)] => all[*i].addresses(only.clone()),
+    };
+    let of = |thread: usize| parts[share(parts.len(), thread, threads)].chunk_by(|a, b| a.0 == b.0).map(addresses);
+    let spans: Vec<Vec<Range<usize>>> = (0..threads).map(|thread| of(thread).collect()).collect::<Result<_>>()?;
+    for (thread, own) in spans.iter().enumerate() {
+        team::tell(thread, own.iter().chain(&spans[(thread + 1) % threads]));
+    }
+    Ok(())
+}
+
 /// Computes the products of `xs: [n, in]` with all weights.
 fn products(xs: &[f32], n: usize, all: &[Open<'_>]) -> Vec<Vec<f32>> {
-    let groups: usize = all.iter().map(|open| open.panels.groups()).sum();
-    let worth = if team::is_led() { WORTH_SHARING } else { WORTH_WAKING };
-    let shared = xs.len() * groups * WIDTH >= worth;
-    let most = if shared { PARTS_A_THREAD * rayon::current_num_threads() } else { 1 };
-    let parts: Vec<(usize, Range<usize>)> = all
-        .iter()
-        .enumerate()
-        .flat_map(|(i, Open { panels, .. })| {
-            let own = panels.groups();
-            let parts = own.min((most * own).div_ceil(groups.max(1)));
-            (0..parts).map(move |part| (i, share(own, part, parts)))
-        })
-        .collect();
+    let (parts, shared) = parts(&all.iter().map(|open| open.panels).collect::<Vec<_>>(), n);
     let in_integers = all.iter().find(|open| open.panels.in_integers).map(|open| Integers::new(xs, n, open.panels.d_in));
     #[cfg(target_arch = "x86_64")]
     let few = all.iter().filter(|open| open.stored.is_some() && !open.panels.in_integers).find_map(|open| open.panels.few(xs, n));

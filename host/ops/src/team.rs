@@ -1,13 +1,17 @@
 //! Threads that stay awake between small tasks.
 //!
 //! A generated token takes hundreds of products of a few microseconds each. Waking a sleeping thread for each would take longer
-//! than many of the products do, so threads that work on a token together wait in a loop.
+//! than many of the products do, so threads that work on a token together wait in a loop. While they wait, they ask for the memory
+//! of the weights that come next ([`tell`]).
 
+use super::cpu::share;
 use rayon::prelude::*;
 use std::cell::Cell;
 use std::mem::transmute;
+use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Polls for a task after which a waiting thread yields before each further one, since the thread it waits for may have no
 /// processor.
@@ -19,17 +23,42 @@ const CLOSED: u64 = u32::MAX as u64;
 /// In place of everything: the team's work is over.
 const OVER: u64 = u64::MAX;
 
+/// Ranges of addresses that a thread is told of at once, at most.
+const SPANS: usize = 8;
+
+/// Bytes that a waiting thread asks for at most. What the L2 cache has no room for is in the L3 cache then.
+const AHEAD: usize = 3 << 19;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Lines that a waiting thread asks for between two looks for a task.
+const LINES_A_LOOK: usize = 4;
+
 type Part<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// A task, readable by all threads. It is changed only while `next` is closed.
+/// A task, readable by all threads. It is changed only while all shares are closed.
 struct Team {
-    /// The task's number in the upper half, its next part in the lower half. A part is taken by compare-and-swap, which fails if
-    /// either has changed.
-    next: AtomicU64,
+    /// Each thread's share of the task's parts, which others take from when they have done theirs. So a thread mostly reads
+    /// memory on from where it was, and what it asked for ahead is in its own cache.
+    shares: Vec<Share>,
     parts: AtomicUsize,
     /// Address of a reference to the function that does a part.
     task: AtomicPtr<&'static Part<'static>>,
     done: AtomicUsize,
+}
+
+/// A thread's share of a task's parts, on a cache line of its own.
+#[repr(align(128))]
+struct Share {
+    /// The task's number in the upper half, the share's next part in the lower half. A part is taken by compare-and-swap, which
+    /// fails if either has changed.
+    next: AtomicU64,
+    /// Counts the changes of `soon`.
+    told: AtomicUsize,
+    /// First addresses and numbers of bytes that the thread asks for while it waits. A mixture of old and new ones, or memory that is
+    /// gone by then, does no harm.
+    soon: [(AtomicUsize, AtomicUsize); SPANS],
 }
 
 thread_local! {
@@ -44,7 +73,7 @@ pub fn together<T>(work: impl FnOnce() -> T) -> T {
     impl Drop for Led<'_> {
         fn drop(&mut self) {
             LED.set(None);
-            self.0.next.store(OVER, Ordering::Release);
+            self.0.shares.iter().for_each(|share| share.next.store(OVER, Ordering::Release));
         }
     }
 
@@ -53,14 +82,15 @@ pub fn together<T>(work: impl FnOnce() -> T) -> T {
         return work();
     }
     let team = Team {
-        next: AtomicU64::new(CLOSED),
+        shares: (0..threads).map(|_| Share::new()).collect(),
         parts: AtomicUsize::new(0),
         task: AtomicPtr::new(ptr::null_mut()),
         done: AtomicUsize::new(0),
     };
     rayon::in_place_scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|_| team.help());
+        for own in 1..threads {
+            let team = &team;
+            scope.spawn(move |_| team.help(own));
         }
         let led = Led(&team);
         // SAFETY: `led` removes the reference before the team is dropped.
@@ -71,9 +101,48 @@ pub fn together<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
+/// Runs `work` on a thread of the pool, while the others look for parts of what it does through rayon instead of falling asleep.
+pub(super) fn awake<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    /// Lets the others go, whether `work` returns or panics.
+    struct Working(Arc<AtomicBool>);
+    impl Drop for Working {
+        fn drop(&mut self) {
+            self.0.store(false, Ordering::Relaxed);
+        }
+    }
+
+    rayon::scope(|scope| {
+        let working = Working(Arc::new(AtomicBool::new(true)));
+        let (own, goes_on) = (rayon::current_thread_index(), Arc::clone(&working.0));
+        // A job for each thread: one that waits for the others can't take theirs.
+        scope.spawn_broadcast(move |_, thread| {
+            // It gives up at some point, since it may be on top of a part that waits for others and that the work waits for.
+            let mut looks = 0;
+            while Some(thread.index()) != own && looks < LOOKS && goes_on.load(Ordering::Relaxed) {
+                let executed = rayon::yield_now() == Some(rayon::Yield::Executed);
+                looks = if executed { 0 } else { looks + 1 };
+                std::hint::spin_loop();
+            }
+        });
+        work()
+    })
+}
+
 /// Returns whether this thread leads a team.
 pub(super) fn is_led() -> bool {
     LED.get().is_some()
+}
+
+/// Returns the number of threads of the team that this thread leads, or one.
+pub(super) fn threads() -> usize {
+    LED.get().map_or(1, |team| team.shares.len())
+}
+
+/// Tells a thread of the team that this one leads which addresses to ask for while it waits.
+pub(super) fn tell<'a>(thread: usize, spans: impl Iterator<Item = &'a Range<usize>>) {
+    if let Some(team) = LED.get() {
+        team.shares[thread].tell(spans);
+    }
 }
 
 /// Does parts `0..parts` of a task, in any order and on any thread.
@@ -96,7 +165,75 @@ pub(super) fn each(parts: usize, part: impl Fn(usize) + Sync) {
     }
 }
 
+impl Share {
+    fn new() -> Self {
+        Self { next: AtomicU64::new(CLOSED), told: AtomicUsize::new(0), soon: Default::default() }
+    }
+
+    fn tell<'a>(&self, spans: impl Iterator<Item = &'a Range<usize>>) {
+        for ((at, count), span) in self.soon.iter().zip(spans.chain(std::iter::repeat(&(0..0)))) {
+            at.store(span.start, Ordering::Relaxed);
+            count.store(span.len(), Ordering::Relaxed);
+        }
+        self.told.fetch_add(1, Ordering::Release);
+    }
+
+    /// Closes it. Returns how many of these parts were taken.
+    fn close(&self, parts: &Range<usize>) -> usize {
+        let next = self.next.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED;
+        (next as usize).clamp(parts.start, parts.end) - parts.start
+    }
+}
+
+/// What a thread asks for ahead.
+#[derive(Default)]
+struct Ahead {
+    told: usize,
+    /// The next span, and how far it is in it.
+    span: usize,
+    at: usize,
+    asked: usize,
+}
+
+impl Ahead {
+    /// Asks for some lines. Returns whether there were any.
+    fn ask(&mut self, share: &Share) -> bool {
+        let told = share.told.load(Ordering::Acquire);
+        if told != self.told {
+            *self = Self { told, ..Self::default() };
+        }
+        let Some((at, count)) = share.soon.get(self.span).filter(|_| self.asked < AHEAD) else { return false };
+        let (at, count) = (at.load(Ordering::Relaxed), count.load(Ordering::Relaxed));
+        let to = count.min(self.at + LINES_A_LOOK * LINE);
+        (self.at..to).step_by(LINE).for_each(|i| ask_for(at.wrapping_add(i)));
+        self.asked += to - self.at;
+        self.at = to;
+        if to == count {
+            (self.span, self.at) = (self.span + 1, 0);
+        }
+        true
+    }
+}
+
+/// Asks for a line of memory, into the L2 cache. It may not exist.
+#[inline(always)]
+fn ask_for(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction has no effect but on caches, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(ptr::without_provenance(address));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 impl Team {
+    /// Returns a thread's share of so many parts.
+    fn share(&self, parts: usize, thread: usize) -> Range<usize> {
+        share(parts, thread, self.shares.len())
+    }
+
     /// Opens a task to all, takes part in it, and waits for the others' last parts.
     fn lead(&self, parts: usize, part: &Part<'_>) {
         /// Closes the task and waits for the parts already taken, whether all finished or one panicked.
@@ -104,34 +241,44 @@ impl Team {
         impl Drop for Open<'_> {
             fn drop(&mut self) {
                 let Self(team, parts) = self;
-                let taken = (team.next.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED).min(*parts as u64);
-                wait_until(|| team.done.load(Ordering::Acquire) as u64 == taken);
+                let closed = team.shares.iter().enumerate().map(|(i, share)| share.close(&team.share(*parts, i)));
+                let taken: usize = closed.sum();
+                wait_until(|| team.done.load(Ordering::Acquire) == taken, || false);
             }
         }
 
         assert!((parts as u64) < CLOSED);
         // SAFETY: `open` outlives every use of it by a part that was taken.
         let mut task: &'static Part<'static> = unsafe { transmute::<&Part<'_>, &'static Part<'static>>(part) };
-        let number = (self.next.load(Ordering::Relaxed) >> 32) + 1;
+        let number = (self.shares[0].next.load(Ordering::Relaxed) >> 32) + 1;
         self.parts.store(parts, Ordering::Relaxed);
         self.task.store(&raw mut task, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
-        self.next.store(number << 32, Ordering::Release);
         let open = Open(self, parts);
-        while self.take_part() {}
+        for (i, share) in self.shares.iter().enumerate().rev() {
+            share.next.store(number << 32 | self.share(parts, i).start as u64, Ordering::Release);
+        }
+        while self.take_part(0) {}
         drop(open);
     }
 
-    /// Does parts of open tasks until the team's work is over.
-    fn help(&self) {
-        let over = || self.next.load(Ordering::Relaxed) == OVER;
+    /// Does parts of open tasks until the team's work is over, its own share first.
+    fn help(&self, own: usize) {
+        let over = || self.shares[own].next.load(Ordering::Relaxed) == OVER;
+        let mut ahead = Ahead::default();
         while !over() {
-            wait_until(|| self.take_part() || over());
+            wait_until(|| self.take_part(own) || over(), || ahead.ask(&self.shares[own]));
         }
     }
 
-    /// Does the open task's next part. Returns whether there was one.
-    fn take_part(&self) -> bool {
+    /// Does the open task's next part, of thread `own`'s share while it has some. Returns whether there was one.
+    fn take_part(&self, own: usize) -> bool {
+        let all = self.shares.len();
+        (own..all).chain(0..own).any(|of| self.take_part_of(of))
+    }
+
+    /// Does the next part of a thread's share. Returns whether there was one.
+    fn take_part_of(&self, of: usize) -> bool {
         /// Counts a part as done even if it panicked; the scope of all threads then panics too.
         struct Taken<'a>(&'a Team);
         impl Drop for Taken<'_> {
@@ -140,13 +287,14 @@ impl Team {
             }
         }
 
-        let next = self.next.load(Ordering::Acquire);
+        let share = &self.shares[of].next;
+        let next = share.load(Ordering::Acquire);
         let (part, parts) = (next & CLOSED, self.parts.load(Ordering::Relaxed));
-        if part == CLOSED || part as usize >= parts {
+        if part == CLOSED || part as usize >= self.share(parts, of).end {
             return false;
         }
         let task = self.task.load(Ordering::Relaxed);
-        if self.next.compare_exchange(next, next + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if share.compare_exchange(next, next + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return true;
         }
         let _taken = Taken(self);
@@ -157,9 +305,14 @@ impl Team {
     }
 }
 
-fn wait_until(mut come: impl FnMut() -> bool) {
+/// Waits, doing something else if there is something.
+fn wait_until(mut come: impl FnMut() -> bool, mut meanwhile: impl FnMut() -> bool) {
     let mut looks = 0;
     while !come() {
+        if meanwhile() {
+            looks = 0;
+            continue;
+        }
         if looks < LOOKS {
             looks += 1;
             std::hint::spin_loop();
@@ -171,7 +324,8 @@ fn wait_until(mut come: impl FnMut() -> bool) {
 
 #[cfg(test)]
 mod tests {
-    use super::{each, together};
+    use super::{awake, each, tell, threads, together};
+    use rayon::prelude::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn count(parts: usize) {
@@ -205,6 +359,39 @@ mod tests {
         };
         on_threads(3, || together(|| together(|| each(10, |i| each(10, |j| add(i * j))))));
         assert_eq!(sum.into_inner(), 45 * 45);
+    }
+
+    #[test]
+    fn threads_that_stay_awake_take_parts_and_end_with_the_work() {
+        for threads in [1, 2, 3, 8] {
+            on_threads(threads, || {
+                let sum =
+                    |n: u64| awake(|| (0..n).into_par_iter().map(|i| awake(|| (0..i).into_par_iter().sum::<u64>())).sum::<u64>());
+                assert!((0..50).all(|n| sum(n) == (0..n).map(|i| (0..i).sum::<u64>()).sum::<u64>()));
+                assert!(std::panic::catch_unwind(|| awake(|| panic!("bad"))).is_err());
+                assert_eq!(sum(9), 84);
+            });
+        }
+        // Also for a thread beside the pool.
+        assert_eq!(awake(|| (0..100).into_par_iter().sum::<u32>()), 4950);
+    }
+
+    #[test]
+    fn what_threads_are_told_to_ask_for_need_not_exist() {
+        let values = vec![1u8; 1 << 16];
+        let own = values.as_ptr().addr()..values.as_ptr().addr() + values.len();
+        on_threads(3, || {
+            together(|| {
+                for round in 0..200 {
+                    for thread in 0..threads() {
+                        tell(thread, [own.clone(), 0..round, usize::MAX - round..usize::MAX].iter());
+                    }
+                    count(round % 13);
+                }
+            });
+            tell(7, std::iter::once(&(0..1)));
+            assert_eq!(threads(), 1);
+        });
     }
 
     #[test]

@@ -182,6 +182,14 @@ impl Product for Map {
         });
         Ok(Tensor::cat(&products.collect::<ops::Result<Vec<_>>>()?, 0)?)
     }
+
+    fn soon(maps: &[&Self], n: usize) -> ops::Result<()> {
+        let panels = maps.iter().filter_map(|map| match map {
+            Self::One(few) => Some(&few.panels),
+            Self::Each(_) => None,
+        });
+        panels::soon(&panels.collect::<Vec<_>>(), n)
+    }
 }
 
 fn misplaced() -> ops::Error {
@@ -314,6 +322,10 @@ impl Decoding {
                 Ok(Attended { out, log_sum: None })
             })?;
             x = layer.output(&mut kept)?;
+            match layers.get(l + 1) {
+                Some(next) => Map::soon(&next.each().qkv, tokens.len())?,
+                None => panels::soon(&[output], counts.len())?,
+            }
         }
         if tokens.len() > counts.len() {
             let mut end = 0;

@@ -22,6 +22,11 @@ pub(super) trait Product {
 
     /// Maps sorted rows `x: [R, in]` to `[R, out]`, each by the matrix of its expert.
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor>;
+
+    /// Says that the next products are those of these maps with `n` rows, so that their weights can be fetched in the meantime.
+    fn soon(_maps: &[&Self], _n: usize) -> ops::Result<()> {
+        Ok(())
+    }
 }
 
 /// Multiplies values, unless the factor is one.
@@ -232,6 +237,7 @@ impl<P: Product> Layer<'_, P> {
         let (maps, norms, a) = (&self.maps, self.norms, self.architecture);
         let positions = positions.into();
         let [q, k, v] = three(products(&maps.qkv, &a.normed(&x, norms.input_norm.as_ref())?, &a.qkv_widths())?)?;
+        P::soon(&[maps.o], x.dim(0)?)?;
         let unnormed = norms.qk_norm.is_some().then(|| (q.clone(), k.clone()));
         if let Some((q, k)) = unnormed.as_ref().filter(|_| self.rounds) {
             ops::round_in_place(q)?;
@@ -241,6 +247,9 @@ impl<P: Product> Layer<'_, P> {
         let attended = attend(&q, &k, &v)?;
         let (out, residual) = further.map_or_else(|| Ok((attended.out.clone(), x.clone())), |rows| rows(&attended.out, &x))?;
         let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
+        if let Some(unit) = &maps.unit {
+            P::soon(&unit.wide, middle.dim(0)?)?;
+        }
         ops::add_into(&middle, &residual)?;
         let h = a.normed(if a.parallel { &residual } else { &middle }, norms.mlp_norm.as_ref())?;
         let Fed { unit, experts } = self.widened(&h)?;
@@ -271,6 +280,9 @@ impl<P: Product> Layer<'_, P> {
     pub(super) fn narrowed(&self, like: &Tensor, unit: Option<&Wide>, experts: Option<&Routed>) -> ops::Result<Tensor> {
         let active = |wide: &Wide| activation::forward(&wide.gate, wide.up.as_ref(), self.architecture.activation);
         let of_unit = self.maps.unit.as_ref().zip(unit);
+        if let Some((maps, _)) = &of_unit {
+            P::soon(&[maps.down], like.dim(0)?)?;
+        }
         let sum = of_unit.map(|(maps, wide)| maps.down.product(&active(wide)?)).transpose()?;
         let Some((maps, routed)) = self.maps.experts.as_ref().zip(experts) else {
             return sum.ok_or_else(none);

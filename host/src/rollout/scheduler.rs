@@ -212,7 +212,8 @@ impl Generator<'_> {
         let mut own: Vec<Vec<Option<Arc<Prefilled>>>> = vec![prompts.clone(); parts - 1];
         own.push(prompts);
         let decode = |(i, prompts)| self.decode(requests, part(i), places, prompts, parts == 1);
-        let done: Vec<Vec<Rollout>> = own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>()?;
+        // On threads of the pool, also if there is a single part: a leader beside them would take a processor from one.
+        let done: Vec<Vec<Rollout>> = rayon::scope(|_| own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>())?;
         Ok((done.concat(), known))
     }
 
