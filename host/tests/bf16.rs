@@ -112,11 +112,7 @@ fn a_pass_that_continues_that_of_its_prompts_has_the_same_bits() {
         for part in &parts {
             let part: Vec<(Vec<u32>, Vec<Vec<u32>>)> =
                 part.iter().map(|(prompt, own)| (asked[*prompt].clone(), own.clone())).collect();
-            let (forest, mut selected) = packed(&part);
-            if adapter {
-                // As for algorithms that score prompts.
-                selected.push_segment(&forest, 0);
-            }
+            let (forest, selected) = packed(&part);
             let want = results(&policy, &selected, policy.forward_learning(&forest, &selected, 0.9, 3, None).unwrap());
             let (caches, logits, known) = decoding.prefill_keeping(&prompts).unwrap();
             let pass = policy.forward_learning(&forest, &selected, 0.9, 3, Some(known)).unwrap();
@@ -126,13 +122,17 @@ fn a_pass_that_continues_that_of_its_prompts_has_the_same_bits() {
             let (others, other_logits) = decoding.prefill(&prompts).unwrap();
             assert_eq!((caches.len(), ops::to_vec(&logits).unwrap()), (others.len(), ops::to_vec(&other_logits).unwrap()));
         }
-        // A prompt that was not generated for is computed.
-        let (forest, selected) = packed(&[(long(4, 6), vec![vec![3, 1]])]);
-        let (_, _, known) = decoding.prefill_keeping(&prompts).unwrap();
-        let pass = policy.forward_learning(&forest, &selected, 0.9, 3, Some(known)).unwrap();
-        assert!(pass.known_work() == 0.0);
-        let want = policy.forward_learning(&forest, &selected, 0.9, 3, None).unwrap();
-        assert!(results(&policy, &selected, pass) == results(&policy, &selected, want), "{name}");
+        // A prompt that was not generated for is computed, and so is one of which more than the last token is scored.
+        let other = packed(&[(long(4, 6), vec![vec![3, 1]])]);
+        let mut scored = packed(&[(asked[1].clone(), vec![vec![3, 1]])]);
+        scored.1.push_segment(&scored.0, 0);
+        for (forest, selected) in [other, scored] {
+            let (_, _, known) = decoding.prefill_keeping(&prompts).unwrap();
+            let pass = policy.forward_learning(&forest, &selected, 0.9, 3, Some(known)).unwrap();
+            assert!(pass.known_work() == 0.0);
+            let want = policy.forward_learning(&forest, &selected, 0.9, 3, None).unwrap();
+            assert!(results(&policy, &selected, pass) == results(&policy, &selected, want), "{name}");
+        }
     }
 }
 

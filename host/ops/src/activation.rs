@@ -1,7 +1,7 @@
 //! The activation of a layer's MLP between its wide products and its down projection: `f(gate) * up`, or `f(gate)` alone. SiLU
 //! with a gate is [`swiglu`].
 
-use super::cpu::{read, tensor};
+use super::cpu::{filled, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::{exp, normal_below, sigmoid, tanh};
@@ -78,15 +78,19 @@ fn same_sizes(op: &'static str, gate: &Tensor, others: &[Option<&Tensor>]) -> Re
 fn forward_by(gate: &Tensor, up: Option<&Tensor>, f: impl Fn(f32) -> (f32, f32) + Sync) -> Result<Tensor> {
     same_sizes("activation", gate, &[up])?;
     let (gs, us) = (read(gate)?, up.map(read).transpose()?);
-    let mut out = vec![0f32; gs.len()];
-    out.par_chunks_mut(CHUNK).zip(gs.par_chunks(CHUNK)).enumerate().for_each(|(i, (out, gs))| {
-        wide!(for (y, &g) in out.iter_mut().zip(gs) {
-            *y = f(g).0;
-        });
-        if let Some(us) = &us {
-            out.iter_mut().zip(&us[i * CHUNK..]).for_each(|(y, u)| *y *= u);
-        }
-    });
+    // SAFETY: the chunks cover all of it.
+    let out = unsafe {
+        filled(gs.len(), |out| {
+            out.par_chunks_mut(CHUNK).zip(gs.par_chunks(CHUNK)).enumerate().for_each(|(i, (out, gs))| match &us {
+                None => wide!(for (y, &g) in out.iter_mut().zip(gs) {
+                    y.write(f(g).0);
+                }),
+                Some(us) => wide!(for ((y, &g), &u) in out.iter_mut().zip(gs).zip(&us[i * CHUNK..]) {
+                    y.write(f(g).0 * u);
+                }),
+            });
+        })
+    };
     tensor(out, gate.shape())
 }
 
@@ -98,26 +102,34 @@ fn backward_by(
 ) -> Result<(Tensor, Option<Tensor>)> {
     same_sizes("activation backward", gate, &[up, Some(dy)])?;
     let (gs, us, dys) = (read(gate)?, up.map(read).transpose()?, read(dy)?);
-    let mut d_gate = vec![0f32; gs.len()];
-    let mut d_up = vec![0f32; us.as_ref().map_or(0, |us| us.len())];
-    // Without `up` its part of the loop has nothing to do.
-    d_gate.par_chunks_mut(CHUNK).zip(gs.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK))).enumerate().for_each(
-        |(i, (dg, (g, dy)))| {
-            wide!(for ((dg, &g), &dy) in dg.iter_mut().zip(g).zip(dy) {
-                *dg = dy * f(g).1;
+    let parts = || gs.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK)).enumerate();
+    // SAFETY: the chunks cover all of it.
+    let d_gate = unsafe {
+        filled(gs.len(), |d_gate| {
+            d_gate.par_chunks_mut(CHUNK).zip(parts()).for_each(|(dg, (i, (g, dy)))| match &us {
+                None => wide!(for ((dg, &g), &dy) in dg.iter_mut().zip(g).zip(dy) {
+                    dg.write(dy * f(g).1);
+                }),
+                Some(us) => wide!(for (((dg, &g), &dy), &u) in dg.iter_mut().zip(g).zip(dy).zip(&us[i * CHUNK..]) {
+                    dg.write(dy * f(g).1 * u);
+                }),
             });
-            if let Some(us) = &us {
-                dg.iter_mut().zip(&us[i * CHUNK..]).for_each(|(dg, u)| *dg *= u);
-            }
-        },
-    );
-    d_up.par_chunks_mut(CHUNK).zip(gs.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK))).for_each(|(du, (g, dy))| {
-        wide!(for ((du, &g), &dy) in du.iter_mut().zip(g).zip(dy) {
-            *du = dy * f(g).0;
-        });
-    });
-    let d_up = if up.is_some() { Some(tensor(d_up, gate.shape())?) } else { None };
-    Ok((tensor(d_gate, gate.shape())?, d_up))
+        })
+    };
+    let of_up = |_: &Tensor| {
+        // SAFETY: the chunks cover all of it.
+        let d_up = unsafe {
+            filled(gs.len(), |d_up| {
+                d_up.par_chunks_mut(CHUNK).zip(parts()).for_each(|(du, (_, (g, dy)))| {
+                    wide!(for ((du, &g), &dy) in du.iter_mut().zip(g).zip(dy) {
+                        du.write(dy * f(g).0);
+                    });
+                });
+            })
+        };
+        tensor(d_up, gate.shape())
+    };
+    Ok((tensor(d_gate, gate.shape())?, up.map(of_up).transpose()?))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! keeps only the logarithm of each softmax's normaliser; the backward pass recomputes the probabilities (as FlashAttention does,
 //! Dao et al. 2022).
 
-use super::cpu::{Read, Shared, read, tensor};
+use super::cpu::{ROWS_PER_TASK, Read, Shared, filled_all, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::forest::Forest;
@@ -108,6 +108,11 @@ impl Visible {
         Self { before: runs, first: own.start, own, attention }
     }
 
+    /// Returns those of all segments.
+    fn all(forest: &Forest, attention: Attention) -> Vec<Self> {
+        (0..forest.segments().len()).map(|segment| Self::of(forest, segment, attention)).collect()
+    }
+
     /// Returns the places of a block's queries among all queries.
     fn queries(&self, block: &Range<usize>) -> Range<usize> {
         let first = self.first + block.start - self.own.start;
@@ -174,7 +179,27 @@ fn head<'a>(data: &'a Read<'_>, range: &Range<usize>, head: usize, heads: usize,
 pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor)> {
     check(q, (k, v), forest.len(), forest, attention.heads)?;
     on_device!(q, cuda::attention::forward(q, k, v, forest, attention));
-    of_queries(q, k, v, (0..forest.segments().len()).map(|s| Visible::of(forest, s, attention)).collect(), attention)
+    of_queries(q, k, v, Visible::all(forest, attention), |_| true, attention)
+}
+
+/// Does the same, but on the CPU may return zeros for other rows than `rows`.
+pub fn forward_rows(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    forest: &Forest,
+    rows: &[usize],
+    attention: Attention,
+) -> Result<(Tensor, Tensor)> {
+    let n = forest.len();
+    check(q, (k, v), n, forest, attention.heads)?;
+    if let Some(row) = rows.iter().find(|row| **row >= n) {
+        return Err(Error::Shape { op: "attention", detail: format!("row {row} of {n}") });
+    }
+    on_device!(q, cuda::attention::forward(q, k, v, forest, attention));
+    let mut wanted = vec![false; n];
+    rows.iter().for_each(|row| wanted[*row] = true);
+    of_queries(q, k, v, Visible::all(forest, attention), |queries| wanted[queries].contains(&true), attention)
 }
 
 /// Does the same for the queries of some `segments` only, `q: [M, H * C]`, in this order. On the CPU.
@@ -194,51 +219,82 @@ pub fn forward_some(
     };
     let visible: Vec<Visible> = segments.iter().map(place).collect();
     check(q, (k, v), first, forest, attention.heads)?;
-    of_queries(q, k, v, visible, attention)
+    of_queries(q, k, v, visible, |_| true, attention)
 }
 
-/// Computes the outputs of the queries that see these keys.
-fn of_queries(q: &Tensor, k: &Tensor, v: &Tensor, visible: Vec<Visible>, attention: Attention) -> Result<(Tensor, Tensor)> {
+/// Computes the outputs of the queries that see these keys, and zeros for blocks of queries that are not `wanted`.
+fn of_queries(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    visible: Vec<Visible>,
+    wanted: impl Fn(Range<usize>) -> bool,
+    attention: Attention,
+) -> Result<(Tensor, Tensor)> {
     let (h, n) = (attention.heads, matrix_dims(q).0);
-    let (qs, ks, vs) = (read(q)?, read(k)?, read(v)?);
-    let (mut out, mut log_sum) = (vec![0f32; n * h.heads * h.head_dim], vec![0f32; n * h.heads]);
-    let (out_at, log_sum_at) = (Shared::new(&mut out), Shared::new(&mut log_sum));
-    let tasks: Vec<(&Visible, Range<usize>, usize)> =
-        visible.iter().flat_map(|v| v.blocks().flat_map(move |b| (0..h.heads).map(move |head| (v, b.clone(), head)))).collect();
-    tasks.into_par_iter().for_each_init(Vec::new, |scores, (visible, block, head_index)| {
-        let (keys, queries) = (visible.keys(&block), visible.queries(&block));
-        let (runs, total) = (&keys.runs, keys.total);
-        let (c, kv) = (h.head_dim, head_index / h.per_kv());
-        scores.resize(block.len() * total, 0f32);
-        let q = head(&qs, &queries, head_index, h.heads, c);
-        for (run, column) in runs {
-            let k = head(&ks, run, kv, h.kv_heads, c);
-            matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), attention.scale, attention.precision.alone());
-        }
-        for (i, row) in scores.chunks_mut(total).enumerate() {
-            let seen = visible.seen(&block, i, &keys);
-            row[..seen.start].fill(0.0);
-            row[seen.end..].fill(0.0);
-            let row = &mut row[seen];
-            let (top, sum) = wide!({
-                attention.bound(row);
-                softmax(row)
-            });
-            // SAFETY: only this task writes this token and head.
-            unsafe { *log_sum_at.at((queries.start + i) * h.heads + head_index) = top + sum.ln() };
-        }
-        for (r, (run, column)) in runs.iter().enumerate() {
-            let p = Mat::strided(&scores[*column..], block.len(), run.len(), total);
-            let v = head(&vs, run, kv, h.kv_heads, c);
-            let dst = if r == 0 { Dst::Replace } else { Dst::Add };
-            // SAFETY: only this task writes these tokens' columns of this head.
-            unsafe {
-                let out = out_at.at((queries.start * h.heads + head_index) * c);
-                matmul_raw(out, h.heads * c, dst, p, v, 1.0, attention.precision.alone());
+    let inputs = (&read(q)?, &read(k)?, &read(v)?);
+    let width = h.heads * h.head_dim;
+    let blocks: Vec<(&Visible, Range<usize>)> = visible.iter().flat_map(|v| v.blocks().map(move |b| (v, b))).collect();
+    let (wanted, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(v, block)| wanted(v.queries(block)));
+    let tasks: Vec<_> = wanted.iter().flat_map(|(v, b)| (0..h.heads).map(move |head| (*v, b, head))).collect();
+    // SAFETY: the blocks are all queries.
+    let filled = unsafe {
+        filled_all([n * width, n * h.heads].into_iter(), |all| {
+            for (v, block) in others {
+                let queries = v.queries(&block);
+                all[0].at(queries.start * width).write_bytes(0, queries.len() * width);
+                all[1].at(queries.start * h.heads).write_bytes(0, queries.len() * h.heads);
             }
+            tasks.into_par_iter().for_each_init(Vec::new, |scores, (visible, block, head)| {
+                block_forward(inputs, (visible, block, head), attention, scores, (all[0], all[1]));
+            });
+        })
+    };
+    let mut filled = filled.into_iter();
+    let (out, log_sum) = (filled.next().unwrap_or_default(), filled.next().unwrap_or_default());
+    Ok((tensor(out, (n, width))?, tensor(log_sum, (n, h.heads))?))
+}
+
+/// Writes the outputs of a block of queries of a head and the logarithms of their normalisers. `scores` is room for its scores.
+fn block_forward(
+    (qs, ks, vs): (&Read<'_>, &Read<'_>, &Read<'_>),
+    (visible, block, head_index): (&Visible, &Range<usize>, usize),
+    attention: Attention,
+    scores: &mut Vec<f32>,
+    (out_at, log_sum_at): (Shared, Shared),
+) {
+    let h = attention.heads;
+    let (keys, queries) = (visible.keys(block), visible.queries(block));
+    let (runs, total) = (&keys.runs, keys.total);
+    let (c, kv) = (h.head_dim, head_index / h.per_kv());
+    scores.resize(block.len() * total, 0f32);
+    let q = head(qs, &queries, head_index, h.heads, c);
+    for (run, column) in runs {
+        let k = head(ks, run, kv, h.kv_heads, c);
+        matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), attention.scale, attention.precision.alone());
+    }
+    for (i, row) in scores.chunks_mut(total).enumerate() {
+        let seen = visible.seen(block, i, &keys);
+        row[..seen.start].fill(0.0);
+        row[seen.end..].fill(0.0);
+        let row = &mut row[seen];
+        let (top, sum) = wide!({
+            attention.bound(row);
+            softmax(row)
+        });
+        // SAFETY: only this task writes this token and head.
+        unsafe { *log_sum_at.at((queries.start + i) * h.heads + head_index) = top + sum.ln() };
+    }
+    for (r, (run, column)) in runs.iter().enumerate() {
+        let p = Mat::strided(&scores[*column..], block.len(), run.len(), total);
+        let v = head(vs, run, kv, h.kv_heads, c);
+        let dst = if r == 0 { Dst::Replace } else { Dst::Add };
+        // SAFETY: only this task writes these tokens' columns of this head.
+        unsafe {
+            let out = out_at.at((queries.start * h.heads + head_index) * c);
+            matmul_raw(out, h.heads * c, dst, p, v, 1.0, attention.precision.alone());
         }
-    });
-    Ok((tensor(out, (n, h.heads * h.head_dim))?, tensor(log_sum, (n, h.heads))?))
+    }
 }
 
 /// Replaces scores with probabilities. Returns the largest score, and the sum of the exponentials of the scores minus it.
@@ -270,84 +326,232 @@ pub struct Kept<'a> {
 }
 
 /// Computes the gradients of `q`, `k` and `v` from the output's.
-#[expect(
-    clippy::too_many_lines,
-    reason = "one loop nest over one task's data; functions for its parts would share a dozen variables"
-)]
 pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor, Tensor)> {
     let (h, n) = (attention.heads, forest.len());
     check(kept.q, (kept.k, kept.v), n, forest, h)?;
     on_device!(d_out, cuda::attention::backward(kept, d_out, forest, attention));
-    let log_sums = read(kept.log_sum)?;
-    let (qs, ks, vs, outs, d_outs) = (read(kept.q)?, read(kept.k)?, read(kept.v)?, read(kept.out)?, read(d_out)?);
-    let (c, width, kv_width) = (h.head_dim, h.heads * h.head_dim, h.kv_heads * h.head_dim);
-    let (mut dq, mut dk, mut dv) = (vec![0f32; n * width], vec![0f32; n * kv_width], vec![0f32; n * kv_width]);
-    let (dq_at, dk_at, dv_at) = (Shared::new(&mut dq), Shared::new(&mut dk), Shared::new(&mut dv));
-    // One task owns all gradients of one key/value head in one tree. So sums over a prompt's completions need no locks and always
-    // have the same order.
-    let tasks: Vec<(Vec<usize>, usize)> =
-        forest.trees().into_iter().flat_map(|tree| (0..h.kv_heads).map(move |kv| (tree.clone(), kv))).collect();
-    tasks.into_par_iter().for_each_init(Default::default, |scratch: &mut (Vec<f32>, Vec<f32>), (tree, kv)| {
-        let (probs, d_scores) = (&mut scratch.0, &mut scratch.1);
-        for (segment, head_index) in tree.iter().flat_map(|&s| (0..h.per_kv()).map(move |i| (s, kv * h.per_kv() + i))) {
-            let visible = Visible::of(forest, segment, attention);
-            for block in visible.blocks() {
-                let keys = visible.keys(&block);
-                let (runs, total) = (&keys.runs, keys.total);
-                probs.resize(block.len() * total, 0.0);
-                d_scores.resize(block.len() * total, 0.0);
-                let q = head(&qs, &block, head_index, h.heads, c);
-                let d_o = head(&d_outs, &block, head_index, h.heads, c);
-                for (run, column) in runs {
-                    let k = head(&ks, run, kv, h.kv_heads, c);
-                    let v = head(&vs, run, kv, h.kv_heads, c);
-                    matmul(&mut probs[*column..], total, Dst::Replace, q, k.t(), attention.scale, attention.precision.alone());
-                    matmul(&mut d_scores[*column..], total, Dst::Replace, d_o, v.t(), 1.0, attention.precision.alone());
-                }
-                for (i, (p, ds)) in probs.chunks_mut(total).zip(d_scores.chunks_mut(total)).enumerate() {
-                    let token = block.start + i;
-                    let at = token * width + head_index * c;
-                    let along = wide!(dot(&outs[at..at + c], &d_outs[at..at + c]));
-                    let log_sum = log_sums[token * h.heads + head_index];
-                    let seen = visible.seen(&block, i, &keys);
-                    wide!({
-                        let (p, ds) = (&mut p[seen.clone()], &mut ds[seen.clone()]);
-                        attention.bound(p);
-                        for (p, ds) in p.iter_mut().zip(ds) {
-                            // The slope of the bound, where there is one.
-                            let bounded = attention.cap.map_or(0.0, |cap| *p / cap);
-                            *p = exp(*p - log_sum);
-                            *ds = *p * (*ds - along) * (1.0 - bounded * bounded);
-                        }
-                    });
-                    for row in [p, ds] {
-                        row[..seen.start].fill(0.0);
-                        row[seen.end..].fill(0.0);
-                    }
-                }
-                for (r, (run, column)) in runs.iter().enumerate() {
-                    let p = Mat::strided(&probs[*column..], block.len(), run.len(), total);
-                    let ds = Mat::strided(&d_scores[*column..], block.len(), run.len(), total);
-                    let k = head(&ks, run, kv, h.kv_heads, c);
-                    let dst = if r == 0 { Dst::Replace } else { Dst::Add };
-                    let kv_at = run.start * kv_width + kv * c;
-                    // SAFETY: only this task writes the tree's rows of this key/value head and of the query heads it serves.
-                    unsafe {
-                        matmul_raw(
-                            dq_at.at(block.start * width + head_index * c),
-                            width,
-                            dst,
-                            ds,
-                            k,
-                            attention.scale,
-                            attention.precision.alone(),
-                        );
-                        matmul_raw(dk_at.at(kv_at), kv_width, Dst::Add, ds.t(), q, attention.scale, attention.precision.alone());
-                        matmul_raw(dv_at.at(kv_at), kv_width, Dst::Add, p.t(), d_o, 1.0, attention.precision.alone());
-                    }
-                }
-            }
+    let (width, kv_width) = (h.heads * h.head_dim, h.kv_heads * h.head_dim);
+    if matrix_dims(kept.out) != (n, width) || matrix_dims(d_out) != (n, width) || matrix_dims(kept.log_sum) != (n, h.heads) {
+        let detail = format!("an output {:?} with gradient {:?} of {n} tokens and {h:?}", kept.out.shape(), d_out.shape());
+        return Err(Error::Shape { op: "attention backward", detail });
+    }
+    let [q, k, v, out, log_sum] = [read(kept.q)?, read(kept.k)?, read(kept.v)?, read(kept.out)?, read(kept.log_sum)?];
+    let given = Given { q, k, v, out, log_sum, d_out: read(d_out)?, attention };
+    let trees = forest.trees();
+    // One task owns the gradients of one head in one tree. So sums over a prompt's completions need no locks, and always have the same
+    // order, as have those over the heads that share keys and values.
+    let tasks: Vec<(&[usize], usize)> =
+        trees.iter().flat_map(|tree| (0..h.heads).map(move |head| (tree.as_slice(), head))).collect();
+    // SAFETY: the trees have all tokens, and each task writes all places of its head.
+    let filled = unsafe {
+        filled_all([n * width; 3].into_iter(), |all| {
+            tasks.into_par_iter().for_each_init(Default::default, |scratch, (tree, head)| {
+                given.tree_backward(forest, tree, head, scratch, [all[0], all[1], all[2]]);
+            });
+        })
+    };
+    let of_head = |values: Vec<f32>| tensor(over_heads(values, h), (n, kv_width));
+    let [dq, dk, dv] = filled.try_into().map_err(|_| Error::Shape { op: "attention backward", detail: String::new() })?;
+    Ok((tensor(dq, (n, width))?, of_head(dk)?, of_head(dv)?))
+}
+
+/// Sums values `[N, H * C]` over the heads that share keys and values: `[N, K * C]`.
+fn over_heads(values: Vec<f32>, h: Heads) -> Vec<f32> {
+    if h.per_kv() == 1 {
+        return values;
+    }
+    let (c, each) = (h.head_dim, h.per_kv() * h.head_dim);
+    let mut sums = vec![0f32; values.len() / h.per_kv()];
+    sums.par_chunks_mut(ROWS_PER_TASK * c).zip(values.par_chunks(ROWS_PER_TASK * each)).for_each(|(sums, values)| {
+        for (sum, heads) in sums.chunks_mut(c).zip(values.chunks(each)) {
+            sum.copy_from_slice(&heads[..c]);
+            wide!(for head in heads[c..].chunks(c) {
+                sum.iter_mut().zip(head).for_each(|(sum, x)| *sum += x);
+            });
         }
     });
-    Ok((tensor(dq, (n, width))?, tensor(dk, (n, kv_width))?, tensor(dv, (n, kv_width))?))
+    sums
+}
+
+/// What gradients are computed from.
+struct Given<'a> {
+    q: Read<'a>,
+    k: Read<'a>,
+    v: Read<'a>,
+    out: Read<'a>,
+    log_sum: Read<'a>,
+    d_out: Read<'a>,
+    attention: Attention,
+}
+
+/// Room for a block's probabilities, and for the gradients of its scores.
+type Scratch = (Vec<f32>, Vec<f32>);
+
+impl Given<'_> {
+    /// Writes the gradients of one head in the segments of a tree: of queries, and the head's part of those of keys and values, all
+    /// `[N, H * C]`.
+    fn tree_backward(&self, forest: &Forest, tree: &[usize], head: usize, scratch: &mut Scratch, to: [Shared; 3]) {
+        let (c, width) = (self.attention.heads.head_dim, self.attention.heads.heads * self.attention.heads.head_dim);
+        for token in tree.iter().flat_map(|segment| forest.segments()[*segment].range()) {
+            for to in to {
+                // SAFETY: only this task accesses this head's places in the tree's rows.
+                unsafe { to.at(token * width + head * c).write_bytes(0, c) };
+            }
+        }
+        for segment in tree {
+            let visible = Visible::of(forest, *segment, self.attention);
+            for block in visible.blocks().filter(|block| self.has_gradient(block, head)) {
+                self.block_backward((&visible, &block, head), scratch, to);
+            }
+        }
+    }
+
+    /// Returns whether a head's outputs in a block have a gradient. In the last layer, those of most prompts have none.
+    fn has_gradient(&self, block: &Range<usize>, head_index: usize) -> bool {
+        let (h, c) = (self.attention.heads.heads, self.attention.heads.head_dim);
+        block.clone().any(|token| self.d_out[(token * h + head_index) * c..][..c].iter().any(|d| *d != 0.0))
+    }
+
+    /// Adds what a block of queries contributes.
+    fn block_backward(
+        &self,
+        (visible, block, head_index): (&Visible, &Range<usize>, usize),
+        (probs, d_scores): &mut Scratch,
+        [dq, dk, dv]: [Shared; 3],
+    ) {
+        let (h, scale, alone) = (self.attention.heads, self.attention.scale, self.attention.precision.alone());
+        let (c, width, kv) = (h.head_dim, h.heads * h.head_dim, head_index / h.per_kv());
+        let keys = visible.keys(block);
+        let (runs, total) = (&keys.runs, keys.total);
+        probs.resize(block.len() * total, 0.0);
+        d_scores.resize(block.len() * total, 0.0);
+        let q = head(&self.q, block, head_index, h.heads, c);
+        let d_o = head(&self.d_out, block, head_index, h.heads, c);
+        for (run, column) in runs {
+            let (k, v) = (head(&self.k, run, kv, h.kv_heads, c), head(&self.v, run, kv, h.kv_heads, c));
+            matmul(&mut probs[*column..], total, Dst::Replace, q, k.t(), scale, alone);
+            matmul(&mut d_scores[*column..], total, Dst::Replace, d_o, v.t(), 1.0, alone);
+        }
+        for (i, (p, ds)) in probs.chunks_mut(total).zip(d_scores.chunks_mut(total)).enumerate() {
+            self.scores_backward((block.start + i, head_index), visible.seen(block, i, &keys), p, ds);
+        }
+        for (run, column) in runs {
+            let p = Mat::strided(&probs[*column..], block.len(), run.len(), total);
+            let ds = Mat::strided(&d_scores[*column..], block.len(), run.len(), total);
+            let k = head(&self.k, run, kv, h.kv_heads, c);
+            let at = |token: usize| token * width + head_index * c;
+            // SAFETY: only this task writes the tree's rows of this head.
+            unsafe {
+                matmul_raw(dq.at(at(block.start)), width, Dst::Add, ds, k, scale, alone);
+                matmul_raw(dk.at(at(run.start)), width, Dst::Add, ds.t(), q, scale, alone);
+                matmul_raw(dv.at(at(run.start)), width, Dst::Add, p.t(), d_o, 1.0, alone);
+            }
+        }
+    }
+
+    /// Replaces the scores of a token's head with its probabilities, and the gradients of the latter with those of the scores, in the
+    /// columns that it sees; in others with zeros.
+    fn scores_backward(&self, (token, head): (usize, usize), seen: Range<usize>, p: &mut [f32], ds: &mut [f32]) {
+        let (attention, h) = (self.attention, self.attention.heads);
+        let own = (token * h.heads + head) * h.head_dim..(token * h.heads + head + 1) * h.head_dim;
+        let along = wide!(dot(&self.out[own.clone()], &self.d_out[own]));
+        let log_sum = self.log_sum[token * h.heads + head];
+        wide!({
+            let (p, ds) = (&mut p[seen.clone()], &mut ds[seen.clone()]);
+            attention.bound(p);
+            for (p, ds) in p.iter_mut().zip(ds) {
+                // The slope of the bound, where there is one.
+                let bounded = attention.cap.map_or(0.0, |cap| *p / cap);
+                *p = exp(*p - log_sum);
+                *ds = *p * (*ds - along) * (1.0 - bounded * bounded);
+            }
+        });
+        for row in [p, ds] {
+            row[..seen.start].fill(0.0);
+            row[seen.end..].fill(0.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::{to_vec, zeros_like};
+    use candle_core::Device;
+
+    /// Irregular values.
+    fn values(rows: usize, width: usize, seed: usize) -> Tensor {
+        let value = |i: usize| (((i + seed) * 7919 % 1013) as f32 / 506.5 - 1.0) * 0.7;
+        Tensor::from_vec((0..rows * width).map(value).collect::<Vec<f32>>(), (rows, width), &Device::Cpu).unwrap()
+    }
+
+    /// Two prompts, of many blocks and of a few tokens, and segments that continue them.
+    fn forest() -> Forest {
+        let mut forest = Forest::new();
+        let long = forest.push(&[1; 150], None);
+        forest.push(&[2; 9], Some(long));
+        let short = forest.push(&[3; 3], None);
+        forest.push(&[4; 70], Some(short));
+        forest.push(&[5; 20], Some(long));
+        forest
+    }
+
+    #[test]
+    fn wanted_rows_have_the_same_bits_alone_and_others_the_same_gradient_as_if_they_were_computed() {
+        let (forest, heads) = (forest(), Heads { heads: 6, kv_heads: 2, head_dim: 16 });
+        let n = forest.len();
+        let (q, k, v) = (values(n, 96, 1), values(n, 32, 2), values(n, 32, 3));
+        let rows: Vec<usize> = [149].into_iter().chain(150..157).chain(160..231).collect();
+        for precision in [Precision::F32, Precision::Bf16] {
+            let attention = Attention { precision, ..heads.into() };
+            let (out, log_sum) = forward(&q, &k, &v, &forest, attention).unwrap();
+            let (some, some_sum) = forward_rows(&q, &k, &v, &forest, &rows, attention).unwrap();
+            let all = |t: &Tensor| to_vec(t).unwrap();
+            for row in &rows {
+                assert_eq!(all(&out)[row * 96..][..96], all(&some)[row * 96..][..96], "row {row}");
+                assert_eq!(all(&log_sum)[row * 6..][..6], all(&some_sum)[row * 6..][..6], "row {row}");
+            }
+            // The first two blocks of the long prompt.
+            assert!(all(&some)[..128 * 96].iter().all(|x| *x == 0.0));
+            let d_out = zeros_like(&out).unwrap();
+            crate::write(&d_out, |d| {
+                rows.iter().for_each(|row| d[row * 96..][..96].iter_mut().enumerate().for_each(|(i, d)| *d = i as f32 / 50.0));
+            })
+            .unwrap();
+            let gradients = |out: &Tensor, log_sum: &Tensor| {
+                let kept = Kept { q: &q, k: &k, v: &v, out, log_sum };
+                let (dq, dk, dv) = backward(&kept, &d_out, &forest, attention).unwrap();
+                [all(&dq), all(&dk), all(&dv)]
+            };
+            assert_eq!(gradients(&out, &log_sum), gradients(&some, &some_sum));
+            assert!(gradients(&out, &log_sum)[1][..32].iter().all(|d| *d != 0.0), "keys of a prompt have a gradient");
+        }
+        assert!(forward_rows(&q, &k, &v, &forest, &[n], heads.into()).is_err());
+        let kept = Kept { q: &q, k: &k, v: &v, out: &k, log_sum: &values(n, 6, 0) };
+        assert!(backward(&kept, &q, &forest, heads.into()).is_err(), "an output of another width");
+    }
+
+    #[test]
+    fn gradients_of_heads_that_share_keys_are_the_sum_of_those_of_heads_that_do_not() {
+        let (forest, shared) = (forest(), Heads { heads: 4, kv_heads: 2, head_dim: 8 });
+        let n = forest.len();
+        let (q, k, v, d_out) = (values(n, 32, 4), values(n, 16, 5), values(n, 16, 6), values(n, 32, 7));
+        // Each key head once for each of its query heads.
+        let apart = |t: &Tensor| {
+            let heads = to_vec(t).unwrap().chunks(8).flat_map(|head| [head, head].concat()).collect::<Vec<f32>>();
+            Tensor::from_vec(heads, (n, 32), &Device::Cpu).unwrap()
+        };
+        let gradients = |k: &Tensor, v: &Tensor, heads: Heads| {
+            let (out, log_sum) = forward(&q, k, v, &forest, heads.into()).unwrap();
+            let kept = Kept { q: &q, k, v, out: &out, log_sum: &log_sum };
+            let (dq, dk, dv) = backward(&kept, &d_out, &forest, heads.into()).unwrap();
+            [dq, dk, dv].map(|t| to_vec(&t).unwrap())
+        };
+        let got = gradients(&k, &v, shared);
+        let want = gradients(&apart(&k), &apart(&v), Heads { kv_heads: 4, ..shared });
+        let summed = |heads: &[f32]| -> Vec<f32> {
+            heads.chunks(16).flat_map(|two| (0..8).map(|i| two[i] + two[8 + i]).collect::<Vec<f32>>()).collect()
+        };
+        assert_eq!(got, [want[0].clone(), summed(&want[1]), summed(&want[2])]);
+    }
 }

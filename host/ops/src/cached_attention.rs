@@ -528,6 +528,22 @@ mod tests {
         (0..q.len()).map(of_place).collect()
     }
 
+    /// A prompt of some tokens and two sequences that continue it, with their own keys and values.
+    type Cached = (Tensor, Tensor, PromptCache, Vec<(Tensor, Tensor, SequenceCache)>);
+
+    fn cached(h: Heads, prompt: usize, own: [usize; 2], precision: Precision) -> Cached {
+        let width = h.kv_heads * h.head_dim;
+        let (pk, pv) = (random(prompt, width), random(prompt, width));
+        let of_prompt = PromptCache::new(&pk, &pv, 0..prompt, h.head_dim, precision).unwrap();
+        let sequence = |&n: &usize| {
+            let (k, v) = (random(n, width), random(n, width));
+            let mut cache = SequenceCache::with_room(4, width, precision);
+            (0..n).for_each(|row| cache.push(&k, &v, row).unwrap());
+            (k, v, cache)
+        };
+        (pk, pv, of_prompt, own.iter().map(sequence).collect())
+    }
+
     #[test]
     fn new_tokens_attend_to_the_prompt_and_to_their_own_positions_as_cached() {
         // Heads that are whole blocks and not, more queries for a key head than a tile has rows, prompts of no and of many blocks.
@@ -544,17 +560,7 @@ mod tests {
                 let shape = Heads { heads, kv_heads, head_dim: c };
                 let attention = Attention { scale: 0.3, ..shape.into() };
                 let (width, kv_width) = (heads * c, kv_heads * c);
-                let (pk, pv) = (random(prompt, kv_width), random(prompt, kv_width));
-                let of_prompt = PromptCache::new(&pk, &pv, 0..prompt, c, precision).unwrap();
-                let sequences: Vec<(Tensor, Tensor, SequenceCache)> = own
-                    .iter()
-                    .map(|&n| {
-                        let (k, v) = (random(n, kv_width), random(n, kv_width));
-                        let mut cache = SequenceCache::with_room(4, kv_width, precision);
-                        (0..n).for_each(|row| cache.push(&k, &v, row).unwrap());
-                        (k, v, cache)
-                    })
-                    .collect();
+                let (pk, pv, of_prompt, sequences) = cached(shape, prompt, own, precision);
                 let q = random(2, width);
                 let rows = sequences.iter().enumerate().map(|(row, (.., cache))| (row, cache, cache.len())).collect();
                 let group = Group { prompt: &of_prompt, sequences: rows };

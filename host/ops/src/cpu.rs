@@ -139,6 +139,17 @@ pub(super) unsafe fn filled(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])
     data
 }
 
+/// Does the same for two vectors of `n` values.
+///
+/// # Safety
+/// `fill` must set all values of both.
+pub(super) unsafe fn filled_two(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>], &mut [MaybeUninit<f32>])) -> [Vec<f32>; 2] {
+    let mut second = Vec::new();
+    // SAFETY: the caller's promise.
+    let first = unsafe { filled(n, |first| second = filled(n, |second| fill(first, second))) };
+    [first, second]
+}
+
 /// Does the same for vectors of these lengths.
 ///
 /// # Safety
@@ -197,7 +208,16 @@ pub fn from_vec(values: Vec<f32>, shape: impl Into<Shape>, device: &Device) -> R
 /// Returns zeros with the shape, type and device of a tensor.
 pub fn zeros_like(t: &Tensor) -> Result<Tensor> {
     on_device!(t, cuda::zeros_like(t));
-    Ok(t.zeros_like()?)
+    if t.dtype() != DType::F32 || t.elem_count() < 2 * PART {
+        return Ok(t.zeros_like()?);
+    }
+    // SAFETY: the parts cover all of it.
+    let zeros = unsafe {
+        filled(t.elem_count(), |all| {
+            all.par_chunks_mut(PART).for_each(|part| part.fill(MaybeUninit::new(0.0)));
+        })
+    };
+    tensor(zeros, t.shape())
 }
 
 /// Returns the values in f32 in host memory, unaffected by later changes.
@@ -285,12 +305,16 @@ pub fn bounded_by(t: &Tensor, cap: f32) -> Result<Tensor> {
 
 fn each(t: &Tensor, f: impl Fn(f32) -> f32 + Sync) -> Result<Tensor> {
     let src = read(t)?;
-    let mut out = vec![0f32; src.len()];
-    out.par_chunks_mut(PART).zip(src.par_chunks(PART)).for_each(|(out, src)| {
-        wide!(for (o, s) in out.iter_mut().zip(src) {
-            *o = f(*s);
-        });
-    });
+    // SAFETY: the chunks cover all of it.
+    let out = unsafe {
+        filled(src.len(), |out| {
+            out.par_chunks_mut(PART).zip(src.par_chunks(PART)).for_each(|(out, src)| {
+                wide!(for (o, s) in out.iter_mut().zip(src) {
+                    o.write(f(*s));
+                });
+            });
+        })
+    };
     tensor(out, t.shape())
 }
 

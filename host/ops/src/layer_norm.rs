@@ -1,7 +1,7 @@
 //! Layer normalisation (Ba et al. 2016, arXiv 1607.06450): `y = (x - mean) / sqrt(variance + eps) * w + b`, over the last
 //! dimension, in f32.
 
-use super::cpu::{ROWS_PER_TASK, read, tensor, write};
+use super::cpu::{ROWS_PER_TASK, filled, read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::sum_by;
@@ -30,15 +30,19 @@ pub fn forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
         return Err(Error::Shape { op: "layer_norm", detail: format!("{:?} with weight {:?}", x.shape(), w.shape()) });
     }
     let task = d * ROWS_PER_TASK;
-    let mut out = vec![0f32; xs.len()];
-    out.par_chunks_mut(task).zip(xs.par_chunks(task)).for_each(|(ys, xs)| {
-        wide!(for (y, x) in ys.chunks_mut(d).zip(xs.chunks(d)) {
-            let (mean, scale) = moments(x, eps);
-            for i in 0..d {
-                y[i] = (x[i] - mean) * scale * ws[i] + bs[i];
-            }
-        });
-    });
+    // SAFETY: the rows of both cover them completely.
+    let out = unsafe {
+        filled(xs.len(), |out| {
+            out.par_chunks_mut(task).zip(xs.par_chunks(task)).for_each(|(ys, xs)| {
+                wide!(for (y, x) in ys.chunks_mut(d).zip(xs.chunks(d)) {
+                    let (mean, scale) = moments(x, eps);
+                    for i in 0..d {
+                        y[i].write((x[i] - mean) * scale * ws[i] + bs[i]);
+                    }
+                });
+            });
+        })
+    };
     tensor(out, x.shape())
 }
 

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "cuda")]
 use super::activation::Activation;
-use super::cpu::{Shared, filled, read, tensor};
+use super::cpu::{Shared, filled, filled_two, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::sigmoid;
@@ -52,18 +52,21 @@ pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tens
     if gs.len() != us.len() || gs.len() != dys.len() {
         return Err(Error::Shape { op: "swiglu backward", detail: format!("{:?} with gradient {:?}", gate.shape(), dy.shape()) });
     }
-    let (mut d_gate, mut d_up) = (vec![0.0; gs.len()], vec![0.0; gs.len()]);
-    d_gate
-        .par_chunks_mut(CHUNK)
-        .zip(d_up.par_chunks_mut(CHUNK))
-        .zip(gs.par_chunks(CHUNK).zip(us.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK))))
-        .for_each(|((dg, du), (g, (u, dy)))| {
-            wide!(for i in 0..g.len() {
-                let s = sigmoid(g[i]);
-                let silu = g[i] * s;
-                du[i] = dy[i] * silu;
-                dg[i] = dy[i] * u[i] * (s + silu * (1.0 - s));
-            });
-        });
+    // SAFETY: the chunks of both cover them completely.
+    let [d_gate, d_up] = unsafe {
+        filled_two(gs.len(), |d_gate, d_up| {
+            let both = d_gate.par_chunks_mut(CHUNK).zip(d_up.par_chunks_mut(CHUNK));
+            both.zip(gs.par_chunks(CHUNK).zip(us.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK)))).for_each(
+                |((dg, du), (g, (u, dy)))| {
+                    wide!(for i in 0..g.len() {
+                        let s = sigmoid(g[i]);
+                        let silu = g[i] * s;
+                        du[i].write(dy[i] * silu);
+                        dg[i].write(dy[i] * u[i] * (s + silu * (1.0 - s)));
+                    });
+                },
+            );
+        })
+    };
     Ok((tensor(d_gate, gate.shape())?, tensor(d_up, gate.shape())?))
 }

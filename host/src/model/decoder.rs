@@ -295,10 +295,13 @@ impl Decoder {
     fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>, maps: &Maps<Masked<'_>>) -> Result<LayerKept> {
         let attention = self.attention(i);
         let layer = self.layer_of(i, maps.each());
-        let rows =
+        let further =
             rows.map(|rows| move |out: &Tensor, x: &Tensor| Ok((ops::gather_rows(out, rows)?, ops::gather_rows(x, rows)?)));
-        layer.forward(x, forest, rows.as_ref().map(|rows| rows as &Further<'_>), |q, k, v| {
-            let (out, log_sum) = attention::forward(q, k, v, forest, attention)?;
+        layer.forward(x, forest, further.as_ref().map(|rows| rows as &Further<'_>), |q, k, v| {
+            let (out, log_sum) = match rows {
+                None => attention::forward(q, k, v, forest, attention)?,
+                Some(rows) => attention::forward_rows(q, k, v, forest, rows, attention)?,
+            };
             Ok(Attended { out, log_sum: Some(log_sum) })
         })
     }

@@ -55,10 +55,12 @@ impl PromptPass {
 }
 
 impl Continuation {
-    /// Prepares a pass over `forest` that computes the last layer for `rows`. None if one of the forest's prompts is not known.
+    /// Prepares a pass over `forest` that computes the last layer for `rows`. None if one of the forest's prompts is not known, or a row
+    /// is needed for which the prompts' pass did not compute the last layer's attention: one that is not a prompt's last.
     pub(super) fn new(known: PromptPass, forest: &Forest, rows: &[usize]) -> Option<Self> {
         let (mut all, mut selected, mut segments) = (Splice::default(), Splice::default(), Vec::new());
         let (mut tokens, mut positions, mut places) = (Vec::new(), Vec::new(), Vec::with_capacity(forest.len()));
+        let attended = |place: usize| known.prompts.segments().iter().any(|prompt| prompt.range().end == place + 1);
         for (index, segment) in forest.segments().iter().enumerate() {
             let own = &forest.tokens()[segment.range()];
             let (from, rows) = if segment.prefix.is_some() {
@@ -74,6 +76,9 @@ impl Continuation {
         }
         for row in rows {
             let (from, place) = places[*row];
+            if from == Side::First && !attended(place) {
+                return None;
+            }
             selected.push(from, place..place + 1);
         }
         let joins = Joins { all, selected };
