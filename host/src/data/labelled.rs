@@ -30,22 +30,35 @@ impl LabelledRow {
 }
 
 /// Puts the parts of a dataset's rows, of which only pairs have two, in the order in which they are learned.
-pub fn in_order<T>(rows: impl IntoIterator<Item = Vec<T>>) -> Vec<T> {
-    let (mut ordered, mut chosen, mut rejected) = (Vec::new(), Vec::new(), Vec::new());
-    for parts in rows {
+#[derive(Debug)]
+pub struct Order<T> {
+    chosen: Vec<T>,
+    rejected: Vec<T>,
+}
+
+impl<T> Default for Order<T> {
+    fn default() -> Self {
+        Self { chosen: Vec::new(), rejected: Vec::new() }
+    }
+}
+
+impl<T> Order<T> {
+    /// Takes the next row's parts. Returns those that come next.
+    pub fn push(&mut self, parts: Vec<T>) -> Vec<T> {
         match <[T; 2]>::try_from(parts) {
             Ok([better, worse]) => {
-                chosen.push(better);
-                rejected.push(worse);
+                self.chosen.push(better);
+                self.rejected.push(worse);
+                if self.chosen.len() < TOGETHER { Vec::new() } else { std::mem::take(self).end() }
             }
-            Err(parts) => ordered.extend(parts),
-        }
-        if chosen.len() == TOGETHER {
-            ordered.extend(chosen.drain(..).chain(rejected.drain(..)));
+            Err(parts) => parts,
         }
     }
-    ordered.extend(chosen.into_iter().chain(rejected));
-    ordered
+
+    /// Returns the rest.
+    pub fn end(self) -> Vec<T> {
+        self.chosen.into_iter().chain(self.rejected).collect()
+    }
 }
 
 fn given(row: usize, place: &Location, mut columns: Columns) -> std::result::Result<Vec<LabelledRow>, String> {
@@ -85,6 +98,14 @@ mod tests {
     use super::*;
     use crate::data::{Refused, TextOrChat};
     use serde_json::json;
+
+    /// Puts the parts of all rows in this order.
+    fn in_order<T>(rows: impl IntoIterator<Item = Vec<T>>) -> Vec<T> {
+        let mut order = Order::default();
+        let mut ordered: Vec<T> = rows.into_iter().flat_map(|parts| order.push(parts)).collect();
+        ordered.extend(order.end());
+        ordered
+    }
 
     fn read(rows: &[Value]) -> std::result::Result<Vec<(String, String, bool)>, String> {
         let row = |(i, row): (usize, &Value)| (i, LabelledRow::of(i, &Location::first(), row.as_object().unwrap().clone()));

@@ -31,7 +31,7 @@ pub(crate) use calls::calls_in;
 pub use chat::{ChatTemplate, Extras, RenderError};
 pub use completions::{CompletionRow, read_completions};
 pub use dataset::Dataset;
-pub use labelled::{LabelledRow, in_order};
+pub use labelled::{LabelledRow, Order};
 pub use lengths::Lengths;
 pub use loader::{Cursor, Loader, shuffle};
 pub use message::Message;

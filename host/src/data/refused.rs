@@ -36,21 +36,26 @@ impl Refused {
     /// # Errors
     /// The first error that is not about a single row.
     pub fn sort<T>(&mut self, rows: impl IntoIterator<Item = (usize, Result<T>)>) -> Result<Vec<T>> {
-        let mut usable = Vec::new();
-        for (row, outcome) in rows {
-            match outcome {
-                Ok(value) => usable.push(value),
-                Err(error) if !matches!(error, Error::Row { .. }) => return Err(error),
-                Err(error) => {
-                    self.count += 1;
-                    self.first.insert(row, error);
-                    if self.first.len() > NAMED {
-                        self.first.pop_last();
-                    }
+        rows.into_iter().filter_map(|(row, outcome)| self.usable(row, outcome).transpose()).collect()
+    }
+
+    /// Returns a row, given its number, if it is usable.
+    ///
+    /// # Errors
+    /// An error that is not about a single row.
+    pub fn usable<T>(&mut self, row: usize, outcome: Result<T>) -> Result<Option<T>> {
+        match outcome {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if !matches!(error, Error::Row { .. }) => Err(error),
+            Err(error) => {
+                self.count += 1;
+                self.first.insert(row, error);
+                if self.first.len() > NAMED {
+                    self.first.pop_last();
                 }
+                Ok(None)
             }
         }
-        Ok(usable)
     }
 
     /// Returns a warning that names the first rows, if any were skipped and this many remain.

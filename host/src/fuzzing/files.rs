@@ -1,7 +1,7 @@
 //! Files that a run reads: datasets, checkpoints, and a run's own folder.
 
 use super::{choice, parts, put, refused, scratch};
-use crate::data::{Dataset, LabelledRow, PreferenceRow, Refused, Table, read_completions, read_prompts};
+use crate::data::{Columns, Dataset, LabelledRow, Location, PreferenceRow, Refused, Table, read_completions, read_prompts};
 use crate::{checkpoint, cli, diagnosis, report, train};
 
 /// A dataset's file; its first byte selects its format, and its second its name.
@@ -13,9 +13,12 @@ pub fn dataset(input: &[u8]) {
     let refused = &mut Refused::default();
     match learned {
         0 => drop(read_prompts(&dataset, refused)),
-        1 => drop(Table::read(&dataset, |row, place, columns| {
-            (PreferenceRow::of(row, place, columns.clone()), LabelledRow::of(row, place, columns))
-        })),
+        1 => {
+            let judge = |row, place: &Location, columns: Columns| {
+                (PreferenceRow::of(row, place, columns.clone()), LabelledRow::of(row, place, columns))
+            };
+            drop(Table::read(&dataset, judge, |_, _| {}));
+        }
         2 => drop(read_completions(&dataset, refused)),
         _ => {
             dataset.columns = vec![("prompt".into(), "question".into()), ("question".into(), "prompt".into())];

@@ -7,6 +7,7 @@ mod looking;
 mod prompts;
 mod splitting;
 mod tokenizing;
+mod usable;
 
 pub(super) use judging::Kind;
 pub(super) use prompts::{OF_ROWS, Prompts};

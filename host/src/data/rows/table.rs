@@ -19,7 +19,7 @@ pub type Columns = Map<String, Value>;
 const SMALL: u64 = 16 << 20;
 
 /// Size in bytes of the rows that are parsed together, and their number.
-const TOGETHER: (usize, usize) = (8 << 20, 4096);
+const TOGETHER: (usize, usize) = (4 << 20, 4096);
 
 /// Number of rows that justify another thread.
 const ROWS_A_THREAD: usize = 256;
@@ -52,10 +52,11 @@ struct Stored {
 }
 
 /// Reads a dataset once, row by row.
-struct Scan<'a, T, J> {
+struct Scan<'a, J, K> {
     table: Table,
     judge: &'a J,
-    judged: Vec<T>,
+    /// Takes the judgements.
+    take: K,
     /// The first row that lacks a column.
     lacking: Option<Error>,
     /// Files of more bytes are read again.
@@ -63,22 +64,27 @@ struct Scan<'a, T, J> {
 }
 
 impl Table {
-    /// Reads a dataset, and has each row judged, given its number from 0. On several threads; the judgements are in the order of the
-    /// rows.
+    /// Reads a dataset, and has each row judged, given its number from 0, on several threads. Judgements are taken in the order of the
+    /// rows, some time after.
     ///
     /// # Errors
     /// As for any dataset: what is damaged or too large, or lacks a column.
-    pub fn read<T: Send>(dataset: &Dataset, judge: impl Fn(usize, &Location, Columns) -> T + Sync) -> Result<(Self, Vec<T>)> {
-        Self::read_again(dataset, judge, SMALL)
+    pub fn read<T: Send>(
+        dataset: &Dataset,
+        judge: impl Fn(usize, &Location, Columns) -> T + Sync,
+        take: impl FnMut(usize, T),
+    ) -> Result<Self> {
+        Self::read_again(dataset, judge, take, SMALL)
     }
 
     /// The same, with the maximum size of files whose rows stay in memory.
     fn read_again<T: Send>(
         dataset: &Dataset,
         judge: impl Fn(usize, &Location, Columns) -> T + Sync,
+        take: impl FnMut(usize, T),
         small: u64,
-    ) -> Result<(Self, Vec<T>)> {
-        let mut scan = Scan::new(&judge, dataset.columns.clone(), small);
+    ) -> Result<Self> {
+        let mut scan = Scan::new(&judge, take, dataset.columns.clone(), small);
         for path in files_of(dataset)? {
             let opened = files::open(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
             scan.file(&path, Raw::Disk(opened))?;
@@ -94,8 +100,9 @@ impl Table {
         path: &Path,
         bytes: &[u8],
         judge: impl Fn(usize, &Location, Columns) -> T + Sync,
-    ) -> Result<(Self, Vec<T>)> {
-        let mut scan = Scan::new(&judge, Vec::new(), SMALL);
+        take: impl FnMut(usize, T),
+    ) -> Result<Self> {
+        let mut scan = Scan::new(&judge, take, Vec::new(), SMALL);
         scan.file(path, Raw::Memory(bytes.to_vec().into()))?;
         scan.done(path)
     }
@@ -154,16 +161,17 @@ struct Found<T> {
     judged: Result<T>,
 }
 
-impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync> Scan<'a, T, J> {
-    fn new(judge: &'a J, renamed: Vec<(String, String)>, small: u64) -> Self {
+impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, T)> Scan<'a, J, K> {
+    fn new(judge: &'a J, take: K, renamed: Vec<(String, String)>, small: u64) -> Self {
         let table = Table { renamed, ..Table::default() };
-        Self { table, judge, judged: Vec::new(), lacking: None, small }
+        Self { table, judge, take, lacking: None, small }
     }
 
-    fn done(self, path: &Path) -> Result<(Table, Vec<T>)> {
-        let Self { table, judged, lacking, .. } = self;
+    fn done(self, path: &Path) -> Result<Table> {
+        let Self { mut table, lacking, .. } = self;
         some(path, !table.rows.is_empty())?;
-        lacking.map_or(Ok((table, judged)), Err)
+        table.rows.shrink_to_fit();
+        lacking.map_or(Ok(table), Err)
     }
 
     fn file(&mut self, path: &Path, raw: Raw) -> Result<()> {
@@ -185,7 +193,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync> Scan<'a, T, J> {
     fn add(&mut self, judged: Result<T>, stored: Stored) {
         self.table.rows.push(stored);
         match judged {
-            Ok(judged) => self.judged.push(judged),
+            Ok(judged) => (self.take)(self.table.rows.len() - 1, judged),
             Err(error) => {
                 self.lacking.get_or_insert(error);
             }
@@ -276,7 +284,12 @@ mod tests {
     use std::io::Write;
 
     fn all(dataset: &Dataset, small: u64) -> (Table, Vec<Value>) {
-        let (table, seen) = Table::read_again(dataset, |_, _, columns| Value::Object(columns), small).unwrap();
+        let mut seen = Vec::new();
+        let take = |row, value| {
+            assert_eq!(row, seen.len());
+            seen.push(value);
+        };
+        let table = Table::read_again(dataset, |_, _, columns| Value::Object(columns), take, small).unwrap();
         (table, seen)
     }
 
@@ -353,7 +366,7 @@ mod tests {
             let (_folder, path) = written(name, text.as_bytes());
             let dataset = Dataset { columns: vec![("p".into(), "a".into())], ..path.as_path().into() };
             let want = super::super::read(&dataset).map(drop).unwrap_err().to_string();
-            let got = Table::read(&dataset, |_, _, _| ()).map(drop).unwrap_err().to_string();
+            let got = Table::read(&dataset, |_, _, _| (), |_, ()| {}).map(drop).unwrap_err().to_string();
             assert_eq!(got, want, "{text}");
         }
     }

@@ -1,10 +1,11 @@
-//! The first look at a dataset: decides which of its rows can be used, on several threads, and keeps nothing else of them.
+//! The first look at a dataset: decides which of its rows can be used, on several threads.
 
 use super::bar::bar;
-use super::judging::{ReadRow, TRIED_PAIRS, Verdict};
+use super::judging::{ReadRow, Verdict};
+use super::usable::{Sums, Usable, Used};
 use super::{BUILT_IN_PROMPTS, Kind, Reader};
 use crate::data::{self, Columns, Dataset, Location, Refused, Table};
-use crate::train::{Error, Result};
+use crate::train::Result;
 use indicatif::ProgressBar;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,29 +15,25 @@ use std::sync::{PoisonError, RwLock};
 /// Number of unusable rows whose errors are kept. More than are judged at once, so the first ones are among them.
 pub(super) const NAMED: usize = 1 << 14;
 
-/// What the first look at a row found.
-enum Seen {
+/// What the first look at a row found. Errors are rare and large.
+pub(super) enum Seen {
     /// It is unusable, like many before it.
     Unnamed,
     /// It is no such row.
-    Unreadable(data::Error),
+    Unreadable(Box<data::Error>),
     /// An earlier row ends the run anyway.
     Passed,
-    Judged(data::Result<Verdict>),
-}
-
-/// The row of a prompt in the dataset, and which of the row's parts it is.
-#[derive(Clone, Copy)]
-pub(super) struct Used {
-    pub(super) row: usize,
-    pub(super) part: usize,
+    Judged(std::result::Result<Verdict, Box<data::Error>>),
 }
 
 /// What is known of a dataset after the first look.
 pub(super) struct Looked {
     pub(super) table: Table,
     /// The rows that can be used, in the order in which they are learned.
-    pub(super) used: Vec<(Used, Verdict)>,
+    pub(super) used: Vec<Used>,
+    pub(super) sums: Sums,
+    /// The hash of all that determines their tokens and columns.
+    pub(super) hash: String,
     /// Names of their other columns.
     pub(super) columns: BTreeSet<String>,
     /// Names skipped rows, and says what else is wrong.
@@ -72,7 +69,7 @@ impl<'a> Look<'a> {
         match self.kind.read(number, place, row) {
             Ok(parts) => parts.into_iter().map(|part| self.part(number, part)).collect(),
             Err(error) if self.is_unnamed(&error) => vec![Seen::Unnamed],
-            Err(error) => vec![Seen::Unreadable(error)],
+            Err(error) => vec![Seen::Unreadable(Box::new(error))],
         }
     }
 
@@ -92,7 +89,7 @@ impl<'a> Look<'a> {
             Ok(_) if !names.is_empty() => self.columns.write().unwrap_or_else(PoisonError::into_inner).extend(names),
             _ => {}
         }
-        Seen::Judged(judged)
+        Seen::Judged(judged.map_err(Box::new))
     }
 
     fn is_unnamed(&self, error: &data::Error) -> bool {
@@ -103,34 +100,20 @@ impl<'a> Look<'a> {
 impl Reader {
     /// Looks at the rows of a dataset of this kind, or at the built-in prompts.
     pub(super) fn look(&self, given: Option<&Dataset>, kind: Kind) -> Result<Looked> {
-        let mut refused = Refused::new(self.strict);
+        let refused = Refused::new(self.strict);
         let look = Look::new(self, kind, &refused);
         let row = |number: usize, place: &Location, row: Columns| look.row(number, place, row);
-        let (table, seen) = match given {
-            Some(dataset) => Table::read(dataset, row)?,
-            None => Table::parse(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes(), row)?,
+        let mut usable = Usable::new(self, kind);
+        let take = |number: usize, seen: Vec<Seen>| usable.take(number, seen);
+        let table = match given {
+            Some(dataset) => Table::read(dataset, row, take)?,
+            None => Table::parse(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes(), row, take)?,
         };
         let Look { columns, labels, .. } = look;
-        let used = usable(seen, &mut refused)?;
-        let left_out = refused.warning(used.len())?;
-        warn_of_merges(&used);
-        check_margins(&used)?;
+        let (used, sums, hash, left_out) = usable.done()?;
         let warnings = left_out.into_iter().chain(one_sided(labels.map(AtomicUsize::into_inner)));
         let columns = columns.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(Looked { table, used, columns, warning: warnings.reduce(|a, b| format!("{a}; {b}")) })
-    }
-}
-
-/// Warns about prompts that merge with their answers.
-fn warn_of_merges(used: &[(Used, Verdict)]) {
-    // Beyond those, only rows about which nothing was proved are tokenized.
-    let merged = used.iter().filter(|(used, verdict)| used.row < TRIED_PAIRS && verdict.cut).count();
-    let all = used.last().is_none_or(|(used, _)| used.row < TRIED_PAIRS);
-    let among = if all { String::new() } else { format!(" of the first {TRIED_PAIRS}") };
-    if merged > 0 {
-        tracing::warn!(
-            "in {merged}{among} pairs the prompt's last tokens merge with an answer's first; there the answer starts earlier"
-        );
+        Ok(Looked { table, used, sums, hash, columns, warning: warnings.reduce(|a, b| format!("{a}; {b}")) })
     }
 }
 
@@ -138,33 +121,6 @@ fn warn_of_merges(used: &[(Used, Verdict)]) {
 fn unseen(known: &RwLock<BTreeSet<String>>, row: &ReadRow) -> Vec<String> {
     let known = known.read().unwrap_or_else(PoisonError::into_inner);
     row.columns().keys().filter(|name| !known.contains(name.as_str())).cloned().collect()
-}
-
-/// Returns the rows that can be used, in the order in which they are learned.
-fn usable(seen: Vec<Vec<Seen>>, refused: &mut Refused) -> Result<Vec<(Used, Verdict)>> {
-    let numbered = |(row, parts): (usize, Vec<Seen>)| {
-        parts.into_iter().enumerate().map(|(part, seen)| (Used { row, part }, seen)).collect::<Vec<_>>()
-    };
-    let seen = data::in_order(seen.into_iter().enumerate().map(numbered));
-    refused.count_more(seen.iter().filter(|(_, seen)| matches!(seen, Seen::Unnamed)).count());
-    let read = seen.into_iter().map(|(used, seen)| match seen {
-        Seen::Unreadable(error) => (used.row, Err(error)),
-        Seen::Passed | Seen::Unnamed => (used.row, Ok((used, None))),
-        Seen::Judged(judged) => (used.row, Ok((used, Some(judged)))),
-    });
-    let read = refused.sort(read)?.into_iter();
-    Ok(refused.sort(read.filter_map(|(used, judged)| Some((used.row, judged?.map(|verdict| (used, verdict))))))?)
-}
-
-/// Refuses pairs of which only some say by how much the chosen answer is better.
-fn check_margins(used: &[(Used, Verdict)]) -> Result<()> {
-    let (all, with) = (used.len(), used.iter().filter(|(_, verdict)| verdict.margin).count());
-    if with == 0 || with == all {
-        return Ok(());
-    }
-    let without = all - with;
-    let detail = format!("{without} of its {all} pairs have no \"margin\"; either all pairs must have one or none");
-    Err(Error::setting("dataset", detail))
 }
 
 /// Returns a warning if labelled completions, of which so many are undesirable and desirable, are all of one kind.
@@ -219,10 +175,9 @@ mod tests {
             [(&pairs, Kind::ValuedPairs, 200), (&pairs, Kind::Labelled, 400), (&completions, Kind::Labelled, 200)]
         {
             let look = |reader: &Reader, dataset: &Dataset| {
-                let Looked { used, warning, .. } = reader.look(Some(dataset), kind)?;
-                assert_eq!((used.len(), warning), (parts, None));
+                let Looked { used, sums, warning, .. } = reader.look(Some(dataset), kind)?;
                 // The number of a prompt's tokens is known only if it was tokenized.
-                assert_eq!(used.iter().filter(|(_, verdict)| verdict.tokens > 0).count(), 0);
+                assert_eq!((used.len(), warning, sums.tokenized), (parts, None, 0));
                 Ok(())
             };
             read(rows, look).unwrap();
@@ -248,7 +203,7 @@ mod tests {
                 rows.filter(move |row| !without.contains(row)).map(move |row| (row, part)).collect::<Vec<_>>()
             };
             let want = [half(0, [1, 3, 4], 0..1001), half(1, [2, 3, 4], 0..1001), vec![(1002, 0), (1001, 0), (1001, 1)]];
-            let got: Vec<_> = used.iter().map(|(used, _)| (used.row, used.part)).collect();
+            let got: Vec<_> = used.iter().map(|used| (used.row, used.part)).collect();
             assert_eq!(got, want.concat());
             let warning = warning.unwrap();
             assert!(warning.starts_with("skipped 5 of 2004 rows"), "{warning}");

@@ -2,14 +2,14 @@
 
 use super::bar::bar;
 use super::counted::counted;
-use super::judging::{ReadRow, Verdict};
-use super::looking::{Looked, Used};
+use super::judging::ReadRow;
+use super::looking::Looked;
 use super::splitting::{Cut, Outline};
-use super::{Kind, OfTokens, Prompt, Reader, hex};
+use super::usable::Used;
+use super::{Kind, OfTokens, Prompt, Reader};
 use crate::data::{Dataset, Table};
 use crate::train::{Error, Result};
 use rayon::prelude::*;
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -114,21 +114,11 @@ impl Reader {
         if let Some(detail) = kind.lacks_prompt_limit().filter(|_| self.longest_prompt.is_some()) {
             return Err(Error::setting("max_prompt_length", detail));
         }
-        let Looked { table, used, columns, warning } = self.look(given, kind)?;
-        Ok((self.prompts(kind, table, &used, columns), warning))
-    }
-
-    fn prompts(&self, kind: Kind, table: Table, used: &[(Used, Verdict)], columns: BTreeSet<String>) -> Prompts {
-        let verdicts = || used.iter().map(|(_, verdict)| verdict);
-        let reach = verdicts().fold([0; 2], |most, verdict| [0, 1].map(|i| most[i].max(verdict.reach[i])));
-        let mut hash = Sha256::new_with_prefix(self.tokenizer.hash());
-        hash.update(self.shape(kind, reach));
-        verdicts().for_each(|verdict| hash.update(verdict.hash));
-        let fingerprint = format!("{OF_ROWS}{}", hex(&hash.finalize()));
-        let (chat, longest) = (verdicts().any(|verdict| verdict.chat), verdicts().map(|verdict| verdict.tokens).max());
-        let used = used.iter().map(|(used, _)| *used).collect();
+        let Looked { table, used, sums, hash, columns, warning } = self.look(given, kind)?;
+        let fingerprint = format!("{OF_ROWS}{hash}");
         let rows = Rows { reader: self.clone(), kind, table, used, fingerprint, recent: Mutex::default() };
-        Prompts { all: OnceLock::new(), source: Source::Rows(Box::new(rows)), columns, chat, longest: longest.unwrap_or(0) }
+        let source = Source::Rows(Box::new(rows));
+        Ok((Prompts { all: OnceLock::new(), source, columns, chat: sums.chat, longest: sums.longest }, warning))
     }
 }
 
