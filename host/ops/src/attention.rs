@@ -350,8 +350,10 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
             });
         })
     };
+    let mut filled = filled.into_iter();
+    let mut next = || filled.next().unwrap_or_default();
+    let (dq, dk, dv) = (next(), next(), next());
     let of_head = |values: Vec<f32>| tensor(over_heads(values, h), (n, kv_width));
-    let [dq, dk, dv] = filled.try_into().map_err(|_| Error::Shape { op: "attention backward", detail: String::new() })?;
     Ok((tensor(dq, (n, width))?, of_head(dk)?, of_head(dv)?))
 }
 

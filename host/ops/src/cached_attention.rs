@@ -248,7 +248,8 @@ impl PromptCache {
     }
 }
 
-/// Returns how many of so many rows are summed together: as many in each tile, since few take nearly as long as many.
+/// Returns how many of so many rows are summed together at a time: as many in each tile, since few take nearly as long as many.
+#[cfg(target_arch = "x86_64")]
 fn tile_rows(rows: usize) -> usize {
     rows.div_ceil(rows.div_ceil(ROWS).max(1)).max(1)
 }
@@ -389,7 +390,8 @@ fn tasks<'a>(groups: &'a [Group<'a>], h: Heads) -> Vec<(&'a PromptCache, &'a [Ro
     let longest = |parts: &usize| (whole * parts).div_ceil(threads) * (UNITS / parts);
     let parts = (1..=most).min_by_key(longest).unwrap_or(1);
     let of_group = |g: &'a Group<'a>| {
-        let parts = parts.min(g.sequences.len().max(1));
+        let most = (g.sequences.len() * h.per_kv() / FEWEST_ROWS).min(g.sequences.len());
+        let parts = parts.min(most.max(1));
         (0..parts).flat_map(move |part| {
             (0..h.kv_heads).map(move |kv| (g.prompt, &g.sequences[share(g.sequences.len(), part, parts)], kv))
         })

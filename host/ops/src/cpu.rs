@@ -21,10 +21,12 @@ pub(super) const ROWS_PER_TASK: usize = 32;
 /// Values per task where each is treated by itself.
 const PART: usize = 1 << 15;
 
-/// Runs `work` with tensors like `t`, on the CPU on a thread of the pool, whose threads stay awake: operations don't wait for one to
-/// wake up.
+/// Runs `work` with tensors like `t`, on the CPU on a thread of the pool. If it comes from outside, the pool's other threads stay awake
+/// for a while: operations don't wait for one to wake up.
 pub fn on_pool<T: Send>(t: &Tensor, work: impl FnOnce() -> T + Send) -> T {
-    if t.device().is_cpu() { team::awake(work) } else { work() }
+    // On a thread of the pool, others may be busy with parts of their own, which it must not wait for.
+    let outside = t.device().is_cpu() && rayon::current_thread_index().is_none();
+    if outside { team::awake(work) } else { work() }
 }
 
 /// Read access to a contiguous CPU tensor.

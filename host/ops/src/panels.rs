@@ -354,8 +354,12 @@ fn parts(all: &[&Panels], n: usize) -> (Vec<(usize, Range<usize>)>, bool) {
 /// Tells the threads of a team which weights the next products read, with `n` rows each. They ask for their memory while they wait:
 /// first for what they will read themselves, then for the next thread's part, which may be busy until then.
 pub fn soon(all: &[&Panels], n: usize) -> Result<()> {
-    let ((parts, shared), threads) = (parts(all, n), team::threads());
-    if threads == 1 || !shared {
+    let threads = team::threads();
+    if threads == 1 {
+        return Ok(());
+    }
+    let (parts, shared) = parts(all, n);
+    if !shared {
         return Ok(());
     }
     let addresses = |of_one: &[(usize, Range<usize>)]| match of_one {

@@ -8,13 +8,13 @@ use super::cpu::share;
 use rayon::prelude::*;
 use std::cell::Cell;
 use std::mem::transmute;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Polls for a task after which a waiting thread yields before each further one, since the thread it waits for may have no
-/// processor.
+/// Looks for a task after which a waiting thread yields before each further one, since the thread it waits for may have no
+/// processor; and after which one that only stays awake falls asleep.
 const LOOKS: u32 = 1024;
 
 /// In place of a part's number: no part is available.
@@ -48,17 +48,27 @@ struct Team {
     done: AtomicUsize,
 }
 
-/// A thread's share of a task's parts, on a cache line of its own.
-#[repr(align(128))]
+/// A thread's share of a task's parts, and what it asks for while it waits.
 struct Share {
     /// The task's number in the upper half, the share's next part in the lower half. A part is taken by compare-and-swap, which
     /// fails if either has changed.
-    next: AtomicU64,
+    next: Alone,
     /// Counts the changes of `soon`.
     told: AtomicUsize,
     /// First addresses and numbers of bytes that the thread asks for while it waits. A mixture of old and new ones, or memory that is
     /// gone by then, does no harm.
     soon: [(AtomicUsize, AtomicUsize); SPANS],
+}
+
+/// A word on cache lines of its own, since a thread looks at it all the time.
+#[repr(align(128))]
+struct Alone(AtomicU64);
+
+impl Deref for Alone {
+    type Target = AtomicU64;
+    fn deref(&self) -> &AtomicU64 {
+        &self.0
+    }
 }
 
 thread_local! {
@@ -114,7 +124,7 @@ pub(super) fn awake<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     rayon::scope(|scope| {
         let working = Working(Arc::new(AtomicBool::new(true)));
         let (own, goes_on) = (rayon::current_thread_index(), Arc::clone(&working.0));
-        // A job for each thread: one that waits for the others can't take theirs.
+        // One job for each thread, which no other can take: a thread in the middle of a wait would otherwise take several.
         scope.spawn_broadcast(move |_, thread| {
             // It gives up at some point, since it may be on top of a part that waits for others and that the work waits for.
             let mut looks = 0;
@@ -167,7 +177,7 @@ pub(super) fn each(parts: usize, part: impl Fn(usize) + Sync) {
 
 impl Share {
     fn new() -> Self {
-        Self { next: AtomicU64::new(CLOSED), told: AtomicUsize::new(0), soon: Default::default() }
+        Self { next: Alone(AtomicU64::new(CLOSED)), told: AtomicUsize::new(0), soon: Default::default() }
     }
 
     fn tell<'a>(&self, spans: impl Iterator<Item = &'a Range<usize>>) {
@@ -198,6 +208,9 @@ struct Ahead {
 impl Ahead {
     /// Asks for some lines. Returns whether there were any.
     fn ask(&mut self, share: &Share) -> bool {
+        if !cfg!(target_arch = "x86_64") {
+            return false;
+        }
         let told = share.told.load(Ordering::Acquire);
         if told != self.told {
             *self = Self { told, ..Self::default() };
@@ -206,7 +219,8 @@ impl Ahead {
         let (at, count) = (at.load(Ordering::Relaxed), count.load(Ordering::Relaxed));
         let to = count.min(self.at + LINES_A_LOOK * LINE);
         (self.at..to).step_by(LINE).for_each(|i| ask_for(at.wrapping_add(i)));
-        self.asked += to - self.at;
+        // What was told may have changed since.
+        self.asked += to.saturating_sub(self.at);
         self.at = to;
         if to == count {
             (self.span, self.at) = (self.span + 1, 0);
@@ -274,7 +288,8 @@ impl Team {
     /// Does the open task's next part, of thread `own`'s share while it has some. Returns whether there was one.
     fn take_part(&self, own: usize) -> bool {
         let all = self.shares.len();
-        (own..all).chain(0..own).any(|of| self.take_part_of(of))
+        let is_open = self.shares[own].next.load(Ordering::Relaxed) & CLOSED != CLOSED;
+        is_open && (own..all).chain(0..own).any(|of| self.take_part_of(of))
     }
 
     /// Does the next part of a thread's share. Returns whether there was one.
@@ -289,8 +304,8 @@ impl Team {
 
         let share = &self.shares[of].next;
         let next = share.load(Ordering::Acquire);
-        let (part, parts) = (next & CLOSED, self.parts.load(Ordering::Relaxed));
-        if part == CLOSED || part as usize >= self.share(parts, of).end {
+        let part = next & CLOSED;
+        if part == CLOSED || part as usize >= self.share(self.parts.load(Ordering::Relaxed), of).end {
             return false;
         }
         let task = self.task.load(Ordering::Relaxed);

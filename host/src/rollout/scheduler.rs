@@ -212,8 +212,10 @@ impl Generator<'_> {
         let mut own: Vec<Vec<Option<Arc<Prefilled>>>> = vec![prompts.clone(); parts - 1];
         own.push(prompts);
         let decode = |(i, prompts)| self.decode(requests, part(i), places, prompts, parts == 1);
-        // On threads of the pool, also if there is a single part: a leader beside them would take a processor from one.
-        let done: Vec<Vec<Rollout>> = rayon::scope(|_| own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>())?;
+        let decoded = || own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>();
+        // On a thread of the pool, also if there is a single part: a leader beside them would take a processor from one. But what waits
+        // for replies must not take a thread that those may need.
+        let done: Vec<Vec<Rollout>> = if self.follow.is_some() { decoded()? } else { rayon::scope(|_| decoded())? };
         Ok((done.concat(), known))
     }
 

@@ -152,26 +152,26 @@ impl Raw {
 fn rows_of(path: &Path, raw: Raw) -> Result<Vec<Row>> {
     let mut all = Vec::new();
     let take = |part: Part<'_>| {
-        all = match part {
+        all.extend(match part {
             Part::Rows(rows) => rows,
             Part::Texts(file, texts, _, budget) => json::rows(file, texts, budget)?,
-        };
+        });
         Ok(())
     };
     content_of(path, raw, take)?;
     Ok(all)
 }
 
-/// The content of a file.
+/// The content of a file, or some of it.
 enum Part<'a> {
-    /// All its rows.
+    /// The next rows.
     Rows(Vec<Row>),
     /// A reader of its rows' texts, and the file's size if the texts are in it as they are.
     Texts(&'a File, json::Texts<'a>, Option<u64>, &'a mut Budget),
 }
 
 /// Detects a file's format and passes its content on.
-fn content_of(path: &Path, raw: Raw, take: impl FnOnce(Part<'_>) -> Result<()>) -> Result<()> {
+fn content_of(path: &Path, raw: Raw, mut take: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
     let file = File::new(path);
     let io = |source| Error::Io { path: path.to_owned(), source };
     let size = raw.size().map_err(io)?;
@@ -179,15 +179,15 @@ fn content_of(path: &Path, raw: Raw, take: impl FnOnce(Part<'_>) -> Result<()>) 
     let Unpacked { mut stream, packed, begin } = packed::unpack(&file, raw.stream(), bounds::unpacked_limit(size))?;
     let budget = &mut Budget::new(limit);
     if begin.starts_with(parquet::MAGIC) {
+        let each = |rows| take(Part::Rows(rows));
         if packed {
-            return take(Part::Rows(parquet::rows(&file, parquet::whole(&file, stream)?, limit, budget)?));
+            return parquet::rows(&file, parquet::whole(&file, stream)?, limit, budget, each);
         }
         drop(stream);
-        let rows = match raw {
-            Raw::Disk(disk) => parquet::rows(&file, disk, limit, budget),
-            Raw::Memory(bytes) => parquet::rows(&file, bytes, limit, budget),
+        return match raw {
+            Raw::Disk(disk) => parquet::rows(&file, disk, limit, budget, each),
+            Raw::Memory(bytes) => parquet::rows(&file, bytes, limit, budget, each),
         };
-        return take(Part::Rows(rows?));
     }
     let mut mark = 0;
     if begin.starts_with(BYTE_ORDER_MARK) {

@@ -1,5 +1,5 @@
 //! A dataset whose rows are read again when they are needed: from their file, if it is large and holds them as they are, or from their
-//! text in memory.
+//! text, in memory or, if that is much, in a temporary file.
 
 use super::bounds::Budget;
 use super::json::{self, Text};
@@ -9,13 +9,16 @@ use crate::data::{Dataset, Error, Result};
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// The columns of a row.
 pub type Columns = Map<String, Value>;
 
-/// Maximum size in bytes of a file whose rows stay in memory. So a run does not mind if such a file changes.
+/// Maximum size in bytes of a file whose rows are kept, so that a run does not mind if it changes, and of all texts that are kept in
+/// memory.
 const SMALL: u64 = 16 << 20;
 
 /// Size in bytes of the rows that are parsed together, and their number.
@@ -31,13 +34,25 @@ pub struct Table {
     renamed: Vec<(String, String)>,
     shelves: Vec<Shelf>,
     rows: Vec<Stored>,
+    /// Texts for which there is no room in memory, in a file without a name.
+    spilled: Option<Mutex<fs::File>>,
 }
 
-/// A file, or some of its rows in memory.
+/// Some rows of a file.
 #[derive(Debug)]
 struct Shelf {
     file: File,
-    kept: Option<Box<[u8]>>,
+    held: Held,
+}
+
+/// Where the texts of some rows are.
+#[derive(Debug)]
+enum Held {
+    /// In the dataset's file.
+    InFile,
+    InMemory(Box<[u8]>),
+    /// In the temporary file, from this place on.
+    Spilled(u64),
 }
 
 /// Where a row's text is.
@@ -59,8 +74,10 @@ struct Scan<'a, J, K> {
     take: K,
     /// The first row that lacks a column.
     lacking: Option<Error>,
-    /// Files of more bytes are read again.
+    /// Files of more bytes are read again, and texts of more bytes are not kept in memory.
     small: u64,
+    /// Bytes of the texts that were kept so far.
+    kept: u64,
 }
 
 impl Table {
@@ -118,14 +135,43 @@ impl Table {
         let place = shelf.file.place(stored.line);
         let changed =
             |_| place.wrong("has changed since the run read it first; start the run again, or resume it with the old file");
-        let text = match &shelf.kept {
-            Some(kept) => kept[stored.at as usize..][..stored.length as usize].to_vec(),
-            None => stored.text(&shelf.file.0).map_err(changed)?,
+        let text = match &shelf.held {
+            Held::InMemory(texts) => texts[stored.at as usize..][..stored.length as usize].to_vec(),
+            Held::InFile => stored.text(&shelf.file.0).map_err(changed)?,
+            Held::Spilled(begin) => self
+                .spilled_text(begin + stored.at, stored.length)
+                .map_err(|e| place.failed(Error::Io { path: "the temporary file that holds its text".into(), source: e }))?,
         };
         let text = std::str::from_utf8(&text).map_err(|_| changed(Changed))?;
         let (mut columns, _) = json::object(text).map_err(|_| changed(Changed))?;
         columns::rename(&place, &mut columns, &self.renamed)?;
         Ok((place, columns))
+    }
+}
+
+impl Table {
+    fn spilled_text(&self, at: u64, length: u32) -> io::Result<Vec<u8>> {
+        let spilled = self.spilled.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let mut file = spilled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = vec![0; length as usize];
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(&mut text)?;
+        Ok(text)
+    }
+
+    /// Writes texts to the temporary file. Returns where they begin.
+    fn spill(&mut self, texts: &[u8]) -> io::Result<u64> {
+        if self.spilled.is_none() {
+            // The system's folder for temporary files may be in memory.
+            let cache = files::cache_folder().filter(|cache| fs::create_dir_all(cache).is_ok());
+            let file = cache.map_or_else(tempfile::tempfile, tempfile::tempfile_in)?;
+            self.spilled = Some(Mutex::new(file));
+        }
+        let spilled = self.spilled.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let file = spilled.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let begin = file.seek(SeekFrom::End(0))?;
+        file.write_all(texts)?;
+        Ok(begin)
     }
 }
 
@@ -164,7 +210,7 @@ struct Found<T> {
 impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, T)> Scan<'a, J, K> {
     fn new(judge: &'a J, take: K, renamed: Vec<(String, String)>, small: u64) -> Self {
         let table = Table { renamed, ..Table::default() };
-        Self { table, judge, take, lacking: None, small }
+        Self { table, judge, take, lacking: None, small, kept: 0 }
     }
 
     fn done(self, path: &Path) -> Result<Table> {
@@ -201,7 +247,20 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
     }
 
     fn shelf(&mut self, file: &File, kept: Option<Vec<u8>>) {
-        self.table.shelves.push(Shelf { file: File(file.0.clone()), kept: kept.map(Vec::into_boxed_slice) });
+        let held = kept.map_or(Held::InFile, |texts| self.keep(texts));
+        self.table.shelves.push(Shelf { file: File(file.0.clone()), held });
+    }
+
+    /// Keeps texts: the first ones in memory, others in a temporary file, unless that fails.
+    fn keep(&mut self, texts: Vec<u8>) -> Held {
+        self.kept += texts.len() as u64;
+        if self.kept > self.small {
+            match self.table.spill(&texts) {
+                Ok(begin) => return Held::Spilled(begin),
+                Err(e) => tracing::debug!("rows stay in memory, since a temporary file can't be written: {e}"),
+            }
+        }
+        Held::InMemory(texts.into_boxed_slice())
     }
 
     /// Takes the rows of a file that is read as a whole.
@@ -281,7 +340,6 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
 
     fn all(dataset: &Dataset, small: u64) -> (Table, Vec<Value>) {
         let mut seen = Vec::new();

@@ -75,7 +75,7 @@ fn a_file_that_becomes_too_much_is_refused() {
     }
     let table = Bytes::from(std::fs::read(fixture("table-none.parquet")).unwrap());
     for (limit, budget) in [(1000, 1 << 20), (1 << 20, 1000)] {
-        let error = parquet::rows(&file, table.clone(), limit, &mut Budget::new(budget)).unwrap_err().to_string();
+        let error = parquet::rows(&file, table.clone(), limit, &mut Budget::new(budget), |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("takes more than"), "{error}");
     }
     let mut rows: &[u8] = b"{}\n{}\n{}\n";

@@ -177,7 +177,7 @@ mod tests {
             let look = |reader: &Reader, dataset: &Dataset| {
                 let Looked { used, sums, warning, .. } = reader.look(Some(dataset), kind)?;
                 // The number of a prompt's tokens is known only if it was tokenized.
-                assert_eq!((used.len(), warning, sums.tokenized), (parts, None, 0));
+                assert_eq!((used.len(), warning, sums.longest), (parts, None, 0));
                 Ok(())
             };
             read(rows, look).unwrap();

@@ -41,9 +41,6 @@ pub(super) struct Sums {
     merged: usize,
     /// Pairs that say by how much the chosen answer is better.
     margins: usize,
-    /// Number of rows that were tokenized.
-    #[cfg(test)]
-    pub(super) tokenized: usize,
 }
 
 impl<'a> Usable<'a> {
@@ -100,10 +97,6 @@ impl<'a> Usable<'a> {
         // Beyond those, only rows about which nothing was proved are tokenized.
         sums.merged += usize::from(used.row < TRIED_PAIRS && verdict.cut);
         sums.margins += usize::from(verdict.margin);
-        #[cfg(test)]
-        {
-            sums.tokenized += usize::from(verdict.tokens > 0);
-        }
     }
 
     /// Returns the rows in the order in which they are learned, what is known of them together, the hash of all that determines their

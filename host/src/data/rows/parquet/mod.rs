@@ -16,7 +16,8 @@ use parquet::record::reader::TreeBuilder;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::io::Read as _;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 /// The bytes at the beginning and end of every Parquet file.
 pub(super) const MAGIC: &[u8] = b"PAR1";
@@ -24,6 +25,9 @@ pub(super) const MAGIC: &[u8] = b"PAR1";
 /// Maximum size of a table that is compressed as a whole. It is decompressed into memory, since it is read from its end. Tables
 /// usually compress themselves.
 const PACKED: u64 = 1 << 30;
+
+/// Number of rows that are passed on together.
+const TOGETHER: usize = 1024;
 
 /// Reads a whole compressed table.
 pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
@@ -38,11 +42,28 @@ pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// Returns the table's rows, which take no more than the rest of the budget; its pages take at most `limit` bytes.
-pub(super) fn rows(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mut Budget) -> Result<Vec<Row>> {
-    // The reader panics over some kinds of damage.
-    let read = quietly(|| table(file, bytes, limit, budget)).ok();
-    read.unwrap_or_else(|| Err(damaged(file, "its contents don't fit its schema")))
+/// Passes on the table's rows, some at a time, while a thread reads the next ones. They take no more than the rest of the budget;
+/// the table's pages take at most `limit` bytes.
+///
+/// # Errors
+/// If the table is damaged, or those of `take`.
+pub(super) fn rows(
+    file: &File,
+    bytes: impl ChunkReader + 'static,
+    limit: u64,
+    budget: &mut Budget,
+    take: impl FnMut(Vec<Row>) -> Result<()>,
+) -> Result<()> {
+    thread::scope(|scope| {
+        let (send, receive) = mpsc::sync_channel(1);
+        // The reader panics over some kinds of damage.
+        let read = move || quietly(|| table(file, bytes, limit, budget, |rows| send.send(rows).is_ok())).ok();
+        let reading = scope.spawn(read);
+        let taken = receive.into_iter().try_for_each(take);
+        let read = reading.join().ok().flatten();
+        taken?;
+        read.unwrap_or_else(|| Err(damaged(file, "its contents don't fit its schema")))
+    })
 }
 
 fn damaged(file: &File, said: impl ToString) -> crate::data::Error {
@@ -50,7 +71,14 @@ fn damaged(file: &File, said: impl ToString) -> crate::data::Error {
     file.wrong(format!("is truncated, damaged, or not supported Parquet: {said}"))
 }
 
-fn table(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mut Budget) -> Result<Vec<Row>> {
+/// Passes on rows until `take` says that no more are wanted.
+fn table(
+    file: &File,
+    bytes: impl ChunkReader + 'static,
+    limit: u64,
+    budget: &mut Budget,
+    mut take: impl FnMut(Vec<Row>) -> bool,
+) -> Result<()> {
     let damaged = |said: &dyn ToString| damaged(file, said.to_string());
     bounds::metadata(file, &bytes)?;
     let shared = Shared(bytes.into());
@@ -58,18 +86,19 @@ fn table(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mu
     let metadata = reader.metadata();
     let with_lengths = bounds::pages(file, &shared, metadata, limit)?;
     let schema = metadata.file_metadata().schema_descr_ptr();
-    let mut rows = Vec::new();
+    let (mut rows, mut count) = (Vec::new(), 0);
     let mut lost = BTreeSet::new();
     for i in 0..metadata.num_row_groups() {
         let group = reader.get_row_group(i).map_err(|e| damaged(&e))?;
         for (_, column) in with_lengths.iter().filter(|(of, _)| *of == i) {
             bounds::lengths(file, &*group, *column)?;
         }
-        bounds::lists(file, &*group, rows.len())?;
+        bounds::lists(file, &*group, count)?;
         let records = TreeBuilder::new().with_batch_size(bounds::BATCH).as_iter(schema.clone(), &*group);
         for row in records.map_err(|e| damaged(&e))? {
-            let row = row.map_err(|e| damaged(&format!("row {}: {e}", rows.len() + 1)))?;
-            let place = file.place(rows.len() + 1);
+            let row = row.map_err(|e| damaged(&format!("row {}: {e}", count + 1)))?;
+            count += 1;
+            let place = file.place(count);
             let (mut columns, mut read) = (Map::new(), Read::default());
             for (name, field) in row.into_columns() {
                 let value = read.named(&name, &field);
@@ -83,17 +112,23 @@ fn table(file: &File, bytes: impl ChunkReader + 'static, limit: u64, budget: &mu
             }
             budget.row(file, read.text + read.values * VALUE)?;
             rows.push((place, columns));
+            if rows.len() == TOGETHER && !take(std::mem::take(&mut rows)) {
+                return Ok(());
+            }
         }
     }
+    if !take(rows) {
+        return Ok(());
+    }
     let said = metadata.file_metadata().num_rows();
-    if said != rows.len() as i64 {
-        return Err(damaged(&format!("it has {} rows but says {said}", rows.len())));
+    if said != count as i64 {
+        return Err(damaged(&format!("it has {count} rows but says {said}")));
     }
     if !lost.is_empty() {
         let names = listed(lost.iter().map(String::as_str));
         tracing::warn!("{}: dropped bytes that are not text from the columns {names}", printable_path(&file.0));
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// A table shared by the checks and the reader.

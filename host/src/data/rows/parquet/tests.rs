@@ -7,9 +7,20 @@ use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::parser::parse_message_type;
 use std::path::Path;
 
+/// Reads all rows of a table within a limit.
+fn within(table: Vec<u8>, limit: u64) -> Result<Vec<Row>> {
+    let mut all = Vec::new();
+    let take = |some: Vec<Row>| {
+        all.extend(some);
+        Ok(())
+    };
+    rows(&File::new(Path::new("t")), Bytes::from(table), limit, &mut Budget::new(limit), take)?;
+    Ok(all)
+}
+
 fn read(table: Vec<u8>) -> std::result::Result<Vec<Row>, String> {
     let limit = row_bounds::limit(table.len() as u64);
-    rows(&File::new(Path::new("t")), Bytes::from(table), limit, &mut Budget::new(limit)).map_err(|e| e.to_string())
+    within(table, limit).map_err(|e| e.to_string())
 }
 
 /// A table whose metadata are these bytes.
@@ -58,7 +69,7 @@ fn a_name_that_every_row_repeats_counts_each_time() {
     column.close().unwrap();
     group.close().unwrap();
     writer.close().unwrap();
-    let read = |limit: u64| rows(&File::new(Path::new("t")), Bytes::from(table.clone()), limit, &mut Budget::new(limit));
+    let read = |limit: u64| within(table.clone(), limit);
     assert_eq!(read(1 << 30).unwrap()[11].1[&name], 7);
     assert!(read(8 << 20).unwrap_err().to_string().contains("takes more than"));
 }
@@ -114,4 +125,17 @@ fn metadata_that_are_too_long_too_wide_or_too_deep_are_refused() {
         let error = read(table).unwrap_err();
         assert!(error.contains(said) && !error.contains('\n'), "{said}: {error}");
     }
+}
+
+#[test]
+fn an_error_of_what_takes_rows_ends_the_reading_and_comes_back() {
+    let table = Bytes::from(lists("abc", &[1; 5 * TOGETHER]));
+    let file = File::new(Path::new("t"));
+    let mut taken = Vec::new();
+    let take = |rows: Vec<Row>| {
+        taken.push(rows.len());
+        if taken.len() < 2 { Ok(()) } else { Err(file.wrong("enough")) }
+    };
+    let said = rows(&file, table, 1 << 30, &mut Budget::new(1 << 30), take).unwrap_err().to_string();
+    assert!(said.ends_with("enough") && taken == [TOGETHER, TOGETHER], "{said}: {taken:?}");
 }
