@@ -24,8 +24,8 @@ const PART: usize = 1 << 15;
 /// Runs `work` with tensors like `t`, on the CPU on a thread of the pool. If it comes from outside, the pool's other threads stay awake
 /// for a while: operations don't wait for one to wake up.
 pub fn on_pool<T: Send>(t: &Tensor, work: impl FnOnce() -> T + Send) -> T {
-    // On a thread of the pool, others may be busy with parts of their own, which it must not wait for.
-    let outside = t.device().is_cpu() && rayon::current_thread_index().is_none();
+    // On a thread of the pool, or in a team, others may be busy with parts of their own, which it must not wait for.
+    let outside = t.device().is_cpu() && rayon::current_thread_index().is_none() && !team::is_led();
     if outside { team::awake(work) } else { work() }
 }
 
