@@ -184,9 +184,7 @@ impl PromptCache {
                 for (q, into) in q.chunks(tile_rows * c).zip(into.chunks_mut(tile_rows * padded)) {
                     let mut tile: Tile = [[0.0; BLOCK]; ROWS];
                     sums_of_pairs(q, c, keys, &mut tile);
-                    for (into, sums) in into.chunks_exact_mut(padded).zip(&tile) {
-                        into[first..first + BLOCK].iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
-                    }
+                    put(&tile, into, padded, first, scale);
                 }
             }
             return;
@@ -199,9 +197,7 @@ impl PromptCache {
                     let keys = Lines { values: &k[kv * c * padded + first..], stride: padded, count: c };
                     sums(q, c, 0, keys, &mut tile);
                 });
-                for (into, sums) in into.chunks_exact_mut(padded).zip(&tile) {
-                    into[first..first + BLOCK].iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
-                }
+                put(&tile, into, padded, first, scale);
             }
         }
     }
@@ -221,9 +217,7 @@ impl PromptCache {
                 for (p, into) in p.chunks(tile_rows * even).zip(into.chunks_mut(tile_rows * c)) {
                     let mut tile: Tile = [[0.0; BLOCK]; ROWS];
                     sums_of_pairs(p, even, values, &mut tile);
-                    for (into, sums) in into.chunks_exact_mut(c).zip(&tile) {
-                        into[first..first + BLOCK].copy_from_slice(sums);
-                    }
+                    put(&tile, into, c, first, 1.0);
                 }
             }
             return;
@@ -236,15 +230,20 @@ impl PromptCache {
                     let values = Lines { values: &v[own.clone()][first..], stride: c, count: self.len };
                     sums(p, padded, 0, values, &mut tile);
                 });
-                for (into, sums) in into.chunks_exact_mut(c).zip(&tile) {
-                    into[first..first + BLOCK].copy_from_slice(sums);
-                }
+                put(&tile, into, c, first, 1.0);
             }
         }
         for (into, p) in into.chunks_exact_mut(c).zip(p.chunks_exact(padded)).filter(|_| whole < c) {
             into[whole..].fill(0.0);
             with!(&self.v, |v| wide!(add_weighted(&mut into[whole..], &p[..self.len], &v[own.clone()], c, whole)));
         }
+    }
+}
+
+/// Writes each row's sums, times `scale`, from the place `first` of its line on.
+fn put(tile: &Tile, into: &mut [f32], line: usize, first: usize, scale: f32) {
+    for (into, sums) in into.chunks_exact_mut(line).zip(tile) {
+        into[first..first + BLOCK].iter_mut().zip(sums).for_each(|(x, sum)| *x = sum * scale);
     }
 }
 
