@@ -213,8 +213,8 @@ impl Generator<'_> {
         own.push(prompts);
         let decode = |(i, prompts)| self.decode(requests, part(i), places, prompts, parts == 1);
         let decoded = || own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>();
-        // On a thread of the pool, also if there is a single part: a leader beside them would take a processor from one. But what waits
-        // for replies must not take a thread that those may need.
+        // On a thread of the pool, also if there is a single part: a leader beside them would take a processor from one. But a single part
+        // that waits for replies stays outside.
         let done: Vec<Vec<Rollout>> = if self.follow.is_some() { decoded()? } else { rayon::scope(|_| decoded())? };
         Ok((done.concat(), known))
     }

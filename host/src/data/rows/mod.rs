@@ -9,6 +9,7 @@ mod folder;
 mod json;
 mod packed;
 mod parquet;
+mod spill;
 mod table;
 mod text;
 

@@ -3,16 +3,15 @@
 
 use super::bounds::Budget;
 use super::json::{self, Text};
+use super::spill::Spill;
 use super::{File, Location, Part, Raw, Row, columns, content_of, files_of, some};
 use crate::config::files;
 use crate::data::{Dataset, Error, Result};
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use std::fs;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// The columns of a row.
 pub type Columns = Map<String, Value>;
@@ -34,8 +33,7 @@ pub struct Table {
     renamed: Vec<(String, String)>,
     shelves: Vec<Shelf>,
     rows: Vec<Stored>,
-    /// Texts for which there is no room in memory, in a file without a name.
-    spilled: Option<Mutex<fs::File>>,
+    spill: Spill,
 }
 
 /// Some rows of a file.
@@ -62,7 +60,7 @@ struct Stored {
     length: u32,
     at: u64,
     line: usize,
-    /// Part of the hash of its text, if it is on disk.
+    /// Part of the hash of its text.
     check: u64,
 }
 
@@ -91,17 +89,18 @@ impl Table {
         judge: impl Fn(usize, &Location, Columns) -> T + Sync,
         take: impl FnMut(usize, T),
     ) -> Result<Self> {
-        Self::read_again(dataset, judge, take, SMALL)
+        Self::read_again(dataset, judge, take, (SMALL, Spill::default()))
     }
 
-    /// The same, with the maximum size of files whose rows stay in memory.
+    /// The same, with the maximum size of files whose rows stay in memory, and where others go.
     fn read_again<T: Send>(
         dataset: &Dataset,
         judge: impl Fn(usize, &Location, Columns) -> T + Sync,
         take: impl FnMut(usize, T),
-        small: u64,
+        (small, spill): (u64, Spill),
     ) -> Result<Self> {
         let mut scan = Scan::new(&judge, take, dataset.columns.clone(), small);
+        scan.table.spill = spill;
         for path in files_of(dataset)? {
             let opened = files::open(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
             scan.file(&path, Raw::Disk(opened))?;
@@ -138,40 +137,19 @@ impl Table {
         let text = match &shelf.held {
             Held::InMemory(texts) => texts[stored.at as usize..][..stored.length as usize].to_vec(),
             Held::InFile => stored.text(&shelf.file.0).map_err(changed)?,
-            Held::Spilled(begin) => self
-                .spilled_text(begin + stored.at, stored.length)
-                .map_err(|e| place.failed(Error::Io { path: "the temporary file that holds its text".into(), source: e }))?,
+            Held::Spilled(begin) => self.spilled(begin + stored.at, stored)?,
         };
         let text = std::str::from_utf8(&text).map_err(|_| changed(Changed))?;
         let (mut columns, _) = json::object(text).map_err(|_| changed(Changed))?;
         columns::rename(&place, &mut columns, &self.renamed)?;
         Ok((place, columns))
     }
-}
 
-impl Table {
-    fn spilled_text(&self, at: u64, length: u32) -> io::Result<Vec<u8>> {
-        let spilled = self.spilled.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let mut file = spilled.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut text = vec![0; length as usize];
-        file.seek(SeekFrom::Start(at))?;
-        file.read_exact(&mut text)?;
-        Ok(text)
-    }
-
-    /// Writes texts to the temporary file. Returns where they begin.
-    fn spill(&mut self, texts: &[u8]) -> io::Result<u64> {
-        if self.spilled.is_none() {
-            // The system's folder for temporary files may be in memory.
-            let cache = files::cache_folder().filter(|cache| fs::create_dir_all(cache).is_ok());
-            let file = cache.map_or_else(tempfile::tempfile, tempfile::tempfile_in)?;
-            self.spilled = Some(Mutex::new(file));
-        }
-        let spilled = self.spilled.as_mut().ok_or(io::ErrorKind::NotFound)?;
-        let file = spilled.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let begin = file.seek(SeekFrom::End(0))?;
-        file.write_all(texts)?;
-        Ok(begin)
+    /// Reads a text from the temporary file.
+    fn spilled(&self, at: u64, stored: &Stored) -> Result<Vec<u8>> {
+        let read = self.spill.read(at, stored.length as usize);
+        let read = read.and_then(|text| if check(&text) == stored.check { Ok(text) } else { Err(ErrorKind::InvalidData.into()) });
+        read.map_err(|source| Error::Io { path: "the temporary file with the dataset's rows".into(), source })
     }
 }
 
@@ -254,13 +232,8 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
     /// Keeps texts: the first ones in memory, others in a temporary file, unless that fails.
     fn keep(&mut self, texts: Vec<u8>) -> Held {
         self.kept += texts.len() as u64;
-        if self.kept > self.small {
-            match self.table.spill(&texts) {
-                Ok(begin) => return Held::Spilled(begin),
-                Err(e) => tracing::debug!("rows stay in memory, since a temporary file can't be written: {e}"),
-            }
-        }
-        Held::InMemory(texts.into_boxed_slice())
+        let spilled = if self.kept > self.small { self.table.spill.write(&texts) } else { None };
+        spilled.map_or_else(|| Held::InMemory(texts.into_boxed_slice()), Held::Spilled)
     }
 
     /// Takes the rows of a file that is read as a whole.
@@ -276,14 +249,15 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
             let judge = self.judging();
             let find = |(i, (place, columns)): (usize, Row)| {
                 let text = serde_json::to_vec(&columns).map_err(wrong)?;
-                Ok((text, place.line, judge(begin + i, &place, columns)))
+                let check = check(&text);
+                Ok((text, check, place.line, judge(begin + i, &place, columns)))
             };
             let found: Vec<Result<_>> = some.into_par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect();
             drop(judge);
             let mut kept = Vec::new();
             for found in found {
-                let (text, line, judged) = found?;
-                self.add(judged, Stored { shelf, length: text.len() as u32, at: kept.len() as u64, line, check: 0 });
+                let (text, check, line, judged) = found?;
+                self.add(judged, Stored { shelf, length: text.len() as u32, at: kept.len() as u64, line, check });
                 kept.extend_from_slice(&text);
             }
             self.shelf(&file, Some(kept));
@@ -317,8 +291,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
         let judge = self.judging();
         let find = |(i, text): (usize, &Text)| {
             let (columns, bytes) = text.parse()?;
-            let check = if again { check(&text.text) } else { 0 };
-            Ok(Found { bytes, check, judged: judge(begin + i, &text.place, columns) })
+            Ok(Found { bytes, check: check(&text.text), judged: judge(begin + i, &text.place, columns) })
         };
         let found: Vec<Result<Found<T>>> = some.par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect();
         drop(judge);
@@ -340,6 +313,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     fn all(dataset: &Dataset, small: u64) -> (Table, Vec<Value>) {
         let mut seen = Vec::new();
@@ -347,7 +321,9 @@ mod tests {
             assert_eq!(row, seen.len());
             seen.push(value);
         };
-        let table = Table::read_again(dataset, |_, _, columns| Value::Object(columns), take, small).unwrap();
+        let cache = tempfile::tempdir().unwrap();
+        let keeping = (small, Spill::within(cache.path().into()));
+        let table = Table::read_again(dataset, |_, _, columns| Value::Object(columns), take, keeping).unwrap();
         (table, seen)
     }
 
@@ -379,6 +355,12 @@ mod tests {
             let want = super::super::read(&dataset).unwrap();
             for small in [0, SMALL] {
                 let (table, seen) = all(&dataset, small);
+                let held = |held: &Held| match held {
+                    Held::InFile => small == 0 && ["x.jsonl", "x.json"].contains(&name),
+                    Held::InMemory(_) => small == SMALL,
+                    Held::Spilled(_) => small == 0,
+                };
+                assert!(table.shelves.iter().all(|shelf| held(&shelf.held)), "{name} {small}: {:?}", table.shelves);
                 assert_eq!(seen.len(), want.len(), "{name}");
                 for (row, (place, columns)) in want.iter().enumerate() {
                     assert_eq!(seen[row], Value::Object(columns.clone()), "{name}");

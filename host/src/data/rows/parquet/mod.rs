@@ -26,8 +26,8 @@ pub(super) const MAGIC: &[u8] = b"PAR1";
 /// usually compress themselves.
 const PACKED: u64 = 1 << 30;
 
-/// Number of rows that are passed on together.
-const TOGETHER: usize = 1024;
+/// Number of rows that are passed on together, and of bytes after which fewer are.
+const TOGETHER: (usize, u64) = (4096, 8 << 20);
 
 /// Reads a whole compressed table.
 pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
@@ -58,7 +58,8 @@ pub(super) fn rows(
         let (send, receive) = mpsc::sync_channel(1);
         // The reader panics over some kinds of damage.
         let read = move || quietly(|| table(file, bytes, limit, budget, |rows| send.send(rows).is_ok())).ok();
-        let reading = scope.spawn(read);
+        let thread = thread::Builder::new().name("parquet".into());
+        let reading = thread.spawn_scoped(scope, read).map_err(|e| file.wrong(format!("can't be read on a thread: {e}")))?;
         let taken = receive.into_iter().try_for_each(take);
         let read = reading.join().ok().flatten();
         taken?;
@@ -86,7 +87,7 @@ fn table(
     let metadata = reader.metadata();
     let with_lengths = bounds::pages(file, &shared, metadata, limit)?;
     let schema = metadata.file_metadata().schema_descr_ptr();
-    let (mut rows, mut count) = (Vec::new(), 0);
+    let (mut rows, mut bytes, mut count) = (Vec::new(), 0, 0);
     let mut lost = BTreeSet::new();
     for i in 0..metadata.num_row_groups() {
         let group = reader.get_row_group(i).map_err(|e| damaged(&e))?;
@@ -112,8 +113,12 @@ fn table(
             }
             budget.row(file, read.text + read.values * VALUE)?;
             rows.push((place, columns));
-            if rows.len() == TOGETHER && !take(std::mem::take(&mut rows)) {
-                return Ok(());
+            bytes += read.text + read.values * VALUE;
+            if rows.len() == TOGETHER.0 || bytes >= TOGETHER.1 {
+                bytes = 0;
+                if !take(std::mem::take(&mut rows)) {
+                    return Ok(());
+                }
             }
         }
     }

@@ -129,7 +129,7 @@ fn metadata_that_are_too_long_too_wide_or_too_deep_are_refused() {
 
 #[test]
 fn an_error_of_what_takes_rows_ends_the_reading_and_comes_back() {
-    let table = Bytes::from(lists("abc", &[1; 5 * TOGETHER]));
+    let table = Bytes::from(lists("abc", &[1; 5 * TOGETHER.0]));
     let file = File::new(Path::new("t"));
     let mut taken = Vec::new();
     let take = |rows: Vec<Row>| {
@@ -137,5 +137,5 @@ fn an_error_of_what_takes_rows_ends_the_reading_and_comes_back() {
         if taken.len() < 2 { Ok(()) } else { Err(file.wrong("enough")) }
     };
     let said = rows(&file, table, 1 << 30, &mut Budget::new(1 << 30), take).unwrap_err().to_string();
-    assert!(said.ends_with("enough") && taken == [TOGETHER, TOGETHER], "{said}: {taken:?}");
+    assert!(said.ends_with("enough") && taken == [TOGETHER.0; 2], "{said}: {taken:?}");
 }
