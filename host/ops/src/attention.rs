@@ -5,7 +5,7 @@
 //! keeps only the logarithm of each softmax's normaliser; the backward pass recomputes the probabilities (as FlashAttention does,
 //! Dao et al. 2022).
 
-use super::cpu::{ROWS_PER_TASK, Read, Shared, filled_all, read, tensor};
+use super::cpu::{ROWS_PER_TASK, Read, Shared, filled_each, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::forest::Forest;
@@ -238,20 +238,19 @@ fn of_queries(
     let (wanted, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(v, block)| wanted(v.queries(block)));
     let tasks: Vec<_> = wanted.iter().flat_map(|(v, b)| (0..h.heads).map(move |head| (*v, b, head))).collect();
     // SAFETY: the blocks are all queries.
-    let filled = unsafe {
-        filled_all([n * width, n * h.heads].into_iter(), |all| {
+    let [out, log_sum] = unsafe {
+        filled_each([n * width, n * h.heads], |all| {
+            let [out, log_sum] = all.map(Shared::of);
             for (v, block) in others {
                 let queries = v.queries(&block);
-                all[0].at(queries.start * width).write_bytes(0, queries.len() * width);
-                all[1].at(queries.start * h.heads).write_bytes(0, queries.len() * h.heads);
+                out.at(queries.start * width).write_bytes(0, queries.len() * width);
+                log_sum.at(queries.start * h.heads).write_bytes(0, queries.len() * h.heads);
             }
             tasks.into_par_iter().for_each_init(Vec::new, |scores, (visible, block, head)| {
-                block_forward(inputs, (visible, block, head), attention, scores, (all[0], all[1]));
+                block_forward(inputs, (visible, block, head), attention, scores, (out, log_sum));
             });
         })
     };
-    let mut filled = filled.into_iter();
-    let (out, log_sum) = (filled.next().unwrap_or_default(), filled.next().unwrap_or_default());
     Ok((tensor(out, (n, width))?, tensor(log_sum, (n, h.heads))?))
 }
 
@@ -343,16 +342,14 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
     let tasks: Vec<(&[usize], usize)> =
         trees.iter().flat_map(|tree| (0..h.heads).map(move |head| (tree.as_slice(), head))).collect();
     // SAFETY: the trees have all tokens, and each task writes all places of its head.
-    let filled = unsafe {
-        filled_all([n * width; 3].into_iter(), |all| {
+    let [dq, dk, dv] = unsafe {
+        filled_each([n * width; 3], |all| {
+            let all = all.map(Shared::of);
             tasks.into_par_iter().for_each_init(Default::default, |scratch, (tree, head)| {
-                given.tree_backward(forest, tree, head, scratch, [all[0], all[1], all[2]]);
+                given.tree_backward(forest, tree, head, scratch, all);
             });
         })
     };
-    let mut filled = filled.into_iter();
-    let mut next = || filled.next().unwrap_or_default();
-    let (dq, dk, dv) = (next(), next(), next());
     let of_head = |values: Vec<f32>| tensor(over_heads(values, h), (n, kv_width));
     Ok((tensor(dq, (n, width))?, of_head(dk)?, of_head(dv)?))
 }

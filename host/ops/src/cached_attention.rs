@@ -385,12 +385,11 @@ pub type Row<'a> = (usize, &'a SequenceCache, usize);
 fn tasks<'a>(groups: &'a [Group<'a>], h: Heads) -> Vec<(&'a PromptCache, &'a [Row<'a>], usize)> {
     let (whole, threads) = (groups.len() * h.kv_heads, team::threads());
     let rows = groups.iter().map(|g| g.sequences.len()).max().unwrap_or(0);
-    let most = (rows * h.per_kv() / FEWEST_ROWS).clamp(1, MOST_PARTS);
+    let most = |rows: usize| (rows * h.per_kv() / FEWEST_ROWS).min(rows).clamp(1, MOST_PARTS);
     let longest = |parts: &usize| (whole * parts).div_ceil(threads) * (UNITS / parts);
-    let parts = (1..=most).min_by_key(longest).unwrap_or(1);
+    let parts = (1..=most(rows)).min_by_key(longest).unwrap_or(1);
     let of_group = |g: &'a Group<'a>| {
-        let most = (g.sequences.len() * h.per_kv() / FEWEST_ROWS).min(g.sequences.len());
-        let parts = parts.min(most.max(1));
+        let parts = parts.min(most(g.sequences.len()));
         (0..parts).flat_map(move |part| {
             (0..h.kv_heads).map(move |kv| (g.prompt, &g.sequences[share(g.sequences.len(), part, parts)], kv))
         })

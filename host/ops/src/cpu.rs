@@ -141,18 +141,23 @@ pub(super) unsafe fn filled(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])
     data
 }
 
-/// Does the same for two vectors of `n` values.
+/// Does the same for several vectors.
 ///
 /// # Safety
-/// `fill` must set all values of both.
-pub(super) unsafe fn filled_two(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>], &mut [MaybeUninit<f32>])) -> [Vec<f32>; 2] {
-    let mut second = Vec::new();
-    // SAFETY: the caller's promise.
-    let first = unsafe { filled(n, |first| second = filled(n, |second| fill(first, second))) };
-    [first, second]
+/// `fill` must set all values of all of them.
+pub(super) unsafe fn filled_each<const N: usize>(
+    lengths: [usize; N],
+    fill: impl FnOnce([&mut [MaybeUninit<f32>]; N]),
+) -> [Vec<f32>; N] {
+    let mut all = lengths.map(Vec::with_capacity);
+    let mut rest = lengths.iter();
+    fill(all.each_mut().map(|data| &mut data.spare_capacity_mut()[..rest.next().copied().unwrap_or(0)]));
+    // SAFETY: the capacities suffice, and `fill` has set all values.
+    all.iter_mut().zip(lengths).for_each(|(data, n)| unsafe { data.set_len(n) });
+    all
 }
 
-/// Does the same for vectors of these lengths.
+/// Does the same for any number of vectors of these lengths, whose parts tasks write in any order.
 ///
 /// # Safety
 /// `fill` must set all values of all of them.

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "cuda")]
 use super::activation::Activation;
-use super::cpu::{Shared, filled, filled_two, read, tensor};
+use super::cpu::{Shared, filled, filled_each, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::sigmoid;
@@ -54,7 +54,7 @@ pub fn backward(gate: &Tensor, up: &Tensor, dy: &Tensor) -> Result<(Tensor, Tens
     }
     // SAFETY: the chunks of both cover them completely.
     let [d_gate, d_up] = unsafe {
-        filled_two(gs.len(), |d_gate, d_up| {
+        filled_each([gs.len(); 2], |[d_gate, d_up]| {
             let both = d_gate.par_chunks_mut(CHUNK).zip(d_up.par_chunks_mut(CHUNK));
             both.zip(gs.par_chunks(CHUNK).zip(us.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK)))).for_each(
                 |((dg, du), (g, (u, dy)))| {
