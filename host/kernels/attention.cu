@@ -76,23 +76,25 @@ __device__ __forceinline__ void add_weighted_transposed(float sums[PER][DIM / SI
 }
 
 // Whether query `q` of `queries` sees key `k` of `keys`; neither may be there.
-__device__ __forceinline__ bool sees(Range queries, int q, Range keys, int k, bool causal, Reach reach) {
-    return q < queries.count && k < keys.count && (!causal || keys.first + k <= queries.first + q) && !reach.hides(q, k);
+__device__ __forceinline__ bool sees(Range queries, int q, Range keys, int k, const Other &of) {
+    return q < queries.count && k < keys.count && (!of.causal || keys.first + k <= queries.first + q) && !of.reach.hides(q, k);
 }
 
 extern __shared__ float shared[];
 
-// out: [N, H * C]; log_sum: [N, H], the logarithms of the normalisers. Blocks: tiles, heads.
+// out: [N, H * C]; log_sum: [N, H], the logarithms of the normalisers. Blocks: heads, tiles.
 template <int DIM, typename T>
 __device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T *v, Forest f, Heads h, Scores by) {
     Rows<DIM> &queries = *(Rows<DIM> *)shared, &others = *(&queries + 1);
     float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
-    const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.y, kv = h.kv_of(head);
-    const Tile tile = f.tiles[blockIdx.x];
+    const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.x, kv = h.kv_of(head);
+    const Tile tile = f.tiles[blockIdx.y];
     read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
     float sums[PER][DIM / SIDE] = {}, top[PER], total[PER] = {};
     for (int i = 0; i < PER; i++) top[i] = -INFINITY;
-    for_keys<TILE>(f, by, tile, [&](Range keys, bool causal, Reach reach) {
+    Keys<TILE> all(f, by, tile);
+    for (Other of; all.next(of);) {
+        const Range keys = of.rows;
         __syncthreads();
         read_rows<DIM>(others, k, keys, kv, h.kv_heads, h.dim);
         __syncthreads();
@@ -101,7 +103,7 @@ __device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T 
         for (int i = 0; i < PER; i++) {
             float greatest = -INFINITY;
             for (int j = 0; j < PER; j++) {
-                const bool seen = sees(tile.rows, y + SIDE * i, keys, x + SIDE * j, causal, reach);
+                const bool seen = sees(tile.rows, y + SIDE * i, keys, x + SIDE * j, of);
                 p[i][j] = seen ? by.bounded(p[i][j]) * by.scale : -INFINITY;
                 greatest = fmaxf(greatest, p[i][j]);
             }
@@ -122,7 +124,7 @@ __device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T 
         read_rows<DIM>(others, v, keys, kv, h.kv_heads, h.dim);
         __syncthreads();
         add_weighted<DIM>(sums, weights, others, x, y);
-    });
+    }
     for (int i = 0; i < PER; i++) {
         const int r = y + SIDE * i;
         if (r >= tile.rows.count) continue;
@@ -137,8 +139,8 @@ __device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T 
 
 // Probabilities of a tile of queries and one of keys, and the derivatives by their scores, into shared memory.
 template <int DIM>
-__device__ __forceinline__ void score_gradients(float p[PER][PER], float dp[PER][PER], Range queries, Range keys, bool causal,
-                                                Reach reach, const float *log_sum, const float *along, int heads, int head,
+__device__ __forceinline__ void score_gradients(float p[PER][PER], float dp[PER][PER], Range queries, Range keys, const Other &of,
+                                                const float *log_sum, const float *along, int heads, int head,
                                                 Scores by, int x, int y) {
     for (int i = 0; i < PER; i++) {
         const int r = y + SIDE * i;
@@ -146,7 +148,7 @@ __device__ __forceinline__ void score_gradients(float p[PER][PER], float dp[PER]
         const bool there = r < queries.count;
         const float l = there ? log_sum[at] : 0.0f, a = there ? along[at] : 0.0f;
         for (int j = 0; j < PER; j++) {
-            const bool seen = sees(queries, r, keys, x + SIDE * j, causal, reach);
+            const bool seen = sees(queries, r, keys, x + SIDE * j, of);
             const float product = by.bounded(p[i][j]);
             p[i][j] = seen ? expf(product * by.scale - l) : 0.0f;
             dp[i][j] = p[i][j] * (dp[i][j] - a) * by.slope(product);
@@ -154,18 +156,20 @@ __device__ __forceinline__ void score_gradients(float p[PER][PER], float dp[PER]
     }
 }
 
-// dq: [N, H * C]. Blocks: tiles, heads.
+// dq: [N, H * C]. Blocks: heads, tiles.
 template <int DIM, typename T>
 __device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, const T *d_out, const float *log_sum,
                                  const float *along, Forest f, Heads h, Scores by) {
     Rows<DIM> &queries = *(Rows<DIM> *)shared, &d_outs = *(&queries + 1), &others = *(&d_outs + 1);
     float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
-    const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.y, kv = h.kv_of(head);
-    const Tile tile = f.tiles[blockIdx.x];
+    const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.x, kv = h.kv_of(head);
+    const Tile tile = f.tiles[blockIdx.y];
     read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
     read_rows<DIM>(d_outs, d_out, tile.rows, head, h.heads, h.dim);
     float sums[PER][DIM / SIDE] = {};
-    for_keys<TILE>(f, by, tile, [&](Range keys, bool causal, Reach reach) {
+    Keys<TILE> all(f, by, tile);
+    for (Other of; all.next(of);) {
+        const Range keys = of.rows;
         float p[PER][PER], dp[PER][PER];
         __syncthreads();
         read_rows<DIM>(others, v, keys, kv, h.kv_heads, h.dim);
@@ -175,12 +179,12 @@ __device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, cons
         read_rows<DIM>(others, k, keys, kv, h.kv_heads, h.dim);
         __syncthreads();
         products<DIM>(p, queries, others, x, y);
-        score_gradients<DIM>(p, dp, tile.rows, keys, causal, reach, log_sum, along, h.heads, head, by, x, y);
+        score_gradients<DIM>(p, dp, tile.rows, keys, of, log_sum, along, h.heads, head, by, x, y);
         for (int i = 0; i < PER; i++)
             for (int j = 0; j < PER; j++) weights[y + SIDE * i][x + SIDE * j] = dp[i][j];
         __syncthreads();
         add_weighted<DIM>(sums, weights, others, x, y);
-    });
+    }
     for (int i = 0; i < PER; i++) {
         const int r = y + SIDE * i;
         if (r >= tile.rows.count) continue;
@@ -192,18 +196,20 @@ __device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, cons
     }
 }
 
-// dk, dv: [N, H * C], what each query head gives to the keys and values that it reads. Blocks: tiles, heads.
+// dk, dv: [N, H * C], what each query head gives to the keys and values that it reads. Blocks: heads, tiles.
 template <int DIM, typename T>
 __device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, const T *v, const T *d_out, const float *log_sum,
                               const float *along, Forest f, Heads h, Scores by) {
     Rows<DIM> &keys = *(Rows<DIM> *)shared, &values = *(&keys + 1), &others = *(&values + 1);
     float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
-    const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.y, kv = h.kv_of(head);
-    const Tile tile = f.tiles[blockIdx.x];
+    const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.x, kv = h.kv_of(head);
+    const Tile tile = f.tiles[blockIdx.y];
     read_rows<DIM>(keys, k, tile.rows, kv, h.kv_heads, h.dim);
     read_rows<DIM>(values, v, tile.rows, kv, h.kv_heads, h.dim);
     float dk_sums[PER][DIM / SIDE] = {}, dv_sums[PER][DIM / SIDE] = {};
-    for_queries<TILE>(f, by, tile, [&](Range queries, bool causal, Reach reach) {
+    Queries<TILE> all(f, by, tile);
+    for (Other of; all.next(of);) {
+        const Range queries = of.rows;
         float p[PER][PER], dp[PER][PER];
         __syncthreads();
         read_rows<DIM>(others, q, queries, head, h.heads, h.dim);
@@ -213,7 +219,7 @@ __device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, cons
         read_rows<DIM>(others, d_out, queries, head, h.heads, h.dim);
         __syncthreads();
         products<DIM>(dp, others, values, x, y);
-        score_gradients<DIM>(p, dp, queries, tile.rows, causal, reach, log_sum, along, h.heads, head, by, x, y);
+        score_gradients<DIM>(p, dp, queries, tile.rows, of, log_sum, along, h.heads, head, by, x, y);
         for (int i = 0; i < PER; i++)
             for (int j = 0; j < PER; j++) weights[y + SIDE * i][x + SIDE * j] = p[i][j];
         __syncthreads();
@@ -224,7 +230,7 @@ __device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, cons
             for (int j = 0; j < PER; j++) weights[y + SIDE * i][x + SIDE * j] = dp[i][j];
         __syncthreads();
         add_weighted_transposed<DIM>(dk_sums, weights, others, x, y);
-    });
+    }
     for (int i = 0; i < PER; i++) {
         const int r = y + SIDE * i;
         if (r >= tile.rows.count) continue;

@@ -1,83 +1,41 @@
 // Causal attention over a forest of segments in bf16, on tensor cores, for heads of up to 128 values whose number is a multiple
 // of 8. attention.cu says what is computed; here four warps share a tile of 64 rows, 16 each, after FlashAttention-2 (Dao 2023).
+// While a tile is used, the next one is copied.
 #include "forest.cuh"
-#include "mma.cuh"
+#include "tiles.cuh"
 
-constexpr int TILE = 64, WARPS = 4, THREADS = 32 * WARPS;
-constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+// Parts of eight columns that a warp's scores of a tile have, and those of half a tile.
+constexpr int ALL = TILE / 8, HALF = ALL / 2;
 
-// Rows of shared memory, eight values apart so that eight rows lie in different banks.
-template <int DIM> struct Rows {
-    bf16 at[TILE][DIM + 8];
-};
-
-struct alignas(16) Eight {
-    uint32_t words[4];
-};
-
-// Reads `rows` of head `head` of x: [N, heads * dim], zeros where there is nothing.
+// Begins to copy head `head` of rows of x: [N, heads * dim].
 template <int DIM>
-__device__ __forceinline__ void read_rows(Rows<DIM> &into, const bf16 *x, Range rows, int head, int heads, int dim) {
-    for (int i = threadIdx.x; i < TILE * DIM / 8; i += THREADS) {
-        const int r = i / (DIM / 8), c = i % (DIM / 8) * 8;
-        Eight eight = {};
-        if (r < rows.count && c < dim) eight = *(const Eight *)(x + ((size_t)(rows.first + r) * heads + head) * dim + c);
-        *(Eight *)&into.at[r][c] = eight;
-    }
+__device__ __forceinline__ void copy_head(Rows<DIM> &into, const bf16 *x, Range rows, int head, int heads, int dim) {
+    copy_rows(into, x + ((size_t)rows.first * heads + head) * dim, rows.count, dim, (size_t)heads * dim);
 }
 
-// A 16 x 16 part of rows as A: rows from `row`, columns from `column`.
-template <int DIM> __device__ __forceinline__ void load_a(uint32_t a[4], const Rows<DIM> &rows, int row, int column) {
-    const int lane = threadIdx.x % 32;
-    load_matrices(a, &rows.at[row + lane % 16][column + lane / 16 * 8]);
-}
-
-// Two 16 x 8 parts of the rows' transpose as B: its rows from `column`, its columns the 16 rows from `row`.
-template <int DIM> __device__ __forceinline__ void load_b_transposed(uint32_t b[4], const Rows<DIM> &rows, int row, int column) {
-    const int lane = threadIdx.x % 32;
-    load_matrices(b, &rows.at[row + lane / 16 * 8 + lane % 8][column + lane / 8 % 2 * 8]);
-}
-
-// Two 16 x 8 parts of the rows as B: the 16 rows from `row`, columns from `column`.
-template <int DIM> __device__ __forceinline__ void load_b(uint32_t b[4], const Rows<DIM> &rows, int row, int column) {
-    const int lane = threadIdx.x % 32;
-    load_transposed(b, &rows.at[row + lane % 16][column + lane / 16 * 8]);
-}
-
-// out[j] = rows `row` to `row + 16` of a, times the transpose of rows 8 j to 8 j + 8 of b.
-template <int DIM>
-__device__ __forceinline__ void products(float out[TILE / 8][4], const Rows<DIM> &a, int row, const Rows<DIM> &b) {
-#pragma unroll
-    for (int j = 0; j < TILE / 8; j++)
-        for (int i = 0; i < 4; i++) out[j][i] = 0.0f;
-#pragma unroll
-    for (int k = 0; k < DIM; k += 16) {
-        uint32_t of_a[4];
-        load_a(of_a, a, row, k);
-#pragma unroll
-        for (int j = 0; j < TILE / 8; j += 2) {
-            uint32_t of_b[4];
-            load_b_transposed(of_b, b, 8 * j, k);
-            multiply(out[j], of_a, of_b);
-            multiply(out[j + 1], of_a, of_b + 2);
+// Calls `use(other, stage)` for all tiles that `all` walks over, of which `copy(other, stage)` begins to copy what is used to one of
+// STAGES places.
+template <int STAGES, typename W, typename C, typename U> __device__ __forceinline__ void pipeline(W all, C copy, U use) {
+    Other now, next;
+    bool more = all.next(now);
+    if (more) copy(now, 0);
+    end_copies();
+    for (int stage = 0; more; now = next) {
+        if (STAGES > 1) {
+            more = all.next(next);
+            if (more) copy(next, 1 - stage);
+            end_copies();
         }
-    }
-}
-
-// sums += weights rows, for a warp's 16 x 64 weights as `products` leaves them.
-template <int DIM>
-__device__ __forceinline__ void add_weighted(float sums[DIM / 8][4], const float weights[TILE / 8][4], const Rows<DIM> &rows) {
-#pragma unroll
-    for (int k = 0; k < TILE / 16; k++) {
-        const float *low = weights[2 * k], *high = weights[2 * k + 1];
-        const uint32_t a[4] = {pack_bf16(low[0], low[1]), pack_bf16(low[2], low[3]), pack_bf16(high[0], high[1]),
-                               pack_bf16(high[2], high[3])};
-#pragma unroll
-        for (int d = 0; d < DIM / 8; d += 2) {
-            uint32_t b[4];
-            load_b(b, rows, 16 * k, 8 * d);
-            multiply(sums[d], a, b);
-            multiply(sums[d + 1], a, b + 2);
+        wait_for_copies<STAGES - 1>();
+        __syncthreads();
+        use(now, stage);
+        __syncthreads();
+        if (STAGES > 1) {
+            stage = 1 - stage;
+        } else {
+            more = all.next(next);
+            if (more) copy(next, 0);
+            end_copies();
         }
     }
 }
@@ -104,97 +62,75 @@ __device__ __forceinline__ void write_rows(T *out, const float sums[DIM / 8][4],
 }
 
 // Puts `to` where a query does not see a key: a warp's rows are queries from `row`, columns keys.
-__device__ __forceinline__ void mask(float scores[TILE / 8][4], float to, Range queries, int row, Range keys, bool causal,
-                                     Reach reach) {
+__device__ __forceinline__ void mask(float scores[ALL][4], float to, Range queries, int row, const Other &of) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const bool all = keys.count == TILE && !(causal && keys.first + TILE > queries.first + row + 1);
-    if (all && !reach.hides_some(row + 15)) return;
+    const Range keys = of.rows;
+    const bool all = keys.count == TILE && !(of.causal && keys.first + TILE > queries.first + row + 1);
+    if (all && !of.reach.hides_some(row + 15)) return;
 #pragma unroll
-    for (int j = 0; j < TILE / 8; j++)
+    for (int j = 0; j < ALL; j++)
         for (int i = 0; i < 4; i++) {
             const int k = 8 * j + 2 * t + i % 2, q = row + g + i / 2 * 8;
-            if (k >= (int)keys.count || (causal && keys.first + k > queries.first + q) || reach.hides(q, k)) scores[j][i] = to;
+            if (k >= (int)keys.count || (of.causal && keys.first + k > queries.first + q) || of.reach.hides(q, k)) scores[j][i] = to;
         }
 }
 
 // Bounds a warp's products, if scores are bounded.
-__device__ __forceinline__ void bound(float products[TILE / 8][4], const Scores &scores) {
+template <int PARTS> __device__ __forceinline__ void bound(float products[PARTS][4], const Scores &scores) {
     if (scores.cap == 0.0f) return;
 #pragma unroll
-    for (int j = 0; j < TILE / 8; j++)
+    for (int j = 0; j < PARTS; j++)
         for (int i = 0; i < 4; i++) products[j][i] = scores.bounded(products[j][i]);
-}
-
-__device__ __forceinline__ float over_quad(float x, bool greatest) {
-    for (int offset = 1; offset < 4; offset *= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, x, offset);
-        x = greatest ? fmaxf(x, other) : x + other;
-    }
-    return x;
 }
 
 extern __shared__ Eight shared_rows[];
 
-// out: [N, H * C]; log_sum: [N, H]. Blocks: tiles, heads.
+// Tiles that are kept in shared memory: those of the block's own rows, and twice those that it goes over, where there is room on
+// devices of every kind (ops/cuda/attention.rs).
+template <int DIM, int OWN, int STAGES> struct Shared {
+    Rows<DIM> own[OWN], first[STAGES], second[STAGES];
+    float of_sum[STAGES][TILE], of_along[STAGES][TILE];
+};
+
+// out: [N, H * C]; log_sum: [N, H]. Blocks: heads, tiles.
 template <int DIM>
 __device__ void forward(bf16 *out, float *log_sum, const bf16 *q, const bf16 *k, const bf16 *v, Forest f, Heads h, Scores scores) {
-    Rows<DIM> &queries = *(Rows<DIM> *)shared_rows, &keys_at = *(&queries + 1), &values_at = *(&keys_at + 1);
-    const int head = blockIdx.y, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
-    const Tile tile = f.tiles[blockIdx.x];
-    const float by_two = scores.scale * LOG2_E;
-    read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
-    float sums[DIM / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, total[2] = {};
-    for_keys<TILE>(f, scores, tile, [&](Range keys, bool causal, Reach reach) {
-        __syncthreads();
-        read_rows<DIM>(keys_at, k, keys, kv, h.kv_heads, h.dim);
-        read_rows<DIM>(values_at, v, keys, kv, h.kv_heads, h.dim);
-        __syncthreads();
-        float p[TILE / 8][4];
-        products<DIM>(p, queries, row, keys_at);
-        bound(p, scores);
-        mask(p, -INFINITY, tile.rows, row, keys, causal, reach);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float greatest = -INFINITY;
-#pragma unroll
-            for (int j = 0; j < TILE / 8; j++) greatest = fmaxf(greatest, fmaxf(p[j][2 * i], p[j][2 * i + 1]));
-            greatest = fmaxf(top[i], over_quad(greatest, true) * by_two);
-            // A row that has seen nothing yet has nothing to be scaled.
-            const float origin = greatest > -INFINITY ? greatest : 0.0f, by = exp2f(top[i] - origin);
-            float sum = 0.0f;
-#pragma unroll
-            for (int j = 0; j < TILE / 8; j++)
-                for (int e = 2 * i; e < 2 * i + 2; e++) {
-                    p[j][e] = exp2f(p[j][e] * by_two - origin);
-                    sum += p[j][e];
-                }
-            total[i] = total[i] * by + over_quad(sum, false);
-#pragma unroll
-            for (int d = 0; d < DIM / 8; d++) sums[d][2 * i] *= by, sums[d][2 * i + 1] *= by;
-            top[i] = greatest;
-        }
-        add_weighted<DIM>(sums, p, values_at);
+    Shared<DIM, 1, 2> &s = *(Shared<DIM, 1, 2> *)shared_rows;
+    const int head = blockIdx.x, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
+    const Tile tile = f.tiles[blockIdx.y];
+    copy_head(s.own[0], q, tile.rows, head, h.heads, h.dim);
+    Softmax<DIM, ALL> softmax;
+    auto copy = [&](const Other &keys, int stage) {
+        copy_head(s.first[stage], k, keys.rows, kv, h.kv_heads, h.dim);
+        copy_head(s.second[stage], v, keys.rows, kv, h.kv_heads, h.dim);
+    };
+    pipeline<2>(Keys<TILE>(f, scores, tile), copy, [&](const Other &keys, int stage) {
+        float p[ALL][4];
+        products<DIM, ALL>(p, s.own[0], row, s.first[stage], 0);
+        bound<ALL>(p, scores);
+        mask(p, -INFINITY, tile.rows, row, keys);
+        softmax.weigh(p, scores.scale * LOG2_E);
+        add_weighted<DIM, ALL>(softmax.sums, p, s.second[stage], 0);
     });
-    const float inverse[2] = {1.0f / total[0], 1.0f / total[1]};
-    write_rows<DIM>(out, sums, inverse, tile.rows, head, h.heads, h.dim);
+    const float inverse[2] = {1.0f / softmax.total[0], 1.0f / softmax.total[1]};
+    write_rows<DIM>(out, softmax.sums, inverse, tile.rows, head, h.heads, h.dim);
     for (int i = 0; i < 2; i++) {
         const int r = row + lane / 4 + 8 * i;
         if (lane % 4 == 0 && r < tile.rows.count)
-            log_sum[(size_t)(tile.rows.first + r) * h.heads + head] = (top[i] + log2f(total[i])) * LN_2;
+            log_sum[(size_t)(tile.rows.first + r) * h.heads + head] = (softmax.top[i] + log2f(softmax.total[i])) * LN_2;
     }
 }
 
-// dq: [N, H * C]. Blocks: tiles, heads.
-template <int DIM>
+// dq: [N, H * C]. Blocks: heads, tiles.
+template <int DIM, int STAGES>
 __device__ void backward_queries(bf16 *dq, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *d_out, const float *log_sum,
                                  const float *along, Forest f, Heads h, Scores scores) {
-    Rows<DIM> &queries = *(Rows<DIM> *)shared_rows, &d_outs = *(&queries + 1), &keys_at = *(&d_outs + 1);
-    Rows<DIM> &values_at = *(&keys_at + 1);
-    const int head = blockIdx.y, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
-    const Tile tile = f.tiles[blockIdx.x];
+    Shared<DIM, 2, STAGES> &s = *(Shared<DIM, 2, STAGES> *)shared_rows;
+    const int head = blockIdx.x, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
+    const Tile tile = f.tiles[blockIdx.y];
     const float by_two = scores.scale * LOG2_E;
-    read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
-    read_rows<DIM>(d_outs, d_out, tile.rows, head, h.heads, h.dim);
+    copy_head(s.own[0], q, tile.rows, head, h.heads, h.dim);
+    copy_head(s.own[1], d_out, tile.rows, head, h.heads, h.dim);
     float of_sum[2], of_along[2];
     for (int i = 0; i < 2; i++) {
         const int r = row + lane / 4 + 8 * i;
@@ -203,84 +139,102 @@ __device__ void backward_queries(bf16 *dq, const bf16 *q, const bf16 *k, const b
         of_sum[i] = there ? log_sum[at] * LOG2_E : INFINITY, of_along[i] = there ? along[at] : 0.0f;
     }
     float sums[DIM / 8][4] = {};
-    for_keys<TILE>(f, scores, tile, [&](Range keys, bool causal, Reach reach) {
-        __syncthreads();
-        read_rows<DIM>(keys_at, k, keys, kv, h.kv_heads, h.dim);
-        read_rows<DIM>(values_at, v, keys, kv, h.kv_heads, h.dim);
-        __syncthreads();
-        float p[TILE / 8][4], dp[TILE / 8][4];
-        products<DIM>(p, queries, row, keys_at);
-        bound(p, scores);
-        mask(p, -INFINITY, tile.rows, row, keys, causal, reach);
-        products<DIM>(dp, d_outs, row, values_at);
+    auto copy = [&](const Other &keys, int stage) {
+        copy_head(s.first[stage], k, keys.rows, kv, h.kv_heads, h.dim);
+        copy_head(s.second[stage], v, keys.rows, kv, h.kv_heads, h.dim);
+    };
+    pipeline<STAGES>(Keys<TILE>(f, scores, tile), copy, [&](const Other &keys, int stage) {
+        float p[ALL][4], dp[ALL][4];
+        products<DIM, ALL>(p, s.own[0], row, s.first[stage], 0);
+        bound<ALL>(p, scores);
+        mask(p, -INFINITY, tile.rows, row, keys);
+        products<DIM, ALL>(dp, s.own[1], row, s.second[stage], 0);
 #pragma unroll
-        for (int j = 0; j < TILE / 8; j++)
-            for (int i = 0; i < 4; i++) {
-                const float along = exp2f(p[j][i] * by_two - of_sum[i / 2]) * (dp[j][i] - of_along[i / 2]);
-                dp[j][i] = scores.cap > 0.0f && p[j][i] > -INFINITY ? along * scores.slope(p[j][i]) : along;
-            }
-        add_weighted<DIM>(sums, dp, keys_at);
+        for (int j = 0; j < ALL; j++)
+            for (int i = 0; i < 4; i++) dp[j][i] = power_of_two(p[j][i] * by_two - of_sum[i / 2]) * (dp[j][i] - of_along[i / 2]);
+        if (scores.cap > 0.0f) {
+#pragma unroll
+            for (int j = 0; j < ALL; j++)
+                for (int i = 0; i < 4; i++)
+                    if (p[j][i] > -INFINITY) dp[j][i] *= scores.slope(p[j][i]);
+        }
+        add_weighted<DIM, ALL>(sums, dp, s.first[stage], 0);
     });
     const float by[2] = {scores.scale, scores.scale};
     write_rows<DIM>(dq, sums, by, tile.rows, head, h.heads, h.dim);
 }
 
-// dk, dv: [N, H * C], what each query head gives to the keys and values that it reads. Blocks: tiles, heads. Here rows of scores
+// dk, dv: [N, H * C], what each query head gives to the keys and values that it reads. Blocks: heads, tiles. Here rows of scores
 // are keys, and columns queries.
-template <int DIM>
+template <int DIM, int STAGES>
 __device__ void backward_keys(float *dk, float *dv, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *d_out,
                               const float *log_sum, const float *along, Forest f, Heads h, Scores scores) {
-    Rows<DIM> &keys_at = *(Rows<DIM> *)shared_rows, &values_at = *(&keys_at + 1), &queries_at = *(&values_at + 1);
-    Rows<DIM> &d_outs_at = *(&queries_at + 1);
-    float *of_sum = (float *)(&d_outs_at + 1), *of_along = of_sum + TILE;
-    const int head = blockIdx.y, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
-    const Tile tile = f.tiles[blockIdx.x];
+    Shared<DIM, 2, STAGES> &s = *(Shared<DIM, 2, STAGES> *)shared_rows;
+    const int head = blockIdx.x, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
+    const Tile tile = f.tiles[blockIdx.y];
     const float by_two = scores.scale * LOG2_E;
-    read_rows<DIM>(keys_at, k, tile.rows, kv, h.kv_heads, h.dim);
-    read_rows<DIM>(values_at, v, tile.rows, kv, h.kv_heads, h.dim);
+    copy_head(s.own[0], k, tile.rows, kv, h.kv_heads, h.dim);
+    copy_head(s.own[1], v, tile.rows, kv, h.kv_heads, h.dim);
     float dk_sums[DIM / 8][4] = {}, dv_sums[DIM / 8][4] = {};
-    for_queries<TILE>(f, scores, tile, [&](Range queries, bool causal, Reach reach) {
-        __syncthreads();
-        read_rows<DIM>(queries_at, q, queries, head, h.heads, h.dim);
-        read_rows<DIM>(d_outs_at, d_out, queries, head, h.heads, h.dim);
+    auto copy = [&](const Other &queries, int stage) {
+        copy_head(s.first[stage], q, queries.rows, head, h.heads, h.dim);
+        copy_head(s.second[stage], d_out, queries.rows, head, h.heads, h.dim);
         for (int r = threadIdx.x; r < TILE; r += THREADS) {
-            const bool there = r < queries.count;
-            const size_t at = (size_t)(queries.first + r) * h.heads + head;
+            const bool there = r < queries.rows.count;
+            const size_t at = (size_t)(queries.rows.first + r) * h.heads + head;
             // A query that is not there gives every key the probability zero.
-            of_sum[r] = there ? log_sum[at] * LOG2_E : INFINITY, of_along[r] = there ? along[at] : 0.0f;
+            s.of_sum[stage][r] = there ? log_sum[at] * LOG2_E : INFINITY, s.of_along[stage][r] = there ? along[at] : 0.0f;
         }
-        __syncthreads();
-        float p[TILE / 8][4], dp[TILE / 8][4];
-        products<DIM>(p, keys_at, row, queries_at);
-        bound(p, scores);
-        const bool hidden = causal && tile.rows.first + row + 15 > queries.first;
+    };
+    pipeline<STAGES>(Queries<TILE>(f, scores, tile), copy, [&](const Other &queries, int stage) {
+        // Keys that are not there have rows of their own, which are not written.
+        const bool causal = queries.causal && tile.rows.first + row + 15 > queries.rows.first;
+        const bool hides = causal || queries.reach.hides_some(TILE - 1);
+        // One half of the queries and then the other: with all of them, scores would take the registers of another block.
+        for (int first = 0; first < TILE; first += TILE / 2) {
+            // Of a lane's columns, two lie side by side.
+            const Pack<float, 2> *of_sum = (const Pack<float, 2> *)(s.of_sum[stage] + first) + lane % 4;
+            const Pack<float, 2> *of_along = (const Pack<float, 2> *)(s.of_along[stage] + first) + lane % 4;
+            float p[HALF][4], dp[HALF][4];
+            products<DIM, HALF>(p, s.own[0], row, s.first[stage], first);
+            bound<HALF>(p, scores);
+            if (hides) {
 #pragma unroll
-        for (int j = 0; j < TILE / 8; j++)
-            for (int i = 0; i < 4; i++) {
-                const int column = 8 * j + 2 * (lane % 4) + i % 2, key = row + lane / 4 + i / 2 * 8;
-                const bool seen = key < tile.rows.count && (!hidden || tile.rows.first + key <= queries.first + column) &&
-                                  !reach.hides(column, key);
-                p[j][i] = seen ? exp2f(p[j][i] * by_two - of_sum[column]) : 0.0f;
+                for (int j = 0; j < HALF; j++)
+                    for (int i = 0; i < 4; i++) {
+                        const int query = first + 8 * j + 2 * (lane % 4) + i % 2, key = row + lane / 4 + i / 2 * 8;
+                        const bool hidden = causal && tile.rows.first + key > queries.rows.first + query;
+                        if (hidden || queries.reach.hides(query, key)) p[j][i] = -INFINITY;
+                    }
             }
-        add_weighted<DIM>(dv_sums, p, d_outs_at);
-        products<DIM>(dp, values_at, row, d_outs_at);
 #pragma unroll
-        for (int j = 0; j < TILE / 8; j++)
-            for (int i = 0; i < 4; i++) {
-                const int column = 8 * j + 2 * (lane % 4) + i % 2;
-                dp[j][i] = p[j][i] * (dp[j][i] - of_along[column]);
+            for (int j = 0; j < HALF; j++) {
+                const Pack<float, 2> sums = of_sum[4 * j];
+                for (int i = 0; i < 4; i++) p[j][i] = power_of_two(p[j][i] * by_two - sums.at[i % 2]);
+            }
+            add_weighted<DIM, HALF>(dv_sums, p, s.second[stage], first);
+            products<DIM, HALF>(dp, s.own[1], row, s.second[stage], first);
+#pragma unroll
+            for (int j = 0; j < HALF; j++) {
+                const Pack<float, 2> alongs = of_along[4 * j];
+                for (int i = 0; i < 4; i++) dp[j][i] = p[j][i] * (dp[j][i] - alongs.at[i % 2]);
+            }
+            if (scores.cap > 0.0f) {
                 // The product again, from its probability: to keep it would take registers of those that bound nothing.
-                if (scores.cap > 0.0f && p[j][i] > 0.0f)
-                    dp[j][i] *= scores.slope((log2f(p[j][i]) + of_sum[column]) / by_two);
+#pragma unroll
+                for (int j = 0; j < HALF; j++)
+                    for (int i = 0; i < 4; i++)
+                        if (p[j][i] > 0.0f) dp[j][i] *= scores.slope((log2f(p[j][i]) + of_sum[4 * j].at[i % 2]) / by_two);
             }
-        add_weighted<DIM>(dk_sums, dp, queries_at);
+            add_weighted<DIM, HALF>(dk_sums, dp, s.first[stage], first);
+        }
     });
     const float one[2] = {1.0f, 1.0f}, by[2] = {scores.scale, scores.scale};
     write_rows<DIM>(dk, dk_sums, by, tile.rows, head, h.heads, h.dim);
     write_rows<DIM>(dv, dv_sums, one, tile.rows, head, h.heads, h.dim);
 }
 
-#define DEFINE(DIM)                                                                                                               \
+#define DEFINE(DIM, STAGES)                                                                                                       \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_mma_forward_##DIM(                                            \
         bf16 *out, float *log_sum, const bf16 *q, const bf16 *k, const bf16 *v, Forest f, Heads h, Scores scores) {                 \
         forward<DIM>(out, log_sum, q, k, v, f, h, scores);                                                                         \
@@ -288,12 +242,12 @@ __device__ void backward_keys(float *dk, float *dv, const bf16 *q, const bf16 *k
     extern "C" __global__ void __launch_bounds__(THREADS) attention_mma_backward_queries_##DIM(                                   \
         bf16 *dq, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *d_out, const float *log_sum, const float *along,       \
         Forest f, Heads h, Scores scores) {                                                                                         \
-        backward_queries<DIM>(dq, q, k, v, d_out, log_sum, along, f, h, scores);                                                   \
+        backward_queries<DIM, STAGES>(dq, q, k, v, d_out, log_sum, along, f, h, scores);                                           \
     }                                                                                                                             \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_mma_backward_keys_##DIM(                                      \
         float *dk, float *dv, const bf16 *q, const bf16 *k, const bf16 *v, const bf16 *d_out, const float *log_sum,               \
         const float *along, Forest f, Heads h, Scores scores) {                                                                     \
-        backward_keys<DIM>(dk, dv, q, k, v, d_out, log_sum, along, f, h, scores);                                                  \
+        backward_keys<DIM, STAGES>(dk, dv, q, k, v, d_out, log_sum, along, f, h, scores);                                          \
     }
-DEFINE(64)
-DEFINE(128)
+DEFINE(64, 2)
+DEFINE(128, 1)

@@ -1,67 +1,9 @@
-// Attention of one new token of each sequence over the prompt, which several sequences may share, and over the sequence's
-// own positions.
-//
-// Positions are split, so that many blocks work at once (Flash-Decoding, Dao et al. 2023): each block takes one key/value
-// head and one run of positions, of a prompt for all queries that see it or of one sequence, and leaves the greatest score,
-// the sum of weights and the weighted sum of values. A second kernel brings the runs together, always in the same order.
-#include "decode.cuh"
+// Attention of one new token of each sequence over the prompt, which several sequences may share, and over the sequence's own
+// positions, for values of any type and heads of any size up to 256; decode_attention_bf16.cu has it on tensor cores.
+#include "decode_runs.cuh"
 
-// Queries and positions that a block has at once; threads stand as 16 x 16.
-constexpr int QUERIES = 64, TILE = 64, SIDE = 16, THREADS = SIDE * SIDE, WARPS = THREADS / 32;
-
-struct Sizes {
-    int heads, kv_heads, dim;
-};
-
-// How scores are formed. Without a bound, `cap` is 0, and without a window, `window` is.
-struct Scores {
-    float scale, cap;
-    int window;
-};
-
-// Addresses of a prompt's keys and values in one layer, [positions, kv_heads * dim]. Prompts stand as [places, layers], from
-// the layer on that is meant.
-struct Prompt {
-    uint64_t k, v;
-};
-
-// What one block takes: a run of positions from `begin` on, and the rows whose queries see it.
-template <typename T> struct Run {
-    const T *k, *v;
-    int begin, positions, first_row, rows, part;
-};
-
-// Number of runs that `positions` are split into.
-__device__ __forceinline__ int runs_of(int positions, int split) { return (positions + split - 1) / split; }
-
-// The run of this block, or one of no rows. The first `most_shares` blocks have prompts, then `own_runs` each a row.
-template <typename T>
-__device__ __forceinline__ Run<T> this_run(const Prompt *prompts, const uint32_t *prompt_lengths, const T *own_k, const T *own_v,
-                                           const Sequence *sequences, const uint32_t *slots, const Step *step,
-                                           const Share *shares, int layers, int most_shares, int own_runs, int split,
-                                           int room, int width) {
-    Run<T> run = {nullptr, nullptr, 0, 0, 0, 0, 0};
-    const int block = blockIdx.x;
-    if (block < most_shares) {
-        if (block >= (int)step->shares) return run;
-        const Share share = shares[block];
-        const Prompt prompt = prompts[(size_t)share.prompt * layers];
-        const size_t first = (size_t)share.first_position * width;
-        const int positions = min(split, (int)(prompt_lengths[share.prompt] - share.first_position));
-        run = {(const T *)prompt.k + first, (const T *)prompt.v + first, (int)share.first_position, positions, (int)share.first_row, (int)share.rows, (int)share.first_position / split};
-    } else {
-        const int row = (block - most_shares) / own_runs, part = (block - most_shares) % own_runs;
-        if (!is_row(step, row)) return run;
-        const uint32_t slot = slots[row];
-        const int length = sequences[slot].drawn;
-        if (part * split >= length) return run;
-        const size_t first = ((size_t)slot * room + (size_t)part * split) * width;
-        const int prompt = sequences[slot].prompt;
-        run = {own_k + first, own_v + first, prompt + part * split, min(split, length - part * split), row, 1,
-               runs_of(prompt, split) + part};
-    }
-    return run;
-}
+// Positions that a block has at once; threads stand as 16 x 16.
+constexpr int TILE = 64, SIDE = 16, THREADS = SIDE * SIDE, WARPS = THREADS / 32;
 
 // Reads `count` rows of `dim` values, `stride` apart, as f32; zeros after them.
 template <int DIM, typename T>
@@ -96,28 +38,13 @@ __device__ __forceinline__ void attend(float *parts, const T *q, Run<T> run, con
     extern __shared__ float4 room_for_shared[];
     Shared<DIM> &s = *(Shared<DIM> *)room_for_shared;
     const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int kv = blockIdx.y, per_kv = h.heads / h.kv_heads, queries = run.rows * per_kv, width = h.kv_heads * h.dim;
-    auto head_of = [&](int query) {
-        return (size_t)(run.first_row + query / per_kv) * h.heads + kv * per_kv + query % per_kv;
-    };
+    const Asking ask = asking(run, h);
+    const int kv = ask.kv, queries = ask.count, width = h.kv_heads * h.dim;
     for (int i = threadIdx.x; i < queries * h.dim; i += THREADS)
-        s.q[i / h.dim][i % h.dim] = to_float(q[head_of(i / h.dim) * h.dim + i % h.dim]) * by.scale;
-    if (threadIdx.x < QUERIES) {
-        s.top[threadIdx.x] = -INFINITY, s.sum[threadIdx.x] = 0.0f, s.hidden[threadIdx.x] = 0;
-        if (by.window && threadIdx.x < queries) {
-            const int position = position_of(sequences[slots[run.first_row + threadIdx.x / per_kv]]);
-            s.hidden[threadIdx.x] = position + 1 - by.window - run.begin;
-        }
-    }
+        s.q[i / h.dim][i % h.dim] = to_float(q[ask.head_of(i / h.dim) * h.dim + i % h.dim]) * by.scale;
+    if (threadIdx.x < QUERIES) s.top[threadIdx.x] = -INFINITY, s.sum[threadIdx.x] = 0.0f;
     float sums[QUERIES / SIDE][DIM / SIDE] = {};
-    // Sequences of a prompt may be of different lengths: the first position that any of them sees.
-    int begin = 0;
-    if (by.window) {
-        __syncthreads();
-        int least = s.hidden[0];
-        for (int query = per_kv; query < queries; query += per_kv) least = min(least, s.hidden[query]);
-        begin = max(0, least) / TILE * TILE;
-    }
+    const int begin = hide<TILE>(s.hidden, ask, run, sequences, slots, by.window);
 
     for (int first = begin; first < run.positions; first += TILE) {
         const int count = min(TILE, run.positions - first);
@@ -179,14 +106,14 @@ __device__ __forceinline__ void attend(float *parts, const T *q, Run<T> run, con
     for (int i = 0; i < QUERIES / SIDE; i++) {
         const int query = y + SIDE * i;
         if (query >= queries) break;
-        float *part = parts + (head_of(query) * most_parts + run.part) * (h.dim + 2);
+        float *part = parts + (ask.head_of(query) * most_parts + run.part) * (h.dim + 2);
         if (x == 0) part[0] = s.top[query], part[1] = s.sum[query];
         for (int j = 0; j < DIM / SIDE; j++)
             if (x + SIDE * j < h.dim) part[2 + x + SIDE * j] = sums[i][j];
     }
 }
 
-// out: [rows, heads * dim]. One block a row.
+// out: [rows, heads * dim]. Blocks: rows, parts of a row.
 template <typename T>
 __device__ void combine(T *out, const float *parts, const Sequence *sequences, const uint32_t *slots, const Step *step,
                         Sizes h, int split, int most_parts) {
@@ -194,7 +121,8 @@ __device__ void combine(T *out, const float *parts, const Sequence *sequences, c
     if (!is_row(step, row)) return;
     const Sequence sequence = sequences[slots[row]];
     const int count = runs_of(sequence.prompt, split) + runs_of(sequence.drawn, split), wide = h.dim + 2;
-    for (int i = threadIdx.x; i < h.heads * h.dim; i += blockDim.x) {
+    const int i = blockIdx.y * blockDim.x + threadIdx.x;
+    if (i < h.heads * h.dim) {
         const float *of_head = parts + ((size_t)row * h.heads + i / h.dim) * most_parts * wide;
         float top = -INFINITY, sum = 0.0f, value = 0.0f;
         for (int p = 0; p < count; p++) top = fmaxf(top, of_head[p * wide]);

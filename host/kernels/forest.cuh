@@ -1,6 +1,6 @@
 // The forest of segments as attention sees it (ops/cuda/plan.rs writes these).
 #pragma once
-#include "common.cuh"
+#include "scores.cuh"
 
 // Packed rows `first` to `first + count`.
 struct Range {
@@ -27,27 +27,11 @@ struct Forest {
     const uint32_t *positions; // of all rows
 };
 
-// How scores are formed. Without a bound, `cap` is 0, and without a window, `window` is.
-struct Scores {
-    float scale, cap;
-    int window;
-
-    // A product as it is before it is scaled, with which the score is bounded.
-    __device__ __forceinline__ float bounded(float product) const {
-        return cap > 0.0f ? cap / scale * tanhf(product * scale / cap) : product;
-    }
-
-    // The slope of `bounded` where its result is `product`.
-    __device__ __forceinline__ float slope(float product) const {
-        const float part = cap > 0.0f ? product * scale / cap : 0.0f;
-        return 1.0f - part * part;
-    }
-};
-
 // How far some queries lie behind some keys, each of one segment: a query does not see keys that are `window` positions or
 // more before it.
 struct Reach {
-    int ahead, window;
+    int ahead = 0, window = 0;
+    Reach() = default;
     __device__ __forceinline__ Reach(const Forest &f, const Scores &s, Range queries, Range keys)
         : ahead(s.window ? (int)f.positions[queries.first] - (int)f.positions[keys.first] : 0), window(s.window) {}
     __device__ __forceinline__ bool hides(int query, int key) const { return window && ahead + query - key >= window; }
@@ -63,36 +47,77 @@ struct Heads {
     __device__ __forceinline__ int kv_of(int head) const { return head / (heads / kv_heads); }
 };
 
-// Calls `use(keys, causal, reach)` for all tiles of keys of up to TILE rows that a tile of queries sees.
-template <int TILE, typename F>
-__device__ __forceinline__ void for_keys(const Forest &f, const Scores &scores, const Tile &tile, F use) {
-    const Segment s = f.segments[tile.segment];
-    auto each = [&](Range keys, bool causal) {
-        const Reach reach(f, scores, tile.rows, keys);
-        if (!reach.hides_all(keys)) use(keys, causal, reach);
-    };
-    for (uint32_t r = 0; r < s.before.count; r++) {
-        const Range run = f.ranges[s.before.first + r];
-        for (uint32_t at = 0; at < run.count; at += TILE)
-            each(Range{run.first + at, min((uint32_t)TILE, run.count - at)}, false);
-    }
-    const uint32_t own = tile.rows.first + tile.rows.count - s.rows.first;
-    for (uint32_t at = 0; at < own; at += TILE) each(Range{s.rows.first + at, min((uint32_t)TILE, own - at)}, true);
-}
+// A tile of rows that another one sees or is seen by, and how.
+struct Other {
+    Range rows;
+    bool causal; // of the same segment
+    Reach reach;
+};
 
-// Calls `use(queries, causal, reach)` for all tiles of queries of up to TILE rows that see a tile of keys.
-template <int TILE, typename F>
-__device__ __forceinline__ void for_queries(const Forest &f, const Scores &scores, const Tile &tile, F use) {
-    const Segment s = f.segments[tile.segment];
-    auto each = [&](Range queries, bool causal) {
-        const Reach reach(f, scores, queries, tile.rows);
-        if (!reach.hides_all(tile.rows)) use(queries, causal, reach);
-    };
-    const uint32_t end = s.rows.first + s.rows.count;
-    for (uint32_t at = tile.rows.first; at < end; at += TILE) each(Range{at, min((uint32_t)TILE, end - at)}, true);
-    for (uint32_t r = 0; r < s.after.count; r++) {
-        const Range run = f.ranges[s.after.first + r];
-        for (uint32_t at = 0; at < run.count; at += TILE)
-            each(Range{run.first + at, min((uint32_t)TILE, run.count - at)}, false);
+// Rows of a list of ranges and of one range more, up to TILE at a time.
+template <int TILE> struct Walk {
+    const Range *ranges;
+    uint32_t count;
+    Range own;
+    bool own_first;
+    uint32_t index = 0, at = 0;
+
+    // Sets `rows` to the next tile, and `is_own` to whether it is of the one range more; false after the last.
+    __device__ __forceinline__ bool next(Range &rows, bool &is_own) {
+        while (index <= count) {
+            is_own = index == (own_first ? 0 : count);
+            const Range run = is_own ? own : ranges[own_first ? index - 1 : index];
+            if (at < run.count) {
+                rows = {run.first + at, min((uint32_t)TILE, run.count - at)};
+                at += TILE;
+                return true;
+            }
+            index++, at = 0;
+        }
+        return false;
     }
-}
+};
+
+// All tiles of keys of up to TILE rows that a tile of queries sees.
+template <int TILE> struct Keys {
+    const Forest &f;
+    const Scores &scores;
+    const Tile &tile;
+    Walk<TILE> walk;
+
+    __device__ __forceinline__ Keys(const Forest &f, const Scores &scores, const Tile &tile) : f(f), scores(scores), tile(tile) {
+        const Segment s = f.segments[tile.segment];
+        walk = {f.ranges + s.before.first, s.before.count, {s.rows.first, tile.rows.first + tile.rows.count - s.rows.first}, false};
+    }
+
+    __device__ __forceinline__ bool next(Other &keys) {
+        while (walk.next(keys.rows, keys.causal)) {
+            keys.reach = Reach(f, scores, tile.rows, keys.rows);
+            if (!keys.reach.hides_all(keys.rows)) return true;
+        }
+        return false;
+    }
+};
+
+// All tiles of queries of up to TILE rows that see a tile of keys.
+template <int TILE> struct Queries {
+    const Forest &f;
+    const Scores &scores;
+    const Tile &tile;
+    Walk<TILE> walk;
+
+    __device__ __forceinline__ Queries(const Forest &f, const Scores &scores, const Tile &tile)
+        : f(f), scores(scores), tile(tile) {
+        const Segment s = f.segments[tile.segment];
+        const uint32_t end = s.rows.first + s.rows.count;
+        walk = {f.ranges + s.after.first, s.after.count, {tile.rows.first, end - tile.rows.first}, true};
+    }
+
+    __device__ __forceinline__ bool next(Other &queries) {
+        while (walk.next(queries.rows, queries.causal)) {
+            queries.reach = Reach(f, scores, queries.rows, tile.rows);
+            if (!queries.reach.hides_all(tile.rows)) return true;
+        }
+        return false;
+    }
+};

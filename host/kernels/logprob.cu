@@ -4,7 +4,30 @@
 // The greatest of some logits, the sum of exp(z - greatest), and of exp(z - greatest) (z - greatest).
 struct Seen {
     float top, sum, weighted;
+
+    template <int N> __device__ __forceinline__ void add(const float *logits) {
+        float greatest = logits[0];
+        for (int j = 1; j < N; j++) greatest = fmaxf(greatest, logits[j]);
+        if (greatest > top) {
+            // What was summed so far by the new greatest.
+            const float lower = top - greatest, by = expf(lower);
+            weighted = sum > 0.0f ? by * (weighted + sum * lower) : 0.0f;
+            sum *= by;
+            top = greatest;
+        }
+        for (int j = 0; j < N; j++) {
+            const float x = logits[j];
+            if (x == -INFINITY) continue;
+            // Also of what is not a number, which must not pass unseen.
+            const float e = expf(x - top);
+            sum += e;
+            weighted += e * (x - top);
+        }
+    }
 };
+
+// Whether four values at a time can be read from here on.
+template <typename T> __device__ __forceinline__ bool begins_whole(const T *at) { return (size_t)at % (4 * sizeof(T)) == 0; }
 
 __device__ __forceinline__ Seen together(Seen a, Seen b) {
     if (a.sum == 0.0f) return b;
@@ -29,20 +52,12 @@ extern "C" __global__ void row_stats(float *stats, const float *logits, const ui
     const int row = blockIdx.x;
     const float *z = logits + (size_t)row * vocab;
     Seen seen = {-INFINITY, 0.0f, 0.0f};
-    for (int i = threadIdx.x; i < vocab; i += blockDim.x) {
-        const float x = z[i];
-        if (x > seen.top) {
-            // What was summed so far by the new greatest.
-            const float lower = seen.top - x, by = expf(lower);
-            seen.weighted = seen.sum > 0.0f ? by * (seen.weighted + seen.sum * lower) : 0.0f;
-            seen.sum = by * seen.sum + 1.0f;
-            seen.top = x;
-        } else if (x != -INFINITY) { // also what is not a number, which must not pass unseen
-            const float e = expf(x - seen.top);
-            seen.sum += e;
-            seen.weighted += e * (x - seen.top);
-        }
+    const int wide = begins_whole(z) ? vocab / 4 : 0;
+    for (int i = threadIdx.x; i < wide; i += blockDim.x) {
+        const Pack<float, 4> four = ((const Pack<float, 4> *)z)[i];
+        seen.add<4>(four.at);
     }
+    for (int i = 4 * wide + threadIdx.x; i < vocab; i += blockDim.x) seen.add<1>(z + i);
     seen = over_warp(seen);
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = seen;
     __syncthreads();
@@ -66,12 +81,19 @@ __device__ void logit_gradient(T *d_logits, const float *logits, const uint32_t 
     const float entropy = d_entropies ? entropies[row] : 0.0f, d_entropy = d_entropies ? d_entropies[row] : 0.0f;
     const int target = targets[row];
     logits += (size_t)row * vocab, d_logits += (size_t)row * vocab;
-    for (int i = thread_index(); i < vocab; i += thread_count()) {
-        const float ln_p = logits[i] - log_sum, p = expf(ln_p);
-        float d = p > 0.0f ? -p * (d_logp + d_entropy * (ln_p + entropy)) : 0.0f;
-        if (i == target) d += d_logp;
-        d_logits[i] = from_float<T>(d);
+    auto gradient = [&](int i, float logit) {
+        const float ln_p = logit - log_sum, p = expf(ln_p);
+        const float d = p > 0.0f ? -p * (d_logp + d_entropy * (ln_p + entropy)) : 0.0f;
+        return from_float<T>(i == target ? d + d_logp : d);
+    };
+    const int wide = begins_whole(logits) && begins_whole(d_logits) ? vocab / 4 : 0;
+    for (int i = thread_index(); i < wide; i += thread_count()) {
+        const Pack<float, 4> four = ((const Pack<float, 4> *)logits)[i];
+        Pack<T, 4> out;
+        for (int j = 0; j < 4; j++) out.at[j] = gradient(4 * i + j, four.at[j]);
+        ((Pack<T, 4> *)d_logits)[i] = out;
     }
+    for (int i = 4 * wide + thread_index(); i < vocab; i += thread_count()) d_logits[i] = gradient(i, logits[i]);
 }
 
 // A token and the rows before which it occurred. Its factors lie together.

@@ -38,7 +38,31 @@ __device__ __forceinline__ void load_transposed(uint32_t out[4], const bf16 *row
                  : "memory");
 }
 
+// Begins to copy 16 bytes to shared memory, or sets them to zero.
+__device__ __forceinline__ void copy_async(void *to, const void *from, bool there) {
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+// Ends a group of this thread's copies.
+__device__ __forceinline__ void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits for this thread's copies but those of the last `LATER` groups.
+template <int LATER> __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory"); }
+
+// 2^x to two units in the last place; 0 below the least normal number.
+__device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 #else
+
+inline void copy_async(void *to, const void *from, bool there) { software_cuda::begin_copy(to, there ? from : nullptr); }
+inline void end_copies() { software_cuda::end_copies(); }
+template <int LATER> inline void wait_for_copies() { software_cuda::wait_for_copies(LATER); }
+inline float power_of_two(float x) { return exp2f(x); }
 
 // What the lanes of each warp show one another. A block's threads share one thread of the CPU there (tests/software-cuda).
 struct Shown {

@@ -1,33 +1,5 @@
 // One token from a row of logits, as rollout/sampler.rs draws it. One block of whole warps a row.
-//
-// Weights of tokens are whole numbers, so that they can be added in any order; a token's is exp(z - greatest z), with 40
-// bits after the point.
-#include "decode.cuh"
-
-constexpr int MOST_WARPS = 32;
-typedef unsigned long long Mass;
-
-struct Filters {
-    float temperature, logp_temperature, top_p, min_p, penalty;
-    int top_k;
-};
-
-// A larger number for a larger float.
-__device__ __forceinline__ uint32_t key_of(float z) {
-    const uint32_t bits = __float_as_uint(z);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-__device__ __forceinline__ float of_key(uint32_t key) {
-    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
-
-__device__ __forceinline__ Mass mass_of(float weight) { return (Mass)(weight * 1099511627776.0f); }
-
-__device__ __forceinline__ Mass warp_sum(Mass x) {
-    for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
-    return x;
-}
+#include "sample.cuh"
 
 // Adds to a sum in shared memory. There an atomic addition of 64 bits is a loop that begins again whenever another thread was
 // faster; two of 32 bits with the carry are not, and as exact.
@@ -148,12 +120,7 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
     const uint32_t slot = slots[row];
     logits += (size_t)(logit_rows ? logit_rows[row] : row) * n;
     uint32_t *occurred = seen + (size_t)slot * ((n + 31) / 32);
-    const float divisor = temperature > 0.0f ? temperature : 1.0f;
-    auto adjusted = [&](int i) {
-        float z = logits[i];
-        if (penalty != 1.0f && occurred[i / 32] >> (i % 32) & 1) z = z > 0.0f ? z / penalty : z * penalty;
-        return z / divisor;
-    };
+    const Adjusted adjusted = {logits, occurred, penalty, temperature > 0.0f ? temperature : 1.0f};
 
     // The greatest logit, and the likeliest token, the first of equals.
     const float inverse = 1.0f / logp_temperature;
@@ -161,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
     Mass best = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         top = fmaxf(top, logits[i]);
-        best = max(best, (Mass)key_of(adjusted(i)) << 32 | (uint32_t)~i);
+        best = max(best, adjusted.rank(i));
     }
     top = block_max(top, s.floats) * inverse;
     // The log-probability's normaliser, of the logits as they are.
@@ -169,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
     for (int i = threadIdx.x; i < n; i += blockDim.x) sum += expf(logits[i] * inverse - top);
     const float normaliser = top + logf(block_sum(sum, s.floats));
 
-    for (int offset = 16; offset > 0; offset /= 2) best = max(best, __shfl_xor_sync(0xffffffffu, best, offset));
+    best = warp_max(best);
     if (threadIdx.x % 32 == 0) s.of_warp[threadIdx.x / 32] = best;
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -178,8 +145,8 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
     }
     __syncthreads();
     best = s.answer;
-    const float greatest = of_key((uint32_t)(best >> 32));
-    int token = (int)~(uint32_t)best;
+    const float greatest = logit_of(best);
+    int token = token_of(best);
     float support_normaliser = 0.0f;
 
     if (temperature > 0.0f) {
@@ -229,9 +196,6 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS)
     if (threadIdx.x == 0) {
         const float logp = support && temperature > 0.0f ? adjusted(token) - support_normaliser
                                                          : logits[token] * inverse - normaliser;
-        drawn[row] = make_uint2((uint32_t)token, __float_as_uint(logp));
-        if (penalty != 1.0f) occurred[token / 32] |= 1u << token % 32;
-        sequences[slot].token = (uint32_t)token;
-        sequences[slot].drawn += 1;
+        end_draw(drawn + row, sequences + slot, occurred, token, logp, penalty);
     }
 }

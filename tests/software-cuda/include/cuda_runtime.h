@@ -59,6 +59,12 @@ uint64_t warp_exchange(Exchange what, unsigned mask, uint64_t value, unsigned fr
 unsigned lane();
 unsigned present_lanes();
 
+// Copies of 16 bytes to shared memory, or zeros from nowhere, as cp.async makes them. They are made when the thread waits for them,
+// so that what is used before has not come.
+void begin_copy(void *to, const void *from);
+void end_copies();
+void wait_for_copies(unsigned later_groups);
+
 template <class T> uint64_t to_bits(T value) {
     static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
     uint64_t bits = 0;

@@ -1,4 +1,5 @@
 #include "block.h"
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
@@ -30,6 +31,12 @@ __asm__(".text\n.type software_cuda_switch,@function\nsoftware_cuda_switch:\n"
 
 enum class State { ready, in_warp, at_barrier, done };
 
+struct Copy {
+    void *to;
+    const void *from;
+    unsigned group;
+};
+
 struct Thread {
     void *stack_pointer;
     State state;
@@ -40,6 +47,9 @@ struct Thread {
     Exchange exchange;
     unsigned mask, from_lane;
     uint64_t value, result;
+    // What it began to copy, and how many groups it ended.
+    std::vector<Copy> copies;
+    unsigned groups;
 };
 
 struct Worker {
@@ -129,6 +139,7 @@ std::string Worker::run_block(uint3 index) {
         t.number = i;
         t.index = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
         t.state = State::ready;
+        t.copies.clear(), t.groups = 0;
         t.stack_pointer = new_stack(stacks + STACK * i, i);
     }
     for (;;) {
@@ -357,6 +368,21 @@ unsigned lane() { return worker->current->number % WARP; }
 unsigned present_lanes() {
     unsigned first = worker->current->number / WARP * WARP, n = std::min(WARP, worker->count() - first);
     return n == WARP ? ~0u : (1u << n) - 1;
+}
+
+void begin_copy(void *to, const void *from) { worker->current->copies.push_back({to, from, worker->current->groups}); }
+
+void end_copies() { worker->current->groups++; }
+
+void wait_for_copies(unsigned later_groups) {
+    Thread &thread = *worker->current;
+    auto make = [&](const Copy &copy) {
+        if (copy.group + later_groups >= thread.groups) return false;
+        if (copy.from) memcpy(copy.to, copy.from, 16);
+        else memset(copy.to, 0, 16);
+        return true;
+    };
+    thread.copies.erase(std::remove_if(thread.copies.begin(), thread.copies.end(), make), thread.copies.end());
 }
 
 int block_barrier(Place place, int value, Vote vote) {

@@ -74,20 +74,30 @@ impl<'a> Shape<'a> {
         Ok(Self { plan: forest.plan(q.device)?, kernels, how, dim, n: forest.len() })
     }
 
-    /// Launches a kernel over tiles and heads. It keeps this many tiles of rows in shared memory, plus one of scores or, on
-    /// tensor cores, two columns.
-    fn launch<'b>(&self, of: Array<'b>, name: &str, single: usize, tensor_cores: usize) -> Launch<'b> {
+    /// Launches a kernel over heads and tiles. In shared memory, it keeps `own` tiles of its own rows, and two of the rows that it
+    /// goes over, on tensor cores at each of so many stages. Without tensor cores, the two are one after the other in one place,
+    /// beside scores.
+    fn launch<'b>(&self, of: Array<'b>, name: &str, own: usize, stages: usize) -> Launch<'b> {
         let Kernels { module, name: set, tiles, threads, .. } = self.kernels;
         let tile = SIZES[tiles];
         let (kernel, shared) = match module == TENSOR_CORES.module {
-            true => (format!("{set}_{name}_{}", self.dim), tensor_cores * tile * (self.dim + 8) * 2 + 2 * tile * 4),
+            true => {
+                let shared = (own + 2 * stages) * tile * (self.dim + 8) * 2 + stages * 2 * tile * 4;
+                (format!("{set}_{name}_{}", self.dim), shared)
+            }
             false => {
                 let kernel = format!("{set}_{name}_{}_{}", self.dim, of.kind.suffix());
-                (kernel, 4 * tile * (single * (self.dim + 1) + tile + 1))
+                (kernel, 4 * tile * ((own + 1) * (self.dim + 1) + tile + 1))
             }
         };
         let launch = Launch::new(of.device, module, &kernel);
-        launch.grid(self.plan.tiles(tiles), self.how.heads.heads, 1).threads(threads).shared(shared)
+        launch.grid(self.how.heads.heads, self.plan.tiles(tiles), 1).threads(threads).shared(shared)
+    }
+
+    /// Returns the stages of the kernels on the way back: with two of heads of 128 values, they would need more shared memory than
+    /// devices of 8.6 and 8.9 have.
+    fn stages_back(&self) -> usize {
+        if self.dim <= 64 { 2 } else { 1 }
     }
 
     fn run(&self, launch: Launch<'_>) -> Result<()> {
@@ -103,7 +113,7 @@ pub(crate) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, how: 
     let (ks, vs) = (Array::of_kind(k, qs.kind)?, Array::of_kind(v, qs.kind)?);
     let s = Shape::of(qs, forest, how)?;
     let (out, log_sum) = (unset(qs.device, q.shape(), qs.kind)?, unset(qs.device, (s.n, h.heads), Kind::F32)?);
-    let launch = s.launch(qs, "forward", 2, 3).array(Array::of(&out)?).array(Array::of(&log_sum)?);
+    let launch = s.launch(qs, "forward", 1, 2).array(Array::of(&out)?).array(Array::of(&log_sum)?);
     s.run(launch.array(qs).array(ks).array(vs))?;
     Ok((out, log_sum))
 }
@@ -123,12 +133,12 @@ pub(crate) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, how: At
     launch.address(at(&along)).array(out).array(d_outs).int(h.head_dim).size(s.n * h.heads).run()?;
 
     let dq = unset(device, kept.q.shape(), kind)?;
-    let launch = s.launch(q, "backward_queries", 3, 4).array(Array::of(&dq)?).array(q).array(k).array(v);
+    let launch = s.launch(q, "backward_queries", 2, s.stages_back()).array(Array::of(&dq)?).array(q).array(k).array(v);
     s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
 
     // Each query head's part of its key/value head's gradients. They are then summed in order.
     let (dk_parts, dv_parts) = (buffer::<f32>(device, q.len)?, buffer::<f32>(device, q.len)?);
-    let launch = s.launch(q, "backward_keys", 3, 4).address(at(&dk_parts)).address(at(&dv_parts)).array(q).array(k).array(v);
+    let launch = s.launch(q, "backward_keys", 2, s.stages_back()).address(at(&dk_parts)).address(at(&dv_parts)).array(q).array(k).array(v);
     s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
     let summed = |parts: u64| -> Result<Tensor> {
         let out = unset(device, kept.k.shape(), kind)?;

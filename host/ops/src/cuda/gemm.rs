@@ -4,6 +4,7 @@ use super::super::{Error, Result};
 use super::array::{Array, Kind};
 use candle_core::cuda_backend::CudaError;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
+use std::sync::{Mutex, PoisonError};
 
 /// A row-major matrix in an array, or its transpose.
 #[derive(Clone, Copy)]
@@ -48,6 +49,9 @@ fn data_type(kind: Kind) -> sys::cudaDataType {
     }
 }
 
+/// Held during a call of cuBLAS.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Computes `out = scale * a b + keep * out`. `a` and `b` are of one kind; `out` may be f32 if they are bf16.
 ///
 /// cuBLAS is column-major: it sees the transposes of all three, and computes `out^T = b^T a^T`.
@@ -61,6 +65,8 @@ pub(super) fn product(device: Array<'_>, out: Mat, keep: f32, a: Mat, b: Mat, sc
     }
     let blas = device.device.cublas_handle();
     device.device.cuda_stream().context().bind_to_thread().map_err(super::launch::driver_error)?;
+    // One thread at a time: a handle that several use at once can choose other kernels, which sum in another order.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the operands are matrices of these sizes in memory of their tensors, which outlive the call, as does the handle;
     // scale and keep are host values, as the handle expects.
     let done = unsafe {

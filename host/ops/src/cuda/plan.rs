@@ -42,12 +42,18 @@ impl Plan {
         let mut table = segments;
         let at_ranges = table.len();
         table.extend(ranges);
+        let seen_by = |index: usize, first: usize| {
+            let after = after[index].iter().map(|&s| all[s].len).sum::<usize>();
+            after + all[index].range().end - first
+        };
         let tiles = SIZES.map(|size| {
             let begin = table.len();
-            for (index, segment) in all.iter().enumerate() {
-                for first in segment.range().step_by(size) {
-                    table.extend([first, size.min(segment.range().end - first), index].map(number));
-                }
+            let of_segment = |index: usize| all[index].range().step_by(size).map(move |first| (index, first));
+            let mut tiles: Vec<(usize, usize)> = (0..all.len()).flat_map(of_segment).collect();
+            // What takes a block longest comes first, so that none is left over at the end.
+            tiles.sort_by_key(|&(index, first)| std::cmp::Reverse(seen_by(index, first)));
+            for (index, first) in tiles {
+                table.extend([first, size.min(all[index].range().end - first), index].map(number));
             }
             (begin, (table.len() - begin) / 3)
         });

@@ -2,15 +2,17 @@
 
 use super::super::super::attention::Attention;
 use super::super::super::{Error, Result};
-use super::super::array::{Array, at};
+use super::super::array::{Array, Kind, at};
 use super::super::attention::scores;
 use super::super::launch::Launch;
 use super::{Session, Sizes};
 
-/// Queries and positions that a block processes at once, and its threads, as in the kernels.
+/// Queries, and positions, that a block processes at once.
 const QUERIES: usize = 64;
 const TILE: usize = 64;
-const THREADS: u32 = 256;
+
+/// Most threads of a block that brings runs together.
+const COMBINING: usize = 256;
 
 /// Head sizes that kernels are compiled for; other sizes use the next larger one.
 const DIMS: [usize; 3] = [64, 128, 256];
@@ -54,10 +56,19 @@ impl Session {
         let [sequences, slots, step] = self.tables();
         let (split, own_runs, runs) = (sizes.split(), sizes.own_runs(), sizes.runs());
         let parts = at(&self.parts);
-        let kernel = format!("decode_attention_{dim}");
-        // struct Shared
-        let shared = 4 * (QUERIES * (dim + 1) + TILE * (dim + 1) + QUERIES * (TILE + 1) + 4 * QUERIES);
-        let launch = Launch::of_kind(&self.device, "decode_attention", &kernel, self.kind).threads(THREADS).shared(shared);
+        // Rows are read in units of sixteen bytes.
+        let tensor_cores = self.kind == Kind::Bf16 && h.head_dim.is_multiple_of(8);
+        // struct Shared of both kernels
+        let launch = if tensor_cores {
+            let stages = if dim > 128 { 1 } else { 2 };
+            let shared = (1 + 2 * stages) * TILE * (dim + 8) * 2 + 4 * QUERIES;
+            let kernel = format!("decode_attention_mma_{dim}");
+            Launch::new(&self.device, "decode_attention_bf16", &kernel).threads(128).shared(shared)
+        } else {
+            let shared = 4 * (QUERIES * (dim + 1) + TILE * (dim + 1) + QUERIES * (TILE + 1) + 4 * QUERIES);
+            let kernel = format!("decode_attention_{dim}");
+            Launch::of_kind(&self.device, "decode_attention", &kernel, self.kind).threads(256).shared(shared)
+        };
         let launch = launch.grid(self.shares + self.rows * own_runs, h.kv_heads, 1);
         let launch = launch.address(parts).array(Array::of(&self.values.q)?);
         let launch = launch.address(at(&self.state.prompts) + 16 * layer as u64).address(at(&self.state.prompt_lengths));
@@ -66,7 +77,9 @@ impl Session {
         let launch = launch.int(split).int(sizes.room).int(runs).structure(&scores(how));
         launch.int(h.heads).int(h.kv_heads).int(h.head_dim).run()?;
 
-        let launch = Launch::of_kind(&self.device, "decode_attention", "decode_combine", self.kind).blocks(self.rows);
+        let launch = Launch::of_kind(&self.device, "decode_attention", "decode_combine", self.kind)
+            .threads(COMBINING as u32)
+            .grid(self.rows, (h.heads * h.head_dim).div_ceil(COMBINING), 1);
         let launch = launch.array(Array::of(&self.values.attended)?).address(parts);
         let launch = launch.address(sequences).address(slots).address(step).int(split).int(runs);
         launch.int(h.heads).int(h.kv_heads).int(h.head_dim).run()

@@ -1,4 +1,4 @@
-//! Samples tokens on the device; see `host/kernels/sample.cu`.
+//! Samples tokens on the device; see `host/kernels/sample.cu` and, for sampling without filters, `sample_parts.cu`.
 
 use super::super::super::sampler::{Drawn, Sampling};
 #[cfg(doc)]
@@ -6,11 +6,15 @@ use super::super::super::support::Support;
 use super::super::super::{Error, Result, matrix_dims};
 use super::super::array::{Array, Kind, Uploaded, at};
 use super::super::launch::{Launch, driver_error};
-use super::Session;
+use super::{Session, Sizes};
 use candle_core::Tensor;
 
 /// Most threads per block.
 const THREADS: usize = 1024;
+
+/// Logits in a part of a row, and most parts of a row, as in the kernels.
+const PART: usize = 4096;
+const MOST_PARTS: usize = 1024;
 
 /// How tokens are sampled.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +25,13 @@ pub struct Drawing {
     pub logp_temperature: f32,
     /// Whether to keep each token's support, as in [`Sampling::draw`].
     pub keep_support: bool,
+}
+
+impl Sizes {
+    /// Returns the number of parts of a row of logits.
+    pub(super) fn parts(&self) -> usize {
+        self.vocabulary.div_ceil(PART)
+    }
 }
 
 impl Session {
@@ -49,15 +60,36 @@ impl Session {
                 detail: "a repetition penalty in a session that does not remember tokens".into(),
             });
         }
-        let s = &how.sampling;
-        let threads = self.sizes.vocabulary.next_multiple_of(32).min(THREADS) as u32;
-        let launch = Launch::new(&self.device, "sample", "sample").blocks(rows).threads(threads);
+        let (s, vocabulary) = (&how.sampling, self.sizes.vocabulary);
+        let filters = (s.top_k > 0 && s.top_k < vocabulary) || s.top_p < 1.0 || s.min_p > 0.0;
         let support = if how.keep_support && s.temperature > 0.0 { self.support_at()? } else { 0 };
+        if support == 0 && (s.temperature == 0.0 || !filters) && vocabulary <= MOST_PARTS * PART {
+            let penalty = u64::from(s.repetition_penalty.to_bits());
+            let sizes = vocabulary as u64 | u64::from(s.temperature.to_bits()) << 32;
+            let of = [logits.at, logit_rows, slots, step, at(&self.state.seen), sizes, penalty];
+            return self.launch_in_parts(how, &of, rows);
+        }
+        let threads = vocabulary.next_multiple_of(32).min(THREADS) as u32;
+        let launch = Launch::new(&self.device, "sample", "sample").blocks(rows).threads(threads);
         let launch = launch.address(at(&self.state.drawn)).address(support).array(logits).address(logit_rows);
         let launch = launch.address(at(&self.state.sequences)).address(slots).address(step);
         let launch = launch.address(at(&self.state.uniforms)).address(at(&self.state.seen));
-        let launch = launch.int(self.sizes.vocabulary).int(self.sizes.room).float(s.temperature).float(how.logp_temperature);
+        let launch = launch.int(vocabulary).int(self.sizes.room).float(s.temperature).float(how.logp_temperature);
         launch.float(s.top_p).float(s.min_p).float(s.repetition_penalty).int(s.top_k).run()
+    }
+
+    /// Samples by the kernels of `host/kernels/sample_parts.cu`, whose `struct Rows` this is.
+    fn launch_in_parts(&self, how: &Drawing, of: &[u64; 7], rows: usize) -> Result<()> {
+        let parts = self.sizes.parts();
+        let launch = |kernel: &str| Launch::new(&self.device, "sample_parts", kernel);
+        let (tops, masses) = (at(&self.state.tops), at(&self.state.masses));
+        launch("sample_tops").grid(parts, rows, 1).address(tops).structure(of).float(how.logp_temperature).run()?;
+        if how.sampling.temperature > 0.0 {
+            launch("sample_masses").grid(parts, rows, 1).address(masses).address(tops).structure(of).run()?;
+        }
+        let launch = launch("sample_parts").blocks(rows).address(at(&self.state.drawn)).address(tops).address(masses);
+        let launch = launch.structure(of).int(parts).float(how.logp_temperature).address(at(&self.state.sequences));
+        launch.address(at(&self.state.uniforms)).int(self.sizes.room).address(at(&self.state.seen)).run()
     }
 
     /// Waits for the first `count` samples and returns them.

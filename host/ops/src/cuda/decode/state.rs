@@ -101,6 +101,10 @@ pub(super) struct State {
     pub prompts: CudaSlice<u64>,
     /// Length of each prompt.
     pub prompt_lengths: CudaSlice<u32>,
+    /// What is known of each part of a row of logits, `struct Top` `[R, parts]`.
+    pub tops: CudaSlice<u64>,
+    /// The mass of each part of a row of logits, `[R, parts]`.
+    pub masses: CudaSlice<u64>,
     /// Sampled tokens and the bits of their log-probabilities, `[R, 2]`.
     pub drawn: CudaSlice<u32>,
     /// Bits of the tokens that could be sampled, `[R, words]`; one word if they are not kept.
@@ -118,6 +122,8 @@ impl State {
             shares: buffer(device, 4)?,
             prompts: buffer(device, sizes.places() * sizes.layers * 2)?,
             prompt_lengths: buffer(device, sizes.places())?,
+            tops: buffer(device, sizes.slots * sizes.parts() * 2)?,
+            masses: buffer(device, sizes.slots * sizes.parts())?,
             drawn: buffer(device, sizes.slots * 2)?,
             support: buffer(device, if sizes.keeps_support { sizes.slots * sizes.words() } else { 1 })?,
         })
