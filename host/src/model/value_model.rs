@@ -7,7 +7,7 @@
 use super::companions::Companions;
 use super::decoder::{Decoder, How, Kept};
 use super::json::Object;
-use super::random::{DEVIATION, normal};
+use super::random::{DEVIATION, Normal};
 use super::save::{of_torch, write_config, write_tensors};
 use super::shards::Shards;
 use super::step_model::SCORE_BIAS;
@@ -149,8 +149,9 @@ impl ModelFolder {
     fn new_head(&self, new: NewHead) -> Result<Tensor> {
         let shape = (1, self.architecture().hidden_size);
         let NewHead::Drawn(seed) = new else { return Ok(Tensor::zeros(shape, DType::F32, &candle_core::Device::Cpu)?) };
-        let mut normal = normal(seed, self.read_config(|config| config.number("initializer_range"))?.unwrap_or(DEVIATION));
-        let values: Vec<f32> = (0..shape.1).map(|_| normal() as f32).collect();
+        let deviation = self.read_config(|config| config.number("initializer_range"))?.unwrap_or(DEVIATION);
+        let mut values = vec![0.0; shape.1];
+        Normal::new(seed, deviation).fill(&mut values);
         Ok(Tensor::from_vec(values, shape, &candle_core::Device::Cpu)?)
     }
 
