@@ -25,22 +25,44 @@ struct Norm {
     float eps;
 };
 
-// Calls `each(column, value)` with the normalised values of a row, which `value` reads, for this thread's columns.
-template <typename V, typename F>
-__device__ __forceinline__ void normalised(Norm n, int d, float *scratch, V value, F each) {
-    float mean = 0.0f, scale = 1.0f;
+// Calls `each(column, count)` for this thread's columns, a pack at a time if rows, which begin at multiples of `unit`, begin at
+// whole packs.
+template <typename T, typename F> __device__ __forceinline__ void for_thread(int d, int unit, F each) {
+    constexpr int width = Wide<T>::count;
+    if (unit % width == 0) {
+        for (int c = threadIdx.x * width; c < d; c += blockDim.x * width) each(c, width);
+    } else {
+        for (int c = threadIdx.x; c < d; c += blockDim.x) each(c, 1);
+    }
+}
+
+// Calls `each(column, count, values)` with the normalised values of a row, which `read(column, count, values)` reads, for this
+// thread's columns.
+template <typename T, typename R, typename F>
+__device__ __forceinline__ void normalised(Norm n, int d, int unit, float *scratch, R read, F each) {
+    float mean = 0.0f, scale = 1.0f, v[8];
     if (n.bias) {
         float sum = 0.0f;
-        for (int c = threadIdx.x; c < d; c += blockDim.x) sum += value(c);
+        for_thread<T>(d, unit, [&](int c, int count) {
+            read(c, count, v);
+            for (int j = 0; j < count; j++) sum += v[j];
+        });
         mean = block_sum(sum, scratch) / d;
     }
     if (n.weight) {
         float squares = 0.0f;
-        for (int c = threadIdx.x; c < d; c += blockDim.x) squares += (value(c) - mean) * (value(c) - mean);
+        for_thread<T>(d, unit, [&](int c, int count) {
+            read(c, count, v);
+            for (int j = 0; j < count; j++) squares += (v[j] - mean) * (v[j] - mean);
+        });
         scale = rsqrtf(block_sum(squares, scratch) / d + n.eps);
     }
-    for (int c = threadIdx.x; c < d; c += blockDim.x)
-        each(c, (value(c) - mean) * scale * (n.weight ? n.weight[c] : 1.0f) + (n.bias ? n.bias[c] : 0.0f));
+    for_thread<T>(d, unit, [&](int c, int count) {
+        read(c, count, v);
+        for (int j = 0; j < count; j++)
+            v[j] = (v[j] - mean) * scale * (n.weight ? n.weight[c + j] : 1.0f) + (n.bias ? n.bias[c + j] : 0.0f);
+        each(c, count, v);
+    });
 }
 
 // x += bias, then h = the norm of x. One block a row.
@@ -50,10 +72,15 @@ template <typename T> __device__ void norm(T *h, T *x, const float *bias, Norm n
     if (!is_row(step, row)) return;
     h += (size_t)row * d, x += (size_t)row * d;
     if (bias) {
-        for (int c = threadIdx.x; c < d; c += blockDim.x) x[c] = from_float<T>(to_float(x[c]) + bias[c]);
+        for_thread<T>(d, d, [&](int c, int count) {
+            float v[8];
+            load(v, x + c, count);
+            for (int j = 0; j < count; j++) v[j] += bias[c + j];
+            store(x + c, v, count);
+        });
     }
-    normalised(
-        n, d, scratch, [&](int c) { return to_float(x[c]); }, [&](int c, float v) { h[c] = from_float<T>(v); });
+    auto read = [&](int c, int count, float *v) { load(v, x + c, count); };
+    normalised<T>(n, d, d, scratch, read, [&](int c, int count, const float *v) { store(h + c, v, count); });
 }
 
 // x += factor * the norm of (out + bias). One block a row.
@@ -63,9 +90,16 @@ __device__ void add(T *x, const T *out, const float *bias, Norm n, float factor,
     const int row = blockIdx.x;
     if (!is_row(step, row)) return;
     x += (size_t)row * d, out += (size_t)row * d;
-    normalised(
-        n, d, scratch, [&](int c) { return to_float(out[c]) + (bias ? bias[c] : 0.0f); },
-        [&](int c, float v) { x[c] = from_float<T>(to_float(x[c]) + factor * v); });
+    auto read = [&](int c, int count, float *v) {
+        load(v, out + c, count);
+        for (int j = 0; j < count; j++) v[j] += bias ? bias[c + j] : 0.0f;
+    };
+    normalised<T>(n, d, d, scratch, read, [&](int c, int count, const float *v) {
+        float sum[8];
+        load(sum, x + c, count);
+        for (int j = 0; j < count; j++) sum[j] += factor * v[j];
+        store(x + c, sum, count);
+    });
 }
 
 // Adds biases, unless they are null, and normalises all query heads of a row together, and all key heads, in place. Blocks:
@@ -78,10 +112,12 @@ __device__ void norm_heads(T *qkv, const float *bias, const float *q_norm, const
     if (!is_row(step, row)) return;
     qkv += ((size_t)row * (heads + 2 * kv_heads) + first) * dim;
     const Norm n = {part == 0 ? q_norm : part == 1 ? k_norm : nullptr, nullptr, eps};
-    normalised(
-        n, (part == 0 ? heads : kv_heads) * dim, scratch,
-        [&](int c) { return to_float(qkv[c]) + (bias ? bias[first * dim + c] : 0.0f); },
-        [&](int c, float v) { qkv[c] = from_float<T>(v); });
+    auto read = [&](int c, int count, float *v) {
+        load(v, qkv + c, count);
+        for (int j = 0; j < count; j++) v[j] += bias ? bias[first * dim + c + j] : 0.0f;
+    };
+    const int d = (part == 0 ? heads : kv_heads) * dim;
+    normalised<T>(n, d, dim, scratch, read, [&](int c, int count, const float *v) { store(qkv + c, v, count); });
 }
 
 // Biases, norms of heads and rotation of a row's queries, keys and values; keys and values go to the end of the sequence's

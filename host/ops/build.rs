@@ -1,9 +1,10 @@
-//! With the feature `cuda`: compiles `../kernels/` to PTX.
+//! With the feature `cuda`: compiles `../kernels/` to PTX and machine code.
 
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
@@ -15,29 +16,63 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Compiles each file of CUDA kernels to PTX that devices of compute capability 8.0 and later run, and
-/// gives the table of them: name, PTX.
+/// Architectures that get machine code, so that a first start on A100 or H100 doesn't wait for the driver to compile.
+const MACHINES: [u32; 2] = [80, 90];
+
+/// Compiles each file of CUDA kernels to PTX that devices of compute capability 8.0 and later run, and to machine code for some, and
+/// gives the table of them: name, PTX, and machine code by the major version of the architecture.
 fn table(folder: &Path, out: &Path) -> Result<String, Box<dyn Error>> {
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?.map(|e| Ok(e?.path())).collect::<std::io::Result<_>>()?;
     files.retain(|file| file.extension().is_some_and(|e| e == "cu"));
     files.sort();
     let compiler = nvcc()?;
-    let mut table = String::from("&[\n");
-    for file in files {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let ptx = out.join(format!("{name}.ptx"));
-        let mut command = Command::new(&compiler);
-        command.args(["--ptx", "-O3", "-std=c++17", "-arch=compute_80", "-o"]).args([&ptx, &file]);
-        let status = command.status().map_err(|e| format!("{}: {e}", compiler.display()))?;
-        if !status.success() {
-            return Err(format!("{} could not compile {} ({status})", compiler.display(), file.display()).into());
+    let next = AtomicUsize::new(0);
+    let worker = || -> Result<(), String> {
+        while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            compile(&compiler, file, out)?;
         }
-        std::fs::write(&ptx, for_older_drivers(&std::fs::read_to_string(&ptx)?))?;
-        writeln!(table, "    ({name:?}, include_str!({ptx:?})),")?;
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a compiling thread panicked".to_owned())?)
+    })?;
+    let mut table = String::from("&[\n");
+    for file in &files {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        write!(table, "    ({name:?}, include_str!({:?}), &[", out.join(format!("{name}.ptx")))?;
+        for machine in MACHINES {
+            write!(table, "({}, include_bytes!({:?})), ", machine / 10, machine_code(out, &name, machine))?;
+        }
+        table.push_str("]),\n");
     }
     table.push_str("]\n");
     Ok(table)
+}
+
+fn machine_code(out: &Path, name: &str, machine: u32) -> PathBuf {
+    out.join(format!("{name}.{machine}.cubin"))
+}
+
+/// Compiles one file.
+fn compile(compiler: &Path, file: &Path, out: &Path) -> Result<(), String> {
+    let name = file.file_stem().unwrap_or_default().to_string_lossy();
+    let ptx = out.join(format!("{name}.ptx"));
+    let run = |arguments: &[&str], to: &Path, from: &Path| {
+        let status = Command::new(compiler).args(arguments).arg("-o").args([to, from]).status();
+        let status = status.map_err(|e| format!("{}: {e}", compiler.display()))?;
+        let failed = || format!("{} could not compile {} ({status})", compiler.display(), from.display());
+        if status.success() { Ok(()) } else { Err(failed()) }
+    };
+    run(&["--ptx", "-O3", "-std=c++17", "-arch=compute_80"], &ptx, file)?;
+    let text = std::fs::read_to_string(&ptx).map_err(|e| e.to_string())?;
+    std::fs::write(&ptx, for_older_drivers(&text)).map_err(|e| e.to_string())?;
+    for machine in MACHINES {
+        run(&["--cubin", "-O3", &format!("-arch=sm_{machine}")], &machine_code(out, &name, machine), &ptx)?;
+    }
+    Ok(())
 }
 
 /// The same PTX with the version of CUDA 11.8, the first that knows compute capability 9.0: nothing in it needs a newer one,

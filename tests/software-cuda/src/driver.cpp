@@ -257,6 +257,8 @@ int cuEventElapsedTime(float *ms, Handle from, Handle to) { return cuEventElapse
 
 int cuModuleLoadData(Handle *module, const void *image) {
     const char *text = static_cast<const char *>(image);
+    // Machine code, as to a driver that is older than it.
+    if (!memcmp(text, "\177ELF", 4)) return INVALID_IMAGE;
     if (!strstr(text, ".entry")) return fail(INVALID_IMAGE, "a module that is not PTX");
     *module = new Module{text};
     return OK;

@@ -4,13 +4,19 @@ use super::super::{Error, Result};
 use super::array::{Array, Kind};
 use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 use candle_core::cuda_backend::cudarc::driver::sys::cudaError_enum::CUDA_ERROR_INVALID_VALUE;
-use candle_core::cuda_backend::cudarc::driver::{CudaFunction, DriverError, LaunchConfig, PushKernelArg};
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaContext, CudaFunction, CudaModule, DriverError, LaunchConfig, PushKernelArg,
+};
+use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::cuda_backend::{CudaDevice, CudaError};
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// File stem in `host/kernels/` and PTX of each.
-const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+/// A file of `host/kernels/`: its stem, its PTX, and machine code by the major version of the architecture it is for.
+type Compiled = (&'static str, &'static str, &'static [(i32, &'static [u8])]);
+
+const MODULES: &[Compiled] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
 /// Threads per block, for kernels without a preference.
 const THREADS: u32 = 256;
@@ -30,21 +36,44 @@ pub(super) fn accepted(device: &CudaDevice) -> Result<()> {
     function(device, "optimizer", "adamw").map(drop)
 }
 
+/// What was loaded on each device, by name: modules, and kernels of them.
+#[derive(Default)]
+struct Loaded {
+    modules: HashMap<(usize, &'static str), Arc<CudaModule>>,
+    kernels: HashMap<(usize, String), CudaFunction>,
+}
+
 /// Returns a kernel's function, cached by device.
 fn function(device: &CudaDevice, module: &'static str, kernel: &str) -> Result<CudaFunction> {
-    type Loaded = HashMap<(usize, String), CudaFunction>;
     static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
     let mut loaded = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    let key = (device.cuda_stream().context().ordinal(), kernel.to_owned());
-    if let Some(function) = loaded.get(&key) {
+    let stream = device.cuda_stream();
+    let ordinal = stream.context().ordinal();
+    let key = (ordinal, kernel.to_owned());
+    if let Some(function) = loaded.kernels.get(&key) {
         return Ok(function.clone());
     }
-    let Some((_, ptx)) = MODULES.iter().find(|(name, _)| *name == module) else {
+    let of_module = match loaded.modules.entry((ordinal, module)) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(new) => new.insert(load(stream.context(), module)?),
+    };
+    let function = of_module.load_function(kernel).map_err(driver_error)?;
+    loaded.kernels.insert(key, function.clone());
+    Ok(function)
+}
+
+/// Loads a module: its machine code if there is some that the device runs and the driver knows, else its PTX, which the driver
+/// compiles.
+fn load(context: &Arc<CudaContext>, module: &str) -> Result<Arc<CudaModule>> {
+    let Some((_, ptx, machines)) = MODULES.iter().find(|(name, ..)| *name == module) else {
         return Err(Error::Shape { op: "launch", detail: format!("there is no module {module}") });
     };
-    let function = device.get_or_load_custom_func(kernel, module, ptx)?.into_cuda_function();
-    loaded.insert(key, function.clone());
-    Ok(function)
+    let (major, _) = context.compute_capability().map_err(driver_error)?;
+    let code = machines.iter().find(|(of_major, _)| *of_major == major);
+    if let Some(loaded) = code.and_then(|(_, code)| context.load_module(Ptx::from_binary(code.to_vec())).ok()) {
+        return Ok(loaded);
+    }
+    context.load_module(Ptx::from_src(*ptx)).map_err(driver_error)
 }
 
 /// A kernel launch. Arguments are added in the kernel's order.

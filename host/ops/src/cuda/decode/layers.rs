@@ -25,9 +25,11 @@ impl Session {
         Launch::of_kind(&self.device, "decode", kernel, self.kind).blocks(self.rows).threads(THREADS)
     }
 
-    /// Returns the threads of a block that processes a hidden state.
+    /// Returns the threads of a block that processes a hidden state, of which each reads sixteen bytes at a time.
     fn threads(&self) -> u32 {
-        (self.sizes.hidden.next_multiple_of(32) as u32).min(THREADS)
+        let wide = 16 / self.kind.size();
+        let reads = if self.sizes.hidden.is_multiple_of(wide) { self.sizes.hidden / wide } else { self.sizes.hidden };
+        (reads.next_multiple_of(32) as u32).min(THREADS)
     }
 
     /// Returns the first `rows` rows of a buffer.
