@@ -60,10 +60,12 @@ shape 896 4864 24 14 > "$out/qwen2-0.5b.json"
 shape 1536 8960 28 12 > "$out/qwen2-1.5b.json"
 step model "$rlhost" new-model "$out/model" --config "$out/qwen2-0.5b.json" --tokenizer "$tokenizer"
 
-# The run that is compared: 8 groups of 8 completions of 128 tokens a step.
+# The run that is compared: 8 groups of 8 completions of 128 tokens a step. Rewards differ within most groups, so that there are gradients.
+reward=(--plugin keyword_reward.wasm --set 'plugin.keyword_reward.config.blocklist=["a","e","o"]' --set plugin.keyword_reward.config.floor=-10000.0
+    --set plugin.keyword_reward.config.whole_words=false)
 settings=(--per-device-train-batch-size 64 --num-generations 8 --max-completion-length 128 --max-steps 20 --learning-rate 1e-6)
 grpo() {
-    step "$1" "$rlhost" train --plugin tldr_length_reward.wasm --model "$out/model" --dataset "$prompts" --device cuda "${settings[@]}" \
+    step "$1" "$rlhost" train "${reward[@]}" --model "$out/model" --dataset "$prompts" --device cuda "${settings[@]}" \
         --logging-steps 1 --save-steps 1000000 --log-completions none --output-dir "$out/$1" "${@:2}"
 }
 grpo grpo-bf16
@@ -110,9 +112,13 @@ for family in gemma3 pythia gemma2 qwen3-moe; do
     cat "$out/bench-$family.log"
 done
 
+step trace "$here/trace.sh" "$out/trace.txt" "$rlhost" bench --model-config "$out/qwen2-0.5b.json" --tokenizer "$tokenizer" --device cuda \
+    --per-device-train-batch-size 64 --num-generations 8 --max-completion-length 128 --prompt-length 512 --steps 1
+
 if [ -n "$python" ]; then
     step trl "$python" "$here/trl_step.py" "$out/model" "$prompts" --out "$out/trl"
-    step compare "$python" "$here/trl_step.py" --compare "$out/grpo-bf16/metrics.jsonl" "$out/trl/steps.json"
+    step trl-batching "$python" "$here/trl_step.py" "$out/model" "$prompts" --out "$out/trl-batching" --steps 5 --continuous-batching
+    step compare "$python" "$here/trl_step.py" --compare "$out/grpo-bf16/metrics.jsonl" "$out"/trl*/steps.json
     cat "$out/compare.log"
 fi
 rm -rf "$out/model" "$out"/grpo-*/checkpoint-*
