@@ -19,6 +19,7 @@ pub mod attention;
 mod bf16;
 pub mod bounded;
 pub mod cached_attention;
+pub mod caches;
 pub mod columns;
 mod cpu;
 #[cfg(feature = "cuda")]

@@ -1,6 +1,6 @@
 //! Keys and values of a text, in all layers.
 
-use crate::ops::cached_attention::{PromptCache, SequenceCache};
+use crate::ops::caches::{PromptCache, SequenceCache};
 
 /// A prompt's keys and values, layer by layer.
 #[derive(Clone, Debug, Default)]
