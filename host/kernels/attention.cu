@@ -88,7 +88,7 @@ __device__ void forward(T *out, float *log_sum, const T *q, const T *k, const T 
     Rows<DIM> &queries = *(Rows<DIM> *)shared, &others = *(&queries + 1);
     float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
     const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.x, kv = h.kv_of(head);
-    const Tile tile = f.tiles[blockIdx.y];
+    const Tile tile = f.of_queries();
     read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
     float sums[PER][DIM / SIDE] = {}, top[PER], total[PER] = {};
     for (int i = 0; i < PER; i++) top[i] = -INFINITY;
@@ -163,7 +163,7 @@ __device__ void backward_queries(T *dq, const T *q, const T *k, const T *v, cons
     Rows<DIM> &queries = *(Rows<DIM> *)shared, &d_outs = *(&queries + 1), &others = *(&d_outs + 1);
     float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
     const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.x, kv = h.kv_of(head);
-    const Tile tile = f.tiles[blockIdx.y];
+    const Tile tile = f.of_queries();
     read_rows<DIM>(queries, q, tile.rows, head, h.heads, h.dim);
     read_rows<DIM>(d_outs, d_out, tile.rows, head, h.heads, h.dim);
     float sums[PER][DIM / SIDE] = {};
@@ -203,7 +203,7 @@ __device__ void backward_keys(float *dk, float *dv, const T *q, const T *k, cons
     Rows<DIM> &keys = *(Rows<DIM> *)shared, &values = *(&keys + 1), &others = *(&values + 1);
     float(*weights)[TILE + 1] = (float(*)[TILE + 1])(&others + 1);
     const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE, head = blockIdx.x, kv = h.kv_of(head);
-    const Tile tile = f.tiles[blockIdx.y];
+    const Tile tile = f.of_keys();
     read_rows<DIM>(keys, k, tile.rows, kv, h.kv_heads, h.dim);
     read_rows<DIM>(values, v, tile.rows, kv, h.kv_heads, h.dim);
     float dk_sums[PER][DIM / SIDE] = {}, dv_sums[PER][DIM / SIDE] = {};

@@ -1,6 +1,6 @@
 // Causal attention over a forest of segments in bf16, on tensor cores, for heads of up to 128 values whose number is a multiple
 // of 8. attention.cu says what is computed; here four warps share a tile of 64 rows, 16 each, after FlashAttention-2 (Dao 2023).
-// While a tile is used, the next one is copied.
+// While a tile is used, the next one is copied, where shared memory suffices.
 #include "forest.cuh"
 #include "tiles.cuh"
 
@@ -97,7 +97,7 @@ template <int DIM>
 __device__ void forward(bf16 *out, float *log_sum, const bf16 *q, const bf16 *k, const bf16 *v, Forest f, Heads h, Scores scores) {
     Shared<DIM, 1, 2> &s = *(Shared<DIM, 1, 2> *)shared_rows;
     const int head = blockIdx.x, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
-    const Tile tile = f.tiles[blockIdx.y];
+    const Tile tile = f.of_queries();
     copy_head(s.own[0], q, tile.rows, head, h.heads, h.dim);
     Softmax<DIM, ALL> softmax;
     auto copy = [&](const Other &keys, int stage) {
@@ -127,7 +127,7 @@ __device__ void backward_queries(bf16 *dq, const bf16 *q, const bf16 *k, const b
                                  const float *along, Forest f, Heads h, Scores scores) {
     Shared<DIM, 2, STAGES> &s = *(Shared<DIM, 2, STAGES> *)shared_rows;
     const int head = blockIdx.x, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
-    const Tile tile = f.tiles[blockIdx.y];
+    const Tile tile = f.of_queries();
     const float by_two = scores.scale * LOG2_E;
     copy_head(s.own[0], q, tile.rows, head, h.heads, h.dim);
     copy_head(s.own[1], d_out, tile.rows, head, h.heads, h.dim);
@@ -171,7 +171,7 @@ __device__ void backward_keys(float *dk, float *dv, const bf16 *q, const bf16 *k
                               const float *log_sum, const float *along, Forest f, Heads h, Scores scores) {
     Shared<DIM, 2, STAGES> &s = *(Shared<DIM, 2, STAGES> *)shared_rows;
     const int head = blockIdx.x, kv = h.kv_of(head), row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
-    const Tile tile = f.tiles[blockIdx.y];
+    const Tile tile = f.of_keys();
     const float by_two = scores.scale * LOG2_E;
     copy_head(s.own[0], k, tile.rows, kv, h.kv_heads, h.dim);
     copy_head(s.own[1], v, tile.rows, kv, h.kv_heads, h.dim);

@@ -1,5 +1,5 @@
 // A step of generation: the newest token of each of some sequences, one a row. All that changes from step to step lies in
-// device memory (ops/decode/state.rs writes it), so that a step that was recorded once can be run again.
+// device memory (ops/src/cuda/decode/state.rs writes it), so that a step that was recorded once can be run again.
 #pragma once
 #include "common.cuh"
 

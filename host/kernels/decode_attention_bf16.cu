@@ -71,6 +71,7 @@ __device__ void attend(Shared<DIM> &s, float *parts, const Run<bf16> &run, const
             end_copies();
         }
     }
+    wait_for_copies<0>();
     if (WAYS == 1) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -87,7 +88,6 @@ __device__ void attend(Shared<DIM> &s, float *parts, const Run<bf16> &run, const
     }
     // Where keys and values were: a row of each warp's results for each of its queries.
     float(*found)[DIM + 2] = (float(*)[DIM + 2])s.keys;
-    wait_for_copies<0>();
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 2; i++) {

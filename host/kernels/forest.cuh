@@ -21,10 +21,15 @@ struct Tile {
 };
 
 struct Forest {
-    const Tile *tiles;
+    const Tile *tiles; // those that most rows see come first
     const Segment *segments;
     const Range *ranges;
     const uint32_t *positions; // of all rows
+
+    // The tile of this block, where blocks are heads and tiles. The longest work comes first, so that none is left over at the end:
+    // that of keys, or that of queries, which see most where few see them.
+    __device__ __forceinline__ Tile of_keys() const { return tiles[blockIdx.y]; }
+    __device__ __forceinline__ Tile of_queries() const { return tiles[gridDim.y - 1 - blockIdx.y]; }
 };
 
 // How far some queries lie behind some keys, each of one segment: a query does not see keys that are `window` positions or

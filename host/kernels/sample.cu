@@ -1,4 +1,4 @@
-// One token from a row of logits, as rollout/sampler.rs draws it. One block of whole warps a row.
+// One token from a row of logits, as ops/src/sampler.rs draws it. One block of whole warps a row.
 #include "sample.cuh"
 
 // Adds to a sum in shared memory. There an atomic addition of 64 bits is a loop that begins again whenever another thread was

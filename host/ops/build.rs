@@ -30,13 +30,14 @@ fn table(folder: &Path, out: &Path) -> Result<String, Box<dyn Error>> {
     let next = AtomicUsize::new(0);
     let worker = || -> Result<(), String> {
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            compile(&compiler, file, out)?;
+            compile(&compiler, file, out).inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?;
         }
         Ok(())
     };
     std::thread::scope(|scope| {
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        // As many as cargo may run at once.
+        let workers = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
+        let workers: Vec<_> = (0..workers.min(files.len())).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a compiling thread panicked".to_owned())?)
     })?;
     let mut table = String::from("&[\n");

@@ -2,11 +2,12 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::print_stdout)]
 
+use candle_core::Tensor;
 use replies::Replies;
-use rlhost::model::{Backend, Decoder, Frozen, ModelFolder};
-use rlhost::ops::device;
+use rlhost::model::{Backend, Decoder, Frozen, ModelFolder, Selected, write_random};
 use rlhost::ops::sampler::Sampling;
 use rlhost::ops::support::Support;
+use rlhost::ops::{Forest, device};
 use rlhost::rollout::{Follow, Generator, Request, Rollout};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -49,13 +50,27 @@ fn generate_from(
     (seqs, ends): (usize, &[u32]),
     follow: Option<&dyn Follow>,
 ) -> Vec<Rollout> {
+    let a = Frozen::new(decoder.clone()).architecture().clone();
+    let requests = requests(a.vocab_size as u32, (a.max_positions - MOST_NEW) as u32);
+    answer(decoder, backend, sampling, (seqs, ends, MOST_NEW), follow, &requests)
+}
+
+/// What a model answers to requests on a backend, with up to so many tokens.
+fn answer(
+    decoder: Decoder,
+    backend: &Backend,
+    sampling: &Sampling,
+    (seqs, ends, most_new): (usize, &[u32], usize),
+    follow: Option<&dyn Follow>,
+    requests: &[Request],
+) -> Vec<Rollout> {
     let model = Frozen::new(decoder.at(backend).unwrap()).decoding().unwrap();
     let generator = Generator {
         model: &model,
         sampling: *sampling,
         logp_temperature: 0.7,
         keep_support: sampling.changes_support() && sampling.temperature > 0.0,
-        max_new_tokens: MOST_NEW,
+        max_new_tokens: most_new,
         max_num_seqs: seqs,
         seed: 5,
         generation: 2,
@@ -63,8 +78,7 @@ fn generate_from(
         stops: &|tokens| tokens.ends_with(&[1, 2]),
         follow,
     };
-    let a = model.architecture();
-    generator.run(&requests(a.vocab_size as u32, (a.max_positions - MOST_NEW) as u32)).unwrap()
+    generator.run(requests).unwrap()
 }
 
 /// One test at a time: what another thread puts on the stream while a step is recorded would be recorded too.
@@ -200,5 +214,65 @@ fn in_bf16_log_probabilities_are_those_of_f32_to_its_precision() {
         let (all, apart) = (exact.iter().map(|r| r.tokens.len()).sum::<usize>(), (squares / compared as f32).sqrt());
         assert!(compared * 3 > all && apart < 0.05, "{name}: {compared} of {all} tokens alike, {apart} apart");
         println!("{name}: {compared} of {all} tokens alike, log-probabilities {apart} apart");
+    }
+}
+
+/// A model with heads of this size, whose weights are so large that each position has something to say.
+fn with_heads((heads, kv_heads, head_dim): (usize, usize, usize), hidden: usize, window: Option<usize>) -> Decoder {
+    let folder = tempfile::tempdir().unwrap();
+    let config = serde_json::json!({
+        "model_type": "mistral", "hidden_size": hidden, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "head_dim": head_dim, "vocab_size": 5001, "max_position_embeddings": 512,
+        "sliding_window": window, "tie_word_embeddings": false
+    });
+    write_random(&config, folder.path(), 3).unwrap();
+    let decoder = ModelFolder::open(folder.path()).unwrap().decoder().unwrap();
+    let larger = |_, t: &Tensor| if t.rank() > 1 { t * 8.0 } else { t.copy() };
+    Decoder::new(Frozen::new(decoder.clone()).architecture().clone(), decoder.weights().map(larger).unwrap())
+}
+
+/// The most that a generation's log-probabilities differ from those that the CPU scores its texts with.
+fn from_scores(decoder: Decoder, rollouts: &[Rollout], requests: &[Request]) -> f32 {
+    let (mut forest, mut selected) = (Forest::new(), Selected::default());
+    for rollout in rollouts {
+        let prompt = forest.push(&requests[rollout.prompt].tokens, None);
+        let completion = forest.push(&rollout.tokens, Some(prompt));
+        selected.push_segment(&forest, completion);
+    }
+    let want = Frozen::new(decoder).score(&forest, &selected, 0.7).unwrap().logp;
+    let got: Vec<f32> = rollouts.iter().flat_map(|rollout| rollout.logp.iter().copied()).collect();
+    assert_eq!(got.len(), want.len());
+    got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn heads_of_every_size_read_long_prompts_and_texts() {
+    let _alone = alone();
+    let Some(in_f32) = in_f32() else { return };
+    // Queries of a prompt that fill one, two and more tiles of 16, in prompts and texts of several tiles and runs.
+    let prompt = |n: u32, row: u64, samples: usize| {
+        let tokens = (0..n).map(|i| (i * i * 7 + i * 3 + row as u32) % 5000).collect();
+        Request { tokens, row, first: 0, samples }
+    };
+    let requests = [prompt(140, 0, 2), prompt(200, 1, 5), prompt(70, 2, 9)];
+    let in_bf16 = Backend::cuda(0, true).unwrap();
+    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+    // The second width is no multiple of what is read at a time.
+    for (heads, hidden, window) in
+        [((4, 1, 64), 32, None), ((8, 2, 128), 36, Some(90)), ((2, 1, 256), 32, None), ((3, 1, 40), 32, Some(150))]
+    {
+        let model = || with_heads(heads, hidden, window);
+        let of = |backend: &Backend, sampling: &Sampling, most_new: usize| {
+            answer(model(), backend, sampling, (64, &[], most_new), None, &requests)
+        };
+        let what = format!("{heads:?} with windows of {window:?}");
+        assert_same(&of(&in_f32, &greedy, 20), &of(&Backend::cpu(), &greedy, 20), &what);
+        // Of draws among thousands of tokens, some fall on others: what was drawn is scored.
+        for (backend, tolerance) in [(&in_f32, 1e-4), (&in_bf16, 0.2)] {
+            let drawn = of(backend, &Sampling::default(), 80);
+            let apart = from_scores(model(), &drawn, &requests);
+            println!("{what} on {}: log-probabilities at most {apart} apart", backend.describe());
+            assert!(apart < tolerance, "{what} on {}: log-probabilities {apart} apart", backend.describe());
+        }
     }
 }

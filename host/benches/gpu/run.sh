@@ -6,6 +6,8 @@
 #   PROMPTS    TL;DR's prompts, JSON lines with the key "prompt"
 #   PYTHON     a Python with torch, transformers, trl 1.16 and datasets, for the comparison; without it there is none
 #
+# The times of kernels need what trace.sh needs.
+#
 # Builds with the feature cuda (host/cuda/README.md says what that needs) unless RLHOST names a binary, which needs RLHOST_TESTS=no
 # too where there is no cargo. What fails is said at the end, and does not keep the rest from being run.
 set -uo pipefail
@@ -78,6 +80,14 @@ else
 fi
 grpo grpo-f32 --bf16 false --max-steps 5
 
+cat > "$out/qwen3-0.6b.json" << JSON
+{"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
+ "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960, "rope_theta": 1000000.0,
+ "tie_word_embeddings": true}
+JSON
+step bench-lora "$rlhost" bench --model-config "$out/qwen3-0.6b.json" --tokenizer "$tokenizer" --device cuda --lora-r 16 \
+    --per-device-train-batch-size 64 --num-generations 8 --max-completion-length 128 --prompt-length 512 --steps 5
+cat "$out/bench-lora.log"
 for size in 0.5b 1.5b; do
     step "bench-$size" "$rlhost" bench --model-config "$out/qwen2-$size.json" --tokenizer "$tokenizer" --device cuda \
         --per-device-train-batch-size 64 --num-generations 8 --max-completion-length 128 --prompt-length 512 --steps 5
@@ -114,6 +124,7 @@ done
 
 step trace "$here/trace.sh" "$out/trace.txt" "$rlhost" bench --model-config "$out/qwen2-0.5b.json" --tokenizer "$tokenizer" --device cuda \
     --per-device-train-batch-size 64 --num-generations 8 --max-completion-length 128 --prompt-length 512 --steps 1
+cat "$out/trace.log"
 
 if [ -n "$python" ]; then
     step trl "$python" "$here/trl_step.py" "$out/model" "$prompts" --out "$out/trl"

@@ -39,7 +39,7 @@ static void CUPTIAPI take(CUcontext context, uint32_t stream, uint8_t *buffer, s
 
 static void end(void) {
     cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
-    fclose(out);
+    fflush(out);
 }
 
 int InitializeInjection(void) {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The GRPO run of run.sh through TRL with transformers' generation, on the same card; then both side by side.
+"""The GRPO run of run.sh through TRL with transformers' generation, on the same card, with a reward of its own; then both side by side.
 
-    trl_step.py MODEL PROMPTS --out FOLDER [--continuous-batching]
+    trl_step.py MODEL PROMPTS --out FOLDER [--steps N] [--continuous-batching]
         trains, and writes FOLDER/steps.json
     trl_step.py --compare METRICS.jsonl STEPS.json...
-        prints medians, and the gain over the fastest of TRL's runs; the first step of each run is dropped
+        prints medians, and the gain over the fastest of TRL's runs; the first two steps of each run are dropped
 """
 
 import argparse
@@ -14,6 +14,9 @@ from pathlib import Path
 from statistics import median
 
 BATCH, GROUP, COMPLETION, RATE = 64, 8, 128, 1e-6
+
+# Steps that are dropped: TRL's second still takes three times as long as the next ones.
+WARM_UP = 2
 
 
 def train(model, prompts, out, steps, continuous_batching):
@@ -81,12 +84,12 @@ def train(model, prompts, out, steps, continuous_batching):
 
 def compare(metrics, steps):
     with open(metrics, encoding="utf-8") as lines:
-        ours = [json.loads(line) for line in lines][1:]
+        ours = [json.loads(line) for line in lines][WARM_UP:]
     runs = [json.loads(path.read_text()) for path in steps]
-    theirs = min(runs, key=lambda run: median(run["seconds"][1:]))
-    step = median(theirs["seconds"][1:]), median(m["step_time"] for m in ours)
-    made = [BATCH * COMPLETION / median(theirs["generate_seconds"][1:]), median(BATCH * COMPLETION / m["time/rollout"] for m in ours)]
-    rest = step[0] - median(theirs["generate_seconds"][1:]), median(m["step_time"] - m["time/rollout"] for m in ours)
+    theirs = min(runs, key=lambda run: median(run["seconds"][WARM_UP:]))
+    step = median(theirs["seconds"][WARM_UP:]), median(m["step_time"] for m in ours)
+    made = [BATCH * COMPLETION / median(theirs["generate_seconds"][WARM_UP:]), median(BATCH * COMPLETION / m["time/rollout"] for m in ours)]
+    rest = step[0] - median(theirs["generate_seconds"][WARM_UP:]), median(m["step_time"] - m["time/rollout"] for m in ours)
     print(f"{'median':<24}{'TRL ' + theirs['trl']:>14}{'rlhost':>14}{'gain':>9}")
     print(f"{'step, s':<24}{step[0]:>14.3f}{step[1]:>14.3f}{step[0] / step[1]:>8.2f}x")
     print(f"{'all but generation, s':<24}{rest[0]:>14.3f}{rest[1]:>14.3f}{rest[0] / rest[1]:>8.2f}x")

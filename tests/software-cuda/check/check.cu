@@ -54,4 +54,17 @@ extern "C" __global__ void unset_shared(float *x, int no) {
     x[threadIdx.x] = never[threadIdx.x];
 }
 
+// Copies a group of 16 bytes and another, and reads both after waiting for all but the last `later` groups.
+extern "C" __global__ void copied(const float *x, float *y, int later, int offset) {
+    __shared__ float4 room[2];
+    float *at = (float *)room;
+    software_cuda::begin_copy(at, x + offset);
+    software_cuda::end_copies();
+    software_cuda::begin_copy(at + 4, nullptr);
+    software_cuda::end_copies();
+    if (later == 0) software_cuda::wait_for_copies(0);
+    if (later == 1) software_cuda::wait_for_copies(1);
+    for (int i = 0; i < 8; i++) y[i] = at[i];
+}
+
 extern "C" __global__ void past_the_end(float *x, int n) { x[n] = 1; }

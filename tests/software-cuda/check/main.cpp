@@ -63,7 +63,7 @@ static unsigned short bf16(float x) {
 int main() {
     EXPECT(cuInit(0) == 0);
     std::string ptx;
-    for (const char *name : {"row_sum_f32", "row_sum_bf16", "reversed", "votes", "barrier_left_out", "two_barriers", "lonely_shuffle", "unset_shared", "past_the_end", "elsewhere"})
+    for (const char *name : {"row_sum_f32", "row_sum_bf16", "reversed", "votes", "barrier_left_out", "two_barriers", "lonely_shuffle", "unset_shared", "copied", "past_the_end", "elsewhere"})
         ptx += std::string(".entry ") + name + "(\n";
     EXPECT(cuModuleLoadData(&module_, ptx.c_str()) == 0);
 
@@ -93,6 +93,14 @@ int main() {
     EXPECT(launch("lonely_shuffle", 1, 32, 0, ints.at) == 719 && why(719).find("waits for its warp") != std::string::npos);
     Buffer<float> floats(32);
     EXPECT(launch("unset_shared", 1, 32, 0, floats.at, 0) == 0 && std::isnan(floats.values()[9]));
+    // Copies are there once they were waited for, and not before.
+    for (int later : {0, 1, 2}) {
+        EXPECT(launch("copied", 1, 1, 0, xs.at, floats.at, later, 0) == 0);
+        const std::vector<float> copied = floats.values();
+        EXPECT(later < 2 ? copied[0] == -4 && copied[3] == -1 : std::isnan(copied[0]));
+        EXPECT(later < 1 ? copied[4] == 0 && copied[7] == 0 : std::isnan(copied[4]));
+    }
+    EXPECT(launch("copied", 1, 1, 0, xs.at, floats.at, 0, 1) == 719 && why(719).find("no multiple of 16") != std::string::npos);
     EXPECT(launch("row_sum_f32", 3, 256, 0, xs.at, sums.at, 1000) == 701);
     EXPECT(launch("row_sum_f32", 3, 128, 0, (void *)&x, sums.at, 1000) == 1 && why(1) == "invalid argument");
     EXPECT(launch("missing", 1, 32, 0, ints.at) == 500);

@@ -370,7 +370,13 @@ unsigned present_lanes() {
     return n == WARP ? ~0u : (1u << n) - 1;
 }
 
-void begin_copy(void *to, const void *from) { worker->current->copies.push_back({to, from, worker->current->groups}); }
+void begin_copy(void *to, const void *from) {
+    Thread &thread = *worker->current;
+    if ((uintptr_t(to) | uintptr_t(from)) % 16 && worker->failure.empty())
+        worker->failure = "thread " + std::to_string(thread.number) + " copies 16 bytes from or to an address that is no multiple of 16";
+    else
+        thread.copies.push_back({to, from, thread.groups});
+}
 
 void end_copies() { worker->current->groups++; }
 

@@ -138,7 +138,8 @@ pub(crate) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, how: At
 
     // Each query head's part of its key/value head's gradients. They are then summed in order.
     let (dk_parts, dv_parts) = (buffer::<f32>(device, q.len)?, buffer::<f32>(device, q.len)?);
-    let launch = s.launch(q, "backward_keys", 2, s.stages_back()).address(at(&dk_parts)).address(at(&dv_parts)).array(q).array(k).array(v);
+    let launch =
+        s.launch(q, "backward_keys", 2, s.stages_back()).address(at(&dk_parts)).address(at(&dv_parts)).array(q).array(k).array(v);
     s.run(launch.array(d_outs).array(log_sum).address(at(&along)))?;
     let summed = |parts: u64| -> Result<Tensor> {
         let out = unset(device, kept.k.shape(), kind)?;

@@ -50,8 +50,8 @@ impl Plan {
             let begin = table.len();
             let of_segment = |index: usize| all[index].range().step_by(size).map(move |first| (index, first));
             let mut tiles: Vec<(usize, usize)> = (0..all.len()).flat_map(of_segment).collect();
-            // What takes a block longest comes first, so that none is left over at the end.
-            tiles.sort_by_key(|&(index, first)| std::cmp::Reverse(seen_by(index, first)));
+            // See `struct Forest`.
+            tiles.sort_by_cached_key(|&(index, first)| std::cmp::Reverse(seen_by(index, first)));
             for (index, first) in tiles {
                 table.extend([first, size.min(all[index].range().end - first), index].map(number));
             }

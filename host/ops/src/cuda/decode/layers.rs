@@ -55,7 +55,7 @@ impl Session {
         }
         let [sequences, slots, step] = self.tables();
         let positions = positions.map(|table| Array::of_kind(table, self.kind)).transpose()?;
-        let launch = self.launch("decode_embed").threads(self.threads()).array(Array::of(&self.values.x)?);
+        let launch = self.launch("decode_embed").array(Array::of(&self.values.x)?);
         let launch = launch.array(Array::of_kind(table, self.kind)?).address(positions.map_or(0, |table| table.at));
         launch.float(factor).address(sequences).address(slots).address(step).int(d).run()
     }
