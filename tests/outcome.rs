@@ -1,0 +1,47 @@
+//! What a run of the binary gave.
+
+use std::process::Output;
+
+/// What a run of the binary gave.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Exit code.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// Of a process that has ended.
+    #[must_use]
+    pub fn new(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Asserts that all went well.
+    ///
+    /// # Panics
+    /// If it did not.
+    pub fn succeeded(&self) -> &Self {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self
+    }
+
+    /// The one line of standard error that begins with `error:`.
+    ///
+    /// # Panics
+    /// If there is none, or more than one, or a panic.
+    #[must_use]
+    pub fn error(&self) -> &str {
+        assert!(!self.stderr.lines().any(|l| l.starts_with("thread ")), "the host panicked: {}", self.stderr);
+        let errors: Vec<&str> = self.stderr.lines().filter(|l| l.starts_with("error:")).collect();
+        assert_eq!(errors.len(), 1, "{}", self.stderr);
+        errors[0]
+    }
+}
