@@ -60,6 +60,30 @@ fn a_device_that_is_not_there_is_missed_in_one_line() {
 }
 
 #[test]
+fn a_library_that_is_not_there_is_named() {
+    let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    let software = std::env::split_paths(&path).find(|folder| folder.join("libkernels.so").exists());
+    let (Some(software), false) = (software, std::path::Path::new("/usr/local/cuda/lib64").exists()) else {
+        println!("skipped: there is no device in software, or a toolkit where libraries are looked for");
+        return;
+    };
+    // A driver, and nothing of a toolkit.
+    let place = Place::with_answers();
+    for library in ["libcuda.so.1", "libkernels.so"] {
+        std::os::unix::fs::symlink(software.join(library), place.path(library)).unwrap();
+    }
+    let only_driver = place.path("").display().to_string();
+    let arguments = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", "run", "--device", "cuda"];
+    let variables =
+        [("LD_LIBRARY_PATH", &*only_driver), ("PATH", "/nowhere"), ("CUDA_HOME", ""), ("CUDA_PATH", ""), ("RUST_BACKTRACE", "1")];
+    let outcome = place.run_with(&arguments, &variables);
+    let said = outcome.error();
+    assert!(said.contains("libcublas.so.13") && said.contains("LD_LIBRARY_PATH") && said.len() < 400, "{said}");
+    assert_eq!(outcome.code, Some(2));
+    assert!(!place.entries().contains(&"run".to_owned()));
+}
+
+#[test]
 fn a_run_gives_the_figures_that_it_gives_on_the_cpu() {
     if !there_is_a_device() {
         return;

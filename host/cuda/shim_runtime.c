@@ -1,6 +1,7 @@
 // What the entries that shims.py writes share: a function's first call opens its library, with every
 // argument register kept, and puts the function's address where the next call jumps to.
 #include <dlfcn.h>
+#include <glob.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,12 +22,52 @@ struct entry {
 
 #define MISSING ((void *)-1)
 
+static void *open_in(const char *folder, const char *name) {
+    char path[4096];
+    // What libcublas needs is found if it is open already.
+    if (!strncmp(name, "libcublas.so", 12)) {
+        snprintf(path, sizeof path, "%s/libcublasLt.so%s", folder, name + 12);
+        dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    }
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+}
+
+// Opens a library in one of the folders of this pattern, in which %.*s is `base`.
+static void *open_in_any(const char *pattern, const char *base, size_t length, const char *name) {
+    char folders[4096];
+    glob_t found;
+    void *handle = 0;
+    if (snprintf(folders, sizeof folders, pattern, (int)length, base) >= (int)sizeof folders) return 0;
+    if (!glob(folders, 0, 0, &found))
+        for (size_t i = 0; i < found.gl_pathc && !handle; i++) handle = open_in(found.gl_pathv[i], name);
+    globfree(&found);
+    return handle;
+}
+
+// Opens a library that the loader does not know: in a toolkit, or in the packages of a Python on PATH, such as PyTorch's.
+static void *open_elsewhere(const char *name) {
+    const char *toolkits[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};
+    void *handle = 0;
+    if (!strncmp(name, "libcuda.so", 10)) return 0; // the driver's, which is nowhere else
+    for (size_t i = 0; i < sizeof toolkits / sizeof *toolkits && !handle; i++)
+        if (toolkits[i] && *toolkits[i] == '/') handle = open_in_any("%.*s/lib64", toolkits[i], strlen(toolkits[i]), name);
+    for (const char *path = getenv("PATH"); path && *path && !handle; path += *path == ':') {
+        size_t length = strcspn(path, ":");
+        if (*path == '/') handle = open_in_any("%.*s/../lib/python3*/*-packages/nvidia/*/lib", path, length, name);
+        if (*path == '/' && !handle) handle = open_in_any("%.*s/../lib", path, length, name);
+        path += length;
+    }
+    return handle;
+}
+
 static void *open_library(struct library *library) {
     void *handle = library->handle;
     if (handle) return handle;
     for (const char *name = library->sonames; *name && !handle; name += strlen(name) + 1)
         handle = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
     if (!handle && getenv("CUDA_SHIM_VERBOSE")) fprintf(stderr, "%s\n", dlerror());
+    for (const char *name = library->sonames; *name && !handle; name += strlen(name) + 1) handle = open_elsewhere(name);
     return library->handle = handle ? handle : MISSING;
 }
 

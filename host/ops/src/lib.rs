@@ -93,6 +93,9 @@ pub enum Error {
          max_num_seqs or, with an environment, max_episode_tokens, or set gradient_checkpointing"
     )]
     OutOfMemory,
+    /// A device can't be opened.
+    #[error("{0}")]
+    Device(String),
     /// An operation has no kernel for a tensor.
     #[error("{op}: no kernel for a {dtype:?} tensor with this layout on {device}")]
     Unsupported {

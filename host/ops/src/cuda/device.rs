@@ -1,6 +1,6 @@
 //! Finding and opening devices.
 
-use super::super::Result;
+use super::super::{Error, Result};
 use super::array::{at, buffer};
 use super::launch;
 use candle_core::Device;
@@ -34,7 +34,7 @@ pub(crate) fn open(index: usize) -> Result<Device> {
         return Ok(device.clone());
     }
     // A separate stream, since work on the default one can't be recorded as a graph.
-    let device = CudaDevice::new_with_stream(index)?;
+    let device = CudaDevice::new_with_stream(index).map_err(|e| explained(&e))?;
     // SAFETY: all work is on that one stream, which keeps its order.
     unsafe { device.disable_event_tracking() };
     keep_freed_memory(&device.cuda_stream());
@@ -44,6 +44,29 @@ pub(crate) fn open(index: usize) -> Result<Device> {
     let device = Device::Cuda(device);
     opened.insert(index, device.clone());
     Ok(device)
+}
+
+/// Libraries that opening a device needs, by the status that their stand-ins return where they are missing.
+const LIBRARIES: [(&str, &str); 2] = [
+    ("CUBLAS_STATUS_NOT_INITIALIZED", "libcublas.so.13 or, with a driver before 580, libcublas.so.12"),
+    ("CURAND_STATUS_INITIALIZATION_FAILED", "libcurand.so.10"),
+];
+
+/// Returns an error that says what is missing, without a backtrace.
+fn explained(e: &candle_core::Error) -> Error {
+    let text = e.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let missing = LIBRARIES.iter().find(|(status, _)| first.contains(status));
+    let detail = missing.map_or_else(
+        || first.to_owned(),
+        |(status, library)| {
+            format!(
+                "{library} is missing or does not fit the driver ({status}); install the CUDA toolkit or PyTorch, or name the folder of \
+                 the library in LD_LIBRARY_PATH (host/cuda/README.md)"
+            )
+        },
+    );
+    Error::Device(detail)
 }
 
 /// Keeps freed memory in the driver's pool, which otherwise releases it whenever something waits for the device. Without pools,
