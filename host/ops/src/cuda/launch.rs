@@ -55,23 +55,24 @@ fn function(device: &CudaDevice, module: &'static str, kernel: &str) -> Result<C
     }
     let of_module = match loaded.modules.entry((ordinal, module)) {
         Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(new) => new.insert(load(stream.context(), module)?),
+        Entry::Vacant(new) => new.insert(load(stream.context(), module, kernel)?),
     };
     let function = of_module.load_function(kernel).map_err(driver_error)?;
     loaded.kernels.insert(key, function.clone());
     Ok(function)
 }
 
-/// Loads a module: its machine code if there is some that the device runs and the driver knows, else its PTX, which the driver
-/// compiles.
-fn load(context: &Arc<CudaContext>, module: &str) -> Result<Arc<CudaModule>> {
+/// Loads a module with this kernel: its machine code if there is some that the device runs and the driver knows, else its PTX, which
+/// the driver compiles. The driver may look at code no sooner than at its first kernel.
+fn load(context: &Arc<CudaContext>, module: &str, kernel: &str) -> Result<Arc<CudaModule>> {
     let Some((_, ptx, machines)) = MODULES.iter().find(|(name, ..)| *name == module) else {
         return Err(Error::Shape { op: "launch", detail: format!("there is no module {module}") });
     };
     let (major, _) = context.compute_capability().map_err(driver_error)?;
     let code = machines.iter().find(|(of_major, _)| *of_major == major);
-    if let Some(loaded) = code.and_then(|(_, code)| context.load_module(Ptx::from_binary(code.to_vec())).ok()) {
-        return Ok(loaded);
+    let loaded = code.and_then(|(_, code)| context.load_module(Ptx::from_binary(code.to_vec())).ok());
+    if let Some(module) = loaded.filter(|module| module.load_function(kernel).is_ok()) {
+        return Ok(module);
     }
     context.load_module(Ptx::from_src(*ptx)).map_err(driver_error)
 }
