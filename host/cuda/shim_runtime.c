@@ -36,7 +36,7 @@ static void *open_in(const char *folder, const char *name) {
 // Opens a library in one of the folders of this pattern, in which %.*s is `base`.
 static void *open_in_any(const char *pattern, const char *base, size_t length, const char *name) {
     char folders[4096];
-    glob_t found;
+    glob_t found = {0};
     void *handle = 0;
     if (snprintf(folders, sizeof folders, pattern, (int)length, base) >= (int)sizeof folders) return 0;
     if (!glob(folders, 0, 0, &found))
