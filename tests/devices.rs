@@ -59,28 +59,51 @@ fn a_device_that_is_not_there_is_missed_in_one_line() {
     assert!(outcome.succeeded().stderr.contains("f32") != device.contains("bf16"), "{device}: {}", outcome.stderr);
 }
 
-#[test]
-fn a_library_that_is_not_there_is_named() {
+/// A place with a driver, which is the device in software, and nothing of a toolkit; or none, with the reason on the terminal.
+fn only_a_driver() -> Option<(Place, std::path::PathBuf)> {
     let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let software = std::env::split_paths(&path).find(|folder| folder.join("libkernels.so").exists());
-    let (Some(software), false) = (software, std::path::Path::new("/usr/local/cuda/lib64").exists()) else {
-        println!("skipped: there is no device in software, or a toolkit where libraries are looked for");
-        return;
+    let known =
+        std::process::Command::new("ldconfig").arg("-p").output().map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
+    let reason = match &software {
+        None => "there is no device in software",
+        Some(_) if std::path::Path::new("/usr/local/cuda/lib64").exists() => "there is a toolkit, where libraries are looked for",
+        Some(_) if known.is_ok_and(|known| known.contains("libcublas.so")) => "the loader knows a libcublas",
+        Some(software) => {
+            let place = Place::with_answers();
+            for library in ["libcuda.so.1", "libkernels.so"] {
+                std::os::unix::fs::symlink(software.join(library), place.path(library)).unwrap();
+            }
+            return Some((place, software.clone()));
+        }
     };
-    // A driver, and nothing of a toolkit.
-    let place = Place::with_answers();
-    for library in ["libcuda.so.1", "libkernels.so"] {
-        std::os::unix::fs::symlink(software.join(library), place.path(library)).unwrap();
-    }
-    let only_driver = place.path("").display().to_string();
-    let arguments = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", "run", "--device", "cuda"];
-    let variables =
-        [("LD_LIBRARY_PATH", &*only_driver), ("PATH", "/nowhere"), ("CUDA_HOME", ""), ("CUDA_PATH", ""), ("RUST_BACKTRACE", "1")];
-    let outcome = place.run_with(&arguments, &variables);
+    println!("skipped: {reason}");
+    None
+}
+
+#[test]
+fn a_library_that_is_not_there_is_named_and_one_beside_a_python_is_found() {
+    let Some((place, software)) = only_a_driver() else { return };
+    let (driver, bin) = (place.path("").display().to_string(), place.path("bin").display().to_string());
+    let try_it = || {
+        let arguments = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--output-dir", "run", "--device", "cuda"];
+        let variables =
+            [("LD_LIBRARY_PATH", &*driver), ("PATH", &*bin), ("CUDA_HOME", ""), ("CUDA_PATH", ""), ("RUST_BACKTRACE", "1")];
+        place.run_with(&[&arguments[..], &["--max-steps", "1"]].concat(), &variables)
+    };
+    let outcome = try_it();
     let said = outcome.error();
     assert!(said.contains("libcublas.so.13") && said.contains("LD_LIBRARY_PATH") && said.len() < 400, "{said}");
     assert_eq!(outcome.code, Some(2));
     assert!(!place.entries().contains(&"run".to_owned()));
+    // As PyTorch has them.
+    let packages = place.path("lib/python3.12/site-packages/nvidia/cu13/lib");
+    std::fs::create_dir_all(&packages).unwrap();
+    std::fs::create_dir_all(place.path("bin")).unwrap();
+    for library in ["libcublas.so.13", "libcublasLt.so.13", "libcurand.so.10"] {
+        std::os::unix::fs::symlink(software.join(library), packages.join(library)).unwrap();
+    }
+    try_it().succeeded();
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct library {
     void *volatile handle;
@@ -22,15 +23,28 @@ struct entry {
 
 #define MISSING ((void *)-1)
 
+static int verbose(void) { return getenv("CUDA_SHIM_VERBOSE") != 0; }
+
 static void *open_in(const char *folder, const char *name) {
     char path[4096];
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path || access(path, R_OK)) return 0;
     // What libcublas needs is found if it is open already.
     if (!strncmp(name, "libcublas.so", 12)) {
-        snprintf(path, sizeof path, "%s/libcublasLt.so%s", folder, name + 12);
-        dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+        char beside[4096];
+        if (snprintf(beside, sizeof beside, "%s/libcublasLt.so%s", folder, name + 12) < (int)sizeof beside)
+            dlopen(beside, RTLD_NOW | RTLD_GLOBAL);
     }
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    if (!handle && verbose()) fprintf(stderr, "%s\n", dlerror());
+    return handle;
+}
+
+// Whether the driver is of this version of CUDA or later, such as 13000.
+static int driver_is(int version) {
+    int own = 0, (*of_driver)(int *) = 0;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (driver) *(void **)&of_driver = dlsym(driver, "cuDriverGetVersion");
+    return !of_driver || of_driver(&own) || own >= version;
 }
 
 // Opens a library in one of the folders of this pattern, in which %.*s is `base`.
@@ -45,11 +59,13 @@ static void *open_in_any(const char *pattern, const char *base, size_t length, c
     return handle;
 }
 
-// Opens a library that the loader does not know: in a toolkit, or in the packages of a Python on PATH, such as PyTorch's.
+// Opens a library that the loader does not find: from a toolkit, or from beside the folders on PATH (conda, PyTorch's packages).
 static void *open_elsewhere(const char *name) {
     const char *toolkits[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};
     void *handle = 0;
+    const char *version = strrchr(name, '.');
     if (!strncmp(name, "libcuda.so", 10)) return 0; // the driver's, which is nowhere else
+    if (version && !strcmp(version, ".13") && !driver_is(13000)) return 0;
     for (size_t i = 0; i < sizeof toolkits / sizeof *toolkits && !handle; i++)
         if (toolkits[i] && *toolkits[i] == '/') handle = open_in_any("%.*s/lib64", toolkits[i], strlen(toolkits[i]), name);
     for (const char *path = getenv("PATH"); path && *path && !handle; path += *path == ':') {
@@ -66,8 +82,8 @@ static void *open_library(struct library *library) {
     if (handle) return handle;
     for (const char *name = library->sonames; *name && !handle; name += strlen(name) + 1)
         handle = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-    if (!handle && getenv("CUDA_SHIM_VERBOSE")) fprintf(stderr, "%s\n", dlerror());
     for (const char *name = library->sonames; *name && !handle; name += strlen(name) + 1) handle = open_elsewhere(name);
+    if (!handle && verbose()) fprintf(stderr, "%s: neither the loader, a toolkit nor a folder beside PATH has it\n", library->sonames);
     return library->handle = handle ? handle : MISSING;
 }
 

@@ -21,13 +21,13 @@ struct Tile {
 };
 
 struct Forest {
-    const Tile *tiles; // those that most rows see come first
+    const Tile *tiles; // sorted by how many rows see them, most first
     const Segment *segments;
     const Range *ranges;
     const uint32_t *positions; // of all rows
 
-    // The tile of this block, where blocks are heads and tiles. The longest work comes first, so that none is left over at the end:
-    // that of keys, or that of queries, which see most where few see them.
+    // The tile of this block; gridDim.y is the number of tiles. Blocks with most work start first: those of keys that most rows see,
+    // and those of queries at the end of the order, which see most.
     __device__ __forceinline__ Tile of_keys() const { return tiles[blockIdx.y]; }
     __device__ __forceinline__ Tile of_queries() const { return tiles[gridDim.y - 1 - blockIdx.y]; }
 };

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # trace.sh OUT COMMAND...: runs a command and says what the device did in it, by kernels; every kernel's time is in the file OUT.
 #
-# Needs gcc and CUPTI of CUDA 13: in an installed toolkit (CUDA_HOME), or of the package nvidia-cuda-cupti, whose folder is CUPTI.
+# Needs gcc and CUPTI of CUDA 13: an installed toolkit's, or the package nvidia-cuda-cupti with its folder (site-packages/nvidia/cu13) in
+# the variable CUPTI.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(realpath -m "${1:?a file for what the device did}")
 shift
 cuda=${CUDA_HOME:-/usr/local/cuda}
 cupti=${CUPTI:-$cuda/extras/CUPTI}
+[ -e "$cupti/include/cupti.h" ] || cupti=/usr/local/cuda/extras/CUPTI
+[ -e "$cupti/include/cupti.h" ] || { echo "no CUPTI in an installed toolkit; set CUPTI to the folder of nvidia-cuda-cupti" >&2; exit 2; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 libraries="$cupti/lib64:$cupti/lib"

@@ -80,8 +80,8 @@ pub use stored::Matrix;
 
 use candle_core::Tensor;
 
-/// Errors of operations. Shapes are the callers' invariants, so these errors indicate a bug or a device that lacks an
-/// implementation, not a user's mistake.
+/// Errors of operations. Shapes are the callers' invariants, so all but [`Error::OutOfMemory`] and [`Error::Device`] indicate a bug or a
+/// device that lacks an implementation, not a user's mistake.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An error of candle (allocation, dtype, device).

@@ -30,7 +30,8 @@ fn failed(what: &'static str) -> impl Fn(NcclError) -> Error {
         let detail = match status {
             // The result of the library's stub if the library is missing.
             ncclResult_t::ncclInternalError => {
-                "is libnccl.so.2 on the loader's path? If it is, NCCL_DEBUG=WARN gives details".to_owned()
+                "libnccl.so.2 was not found (host/cuda/README.md says where it is looked for), or NCCL_DEBUG=WARN gives details"
+                    .to_owned()
             }
             other => format!("it returned {other:?}"),
         };

@@ -34,7 +34,7 @@ pub(crate) fn open(index: usize) -> Result<Device> {
         return Ok(device.clone());
     }
     // A separate stream, since work on the default one can't be recorded as a graph.
-    let device = CudaDevice::new_with_stream(index).map_err(|e| explained(&e))?;
+    let device = CudaDevice::new_with_stream(index).map_err(explained)?;
     // SAFETY: all work is on that one stream, which keeps its order.
     unsafe { device.disable_event_tracking() };
     keep_freed_memory(&device.cuda_stream());
@@ -53,16 +53,19 @@ const LIBRARIES: [(&str, &str); 2] = [
 ];
 
 /// Returns an error that says what is missing, without a backtrace.
-fn explained(e: &candle_core::Error) -> Error {
-    let text = e.to_string();
+fn explained(e: candle_core::Error) -> Error {
+    let text = match Error::from(e) {
+        Error::Candle(e) => e.to_string(),
+        known => return known,
+    };
     let first = text.lines().next().unwrap_or_default();
     let missing = LIBRARIES.iter().find(|(status, _)| first.contains(status));
     let detail = missing.map_or_else(
         || first.to_owned(),
         |(status, library)| {
             format!(
-                "{library} is missing or does not fit the driver ({status}); install the CUDA toolkit or PyTorch, or name the folder of \
-                 the library in LD_LIBRARY_PATH (host/cuda/README.md)"
+                "{library} is missing, does not fit the driver, or finds the device's memory full ({status}); install the CUDA \
+                 toolkit or PyTorch, or name the folder of the library in LD_LIBRARY_PATH (host/cuda/README.md)"
             )
         },
     );

@@ -63,7 +63,7 @@ fn function(device: &CudaDevice, module: &'static str, kernel: &str) -> Result<C
 }
 
 /// Loads a module with this kernel: its machine code if there is some that the device runs and the driver knows, else its PTX, which
-/// the driver compiles. The driver may look at code no sooner than at its first kernel.
+/// the driver compiles. With lazy loading, the driver may reject code only when its first kernel is looked up.
 fn load(context: &Arc<CudaContext>, module: &str, kernel: &str) -> Result<Arc<CudaModule>> {
     let Some((_, ptx, machines)) = MODULES.iter().find(|(name, ..)| *name == module) else {
         return Err(Error::Shape { op: "launch", detail: format!("there is no module {module}") });
