@@ -30,10 +30,7 @@ fn a_reference_that_is_all_policy_leaves_dpo_at_ln_2() {
         assert!((mixed - (0.4 * old + 0.6 * new)).abs() < 1e-7, "{mixed} of {old} and {new}");
     }
     for step in [1, 2, 3] {
-        let name = format!("half-{step}");
-        place.copy("half", &name);
-        place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
-        assert_eq!(place.timeless(&format!("{name}/metrics.jsonl")), place.timeless("half/metrics.jsonl"), "from {step}");
+        place.assert_resumes("half", step, 6, "model.safetensors");
     }
 }
 

@@ -13,33 +13,6 @@ __device__ __forceinline__ void copy_head(Rows<DIM> &into, const bf16 *x, Range 
     copy_rows(into, x + ((size_t)rows.first * heads + head) * dim, rows.count, dim, (size_t)heads * dim);
 }
 
-// Calls `use(other, stage)` for all tiles that `all` walks over, of which `copy(other, stage)` begins to copy what is used to one of
-// STAGES places.
-template <int STAGES, typename W, typename C, typename U> __device__ __forceinline__ void pipeline(W all, C copy, U use) {
-    Other now, next;
-    bool more = all.next(now);
-    if (more) copy(now, 0);
-    end_copies();
-    for (int stage = 0; more; now = next) {
-        if (STAGES > 1) {
-            more = all.next(next);
-            if (more) copy(next, 1 - stage);
-            end_copies();
-        }
-        wait_for_copies<STAGES - 1>();
-        __syncthreads();
-        use(now, stage);
-        __syncthreads();
-        if (STAGES > 1) {
-            stage = 1 - stage;
-        } else {
-            more = all.next(next);
-            if (more) copy(next, 0);
-            end_copies();
-        }
-    }
-}
-
 // Writes a warp's 16 rows of sums, times `by` of each row, to rows of out: [N, heads * dim].
 template <int DIM, typename T>
 __device__ __forceinline__ void write_rows(T *out, const float sums[DIM / 8][4], const float by[2], Range rows, int head, int heads,

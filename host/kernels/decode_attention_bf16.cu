@@ -31,6 +31,17 @@ struct Part {
 
 extern __shared__ Eight shared_rows[];
 
+// The first positions of tiles.
+struct Tiles {
+    typedef int Item;
+    int at, end;
+
+    __device__ __forceinline__ bool next(int &first) {
+        first = at, at += TILE;
+        return first < end;
+    }
+};
+
 template <int DIM, int WAYS>
 __device__ void attend(Shared<DIM> &s, float *parts, const Run<bf16> &run, const Asking &ask, int begin, Sizes h, Scores by,
                        int most_parts) {
@@ -42,16 +53,8 @@ __device__ void attend(Shared<DIM> &s, float *parts, const Run<bf16> &run, const
         copy_rows(s.keys[stage], run.k + offset, run.positions - first, h.dim, width);
         copy_rows(s.values[stage], run.v + offset, run.positions - first, h.dim, width);
     };
-    if (begin < run.positions) copy(begin, 0);
-    end_copies();
     Softmax<DIM, PARTS> softmax;
-    for (int first = begin, stage = 0; first < run.positions; first += TILE) {
-        if (STAGES > 1) {
-            if (first + TILE < run.positions) copy(first + TILE, 1 - stage);
-            end_copies();
-        }
-        wait_for_copies<STAGES - 1>();
-        __syncthreads();
+    pipeline<STAGES>(Tiles{begin, run.positions}, copy, [&](int first, int stage) {
         float p[PARTS][4];
         products<DIM, PARTS>(p, s.queries, row, s.keys[stage], column);
 #pragma unroll
@@ -63,15 +66,7 @@ __device__ void attend(Shared<DIM> &s, float *parts, const Run<bf16> &run, const
             }
         softmax.weigh(p, by.scale * LOG2_E);
         add_weighted<DIM, PARTS>(softmax.sums, p, s.values[stage], column);
-        __syncthreads();
-        if (STAGES > 1) {
-            stage = 1 - stage;
-        } else {
-            if (first + TILE < run.positions) copy(first + TILE, 0);
-            end_copies();
-        }
-    }
-    wait_for_copies<0>();
+    });
     if (WAYS == 1) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {

@@ -59,70 +59,41 @@ struct Other {
     Reach reach;
 };
 
-// Rows of a list of ranges and of one range more, up to TILE at a time.
-template <int TILE> struct Walk {
-    const Range *ranges;
-    uint32_t count;
-    Range own;
-    bool own_first;
+// All tiles of up to TILE rows that a tile of queries sees, or that see a tile of keys. The rows of its own segment come last for
+// queries and first for keys.
+template <int TILE, bool OF_KEYS> struct Walk {
+    typedef Other Item;
+    const Forest &f;
+    const Scores &scores;
+    const Tile &tile;
+    Range others, own; // others: in `ranges`
     uint32_t index = 0, at = 0;
 
-    // Sets `rows` to the next tile, and `is_own` to whether it is of the one range more; false after the last.
-    __device__ __forceinline__ bool next(Range &rows, bool &is_own) {
-        while (index <= count) {
-            is_own = index == (own_first ? 0 : count);
-            const Range run = is_own ? own : ranges[own_first ? index - 1 : index];
-            if (at < run.count) {
-                rows = {run.first + at, min((uint32_t)TILE, run.count - at)};
-                at += TILE;
-                return true;
-            }
-            index++, at = 0;
-        }
-        return false;
-    }
-};
-
-// All tiles of keys of up to TILE rows that a tile of queries sees.
-template <int TILE> struct Keys {
-    const Forest &f;
-    const Scores &scores;
-    const Tile &tile;
-    Walk<TILE> walk;
-
-    __device__ __forceinline__ Keys(const Forest &f, const Scores &scores, const Tile &tile) : f(f), scores(scores), tile(tile) {
-        const Segment s = f.segments[tile.segment];
-        walk = {f.ranges + s.before.first, s.before.count, {s.rows.first, tile.rows.first + tile.rows.count - s.rows.first}, false};
-    }
-
-    __device__ __forceinline__ bool next(Other &keys) {
-        while (walk.next(keys.rows, keys.causal)) {
-            keys.reach = Reach(f, scores, tile.rows, keys.rows);
-            if (!keys.reach.hides_all(keys.rows)) return true;
-        }
-        return false;
-    }
-};
-
-// All tiles of queries of up to TILE rows that see a tile of keys.
-template <int TILE> struct Queries {
-    const Forest &f;
-    const Scores &scores;
-    const Tile &tile;
-    Walk<TILE> walk;
-
-    __device__ __forceinline__ Queries(const Forest &f, const Scores &scores, const Tile &tile)
-        : f(f), scores(scores), tile(tile) {
+    __device__ __forceinline__ Walk(const Forest &f, const Scores &scores, const Tile &tile) : f(f), scores(scores), tile(tile) {
         const Segment s = f.segments[tile.segment];
         const uint32_t end = s.rows.first + s.rows.count;
-        walk = {f.ranges + s.after.first, s.after.count, {tile.rows.first, end - tile.rows.first}, true};
+        others = OF_KEYS ? s.after : s.before;
+        own = OF_KEYS ? Range{tile.rows.first, end - tile.rows.first}
+                      : Range{s.rows.first, tile.rows.first + tile.rows.count - s.rows.first};
     }
 
-    __device__ __forceinline__ bool next(Other &queries) {
-        while (walk.next(queries.rows, queries.causal)) {
-            queries.reach = Reach(f, scores, queries.rows, tile.rows);
-            if (!queries.reach.hides_all(tile.rows)) return true;
+    __device__ __forceinline__ bool next(Other &other) {
+        while (index <= others.count) {
+            other.causal = index == (OF_KEYS ? 0 : others.count);
+            const Range run = other.causal ? own : f.ranges[others.first + index - (OF_KEYS ? 1 : 0)];
+            if (at >= run.count) {
+                index++, at = 0;
+                continue;
+            }
+            other.rows = {run.first + at, min((uint32_t)TILE, run.count - at)};
+            at += TILE;
+            const Range queries = OF_KEYS ? other.rows : tile.rows, keys = OF_KEYS ? tile.rows : other.rows;
+            other.reach = Reach(f, scores, queries, keys);
+            if (!other.reach.hides_all(keys)) return true;
         }
         return false;
     }
 };
+
+template <int TILE> using Keys = Walk<TILE, false>;
+template <int TILE> using Queries = Walk<TILE, true>;

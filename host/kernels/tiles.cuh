@@ -25,6 +25,34 @@ template <int DIM> __device__ __forceinline__ void copy_rows(Rows<DIM> &into, co
     }
 }
 
+// Calls `use(item, stage)` for all that `all` walks over, of which `copy(item, stage)` begins to copy what is used to one of STAGES
+// places. Copies that were begun before are there then too, also where there is nothing to walk over.
+template <int STAGES, typename W, typename C, typename U> __device__ __forceinline__ void pipeline(W all, C copy, U use) {
+    typename W::Item now, next;
+    bool more = all.next(now);
+    if (more) copy(now, 0);
+    end_copies();
+    for (int stage = 0; more; now = next) {
+        if (STAGES > 1) {
+            more = all.next(next);
+            if (more) copy(next, 1 - stage);
+            end_copies();
+        }
+        wait_for_copies<STAGES - 1>();
+        __syncthreads();
+        use(now, stage);
+        __syncthreads();
+        if (STAGES > 1) {
+            stage = 1 - stage;
+        } else {
+            more = all.next(next);
+            if (more) copy(next, 0);
+            end_copies();
+        }
+    }
+    wait_for_copies<0>();
+}
+
 // A 16 x 16 part of rows as A: rows from `row`, columns from `column`.
 template <int DIM> __device__ __forceinline__ void load_a(uint32_t a[4], const Rows<DIM> &rows, int row, int column) {
     const int lane = threadIdx.x % 32;
