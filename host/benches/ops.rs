@@ -12,12 +12,13 @@ use common::{MODELS, architecture, batch, short, values};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rlhost::model::Architecture;
 use rlhost::ops::Precision::{Bf16, F32};
+use rlhost::ops::activation::{self, Activation};
 use rlhost::ops::adamw::{Step, update};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::panels::Panels;
 use rlhost::ops::quantized::{Quantized, Scheme};
 use rlhost::ops::rope::Rotation;
-use rlhost::ops::{self, attention, embedding, linear, logprob, norm, rope, swiglu, team};
+use rlhost::ops::{self, attention, embedding, linear, logprob, norm, rope, team};
 use std::hint::black_box;
 
 /// Makes a benchmark whose rate is of so many elements.
@@ -119,11 +120,15 @@ fn stored(c: &mut Criterion) {
 fn elementwise(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     let (d, i, eps) = (a.hidden_size, a.intermediate_size, a.norm_eps);
     let (x, w, dy, dx, dw) = (values(&[n, d]), values(&[d]), values(&[n, d]), values(&[n, d]), values(&[d]));
-    bench(c, model, "norm, forward", n * d, || drop(black_box(norm::forward(&x, &w, eps).unwrap())));
+    bench(c, model, "norm, forward", n * d, || drop(black_box(norm::forward(&x, &w, eps, false).unwrap())));
     bench(c, model, "norm, backward", n * d, || norm::backward(&x, &w, eps, &dy, &dx, Some(&dw)).unwrap());
     let (gate, up, d_gated) = (values(&[n, i]), values(&[n, i]), values(&[n, i]));
-    bench(c, model, "swiglu, forward", n * i, || drop(black_box(swiglu::forward(&gate, &up).unwrap())));
-    bench(c, model, "swiglu, backward", n * i, || drop(black_box(swiglu::backward(&gate, &up, &d_gated).unwrap())));
+    bench(c, model, "swiglu, forward", n * i, || {
+        drop(black_box(activation::forward(&gate, Some(&up), Activation::Silu, false).unwrap()))
+    });
+    bench(c, model, "swiglu, backward", n * i, || {
+        drop(black_box(activation::backward(&gate, Some(&up), &d_gated, Activation::Silu, false).unwrap()))
+    });
     bench(c, model, "add into", n * d, || ops::add_into(&dx, &dy).unwrap());
     let [p, gradient, m]: [Tensor; 3] = std::array::from_fn(|_| values(&[i, d]));
     // Second moments are never below zero.

@@ -11,7 +11,7 @@ use rlhost::ops::experts::{self, Routes};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::rope::{self, Rotation};
 use rlhost::ops::support::{Restriction, Support};
-use rlhost::ops::{self, Forest, adamw, columns, embedding, layer_norm, linear, logprob, norm, swiglu};
+use rlhost::ops::{self, Forest, adamw, columns, embedding, layer_norm, linear, logprob, norm};
 
 /// The first device, or none with the reason on the terminal.
 fn device() -> Option<Device> {
@@ -109,17 +109,13 @@ fn elementwise_operations() {
     for twins in Twins::each(&device) {
         for shape in [[1, 1], [3, 7], [5, 64], [33, 129]] {
             let ((a, da), (b, db), (dy, ddy)) = (twins.of(&shape, 1), twins.of(&shape, 2), twins.of(&shape, 3));
-            twins.same("swiglu", &swiglu::forward(&a, &b).unwrap(), &swiglu::forward(&da, &db).unwrap());
-            let (want, got) = (swiglu::backward(&a, &b, &dy).unwrap(), swiglu::backward(&da, &db, &ddy).unwrap());
-            twins.same("swiglu's gate", &want.0, &got.0);
-            twins.same("swiglu's up", &want.1, &got.1);
             for f in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
                 for up in [Some((&b, &db)), None] {
                     let (of_cpu, of_device) = (up.map(|up| up.0), up.map(|up| up.1));
-                    let (want, got) = (activation::forward(&a, of_cpu, f), activation::forward(&da, of_device, f));
+                    let (want, got) = (activation::forward(&a, of_cpu, f, false), activation::forward(&da, of_device, f, false));
                     twins.same(&format!("{f:?}"), &want.unwrap(), &got.unwrap());
-                    let want = activation::backward(&a, of_cpu, &dy, f).unwrap();
-                    let got = activation::backward(&da, of_device, &ddy, f).unwrap();
+                    let want = activation::backward(&a, of_cpu, &dy, f, false).unwrap();
+                    let got = activation::backward(&da, of_device, &ddy, f, false).unwrap();
                     twins.same(&format!("{f:?}'s gate"), &want.0, &got.0);
                     assert_eq!(want.1.is_some(), got.1.is_some());
                     want.1.iter().zip(&got.1).for_each(|(want, got)| twins.same(&format!("{f:?}'s up"), want, got));
@@ -173,7 +169,7 @@ fn norms() {
         for (n, d) in [(1, 1), (3, 8), (19, 40), (70, 257), (300, 64)] {
             let ((x, dx), (w, dw)) = (twins.of(&[n, d], 1), twins.of_f32(&[d], 2));
             let eps = 1e-5;
-            twins.same("norm", &norm::forward(&x, &w, eps).unwrap(), &norm::forward(&dx, &dw, eps).unwrap());
+            twins.same("norm", &norm::forward(&x, &w, eps, false).unwrap(), &norm::forward(&dx, &dw, eps, false).unwrap());
             let ((dy, ddy), (into, d_into)) = (twins.of(&[n, d], 3), twins.of(&[n, d], 4));
             let (of_w, d_of_w) = twins.of_f32(&[d], 5);
             norm::backward(&x, &w, eps, &dy, &into, Some(&of_w)).unwrap();
@@ -182,7 +178,7 @@ fn norms() {
             twins.same("norm's weight", &of_w, &d_of_w);
 
             let (b, db) = twins.of_f32(&[d], 6);
-            let (want, got) = (layer_norm::forward(&x, &w, &b, eps), layer_norm::forward(&dx, &dw, &db, eps));
+            let (want, got) = (layer_norm::forward(&x, &w, &b, eps, false), layer_norm::forward(&dx, &dw, &db, eps, false));
             // Of one value, which is its own mean, nothing is left but rounding, enlarged.
             if d == 1 {
                 continue;

@@ -1,16 +1,23 @@
-//! The activation of a layer's MLP between its wide products and its down projection: `f(gate) * up`, or `f(gate)` alone. SiLU
-//! with a gate is [`swiglu`].
+//! The activation of a layer's MLP between its wide products and its down projection: `f(gate) * up` (Shazeer 2020, arXiv
+//! 2002.05202), or `f(gate)` alone. Gates and factors are read in f32 or, as a layer may keep them, in bf16.
 
-use super::cpu::{filled, read, tensor};
+use super::cpu::{Shared, filled, filled_each, read, read_as, tensor_of};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::{exp, normal_below, sigmoid, tanh};
+use super::rounding::Number;
 use super::simd::wide;
-use super::{Error, Result, on_device, swiglu};
-use candle_core::Tensor;
+use super::{Error, Result, on_device, team};
+use candle_core::{DType, Tensor};
+use half::bf16;
 use rayon::prelude::*;
+use std::mem::MaybeUninit;
 
+/// Values per task.
 const CHUNK: usize = 1 << 13;
+
+/// Same, if the threads are awake ([`team::together`]).
+const SHARED_CHUNK: usize = 1 << 10;
 
 /// The function `f`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,25 +53,29 @@ fn gelu_tanh(x: f32) -> (f32, f32) {
     (0.5 * x * (1.0 + t), 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope)
 }
 
-/// Returns `f(gate) * up`, elementwise over equal shapes, or `f(gate)`.
-pub fn forward(gate: &Tensor, up: Option<&Tensor>, f: Activation) -> Result<Tensor> {
+/// Returns `f(gate) * up`, elementwise over equal shapes, or `f(gate)`. On the CPU it is in f32 or, if `rounds`, in bf16.
+pub fn forward(gate: &Tensor, up: Option<&Tensor>, f: Activation, rounds: bool) -> Result<Tensor> {
     on_device!(gate, cuda::activation::forward(gate, up, f));
-    match (f, up) {
-        (Activation::Silu, Some(up)) => swiglu::forward(gate, up),
-        (Activation::Silu, None) => forward_by(gate, up, silu),
-        (Activation::Gelu, _) => forward_by(gate, up, gelu),
-        (Activation::GeluTanh, _) => forward_by(gate, up, gelu_tanh),
+    match f {
+        Activation::Silu => forward_by(gate, up, silu, rounds),
+        Activation::Gelu => forward_by(gate, up, gelu, rounds),
+        Activation::GeluTanh => forward_by(gate, up, gelu_tanh, rounds),
     }
 }
 
-/// Returns the gradients of `gate` and `up`.
-pub fn backward(gate: &Tensor, up: Option<&Tensor>, dy: &Tensor, f: Activation) -> Result<(Tensor, Option<Tensor>)> {
+/// Returns the gradients of `gate` and `up`, given that of the result in f32. On the CPU they are in f32 or, if `rounds`, in bf16.
+pub fn backward(
+    gate: &Tensor,
+    up: Option<&Tensor>,
+    dy: &Tensor,
+    f: Activation,
+    rounds: bool,
+) -> Result<(Tensor, Option<Tensor>)> {
     on_device!(gate, cuda::activation::backward(gate, up, dy, f));
-    match (f, up) {
-        (Activation::Silu, Some(up)) => swiglu::backward(gate, up, dy).map(|(d_gate, d_up)| (d_gate, Some(d_up))),
-        (Activation::Silu, None) => backward_by(gate, up, dy, silu),
-        (Activation::Gelu, _) => backward_by(gate, up, dy, gelu),
-        (Activation::GeluTanh, _) => backward_by(gate, up, dy, gelu_tanh),
+    match f {
+        Activation::Silu => backward_by(gate, up, dy, silu, rounds),
+        Activation::Gelu => backward_by(gate, up, dy, gelu, rounds),
+        Activation::GeluTanh => backward_by(gate, up, dy, gelu_tanh, rounds),
     }
 }
 
@@ -75,23 +86,39 @@ fn same_sizes(op: &'static str, gate: &Tensor, others: &[Option<&Tensor>]) -> Re
     }
 }
 
-fn forward_by(gate: &Tensor, up: Option<&Tensor>, f: impl Fn(f32) -> (f32, f32) + Sync) -> Result<Tensor> {
+fn forward_by(gate: &Tensor, up: Option<&Tensor>, f: impl Fn(f32) -> (f32, f32) + Sync, rounds: bool) -> Result<Tensor> {
     same_sizes("activation", gate, &[up])?;
-    let (gs, us) = (read(gate)?, up.map(read).transpose()?);
-    // SAFETY: the chunks cover all of it.
+    match (gate.dtype() == DType::BF16, rounds) {
+        (false, false) => values::<f32, f32>(gate, up, f),
+        (false, true) => values::<f32, bf16>(gate, up, f),
+        (true, false) => values::<bf16, f32>(gate, up, f),
+        (true, true) => values::<bf16, bf16>(gate, up, f),
+    }
+}
+
+fn values<I: Number, O: Number>(gate: &Tensor, up: Option<&Tensor>, f: impl Fn(f32) -> (f32, f32) + Sync) -> Result<Tensor> {
+    let (gs, us) = (read_as::<I>(gate)?, up.map(read_as::<I>).transpose()?);
+    // SAFETY: the parts are disjoint and cover all places.
     let out = unsafe {
-        filled(gs.len(), |out| {
-            out.par_chunks_mut(CHUNK).zip(gs.par_chunks(CHUNK)).enumerate().for_each(|(i, (out, gs))| match &us {
-                None => wide!(for (y, &g) in out.iter_mut().zip(gs) {
-                    y.write(f(g).0);
-                }),
-                Some(us) => wide!(for ((y, &g), &u) in out.iter_mut().zip(gs).zip(&us[i * CHUNK..]) {
-                    y.write(f(g).0 * u);
-                }),
+        filled::<O>(gs.len(), |out| {
+            let (n, out) = (out.len(), Shared::of(out));
+            let size = if team::is_led() { SHARED_CHUNK } else { CHUNK };
+            team::each(n.div_ceil(size), |part| {
+                let places = part * size..n.min((part + 1) * size);
+                let out = std::slice::from_raw_parts_mut(out.at(places.start).cast::<MaybeUninit<O>>(), places.len());
+                let gs = &gs[places.clone()];
+                match &us {
+                    None => wide!(for (y, g) in out.iter_mut().zip(gs) {
+                        y.write(O::nearest(f(g.in_f32()).0));
+                    }),
+                    Some(us) => wide!(for ((y, g), u) in out.iter_mut().zip(gs).zip(&us[places]) {
+                        y.write(O::nearest(f(g.in_f32()).0 * u.in_f32()));
+                    }),
+                }
             });
         })
     };
-    tensor(out, gate.shape())
+    tensor_of(out, gate.shape())
 }
 
 fn backward_by(
@@ -99,37 +126,53 @@ fn backward_by(
     up: Option<&Tensor>,
     dy: &Tensor,
     f: impl Fn(f32) -> (f32, f32) + Sync,
+    rounds: bool,
 ) -> Result<(Tensor, Option<Tensor>)> {
     same_sizes("activation backward", gate, &[up, Some(dy)])?;
-    let (gs, us, dys) = (read(gate)?, up.map(read).transpose()?, read(dy)?);
-    let parts = || gs.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK)).enumerate();
-    // SAFETY: the chunks cover all of it.
-    let d_gate = unsafe {
-        filled(gs.len(), |d_gate| {
-            d_gate.par_chunks_mut(CHUNK).zip(parts()).for_each(|(dg, (i, (g, dy)))| match &us {
-                None => wide!(for ((dg, &g), &dy) in dg.iter_mut().zip(g).zip(dy) {
-                    dg.write(dy * f(g).1);
-                }),
-                Some(us) => wide!(for (((dg, &g), &dy), &u) in dg.iter_mut().zip(g).zip(dy).zip(&us[i * CHUNK..]) {
-                    dg.write(dy * f(g).1 * u);
-                }),
-            });
-        })
-    };
-    let of_up = |_: &Tensor| {
+    match (gate.dtype() == DType::BF16, rounds) {
+        (false, false) => gradients::<f32, f32>(gate, up, dy, f),
+        (false, true) => gradients::<f32, bf16>(gate, up, dy, f),
+        (true, false) => gradients::<bf16, f32>(gate, up, dy, f),
+        (true, true) => gradients::<bf16, bf16>(gate, up, dy, f),
+    }
+}
+
+fn gradients<I: Number, O: Number>(
+    gate: &Tensor,
+    up: Option<&Tensor>,
+    dy: &Tensor,
+    f: impl Fn(f32) -> (f32, f32) + Sync,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let (gs, dys) = (read_as::<I>(gate)?, read(dy)?);
+    let parts = gs.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK));
+    let Some(up) = up else {
         // SAFETY: the chunks cover all of it.
-        let d_up = unsafe {
-            filled(gs.len(), |d_up| {
-                d_up.par_chunks_mut(CHUNK).zip(parts()).for_each(|(du, (_, (g, dy)))| {
-                    wide!(for ((du, &g), &dy) in du.iter_mut().zip(g).zip(dy) {
-                        du.write(dy * f(g).0);
+        let d_gate: Vec<O> = unsafe {
+            filled(gs.len(), |d_gate| {
+                d_gate.par_chunks_mut(CHUNK).zip(parts).for_each(|(dg, (g, dy))| {
+                    wide!(for ((dg, g), dy) in dg.iter_mut().zip(g).zip(dy) {
+                        dg.write(O::nearest(dy * f(g.in_f32()).1));
                     });
                 });
             })
         };
-        tensor(d_up, gate.shape())
+        return Ok((tensor_of(d_gate, gate.shape())?, None));
     };
-    Ok((tensor(d_gate, gate.shape())?, up.map(of_up).transpose()?))
+    let us = read_as::<I>(up)?;
+    // SAFETY: the chunks of both cover them completely.
+    let [d_gate, d_up]: [Vec<O>; 2] = unsafe {
+        filled_each([gs.len(); 2], |[d_gate, d_up]| {
+            let both = d_gate.par_chunks_mut(CHUNK).zip(d_up.par_chunks_mut(CHUNK));
+            both.zip(parts.zip(us.par_chunks(CHUNK))).for_each(|((dg, du), ((g, dy), u))| {
+                wide!(for (((dg, du), (g, u)), dy) in dg.iter_mut().zip(du).zip(g.iter().zip(u)).zip(dy) {
+                    let (value, slope) = f(g.in_f32());
+                    du.write(O::nearest(dy * value));
+                    dg.write(O::nearest(dy * u.in_f32() * slope));
+                });
+            });
+        })
+    };
+    Ok((tensor_of(d_gate, gate.shape())?, Some(tensor_of(d_up, gate.shape())?)))
 }
 
 #[cfg(test)]
@@ -159,12 +202,38 @@ mod tests {
     fn a_gate_multiplies_and_both_parts_have_gradients() {
         let t = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu).unwrap();
         let (gate, up, dy) = (t(&[0.3, -1.2]), t(&[2.0, -0.5]), t(&[1.0, 4.0]));
-        let y = forward(&gate, Some(&up), Activation::Gelu).unwrap().to_vec1::<f32>().unwrap();
+        let y = forward(&gate, Some(&up), Activation::Gelu, false).unwrap().to_vec1::<f32>().unwrap();
         assert_eq!(y, [gelu(0.3).0 * 2.0, gelu(-1.2).0 * -0.5]);
-        let (d_gate, d_up) = backward(&gate, Some(&up), &dy, Activation::Gelu).unwrap();
+        let (d_gate, d_up) = backward(&gate, Some(&up), &dy, Activation::Gelu, false).unwrap();
         assert_eq!(d_gate.to_vec1::<f32>().unwrap(), [gelu(0.3).1 * 2.0, 4.0 * gelu(-1.2).1 * -0.5]);
         assert_eq!(d_up.unwrap().to_vec1::<f32>().unwrap(), [gelu(0.3).0, 4.0 * gelu(-1.2).0]);
-        assert!(backward(&gate, None, &dy, Activation::Gelu).unwrap().1.is_none());
-        assert!(forward(&gate, Some(&t(&[1.0])), Activation::GeluTanh).is_err());
+        assert!(backward(&gate, None, &dy, Activation::Gelu, false).unwrap().1.is_none());
+        assert!(forward(&gate, Some(&t(&[1.0])), Activation::GeluTanh, false).is_err());
+    }
+
+    #[test]
+    fn values_in_bf16_are_read_exactly_and_written_rounded() {
+        let n = CHUNK + 37;
+        let values = |step: usize| (0..n).map(|i| ((i * step) % 1009) as f32 / 200.0 - 2.5).collect::<Vec<f32>>();
+        let of = |values: Vec<f32>| Tensor::from_vec(values, n, &Device::Cpu).unwrap();
+        let cast = |t: &Tensor, dtype| crate::cast(t, dtype).unwrap();
+        let halves = |t: &Tensor| (cast(t, DType::BF16), cast(&cast(t, DType::BF16), DType::F32));
+        let ((gate, wide_gate), (up, wide_up), dy) = (halves(&of(values(7))), halves(&of(values(11))), of(values(13)));
+        let same = |got: &Tensor, want: &Tensor| {
+            assert_eq!(got.dtype(), DType::BF16);
+            assert_eq!(crate::to_vec(got).unwrap(), crate::to_vec(&cast(want, DType::BF16)).unwrap());
+        };
+        for f in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+            for (up, wide_up) in [(None, None), (Some(&up), Some(&wide_up))] {
+                let want = forward(&wide_gate, wide_up, f, false).unwrap();
+                same(&forward(&wide_gate, wide_up, f, true).unwrap(), &want);
+                same(&forward(&gate, up, f, true).unwrap(), &want);
+                assert_eq!(crate::to_vec(&forward(&gate, up, f, false).unwrap()).unwrap(), crate::to_vec(&want).unwrap());
+                let (want, want_up) = backward(&wide_gate, wide_up, &dy, f, false).unwrap();
+                let (got, got_up) = backward(&gate, up, &dy, f, true).unwrap();
+                same(&got, &want);
+                want_up.iter().zip(&got_up).for_each(|(want, got)| same(got, want));
+            }
+        }
     }
 }

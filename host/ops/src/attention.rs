@@ -5,13 +5,14 @@
 //! keeps only the logarithm of each softmax's normaliser; the backward pass recomputes the probabilities (as FlashAttention does,
 //! Dao et al. 2022).
 
-use super::cpu::{ROWS_PER_TASK, Read, Shared, filled_each, read, tensor};
+use super::cpu::{ROWS_PER_TASK, Shared, filled_each, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::forest::Forest;
 use super::gemm::{Dst, Mat, Precision, matmul, matmul_raw};
 use super::math::{dot, exp, max, sum_by, tanh};
 use super::simd::wide;
+use super::stored::Stored;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -169,9 +170,16 @@ fn check(q: &Tensor, (k, v): (&Tensor, &Tensor), queries: usize, forest: &Forest
 }
 
 /// Returns rows `range` of head `head` in packed `[N, heads * C]` values.
-fn head<'a>(data: &'a Read<'_>, range: &Range<usize>, head: usize, heads: usize, c: usize) -> Mat<'a> {
-    let stride = heads * c;
-    Mat::strided(&data[range.start * stride + head * c..], range.len(), c, stride)
+fn head<'a>(packed: Mat<'a>, range: &Range<usize>, head: usize, c: usize) -> Mat<'a> {
+    packed.some_rows(range).some_columns(&(head * c..(head + 1) * c))
+}
+
+/// Packed queries, keys and values, as products read them.
+#[derive(Clone, Copy)]
+struct Packed<'a> {
+    q: Mat<'a>,
+    k: Mat<'a>,
+    v: Mat<'a>,
 }
 
 /// Computes the heads' outputs `[N, H * C]` from `q: [N, H * C]` and `k, v: [N, K * C]`. Also returns the logarithms of the
@@ -232,14 +240,16 @@ fn of_queries(
     attention: Attention,
 ) -> Result<(Tensor, Tensor)> {
     let (h, n) = (attention.heads, matrix_dims(q).0);
-    let inputs = (&read(q)?, &read(k)?, &read(v)?);
+    let stored = [Stored::of(q.into())?, Stored::of(k.into())?, Stored::of(v.into())?];
+    let rows = |i: usize, t| stored[i].rows(t, attention.precision);
+    let packed = Packed { q: rows(0, q)?, k: rows(1, k)?, v: rows(2, v)? };
     let width = h.heads * h.head_dim;
     let blocks: Vec<(&Visible, Range<usize>)> = visible.iter().flat_map(|v| v.blocks().map(move |b| (v, b))).collect();
     let (wanted, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(v, block)| wanted(v.queries(block)));
     let tasks: Vec<_> = wanted.iter().flat_map(|(v, b)| (0..h.heads).map(move |head| (*v, b, head))).collect();
     // SAFETY: the blocks are all queries.
     let [out, log_sum] = unsafe {
-        filled_each([n * width, n * h.heads], |all| {
+        filled_each::<2, f32>([n * width, n * h.heads], |all| {
             let [out, log_sum] = all.map(Shared::of);
             for (v, block) in others {
                 let queries = v.queries(&block);
@@ -247,7 +257,7 @@ fn of_queries(
                 log_sum.at(queries.start * h.heads).write_bytes(0, queries.len() * h.heads);
             }
             tasks.into_par_iter().for_each_init(Vec::new, |scores, (visible, block, head)| {
-                block_forward(inputs, (visible, block, head), attention, scores, (out, log_sum));
+                block_forward(packed, (visible, block, head), attention, scores, (out, log_sum));
             });
         })
     };
@@ -256,7 +266,7 @@ fn of_queries(
 
 /// Writes the outputs of a block of queries of a head and the logarithms of their normalisers. `scores` is room for its scores.
 fn block_forward(
-    (qs, ks, vs): (&Read<'_>, &Read<'_>, &Read<'_>),
+    packed: Packed<'_>,
     (visible, block, head_index): (&Visible, &Range<usize>, usize),
     attention: Attention,
     scores: &mut Vec<f32>,
@@ -267,9 +277,9 @@ fn block_forward(
     let (runs, total) = (&keys.runs, keys.total);
     let (c, kv) = (h.head_dim, head_index / h.per_kv());
     scores.resize(block.len() * total, 0f32);
-    let q = head(qs, &queries, head_index, h.heads, c);
+    let q = head(packed.q, &queries, head_index, c);
     for (run, column) in runs {
-        let k = head(ks, run, kv, h.kv_heads, c);
+        let k = head(packed.k, run, kv, c);
         matmul(&mut scores[*column..], total, Dst::Replace, q, k.t(), attention.scale, attention.precision.alone());
     }
     for (i, row) in scores.chunks_mut(total).enumerate() {
@@ -286,7 +296,7 @@ fn block_forward(
     }
     for (r, (run, column)) in runs.iter().enumerate() {
         let p = Mat::strided(&scores[*column..], block.len(), run.len(), total);
-        let v = head(vs, run, kv, h.kv_heads, c);
+        let v = head(packed.v, run, kv, c);
         let dst = if r == 0 { Dst::Replace } else { Dst::Add };
         // SAFETY: only this task writes these tokens' columns of this head.
         unsafe {
@@ -334,8 +344,11 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
         let detail = format!("an output {:?} with gradient {:?} of {n} tokens and {h:?}", kept.out.shape(), d_out.shape());
         return Err(Error::Shape { op: "attention backward", detail });
     }
-    let [q, k, v, out, log_sum] = [read(kept.q)?, read(kept.k)?, read(kept.v)?, read(kept.out)?, read(kept.log_sum)?];
-    let given = Given { q, k, v, out, log_sum, d_out: read(d_out)?, attention };
+    let stored = [Stored::of(kept.q.into())?, Stored::of(kept.k.into())?, Stored::of(kept.v.into())?];
+    let rows = |i: usize, t| stored[i].rows(t, attention.precision);
+    let packed = Packed { q: rows(0, kept.q)?, k: rows(1, kept.k)?, v: rows(2, kept.v)? };
+    let out = Stored::of(kept.out.into())?;
+    let given = Given { packed, out: &out, log_sum: &read(kept.log_sum)?, d_out: &read(d_out)?, attention };
     let trees = forest.trees();
     // One task owns the gradients of one head in one tree. So sums over a prompt's completions need no locks, and always have the same
     // order, as have those over the heads that share keys and values.
@@ -343,7 +356,7 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
         trees.iter().flat_map(|tree| (0..h.heads).map(move |head| (tree.as_slice(), head))).collect();
     // SAFETY: the trees have all tokens, and each task writes all places of its head.
     let [dq, dk, dv] = unsafe {
-        filled_each([n * width; 3], |all| {
+        filled_each::<3, f32>([n * width; 3], |all| {
             let all = all.map(Shared::of);
             tasks.into_par_iter().for_each_init(Default::default, |scratch, (tree, head)| {
                 given.tree_backward(forest, tree, head, scratch, all);
@@ -374,12 +387,10 @@ fn over_heads(values: Vec<f32>, h: Heads) -> Vec<f32> {
 
 /// What gradients are computed from.
 struct Given<'a> {
-    q: Read<'a>,
-    k: Read<'a>,
-    v: Read<'a>,
-    out: Read<'a>,
-    log_sum: Read<'a>,
-    d_out: Read<'a>,
+    packed: Packed<'a>,
+    out: &'a Stored<'a>,
+    log_sum: &'a [f32],
+    d_out: &'a [f32],
     attention: Attention,
 }
 
@@ -424,10 +435,11 @@ impl Given<'_> {
         let (runs, total) = (&keys.runs, keys.total);
         probs.resize(block.len() * total, 0.0);
         d_scores.resize(block.len() * total, 0.0);
-        let q = head(&self.q, block, head_index, h.heads, c);
-        let d_o = head(&self.d_out, block, head_index, h.heads, c);
+        let Packed { q, k, v } = self.packed;
+        let q = head(q, block, head_index, c);
+        let d_o = head(Mat::new(self.d_out, self.d_out.len() / width.max(1), width), block, head_index, c);
         for (run, column) in runs {
-            let (k, v) = (head(&self.k, run, kv, h.kv_heads, c), head(&self.v, run, kv, h.kv_heads, c));
+            let (k, v) = (head(k, run, kv, c), head(v, run, kv, c));
             matmul(&mut probs[*column..], total, Dst::Replace, q, k.t(), scale, alone);
             matmul(&mut d_scores[*column..], total, Dst::Replace, d_o, v.t(), 1.0, alone);
         }
@@ -437,7 +449,7 @@ impl Given<'_> {
         for (run, column) in runs {
             let p = Mat::strided(&probs[*column..], block.len(), run.len(), total);
             let ds = Mat::strided(&d_scores[*column..], block.len(), run.len(), total);
-            let k = head(&self.k, run, kv, h.kv_heads, c);
+            let k = head(k, run, kv, c);
             let at = |token: usize| token * width + head_index * c;
             // SAFETY: only this task writes the tree's rows of this head.
             unsafe {
@@ -453,7 +465,8 @@ impl Given<'_> {
     fn scores_backward(&self, (token, head): (usize, usize), seen: Range<usize>, p: &mut [f32], ds: &mut [f32]) {
         let (attention, h) = (self.attention, self.attention.heads);
         let own = (token * h.heads + head) * h.head_dim..(token * h.heads + head + 1) * h.head_dim;
-        let along = wide!(dot(&self.out[own.clone()], &self.d_out[own]));
+        let out = self.out.values(own.clone());
+        let along = wide!(dot(&out, &self.d_out[own]));
         let log_sum = self.log_sum[token * h.heads + head];
         wide!({
             let (p, ds) = (&mut p[seen.clone()], &mut ds[seen.clone()]);

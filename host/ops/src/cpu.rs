@@ -8,6 +8,7 @@ use super::simd::wide;
 use super::stored::Stored;
 use super::{Error, Result, matrix_dims, on_device, team};
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Shape, Storage, StorageRef, Tensor, WithDType};
+use half::bf16;
 use rayon::prelude::*;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -126,6 +127,11 @@ pub(super) fn write_bytes(t: &Tensor, f: impl FnOnce(&mut [u8])) -> Result<()> {
 
 /// Creates a CPU tensor from its values.
 pub(super) fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> {
+    tensor_of(data, shape)
+}
+
+/// Does the same with values of any type.
+pub(super) fn tensor_of<T: WithDType>(data: Vec<T>, shape: impl Into<Shape>) -> Result<Tensor> {
     Ok(Tensor::from_vec(data, shape.into(), &Device::Cpu)?)
 }
 
@@ -133,7 +139,7 @@ pub(super) fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> 
 ///
 /// # Safety
 /// `fill` must set all of them.
-pub(super) unsafe fn filled(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])) -> Vec<f32> {
+pub(super) unsafe fn filled<T>(n: usize, fill: impl FnOnce(&mut [MaybeUninit<T>])) -> Vec<T> {
     let mut data = Vec::with_capacity(n);
     fill(&mut data.spare_capacity_mut()[..n]);
     // SAFETY: the capacity suffices, and `fill` has set all values.
@@ -145,10 +151,10 @@ pub(super) unsafe fn filled(n: usize, fill: impl FnOnce(&mut [MaybeUninit<f32>])
 ///
 /// # Safety
 /// `fill` must set all values of all of them.
-pub(super) unsafe fn filled_each<const N: usize>(
+pub(super) unsafe fn filled_each<const N: usize, T>(
     lengths: [usize; N],
-    fill: impl FnOnce([&mut [MaybeUninit<f32>]; N]),
-) -> [Vec<f32>; N] {
+    fill: impl FnOnce([&mut [MaybeUninit<T>]; N]),
+) -> [Vec<T>; N] {
     let mut all = lengths.map(Vec::with_capacity);
     let mut rest = lengths.iter();
     fill(all.each_mut().map(|data| &mut data.spare_capacity_mut()[..rest.next().copied().unwrap_or(0)]));
@@ -172,31 +178,38 @@ pub(super) unsafe fn filled_all(lengths: impl Iterator<Item = usize>, fill: impl
 }
 
 /// A raw pointer that tasks share to write disjoint places of a buffer.
-#[derive(Clone, Copy)]
-pub(super) struct Shared(*mut f32);
+pub(super) struct Shared<T = f32>(*mut T);
 // SAFETY: every user gives its tasks disjoint ranges and outlives them.
-unsafe impl Send for Shared {}
-unsafe impl Sync for Shared {}
+unsafe impl<T> Send for Shared<T> {}
+unsafe impl<T> Sync for Shared<T> {}
 
-impl Shared {
-    pub(super) fn new(data: &mut [f32]) -> Self {
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(super) fn new(data: &mut [T]) -> Self {
         Self(data.as_mut_ptr())
     }
 
     /// Creates one from a pointer to the buffer.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn at_pointer(data: *mut f32) -> Self {
+    pub(super) fn at_pointer(data: *mut T) -> Self {
         Self(data)
     }
 
     /// Creates one for uninitialised values.
-    pub(super) fn of(data: &mut [MaybeUninit<f32>]) -> Self {
+    pub(super) fn of(data: &mut [MaybeUninit<T>]) -> Self {
         Self(data.as_mut_ptr().cast())
     }
 
     /// # Safety
     /// `offset` is within the buffer, and no other task accesses what the caller writes there.
-    pub(super) unsafe fn at(self, offset: usize) -> *mut f32 {
+    pub(super) unsafe fn at(self, offset: usize) -> *mut T {
         // SAFETY: the caller keeps `offset` in bounds.
         unsafe { self.0.add(offset) }
     }
@@ -396,13 +409,17 @@ fn numbers(t: &Tensor, rows: &[usize]) -> Result<Vec<u32>> {
 /// Returns rows `rows` of `t: [N, D]` as `[M, D]`.
 pub fn gather_rows(t: &Tensor, rows: &[usize]) -> Result<Tensor> {
     on_device!(t, cuda::rows::gather(t, &numbers(t, rows)?));
+    if t.dtype() == DType::BF16 { gathered::<bf16>(t, rows) } else { gathered::<f32>(t, rows) }
+}
+
+fn gathered<T: WithDType>(t: &Tensor, rows: &[usize]) -> Result<Tensor> {
     let (_, cols) = matrix_dims(t);
-    let src = read(t)?;
+    let src = read_as::<T>(t)?;
     let mut out = Vec::with_capacity(rows.len() * cols);
     for &r in rows {
         out.extend_from_slice(&src[r * cols..(r + 1) * cols]);
     }
-    tensor(out, (rows.len(), cols))
+    tensor_of(out, (rows.len(), cols))
 }
 
 /// Adds row `i` of `from: [M, D]` to row `rows[i]` of `into: [N, D]`: the transpose of [`gather_rows`].

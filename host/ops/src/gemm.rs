@@ -74,6 +74,13 @@ impl<'a> Mat<'a> {
         Self { data, rows: rows.len(), ..self }
     }
 
+    /// Returns a view of some of the columns.
+    pub fn some_columns(self, columns: &Range<usize>) -> Self {
+        assert!(columns.start <= columns.end && columns.end <= self.cols, "columns outside of the matrix");
+        let data = if self.rows == 0 { self.data } else { self.data.from(columns.start * self.col_stride) };
+        Self { data, cols: columns.len(), ..self }
+    }
+
     /// Returns the transpose, without a copy.
     pub fn t(self) -> Self {
         Self { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }

@@ -1,13 +1,15 @@
 //! Layer normalisation (Ba et al. 2016, arXiv 1607.06450): `y = (x - mean) / sqrt(variance + eps) * w + b`, over the last
 //! dimension, in f32.
 
-use super::cpu::{ROWS_PER_TASK, filled, read, tensor, write};
+use super::cpu::{ROWS_PER_TASK, filled, read, tensor_of, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::sum_by;
+use super::rounding::Number;
 use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
+use half::bf16;
 use rayon::prelude::*;
 
 /// Returns a row's mean and the inverse of its deviation.
@@ -19,9 +21,14 @@ fn moments(row: &[f32], eps: f64) -> (f32, f32) {
     (mean, (1.0 / (squares / n + eps).sqrt()) as f32)
 }
 
-/// Normalises `x: [.., d]` with the weight `w: [d]` and the bias `b: [d]`. Returns the shape of `x`.
-pub fn forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
+/// Normalises `x: [.., d]` with the weight `w: [d]` and the bias `b: [d]`. Returns the shape of `x`, on the CPU in f32 or, if `rounds`,
+/// in bf16.
+pub fn forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64, rounds: bool) -> Result<Tensor> {
     on_device!(x, cuda::norm::layer_forward(x, w, b, eps));
+    if rounds { normalised::<bf16>(x, w, b, eps) } else { normalised::<f32>(x, w, b, eps) }
+}
+
+fn normalised<O: Number>(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
     let (_, d) = matrix_dims(x);
     let (xs, ws, bs) = (read(x)?, read(w)?, read(b)?);
     // Slices: each place of what was read would be looked up through the tensor.
@@ -32,18 +39,18 @@ pub fn forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
     let task = d * ROWS_PER_TASK;
     // SAFETY: the rows of both cover them completely.
     let out = unsafe {
-        filled(xs.len(), |out| {
+        filled::<O>(xs.len(), |out| {
             out.par_chunks_mut(task).zip(xs.par_chunks(task)).for_each(|(ys, xs)| {
                 wide!(for (y, x) in ys.chunks_mut(d).zip(xs.chunks(d)) {
                     let (mean, scale) = moments(x, eps);
                     for i in 0..d {
-                        y[i].write((x[i] - mean) * scale * ws[i] + bs[i]);
+                        y[i].write(O::nearest((x[i] - mean) * scale * ws[i] + bs[i]));
                     }
                 });
             });
         })
     };
-    tensor(out, x.shape())
+    tensor_of(out, x.shape())
 }
 
 /// Adds the gradient of `x` to `dx`, and those of `w` and `b` to `dw` and `db` if given. Recomputes each row's moments instead of

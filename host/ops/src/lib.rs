@@ -56,7 +56,6 @@ pub mod splice;
 pub mod squares;
 mod stored;
 pub mod support;
-pub mod swiglu;
 pub mod team;
 mod tiles;
 mod unpack;

@@ -1,10 +1,11 @@
 //! `y = x W^T + b` with the weight in Hugging Face's layout, `W: [out, in]`. On the CPU, it may be stored in fewer bits than the
-//! f32 or bf16 in which products are computed ([`Precision`]; on a device, the tensors' own).
+//! f32 or bf16 in which products are computed ([`Precision`]; on a device, the tensors' own). Rows that products in bf16 read may be
+//! in bf16 already, with the same results.
 
-use super::cpu::{Read, read, tensor, write};
+use super::cpu::{ROWS_PER_TASK, Read, read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, Mat, Precision, Weight, matmul};
+use super::gemm::{self, Dst, Precision, Weight, matmul};
 use super::simd::wide;
 use super::stored::{Matrix, Stored};
 use super::{Error, Result, matrix_dims, on_device};
@@ -34,9 +35,9 @@ pub fn forward<'a>(x: &Tensor, w: impl Into<Matrix<'a>>, b: Option<&Tensor>, pre
     let ((n, d_in), (d_out, w_in)) = (matrix_dims(x), w.dims());
     check("linear", d_in == w_in, x, w.dims())?;
     on_device!(x, cuda::linear::forward(x, w.plain()?, b, cuda::Kind::of(x)?));
-    let (xs, ws) = (read(x)?, Stored::of(w)?);
+    let (xs, ws) = (Stored::of(x.into())?, Stored::of(w)?);
     let bias = bias(b, d_out)?;
-    tensor(gemm::of_rows(Mat::new(&xs, n, d_in), &ws, d_out, bias.as_deref(), precision.on_all_threads()), (n, d_out))
+    tensor(gemm::of_rows(xs.rows(x, precision)?, &ws, d_out, bias.as_deref(), precision.on_all_threads()), (n, d_out))
 }
 
 /// Does the same for several weights `[out, in]`, each with its bias `[out]`; the rows are prepared once for all.
@@ -45,14 +46,14 @@ pub fn forward_all(x: &Tensor, all: &[(Matrix<'_>, Option<&Tensor>)], precision:
         return all.iter().map(|(w, b)| forward(x, *w, *b, precision)).collect();
     }
     let (n, d_in) = matrix_dims(x);
-    let xs = read(x)?;
+    let xs = Stored::of(x.into())?;
     let weights = all.iter().map(|(w, b)| {
         let (outputs, w_in) = w.dims();
         check("linear", d_in == w_in, x, (outputs, w_in))?;
         Ok(Weight { weight: Stored::of(*w)?, outputs, bias: bias(*b, outputs)? })
     });
     let weights: Vec<Weight<'_>> = weights.collect::<Result<_>>()?;
-    let results = gemm::of_rows_all(Mat::new(&xs, n, d_in), &weights, precision.on_all_threads());
+    let results = gemm::of_rows_all(xs.rows(x, precision)?, &weights, precision.on_all_threads());
     results.into_iter().zip(&weights).map(|(out, w)| tensor(out, (n, w.outputs))).collect()
 }
 
@@ -69,8 +70,8 @@ pub fn backward_input<'a>(dy: &Tensor, w: impl Into<Matrix<'a>>, precision: Prec
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), w.dims());
     check("linear backward", d_out == w_out, dy, w.dims())?;
     on_device!(dy, cuda::linear::backward_input(dy, w.plain()?));
-    let (dys, ws) = (read(dy)?, Stored::of(w)?);
-    tensor(gemm::of_columns(Mat::new(&dys, n, d_out), &ws, d_in, precision.on_all_threads()), (n, d_in))
+    let (dys, ws) = (Stored::of(dy.into())?, Stored::of(w)?);
+    tensor(gemm::of_columns(dys.rows(dy, precision)?, &ws, d_in, precision.on_all_threads()), (n, d_in))
 }
 
 /// Adds `dx += dy W`, for inputs that several layers read.
@@ -79,10 +80,11 @@ pub fn backward_input_into<'a>(dx: &Tensor, dy: &Tensor, w: impl Into<Matrix<'a>
     let ((n, d_out), (w_out, d_in)) = (matrix_dims(dy), w.dims());
     check("linear backward", d_out == w_out && matrix_dims(dx) == (n, d_in), dy, w.dims())?;
     on_device!(dy, cuda::linear::backward_input_into(dx, dy, w.plain()?));
-    let (dys, ws) = (read(dy)?, Stored::of(w)?);
+    let (dys, ws) = (Stored::of(dy.into())?, Stored::of(w)?);
+    let dys = dys.rows(dy, precision)?;
     write(dx, |out| {
         ws.by_columns((d_out, d_in), precision, |columns, w| {
-            matmul(&mut out[columns.start..], d_in, Dst::Add, Mat::new(&dys, n, d_out), w, 1.0, precision.on_all_threads());
+            matmul(&mut out[columns.start..], d_in, Dst::Add, dys, w, 1.0, precision.on_all_threads());
         });
     })
 }
@@ -92,17 +94,19 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>
     let ((n, d_in), (dy_n, d_out)) = (matrix_dims(x), matrix_dims(dy));
     check("linear backward", n == dy_n && matrix_dims(dw) == (d_out, d_in), x, (dy_n, d_out))?;
     on_device!(x, cuda::linear::backward_weight(x, dy, dw, db));
-    let (xs, dys) = (read(x)?, read(dy)?);
-    write(dw, |out| {
-        matmul(out, d_in, Dst::Add, Mat::new(&dys, n, d_out).t(), Mat::new(&xs, n, d_in), 1.0, precision.on_all_threads());
-    })?;
+    let (xs, dys) = (Stored::of(x.into())?, Stored::of(dy.into())?);
+    let (rows, d_rows) = (xs.rows(x, precision)?, dys.rows(dy, precision)?);
+    write(dw, |out| matmul(out, d_in, Dst::Add, d_rows.t(), rows, 1.0, precision.on_all_threads()))?;
     let Some(db) = db else { return Ok(()) };
     write(db, |out| {
-        wide!(for row in dys.chunks(d_out) {
-            for (o, d) in out.iter_mut().zip(row) {
-                *o += d;
-            }
-        });
+        for first in (0..n * d_out).step_by(d_out.max(1) * ROWS_PER_TASK) {
+            let dys = dys.values(first..(n * d_out).min(first + d_out * ROWS_PER_TASK));
+            wide!(for row in dys.chunks(d_out) {
+                for (o, d) in out.iter_mut().zip(row) {
+                    *o += d;
+                }
+            });
+        }
     })
 }
 
@@ -126,6 +130,33 @@ mod tests {
         let results =
             [forward(x, w, None, precision), forward(x, w, Some(bias), precision), backward_input(dy, w, precision), Ok(dx)];
         results.map(|result| to_vec(&result.unwrap()).unwrap())
+    }
+
+    #[test]
+    fn rows_in_bf16_have_the_bits_of_rows_that_products_round() {
+        for (n, d_in, d_out) in [(1, 64, 96), (70, 66, 33), (300, 128, 70)] {
+            let (x, dy, w) = (random(&[n, d_in]), random(&[n, d_out]), random(&[d_out, d_in]));
+            let halves = |t: &Tensor| t.to_dtype(DType::BF16).unwrap();
+            let results = |x: &Tensor, dy: &Tensor, precision| -> Result<Vec<Vec<f32>>> {
+                let (dw, dx) = (random(&[d_out, d_in]).zeros_like()?, random(&[n, d_in]).zeros_like()?);
+                backward_weight(x, dy, &dw, None, precision)?;
+                backward_input_into(&dx, dy, &w, precision)?;
+                let all = forward_all(x, &[((&w).into(), None)], precision)?;
+                let one = [forward(x, &w, None, precision)?, backward_input(dy, &w, precision)?, dw, dx];
+                all.iter().chain(&one).map(to_vec).collect()
+            };
+            let want = results(&x, &dy, Precision::Bf16).unwrap();
+            for (x, dy) in [(&halves(&x), &dy), (&x, &halves(&dy)), (&halves(&x), &halves(&dy))] {
+                assert_eq!(results(x, dy, Precision::Bf16).unwrap(), want, "{n} rows, {d_in} to {d_out}");
+                assert!(results(x, dy, Precision::F32).is_err(), "products in f32 would have to widen them");
+            }
+            // A bias's gradient sums the values that are given.
+            let (db, rounded) = (random(&[d_out]).zeros_like().unwrap(), halves(&dy).to_dtype(DType::F32).unwrap());
+            backward_weight(&x, &halves(&dy), &w.zeros_like().unwrap(), Some(&db), Precision::Bf16).unwrap();
+            let want: Vec<f32> =
+                (0..d_out).map(|o| to_vec(&rounded).unwrap().chunks(d_out).fold(0.0, |sum, row| sum + row[o])).collect();
+            assert_eq!(to_vec(&db).unwrap(), want);
+        }
     }
 
     #[test]

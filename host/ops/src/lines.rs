@@ -1,5 +1,6 @@
 //! Sums of few rows with lines of weights, keys or values, in vector registers: the products of a generation in f32, and its attention.
 
+use super::rounding::Number;
 #[cfg(target_arch = "x86_64")]
 use super::simd;
 use super::unpack::WIDTH;
@@ -123,22 +124,15 @@ mod pairs {
 }
 
 /// A value of [`Lines`].
-pub(super) trait Value: Copy + Send + Sync {
-    fn in_f32(self) -> f32;
-
+pub(super) trait Value: Number {
     /// Calls the function that is compiled for the processor's registers; returns whether there is one.
     fn in_registers(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, Self>, tile: &mut Tile) -> bool;
 }
 
 /// Implements [`Value`] with the functions of these modules.
 macro_rules! value {
-    ($type:ty, $in_f32:expr, $avx512:ident, $avx2:ident) => {
+    ($type:ty, $avx512:ident, $avx2:ident) => {
         impl Value for $type {
-            #[inline(always)]
-            fn in_f32(self) -> f32 {
-                $in_f32(self)
-            }
-
             #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
             fn in_registers(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, Self>, tile: &mut Tile) -> bool {
                 #[cfg(target_arch = "x86_64")]
@@ -154,8 +148,8 @@ macro_rules! value {
     };
 }
 
-value!(f32, |x| x, avx512, avx2);
-value!(bf16, |x: bf16| f32::from_bits(u32::from(x.to_bits()) << 16), avx512_of_bf16, avx2_of_bf16);
+value!(f32, avx512, avx2);
+value!(bf16, avx512_of_bf16, avx2_of_bf16);
 
 /// Adds the products of at most [`ROWS`] rows of `xs`, of `d_in` values each, with lines to the tile. The first line is that of
 /// the `first` input.

@@ -51,8 +51,8 @@ impl LowRank<'_> {
             return Err(Error::Shape { op: "low rank", detail });
         }
         on_device!(x, cuda::linear::low_rank_into(self, x, y));
-        let (xs, a) = (read(x)?, Stored::of(self.a.into())?);
-        let inner = gemm::of_rows(Mat::new(&xs, n, d_in), &a, r, None, self.precision.on_all_threads());
+        let (xs, a) = (Stored::of(x.into())?, Stored::of(self.a.into())?);
+        let inner = gemm::of_rows(xs.rows(x, self.precision)?, &a, r, None, self.precision.on_all_threads());
         self.add_from(&tensor(inner, (n, r))?, y)
     }
 
@@ -81,8 +81,9 @@ impl LowRank<'_> {
             return Err(Error::Shape { op: "low rank backward", detail });
         }
         on_device!(x, cuda::linear::low_rank_backward(self, x, dy, gradient, dx));
-        let (xs, dys, a, b) = (read(x)?, read(dy)?, read(self.a)?, read(self.b)?);
-        let (xs, dys, a, b) = (Mat::new(&xs, n, d_in), Mat::new(&dys, n, d_out), Mat::new(&a, r, d_in), Mat::new(&b, d_out, r));
+        let (xs, dys, a, b) = (Stored::of(x.into())?, Stored::of(dy.into())?, read(self.a)?, read(self.b)?);
+        let (xs, dys) = (xs.rows(x, self.precision)?, dys.rows(dy, self.precision)?);
+        let (a, b) = (Mat::new(&a, r, d_in), Mat::new(&b, d_out, r));
         // s dy B, the gradient of x A^T.
         let d_inner = gemm::product(dys, b, self.scale, self.precision.on_all_threads());
         let d_inner = Mat::new(&d_inner, n, r);

@@ -1,13 +1,15 @@
 //! Root-mean-square normalisation (Zhang and Sennrich 2019): `y = x / sqrt(mean(x^2) + eps) * w`,
 //! over the last dimension, in f32.
 
-use super::cpu::{ROWS_PER_TASK, filled, read, tensor, write};
+use super::cpu::{ROWS_PER_TASK, filled, read, tensor_of, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::dot;
+use super::rounding::Number;
 use super::simd::wide;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
+use half::bf16;
 use rayon::prelude::*;
 
 #[inline(always)]
@@ -15,9 +17,13 @@ fn inverse_rms(row: &[f32], eps: f64) -> f32 {
     (1.0 / (f64::from(dot(row, row)) / row.len() as f64 + eps).sqrt()) as f32
 }
 
-/// Normalises `x: [.., d]` with the weight `w: [d]`. Returns the shape of `x`.
-pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
+/// Normalises `x: [.., d]` with the weight `w: [d]`. Returns the shape of `x`, on the CPU in f32 or, if `rounds`, in bf16.
+pub fn forward(x: &Tensor, w: &Tensor, eps: f64, rounds: bool) -> Result<Tensor> {
     on_device!(x, cuda::norm::forward(x, w, eps));
+    if rounds { normalised::<bf16>(x, w, eps) } else { normalised::<f32>(x, w, eps) }
+}
+
+fn normalised<O: Number>(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     let (_, d) = matrix_dims(x);
     let (xs, ws) = (read(x)?, read(w)?);
     if ws.len() != d {
@@ -26,18 +32,18 @@ pub fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     let task = d * ROWS_PER_TASK;
     // SAFETY: the rows of both cover them completely.
     let out = unsafe {
-        filled(xs.len(), |out| {
+        filled::<O>(xs.len(), |out| {
             out.par_chunks_mut(task).zip(xs.par_chunks(task)).for_each(|(ys, xs)| {
                 wide!(for (y, x) in ys.chunks_mut(d).zip(xs.chunks(d)) {
                     let scale = inverse_rms(x, eps);
                     for ((y, x), w) in y.iter_mut().zip(x).zip(ws.iter()) {
-                        y.write(x * scale * w);
+                        y.write(O::nearest(x * scale * w));
                     }
                 });
             });
         })
     };
-    tensor(out, x.shape())
+    tensor_of(out, x.shape())
 }
 
 /// Adds the gradient of `x` to `dx`, and that of `w` to `dw` if given. Recomputes each row's norm instead of keeping it.

@@ -3,12 +3,45 @@
 use super::Result;
 use super::cpu::write;
 use super::simd::wide;
-use candle_core::Tensor;
+use candle_core::{Tensor, WithDType};
 use half::bf16;
 use rayon::prelude::*;
 
 /// Values that one task rounds.
 const TASK: usize = 1 << 14;
+
+/// What elementwise operations read and write: f32, or bf16 where only products read the result, which would round it anyway.
+pub(super) trait Number: WithDType {
+    /// Returns it in f32, exactly.
+    fn in_f32(self) -> f32;
+
+    /// Returns the nearest one.
+    fn nearest(x: f32) -> Self;
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn in_f32(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn nearest(x: f32) -> Self {
+        x
+    }
+}
+
+impl Number for bf16 {
+    #[inline(always)]
+    fn in_f32(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn nearest(x: f32) -> Self {
+        nearest(x)
+    }
+}
 
 /// Rounds each value to the nearest bf16, on all threads.
 pub(super) fn rounded(values: &[f32]) -> Vec<bf16> {

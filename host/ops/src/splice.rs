@@ -1,9 +1,10 @@
 //! Puts rows that were computed apart into one tensor.
 
-use super::cpu::{Shared, filled, tensor};
+use super::cpu::{Read, Shared, filled, read_as, tensor_of};
 use super::stored::Stored;
 use super::{Error, Result, matrix_dims};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor, WithDType};
+use half::bf16;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -47,18 +48,34 @@ impl Splice {
         self.len == 0
     }
 
-    /// Returns the rows `[N, D]` in f32, from tensors `[., D]` on the CPU in any precision.
+    /// Returns the rows `[N, D]` of tensors `[., D]` on the CPU: in bf16 if both are, otherwise in f32.
     ///
     /// # Errors
     /// If one of the tensors has too few rows, or they have different widths.
     pub fn forward(&self, first: &Tensor, second: &Tensor) -> Result<Tensor> {
+        if first.dtype() == DType::BF16 && second.dtype() == DType::BF16 {
+            let sources: [Read<'_, bf16>; 2] = [read_as(first)?, read_as(second)?];
+            return self.rows(first, second, |from, start, to: &mut [MaybeUninit<bf16>]| {
+                to.write_copy_of_slice(&sources[from as usize][start..start + to.len()]);
+            });
+        }
+        let sources = [Stored::of(first.into())?, Stored::of(second.into())?];
+        self.rows(first, second, |from, start, to| sources[from as usize].widen(start, to))
+    }
+
+    /// Has `copy` write the values of one of the tensors, from a place on, to their places.
+    fn rows<T: WithDType>(
+        &self,
+        first: &Tensor,
+        second: &Tensor,
+        copy: impl Fn(Side, usize, &mut [MaybeUninit<T>]) + Sync,
+    ) -> Result<Tensor> {
         let (sizes, width) = ([matrix_dims(first).0, matrix_dims(second).0], matrix_dims(first).1);
         let fits = |(from, rows): &(Side, Range<usize>)| rows.end <= sizes[*from as usize];
         if width != matrix_dims(second).1 || !self.runs.iter().all(fits) {
             let detail = format!("{:?} of {:?} and {:?}", self.runs, first.shape(), second.shape());
             return Err(Error::Shape { op: "splice", detail });
         }
-        let sources = [Stored::of(first.into())?, Stored::of(second.into())?];
         let (mut tasks, mut to) = (Vec::new(), 0);
         for (from, rows) in &self.runs {
             let (start, count) = (rows.start * width, rows.len() * width);
@@ -67,15 +84,14 @@ impl Splice {
         }
         // SAFETY: the tasks' destinations don't overlap and are all of it.
         let values = unsafe {
-            filled(self.len * width, |out| {
+            filled::<T>(self.len * width, |out| {
                 let out = Shared::of(out);
                 tasks.into_par_iter().for_each(|(from, start, to, count)| {
-                    let to = std::slice::from_raw_parts_mut(out.at(to).cast::<MaybeUninit<f32>>(), count);
-                    sources[from as usize].widen(start, to);
+                    copy(from, start, std::slice::from_raw_parts_mut(out.at(to).cast(), count));
                 });
             })
         };
-        tensor(values, (self.len, width))
+        tensor_of(values, (self.len, width))
     }
 }
 
@@ -83,7 +99,7 @@ impl Splice {
 mod tests {
     use super::*;
     use crate::cpu::to_vec;
-    use candle_core::{DType, Device};
+    use candle_core::Device;
 
     /// Rows of `width` values that tell their number.
     fn numbered(rows: usize, width: usize, first: usize) -> Tensor {
@@ -108,6 +124,8 @@ mod tests {
             let got = to_vec(&splice.forward(&first, &second).unwrap()).unwrap();
             let want: Vec<f32> = wanted.iter().flat_map(|row| std::iter::repeat_n(*row as f32, width)).collect();
             assert_eq!(got, want);
+            let halves = splice.forward(&first.to_dtype(DType::BF16).unwrap(), &second).unwrap();
+            assert_eq!((halves.dtype(), to_vec(&halves).unwrap()), (DType::BF16, want));
         }
         assert!(splice.forward(&numbered(6, 2, 0), &numbered(2, 2, 0)).is_err(), "rows beyond the end");
         assert!(splice.forward(&numbered(6, 2, 0), &numbered(7, 3, 0)).is_err());

@@ -167,6 +167,14 @@ impl<'a> Stored<'a> {
         }
     }
 
+    /// Returns the rows of a tensor as a product in this precision reads them: f32, or bf16 for products in bf16.
+    ///
+    /// # Errors
+    /// If they would have to be widened.
+    pub(super) fn rows(&self, t: &Tensor, precision: Precision) -> Result<Mat<'_>> {
+        self.as_read(matrix_dims(t), precision).ok_or_else(|| unsupported("product", t))
+    }
+
     /// Calls `each` with parts of the rows of a `[rows, width]` matrix, in order.
     pub(super) fn by_rows(
         &self,

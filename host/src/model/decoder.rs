@@ -4,7 +4,7 @@
 //! as the gradient has passed.
 
 use super::dropped::{Dropout, Masked};
-use super::layer::{self, Attended, Further, LayerKept, Maps, Wide, multiplied};
+use super::layer::{self, Attended, Further, LayerKept, Maps, Product, Wide, all_round, halved, multiplied};
 use super::magnitudes::Lengths;
 use super::mixture::{Balance, experts_backward};
 use super::noised::Noise;
@@ -262,9 +262,9 @@ impl Decoder {
         if self.precision == Precision::Bf16 { kept.cast(DType::BF16) } else { Ok(kept) }
     }
 
-    /// Takes what [`Decoder::stored`] returned back to the f32 that operations read.
+    /// Takes what [`Decoder::stored`] returned back to the f32 that operations read, except what products and the activation read.
     fn restored(&self, kept: LayerKept) -> ops::Result<LayerKept> {
-        if self.precision == Precision::Bf16 { kept.cast(DType::F32) } else { Ok(kept) }
+        if self.precision == Precision::Bf16 { kept.in_f32() } else { Ok(kept) }
     }
 
     /// Returns the query and key heads of layer `i` as attention reads them, from what was kept of them.
@@ -272,29 +272,43 @@ impl Decoder {
         let layer = self.layer_of(i, self.weights.layers[i].maps());
         let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept no heads".into() };
         let (q, k) = kept.heads.as_ref().or(kept.unnormed.as_ref()).ok_or_else(missing)?;
-        let heads = (self.in_f32(q)?, self.in_f32(k)?);
-        if kept.heads.is_some() { Ok(heads) } else { layer.placed(heads, positions) }
+        if kept.heads.is_some() {
+            return Ok((q.clone(), k.clone()));
+        }
+        let (q, k) = layer.placed((self.in_f32(q)?, self.in_f32(k)?), positions)?;
+        if !self.halves() {
+            return Ok((q, k));
+        }
+        let [q, k] = halved([&q, &k])?;
+        Ok((q, k))
     }
 
     /// Returns the key heads alone.
     pub(super) fn keys<'p>(&self, i: usize, kept: &LayerKept, positions: impl Into<Positions<'p>>) -> Result<Tensor> {
         match (&kept.heads, &kept.unnormed, &self.weights.layers[i].qk_norm) {
             (None, Some((_, k)), Some((_, norm))) => {
-                self.layer_of(i, self.weights.layers[i].maps()).placed_one(self.in_f32(k)?, Some(norm), positions)
+                let layer = self.layer_of(i, self.weights.layers[i].maps());
+                let k = layer.placed_one(self.in_f32(k)?, Some(norm), positions)?;
+                Ok(if self.halves() { ops::cast(&k, DType::BF16)? } else { k })
             }
             _ => Ok(self.heads(i, kept, positions)?.1),
         }
     }
 
-    /// Returns values that are kept in the precision of products as operations read them.
-    fn in_f32(&self, t: &Tensor) -> ops::Result<Tensor> {
+    /// Returns values that are kept in the precision of products as other operations read them.
+    pub(super) fn in_f32(&self, t: &Tensor) -> ops::Result<Tensor> {
         if self.precision == Precision::Bf16 { ops::cast(t, DType::F32) } else { Ok(t.clone()) }
+    }
+
+    /// Returns whether a forest's attention is given heads and values in bf16.
+    fn halves(&self) -> bool {
+        self.precision == Precision::Bf16
     }
 
     /// Runs layer `i` except its last product.
     fn layer(&self, i: usize, x: Tensor, forest: &Forest, rows: Option<&[usize]>, maps: &Maps<Masked<'_>>) -> Result<LayerKept> {
         let attention = self.attention(i);
-        let layer = self.layer_of(i, maps.each());
+        let layer = layer::Layer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
         let further =
             rows.map(|rows| move |out: &Tensor, x: &Tensor| Ok((ops::gather_rows(out, rows)?, ops::gather_rows(x, rows)?)));
         layer.forward(x, forest, further.as_ref().map(|rows| rows as &Further<'_>), |q, k, v| {
@@ -328,6 +342,7 @@ impl Decoder {
             rotation: self.rotation(i),
             norms: &self.weights.layers[i],
             rounds: self.precision == Precision::Bf16,
+            halves: false,
             maps,
         }
     }
@@ -384,7 +399,7 @@ impl Decoder {
     ) -> Result<LayerKept> {
         let kept = match stored {
             Stored::Whole(kept) => *kept,
-            Stored::Joined(joins, both) => return Ok(joins.joined(*both, rows.is_some())?),
+            Stored::Joined(joins, both) => joins.joined(*both, rows.is_some())?,
             Stored::Input(x) => {
                 let mut kept = self.layer(i, x, forest, rows, maps)?;
                 // As if it had been kept: what a norm reads is made of values that are not rounded yet.
@@ -420,16 +435,18 @@ impl Decoder {
             self.fed_backward(here, &kept, &kept.middle, &d_middle, &d_middle, g)?;
             None
         };
+        let read = if maps.o.rounds() { kept.attended.out.clone() } else { self.in_f32(&kept.attended.out)? };
         let d_projected = self.added_backward(&d_middle, w.attended_norm.as_ref(), kept.projected.as_ref(), &g.attended_norm)?;
         let (d_attended, dx) = match rows {
             None => {
-                let d_attended = apply_backward(&maps.o, &kept.attended.out, &d_projected, &g.o)?;
+                let d_attended = apply_backward(&maps.o, &read, &d_projected, &g.o)?;
                 beside.map_or(Ok(()), |d_source| ops::add_into(&d_middle, &d_source))?;
                 (d_attended, d_middle)
             }
             Some(rows) => {
-                let d_attended = apply_backward(&maps.o, &ops::gather_rows(&kept.attended.out, rows)?, &d_projected, &g.o)?;
-                let (all, dx) = (ops::zeros_like(&kept.attended.out)?, ops::zeros_like(&kept.input)?);
+                let d_attended = apply_backward(&maps.o, &ops::gather_rows(&read, rows)?, &d_projected, &g.o)?;
+                let all = Tensor::zeros(kept.attended.out.shape(), d_attended.dtype(), d_attended.device())?;
+                let dx = ops::zeros_like(&kept.input)?;
                 ops::scatter_add_rows(&all, &d_attended, rows)?;
                 for d_rows in std::iter::once(&d_middle).chain(&beside) {
                     ops::scatter_add_rows(&dx, d_rows, rows)?;
@@ -448,7 +465,7 @@ impl Decoder {
             dq = a.normed_heads_backward(q, q_norm, &dq, dq_norm)?;
             dk = a.normed_heads_backward(k, k_norm, &dk, dk_norm)?;
         }
-        let h = a.normed(&kept.input, w.input_norm.as_ref())?;
+        let h = a.normed_for(all_round(&maps.each().qkv), &kept.input, w.input_norm.as_ref())?;
         let dh = products_backward(&maps.qkv, &h, &[&dq, &dk, &dv], &a.qkv_widths(), &g.qkv)?;
         self.norm_input_backward(&kept.input, w.input_norm.as_ref(), &dh, &dx, &g.input_norm)?;
         Ok(dx)
@@ -468,7 +485,7 @@ impl Decoder {
         let &Here { i, maps, balance } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         let d_lowered = self.added_backward(d_out, w.added_norm.as_ref(), kept.lowered.as_ref(), &g.added_norm)?;
-        let h = a.normed(source, w.mlp_norm.as_ref())?;
+        let h = a.normed_for(maps.each().mlp_rounds(), source, w.mlp_norm.as_ref())?;
         let unit = maps.unit.as_ref().zip(kept.unit.as_ref()).zip(g.unit.as_ref());
         let mut dh = unit.map(|((maps, kept), g)| self.unit_backward(maps, kept, &h, &d_lowered, g)).transpose()?;
         if let Some(((maps, kept), g)) = maps.experts.as_ref().zip(kept.experts.as_ref()).zip(g.experts.as_ref()) {
@@ -490,9 +507,11 @@ impl Decoder {
         g: &Unit<Linear<Wanted>>,
     ) -> Result<Tensor> {
         let (a, up) = (&self.architecture, kept.up.as_ref());
-        let active = activation::forward(&kept.gate, up, a.activation)?;
+        let active = activation::forward(&kept.gate, up, a.activation, maps.down.rounds())?;
         let d_active = apply_backward(&maps.down, &active, d_lowered, &g.down)?;
-        let (d_gate, d_up) = activation::backward(&kept.gate, up, &d_active, a.activation)?;
+        // Of joined maps, the gradients are put together first.
+        let rounds = all_round(&maps.each().wide) && maps.wide.len() == a.mlp_widths().len();
+        let (d_gate, d_up) = activation::backward(&kept.gate, up, &d_active, a.activation, rounds)?;
         let wide: Vec<&Tensor> = std::iter::once(&d_gate).chain(&d_up).collect();
         Ok(products_backward(&maps.wide, h, &wide, &a.mlp_widths(), &g.wide)?)
     }

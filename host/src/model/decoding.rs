@@ -280,9 +280,10 @@ impl Decoding {
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let (mut caches, c) = (vec![Prefix::default(); ranges.len()], self.architecture().heads.head_dim);
         let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |i, kept| {
-            let k = self.decoder.keys(i, &kept, prompts)?;
+            let k = self.decoder.in_f32(&self.decoder.keys(i, &kept, prompts)?)?;
+            let v = self.decoder.in_f32(&kept.v)?;
             for (cache, range) in caches.iter_mut().zip(&ranges) {
-                cache.layers.push(PromptCache::new(&k, &kept.v, range.clone(), c, self.cached)?);
+                cache.layers.push(PromptCache::new(&k, &v, range.clone(), c, self.cached)?);
             }
             keep(i, kept)
         })?;

@@ -83,6 +83,11 @@ fn missing() -> ops::Error {
 }
 
 impl Product for Masked<'_> {
+    fn rounds(&self) -> bool {
+        // Dropped values and directions are computed in f32 first.
+        self.precision == Precision::Bf16 && self.mask.is_none() && self.lengths.is_none()
+    }
+
     fn product(&self, x: &Tensor) -> ops::Result<Tensor> {
         if self.magnitude()?.is_some() {
             return self.directed(x);

@@ -15,6 +15,11 @@ pub(super) trait Product {
     /// Maps `x: [N, in]` to `[N, out]`.
     fn product(&self, x: &Tensor) -> ops::Result<Tensor>;
 
+    /// Returns whether it rounds all that it reads to bf16, and so may be given that: its results have the same bits.
+    fn rounds(&self) -> bool {
+        false
+    }
+
     /// Does the same with several maps.
     fn products(maps: &[&Self], x: &Tensor) -> ops::Result<Vec<Tensor>> {
         maps.iter().map(|map| map.product(x)).collect()
@@ -85,6 +90,24 @@ impl<P> Maps<P> {
     }
 }
 
+/// Returns whether all of these maps round what they read.
+pub(super) fn all_round<P: Product>(maps: &[&P]) -> bool {
+    maps.iter().all(|map| map.rounds())
+}
+
+impl<P: Product> Maps<&P> {
+    /// Returns whether all that reads the norm before the MLP rounds it. Experts' rows are gathered first.
+    pub(super) fn mlp_rounds(&self) -> bool {
+        self.experts.is_none() && self.unit.as_ref().is_some_and(|unit| all_round(&unit.wide))
+    }
+}
+
+/// Rounds heads and values to bf16.
+pub(super) fn halved<const N: usize>(all: [&Tensor; N]) -> ops::Result<[Tensor; N]> {
+    let all: Vec<Tensor> = all.into_iter().map(|t| ops::cast(t, DType::BF16)).collect::<ops::Result<_>>()?;
+    all.try_into().map_err(|_| none())
+}
+
 /// Applies maps with the same input, and splits joined results.
 fn products<P: Product>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Result<Vec<Tensor>> {
     match maps {
@@ -151,6 +174,26 @@ impl LayerKept {
         Self { heads, ..self }
     }
 
+    /// Converts all parts to f32 except the normalisers and what products and the activation read.
+    pub(super) fn in_f32(self) -> ops::Result<Self> {
+        let to = |t: Tensor| ops::cast(&t, DType::F32);
+        let Self { input, unnormed, projected, middle, experts, lowered, .. } = self;
+        let both = |(q, k)| Ok::<_, ops::Error>((to(q)?, to(k)?));
+        let routed = |Routed { routes, wide }| Ok::<_, ops::Error>(Routed { routes, wide: wide.cast(DType::F32)? });
+        Ok(Self {
+            input: to(input)?,
+            unnormed: unnormed.map(both).transpose()?,
+            projected: projected.map(to).transpose()?,
+            middle: to(middle)?,
+            experts: experts.map(routed).transpose()?,
+            lowered: lowered.map(to).transpose()?,
+            heads: self.heads,
+            v: self.v,
+            attended: self.attended,
+            unit: self.unit,
+        })
+    }
+
     /// Converts all parts except the normalisers.
     pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, dtype);
@@ -197,6 +240,8 @@ pub(super) struct Layer<'a, P> {
     pub norms: &'a Norms,
     /// Whether query and key heads are rounded to bf16 before their norms, as they are kept.
     pub rounds: bool,
+    /// Whether attention is given heads and values in bf16, since it only multiplies them.
+    pub halves: bool,
     pub maps: Maps<&'a P>,
 }
 
@@ -236,7 +281,8 @@ impl<P: Product> Layer<'_, P> {
     ) -> Result<LayerKept> {
         let (maps, norms, a) = (&self.maps, self.norms, self.architecture);
         let positions = positions.into();
-        let [q, k, v] = three(products(&maps.qkv, &a.normed(&x, norms.input_norm.as_ref())?, &a.qkv_widths())?)?;
+        let h = a.normed_for(all_round(&maps.qkv), &x, norms.input_norm.as_ref())?;
+        let [q, k, v] = three(products(&maps.qkv, &h, &a.qkv_widths())?)?;
         P::soon(&[maps.o], x.dim(0)?)?;
         let unnormed = norms.qk_norm.is_some().then(|| (q.clone(), k.clone()));
         if let Some((q, k)) = unnormed.as_ref().filter(|_| self.rounds) {
@@ -244,6 +290,7 @@ impl<P: Product> Layer<'_, P> {
             ops::round_in_place(k)?;
         }
         let (q, k) = self.placed((q, k), positions)?;
+        let [q, k, v] = if self.halves { halved([&q, &k, &v])? } else { [q, k, v] };
         let attended = attend(&q, &k, &v)?;
         let (out, residual) = further.map_or_else(|| Ok((attended.out.clone(), x.clone())), |rows| rows(&attended.out, &x))?;
         let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
@@ -251,7 +298,8 @@ impl<P: Product> Layer<'_, P> {
             P::soon(&unit.wide, middle.dim(0)?)?;
         }
         ops::add_into(&middle, &residual)?;
-        let h = a.normed(if a.parallel { &residual } else { &middle }, norms.mlp_norm.as_ref())?;
+        let source = if a.parallel { &residual } else { &middle };
+        let h = a.normed_for(maps.mlp_rounds(), source, norms.mlp_norm.as_ref())?;
         let Fed { unit, experts } = self.widened(&h)?;
         Ok(LayerKept { input: x, unnormed, heads: Some((q, k)), v, attended, projected, middle, unit, experts, lowered: None })
     }
@@ -278,17 +326,18 @@ impl<P: Product> Layer<'_, P> {
 
     /// Returns the sum of the MLP's and the experts' outputs for their wide products, in rows like those of `like: [M, D]`.
     pub(super) fn narrowed(&self, like: &Tensor, unit: Option<&Wide>, experts: Option<&Routed>) -> ops::Result<Tensor> {
-        let active = |wide: &Wide| activation::forward(&wide.gate, wide.up.as_ref(), self.architecture.activation);
+        let active =
+            |wide: &Wide, rounds| activation::forward(&wide.gate, wide.up.as_ref(), self.architecture.activation, rounds);
         let of_unit = self.maps.unit.as_ref().zip(unit);
         if let Some((maps, _)) = &of_unit {
             P::soon(&[maps.down], like.dim(0)?)?;
         }
-        let sum = of_unit.map(|(maps, wide)| maps.down.product(&active(wide)?)).transpose()?;
+        let sum = of_unit.map(|(maps, wide)| maps.down.product(&active(wide, maps.down.rounds())?)).transpose()?;
         let Some((maps, routed)) = self.maps.experts.as_ref().zip(experts) else {
             return sum.ok_or_else(none);
         };
         let sum = sum.map_or_else(|| ops::zeros_like(like), Ok)?;
-        routed.routes.gather_into(&sum, &maps.down.grouped(&active(&routed.wide)?, &routed.routes)?, true)?;
+        routed.routes.gather_into(&sum, &maps.down.grouped(&active(&routed.wide, false)?, &routed.routes)?, true)?;
         Ok(sum)
     }
 
@@ -327,11 +376,16 @@ fn three(all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {
 impl Architecture {
     /// Normalises `x`; without a norm, returns it unchanged.
     pub(super) fn normed(&self, x: &Tensor, norm: Option<&Norm>) -> ops::Result<Tensor> {
+        self.normed_for(false, x, norm)
+    }
+
+    /// Does the same, with a result in bf16 if what reads it `rounds` it anyway.
+    pub(super) fn normed_for(&self, rounds: bool, x: &Tensor, norm: Option<&Norm>) -> ops::Result<Tensor> {
         let Some(Norm { weight, bias }) = norm else { return Ok(x.clone()) };
         match (self.norm, bias) {
-            (NormKind::RmsFromOne, _) => norm::forward(x, &ops::plus_one(weight)?, self.norm_eps),
-            (NormKind::Layer, Some(bias)) => layer_norm::forward(x, weight, bias, self.norm_eps),
-            _ => norm::forward(x, weight, self.norm_eps),
+            (NormKind::RmsFromOne, _) => norm::forward(x, &ops::plus_one(weight)?, self.norm_eps, rounds),
+            (NormKind::Layer, Some(bias)) => layer_norm::forward(x, weight, bias, self.norm_eps, rounds),
+            _ => norm::forward(x, weight, self.norm_eps, rounds),
         }
     }
 

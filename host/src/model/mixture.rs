@@ -94,13 +94,13 @@ pub(super) fn experts_backward(
     (grads, balance): (&Experts<Linear<Option<Tensor>>>, Option<&Balance>),
 ) -> Result<Tensor> {
     let Routed { routes, wide: Wide { gate, up } } = kept;
-    let active = activation::forward(gate, up.as_ref(), a.activation)?;
+    let active = activation::forward(gate, up.as_ref(), a.activation, false)?;
     let d_rows = ops::gather_rows(d_out, routes.tokens())?;
     // Before a row is weighed: its product with the row is the gradient of the weight.
     let d_unweighed = maps.down.grouped_input_backward(&d_rows, routes)?;
     let d_weights = experts::dots(&d_unweighed, &active)?;
     maps.down.grouped_weight_backward(|| routes.weighted(&active), &d_rows, &grads.down, routes)?;
-    let (d_gate, d_up) = activation::backward(gate, up.as_ref(), &routes.weighted(&d_unweighed)?, a.activation)?;
+    let (d_gate, d_up) = activation::backward(gate, up.as_ref(), &routes.weighted(&d_unweighed)?, a.activation, false)?;
     let d_up = d_up.ok_or_else(|| ops::Error::Shape { op: "experts", detail: "an expert without a gate".into() })?;
     let width = gate.dim(1)?;
     let d_wide = columns::join(&[&d_gate, &d_up], &[width, width])?;

@@ -6,10 +6,10 @@
 use super::Result;
 use super::decoder::{Decoder, How, Kept, Stored};
 use super::dropped::Masked;
-use super::layer::{Attended, LayerKept, Wide};
+use super::layer::{Attended, Layer, LayerKept, Wide};
 use crate::ops::splice::{Side, Splice};
 use crate::ops::{self, Forest, attention};
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ impl Decoder {
                     let of = |known: &Tensor, new: &Tensor| joins.selected.forward(known, new);
                     Ok((of(&known.attended.out, out)?, of(&known.input, x)?))
                 };
-                let layer = self.layer_of(i, maps.each());
+                let layer = Layer { halves: true, ..self.layer_of(i, maps.each()) };
                 let mut kept = layer.forward(x, &positions, last.then_some(&selected), |q, k, v| {
                     let (k, v) = (joins.all.forward(&known_k, k)?, joins.all.forward(&known.v, v)?);
                     let (out, log_sum) = attention::forward_some(q, &k, &v, forest, &segments, self.attention(i))?;
@@ -131,11 +131,11 @@ impl Decoder {
 }
 
 impl Joins {
-    /// Returns all that a layer's gradient needs, in f32, from what the prompts' pass and its continuation kept.
+    /// Returns all that a layer's gradient needs, from what the prompts' pass and its continuation kept.
     pub(super) fn joined(&self, [known, new]: [LayerKept; 2], last: bool) -> ops::Result<LayerKept> {
         let all = |known: &Tensor, new: &Tensor| self.all.forward(known, new);
         // After its attention, the last layer was computed for all of its rows by the continuation.
-        let behind = |known: &Tensor, new: &Tensor| if last { ops::cast(new, DType::F32) } else { all(known, new) };
+        let behind = |known: &Tensor, new: &Tensor| if last { Ok(new.clone()) } else { all(known, new) };
         let both = |known: &Option<Tensor>, new: &Option<Tensor>| {
             known.as_ref().zip(new.as_ref()).map(|(known, new)| behind(known, new)).transpose()
         };
