@@ -108,11 +108,14 @@ impl Trainer {
         let size = sizes.eval_micro_batch;
         let flow = self.collector.flow();
         let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
-        let items = if whole_generation { sizes.generation() } else { size };
+        let items = if whole_generation { sizes.generation() } else { flow.evaluated_together(sizes) };
         let together = flow.prompts_of(items, self.settings.eval_group());
         let groups = match self.settings.packs_evaluations() {
             true => self.packed(prompts, size),
-            false => prompts.chunks(together.max(1)).map(<[_]>::to_vec).collect(),
+            false => prompts[..flow.evaluated(prompts.len(), &self.settings, self.world.size())]
+                .chunks(together.max(1))
+                .map(<[_]>::to_vec)
+                .collect(),
         };
         let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
         let mut parts = Vec::new();
@@ -149,7 +152,9 @@ impl Trainer {
         let longest = self.settings.longest(self.learner.policy().architecture().max_positions);
         let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length()).collect();
         let rows = |packs: &[Vec<usize>]| packs.iter().flatten().map(|row| prompts[*row].clone()).collect();
-        pack(&lengths, longest).chunks(size).map(rows).collect()
+        let packs = pack(&lengths, longest);
+        let used = if self.settings.dataloader_drop_last { packs.len() - packs.len() % size } else { packs.len() };
+        packs[..used].chunks(size).map(rows).collect()
     }
 
     /// Records the metrics of an evaluation.

@@ -1,6 +1,6 @@
 //! Defines the ways to learn.
 
-use crate::config::{Config, LearnFrom};
+use crate::config::{Batches, Config, LearnFrom};
 use crate::plugin::{self, Outline, Role, Source};
 
 /// Where an algorithm's completions come from, and whether it learns from pairs.
@@ -69,6 +69,18 @@ impl Flow {
     /// Returns the same, for groups of this size.
     pub(super) fn prompts_of(self, items: usize, group: usize) -> usize {
         if self == Self::Generated { items / group } else { items }
+    }
+
+    /// Returns how many items of an evaluation are collected together, without generations: mismatched completions come from batches of
+    /// training's size, as in TRL.
+    pub(super) fn evaluated_together(self, sizes: Batches) -> usize {
+        if self == Self::Labelled { sizes.micro_batch } else { sizes.eval_micro_batch }
+    }
+
+    /// Returns how many of `rows` an evaluation uses: all, or those that fill batches, as in transformers.
+    pub(super) fn evaluated(self, rows: usize, config: &Config, ranks: usize) -> usize {
+        let batch = self.prompts_of(config.batches(ranks).eval_micro_batch, config.eval_group()).max(1);
+        if config.dataloader_drop_last { rows - rows % batch } else { rows }
     }
 
     /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one.

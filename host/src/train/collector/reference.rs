@@ -33,7 +33,7 @@ impl Collector {
         }
         let sizes = self.settings.batches(self.world.size());
         let batches = self.data.prompts().all()?.chunks(sizes.micro_batch);
-        for some in batches.chain(evaluated.chunks(sizes.eval_micro_batch)) {
+        for some in batches.chain(evaluated.chunks(self.flow.evaluated_together(sizes))) {
             let (experience, _) = self.given(some.to_vec(), at, mismatched)?;
             // The same row of the same dataset has the same figures.
             for (prompt, column) in some.iter().zip(by_prompt(&experience)) {
