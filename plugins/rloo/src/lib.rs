@@ -8,7 +8,7 @@ use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::policy::{Advantages, Defaults, Gradient, Needs, Policy, Rollouts, Tokens};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{masked_sum, rows, spread};
-use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, scores};
+use rlhost_plugin_sdk::scores::{self, all_alike, by_prompt, mean_and_std, rows_by_prompt, scores};
 
 /// Settings of RLOO.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -126,7 +126,10 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     {
         of_rows.iter_mut().flatten().for_each(|a| *a = (*a - mean) / (std + 1e-4));
     }
-    metrics.extend(Metric::mean_of("frac_reward_zero_std", groups.iter().map(|g| f64::from(u8::from(all_alike(g))))));
+    // As in TRL, a completion that is its prompt's only one has a deviation of zero.
+    let of_prompts = rows_by_prompt(&rollouts.prompt_of);
+    let zero_std = groups.iter().zip(of_prompts).map(|(group, rows)| rows.len() == 1 || all_alike(group));
+    metrics.extend(Metric::mean_of("frac_reward_zero_std", zero_std.map(|zero| f64::from(u8::from(zero)))));
     let mut advantages = vec![0.0; mask.len()];
     for (tokens, of_row) in rows(&rollouts.offsets).zip(of_rows) {
         advantages[tokens].fill(of_row.unwrap_or(0.0) as f32);
