@@ -36,11 +36,18 @@ pub struct Defaults {
     /// Maximum length of a completion, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_completion_length: Option<u32>,
+    /// Coefficient of the auxiliary loss of a mixture's router; `None` leaves the model's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub router_aux_loss_coef: Option<f64>,
 }
 
 impl Defaults {
     /// The host's defaults for all keys.
-    pub const NONE: Self = Self { num_generations: None, temperature: None, max_completion_length: None };
+    pub const NONE: Self =
+        Self { num_generations: None, temperature: None, max_completion_length: None, router_aux_loss_coef: None };
+
+    /// The same, without the auxiliary loss of a mixture's router.
+    pub const NO_AUX_LOSS: Self = Self { router_aux_loss_coef: Some(0.0), ..Self::NONE };
 }
 
 /// The same with what an algorithm tells the host besides its settings, under the keyword `x-rlhost`.

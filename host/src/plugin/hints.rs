@@ -11,6 +11,9 @@ const GREATEST_RATE: f64 = 1.0;
 /// The same of the sampling temperature.
 const GREATEST_TEMPERATURE: f64 = 100.0;
 
+/// The same of the coefficient of a router's auxiliary loss.
+const GREATEST_COEFFICIENT: f64 = 1e6;
+
 /// The same of the number of completions per prompt and of their length.
 const GREATEST_COUNT: u64 = 1 << 20;
 
@@ -23,6 +26,8 @@ pub struct Defaults {
     pub temperature: Option<f64>,
     /// Maximum length of a completion, in tokens.
     pub max_completion_length: Option<usize>,
+    /// Coefficient of the auxiliary loss of a mixture's router.
+    pub router_aux_loss_coef: Option<f64>,
 }
 
 impl Defaults {
@@ -39,6 +44,14 @@ impl Defaults {
             };
             members.get(name).map(read).transpose()
         };
+        let coefficient = |given: &Value| {
+            let fits = |value: &f64| (0.0..=GREATEST_COEFFICIENT).contains(value);
+            given.as_f64().filter(fits).ok_or_else(|| {
+                format!(
+                    "has {KEYWORD}.defaults.router_aux_loss_coef {given}; it must be a number from 0 to {GREATEST_COEFFICIENT}"
+                )
+            })
+        };
         let temperature = |given: &Value| {
             let fits = |value: &f64| *value > 0.0 && *value <= GREATEST_TEMPERATURE;
             given.as_f64().filter(fits).ok_or_else(|| {
@@ -51,6 +64,7 @@ impl Defaults {
             num_generations: count("num_generations")?,
             temperature: members.get("temperature").map(temperature).transpose()?,
             max_completion_length: count("max_completion_length")?,
+            router_aux_loss_coef: members.get("router_aux_loss_coef").map(coefficient).transpose()?,
         })
     }
 
@@ -60,6 +74,7 @@ impl Defaults {
             ("num_generations", self.num_generations.map(Value::from)),
             ("temperature", self.temperature.map(Value::from)),
             ("max_completion_length", self.max_completion_length.map(Value::from)),
+            ("router_aux_loss_coef", self.router_aux_loss_coef.map(Value::from)),
         ];
         all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
@@ -166,14 +181,24 @@ mod tests {
     fn an_algorithm_may_have_its_own_defaults_within_bounds() {
         let defaults = |given: &str| Hints::of(&format!("{{\"x-rlhost\": {{\"defaults\": {given}}}}}")).map(|h| h.defaults);
         assert_eq!(defaults("{}"), Ok(Defaults::default()));
-        let all = defaults(r#"{"num_generations": 2, "temperature": 0.9, "max_completion_length": 64, "later": 1}"#).unwrap();
-        assert_eq!(all, Defaults { num_generations: Some(2), temperature: Some(0.9), max_completion_length: Some(64) });
+        let all = defaults(
+            r#"{"num_generations": 2, "temperature": 0.9, "max_completion_length": 64, "router_aux_loss_coef": 0, "later": 1}"#,
+        )
+        .unwrap();
+        let want = Defaults {
+            num_generations: Some(2),
+            temperature: Some(0.9),
+            max_completion_length: Some(64),
+            router_aux_loss_coef: Some(0.0),
+        };
+        assert_eq!(all, want);
         for (wrong, key) in [
             (r#"{"num_generations": 0}"#, "defaults.num_generations"),
             (r#"{"num_generations": 2.5}"#, "defaults.num_generations"),
             (r#"{"max_completion_length": 4294967296}"#, "defaults.max_completion_length"),
             (r#"{"temperature": 0}"#, "defaults.temperature"),
             (r#"{"temperature": "hot"}"#, "defaults.temperature"),
+            (r#"{"router_aux_loss_coef": -0.1}"#, "defaults.router_aux_loss_coef"),
             ("7", "defaults 7"),
         ] {
             let refused = defaults(wrong).unwrap_err();

@@ -11,7 +11,7 @@ pub mod settings;
 mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total, figures};
+use rlhost_plugin_sdk::preference::{Defaults, Gradient, Needs, Pairs, Preference, Total, figures};
 use rlhost_plugin_sdk::{Error, Metric};
 pub use settings::{LossType, Settings};
 
@@ -47,6 +47,7 @@ impl Preference for Cpo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Contrastive Preference Optimization (sigmoid, hinge, ipo, simpo, alphapo)";
     const FRAMED: bool = true;
+    const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
 
     fn needs(_: &Settings) -> Needs {
         Needs::MEAN_LOGITS

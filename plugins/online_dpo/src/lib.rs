@@ -109,7 +109,7 @@ impl Preference for OnlineDpo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Online Direct Preference Optimization (sigmoid, ipo)";
     const LEARNING_RATE: f64 = 5e-7;
-    const DEFAULTS: Defaults = Defaults { temperature: Some(0.9), max_completion_length: Some(64), ..Defaults::NONE };
+    const DEFAULTS: Defaults = Defaults { temperature: Some(0.9), max_completion_length: Some(64), ..Defaults::NO_AUX_LOSS };
 
     fn needs(_: &Settings) -> Needs {
         Needs::REF_LOGP

@@ -10,7 +10,7 @@
 mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference, Total, figures};
+use rlhost_plugin_sdk::preference::{Defaults, Gradient, Needs, Pairs, Preference, Total, figures};
 use rlhost_plugin_sdk::preference::{PromptedGradient, PromptedPreference, Prompts};
 use rlhost_plugin_sdk::prelude::*;
 
@@ -47,6 +47,7 @@ impl Preference for Orpo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Odds Ratio Preference Optimization";
     const FRAMED: bool = true;
+    const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
 
     fn needs(_: &Settings) -> Needs {
         Needs::MEAN_LOGITS

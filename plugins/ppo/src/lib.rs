@@ -19,7 +19,9 @@ pub mod settings;
 mod tests;
 
 use control::KlControl;
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, TurnPolicy, Turns};
+use rlhost_plugin_sdk::policy::{
+    Advantages, Defaults, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, TurnPolicy, Turns,
+};
 use rlhost_plugin_sdk::scores::scores;
 use rlhost_plugin_sdk::{Error, Metric};
 pub use settings::{KlEstimator, Settings};
@@ -34,6 +36,7 @@ impl Policy for Ppo {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Proximal Policy Optimization with a critic";
     const LEARNING_RATE: f64 = 3e-6;
+    const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
 
     fn needs(config: &Settings) -> Needs {
         let needs = Needs::VALUES | Needs::ENTROPY;

@@ -8,7 +8,7 @@
 mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens, TurnPolicy, Turns};
+use rlhost_plugin_sdk::policy::{Advantages, Defaults, Gradient, Needs, Policy, Rollouts, Tokens, TurnPolicy, Turns};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
 use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, scores};
@@ -127,6 +127,7 @@ pub struct ReinforcePp {
 impl Policy for ReinforcePp {
     type Config = Settings;
     const DESCRIPTION: &'static str = "REINFORCE++, with or without group baselines";
+    const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
 
     fn needs(config: &Settings) -> Needs {
         if config.kl_coef > 0.0 { Needs::ENTROPY | Needs::REF_LOGP } else { Needs::ENTROPY }

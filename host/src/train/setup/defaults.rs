@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn an_algorithms_defaults_give_way_to_what_is_named() {
-        let own = Defaults { num_generations: Some(2), temperature: Some(0.9), max_completion_length: Some(64) };
+        let own =
+            Defaults { num_generations: Some(2), temperature: Some(0.9), max_completion_length: Some(64), ..Defaults::default() };
         let resolved = |config: &Config, own: &Defaults| {
             let config = of_algorithm(config.clone(), Flow::Generated, own);
             (config.num_generations, config.temperature, config.max_completion_length)

@@ -37,7 +37,7 @@ use crate::run::{Event, RunBegun};
 use candle_core::DType;
 use data::Datasets;
 use model::Opened;
-use models::{check_smoothing, check_squares, noise, policy_and_reference, resolve_dropout, resolve_scoring};
+use models::{check_smoothing, check_squares, noise, policy_and_reference, resolve_aux_loss, resolve_dropout, resolve_scoring};
 use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -205,6 +205,7 @@ fn learner(
         values = Values::Trained;
     }
     let config = resolve_scoring(config, plugins.flow, backend)?;
+    let config = resolve_aux_loss(config, &plugins.about().hints.defaults, &opened.source);
     check_squares(plugins.about().hints.log_sum_squares, backend)?;
     check_smoothing(&config, plugins.flow, plugins.about().hints.smoothed, backend)?;
     let (config, dropout) = resolve_dropout(config, &opened.source, backend)?;

@@ -4,7 +4,7 @@ use super::reference;
 use super::value_model::Values;
 use crate::config::{self, Config, OldLogp, RolloutDtype};
 use crate::model::{Backend, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
-use crate::plugin::Needs;
+use crate::plugin::{Defaults, Needs};
 use crate::train::flow::Flow;
 use crate::train::learner::aux_coefficient;
 use crate::train::origin::Beginning;
@@ -245,6 +245,15 @@ pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String
         detail: format!("{detail} ({})", model.base().display()),
     };
     Ok(config.lora_targets(&model.architecture().modules()).map_err(refused)?)
+}
+
+/// Returns the configuration with the algorithm's own coefficient of the auxiliary loss of experts, if the model has experts and the user
+/// sets none.
+pub(super) fn resolve_aux_loss(mut config: Config, own: &Defaults, source: &ModelFolder) -> Config {
+    if source.architecture().mixture.is_some() {
+        config.router_aux_loss_coef = config.router_aux_loss_coef.or(own.router_aux_loss_coef);
+    }
+    config
 }
 
 /// Returns an error if an auxiliary loss of experts is requested for a model without experts.
