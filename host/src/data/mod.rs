@@ -44,7 +44,7 @@ pub use scored::{Scored, read_scored};
 pub use tokenized::Tokenized;
 pub use tokenizer::{StopStrings, Tokenizer};
 pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
-pub use wording::Wording;
+pub use wording::{TemplateTokens, Wording};
 
 use crate::config::printable_path;
 use std::path::PathBuf;

@@ -173,6 +173,11 @@ impl Tokenizer {
         self.inner.id_to_token(id).is_some()
     }
 
+    /// Returns whether it has a token with this text.
+    pub fn has(&self, text: &str) -> bool {
+        self.inner.token_to_id(text).is_some()
+    }
+
     /// The text of the ending token, if there is one.
     pub fn eos_text(&self) -> Option<String> {
         self.eos.and_then(|id| self.inner.id_to_token(id))

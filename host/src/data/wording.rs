@@ -13,6 +13,12 @@ const LARGEST_CONFIG: u64 = 16 << 20;
 /// Maximum size of `chat_template.jinja`, in bytes.
 const LARGEST_TEMPLATE: u64 = 1 << 20;
 
+/// Maximum size of `tokenizer.json`, in bytes.
+const LARGEST_TOKENIZER: u64 = 256 << 20;
+
+/// Name of the tokenizer's own file.
+const TOKENIZER: &str = "tokenizer.json";
+
 /// Name of a folder's chat template file.
 pub(super) const TEMPLATE: &str = "chat_template.jinja";
 
@@ -40,6 +46,15 @@ pub struct Wording {
     pub training: bool,
 }
 
+/// Tokens that a cloned chat template needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TemplateTokens {
+    /// The end token of the template's tokenizer.
+    pub end: Option<String>,
+    /// Its added tokens that the template writes, in order.
+    pub written: Vec<String>,
+}
+
 impl Wording {
     /// Reads a chat template: a file, or that of a folder with a tokenizer's files.
     ///
@@ -60,6 +75,28 @@ impl Wording {
     /// If a file can't be read.
     pub fn template_of(folder: &Path) -> Result<Option<String>> {
         Ok(template_in(folder, &config_in(folder)?)?.map(|(_, source)| source))
+    }
+
+    /// Returns what a folder's chat template brings along, as when TRL clones it: the folder's end token, and those of its added tokens
+    /// that the template writes.
+    ///
+    /// # Errors
+    /// If a file can't be read.
+    pub fn tokens_of(folder: &Path, template: &str) -> Result<TemplateTokens> {
+        let config = config_in(folder)?;
+        let whole = match read(&folder.join(TOKENIZER), LARGEST_TOKENIZER)? {
+            Some(text) => {
+                json::value(&text).map_err(|e| Error::Tokenizer { path: folder.join(TOKENIZER), detail: e.to_string() })?
+            }
+            None => Value::Null,
+        };
+        let listed = whole["added_tokens"].as_array().into_iter().flatten();
+        let added = config["added_tokens_decoder"].as_object().into_iter().flat_map(Map::values).chain(listed);
+        let mut written: Vec<String> = added.filter_map(|token| token["content"].as_str()).map(str::to_owned).collect();
+        written.retain(|token| !token.is_empty() && template.contains(token.as_str()));
+        written.sort_unstable();
+        written.dedup();
+        Ok(TemplateTokens { end: Some(token_text(&config, "eos_token")).filter(|text| !text.is_empty()), written })
     }
 
     /// Reads a date, or a date with a time.

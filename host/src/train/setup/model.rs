@@ -3,7 +3,7 @@
 use super::held;
 use super::models::resolve_adapter;
 use crate::config::{Config, files};
-use crate::data::{Tokenizer, Wording};
+use crate::data::{TemplateTokens, Tokenizer, Wording};
 use crate::dist::World;
 use crate::model::{Backend, Lora, ModelFolder, builtin};
 use crate::run::RunFiles;
@@ -59,7 +59,7 @@ pub(super) fn open(
     let source = source.keeping()?;
     let (config, lora) = resolve_adapter(config, &source)?;
     let (config, source) = held::resolve(config, source, backend)?;
-    let (mut config, mut wording) = wording(config, beginning, world)?;
+    let (mut config, mut wording) = wording(config, &source, beginning, world)?;
     let mut tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
     if tokenizer.frame().1.is_none() && !matches!(beginning, Beginning::Resume { .. }) {
         config.eos_token = named_end(&source, &tokenizer)?;
@@ -112,7 +112,7 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
 
 /// Returns the configuration's overrides of templates and end tokens, and the configuration with the template's full path. A run that
 /// continues from a checkpoint keeps the template there.
-fn wording(mut config: Config, beginning: &Beginning, world: &World) -> Result<(Config, Wording)> {
+fn wording(mut config: Config, model: &ModelFolder, beginning: &Beginning, world: &World) -> Result<(Config, Wording)> {
     let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
     let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;
     let given = config.chat_template_path.as_deref();
@@ -125,11 +125,33 @@ fn wording(mut config: Config, beginning: &Beginning, world: &World) -> Result<(
         named::template_of(given)
     };
     let (template, given) = after_the_first(world, || given.map(named_template).transpose())?.unzip();
+    let folder = template.clone().filter(|path| path.is_dir());
     let template = template.map(|path| Wording::read_template(&path)).transpose()?;
     config.chat_template_path = given;
+    if let Some((folder, (_, source))) = folder.zip(template.as_ref()) {
+        let tokens = Wording::tokens_of(&folder, source)?;
+        check_written(&tokens, &folder, &Tokenizer::open(model.tokenizer())?)?;
+        config.eos_token = config.eos_token.or(tokens.end);
+    }
     let (kwargs, eos, pad) = (config.chat_template_kwargs.clone(), config.eos_token.clone(), config.pad_token.clone());
     let wording = Wording { template, now, kwargs, eos, pad, training: config.assistant_only_loss };
     Ok((config, wording))
+}
+
+/// Refuses a folder's chat template that writes tokens which the model lacks: as text, they would be several tokens that mean nothing.
+fn check_written(tokens: &TemplateTokens, folder: &Path, tokenizer: &Tokenizer) -> Result<()> {
+    let missing: Vec<&str> =
+        tokens.written.iter().chain(&tokens.end).map(String::as_str).filter(|token| !tokenizer.has(token)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let detail = format!(
+        "{} writes {}, which the model's tokenizer does not have, and embeddings are not enlarged; use a model that has them, or name \
+         the template's file alone to write them as ordinary text",
+        folder.display(),
+        missing.join(", ")
+    );
+    Err(Error::setting("chat_template_path", detail))
 }
 
 impl Opened {
