@@ -43,20 +43,22 @@ impl Encoder {
 /// Appends values in a precision; returns whether all of them fit.
 fn encode(values: &[f32], precision: Precision, bytes: &mut Vec<u8>) -> bool {
     match precision {
-        Precision::F32 => bytes.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+        Precision::F32 => {
+            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            values.iter().all(|value| value.is_finite())
+        }
         Precision::F16 => {
             let fit = values.iter().all(|value| f16::from_f32(*value).is_finite());
             bytes.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()));
-            return fit;
+            fit
         }
         Precision::Bf16 => {
             let fit = values.iter().all(|value| bf16::from_f32(*value).is_finite());
             bytes.extend(values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()));
-            return fit;
+            fit
         }
-        Precision::Q8 => return values.chunks(BLOCK).all(|block| encode_block(block, bytes)),
+        Precision::Q8 => values.chunks(BLOCK).all(|block| encode_block(block, bytes)),
     }
-    true
 }
 
 /// Appends a block of 8 bits: a scale, and each value as a multiple of it from -127 to 127 (ggml's `quantize_row_q8_0_ref`).
@@ -67,7 +69,7 @@ fn encode_block(block: &[f32], bytes: &mut Vec<u8>) -> bool {
     let rounded = f16::from_f32(factor);
     bytes.extend(rounded.to_le_bytes());
     bytes.extend(block.iter().map(|value| (value * inverse).round() as i8 as u8));
-    rounded.is_finite()
+    rounded.is_finite() && block.iter().all(|value| value.is_finite())
 }
 
 #[cfg(test)]

@@ -117,7 +117,14 @@ fn merged(source: &ModelFolder) -> Result<Weights> {
         Some(_) => source.value_model_over(source.trunk()?, NewHead::Zero)?,
         None => source.decoder()?,
     };
-    decoder.weights().merged()
+    let merged = decoder.weights().merged()?;
+    // Values of an adapter may be finite where those of their product are not.
+    for (name, tensor) in merged.in_files()? {
+        if source.lora().is_some() && !ops::all_finite(&tensor)? {
+            return Err(Error::OutOfRange { path: source.path().to_owned(), tensor: name, dtype: Dtype::of(tensor.dtype()).name() });
+        }
+    }
+    Ok(merged)
 }
 
 /// Writes the model of an adapter's folder, with the adapter merged in, into the existing folder `to`.
