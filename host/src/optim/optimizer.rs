@@ -7,7 +7,7 @@ use crate::ops;
 use crate::ops::adamw::{self, Parameter};
 use crate::ops::adamw_8bit;
 use crate::ops::optimizers::Common;
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use std::collections::HashMap;
 
 /// Settings that are constant during a run.
@@ -89,6 +89,17 @@ const SAFE: f64 = 1e30;
 /// Up to this gradient norm, squares stay finite too.
 const SAFE_GRADIENT: f64 = 1e15;
 
+/// Suffixes of what holds means of squares, or scales of codes. A negative one would make updates that are not finite.
+const SECOND: [&str; 5] = ["v", "v_scales", "m_scales", "rows", "columns"];
+
+/// Returns whether a tensor in host memory has values below zero; codes have none.
+fn has_negative(t: &Tensor) -> candle_core::Result<bool> {
+    if t.dtype() != DType::F32 || t.elem_count() == 0 {
+        return Ok(false);
+    }
+    Ok(t.min_all()?.to_scalar::<f32>()? < 0.0)
+}
+
 impl Optimizer {
     /// Creates zero moments for every parameter.
     pub fn new(settings: Settings, parameters: &Named<'_>) -> ops::Result<Self> {
@@ -117,6 +128,9 @@ impl Optimizer {
                 if saved.shape() != moment.shape() || saved.dtype() != moment.dtype() {
                     let described = |t: &Tensor| format!("{} of shape {:?}", t.dtype().as_str(), t.shape());
                     return Err(format!("{key} is {}; it must be {}", described(&saved), described(moment)));
+                }
+                if SECOND.contains(&suffix) && has_negative(&saved).map_err(|e| format!("{key}: {e}"))? {
+                    return Err(format!("{key} has values below zero, which means of squares can't have"));
                 }
                 restored.push(saved.to_device(moment.device()).map_err(|e| format!("{key}: {}", ops::Error::from(e)))?);
             }
