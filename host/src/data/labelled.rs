@@ -2,7 +2,7 @@
 //! such rows.
 
 use super::completions::completion;
-use super::preferences::preference;
+use super::preferences::prompted;
 use super::rows::{self, Columns, Location};
 use super::{CompletionRow, PreferenceRow, Result};
 use serde_json::Value;
@@ -63,7 +63,7 @@ impl<T> Order<T> {
 
 fn given(row: usize, place: &Location, mut columns: Columns) -> std::result::Result<Vec<LabelledRow>, String> {
     if rows::has(&columns, "chosen") || rows::has(&columns, "rejected") {
-        return preference(row, place, columns).map(unpaired);
+        return prompted(row, place, columns).map(unpaired);
     }
     let found = rows::names(&columns);
     let wanted = "a labelled dataset has \"prompt\", \"completion\" and \"label\", or \"chosen\" and \"rejected\"";

@@ -30,16 +30,32 @@ impl PreferenceRow {
     /// # Errors
     /// If it is not a usable pair.
     pub fn of(row: usize, place: &Location, columns: Columns) -> Result<Self> {
-        preference(row, place, columns).map_err(|detail| place.wrong(detail))
+        prompted(row, place, columns).map_err(|detail| place.wrong(detail))
+    }
+
+    /// Reads it from a row's columns for what reads whole texts: without a common beginning, the prompt is empty.
+    ///
+    /// # Errors
+    /// If it is not a usable pair.
+    pub fn of_whole_texts(row: usize, place: &Location, columns: Columns) -> Result<Self> {
+        preference(row, place, columns).map(|(read, _)| read).map_err(|detail| place.wrong(detail))
     }
 }
 
-/// Reads one row.
+/// Reads one row with a prompt, which may be an empty one if it is given.
+pub(super) fn prompted(row: usize, place: &Location, columns: Columns) -> std::result::Result<PreferenceRow, String> {
+    match preference(row, place, columns)? {
+        (read, true) => Ok(read),
+        (_, false) => Err("has no column \"prompt\", and its answers have no common beginning".to_owned()),
+    }
+}
+
+/// Reads one row. Also returns whether it has a prompt.
 pub(super) fn preference(
     row: usize,
     place: &Location,
     mut columns: Map<String, Value>,
-) -> std::result::Result<PreferenceRow, String> {
+) -> std::result::Result<(PreferenceRow, bool), String> {
     let found = rows::names(&columns);
     let mut answer = |name: &str| {
         let missing = || {
@@ -52,30 +68,31 @@ pub(super) fn preference(
     let (chosen, rejected) = (answer("chosen")?, answer("rejected")?);
     // LLaMA-Factory's ShareGPT files call the prompt so.
     let prompt = rows::take(&mut columns, "prompt").or_else(|| rows::take(&mut columns, "conversations"));
-    let (prompt, chosen, rejected) = match prompt.map(|value| text_or_chat("prompt", value)).transpose()? {
+    let kind = |p: &TextOrChat| matches!(p, TextOrChat::Chat(_));
+    let given = prompt.map(|value| text_or_chat("prompt", value)).transpose()?;
+    // A plain prompt beside whole conversations repeats what these begin with, as TRL's `maybe_extract_prompt` knows.
+    let given = given.filter(|prompt| kind(prompt) || !kind(&chosen) || !kind(&rejected));
+    let has_prompt = given.is_some();
+    let (prompt, chosen, rejected) = match given {
         Some(prompt) => (prompt, chosen, rejected),
         None => in_common(chosen, rejected)?,
     };
-    let kind = |p: &TextOrChat| matches!(p, TextOrChat::Chat(_));
+    let begins_alike = has_prompt || !prompt.is_empty();
     if kind(&prompt) != kind(&chosen) || kind(&prompt) != kind(&rejected) {
         return Err("prompt, chosen and rejected must be all strings or all lists of messages".into());
     }
     let extras = prompt.extras(&columns)?;
-    Ok(PreferenceRow { row, place: place.clone(), prompt, chosen, rejected, extras, columns })
+    Ok((PreferenceRow { row, place: place.clone(), prompt, chosen, rejected, extras, columns }, begins_alike))
 }
 
 /// Splits off the common beginning of two answers, like TRL's `extract_prompt`: whole messages, or characters up to a space
 /// before the difference. If one answer is the beginning of the other, the last message or character of the shorter stays an
-/// answer.
+/// answer. What they have in common may be empty.
 fn in_common(chosen: TextOrChat, rejected: TextOrChat) -> std::result::Result<(TextOrChat, TextOrChat, TextOrChat), String> {
-    let nothing = || "has no column \"prompt\", and its answers have no common beginning".to_owned();
     match (chosen, rejected) {
         (TextOrChat::Chat(mut chosen), TextOrChat::Chat(mut rejected)) => {
             let same = chosen.iter().zip(&rejected).take_while(|(a, b)| a == b).count();
             let same = same.min(chosen.len().min(rejected.len()) - 1);
-            if same == 0 {
-                return Err(nothing());
-            }
             let prompt: Vec<Message> = chosen.drain(..same).collect();
             rejected.drain(..same);
             Ok((TextOrChat::Chat(prompt), TextOrChat::Chat(chosen), TextOrChat::Chat(rejected)))
@@ -89,9 +106,6 @@ fn in_common(chosen: TextOrChat, rejected: TextOrChat) -> std::result::Result<(T
                 Some(same) => same,
                 None => last,
             };
-            if same == 0 {
-                return Err(nothing());
-            }
             let rest = |text: &str| TextOrChat::Text(text[same..].to_owned());
             Ok((TextOrChat::Text(chosen[..same].to_owned()), rest(&chosen), rest(&rejected)))
         }
@@ -106,7 +120,7 @@ mod tests {
 
     fn read(row: Value) -> std::result::Result<PreferenceRow, String> {
         let Value::Object(columns) = row else { panic!("a test gives an object") };
-        preference(0, &Location::first(), columns)
+        prompted(0, &Location::first(), columns)
     }
 
     fn text(prompt: &TextOrChat) -> &str {
@@ -171,6 +185,15 @@ mod tests {
         let missing = read(json!({"prompt": "p", "chosen": "c"})).unwrap_err();
         assert!(missing.contains("\"rejected\"") && missing.contains("prompt, chosen"), "{missing}");
         assert!(read(json!({"chosen": "a", "rejected": "b"})).unwrap_err().contains("common beginning"));
+        let Value::Object(apart) = json!({"chosen": "a b", "rejected": "b"}) else { unreachable!() };
+        let apart = PreferenceRow::of_whole_texts(0, &Location::first(), apart).unwrap();
+        assert_eq!((text(&apart.prompt), text(&apart.chosen), text(&apart.rejected)), ("", "a b", "b"));
+        // Whole conversations beside a plain prompt, as UltraFeedback has them.
+        let message = |role: &str, content: &str| json!({"role": role, "content": content});
+        let whole = |answer: &str| [message("user", "q"), message("assistant", answer)];
+        let repeated = read(json!({"prompt": "q", "chosen": whole("a"), "rejected": whole("b")})).unwrap();
+        assert!(matches!((&repeated.prompt, &repeated.chosen),
+                (TextOrChat::Chat(p), TextOrChat::Chat(c)) if &*p[0].content == "q" && c.len() == 1));
         let mixed = read(json!({"prompt": "p", "chosen": "c", "rejected": [{"role": "assistant", "content": "r"}]}));
         assert!(mixed.unwrap_err().contains("must be all strings"));
     }

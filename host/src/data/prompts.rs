@@ -15,6 +15,14 @@ pub enum TextOrChat {
 }
 
 impl TextOrChat {
+    /// Returns whether it is an empty text or has no messages.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Chat(messages) => messages.is_empty(),
+        }
+    }
+
     /// Template variables from a row's other columns.
     pub(super) fn extras(&self, columns: &Map<String, Value>) -> std::result::Result<Extras, String> {
         match self {

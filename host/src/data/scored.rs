@@ -21,7 +21,7 @@ pub enum Scored {
 pub fn read_scored(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<Scored>> {
     let read = |(row, (place, columns)): (usize, Row)| {
         let read = match columns.contains_key("chosen") {
-            true => preference(row, &place, columns).map(Scored::Pair),
+            true => preference(row, &place, columns).map(|(pair, _)| Scored::Pair(pair)),
             false => completion(row, &place, columns).map(Scored::One),
         };
         (row, read.map_err(|detail| place.wrong(detail)))

@@ -62,7 +62,8 @@ impl Kind {
     pub(super) fn read(self, row: usize, place: &Location, columns: Columns) -> data::Result<Vec<ReadRow>> {
         let one = match self {
             Self::Prompts => ReadRow::Prompt(PromptRow::of(row, place, columns)?),
-            Self::Pairs | Self::ValuedPairs => ReadRow::Pair(PreferenceRow::of(row, place, columns)?),
+            Self::Pairs => ReadRow::Pair(PreferenceRow::of(row, place, columns)?),
+            Self::ValuedPairs => ReadRow::Pair(PreferenceRow::of_whole_texts(row, place, columns)?),
             Self::Completions(_) => ReadRow::Completion(CompletionRow::of(row, place, columns)?, None),
             Self::Labelled => {
                 let read = LabelledRow::of(row, place, columns)?.into_iter();
