@@ -344,11 +344,21 @@ fn make_folder<T>(folder: &Path, fill: impl FnOnce() -> anyhow::Result<T>) -> an
 fn set_threads(threads: usize) -> anyhow::Result<()> {
     static SET: OnceLock<usize> = OnceLock::new();
     if SET.get() != Some(&threads) {
+        let processors = std::thread::available_parallelism().map_or(threads, usize::from);
+        if threads > MANY * processors {
+            tracing::warn!(
+                "num_threads is {threads}, but {processors} processors are available to this process; threads that wait for each other \
+                 make it slower, not faster"
+            );
+        }
         rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
         SET.get_or_init(|| threads);
     }
     Ok(())
 }
+
+/// Threads a processor beyond which a warning says so.
+const MANY: usize = 4;
 
 /// Maximum number of threads that are set before the configuration is read; a higher one is refused with it.
 const MOST_THREADS: usize = 1024;

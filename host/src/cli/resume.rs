@@ -9,7 +9,7 @@ use crate::dist::World;
 use crate::run::RunFiles;
 use crate::train::Origin;
 use anyhow::anyhow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// Arguments of `resume`.
@@ -36,9 +36,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::on_this_rank(|world| go_on_with(args, &stopping, world))
 }
 
+/// Says how to start a run over that ended before its first checkpoint.
+fn without_checkpoint(run: &Path, error: anyhow::Error) -> Failure {
+    let files = RunFiles(run);
+    if files.are_there() && files.steps().is_ok_and(|steps| steps.is_empty()) {
+        let advice = "it ended before its first; to start it over, give its first command again, with --resume-from-checkpoint";
+        return Failure::mistake(anyhow!("{error}; {advice}"));
+    }
+    Failure::of(error)
+}
+
 fn go_on_with(args: &Args, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
     let path = args.step.map_or_else(|| args.run.clone(), |step| RunFiles(&args.run).checkpoint(step));
-    let origin = Origin::find(&path).map_err(Failure::of)?;
+    let origin = Origin::find(&path).map_err(|error| without_checkpoint(&args.run, error.into()))?;
     let steps = args.max_steps.map(|steps| format!("max_steps={steps}"));
     let sets = Set::read_all(args.set.iter().chain(&steps)).map_err(Failure::of)?;
     if sets.iter().any(|set| set.sets("output_dir")) {

@@ -308,6 +308,13 @@ impl Architecture {
         self.heads.kv_heads * self.heads.head_dim
     }
 
+    /// Returns the most rows or columns of a layer's matrices.
+    pub fn widest(&self) -> usize {
+        let of_experts = self.mixture.as_ref().map_or(0, |mixture| mixture.width);
+        let all = [self.hidden_size, self.intermediate_size, self.query_width(), of_experts];
+        all.into_iter().max().unwrap_or_default()
+    }
+
     /// Returns the short names of the layers' linear maps that an adapter can apply to, in order.
     pub fn modules(&self) -> Vec<&'static str> {
         let names = self.family.described().names;

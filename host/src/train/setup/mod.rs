@@ -33,7 +33,7 @@ use crate::metrics::Prometheus;
 use crate::model::{Backend, Frozen, ModelFolder, Policy};
 use crate::optim::Settings;
 use crate::plugin::{Hints, Needs};
-use crate::run::{Event, RunBegun};
+use crate::run::{Event, RunBegun, RunFiles};
 use candle_core::DType;
 use data::Datasets;
 use model::Opened;
@@ -72,6 +72,7 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     world.meet_on(backend.device())?;
     let epoch = updates_per_epoch(&config, &data, plugins.flow, world.size());
     let max_steps = max_steps(&config, epoch);
+    check_goes_on(beginning, max_steps)?;
     let periods = Periods::of(&config, max_steps, epoch);
     let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &backend, max_steps, &world)?;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods, max_steps));
@@ -100,6 +101,22 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
     })?;
     config.output_dir = Some(folder.display().to_string());
     Ok((config, folder))
+}
+
+/// Refuses to go back to a checkpoint after which no step would be taken: that would undo later steps for nothing.
+fn check_goes_on(beginning: &Beginning, max_steps: u64) -> Result<()> {
+    let (Beginning::Resume { origin, .. }, step) = (beginning, beginning.step()) else { return Ok(()) };
+    let later = RunFiles(&origin.run).steps().ok().and_then(|steps| steps.last().copied()).filter(|last| *last > step);
+    match later.filter(|_| step >= max_steps) {
+        Some(last) => {
+            let detail = format!(
+                "is {max_steps}, so no step would follow checkpoint-{step}, and the run's steps up to {last} would be undone; set a larger \
+                 one, or resume from the newest checkpoint"
+            );
+            Err(Error::setting("max_steps", detail))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Refuses an environment if the chat template can't continue a turn.

@@ -55,6 +55,11 @@ pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder) -> Resul
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
         }
     } else {
+        let widest = source.architecture().widest();
+        if lora.r > widest {
+            let detail = format!("is {}, and no matrix of the model has more than {widest} rows or columns; lower it", lora.r);
+            return invalid("lora_r", detail);
+        }
         config.lora_target_modules = Some(targets(&config, source)?);
     }
     if config.sync_ref_model {
