@@ -423,3 +423,26 @@ fn a_run_stops_early_where_its_evaluations_say_so_also_if_it_was_resumed() {
     let of_training = [&arguments("grad")[..], &early[..4], &patience[..2], &["--metric-for-best-model", "grad_norm"]].concat();
     assert!(place.run(&of_training).error().contains("eval_grad_norm"));
 }
+
+#[test]
+fn a_last_batch_that_is_not_full_is_left_out_of_evaluations_too_where_that_is_asked_for() {
+    let place = Place::new();
+    let row = |i: usize| format!("{{\"prompt\": \"prompt {i}\", \"completion\": \" {}\"}}\n", "ab".repeat(i % 4 + 1));
+    let rows = |range: std::ops::Range<usize>| range.map(row).collect::<String>();
+    place.write("rows.jsonl", rows(0..8));
+    place.write("ten.jsonl", rows(8..18));
+    place.write("eight.jsonl", rows(8..16));
+    let loss = |run: &str, dataset: &str, more: &[&str]| {
+        let mut all = vec!["sft", "--model", tiny(), "--dataset", "rows.jsonl", "--eval-dataset", dataset, "--output-dir", run];
+        all.extend(["--max-steps", "1", "--per-device-train-batch-size", "4", "--eval-strategy", "steps"]);
+        place.run(&[&all[..], more].concat()).succeeded();
+        place.lines(&format!("{run}/metrics.jsonl")).iter().find_map(|line| line["eval_loss"].as_f64()).unwrap()
+    };
+    let eight = loss("eight", "eight.jsonl", &[]);
+    assert_eq!(loss("left-out", "ten.jsonl", &["--dataloader-drop-last", "true"]), eight);
+    assert_ne!(loss("all", "ten.jsonl", &[]), eight);
+    place.write("three.jsonl", rows(8..11));
+    let few = ["sft", "--model", tiny(), "--dataset", "rows.jsonl", "--eval-dataset", "three.jsonl", "--output-dir", "few"];
+    let refused = place.run(&[&few[..], &["--per-device-train-batch-size", "4", "--dataloader-drop-last", "true"]].concat());
+    assert!(refused.stderr.contains("dataloader_drop_last: leaves nothing to evaluate"), "{}", refused.stderr);
+}

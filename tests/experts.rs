@@ -111,3 +111,24 @@ fn a_mixture_is_trained_from_what_it_generates_whole_and_as_an_adapter() {
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
     assert!(outcome.error().contains("gate_proj") && outcome.error().contains("q_proj"), "{}", outcome.stderr);
 }
+
+#[test]
+fn algorithms_without_an_auxiliary_loss_in_trl_add_none_unless_it_is_asked_for() {
+    let place = place();
+    let pairs = (0..12).map(|i| json!({"prompt": format!("question {i}"), "chosen": " ab", "rejected": " abab"}));
+    place.write("pairs.jsonl", pairs.map(|row| format!("{row}\n")).collect::<String>());
+    let run = |algorithm: &str, name: &str, more: &[&str]| {
+        let base = [algorithm, "--dataset", "pairs.jsonl", "--model", "mixture", "--max-steps", "1", "--output-dir", name];
+        place.run(&[&base[..], more].concat()).succeeded();
+        figures(&place, name).remove(0)
+    };
+    for algorithm in ["cpo", "orpo"] {
+        let plain = run(algorithm, &format!("{algorithm}-plain"), &[]);
+        assert!(plain.get("aux_loss").is_none(), "{plain}");
+        let asked = run(algorithm, &format!("{algorithm}-asked"), &["--router-aux-loss-coef", "0.5"]);
+        let more = asked["loss"].as_f64().unwrap() - plain["loss"].as_f64().unwrap();
+        assert!((more - 0.5 * asked["aux_loss"].as_f64().unwrap()).abs() < 1e-5, "{asked} and {plain}");
+    }
+    // DPO has one in TRL too.
+    assert!(run("dpo", "dpo", &[]).get("aux_loss").is_some());
+}

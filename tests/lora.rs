@@ -257,3 +257,22 @@ fn settings_that_no_adapter_can_have_are_refused_by_name() {
     let wider = place.run(&[&fork[..], &["--output-dir", "wider", "--lora-r", "8"]].concat());
     assert!(wider.code == Some(2) && wider.error().contains("rank 4"), "{}", wider.stderr);
 }
+
+#[test]
+fn an_adapter_whose_product_is_not_finite_is_not_merged() {
+    let place = Place::new();
+    place.write("rows.jsonl", "{\"text\": \"some text\"}\n".repeat(8));
+    let run = ["sft", "--model", tiny(), "--dataset", "rows.jsonl", "--lora-r", "2", "--max-steps", "1", "--output-dir", "run"];
+    place.run(&run).succeeded();
+    let file = place.path("run/checkpoint-1/adapter_model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[header..].as_chunks_mut::<4>().0.iter_mut().for_each(|value| *value = 3e38f32.to_le_bytes());
+    std::fs::write(&file, bytes).unwrap();
+    let exports = ["export", "run/checkpoint-1", "out", "--format", "gguf", "--dtype", "f32"];
+    for refused in [&["merge", "run/checkpoint-1", "out"][..], &exports] {
+        let outcome = place.run(refused);
+        assert!(outcome.code == Some(2) && outcome.stderr.contains(".weight has values "), "{}", outcome.stderr);
+        assert!(!place.path("out").exists());
+    }
+}

@@ -76,7 +76,7 @@ fn a_signal_at_any_step_saves_and_ends_with_a_code_of_its_own() {
     // No checkpoint but the signal's, and a line for each step, to know when to send it.
     let settings = ["--save-steps", "1000", "--logging-steps", "1"];
     place.run(&[&arguments("whole")[..], &settings].concat()).succeeded();
-    for signal in ["-INT", "-TERM"] {
+    for signal in ["-INT", "-TERM", "-HUP"] {
         for step in 1..STEPS {
             let run = format!("signalled{signal}-{step}");
             let given = [&arguments(&run)[..], &settings].concat();
@@ -366,4 +366,40 @@ fn a_large_dataset_that_changes_during_a_run_ends_it_with_the_row() {
         assert!(said.contains("rows.jsonl:") && said.contains("has changed since the run"), "{settings:?}: {said}");
         assert!(!place.checkpoints("run").is_empty(), "it is saved");
     }
+}
+
+#[test]
+fn going_back_where_nothing_would_be_done_is_refused_and_changes_nothing() {
+    let place = with_whole_run();
+    let (before, entries) = (fs::read(place.path("whole/metrics.jsonl")).unwrap(), place.entries_of("whole"));
+    let refused = place.run(&["resume", "whole", "--step", "4", "--max-steps", "4"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("no step would follow checkpoint-4"), "{}", refused.stderr);
+    assert_eq!((fs::read(place.path("whole/metrics.jsonl")).unwrap(), place.entries_of("whole")), (before, entries));
+    // From the newest one, there is nothing to undo.
+    place.run(&["resume", "whole"]).succeeded();
+
+    // A run that ended before its first checkpoint says how it starts over.
+    for step in 1..=STEPS {
+        fs::remove_dir_all(place.path(&format!("whole/checkpoint-{step}"))).unwrap();
+    }
+    let refused = place.run(&["resume", "whole"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("--resume-from-checkpoint"), "{}", refused.stderr);
+}
+
+#[test]
+fn moments_below_zero_are_refused() {
+    let place = with_whole_run();
+    place.copy_as_after("whole", 3, "bad");
+    let file = place.path("bad/checkpoint-3/optimizer.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let described: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+    let (name, of) = described.as_object().unwrap().iter().find(|(name, _)| name.ends_with(".v")).unwrap();
+    let begin = header + of["data_offsets"][0].as_u64().unwrap() as usize;
+    bytes[begin..begin + 4].copy_from_slice(&(-1f32).to_le_bytes());
+    fs::write(&file, bytes).unwrap();
+    seal(&place.path("bad/checkpoint-3"), &[]);
+    let refused = place.run(&["resume", "bad"]);
+    assert!(refused.stderr.contains(&format!("{name} has values below zero")), "{}", refused.stderr);
 }

@@ -462,3 +462,38 @@ fn what_can_not_be_asked_is_refused_by_name_and_changed_files_are_noticed() {
     let allowed = ["train", "--resume-from-checkpoint", "again/checkpoint-2", "--output-dir", "again", "--allow-changed"];
     place.run(&allowed).succeeded();
 }
+
+#[test]
+fn pairs_without_a_common_beginning_are_read_as_whole_texts_and_plain_prompts_beside_conversations_as_theirs() {
+    let place = Place::new();
+    let text = |i: usize, more: &str| format!("{}{more}", ["one ", "two ", "six "][i % 3]);
+    let rows = (0..6).map(|i| json!({"chosen": text(i, "zz"), "rejected": text(i + 1, "ab")}));
+    place.write("pairs.jsonl", rows.map(|row| format!("{row}\n")).collect::<String>());
+    train(&place, "run", &["--max-steps", "20", "--learning-rate", "0.01"]).succeeded();
+    assert_eq!(place.figure("run", "accuracy").last(), Some(&1.0));
+    let apart = scores(&place, "run/checkpoint-20");
+    // The same texts, each alone.
+    let alone = |texts: Vec<String>| -> Vec<f64> {
+        let rows: String = texts.into_iter().map(|text| format!("{}\n", json!({"text": text}))).collect();
+        place.write("alone.jsonl", rows);
+        place.score("run/checkpoint-20", "alone.jsonl").iter().map(|line| line["score"].as_f64().unwrap()).collect()
+    };
+    let (chosen, rejected) = (alone((0..6).map(|i| text(i, "zz")).collect()), alone((0..6).map(|i| text(i + 1, "ab")).collect()));
+    for (i, (c, r)) in apart.into_iter().enumerate() {
+        assert!((c - chosen[i]).abs() < 1e-5 && (r - rejected[i]).abs() < 1e-5, "row {i}: {c} {r}");
+    }
+    // DPO learns the answers to a prompt, so it needs one.
+    let refused = place.run(&["dpo", "--model", tiny(), "--dataset", "pairs.jsonl", "--max-steps", "1", "--output-dir", "dpo"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("no common beginning"), "{}", refused.stderr);
+
+    let said = |answer: &str| json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": answer}]);
+    let steps = |name: &str, prompt: Value| {
+        let row = json!({"prompt": prompt, "chosen": said("a"), "rejected": said("b")});
+        place.write("chats.jsonl", format!("{row}\n").repeat(4));
+        place.write("template.jinja", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}");
+        let more = ["--dataset", "chats.jsonl", "--max-steps", "2", "--chat-template-path", "template.jinja"];
+        train(&place, name, &more).succeeded();
+        place.figures(name)
+    };
+    assert_eq!(steps("plain", json!("q")), steps("none", Value::Null));
+}

@@ -107,3 +107,38 @@ fn a_conversations_model_is_asked_as_it_was_trained() {
     let begun = place.run(&["generate", "--model", "begun", "--prompt", "hi"]);
     assert!(begun.code == Some(2) && begun.error().contains("begun"), "{}", begun.stderr);
 }
+
+#[test]
+fn a_folders_template_brings_its_end_token_and_is_refused_where_the_model_lacks_its_tokens() {
+    let place = place();
+    let source = |name: &str, template: &str, end: &str, added: &str| {
+        let settings = json!({"chat_template": template, "eos_token": end, "added_tokens_decoder": {"9": {"content": added}}});
+        std::fs::create_dir(place.path(name)).unwrap();
+        place.write(&format!("{name}/tokenizer_config.json"), settings.to_string());
+    };
+    let run = |name: &str, more: &[&str]| {
+        let from = ["--chat-template-path", name, "--max-steps", "1"];
+        train(&place, &format!("with-{name}"), &[&from[..], more].concat())
+    };
+    let plain = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}";
+    // An added token that the template does not write is not needed.
+    source("taken", plain, "!", "<|unused|>");
+    run("taken", &[]).succeeded();
+    let file = |run: &str| std::fs::read_to_string(place.path(run).join("checkpoint-1/tokenizer_config.json")).unwrap();
+    let end = |run: &str| serde_json::from_str::<Value>(&file(run)).unwrap()["eos_token"].clone();
+    assert_eq!(end("with-taken"), "!");
+    place.run(&["resume", "with-taken", "--max-steps", "2"]).succeeded();
+    run("taken", &["--eos-token", "?", "--output-dir", "named"]).succeeded();
+    assert_eq!(end("named"), "?");
+
+    source("written", &format!("<|turn|>{plain}"), "!", "<|turn|>");
+    let refused = run("written", &[]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("written writes <|turn|>, which the model's tokenizer does not have"), "{}", refused.stderr);
+    source("ended", plain, "<|stop|>", "<|unused|>");
+    let refused = run("ended", &[]);
+    assert!(refused.stderr.contains("<|stop|>, which the model's tokenizer does not have"), "{}", refused.stderr);
+    // The file alone is text.
+    place.write("written.jinja", format!("<|turn|>{plain}"));
+    run("written.jinja", &[]).succeeded();
+}
