@@ -121,7 +121,11 @@ fn merged(source: &ModelFolder) -> Result<Weights> {
     // Values of an adapter may be finite where those of their product are not.
     for (name, tensor) in merged.in_files()? {
         if source.lora().is_some() && !ops::all_finite(&tensor)? {
-            return Err(Error::OutOfRange { path: source.path().to_owned(), tensor: name, dtype: Dtype::of(tensor.dtype()).name() });
+            return Err(Error::OutOfRange {
+                path: source.path().to_owned(),
+                tensor: name,
+                dtype: Dtype::of(tensor.dtype()).name(),
+            });
         }
     }
     Ok(merged)
