@@ -43,8 +43,8 @@ pub(super) struct Snapshot {
     source: ModelFolder,
     config: String,
     summary: Value,
-    /// Names and files of the plugins in use.
-    plugins: Vec<(String, PathBuf)>,
+    /// The plugins in use. The run's folder has them too, but what somebody removes there must not cost a checkpoint.
+    plugins: Vec<Source>,
     /// A value model, with its folder unless that is `source`.
     value_model: Option<(Weights, Option<ModelFolder>)>,
     /// None if only the model is saved.
@@ -286,8 +286,8 @@ impl Snapshot {
         fs::write(files.config(), self.config).map_err(text)?;
         fs::write(files.summary(), format!("{:#}\n", self.summary)).map_err(text)?;
         fs::create_dir(files.plugins()).map_err(text)?;
-        for (name, file) in &self.plugins {
-            fs::copy(file, files.plugin(name)).map_err(text)?;
+        for source in &self.plugins {
+            fs::write(files.plugin(source.name()), source.bytes()).map_err(text)?;
         }
         let Some(resumable) = &mut self.resumable else { return Ok(()) };
         for (name, state) in &resumable.plugin_states {
@@ -397,7 +397,7 @@ impl Trainer {
             source: self.source.clone(),
             config: self.journal.config().to_owned(),
             summary,
-            plugins: self.journal.plugin_files(),
+            plugins: self.journal.plugins().to_vec(),
             value_model: self.learner.value_model()?,
             resumable,
         })

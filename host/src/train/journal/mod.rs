@@ -222,9 +222,9 @@ impl Journal {
         self.folder.use_plugin(source);
     }
 
-    /// Returns the names and files of the plugins in use.
-    pub(super) fn plugin_files(&self) -> Vec<(String, PathBuf)> {
-        self.folder.plugin_files()
+    /// Returns the plugins in use.
+    pub(super) fn plugins(&self) -> &[Source] {
+        self.folder.plugins()
     }
 
     /// Returns the part of the journal that a checkpoint holds now.

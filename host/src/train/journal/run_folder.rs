@@ -29,7 +29,7 @@ pub struct RunFolder {
     /// Whether the run continues if a line can't be written.
     lenient: bool,
     /// Name and hash of each plugin in use.
-    plugins: Vec<(String, String)>,
+    plugins: Vec<Source>,
 }
 
 struct Files {
@@ -259,15 +259,15 @@ impl RunFolder {
         &self.config
     }
 
-    /// Returns the names and files of the plugins in use.
-    pub fn plugin_files(&self) -> Vec<(String, PathBuf)> {
-        self.plugins.iter().map(|(name, hash)| (name.clone(), RunFiles(&self.path).plugin(name, hash))).collect()
+    /// Returns the plugins in use.
+    pub fn plugins(&self) -> &[Source] {
+        &self.plugins
     }
 
     /// Records that the plugin of this name now has these bytes, which are already stored.
     pub fn use_plugin(&mut self, source: &Source) {
-        if let Some((_, hash)) = self.plugins.iter_mut().find(|(name, _)| name == source.name()) {
-            source.hash().clone_into(hash);
+        if let Some(plugin) = self.plugins.iter_mut().find(|plugin| plugin.name() == source.name()) {
+            plugin.clone_from(source);
         }
     }
 
@@ -346,7 +346,7 @@ impl RunFolder {
                 asker.keep_in(&file).map_err(|e| write_error(&file)(io::Error::other(e)))?;
             }
         }
-        self.plugins.push((name.to_owned(), source.hash().to_owned()));
+        self.plugins.push(source.clone());
         let (version, hash, config) = (plugin.info().version.as_str(), source.hash(), &Value::Object(plugin.config()));
         let granted = Some(grants.to_string()).filter(|_| !grants.is_empty());
         granted.iter().for_each(|granted| tracing::info!("{name} is granted {granted}"));
@@ -356,7 +356,7 @@ impl RunFolder {
     /// Appends a generation's completions.
     pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience) -> Result<()> {
         let Some(lines) = self.files.as_mut().and_then(|files| files.completions.as_mut()) else { return Ok(()) };
-        let plugins: Line = self.plugins.iter().map(|(name, hash)| (name.clone(), hash.clone().into())).collect();
+        let plugins: Line = self.plugins.iter().map(|plugin| (plugin.name().to_owned(), plugin.hash().into())).collect();
         for (row, rollout) in e.rollouts.iter().enumerate() {
             if which == LogCompletions::Sample && rollout.prompt > 0 {
                 break;

@@ -82,7 +82,7 @@ pub(super) struct Watching {
     proposals: Sender<Proposal>,
     /// Hash of each file that was proposed, or that failed its trial.
     noticed: BTreeMap<String, String>,
-    /// Why a plugin's file can't be read, if that was already reported.
+    /// Why a file can't be read, by the plugin's name or its own, if that was already reported.
     unreadable: BTreeMap<String, String>,
     /// The configuration's text when it was last handled.
     config: Vec<u8>,
@@ -206,7 +206,7 @@ impl Watching {
     fn changed_file(&mut self, slot: &Slot, file: &Path) -> Option<Proposal> {
         let bytes = match read_file(file) {
             Ok(bytes) => bytes,
-            Err(error) => return self.not_read(slot, &error),
+            Err(error) => return self.not_read(&slot.name, Trigger::File, &error),
         };
         self.unreadable.remove(&slot.name);
         let mut given = Some(Source::new(slot.name.clone(), Cow::Owned(bytes)));
@@ -237,18 +237,15 @@ impl Watching {
         None
     }
 
-    /// Handles a plugin's file that can't be read: if it exists, the swap is rejected once.
-    fn not_read(&mut self, slot: &Slot, error: &io::Error) -> Option<Proposal> {
+    /// Handles a file that can't be read, a plugin's or the configuration: if it exists, the change is rejected once.
+    fn not_read(&mut self, name: &str, trigger: Trigger, error: &io::Error) -> Option<Proposal> {
         // It is being replaced.
         if error.kind() == io::ErrorKind::NotFound {
             return None;
         }
-        let reason = error.to_string();
-        let known = self.unreadable.insert(slot.name.clone(), reason.clone());
-        (known.as_ref() != Some(&reason)).then(|| {
-            let (name, trigger) = (slot.name.clone(), Trigger::File);
-            Proposal::Refused { name, hash: None, trigger, reason: format!("its file can't be read: {reason}") }
-        })
+        let reason = format!("its file can't be read: {error}");
+        let known = self.unreadable.insert(name.to_owned(), reason.clone());
+        (known.as_ref() != Some(&reason)).then(|| Proposal::Refused { name: name.to_owned(), hash: None, trigger, reason })
     }
 
     fn candidate(&self, slot: Slot, trigger: Trigger) -> Proposal {
@@ -302,7 +299,14 @@ impl Watching {
         let mut edits = Ok(Vec::new());
         let mut senseless = None;
         for _ in 0..20 {
-            let Ok(text) = files::read(&file, config::LARGEST) else { return true };
+            let text = match files::read(&file, config::LARGEST) {
+                Ok(text) => text,
+                Err(error) => {
+                    let refused = self.not_read(RunFiles::CONFIG, Trigger::Settings, &error);
+                    return refused.is_none_or(|refused| self.propose(refused));
+                }
+            };
+            self.unreadable.remove(RunFiles::CONFIG);
             if text == self.config {
                 return true;
             }
