@@ -130,17 +130,17 @@ pub(crate) unsafe fn products(kernel: Kernel, a: Operand<'_>, all: &[(Operand<'_
         let tall = 2 * pairs.start..groups.min(2 * pairs.end);
         let packed = Packed::new(&a, tall.clone(), threads);
         let of_each = all.iter().map(|(b, to)| Part { kernel, a: &a, b, packed: &packed, first: tall.start, to: *to });
-        let tasks: Vec<Vec<_>> = of_each.map(|part| part.divided(tall.len(), count).collect()).collect();
         // SAFETY: the caller's promise, and that no two tasks have a row and a column of a destination in common.
         let run = |(part, columns, rows): (Part<'_>, _, _)| unsafe { part.run(&columns, &rows) };
         if count == 1 {
-            tasks.into_iter().flatten().for_each(run);
-        } else {
-            // Threads begin at different places of the list, so each place has a share of every product.
-            let of_thread = |i| tasks.iter().flat_map(move |tasks| &tasks[share(tasks.len(), i, count)]);
-            let tasks: Vec<_> = (0..count).flat_map(of_thread).cloned().collect();
-            tasks.into_par_iter().with_max_len(1).for_each(run);
+            of_each.flat_map(|part| part.divided(tall.len(), count)).for_each(run);
+            continue;
         }
+        let tasks: Vec<Vec<_>> = of_each.map(|part| part.divided(tall.len(), count).collect()).collect();
+        // Threads begin at different places of the list, so each place has a share of every product.
+        let of_thread = |i| tasks.iter().flat_map(move |tasks| &tasks[share(tasks.len(), i, count)]);
+        let tasks: Vec<_> = (0..count).flat_map(of_thread).cloned().collect();
+        tasks.into_par_iter().with_max_len(1).for_each(run);
     }
 }
 
