@@ -124,10 +124,10 @@ fn elementwise(c: &mut Criterion, model: &str, a: &Architecture, n: usize) {
     bench(c, model, "norm, backward", n * d, || norm::backward(&x, &w, eps, &dy, &dx, Some(&dw)).unwrap());
     let (gate, up, d_gated) = (values(&[n, i]), values(&[n, i]), values(&[n, i]));
     bench(c, model, "swiglu, forward", n * i, || {
-        drop(black_box(activation::forward(&gate, Some(&up), Activation::Silu, false).unwrap()))
+        drop(black_box(activation::forward(&gate, Some(&up), Activation::Silu, false).unwrap()));
     });
     bench(c, model, "swiglu, backward", n * i, || {
-        drop(black_box(activation::backward(&gate, Some(&up), &d_gated, Activation::Silu, false).unwrap()))
+        drop(black_box(activation::backward(&gate, Some(&up), &d_gated, Activation::Silu, false).unwrap()));
     });
     bench(c, model, "add into", n * d, || ops::add_into(&dx, &dy).unwrap());
     let [p, gradient, m]: [Tensor; 3] = std::array::from_fn(|_| values(&[i, d]));
