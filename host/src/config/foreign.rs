@@ -63,15 +63,17 @@ static REWARDS: [StandIn; 4] = [
         name: "accuracy_reward",
         logged: "accuracy_reward",
         plugin: "answer_reward.wasm",
-        settings: &[("column", "solution")],
-        difference: "it compares numbers instead of formulas",
+        settings: &[("column", "solution"), ("mode", "formula")],
+        difference: "it gives the same scores for nearly all answers; sums, integrals, limits and determinants are not computed, \
+                     and a reference such as 2\\sqrt{3} without dollar signs is read whole (TRL takes a number from it)",
     },
     StandIn {
         name: "reasoning_accuracy_reward",
         logged: "reasoning_accuracy_reward",
         plugin: "answer_reward.wasm",
-        settings: &[("column", "solution"), ("after", "</think>")],
-        difference: "it compares numbers instead of formulas",
+        settings: &[("column", "solution"), ("mode", "formula"), ("after", "</think>")],
+        difference: "it gives the same scores for nearly all answers; sums, integrals, limits and determinants are not computed, \
+                     and a reference such as 2\\sqrt{3} without dollar signs is read whole (TRL takes a number from it)",
     },
     StandIn {
         name: "think_format_reward",

@@ -1,18 +1,28 @@
-//! Compares the final answer of a completion with the dataset's, as numbers or as text.
+//! Compares the final answer of a completion with the dataset's, as numbers, as formulas or as text.
 
 use rlhost_plugin_sdk::prelude::*;
 use serde_json::Value;
 
+use number::Number;
+use single::{Content, content};
+
+pub mod formula;
 pub mod number;
+pub mod single;
 
 /// How two answers are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// As numbers: 1,080 equals $1080.00, and 3/4 equals 0.75. Rows whose reference has no number have no score.
+    /// As numbers: 1,080 equals $1080.00, and 3/4 equals 0.75. Rows whose reference is not one number, but a formula or several
+    /// numbers, have no score.
     Numeric,
     /// As exact text, ignoring surrounding space.
     Exact,
+    /// As formulas, like TRL's `accuracy_reward`: `\frac{\sqrt{2}}{2}` equals `1/\sqrt{2}`, and `x = 3` equals 3. The answer is
+    /// the LaTeX in `\boxed{...}` or after the word "answer"; `extract` and `tolerance` have no effect. Rows whose reference has
+    /// no formula have no score.
+    Formula,
 }
 
 /// Where to find the answer in a completion.
@@ -38,7 +48,8 @@ pub struct Settings {
     pub column: String,
     /// How answers are compared.
     pub mode: Mode,
-    /// Where to find the answer; the first of these that finds one counts. If it contains several numbers, the last counts.
+    /// Where to find the answer; the first of these that finds one counts. If it contains several numbers, the last counts, except
+    /// that a box must contain one number and no formula.
     #[schemars(length(min = 1))]
     pub extract: Vec<Extract>,
     /// Text that the answer comes after, such as `</think>`: only what follows its last occurrence counts, and a completion without
@@ -58,22 +69,44 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn is_right(&self, completion: &str, reference: &str) -> Option<bool> {
-        let reference = after_hashes(reference).or_else(|| boxed(reference)).unwrap_or(reference).trim();
-        let mut places = self.extract.iter().filter_map(|way| way.find(completion));
+    fn is_right(&self, completion: &str, given: &str) -> Option<bool> {
+        let reference = after_hashes(given).or_else(|| boxed(given)).unwrap_or(given).trim();
         match self.mode {
-            Mode::Exact => Some(places.next().is_some_and(|answer| answer == reference)),
-            Mode::Numeric => {
-                let number = |text: &str| number::last(&number::plain(text)).map(|written| written.number);
-                let reference = number(reference)?;
-                Some(places.find_map(number).is_some_and(|answer| answer.agrees_with(reference, self.tolerance)))
+            Mode::Exact => {
+                let answer = self.extract.iter().find_map(|way| way.find(completion));
+                Some(answer.is_some_and(|answer| answer == reference))
+            }
+            Mode::Formula => formula::is_right(completion, given),
+            Mode::Numeric => match content(reference) {
+                Content::One(reference) => Some(self.finds(reference, completion)),
+                Content::Formula | Content::Words => None,
+            },
+        }
+    }
+
+    /// Returns whether the first place with a number has the right one.
+    fn finds(&self, reference: Number, completion: &str) -> bool {
+        for way in &self.extract {
+            let Some(found) = way.find(completion) else { continue };
+            let number = match way {
+                Extract::Boxed => match content(found) {
+                    Content::One(number) => Some(number),
+                    Content::Formula => return false,
+                    Content::Words => None,
+                },
+                _ => number::last(&number::plain(found)).map(|written| written.number),
+            };
+            if let Some(number) = number {
+                return number.agrees_with(reference, self.tolerance);
             }
         }
+        false
     }
 }
 
 impl Settings {
-    /// Returns whether the part of a completion that counts has the right answer, or `None` if the reference is no number.
+    /// Returns whether the part of a completion that counts has the right answer, or `None` if the reference can't be compared in
+    /// this mode.
     fn judged(&self, completion: &str, reference: &str) -> Option<bool> {
         let Some(after) = &self.after else { return self.is_right(completion, reference) };
         match completion.rsplit_once(after.as_str()) {
@@ -228,5 +261,40 @@ mod tests {
         assert_eq!(score_of(" Paris\n", &"Paris".into(), &whole).unwrap(), Some(1.0));
         assert_eq!(score_of("In Paris", &"Paris".into(), &whole).unwrap(), Some(0.0));
         assert_eq!(score_of(r"\boxed{\text{yes}}", &r"Thus \boxed{\text{yes}}".into(), &exact).unwrap(), Some(1.0));
+    }
+
+    #[test]
+    fn references_that_are_formulas_have_no_score_as_numbers() {
+        for formula in ["$x^2+3$", "$10^3$", r"$\frac{\sqrt{2}}{2}$", "$(1,2)$", r"$6\pi$", "2x", "3 of 4", r"\boxed{2\sqrt{3}}"]
+        {
+            assert_eq!(numeric(r"\boxed{3}", formula), None, "{formula}");
+        }
+        assert_eq!(numeric(r"\boxed{12}", r"$\frac12$"), Some(0.0));
+        assert_eq!(numeric(r"\boxed{0.5}", r"$\frac12$"), Some(1.0));
+        assert_eq!(numeric(r"\boxed{\frac12}", "#### 0.5"), Some(1.0));
+        assert_eq!(numeric(r"\boxed{\$18\text{ per day}}", "18 dollars"), Some(1.0));
+        for wrong in [r"\boxed{10^3}", r"\boxed{3x}", r"\boxed{2,3}", r"3, so \boxed{\sqrt{3}}", r"\boxed{\frac{1}{3}+3}"] {
+            assert_eq!(numeric(wrong, "3"), Some(0.0), "{wrong}");
+        }
+        assert_eq!(numeric(r"\boxed{\text{three}}, that is 3", "3"), Some(1.0));
+    }
+
+    /// TRL's `accuracy_reward` and `reasoning_accuracy_reward`.
+    #[test]
+    fn formulas_are_compared_by_value() {
+        let formula = Settings { mode: Mode::Formula, ..Settings::default() };
+        let score = |completion: &str, reference: &str| score_of(completion, &reference.into(), &formula).unwrap();
+        assert_eq!(score(r"So \boxed{\frac{1}{\sqrt{2}}}.", r"$\frac{\sqrt{2}}{2}$"), Some(1.0));
+        assert_eq!(score(r"\boxed{2}", r"$\frac{\sqrt{2}}{2}$"), Some(0.0));
+        assert_eq!(score("The answer is 7.", "7"), Some(0.0));
+        assert_eq!(score("#### 7", "7"), Some(0.0));
+        assert_eq!(score(r"\boxed{7}", "seven"), None);
+        assert_eq!(score_of(r"\boxed{10^3}", &1000.into(), &formula).unwrap(), Some(1.0));
+
+        let reasoning = Settings { after: Some("</think>".into()), ..formula };
+        let score = |completion: &str| score_of(completion, &r"$\frac13$".into(), &reasoning).unwrap();
+        assert_eq!(score(r"<think> \boxed{2} </think> \boxed{\frac{1}{3}}"), Some(1.0));
+        assert_eq!(score(r"<think> \boxed{\frac{1}{3}} </think> \boxed{2}"), Some(0.0));
+        assert_eq!(score(r"<think> \boxed{\frac{1}{3}}"), Some(0.0));
     }
 }

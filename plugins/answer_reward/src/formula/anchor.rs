@@ -1,0 +1,67 @@
+//! Finds what follows words such as "the answer is", by the patterns of math_verify.
+
+/// Returns where each occurrence of a word ends, in upper or lower case, with where it starts.
+#[must_use]
+pub fn occurrences(text: &str, word: &str) -> Vec<(usize, usize)> {
+    let (bytes, word) = (text.as_bytes(), word.as_bytes());
+    let found = bytes.windows(word.len()).enumerate().filter(|(_, window)| window.eq_ignore_ascii_case(word));
+    found.map(|(at, _)| (at, at + word.len())).collect()
+}
+
+/// Returns the positions after up to this many characters.
+pub fn within(text: &str, from: usize, characters: usize) -> impl Iterator<Item = usize> {
+    let rest = text.get(from..).unwrap_or_default();
+    let starts = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+    starts.take(characters + 1).map(move |at| from + at)
+}
+
+/// What a pattern finds at a place in a text.
+pub trait Spanning {
+    /// Returns where it starts.
+    fn start(&self) -> usize;
+    /// Returns where it ends.
+    fn end(&self) -> usize;
+    /// Sets where it starts.
+    fn starting(self, start: usize) -> Self;
+}
+
+/// Finds things after a word that don't overlap. The function gets the position after the word.
+pub fn after_word<T: Spanning>(text: &str, word: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
+    let (mut found, mut from) = (Vec::new(), 0);
+    for (start, end) in occurrences(text, word) {
+        if start >= from
+            && let Some(one) = find(end)
+        {
+            from = one.end();
+            found.push(one.starting(start));
+        }
+    }
+    found
+}
+
+/// Finds what follows "final answer is" and comes before "I hope".
+pub fn hoped<T: Spanning>(text: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
+    after_word(text, "final answer is", |end| {
+        let found = find(after_colon(text, end))?;
+        let rest = text.get(found.end()..)?;
+        let rest = rest.strip_prefix('.').unwrap_or(rest);
+        let spaced = rest.strip_prefix(char::is_whitespace).unwrap_or(rest);
+        (spaced.starts_with("I hope")).then_some(found)
+    })
+}
+
+/// Finds what follows "final answer ... is".
+pub fn stated<T: Spanning>(text: &str, find: impl Fn(usize) -> Option<T>) -> Vec<T> {
+    after_word(text, "final answer", |end| {
+        within(text, end, 100).find_map(|at| {
+            let rest = text.get(at..)?;
+            let spaced = rest.trim_start();
+            let after = spaced.strip_prefix("is").filter(|_| spaced.len() < rest.len())?;
+            find(after_colon(text, text.len() - after.len()))
+        })
+    })
+}
+
+fn after_colon(text: &str, at: usize) -> usize {
+    at + usize::from(text.get(at..).is_some_and(|rest| rest.starts_with(':')))
+}

@@ -1,0 +1,217 @@
+//! Compares formulas as TRL's `accuracy_reward` does with math_verify.
+//!
+//! A reference is read leniently: its LaTeX in dollar signs, `\[...\]` and the like, or in `\boxed{...}`, or a plain number. An
+//! answer has to be LaTeX in `\boxed{...}` or after the word "answer". Both become expressions, which are equal if their values
+//! are.
+
+use std::cmp::Reverse;
+
+use anchor::{Spanning, after_word, hoped, stated, within};
+use boxed::Boxes;
+use environment::{Found, Marked};
+use normalize::Rewriting;
+use plain::Plain;
+use tree::{Node, Term};
+
+pub mod anchor;
+pub mod boxed;
+pub mod calculation;
+pub mod compare;
+pub mod environment;
+pub mod expression;
+pub mod functions;
+pub mod letters;
+pub mod lex;
+pub mod malformed;
+pub mod modular;
+pub mod normalize;
+pub mod parse;
+pub mod plain;
+pub mod sets;
+pub mod tree;
+pub mod units;
+pub mod value;
+
+/// Only the end of a longer completion counts.
+const LONGEST_COMPLETION: usize = 1 << 20;
+/// At most this many formulas of a reference are tried.
+const MOST_TRIED: usize = 50;
+
+/// What was found in a text: a formula that could be parsed, and the first that was found, as text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// The formula.
+    pub node: Option<Node>,
+    /// The text.
+    pub text: Option<String>,
+}
+
+impl Spanning for Found {
+    fn start(&self) -> usize {
+        self.start
+    }
+
+    fn end(&self) -> usize {
+        self.end
+    }
+
+    fn starting(self, start: usize) -> Self {
+        Self { start, ..self }
+    }
+}
+
+/// Returns whether the answer in a completion is the reference, or `None` if the reference has no formula.
+#[must_use]
+pub fn is_right(completion: &str, reference: &str) -> Option<bool> {
+    let reference = of_reference(reference);
+    if reference == Reading::default() {
+        return None;
+    }
+    let answer = of_answer(end(completion));
+    let same_text = reference.text.as_deref().zip(answer.text.as_deref()).is_some_and(|(a, b)| a.trim() == b.trim());
+    let same = |reference: &Node, answer: &Node| compare::same(reference, answer);
+    Some(same_text || reference.node.as_ref().zip(answer.node.as_ref()).is_some_and(|(a, b)| same(a, b)))
+}
+
+fn end(completion: &str) -> &str {
+    let mut from = completion.len().saturating_sub(LONGEST_COMPLETION);
+    while !completion.is_char_boundary(from) {
+        from += 1;
+    }
+    &completion[from..]
+}
+
+/// Finds LaTeX by the patterns of a priority, boxes aside.
+fn latex(marked: &Marked<'_>, priority: u32) -> Vec<Found> {
+    let text = marked.text;
+    let near = |end: usize| within(text, end, 50).find_map(|at| marked.list(at, false));
+    match priority {
+        0 => hoped(text, |at| marked.list_after_space(at)),
+        50 => stated(text, |at| marked.list_after_space(at)),
+        100 => after_word(text, "answer", |end| text.get(end..)?.starts_with(':').then(|| near(end + 1))?),
+        200 => after_word(text, "answer", near),
+        _ => marked.lists(false),
+    }
+}
+
+fn boxes(marked: &Marked<'_>) -> Vec<Found> {
+    marked.lists(true).into_iter().chain(marked.boxes()).collect()
+}
+
+/// Reads the formula that a completion gives as its answer.
+#[must_use]
+pub fn of_answer(completion: &str) -> Reading {
+    let marked = Marked::new(completion);
+    for priority in [0, 50, 100, 200] {
+        let mut found = latex(&marked, priority);
+        if priority == 0 {
+            found.extend(boxes(&marked));
+        }
+        // The one that ends last counts, even if it can't be read.
+        if let Some(found) = found.into_iter().min_by_key(|found| (Reverse(found.end), found.start)) {
+            let (node, text) = read(completion, &found, false);
+            return Reading { node, text: text.filter(|text| !text.is_empty()) };
+        }
+    }
+    Reading::default()
+}
+
+/// Reads a reference.
+#[must_use]
+pub fn of_reference(reference: &str) -> Reading {
+    enum Either {
+        Latex(Found),
+        Plain(Plain),
+    }
+    let marked = Marked::new(reference);
+    let (mut text, mut latex_text, mut has_latex, mut tried) = (None, None, false, 0);
+    for priority in [0, 50, 100, 200, 300] {
+        let mut found: Vec<Either> = latex(&marked, priority).into_iter().map(Either::Latex).collect();
+        if priority == 50 {
+            found.extend(boxes(&marked).into_iter().map(Either::Latex));
+        }
+        found.extend(plain::find(reference, priority).into_iter().map(Either::Plain));
+        found.sort_by_key(|found| match found {
+            Either::Latex(found) => (Reverse(found.end), found.start),
+            Either::Plain(found) => (Reverse(found.end()), found.start()),
+        });
+        for found in found {
+            let (node, written) = match &found {
+                Either::Latex(found) => read(reference, found, true),
+                Either::Plain(found) => {
+                    let (node, text) = found.read(reference);
+                    (node, Some(text))
+                }
+            };
+            let written = written.filter(|text| !text.is_empty());
+            if matches!(found, Either::Latex(_)) {
+                has_latex = true;
+                latex_text = latex_text.or_else(|| written.clone());
+            }
+            text = text.or(written);
+            tried += 1;
+            if node.is_some() || tried == MOST_TRIED {
+                return match found {
+                    Either::Latex(_) => Reading { node, text },
+                    // LaTeX that couldn't be parsed is compared as text.
+                    Either::Plain(_) if has_latex => Reading { node: None, text: latex_text },
+                    Either::Plain(_) => whole(reference, Reading { node, text }),
+                };
+            }
+        }
+    }
+    Reading { node: None, text }
+}
+
+/// Corrects the reading of a reference that is a formula without dollar signs. Where a number in it was found, such as the 2 in
+/// `2\sqrt{3}`, all of it counts.
+fn whole(reference: &str, number: Reading) -> Reading {
+    let words = reference.split(|c: char| !c.is_alphabetic() && c != '\\').any(|word| word.len() > 1 && !word.starts_with('\\'));
+    if words || reference.contains('=') {
+        return number;
+    }
+    let how = Rewriting { boxes: Boxes::All, lenient: true };
+    let text = normalize::normalized(reference, how);
+    match text.as_deref().and_then(parse::parse) {
+        Some(node) => Reading { node: Some(node), text },
+        None if reference.contains('\\') => Reading::default(),
+        None => number,
+    }
+}
+
+/// Returns what a list of formulas stands for, and its plain text.
+fn read(text: &str, found: &Found, lenient: bool) -> (Option<Node>, Option<String>) {
+    let (mut nodes, mut texts) = (Vec::new(), Vec::new());
+    for part in &found.parts {
+        let boxes = if part.open_end { Boxes::Last } else { Boxes::All };
+        let written = text.get(part.range.clone()).unwrap_or_default();
+        let Some(plain) = normalize::normalized(written, Rewriting { boxes, lenient }) else {
+            nodes.push(None);
+            texts.push(String::new());
+            continue;
+        };
+        let node = parse::parse(&plain).or_else(|| parse::parse(last_side(&plain)?));
+        nodes.push(match node {
+            Some(Node::Term(term)) if part.percent => Some(Node::Term(Term::Percent(Box::new(term)))),
+            Some(_) if part.percent => None,
+            other => other,
+        });
+        texts.push(plain);
+    }
+    if nodes.len() > 1 && nodes.iter().all(Option::is_some) {
+        let elements = nodes.into_iter().flatten().flat_map(|node| match node {
+            Node::Finite(elements) => elements,
+            other => vec![other],
+        });
+        return (Some(Node::finite(elements.collect())), Some(texts.join(" and ")));
+    }
+    (nodes.into_iter().next().flatten(), texts.into_iter().next())
+}
+
+/// Returns what follows the last of several equals signs, if the formula is no list.
+fn last_side(text: &str) -> Option<&str> {
+    let signs = text.match_indices('=').filter(|(at, _)| !text[..*at].ends_with(['\\', '<', '!', '>']));
+    let places: Vec<usize> = signs.map(|(at, _)| at).collect();
+    let last = *places.last().filter(|_| places.len() > 1 && !text.contains([',', ';']))?;
+    text.get(last + 1..)
+}

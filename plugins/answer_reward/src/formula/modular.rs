@@ -1,0 +1,124 @@
+//! Evaluates expressions exactly, modulo large primes.
+//!
+//! Two rational expressions that differ have different values modulo a prime of 61 bits, at random values of their variables, but
+//! for a chance of about one in 2^55. So numbers of any length, expanded products and the like are compared without rounding.
+
+use super::tree::{Function, Literal, Term};
+
+/// A prime, and what the variables get their values from.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    prime: u64,
+    seed: u64,
+}
+
+/// Where expressions are evaluated: at all of these.
+pub const POINTS: [Point; 3] = [
+    Point { prime: (1 << 61) - 1, seed: 0x51_7c_c1_b7_27_22_0a_95 },
+    Point { prime: 0x1f_ff_ff_ff_ff_ff_ff_e1, seed: 0x2f_0b_44_7a_8d_9e_11_03 },
+    Point { prime: (1 << 61) - 1, seed: 0x6e_ed_0e_9d_a4_d9_4a_4f },
+];
+
+/// Factorials of numbers above this aren't computed.
+const LARGEST_FACTORIAL: i128 = 2000;
+
+/// Returns a well mixed number.
+#[must_use]
+pub fn mixed(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Returns a number that follows from a text.
+#[must_use]
+pub fn hashed(text: &str, seed: u64) -> u64 {
+    text.bytes().fold(mixed(seed), |hash, byte| mixed(hash ^ u64::from(byte)))
+}
+
+/// Returns the value of a whole number of at most 38 digits, also of a computed one.
+#[must_use]
+pub fn integer(term: &Term) -> Option<i128> {
+    match term {
+        Term::Number(literal) => literal.integer(),
+        Term::Sum(terms) => terms.iter().try_fold(0_i128, |sum, term| sum.checked_add(integer(term)?)),
+        Term::Product(terms) => terms.iter().try_fold(1_i128, |product, term| product.checked_mul(integer(term)?)),
+        Term::Power(base, exponent) => integer(base)?.checked_pow(u32::try_from(integer(exponent)?).ok()?),
+        Term::Call(Function::Factorial, arguments) => {
+            let below = integer(arguments.first()?)?;
+            (0..=33).contains(&below).then(|| (1..=below).product())
+        }
+        _ => None,
+    }
+}
+
+impl Point {
+    /// Returns an expression's value, or `None` if it isn't a rational expression or divides by zero.
+    #[must_use]
+    pub fn value(self, term: &Term) -> Option<u64> {
+        match term {
+            Term::Number(literal) => self.literal(literal),
+            Term::Symbol(name) => Some(self.reduced(u128::from(hashed(name, self.seed)))),
+            // No rational expression of these is zero unless it is zero for any value, so they are as variables.
+            Term::Pi => self.value(&Term::Symbol("\\pi".into())),
+            Term::E => self.value(&Term::Symbol("\\e".into())),
+            Term::Sum(terms) => {
+                terms.iter().try_fold(0, |sum, term| Some(self.reduced(u128::from(sum) + u128::from(self.value(term)?))))
+            }
+            Term::Product(terms) => terms.iter().try_fold(1, |product, term| Some(self.multiplied(product, self.value(term)?))),
+            Term::Power(base, exponent) => {
+                let power = integer(exponent)?;
+                let raised = self.raised(self.value(base)?, power.unsigned_abs());
+                if power < 0 { self.inverse(raised) } else { Some(raised) }
+            }
+            Term::Percent(term) => Some(self.multiplied(self.value(term)?, self.inverse(100)?)),
+            Term::Call(Function::Factorial, arguments) => {
+                let below = integer(arguments.first()?).filter(|n| (0..=LARGEST_FACTORIAL).contains(n))?;
+                (1..=below).try_fold(1, |product, n| Some(self.multiplied(product, u64::try_from(n).ok()?)))
+            }
+            Term::Call(Function::Binomial, arguments) => {
+                let (above, below) = (integer(arguments.first()?)?, integer(arguments.get(1)?)?);
+                if !(0..=above).contains(&below) || above > LARGEST_FACTORIAL {
+                    return None;
+                }
+                (1..=below).try_fold(1, |product, n| {
+                    let factor = self.multiplied(u64::try_from(above - below + n).ok()?, self.inverse(u64::try_from(n).ok()?)?);
+                    Some(self.multiplied(product, factor))
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn reduced(self, value: u128) -> u64 {
+        (value % u128::from(self.prime)) as u64
+    }
+
+    fn multiplied(self, a: u64, b: u64) -> u64 {
+        self.reduced(u128::from(a) * u128::from(b))
+    }
+
+    fn raised(self, mut base: u64, mut exponent: u128) -> u64 {
+        let mut raised = 1;
+        while exponent > 0 {
+            if exponent & 1 == 1 {
+                raised = self.multiplied(raised, base);
+            }
+            base = self.multiplied(base, base);
+            exponent >>= 1;
+        }
+        raised
+    }
+
+    fn inverse(self, value: u64) -> Option<u64> {
+        (value != 0).then(|| self.raised(value, u128::from(self.prime) - 2))
+    }
+
+    fn literal(self, literal: &Literal) -> Option<u64> {
+        let digits = literal.digits.bytes().map(|digit| u64::from(digit - b'0'));
+        let whole = digits.fold(0, |value, digit| self.reduced(u128::from(value) * 10 + u128::from(digit)));
+        let power = self.raised(10, u128::from(literal.places.unsigned_abs()));
+        let value = self.multiplied(whole, if literal.places > 0 { self.inverse(power)? } else { power });
+        Some(if literal.negative && value > 0 { self.prime - value } else { value })
+    }
+}

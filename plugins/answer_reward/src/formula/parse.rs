@@ -1,0 +1,285 @@
+//! Parses LaTeX as sets, tuples, relations and expressions, by the grammar of latex2sympy2.
+
+use super::expression::Parser;
+use super::lex::{Bracket, Token, tokens};
+use super::tree::{Node, Relation, Term};
+
+/// Sets and tuples with more elements than this are not read.
+const MOST_ELEMENTS: usize = 100;
+
+/// Parses a formula, or returns `None` if any of it can't be read.
+#[must_use]
+pub fn parse(text: &str) -> Option<Node> {
+    if let Some(number) = thousands(text) {
+        return Term::number(&number).map(Node::Term);
+    }
+    let tokens = tokens(text)?;
+    let mut parser = Parser::new(&tokens)?;
+    let node = top(&mut parser)?;
+    parser.is_done().then_some(node)
+}
+
+/// Returns a number that is all of the text without the commas between its thousands.
+fn thousands(text: &str) -> Option<String> {
+    let text = text.trim();
+    let unsigned = text.strip_prefix('-').unwrap_or(text);
+    let (whole, places) = unsigned.split_once('.').map_or((unsigned, None), |(whole, places)| (whole, Some(places)));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let mut groups = whole.split(',');
+    let first = groups.next().is_some_and(|group| digits(group) && group.len() <= 3);
+    let others = groups.all(|group| digits(group) && group.len() == 3);
+    let grouped = first && others && whole.contains(',') && places.is_none_or(digits);
+    // 0,111 is a decimal.
+    grouped.then(|| if whole.starts_with('0') { text.replacen(',', ".", 1) } else { text.replace(',', "") })
+}
+
+fn top(parser: &mut Parser<'_>) -> Option<Node> {
+    if let Some(left) = assigned(parser) {
+        let right = match parser.has_set_operator() {
+            true => difference(parser)?,
+            false => one_or_set(elements(parser, false)?),
+        };
+        return Some(Node::Chain(vec![left, right], vec![Relation::Equal]));
+    }
+    if parser.has_set_operator() {
+        return difference(parser);
+    }
+    Some(one_or_set(elements(parser, true)?))
+}
+
+/// Parses `x =`, `x \in` or `(x, y) =` at the start, if no relation follows; otherwise stays where it was.
+fn assigned(parser: &mut Parser<'_>) -> Option<Node> {
+    let start = parser.at;
+    let left = variables(parser).filter(|_| {
+        matches!(parser.peek(), Some(Token::Relation(Relation::Equal) | Token::In)) && !parser.has_relation(parser.at + 1)
+    });
+    match left {
+        Some(_) => parser.at += 1,
+        None => parser.at = start,
+    }
+    left
+}
+
+fn variables(parser: &mut Parser<'_>) -> Option<Node> {
+    if !matches!(parser.peek(), Some(Token::Open(Bracket::Round))) {
+        return parser.variable().map(Node::Term);
+    }
+    let mut list = Vec::new();
+    loop {
+        parser.at += 1;
+        list.push(Node::Term(parser.variable()?));
+        match parser.peek()? {
+            Token::Comma => {}
+            Token::Close(Bracket::Round) => break,
+            _ => return None,
+        }
+    }
+    parser.at += 1;
+    match list.len() {
+        1 => list.pop(),
+        _ => Some(Node::Tuple(list)),
+    }
+}
+
+/// Returns the only element, a set of elements, or a set of tuples.
+fn one_or_set(mut groups: Vec<Vec<Node>>) -> Node {
+    if groups.len() == 1 {
+        let mut group = groups.pop().unwrap_or_default();
+        return match group.len() {
+            1 => group.remove(0),
+            _ => Node::finite(group),
+        };
+    }
+    if groups.iter().all(|group| group.len() == 1) {
+        return Node::finite(groups.into_iter().flatten().collect());
+    }
+    Node::finite(groups.into_iter().map(Node::Tuple).collect())
+}
+
+/// Parses elements between commas, in groups between semicolons.
+fn elements(parser: &mut Parser<'_>, relations: bool) -> Option<Vec<Vec<Node>>> {
+    let mut groups = vec![Vec::new()];
+    let mut count = 0;
+    loop {
+        let found = parser.deeper(|parser| element(parser, relations))?;
+        count += found.len();
+        if count > MOST_ELEMENTS {
+            return None;
+        }
+        groups.last_mut()?.extend(found);
+        match parser.peek() {
+            Some(Token::Comma) => {}
+            Some(Token::Semicolon) => groups.push(Vec::new()),
+            _ => return Some(groups),
+        }
+        parser.at += 1;
+    }
+}
+
+/// Returns whether the token at a position ends an element.
+fn ends(parser: &Parser<'_>, at: usize) -> bool {
+    matches!(parser.token(at), None | Some(Token::Comma | Token::Semicolon | Token::Close(_)))
+}
+
+fn element(parser: &mut Parser<'_>, relations: bool) -> Option<Vec<Node>> {
+    match parser.peek()? {
+        Token::Named(named) => {
+            let node = Node::Named(*named);
+            parser.at += 1;
+            return ends(parser, parser.at).then(|| vec![node]);
+        }
+        Token::Open(Bracket::Round | Bracket::Square | Bracket::Group | Bracket::Curly) => {
+            let close = parser.closing(parser.at)?;
+            if ends(parser, close + 1) && !parser.has_choice(close) {
+                return Some(vec![bracketed(parser)?]);
+            }
+        }
+        Token::PlusMinus => {
+            parser.at += 1;
+            let term = parser.sum()?;
+            return Some(vec![Node::Term(term.clone().negated()), Node::Term(term)]);
+        }
+        _ => {}
+    }
+    let first = parser.sum()?;
+    if matches!(parser.peek(), Some(Token::PlusMinus)) {
+        parser.at += 1;
+        let second = parser.sum()?;
+        let less = first.clone().plus(second.clone().negated());
+        return Some(vec![Node::Term(first.plus(second)), Node::Term(less)]);
+    }
+    if relations { chain(parser, first).map(|node| vec![node]) } else { Some(vec![Node::Term(first)]) }
+}
+
+/// Parses the relations after the first side.
+fn chain(parser: &mut Parser<'_>, first: Term) -> Option<Node> {
+    let (mut sides, mut relations) = (vec![Node::Term(first)], Vec::new());
+    loop {
+        let relation = match parser.peek() {
+            Some(Token::Relation(relation)) => Some(*relation),
+            Some(Token::Approx) => None,
+            Some(Token::In) => return None,
+            _ => break,
+        };
+        parser.at += 1;
+        let side = Node::Term(parser.sum()?);
+        match relation {
+            Some(relation) => {
+                relations.push(relation);
+                sides.push(side);
+            }
+            // An approximation counts only after a name.
+            None if relations.is_empty() && sides.iter().all(Node::is_of_symbols) => sides = vec![side],
+            None => {}
+        }
+    }
+    if relations.is_empty() { sides.pop() } else { Some(Node::Chain(sides, relations)) }
+}
+
+/// Parses a whole element in brackets: an interval, a tuple, a set, or something in parentheses.
+fn bracketed(parser: &mut Parser<'_>) -> Option<Node> {
+    let open = parser.bracket(parser.at)?;
+    let close = parser.bracket(parser.closing(parser.at)?)?;
+    parser.at += 1;
+    let mut groups = elements(parser, true)?;
+    if !matches!(parser.peek(), Some(Token::Close(_))) {
+        return None;
+    }
+    parser.at += 1;
+    if matches!(open, Bracket::Curly | Bracket::Group) {
+        return match (open, groups.as_slice()) {
+            // Braces that only group.
+            (Bracket::Group, [group]) if group.len() == 1 && !parser.is_done() => groups.pop()?.pop(),
+            _ => Some(Node::finite(groups.into_iter().flatten().collect())),
+        };
+    }
+    if let [group] = groups.as_slice()
+        && let [Node::Term(start), Node::Term(end)] = group.as_slice()
+    {
+        return interval(start, end, open == Bracket::Round, close == Bracket::Round);
+    }
+    if open != close {
+        return None;
+    }
+    match groups.as_slice() {
+        [group] if group.len() == 1 => groups.pop()?.pop(),
+        _ => Some(Node::Tuple(groups.into_iter().flatten().collect())),
+    }
+}
+
+/// Returns an interval, or a pair if the interval would be empty.
+fn interval(start: &Term, end: &Term, left_open: bool, right_open: bool) -> Option<Node> {
+    let pair = || Node::Tuple(vec![Node::Term(start.clone()), Node::Term(end.clone())]);
+    let infinite = |term: &Term| {
+        matches!(term, Term::Infinity) || matches!(term, Term::Product(factors) if factors.contains(&Term::Infinity))
+    };
+    let order = super::sets::end_of(start).zip(super::sets::end_of(end)).and_then(|(a, b)| a.partial_cmp(&b));
+    match order {
+        Some(order) if order.is_ge() && left_open && right_open => return Some(pair()),
+        Some(std::cmp::Ordering::Greater) if !left_open && !right_open => return Some(pair()),
+        Some(std::cmp::Ordering::Equal) if !left_open && !right_open => {
+            return Some(Node::Finite(vec![Node::Term(start.clone())]));
+        }
+        Some(order) if order.is_ge() => return Some(Node::finite(Vec::new())),
+        _ => {}
+    }
+    Some(Node::Interval {
+        left_open: left_open || infinite(start),
+        right_open: right_open || infinite(end),
+        start: Box::new(start.clone()),
+        end: Box::new(end.clone()),
+    })
+}
+
+fn difference(parser: &mut Parser<'_>) -> Option<Node> {
+    let mut left = union(parser)?;
+    while matches!(parser.peek(), Some(Token::SetMinus)) {
+        parser.at += 1;
+        left = Node::Difference(Box::new(left), Box::new(union(parser)?));
+        parser.chained()?;
+    }
+    Some(left)
+}
+
+fn union(parser: &mut Parser<'_>) -> Option<Node> {
+    let mut left = intersection(parser)?;
+    while matches!(parser.peek(), Some(Token::Union)) {
+        parser.at += 1;
+        left = Node::Union(Box::new(as_set(left)), Box::new(as_set(intersection(parser)?)));
+        parser.chained()?;
+    }
+    Some(left)
+}
+
+fn intersection(parser: &mut Parser<'_>) -> Option<Node> {
+    let mut left = operand(parser)?;
+    while matches!(parser.peek(), Some(Token::Intersection)) {
+        parser.at += 1;
+        left = Node::Intersection(Box::new(as_set(left)), Box::new(as_set(operand(parser)?)));
+        parser.chained()?;
+    }
+    Some(left)
+}
+
+fn as_set(node: Node) -> Node {
+    match node {
+        Node::Tuple(parts) => Node::finite(parts),
+        other => other,
+    }
+}
+
+fn operand(parser: &mut Parser<'_>) -> Option<Node> {
+    if let Token::Named(named) = parser.peek()? {
+        let node = Node::Named(*named);
+        parser.at += 1;
+        return Some(node);
+    }
+    let close = parser.closing(parser.at)?;
+    if parser.bracket(parser.at)? == Bracket::Round && parser.has_set_operator_between(parser.at + 1, close) {
+        parser.at += 1;
+        let inner = parser.deeper(difference)?;
+        parser.at += 1;
+        return (parser.at == close + 1).then_some(inner);
+    }
+    parser.deeper(bracketed)
+}

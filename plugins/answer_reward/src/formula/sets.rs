@@ -1,0 +1,180 @@
+//! Compares sets of real numbers as unions of intervals.
+
+use super::tree::{Named, Node, Relation, Term};
+use super::value::Point;
+
+/// An interval from one number to another, with infinite ones open.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    start: f64,
+    left_open: bool,
+    end: f64,
+    right_open: bool,
+}
+
+/// A set of real numbers: intervals in order that don't touch.
+#[derive(Clone, Debug)]
+pub struct Pieces(Vec<Piece>);
+
+const ALL: Piece = Piece { start: f64::NEG_INFINITY, left_open: true, end: f64::INFINITY, right_open: true };
+
+/// Returns the value of an expression without variables, which may be infinite.
+#[must_use]
+pub fn end_of(term: &Term) -> Option<f64> {
+    match term {
+        Term::Infinity => Some(f64::INFINITY),
+        Term::Product(factors) if *factors == [Term::whole(-1), Term::Infinity] => Some(f64::NEG_INFINITY),
+        term if has_variable(term) => None,
+        term => Point(0).value(term)?.as_real(),
+    }
+}
+
+/// Returns whether an expression has variables or unknown functions.
+#[must_use]
+pub fn has_variable(term: &Term) -> bool {
+    matches!(term, Term::Symbol(_) | Term::Applied(..)) || term.children().any(has_variable)
+}
+
+fn near(a: f64, b: f64) -> bool {
+    a == b || a.is_finite() && b.is_finite() && (a - b).abs() <= 1e-12 * a.abs().max(b.abs())
+}
+
+impl Pieces {
+    fn of_pieces(mut pieces: Vec<Piece>) -> Self {
+        pieces.retain(|p| p.start < p.end && !near(p.start, p.end) || !p.left_open && !p.right_open && near(p.start, p.end));
+        pieces.sort_by(|a, b| a.start.total_cmp(&b.start).then(a.left_open.cmp(&b.left_open)));
+        let mut merged: Vec<Piece> = Vec::new();
+        for piece in pieces {
+            match merged.last_mut() {
+                Some(last)
+                    if piece.start < last.end && !near(piece.start, last.end)
+                        || near(piece.start, last.end) && !(piece.left_open && last.right_open) =>
+                {
+                    if near(piece.end, last.end) {
+                        last.right_open &= piece.right_open;
+                    } else if piece.end > last.end {
+                        (last.end, last.right_open) = (piece.end, piece.right_open);
+                    }
+                }
+                _ => merged.push(piece),
+            }
+        }
+        Self(merged)
+    }
+
+    /// Returns a set as intervals, or `None` if it isn't one of known real numbers.
+    #[must_use]
+    pub fn of(node: &Node) -> Option<Self> {
+        let pieces = match node {
+            Node::Interval { start, end, left_open, right_open } => {
+                vec![Piece { start: end_of(start)?, left_open: *left_open, end: end_of(end)?, right_open: *right_open }]
+            }
+            Node::Finite(elements) => elements.iter().map(point).collect::<Option<_>>()?,
+            Node::Named(Named::Empty) => Vec::new(),
+            Node::Named(Named::Reals) => vec![ALL],
+            Node::Union(a, b) => Self::of(a)?.0.into_iter().chain(Self::of(b)?.0).collect(),
+            Node::Intersection(a, b) => Self::of(a)?.and(&Self::of(b)?).0,
+            Node::Difference(a, b) => Self::of(a)?.and(&Self::of(b)?.complement()).0,
+            _ => return None,
+        };
+        Some(Self::of_pieces(pieces))
+    }
+
+    fn and(&self, other: &Self) -> Self {
+        let mut both = Vec::new();
+        for a in &self.0 {
+            for b in &other.0 {
+                let (start, left_open) = match near(a.start, b.start) {
+                    true => (a.start, a.left_open || b.left_open),
+                    false if a.start > b.start => (a.start, a.left_open),
+                    false => (b.start, b.left_open),
+                };
+                let (end, right_open) = match near(a.end, b.end) {
+                    true => (a.end, a.right_open || b.right_open),
+                    false if a.end < b.end => (a.end, a.right_open),
+                    false => (b.end, b.right_open),
+                };
+                both.push(Piece { start, left_open, end, right_open });
+            }
+        }
+        Self::of_pieces(both)
+    }
+
+    fn complement(&self) -> Self {
+        let (mut start, mut left_open) = (f64::NEG_INFINITY, true);
+        let mut rest = Vec::new();
+        for piece in &self.0 {
+            rest.push(Piece { start, left_open, end: piece.start, right_open: !piece.left_open });
+            (start, left_open) = (piece.end, !piece.right_open);
+        }
+        if start < f64::INFINITY {
+            rest.push(Piece { start, left_open, end: f64::INFINITY, right_open: true });
+        }
+        Self::of_pieces(rest)
+    }
+
+    /// Returns whether two sets have the same elements.
+    #[must_use]
+    pub fn agree_with(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len()
+            && self.0.iter().zip(&other.0).all(|(a, b)| {
+                near(a.start, b.start) && near(a.end, b.end) && a.left_open == b.left_open && a.right_open == b.right_open
+            })
+    }
+
+    /// Returns what a relation such as `1 < x \le 2` says about its variable, or `None` if it isn't that simple.
+    #[must_use]
+    pub fn solutions(sides: &[Node], relations: &[Relation]) -> Option<Self> {
+        let mut name = None;
+        let mut solutions = Self(vec![ALL]);
+        for (pair, relation) in sides.windows(2).zip(relations) {
+            let [Node::Term(left), Node::Term(right)] = pair else { return None };
+            let (symbol, relation, bound) = match (multiple(left), multiple(right)) {
+                (Some((factor, symbol)), None) => (symbol, directed(*relation, factor), end_of(right)? / factor),
+                (None, Some((factor, symbol))) => (symbol, directed(relation.flipped(), factor), end_of(left)? / factor),
+                _ => return None,
+            };
+            if *name.get_or_insert(symbol) != symbol {
+                return None;
+            }
+            solutions = solutions.and(&on_one_side(relation, bound));
+        }
+        name.map(|_| solutions)
+    }
+}
+
+/// Returns a variable and the number before it.
+fn multiple(term: &Term) -> Option<(f64, &str)> {
+    match term {
+        Term::Symbol(name) => Some((1.0, name)),
+        Term::Product(factors) => match factors.as_slice() {
+            [factor, Term::Symbol(name)] => Some((end_of(factor).filter(|f| f.is_finite() && *f != 0.0)?, name)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn directed(relation: Relation, factor: f64) -> Relation {
+    if factor < 0.0 { relation.flipped() } else { relation }
+}
+
+fn on_one_side(relation: Relation, bound: f64) -> Pieces {
+    let at = Piece { start: bound, left_open: false, end: bound, right_open: false };
+    let below = |right_open| Piece { end: bound, right_open: right_open || bound.is_infinite(), ..ALL };
+    let above = |left_open| Piece { start: bound, left_open: left_open || bound.is_infinite(), ..ALL };
+    Pieces::of_pieces(match relation {
+        Relation::Equal => vec![at],
+        Relation::NotEqual => vec![below(true), above(true)],
+        Relation::Less => vec![below(true)],
+        Relation::AtMost => vec![below(false)],
+        Relation::Greater => vec![above(true)],
+        Relation::AtLeast => vec![above(false)],
+    })
+}
+
+fn point(element: &Node) -> Option<Piece> {
+    let Node::Term(term) = element else { return None };
+    let at = end_of(term).filter(|at| at.is_finite())?;
+    Some(Piece { start: at, left_open: false, end: at, right_open: false })
+}
