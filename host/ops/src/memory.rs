@@ -24,9 +24,43 @@ pub fn peak_memory() -> u64 {
     peak as u64
 }
 
+/// Returns the bytes of memory that this process may still take without others losing theirs, if the system says: what Linux estimates, or
+/// what is left of the limit on the process's control group.
+pub fn available_memory() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let of_group = |file: &str| {
+        let groups = read("/proc/self/cgroup");
+        let own = groups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").trim_end_matches('/').to_owned();
+        read(&format!("/sys/fs/cgroup{own}/{file}"))
+    };
+    let limit: Option<u64> = of_group("memory.max").trim().parse().ok();
+    let used: Option<u64> = of_group("memory.current").trim().parse().ok();
+    // Pages of files that were read count as used, and are given up if memory is short.
+    let files = line_of(&of_group("memory.stat"), "inactive_file");
+    let left = limit.zip(used).map(|(limit, used)| limit.saturating_sub(used.saturating_sub(files.unwrap_or(0))));
+    let of_machine = line_of(&read("/proc/meminfo"), "MemAvailable:").map(|kib| kib * 1024);
+    of_machine.into_iter().chain(left).min()
+}
+
+/// Returns the number in the line that begins with this word.
+fn line_of(text: &str, word: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(word))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::peak_memory;
+    use super::{available_memory, line_of, peak_memory};
+
+    #[test]
+    fn numbers_are_read_from_lines_by_their_first_word() {
+        let text = "MemTotal:       24609152 kB\nMemAvailable:   20000000 kB\ninactive_file 77\ninactive_file_more 5\nodd\n";
+        assert_eq!(line_of(text, "MemAvailable:"), Some(20_000_000));
+        assert_eq!((line_of(text, "inactive_file"), line_of(text, "odd"), line_of(text, "none")), (Some(77), None, None));
+        if cfg!(target_os = "linux") {
+            assert!(available_memory().is_some_and(|bytes| bytes > 0));
+        }
+    }
 
     #[test]
     fn the_peak_grows_with_what_is_touched_and_stays() {

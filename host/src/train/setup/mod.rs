@@ -9,6 +9,7 @@ mod model;
 mod models;
 mod plugins;
 mod reference;
+mod room;
 mod schedule;
 mod value_model;
 
@@ -31,6 +32,7 @@ use crate::data::{Extras, Message};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Backend, Frozen, ModelFolder, Policy};
+use crate::ops;
 use crate::optim::Settings;
 use crate::plugin::{Hints, Needs};
 use crate::run::{Event, RunBegun, RunFiles};
@@ -226,6 +228,12 @@ fn learner(
     check_squares(plugins.about().hints.log_sum_squares, backend)?;
     check_smoothing(&config, plugins.flow, plugins.about().hints.smoothed, backend)?;
     let (config, dropout) = resolve_dropout(config, &opened.source, backend)?;
+    let adapter = opened.lora.is_some();
+    if backend.device().is_cpu() {
+        let how = room::Use { adapter, generates: plugins.flow.generates(), bf16: backend.is_bf16() };
+        let short = room::shortage(&config, &opened.source, how, ops::available_memory());
+        short.iter().for_each(|short| tracing::warn!("{short}"));
+    }
     // A named reference model is read by itself.
     let own = Needs { ref_logp: needs.ref_logp && opened.reference.is_none(), ..needs };
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&own, &values), beginning, backend)?;
@@ -233,7 +241,6 @@ fn learner(
     let reference = named.transpose()?.or(reference);
     let policy = policy.with_dropout(dropout).with_noise(noise(&config, plugins.flow, backend)?);
     backend.suggest_bf16(config.bf16, policy.weights().parameters());
-    let adapter = opened.lora.is_some();
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
     let usual_rate = schedule::usual(plugins.flow, rate, size(&policy));
     let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps)?;
