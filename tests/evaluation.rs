@@ -441,8 +441,33 @@ fn a_last_batch_that_is_not_full_is_left_out_of_evaluations_too_where_that_is_as
     let eight = loss("eight", "eight.jsonl", &[]);
     assert_eq!(loss("left-out", "ten.jsonl", &["--dataloader-drop-last", "true"]), eight);
     assert_ne!(loss("all", "ten.jsonl", &[]), eight);
+    // If none is full, nothing would be left.
     place.write("three.jsonl", rows(8..11));
-    let few = ["sft", "--model", tiny(), "--dataset", "rows.jsonl", "--eval-dataset", "three.jsonl", "--output-dir", "few"];
-    let refused = place.run(&[&few[..], &["--per-device-train-batch-size", "4", "--dataloader-drop-last", "true"]].concat());
-    assert!(refused.stderr.contains("dataloader_drop_last: leaves nothing to evaluate"), "{}", refused.stderr);
+    let three = loss("three", "three.jsonl", &[]);
+    assert_eq!(loss("only", "three.jsonl", &["--dataloader-drop-last", "true"]), three);
+    let packs = ["--eval-packing", "true", "--max-length", "64", "--dataloader-drop-last", "true"];
+    assert!(loss("packs", "ten.jsonl", &packs) > 0.0);
+}
+
+#[test]
+fn mismatched_completions_of_an_evaluation_are_the_same_whichever_batches_it_leaves_out() {
+    let place = Place::new();
+    let row = |i: usize| {
+        let (more, good) = ("ab".repeat(i % 4 + 1), i % 3 > 0);
+        format!("{{\"prompt\": \"prompt {i}\", \"completion\": \" {more}\", \"label\": {good}}}\n")
+    };
+    place.write("rows.jsonl", (0..8).map(row).collect::<String>());
+    place.write("ten.jsonl", (8..18).map(row).collect::<String>());
+    let figures = |run: &str, more: &[&str]| {
+        let mut all =
+            vec!["kto", "--model", tiny(), "--dataset", "rows.jsonl", "--eval-dataset", "ten.jsonl", "--output-dir", run];
+        all.extend(["--max-steps", "2", "--per-device-train-batch-size", "4", "--per-device-eval-batch-size", "3"]);
+        all.extend(["--dataloader-drop-last", "true", "--learning-rate", "0.001", "--eval-on-start"]);
+        place.run(&[&all[..], more].concat()).succeeded();
+        let lines = place.timeless(&format!("{run}/metrics.jsonl"));
+        lines.into_iter().filter(is_evaluation).collect::<Vec<Value>>()
+    };
+    let plain = figures("plain", &[]);
+    assert_eq!(plain.len(), 2);
+    assert_eq!(figures("precomputed", &["--precompute-ref-log-probs", "true"]), plain);
 }

@@ -113,7 +113,7 @@ fn a_mixture_is_trained_from_what_it_generates_whole_and_as_an_adapter() {
 }
 
 #[test]
-fn algorithms_without_an_auxiliary_loss_in_trl_add_none_unless_it_is_asked_for() {
+fn algorithms_whose_options_in_trl_have_no_coefficient_add_no_auxiliary_loss_unless_it_is_asked_for() {
     let place = place();
     let pairs = (0..12).map(|i| json!({"prompt": format!("question {i}"), "chosen": " ab", "rejected": " abab"}));
     place.write("pairs.jsonl", pairs.map(|row| format!("{row}\n")).collect::<String>());

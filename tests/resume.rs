@@ -102,6 +102,10 @@ fn a_signal_at_any_step_saves_and_ends_with_a_code_of_its_own() {
                     }
                 }
                 Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+                if signal == "-HUP" {
+                    // A closed terminal tells it, and so does the shell.
+                    Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+                }
                 let code = child.wait().unwrap().code();
                 let there = in_step && place.checkpoints(&run) == [step];
                 assert!(!there || code == Some(3), "{signal} at step {step}: {code:?}");
@@ -396,6 +400,15 @@ fn going_back_where_nothing_would_be_done_is_refused_and_changes_nothing() {
     }
     let refused = place.run(&["resume", "whole"]);
     assert!(refused.code == Some(2) && refused.stderr.contains("--resume-from-checkpoint"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_is_reported() {
+    let place = Place::new();
+    let script = format!("ulimit -f 8; exec \"$0\" export {} out --dtype f32", tiny());
+    let ran = Command::new("sh").args(["-c", &script]).arg(rlhost_tests::binary()).current_dir(place.path(".")).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.code() == Some(1) && said.contains("File too large"), "{:?}: {said}", ran.status);
 }
 
 #[test]

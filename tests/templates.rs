@@ -112,7 +112,7 @@ fn a_conversations_model_is_asked_as_it_was_trained() {
 fn a_folders_template_brings_its_end_token_and_is_refused_where_the_model_lacks_its_tokens() {
     let place = place();
     let source = |name: &str, template: &str, end: &str, added: &str| {
-        let settings = json!({"chat_template": template, "eos_token": end, "added_tokens_decoder": {"9": {"content": added}}});
+        let settings = json!({"chat_template": template, "eos_token": end, "added_tokens_decoder": {"9": {"content": added, "special": true}, "10": {"content": "for m"}}});
         std::fs::create_dir(place.path(name)).unwrap();
         place.write(&format!("{name}/tokenizer_config.json"), settings.to_string());
     };
@@ -138,6 +138,8 @@ fn a_folders_template_brings_its_end_token_and_is_refused_where_the_model_lacks_
     source("ended", plain, "<|stop|>", "<|unused|>");
     let refused = run("ended", &[]);
     assert!(refused.stderr.contains("<|stop|>, which the model's tokenizer does not have"), "{}", refused.stderr);
+    // Another end token is enough.
+    run("ended", &["--eos-token", "!"]).succeeded();
     // The file alone is text.
     place.write("written.jinja", format!("<|turn|>{plain}"));
     run("written.jinja", &[]).succeeded();

@@ -47,8 +47,7 @@ pub fn mean_and_std(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)>
     Some((mean, if n > 1.0 { (squares / (n - 1.0)).sqrt() } else { 0.0 }))
 }
 
-/// Returns whether values are equal by TRL's test: `torch.isclose` to zero, which the deviation of fewer than two values never
-/// is.
+/// Returns whether values are equal by TRL's test: `torch.isclose` of their deviation to zero, which for fewer than two values is NaN.
 #[must_use]
 pub fn all_alike(values: &[f64]) -> bool {
     values.len() > 1 && mean_and_std(values.iter().copied()).is_some_and(|(_, std)| std <= 1e-8)

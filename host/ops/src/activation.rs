@@ -73,9 +73,9 @@ pub fn backward(
 ) -> Result<(Tensor, Option<Tensor>)> {
     on_device!(gate, cuda::activation::backward(gate, up, dy, f));
     match f {
-        Activation::Silu => backward_by(gate, up, dy, silu, rounds),
-        Activation::Gelu => backward_by(gate, up, dy, gelu, rounds),
-        Activation::GeluTanh => backward_by(gate, up, dy, gelu_tanh, rounds),
+        Activation::Silu => backward_by(gate, up, dy, silu, |dy, u, slope| dy * u * slope, rounds),
+        Activation::Gelu => backward_by(gate, up, dy, gelu, |dy, u, slope| dy * slope * u, rounds),
+        Activation::GeluTanh => backward_by(gate, up, dy, gelu_tanh, |dy, u, slope| dy * slope * u, rounds),
     }
 }
 
@@ -126,14 +126,15 @@ fn backward_by(
     up: Option<&Tensor>,
     dy: &Tensor,
     f: impl Fn(f32) -> (f32, f32) + Sync,
+    of_gate: impl Fn(f32, f32, f32) -> f32 + Sync,
     rounds: bool,
 ) -> Result<(Tensor, Option<Tensor>)> {
     same_sizes("activation backward", gate, &[up, Some(dy)])?;
     match (gate.dtype() == DType::BF16, rounds) {
-        (false, false) => gradients::<f32, f32>(gate, up, dy, f),
-        (false, true) => gradients::<f32, bf16>(gate, up, dy, f),
-        (true, false) => gradients::<bf16, f32>(gate, up, dy, f),
-        (true, true) => gradients::<bf16, bf16>(gate, up, dy, f),
+        (false, false) => gradients::<f32, f32>(gate, up, dy, f, of_gate),
+        (false, true) => gradients::<f32, bf16>(gate, up, dy, f, of_gate),
+        (true, false) => gradients::<bf16, f32>(gate, up, dy, f, of_gate),
+        (true, true) => gradients::<bf16, bf16>(gate, up, dy, f, of_gate),
     }
 }
 
@@ -142,6 +143,7 @@ fn gradients<I: Number, O: Number>(
     up: Option<&Tensor>,
     dy: &Tensor,
     f: impl Fn(f32) -> (f32, f32) + Sync,
+    of_gate: impl Fn(f32, f32, f32) -> f32 + Sync,
 ) -> Result<(Tensor, Option<Tensor>)> {
     let (gs, dys) = (read_as::<I>(gate)?, read(dy)?);
     let parts = gs.par_chunks(CHUNK).zip(dys.par_chunks(CHUNK));
@@ -167,7 +169,7 @@ fn gradients<I: Number, O: Number>(
                 wide!(for (((dg, du), (g, u)), dy) in dg.iter_mut().zip(du).zip(g.iter().zip(u)).zip(dy) {
                     let (value, slope) = f(g.in_f32());
                     du.write(O::nearest(dy * value));
-                    dg.write(O::nearest(dy * u.in_f32() * slope));
+                    dg.write(O::nearest(of_gate(*dy, u.in_f32(), slope)));
                 });
             });
         })

@@ -180,8 +180,8 @@ pub(super) unsafe fn filled_all(lengths: impl Iterator<Item = usize>, fill: impl
 /// A raw pointer that tasks share to write disjoint places of a buffer.
 pub(super) struct Shared<T = f32>(*mut T);
 // SAFETY: every user gives its tasks disjoint ranges and outlives them.
-unsafe impl<T> Send for Shared<T> {}
-unsafe impl<T> Sync for Shared<T> {}
+unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {

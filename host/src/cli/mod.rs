@@ -199,6 +199,7 @@ fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, Known), Failu
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
+    stopping::report_large_files();
     let at = command_at(&mut arguments);
     if arguments.len() == at {
         // Flags that are for any command don't make one.

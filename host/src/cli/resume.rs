@@ -39,7 +39,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 /// Says how to start a run over that ended before its first checkpoint.
 fn without_checkpoint(run: &Path, error: anyhow::Error) -> Failure {
     let files = RunFiles(run);
-    if files.are_there() && files.steps().is_ok_and(|steps| steps.is_empty()) {
+    // A checkpoint's folder has no events.
+    if files.events().is_file() && files.steps().is_ok_and(|steps| steps.is_empty()) {
         let advice = "it ended before its first; to start it over, give its first command again, with --resume-from-checkpoint";
         return Failure::mistake(anyhow!("{error}; {advice}"));
     }

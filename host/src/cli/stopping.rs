@@ -30,8 +30,11 @@ impl Stopping {
                 .map_err(Failure::failed)?;
             signal_hook::flag::register(signal, this.asked.clone()).map_err(Failure::failed)?;
         }
+        // A closed terminal tells the shell's jobs, and so does the shell: a second one must not end what the first has asked to stop.
         #[cfg(unix)]
-        Self::survive(&this.asked).map_err(Failure::failed)?;
+        if hangups_end_it() {
+            signal_hook::flag::register(signal_hook::consts::SIGHUP, this.asked.clone()).map_err(Failure::failed)?;
+        }
         // mpirun forwards this one to its processes, while SIGINT makes it kill them after some time.
         #[cfg(unix)]
         signal_hook::flag::register(SIGUSR1, this.asked.clone()).map_err(Failure::failed)?;
@@ -39,19 +42,6 @@ impl Stopping {
         let watch = std::thread::Builder::new().name("signals".into()).stack_size(256 << 10);
         watch.spawn(move || watched.confirm()).map_err(Failure::failed)?;
         Ok(this)
-    }
-
-    /// Listens for a terminal's hangup, which asks the run to stop like the others, unless the process was started to ignore it (nohup).
-    /// And keeps a limit on the size of files (`ulimit -f`) from ending the process before the failed write is reported.
-    #[cfg(unix)]
-    fn survive(asked: &Arc<AtomicBool>) -> std::io::Result<()> {
-        use signal_hook::consts::{SIGHUP, SIGXFSZ};
-        signal_hook::flag::register(SIGXFSZ, Arc::default())?;
-        if hangups_end_it() {
-            signal_hook::flag::register_conditional_shutdown(SIGHUP, 128 + SIGHUP, asked.clone())?;
-            signal_hook::flag::register(SIGHUP, asked.clone())?;
-        }
-        Ok(())
     }
 
     /// Marks the start of the first step. Returns the flag that asks the run to stop.
@@ -82,11 +72,18 @@ impl Stopping {
     }
 }
 
-/// Returns whether a hangup would end this process, as far as the system tells.
+/// Returns whether a hangup would end this process (nohup makes it ignore them), as far as the system tells: only Linux does.
 #[cfg(unix)]
 fn hangups_end_it() -> bool {
     // Whether it is ignored is the lowest bit of this number. Without such a file, it stays as it was.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 0)
+}
+
+/// Keeps a limit on the size of files (`ulimit -f`) from ending the process before the failed write is reported.
+pub(super) fn report_large_files() {
+    // Where this fails, the process ends as it would have.
+    #[cfg(unix)]
+    drop(signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()));
 }

@@ -54,7 +54,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free"))]
     pub strict_data: bool,
     /// Chat template to use instead of the model's: a Jinja file, a folder with a tokenizer's files, or a model's name on the hub.
-    /// Checkpoints contain it [default: the model's]
+    /// Checkpoints contain it, and a folder's end token goes with it [default: the model's]
     #[schemars(extend("rank" = "own"))]
     pub chat_template_path: Option<String>,
     /// Token that ends texts and completions; must be in the tokenizer [default: the tokenizer's]

@@ -71,7 +71,7 @@ pub(super) fn preference(
     let kind = |p: &TextOrChat| matches!(p, TextOrChat::Chat(_));
     let given = prompt.map(|value| text_or_chat("prompt", value)).transpose()?;
     // A plain prompt beside whole conversations repeats what these begin with, as TRL's `maybe_extract_prompt` knows.
-    let given = given.filter(|prompt| kind(prompt) || !kind(&chosen) || !kind(&rejected));
+    let given = given.filter(|prompt| kind(prompt) || !begin_alike(&chosen, &rejected));
     let has_prompt = given.is_some();
     let (prompt, chosen, rejected) = match given {
         Some(prompt) => (prompt, chosen, rejected),
@@ -83,6 +83,12 @@ pub(super) fn preference(
     }
     let extras = prompt.extras(&columns)?;
     Ok((PreferenceRow { row, place: place.clone(), prompt, chosen, rejected, extras, columns }, begins_alike))
+}
+
+/// Returns whether two answers are conversations that begin with the same message and go on.
+fn begin_alike(chosen: &TextOrChat, rejected: &TextOrChat) -> bool {
+    let (TextOrChat::Chat(chosen), TextOrChat::Chat(rejected)) = (chosen, rejected) else { return false };
+    chosen.len().min(rejected.len()) > 1 && chosen.first() == rejected.first()
 }
 
 /// Splits off the common beginning of two answers, like TRL's `extract_prompt`: whole messages, or characters up to a space
@@ -194,6 +200,9 @@ mod tests {
         let repeated = read(json!({"prompt": "q", "chosen": whole("a"), "rejected": whole("b")})).unwrap();
         assert!(matches!((&repeated.prompt, &repeated.chosen),
                 (TextOrChat::Chat(p), TextOrChat::Chat(c)) if &*p[0].content == "q" && c.len() == 1));
+        let answers = |answer: &str| [message("assistant", answer)];
+        let apart = read(json!({"prompt": "q", "chosen": answers("a"), "rejected": answers("b")}));
+        assert!(apart.unwrap_err().contains("must be all strings"), "its prompt is nowhere else");
         let mixed = read(json!({"prompt": "p", "chosen": "c", "rejected": [{"role": "assistant", "content": "r"}]}));
         assert!(mixed.unwrap_err().contains("must be all strings"));
     }

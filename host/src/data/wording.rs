@@ -78,7 +78,7 @@ impl Wording {
     }
 
     /// Returns what a folder's chat template brings along, as when TRL clones it: the folder's end token, and those of its added tokens
-    /// that the template writes.
+    /// that are special, or in angle brackets, and that the template writes.
     ///
     /// # Errors
     /// If a file can't be read.
@@ -92,11 +92,18 @@ impl Wording {
         };
         let listed = whole["added_tokens"].as_array().into_iter().flatten();
         let added = config["added_tokens_decoder"].as_object().into_iter().flat_map(Map::values).chain(listed);
-        let mut written: Vec<String> = added.filter_map(|token| token["content"].as_str()).map(str::to_owned).collect();
-        written.retain(|token| !token.is_empty() && template.contains(token.as_str()));
+        // Others may be words of the template's own language.
+        let is_marker = |token: &&Value| {
+            let text = token["content"].as_str().unwrap_or_default();
+            token["special"] == true || text.starts_with('<') && text.ends_with('>')
+        };
+        let mut written: Vec<String> =
+            added.filter(is_marker).filter_map(|token| token["content"].as_str()).map(str::to_owned).collect();
+        written.retain(|token| !token.trim().is_empty() && template.contains(token.as_str()));
         written.sort_unstable();
         written.dedup();
-        Ok(TemplateTokens { end: Some(token_text(&config, "eos_token")).filter(|text| !text.is_empty()), written })
+        let end = Some(token_text(&config, "eos_token")).filter(|text| !text.is_empty());
+        Ok(TemplateTokens { end: end.map_or_else(|| mapped_end(folder), |end| Ok(Some(end)))?, written })
     }
 
     /// Reads a date, or a date with a time.

@@ -308,11 +308,11 @@ impl Architecture {
         self.heads.kv_heads * self.heads.head_dim
     }
 
-    /// Returns the most rows or columns of a layer's matrices.
+    /// Returns a bound on the inputs and outputs of a layer's linear maps, joined ones included.
     pub fn widest(&self) -> usize {
-        let of_experts = self.mixture.as_ref().map_or(0, |mixture| mixture.width);
-        let all = [self.hidden_size, self.intermediate_size, self.query_width(), of_experts];
-        all.into_iter().max().unwrap_or_default()
+        let of_experts = self.mixture.as_ref().map_or(0, |mixture| 2 * mixture.width);
+        let joined = [self.query_width() + 2 * self.kv_width(), 2 * self.intermediate_size];
+        joined.into_iter().chain([self.hidden_size, of_experts]).max().unwrap_or_default()
     }
 
     /// Returns the short names of the layers' linear maps that an adapter can apply to, in order.

@@ -301,7 +301,7 @@ impl Decoder {
     }
 
     /// Returns whether a forest's attention is given heads and values in bf16.
-    fn halves(&self) -> bool {
+    pub(super) fn halves(&self) -> bool {
         self.precision == Precision::Bf16
     }
 
@@ -509,8 +509,10 @@ impl Decoder {
         let (a, up) = (&self.architecture, kept.up.as_ref());
         let active = activation::forward(&kept.gate, up, a.activation, maps.down.rounds())?;
         let d_active = apply_backward(&maps.down, &active, d_lowered, &g.down)?;
-        // Of joined maps, the gradients are put together first.
-        let rounds = all_round(&maps.each().wide) && maps.wide.len() == a.mlp_widths().len();
+        // Of joined maps, the gradients are put together first, and those of biases are sums.
+        let only_products =
+            maps.wide.len() == a.mlp_widths().len() && g.wide.iter().all(|g| g.bias.iter().flatten().next().is_none());
+        let rounds = only_products && all_round(&maps.each().wide);
         let (d_gate, d_up) = activation::backward(&kept.gate, up, &d_active, a.activation, rounds)?;
         let wide: Vec<&Tensor> = std::iter::once(&d_gate).chain(&d_up).collect();
         Ok(products_backward(&maps.wide, h, &wide, &a.mlp_widths(), &g.wide)?)

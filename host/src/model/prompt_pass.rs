@@ -113,7 +113,7 @@ impl Decoder {
                     let of = |known: &Tensor, new: &Tensor| joins.selected.forward(known, new);
                     Ok((of(&known.attended.out, out)?, of(&known.input, x)?))
                 };
-                let layer = Layer { halves: true, ..self.layer_of(i, maps.each()) };
+                let layer = Layer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
                 let mut kept = layer.forward(x, &positions, last.then_some(&selected), |q, k, v| {
                     let (k, v) = (joins.all.forward(&known_k, k)?, joins.all.forward(&known.v, v)?);
                     let (out, log_sum) = attention::forward_some(q, &k, &v, forest, &segments, self.attention(i))?;

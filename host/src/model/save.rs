@@ -118,9 +118,12 @@ fn merged(source: &ModelFolder) -> Result<Weights> {
         None => source.decoder()?,
     };
     let merged = decoder.weights().merged()?;
+    if source.lora().is_none() {
+        return Ok(merged);
+    }
     // Values of an adapter may be finite where those of their product are not.
     for (name, tensor) in merged.in_files()? {
-        if source.lora().is_some() && !ops::all_finite(&tensor)? {
+        if !ops::all_finite(&tensor)? {
             return Err(Error::OutOfRange {
                 path: source.path().to_owned(),
                 tensor: name,

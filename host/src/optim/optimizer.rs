@@ -89,8 +89,8 @@ const SAFE: f64 = 1e30;
 /// Up to this gradient norm, squares stay finite too.
 const SAFE_GRADIENT: f64 = 1e15;
 
-/// Suffixes of what holds means of squares, or scales of codes. A negative one would make updates that are not finite.
-const SECOND: [&str; 5] = ["v", "v_scales", "m_scales", "rows", "columns"];
+/// Suffixes of what holds means of squares, or scales of codes. Negative ones would make updates that are not finite.
+const NEVER_NEGATIVE: [&str; 5] = ["v", "v_scales", "m_scales", "rows", "columns"];
 
 /// Returns whether a tensor in host memory has values below zero; codes have none.
 fn has_negative(t: &Tensor) -> candle_core::Result<bool> {
@@ -129,8 +129,8 @@ impl Optimizer {
                     let described = |t: &Tensor| format!("{} of shape {:?}", t.dtype().as_str(), t.shape());
                     return Err(format!("{key} is {}; it must be {}", described(&saved), described(moment)));
                 }
-                if SECOND.contains(&suffix) && has_negative(&saved).map_err(|e| format!("{key}: {e}"))? {
-                    return Err(format!("{key} has values below zero, which means of squares can't have"));
+                if NEVER_NEGATIVE.contains(&suffix) && has_negative(&saved).map_err(|e| format!("{key}: {e}"))? {
+                    return Err(format!("{key} has values below zero, which it can't have"));
                 }
                 restored.push(saved.to_device(moment.device()).map_err(|e| format!("{key}: {}", ops::Error::from(e)))?);
             }

@@ -110,12 +110,12 @@ impl Trainer {
         let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
         let items = if whole_generation { sizes.generation() } else { flow.evaluated_together(sizes) };
         let together = flow.prompts_of(items, self.settings.eval_group());
+        let used = flow.evaluated(prompts.len(), &self.settings, self.world.size());
+        // Given rows are cut afterwards: mismatched completions come from all.
+        let collected = if flow.generates() { used } else { prompts.len() };
         let groups = match self.settings.packs_evaluations() {
             true => self.packed(prompts, size),
-            false => prompts[..flow.evaluated(prompts.len(), &self.settings, self.world.size())]
-                .chunks(together.max(1))
-                .map(<[_]>::to_vec)
-                .collect(),
+            false => prompts[..collected].chunks(together.max(1)).map(<[_]>::to_vec).collect(),
         };
         let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
         let mut parts = Vec::new();
@@ -135,7 +135,8 @@ impl Trainer {
         let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
         figures.merge(self.collector.judge(&mut experience, &mut with)?);
         figures.add(self.world.once(solved::figures(&experience, self.collector.for_evaluation(), &self.settings)));
-        let (items, experience) = (experience.items(), Arc::new(experience));
+        let items = if flow.generates() { experience.items() } else { experience.items().min(used) };
+        let experience = Arc::new(experience);
         let sizes = match self.settings.packs_evaluations() {
             true => sizes,
             // As in TRL, all are full but the last, which matters to losses that compare rows.
@@ -153,7 +154,7 @@ impl Trainer {
         let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length()).collect();
         let rows = |packs: &[Vec<usize>]| packs.iter().flatten().map(|row| prompts[*row].clone()).collect();
         let packs = pack(&lengths, longest);
-        let used = if self.settings.dataloader_drop_last { packs.len() - packs.len() % size } else { packs.len() };
+        let used = self.collector.flow().evaluated(packs.len(), &self.settings, self.world.size());
         packs[..used].chunks(size).map(rows).collect()
     }
 

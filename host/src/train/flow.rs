@@ -71,16 +71,16 @@ impl Flow {
         if self == Self::Generated { items / group } else { items }
     }
 
-    /// Returns how many items of an evaluation are collected together, without generations: mismatched completions come from batches of
-    /// training's size, as in TRL.
+    /// Returns how many given items of an evaluation are collected together. Mismatched completions come from batches of training's size,
+    /// as in TRL.
     pub(super) fn evaluated_together(self, sizes: Batches) -> usize {
         if self == Self::Labelled { sizes.micro_batch } else { sizes.eval_micro_batch }
     }
 
-    /// Returns how many of `rows` an evaluation uses: all, or those that fill batches, as in transformers.
+    /// Returns how many of `rows` an evaluation uses: all, or those that fill batches, as in transformers, if there are such.
     pub(super) fn evaluated(self, rows: usize, config: &Config, ranks: usize) -> usize {
         let batch = self.prompts_of(config.batches(ranks).eval_micro_batch, config.eval_group()).max(1);
-        if config.dataloader_drop_last { rows - rows % batch } else { rows }
+        if config.dataloader_drop_last && rows >= batch { rows - rows % batch } else { rows }
     }
 
     /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one.

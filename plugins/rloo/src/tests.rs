@@ -57,6 +57,9 @@ fn the_baseline_is_the_mean_of_the_scorable_siblings() {
     let alone = estimated(&s, &rollouts(&[Some(1.0), None, None, Some(2.0), Some(2.0), Some(2.0)]));
     assert_eq!(of_rows(&alone), [0.0; 6]);
     assert_eq!(figure(&alone.metrics, "frac_reward_zero_std"), Some((0.5, 2.0)));
+    // A prompt's only completion, as evaluations may have, has a deviation of zero in TRL.
+    let single = Rollouts { prompt_of: (0..3).collect(), ..rollouts(&[Some(1.0), Some(2.0), Some(0.0)]) };
+    assert_eq!(figure(&estimated(&s, &single).metrics, "frac_reward_zero_std"), Some((1.0, 3.0)));
     assert_eq!(of_rows(&estimated(&Settings { normalize_advantages: true, ..s }, &rollouts(&[None; 3]))), [0.0; 3]);
 }
 

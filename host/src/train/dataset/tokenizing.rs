@@ -12,7 +12,7 @@ pub(super) fn is_special(prompt: &TextOrChat) -> bool {
 pub(super) fn asked_text(prompt: &TextOrChat, extras: &Extras, tokenizer: &Tokenizer) -> data::Result<String> {
     match prompt {
         TextOrChat::Text(text) => Ok(text.clone()),
-        // Templates can't begin without a message, nor do answers with one of their own begin with an empty turn.
+        // There is nothing to render, and many templates fail without a message.
         TextOrChat::Chat(messages) if messages.is_empty() => Ok(String::new()),
         TextOrChat::Chat(messages) => tokenizer.render_chat(messages, true, extras),
     }

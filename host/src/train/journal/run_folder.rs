@@ -28,7 +28,7 @@ pub struct RunFolder {
     files: Option<Files>,
     /// Whether the run continues if a line can't be written.
     lenient: bool,
-    /// Name and hash of each plugin in use.
+    /// The plugins in use.
     plugins: Vec<Source>,
 }
 

@@ -56,7 +56,6 @@ pub(super) fn read(
     };
     let (prompts, left_out): (Prompts, _) = read(given.as_ref(), &packing)?;
     let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset), &of_evaluations)).transpose()?.unzip();
-    check_evaluated(&config, flow, evaluated.as_ref().map(Prompts::len), world.size())?;
     if config.precompute_ref_log_probs {
         // They are kept with each prompt.
         prompts.all()?;
@@ -118,18 +117,6 @@ impl Packing {
             return Ok(None);
         }
         Ok(Some(pack(&prompts.lengths()?, self.length)))
-    }
-}
-
-/// Refuses an evaluation that has rows, but none that fill a batch.
-fn check_evaluated(config: &Config, flow: Flow, rows: Option<usize>, ranks: usize) -> Result<()> {
-    match rows.filter(|rows| !config.packs_evaluations() && flow.evaluated(*rows, config, ranks) == 0) {
-        Some(rows) => {
-            let batch = config.batches(ranks).eval_micro_batch;
-            let detail = format!("leaves nothing to evaluate: eval_dataset has {rows} rows, but a batch takes {batch}");
-            Err(Error::setting("dataloader_drop_last", detail))
-        }
-        None => Ok(()),
     }
 }
 

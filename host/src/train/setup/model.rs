@@ -57,7 +57,7 @@ pub(super) fn open(
     config.model = name;
     let (source, made) = open_model(model, beginning, RunFiles(folder).made_model())?;
     let source = source.keeping()?;
-    let (config, lora) = resolve_adapter(config, &source)?;
+    let (config, lora) = resolve_adapter(config, &source, matches!(beginning, Beginning::Resume { .. }))?;
     let (config, source) = held::resolve(config, source, backend)?;
     let (mut config, mut wording) = wording(config, &source, beginning, world)?;
     let mut tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
@@ -129,9 +129,12 @@ fn wording(mut config: Config, model: &ModelFolder, beginning: &Beginning, world
     let template = template.map(|path| Wording::read_template(&path)).transpose()?;
     config.chat_template_path = given;
     if let Some((folder, (_, source))) = folder.zip(template.as_ref()) {
-        let tokens = Wording::tokens_of(&folder, source)?;
-        check_written(&tokens, &folder, &Tokenizer::open(model.tokenizer())?)?;
-        config.eos_token = config.eos_token.or(tokens.end);
+        let TemplateTokens { end, mut written } = Wording::tokens_of(&folder, source)?;
+        if config.eos_token.is_none() {
+            written.extend(end.clone());
+        }
+        check_written(&written, &folder, &Tokenizer::open(model.tokenizer())?)?;
+        config.eos_token = config.eos_token.or(end);
     }
     let (kwargs, eos, pad) = (config.chat_template_kwargs.clone(), config.eos_token.clone(), config.pad_token.clone());
     let wording = Wording { template, now, kwargs, eos, pad, training: config.assistant_only_loss };
@@ -139,9 +142,8 @@ fn wording(mut config: Config, model: &ModelFolder, beginning: &Beginning, world
 }
 
 /// Refuses a folder's chat template that writes tokens which the model lacks: as text, they would be several tokens that mean nothing.
-fn check_written(tokens: &TemplateTokens, folder: &Path, tokenizer: &Tokenizer) -> Result<()> {
-    let missing: Vec<&str> =
-        tokens.written.iter().chain(&tokens.end).map(String::as_str).filter(|token| !tokenizer.has(token)).collect();
+fn check_written(written: &[String], folder: &Path, tokenizer: &Tokenizer) -> Result<()> {
+    let missing: Vec<&str> = written.iter().map(String::as_str).filter(|token| !tokenizer.has(token)).collect();
     if missing.is_empty() {
         return Ok(());
     }

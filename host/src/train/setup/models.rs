@@ -16,7 +16,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// If the configuration asks for a different adapter from the folder's, or for something that adapters don't support.
-pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder) -> Result<(Config, Option<Lora>)> {
+pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder, resumes: bool) -> Result<(Config, Option<Lora>)> {
     let invalid = |key: &str, detail: String| Err(config::Error::Invalid { place: key.to_owned(), detail }.into());
     let lora = match source.lora() {
         Some(lora) => lora,
@@ -56,8 +56,10 @@ pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder) -> Resul
         }
     } else {
         let widest = source.architecture().widest();
-        if lora.r > widest {
-            let detail = format!("is {}, and no matrix of the model has more than {widest} rows or columns; lower it", lora.r);
+        // A run that has begun with it goes on.
+        if lora.r > widest && !resumes {
+            let detail =
+                format!("is {}, and no linear layer of the model has more than {widest} inputs or outputs; lower it", lora.r);
             return invalid("lora_r", detail);
         }
         config.lora_target_modules = Some(targets(&config, source)?);

@@ -159,10 +159,15 @@ impl Value {
 pub struct Point(pub u64);
 
 impl Point {
-    /// Returns the value of a variable: in half of the points between 0 and 1, elsewhere between -4 and 4.
+    /// Returns the value of a variable: in half of the points between 0 and 1, elsewhere between -4 and 4 or -40 and 40.
     fn variable(self, name: &str) -> Option<Value> {
         let unit = hashed(name, self.0 ^ 0x9e37_79b9) as f64 / u64::MAX as f64;
-        Value::real(if self.0.is_multiple_of(2) { 0.05 + 0.9 * unit } else { 8.0 * unit - 4.0 })
+        let within = |bound: f64| bound * (2.0 * unit - 1.0);
+        Value::real(match self.0 % 4 {
+            1 => within(4.0),
+            3 => within(40.0),
+            _ => 0.05 + 0.9 * unit,
+        })
     }
 
     /// Returns the value of an expression, or `None` if it has none there or can't be computed.
