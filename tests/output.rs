@@ -47,6 +47,35 @@ fn a_full_disk_behind_standard_output_is_an_error_and_a_closed_pipe_is_none() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_printed_command_can_be_pasted_whatever_the_run_is_called() {
+    let place = Place::new();
+    let folder = "my run;touch gone";
+    let trained = place.train(folder, &["--max-steps", "1", "--report-to", "trackio"]);
+    trained.succeeded();
+    let next = trained.stdout.lines().find(|line| line.starts_with("next:")).unwrap();
+    assert!(next.contains("--model 'my run;touch gone/checkpoint-1' --prompt"), "{next}");
+    assert!(trained.stdout.contains("tensorboard --logdir 'my run;touch gone'"), "{}", trained.stdout);
+    assert!(trained.stderr.contains("rlhost export-run 'my run;touch gone' --format trackio"), "{}", trained.stderr);
+    let exported = place.run(&["export-run", folder, "--format", "trackio"]);
+    exported.succeeded();
+    assert!(exported.stderr.contains("python 'my run;touch gone/my_run_touch_gone-trackio.py' && "), "{}", exported.stderr);
+    let command = next.split_once("rlhost ").unwrap().1.replace("\"...\"", "a --max-new-tokens 1");
+    let script = format!("{} {command}", binary().display());
+    let shell = Command::new("sh").args(["-c", &script]).current_dir(place.path("")).output().unwrap();
+    assert!(shell.status.success() && !place.path("gone").exists(), "{}", String::from_utf8_lossy(&shell.stderr));
+}
+
+#[test]
+fn quiet_stays_quiet_whatever_rust_log_says() {
+    let place = Place::new();
+    let quiet =
+        [&["-q", "--plugin", "tldr_length_reward.wasm", "--max-steps", "1", "--output-dir", "run"][..], &small()].concat();
+    let quiet = place.run_with(&[&quiet[..], &["--max-completion-length", "8"]].concat(), &[("RUST_LOG", "trace")]);
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(0), ""));
+}
+
 #[test]
 fn what_a_model_writes_and_what_files_are_called_moves_no_cursor() {
     let place = Place::new();

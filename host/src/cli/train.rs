@@ -6,7 +6,7 @@ use super::output::counted;
 use super::progress::Progress;
 use super::stopping::Stopping;
 use super::{Failure, export_run};
-use crate::config::{ReportTo, Set};
+use crate::config::{ReportTo, Set, shell_word};
 use crate::dist::World;
 use crate::report;
 use crate::run::RunFiles;
@@ -219,7 +219,7 @@ impl Trackers {
     /// Says when they get the run: a tracker's own users expect to see it while it goes on.
     fn announce(&self) {
         for format in &self.formats {
-            let (name, folder) = (format.name(), self.folder.display());
+            let (name, folder) = (format.name(), shell_word(&self.folder));
             tracing::info!("{name} gets the run when it ends; to export it sooner: rlhost export-run {folder} --format {name}");
         }
     }
@@ -239,7 +239,7 @@ const SHOWN: usize = 400;
 
 /// Prints where everything is, and what to try next.
 fn summary(finished: &Finished, max_steps: u64, report: Option<&Path>) {
-    let folder = finished.folder.display();
+    let (folder, checkpoint) = (shell_word(&finished.folder), shell_word(&finished.checkpoint));
     let took = HumanDuration(finished.took);
     if finished.idle {
         let steps = counted(finished.steps, "step");
@@ -275,11 +275,11 @@ fn summary(finished: &Finished, max_steps: u64, report: Option<&Path>) {
         say!("report:     {}", report.display());
     }
     if finished.scores {
-        say!("next:       rlhost score {} --dataset FILE", finished.checkpoint.display());
+        say!("next:       rlhost score {checkpoint} --dataset FILE");
         return;
     }
     let chat = if finished.chat { " --chat" } else { "" };
-    say!("next:       rlhost generate --model {}{chat} --prompt \"...\"", finished.checkpoint.display());
+    say!("next:       rlhost generate --model {checkpoint}{chat} --prompt \"...\"");
 }
 
 /// Returns the end of a text, with each line indented.

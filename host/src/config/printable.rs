@@ -28,6 +28,13 @@ pub fn printable(text: &str, limit: usize) -> String {
     shown
 }
 
+/// Returns a number in its shortest form: `0`, `0.1`, `1e300`, which as plain digits would fill the screen.
+#[must_use]
+pub fn shortest(number: f64) -> String {
+    let text = format!("{number:?}");
+    text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
+}
+
 /// Returns bytes, such as a hash, in lower-case hexadecimal digits.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
@@ -42,6 +49,28 @@ pub fn hex(bytes: &[u8]) -> String {
 #[must_use]
 pub fn printable_path(path: &Path) -> String {
     printable(&path.to_string_lossy(), LONGEST_PATH)
+}
+
+/// Returns a path as one word of a POSIX shell, for a command that is printed to be pasted. Hidden characters and bytes that are not
+/// text are escaped in `$'..'`, which keeps the word on one line.
+#[must_use]
+pub fn shell_word(path: &Path) -> String {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    // It would be read as a flag.
+    let here = if bytes.starts_with(b"-") { "./" } else { "" };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+@%=".contains(c);
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.is_empty() && text.chars().all(plain) => format!("{here}{text}"),
+        Ok(text) if !text.chars().any(is_hidden) => format!("{here}'{}'", text.replace('\'', r"'\''")),
+        _ => {
+            let byte = |byte: &u8| match byte {
+                b'\'' | b'\\' => format!("\\{}", char::from(*byte)),
+                b' '..=b'~' => char::from(*byte).to_string(),
+                _ => format!("\\{byte:03o}"),
+            };
+            format!("{here}$'{}'", bytes.iter().map(byte).collect::<String>())
+        }
+    }
 }
 
 /// Returns whether a text can be a name: of 1 to `longest` bytes, without hidden characters.
@@ -72,7 +101,36 @@ mod tests {
         assert_eq!(printable("\u{e9}\u{e9}\u{e9}", 4), "\u{e9}\u{e9}... (2 bytes more)");
     }
 
+    #[test]
+    fn numbers_are_short() {
+        let numbers = [0.0, 5.0, -0.1, 1e300, -1e-300, 1e-5, 123_456.0, f64::NAN];
+        assert_eq!(numbers.map(shortest), ["0", "5", "-0.1", "1e300", "-1e-300", "1e-5", "123456", "NaN"]);
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        let word = |text: &str| shell_word(Path::new(text));
+        assert_eq!(word("runs/a-1_b.c"), "runs/a-1_b.c");
+        assert_eq!(word("my run/checkpoint-1"), "'my run/checkpoint-1'");
+        assert_eq!(word("./a;touch X"), "'./a;touch X'");
+        assert_eq!(word("it's"), r"'it'\''s'");
+        assert_eq!(word("-rf"), "./-rf");
+        assert_eq!(word(""), "''");
+        assert_eq!(word("~/\u{e9}"), "'~/\u{e9}'");
+        assert_eq!(word("a\n'\\\u{202e}"), r"$'a\012\'\\\342\200\256'");
+    }
+
     proptest! {
+        #[cfg(unix)]
+        #[test]
+        fn a_shell_reads_the_word_as_the_path(text in "[^\0-\x1f\x7f]{1,20}") {
+            let word = shell_word(Path::new(&text));
+            prop_assume!(!word.contains("$'"));
+            let out = std::process::Command::new("sh").args(["-c", &format!("printf %s {word}")]).output().unwrap();
+            let said = String::from_utf8(out.stdout).unwrap();
+            prop_assert_eq!(said.strip_prefix("./").filter(|_| text.starts_with('-')).unwrap_or(&said), &text);
+        }
+
         #[test]
         fn no_text_gets_past_it(text: String, limit in 0usize..50) {
             let shown = printable(&text, limit);

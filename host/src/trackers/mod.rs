@@ -10,6 +10,7 @@ mod wandb;
 
 pub use run::Error;
 
+use crate::config::shell_word;
 use run::Run;
 use std::path::{Path, PathBuf};
 
@@ -35,10 +36,10 @@ impl Format {
         }
     }
 
-    /// Returns a command that shows what was exported to `path`.
+    /// Returns a command for a POSIX shell that shows what was exported to `path`.
     #[must_use]
     pub fn next(self, path: &Path) -> String {
-        let path = path.display();
+        let path = shell_word(path);
         match self {
             Self::Wandb => format!("wandb sync {path}"),
             Self::Mlflow => format!("MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {path}"),

@@ -1,7 +1,7 @@
 //! `rlhost plugin new`: creates a plugin project in a given language, which builds and passes `check` unchanged. The projects are
 //! those of `examples/languages/`, which our own checks build.
 
-use crate::config::did_you_mean;
+use crate::config::{did_you_mean, shell_word};
 use anyhow::anyhow;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let steps = steps(&folder);
     let about = format!("# {}\n\nA plugin for rlhost. From this folder:\n\n{}\n", args.name, indented(&steps));
     write(&folder.join("README.md"), about.as_bytes())?;
-    say!("created {}; next:\n    cd {}\n{}", folder.display(), folder.display(), indented(&steps));
+    say!("created {}; next:\n    cd {}\n{}", folder.display(), shell_word(&folder), indented(&steps));
     Ok(())
 }
 

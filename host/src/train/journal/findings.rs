@@ -1,6 +1,7 @@
 //! Tells of findings when they begin to hold.
 
 use super::{Journal, RunFolder};
+use crate::config::shell_word;
 use crate::diagnosis::{self, Held, Settings, Watch};
 use crate::run::Event;
 use crate::train::Result;
@@ -44,7 +45,7 @@ impl Journal {
     pub(super) fn tell(&mut self, step: u64, begun: &[Held]) -> Result<()> {
         for Held { finding, .. } in begun {
             let advice = finding.advice.join("; ");
-            tracing::warn!("{} Try {advice}. `rlhost diagnose {}` says more", finding.sentence, self.path().display());
+            tracing::warn!("{} Try {advice}. `rlhost diagnose {}` says more", finding.sentence, shell_word(self.path()));
             let (text, figures) = (finding.sentence.as_str(), finding.figures.as_slice());
             self.event(&Event::Finding { finding: finding.name, step, text, figures, advice: &finding.advice })?;
         }
