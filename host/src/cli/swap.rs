@@ -1,8 +1,7 @@
 //! `rlhost swap`: replaces a plugin or reward model of a running run and reports the outcome.
 
 use super::Failure;
-use crate::config::{Overrides, PluginEntry};
-use crate::config::{did_you_mean, files, read};
+use crate::config::{Overrides, PluginEntry, did_you_mean, files, now, read};
 use crate::plugin::Source;
 use crate::run::{EventKind, EventLine, RunFiles, is_running};
 use crate::train;
@@ -103,10 +102,12 @@ fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
 /// Puts the bytes into the run's inbox atomically. Returns the request's name.
 fn send(run: &Path, name: &str, bytes: &[u8], kind: &str) -> std::io::Result<String> {
     let inbox = RunFiles(run).inbox();
+    // Somebody may have removed it since the run began.
+    files::own_folder(&inbox)?;
     let temporary = tempfile::Builder::new().prefix(".swap-").tempfile_in(run)?;
     fs::write(temporary.path(), bytes)?;
     // Later requests sort later by name.
-    let request = format!("{name}@{}", jiff::Timestamp::now().as_nanosecond());
+    let request = format!("{name}@{}", now().as_nanosecond());
     temporary.persist(inbox.join(format!("{request}.{kind}"))).map_err(|e| e.error)?;
     Ok(request)
 }

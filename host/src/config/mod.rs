@@ -5,6 +5,7 @@ mod address;
 mod batches;
 mod changes;
 mod choices;
+mod clock;
 mod default;
 mod device;
 mod entries;
@@ -36,6 +37,7 @@ pub use changes::{changes, same};
 pub use choices::{
     LearnFrom, LogCompletions, ModelDtype, OldLogp, OnSaveError, PackingStrategy, ReduceDtype, ReportTo, RolloutDtype, Strategy,
 };
+pub use clock::{local_now, now};
 pub use device::Device;
 pub use entries::{Compare, Limits, OnError, PluginEntry};
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};

@@ -4,7 +4,7 @@
 use super::address::Guarded;
 use super::room::{Reserved, Room, size_of_headers};
 use super::{Answer, Request, Response};
-use crate::config::{Address, Host, HttpLimits, Secret, files, printable};
+use crate::config::{Address, Host, HttpLimits, Secret, files, now, printable};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -352,7 +352,7 @@ fn pause(after: &str) -> Option<Duration> {
         return Some(Duration::from_secs(seconds.into()));
     }
     let then = jiff::fmt::rfc2822::parse(after).ok()?.timestamp();
-    let seconds = then.as_second().saturating_sub(jiff::Timestamp::now().as_second());
+    let seconds = then.as_second().saturating_sub(now().as_second());
     Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
 }
 

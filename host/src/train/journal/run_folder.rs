@@ -2,7 +2,7 @@
 
 use crate::checkpoint;
 use crate::config::json_lines::{self, Reader};
-use crate::config::{Config, Grants, LogCompletions, OnSaveError, ReportTo, files};
+use crate::config::{Config, Grants, LogCompletions, OnSaveError, ReportTo, files, local_now, printable_path};
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
@@ -46,7 +46,7 @@ fn write_error(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
 }
 
 fn now() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    crate::config::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// What of a log's line decides whether it is kept.
@@ -168,7 +168,7 @@ fn occupied(path: &Path) -> Error {
 
 /// Returns the path of a folder that does not exist yet.
 fn unused(algorithm: &str) -> PathBuf {
-    let stamp = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
+    let stamp = local_now().strftime("%Y%m%d-%H%M%S").to_string();
     let name = |suffix: String| Path::new("runs").join(format!("{algorithm}-{stamp}{suffix}"));
     let free = (1..).map(|i| name(if i == 1 { String::new() } else { format!("-{i}") })).find(|p| !p.exists());
     free.unwrap_or_else(|| name(String::new()))
