@@ -5,13 +5,14 @@ use super::figures::{Figures, Series};
 use super::sentences;
 use super::story::{Happened, Mark, State, Version};
 use super::{Error, Run, charts, evaluations, words};
+use crate::config::now;
 use crate::diagnosis::Held;
 use crate::run::EventKind;
-use jiff::Timestamp;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior, Value, context};
+use minijinja::{Environment, UndefinedBehavior, Value, context, escape_formatter};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::path::Path;
 
 /// The extension turns escaping on.
@@ -165,7 +166,7 @@ pub(super) fn render(run: &Run) -> Result<String, Error> {
         figures => plain(figure_rows(&run.figures)),
         events => plain(events(run)),
         config => run.config.as_str(),
-        written => words::moment(Timestamp::now()),
+        written => words::moment(now()),
         version => env!("CARGO_PKG_VERSION"),
     };
     Ok(environment()?.get_template(NAME)?.render(page)?)
@@ -175,6 +176,10 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_formatter(|out, state, value| match value.as_str().filter(|_| !value.is_safe()).map(words::visible) {
+        Some(Cow::Owned(shown)) => escape_formatter(out, state, &Value::from(shown)),
+        _ => escape_formatter(out, state, value),
+    });
     environment.add_template(NAME, TEMPLATE)?;
     Ok(environment)
 }
@@ -189,11 +194,26 @@ fn safe(text: &str) -> Value {
     Value::from_safe_string(text.to_owned())
 }
 
-/// Returns JSON that can't end its enclosing element.
+/// Returns JSON that can't end its enclosing element, with visible texts.
 fn json(data: &impl Serialize) -> Result<String, Error> {
-    let text =
-        serde_json::to_string(data).map_err(|e| minijinja::Error::new(minijinja::ErrorKind::BadSerialization, e.to_string()))?;
-    Ok(text.replace('<', "\\u003c"))
+    let mut data =
+        serde_json::to_value(data).map_err(|e| minijinja::Error::new(minijinja::ErrorKind::BadSerialization, e.to_string()))?;
+    show(&mut data);
+    Ok(data.to_string().replace('<', "\\u003c"))
+}
+
+/// Makes the texts of a value visible.
+fn show(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::String(text) => {
+            if let Cow::Owned(shown) = words::visible(text) {
+                *text = shown;
+            }
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(show),
+        serde_json::Value::Object(entries) => entries.values_mut().for_each(show),
+        _ => {}
+    }
 }
 
 /// Returns a setting that is a string.
@@ -240,7 +260,7 @@ fn facts(run: &Run, state: &State) -> Vec<Fact> {
     let done = run.figures.steps.last().copied().max(run.story.last_step()).unwrap_or(0);
     let planned = beginning.and_then(|e| e.number("max_steps")).map_or_else(String::new, |n| format!(" of {}", words::number(n)));
     fact("Steps", format!("{}{planned}", words::count(done)), "");
-    let now = (state.word == "running").then(Timestamp::now);
+    let now = (state.word == "running").then(now);
     fact("Duration", words::duration(run.story.seconds(now, run.figures.values("time").last().copied().flatten())), "");
     let first = run.story.first();
     fact("Started", first.and_then(|e| e.time).map(words::moment).unwrap_or_default(), "");

@@ -12,7 +12,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 const CONFIG: &str = "algorithm = \"grpo\"\nseed = 42\nmax_steps = 30\n\n[[plugin]]\npath = \"a/length.wasm\"\nweight = 0.5\n";
-const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u{202e}{{ 1117 * 7 }}";
+const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u{202e}\u{1b}\u{9b}{{ 1117 * 7 }}";
 
 fn lines(values: impl IntoIterator<Item = Value>) -> String {
     values.into_iter().fold(String::new(), |mut text, value| {
@@ -114,11 +114,12 @@ fn nothing_that_a_run_says_is_more_than_text() {
     assert_eq!((page.matches("<script").count(), page.matches("</script").count()), (3, 3));
     assert!(!page.contains("<img") && !page.contains("alert(1)</"), "a tag came through");
     assert!(!page.contains("7819"), "a template was run");
-    let escaped =
-        "&lt;&#x2f;script&gt;&lt;script&gt;alert(1)&lt;&#x2f;script&gt;&lt;img src=x onerror=alert(1)&gt;\u{202e}{{ 1117 * 7 }}";
+    let visible = |text: &str| text.replace("\u{202e}\u{1b}\u{9b}", r"\u{202e}\u{1b}\u{9b}");
+    let escaped = visible(HOSTILE).replace('<', "&lt;").replace('>', "&gt;").replace('/', "&#x2f;");
+    assert!(!page.chars().any(|c| matches!(c, '\u{1b}' | '\u{80}'..='\u{9f}' | '\u{202e}')), "a hidden character came through");
     // Prompt, completion, its glance, its reward, events, configuration, metrics and their titles.
-    assert!(page.matches(escaped).count() >= 10, "{}", page.matches(escaped).count());
-    assert_eq!(series(&data(&page), HOSTILE)["y"], json!([3.0]));
+    assert!(page.matches(&escaped).count() >= 10, "{}", page.matches(&escaped).count());
+    assert_eq!(series(&data(&page), &visible(HOSTILE))["y"], json!([3.0]));
 }
 
 #[test]

@@ -1,7 +1,9 @@
-//! Formats numbers, times and hashes for the page.
+//! Formats numbers, times, hashes and outside text for the page.
 
+use crate::config::is_hidden;
 use jiff::Timestamp;
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// Formats a number with four significant digits; `report.js` has the same rule.
 pub(super) fn number(v: f64) -> String {
@@ -87,9 +89,33 @@ pub(super) fn shortened(text: &str, most: usize) -> (&str, usize) {
     }
 }
 
+/// Makes characters visible that would move, reorder or hide others, as on the terminal. Line ends and tabs stay, and so do the joiners
+/// that are part of emoji and of some scripts.
+pub(super) fn visible(text: &str) -> Cow<'_, str> {
+    let kept = |c: char| matches!(c, '\n' | '\t' | '\u{200c}' | '\u{200d}') || !is_hidden(c);
+    if text.chars().all(kept) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.replace("\r\n", "\n").chars() {
+        if kept(c) {
+            shown.push(c);
+        } else {
+            shown.extend(c.escape_unicode());
+        }
+    }
+    Cow::Owned(shown)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_moves_or_reorders_text_is_shown() {
+        assert_eq!(visible("a\r\n\tb\u{e9}\u{1f469}\u{200d}\u{1f680}"), "a\n\tb\u{e9}\u{1f469}\u{200d}\u{1f680}");
+        assert_eq!(visible("\x1b[2J\r\u{9b}\u{202e}x\u{2066}\u{7f}"), "\\u{1b}[2J\\u{d}\\u{9b}\\u{202e}x\\u{2066}\\u{7f}");
+    }
 
     #[test]
     fn numbers_have_four_digits_that_say_something() {
