@@ -133,12 +133,14 @@ fn is_ours(temporary: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::required::write_least;
     use super::*;
     use proptest::prelude::*;
 
     const MANIFEST: &str = super::super::manifest::MANIFEST;
 
     fn fill(to: &Path) -> Result<(), String> {
+        write_least(to);
         fs::create_dir(to.join("plugins"))
             .and_then(|()| fs::write(to.join("plugins/p.wasm"), "abc"))
             .map_err(|e| e.to_string())?;

@@ -209,8 +209,8 @@ pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Verifies every byte of a checkpoint against its manifest, that its weights and moments are finite, and that it contains
-/// nothing but files.
+/// Verifies every byte of a checkpoint against its manifest, that its weights and moments are finite, that it contains nothing but
+/// files, and that no file is missing that a checkpoint must have.
 ///
 /// # Errors
 /// Says what is wrong with it.
@@ -243,6 +243,7 @@ pub fn verify(checkpoint: &Path) -> Result<Manifest, Error> {
             return Err(damaged(format!("{tensor} in {name} is not finite, so it can't be resumed")));
         }
     }
+    manifest.check_complete(checkpoint)?;
     Ok(manifest)
 }
 

@@ -4,6 +4,7 @@
 mod finite;
 mod folder;
 mod manifest;
+mod required;
 mod retention;
 mod writer;
 

@@ -55,7 +55,11 @@ fn folders(run: &Path) -> Result<Vec<(u64, PathBuf)>, Failure> {
 fn list(run: &Path) -> Result<(), Failure> {
     say!("{:>10}  {:>10}  {:<20}  notes", "step", "size", "written");
     for (step, folder) in folders(run)? {
-        let manifest = Manifest::read(&folder).and_then(|manifest| manifest.check_sizes(&folder).map(|()| manifest));
+        let manifest = Manifest::read(&folder).and_then(|manifest| {
+            manifest.check_sizes(&folder)?;
+            manifest.check_complete(&folder)?;
+            Ok(manifest)
+        });
         let manifest = match manifest {
             Ok(manifest) => manifest,
             Err(error) => {

@@ -145,6 +145,17 @@ impl RunFiles<'_> {
 pub struct CheckpointFiles<'a>(pub &'a Path);
 
 impl CheckpointFiles<'_> {
+    /// Names of what every checkpoint has beside its model.
+    pub const ALWAYS: [&'static str; 2] = [RunFiles::CONFIG, Self::SUMMARY];
+    /// Names of what a run needs to resume.
+    pub const FOR_RESUMING: [&'static str; 2] = [Self::REST, Self::OPTIMIZER];
+    /// Prefix of the names of a value model's files.
+    pub const OF_VALUE_MODEL: &'static str = "value_model/";
+
+    const SUMMARY: &'static str = "trainer_state.json";
+    const REST: &'static str = "snapshot.json";
+    const OPTIMIZER: &'static str = "optimizer.safetensors";
+
     /// Returns the path of the configuration it was written with.
     pub fn config(self) -> PathBuf {
         self.0.join(RunFiles::CONFIG)
@@ -152,17 +163,17 @@ impl CheckpointFiles<'_> {
 
     /// Returns the path of its summary, under the name that transformers gives it.
     pub fn summary(self) -> PathBuf {
-        self.0.join("trainer_state.json")
+        self.0.join(Self::SUMMARY)
     }
 
     /// Returns the path of the counters and rollouts.
     pub fn rest(self) -> PathBuf {
-        self.0.join("snapshot.json")
+        self.0.join(Self::REST)
     }
 
     /// Returns the path of the optimizer's moments.
     pub fn optimizer(self) -> PathBuf {
-        self.0.join("optimizer.safetensors")
+        self.0.join(Self::OPTIMIZER)
     }
 
     /// Returns the path of the reference model, if it has changed since the start of the run.
