@@ -59,9 +59,15 @@ pub(super) fn completion(
     mut columns: Map<String, Value>,
 ) -> std::result::Result<CompletionRow, String> {
     let found = rows::names(&columns);
+    let null =
+        ["completion", "conversations", "messages", "text"].into_iter().find(|name| columns.get(*name) == Some(&Value::Null));
     if let Some(value) = rows::take(&mut columns, "completion") {
         let completion = text_or_chat("completion", value)?;
-        let missing = || format!("has a column \"completion\" but no \"prompt\"; it has {found}");
+        let is_there = columns.contains_key("prompt");
+        let missing = || match is_there {
+            true => rows::absent(is_there, "prompt"),
+            false => format!("has a column \"completion\" but no \"prompt\"; it has {found}"),
+        };
         let prompt = text_or_chat("prompt", rows::take(&mut columns, "prompt").ok_or_else(missing)?)?;
         if matches!(prompt, TextOrChat::Chat(_)) != matches!(completion, TextOrChat::Chat(_)) {
             return Err("prompt and completion must be both strings or both lists of messages".into());
@@ -78,7 +84,8 @@ pub(super) fn completion(
         }
     }
     let wanted = "\"prompt\" and \"completion\", nor \"text\", nor \"messages\", nor \"conversations\", nor \"input_ids\"";
-    Err(format!("has neither {wanted}; it has {found}"))
+    let null = null.map(|name| format!("; {}", rows::absent(true, name))).unwrap_or_default();
+    Err(format!("has neither {wanted}; it has {found}{null}"))
 }
 
 #[cfg(test)]
@@ -104,7 +111,13 @@ mod tests {
         let nulls = json!({"prompt": null, "completion": null, "text": null, "messages": [{"role": "user", "content": "q"}]});
         assert_eq!(read(nulls).unwrap().completion, talk);
         assert!(read(json!({"messages": null, "text": "t"})).unwrap().completion == TextOrChat::Text("t".into()));
-        assert!(read(json!({"messages": null})).unwrap_err().contains("neither"));
+        let nothing = read(json!({"messages": null})).unwrap_err();
+        assert!(
+            nothing.contains("neither") && nothing.ends_with("column \"messages\" is null, or has bytes that are not text"),
+            "{nothing}"
+        );
+        let unprompted = read(json!({"prompt": null, "completion": "c"})).unwrap_err();
+        assert!(unprompted.starts_with("column \"prompt\" is null"), "{unprompted}");
         // An end is all that is learned of an empty answer; of an empty text there is nothing.
         assert!(read(json!({"prompt": "p", "completion": ""})).is_ok());
         assert!(read(json!({"text": ""})).unwrap_err().contains("is empty"));

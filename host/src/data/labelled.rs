@@ -67,10 +67,10 @@ fn given(row: usize, place: &Location, mut columns: Columns) -> std::result::Res
     }
     let found = rows::names(&columns);
     let wanted = "a labelled dataset has \"prompt\", \"completion\" and \"label\", or \"chosen\" and \"rejected\"";
-    let missing = |name: &str| format!("has no column {name:?}; {wanted}, and this row {found}");
-    let label = label(&columns.shift_remove("label").ok_or_else(|| missing("label"))?)?;
+    let missing = |name: &str, is_there| format!("{}; {wanted}, and this row {found}", rows::absent(is_there, name));
+    let label = label(&columns.shift_remove("label").ok_or_else(|| missing("label", false))?)?;
     if let Some(name) = ["prompt", "completion"].into_iter().find(|name| !rows::has(&columns, name)) {
-        return Err(missing(name));
+        return Err(missing(name, columns.contains_key(name)));
     }
     Ok(vec![LabelledRow { row: completion(row, place, columns)?, label }])
 }
@@ -131,6 +131,8 @@ mod tests {
         assert_eq!(labels, [true, false, true, false, true]);
         assert!(read(&[json!({"prompt": "p", "completion": "c"})]).unwrap_err().contains("no column \"label\""));
         assert!(read(&[json!({"completion": "c", "label": true})]).unwrap_err().contains("no column \"prompt\""));
+        let null = json!({"prompt": null, "completion": "c", "label": true});
+        assert!(read(&[null]).unwrap_err().contains("column \"prompt\" is null"));
         assert!(read(&[json!({"prompt": "p", "text": "c", "label": true})]).unwrap_err().contains("no column \"completion\""));
     }
 

@@ -44,9 +44,10 @@ impl PreferenceRow {
 
 /// Reads one row with a prompt, which may be an empty one if it is given.
 pub(super) fn prompted(row: usize, place: &Location, columns: Columns) -> std::result::Result<PreferenceRow, String> {
+    let absent = rows::absent(columns.contains_key("prompt"), "prompt");
     match preference(row, place, columns)? {
         (read, true) => Ok(read),
-        (_, false) => Err("has no column \"prompt\", and its answers have no common beginning".to_owned()),
+        (_, false) => Err(format!("{absent}, and its answers have no common beginning")),
     }
 }
 
@@ -58,11 +59,9 @@ pub(super) fn preference(
 ) -> std::result::Result<(PreferenceRow, bool), String> {
     let found = rows::names(&columns);
     let mut answer = |name: &str| {
-        let missing = || {
-            format!(
-                "has no column {name:?}; a preference dataset has \"prompt\", \"chosen\" and \"rejected\", and this row {found}"
-            )
-        };
+        let is_there = columns.contains_key(name);
+        let wanted = "a preference dataset has \"prompt\", \"chosen\" and \"rejected\", and this row";
+        let missing = || format!("{}; {wanted} {found}", rows::absent(is_there, name));
         text_or_chat(name, rows::take(&mut columns, name).ok_or_else(missing)?)
     };
     let (chosen, rejected) = (answer("chosen")?, answer("rejected")?);

@@ -80,8 +80,11 @@ impl PromptRow {
 }
 
 fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(TextOrChat, Extras, Map<String, Value>), String> {
-    let found = rows::names(&columns);
-    let value = rows::take(&mut columns, "prompt").ok_or_else(|| format!("has no column \"prompt\"; it has {found}"))?;
+    let (found, is_there) = (rows::names(&columns), columns.contains_key("prompt"));
+    let value = rows::take(&mut columns, "prompt").ok_or_else(|| match rows::absent(is_there, "prompt") {
+        absent if is_there => absent,
+        absent => format!("{absent}; it has {found}"),
+    })?;
     let prompt = not_empty("prompt", text_or_chat("prompt", value)?)?;
     let extras = prompt.extras(&columns)?;
     Ok((prompt, extras, columns))

@@ -220,6 +220,14 @@ pub(super) fn take(columns: &mut Map<String, Value>, name: &str) -> Option<Value
     columns.shift_remove(name).filter(|value| !value.is_null())
 }
 
+/// Says that a row lacks a column, or that nothing is in the one that `is_there`.
+pub(super) fn absent(is_there: bool, name: &str) -> String {
+    match is_there {
+        true => format!("column {name:?} is null, or has bytes that are not text"),
+        false => format!("has no column {name:?}"),
+    }
+}
+
 /// Returns the names of a row's columns, for errors.
 pub(super) fn names(columns: &Map<String, Value>) -> String {
     listed(columns.keys().map(String::as_str))
