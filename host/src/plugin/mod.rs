@@ -95,11 +95,13 @@ pub struct Needs {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No file and no built-in plugin has this name.
-    #[error("no plugin {name:?}: there is no such file, and {}", embedded_instead(name, known))]
+    #[error("no plugin {name:?}: there is no such file, and {}", embedded_instead(name, kind, known))]
     NotFound {
         /// The name asked for.
         name: String,
-        /// Names of the built-in plugins.
+        /// What was asked for, in the plural.
+        kind: &'static str,
+        /// Names of the built-in plugins of that kind.
         known: Vec<String>,
     },
     /// The file can't be read.
@@ -190,10 +192,12 @@ impl Error {
 const LONGEST_TEXT: usize = 2048;
 
 /// Says which built-in plugin was probably meant, or lists them.
-fn embedded_instead(name: &str, known: &[String]) -> String {
-    match crate::config::did_you_mean(name, known.iter().map(String::as_str)) {
-        near if near.is_empty() => format!("the built-in plugins are {}", known.join(", ")),
-        near => format!("no built-in plugin has that name{near}"),
+fn embedded_instead(name: &str, kind: &str, known: &[String]) -> String {
+    // The extension is no likeness.
+    let stem = |name: &'_ str| name.strip_suffix(".wasm").unwrap_or(name).len();
+    match crate::config::nearest(&name[..stem(name)], known.iter().map(|known| &known[..stem(known)])) {
+        None => format!("the built-in {kind} are {}", known.join(", ")),
+        Some(near) => format!("no built-in plugin has that name; did you mean {:?}?", format!("{near}.wasm")),
     }
 }
 

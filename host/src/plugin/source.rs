@@ -1,6 +1,6 @@
 //! Finds and reads plugins.
 
-use super::{EMBEDDED, Error, Result};
+use super::{EMBEDDED, Error, Result, Role};
 use crate::config::files;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
@@ -26,6 +26,14 @@ impl Source {
     /// # Errors
     /// If neither exists, or the path is not a file that could be a plugin.
     pub fn open(location: &str) -> Result<Self> {
+        Self::open_as(location, None)
+    }
+
+    /// Does the same where a plugin of this `role` is wanted: only built-in plugins that would fit are suggested.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_as(location: &str, role: Option<Role>) -> Result<Self> {
         let path = Path::new(location);
         let embedded = EMBEDDED.iter().find(|(name, _)| *name == location || name.strip_suffix(".wasm") == Some(location));
         match embedded {
@@ -39,8 +47,10 @@ impl Source {
                 return Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes)));
             }
             None if path.symlink_metadata().is_err() => {
-                let known = EMBEDDED.iter().map(|(name, _)| (*name).to_owned()).collect();
-                return Err(Error::NotFound { name: location.to_owned(), known });
+                let kind = role.map(Kind::of_role);
+                let known = EMBEDDED.iter().filter(|(_, bytes)| kind.is_none_or(|kind| Kind::of(bytes) == kind));
+                let known = known.map(|(name, _)| (*name).to_owned()).collect();
+                return Err(Error::NotFound { name: location.to_owned(), kind: kind.map_or("plugins", Kind::name), known });
             }
             None => {}
         }
@@ -74,6 +84,47 @@ impl Source {
     /// Returns the SHA-256 of the bytes, in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash
+    }
+}
+
+/// What users ask for by different flags.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Reward,
+    Environment,
+    Algorithm,
+}
+
+impl Kind {
+    fn of_role(role: Role) -> Self {
+        match role {
+            Role::Reward => Self::Reward,
+            Role::Environment => Self::Environment,
+            _ => Self::Algorithm,
+        }
+    }
+
+    /// Returns the kind of a built-in plugin, by what it exports. Compiling it would take too long for a suggestion.
+    fn of(bytes: &[u8]) -> Self {
+        let sections = wasmparser::Parser::new(0).parse_all(bytes).filter_map(|payload| match payload {
+            Ok(wasmparser::Payload::ComponentExportSection(exports)) => Some(exports),
+            _ => None,
+        });
+        let names: Vec<&str> = sections.flatten().filter_map(|export| Some(export.ok()?.name.name)).collect();
+        let exports = |role: Role| names.contains(&role.exported().as_str());
+        match () {
+            () if exports(Role::Reward) => Self::Reward,
+            () if exports(Role::Environment) => Self::Environment,
+            () => Self::Algorithm,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Reward => "rewards",
+            Self::Environment => "environments",
+            Self::Algorithm => "algorithms",
+        }
     }
 }
 

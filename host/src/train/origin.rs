@@ -4,7 +4,7 @@ use super::plugins::cant_change;
 use super::{Error, Result};
 use crate::checkpoint;
 use crate::config::{self, Config, OnResume, Overrides, PluginEntry, files, same};
-use crate::plugin::Source;
+use crate::plugin::{Role, Source};
 use crate::run::{CheckpointFiles, RunFiles, is_checkpoint};
 use serde_json::{Map, Value, json};
 use std::io;
@@ -182,21 +182,21 @@ impl Beginning {
     /// # Errors
     /// If there is no such plugin, or its file can't be read.
     pub fn algorithm(&self, location: &str) -> Result<Source> {
-        self.plugin(&PluginEntry::new(location.to_owned()))
+        self.plugin(&PluginEntry::new(location.to_owned()), Role::Policy)
     }
 
-    /// Opens an entry's plugin under its name; a resumed run keeps its bytes.
+    /// Opens an entry's plugin of this role under its name; a resumed run keeps its bytes.
     ///
     /// # Errors
     /// If there is no such plugin, or its file can't be read.
-    pub fn plugin(&self, entry: &PluginEntry) -> Result<Source> {
+    pub fn plugin(&self, entry: &PluginEntry, role: Role) -> Result<Source> {
         let fresh = match self {
             Self::Fork { fresh, .. } => fresh.contains(&entry.path),
             _ => false,
         };
         let source = match self.origin().map(|origin| origin.plugin_file(entry.name())) {
             Some(kept) if !fresh && kept.exists() => Source::open(&kept.display().to_string())?,
-            _ => Source::open(&entry.path)?,
+            _ => Source::open_as(&entry.path, Some(role))?,
         };
         Ok(match &entry.name {
             Some(name) => source.named(name),

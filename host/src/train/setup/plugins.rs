@@ -65,7 +65,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, bac
         let by = if entry.model {
             Scorer::Model(Box::new(asked_model(entry, beginning, world, backend)?))
         } else {
-            let source = same_source(world, || beginning.plugin(entry))?;
+            let source = same_source(world, || beginning.plugin(entry, Role::Reward))?;
             let plugin = asked_plugin(&engine, &source, entry, config.seed, beginning)?;
             reward_sources.push(source);
             Scorer::Plugin(Box::new(plugin))
@@ -92,7 +92,7 @@ fn environments(
 ) -> Result<(Config, Vec<(EnvironmentPlugin, Source)>)> {
     let seed = config.seed;
     let load = |entry: &mut PluginEntry| {
-        let source = same_source(world, || beginning.plugin(entry))?;
+        let source = same_source(world, || beginning.plugin(entry, Role::Environment))?;
         let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
         if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
             return Err(idle_hosts("environment", entry));
