@@ -417,3 +417,29 @@ fn the_last_step_there_can_be_is_a_step() {
     let replayed = place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
     assert!(replayed.succeeded().stdout.contains("completions of 18446744073709551615 steps"), "{}", replayed.stdout);
 }
+
+#[test]
+fn a_run_stands_for_its_newest_checkpoint_wherever_a_model_is_asked_for() {
+    let place = Place::new();
+    place.train("run", &["--max-steps", "2", "--save-steps", "1", "--lora-r", "2", "--learning-rate", "0.1"]).succeeded();
+    for (command, to) in [("export", "out"), ("merge", "merged")] {
+        let made = place.run(&[command, "run", to]);
+        made.succeeded();
+        assert!(made.stderr.contains("run: using its newest checkpoint, run/checkpoint-2"), "{}", made.stderr);
+        let of_checkpoint = format!("{to}-of-checkpoint");
+        place.run(&[command, "run/checkpoint-2", &of_checkpoint]).succeeded();
+        let weights = |folder: &str| fs::read(place.path(folder).join("model.safetensors")).unwrap();
+        assert!(weights(to) == weights(&of_checkpoint), "{command}");
+    }
+    place.train("whole", &["--max-steps", "2", "--save-steps", "1"]).succeeded();
+    let next = ["--plugin", "tldr_length_reward.wasm", "--model", "whole", "--dataset", small()[3], "--max-steps", "1"];
+    place.run(&[&next[..], &["--max-completion-length", "8", "--output-dir", "next"]].concat()).succeeded();
+    let config = fs::read_to_string(place.path("next/config.toml")).unwrap();
+    assert!(config.contains("/whole/checkpoint-2\""), "{config}");
+    // A run that has saved nothing has no model.
+    fs::remove_dir_all(place.path("whole/checkpoint-1")).unwrap();
+    fs::remove_dir_all(place.path("whole/checkpoint-2")).unwrap();
+    let refused = place.run(&["export", "whole", "none"]);
+    assert!(refused.code == Some(2) && refused.error().contains("whole: has no checkpoint"), "{}", refused.stderr);
+    assert!(!place.path("none").exists());
+}

@@ -12,6 +12,7 @@ fn place() -> Place {
     place.write("empty.jsonl", "\n");
     place.write("long.jsonl", format!("{{\"prompt\": \"{}\"}}\n", "a".repeat(500)));
     place.write("chat.jsonl", "{\"prompt\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n");
+    place.write("null.jsonl", "{\"prompt\": null}\n");
     place.write("text.wasm", "not wasm");
     place.write("empty.wasm", "");
     place.write("core.wasm", b"\0asm\x01\0\0\0");
@@ -106,6 +107,14 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
         (&["--output-dir", "good.jsonl"], &["output_dir", "is a file"]),
         (&["--output-dir", "model"], &["output_dir", "not empty"]),
         (&["--output-dir", ""], &["output_dir", "is empty"]),
+        (&["--resume-from-checkpoint="], &["--resume-from-checkpoint", "the path is empty"]),
+        (&["--plugin", "nope.wasm"], &["nope.wasm", "the built-in rewards are answer_reward.wasm"]),
+        (&["--plugin", "guess_numbr.wasm"], &["guess_numbr.wasm", "the built-in rewards are answer_reward.wasm"]),
+        (&["--environment", "guess_numbr"], &["did you mean \"guess_number.wasm\""]),
+        (&["--dataset", "https://example.com/x.jsonl"], &["error: https://example.com/x.jsonl: is a URL", "OWNER/NAME"]),
+        (&["--model", "https://example.com/x"], &["error: https://example.com/x: is a URL", "OWNER/NAME"]),
+        (&["--model", "model/model.safetensors"], &["model.safetensors: is a file", "; name ", "/model"]),
+        (&["--dataset", "null.jsonl", "--strict-data"], &["null.jsonl:1", "column \"prompt\" is null"]),
     ];
     for (arguments, expected) in cases {
         let model = if arguments.contains(&"--model") { vec![] } else { vec!["--model", "model"] };

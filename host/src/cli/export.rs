@@ -4,6 +4,7 @@ use super::Failure;
 use crate::data::Tokenizer;
 use crate::gguf::{self, Precision};
 use crate::model::{self, Dtype, ModelFolder};
+use crate::train;
 use anyhow::{anyhow, ensure};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Arguments of `export`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Folder of a model, a reward model, an adapter or a checkpoint
+    /// Folder of a model, a reward model, an adapter, a checkpoint or a run, which means its newest checkpoint
     from: PathBuf,
     /// Folder to create, or file to write with --format gguf
     to: PathBuf,
@@ -53,7 +54,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn check(args: &Args) -> anyhow::Result<ModelFolder> {
     let kind = if args.format == Format::Gguf { "file" } else { "folder" };
     ensure!(!args.to.exists(), "{} already exists; choose another {kind} or remove it", args.to.display());
-    padded(ModelFolder::open(&args.from)?)
+    padded(ModelFolder::open(train::model_in(&args.from)?)?)
 }
 
 /// Returns a folder whose copies, if it is a reward model's adapter, name the padding token that the adapter was trained with: its value
@@ -76,7 +77,7 @@ fn dtype(precision: Precision) -> anyhow::Result<Dtype> {
 /// Writes the file under a temporary name and renames it once it is complete. Leaves nothing behind after a failure.
 fn write_gguf(folder: &ModelFolder, args: &Args) -> anyhow::Result<Vec<String>> {
     let to = &args.to;
-    let unwritten = |source| crate::train::Error::Write { path: to.clone(), source };
+    let unwritten = |source| train::Error::Write { path: to.clone(), source };
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(unwritten)?;
     #[cfg_attr(not(unix), allow(unused_mut))]

@@ -144,7 +144,7 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
     ensure!(!args.stop.iter().any(String::is_empty), "--stop must not be empty");
     let temporary = tempfile::tempdir()?;
     let folder = match &args.model {
-        Some(named) => ModelFolder::open(train::model_or_run(named)?.0)?,
+        Some(named) => ModelFolder::open(train::model_of(named)?.0)?,
         None => {
             builtin::write(temporary.path())?;
             ModelFolder::open(temporary.path())?

@@ -226,7 +226,7 @@ fn by_reward(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) 
 
 /// Returns whether a reward of the run is a model whose step values plugins see.
 fn values_steps(entry: &PluginEntry) -> bool {
-    let opened = || Ok::<_, anyhow::Error>(ModelFolder::open(train::model_or_run(&entry.path)?.0)?.judges_steps()?);
+    let opened = || Ok::<_, anyhow::Error>(ModelFolder::open(train::model_of(&entry.path)?.0)?.judges_steps()?);
     let unread = |e| tracing::warn!("the run's reward model {} can't be opened; a plugin sees nothing of it: {e}", entry.name());
     entry.model && opened().map_err(unread).unwrap_or(false)
 }

@@ -85,7 +85,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn open(args: &Args, device: Device) -> train::Result<RewardModel> {
-    let (folder, name): (PathBuf, String) = train::model_or_run(&args.model)?;
+    let (folder, name): (PathBuf, String) = train::model_of(&args.model)?;
     let entry = PluginEntry {
         step_separator: args.step_separator.clone(),
         load_in_8bit: args.load_in_8bit,

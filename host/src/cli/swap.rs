@@ -66,7 +66,7 @@ enum Replaced {
 
 /// Returns the path of a reward model's folder for the run.
 fn folder(given: &str) -> anyhow::Result<String> {
-    let (folder, name) = train::model_or_run(given)?;
+    let (folder, name) = train::model_of(given)?;
     if folder.is_dir() {
         Ok(name)
     } else {

@@ -21,7 +21,7 @@ pub const DEFAULT_ALGORITHM: &str = "grpo";
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Hugging Face model folder of a family that `rlhost models` lists, or its name on the hub, OWNER/NAME or
-    /// OWNER/NAME@REVISION [default: a small built-in model]
+    /// OWNER/NAME@REVISION; a run's folder means its newest checkpoint [default: a small built-in model]
     #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
     pub model: Option<String>,
     /// Value model of algorithms with a critic, such as ppo: a model folder or a name on the hub, such as a reward model's, whose

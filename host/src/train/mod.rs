@@ -32,11 +32,11 @@ pub use figures::Work;
 pub use flow::Flow;
 pub use journal::RunFolder;
 pub use measure::{Measured, Measurement, MemoryUse};
-pub use named::{dataset_of, has_split, model_of};
+pub use named::{dataset_of, has_split, model_in, model_of};
 pub use origin::{Beginning, Origin};
 pub use plugins::start_of;
 pub use rescoring::{Asked, Played, Recording, Rescorer};
-pub use reward_model::{RewardModel, ScoredRows, model_or_run};
+pub use reward_model::{RewardModel, ScoredRows};
 pub use setup::set_up;
 pub use trainer::{Finished, Listener, Trainer};
 

@@ -1,23 +1,64 @@
 //! Resolves names in a configuration: paths, and names on the Hugging Face hub.
 
-use super::Result;
+use super::{Error, Result};
+use crate::checkpoint;
 use crate::config::{Config, printable_path};
 use crate::data::Dataset;
 use crate::hub;
+use crate::run::RunFiles;
 use std::path::{Path, PathBuf};
 
 /// Returns the folder of a model, downloaded if it is a hub name, and a name that stays valid wherever and whenever a run
-/// resumes: the absolute path, or the hub name with its commit.
+/// resumes: the absolute path, or the hub name with its commit. A run's folder means its newest intact checkpoint.
 ///
 /// # Errors
-/// If it is a hub name and can't be downloaded.
+/// If it is a hub name and can't be downloaded, a URL, a file, or a run without a checkpoint.
 pub fn model_of(given: &str) -> Result<(PathBuf, String)> {
     if hub::looks_like_name(given) {
         let model = hub::model(given)?;
         return Ok((model.folder, model.name));
     }
+    refuse_url(given, "model")?;
     let path = absolute(given);
-    Ok((PathBuf::from(&path), path))
+    let folder = PathBuf::from(&path);
+    if folder.is_file() {
+        let advice = match folder.parent().filter(|parent| parent.join("config.json").exists()) {
+            _ if given.ends_with(".wasm") => "; for a plugin, use --plugin".to_owned(),
+            Some(parent) => format!("; name {}", printable_path(parent)),
+            None => String::new(),
+        };
+        return Err(Error::unusable(&folder, format!("is a file, and a model is a folder with config.json{advice}")));
+    }
+    let model = model_in(&folder)?;
+    let name = if model == folder { path } else { model.display().to_string() };
+    Ok((model, name))
+}
+
+/// Returns the folder itself, or its newest intact checkpoint if it is a run's.
+///
+/// # Errors
+/// If a run has no intact checkpoint.
+pub fn model_in(folder: &Path) -> Result<PathBuf> {
+    let is_model = ["config.json", "adapter_config.json"].iter().any(|name| folder.join(name).exists());
+    if is_model || !RunFiles(folder).events().exists() {
+        return Ok(folder.to_owned());
+    }
+    let (_, newest, passed_over) = checkpoint::newest(folder)?;
+    for damaged in passed_over {
+        tracing::warn!("{damaged}; skipping it");
+    }
+    tracing::info!("{}: using its newest checkpoint, {}", printable_path(folder), printable_path(&newest));
+    Ok(newest)
+}
+
+/// Refuses a URL, which would be taken for a path.
+fn refuse_url(given: &str, what: &str) -> Result<()> {
+    let scheme = given.split_once("://").map(|(scheme, _)| scheme).unwrap_or_default();
+    if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric()) || Path::new(given).exists() {
+        return Ok(());
+    }
+    let advice = format!("download it and give its path, or name a {what} on the hub as OWNER/NAME");
+    Err(Error::unusable(Path::new(given), format!("is a URL, and URLs are not read; {advice}")))
 }
 
 /// Returns the file or folder with a chat template, in the same way; of a hub name, only the files that may hold one are downloaded.
@@ -75,6 +116,7 @@ fn dataset(given: &str, (split, by_default): (&str, &str), config: &Config) -> R
         let dataset = hub::dataset(given, split)?;
         (dataset.files, dataset.name)
     } else {
+        refuse_url(given, "dataset")?;
         let path = absolute(given);
         (local(Path::new(&path), split, by_default)?, path)
     };

@@ -3,7 +3,7 @@
 use super::collector::Episode;
 use super::dataset::Prompt;
 use super::plugins::{AskedModel, Judged, Reward, Scorer, Told, scored};
-use super::{Result, reward_model};
+use super::{Result, named};
 use crate::config::PluginEntry;
 use crate::data::{Extras, Message, Tokenizer};
 use crate::dist::World;
@@ -108,7 +108,7 @@ impl Rescorer {
 }
 
 fn model(entry: &PluginEntry, backend: &Backend, policys: Option<&Tokenizer>) -> Result<Reward> {
-    let (folder, _) = reward_model::model_or_run(&entry.path)?;
+    let (folder, _) = named::model_of(&entry.path)?;
     let mut asked = AskedModel::open(entry, &folder, backend)?;
     if let Some(policys) = policys {
         asked.meet(policys);

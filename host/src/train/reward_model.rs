@@ -1,18 +1,16 @@
 //! Reward models for scoring: read-only models that give each text one value.
 
 use super::dataset::{self, valued_at};
-use super::{Error, Result, named};
-use crate::checkpoint;
+use super::{Error, Result};
 use crate::config::{self, PluginEntry, printable};
 use crate::data::{self, CompletionRow, Dataset, Extras, Message, Refused, Scored, TextOrChat, Tokenizer};
 use crate::model::{self, Backend, Frozen, Held, ModelFolder, NewHead};
 use crate::ops::Forest;
 use crate::ops::quantized::Scheme;
-use crate::run::RunFiles;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Maximum number of tokens that go through the model at once, unless one text has more.
 const MOST_TOKENS: usize = 8192;
@@ -386,30 +384,6 @@ fn common_beginning(texts: &[&Text]) -> usize {
     let same = |other: &&Text| first.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
     let shortest = texts.iter().map(|text| text.tokens.len()).min().unwrap_or(0);
     others.iter().map(same).min().map_or(0, |common| common.min(shortest.saturating_sub(1)))
-}
-
-/// Returns the folder of a model, or of the newest intact checkpoint if it is a run's, and a name that stays valid wherever and
-/// whenever a run resumes; see [`named::model_of`].
-///
-/// # Errors
-/// If it is a hub name and can't be downloaded, or a run without a checkpoint.
-pub fn model_or_run(given: &str) -> Result<(PathBuf, String)> {
-    let (folder, name) = named::model_of(given)?;
-    if folder.is_file() {
-        let advice = if given.ends_with(".wasm") { "; for a plugin, use --plugin" } else { "" };
-        return Err(Error::unusable(&folder, format!("is a file, and a model is a folder with config.json{advice}")));
-    }
-    let is_model = ["config.json", "adapter_config.json"].iter().any(|name| folder.join(name).exists());
-    if is_model || !RunFiles(&folder).events().exists() {
-        return Ok((folder, name));
-    }
-    let (_, newest, passed_over) = checkpoint::newest(&folder)?;
-    for damaged in passed_over {
-        tracing::warn!("{damaged}; skipping it");
-    }
-    tracing::info!("{}: using its newest checkpoint, {}", folder.display(), newest.display());
-    let name = newest.display().to_string();
-    Ok((newest, name))
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use super::scoring::{Answers, Judged};
 use crate::config::{OnError, PluginEntry};
 use crate::data::Tokenizer;
 use crate::model::Backend;
-use crate::train::reward_model::{RewardModel, Said, Steps, Text, model_or_run};
+use crate::train::named::model_of;
+use crate::train::reward_model::{RewardModel, Said, Steps, Text};
 use crate::train::{Error, Result};
 use std::ops::Range;
 use std::path::Path;
@@ -29,7 +30,7 @@ pub(in crate::train) struct Opener {
 impl Opener {
     /// Opens a model for a reward. Also returns a name of its folder that stays valid wherever the run resumes.
     pub(super) fn open(&self, entry: &PluginEntry, given: &str) -> Result<(AskedModel, String)> {
-        let (folder, path) = model_or_run(given)?;
+        let (folder, path) = model_of(given)?;
         let mut asked = AskedModel::open(entry, &folder, &self.backend)?;
         asked.meet(&self.tokenizer);
         Ok((asked, path))

@@ -10,10 +10,10 @@ use crate::plugin::{AnyPlugin, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugi
 use crate::run::{Event, RunFiles};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
+use crate::train::named::model_of;
 use crate::train::origin::Beginning;
 use crate::train::plugins::{AskedModel, Chosen, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run, is_separable};
 use crate::train::ranks::{after_the_first, same_source};
-use crate::train::reward_model::model_or_run;
 use crate::train::{Error, Result, RunFolder};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ fn idle_hosts(table: &str, entry: &PluginEntry) -> Error {
 /// Opens a reward model, and sets in its entry a name that stays valid wherever the run resumes, and the hash of its files.
 fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, backend: &Backend) -> Result<AskedModel> {
     let open = |entry: &PluginEntry| {
-        let (folder, path) = after_the_first(world, || model_or_run(&entry.path))?;
+        let (folder, path) = after_the_first(world, || model_of(&entry.path))?;
         Ok((AskedModel::open(entry, &folder, backend)?, folder, path))
     };
     let (asked, folder, path) = open(entry).map_err(|error: Error| moved(entry, error, beginning))?;

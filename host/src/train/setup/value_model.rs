@@ -9,9 +9,10 @@ use crate::dist::World;
 use crate::model::{Backend, Lora, ModelFolder, NewHead, Policy, has_critic};
 use crate::run::CheckpointFiles;
 use crate::train::learner::Begun;
+use crate::train::named::model_of;
 use crate::train::origin::{Beginning, Origin};
 use crate::train::ranks::after_the_first;
-use crate::train::{Error, Result, model_or_run};
+use crate::train::{Error, Result};
 use std::path::PathBuf;
 
 /// Values of `value_model` that are not folders.
@@ -109,7 +110,7 @@ fn invalid(key: &str, detail: String) -> Error {
 
 /// Opens a folder, and returns it with a name that stays valid; or what is wrong.
 pub(super) fn open_named(given: &str) -> std::result::Result<(ModelFolder, String), String> {
-    let (folder, name) = model_or_run(given).map_err(|e| e.to_string())?;
+    let (folder, name) = model_of(given).map_err(|e| e.to_string())?;
     Ok((ModelFolder::open(folder).map_err(|e| e.to_string())?, name))
 }
 
