@@ -128,6 +128,72 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn arguments_that_are_not_text_and_links_to_nothing_are_named() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new();
+    let odd = std::ffi::OsStr::from_bytes(b"b\xffad");
+    let mut command = std::process::Command::new(rlhost_tests::binary());
+    command.current_dir(place.path("")).args(["--plugin", "tldr_length_reward.wasm", "--output-dir"]).arg(odd);
+    let refused = rlhost_tests::Outcome::new(command.output().unwrap());
+    assert_eq!((refused.code, refused.error()), (Some(2), r"error: --output-dir b\xffad: is not UTF-8 text"));
+    std::os::unix::fs::symlink("nowhere", place.path("link")).unwrap();
+    let refused = place.train("link", &["--max-steps", "1"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.error().contains("output_dir link is a link to nowhere, which does not exist"), "{}", refused.error());
+}
+
+#[test]
+fn a_system_message_without_a_chat_template_is_what_is_refused() {
+    let place = Place::new();
+    let refused = place.run(&["generate", "--model", rlhost_tests::tiny(), "--prompt", "x", "--system", "y"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.error().starts_with("error: --system: ") && !refused.error().contains("--chat"), "{}", refused.error());
+}
+
+#[test]
+fn what_is_wrong_is_named_as_the_user_knows_it() {
+    let place = place();
+    place.write("pairs.jsonl", "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n".repeat(8));
+    let environment = place.run(&["dpo", "--environment", "guess_number.wasm", "--dataset", "pairs.jsonl"]);
+    assert!(
+        environment.error().starts_with("error: environment: dpo learns from the dataset's pairs"),
+        "{}",
+        environment.error()
+    );
+    let token = place.run(&["--plugin", "tldr_length_reward.wasm", "--eos-token", "<none>"]);
+    let wanted = "error: the built-in model/tokenizer.json: eos_token: there is no token \"<none>\"";
+    assert_eq!((token.code, token.error()), (Some(2), wanted));
+    let zero = place.train("run", &["--logging-steps", "0"]);
+    assert!(zero.error().starts_with("error: logging_steps: is 0; give a number of steps"), "{}", zero.error());
+    let norm = place.train("run", &["--max-grad-norm", "-1e300"]);
+    assert!(norm.error().starts_with("error: max_grad_norm: is -1e300; it must be"), "{}", norm.error());
+}
+
+#[test]
+fn a_byte_order_mark_before_a_models_json_is_no_mistake() {
+    let place = place();
+    for file in ["config.json", "tokenizer_config.json", "tokenizer.json"] {
+        let text = std::fs::read(place.path("model").join(file)).unwrap();
+        place.write(&format!("model/{file}"), [b"\xef\xbb\xbf", &text[..]].concat());
+    }
+    let run = ["--plugin", "tldr_length_reward.wasm", "--model", "model", "--dataset", "good.jsonl", "--max-steps", "1"];
+    let size = ["--per-device-train-batch-size", "8", "--max-completion-length", "4", "--output-dir", "run"];
+    place.run(&[&run[..], &size].concat()).succeeded();
+}
+
+#[test]
+fn a_recorded_completion_of_another_kind_is_named_by_line_and_key() {
+    let place = Place::new();
+    place.train("run", &["--max-steps", "1", "--log-completions", "all"]).succeeded();
+    let lines = std::fs::read_to_string(place.path("run/completions.jsonl")).unwrap();
+    place.write("run/completions.jsonl", lines.replacen("\"step\":0", "\"step\":\"x\"", 1));
+    let refused = place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
+    assert_eq!(refused.error(), "error: run/completions.jsonl:1: step: invalid type: string \"x\", expected u64");
+    assert_eq!(refused.code, Some(2));
+}
+
 #[test]
 fn a_model_folder_that_is_damaged_is_named() {
     let place = place();

@@ -192,7 +192,8 @@ impl Args {
         if !self.is_chat() {
             return Ok(tokenizer.encode(&self.prompt, true)?);
         }
-        ensure!(tokenizer.has_chat(), "--chat: this model's tokenizer has no chat template; leave --chat out to continue a text");
+        let flag = if self.chat.chat { "--chat" } else { "--system" };
+        ensure!(tokenizer.has_chat(), "{flag}: this model's tokenizer has no chat template; leave {flag} out to continue a text");
         let said =
             |role: &str, content: &String| Message { role: role.into(), content: content.as_str().into(), ..Message::default() };
         let system = self.chat.system.iter().map(|text| said("system", text));
