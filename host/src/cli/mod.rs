@@ -222,6 +222,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     if let Some(command) = named.as_ref().filter(|command| takes_keys(command.get_name())) {
         flags::with_plain_switches(command, &mut arguments[at + 1..]);
     }
+    let unreadable = output::unreadable(&arguments[1..]);
     let matches = match root.try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand || !error.use_stderr() => {
@@ -234,7 +235,11 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         }
         Err(error) => {
             if World::speaks() {
-                let _ = writeln!(std::io::stderr(), "{}", one_line(&error, named.as_ref()));
+                let line = match error.kind() {
+                    ErrorKind::InvalidUtf8 => format!("error: {unreadable}"),
+                    _ => one_line(&error, named.as_ref()),
+                };
+                let _ = writeln!(std::io::stderr(), "{line}");
             }
             World::let_the_first_speak();
             return ExitCode::from(2);
@@ -370,7 +375,12 @@ fn set_asked_threads(asked: &Asked) -> Result<(), Failure> {
     threads.map_or(Ok(()), set_threads).map_err(Failure::of)
 }
 
-/// Sends log messages to standard error. RUST_LOG overrides the flags.
+/// Returns whether NO_COLOR asks for plain text. By its standard, an empty one does not.
+fn is_plain() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
+/// Sends log messages to standard error. RUST_LOG overrides the flags, except that --quiet stays quiet.
 fn start_log(quiet: bool, verbose: u8) {
     let level = match (quiet, verbose) {
         // One process of a run speaks.
@@ -380,9 +390,16 @@ fn start_log(quiet: bool, verbose: u8) {
         (false, 1) => "info,rlhost=debug",
         (false, _) => "trace",
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let asked = if quiet { None } else { EnvFilter::try_from_default_env().ok() };
+    let filter = asked.unwrap_or_else(|| EnvFilter::new(level));
     let terminal = std::io::stderr().is_terminal();
-    let colored = terminal && std::env::var_os("NO_COLOR").is_none();
+    let colored = terminal && !is_plain();
+    if std::env::var_os("NO_COLOR").is_some() && !is_plain() {
+        // The library takes an empty one for a set one.
+        console::set_colors_enabled(
+            std::io::stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb"),
+        );
+    }
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(move || {

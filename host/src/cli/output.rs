@@ -3,8 +3,10 @@
 use super::Failure;
 use crate::config::{is_hidden, printable};
 use anyhow::anyhow;
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
+use std::str::Utf8Chunk;
 use std::sync::OnceLock;
 
 /// Why writing to standard output failed, if it did.
@@ -13,9 +15,29 @@ static FAILED: OnceLock<String> = OnceLock::new();
 /// Maximum length of a printed error, in bytes.
 const LONGEST_ERROR: usize = 64 << 10;
 
+/// Maximum length of what is printed of an argument that can't be read, in bytes.
+const LONGEST_ARGUMENT: usize = 4096;
+
 /// Returns a number of things in words: `1 step`, `2 steps`.
 pub(super) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Says which arguments are not UTF-8 text, with the flags before them.
+pub(super) fn unreadable(arguments: &[OsString]) -> String {
+    let shown = |argument: &OsString| {
+        let chunks = argument.as_encoded_bytes().utf8_chunks();
+        let text = |chunk: Utf8Chunk<'_>| {
+            let bytes = chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>();
+            format!("{}{bytes}", printable(chunk.valid(), LONGEST_ARGUMENT))
+        };
+        chunks.map(text).collect::<String>()
+    };
+    let odd = arguments.iter().enumerate().filter(|(_, argument)| argument.to_str().is_none()).map(|(at, argument)| {
+        let flag = at.checked_sub(1).and_then(|before| arguments[before].to_str()).filter(|flag| flag.starts_with("--"));
+        flag.map_or_else(|| shown(argument), |flag| format!("{flag} {}", shown(argument)))
+    });
+    format!("{}: is not UTF-8 text", odd.collect::<Vec<_>>().join(", "))
 }
 
 /// Records whether writing to standard output succeeded.

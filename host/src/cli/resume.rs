@@ -48,6 +48,9 @@ fn without_checkpoint(run: &Path, error: anyhow::Error) -> Failure {
 }
 
 fn go_on_with(args: &Args, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
+    if args.run.as_os_str().is_empty() {
+        return Err(Failure::mistake(anyhow!("the path of the run is empty")));
+    }
     let path = args.step.map_or_else(|| args.run.clone(), |step| RunFiles(&args.run).checkpoint(step));
     let origin = Origin::find(&path).map_err(|error| without_checkpoint(&args.run, error.into()))?;
     let steps = args.max_steps.map(|steps| format!("max_steps={steps}"));

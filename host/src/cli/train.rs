@@ -105,6 +105,10 @@ impl Training {
         let from = texts(matches, "resume_from_checkpoint");
         let allow_changed = matches.get_flag("allow_changed");
         super::on_this_rank(|world| {
+            if from.iter().any(String::is_empty) {
+                let detail = "--resume-from-checkpoint: the path is empty; leave it out to resume the run in --output-dir";
+                return Err(Failure::mistake(anyhow!(detail)));
+            }
             if from.is_empty() {
                 return start(&given, &Beginning::New, &stopping, world);
             }

@@ -151,11 +151,22 @@ fn begun_in_vain(path: &Path) -> bool {
 
 /// Returns whether a run can use this folder.
 fn is_free(path: &Path) -> bool {
-    let occupied = path.is_file() || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    let occupied = path.is_file() || leads_nowhere(path) || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
     !occupied || begun_in_vain(path)
 }
 
+/// Returns whether a path is a link to something that does not exist.
+fn leads_nowhere(path: &Path) -> bool {
+    path.is_symlink() && !path.exists()
+}
+
 fn occupied(path: &Path) -> Error {
+    if leads_nowhere(path) {
+        let to = fs::read_link(path).unwrap_or_default();
+        let detail =
+            format!("is a link to {}, which does not exist; create that folder or name another one", printable_path(&to));
+        return Error::OutputDir { path: path.to_owned(), detail };
+    }
     if path.is_file() {
         return Error::OutputDir { path: path.to_owned(), detail: "is a file; name a new folder".into() };
     }
