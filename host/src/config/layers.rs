@@ -1,10 +1,11 @@
 //! Builds a configuration from files, flags that override them, and `--set`, which overrides both.
 
 use super::foreign::{self, Foreign, Treatment};
+use super::lines::line_of;
 use super::rewards;
 use super::set::{LONGEST_KEY, Set};
 use super::values::{
-    environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled, unsupported,
+    UNKNOWN_KEY, environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled, unsupported,
 };
 use super::{Config, Error, Key, Limits, Result, did_you_mean, files, keys, printable, yaml};
 use serde::Deserialize;
@@ -122,17 +123,13 @@ impl ConfigFile {
 
     /// Returns the place of a top-level key, for errors.
     pub(super) fn place_of(&self, key: &str) -> String {
-        self.place(self.line_of(key))
+        self.place(line_of(&self.text, key, None))
     }
 
-    /// Returns the line of a top-level key.
-    fn line_of(&self, key: &str) -> usize {
-        let quotes: &[char] = &['"', '\''];
-        let begins = |line: &str| {
-            let rest = line.trim_start_matches(quotes).strip_prefix(key);
-            rest.is_some_and(|rest| rest.trim_start_matches(quotes).trim_start().starts_with([':', '=']))
-        };
-        self.text.lines().position(begins).map_or(1, |line| line + 1)
+    /// Returns the place of what is wrong with a top-level key's value: of the key within that the error names as unknown.
+    fn place_within(&self, key: &str, detail: &str) -> String {
+        let inner = detail.strip_prefix(UNKNOWN_KEY).and_then(|rest| rest.split('`').next());
+        self.place(line_of(&self.text, key, inner))
     }
 }
 
@@ -266,7 +263,10 @@ fn checked(file: &ConfigFile, settings: &[String], overrides: &Overrides, foreig
     for (key, value) in file.table()? {
         let invalid = |detail: String| Error::Invalid { place: file.place_of(&key), detail };
         if let Some(own) = own_name(&key) {
-            let value = as_meant(own, value).map_err(|detail| invalid(format!("{key}: {detail}")))?;
+            let value = as_meant(own, value).map_err(|detail| {
+                let place = file.place_within(&key, &detail);
+                Error::Invalid { place, detail: format!("{key}: {detail}") }
+            })?;
             table.insert(own.to_owned(), value);
             continue;
         }
@@ -476,7 +476,14 @@ mod tests {
         let plugin = say("", &[], &["plugin.tldr.config.target=8"]);
         assert!(plugin.contains("tldr_length_reward"), "{plugin}");
         let nested = say("[[plugin]]\npath = 'a.wasm'\nwieght = 2\n", &[], &[]);
-        assert!(nested.contains("\"weight\""), "{nested}");
+        assert!(nested.contains("\"weight\"") && nested.contains(":3: plugin: "), "{nested}");
+        let header = say("seed = 1\n\n[los]\nbeta = 2\n", &[], &[]);
+        assert!(header.contains(":3: unknown key `los`"), "{header}");
+        let alone = say("seed = 1\n[plugin.limits]\nmemory_mb = 9\n", &[], &[]);
+        assert!(
+            alone.ends_with(":2: plugin: [plugin.limits] belongs to no entry; put [[plugin]] with a path before it"),
+            "{alone}"
+        );
         let kind = say("learning_rate = 'fast'\n", &[], &[]);
         assert!(kind.contains("expected a number"), "{kind}");
         let quoted = say("seed = 'seven'\n", &[], &[]);

@@ -19,6 +19,7 @@ pub mod json_lines;
 mod keys;
 mod layers;
 mod limit;
+mod lines;
 mod lora;
 mod optimizer;
 mod options;

@@ -171,6 +171,10 @@ pub(super) fn plugin_entries(key: &str, given: Value) -> Result<Value, String> {
     let entries = match given {
         path @ Value::String(_) => vec![plugin_entry(path)],
         Value::Array(items) => items.into_iter().map(plugin_entry).collect(),
+        Value::Table(table) if table.values().all(Value::is_table) && of_no_entry(&table).is_some() => {
+            let own = of_no_entry(&table).unwrap_or_default();
+            return Err(format!("[{key}.{own}] belongs to no entry; put [[{key}]] with a path before it"));
+        }
         Value::Table(table) if table.values().all(Value::is_table) => table.into_iter().map(named_entry).collect(),
         other => return Err(format!("is {other}; it must be a list of paths, or [[{key}]] tables with a path")),
     };
@@ -178,6 +182,12 @@ pub(super) fn plugin_entries(key: &str, given: Value) -> Result<Value, String> {
         Some(other) => Err(format!("contains {other}; each entry must be a path or a table with a path")),
         None => Ok(Value::Array(entries)),
     }
+}
+
+/// Returns the name of a table that an entry has, if a table of entries by name has it in the place of an entry.
+fn of_no_entry(table: &Table) -> Option<&'static str> {
+    let has_path = |entry: &Value| entry.as_table().is_some_and(|entry| entry.contains_key("path"));
+    OF_ENTRIES.into_iter().find(|name| table.get(*name).is_some_and(|entry| !has_path(entry)))
 }
 
 /// Returns entries of environments, which may be given as [`plugin_entries`] or as one table.
@@ -225,6 +235,12 @@ const TYPES: [(&str, &str); 11] = [
 /// Longest key or value in an error, in bytes.
 const LONGEST_SHOWN: usize = 256;
 
+/// Keys of an entry that are tables.
+const OF_ENTRIES: [&str; 5] = ["config", "folders", "http", "limits", "secrets"];
+
+/// How an error begins that names a key, up to the key.
+pub(super) const UNKNOWN_KEY: &str = "unknown key `";
+
 /// Maximum number of a table's names in an error.
 const FEW: usize = 8;
 
@@ -240,7 +256,7 @@ pub(super) fn reworded(message: &str) -> String {
                 true if known.len() <= FEW => format!("; it can be {}", known.join(", ")),
                 true => "; `rlhost train --help` lists all keys".to_owned(),
             };
-            return format!("unknown key `{}`{near}", printable(key, LONGEST_SHOWN));
+            return format!("{UNKNOWN_KEY}{}`{near}", printable(key, LONGEST_SHOWN));
         }
         Some((given, known)) if message.starts_with("unknown variant") => {
             let near = did_you_mean(given, known.iter().copied());
