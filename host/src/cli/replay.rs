@@ -13,7 +13,6 @@ use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, So
 use crate::run::{Recorded, RecordedEpisode, RunFiles};
 use crate::train::{self, Asked, Played, Recording, Rescorer};
 use anyhow::anyhow;
-use serde::de::Error as _;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::io;
@@ -68,10 +67,10 @@ fn recorded_in(file: &Path) -> anyhow::Result<Vec<Recorded>> {
     let (mut recorded, mut room) = (Vec::new(), MOST_MEMORY);
     while let Some(line) = lines.line().map_err(unread)? {
         let read = match line {
-            Line::Whole(text) => serde_json::from_slice(text).map(|line: Recorded| (line.memory(text.len()), line)),
-            Line::TooLong => Err(serde_json::Error::custom(format_args!("is longer than {} MiB", LONGEST_COMPLETION >> 20))),
+            Line::Whole(text) => Recorded::read(text).map(|line| (line.memory(text.len()), line)),
+            Line::TooLong => Err(format!("is longer than {} MiB", LONGEST_COMPLETION >> 20)),
         };
-        let (memory, line) = read.map_err(|e: serde_json::Error| anyhow!("{}:{}: {e}", file.display(), lines.number()))?;
+        let (memory, line) = read.map_err(|detail| anyhow!("{}:{}: {detail}", file.display(), lines.number()))?;
         let too_many = || anyhow!("{}: has more completions than fit into {} GiB", file.display(), MOST_MEMORY >> 30);
         room = room.checked_sub(memory).ok_or_else(too_many)?;
         recorded.push(line);

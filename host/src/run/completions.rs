@@ -1,6 +1,6 @@
 //! The lines of completions.jsonl, as they are written and as each reader takes them.
 
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -113,11 +113,37 @@ pub struct RecordedEpisode {
 }
 
 impl Recorded {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// Names the key whose value is of another kind.
+    pub fn read(line: &[u8]) -> Result<Self, String> {
+        serde_json::from_slice(line).map_err(|error| {
+            let misfit = || {
+                let line: Map<String, Value> = serde_json::from_slice(line).ok()?;
+                let of_texts = || misfit::<String>(&line, "prompt").or_else(|| misfit::<String>(&line, "completion"));
+                let of_ids = || misfit::<Vec<u32>>(&line, "prompt_ids").or_else(|| misfit::<Vec<u32>>(&line, "completion_ids"));
+                let of_scores = || misfit::<BTreeMap<String, Option<f32>>>(&line, "rewards");
+                let of_numbers = || misfit::<u64>(&line, "step").or_else(|| misfit::<usize>(&line, "row"));
+                of_numbers().or_else(of_texts).or_else(of_ids).or_else(|| misfit::<bool>(&line, "finished")).or_else(of_scores)
+            };
+            // The parser counts lines too, but there is only one here.
+            let said = error.to_string();
+            let said = || said.rsplit_once(" at line ").map_or_else(|| said.clone(), |(said, _)| said.to_owned());
+            misfit().unwrap_or_else(said)
+        })
+    }
+
     /// Returns the memory that it takes, roughly, read from so many bytes.
     pub fn memory(&self, bytes: usize) -> usize {
         let values = self.episode.as_ref().map_or(0, RecordedEpisode::values) + self.rewards.len();
         2 * bytes + VALUE * (1 + values)
     }
+}
+
+/// Says why a key's value is not of a type, if it is not.
+fn misfit<T: DeserializeOwned>(line: &Map<String, Value>, key: &str) -> Option<String> {
+    T::deserialize(line.get(key)?).err().map(|error| format!("{key}: {error}"))
 }
 
 impl RecordedEpisode {
@@ -226,6 +252,11 @@ mod tests {
         let glance: Glance = serde_json::from_str(&line).unwrap();
         assert_eq!((glance.messages[1].content.as_str(), glance.turns.len(), glance.completion_ids.len()), ("4", 1, 3));
         assert_eq!((glance.turn_rewards[0].as_f64(), glance.advantage.as_f64(), glance.finished), (Some(0.5), Some(0.25), false));
+        let wrong = |from: &str, to: &str| Recorded::read(line.replace(from, to).as_bytes()).err().unwrap();
+        assert_eq!(wrong("\"step\":3", "\"step\":\"x\""), "step: invalid type: string \"x\", expected u64");
+        assert_eq!(wrong("[5,6,7]", "[5,-6,7]"), "completion_ids: invalid value: integer `-6`, expected u32");
+        assert_eq!(wrong("\"row\":7,", ""), "missing field `row`");
+        assert_eq!(wrong("\"step\"", "step"), "key must be a string");
         row.episode = None;
         let line = serde_json::to_string(&row).unwrap();
         assert!(serde_json::from_str::<Recorded>(&line).unwrap().episode.is_none());
