@@ -23,6 +23,10 @@ pub struct Unread {
     lines: u64,
     /// Number of the first such line.
     first: u64,
+    /// Number of lines that are too long, the number of the first, and their limit.
+    long: u64,
+    first_long: u64,
+    longest: u64,
     /// Where it was cut off, in bytes.
     cut: Option<u64>,
 }
@@ -40,7 +44,14 @@ impl Unread {
             0 => format!("{file}: only the first {} MiB are read", most >> 20),
             gib => format!("{file}: only the first {gib} GiB are read"),
         });
-        lines.into_iter().chain(cut).collect()
+        let mib = self.longest as f64 / f64::from(1 << 20);
+        let (limit, first) = (format!("the limit of {mib} MiB for a line"), self.first_long);
+        let long = match self.long {
+            0 => None,
+            1 => Some(format!("{file}: line {first} is over {limit} and is ignored")),
+            n => Some(format!("{file}: {n} lines are over {limit} and are ignored; the first is line {first}")),
+        };
+        lines.into_iter().chain(long).chain(cut).collect()
     }
 }
 
@@ -117,15 +128,19 @@ impl Reader {
     /// If the file can't be read.
     pub fn object<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         while let Some(line) = self.line()? {
+            let is_long = line == Line::TooLong;
             if let Line::Whole(text) = line
                 && let Ok(object) = serde_json::from_slice(text)
             {
                 return Ok(Some(object));
             }
-            if self.unread.lines == 0 {
-                self.unread.first = self.number;
+            let unread = &mut self.unread;
+            let (lines, first) =
+                if is_long { (&mut unread.long, &mut unread.first_long) } else { (&mut unread.lines, &mut unread.first) };
+            if *lines == 0 {
+                *first = self.number;
             }
-            self.unread.lines += 1;
+            *lines += 1;
         }
         Ok(None)
     }
@@ -152,7 +167,7 @@ impl Reader {
 
     /// Returns what was not read.
     pub fn unread(self) -> Unread {
-        Unread { cut: (self.length > self.most).then_some(self.most), ..self.unread }
+        Unread { cut: (self.length > self.most).then_some(self.most), longest: self.longest, ..self.unread }
     }
 }
 
@@ -206,7 +221,10 @@ mod tests {
         assert_eq!(reader.object::<Value>().unwrap().unwrap()["a"], 2);
         reader.go_to(0).unwrap();
         assert_eq!(reader.line().unwrap(), Some(Line::Whole(b"{\"a\": 1}\n")));
-        assert_eq!(reader.unread().notes("x"), ["x: 2 lines are not JSON objects and are ignored; the first is line 2"]);
+        let notes = reader.unread().notes("x");
+        let [no_object, long] = &notes[..] else { panic!("{notes:?}") };
+        assert_eq!(no_object, "x: line 2 is not a JSON object and is ignored");
+        assert!(long.starts_with("x: line 3 is over the limit of") && long.ends_with("MiB for a line and is ignored"), "{long}");
     }
 
     #[test]

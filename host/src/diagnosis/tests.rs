@@ -220,7 +220,9 @@ fn a_folder_that_is_damaged_empty_huge_or_hostile_is_read_up_to_a_size() {
     let found = read(run.path());
     assert_eq!(names(&found.findings), ["completions_cut_off"], "{found:?}");
     assert_eq!(found.rows, 58);
-    assert!(found.notes.iter().any(|note| note.contains("metrics.jsonl: 4 lines")), "{:?}", found.notes);
+    assert!(found.notes.iter().any(|note| note.contains("metrics.jsonl: 3 lines")), "{:?}", found.notes);
+    let long = "metrics.jsonl: line 6 is over the limit of 1 MiB for a line and is ignored";
+    assert!(found.notes.iter().any(|note| note == long), "{:?}", found.notes);
     let named = "path = \"\u{1b}[2J\u{202e}.wasm\"\nconfig = { column = \"\\u001b[2J\" }";
     let settings = Settings::of(&format!("[[plugin]]\n{}", named.replace('\u{1b}', "\\u001b")), None);
     let mut watch = Watch::new(settings);
