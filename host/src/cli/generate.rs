@@ -150,7 +150,8 @@ fn prepare(args: &Args) -> anyhow::Result<(Decoding, Tokenizer, Vec<u32>)> {
             ModelFolder::open(temporary.path())?
         }
     };
-    let tokenizer = Tokenizer::open_as(folder.tokenizer(), &args.wording(folder.path())?)?;
+    let tokenizer = Tokenizer::open_as(folder.tokenizer(), &args.wording(folder.path())?);
+    let tokenizer = tokenizer.map_err(|error| error.of_built_in(temporary.path()))?;
     let tokens = args.tokens(&tokenizer)?;
     let (context, vocabulary) = (folder.architecture().max_positions, folder.architecture().vocab_size);
     if let Some(unknown) = tokens.iter().find(|&&token| token as usize >= vocabulary) {

@@ -47,7 +47,7 @@ pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
 pub use wording::{TemplateTokens, Wording};
 
 use crate::config::printable_path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An error in the data: what is wrong, where, and what would be right.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +103,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the error of a file in the `folder` of the built-in model, which is temporary, without the folder's path.
+    #[must_use]
+    pub fn of_built_in(self, folder: &Path) -> Self {
+        match self {
+            Self::Tokenizer { path, detail } if path.starts_with(folder) => {
+                let file = path.strip_prefix(folder).unwrap_or(&path);
+                Self::Tokenizer { path: Path::new("the built-in model").join(file), detail }
+            }
+            other => other,
+        }
+    }
+
     /// Returns whether something that the user gave is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {

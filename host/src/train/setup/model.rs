@@ -60,11 +60,18 @@ pub(super) fn open(
     let (config, lora) = resolve_adapter(config, &source, matches!(beginning, Beginning::Resume { .. }))?;
     let (config, source) = held::resolve(config, source, backend)?;
     let (mut config, mut wording) = wording(config, &source, beginning, world)?;
-    let mut tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
+    let made_in = made.as_ref().filter(|made| matches!(made, Made::BuiltIn(_))).map(Made::path);
+    let open = |wording: &Wording| {
+        Tokenizer::open_as(source.tokenizer(), wording).map_err(|error| match made_in {
+            Some(folder) => error.of_built_in(folder),
+            None => error,
+        })
+    };
+    let mut tokenizer = open(&wording)?;
     if tokenizer.frame().1.is_none() && !matches!(beginning, Beginning::Resume { .. }) {
         config.eos_token = named_end(&source, &tokenizer)?;
         wording.eos.clone_from(&config.eos_token);
-        tokenizer = Tokenizer::open_as(source.tokenizer(), &wording)?;
+        tokenizer = open(&wording)?;
     }
     if let Some(name) = tokenizer.stock_template() {
         tracing::info!(

@@ -276,7 +276,8 @@ fn without_rewards(mut config: Config, flow: Flow, algorithm: &str, beginning: &
     };
     let given = if flow.has_pairs() { "pairs" } else { "completions" };
     let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);
-    Err(config::Error::Invalid { place: "plugin".into(), detail }.into())
+    let place = if config.plugin.is_empty() { "environment" } else { "plugin" };
+    Err(config::Error::Invalid { place: place.into(), detail }.into())
 }
 
 impl Loaded {
