@@ -19,12 +19,12 @@ pub struct Size {
     pub text: u64,
 }
 
-/// Returns the value that a text is.
+/// Returns the value that the text of a file is. A byte order mark, which some editors write, may precede it.
 ///
 /// # Errors
 /// If it is not JSON, or has a key twice.
 pub fn value(text: &str) -> serde_json::Result<Value> {
-    sized(text, u64::MAX).map(|(value, _)| value)
+    sized(text.strip_prefix('\u{feff}').unwrap_or(text), u64::MAX).map(|(value, _)| value)
 }
 
 /// Returns the object that a text is.
@@ -150,6 +150,8 @@ mod tests {
         assert!(says("{\"a\": 1, \"a\": 1}").starts_with("has the key \"a\" twice in one object"));
         assert!(says("[{\"x\": {\"k\\u001b\": 1, \"k\\u001b\": 2}}]").starts_with("has the key \"k\\u{1b}\" twice"));
         assert_eq!(value("{\"a\": {\"a\": [1, -2, 0.5, null, true, \"a\"]}}").unwrap()["a"]["a"][1], -2);
+        assert_eq!(value("\u{feff}[1]").unwrap()[0], 1);
+        assert!(value("\u{feff}\u{feff}1").is_err() && sized("\u{feff}1", 9).is_err());
         assert!(object("[]").unwrap_err().to_string().contains("not a JSON object") && object("{}{}").is_err());
     }
 

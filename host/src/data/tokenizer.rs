@@ -61,7 +61,7 @@ fn load(path: &Path) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
     let hash = Sha256::digest(&bytes).into();
     let bounds = Bounds { memory: (256 << 20) + 32 * bytes.len(), time: Duration::from_secs(120) };
     let read = move || -> tokenizers::Result<(tokenizers::Tokenizer, usize)> {
-        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes))?;
         // What somebody once cut and filled texts to is no part of the tokenizer, for transformers neither.
         inner.with_padding(None);
         inner.with_truncation(None)?;
