@@ -301,6 +301,19 @@ fn a_resumed_run_has_the_plugin_it_had_and_sees_what_changed_meanwhile() {
 }
 
 #[test]
+fn the_folder_of_new_versions_may_have_been_removed_and_the_same_version_may_come_again() {
+    let running = Running::start(&[]);
+    fs::remove_dir_all(running.place.path("run/swap")).unwrap();
+    running.place.write("sent.wasm", version(7));
+    running.place.run(&["swap", "run", "versioned=sent.wasm"]).succeeded();
+    running.wait(|| running.reward() == 7.0);
+    let again = running.place.run(&["swap", "run", "versioned=sent.wasm"]);
+    again.succeeded();
+    assert_eq!(running.count("plugin_swapped"), 2);
+    running.stop();
+}
+
+#[test]
 fn mistakes_in_a_swap_are_named() {
     let running = Running::start(&[]);
     let say = |arguments: &[&str]| {

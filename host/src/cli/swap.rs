@@ -37,7 +37,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     };
     let events = RunFiles(&args.run).events();
     let end = events.metadata().map_or(0, |m| m.len());
-    let request = send(&args.run, name, &bytes, kind).map_err(Failure::of)?;
+    let request = send(&args.run, name, &bytes, kind).map_err(|source| {
+        let path = RunFiles(&args.run).inbox();
+        Failure::of(train::Error::Write { path, source })
+    })?;
     if args.no_wait {
         say!("sent");
         return Ok(());

@@ -402,10 +402,14 @@ impl Plugins {
     }
 }
 
-/// Describes how a plugin differs from the one before: by its hash, or by its settings if it has the same bytes.
+/// Describes how a plugin differs from the one before: by its hash, or by its settings or limits if it has the same bytes.
 fn changes(before: &Slot, slot: &Slot) -> String {
     match before.source.hash() == slot.source.hash() {
-        true => changed_settings(&before.config, &slot.config),
+        true => match changed_settings(&before.config, &slot.config) {
+            settings if !settings.is_empty() => settings,
+            _ if before.limits != slot.limits => "its limits changed".to_owned(),
+            _ => "the same version again".to_owned(),
+        },
         false => changed_hashes(before.source.hash(), slot.source.hash()),
     }
 }

@@ -114,8 +114,10 @@ impl Watching {
         let watch = Watch::new(&files, std::slice::from_ref(&self.inbox)).map_err(|e| e.to_string())?;
         let work = move || {
             let mut told = true;
+            // Its folder too, which a person may have removed and `rlhost swap` made again.
+            let stamped: Vec<PathBuf> = files.iter().chain([&self.inbox]).cloned().collect();
             loop {
-                let moved = self.stamped(&files);
+                let moved = self.stamped(&stamped);
                 if (told || moved) && !self.look() {
                     return;
                 }
