@@ -187,9 +187,11 @@ fn a_byte_order_mark_before_a_models_json_is_no_mistake() {
 fn a_recorded_completion_of_another_kind_is_named_by_line_and_key() {
     let place = Place::new();
     place.train("run", &["--max-steps", "1", "--log-completions", "all"]).succeeded();
+    let replay = || place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
+    assert!(replay().succeeded().stdout.contains(" completions of 1 step, scored by "), "{}", replay().stdout);
     let lines = std::fs::read_to_string(place.path("run/completions.jsonl")).unwrap();
     place.write("run/completions.jsonl", lines.replacen("\"step\":0", "\"step\":\"x\"", 1));
-    let refused = place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
+    let refused = replay();
     assert_eq!(refused.error(), "error: run/completions.jsonl:1: step: invalid type: string \"x\", expected u64");
     assert_eq!(refused.code, Some(2));
 }

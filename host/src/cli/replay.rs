@@ -1,6 +1,7 @@
 //! `rlhost replay`: scores a run's completions with another reward, or plays its episodes with another environment.
 
 use super::granted::{Granted, grant_folders};
+use super::output::counted;
 use super::replayed_episodes;
 use super::{Failure, settings_given};
 use crate::checkpoint;
@@ -113,7 +114,8 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         return Err(anyhow!("the run has no reward with that name"));
     }
     let steps = recorded.last().map_or(0, |r| r.step).saturating_add(1);
-    say!("{} completions of {steps} steps, scored by {by}", recorded.len());
+    let (completions, steps) = (counted(recorded.len() as u64, "completion"), counted(steps, "step"));
+    say!("{completions} of {steps}, scored by {by}");
     say!("{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}", "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks");
     for name in wanted.iter().take(MOST_NAMES) {
         let old: Vec<Option<f32>> = recorded.iter().map(|r| r.rewards.get(*name).copied().flatten()).collect();

@@ -1,6 +1,7 @@
 //! `rlhost score`: scores texts with a reward model.
 
 use super::Failure;
+use super::output::counted;
 use crate::config::{self, Config, Device, Overrides, PluginEntry};
 use crate::model::Backend;
 use crate::train::{self, RewardModel};
@@ -100,12 +101,12 @@ fn summary(rows: &[(usize, Vec<f32>)]) {
     let all: Vec<f64> = rows.iter().flat_map(|(_, scores)| scores).map(|&score| f64::from(score)).collect();
     let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
     let (least, most) = all.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(*x), b.max(*x)));
-    say!("{} texts: mean {mean:.4}, from {least:.4} to {most:.4}", all.len());
+    say!("{}: mean {mean:.4}, from {least:.4} to {most:.4}", counted(all.len() as u64, "text"));
     let pairs: Vec<(f32, f32)> = rows.iter().filter_map(|(_, s)| if let [c, r] = s[..] { Some((c, r)) } else { None }).collect();
     if !pairs.is_empty() {
         let count = pairs.len() as f64;
         let right = pairs.iter().filter(|(chosen, rejected)| chosen > rejected).count() as f64;
         let margin = pairs.iter().map(|(chosen, rejected)| f64::from(chosen - rejected)).sum::<f64>() / count;
-        say!("{} pairs: accuracy {:.4}, mean margin {margin:.4}", pairs.len(), right / count);
+        say!("{}: accuracy {:.4}, mean margin {margin:.4}", counted(pairs.len() as u64, "pair"), right / count);
     }
 }

@@ -1,6 +1,6 @@
 //! Evaluation settings of a run: its own sampling, and which completions solve their prompt.
 
-use super::{Config, Error, Overrides, PluginEntry, Strategy, did_you_mean};
+use super::{Config, Error, Overrides, PluginEntry, Strategy, did_you_mean, shortest};
 
 /// Maximum number of completions per prompt in an evaluation.
 const MOST: usize = 1 << 16;
@@ -60,19 +60,19 @@ impl Config {
     pub(super) fn check_evaluation(&self) -> Result<(), (&'static str, String)> {
         self.check_early_stopping()?;
         if !(self.eval_delay >= 0.0 && self.eval_delay.is_finite()) {
-            return Err(("eval_delay", format!("is {}; it must be 0 or greater", self.eval_delay)));
+            return Err(("eval_delay", format!("is {}; it must be 0 or greater", shortest(self.eval_delay))));
         }
         if self.num_generations_eval.is_some_and(|n| n == 0 || n > MOST) {
             return Err(("num_generations_eval", format!("must be between 1 and {MOST}")));
         }
         if let Some(t) = self.eval_temperature.filter(|t| !(*t >= 0.0 && t.is_finite())) {
-            return Err(("eval_temperature", format!("is {t}; it must be 0 or greater")));
+            return Err(("eval_temperature", format!("is {}; it must be 0 or greater", shortest(t))));
         }
         if let Some(p) = self.eval_top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
-            return Err(("eval_top_p", format!("is {p}; it must be above 0 and at most 1")));
+            return Err(("eval_top_p", format!("is {}; it must be above 0 and at most 1", shortest(p))));
         }
         if let Some(p) = self.eval_min_p.filter(|p| !(0.0..=1.0).contains(p)) {
-            return Err(("eval_min_p", format!("is {p}; it must be between 0 and 1")));
+            return Err(("eval_min_p", format!("is {}; it must be between 0 and 1", shortest(p))));
         }
         if self.eval_pass_threshold.is_some_and(|v| !v.is_finite()) {
             return Err(("eval_pass_threshold", "must be a finite number".into()));
@@ -98,7 +98,7 @@ impl Config {
     fn check_early_stopping(&self) -> Result<(), (&'static str, String)> {
         let threshold = self.early_stopping_threshold;
         if !(threshold >= 0.0 && threshold.is_finite()) {
-            return Err(("early_stopping_threshold", format!("is {threshold}; it must be 0 or greater")));
+            return Err(("early_stopping_threshold", format!("is {}; it must be 0 or greater", shortest(threshold))));
         }
         let Some(patience) = self.early_stopping_patience else {
             let alone = threshold > 0.0;

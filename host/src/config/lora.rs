@@ -1,6 +1,6 @@
 //! The keys of a low-rank adapter.
 
-use super::{Config, did_you_mean};
+use super::{Config, did_you_mean, shortest};
 
 /// Linear layers that an adapter can apply to, in all model families: most have the first seven, Phi 3 joins some of them, and
 /// the others belong to GPT-NeoX, StarCoder 2, GPT-2 and Granite MoE Shared.
@@ -72,10 +72,10 @@ impl Config {
             return Err(("lora_r", "must be at least 1".into()));
         }
         if let Some(alpha) = self.lora_alpha.filter(|alpha| !(*alpha > 0.0 && alpha.is_finite())) {
-            return Err(("lora_alpha", format!("is {alpha}; it must be greater than 0")));
+            return Err(("lora_alpha", format!("is {}; it must be greater than 0", shortest(alpha))));
         }
         if let Some(p) = self.lora_dropout.filter(|p| !(0.0..1.0).contains(p)) {
-            return Err(("lora_dropout", format!("is {p}; it must be at least 0 and less than 1")));
+            return Err(("lora_dropout", format!("is {}; it must be at least 0 and less than 1", shortest(p))));
         }
         if self.load_in_8bit && self.load_in_4bit {
             return Err(("load_in_4bit", "and load_in_8bit are both set; choose one".into()));

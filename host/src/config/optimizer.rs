@@ -1,7 +1,7 @@
 //! The keys of the optimizer: its name and the settings that `optim_args` may hold for it.
 
-use super::Config;
 use super::values::reworded;
+use super::{Config, shortest};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -164,17 +164,17 @@ impl Config {
                 below_one("momentum", s.momentum)?;
                 match s.eps.is_finite() && s.eps as f32 > 0.0 {
                     true => Ok(Rule::RmsProp(s)),
-                    false => Err(format!("eps is {}; it must be greater than 0", s.eps)),
+                    false => Err(format!("eps is {}; it must be greater than 0", shortest(s.eps))),
                 }
             }),
             Optim::Adafactor => self.args().and_then(|s: AdafactorArgs| {
                 s.beta1.map_or(Ok(()), |beta1| below_one("beta1", beta1))?;
                 if s.clip_threshold.is_nan() || s.clip_threshold <= 0.0 {
-                    return Err(format!("clip_threshold is {}; it must be greater than 0", s.clip_threshold));
+                    return Err(format!("clip_threshold is {}; it must be greater than 0", shortest(s.clip_threshold)));
                 }
                 match (-1.0..0.0).contains(&s.decay_rate) {
                     true => Ok(Rule::Adafactor(s)),
-                    false => Err(format!("decay_rate is {}; it must be at least -1 and less than 0", s.decay_rate)),
+                    false => Err(format!("decay_rate is {}; it must be at least -1 and less than 0", shortest(s.decay_rate))),
                 }
             }),
             Optim::Muon => self.args().and_then(|s: MuonArgs| {
@@ -231,7 +231,7 @@ impl Config {
 fn below_one(key: &str, value: f64) -> Result<(), String> {
     match (0.0..1.0).contains(&value) {
         true => Ok(()),
-        false => Err(format!("{key} is {value}; it must be at least 0 and less than 1")),
+        false => Err(format!("{key} is {}; it must be at least 0 and less than 1", shortest(value))),
     }
 }
 

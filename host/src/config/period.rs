@@ -1,5 +1,6 @@
 //! A period in steps, or as a fraction of the run.
 
+use super::shortest;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -18,8 +19,8 @@ impl Period {
     /// Returns what is wrong with it, if anything.
     pub(super) fn fault(self) -> Option<String> {
         let fine = self.0 > 0.0 && (self.0 < 1.0 || self.0.fract() == 0.0) && self.0 <= f64::from(u32::MAX);
-        // In the shortest form: 1e300 has 301 digits.
-        (!fine).then(|| format!("is {:?}; give a number of steps, at least 1, or a fraction of the run between 0 and 1", self.0))
+        let right = "give a number of steps, at least 1, or a fraction of the run between 0 and 1";
+        (!fine).then(|| format!("is {}; {right}", shortest(self.0)))
     }
 
     /// Returns the period in steps, for a run of `total` steps.
@@ -43,6 +44,8 @@ mod tests {
     fn fractions_are_of_the_run_and_numbers_are_steps() {
         assert_eq!([0.25, 0.3, 1e-9, 1.0, 7.0].map(|p| Period(p).of(10)), [3, 3, 1, 1, 7]);
         assert!([0.0, -1.0, 1.5, f64::NAN, f64::INFINITY].iter().all(|p| Period(*p).fault().is_some()));
+        assert!(Period(0.0).fault().is_some_and(|fault| fault.starts_with("is 0; ")));
+        assert!(Period(1e300).fault().is_some_and(|fault| fault.starts_with("is 1e300; ")));
         assert_eq!(serde_json::to_string(&[Period(0.5), Period(5.0)]).unwrap(), "[0.5,5]");
     }
 }

@@ -1,7 +1,7 @@
 //! The keys of the learning rate schedule: its name and the arguments of transformers' function of that name.
 
-use super::Config;
 use super::values::reworded;
+use super::{Config, shortest};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -346,7 +346,7 @@ fn one_minimum(min_lr: Option<f64>, min_lr_rate: Option<f64>) -> Result<(), Stri
 
 fn on_plateau(s: OnPlateau) -> Result<LrShape, String> {
     if !(0.0..1.0).contains(&s.factor) {
-        return Err(format!("factor is {}; it must be at least 0 and less than 1", s.factor));
+        return Err(format!("factor is {}; it must be at least 0 and less than 1", shortest(s.factor)));
     }
     for (key, value) in [("threshold", s.threshold), ("min_lr", s.min_lr), ("eps", s.eps)] {
         not_negative(key, Some(value))?;
@@ -356,14 +356,14 @@ fn on_plateau(s: OnPlateau) -> Result<LrShape, String> {
 
 fn a_share(key: &str, value: Option<f64>) -> Result<(), String> {
     match value.filter(|value| !(0.0..=1.0).contains(value)) {
-        Some(value) => Err(format!("{key} is {value}; it is a fraction of the peak rate, from 0 to 1")),
+        Some(value) => Err(format!("{key} is {}; it is a fraction of the peak rate, from 0 to 1", shortest(value))),
         None => Ok(()),
     }
 }
 
 fn not_negative(key: &str, value: Option<f64>) -> Result<(), String> {
     match value.filter(|value| !(*value >= 0.0 && value.is_finite())) {
-        Some(value) => Err(format!("{key} is {value}; it must be 0 or greater")),
+        Some(value) => Err(format!("{key} is {}; it must be 0 or greater", shortest(value))),
         None => Ok(()),
     }
 }

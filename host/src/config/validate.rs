@@ -1,7 +1,7 @@
 //! Checks for invalid values and combinations.
 
 use super::entries::is_name;
-use super::{Config, Error, Period, PluginEntry, ReportTo, did_you_mean};
+use super::{Config, Error, Period, PluginEntry, ReportTo, did_you_mean, shortest};
 
 /// Maximum of any count: products of a few of them still fit into an integer.
 const MOST: usize = 1 << 20;
@@ -89,25 +89,28 @@ impl Config {
             return Err((key, format!("is empty; {advice}")));
         }
         if !(self.temperature > 0.0 && self.temperature.is_finite()) {
-            return Err(("temperature", format!("is {}; training needs a temperature above 0", self.temperature)));
+            return Err(("temperature", format!("is {}; training needs a temperature above 0", shortest(self.temperature))));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(("top_p", format!("is {}; it must be above 0 and at most 1", self.top_p)));
+            return Err(("top_p", format!("is {}; it must be above 0 and at most 1", shortest(self.top_p))));
         }
         if self.min_p.is_some_and(|p| !(0.0..=1.0).contains(&p)) {
             return Err(("min_p", "must be between 0 and 1".into()));
         }
         if !(0.0..=1.0).contains(&self.skip_groups) {
-            return Err(("skip_groups", format!("is {}; it is a probability, from 0 to 1", self.skip_groups)));
+            return Err(("skip_groups", format!("is {}; it is a probability, from 0 to 1", shortest(self.skip_groups))));
         }
         if self.skip_groups_after == 0 {
             return Err(("skip_groups_after", "must be at least 1".into()));
         }
         if !(0.0..=1.0).contains(&self.label_smoothing_factor) {
-            return Err(("label_smoothing_factor", format!("is {}; it must be between 0 and 1", self.label_smoothing_factor)));
+            return Err((
+                "label_smoothing_factor",
+                format!("is {}; it must be between 0 and 1", shortest(self.label_smoothing_factor)),
+            ));
         }
         if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
-            return Err(("repetition_penalty", format!("is {}; it must be greater than 0", self.repetition_penalty)));
+            return Err(("repetition_penalty", format!("is {}; it must be greater than 0", shortest(self.repetition_penalty))));
         }
         if self.max_steps == 0 || self.max_steps < -1 {
             return Err(("max_steps", format!("is {}; give a number of steps, or -1 for num_train_epochs", self.max_steps)));
@@ -119,7 +122,7 @@ impl Config {
             return Err(("num_threads", format!("must be between 1 and {MOST_THREADS}")));
         }
         if self.dist_timeout_s.is_nan() || self.dist_timeout_s <= 0.0 {
-            return Err(("dist_timeout_s", format!("is {}; it must be greater than 0", self.dist_timeout_s)));
+            return Err(("dist_timeout_s", format!("is {}; it must be greater than 0", shortest(self.dist_timeout_s))));
         }
         Ok(())
     }
@@ -137,7 +140,10 @@ impl Config {
             return Err(("ref_model", "is empty; name a model, or leave it out for the one that training starts from".into()));
         }
         if !(0.0..=1.0).contains(&self.ref_model_mixup_alpha) {
-            return Err(("ref_model_mixup_alpha", format!("is {}; it must be between 0 and 1", self.ref_model_mixup_alpha)));
+            return Err((
+                "ref_model_mixup_alpha",
+                format!("is {}; it must be between 0 and 1", shortest(self.ref_model_mixup_alpha)),
+            ));
         }
         if self.ref_model_sync_steps == 0 {
             return Err(("ref_model_sync_steps", "must be at least 1".into()));
@@ -262,22 +268,22 @@ impl Config {
         ];
         for (key, value) in not_negative {
             if !(value >= 0.0 && value.is_finite()) {
-                return Err((key, format!("is {value}; it must be 0 or greater")));
+                return Err((key, format!("is {}; it must be 0 or greater", shortest(value))));
             }
         }
         for (key, value) in [("adam_beta1", self.adam_beta1), ("adam_beta2", self.adam_beta2)] {
             if !(0.0..1.0).contains(&value) {
-                return Err((key, format!("is {value}; it must be at least 0 and less than 1")));
+                return Err((key, format!("is {}; it must be at least 0 and less than 1", shortest(value))));
             }
         }
         if self.adam_epsilon.is_nan() || self.adam_epsilon <= 0.0 {
-            return Err(("adam_epsilon", format!("is {}; it must be greater than 0", self.adam_epsilon)));
+            return Err(("adam_epsilon", format!("is {}; it must be greater than 0", shortest(self.adam_epsilon))));
         }
         if self.max_steps < 0 && !(self.num_train_epochs > 0.0 && self.num_train_epochs.is_finite()) {
-            return Err(("num_train_epochs", format!("is {}; it must be greater than 0", self.num_train_epochs)));
+            return Err(("num_train_epochs", format!("is {}; it must be greater than 0", shortest(self.num_train_epochs))));
         }
         if self.warmup_ratio > 1.0 {
-            return Err(("warmup_ratio", format!("is {}; it is a fraction of the run, at most 1", self.warmup_ratio)));
+            return Err(("warmup_ratio", format!("is {}; it is a fraction of the run, at most 1", shortest(self.warmup_ratio))));
         }
         Ok(())
     }

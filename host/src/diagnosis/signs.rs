@@ -246,7 +246,7 @@ fn reward_constant(history: &History, settings: &Settings) -> Option<Finding> {
     let sentence = format!("{} gives every completion the same score, so nothing is learned from it.", names.join(", "));
     let figures = constant.iter().map(|(name, v)| figure(mean_of(name), format!("{} in every step", number(*v)))).collect();
     let advice = [
-        "score some completions by hand with `rlhost replay RUN --plugin REWARD`",
+        "scoring some completions by hand, with `rlhost replay RUN --plugin REWARD`",
         "a reward that gives partial credit",
         "a --max-completion-length that is long enough for what is rewarded",
     ];

@@ -7,7 +7,7 @@ use super::layer_kinds::{Kinds, kinds};
 use super::mixture::Mixture;
 use super::rope_scaling::{Context, Resolved, Rope, resolve};
 use super::{Error, Result, text_part};
-use crate::config::printable;
+use crate::config::{printable, shortest};
 use crate::ops::Precision;
 use crate::ops::activation::Activation;
 use crate::ops::attention::{Attention, Heads};
@@ -399,7 +399,7 @@ fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> std:
     let none = Factors::none(heads);
     let positive = |key: &str, default: f64| match config.number(key)?.unwrap_or(default) {
         factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
-        factor => Err(format!("{key} {factor} must be between 1e-6 and 1e6")),
+        factor => Err(format!("{key} {} must be between 1e-6 and 1e6", shortest(factor))),
     };
     // Null turns a bound off, and a missing key does not.
     let cap = |key: &str, default: f64| match config.has(key) {
@@ -454,7 +454,7 @@ fn norm_kind(family: Family) -> NormKind {
 fn norm_eps(config: &Object, family: Family) -> std::result::Result<f64, String> {
     let key = family.norm_eps_key();
     let eps = config.number(key)?.unwrap_or(family.described().norm_eps);
-    if (0.0..=1.0).contains(&eps) { Ok(eps) } else { Err(format!("{key} {eps} must be between 0 and 1")) }
+    if (0.0..=1.0).contains(&eps) { Ok(eps) } else { Err(format!("{key} {} must be between 0 and 1", shortest(eps))) }
 }
 
 fn activation_of(config: &Object, family: Family) -> std::result::Result<Activation, String> {
@@ -534,6 +534,7 @@ mod tests {
             ("head_dim", json!(7)),
             ("num_key_value_heads", json!(3)),
             ("rms_norm_eps", json!(-1)),
+            ("rms_norm_eps", json!(1e300)),
             ("rms_norm_eps", json!("small")),
             ("tie_word_embeddings", json!("yes")),
             ("attention_bias", json!(1)),
@@ -560,6 +561,7 @@ mod tests {
             config[key] = value.clone();
             let error = Architecture::parse(&config.to_string()).unwrap_err();
             assert!(error.contains(key) && !error.contains(['\n', '\u{1b}']), "{key} = {value}: {error}");
+            assert!(!error.contains(&"0".repeat(20)), "{key} = {value}: {error}");
         }
         let mut together = config.clone();
         for key in ["hidden_size", "num_hidden_layers", "vocab_size"] {

@@ -10,7 +10,7 @@ use super::value_model::SCORE;
 use super::weights::{Adapter, MAGNITUDE, of_adapter};
 use super::whole::Whole;
 use super::{Architecture, Error, Result, Weights};
-use crate::config::printable;
+use crate::config::{printable, shortest};
 use candle_core::Tensor;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,10 +137,10 @@ fn parse(text: &str) -> std::result::Result<(Lora, [Vec<String>; 2], String), St
         stacks: Stacks::NONE,
     };
     if !(0.0..1.0).contains(&lora.dropout) {
-        return Err(format!("lora_dropout is {}; it must be at least 0 and less than 1", lora.dropout));
+        return Err(format!("lora_dropout is {}; it must be at least 0 and less than 1", shortest(lora.dropout)));
     }
     if !lora.scale().is_finite() {
-        return Err(format!("lora_alpha {} with r {} gives a scale that is not finite", lora.alpha, lora.r));
+        return Err(format!("lora_alpha {} with r {} gives a scale that is not finite", shortest(lora.alpha), lora.r));
     }
     let base = config.text("base_model_name_or_path")?.filter(|base| !base.is_empty());
     let base = base.ok_or("base_model_name_or_path is missing; set it to the folder of the adapter's base model")?;

@@ -3,7 +3,7 @@
 
 use super::families::Family;
 use super::json::Object;
-use crate::config::printable;
+use crate::config::{printable, shortest};
 use crate::ops::rope::Rotation;
 use std::f64::consts::TAU;
 
@@ -111,6 +111,7 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
     if let (Some(outer), Some(inner)) = (theta, p.number("rope_theta").map_err(|e| format!("{key}: {e}"))?)
         && outer != inner
     {
+        let (outer, inner) = (shortest(outer), shortest(inner));
         return Err(format!("{theta_key} is {outer}, but {key} has rope_theta {inner}; keep one of them"));
     }
     let partial = match context.family {
@@ -128,7 +129,10 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
         Family::Gemma3 => Some(plain(config.number("rope_local_base_freq")?.unwrap_or(1e4), context)?),
         // transformers 5 gives layers with windows the default here, whatever rope_theta says.
         Family::Olmo3 if full.theta != described.theta => {
-            return Err(format!("rope_theta is {}; use rope_parameters, which set it for both kinds of layers", full.theta));
+            return Err(format!(
+                "rope_theta is {}; use rope_parameters, which set it for both kinds of layers",
+                shortest(full.theta)
+            ));
         }
         Family::Olmo3 => Some(plain(described.theta, context)?),
         _ => None,
@@ -142,7 +146,7 @@ fn agree(config: &Object, context: &Context, rope: &Rope, (theta_key, partial_ke
     let model_type = context.family.described().model_type;
     for other in ["rope_theta", "rotary_emb_base"].into_iter().filter(|other| *other != theta_key) {
         if let Some(given) = config.number(other)?.filter(|given| *given != rope.theta) {
-            let own = rope.theta;
+            let (own, given) = (shortest(rope.theta), shortest(given));
             return Err(format!(
                 "{other} is {given}, but a model of type {model_type} uses {theta_key}, which is {own}; make them equal"
             ));
@@ -242,6 +246,7 @@ fn one(
     let rope = Rope { theta, scaling, dims };
     let finite = rope.frequencies().iter().all(|f| f.is_finite()) && rope.attention_factor().is_finite();
     if theta <= 0.0 || !finite {
+        let theta = shortest(theta);
         return Err(format!("rope_theta {theta} and the scaling in {key} don't give finite frequencies"));
     }
     Ok((rope, limit))
@@ -260,6 +265,7 @@ fn needed(p: &Object, key: &str, name: &str) -> Result<f64, String> {
 fn llama3(p: &Object, key: &str, original: f64) -> Result<RopeScaling, String> {
     let (low_freq_factor, high_freq_factor) = (needed(p, key, "low_freq_factor")?, needed(p, key, "high_freq_factor")?);
     if low_freq_factor >= high_freq_factor {
+        let (low_freq_factor, high_freq_factor) = (shortest(low_freq_factor), shortest(high_freq_factor));
         return Err(format!("{key}: low_freq_factor {low_freq_factor} must be less than high_freq_factor {high_freq_factor}"));
     }
     Ok(RopeScaling::Llama3 { factor: needed(p, key, "factor")?, low_freq_factor, high_freq_factor, original })

@@ -34,8 +34,8 @@ pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> R
     let mut config = Map::new();
     for (key, property) in properties {
         // A default of null means that an optional setting is absent.
-        let value = given.get(key).or_else(|| property.get("default").filter(|d| !d.is_null()));
-        config.extend(value.map(|v| (key.clone(), without_nulls(v))));
+        let value = given.get(key).cloned().or_else(|| default_of(property).filter(|d| !d.is_null()));
+        config.extend(value.map(|v| (key.clone(), without_nulls(&v))));
     }
     for (key, value) in given {
         config.entry(key.clone()).or_insert_with(|| value.clone());
@@ -138,10 +138,24 @@ fn survives_toml(value: &Value) -> bool {
     read.is_some_and(|read| read["value"] == *value)
 }
 
+/// Returns the default of a property. One of single precision, which a schema has in double precision, gets back the digits it was
+/// written with: -0.1 rather than -0.10000000149011612.
+pub(super) fn default_of(property: &Value) -> Option<Value> {
+    let default = property.get("default")?;
+    let single =
+        default.as_f64().filter(|_| property["format"] == "float" && default.is_f64()).map(|whole| (whole, whole as f32));
+    let exact = single.filter(|(whole, single)| f64::from(*single) == *whole);
+    let written = exact.and_then(|(_, single)| single.to_string().parse::<f64>().ok());
+    Some(written.map_or_else(|| default.clone(), Value::from))
+}
+
 /// Returns the settings of a resolved configuration that differ from their defaults.
 pub(super) fn beyond_defaults(schema: &str, config: &Map<String, Value>) -> Map<String, Value> {
     let schema: Value = serde_json::from_str(schema).unwrap_or_default();
-    let differs = |(key, value): &(&String, &Value)| schema["properties"][key.as_str()].get("default") != Some(value);
+    let differs = |(key, value): &(&String, &Value)| {
+        let property = &schema["properties"][key.as_str()];
+        property.get("default") != Some(value) && default_of(property).as_ref() != Some(value)
+    };
     config.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
@@ -180,6 +194,20 @@ mod tests {
     fn resolved(given: Value) -> std::result::Result<Value, String> {
         let Value::Object(given) = given else { panic!("test gives an object") };
         resolve("p", SCHEMA, &given).map(Value::Object).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_default_of_single_precision_has_the_digits_it_was_written_with() {
+        let schema =
+            json!({"properties": {"x": {"type": "number", "format": "float", "default": f64::from(-0.1f32)}}}).to_string();
+        let config = resolve("p", &schema, &Map::new()).unwrap();
+        assert_eq!(config["x"].to_string(), "-0.1");
+        assert!(beyond_defaults(&schema, &config).is_empty());
+        let before = Map::from_iter([("x".to_owned(), json!(f64::from(-0.1f32)))]);
+        assert!(beyond_defaults(&schema, &before).is_empty());
+        let double = json!({"format": "double", "default": f64::from(-0.1f32)});
+        assert_eq!(default_of(&double), Some(json!(f64::from(-0.1f32))));
+        assert_eq!(default_of(&json!({"format": "float", "default": 2})), Some(json!(2)));
     }
 
     #[test]

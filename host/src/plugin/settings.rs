@@ -2,7 +2,7 @@
 
 use super::hints::Hints;
 use super::loaded::Loaded;
-use super::schema::{aliases, check, constants, target};
+use super::schema::{aliases, check, constants, default_of, target};
 use super::{Engine, LONGEST_TEXT, Outline, Result, Source};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
@@ -83,9 +83,9 @@ impl Setting {
         if !choices.is_empty() {
             help = format!("{}: {}", help.trim_end_matches('.'), choices.join(", "));
         }
-        let default = match property.get("default") {
+        let default = match default_of(property) {
             None | Some(Value::Null) => None,
-            Some(Value::String(text)) => Some(text.clone()),
+            Some(Value::String(text)) => Some(text),
             Some(other) => Some(other.to_string()),
         };
         help = format!("{} [default: {}]", help.trim_end_matches('.'), default.as_deref().unwrap_or("none"));
