@@ -9,8 +9,9 @@ For each setting: the two tiny random models of check_online_step.py, the same p
 order, three optimizer steps of 4 prompts with two completions each. rlhost runs first and logs its
 completions and their rewards; TRL's trainer gets the completions where it would generate, and the
 rewards where it would call a reward function. Both in f32 on the CPU, AdamW at a constant rate,
-gradients clipped at 1. Compared after each step are all figures that TRL logs, and the weights. The
-last output is check_online_pairs_step.txt beside this file.
+gradients clipped at 1, sampled at temperature 1, by which neither divides the logits that it trains.
+Compared after each step are all figures that TRL logs, and the weights. The last output is
+check_online_pairs_step.txt beside this file.
 
 Exits 1 if a figure differs by more than 1e-4 of its size, or the weights by more than 1e-5 of their
 norm. Rewards and divergences are differences of log-probabilities and are measured by a hundredth of
@@ -19,7 +20,6 @@ those at least.
 What is defined differently is put right on TRL's side:
 - TRL's `objective/kl`, `objective/entropy` and what is made of them include padding's
   log-probabilities. Here they are 0.
-- TRL's sampling temperature also divides the logits that are trained. Both sample at 1 here.
 - TRL rounds the loss that it logs to four digits. Here it is the one of its training step.
 - TRL's `objective/rlhf_reward` leaves out half of the completions of an epoch's last batch, since its collection of figures from
   processes takes their number for that of rows. Here it has all.
