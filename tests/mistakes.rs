@@ -57,12 +57,43 @@ fn a_key_of_any_length_or_depth_is_one_short_line() {
     assert!(refused.error().len() < 2000, "{}", refused.error().len());
 }
 
+/// Arguments, and what the error must mention.
+type Mistake<'a> = (&'a [&'a str], &'a [&'a str]);
+
+/// Runs with each of these arguments, which must be refused in one line and leave nothing.
+fn assert_named(place: &Place, mistakes: &[Mistake<'_>]) {
+    let before = place.entries();
+    for (arguments, expected) in mistakes {
+        let model = if arguments.contains(&"--model") { vec![] } else { vec!["--model", "model"] };
+        let outcome = place.run(&[&["--plugin=tldr_length_reward.wasm"], &model[..], arguments].concat());
+        assert_eq!(outcome.code, Some(2), "{arguments:?}: {}", outcome.stderr);
+        let error = outcome.error();
+        for part in *expected {
+            assert!(error.contains(part), "{arguments:?} should mention {part:?}: {error}");
+        }
+        assert_eq!(place.entries(), before, "{arguments:?} left something behind");
+    }
+}
+
+#[test]
+fn a_name_that_is_no_path_and_no_name_on_the_hub_says_what_it_is() {
+    let mistakes: &[Mistake<'_>] = &[
+        (&["--resume-from-checkpoint="], &["--resume-from-checkpoint", "the path is empty"]),
+        (&["--plugin", "nope.wasm"], &["nope.wasm", "the built-in rewards are answer_reward.wasm"]),
+        (&["--plugin", "guess_numbr.wasm"], &["guess_numbr.wasm", "the built-in rewards are answer_reward.wasm"]),
+        (&["--environment", "guess_numbr"], &["did you mean \"guess_number.wasm\""]),
+        (&["--dataset", "https://example.com/x.jsonl"], &["error: https://example.com/x.jsonl: is a URL", "OWNER/NAME"]),
+        (&["--model", "https://example.com/x"], &["error: https://example.com/x: is a URL", "OWNER/NAME"]),
+        (&["--model", "model/model.safetensors"], &["model.safetensors: is a file", "; name ", "/model"]),
+        (&["--dataset", "null.jsonl", "--strict-data"], &["null.jsonl:1", "column \"prompt\" is null"]),
+    ];
+    assert_named(&place(), mistakes);
+}
+
 #[test]
 fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
     let place = place();
-    let before = place.entries();
-    let reward = "--plugin=tldr_length_reward.wasm";
-    let cases: &[(&[&str], &[&str])] = &[
+    let cases: &[Mistake<'_>] = &[
         (&["--model", "./nowhere"], &["nowhere/config.json", "no such file"]),
         (&["--model", "nowhere"], &["nowhere", "no such path", "HF_HUB_OFFLINE"]),
         (&["--dataset", "some/where"], &["some/where", "no such path", "HF_HUB_OFFLINE"]),
@@ -107,25 +138,8 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
         (&["--output-dir", "good.jsonl"], &["output_dir", "is a file"]),
         (&["--output-dir", "model"], &["output_dir", "not empty"]),
         (&["--output-dir", ""], &["output_dir", "is empty"]),
-        (&["--resume-from-checkpoint="], &["--resume-from-checkpoint", "the path is empty"]),
-        (&["--plugin", "nope.wasm"], &["nope.wasm", "the built-in rewards are answer_reward.wasm"]),
-        (&["--plugin", "guess_numbr.wasm"], &["guess_numbr.wasm", "the built-in rewards are answer_reward.wasm"]),
-        (&["--environment", "guess_numbr"], &["did you mean \"guess_number.wasm\""]),
-        (&["--dataset", "https://example.com/x.jsonl"], &["error: https://example.com/x.jsonl: is a URL", "OWNER/NAME"]),
-        (&["--model", "https://example.com/x"], &["error: https://example.com/x: is a URL", "OWNER/NAME"]),
-        (&["--model", "model/model.safetensors"], &["model.safetensors: is a file", "; name ", "/model"]),
-        (&["--dataset", "null.jsonl", "--strict-data"], &["null.jsonl:1", "column \"prompt\" is null"]),
     ];
-    for (arguments, expected) in cases {
-        let model = if arguments.contains(&"--model") { vec![] } else { vec!["--model", "model"] };
-        let outcome = place.run(&[&[reward], &model[..], arguments].concat());
-        assert_eq!(outcome.code, Some(2), "{arguments:?}: {}", outcome.stderr);
-        let error = outcome.error();
-        for part in *expected {
-            assert!(error.contains(part), "{arguments:?} should mention {part:?}: {error}");
-        }
-        assert_eq!(place.entries(), before, "{arguments:?} left something behind");
-    }
+    assert_named(&place, cases);
 }
 
 #[cfg(unix)]
