@@ -81,6 +81,14 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
+    /// A file of the folder can't be written.
+    #[error("can't write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// The folder has no such file.
     #[error("{}: no such file; a model folder holds config.json, tokenizer.json and model.safetensors (or model.safetensors.index.json with its shards)", path.display())]
     Missing {
@@ -136,7 +144,7 @@ impl Error {
     /// Returns whether something that the user gave is at fault, rather than the machine or the program.
     pub fn is_mistake(&self) -> bool {
         match self {
-            Self::Io { source, .. } => crate::config::files::is_of_the_path(source),
+            Self::Io { source, .. } | Self::Write { source, .. } => crate::config::files::is_of_the_path(source),
             Self::Missing { .. } | Self::Config { .. } | Self::Weights { .. } | Self::OutOfRange { .. } | Self::Device(_) => true,
             Self::NotFinite | Self::ValuesNotFinite | Self::Op(_) => false,
         }

@@ -8,14 +8,15 @@ use super::{Error, ModelFolder, NewHead, Result, Weights, peft};
 use crate::config::{files, json};
 use crate::ops;
 use candle_core::{DType, Tensor};
+use safetensors::SafeTensorError;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
-fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
-    |source| Error::Io { path: path.to_owned(), source }
+fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
+    |source| Error::Write { path: path.to_owned(), source }
 }
 
 /// Writes `model.safetensors` in f32, the source's `config.json` with a matching dtype, and the tokenizer's files into the
@@ -42,7 +43,7 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
 fn write_companions(companions: &Companions, source: &ModelFolder, to: &Path) -> Result<()> {
     companions.write(to)?;
     for (name, text) in source.replaced() {
-        std::fs::write(to.join(name), text).map_err(io(&to.join(name)))?;
+        std::fs::write(to.join(name), text).map_err(unwritten(&to.join(name)))?;
     }
     Ok(())
 }
@@ -145,7 +146,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     match files::open(from) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
         Err(source) => Err(Error::Io { path: from.to_owned(), source }),
-        Ok(_) => std::fs::copy(from, to).map(drop).map_err(io(to)),
+        Ok(_) => std::fs::copy(from, to).map(drop).map_err(unwritten(to)),
     }
 }
 
@@ -179,10 +180,12 @@ pub fn write_tensors(tensors: Vec<(String, Tensor)>, metadata: Option<HashMap<St
     let on_host = |(name, t): (String, Tensor)| Ok((name, if t.device().is_cpu() { t } else { ops::on_host(&t)? }));
     let tensors: Vec<(String, Tensor)> = tensors.into_iter().map(on_host).collect::<Result<_>>()?;
     // The library's own file is for its owner alone.
-    let rights = File::create(file).and_then(|file| file.metadata()).map_err(io(file))?.permissions();
-    safetensors::serialize_to_file(tensors, metadata, file)
-        .map_err(|e| Error::Weights { path: file.to_owned(), detail: format!("can't write: {e}") })?;
-    std::fs::set_permissions(file, rights).map_err(io(file))
+    let rights = File::create(file).and_then(|file| file.metadata()).map_err(unwritten(file))?.permissions();
+    safetensors::serialize_to_file(tensors, metadata, file).map_err(|e| match e {
+        SafeTensorError::IoError(source) => Error::Write { path: file.to_owned(), source },
+        other => Error::Weights { path: file.to_owned(), detail: format!("can't write: {other}") },
+    })?;
+    std::fs::set_permissions(file, rights).map_err(unwritten(file))
 }
 
 /// Says in a configuration that the output matrix is not the embedding, if an adapter's modules have parted them.
@@ -213,5 +216,5 @@ pub(super) fn write_config(
     }
     edit(&mut config);
     let to = to.join("config.json");
-    std::fs::write(&to, format!("{config:#}\n")).map_err(io(&to))
+    std::fs::write(&to, format!("{config:#}\n")).map_err(unwritten(&to))
 }
