@@ -55,12 +55,9 @@ pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder, resumes:
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
         }
     } else {
-        let widest = source.architecture().widest();
         // A run that has begun with it goes on.
-        if lora.r > widest && !resumes {
-            let detail =
-                format!("is {}, and no linear layer of the model has more than {widest} inputs or outputs; lower it", lora.r);
-            return invalid("lora_r", detail);
+        if !resumes {
+            check_rank(lora.r, source)?;
         }
         config.lora_target_modules = Some(targets(&config, source)?);
     }
@@ -240,6 +237,16 @@ pub(super) fn resolve_scoring(mut config: Config, flow: Flow, backend: &Backend)
         }
     }
     Ok(config)
+}
+
+/// Refuses an adapter that has more values than what it changes.
+fn check_rank(rank: usize, source: &ModelFolder) -> Result<()> {
+    let widest = source.architecture().widest();
+    if rank <= widest {
+        return Ok(());
+    }
+    let detail = format!("is {rank}, and no linear layer of the model has more than {widest} inputs or outputs; lower it");
+    Err(Error::setting("lora_r", detail))
 }
 
 /// Returns the linear layers of a model that a new adapter applies to.
