@@ -453,7 +453,7 @@ fn a_last_batch_that_is_not_full_is_left_out_of_evaluations_too_where_that_is_as
 fn mismatched_completions_of_an_evaluation_are_the_same_whichever_batches_it_leaves_out() {
     let place = Place::new();
     let row = |i: usize| {
-        let (more, good) = ("ab".repeat(i % 4 + 1), i % 3 > 0);
+        let (more, good) = ("ab".repeat(i % 4 + 1), !i.is_multiple_of(3));
         format!("{{\"prompt\": \"prompt {i}\", \"completion\": \" {more}\", \"label\": {good}}}\n")
     };
     place.write("rows.jsonl", (0..8).map(row).collect::<String>());
