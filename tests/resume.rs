@@ -405,10 +405,16 @@ fn going_back_where_nothing_would_be_done_is_refused_and_changes_nothing() {
 #[test]
 fn a_limit_on_the_size_of_files_is_reported() {
     let place = Place::new();
-    let script = format!("ulimit -f 8; exec \"$0\" export {} out --dtype f32", tiny());
-    let ran = Command::new("sh").args(["-c", &script]).arg(rlhost_tests::binary()).current_dir(place.path(".")).output().unwrap();
+    let script = "ulimit -f 8; exec \"$0\" export \"$1\" out --dtype f32";
+    let ran =
+        Command::new("sh").args(["-c", script]).arg(rlhost_tests::binary()).arg(tiny()).current_dir(place.path(".")).output();
+    let ran = ran.unwrap();
     let said = String::from_utf8_lossy(&ran.stderr);
-    assert!(ran.status.code() == Some(1) && said.contains("File too large"), "{:?}: {said}", ran.status);
+    assert!(
+        ran.status.code() == Some(1) && said.contains("can't write") && said.contains("File too large"),
+        "{:?}: {said}",
+        ran.status
+    );
 }
 
 #[test]
@@ -442,4 +448,20 @@ fn what_is_removed_from_a_runs_folder_costs_no_checkpoint() {
     let on = (step + 1).to_string();
     place.run(&["resume", "run", "--max-steps", &on]).succeeded();
     assert_eq!(place.checkpoints("run"), [step, step + 1]);
+}
+
+#[test]
+fn a_run_that_began_with_another_runs_checkpoint_goes_on_with_that_one() {
+    let place = Place::new();
+    prompts(&place);
+    let short = ["--max-steps", "1", "--save-steps", "1"];
+    place.run(&[&arguments("first")[..], &short].concat()).succeeded();
+    let given = [&arguments("second")[..], &["--model", "first", "--save-steps", "1", "--max-steps"]].concat();
+    place.run(&[&given[..], &["1"]].concat()).succeeded();
+    // The first run has a later checkpoint by now.
+    place.run(&["resume", "first", "--max-steps", "2"]).succeeded();
+    place.run(&[&given[..], &["2", "--resume-from-checkpoint"]].concat()).succeeded();
+    assert_eq!(place.checkpoints("second"), [1, 2]);
+    let config = fs::read_to_string(place.path("second/config.toml")).unwrap();
+    assert!(config.contains("first/checkpoint-1\""), "{config}");
 }

@@ -73,6 +73,7 @@ pub fn backward(
 ) -> Result<(Tensor, Option<Tensor>)> {
     on_device!(gate, cuda::activation::backward(gate, up, dy, f));
     match f {
+        // In the order in which each has always been multiplied, so that runs keep their bits.
         Activation::Silu => backward_by(gate, up, dy, silu, |dy, u, slope| dy * u * slope, rounds),
         Activation::Gelu => backward_by(gate, up, dy, gelu, |dy, u, slope| dy * slope * u, rounds),
         Activation::GeluTanh => backward_by(gate, up, dy, gelu_tanh, |dy, u, slope| dy * slope * u, rounds),

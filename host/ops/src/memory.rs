@@ -25,7 +25,7 @@ pub fn peak_memory() -> u64 {
 }
 
 /// Returns the bytes of memory that this process may still take without others losing theirs, if the system says: what Linux estimates, or
-/// what is left of the limit on the process's control group.
+/// what is left of the limit on the process's own control group (version 2).
 pub fn available_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let of_group = |file: &str| {

@@ -210,7 +210,7 @@ pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Verifies every byte of a checkpoint against its manifest, that its weights and moments are finite, that it contains nothing but
-/// files, and that no file is missing that a checkpoint must have.
+/// files, and that its model and what resuming reads first are there.
 ///
 /// # Errors
 /// Says what is wrong with it.

@@ -3,6 +3,9 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+/// Tables whose keys are not rlhost's.
+const FREE: [&str; 3] = ["config", "folders", "secrets"];
+
 /// Returns the line of a top-level key, or of the key `inner` within its value; 1 if it is nowhere.
 pub(super) fn line_of(text: &str, key: &str, inner: Option<&str>) -> usize {
     let line = match DeTable::parse(text) {
@@ -25,7 +28,9 @@ fn below(value: &Spanned<DeValue<'_>>, key: &str) -> Option<usize> {
         DeValue::Array(items) => items.iter().find_map(|item| below(item, key)),
         DeValue::Table(table) => {
             let own = table.iter().find(|(name, _)| name.get_ref() == key).map(|(name, _)| name.span().start);
-            own.or_else(|| table.iter().find_map(|(_, value)| below(value, key)))
+            // What a plugin's own settings are called says nothing about the other tables.
+            let fixed = || table.iter().filter(|(name, _)| !FREE.contains(&name.get_ref().as_ref()));
+            own.or_else(|| fixed().find_map(|(_, value)| below(value, key)))
         }
         _ => None,
     }
@@ -62,6 +67,8 @@ mod tests {
         for (key, inner, line) in cases {
             assert_eq!(line_of(text, key, inner), line, "{key} {inner:?}");
         }
+        let settings = "[[plugin]]\npath = 'a'\nconfig = { wieght = 1 }\n[[plugin]]\npath = 'b'\nwieght = 2\n";
+        assert_eq!(line_of(settings, "plugin", Some("wieght")), 6);
         let yaml = "seed: 1\n'plugin':\n  - path: a\n    wieght: 2\n";
         assert_eq!((line_of(yaml, "plugin", None), line_of(yaml, "plugin", Some("wieght"))), (2, 4));
         assert_eq!(line_of(yaml, "plugin", Some("path")), 3);

@@ -51,21 +51,21 @@ pub fn printable_path(path: &Path) -> String {
     printable(&path.to_string_lossy(), LONGEST_PATH)
 }
 
-/// Returns a path as one word of a POSIX shell, for a command that is printed to be pasted. Hidden characters and bytes that are not
-/// text are escaped in `$'..'`, which keeps the word on one line.
+/// Returns a path as one word of a shell, for a command that is printed to be pasted. Hidden characters and bytes that are not text are
+/// escaped in `$'..'`, which keeps the word on one line. Shells that don't know that read another path, but nothing else: no quotation mark
+/// and no backslash is left by itself.
 #[must_use]
 pub fn shell_word(path: &Path) -> String {
     let bytes = path.as_os_str().as_encoded_bytes();
     // It would be read as a flag.
     let here = if bytes.starts_with(b"-") { "./" } else { "" };
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+@%=".contains(c);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,+@%".contains(c);
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.is_empty() && text.chars().all(plain) => format!("{here}{text}"),
         Ok(text) if !text.chars().any(is_hidden) => format!("{here}'{}'", text.replace('\'', r"'\''")),
         _ => {
             let byte = |byte: &u8| match byte {
-                b'\'' | b'\\' => format!("\\{}", char::from(*byte)),
-                b' '..=b'~' => char::from(*byte).to_string(),
+                b' '..=b'~' if !matches!(byte, b'\'' | b'\\') => char::from(*byte).to_string(),
                 _ => format!("\\{byte:03o}"),
             };
             format!("{here}$'{}'", bytes.iter().map(byte).collect::<String>())
@@ -117,13 +117,19 @@ mod tests {
         assert_eq!(word("-rf"), "./-rf");
         assert_eq!(word(""), "''");
         assert_eq!(word("~/\u{e9}"), "'~/\u{e9}'");
-        assert_eq!(word("a\n'\\\u{202e}"), r"$'a\012\'\\\342\200\256'");
+        assert_eq!(word("a\n'\\\u{202e}"), r"$'a\012\047\134\342\200\256'");
     }
 
     proptest! {
         #[cfg(unix)]
         #[test]
-        fn a_shell_reads_the_word_as_the_path(text in "[^\0-\x1f\x7f]{1,20}") {
+        fn a_shell_reads_the_word_as_the_path_and_never_as_more(text in "[^\0]{1,20}", ended in "[\n'\\\\;$ a]{1,12}") {
+            // What a shell without `$'..'` reads is one word too.
+            for text in [&text, &ended] {
+                let script = format!("set -- {}; printf %s $#", shell_word(Path::new(text)));
+                let out = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+                prop_assert_eq!(String::from_utf8_lossy(&out.stdout), "1", "{:?}", text);
+            }
             let word = shell_word(Path::new(&text));
             prop_assume!(!word.contains("$'"));
             let out = std::process::Command::new("sh").args(["-c", &format!("printf %s {word}")]).output().unwrap();

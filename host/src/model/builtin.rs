@@ -20,7 +20,7 @@ const FILES: [(&str, &[u8]); 4] =
 pub fn write(folder: &Path) -> Result<()> {
     for (name, bytes) in FILES {
         let path = folder.join(name);
-        std::fs::write(&path, bytes).map_err(|source| Error::Io { path, source })?;
+        std::fs::write(&path, bytes).map_err(|source| Error::Write { path, source })?;
     }
     Ok(())
 }

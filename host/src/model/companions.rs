@@ -66,7 +66,7 @@ impl Companions {
     pub(super) fn write(&self, to: &Path) -> Result<()> {
         for (name, bytes) in &self.files {
             let path = to.join(name);
-            std::fs::write(&path, bytes).map_err(|source| Error::Io { path, source })?;
+            std::fs::write(&path, bytes).map_err(|source| Error::Write { path, source })?;
         }
         Ok(())
     }

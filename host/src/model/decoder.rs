@@ -510,9 +510,9 @@ impl Decoder {
         let active = activation::forward(&kept.gate, up, a.activation, maps.down.rounds())?;
         let d_active = apply_backward(&maps.down, &active, d_lowered, &g.down)?;
         // Of joined maps, the gradients are put together first, and those of biases are sums.
-        let only_products =
-            maps.wide.len() == a.mlp_widths().len() && g.wide.iter().all(|g| g.bias.iter().flatten().next().is_none());
-        let rounds = only_products && all_round(&maps.each().wide);
+        let has_bias = |g: &Linear<Wanted>| g.bias.as_ref().is_some_and(Option::is_some);
+        let are_joined = maps.wide.len() != a.mlp_widths().len();
+        let rounds = !are_joined && !g.wide.iter().any(has_bias) && all_round(&maps.each().wide);
         let (d_gate, d_up) = activation::backward(&kept.gate, up, &d_active, a.activation, rounds)?;
         let wide: Vec<&Tensor> = std::iter::once(&d_gate).chain(&d_up).collect();
         Ok(products_backward(&maps.wide, h, &wide, &a.mlp_widths(), &g.wide)?)

@@ -268,7 +268,7 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&s
         "use_dora": lora.use_dora,
     });
     let path = to.join(CONFIG);
-    std::fs::write(&path, format!("{config:#}\n")).map_err(|source| Error::Io { path, source })
+    std::fs::write(&path, format!("{config:#}\n")).map_err(|source| Error::Write { path, source })
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ pub fn write_random(config: &Value, folder: &Path, seed: u64) -> Result<usize> {
     let text = format!("{config:#}\n");
     let architecture = Architecture::parse(&text).map_err(|detail| Error::Config { path: path.clone(), detail })?;
     let weights = random_weights(&architecture, seed)?;
-    std::fs::write(&path, text).map_err(|source| Error::Io { path, source })?;
+    std::fs::write(&path, text).map_err(|source| Error::Write { path, source })?;
     super::save::write_weights(&weights, &folder.join("model.safetensors"))?;
     Ok(weights.parameters())
 }

@@ -54,7 +54,7 @@ pub fn model_in(folder: &Path) -> Result<PathBuf> {
 /// Refuses a URL, which would be taken for a path.
 fn refuse_url(given: &str, what: &str) -> Result<()> {
     let scheme = given.split_once("://").map(|(scheme, _)| scheme).unwrap_or_default();
-    if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric()) || Path::new(given).exists() {
+    if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) || Path::new(given).exists() {
         return Ok(());
     }
     let advice = format!("download it and give its path, or name a {what} on the hub as OWNER/NAME");

@@ -44,7 +44,7 @@ pub enum Extract {
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// Dataset column with the reference, which is the text after the last `####`, else in the last `\boxed{...}`, else all of
-    /// it. Rows without a value have no score.
+    /// it; with `formula` always all of it. Rows without a value have no score.
     pub column: String,
     /// How answers are compared.
     pub mode: Mode,

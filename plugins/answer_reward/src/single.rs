@@ -22,8 +22,7 @@ const SHORT_UNITS: [&str; 36] = [
     "sec", "ms", "mph", "kmh", "pm", "am", "st", "nd", "rd", "th", "pts", "USD", "EUR", "GBP", "Hz", "kWh",
 ];
 /// Words that are mathematics.
-const MATHEMATICS: [&str; 14] =
-    ["sqrt", "log", "ln", "sin", "cos", "tan", "pi", "exp", "inf", "infinity", "frac", "over", "pm", "mod"];
+const MATHEMATICS: [&str; 13] = ["sqrt", "log", "ln", "sin", "cos", "tan", "pi", "exp", "inf", "infinity", "frac", "over", "mod"];
 
 /// Returns what a text is.
 #[must_use]
@@ -208,6 +207,7 @@ mod tests {
             ("20\\%", "20%"),
             ("15% of it", "15%"),
             ("12 cm^2", "12"),
+            ("7 pm", "7"),
             ("12\\text{ cm}^2", "12"),
             ("90^\\circ", "90"),
             ("5 m", "5"),

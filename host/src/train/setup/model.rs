@@ -52,7 +52,17 @@ pub(super) fn open(
     beginning: &Beginning,
     (backend, world): (&Backend, &World),
 ) -> Result<(Config, Opened)> {
-    let named_model = || config.model.as_deref().map(named::model_of).transpose();
+    // Later checkpoints of a run that was named don't matter to a run that began with one of them.
+    let recorded = match beginning {
+        Beginning::Resume { origin, .. } => origin.written()?.model,
+        _ => None,
+    };
+    let begun =
+        |given: &str| recorded.clone().filter(|model| Path::new(model).parent() == Some(Path::new(&named::absolute(given))));
+    let named_model = || {
+        let given = config.model.as_deref();
+        given.map(|given| named::model_of(begun(given).as_deref().unwrap_or(given))).transpose()
+    };
     let (model, name) = after_the_first(world, named_model)?.unzip();
     config.model = name;
     let (source, made) = open_model(model, beginning, RunFiles(folder).made_model())?;

@@ -239,7 +239,7 @@ pub(super) fn resolve_scoring(mut config: Config, flow: Flow, backend: &Backend)
     Ok(config)
 }
 
-/// Refuses an adapter that has more values than what it changes.
+/// Refuses a rank above the largest width of a layer.
 fn check_rank(rank: usize, source: &ModelFolder) -> Result<()> {
     let widest = source.architecture().widest();
     if rank <= widest {

@@ -29,7 +29,10 @@ pub(super) struct Use {
 impl Least {
     /// Counts them for the matrices of a model.
     fn of(config: &Config, source: &ModelFolder, Use { adapter, generates, bf16 }: Use) -> Self {
-        let values = source.architecture().values_of_matrices() as f64;
+        let a = source.architecture();
+        let values = a.values_of_matrices() as f64;
+        // Generations read rows of the embedding as they are, and copy it only as the output matrix.
+        let read = if a.tied { values } else { values - a.hidden_size as f64 * a.vocab_size as f64 };
         if adapter {
             // The adapter's own values are few.
             return Self { weights: values * bytes_held(source.held()), ..Self::default() };
@@ -47,7 +50,7 @@ impl Least {
             }
         };
         let moments = config.rule().map_or(0.0, bytes_of_moments);
-        Self { weights: 4.0 * values, gradients: 4.0 * values, moments: moments * values, copies: copied * values }
+        Self { weights: 4.0 * values, gradients: 4.0 * values, moments: moments * values, copies: copied * read }
     }
 
     fn total(self) -> f64 {
@@ -125,7 +128,7 @@ mod tests {
     fn folder(place: &std::path::Path) -> ModelFolder {
         let config = serde_json::json!({
             "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "vocab_size": 512,
+            "vocab_size": 512, "tie_word_embeddings": true,
         });
         std::fs::write(place.join("config.json"), config.to_string()).unwrap();
         ModelFolder::open(place).unwrap()

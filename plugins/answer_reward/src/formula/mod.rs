@@ -34,6 +34,8 @@ pub mod value;
 
 /// Only the end of a longer completion counts.
 const LONGEST_COMPLETION: usize = 1 << 20;
+/// The same of a reference: every place in it is tried for each completion.
+const LONGEST_REFERENCE: usize = 1 << 14;
 /// At most this many formulas of a reference are tried.
 const MOST_TRIED: usize = 50;
 
@@ -63,22 +65,23 @@ impl Spanning for Found {
 /// Returns whether the answer in a completion is the reference, or `None` if the reference has no formula.
 #[must_use]
 pub fn is_right(completion: &str, reference: &str) -> Option<bool> {
-    let reference = of_reference(reference);
+    let reference = of_reference(end(reference, LONGEST_REFERENCE));
     if reference == Reading::default() {
         return None;
     }
-    let answer = of_answer(end(completion));
+    let answer = of_answer(end(completion, LONGEST_COMPLETION));
     let same_text = reference.text.as_deref().zip(answer.text.as_deref()).is_some_and(|(a, b)| a.trim() == b.trim());
     let same = |reference: &Node, answer: &Node| compare::same(reference, answer);
     Some(same_text || reference.node.as_ref().zip(answer.node.as_ref()).is_some_and(|(a, b)| same(a, b)))
 }
 
-fn end(completion: &str) -> &str {
-    let mut from = completion.len().saturating_sub(LONGEST_COMPLETION);
-    while !completion.is_char_boundary(from) {
+/// Returns the end of a text, of at most so many bytes.
+fn end(text: &str, longest: usize) -> &str {
+    let mut from = text.len().saturating_sub(longest);
+    while !text.is_char_boundary(from) {
         from += 1;
     }
-    &completion[from..]
+    &text[from..]
 }
 
 /// Finds LaTeX by the patterns of a priority, boxes aside.

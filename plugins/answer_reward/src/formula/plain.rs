@@ -104,6 +104,9 @@ fn starts(text: &str, at: usize) -> impl Iterator<Item = usize> {
     })
 }
 
+/// Longest calculation, in bytes.
+const LONGEST: usize = 400;
+
 fn is_operator(c: char) -> bool {
     matches!(c, '+' | '-' | '*' | '×' | '/' | '^' | '(' | ')' | '÷')
 }
@@ -118,6 +121,8 @@ fn calculation_at(text: &str, at: usize) -> Option<Plain> {
         if !rest.starts_with(|c: char| c.is_ascii_digit()) {
             return None;
         }
+        // Beyond this, it is no calculation but a table.
+        let rest = rest.get(..rest.floor_char_boundary(LONGEST)).unwrap_or(rest);
         let (mut operator, mut best) = (false, None);
         let mut previous_operator = false;
         for (offset, c) in rest.char_indices().skip(1).chain([(rest.len(), '\0')]) {
