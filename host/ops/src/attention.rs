@@ -182,6 +182,14 @@ struct Packed<'a> {
     v: Mat<'a>,
 }
 
+impl<'a> Packed<'a> {
+    fn of([q, k, v]: &'a [Stored<'_>; 3], tensors: [&Tensor; 3], attention: Attention) -> Result<Self> {
+        let [of_q, of_k, of_v] = tensors;
+        let precision = attention.precision;
+        Ok(Self { q: q.rows(of_q, precision)?, k: k.rows(of_k, precision)?, v: v.rows(of_v, precision)? })
+    }
+}
+
 /// Computes the heads' outputs `[N, H * C]` from `q: [N, H * C]` and `k, v: [N, K * C]`. Also returns the logarithms of the
 /// softmax normalisers, `[N, H]` in f32, for the backward pass.
 pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor)> {
@@ -241,8 +249,7 @@ fn of_queries(
 ) -> Result<(Tensor, Tensor)> {
     let (h, n) = (attention.heads, matrix_dims(q).0);
     let stored = [Stored::of(q.into())?, Stored::of(k.into())?, Stored::of(v.into())?];
-    let rows = |i: usize, t| stored[i].rows(t, attention.precision);
-    let packed = Packed { q: rows(0, q)?, k: rows(1, k)?, v: rows(2, v)? };
+    let packed = Packed::of(&stored, [q, k, v], attention)?;
     let width = h.heads * h.head_dim;
     let blocks: Vec<(&Visible, Range<usize>)> = visible.iter().flat_map(|v| v.blocks().map(move |b| (v, b))).collect();
     let (wanted, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(v, block)| wanted(v.queries(block)));
@@ -345,8 +352,7 @@ pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Att
         return Err(Error::Shape { op: "attention backward", detail });
     }
     let stored = [Stored::of(kept.q.into())?, Stored::of(kept.k.into())?, Stored::of(kept.v.into())?];
-    let rows = |i: usize, t| stored[i].rows(t, attention.precision);
-    let packed = Packed { q: rows(0, kept.q)?, k: rows(1, kept.k)?, v: rows(2, kept.v)? };
+    let packed = Packed::of(&stored, [kept.q, kept.k, kept.v], attention)?;
     let out = Stored::of(kept.out.into())?;
     let given = Given { packed, out: &out, log_sum: &read(kept.log_sum)?, d_out: &read(d_out)?, attention };
     let trees = forest.trees();

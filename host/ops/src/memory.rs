@@ -14,8 +14,7 @@ pub fn keep_freed_memory() {
 pub fn peak_memory() -> u64 {
     // This file covers only this program; getrusage includes the process that started it.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).and_then(|rest| rest.trim().strip_suffix("kB"));
-    if let Some(kib) = line.and_then(|number| number.trim().parse::<u64>().ok()) {
+    if let Some(kib) = line_of(&status, "VmHWM:") {
         return kib * 1024;
     }
     let (mut peak, none) = (0usize, std::ptr::null_mut());

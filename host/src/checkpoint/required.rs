@@ -1,12 +1,9 @@
 //! Knows the files without which a checkpoint can't be used, so that one whose manifest leaves them out is not called intact.
 
 use super::{Error, Manifest};
-use crate::config::files;
+use crate::config::{self, files};
 use crate::run::CheckpointFiles;
 use std::path::Path;
-
-/// Maximum size of a config.toml, in bytes.
-const LARGEST_CONFIG: u64 = 4 << 20;
 
 impl Manifest {
     /// Checks that the manifest lists what every checkpoint has: its configuration and summary, a model or an adapter, and what resuming
@@ -43,7 +40,7 @@ impl Manifest {
 
 /// Returns whether the run that wrote a checkpoint saves only models, judging by the checkpoint's configuration.
 fn saves_only_model(checkpoint: &Path) -> bool {
-    let config = files::read(&CheckpointFiles(checkpoint).config(), LARGEST_CONFIG).unwrap_or_default();
+    let config = files::read(&CheckpointFiles(checkpoint).config(), config::LARGEST).unwrap_or_default();
     let config = String::from_utf8_lossy(&config).parse::<toml::Table>().unwrap_or_default();
     config.get("save_only_model").and_then(toml::Value::as_bool).unwrap_or_default()
 }

@@ -4,7 +4,7 @@
 //! as the gradient has passed.
 
 use super::dropped::{Dropout, Masked};
-use super::layer::{self, Attended, Further, LayerKept, Maps, Product, Wide, all_round, halved, multiplied};
+use super::layer::{self, Attended, Further, LayerKept, Maps, Product, Wide, all_round, multiplied};
 use super::magnitudes::Lengths;
 use super::mixture::{Balance, experts_backward};
 use super::noised::Noise;
@@ -276,11 +276,7 @@ impl Decoder {
             return Ok((q.clone(), k.clone()));
         }
         let (q, k) = layer.placed((self.in_f32(q)?, self.in_f32(k)?), positions)?;
-        if !self.halves() {
-            return Ok((q, k));
-        }
-        let [q, k] = halved([&q, &k])?;
-        Ok((q, k))
+        Ok((self.attended(q)?, self.attended(k)?))
     }
 
     /// Returns the key heads alone.
@@ -289,7 +285,7 @@ impl Decoder {
             (None, Some((_, k)), Some((_, norm))) => {
                 let layer = self.layer_of(i, self.weights.layers[i].maps());
                 let k = layer.placed_one(self.in_f32(k)?, Some(norm), positions)?;
-                Ok(if self.halves() { ops::cast(&k, DType::BF16)? } else { k })
+                Ok(self.attended(k)?)
             }
             _ => Ok(self.heads(i, kept, positions)?.1),
         }
@@ -298,6 +294,11 @@ impl Decoder {
     /// Returns values that are kept in the precision of products as other operations read them.
     pub(super) fn in_f32(&self, t: &Tensor) -> ops::Result<Tensor> {
         if self.precision == Precision::Bf16 { ops::cast(t, DType::F32) } else { Ok(t.clone()) }
+    }
+
+    /// Returns heads as a forest's attention reads them.
+    fn attended(&self, heads: Tensor) -> ops::Result<Tensor> {
+        if self.halves() { ops::cast(&heads, DType::BF16) } else { Ok(heads) }
     }
 
     /// Returns whether a forest's attention is given heads and values in bf16.

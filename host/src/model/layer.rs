@@ -103,7 +103,7 @@ impl<P: Product> Maps<&P> {
 }
 
 /// Rounds heads and values to bf16.
-pub(super) fn halved<const N: usize>(all: [&Tensor; N]) -> ops::Result<[Tensor; N]> {
+fn halved<const N: usize>(all: [&Tensor; N]) -> ops::Result<[Tensor; N]> {
     let all: Vec<Tensor> = all.into_iter().map(|t| ops::cast(t, DType::BF16)).collect::<ops::Result<_>>()?;
     all.try_into().map_err(|_| none())
 }

@@ -231,34 +231,34 @@ fn interval(start: &Term, end: &Term, left_open: bool, right_open: bool) -> Opti
     })
 }
 
-fn difference(parser: &mut Parser<'_>) -> Option<Node> {
-    let mut left = union(parser)?;
-    while matches!(parser.peek(), Some(Token::SetMinus)) {
+/// Reads what an operator joins, from left to right.
+fn joined(
+    parser: &mut Parser<'_>,
+    part: fn(&mut Parser<'_>) -> Option<Node>,
+    operator: &Token,
+    join: fn(Node, Node) -> Node,
+) -> Option<Node> {
+    let mut left = part(parser)?;
+    while parser.peek() == Some(operator) {
         parser.at += 1;
-        left = Node::Difference(Box::new(left), Box::new(union(parser)?));
+        left = join(left, part(parser)?);
         parser.chained()?;
     }
     Some(left)
+}
+
+fn difference(parser: &mut Parser<'_>) -> Option<Node> {
+    joined(parser, union, &Token::SetMinus, |left, right| Node::Difference(Box::new(left), Box::new(right)))
 }
 
 fn union(parser: &mut Parser<'_>) -> Option<Node> {
-    let mut left = intersection(parser)?;
-    while matches!(parser.peek(), Some(Token::Union)) {
-        parser.at += 1;
-        left = Node::Union(Box::new(as_set(left)), Box::new(as_set(intersection(parser)?)));
-        parser.chained()?;
-    }
-    Some(left)
+    joined(parser, intersection, &Token::Union, |left, right| Node::Union(Box::new(as_set(left)), Box::new(as_set(right))))
 }
 
 fn intersection(parser: &mut Parser<'_>) -> Option<Node> {
-    let mut left = operand(parser)?;
-    while matches!(parser.peek(), Some(Token::Intersection)) {
-        parser.at += 1;
-        left = Node::Intersection(Box::new(as_set(left)), Box::new(as_set(operand(parser)?)));
-        parser.chained()?;
-    }
-    Some(left)
+    joined(parser, operand, &Token::Intersection, |left, right| {
+        Node::Intersection(Box::new(as_set(left)), Box::new(as_set(right)))
+    })
 }
 
 fn as_set(node: Node) -> Node {
