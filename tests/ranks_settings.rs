@@ -53,6 +53,59 @@ fn the_baseline_of_labelled_completions_is_that_of_one_process() {
     happened(&place, "single-1", "kl");
 }
 
+/// A folder with a file of JSON lines that is large enough for ranks to share: 41,000 texts of unequal length, the `odd` row among them,
+/// and another for evaluations.
+fn many(odd: (usize, &str)) -> Place {
+    let place = Place::new();
+    let row = |i: usize| format!("{{\"text\": \"{i} {}\", \"source\": {i}}}\n", "some words ".repeat(20 + i % 37));
+    let rows: String = (0..41_000).map(|i| if i == odd.0 { format!("{}\n", odd.1) } else { row(i) }).collect();
+    assert!(rows.len() > 17 << 20, "{}", rows.len());
+    place.write("many.jsonl", rows);
+    place
+}
+
+#[test]
+fn rows_that_ranks_share_are_those_of_one_process() {
+    if !possible() {
+        return;
+    }
+    let place = many((39_000, "{\"txet\": \"a row without a text\", \"other\": 1}"));
+    let own = ["--learn-from", "dataset", "--dataset", "many.jsonl", "--max-length", "96", "--max-steps", "2"];
+    for packed in [&[][..], &["--packing"], &["--packing", "--packing-strategy", "wrapped"]] {
+        let name = format!("{}:sft", packed.last().map_or("rows", |last| last.trim_start_matches('-')));
+        compare_in(&place, &[(&name, &[&own[..], packed].concat())], false, &[(1, "6"), (3, "2")], &[]);
+        let run = name.trim_end_matches(":sft");
+        let said = |ranks: usize| -> Vec<String> {
+            place.events(&format!("{run}-{ranks}"), "warning").iter().map(|event| event["text"].to_string()).collect()
+        };
+        assert_eq!(said(3), said(1));
+        // A dataset that one rank read is the one that three have read.
+        let folder = format!("{run}-3");
+        place.run(&["resume", &folder, "--set", "max_steps=3", "--set", "per_device_train_batch_size=6"]).succeeded();
+    }
+}
+
+#[test]
+fn a_row_that_one_rank_refuses_ends_all_of_them() {
+    if !possible() {
+        return;
+    }
+    let own = ["--learn-from", "dataset", "--dataset", "many.jsonl", "--max-steps", "1", "--output-dir", "run"];
+    for (odd, more, want) in [
+        ((39_999, "{\"text\": "), &[][..], "many.jsonl:40000: is not a line of JSON"),
+        ((20_000, "{\"txet\": 1}"), &["--strict-data"], "many.jsonl:20001: "),
+    ] {
+        let place = many(odd);
+        let all = [&["--algorithm", "sft", "--model", tiny()], &own[..], more].concat();
+        let (one, three) = (place.run(&all), place.run_ranks(3, &all));
+        assert_eq!((one.code, three.code), (Some(2), Some(2)), "{one:?} {three:?}");
+        for said in [&one.stderr, &three.stderr] {
+            assert_eq!(said.matches(want).count(), 1, "{said}");
+        }
+        assert!(!place.path("run").exists());
+    }
+}
+
 /// Ten prompts, of whose completions some have one of these letters, and many have none.
 fn scarce() -> (Place, Vec<&'static str>) {
     let place = Place::new();

@@ -39,7 +39,9 @@ pub use packing::pack;
 pub use preferences::PreferenceRow;
 pub use prompts::{PromptRow, TextOrChat, parse_prompts, read_prompts};
 pub use refused::Refused;
-pub use rows::{Columns, Location, Table};
+#[cfg(any(test, fuzzing))]
+pub use rows::Alone;
+pub use rows::{Columns, Judgement, Location, Peers, Table};
 pub use scored::{Scored, read_scored};
 pub use tokenized::Tokenized;
 pub use tokenizer::{StopStrings, Tokenizer};

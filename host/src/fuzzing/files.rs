@@ -1,7 +1,9 @@
 //! Files that a run reads: datasets, checkpoints, and a run's own folder.
 
 use super::{choice, parts, put, refused, scratch};
-use crate::data::{Columns, Dataset, LabelledRow, Location, PreferenceRow, Refused, Table, read_completions, read_prompts};
+use crate::data::{
+    Alone, Columns, Dataset, LabelledRow, Location, PreferenceRow, Refused, Table, read_completions, read_prompts,
+};
 use crate::{checkpoint, cli, diagnosis, report, train};
 
 /// A dataset's file; its first byte selects its format, and its second its name.
@@ -15,9 +17,9 @@ pub fn dataset(input: &[u8]) {
         0 => drop(read_prompts(&dataset, refused)),
         1 => {
             let judge = |row, place: &Location, columns: Columns| {
-                (PreferenceRow::of(row, place, columns.clone()), LabelledRow::of(row, place, columns))
+                drop((PreferenceRow::of(row, place, columns.clone()), LabelledRow::of(row, place, columns)));
             };
-            drop(Table::read(&dataset, judge, |_, _| {}));
+            drop(Table::read(&dataset, &Alone, judge, |_, ()| {}));
         }
         2 => drop(read_completions(&dataset, refused)),
         _ => {

@@ -3,11 +3,13 @@
 
 use super::{Error, Result};
 use crate::config::{self, Config};
+use crate::data::Peers;
 use crate::dist::{self, Failure, World};
 use crate::metrics::Window;
 use crate::ops;
 use crate::plugin::Source;
 use candle_core::Tensor;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -20,6 +22,18 @@ struct SetUp {
     dataset: String,
     /// Whether its products are in bf16, which a processor may not support.
     is_bf16: bool,
+}
+
+impl Peers for World {
+    type Error = Error;
+
+    fn rank(&self) -> (usize, usize) {
+        (World::rank(self), self.size())
+    }
+
+    fn gather<T: Serialize + DeserializeOwned>(&self, what: &'static str, own: T) -> Result<Vec<T>> {
+        Ok(World::gather(self, what, own)?)
+    }
 }
 
 /// Returns the first rank's plugin on all ranks, whatever the other ranks' files contain.

@@ -12,8 +12,12 @@ mod parquet;
 mod spill;
 mod table;
 mod text;
+mod together;
 
 pub use table::{Columns, Table};
+#[cfg(any(test, fuzzing))]
+pub use together::Alone;
+pub use together::{Judgement, Peers};
 
 use super::{Dataset, Error, Result};
 use crate::config::{files, printable, printable_path};

@@ -1,9 +1,12 @@
 //! A dataset whose rows are read again when they are needed: from their file, if it is large and holds them as they are, or from their
 //! text, in memory or, if that is much, in a temporary file.
 
+mod rounds;
+
 use super::bounds::Budget;
 use super::json::{self, Text};
 use super::spill::Spill;
+use super::together::{BLOCK, Judgement, Lines, Peers};
 use super::{File, Location, Part, Raw, Row, columns, content_of, files_of, some};
 use crate::config::files;
 use crate::data::{Dataset, Error, Result};
@@ -33,6 +36,17 @@ pub struct Table {
     renamed: Vec<(String, String)>,
     shelves: Vec<Shelf>,
     rows: Vec<Stored>,
+    spill: Spill,
+    /// Whether other ranks have read some of the rows.
+    shared: bool,
+}
+
+/// Where rows are kept, and in what parts ranks share them.
+struct Sizes {
+    /// Files of more bytes are read again, and texts of more bytes are not kept in memory.
+    small: u64,
+    /// Bytes that a rank reads of a shared file at a time.
+    block: u64,
     spill: Spill,
 }
 
@@ -80,32 +94,41 @@ struct Scan<'a, J, K> {
 
 impl Table {
     /// Reads a dataset, and has each row judged, given its number from 0, on several threads. Judgements are taken in the order of the
-    /// rows, some time after.
+    /// rows, some time after. Ranks share the rows of large files of JSON lines: each judges some, and takes all judgements.
     ///
     /// # Errors
-    /// As for any dataset: what is damaged or too large, or lacks a column.
-    pub fn read<T: Send>(
+    /// As for any dataset: what is damaged or too large, or lacks a column. With several ranks, it may be this rank's alone.
+    pub fn read<T: Judgement, P: Peers>(
         dataset: &Dataset,
+        peers: &P,
         judge: impl Fn(usize, &Location, Columns) -> T + Sync,
         take: impl FnMut(usize, T),
-    ) -> Result<Self> {
-        Self::read_again(dataset, judge, take, (SMALL, Spill::default()))
+    ) -> std::result::Result<Self, P::Error> {
+        Self::read_again(dataset, peers, judge, take, Sizes { small: SMALL, block: BLOCK, spill: Spill::default() })
     }
 
-    /// The same, with the maximum size of files whose rows stay in memory, and where others go.
-    fn read_again<T: Send>(
+    /// The same, with other sizes.
+    fn read_again<T: Judgement, P: Peers>(
         dataset: &Dataset,
+        peers: &P,
         judge: impl Fn(usize, &Location, Columns) -> T + Sync,
         take: impl FnMut(usize, T),
-        (small, spill): (u64, Spill),
-    ) -> Result<Self> {
+        Sizes { small, block, spill }: Sizes,
+    ) -> std::result::Result<Self, P::Error> {
         let mut scan = Scan::new(&judge, take, dataset.columns.clone(), small);
         scan.table.spill = spill;
-        for path in files_of(dataset)? {
-            let opened = files::open(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
-            scan.file(&path, Raw::Disk(opened))?;
+        let files = files_of(dataset)?;
+        let shared: Vec<Option<Lines>> = rounds::shared(&files, peers, (small, block))?;
+        for (path, lines) in files.iter().zip(shared) {
+            match lines {
+                Some(lines) => scan.rounds(path, lines, peers)?,
+                None => {
+                    let opened = files::open(path).map_err(|source| Error::Io { path: path.clone(), source })?;
+                    scan.file(path, Raw::Disk(opened))?;
+                }
+            }
         }
-        scan.done(Path::new(&dataset.to_string()))
+        Ok(scan.done(Path::new(&dataset.to_string()))?)
     }
 
     /// Does the same with bytes in memory; errors name `path`.
@@ -128,20 +151,28 @@ impl Table {
     /// # Errors
     /// If its file has changed.
     pub fn row(&self, row: usize) -> Result<(Location, Columns)> {
-        let outside = || Error::Dataset { path: "dataset".into(), detail: format!("has no row {row}") };
-        let stored = self.rows.get(row).ok_or_else(outside)?;
-        let shelf = self.shelves.get(stored.shelf as usize).ok_or_else(outside)?;
+        let stored = self.rows.get(row).ok_or_else(|| none(row))?;
+        let (place, mut columns) = self.text(stored)?;
+        columns::rename(&place, &mut columns, &self.renamed)?;
+        Ok((place, columns))
+    }
+
+    /// Reads the text of a row again, as its columns with the names of its file.
+    fn text(&self, stored: &Stored) -> Result<(Location, Columns)> {
+        let shelf = self.shelves.get(stored.shelf as usize).ok_or_else(|| none(self.rows.len()))?;
         let place = shelf.file.place(stored.line);
-        let changed =
-            |_| place.wrong("has changed since the run read it first; start the run again, or resume it with the old file");
+        let since = match self.shared {
+            true => "has changed since a rank read it first, or is another file on this rank's machine",
+            false => "has changed since the run read it first",
+        };
+        let changed = |_| place.wrong(format!("{since}; start the run again, or resume it with the old file"));
         let text = match &shelf.held {
             Held::InMemory(texts) => texts[stored.at as usize..][..stored.length as usize].to_vec(),
             Held::InFile => stored.text(&shelf.file.0).map_err(changed)?,
             Held::Spilled(begin) => self.spilled(begin + stored.at, stored)?,
         };
         let text = std::str::from_utf8(&text).map_err(|_| changed(Changed))?;
-        let (mut columns, _) = json::object(text).map_err(|_| changed(Changed))?;
-        columns::rename(&place, &mut columns, &self.renamed)?;
+        let (columns, _) = json::object(text).map_err(|_| changed(Changed))?;
         Ok((place, columns))
     }
 
@@ -151,6 +182,11 @@ impl Table {
         let read = read.and_then(|text| if check(&text) == stored.check { Ok(text) } else { Err(ErrorKind::InvalidData.into()) });
         read.map_err(|source| Error::Io { path: "the temporary file with the dataset's rows".into(), source })
     }
+}
+
+/// Returns the error of a number that no row has.
+fn none(row: usize) -> Error {
+    Error::Dataset { path: "dataset".into(), detail: format!("has no row {row}") }
 }
 
 /// A row's text is not where it was.
@@ -286,15 +322,19 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
         }
     }
 
-    fn some_texts(&mut self, file: &File, some: &[Text], again: bool, budget: &mut Budget) -> Result<()> {
-        let (begin, shelf) = (self.table.rows.len(), self.table.shelves.len() as u32);
+    /// Looks at rows, of which the first has the number `begin`.
+    fn find(&self, begin: usize, some: &[Text]) -> Vec<Result<Found<T>>> {
         let judge = self.judging();
         let find = |(i, text): (usize, &Text)| {
             let (columns, bytes) = text.parse()?;
             Ok(Found { bytes, check: check(&text.text), judged: judge(begin + i, &text.place, columns) })
         };
-        let found: Vec<Result<Found<T>>> = some.par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect();
-        drop(judge);
+        some.par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect()
+    }
+
+    fn some_texts(&mut self, file: &File, some: &[Text], again: bool, budget: &mut Budget) -> Result<()> {
+        let shelf = self.table.shelves.len() as u32;
+        let found = self.find(self.table.rows.len(), some);
         let mut kept = Vec::new();
         for (text, found) in some.iter().zip(found) {
             let Found { bytes, check, judged } = found?;
@@ -311,103 +351,4 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-
-    fn all(dataset: &Dataset, small: u64) -> (Table, Vec<Value>) {
-        let mut seen = Vec::new();
-        let take = |row, value| {
-            assert_eq!(row, seen.len());
-            seen.push(value);
-        };
-        let cache = tempfile::tempdir().unwrap();
-        let keeping = (small, Spill::within(cache.path().into()));
-        let table = Table::read_again(dataset, |_, _, columns| Value::Object(columns), take, keeping).unwrap();
-        (table, seen)
-    }
-
-    fn written(name: &str, bytes: &[u8]) -> (tempfile::TempDir, std::path::PathBuf) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(name);
-        std::fs::write(&path, bytes).unwrap();
-        (folder, path)
-    }
-
-    #[test]
-    fn rows_of_any_format_are_read_again_as_they_were() {
-        let lines = "\u{feff}\n {\"a\": 1.0, \"b\": [-0.0, null]}\r\n\n\n{\"a\": \"\u{e9}\\n\", \"b\": {}}\n{\"a\": 18446744073709551615, \"b\": 3}";
-        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        packed.write_all(lines.as_bytes()).unwrap();
-        let packed = packed.finish().unwrap();
-        let array = b" [ {\"a\": 1, \"b\": \"],\"} , {\"a\": [], \"b\": 2}\n]\n";
-        let files: [(&str, &[u8]); 5] = [
-            ("x.jsonl", lines.as_bytes()),
-            ("x.jsonl.gz", &packed),
-            ("x.json", array),
-            ("x.csv", b"a,b\n1,\"two\nlines\"\n\"\",3\n"),
-            ("x.txt", b"one\n<|endoftext|>two"),
-        ];
-        for (name, bytes) in files {
-            let (_folder, path) = written(name, bytes);
-            let (from, to) = if name == "x.txt" { ("text", "b") } else { ("b", "c") };
-            let dataset = Dataset { columns: vec![(to.into(), from.into())], ..path.as_path().into() };
-            let want = super::super::read(&dataset).unwrap();
-            for small in [0, SMALL] {
-                let (table, seen) = all(&dataset, small);
-                let held = |held: &Held| match held {
-                    Held::InFile => small == 0 && ["x.jsonl", "x.json"].contains(&name),
-                    Held::InMemory(_) => small == SMALL,
-                    Held::Spilled(_) => small == 0,
-                };
-                assert!(table.shelves.iter().all(|shelf| held(&shelf.held)), "{name} {small}: {:?}", table.shelves);
-                assert_eq!(seen.len(), want.len(), "{name}");
-                for (row, (place, columns)) in want.iter().enumerate() {
-                    assert_eq!(seen[row], Value::Object(columns.clone()), "{name}");
-                    assert_eq!(table.row(row).unwrap(), (place.clone(), columns.clone()), "{name}");
-                }
-                assert!(table.row(want.len()).is_err());
-            }
-        }
-    }
-
-    #[test]
-    fn a_row_that_has_changed_is_named() {
-        let (_folder, path) = written("x.jsonl", b"{\"a\": 1}\n{\"a\": 2}\n");
-        let dataset = Dataset::from(path.as_path());
-        let ((large, _), (small, _)) = (all(&dataset, 0), all(&dataset, SMALL));
-        std::fs::write(&path, b"{\"a\": 1}\n{\"a\": 3}\n{\"a\": 4}\n").unwrap();
-        assert_eq!(large.row(0).unwrap().1["a"], 1);
-        let said = large.row(1).unwrap_err();
-        assert!(said.to_string().contains("x.jsonl:2: has changed since the run read it first") && said.is_mistake(), "{said}");
-        assert_eq!(small.row(1).unwrap().1["a"], 2);
-        for gone in [true, false] {
-            if gone {
-                std::fs::remove_file(&path).unwrap();
-            } else {
-                std::fs::write(&path, b"{").unwrap();
-            }
-            assert!(large.row(0).unwrap_err().to_string().contains("x.jsonl:1: has changed"));
-        }
-    }
-
-    #[test]
-    fn errors_are_those_of_reading_all_rows() {
-        let cases: [(&str, &str); 7] = [
-            ("x.jsonl", "{\"a\": 1}\n{\"a\": \n{\"b\": 1}"),
-            ("x.jsonl", "{\"b\": 1}\n{\"a\": 1}\n[]"),
-            ("x.jsonl", "{\"b\": 1}\n{\"a\": 1}"),
-            ("x.json", "[{\"a\": 1}, {\"a\": 1}"),
-            ("x.json", "[{\"a\": 1}}"),
-            ("x.json", "[{\"a\": 1}] 2"),
-            ("x.jsonl", "\n\n"),
-        ];
-        for (name, text) in cases {
-            let (_folder, path) = written(name, text.as_bytes());
-            let dataset = Dataset { columns: vec![("p".into(), "a".into())], ..path.as_path().into() };
-            let want = super::super::read(&dataset).map(drop).unwrap_err().to_string();
-            let got = Table::read(&dataset, |_, _, _| (), |_, ()| {}).map(drop).unwrap_err().to_string();
-            assert_eq!(got, want, "{text}");
-        }
-    }
-}
+mod tests;

@@ -2,9 +2,14 @@
 //! hash of everything that determines them.
 
 use crate::config::{files, hex};
+use crate::dist::World;
+use crate::train::Result;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Fewer rows are counted in less than a second.
@@ -18,23 +23,65 @@ const EXTENSION: &str = "lengths";
 /// Bytes of a file's checksum, which come first.
 const CHECKSUM: usize = 32;
 
-/// Returns what `count` returns, or what it returned for the same rows before.
+/// What is counted of a row: one number or several.
+pub(super) trait Count: Copy + Serialize + DeserializeOwned {
+    const NUMBERS: usize;
+
+    fn numbers(&self) -> &[usize];
+
+    fn of(numbers: &[usize]) -> Self;
+}
+
+impl Count for usize {
+    const NUMBERS: usize = 1;
+
+    fn numbers(&self) -> &[usize] {
+        std::slice::from_ref(self)
+    }
+
+    fn of(numbers: &[usize]) -> Self {
+        numbers[0]
+    }
+}
+
+impl Count for [usize; 2] {
+    const NUMBERS: usize = 2;
+
+    fn numbers(&self) -> &[usize] {
+        self
+    }
+
+    fn of(numbers: &[usize]) -> Self {
+        [numbers[0], numbers[1]]
+    }
+}
+
+/// Returns what `count` returns for each row, or what it returned for the same rows before. Each rank counts some of the rows.
 ///
 /// # Errors
-/// Those of `count`.
-pub(super) fn counted<E>(fingerprint: &str, rows: usize, count: impl FnOnce() -> Result<Vec<usize>, E>) -> Result<Vec<usize>, E> {
-    let Some(file) = files::cache_folder().filter(|_| rows >= WORTH).map(|cache| place(&cache, fingerprint)) else {
-        return count();
+/// Those of `count`, and those of other ranks.
+pub(super) fn counted<T: Count>(
+    fingerprint: &str,
+    rows: usize,
+    world: &World,
+    count: impl FnOnce(Range<usize>) -> Result<Vec<T>>,
+) -> Result<Vec<T>> {
+    let file = files::cache_folder().filter(|_| rows >= WORTH).map(|cache| place(&cache, fingerprint));
+    let before: Option<Vec<T>> = file.as_deref().and_then(|file| kept(file, rows));
+    // Their caches may differ.
+    let all_have = world.gather("counted rows", before.is_some())?.into_iter().all(|has| has);
+    let counted = match &before {
+        Some(counts) if all_have => return Ok(counts.clone()),
+        Some(counts) => Ok(counts[world.share(rows)].to_vec()),
+        None => count(world.share(rows)),
     };
-    if let Some(lengths) = kept(&file, rows) {
-        tracing::debug!("lengths of {rows} rows: {}", file.display());
-        return Ok(lengths);
-    }
-    let lengths = count()?;
-    if let Err(e) = keep(&file, &lengths) {
+    let counts = world.concat("counts of rows", counted?)?;
+    if let Some(file) = file.filter(|_| before.is_none())
+        && let Err(e) = keep(&file, &counts)
+    {
         tracing::debug!("{}: {e}", file.display());
     }
-    Ok(lengths)
+    Ok(counts)
 }
 
 /// Returns the file in a cache for rows with this fingerprint.
@@ -43,22 +90,24 @@ fn place(cache: &Path, fingerprint: &str) -> PathBuf {
     cache.join("lengths").join(hex(&counted_by)).with_extension(EXTENSION)
 }
 
-/// Returns the lengths in a file, if it is intact and has as many.
-fn kept(file: &Path, rows: usize) -> Option<Vec<usize>> {
-    let bytes = files::read(file, (CHECKSUM + rows * size_of::<u32>()) as u64).ok()?;
+/// Returns the counts in a file, if it is intact and has those of as many rows.
+fn kept<T: Count>(file: &Path, rows: usize) -> Option<Vec<T>> {
+    let bytes = files::read(file, (CHECKSUM + rows * T::NUMBERS * size_of::<u32>()) as u64).ok()?;
     let (checksum, values) = bytes.split_at_checked(CHECKSUM)?;
     let (values, rest) = values.as_chunks::<4>();
-    if values.len() != rows || !rest.is_empty() || *checksum != *Sha256::digest(values.as_flattened()) {
+    if values.len() != rows * T::NUMBERS || !rest.is_empty() || *checksum != *Sha256::digest(values.as_flattened()) {
         return None;
     }
     files::mark_used(file);
-    Some(values.iter().map(|value| u32::from_le_bytes(*value) as usize).collect())
+    tracing::debug!("counts of {rows} rows: {}", file.display());
+    let numbers: Vec<usize> = values.iter().map(|value| u32::from_le_bytes(*value) as usize).collect();
+    Some(numbers.chunks_exact(T::NUMBERS).map(T::of).collect())
 }
 
-/// Writes lengths, atomically.
-fn keep(file: &Path, lengths: &[usize]) -> io::Result<()> {
-    let of_row = |length: &usize| u32::try_from(*length).map_err(io::Error::other);
-    let values = lengths.iter().map(of_row).collect::<io::Result<Vec<u32>>>()?;
+/// Writes counts, atomically.
+fn keep<T: Count>(file: &Path, counts: &[T]) -> io::Result<()> {
+    let of_row = |number: &usize| u32::try_from(*number).map_err(io::Error::other);
+    let values = counts.iter().flat_map(T::numbers).map(of_row).collect::<io::Result<Vec<u32>>>()?;
     let bytes: Vec<u8> = values.into_iter().flat_map(u32::to_le_bytes).collect();
     fs::create_dir_all(file.parent().ok_or(io::ErrorKind::NotFound)?)?;
     files::keep(&[Sha256::digest(&bytes).as_slice(), &bytes].concat(), file, ROOM)
@@ -72,20 +121,21 @@ mod tests {
     fn lengths_are_read_back_unless_a_byte_or_their_number_differs() {
         let cache = tempfile::tempdir().unwrap();
         let (file, lengths) = (place(cache.path(), "rows:1"), vec![3, 0, 70_000, 5]);
-        assert!(kept(&file, 4).is_none());
+        assert!(kept::<usize>(&file, 4).is_none());
         keep(&file, &lengths).unwrap();
         assert_eq!(kept(&file, 4), Some(lengths));
-        assert!(kept(&file, 3).is_none() && kept(&file, 5).is_none());
-        assert!(kept(&place(cache.path(), "rows:2"), 4).is_none());
+        assert!(kept::<usize>(&file, 3).is_none() && kept::<usize>(&file, 5).is_none());
+        assert_eq!(kept(&file, 2), Some(vec![[3, 0], [70_000, 5]]));
+        assert!(kept::<usize>(&place(cache.path(), "rows:2"), 4).is_none());
         let whole = fs::read(&file).unwrap();
         for place in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[place] ^= 4;
             fs::write(&file, &damaged).unwrap();
-            assert!(kept(&file, 4).is_none(), "byte {place}");
+            assert!(kept::<usize>(&file, 4).is_none(), "byte {place}");
         }
         fs::write(&file, &whole[..whole.len() - 4]).unwrap();
-        assert!(kept(&file, 4).is_none());
+        assert!(kept::<usize>(&file, 4).is_none());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::tokenizing::{asked_text, is_special, whole_text};
 use super::{Label, Learned, Prompt, Reader, margin};
 use crate::data::{self, Columns, CompletionRow, Dataset, LabelledRow, Lengths, Location, PreferenceRow, PromptRow, Tokenized};
 use crate::train::{Error, Result};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// Number of pairs that are tokenized in any case, to see whether prompts merge with answers.
@@ -99,7 +100,7 @@ impl ReadRow {
     }
 
     /// Returns its label, if it has one.
-    pub(super) fn label(&self) -> Option<bool> {
+    fn label(&self) -> Option<bool> {
         if let Self::Completion(_, label) = self { *label } else { None }
     }
 
@@ -122,6 +123,7 @@ struct Texts {
 }
 
 /// What is kept of a usable row.
+#[derive(Deserialize, Serialize)]
 pub(super) struct Verdict {
     /// Hash of its texts and its other columns.
     pub(super) hash: [u8; 32],
@@ -134,6 +136,8 @@ pub(super) struct Verdict {
     pub(super) reach: [usize; 2],
     /// For a reward model's pair: whether it says by how much the chosen answer is better.
     pub(super) margin: bool,
+    /// Its label, if it has one.
+    pub(super) label: Option<bool>,
 }
 
 impl Reader {
@@ -176,7 +180,8 @@ impl Reader {
         texts.asked.iter().chain(&texts.wholes).for_each(|text| add(text.as_bytes()));
         let columns = serde_json::to_vec(row.columns()).map_err(|e| row.place().wrong(e.to_string()))?;
         add(&columns);
-        if let Some(label) = row.label() {
+        let label = row.label();
+        if let Some(label) = label {
             add(&[u8::from(label)]);
         }
         let margin = margin(row.columns()).map(|margin| margin.is_some());
@@ -193,7 +198,7 @@ impl Reader {
         } else {
             add(&[]);
         }
-        Ok(Verdict { hash: hash.finalize().into(), chat, tokens, cut, reach, margin: valued && margin == Ok(true) })
+        Ok(Verdict { hash: hash.finalize().into(), chat, tokens, cut, reach, margin: valued && margin == Ok(true), label })
     }
 
     fn texts(&self, row: &ReadRow) -> data::Result<Texts> {

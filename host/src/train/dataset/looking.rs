@@ -2,11 +2,12 @@
 
 use super::bar::bar;
 use super::judging::{ReadRow, Verdict};
-use super::usable::{Sums, Usable, Used};
+use super::usable::{Known, Usable};
 use super::{BUILT_IN_PROMPTS, Kind, Reader};
-use crate::data::{self, Columns, Dataset, Location, Refused, Table};
+use crate::data::{self, Columns, Dataset, Judgement, Location, Refused, Table};
+use crate::dist::World;
 use crate::train::Result;
-use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,28 +17,30 @@ use std::sync::{PoisonError, RwLock};
 pub(super) const NAMED: usize = 1 << 14;
 
 /// What the first look at a row found. Errors are rare and large.
+#[derive(Deserialize, Serialize)]
 pub(super) enum Seen {
     /// It is unusable, like many before it.
     Unnamed,
-    /// It is no such row.
-    Unreadable(Box<data::Error>),
     /// An earlier row ends the run anyway.
     Passed,
-    Judged(std::result::Result<Verdict, Box<data::Error>>),
+    /// It can be used; with the names of other columns that were not seen before it.
+    Usable(Verdict, Vec<String>),
+    /// It is no such row.
+    #[serde(skip)]
+    Unreadable(Box<data::Error>),
+    /// It can't be used.
+    #[serde(skip)]
+    Refused(Box<data::Error>),
 }
 
-/// What is known of a dataset after the first look.
-pub(super) struct Looked {
-    pub(super) table: Table,
-    /// The rows that can be used, in the order in which they are learned.
-    pub(super) used: Vec<Used>,
-    pub(super) sums: Sums,
-    /// The hash of all that determines their tokens and columns.
-    pub(super) hash: String,
-    /// Names of their other columns.
-    pub(super) columns: BTreeSet<String>,
-    /// Names skipped rows, and says what else is wrong.
-    pub(super) warning: Option<String>,
+/// What was found of each of a row's parts.
+#[derive(Deserialize, Serialize)]
+pub(super) struct Parts(pub(super) Vec<Seen>);
+
+impl Judgement for Parts {
+    fn can_be_told(&self) -> bool {
+        self.0.iter().all(|seen| !matches!(seen, Seen::Unreadable(_) | Seen::Refused(_)))
+    }
 }
 
 /// The first look at a dataset's rows, on several threads.
@@ -49,47 +52,46 @@ struct Look<'a> {
     last: AtomicUsize,
     /// Number of unusable rows so far.
     unusable: AtomicUsize,
-    /// Names of the usable rows' other columns.
+    /// Names of the usable rows' other columns so far.
     columns: RwLock<BTreeSet<String>>,
-    /// Number of undesirable and of desirable completions.
-    labels: [AtomicUsize; 2],
-    bar: ProgressBar,
 }
 
 impl<'a> Look<'a> {
     fn new(reader: &'a Reader, kind: Kind, refused: &'a Refused) -> Self {
         let (last, unusable, columns) = (AtomicUsize::new(usize::MAX), AtomicUsize::new(0), RwLock::default());
-        let labels = [const { AtomicUsize::new(0) }; 2];
-        Self { reader, kind, refused, last, unusable, columns, labels, bar: bar("reading the dataset", None) }
+        Self { reader, kind, refused, last, unusable, columns }
     }
 
     /// Looks at a row; returns what was found of each of its parts.
-    fn row(&self, number: usize, place: &Location, row: Columns) -> Vec<Seen> {
-        self.bar.inc(1);
-        match self.kind.read(number, place, row) {
+    fn row(&self, number: usize, place: &Location, row: Columns) -> Parts {
+        Parts(match self.kind.read(number, place, row) {
             Ok(parts) => parts.into_iter().map(|part| self.part(number, part)).collect(),
             Err(error) if self.is_unnamed(&error) => vec![Seen::Unnamed],
             Err(error) => vec![Seen::Unreadable(Box::new(error))],
-        }
+        })
     }
 
     fn part(&self, number: usize, row: ReadRow) -> Seen {
-        if let Some(label) = row.label() {
-            self.labels[usize::from(label)].fetch_add(1, Ordering::Relaxed);
-        }
         // Each row after the first whose failure is final may leave a thread behind.
         if number > self.last.load(Ordering::Relaxed) {
             return Seen::Passed;
         }
         let names: Vec<String> = unseen(&self.columns, &row);
-        let judged = self.reader.judge(self.kind, number, row);
-        match &judged {
-            Err(error) if self.is_unnamed(error) => return Seen::Unnamed,
-            Err(error) if self.refused.is_final(error) => drop(self.last.fetch_min(number, Ordering::Relaxed)),
-            Ok(_) if !names.is_empty() => self.columns.write().unwrap_or_else(PoisonError::into_inner).extend(names),
-            _ => {}
+        match self.reader.judge(self.kind, number, row) {
+            Ok(verdict) => {
+                if !names.is_empty() {
+                    self.columns.write().unwrap_or_else(PoisonError::into_inner).extend(names.iter().cloned());
+                }
+                Seen::Usable(verdict, names)
+            }
+            Err(error) if self.is_unnamed(&error) => Seen::Unnamed,
+            Err(error) => {
+                if self.refused.is_final(&error) {
+                    self.last.fetch_min(number, Ordering::Relaxed);
+                }
+                Seen::Refused(Box::new(error))
+            }
         }
-        Seen::Judged(judged.map_err(Box::new))
     }
 
     fn is_unnamed(&self, error: &data::Error) -> bool {
@@ -98,22 +100,21 @@ impl<'a> Look<'a> {
 }
 
 impl Reader {
-    /// Looks at the rows of a dataset of this kind, or at the built-in prompts.
-    pub(super) fn look(&self, given: Option<&Dataset>, kind: Kind) -> Result<Looked> {
+    /// Looks at the rows of a dataset of this kind, or at the built-in prompts, on all ranks together.
+    pub(super) fn look(&self, given: Option<&Dataset>, kind: Kind, world: &World) -> Result<(Table, Known)> {
         let refused = Refused::new(self.strict);
         let look = Look::new(self, kind, &refused);
         let row = |number: usize, place: &Location, row: Columns| look.row(number, place, row);
-        let mut usable = Usable::new(self, kind);
-        let take = |number: usize, seen: Vec<Seen>| usable.take(number, seen);
+        let (mut usable, bar) = (Usable::new(self, kind), bar("reading the dataset", None));
+        let take = |number: usize, parts: Parts| {
+            bar.inc(1);
+            usable.take(number, parts);
+        };
         let table = match given {
-            Some(dataset) => Table::read(dataset, row, take)?,
+            Some(dataset) => Table::read(dataset, world, row, take)?,
             None => Table::parse(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes(), row, take)?,
         };
-        let Look { columns, labels, .. } = look;
-        let (used, sums, hash, left_out) = usable.done()?;
-        let warnings = left_out.into_iter().chain(one_sided(labels.map(AtomicUsize::into_inner)));
-        let columns = columns.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok(Looked { table, used, sums, hash, columns, warning: warnings.reduce(|a, b| format!("{a}; {b}")) })
+        Ok((table, usable.done()?))
     }
 }
 
@@ -121,19 +122,6 @@ impl Reader {
 fn unseen(known: &RwLock<BTreeSet<String>>, row: &ReadRow) -> Vec<String> {
     let known = known.read().unwrap_or_else(PoisonError::into_inner);
     row.columns().keys().filter(|name| !known.contains(name.as_str())).cloned().collect()
-}
-
-/// Returns a warning if labelled completions, of which so many are undesirable and desirable, are all of one kind.
-fn one_sided([undesirable, desirable]: [usize; 2]) -> Option<String> {
-    let kind = match (undesirable, desirable) {
-        (1.., 0) => "undesirable",
-        (0, 1..) => "desirable",
-        _ => return None,
-    };
-    let all = undesirable + desirable;
-    Some(format!(
-        "dataset: all of its {all} completions are {kind}; the algorithm needs both kinds to learn from their difference"
-    ))
 }
 
 #[cfg(test)]
@@ -175,7 +163,7 @@ mod tests {
             [(&pairs, Kind::ValuedPairs, 200), (&pairs, Kind::Labelled, 400), (&completions, Kind::Labelled, 200)]
         {
             let look = |reader: &Reader, dataset: &Dataset| {
-                let Looked { used, sums, warning, .. } = reader.look(Some(dataset), kind)?;
+                let (_, Known { used, sums, warning, .. }) = reader.look(Some(dataset), kind, &World::alone())?;
                 // The number of a prompt's tokens is known only if it was tokenized.
                 assert_eq!((used.len(), warning, sums.longest), (parts, None, 0));
                 Ok(())
@@ -197,7 +185,7 @@ mod tests {
             .collect();
         rows.push(json!({"prompt": "p", "completion": "c", "label": false}));
         let look = |reader: &Reader, dataset: &Dataset| {
-            let Looked { used, warning, .. } = reader.look(Some(dataset), Kind::Labelled)?;
+            let (_, Known { used, warning, .. }) = reader.look(Some(dataset), Kind::Labelled, &World::alone())?;
             // Row 4 is no pair, so the first thousand end with row 1000.
             let half = |part: usize, without: [usize; 3], rows: std::ops::Range<usize>| {
                 rows.filter(move |row| !without.contains(row)).map(move |row| (row, part)).collect::<Vec<_>>()
@@ -216,7 +204,9 @@ mod tests {
     #[test]
     fn labels_of_one_kind_and_margins_of_some_pairs_are_noticed() {
         let pair = |margin: Value| json!({"prompt": "p", "chosen": "a", "rejected": "b", "margin": margin});
-        let valued = |rows: &[Value]| read(rows, |reader, dataset| reader.look(Some(dataset), Kind::ValuedPairs).map(drop));
+        let valued = |rows: &[Value]| {
+            read(rows, |reader, dataset| reader.look(Some(dataset), Kind::ValuedPairs, &World::alone()).map(drop))
+        };
         let said = valued(&[pair(json!(1)), pair(json!(null)), pair(json!("much"))]).unwrap_err().to_string();
         assert!(said.contains("1 of its 2 pairs have no \"margin\""), "{said}");
         valued(&[pair(json!(1)), pair(json!(0.5)), pair(json!("much"))]).unwrap();
@@ -228,7 +218,7 @@ mod tests {
             (vec![pair(json!(1))], None),
         ] {
             let look = |reader: &Reader, dataset: &Dataset| {
-                let warning = reader.look(Some(dataset), Kind::Labelled)?.warning;
+                let warning = reader.look(Some(dataset), Kind::Labelled, &World::alone())?.1.warning;
                 assert_eq!(warning.is_some(), want.is_some());
                 assert!(warning.is_none_or(|warning| want.is_some_and(|want| warning.contains(want))));
                 Ok(())

@@ -3,11 +3,11 @@
 use super::bar::bar;
 use super::counted::counted;
 use super::judging::ReadRow;
-use super::looking::Looked;
 use super::splitting::{Cut, Outline};
-use super::usable::Used;
+use super::usable::{Known, Used};
 use super::{Kind, OfTokens, Prompt, Reader};
 use crate::data::{Dataset, Table};
+use crate::dist::World;
 use crate::train::{Error, Result};
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -107,14 +107,14 @@ impl From<Cut> for Prompts {
 impl Reader {
     /// Reads a dataset of this kind, or the built-in prompts, and finds the rows that can be used. Their tokens are made when they
     /// are needed. Also returns a warning that names skipped rows.
-    pub(in crate::train) fn read(&self, given: Option<&Dataset>, kind: Kind) -> Result<(Prompts, Option<String>)> {
+    pub(in crate::train) fn read(&self, given: Option<&Dataset>, kind: Kind, world: &World) -> Result<(Prompts, Option<String>)> {
         if !matches!(kind, Kind::Prompts) {
             kind.dataset(given)?;
         }
         if let Some(detail) = kind.lacks_prompt_limit().filter(|_| self.longest_prompt.is_some()) {
             return Err(Error::setting("max_prompt_length", detail));
         }
-        let Looked { table, used, sums, hash, columns, warning } = self.look(given, kind)?;
+        let (table, Known { used, sums, hash, columns, warning }) = self.look(given, kind, world)?;
         let fingerprint = format!("{OF_ROWS}{hash}");
         let rows = Rows { reader: self.clone(), kind, table, used, fingerprint, recent: Mutex::default() };
         let source = Source::Rows(Box::new(rows));
@@ -135,24 +135,22 @@ impl Rows {
         Ok(Arc::new(Prompt { index, ..prompt }))
     }
 
-    fn lengths(&self) -> Result<Vec<usize>> {
-        let rows = self.used.len();
-        counted(&self.fingerprint, rows, || {
-            let bar = bar("counting tokens", Some(rows));
+    fn lengths(&self, world: &World) -> Result<Vec<usize>> {
+        counted(&self.fingerprint, self.used.len(), world, |rows| {
+            let bar = bar("counting tokens", Some(rows.len()));
             let length = |index| {
                 bar.inc(1);
                 Ok(self.reader.length(self.kind, self.read(index)?)?)
             };
-            let lengths = (0..rows).into_par_iter().with_min_len(ROWS_A_THREAD).map(length);
+            let lengths = rows.into_par_iter().with_min_len(ROWS_A_THREAD).map(length);
             lengths.collect::<Vec<_>>().into_iter().collect()
         })
     }
 
     /// Returns each row's length and the number of its tokens at the beginning that are not learned, or [`MASKED`].
-    fn outlines(&self, whole: bool) -> Result<Vec<[usize; 2]>> {
-        let rows = self.used.len();
-        let all = counted(&format!("{} outlines {whole}", self.fingerprint), 2 * rows, || {
-            let bar = bar("counting tokens", Some(rows));
+    fn outlines(&self, whole: bool, world: &World) -> Result<Vec<[usize; 2]>> {
+        counted(&format!("{} outlines {whole}", self.fingerprint), self.used.len(), world, |rows| {
+            let bar = bar("counting tokens", Some(rows.len()));
             let outline = |index| {
                 bar.inc(1);
                 let row = self.read(index)?;
@@ -164,11 +162,9 @@ impl Rows {
                     Outline::Masked(mask) => [mask.len(), MASKED],
                 })
             };
-            let outlines = (0..rows).into_par_iter().with_min_len(ROWS_A_THREAD).map(outline);
-            let outlines: Vec<[usize; 2]> = outlines.collect::<Vec<Result<_>>>().into_iter().collect::<Result<_>>()?;
-            Ok::<_, Error>(outlines.concat())
-        })?;
-        Ok(all.as_chunks::<2>().0.to_vec())
+            let outlines = rows.into_par_iter().with_min_len(ROWS_A_THREAD).map(outline);
+            outlines.collect::<Vec<_>>().into_iter().collect()
+        })
     }
 
     /// Returns the outline of a row, of which all `outlines` know this.
@@ -269,30 +265,31 @@ impl Prompts {
         }
     }
 
-    /// Returns the number of tokens of each prompt and its first answer.
+    /// Returns the number of tokens of each prompt and its first answer; each rank counts those of some.
     ///
     /// # Errors
     /// As [`Prompts::get`].
-    pub(in crate::train) fn lengths(&self) -> Result<Vec<usize>> {
+    pub(in crate::train) fn lengths(&self, world: &World) -> Result<Vec<usize>> {
         match (self.all.get(), &self.source) {
-            (None, Source::Rows(rows)) => rows.lengths(),
+            (None, Source::Rows(rows)) => rows.lengths(world),
             (None, Source::Cut(cut)) => Ok(cut.lengths()),
             (all, _) => Ok(all.into_iter().flatten().map(|prompt| prompt.length()).collect()),
         }
     }
 
-    /// Passes on what must be known of the texts at these positions to cut them, in this order. If `whole`, prompts are learned.
+    /// Passes on what must be known of the texts at these positions to cut them, in this order; each rank finds it out for some. If
+    /// `whole`, prompts are learned.
     ///
     /// # Errors
     /// As [`Prompts::get`].
     pub(super) fn outlines(
         &self,
         order: impl IntoIterator<Item = usize>,
-        whole: bool,
+        (whole, world): (bool, &World),
         mut take: impl FnMut(usize, &Outline),
     ) -> Result<()> {
         if let (None, Source::Rows(rows)) = (self.all.get(), &self.source) {
-            let outlines = rows.outlines(whole)?;
+            let outlines = rows.outlines(whole, world)?;
             let mut order = order.into_iter();
             loop {
                 let some: Vec<usize> = order.by_ref().take(TOGETHER).collect();

@@ -3,6 +3,7 @@
 
 use super::prompts::{OF_ROWS, Prompts};
 use super::{Answers, Prompt, hex};
+use crate::dist::World;
 use crate::train::{Error, Result};
 use serde_json::Map;
 use sha2::{Digest, Sha256};
@@ -165,9 +166,9 @@ impl Cut {
 }
 
 /// Cuts texts longer than `length` into parts that don't attend to each other; the first token of a part is not learned.
-pub(in crate::train) fn split(texts: Prompts, length: usize, whole: bool) -> Result<Prompts> {
+pub(in crate::train) fn split(texts: Prompts, length: usize, whole: bool, world: &World) -> Result<Prompts> {
     let (mut parts, mut sizes) = (Vec::with_capacity(texts.len()), Sizes::default());
-    texts.outlines(0..texts.len(), whole, |text, outline| {
+    texts.outlines(0..texts.len(), (whole, world), |text, outline| {
         let total = outline.length();
         sizes.add(total);
         if total <= length {
@@ -189,11 +190,12 @@ pub(in crate::train) fn wrap(
     order: impl IntoIterator<Item = usize>,
     length: usize,
     whole: bool,
+    world: &World,
 ) -> Result<Prompts> {
     let (mut parts, mut part, mut begun) = (Vec::new(), Part::new(Row::Numbered(0)), 0);
     let (mut ordered, mut sizes) = (Sha256::new(), Sizes::default());
     let order = order.into_iter().inspect(|text| ordered.update(text.to_le_bytes()));
-    texts.outlines(order, whole, |text, outline| {
+    texts.outlines(order, (whole, world), |text, outline| {
         let (mut first, total) = (0, outline.length());
         sizes.add(total);
         while first < total {
@@ -270,19 +272,20 @@ mod tests {
     #[test]
     fn a_long_text_is_split_and_others_stay() {
         let rows = vec![prompt("", &[1], &[2, 3, 4, 5], None), prompt("ab", &[6, 7], &[8, 9, 10, 11], None)];
-        let got = split(rows.into(), 4, false).unwrap();
+        let got = split(rows.into(), 4, false, &World::alone()).unwrap();
         let want = [(vec![1], vec![2, 3, 4], None), (vec![6], vec![7, 8, 9], Some(vec![0, 1, 1])), (vec![10], vec![11], None)];
         assert_eq!(shown(&got), want, "the token 5 alone has nothing before it");
         assert_eq!(got.all().unwrap().iter().map(|p| p.index).collect::<Vec<_>>(), [0, 1, 2]);
         let short = vec![prompt("ab", &[6, 7], &[8], None)];
-        assert_eq!(shown(&split(short.into(), 4, false).unwrap()), [(vec![6, 7], vec![8], None)]);
+        assert_eq!(shown(&split(short.into(), 4, false, &World::alone()).unwrap()), [(vec![6, 7], vec![8], None)]);
     }
 
     #[test]
     fn wrapped_texts_follow_each_other_and_only_prompts_are_not_learned() {
         let rows = [prompt("", &[1], &[2, 3], None), prompt("ab", &[4, 5], &[6, 7], None), prompt("", &[8], &[9], Some(&[1]))];
         let want = [(vec![1], vec![2, 3, 4], Some(vec![1, 1, 0])), (vec![5], vec![6, 7, 8], Some(vec![1, 1, 0]))];
-        let wrap = |order: Vec<usize>, length, whole| super::wrap(Prompts::from(rows.to_vec()), order, length, whole);
+        let wrap =
+            |order: Vec<usize>, length, whole| super::wrap(Prompts::from(rows.to_vec()), order, length, whole, &World::alone());
         assert_eq!(shown(&wrap(vec![0, 1, 2], 4, false).unwrap()), want);
         assert_eq!(shown(&wrap(vec![0, 1], 8, true).unwrap()), [(vec![1], vec![2, 3, 4, 5, 6, 7], None)]);
         assert_eq!(shown(&wrap(vec![1, 0], 2, true).unwrap()).len(), 3, "a last token alone learns nothing");

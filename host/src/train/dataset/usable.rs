@@ -1,11 +1,12 @@
 //! Sorts what the first look finds of a dataset's rows, one after another, and keeps little of each.
 
 use super::judging::{TRIED_PAIRS, Verdict};
-use super::looking::Seen;
+use super::looking::{Parts, Seen};
 use super::{Kind, Reader, hex};
 use crate::data::{self, Order, Refused};
 use crate::train::{Error, Result};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 
 /// The row of a prompt in the dataset, and which of the row's parts it is.
 #[derive(Clone, Copy)]
@@ -24,6 +25,8 @@ pub(super) struct Usable<'a> {
     order: Order<(Used, Seen)>,
     used: Vec<Used>,
     sums: Sums,
+    /// Names of their other columns.
+    columns: BTreeSet<String>,
     /// Hashes of the rows for all that may shape their tokens. Which it is depends on the longest row.
     hashes: Vec<(String, Sha256)>,
 }
@@ -41,6 +44,21 @@ pub(super) struct Sums {
     merged: usize,
     /// Pairs that say by how much the chosen answer is better.
     margins: usize,
+    /// Number of undesirable and of desirable completions.
+    labels: [usize; 2],
+}
+
+/// What is known of a dataset once all of its rows were seen.
+pub(super) struct Known {
+    /// The rows that can be used, in the order in which they are learned.
+    pub(super) used: Vec<Used>,
+    pub(super) sums: Sums,
+    /// The hash of all that determines their tokens and columns.
+    pub(super) hash: String,
+    /// Names of their other columns.
+    pub(super) columns: BTreeSet<String>,
+    /// Names skipped rows, and says what else is wrong.
+    pub(super) warning: Option<String>,
 }
 
 impl<'a> Usable<'a> {
@@ -61,29 +79,32 @@ impl<'a> Usable<'a> {
             order: Order::default(),
             used: Vec::new(),
             sums: Sums::default(),
+            columns: BTreeSet::new(),
             hashes: shapes.into_iter().map(begun).collect(),
         }
     }
 
     /// Takes what was seen of the next row's parts.
-    pub(super) fn take(&mut self, row: usize, parts: Vec<Seen>) {
-        let numbered = parts.into_iter().enumerate().map(|(part, seen)| (Used { row, part }, seen)).collect();
+    pub(super) fn take(&mut self, row: usize, parts: Parts) {
+        let numbered = parts.0.into_iter().enumerate().map(|(part, seen)| (Used { row, part }, seen)).collect();
         // Those in order now; further pairs may have to come first.
         let ready = self.order.push(numbered);
         ready.into_iter().for_each(|(used, seen)| self.sort(used, seen));
     }
 
     fn sort(&mut self, used: Used, seen: Seen) {
-        let (which, outcome) = match seen {
+        let (which, error) = match seen {
             Seen::Unnamed => return self.refused.count_more(1),
             Seen::Passed => return,
-            Seen::Unreadable(error) => (0, Err(*error)),
-            Seen::Judged(judged) => (1, judged.map_err(|error| *error)),
+            Seen::Usable(verdict, columns) => {
+                self.columns.extend(columns);
+                return self.add(used, &verdict);
+            }
+            Seen::Unreadable(error) => (0, error),
+            Seen::Refused(error) => (1, error),
         };
-        match self.refused.usable(used.row, outcome) {
-            Ok(Some(verdict)) => self.add(used, &verdict),
-            Ok(None) => {}
-            Err(error) => drop(self.ends[which].get_or_insert(error)),
+        if let Err(error) = self.refused.usable::<()>(used.row, Err(*error)) {
+            self.ends[which].get_or_insert(error);
         }
     }
 
@@ -97,28 +118,31 @@ impl<'a> Usable<'a> {
         // Beyond those, only rows about which nothing was proved are tokenized.
         sums.merged += usize::from(used.row < TRIED_PAIRS && verdict.cut);
         sums.margins += usize::from(verdict.margin);
+        if let Some(label) = verdict.label {
+            sums.labels[usize::from(label)] += 1;
+        }
     }
 
-    /// Returns the rows in the order in which they are learned, what is known of them together, the hash of all that determines their
-    /// tokens and columns, and a warning that names skipped rows.
+    /// Returns what is known of the rows.
     ///
     /// # Errors
     /// If the first look ended the run, or no row can be used.
-    pub(super) fn done(mut self) -> Result<(Vec<Used>, Sums, String, Option<String>)> {
+    pub(super) fn done(mut self) -> Result<Known> {
         let rest = std::mem::take(&mut self.order).end();
         rest.into_iter().for_each(|(used, seen)| self.sort(used, seen));
         if let Some(error) = self.ends.into_iter().flatten().next() {
             return Err(error.into());
         }
-        let warning = self.refused.warning(self.used.len())?;
-        let Sums { reach, merged, margins, .. } = self.sums;
+        let left_out = self.refused.warning(self.used.len())?;
+        let Sums { reach, merged, margins, labels, .. } = self.sums;
         warn_of_merges(merged, self.used.last().is_none_or(|used| used.row < TRIED_PAIRS));
         check_margins(margins, self.used.len())?;
         let shape = self.reader.shape(self.kind, reach);
         let hash = self.hashes.into_iter().find(|(of, _)| *of == shape);
         let (_, hash) = hash.ok_or(Error::Bug("settings shape tokens in a way that was not expected"))?;
         self.used.shrink_to_fit();
-        Ok((self.used, self.sums, hex(&hash.finalize()), warning))
+        let warning = left_out.into_iter().chain(one_sided(labels)).reduce(|a, b| format!("{a}; {b}"));
+        Ok(Known { used: self.used, sums: self.sums, hash: hex(&hash.finalize()), columns: self.columns, warning })
     }
 }
 
@@ -140,4 +164,17 @@ fn check_margins(with: usize, all: usize) -> Result<()> {
     let without = all - with;
     let detail = format!("{without} of its {all} pairs have no \"margin\"; either all pairs must have one or none");
     Err(Error::setting("dataset", detail))
+}
+
+/// Returns a warning if labelled completions, of which so many are undesirable and desirable, are all of one kind.
+fn one_sided([undesirable, desirable]: [usize; 2]) -> Option<String> {
+    let kind = match (undesirable, desirable) {
+        (1.., 0) => "undesirable",
+        (0, 1..) => "desirable",
+        _ => return None,
+    };
+    let all = undesirable + desirable;
+    Some(format!(
+        "dataset: all of its {all} completions are {kind}; the algorithm needs both kinds to learn from their difference"
+    ))
 }

@@ -51,8 +51,8 @@ pub(super) fn read(
             Flow::Labelled => Kind::Labelled,
             Flow::ValuedPairs => Kind::ValuedPairs,
         };
-        let (prompts, left_out) = reader.read(path, kind)?;
-        Ok::<_, Error>((packing.cut(prompts)?, left_out))
+        let (prompts, left_out) = reader.read(path, kind, world)?;
+        Ok::<_, Error>((packing.cut(prompts, world)?, left_out))
     };
     let (prompts, left_out): (Prompts, _) = read(given.as_ref(), &packing)?;
     let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset), &of_evaluations)).transpose()?.unzip();
@@ -61,7 +61,7 @@ pub(super) fn read(
         prompts.all()?;
     }
     let warnings = left_out.into_iter().chain(also.flatten()).collect();
-    let packs = packing.packs(&prompts)?;
+    let packs = packing.packs(&prompts, world)?;
     let loader = loader(&config, flow, packs.as_ref().map_or(prompts.len(), Vec::len), world.size())?;
     let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?.skipping(&config);
     Ok((config, Datasets { data, evaluated, warnings }))
@@ -99,24 +99,24 @@ impl Packing {
     }
 
     /// Cuts rows according to the strategy.
-    fn cut(&self, prompts: Prompts) -> Result<Prompts> {
+    fn cut(&self, prompts: Prompts, world: &World) -> Result<Prompts> {
         Ok(match self.strategy {
             None | Some(PackingStrategy::Bfd) => prompts,
-            Some(PackingStrategy::BfdSplit) => dataset::split(prompts, self.length, self.whole)?,
+            Some(PackingStrategy::BfdSplit) => dataset::split(prompts, self.length, self.whole, world)?,
             Some(PackingStrategy::Wrapped) => {
                 let order = |seed| Loader::new(prompts.len(), prompts.len(), seed, true, false).next_batch();
                 let order = self.shuffled.map_or_else(|| (0..prompts.len()).collect(), order);
-                dataset::wrap(prompts, order, self.length, self.whole)?
+                dataset::wrap(prompts, order, self.length, self.whole, world)?
             }
         })
     }
 
     /// Returns the groups of rows that are packed together; none if a row is a sequence.
-    fn packs(&self, prompts: &Prompts) -> Result<Option<Vec<Vec<usize>>>> {
+    fn packs(&self, prompts: &Prompts, world: &World) -> Result<Option<Vec<Vec<usize>>>> {
         if !matches!(self.strategy, Some(PackingStrategy::Bfd | PackingStrategy::BfdSplit)) {
             return Ok(None);
         }
-        Ok(Some(pack(&prompts.lengths()?, self.length)))
+        Ok(Some(pack(&prompts.lengths(world)?, self.length)))
     }
 }
 

@@ -23,7 +23,7 @@ use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
 use super::plugins::Opener;
-use super::ranks::{compare_set_ups, compare_weights};
+use super::ranks::{compare_set_ups, compare_weights, known_to_all};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
@@ -61,8 +61,9 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     let (config, of_reference) = reference::resolve(config, &plugins, &mut opened, beginning, &world)?;
     plugins.meet(&opened.tokenizer)?;
     let opener = Opener { backend: backend.clone(), tokenizer: opened.tokenizer.clone() };
-    let (config, Datasets { data, evaluated, mut warnings }) =
-        data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
+    let read_as = (plugins.flow, plugins.about().hints.framed);
+    let read = data::read(config, read_as, &opened.tokenizer, opened.context(), &world);
+    let (config, Datasets { data, evaluated, mut warnings }) = read.map_err(|error| known_to_all(&world, error))?;
     let trial = plugins.try_on(&data, &config)?;
     best_metric::check(&config, &plugins)?;
     warnings.extend(of_reference);

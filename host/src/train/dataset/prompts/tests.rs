@@ -87,8 +87,8 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
                 framed,
                 messages: false,
             };
-            let (bounded, warning) = by(lengths.clone()).read(Some(&dataset), kind).unwrap();
-            let (counted, also) = by(None).read(Some(&dataset), kind).unwrap();
+            let (bounded, warning) = by(lengths.clone()).read(Some(&dataset), kind, &World::alone()).unwrap();
+            let (counted, also) = by(None).read(Some(&dataset), kind, &World::alone()).unwrap();
             assert_eq!(warning, also);
             assert!(warning.is_some() && bounded.len() > 300, "{}", bounded.len());
             assert_eq!(bounded.columns(), counted.columns());
@@ -97,10 +97,10 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
             let some: Vec<usize> = (0..bounded.len()).rev().step_by(3).collect();
             assert_eq!(tokens(&bounded.get(&some).unwrap()), tokens(&counted.get(&some).unwrap()));
             assert_eq!(bounded.fingerprint_of_tokens().unwrap(), counted.fingerprint_of_tokens().unwrap());
-            let lengths = bounded.lengths().unwrap();
+            let lengths = bounded.lengths(&World::alone()).unwrap();
             assert!(bounded.all.get().is_none(), "rows are counted without being kept");
             assert_eq!(tokens(bounded.all().unwrap()), tokens(counted.all().unwrap()));
-            assert_eq!(lengths, counted.lengths().unwrap(), "{longest}");
+            assert_eq!(lengths, counted.lengths(&World::alone()).unwrap(), "{longest}");
             let all = Prompts::from(bounded.all().unwrap().to_vec());
             assert_eq!(all.fingerprint().unwrap(), counted.fingerprint_of_tokens().unwrap());
             assert_eq!(all.columns(), counted.columns());
@@ -138,14 +138,15 @@ fn texts_that_are_cut_by_their_lengths_are_those_cut_by_their_tokens() {
     let (_folder, path) = written(&texts_of_all_kinds());
     let (reader, dataset) = (of_any_length(), Dataset::from(path.as_path()));
     for (whole, turns) in [(false, false), (true, false), (false, true)] {
-        let read = || reader.read(Some(&dataset), Kind::Completions(Learned { whole, turns })).unwrap().0;
+        let read = || reader.read(Some(&dataset), Kind::Completions(Learned { whole, turns }), &World::alone()).unwrap().0;
         let all = read().all().unwrap().to_vec();
         let order: Vec<usize> = (0..all.len()).rev().step_by(2).collect();
         let turned: Vec<Arc<Prompt>> = order.iter().map(|place| all[*place].clone()).collect();
         for length in [2, 9, 31] {
-            let split = [read(), Prompts::from(all.clone())].map(|texts| splitting::split(texts, length, whole).unwrap());
+            let split = [read(), Prompts::from(all.clone())]
+                .map(|texts| splitting::split(texts, length, whole, &World::alone()).unwrap());
             let wrapped = [read(), Prompts::from(all.clone())]
-                .map(|texts| splitting::wrap(texts, order.iter().copied(), length, whole).unwrap());
+                .map(|texts| splitting::wrap(texts, order.iter().copied(), length, whole, &World::alone()).unwrap());
             assert_defined(&split[0], defined(&all, whole, length, false));
             assert_defined(&wrapped[0], defined(&turned, whole, length, true));
             for [later, now] in [split, wrapped] {
@@ -170,7 +171,7 @@ fn assert_defined(sequences: &Prompts, mut want: Vec<Vec<(u32, u8)>>) {
 /// Asserts that sequences made when they are needed are those made at once.
 fn assert_alike(later: &Prompts, now: &Prompts, length: usize) {
     assert!(later.len() > 50 && later.len() == now.len(), "{} sequences of {length}", later.len());
-    assert_eq!(later.lengths().unwrap(), now.lengths().unwrap());
+    assert_eq!(later.lengths(&World::alone()).unwrap(), now.lengths(&World::alone()).unwrap());
     let some: Vec<usize> = (0..later.len()).rev().step_by(2).collect();
     let learned = |prompts: &Prompts| -> Vec<_> {
         prompts.get(&some).unwrap().iter().map(|p| (p.index, p.answers.as_ref().unwrap().learned.clone())).collect()
@@ -181,7 +182,7 @@ fn assert_alike(later: &Prompts, now: &Prompts, length: usize) {
     assert_eq!(later.fingerprint_of_tokens().unwrap(), now.fingerprint_of_tokens().unwrap());
     assert_eq!(later.all.get().is_some(), length == 2, "sequences of long texts are made at once, others later");
     let counted: Vec<usize> = later.all().unwrap().iter().map(|p| p.length()).collect();
-    assert_eq!(counted, now.lengths().unwrap());
+    assert_eq!(counted, now.lengths(&World::alone()).unwrap());
     assert!(counted.iter().all(|own| *own <= length));
 }
 
@@ -218,15 +219,21 @@ fn found(prompts: &[Arc<Prompt>]) -> Vec<Vec<(u32, u8)>> {
 fn a_fingerprint_of_cut_texts_changes_with_their_order_and_the_length() {
     let (_folder, path) = written(&(0..40).map(|i| json!({"text": text(i + 3)})).collect::<Vec<_>>());
     let reader = of_any_length();
-    let read = || reader.read(Some(&path.as_path().into()), Kind::Completions(Learned { whole: true, turns: false })).unwrap().0;
-    let wrapped = |order: Vec<usize>, length| splitting::wrap(read(), order, length, true).unwrap().fingerprint().unwrap();
+    let read = || {
+        reader
+            .read(Some(&path.as_path().into()), Kind::Completions(Learned { whole: true, turns: false }), &World::alone())
+            .unwrap()
+            .0
+    };
+    let wrapped =
+        |order: Vec<usize>, length| splitting::wrap(read(), order, length, true, &World::alone()).unwrap().fingerprint().unwrap();
     let all: Vec<usize> = (0..read().len()).collect();
     let first = wrapped(all.clone(), 16);
     assert!(first.starts_with(OF_ROWS));
     assert_eq!(first, wrapped(all.clone(), 16));
     assert_ne!(first, wrapped(all.clone(), 17));
     assert_ne!(first, wrapped(all.into_iter().rev().collect(), 16));
-    let split = splitting::split(read(), 16, true).unwrap().fingerprint().unwrap();
+    let split = splitting::split(read(), 16, true, &World::alone()).unwrap().fingerprint().unwrap();
     assert!(split != first && split != read().fingerprint().unwrap());
 }
 
@@ -242,7 +249,7 @@ fn of_very_many_unusable_rows_the_first_are_named_and_all_are_counted() {
     let (tokenizer, lengths, longest_prompt, completion, strict) = (tokenizer(), None, None, 8, false);
     let (context, longest, framed, messages) = (64, 64, false, false);
     let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages };
-    let (prompts, warning) = reader.read(Some(&path.as_path().into()), Kind::Prompts).unwrap();
+    let (prompts, warning) = reader.read(Some(&path.as_path().into()), Kind::Prompts, &World::alone()).unwrap();
     let warning = warning.unwrap();
     assert_eq!(prompts.len(), 4);
     assert!(warning.starts_with(&format!("skipped {odd} of {} rows", odd + 4)), "{warning}");
@@ -260,7 +267,7 @@ fn a_fingerprint_changes_with_what_shapes_tokens_and_nothing_else() {
         let (lengths, longest_prompt, completion, strict) = (lengths.clone(), None, 8, false);
         let reader =
             Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed: false, messages: false };
-        reader.read(Some(&path.into()), Kind::Pairs).unwrap().0.fingerprint().unwrap()
+        reader.read(Some(&path.into()), Kind::Pairs, &World::alone()).unwrap().0.fingerprint().unwrap()
     };
     let first = of(&path, 8192, 1024);
     assert!(first.starts_with(OF_ROWS));
