@@ -197,6 +197,7 @@ fn a_mistake_is_said_once_and_by_the_rank_that_made_it() {
     let common = ["--algorithm", "dpo", "--model", tiny(), "--output-dir", "run", "--max-steps", "1", "--dataset"];
     for (own, words) in [
         (&["pairs.jsonl", "--seed", "7"][..], "rank 1 was started with different settings from rank 0: seed"),
+        (&["pairs.jsonl", "--eval-dataset", "pairs.jsonl"], "rank 1 was started with different settings from rank 0: "),
         (&["few.jsonl"], "rank 1 has read a different dataset"),
         (&["none.jsonl"], "rank 1: can't read "),
     ] {

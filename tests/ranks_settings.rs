@@ -4,6 +4,7 @@ use rlhost_tests::judged::{Judge, KEY, prompts, step_judge};
 use rlhost_tests::ranked::{compare, compare_in, possible, process, same_figures, same_weights, send};
 use rlhost_tests::{Outcome, Place, binary, small, tiny, version};
 use serde_json::json;
+use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -82,6 +83,33 @@ fn rows_that_ranks_share_are_those_of_one_process() {
         // A dataset that one rank read is the one that three have read.
         let folder = format!("{run}-3");
         place.run(&["resume", &folder, "--set", "max_steps=3", "--set", "per_device_train_batch_size=6"]).succeeded();
+    }
+}
+
+#[test]
+fn of_very_many_unusable_rows_ranks_name_those_that_one_process_names() {
+    if !possible() {
+        return;
+    }
+    let place = many((0, ""));
+    let rows = fs::read_to_string(place.path("many.jsonl")).unwrap();
+    // A block of them holds more than are named.
+    let odd: String = (0..60_000).map(|i| format!("{{\"text\": {i}, \"filler\": \"{}\"}}\n", "x".repeat(100))).collect();
+    let own = ["--learn-from", "dataset", "--dataset", "many.jsonl", "--max-length", "64", "--max-steps", "1"];
+    for (name, text) in [("first", [&odd[..], &rows].concat()), ("last", [&rows[..], &odd].concat())] {
+        place.write("many.jsonl", text);
+        compare_in(&place, &[(&format!("{name}:sft"), &own)], false, &[(1, "2"), (2, "1")], &[]);
+        let said = |ranks: usize| place.events(&format!("{name}-{ranks}"), "warning")[0]["text"].as_str().unwrap().to_owned();
+        assert!(said(1).starts_with("skipped 60000 of 100999 rows"), "{}", said(1));
+        assert_eq!(said(2), said(1));
+    }
+    // Without a usable row, and with a column that no row has.
+    place.write("many.jsonl", odd.repeat(3));
+    for more in [&[][..], &["--columns", "text=txt"]] {
+        let all = [&["--algorithm", "sft", "--model", tiny(), "--output-dir", "none"], &own[..], more].concat();
+        let (one, two) = (place.run(&all), place.run_ranks(2, &all));
+        assert_eq!((one.code, two.code), (Some(2), Some(2)), "{one:?} {two:?}");
+        assert_eq!(two.error(), one.error());
     }
 }
 

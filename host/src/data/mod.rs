@@ -21,6 +21,7 @@ mod rows;
 mod scored;
 mod tokenized;
 mod tokenizer;
+pub mod told;
 mod train_tokenizer;
 mod training;
 mod turns;
@@ -41,7 +42,7 @@ pub use prompts::{PromptRow, TextOrChat, parse_prompts, read_prompts};
 pub use refused::Refused;
 #[cfg(any(test, fuzzing))]
 pub use rows::Alone;
-pub use rows::{Columns, Judgement, Location, Peers, Table};
+pub use rows::{Columns, Location, Peers, Table};
 pub use scored::{Scored, read_scored};
 pub use tokenized::Tokenized;
 pub use tokenizer::{StopStrings, Tokenizer};
@@ -94,6 +95,12 @@ pub enum Error {
         /// The text.
         text: String,
     },
+    /// Another rank found something wrong that is not a row's alone.
+    #[error("{text}")]
+    OfRank {
+        /// What it said.
+        text: String,
+    },
     /// The tokenizer's files can't be used, or a text can't be tokenized.
     #[error("{}: {detail}", printable_path(path))]
     Tokenizer {
@@ -125,6 +132,7 @@ impl Error {
             | Self::Dataset { .. }
             | Self::Unbounded { .. }
             | Self::Untokenized { .. }
+            | Self::OfRank { .. }
             | Self::Tokenizer { .. } => true,
         }
     }

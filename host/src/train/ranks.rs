@@ -13,13 +13,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// The settings of a rank and the data that it has read.
+/// The settings of a rank.
 #[derive(Deserialize, Serialize)]
-struct SetUp {
+struct Settings {
     #[serde(with = "dist::json")]
     config: Config,
-    /// Its hash.
-    dataset: String,
     /// Whether its products are in bf16, which a processor may not support.
     is_bf16: bool,
 }
@@ -27,8 +25,8 @@ struct SetUp {
 impl Peers for World {
     type Error = Error;
 
-    fn rank(&self) -> (usize, usize) {
-        (World::rank(self), self.size())
+    fn ranks(&self) -> (usize, usize) {
+        (self.rank(), self.size())
     }
 
     fn gather<T: Serialize + DeserializeOwned>(&self, what: &'static str, own: T) -> Result<Vec<T>> {
@@ -86,11 +84,11 @@ pub(super) fn compare_weights(world: &World, weights: &[(String, &Tensor)], step
     }
 }
 
-/// Checks that all ranks compute in the same precision, and have the same configuration and a dataset with the same hash.
-pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str, is_bf16: bool) -> Result<()> {
-    let set_ups = world.gather("set-ups", SetUp { config: config.clone(), dataset: dataset.to_owned(), is_bf16 })?;
-    let Some(first) = set_ups.first() else { return Ok(()) };
-    for (rank, SetUp { config, dataset, is_bf16 }) in set_ups.iter().enumerate() {
+/// Checks that all ranks compute in the same precision and have the same configuration.
+pub(super) fn compare_settings(world: &World, config: &Config, is_bf16: bool) -> Result<()> {
+    let all = world.gather("settings", Settings { config: config.clone(), is_bf16 })?;
+    let Some(first) = all.first() else { return Ok(()) };
+    for (rank, Settings { config, is_bf16 }) in all.iter().enumerate() {
         // First, because settings that were not given follow from it.
         if *is_bf16 != first.is_bf16 {
             let name = |is_bf16| if is_bf16 { "bf16" } else { "f32" };
@@ -99,17 +97,26 @@ pub(super) fn compare_set_ups(world: &World, config: &Config, dataset: &str, is_
             return Err(Error::SetUpsDiffer { rank, detail });
         }
         let keys = config::changes(&first.config, config).map_err(|e| Error::encoding("the configuration", &e))?;
-        let own = |key: &&str| config::key(key).is_some_and(|key| key.own_of_rank);
-        let differ: Vec<&str> = keys.keys().map(String::as_str).filter(|key| !own(key)).collect();
+        let own = |key: &str| config::key(key).is_some_and(|key| key.own_of_rank);
+        // A rank may find its files elsewhere, but not read others.
+        let read = |config: &Config| [("dataset", config.dataset.is_some()), ("eval_dataset", config.eval_dataset.is_some())];
+        let is_missing = |key: &str| read(config).into_iter().zip(read(&first.config)).any(|(a, b)| a.0 == key && a != b);
+        let differ: Vec<&str> = keys.keys().map(String::as_str).filter(|key| !own(key) || is_missing(key)).collect();
         if !differ.is_empty() {
             let keys = differ.join(", ");
             return Err(Error::SetUpsDiffer { rank, detail: format!("was started with different settings from rank 0: {keys}") });
         }
-        if *dataset != first.dataset {
-            return Err(Error::SetUpsDiffer { rank, detail: "has read a different dataset from rank 0".into() });
-        }
     }
     Ok(())
+}
+
+/// Checks that all ranks have a dataset with the same hash.
+pub(super) fn compare_datasets(world: &World, hash: &str) -> Result<()> {
+    let all = world.gather("datasets", hash.to_owned())?;
+    match all.iter().position(|other| *other != all[0]) {
+        None => Ok(()),
+        Some(rank) => Err(Error::SetUpsDiffer { rank, detail: "has read a different dataset from rank 0".into() }),
+    }
 }
 
 /// Reports this rank's failure to all ranks and returns the failure that all agree on.

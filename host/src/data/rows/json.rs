@@ -99,9 +99,9 @@ impl<'a> Texts<'a> {
         Self { file, from, between: Between::Begin, at, line: 1, column: 0 }
     }
 
-    /// Reads JSON lines, of which the first is at this offset and has this number.
-    pub(super) fn lines(file: &'a File, from: &'a mut dyn BufRead, (at, line): (u64, usize)) -> Self {
-        Self { between: Between::Lines, line, ..Self::new(file, from, at) }
+    /// Reads JSON lines, of which the first is at this offset.
+    pub(super) fn lines(file: &'a File, from: &'a mut dyn BufRead, at: u64) -> Self {
+        Self { between: Between::Lines, ..Self::new(file, from, at) }
     }
 
     /// Returns the next row's text, or none at the end.

@@ -17,7 +17,7 @@ mod together;
 pub use table::{Columns, Table};
 #[cfg(any(test, fuzzing))]
 pub use together::Alone;
-pub use together::{Judgement, Peers};
+pub use together::Peers;
 
 use super::{Dataset, Error, Result};
 use crate::config::{files, printable, printable_path};

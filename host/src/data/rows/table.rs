@@ -6,11 +6,13 @@ mod rounds;
 use super::bounds::Budget;
 use super::json::{self, Text};
 use super::spill::Spill;
-use super::together::{BLOCK, Judgement, Lines, Peers};
+use super::together::{BLOCK, Lines, Peers};
 use super::{File, Location, Part, Raw, Row, columns, content_of, files_of, some};
 use crate::config::files;
 use crate::data::{Dataset, Error, Result};
 use rayon::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -97,18 +99,20 @@ impl Table {
     /// rows, some time after. Ranks share the rows of large files of JSON lines: each judges some, and takes all judgements.
     ///
     /// # Errors
-    /// As for any dataset: what is damaged or too large, or lacks a column. With several ranks, it may be this rank's alone.
-    pub fn read<T: Judgement, P: Peers>(
+    /// As for any dataset: what is damaged or too large, or lacks a column. One rank may fail where others don't.
+    pub fn read<T: Send + Serialize + DeserializeOwned, P: Peers>(
         dataset: &Dataset,
         peers: &P,
         judge: impl Fn(usize, &Location, Columns) -> T + Sync,
         take: impl FnMut(usize, T),
     ) -> std::result::Result<Self, P::Error> {
-        Self::read_again(dataset, peers, judge, take, Sizes { small: SMALL, block: BLOCK, spill: Spill::default() })
+        let (most, of_all) = BLOCK;
+        let block = (of_all / peers.ranks().1 as u64).clamp(most / 16, most);
+        Self::read_again(dataset, peers, judge, take, Sizes { small: SMALL, block, spill: Spill::default() })
     }
 
     /// The same, with other sizes.
-    fn read_again<T: Judgement, P: Peers>(
+    fn read_again<T: Send + Serialize + DeserializeOwned, P: Peers>(
         dataset: &Dataset,
         peers: &P,
         judge: impl Fn(usize, &Location, Columns) -> T + Sync,

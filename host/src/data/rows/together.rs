@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Bytes of a block. Each rank reads one in a round.
-pub(super) const BLOCK: u64 = 4 << 20;
+/// Most bytes of a block, of which each rank reads one in a round, and most bytes of all blocks of a round.
+pub(super) const BLOCK: (u64, u64) = (4 << 20, 64 << 20);
 
 /// Bytes that are inspected to see what a file is.
 const BEGIN: u64 = 4096;
@@ -23,19 +23,13 @@ pub trait Peers {
     type Error: From<Error>;
 
     /// Returns this rank, from 0, and the number of ranks.
-    fn rank(&self) -> (usize, usize);
+    fn ranks(&self) -> (usize, usize);
 
     /// Returns a value of each rank, by rank; all ranks meet here.
     ///
     /// # Errors
     /// If a rank has failed.
     fn gather<T: Serialize + DeserializeOwned>(&self, what: &'static str, own: T) -> std::result::Result<Vec<T>, Self::Error>;
-}
-
-/// What was found of a row, for other ranks.
-pub trait Judgement: Send + Serialize + DeserializeOwned {
-    /// Returns whether other ranks can be told. If not, they look at the row themselves.
-    fn can_be_told(&self) -> bool;
 }
 
 /// A single rank.
@@ -46,19 +40,12 @@ pub struct Alone;
 impl Peers for Alone {
     type Error = Error;
 
-    fn rank(&self) -> (usize, usize) {
+    fn ranks(&self) -> (usize, usize) {
         (0, 1)
     }
 
     fn gather<T>(&self, _what: &'static str, own: T) -> Result<Vec<T>> {
         Ok(vec![own])
-    }
-}
-
-#[cfg(any(test, fuzzing))]
-impl Judgement for () {
-    fn can_be_told(&self) -> bool {
-        true
     }
 }
 
@@ -135,14 +122,17 @@ impl Block {
         self.bytes.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// Returns the texts of its rows, of which the first is on this line or a later one, and what the last of them ended with.
-    pub(super) fn texts(&self, file: &File, line: usize) -> (Vec<Text>, Result<()>) {
+    /// Returns the texts of its rows, with lines counted from 1, and how reading them ended.
+    pub(super) fn texts(&self, file: &File) -> (Vec<Text>, Result<()>) {
         let (mut bytes, mut all) = (&self.bytes[..], Vec::new());
-        let mut texts = Texts::lines(file, &mut bytes, (self.at, line));
+        let mut texts = Texts::lines(file, &mut bytes, self.at);
         loop {
             match texts.next_row() {
                 Ok(Some(text)) => all.push(text),
-                Ok(None) if self.truncated => return (all, Err(file.wrong(format!("has a line that {}", long_row())))),
+                Ok(None) if self.truncated => {
+                    all.pop();
+                    return (all, Err(file.wrong(format!("has a line that {}", long_row()))));
+                }
                 Ok(None) => return (all, Ok(())),
                 Err(error) => return (all, Err(error)),
             }

@@ -4,8 +4,6 @@
 use crate::config::{files, hex};
 use crate::dist::World;
 use crate::train::Result;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io;
@@ -23,65 +21,42 @@ const EXTENSION: &str = "lengths";
 /// Bytes of a file's checksum, which come first.
 const CHECKSUM: usize = 32;
 
-/// What is counted of a row: one number or several.
-pub(super) trait Count: Copy + Serialize + DeserializeOwned {
-    const NUMBERS: usize;
-
-    fn numbers(&self) -> &[usize];
-
-    fn of(numbers: &[usize]) -> Self;
-}
-
-impl Count for usize {
-    const NUMBERS: usize = 1;
-
-    fn numbers(&self) -> &[usize] {
-        std::slice::from_ref(self)
-    }
-
-    fn of(numbers: &[usize]) -> Self {
-        numbers[0]
-    }
-}
-
-impl Count for [usize; 2] {
-    const NUMBERS: usize = 2;
-
-    fn numbers(&self) -> &[usize] {
-        self
-    }
-
-    fn of(numbers: &[usize]) -> Self {
-        [numbers[0], numbers[1]]
-    }
-}
-
-/// Returns what `count` returns for each row, or what it returned for the same rows before. Each rank counts some of the rows.
+/// Returns the `N` numbers that `count` returns for each row, or that it returned for the same rows before. Each rank counts some of the
+/// rows, if all have the same.
 ///
 /// # Errors
 /// Those of `count`, and those of other ranks.
-pub(super) fn counted<T: Count>(
+pub(super) fn counted<const N: usize>(
     fingerprint: &str,
     rows: usize,
     world: &World,
-    count: impl FnOnce(Range<usize>) -> Result<Vec<T>>,
-) -> Result<Vec<T>> {
+    count: impl FnOnce(Range<usize>) -> Result<Vec<[usize; N]>>,
+) -> Result<Vec<[usize; N]>> {
     let file = files::cache_folder().filter(|_| rows >= WORTH).map(|cache| place(&cache, fingerprint));
-    let before: Option<Vec<T>> = file.as_deref().and_then(|file| kept(file, rows));
-    // Their caches may differ.
-    let all_have = world.gather("counted rows", before.is_some())?.into_iter().all(|has| has);
-    let counted = match &before {
-        Some(counts) if all_have => return Ok(counts.clone()),
-        Some(counts) => Ok(counts[world.share(rows)].to_vec()),
-        None => count(world.share(rows)),
+    let before = file.as_deref().and_then(|file| kept(file, rows));
+    // Their caches may differ, and so may their files.
+    let all = world.gather("counted rows", (fingerprint.to_owned(), rows, before.is_some()))?;
+    let are_same = all.iter().all(|(other, count, _)| (other.as_str(), *count) == (fingerprint, rows));
+    let all_have = all.iter().all(|(.., has)| *has);
+    let share = if are_same { world.share(rows) } else { 0..rows };
+    let (is_new, own) = match before {
+        Some(counts) if all_have || !are_same => return Ok(counts),
+        Some(counts) => (false, counts[share].to_vec()),
+        None => (true, count(share)?),
     };
-    let counts = world.concat("counts of rows", counted?)?;
-    if let Some(file) = file.filter(|_| before.is_none())
+    let counts = if are_same { of_all(world, own)? } else { own };
+    if let Some(file) = file.filter(|_| is_new)
         && let Err(e) = keep(&file, &counts)
     {
         tracing::debug!("{}: {e}", file.display());
     }
     Ok(counts)
+}
+
+/// Returns the counts of all ranks' rows.
+fn of_all<const N: usize>(world: &World, own: Vec<[usize; N]>) -> Result<Vec<[usize; N]>> {
+    let all = world.concat("counts of rows", own.into_flattened())?;
+    Ok(all.as_chunks().0.to_vec())
 }
 
 /// Returns the file in a cache for rows with this fingerprint.
@@ -91,23 +66,23 @@ fn place(cache: &Path, fingerprint: &str) -> PathBuf {
 }
 
 /// Returns the counts in a file, if it is intact and has those of as many rows.
-fn kept<T: Count>(file: &Path, rows: usize) -> Option<Vec<T>> {
-    let bytes = files::read(file, (CHECKSUM + rows * T::NUMBERS * size_of::<u32>()) as u64).ok()?;
+fn kept<const N: usize>(file: &Path, rows: usize) -> Option<Vec<[usize; N]>> {
+    let bytes = files::read(file, (CHECKSUM + rows * N * size_of::<u32>()) as u64).ok()?;
     let (checksum, values) = bytes.split_at_checked(CHECKSUM)?;
     let (values, rest) = values.as_chunks::<4>();
-    if values.len() != rows * T::NUMBERS || !rest.is_empty() || *checksum != *Sha256::digest(values.as_flattened()) {
+    if values.len() != rows * N || !rest.is_empty() || *checksum != *Sha256::digest(values.as_flattened()) {
         return None;
     }
     files::mark_used(file);
     tracing::debug!("counts of {rows} rows: {}", file.display());
     let numbers: Vec<usize> = values.iter().map(|value| u32::from_le_bytes(*value) as usize).collect();
-    Some(numbers.chunks_exact(T::NUMBERS).map(T::of).collect())
+    Some(numbers.as_chunks().0.to_vec())
 }
 
 /// Writes counts, atomically.
-fn keep<T: Count>(file: &Path, counts: &[T]) -> io::Result<()> {
+fn keep<const N: usize>(file: &Path, counts: &[[usize; N]]) -> io::Result<()> {
     let of_row = |number: &usize| u32::try_from(*number).map_err(io::Error::other);
-    let values = counts.iter().flat_map(T::numbers).map(of_row).collect::<io::Result<Vec<u32>>>()?;
+    let values = counts.as_flattened().iter().map(of_row).collect::<io::Result<Vec<u32>>>()?;
     let bytes: Vec<u8> = values.into_iter().flat_map(u32::to_le_bytes).collect();
     fs::create_dir_all(file.parent().ok_or(io::ErrorKind::NotFound)?)?;
     files::keep(&[Sha256::digest(&bytes).as_slice(), &bytes].concat(), file, ROOM)
@@ -120,29 +95,29 @@ mod tests {
     #[test]
     fn lengths_are_read_back_unless_a_byte_or_their_number_differs() {
         let cache = tempfile::tempdir().unwrap();
-        let (file, lengths) = (place(cache.path(), "rows:1"), vec![3, 0, 70_000, 5]);
-        assert!(kept::<usize>(&file, 4).is_none());
+        let (file, lengths) = (place(cache.path(), "rows:1"), vec![[3], [0], [70_000], [5]]);
+        assert!(kept::<1>(&file, 4).is_none());
         keep(&file, &lengths).unwrap();
         assert_eq!(kept(&file, 4), Some(lengths));
-        assert!(kept::<usize>(&file, 3).is_none() && kept::<usize>(&file, 5).is_none());
+        assert!(kept::<1>(&file, 3).is_none() && kept::<1>(&file, 5).is_none());
         assert_eq!(kept(&file, 2), Some(vec![[3, 0], [70_000, 5]]));
-        assert!(kept::<usize>(&place(cache.path(), "rows:2"), 4).is_none());
+        assert!(kept::<1>(&place(cache.path(), "rows:2"), 4).is_none());
         let whole = fs::read(&file).unwrap();
         for place in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[place] ^= 4;
             fs::write(&file, &damaged).unwrap();
-            assert!(kept::<usize>(&file, 4).is_none(), "byte {place}");
+            assert!(kept::<1>(&file, 4).is_none(), "byte {place}");
         }
         fs::write(&file, &whole[..whole.len() - 4]).unwrap();
-        assert!(kept::<usize>(&file, 4).is_none());
+        assert!(kept::<1>(&file, 4).is_none());
     }
 
     #[test]
     fn a_length_that_has_no_place_is_an_error_and_leaves_nothing() {
         let cache = tempfile::tempdir().unwrap();
         let file = place(cache.path(), "rows:1");
-        assert!(keep(&file, &[1 << 40]).is_err());
+        assert!(keep(&file, &[[1 << 40]]).is_err());
         assert!(!file.exists());
     }
 }

@@ -4,7 +4,7 @@ use super::bar::bar;
 use super::judging::{ReadRow, Verdict};
 use super::usable::{Known, Usable};
 use super::{BUILT_IN_PROMPTS, Kind, Reader};
-use crate::data::{self, Columns, Dataset, Judgement, Location, Refused, Table};
+use crate::data::{self, Columns, Dataset, Location, Refused, Table};
 use crate::dist::World;
 use crate::train::Result;
 use serde::{Deserialize, Serialize};
@@ -26,22 +26,14 @@ pub(super) enum Seen {
     /// It can be used; with the names of other columns that were not seen before it.
     Usable(Verdict, Vec<String>),
     /// It is no such row.
-    #[serde(skip)]
-    Unreadable(Box<data::Error>),
+    Unreadable(#[serde(with = "data::told")] Box<data::Error>),
     /// It can't be used.
-    #[serde(skip)]
-    Refused(Box<data::Error>),
+    Refused(#[serde(with = "data::told")] Box<data::Error>),
 }
 
 /// What was found of each of a row's parts.
 #[derive(Deserialize, Serialize)]
 pub(super) struct Parts(pub(super) Vec<Seen>);
-
-impl Judgement for Parts {
-    fn can_be_told(&self) -> bool {
-        self.0.iter().all(|seen| !matches!(seen, Seen::Unreadable(_) | Seen::Refused(_)))
-    }
-}
 
 /// The first look at a dataset's rows, on several threads.
 struct Look<'a> {

@@ -136,15 +136,16 @@ impl Rows {
     }
 
     fn lengths(&self, world: &World) -> Result<Vec<usize>> {
-        counted(&self.fingerprint, self.used.len(), world, |rows| {
+        let counts = counted(&self.fingerprint, self.used.len(), world, |rows| {
             let bar = bar("counting tokens", Some(rows.len()));
             let length = |index| {
                 bar.inc(1);
-                Ok(self.reader.length(self.kind, self.read(index)?)?)
+                Ok([self.reader.length(self.kind, self.read(index)?)?])
             };
             let lengths = rows.into_par_iter().with_min_len(ROWS_A_THREAD).map(length);
             lengths.collect::<Vec<_>>().into_iter().collect()
-        })
+        })?;
+        Ok(counts.into_flattened())
     }
 
     /// Returns each row's length and the number of its tokens at the beginning that are not learned, or [`MASKED`].

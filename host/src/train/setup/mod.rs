@@ -23,7 +23,7 @@ use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
 use super::plugins::Opener;
-use super::ranks::{compare_set_ups, compare_weights, known_to_all};
+use super::ranks::{compare_datasets, compare_settings, compare_weights};
 use super::snapshot::Restored;
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
@@ -61,9 +61,10 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     let (config, of_reference) = reference::resolve(config, &plugins, &mut opened, beginning, &world)?;
     plugins.meet(&opened.tokenizer)?;
     let opener = Opener { backend: backend.clone(), tokenizer: opened.tokenizer.clone() };
-    let read_as = (plugins.flow, plugins.about().hints.framed);
-    let read = data::read(config, read_as, &opened.tokenizer, opened.context(), &world);
-    let (config, Datasets { data, evaluated, mut warnings }) = read.map_err(|error| known_to_all(&world, error))?;
+    // Before the ranks read data together.
+    compare_settings(&world, &config, backend.is_bf16())?;
+    let (config, Datasets { data, evaluated, mut warnings }) =
+        data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let trial = plugins.try_on(&data, &config)?;
     best_metric::check(&config, &plugins)?;
     warnings.extend(of_reference);
@@ -385,7 +386,8 @@ impl Trainer {
             self.state.moved |= origin.written()?.model != self.settings.model;
         }
         let is_bf16 = self.learner.policy().computes_in() == DType::BF16;
-        compare_set_ups(&self.world, &self.settings, self.collector.data().fingerprint(), is_bf16)?;
+        compare_settings(&self.world, &self.settings, is_bf16)?;
+        compare_datasets(&self.world, self.collector.data().fingerprint())?;
         // What an adapter leaves as it is, too.
         let reference = self.collector.reference().filter(|_| self.settings.ref_model.is_some());
         let reference = reference.map(|reference| reference.weights().named()).unwrap_or_default();

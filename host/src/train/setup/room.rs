@@ -53,6 +53,17 @@ impl Least {
         Self { weights: 4.0 * values, gradients: 4.0 * values, moments: moments * values, copies: copied * read }
     }
 
+    /// Counts what forward passes of `tokens` keep at least until the gradients are known: what each layer's maps, norms and heads read.
+    fn activations(config: &Config, source: &ModelFolder, bf16: bool, tokens: usize) -> f64 {
+        let a = source.architecture();
+        let kept = match config.gradient_checkpointing {
+            true => a.hidden_size,
+            false => 2 * (a.hidden_size + a.query_width() + a.kv_width() + a.intermediate_size),
+        };
+        let bytes = if bf16 { 2.0 } else { 4.0 };
+        tokens as f64 * (a.layers * kept) as f64 * bytes
+    }
+
     fn total(self) -> f64 {
         self.weights + self.gradients + self.moments + self.copies
     }
@@ -101,8 +112,10 @@ fn bytes_of_moments(rule: Rule) -> f64 {
 /// Returns a warning if a run on the CPU needs more than the `available` bytes for what is counted here alone.
 pub(super) fn shortage(config: &Config, source: &ModelFolder, how: Use, available: Option<u64>) -> Option<String> {
     let least = Least::of(config, source, how);
-    let available = available.map(|bytes| bytes as f64).filter(|available| least.total() > *available)?;
-    let gigabytes = |bytes: f64| format!("{:.1}", bytes / 1e9);
+    let available = available.map(|bytes| bytes as f64)?;
+    if least.total() <= available {
+        return crowded(config, source, how, (least.total(), available));
+    }
     let parts =
         [("weights", least.weights), ("gradients", least.gradients), ("moments", least.moments), ("copies", least.copies)];
     let parts: Vec<String> =
@@ -112,11 +125,34 @@ pub(super) fn shortage(config: &Config, source: &ModelFolder, how: Use, availabl
         false => "train an adapter (--lora-r 16), whose base needs only its weights, or choose a smaller model",
     };
     Some(format!(
-        "the model needs at least {} GB of memory ({}), and {} GB are available: the system may end this process without a word; {advice}",
+        "the model needs at least {} GB of memory ({}), and {} GB are available: {WORDLESS}; {advice}",
         gigabytes(least.total()),
         parts.join(", "),
         gigabytes(available)
     ))
+}
+
+const WORDLESS: &str = "the system may end this process without a word";
+
+/// Returns a warning if the completions of a micro-batch, if none ends early, need more than the `available` bytes beside a model that
+/// takes so many.
+fn crowded(config: &Config, source: &ModelFolder, how: Use, (model, available): (f64, f64)) -> Option<String> {
+    let (rows, length) = (config.per_device_train_batch_size, config.max_completion_length);
+    let tokens = rows.saturating_mul(length).min(config.max_tokens_per_microbatch.unwrap_or(usize::MAX));
+    let activations = Least::activations(config, source, how.bf16, tokens);
+    let is_crowded = how.generates && model + activations > available;
+    is_crowded.then(|| {
+        format!(
+            "training on {rows} completions of up to {length} tokens at once may take {} GB and more, and {} GB are available: {WORDLESS}; \
+             set max_tokens_per_microbatch, or a smaller per_device_train_batch_size",
+            gigabytes(model + activations),
+            gigabytes(available)
+        )
+    })
+}
+
+fn gigabytes(bytes: f64) -> String {
+    format!("{:.1}", bytes / 1e9)
 }
 
 #[cfg(test)]
@@ -154,10 +190,32 @@ mod tests {
 
         let needed = (20.0 * values) as u64;
         let trained = Use { adapter: false, ..tuned };
+        let offline = Use { generates: false, ..trained };
         let said = |available| shortage(&plain, &source, trained, available);
-        assert_eq!((said(None), said(Some(needed))), (None, None));
+        assert_eq!((said(None), shortage(&plain, &source, offline, Some(needed))), (None, None));
         let said = said(Some(needed - 1)).unwrap();
         assert!(said.contains("moments ") && said.contains("copies ") && said.contains("--lora-r"), "{said}");
         assert!(shortage(&plain, &source, tuned, Some(1)).unwrap().contains("--load-in-4bit"));
+    }
+
+    #[test]
+    fn completions_that_may_not_fit_are_noticed_before_they_are_generated() {
+        let place = tempfile::tempdir().unwrap();
+        let source = folder(place.path());
+        let values = source.architecture().values_of_matrices() as u64;
+        let how = Use { adapter: false, generates: true, bf16: false };
+        let of = |rows: usize, more: Config| {
+            let config = Config { per_device_train_batch_size: rows, max_completion_length: 100, ..more };
+            shortage(&config, &source, how, Some(20 * values + 10_000_000))
+        };
+        // A token keeps two layers of 2 * (64 + 64 + 64 + 128) values.
+        let tokens = 10_000_000 / (2 * 2 * 320 * 4);
+        assert_eq!(of(tokens / 100, Config::default()), None);
+        let said = of(tokens / 100 + 1, Config::default()).unwrap();
+        assert!(said.contains(&format!("{} completions of up to 100 tokens", tokens / 100 + 1)), "{said}");
+        assert!(said.contains("max_tokens_per_microbatch"), "{said}");
+        let bounded = Config { max_tokens_per_microbatch: Some(tokens), ..Config::default() };
+        assert_eq!(of(1 << 40, bounded), None);
+        assert_eq!(of(5 * tokens / 100, Config { gradient_checkpointing: true, ..Config::default() }), None);
     }
 }
