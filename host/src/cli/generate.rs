@@ -8,6 +8,7 @@ use crate::rollout::{Generator, Request, Sampling};
 use crate::run::CheckpointFiles;
 use crate::train;
 use anyhow::{anyhow, ensure};
+use jiff::civil::DateTime;
 use serde_json::{Map, Value};
 use std::io::IsTerminal;
 use std::ops::RangeInclusive;
@@ -77,6 +78,9 @@ struct Chat {
     /// More variables for the chat template, as in '{"enable_thinking": false}' [default: those of the run, for a checkpoint]
     #[arg(long, alias = "chat_template_kwargs", value_name = "JSON", value_parser = object)]
     chat_template_kwargs: Option<Map<String, Value>>,
+    /// Date that strftime_now gives in the chat template, as in 2024-07-26 [default: that of the run, for a checkpoint]
+    #[arg(long, alias = "strftime_now", value_name = "DATE", value_parser = Wording::read_time)]
+    strftime_now: Option<DateTime>,
 }
 
 fn object(text: &str) -> Result<Map<String, Value>, String> {
@@ -174,7 +178,7 @@ impl Args {
         self.chat.chat || self.chat.system.is_some()
     }
 
-    /// The chat template's variables: those of the run, if the folder is a run's checkpoint.
+    /// The chat template's variables and date: those of the run, if the folder is a run's checkpoint.
     fn wording(&self, folder: &Path) -> anyhow::Result<Wording> {
         let file = CheckpointFiles(folder).config();
         let mut wording = Wording::default();
@@ -185,6 +189,7 @@ impl Args {
             wording.kwargs = config.chat_template_kwargs;
         }
         wording.kwargs.extend(self.chat.chat_template_kwargs.clone().unwrap_or_default());
+        wording.now = self.chat.strftime_now.or(wording.now);
         Ok(wording)
     }
 
@@ -200,5 +205,29 @@ impl Args {
         let system = self.chat.system.iter().map(|text| said("system", text));
         let messages: Vec<Message> = system.chain([said("user", &self.prompt)]).collect();
         Ok(tokenizer.encode(&tokenizer.render_chat(&messages, true, &Extras::default())?, false)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_chat_templates_date_is_the_one_that_is_given() {
+        let read = |more: &[&str]| Program::try_parse_from([&["generate", "--prompt", "hi", "--chat"][..], more].concat());
+        let now = |more: &[&str]| read(more).unwrap().args.wording(Path::new("nowhere")).unwrap().now;
+        assert_eq!(now(&[]), None);
+        for flag in ["--strftime-now", "--strftime_now"] {
+            assert_eq!(now(&[flag, "2024-07-26"]), "2024-07-26T00:00:00".parse().ok());
+        }
+        let error = read(&["--strftime-now", "tomorrow"]).err().unwrap().to_string();
+        assert!(error.contains("--strftime-now") && error.contains("write it as 2024-07-26"), "{error}");
     }
 }

@@ -207,7 +207,7 @@ impl Template {
         let refused = |e: minijinja::Error| {
             let mut text = printable(&e.to_string(), SHOWN);
             if self.dated && self.now.is_none() && ["undefined", "strftime_now"].iter().any(|part| text.contains(part)) {
-                text += "; the template needs a date; set one, as in strftime_now = \"2024-07-26\"";
+                text += "; the template needs a date; set strftime_now, as in --strftime-now 2024-07-26";
             }
             if text.contains("use % operator") {
                 text += "; write x % y as x | format(y) in a copy of the template (chat_template_path)";
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(rendered(date, json!([])), "");
         let chat = ChatTemplate::new("{{ strftime_now('%Y') }}".into(), String::new(), String::new()).unwrap();
         let error = chat.render(&[], false, &Extras::default()).unwrap_err().to_string();
-        assert!(error.contains("strftime_now = \"2024-07-26\""), "{error}");
+        assert!(error.contains("as in --strftime-now 2024-07-26"), "{error}");
         assert!(told("{{ strftime_now('%!') }}", json!({}), json!({})).unwrap_err().contains("strftime_now"));
         assert!(told("", json!({}), json!({"tools": 3})).unwrap_err().contains("list of JSON schemas"));
         assert!(told("", json!({}), json!({"chat_template_kwargs": "{"})).unwrap_err().contains("not JSON"));

@@ -51,6 +51,11 @@ impl Tokenized {
         Ok(Some(Self { ids, learned: labels.or(assistant), completion }))
     }
 
+    /// Returns whether the row says which tokens are the assistant's, or are learned in any case.
+    pub fn names_learned(&self) -> bool {
+        self.learned.is_some()
+    }
+
     /// Returns the mask of the tokens that are learned; `whole` learns prompts too. None if all are.
     pub fn learned(&self, whole: bool) -> Option<Vec<u8>> {
         let completion = self.completion.as_ref().filter(|_| !whole);
@@ -84,6 +89,9 @@ mod tests {
         assert_eq!(learned(masked, true), Some(vec![1, 1, 0]));
         assert_eq!(learned(json!({"input_ids": [4, 5], "completion_mask": [0, 1]}), true), None);
         assert_eq!(read(json!({"text": "t", "input_ids": null})), Ok(None));
+        let names = |row: Value| read(row).unwrap().unwrap().names_learned();
+        assert!(names(json!({"input_ids": [4], "labels": [4]})) && names(json!({"input_ids": [4], "assistant_masks": [1]})));
+        assert!(!names(json!({"input_ids": [4], "completion_mask": [1]})));
     }
 
     #[test]

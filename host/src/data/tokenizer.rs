@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokenizers::ModelWrapper;
 
 /// Bytes of `tokenizer.json`; the largest known has 35 million.
 const LARGEST: u64 = 64 << 20;
@@ -51,6 +52,18 @@ pub struct Tokenizer {
     specials: Arc<[String]>,
 }
 
+/// Switches off the random splitting of words; returns whether there was any.
+fn without_dropout(inner: &mut tokenizers::Tokenizer) -> bool {
+    let ModelWrapper::BPE(model) = inner.get_model() else { return false };
+    if model.dropout.is_none_or(|share| share == 0.0) {
+        return false;
+    }
+    let mut model = model.clone();
+    model.dropout = None;
+    inner.with_model(ModelWrapper::BPE(model));
+    true
+}
+
 /// Reads `tokenizer.json`. The library that does panics over some damage, and compiles any patterns that it finds.
 fn load(path: &Path) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
     let wrong = |detail: String| Error::Tokenizer { path: path.to_owned(), detail: printable(&detail, SHOWN) };
@@ -60,21 +73,28 @@ fn load(path: &Path) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
     })?;
     let hash = Sha256::digest(&bytes).into();
     let bounds = Bounds { memory: (256 << 20) + 32 * bytes.len(), time: Duration::from_secs(120) };
-    let read = move || -> tokenizers::Result<(tokenizers::Tokenizer, usize)> {
+    let read = move || -> tokenizers::Result<(tokenizers::Tokenizer, usize, bool)> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes))?;
         // What somebody once cut and filled texts to is no part of the tokenizer, for transformers neither.
         inner.with_padding(None);
         inner.with_truncation(None)?;
+        let drops = without_dropout(&mut inner);
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
         // Some maps and patterns fail over any text. That a tokenizer has no tokens for this one is no fault.
         let tried = inner.encode_fast("A text, to try it: \u{e9}\u{4e16}\n", true);
         let some: Vec<u32> = tried.iter().flat_map(|text| text.get_ids()).copied().chain(0..TRIED).collect();
         // A decoder may make much of any. That it can't read some of them is no fault either.
         let _ = quietly(|| inner.decode(&some, false));
-        Ok((inner, longest))
+        Ok((inner, longest, drops))
     };
     let (read, _) = within(bounds, read).map_err(|e| wrong(format!("not a tokenizer: reading it {e}")))?;
-    let (inner, longest) = read.map_err(|e| wrong(format!("not a tokenizer: {e}")))?;
+    let (inner, longest, drops) = read.map_err(|e| wrong(format!("not a tokenizer: {e}")))?;
+    if drops {
+        let path = printable_path(path);
+        tracing::warn!(
+            "{path}: its dropout is left out: texts would have other tokens each time, and runs could not be repeated"
+        );
+    }
     if longest > LONGEST_TOKEN {
         return Err(wrong(format!("it has a token of {longest} bytes; the maximum is {LONGEST_TOKEN}")));
     }

@@ -232,8 +232,10 @@ impl Hub {
                 return Err(unfit(format!("has no {file}; it has {}", listing.names())));
             }
         }
-        // A model may have both; the shards are what is read then.
-        if listing.has(INDEX) {
+        // A model may have both; then shards are not read.
+        if listing.has(WEIGHTS) {
+            wanted.push(WEIGHTS.to_owned());
+        } else if listing.has(INDEX) {
             let path = self.fetch(&repo, &cache, &listing.commit, INDEX, &mut { SMALL })?;
             let text = files::read_text(&path, SMALL).map_err(|source| Error::Io { path, source })?;
             let index: Index =
@@ -244,8 +246,6 @@ impl Hub {
             }
             wanted.push(INDEX.to_owned());
             wanted.extend(shards);
-        } else if listing.has(WEIGHTS) {
-            wanted.push(WEIGHTS.to_owned());
         } else {
             return Err(unfit(format!("has no {WEIGHTS}, the only supported weight format; it has {}", listing.names())));
         }

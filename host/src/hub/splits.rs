@@ -82,7 +82,7 @@ fn choose_among(mut said: Vec<Said<'_>>, files: &[String], subset: Option<&str>,
 /// for. A split that was not `chosen` may be another one, if there is only one.
 ///
 /// # Errors
-/// As [`choose`].
+/// As [`choose`], and if a shard is missing.
 pub(super) fn choose_local(files: &[String], split: &str, chosen: bool) -> Result<Option<Vec<String>>, String> {
     let said: Vec<Said<'_>> = files.iter().filter_map(|file| read_local(file)).collect();
     let splits_of =
@@ -91,14 +91,27 @@ pub(super) fn choose_local(files: &[String], split: &str, chosen: bool) -> Resul
     let own = splits_of(&is_own);
     let fits = !chosen || own.is_empty() || own.contains(spelled(split));
     if said.iter().any(|said| is_own(&said)) && own.len() < 2 && fits {
-        return Ok(None);
+        let own: Vec<String> = said.iter().filter(is_own).map(|said| said.file.to_owned()).collect();
+        return refuse_gaps(&own).map(|()| None);
     }
     let all = splits_of(&|_| true);
     let split = match all.iter().next() {
         Some(only) if all.len() == 1 && !chosen => *only,
         _ => split,
     };
-    choose_among(said, files, None, split).map(Some)
+    let chosen = choose_among(said, files, None, split)?;
+    refuse_gaps(&chosen).map(|()| Some(chosen))
+}
+
+/// Refuses local files that lack some of their shards, as after an interrupted download.
+fn refuse_gaps(files: &[String]) -> Result<(), String> {
+    let mut missing = missing(files);
+    let Some((begin, at, of)) = missing.next() else { return Ok(()) };
+    let more = match missing.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Err(format!("lacks the shard {begin}-{at:05}-of-{of:05}{more}; get what is missing, or name a file to read only that"))
 }
 
 /// Returns whether any of these local files can be read.
@@ -113,13 +126,20 @@ fn spelled(split: &str) -> &str {
 
 /// Whether no shard is missing, of files that say how many they are.
 pub(super) fn whole(files: &[String]) -> bool {
-    let mut seen: BTreeMap<(String, usize), BTreeSet<usize>> = BTreeMap::new();
-    for file in files {
-        if let Some((begin, at, of)) = shard(file) {
-            seen.entry((begin.to_owned(), of)).or_default().insert(at);
-        }
+    missing(files).next().is_none()
+}
+
+/// The shards that are missing, of files that say how many they are, as [`shard`] takes names apart.
+fn missing(files: &[String]) -> impl Iterator<Item = (&str, usize, usize)> {
+    let mut seen: BTreeMap<(&str, usize), BTreeSet<usize>> = BTreeMap::new();
+    for (begin, at, of) in files.iter().filter_map(|file| shard(file)) {
+        seen.entry((begin, of)).or_default().insert(at);
     }
-    seen.iter().all(|((_, of), shards)| shards.len() >= *of)
+    seen.into_iter().filter(|((_, of), shards)| shards.len() < *of).flat_map(|((begin, of), shards)| {
+        // Some number them from 1.
+        let first = usize::from(shards.contains(&of));
+        (first..of + first).filter(move |at| !shards.contains(at)).map(move |at| (begin, at, of))
+    })
 }
 
 /// `BEGIN-00001-of-00005...`, taken apart.
@@ -247,5 +267,16 @@ mod tests {
         let files = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         assert!(whole(&files(&["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "x.json"])));
         assert!(!whole(&files(&["data/train-00001-of-00002-ab12.parquet"])));
+        assert!(whole(&files(&["train-00001-of-00002.jsonl", "train-00002-of-00002.jsonl"])));
+        let refused = |names: &[&str]| choose_local(&files(names), "train", false).unwrap_err();
+        let said =
+            refused(&["data/train-00000-of-00003.jsonl", "data/train-00001-of-00003.jsonl", "data/test-00000-of-00001.jsonl"]);
+        assert!(said.starts_with("lacks the shard data/train-00002-of-00003; "), "{said}");
+        // Where the folder's own files are the shards.
+        let said = refused(&["train-00002-of-00004.jsonl", "train-00004-of-00004.jsonl", "README.md"]);
+        assert!(said.starts_with("lacks the shard train-00001-of-00004 and 1 more; "), "{said}");
+        // Other splits may be incomplete.
+        let others = files(&["data/train-00000-of-00001.jsonl", "data/test-00000-of-00009.jsonl"]);
+        assert_eq!(choose_local(&others, "train", false).unwrap().unwrap(), ["data/train-00000-of-00001.jsonl"]);
     }
 }

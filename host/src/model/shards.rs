@@ -2,7 +2,7 @@
 
 use super::json::read_text;
 use super::{Dtype as Precision, Error, Result};
-use crate::config::{files, json, printable};
+use crate::config::{files, json, printable, printable_path};
 use crate::ops;
 use candle_core::{DType, Tensor};
 use safetensors::Dtype;
@@ -43,28 +43,31 @@ impl Shards {
         Ok(this)
     }
 
-    /// Opens the files of a model's folder: one file, or several with an index.
+    /// Opens the files of a model's folder: one file or, without that, several with an index. As in transformers, an index is not
+    /// needed if there is one file; but it must make sense.
     ///
     /// # Errors
-    /// If a file is missing, not a regular file, damaged, or outside the folder according to the index.
+    /// If a file is missing, not a regular file, damaged, or outside the folder according to the index, or if two have a tensor of
+    /// the same name.
     pub(super) fn of_model(folder: &Path) -> Result<Self> {
-        let index = folder.join("model.safetensors.index.json");
-        let Some(text) = read_text(&index)? else { return Self::of_file(&folder.join("model.safetensors")) };
+        let (index, single) = (folder.join("model.safetensors.index.json"), folder.join("model.safetensors"));
+        let Some(text) = read_text(&index)? else { return Self::of_file(&single) };
         let wrong = |detail: String| Error::Weights { path: index.clone(), detail };
         let parsed: serde_json::Result<Index> = json::value(&text).and_then(serde_json::from_value);
         let parsed = parsed.map_err(|e| wrong(format!("not an index of shards: {}", printable(&e.to_string(), 2 * SHOWN))))?;
         let names: BTreeSet<&String> = parsed.weight_map.values().collect();
-        let mut this = Self { files: Vec::new(), tensors: HashMap::new() };
-        for name in names {
-            let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
-            if name.is_empty() || name.contains('\\') || !inside {
-                let name = printable(name, SHOWN);
-                return Err(wrong(format!(
-                    "names the file {name:?}, which is outside the folder; shards must be beside their index"
-                )));
-            }
-            this.add(&folder.join(name))?;
+        let is_inside = |name: &str| Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        if let Some(name) = names.iter().find(|name| name.is_empty() || name.contains('\\') || !is_inside(name)) {
+            let name = printable(name, SHOWN);
+            return Err(wrong(format!(
+                "names the file {name:?}, which is outside the folder; shards must be beside their index"
+            )));
         }
+        if single.is_file() {
+            return Self::of_file(&single);
+        }
+        let mut this = Self { files: Vec::new(), tensors: HashMap::new() };
+        names.into_iter().try_for_each(|name| this.add(&folder.join(name)))?;
         Ok(this)
     }
 
@@ -80,6 +83,13 @@ impl Shards {
                 Error::Weights { path: path.to_owned(), detail: format!("not a readable safetensors file: {detail}") }
             }
         })?;
+        // A file holds tied weights under one name or under several, but no two files hold the same name.
+        if let Some(name) = header.offset_keys().into_iter().find(|name| self.tensors.contains_key(name)) {
+            let first = self.tensors.get(&name).map(|(file, _)| printable_path(&self.files[*file].path)).unwrap_or_default();
+            let name = printable(&name, SHOWN);
+            let detail = format!("has {name}, and so has {first}; only one shard may have a tensor");
+            return Err(Error::Weights { path: path.to_owned(), detail });
+        }
         let number = self.files.len();
         self.tensors.extend(header.tensors().into_iter().map(|(name, info)| (name, (number, info.clone()))));
         self.files.push(Shard { path: path.to_owned(), file, begin });
@@ -211,5 +221,45 @@ fn header(file: &mut File) -> std::result::Result<(u64, Metadata), Unread> {
         std::cmp::Ordering::Equal => Ok((begin, header)),
         std::cmp::Ordering::Greater => damaged("it is truncated: its header lists more bytes than there are"),
         std::cmp::Ordering::Less => damaged("it is longer than its header says"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a file in which each of these tensors has this one value.
+    fn write(path: &Path, names: &[&str], value: f32) {
+        let entry = |(i, name): (usize, &&str)| {
+            format!("\"{name}\":{{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[{},{}]}}", 4 * i, 4 * i + 4)
+        };
+        let header = format!("{{{}}}", names.iter().enumerate().map(entry).collect::<Vec<_>>().join(","));
+        let values = value.to_le_bytes().repeat(names.len());
+        let bytes = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &values].concat();
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn one_file_comes_before_shards_and_no_two_of_those_share_a_tensor() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("model.safetensors.index.json"), r#"{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}"#)
+            .unwrap();
+        write(&at("1.safetensors"), &["a"], 1.0);
+        write(&at("2.safetensors"), &["b"], 2.0);
+        write(&at("model.safetensors"), &["a"], 3.0);
+        let taken = |name: &str| {
+            let taken = Shards::of_model(folder.path()).unwrap().take(name, &[1], "a test").unwrap();
+            taken.map(|tensor| tensor.to_vec1::<f32>().unwrap())
+        };
+        assert_eq!((taken("a"), taken("b")), (Some(vec![3.0]), None));
+        std::fs::remove_file(at("model.safetensors")).unwrap();
+        assert_eq!((taken("a"), taken("b")), (Some(vec![1.0]), Some(vec![2.0])));
+        write(&at("2.safetensors"), &["b", "a"], 2.0);
+        let error = Shards::of_model(folder.path()).err().unwrap().to_string();
+        assert!(
+            error.contains("2.safetensors") && error.contains("has a, and so has") && error.contains("1.safetensors"),
+            "{error}"
+        );
     }
 }

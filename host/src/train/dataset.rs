@@ -235,8 +235,12 @@ impl Reader {
         }
     }
 
-    /// Returns a row's own tokens if the tokenizer has them all.
-    fn known(&self, place: &Location, tokenized: &Tokenized) -> data::Result<Vec<u32>> {
+    /// Returns a row's own tokens if the tokenizer has them all and, where only the assistant's are learned, the row says which those
+    /// are.
+    fn known(&self, place: &Location, tokenized: &Tokenized, what: Learned) -> data::Result<Vec<u32>> {
+        if what.turns && !tokenized.names_learned() {
+            return Err(place.wrong("assistant_only_loss needs \"assistant_masks\" or \"labels\" beside \"input_ids\""));
+        }
         match tokenized.ids.iter().find(|id| !self.tokenizer.knows(**id)) {
             Some(id) => Err(place.wrong(format!("column \"input_ids\" has {id}, which the tokenizer does not know"))),
             None => Ok(tokenized.ids.clone()),
@@ -256,7 +260,7 @@ impl Reader {
         let (text, mut tokens, mut chosen) = parts.map_err(|e| place.failed(e))?;
         let mut learned = match &row.tokens {
             Some(tokenized) => {
-                chosen = self.known(&place, tokenized)?;
+                chosen = self.known(&place, tokenized, what)?;
                 tokenized.learned(what.whole)
             }
             None => learned_of(&row, &tokens, &chosen, tokenizer, what).map_err(|e| place.failed(e))?,

@@ -70,8 +70,9 @@ pub enum Error {
     Changed(String),
     /// The dataset is too small.
     #[error(
-        "the dataset has {prompts} prompts, but one generation takes {generation}; lower per_device_train_batch_size or \
-         steps_per_generation"
+        "the dataset has {}, but one generation takes {generation}; lower per_device_train_batch_size or \
+         steps_per_generation",
+        counted(*prompts as u64, "prompt")
     )]
     TooFewPrompts {
         /// Prompts in the dataset.
@@ -99,7 +100,7 @@ pub enum Error {
     #[error(
         "filter_groups: in {} (max_num_gen_batches) only {found} of the {wanted} prompts that a step needs have completions \
          whose rewards differ; use prompts that the model solves sometimes, or a finer-grained reward",
-        counted(*generations)
+        counted(*generations, "generation")
     )]
     NoSpread {
         /// Generations that were made.
@@ -183,8 +184,9 @@ fn whose(prefix: &str) -> &'static str {
     if prefix.is_empty() { "" } else { "critic's " }
 }
 
-fn counted(generations: u64) -> String {
-    if generations == 1 { "1 generation".to_owned() } else { format!("{generations} generations") }
+/// Returns a number of things in words: `1 prompt`, `2 prompts`.
+fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn in_a_row(generations: u64) -> String {
@@ -237,5 +239,17 @@ impl Error {
             Self::Ranks(crate::dist::Error::Failed { failure, .. }) => failure.plugin.as_deref(),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lone_prompt_is_not_many() {
+        let said = |prompts: usize| Error::TooFewPrompts { prompts, generation: 8 }.to_string();
+        assert!(said(1).starts_with("the dataset has 1 prompt, but one generation takes 8; "), "{}", said(1));
+        assert!(said(2).starts_with("the dataset has 2 prompts, but "), "{}", said(2));
     }
 }

@@ -113,10 +113,23 @@ impl Lists {
     }
 }
 
-/// Returns whether no word continues across this position.
+/// Returns whether no word continues across this position. Combining marks belong to the word that they follow.
 fn is_boundary(text: &str, at: usize) -> bool {
     let in_word = |c: char| c.is_alphanumeric() || c == '_';
-    !(text[..at].ends_with(in_word) && text[at..].starts_with(in_word))
+    let goes_on = |c: char| in_word(c) || is_mark(c);
+    !(text[..at].trim_end_matches(is_mark).ends_with(in_word) && text[at..].starts_with(goes_on))
+}
+
+/// Returns whether a character is in one of Unicode's blocks of combining marks. Vowel signs of other scripts are alphanumeric.
+fn is_mark(c: char) -> bool {
+    let blocks = [
+        '\u{300}'..='\u{36f}',
+        '\u{1ab0}'..='\u{1aff}',
+        '\u{1dc0}'..='\u{1dff}',
+        '\u{20d0}'..='\u{20ff}',
+        '\u{fe20}'..='\u{fe2f}',
+    ];
+    blocks.iter().any(|block| block.contains(&c))
 }
 
 reward! {
@@ -179,6 +192,14 @@ mod tests {
         assert_eq!(score_of("art_1", blocking(&["art"])), 0.0);
         // If an entry ends in something other than a letter, a letter may follow it.
         assert_eq!(score_of("wow!!no C++11", blocking(&["!!", "C++"])), -2.0);
+    }
+
+    #[test]
+    fn a_combining_mark_is_part_of_the_word_before_it() {
+        assert_eq!(score_of("e\u{301}cole, cafe\u{301}, e\u{301}te\u{301}", blocking(&["cole", "cafe", "te", "e"])), 0.0);
+        assert_eq!(score_of("e\u{301}cole, cafe\u{301}s", blocking(&["e\u{301}cole", "cafe\u{301}"])), -1.0);
+        // Where there is no word, it continues none.
+        assert_eq!(score_of("=\u{338}no", blocking(&["=", "no"])), -2.0);
     }
 
     #[test]

@@ -148,12 +148,13 @@ impl<'a> Usable<'a> {
 
 /// Warns about prompts that merge with their answers.
 fn warn_of_merges(merged: usize, all: bool) {
-    let among = if all { String::new() } else { format!(" of the first {TRIED_PAIRS}") };
-    if merged > 0 {
-        tracing::warn!(
-            "in {merged}{among} pairs the prompt's last tokens merge with an answer's first; there the answer starts earlier"
-        );
-    }
+    let pairs = match (merged, all) {
+        (0, _) => return,
+        (1, true) => "1 pair".to_owned(),
+        (_, true) => format!("{merged} pairs"),
+        (_, false) => format!("{merged} of the first {TRIED_PAIRS} pairs"),
+    };
+    tracing::warn!("in {pairs} the prompt's last tokens merge with an answer's first; there the answer starts earlier");
 }
 
 /// Refuses pairs of which only some say by how much the chosen answer is better.

@@ -4,15 +4,18 @@ mod bounds;
 mod compact;
 
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
-use super::{File, Row, listed};
+use super::{Columns, File, Location, Row, listed};
 use crate::config::printable_path;
 use crate::data::Result;
 use crate::ops::bounded::quietly;
 use ::bytes::Bytes;
 use indicatif::HumanBytes;
+use parquet::basic::{LogicalType, TimeUnit};
 use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::record::Field;
 use parquet::record::reader::TreeBuilder;
+use parquet::schema::types::{Type, TypePtr};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::io::Read as _;
@@ -88,7 +91,7 @@ fn table(
     let with_lengths = bounds::pages(file, &shared, metadata, limit)?;
     let schema = metadata.file_metadata().schema_descr_ptr();
     let (mut rows, mut bytes, mut count) = (Vec::new(), 0, 0);
-    let mut lost = BTreeSet::new();
+    let mut dropped = Dropped::default();
     for i in 0..metadata.num_row_groups() {
         let group = reader.get_row_group(i).map_err(|e| damaged(&e))?;
         for (_, column) in with_lengths.iter().filter(|(of, _)| *of == i) {
@@ -100,20 +103,10 @@ fn table(
             let row = row.map_err(|e| damaged(&format!("row {}: {e}", count + 1)))?;
             count += 1;
             let place = file.place(count);
-            let (mut columns, mut read) = (Map::new(), Read::default());
-            for (name, field) in row.into_columns() {
-                let value = read.named(&name, &field);
-                if std::mem::take(&mut read.lost) {
-                    lost.insert(name.clone());
-                }
-                columns.insert(name, value);
-            }
-            if read.text > ROW || read.values > VALUES {
-                return Err(place.wrong(long_row()));
-            }
-            budget.row(file, read.text + read.values * VALUE)?;
+            let (columns, size) = row_of(&place, row.into_columns(), schema.root_schema().get_fields(), &mut dropped)?;
+            budget.row(file, size)?;
             rows.push((place, columns));
-            bytes += read.text + read.values * VALUE;
+            bytes += size;
             if rows.len() == TOGETHER.0 || bytes >= TOGETHER.1 {
                 bytes = 0;
                 if !take(std::mem::take(&mut rows)) {
@@ -129,11 +122,50 @@ fn table(
     if said != count as i64 {
         return Err(damaged(&format!("it has {count} rows but says {said}")));
     }
-    if !lost.is_empty() {
-        let names = listed(lost.iter().map(String::as_str));
-        tracing::warn!("{}: dropped bytes that are not text from the columns {names}", printable_path(&file.0));
-    }
+    dropped.warn(file);
     Ok(())
+}
+
+/// What became null in a table, as the names of its columns.
+#[derive(Default)]
+struct Dropped {
+    /// With bytes that are not text.
+    bytes: BTreeSet<String>,
+    /// With NaN, which many programs write where a number is missing.
+    nan: BTreeSet<String>,
+}
+
+impl Dropped {
+    fn warn(&self, file: &File) {
+        for (what, columns) in [("bytes that are not text", &self.bytes), ("NaN", &self.nan)] {
+            if !columns.is_empty() {
+                let names = listed(columns.iter().map(String::as_str));
+                tracing::warn!("{}: dropped {what} from the columns {names}", printable_path(&file.0));
+            }
+        }
+    }
+}
+
+/// Returns a row, given its columns and their types, and the memory that it takes.
+fn row_of(place: &Location, fields: Vec<(String, Field)>, types: &[TypePtr], dropped: &mut Dropped) -> Result<(Columns, u64)> {
+    let (mut columns, mut read) = (Map::new(), Read::default());
+    for ((name, field), of) in fields.into_iter().zip(types) {
+        let value = read.named(&name, &field, Some(of));
+        if let Some(detail) = read.wrong.take() {
+            return Err(place.wrong(format!("column {name:?} {detail}")));
+        }
+        if std::mem::take(&mut read.lost) {
+            dropped.bytes.insert(name.clone());
+        }
+        if std::mem::take(&mut read.nan) {
+            dropped.nan.insert(name.clone());
+        }
+        columns.insert(name, value);
+    }
+    if read.text > ROW || read.values > VALUES {
+        return Err(place.wrong(long_row()));
+    }
+    Ok((columns, read.text + read.values * VALUE))
 }
 
 /// A table shared by the checks and the reader.
@@ -171,10 +203,15 @@ struct Read {
     values: u64,
     /// Whether bytes were dropped because they are not text.
     lost: bool,
+    /// Whether NaN became null.
+    nan: bool,
+    /// What first could not become JSON.
+    wrong: Option<String>,
 }
 
 impl Read {
-    fn value(&mut self, field: &Field) -> Value {
+    /// Returns a field as JSON, given its type if that is known.
+    fn value(&mut self, field: &Field, of: Option<&Type>) -> Value {
         self.values += 1;
         match field {
             Field::Null => Value::Null,
@@ -182,14 +219,18 @@ impl Read {
             Field::Byte(n) => json!(n),
             Field::Short(n) => json!(n),
             Field::Int(n) => json!(n),
+            // Of moments, the reader knows those in nanoseconds only as numbers.
+            Field::Long(t) if is_in_nanoseconds(of) => {
+                jiff::Timestamp::from_nanosecond(i128::from(*t)).map_or_else(|_| json!(t), |t| json!(t.to_string()))
+            }
             Field::Long(n) => json!(n),
             Field::UByte(n) => json!(n),
             Field::UShort(n) => json!(n),
             Field::UInt(n) => json!(n),
             Field::ULong(n) => json!(n),
-            Field::Float16(n) => json!(n.to_f32()),
-            Field::Float(n) => json!(n),
-            Field::Double(n) => json!(n),
+            Field::Float16(n) => self.number(n.to_f32()),
+            Field::Float(n) => self.number(*n),
+            Field::Double(n) => self.number(*n),
             Field::Str(text) => self.text(text),
             Field::Bytes(bytes) => match std::str::from_utf8(bytes.data()) {
                 Ok(text) => self.text(text),
@@ -209,28 +250,72 @@ impl Read {
             Field::TimestampMicros(t) => {
                 jiff::Timestamp::from_microsecond(*t).map_or_else(|_| json!(t), |t| json!(t.to_string()))
             }
-            Field::Decimal(_) | Field::TimeMillis(_) | Field::TimeMicros(_) => json!(field.to_string()),
+            // The reader writes whole ones as `5.`.
+            Field::Decimal(_) => json!(field.to_string().trim_end_matches('.')),
+            Field::TimeMillis(_) | Field::TimeMicros(_) => json!(field.to_string()),
             Field::Group(group) => {
-                group.get_column_iter().map(|(name, field)| (name.clone(), self.named(name, field))).collect::<Map<_, _>>().into()
+                let mut columns = Map::new();
+                for (i, (name, field)) in group.get_column_iter().enumerate() {
+                    let value = self.named(name, field, child(of, i).filter(|of| of.name() == name));
+                    columns.insert(name.clone(), value);
+                }
+                columns.into()
             }
-            Field::ListInternal(list) => list.elements().iter().map(|field| self.value(field)).collect(),
-            Field::MapInternal(map) => {
-                let key = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                map.entries().iter().map(|(k, v)| (key(self.value(k)), self.value(v))).collect::<Map<_, _>>().into()
+            Field::ListInternal(list) => {
+                let of = child(child(of, 0), 0);
+                list.elements().iter().map(|field| self.value(field, of)).collect()
             }
+            Field::MapInternal(map) => self.map(map.entries(), child(of, 0)),
         }
     }
 
+    /// A map's entries, which are of this type, as an object.
+    fn map(&mut self, entries: &[(Field, Field)], of: Option<&Type>) -> Value {
+        let mut all = Map::new();
+        for (key, value) in entries {
+            let key = self.value(key, child(of, 0));
+            let key = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
+            if all.contains_key(&key) {
+                self.wrong.get_or_insert_with(|| format!("has the key {key:?} twice in one map"));
+            }
+            let value = self.value(value, child(of, 1));
+            all.insert(key, value);
+        }
+        all.into()
+    }
+
+    /// A number, which must not be infinite.
+    fn number(&mut self, n: impl Into<f64> + Serialize + Copy) -> Value {
+        let number: f64 = n.into();
+        self.nan |= number.is_nan();
+        if number.is_infinite() {
+            self.wrong.get_or_insert_with(|| format!("has {number}, which is not a finite number"));
+        }
+        json!(n)
+    }
+
     /// A value whose name each row repeats.
-    fn named(&mut self, name: &str, field: &Field) -> Value {
+    fn named(&mut self, name: &str, field: &Field, of: Option<&Type>) -> Value {
         self.text += name.len() as u64;
-        self.value(field)
+        self.value(field, of)
     }
 
     fn text(&mut self, text: &str) -> Value {
         self.text += text.len() as u64;
         Value::String(text.to_owned())
     }
+}
+
+/// Returns the type of a group's child. The elements of lists in older layouts have none: there, moments in nanoseconds stay
+/// numbers.
+fn child(of: Option<&Type>, at: usize) -> Option<&Type> {
+    of.filter(|of| of.is_group()).and_then(|of| of.get_fields().get(at)).map(|of| &**of)
+}
+
+/// Returns whether values of a type are moments in nanoseconds.
+fn is_in_nanoseconds(of: Option<&Type>) -> bool {
+    let logical = of.and_then(|of| of.get_basic_info().logical_type_ref());
+    matches!(logical, Some(LogicalType::Timestamp(moment)) if moment.unit == TimeUnit::NANOS)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 use super::super::{File, bounds as row_bounds};
 use super::*;
 use ::parquet::basic::Encoding;
-use ::parquet::data_type::{ByteArray, ByteArrayType, Int32Type};
+use ::parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int32Type, Int64Type};
 use ::parquet::file::properties::WriterProperties;
-use ::parquet::file::writer::SerializedFileWriter;
+use ::parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use ::parquet::schema::parser::parse_message_type;
 use std::path::Path;
 
@@ -45,6 +45,74 @@ fn lists(text: &str, counts: &[usize]) -> Vec<u8> {
     group.close().unwrap();
     writer.close().unwrap();
     table
+}
+
+/// A table whose columns are written so.
+fn table_of(schema: &str, columns: &[&dyn Fn(&mut SerializedColumnWriter<'_>)]) -> Vec<u8> {
+    let mut table = Vec::new();
+    let schema = parse_message_type(schema).unwrap().into();
+    let mut writer = SerializedFileWriter::new(&mut table, schema, WriterProperties::new().into()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    for write in columns {
+        let mut column = group.next_column().unwrap().unwrap();
+        write(&mut column);
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    writer.close().unwrap();
+    table
+}
+
+#[test]
+fn whole_decimals_and_moments_in_nanoseconds_are_written_like_others() {
+    let schema = "message m {
+        required int64 when (TIMESTAMP(NANOS,true));
+        required int64 whole (DECIMAL(18, 0));
+        required group l (LIST) { repeated group list { required int64 element (TIMESTAMP(NANOS,false)); } }
+        required group s { required int64 when (TIMESTAMP(NANOS,true)); required int64 n; }
+    }";
+    let moment = 1_709_209_815_250_000_001;
+    let one = |column: &mut SerializedColumnWriter<'_>, n: i64| {
+        column.typed::<Int64Type>().write_batch(&[n], None, None).unwrap();
+    };
+    let listed = |column: &mut SerializedColumnWriter<'_>| {
+        column.typed::<Int64Type>().write_batch(&[0], Some(&[1]), Some(&[0])).unwrap();
+    };
+    let table =
+        table_of(schema, &[&|c| one(c, moment), &|c| one(c, -5), &|c| listed(c), &|c| one(c, moment), &|c| one(c, moment)]);
+    let text = "2024-02-29T12:30:15.250000001Z";
+    let expected = json!({"when": text, "whole": "-5", "l": ["1970-01-01T00:00:00Z"], "s": {"when": text, "n": moment}});
+    assert_eq!(Value::Object(read(table).unwrap()[0].1.clone()), expected);
+}
+
+#[test]
+fn what_json_does_not_have_is_refused_and_a_missing_number_is_none() {
+    let numbers = |n: f64| {
+        table_of(
+            "message m { required double n; }",
+            &[&|column| {
+                column.typed::<DoubleType>().write_batch(&[1.0, n], None, None).unwrap();
+            }],
+        )
+    };
+    assert_eq!(read(numbers(f64::NAN)).unwrap()[1].1["n"], Value::Null);
+    let error = read(numbers(f64::NEG_INFINITY)).unwrap_err();
+    assert_eq!(error, "t:2: column \"n\" has -inf, which is not a finite number");
+    let schema =
+        "message m { required group p (MAP) { repeated group key_value { required binary key (UTF8); required int32 value; } } }";
+    let map = |second: &str| {
+        let keys = [ByteArray::from("k"), ByteArray::from(second)];
+        let (defined, repeated): (&[i16], &[i16]) = (&[1, 1], &[0, 1]);
+        let write_keys = |column: &mut SerializedColumnWriter<'_>| {
+            column.typed::<ByteArrayType>().write_batch(&keys, Some(defined), Some(repeated)).unwrap();
+        };
+        let write_values = |column: &mut SerializedColumnWriter<'_>| {
+            column.typed::<Int32Type>().write_batch(&[1, 2], Some(defined), Some(repeated)).unwrap();
+        };
+        read(table_of(schema, &[&write_keys, &write_values]))
+    };
+    assert_eq!(map("other").unwrap()[0].1["p"], json!({"k": 1, "other": 2}));
+    assert_eq!(map("k").unwrap_err(), "t:1: column \"p\" has the key \"k\" twice in one map");
 }
 
 #[test]
