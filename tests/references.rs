@@ -146,6 +146,50 @@ fn a_run_with_a_named_reference_model_resumes_exactly_and_may_have_it_follow_the
 }
 
 #[test]
+fn what_a_resumed_run_reads_again_must_be_what_it_was() {
+    let place = place_of_two();
+    let other = place.path("other/checkpoint-5");
+    let begin = |name: &str, algorithm: &str, more: &[&str]| {
+        let base = ["--algorithm", algorithm, "--max-steps", "2", "--save-steps", "1", "--output-dir", name];
+        place.run(&[&base[..], more].concat()).succeeded();
+        fs::remove_dir_all(place.path(&format!("{name}/checkpoint-2"))).unwrap();
+    };
+    let resume = |name: &str, more: &[&str]| place.run(&[&["resume", name], more].concat());
+    let own = |name: &str| {
+        let export = ["export", tiny(), name];
+        place.run(&export).succeeded();
+        name.to_owned()
+    };
+    let answers = fs::read_to_string(place.path("answers.jsonl")).unwrap();
+    place.write("evaluated.jsonl", &answers);
+    let (reference, start, base) = (own("reference"), own("start"), own("base"));
+    begin("named", "dpo", &["--dataset", "pairs.jsonl", "--model", tiny(), "--ref-model", &reference]);
+    begin("own", "dpo", &["--dataset", "pairs.jsonl", "--model", &start]);
+    begin("adapter", "dpo", &["--dataset", "pairs.jsonl", "--model", &base, "--lora-r", "2"]);
+    let learned = ["--learn-from", "dataset", "--model", tiny(), "--eval-dataset", "evaluated.jsonl"];
+    begin("evaluated", "sft", &[&learned[..], &["--dataset", "answers.jsonl"]].concat());
+    for name in ["named", "own", "adapter", "evaluated"] {
+        place.copy(name, &format!("{name}-same"));
+        resume(&format!("{name}-same"), &[]).succeeded();
+    }
+    for folder in ["reference", "start", "base"] {
+        fs::copy(other.join("model.safetensors"), place.path(folder).join("model.safetensors")).unwrap();
+    }
+    place.write("evaluated.jsonl", answers.replace("ab", "ba"));
+    for (name, what) in [
+        ("named", "the reference model's weights"),
+        ("own", "the reference model's weights"),
+        ("adapter", "the model's weights under what is trained"),
+        ("evaluated", "the rows of eval_dataset"),
+    ] {
+        let refused = resume(name, &[]);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.error().contains(&format!("{what} have changed since the run began")), "{}", refused.error());
+        resume(name, &["--allow-changed"]).succeeded();
+    }
+}
+
+#[test]
 fn a_reference_model_that_does_not_fit_is_refused_in_one_line() {
     let place = place_of_two();
     let small = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,

@@ -309,7 +309,9 @@ impl Config {
                 let detail = "it may contain letters, digits, _, - and .";
                 return Err((key, format!("{}: name is {name:?}; {detail}", entry.path)));
             }
-            if all[..i].iter().any(|(_, other)| other.name() == entry.name()) {
+            // Checkpoints keep plugins under their names, and some file systems ignore case.
+            let is_same = |other: &str| other.eq_ignore_ascii_case(entry.name());
+            if all[..i].iter().any(|(_, other)| is_same(other.name())) {
                 let detail = match entry.model {
                     true => "give one another name, as in --reward-model NAME=FOLDER",
                     false => "give one another name, as in name = \"another\"",
@@ -356,6 +358,19 @@ mod tests {
         for weight in [1e7, -1e300, f64::INFINITY, f64::NAN] {
             let (key, said) = weighted(weight).unwrap_err();
             assert!(key == "plugin" && said.contains("a: weight must be a number of at most 1e6"), "{said}");
+        }
+    }
+
+    #[test]
+    fn plugins_have_names_of_their_own_whatever_their_case() {
+        let with = |entries: &[&str]| {
+            let plugin = entries.iter().map(|path| PluginEntry::new((*path).to_owned())).collect();
+            Config { plugin, ..Config::default() }.check()
+        };
+        assert_eq!(with(&["a.wasm", "b/rloo.wasm"]), Ok(()));
+        for entries in [["a.wasm", "b/a.wasm"], ["a.wasm", "b/A.wasm"]] {
+            let (key, detail) = with(&entries).unwrap_err();
+            assert!(key == "plugin" && detail.contains(" is listed twice"), "{detail}");
         }
     }
 

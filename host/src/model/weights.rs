@@ -424,6 +424,11 @@ impl Weights {
         self.named().into_iter().filter(|(name, _)| self.trains(name)).collect()
     }
 
+    /// Returns the other parameters by name.
+    pub fn untrained(&self) -> Vec<(String, &Tensor)> {
+        self.named().into_iter().filter(|(name, _)| !self.trains(name)).collect()
+    }
+
     /// Returns the matrix from hidden states to logits, `[V, D]`.
     pub fn output(&self) -> &Tensor {
         self.head.as_ref().unwrap_or(&self.embedding)

@@ -2,6 +2,9 @@
 
 mod adapted;
 mod checks;
+mod given;
+
+pub(super) use given::Given;
 
 use super::collector::{Counters, Position, Streaks};
 use super::dataset::{OF_ROWS, Prompt};
@@ -111,6 +114,8 @@ struct Counts {
     plateau: Plateau,
     #[serde(default)]
     patience: Patience,
+    #[serde(default)]
+    given: Given,
 }
 
 /// An [`Experience`] without what can be recomputed from the dataset or its own columns.
@@ -183,6 +188,11 @@ pub(super) struct Restored {
 }
 
 impl Restored {
+    /// Returns the hashes of what the run read besides its dataset.
+    pub(super) fn given(&self) -> Given {
+        self.rest.state.given
+    }
+
     /// Reads the state, for a run whose dataset has this hash, or had that `of_tokens` in a checkpoint of an older version.
     ///
     /// # Errors
@@ -360,7 +370,7 @@ impl Trainer {
             self.journal.compare_with_best(step);
         }
         let snapshot = self.snapshot()?;
-        self.journal.write(step, move |to| snapshot.write(to))?;
+        self.journal.write(step, move |to| snapshot.write(to));
         self.journal.waited_for_checkpoint(begun.elapsed());
         Ok(())
     }
@@ -411,7 +421,7 @@ impl Trainer {
         let Position { cursor, streaks, pending, counters } = self.collector.position();
         let (experiences, pending) = told_apart(&pending);
         let Counters { generation, num_tokens, unscored, passes_left } = counters;
-        let State { global_step, moved, owes_evaluation, plateau, patience } = self.state;
+        let State { global_step, moved, owes_evaluation, plateau, patience, given } = self.state;
         let Kept { window, since_save, best, parents } = self.journal.kept();
         let rest = Rest {
             state: Counts {
@@ -424,6 +434,7 @@ impl Trainer {
                 owes_evaluation,
                 plateau,
                 patience,
+                given,
             },
             cursor,
             streaks,
@@ -466,7 +477,7 @@ impl Trainer {
         self.plugins.adopt(saved, changed)?;
 
         let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;
-        self.state = State { global_step, moved, owes_evaluation, plateau, patience };
+        self.state = State { global_step, moved, owes_evaluation, plateau, patience, ..self.state };
         self.learner.reduce_rates(plateau.plateaus);
         // What is not about a plugin of this run means nothing, and its name could be a path.
         let now = self.plugins.hashes();

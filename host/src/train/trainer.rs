@@ -10,6 +10,7 @@ use super::patience::Patience;
 use super::periods::Periods;
 use super::plugins::{PluginStates, Plugins};
 use super::ranks::{self, known_to_all};
+use super::snapshot::Given;
 use super::{Error, Result};
 use crate::config::Config;
 use crate::dist::World;
@@ -38,6 +39,8 @@ pub(super) struct State {
     pub plateau: Plateau,
     /// History of evaluations, for early stopping.
     pub patience: Patience,
+    /// Hashes of what a resumed run reads again.
+    pub given: Given,
 }
 
 /// A run: the source of experience, the learner, the plugins and the journal. No part knows the trainer.

@@ -177,10 +177,10 @@ fn occupied(path: &Path) -> Error {
     Error::OutputDir { path: path.to_owned(), detail: format!("is not empty; choose another folder or remove it{advice}") }
 }
 
-/// Returns the path of a folder that does not exist yet.
-fn unused(algorithm: &str) -> PathBuf {
+/// Returns the path of a folder in `runs` that does not exist yet.
+fn unused(runs: &Path, algorithm: &str) -> PathBuf {
     let stamp = local_now().strftime("%Y%m%d-%H%M%S").to_string();
-    let name = |suffix: String| Path::new("runs").join(format!("{algorithm}-{stamp}{suffix}"));
+    let name = |suffix: String| runs.join(format!("{algorithm}-{stamp}{suffix}"));
     let free = (1..).map(|i| name(if i == 1 { String::new() } else { format!("-{i}") })).find(|p| !p.exists());
     free.unwrap_or_else(|| name(String::new()))
 }
@@ -192,7 +192,7 @@ impl RunFolder {
     /// # Errors
     /// If the folder is not empty or is inside something else.
     pub fn choose(config: &Config, algorithm: &str) -> Result<PathBuf> {
-        let path = config.output_dir.as_deref().map_or_else(|| unused(algorithm), PathBuf::from);
+        let path = config.output_dir.as_deref().map_or_else(|| unused(Path::new("runs"), algorithm), PathBuf::from);
         if !is_free(&path) {
             return Err(occupied(&path));
         }
@@ -204,6 +204,24 @@ impl RunFolder {
             return Err(Error::OutputDir { path, detail });
         }
         Ok(path)
+    }
+
+    /// Creates a folder whose name rlhost has chosen, under another name if a run that was started in the same second has created it.
+    ///
+    /// # Errors
+    /// If it can't be created.
+    pub fn claim(mut path: PathBuf, algorithm: &str) -> Result<PathBuf> {
+        let runs = path.parent().unwrap_or(Path::new("")).to_owned();
+        fs::create_dir_all(&runs).map_err(write_error(&runs))?;
+        loop {
+            match fs::create_dir(&path) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => path = unused(&runs, algorithm),
+                made => {
+                    made.map_err(write_error(&path))?;
+                    return Ok(path);
+                }
+            }
+        }
     }
 
     /// Creates the folder and its files, or opens those of a run that resumes from a step. Log lines of later steps, which will
@@ -409,5 +427,21 @@ fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a Episode) -> Episod
         seed: episode.seed,
         tools: serde_json::from_str(&episode.extras).map_or(Value::Null, |Extras { tools, .. }| tools),
         failed: episode.failed.as_deref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_chose_the_same_name_get_a_folder_each() {
+        let place = tempfile::tempdir().unwrap();
+        let chosen = unused(&place.path().join("runs"), "sft");
+        let claimed = [(); 3].map(|()| RunFolder::claim(chosen.clone(), "sft").unwrap());
+        assert_eq!(claimed[0], chosen);
+        assert!(claimed.iter().all(|folder| folder.is_dir()));
+        assert!(claimed[0] != claimed[1] && claimed[0] != claimed[2] && claimed[1] != claimed[2]);
+        assert_eq!(fs::read_dir(place.path().join("runs")).unwrap().count(), 3);
     }
 }

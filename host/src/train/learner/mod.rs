@@ -436,6 +436,12 @@ impl Learner {
         self.policy.weights().trained().into_iter().chain(critic).collect()
     }
 
+    /// Returns the parameters that are not trained, by name.
+    pub(super) fn untrained(&self) -> Vec<(String, &Tensor)> {
+        let critic = self.critic.iter().flat_map(|critic| critic.model().weights().untrained());
+        self.policy.weights().untrained().into_iter().chain(critic).collect()
+    }
+
     /// Checks that the trained parameters are finite. A checkpoint of anything else would be useless and would cause older ones
     /// to be removed.
     pub(super) fn check_weights(&self) -> Result<()> {

@@ -5,18 +5,12 @@ use super::plugins::Loaded;
 use crate::config::{Config, PluginEntry};
 use crate::train::Result;
 use crate::train::flow::Flow;
-use crate::train::journal::no_such_metric;
+use crate::train::journal::{OF_CRITIC, OF_UPDATES, no_such_metric};
 use crate::train::origin::Beginning;
 use std::collections::BTreeSet;
 
 /// Prefixes of the names of possible metrics.
 const GROUPS: [&str; 4] = ["plugins/", "sampling/", "filter_groups/", "skip_groups/"];
-
-/// Metrics of updates, which an evaluation does not have.
-const OF_UPDATES: [&str; 3] = ["grad_norm", "learning_rate", "num_tokens"];
-
-/// The same of a critic.
-const OF_CRITIC: [&str; 2] = ["critic_grad_norm", "critic_learning_rate"];
 
 /// Metrics of generated completions.
 const OF_COMPLETIONS: [&str; 7] = [

@@ -24,7 +24,7 @@ use super::origin::{Beginning, Origin};
 use super::periods::Periods;
 use super::plugins::Opener;
 use super::ranks::{compare_datasets, compare_settings, compare_weights};
-use super::snapshot::Restored;
+use super::snapshot::{Given, Restored};
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
 use crate::config::{self, Config, PluginEntry, Rule};
@@ -42,6 +42,7 @@ use model::Opened;
 use models::{check_smoothing, check_squares, noise, policy_and_reference, resolve_aux_loss, resolve_dropout, resolve_scoring};
 use plugins::Loaded;
 use serde_json::{Map, Value};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use value_model::Values;
@@ -56,6 +57,7 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     let (config, mut plugins) = plugins::load(config, beginning, &world, &backend)?;
     check(&config, &plugins, world.size())?;
     let config = best_metric::resolve(config, plugins.flow, beginning)?;
+    let names_folder = config.output_dir.is_none() && !matches!(beginning, Beginning::Resume { .. });
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, mut opened) = model::open(config, &folder, beginning, (&backend, &world))?;
     let (config, of_reference) = reference::resolve(config, &plugins, &mut opened, beginning, &world)?;
@@ -80,15 +82,19 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     let periods = Periods::of(&config, max_steps, epoch);
     let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &backend, max_steps, &world)?;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods, max_steps));
-    let run = Run { settings: Rc::new(config), world, beginning, max_steps, device: backend.describe(), usual_rate };
+    let device = backend.describe();
+    let mut run = Run { settings: Rc::new(config), world, beginning, names_folder, max_steps, device, usual_rate };
     let restored = run.restored(&data)?;
+    // By one rank: the one that then also rewrites config.toml.
+    let changed = if run.world.is_first() { beginning.changes(&run.settings, run.world.size())? } else { Map::new() };
+    let given = run.given(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
     let context = opened.context();
-    let (journal, source, turns) = run.begin(folder, &plugins, opened, warnings)?;
+    let (journal, source, turns) = run.begin(folder, &plugins, opened, changed, warnings)?;
 
     let Run { settings, world, .. } = run;
     let collector = Collector::new(world.clone(), settings.clone(), plugins.flow, data, turns, (reference, context));
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
-    let (state, clock) = (State::default(), Clock::default());
+    let (state, clock) = (State { given, ..State::default() }, Clock::default());
     let mut trainer =
         Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
     trainer.begin_as(beginning, restored)?;
@@ -289,6 +295,8 @@ struct Run<'a> {
     settings: Rc<Config>,
     world: Rc<World>,
     beginning: &'a Beginning,
+    /// Whether rlhost has chosen the name of the run's folder.
+    names_folder: bool,
     max_steps: u64,
     /// Where it computes.
     device: String,
@@ -312,17 +320,33 @@ impl Run<'_> {
         self.beginning.origin().map(read).transpose()
     }
 
+    /// Returns the hashes of what the run reads again if it goes on, and checks that it is what it was.
+    fn given(
+        &self,
+        learner: &Learner,
+        reference: Option<&Frozen>,
+        evaluation: Option<&Evaluation>,
+        restored: Option<&Restored>,
+    ) -> Result<Given> {
+        // A reference model that follows the policy is in the checkpoint.
+        let reference = reference.filter(|_| !self.settings.sync_ref_model);
+        let given = Given::of(learner.untrained(), reference, evaluation.map(Evaluation::prompts))?;
+        let resumes = matches!(self.beginning, Beginning::Resume { .. }) && !self.beginning.may_change();
+        restored.filter(|_| resumes).map_or(Ok(()), |restored| given.check(restored.given()))?;
+        Ok(given)
+    }
+
     /// Creates the run's folder and records there how the run starts.
     fn begin(
-        &self,
+        &mut self,
         path: PathBuf,
         plugins: &Loaded,
         opened: Opened,
+        changed: Map<String, Value>,
         warnings: Vec<String>,
     ) -> Result<(Journal, ModelFolder, Turns)> {
-        // By one rank: the one that then also rewrites config.toml.
-        let changes = if self.world.is_first() { self.beginning.changes(&self.settings, self.world.size())? } else { Map::new() };
-        let scraped = self.serve(&path)?;
+        let path = self.claim(path, plugins.algorithm_source.name())?;
+        let scraped = self.serve(&path).inspect_err(|_| self.unclaim(&path))?;
         let go_on_from = match self.beginning {
             Beginning::New | Beginning::Fork { .. } => None,
             Beginning::Over | Beginning::Resume { .. } => Some(self.beginning.step()),
@@ -334,13 +358,31 @@ impl Run<'_> {
         let turns = Turns::new(self.settings.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
         let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow == Flow::ValuedPairs);
         let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
-        folder.event(&self.event(&source, changes))?;
+        folder.event(&self.event(&source, changed))?;
         plugins.keep(&self.settings, &mut folder)?;
         for text in warnings {
             tracing::warn!("{text}");
             folder.event(&Event::Warning { text: &text })?;
         }
         Ok((Journal::new(self.settings.clone(), folder, scraped, self.usual_rate), source, turns))
+    }
+
+    /// Creates the folder if rlhost has chosen its name: other runs may have chosen the same one, and then this run gets another.
+    /// Returns its path, on all ranks, and sets it in the configuration.
+    fn claim(&mut self, chosen: PathBuf, algorithm: &str) -> Result<PathBuf> {
+        let folder = self.world.broadcast("the run's own folder", || match self.names_folder {
+            true => RunFolder::claim(chosen, algorithm),
+            false => Ok(chosen),
+        })?;
+        Rc::make_mut(&mut self.settings).output_dir = Some(folder.display().to_string());
+        Ok(folder)
+    }
+
+    /// Removes a folder that was only claimed, and the one around it if nothing else is there. One with content stays.
+    fn unclaim(&self, folder: &Path) {
+        if self.names_folder && self.world.is_first() {
+            drop(folder.ancestors().take(2).try_for_each(fs::remove_dir));
+        }
     }
 
     /// Returns the run's first event.

@@ -73,7 +73,22 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, bac
         rewards.push(Reward::new(by, entry));
     }
     let (config, environments) = environments(config, &engine, beginning, world)?;
+    check_names(&config, algorithm_source.name())?;
     Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environments, chosen }))
+}
+
+/// Refuses rewards and environments that are called like the algorithm: checkpoints keep plugins under their names, on file systems some
+/// of which ignore case.
+fn check_names(config: &Config, algorithm: &str) -> Result<()> {
+    let rewards = config.plugin.iter().filter(|entry| !entry.model).map(|entry| ("plugin", entry));
+    let mut all = rewards.chain(config.environment.iter().map(|entry| ("environment", entry)));
+    match all.find(|(_, entry)| entry.name().eq_ignore_ascii_case(algorithm)) {
+        None => Ok(()),
+        Some((key, entry)) => {
+            let detail = "is the algorithm's name, too; give the other plugin one of its own, as in name = \"another\"";
+            Err(Error::setting(key, format!("{} {detail}", entry.name())))
+        }
+    }
 }
 
 /// Returns the names of the settings that a configuration holds before plugins add their defaults.
