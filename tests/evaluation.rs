@@ -372,6 +372,29 @@ fn an_evaluation_has_its_own_sampling_rewards_and_pass_at_k_and_changes_no_train
 }
 
 #[test]
+fn an_evaluation_of_which_nothing_can_be_scored_is_not_compared_and_ends_nothing() {
+    let place = place();
+    let row = |solution: &str| format!("{{\"prompt\": \"1+2=\", \"solution\": \"{solution}\"}}\n");
+    place.write("sums.jsonl", row("$3$").repeat(8));
+    // Which no completion can be compared with.
+    place.write("words.jsonl", row("who knows"));
+    let reward = ["mode=formula", "column=solution"].map(|set| format!("plugin.answer_reward.config.{set}"));
+    let mut all = vec!["--model", tiny(), "--plugin", "answer_reward.wasm", "--set", &reward[0], "--set", &reward[1]];
+    all.extend(["--dataset", "sums.jsonl", "--eval-dataset", "words.jsonl", "--eval-steps", "1", "--max-completion-length", "6"]);
+    all.extend(["--metric-for-best-model", "reward", "--lr-scheduler-type", "reduce_lr_on_plateau", "--max-steps", "3"]);
+    let run = place.run(&[&all[..], &["--output-dir", "run"]].concat());
+    let said = run.succeeded().stderr.matches("the evaluation at step 2 has nothing to compare").count();
+    assert_eq!(said, 1, "{}", run.stderr);
+    assert!(place.lines("run/metrics.jsonl").iter().all(|line| line.get("eval_reward").is_none()));
+    let alone = place.run(&["eval", "run", "--json"]);
+    assert!(!alone.succeeded().stdout.contains("eval_reward\""), "{}", alone.stdout);
+    // A metric that evaluations never have is refused as soon as it can be known.
+    let refused = place.run(&[&all[..], &["--metric-for-best-model", "eval_grad_norm", "--output-dir", "none"]].concat());
+    assert!(refused.code == Some(2) && refused.error().contains("no metric is named"), "{refused:?}");
+    assert!(!refused.error().contains("eval_learning_rate"), "{}", refused.error());
+}
+
+#[test]
 fn a_protocol_that_does_not_fit_is_refused_before_anything_is_written() {
     let place = place();
     let dpo = ["--model", tiny(), "--algorithm", "dpo", "--dataset", "pairs.jsonl", "--num-generations-eval", "4"];

@@ -206,7 +206,7 @@ pub enum Unbounded {
     #[error("failed: {0}")]
     Panic(String),
     /// No thread could be started for it.
-    #[error("can't start a thread with a stack of {} MiB ({}); the system or `ulimit -v` leaves too little memory", SMALLEST_STACK >> 20, .0)]
+    #[error("can't start a thread with a stack of {} MiB ({}); limits on memory or threads (`ulimit -v`, `ulimit -u`) leave no room for it", SMALLEST_STACK >> 20, .0)]
     Thread(String),
 }
 

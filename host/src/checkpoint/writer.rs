@@ -3,6 +3,7 @@
 use super::{Error, save};
 use crate::run::RunFiles;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,17 @@ pub struct Writer {
 #[derive(Debug)]
 struct InHand {
     step: u64,
-    thread: JoinHandle<(Result<PathBuf, Error>, Duration)>,
+    work: Work,
+}
+
+/// What was written, and how long it took.
+type Done = (Result<PathBuf, Error>, Duration);
+
+#[derive(Debug)]
+enum Work {
+    Beside(JoinHandle<Done>),
+    /// No thread could be started.
+    Done(Done),
 }
 
 /// The result of a save.
@@ -36,35 +47,45 @@ impl Writer {
         Self { run, in_hand: None }
     }
 
-    /// Starts writing. The previous save must have been waited for.
-    ///
-    /// # Errors
-    /// If no thread can be started.
-    pub fn begin(&mut self, step: u64, fill: impl FnOnce(&Path) -> Result<(), String> + Send + 'static) -> Result<(), Error> {
+    /// Starts writing, or writes at once if no thread can be started. The previous save must have been waited for.
+    pub fn begin(&mut self, step: u64, fill: impl FnOnce(&Path) -> Result<(), String> + Send + 'static) {
         debug_assert!(self.in_hand.is_none(), "two checkpoints in hand");
-        let run = self.run.clone();
-        let work = move || {
-            let begun = Instant::now();
-            (save(&run, step, fill), begun.elapsed())
-        };
-        let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(work);
-        let thread = thread.map_err(|e| Error::Write { path: RunFiles(&self.run).checkpoint(step), detail: e.to_string() })?;
-        self.in_hand = Some(InHand { step, thread });
-        Ok(())
+        // A thread that can't be started drops what it was given.
+        let (run, fill) = (self.run.clone(), Arc::new(Mutex::new(Some(fill))));
+        let of_thread = fill.clone();
+        let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(move || written(&run, step, &of_thread));
+        let work = thread.map_or_else(|_| Work::Done(written(&self.run, step, &fill)), Work::Beside);
+        self.in_hand = Some(InHand { step, work });
     }
 
     /// Returns the result of a save that has finished since the last call.
     pub fn ended(&mut self) -> Option<Written> {
-        self.in_hand.as_ref()?.thread.is_finished().then(|| self.wait())?
+        let is_done = match &self.in_hand.as_ref()?.work {
+            Work::Beside(thread) => thread.is_finished(),
+            Work::Done(_) => true,
+        };
+        is_done.then(|| self.wait())?
     }
 
     /// Waits for the current save, if there is one.
     pub fn wait(&mut self) -> Option<Written> {
-        let InHand { step, thread } = self.in_hand.take()?;
-        let (outcome, took) = thread.join().unwrap_or_else(|_| {
+        let InHand { step, work } = self.in_hand.take()?;
+        let panicked = |_| {
             let path = RunFiles(&self.run).checkpoint(step);
             (Err(Error::Write { path, detail: "the writing thread panicked".into() }), Duration::ZERO)
-        });
+        };
+        let (outcome, took) = match work {
+            Work::Beside(thread) => thread.join().unwrap_or_else(panicked),
+            Work::Done(done) => done,
+        };
         Some(Written { step, outcome, took })
     }
+}
+
+/// Writes a checkpoint, once.
+fn written(run: &Path, step: u64, fill: &Mutex<Option<impl FnOnce(&Path) -> Result<(), String>>>) -> Done {
+    let begun = Instant::now();
+    let fill = fill.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let nothing = || Err(Error::Write { path: RunFiles(run).checkpoint(step), detail: "it was written before".into() });
+    (fill.map_or_else(nothing, |fill| save(run, step, fill)), begun.elapsed())
 }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::str::Utf8Chunk;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Why writing to standard output failed, if it did.
 static FAILED: OnceLock<String> = OnceLock::new();
@@ -73,8 +74,17 @@ pub(super) fn finish() -> Result<(), Failure> {
     }
 }
 
+/// Whether this process has said why it ends.
+static COMPLAINED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether an error was printed.
+pub(super) fn has_complained() -> bool {
+    COMPLAINED.load(Ordering::SeqCst)
+}
+
 /// Prints an error on one line. If that fails, there is nowhere left to report it.
 pub(super) fn complain(error: &anyhow::Error) {
+    COMPLAINED.store(true, Ordering::SeqCst);
     let _ = writeln!(io::stderr(), "error: {}", printable(&error.to_string(), LONGEST_ERROR));
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Args {
     #[arg(long)]
     step: Option<u64>,
     /// New total number of optimizer steps
-    #[arg(long, alias = "max_steps")]
+    #[arg(long, alias = "max_steps", allow_negative_numbers = true)]
     max_steps: Option<i64>,
     /// Change a key, as in --set save_steps=100; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
@@ -60,4 +60,18 @@ fn go_on_with(args: &Args, stopping: &Stopping, world: &Rc<World>) -> Result<(),
         return Err(Failure::mistake(anyhow!("resume continues in the run's own folder; {advice}")));
     }
     go_on(&Given::of_sets(sets), origin, args.allow_changed, (stopping, world))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args as _, Command, FromArgMatches};
+
+    #[test]
+    fn the_number_of_steps_may_be_that_of_the_epochs() {
+        for flag in ["--max-steps", "--max_steps"] {
+            let matches = Args::augment_args(Command::new("resume")).try_get_matches_from(["resume", "run", flag, "-1"]).unwrap();
+            assert_eq!(Args::from_arg_matches(&matches).unwrap().max_steps, Some(-1));
+        }
+    }
 }

@@ -2,9 +2,9 @@
 
 use super::{Failure, output};
 use anyhow::anyhow;
-#[cfg(unix)]
-use signal_hook::consts::SIGUSR1;
 use signal_hook::consts::{SIGINT, SIGTERM};
+#[cfg(unix)]
+use signal_hook::consts::{SIGUSR1, SIGUSR2, SIGXCPU};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -35,9 +35,12 @@ impl Stopping {
         if hangups_end_it() {
             signal_hook::flag::register(signal_hook::consts::SIGHUP, this.asked.clone()).map_err(Failure::failed)?;
         }
-        // mpirun forwards this one to its processes, while SIGINT makes it kill them after some time.
+        // mpirun forwards the first two to its processes, while SIGINT makes it kill them after some time. A limit on processor time
+        // (`ulimit -S -t`) sends the third again every second, which must not end what the first has asked to stop.
         #[cfg(unix)]
-        signal_hook::flag::register(SIGUSR1, this.asked.clone()).map_err(Failure::failed)?;
+        for signal in [SIGUSR1, SIGUSR2, SIGXCPU] {
+            signal_hook::flag::register(signal, this.asked.clone()).map_err(Failure::failed)?;
+        }
         let watched = this.clone();
         let watch = std::thread::Builder::new().name("signals".into()).stack_size(256 << 10);
         watch.spawn(move || watched.confirm()).map_err(Failure::failed)?;
@@ -65,7 +68,8 @@ impl Stopping {
         if self.begun.load(Ordering::SeqCst) {
             return self.confirm_once();
         }
-        if crate::dist::World::speaks() {
+        // Launchers stop what is left of a run when one of its processes has failed.
+        if crate::dist::World::speaks() && !output::has_complained() {
             output::complain(&anyhow!("stopped before the first step; nothing was trained or saved"));
         }
         std::process::exit(3);
@@ -86,4 +90,23 @@ pub(super) fn report_large_files() {
     // Where this fails, the process ends as it would have.
     #[cfg(unix)]
     drop(signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()));
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_schedulers_and_limits_send_asks_to_stop_however_often() {
+        let stopping = Stopping::listen().ok().unwrap();
+        // Otherwise there would be nothing to save, and the process would end.
+        let asked = stopping.begin();
+        for signal in [SIGUSR1, SIGUSR2, SIGXCPU] {
+            asked.store(false, Ordering::SeqCst);
+            for _ in 0..2 {
+                signal_hook::low_level::raise(signal).unwrap();
+                assert!(asked.load(Ordering::SeqCst), "{signal}");
+            }
+        }
+    }
 }

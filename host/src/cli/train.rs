@@ -6,7 +6,7 @@ use super::output::counted;
 use super::progress::Progress;
 use super::stopping::Stopping;
 use super::{Failure, export_run};
-use crate::config::{ReportTo, Set, shell_word};
+use crate::config::{ReportTo, Set, printable_path, shell_word};
 use crate::dist::World;
 use crate::report;
 use crate::run::RunFiles;
@@ -157,7 +157,8 @@ pub(super) fn go_on(
     };
     let fork = given.output_dir().map_err(Failure::of)?.filter(|folder| !same(Path::new(folder), &origin.run));
     if world.is_first() {
-        say!("{} {} from step {}", if fork.is_some() { "forking" } else { "resuming" }, origin.run.display(), origin.step);
+        let how = if fork.is_some() { "forking" } else { "resuming" };
+        say!("{how} {} from step {}", printable_path(&origin.run), origin.step);
     }
     let beginning = if fork.is_some() {
         Beginning::Fork { origin, fresh: given.named_plugins() }
@@ -183,7 +184,7 @@ fn finish(trainer: Trainer, stopping: &Stopping, report_to: &[ReportTo], world: 
     let mut progress = Progress::new(max_steps, world.is_first());
     let finished = trainer.run(stopping.begin(), &mut progress).map_err(|error| {
         trackers.export();
-        Failure::of(error)
+        ended_by(error)
     })?;
     if finished.stopped {
         stopping.confirm_once();
@@ -200,6 +201,15 @@ fn finish(trainer: Trainer, stopping: &Stopping, report_to: &[ReportTo], world: 
         summary(&finished, max_steps, report.ok().as_deref());
     }
     if finished.stopped { Err(Failure::Stopped) } else { Ok(()) }
+}
+
+/// Classifies an error that ended a run after its set-up. The run could write its files before, so one that it can't write now
+/// is no mistake of the user.
+fn ended_by(error: train::Error) -> Failure {
+    match error {
+        train::Error::Write { .. } => Failure::failed(error),
+        other => Failure::of(other),
+    }
 }
 
 /// The trackers that the first process exports a run for when it ends, however it ends.
@@ -254,7 +264,7 @@ fn summary(finished: &Finished, max_steps: u64, report: Option<&Path>) {
             false => format!("the run has already taken its {steps}; to continue, set a larger --max-steps"),
         };
         tracing::info!("nothing left to do: {over}");
-        say!("checkpoint: {}", finished.checkpoint.display());
+        say!("checkpoint: {}", printable_path(&finished.checkpoint));
         return;
     }
     if finished.stopped && finished.steps == 0 {
@@ -273,10 +283,11 @@ fn summary(finished: &Finished, max_steps: u64, report: Option<&Path>) {
         say!("");
     }
     say!("done: {} in {took}", counted(finished.steps, "step"));
-    say!("checkpoint: {}", finished.checkpoint.display());
-    say!("metrics:    {}  (or: tensorboard --logdir {folder})", RunFiles(&finished.folder).metrics().display());
+    say!("checkpoint: {}", printable_path(&finished.checkpoint));
+    let metrics = printable_path(&RunFiles(&finished.folder).metrics());
+    say!("metrics:    {metrics}  (or: tensorboard --logdir {folder})");
     if let Some(report) = report {
-        say!("report:     {}", report.display());
+        say!("report:     {}", printable_path(report));
     }
     if finished.scores {
         say!("next:       rlhost score {checkpoint} --dataset FILE");
@@ -293,4 +304,20 @@ fn indented(text: &str) -> String {
     let (mark, shown) = if cut > 0 { ("...", &text[cut..]) } else { ("", text) };
     let lines: Vec<String> = format!("{mark}{shown}").lines().map(|line| format!("    {line}")).collect();
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn a_run_that_can_no_longer_write_has_failed_but_a_mistake_stays_one() {
+        for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::StaleNetworkFileHandle] {
+            let error = train::Error::Write { path: PathBuf::from("run/metrics.jsonl"), source: kind.into() };
+            assert!(matches!(ended_by(error), Failure::Failed(_)), "{kind}");
+        }
+        let mistake = train::Error::Setting { key: "temperature", detail: "is too high".into() };
+        assert!(matches!(ended_by(mistake), Failure::Mistake(_)));
+    }
 }

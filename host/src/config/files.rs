@@ -32,7 +32,7 @@ fn is_pipe(of: FileType) -> bool {
     }
 }
 
-/// Describes what something is if it is not a regular file.
+/// Describes what something is.
 fn kind(of: FileType) -> &'static str {
     #[cfg(unix)]
     {
@@ -47,7 +47,9 @@ fn kind(of: FileType) -> &'static str {
             return "a device";
         }
     }
-    if of.is_dir() {
+    if of.is_file() {
+        "a file"
+    } else if of.is_dir() {
         "a folder"
     } else if of.is_symlink() {
         "a link"
@@ -324,6 +326,7 @@ mod tests {
         assert!(!at("nowhere").exists());
         symlink(place.path(), at("folder")).unwrap();
         assert!(own_folder(&at("folder")).unwrap_err().to_string().contains("a link"));
+        assert_eq!(own_folder(&at("file")).unwrap_err().to_string(), "it is a file, not a folder");
         own_folder(&at("made")).and_then(|()| own_folder(&at("made"))).unwrap();
     }
 

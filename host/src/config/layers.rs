@@ -175,9 +175,15 @@ pub fn read_files<'a>(
     foreign.sort_by_key(|(option, _)| option.treatment != Treatment::RewardModel);
     if !["model", "dataset"].iter().any(|key| table.contains_key(*key) || overrides.value_of(key).is_some()) {
         let own = ConfigFile { path: "run.toml".into(), text: BUILT_IN_RUN.to_owned() };
-        // Its reward is for runs that name none.
-        let other_reward = |key: &str| key == "plugin" && !overrides.reward_models.is_empty();
-        for (key, value) in checked(&own, &[], overrides, &mut foreign)?.into_iter().filter(|(key, _)| !other_reward(key)) {
+        // Its reward is for runs that name none, and its steps for those that don't say how long they are.
+        let is_given = |key: &str| table.contains_key(key) || overrides.value_of(key).is_some();
+        let in_epochs = is_given("num_train_epochs");
+        let is_meant = |key: &str| match key {
+            "plugin" => overrides.reward_models.is_empty(),
+            "max_steps" => !in_epochs,
+            _ => true,
+        };
+        for (key, value) in checked(&own, &[], overrides, &mut foreign)?.into_iter().filter(|(key, _)| is_meant(key)) {
             table.entry(key).or_insert(value);
         }
     }
@@ -393,6 +399,17 @@ mod tests {
         let mut f = tempfile::NamedTempFile::new().unwrap();
         f.write_all(text.as_bytes()).unwrap();
         f
+    }
+
+    #[test]
+    fn a_built_in_run_that_says_its_epochs_has_no_steps_of_its_own() {
+        let steps = |flags: &[(&str, &str)]| {
+            let none: [&Path; 0] = [];
+            read(none, &Overrides { plugins: Vec::new(), ..overrides(flags, &[]) }).unwrap().max_steps
+        };
+        assert!(steps(&[]) > 0);
+        assert_eq!(steps(&[("num_train_epochs", "0.5")]), -1);
+        assert_eq!(steps(&[("num_train_epochs", "0.5"), ("max_steps", "3")]), 3);
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Cache {
 
     /// Returns the cached component if it exists and is intact.
     pub(super) fn kept(&self, engine: &Engine, file: &Path) -> Option<Component> {
-        let opened = fs::File::open(file).ok()?;
+        let opened = files::open(file).ok()?;
         if owner(&opened.metadata().ok()?) != self.user {
             tracing::debug!("{} belongs to another user", file.display());
             return None;
@@ -164,6 +164,16 @@ mod tests {
             fs::write(&file, &damaged).unwrap();
             assert!(cache.kept(&engine, &file).is_none(), "{place} of {length}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_in_place_of_a_file_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        let (cache, engine) = (cache(&place.path().join("compiled")), Engine::default());
+        let file = cache.file(&engine, b"any");
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        assert!(cache.kept(&engine, &file).is_none());
     }
 
     #[cfg(unix)]

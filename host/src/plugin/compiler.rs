@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::channel;
+use std::thread::Builder;
 use std::time::Duration;
 
 /// The subcommand, hidden from help.
@@ -192,15 +193,21 @@ fn attend(child: &mut Child, input: &[u8], longest: Duration) -> io::Result<(Opt
     let (sender, ended) = channel();
     std::thread::scope(|scope| {
         // It may exit without having read everything.
-        scope.spawn(move || drop(stdin.write_all(input)));
-        scope.spawn(move || {
+        let write = move || drop(stdin.write_all(input));
+        let read = move || {
             let mut said = Vec::new();
             let mut stderr = stderr.take(SAID);
             let _ = stderr.read_to_end(&mut said);
             let _ = io::copy(&mut stderr.into_inner(), &mut io::sink());
             // Its standard error closes when it exits.
             let _ = sender.send(said);
-        });
+        };
+        let started = Builder::new().spawn_scoped(scope, write).and_then(|_| Builder::new().spawn_scoped(scope, read));
+        if let Err(error) = started {
+            child.kill()?;
+            child.wait()?;
+            return Err(error);
+        }
         let said = ended.recv_timeout(longest);
         if said.is_err() {
             child.kill()?;

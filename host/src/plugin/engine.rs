@@ -11,6 +11,7 @@ use super::sandbox::{Logged, Sandbox};
 use super::{Error, Result};
 use crate::config::Limits;
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::sync::Arc;
 use wasmtime::Config;
 use wasmtime::component::{Component, HasSelf, Linker};
@@ -58,7 +59,7 @@ impl Engine {
         let (clock, watchdog, weak) = (Clock::default(), Watchdog::default(), wasmtime.weak());
         let tick = move || weak.upgrade().map(|engine| engine.increment_epoch()).is_some();
         clock.begin(tick).and_then(|()| watchdog.begin()).map_err(|e| Error::Engine(e.to_string()))?;
-        let threads = rayon::current_num_threads();
+        let threads = threads().map_err(|e| Error::Engine(format!("can't start a thread for each processor: {e}")))?;
         let (cache, compiler) = (Cache::open(), Compiler::new(threads));
         let (names, logged) = (Names::default(), Logged::default());
         Ok(Self {
@@ -113,5 +114,15 @@ impl Engine {
             tracing::debug!("can't cache {}: {e}", file.display());
         }
         Ok(component)
+    }
+}
+
+/// Returns the number of threads of the pool. It would be started at its first use, and panic where the system has no room for threads.
+fn threads() -> std::io::Result<usize> {
+    let started = rayon::ThreadPoolBuilder::new().build_global();
+    match started.err().and_then(|error| error.source().map(ToString::to_string)) {
+        Some(error) => Err(std::io::Error::other(error)),
+        // It is started, now or before.
+        None => Ok(rayon::current_num_threads()),
     }
 }

@@ -179,7 +179,7 @@ impl RewardPlugin {
             return Ok(Outcome { scores, first_error: Some(first), failed });
         }
         let alone = match failed.first() {
-            Some((row, _)) => format!("row {row} is the first that fails on its own"),
+            Some((row, _)) => format!("completion {row} of the generation is the first that fails on its own"),
             None => "no row fails on its own".to_owned(),
         };
         Err(match second {

@@ -59,8 +59,11 @@ impl Trainer {
         let owed = std::mem::replace(&mut self.state.owes_evaluation, figures.is_none());
         let Some(figures) = figures else { return Ok(()) };
         self.journal.log(step, self.epoch(), &figures)?;
-        self.journal.add_evaluation(&figures)?;
-        self.follow_evaluation(&figures)?;
+        // One of which nothing could be scored says nothing of the policy.
+        if !self.collector.flow().generates() || figures.contains_key("eval_reward") {
+            self.journal.add_evaluation(&figures)?;
+            self.follow_evaluation(&figures)?;
+        }
         self.state.patience = self.state.patience.after(&self.settings, step, &figures);
         if owed && self.saves_at(step) {
             self.journal.compare_with_best(step);

@@ -84,10 +84,13 @@ impl Origin {
         ranks.map_or(1, |ranks| ranks as usize)
     }
 
-    /// Returns the path of config.toml as the run last wrote it.
+    /// Returns the path of config.toml as the run last wrote it, or as the checkpoint has it if that copy is missing or damaged.
     fn written_config(&self) -> PathBuf {
         let copy = RunFiles(&self.run).written_config();
-        if copy.is_file() { copy } else { self.config_file() }
+        // One that was cut off, as by a power failure, may still be read; its last line has no end.
+        let ended = files::read(&copy, config::LARGEST).is_ok_and(|text| text.ends_with(b"\n"));
+        let whole = ended && config::read([copy.as_path()], &Overrides::default()).is_ok();
+        if whole { copy } else { self.config_file() }
     }
 
     /// Returns the path of the run's config.toml, if it was edited since the run wrote it.
@@ -348,5 +351,31 @@ fn compare_entries(of: &str, old: &[PluginEntry], new: &[PluginEntry], other: &m
         if !same(&config, &now) {
             other.insert(key("config"), json!([config, now]));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_damaged_copy_of_the_configuration_is_as_good_as_none() {
+        let place = tempfile::tempdir().unwrap();
+        let run = place.path().to_owned();
+        let origin = Origin { checkpoint: RunFiles(&run).checkpoint(2), run: run.clone(), step: 2 };
+        fs::create_dir(&origin.checkpoint).unwrap();
+        fs::write(origin.config_file(), "max_steps = 30\n").unwrap();
+        fs::write(RunFiles(&run).config(), "max_steps = 30\n").unwrap();
+        let copy = RunFiles(&run).written_config();
+        assert_eq!(origin.written_config(), origin.config_file());
+        for damaged in [&b""[..], b"max_st", b"max_steps = 3", b"max_steps =\n", b"\xff\n"] {
+            fs::write(&copy, damaged).unwrap();
+            assert_eq!(origin.written_config(), origin.config_file(), "{damaged:?}");
+            assert_eq!(origin.edited_config().unwrap(), None);
+        }
+        fs::write(&copy, "max_steps = 20\n").unwrap();
+        assert_eq!(origin.written_config(), copy);
+        assert_eq!(origin.edited_config().unwrap(), Some(RunFiles(&run).config()));
     }
 }

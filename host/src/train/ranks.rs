@@ -122,7 +122,9 @@ pub(super) fn compare_datasets(world: &World, hash: &str) -> Result<()> {
 /// Reports this rank's failure to all ranks and returns the failure that all agree on.
 pub(super) fn known_to_all(world: &World, error: Error) -> Error {
     let plugin = error.plugin_at_fault().map(str::to_owned);
-    match world.tell(&Failure { reason: error.to_string(), plugin, mistake: error.is_mistake() }) {
+    // In the middle of a run, a file that can't be written is nobody's mistake.
+    let mistake = error.is_mistake() && !matches!(error, Error::Write { .. });
+    match world.tell(&Failure { reason: error.to_string(), plugin, mistake }) {
         Some(dist::Error::Failed { rank, failure }) if rank != world.rank() => dist::Error::Failed { rank, failure }.into(),
         _ => error,
     }

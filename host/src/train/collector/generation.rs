@@ -167,18 +167,33 @@ impl Collector {
             with.journal.reward_failed(step, trouble)?;
         }
         let scorable = (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));
-        // A small generation may be of rows that no reward has anything to say of, and the next
-        // one of others; many in a row are a mistake.
-        self.counters.unscored = if scorable { 0 } else { self.counters.unscored + 1 };
-        let went_well = troubles.is_empty();
-        let bearable = scorable || went_well && self.counters.unscored < MOST_UNSCORED;
-        if !bearable {
-            return Err(Error::Unscored { step, generations: if went_well { MOST_UNSCORED } else { 1 } });
-        }
+        self.count_unscored(step, scorable, troubles.is_empty())?;
         e.rewards = columns;
         self.keep_for_evaluation(for_evaluation);
         figures.lap("reward");
         Ok(figures)
+    }
+
+    /// Counts generations in a row of which nothing could be scored.
+    ///
+    /// # Errors
+    /// If there are too many, or rewards failed.
+    fn count_unscored(&mut self, step: u64, scorable: bool, went_well: bool) -> Result<()> {
+        // A small generation may be of rows that no reward has anything to say of, and the next
+        // one of others; many in a row are a mistake. An evaluation comes between them.
+        let in_a_row = if self.evaluating.is_some() { 0 } else { self.counters.unscored };
+        self.counters.unscored = if scorable { 0 } else { in_a_row + 1 };
+        if scorable {
+            return Ok(());
+        }
+        if !went_well || self.counters.unscored >= MOST_UNSCORED {
+            return Err(Error::Unscored { step, generations: if went_well { MOST_UNSCORED } else { 1 } });
+        }
+        if self.counters.unscored == 1 {
+            let what = if self.evaluating.is_some() { "the evaluation" } else { "the generation" };
+            tracing::warn!("{what} at step {step} has nothing to compare: no reward could score any of its completions");
+        }
+        Ok(())
     }
 
     /// Computes the policy's log-probabilities with a training forward pass, if that is requested and useful: in later updates,

@@ -4,6 +4,12 @@ use crate::config::{self, Config};
 use crate::train::Error;
 use serde::{Deserialize, Serialize};
 
+/// Metrics of updates, which an evaluation does not have.
+pub(in crate::train) const OF_UPDATES: [&str; 3] = ["grad_norm", "learning_rate", "num_tokens"];
+
+/// The same of a critic.
+pub(in crate::train) const OF_CRITIC: [&str; 2] = ["critic_grad_norm", "critic_learning_rate"];
+
 /// The best checkpoint so far.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub(in crate::train) struct Best {

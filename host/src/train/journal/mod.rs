@@ -5,7 +5,7 @@ mod findings;
 mod run_folder;
 mod saving;
 
-pub(super) use best::{Best, no_such_metric};
+pub(super) use best::{Best, OF_CRITIC, OF_UPDATES, no_such_metric};
 pub use run_folder::RunFolder;
 pub(super) use run_folder::{keep_bytes, put};
 
@@ -128,12 +128,15 @@ impl Journal {
     /// host, it was already checked before the run began.
     fn check_best_metric(&self) -> Result<()> {
         let Some((name, _)) = self.settings.best_by() else { return Ok(()) };
-        let names: Vec<&str> = self.saves.names().filter(|n| !metrics::is_of_machine(n)).collect();
+        let mut names: Vec<&str> = self.saves.names().filter(|n| !metrics::is_of_machine(n)).collect();
         // Steps that learn from what was collected before have not all figures.
         let collected = names.contains(&"num_tokens");
-        // An evaluation has the metrics of a step, and some of its own.
+        // An evaluation has the metrics of a step but those of its update, and some of its own.
         let plain = name.strip_prefix("eval_").unwrap_or(name);
         let of_evaluations = plain != name || self.settings.early_stopping_patience.is_some();
+        if of_evaluations {
+            names.retain(|name| !OF_UPDATES.contains(name) && !OF_CRITIC.contains(name));
+        }
         if !collected || names.contains(&plain) || of_evaluations && self.settings.is_of_evaluations(plain) {
             return Ok(());
         }

@@ -109,12 +109,9 @@ impl Journal {
         &mut self,
         step: u64,
         fill: impl FnOnce(&Path) -> std::result::Result<(), String> + Send + 'static,
-    ) -> Result<()> {
+    ) {
         self.saves.newest = Some(step);
-        match self.saves.writer.begin(step, fill) {
-            Ok(()) => Ok(()),
-            Err(error) => self.save_failed(step, error),
-        }
+        self.saves.writer.begin(step, fill);
     }
 
     /// Records how long training waited for a copy.
