@@ -386,6 +386,13 @@ fn an_evaluation_of_which_nothing_can_be_scored_is_not_compared_and_ends_nothing
     let said = run.succeeded().stderr.matches("the evaluation at step 2 has nothing to compare").count();
     assert_eq!(said, 1, "{}", run.stderr);
     assert!(place.lines("run/metrics.jsonl").iter().all(|line| line.get("eval_reward").is_none()));
+    // One of which something can be scored is compared, whatever the algorithm says of its rewards.
+    let more =
+        ["--algorithm", "online_dpo", "--metric-for-best-model", "rewards/answer_reward/mean", "--eval-dataset", "sums.jsonl"];
+    let pairs = place.run(&[&all[..], &more, &["--lr-scheduler-type", "linear", "--output-dir", "pairs"]].concat());
+    assert!(!pairs.succeeded().stderr.contains("nothing to compare"), "{}", pairs.stderr);
+    let state: Value = serde_json::from_slice(&fs::read(place.path("pairs/checkpoint-3/trainer_state.json")).unwrap()).unwrap();
+    assert!(state["best_metric"].is_number(), "{}", state["best_metric"]);
     let alone = place.run(&["eval", "run", "--json"]);
     assert!(!alone.succeeded().stdout.contains("eval_reward\""), "{}", alone.stdout);
     // A metric that evaluations never have is refused as soon as it can be known.

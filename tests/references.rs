@@ -143,6 +143,10 @@ fn a_run_with_a_named_reference_model_resumes_exactly_and_may_have_it_follow_the
     let (followed, anew, whole) =
         (fork("followed", "half"), fork("anew", "same-weights"), place.figure("synced", "rewards/margins"));
     assert!(followed == whole[3] && (anew - followed).abs() > 1e-4, "{followed} {anew} {whole:?}");
+    // One that no longer follows stays what it was, also when that run goes on.
+    let fork = ["--resume-from-checkpoint", "synced/checkpoint-2", "--output-dir", "still", "--set", "sync_ref_model=false"];
+    place.run(&fork).succeeded();
+    place.assert_resumes("still", 3, 4, "model.safetensors");
 }
 
 #[test]
@@ -176,6 +180,9 @@ fn what_a_resumed_run_reads_again_must_be_what_it_was() {
         fs::copy(other.join("model.safetensors"), place.path(folder).join("model.safetensors")).unwrap();
     }
     place.write("evaluated.jsonl", answers.replace("ab", "ba"));
+    // Another dataset by its name may be meant.
+    place.copy("evaluated", "elsewhere");
+    resume("elsewhere", &["--set", "eval_dataset=answers.jsonl"]).succeeded();
     for (name, what) in [
         ("named", "the reference model's weights"),
         ("own", "the reference model's weights"),

@@ -69,7 +69,10 @@ impl Stopping {
             return self.confirm_once();
         }
         // Launchers stop what is left of a run when one of its processes has failed.
-        if crate::dist::World::speaks() && !output::has_complained() {
+        if output::has_complained() {
+            return;
+        }
+        if crate::dist::World::speaks() {
             output::complain(&anyhow!("stopped before the first step; nothing was trained or saved"));
         }
         std::process::exit(3);

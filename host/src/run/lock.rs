@@ -6,7 +6,7 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
 
-/// Locks a run's folder for as long as the file stays open. Where files can't be locked, warns and returns the file as it is.
+/// Locks a run's folder for as long as the file stays open. Where files can't be locked, warns and returns it unlocked.
 ///
 /// # Errors
 /// `WouldBlock` if another process runs the run.

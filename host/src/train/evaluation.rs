@@ -59,10 +59,12 @@ impl Trainer {
         let owed = std::mem::replace(&mut self.state.owes_evaluation, figures.is_none());
         let Some(figures) = figures else { return Ok(()) };
         self.journal.log(step, self.epoch(), &figures)?;
-        // One of which nothing could be scored says nothing of the policy.
-        if !self.collector.flow().generates() || figures.contains_key("eval_reward") {
+        let is_score = |name: &String| name.starts_with("eval_rewards/") && name.ends_with("/mean");
+        if !self.collector.flow().generates() || figures.keys().any(is_score) {
             self.journal.add_evaluation(&figures)?;
             self.follow_evaluation(&figures)?;
+        } else {
+            tracing::warn!("the evaluation at step {step} has nothing to compare: no reward could score any of its completions");
         }
         self.state.patience = self.state.patience.after(&self.settings, step, &figures);
         if owed && self.saves_at(step) {

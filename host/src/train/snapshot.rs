@@ -454,7 +454,8 @@ impl Trainer {
             pending,
         };
         // The thread that writes must leave the device alone: a generation may be recording a step there.
-        let reference = self.collector.reference().filter(|_| self.settings.sync_ref_model).map(Frozen::on_host).transpose()?;
+        let reference =
+            self.collector.reference().filter(|_| self.state.given.keeps_reference).map(Frozen::on_host).transpose()?;
         Ok(Resumable { moments, reference, plugin_states, predecessors, experiences, rest })
     }
 

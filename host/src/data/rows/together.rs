@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// Most bytes of a block, of which each rank reads one in a round, and most bytes of all blocks of a round.
+/// Most bytes of a block, of which each rank reads one in a round, and of all blocks of a round with up to 256 ranks.
 pub(super) const BLOCK: (u64, u64) = (4 << 20, 64 << 20);
 
 /// Bytes that are inspected to see what a file is.

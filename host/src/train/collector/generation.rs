@@ -189,9 +189,10 @@ impl Collector {
         if !went_well || self.counters.unscored >= MOST_UNSCORED {
             return Err(Error::Unscored { step, generations: if went_well { MOST_UNSCORED } else { 1 } });
         }
-        if self.counters.unscored == 1 {
-            let what = if self.evaluating.is_some() { "the evaluation" } else { "the generation" };
-            tracing::warn!("{what} at step {step} has nothing to compare: no reward could score any of its completions");
+        if self.counters.unscored == 1 && self.evaluating.is_none() {
+            tracing::warn!(
+                "no reward could score any completion of the generation at step {step}; {MOST_UNSCORED} in a row end the run"
+            );
         }
         Ok(())
     }

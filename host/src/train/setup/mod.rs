@@ -328,11 +328,20 @@ impl Run<'_> {
         evaluation: Option<&Evaluation>,
         restored: Option<&Restored>,
     ) -> Result<Given> {
-        // A reference model that follows the policy is in the checkpoint.
-        let reference = reference.filter(|_| !self.settings.sync_ref_model);
-        let given = Given::of(learner.untrained(), reference, evaluation.map(Evaluation::prompts))?;
-        let resumes = matches!(self.beginning, Beginning::Resume { .. }) && !self.beginning.may_change();
-        restored.filter(|_| resumes).map_or(Ok(()), |restored| given.check(restored.given()))?;
+        let settings = &self.settings;
+        let keeps_reference = settings.sync_ref_model || reference::moved(self.beginning, settings)?.is_some();
+        // Without a name of its own it is the model under the adapter.
+        let is_base = learner.policy().weights().lora.is_some() && settings.ref_model.is_none();
+        let reference = reference.filter(|_| !keeps_reference && !is_base);
+        let mut given = Given::of(learner.untrained(), reference, evaluation.map(Evaluation::prompts))?;
+        given.keeps_reference = keeps_reference;
+        if let (Beginning::Resume { origin, .. }, Some(restored), false) = (self.beginning, restored, self.beginning.may_change())
+        {
+            let written = origin.written()?;
+            let rows = |config: &Config| (config.eval_dataset.clone(), config.dataset_test_split.clone());
+            let was = restored.given();
+            given.check(if rows(&written) == rows(settings) { was } else { was.with_other_rows() })?;
+        }
         Ok(given)
     }
 

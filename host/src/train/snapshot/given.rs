@@ -14,14 +14,17 @@ use sha2::{Digest, Sha256};
 pub(in crate::train) struct Given {
     /// Parameters that are not trained, such as those under an adapter.
     base: Option<u64>,
-    /// A reference model that does not follow the policy.
+    /// A reference model that is not in checkpoints, nor the model under an adapter.
     reference: Option<u64>,
     /// The evaluation dataset.
     evaluated: Option<u64>,
+    /// Whether the reference model is in checkpoints, as it is or was following the policy.
+    pub(in crate::train) keeps_reference: bool,
 }
 
 impl Given {
-    /// Hashes what is given: the parameters that are not trained, the reference model if it stays as it is, and the evaluation dataset.
+    /// Hashes what is given: the parameters that are not trained, the reference model unless checkpoints keep it, and the evaluation
+    /// dataset.
     ///
     /// # Errors
     /// If a tensor can't be read.
@@ -32,11 +35,13 @@ impl Given {
     ) -> Result<Self> {
         let reference = reference.map(Frozen::weights).map(Weights::named).unwrap_or_default();
         let evaluated = evaluated.map(Prompts::fingerprint).transpose()?;
-        Ok(Self {
-            base: sum_of(untrained)?,
-            reference: sum_of(reference)?,
-            evaluated: evaluated.map(|hash| short(hash.as_bytes())),
-        })
+        let evaluated = evaluated.map(|hash| short(hash.as_bytes()));
+        Ok(Self { base: sum_of(untrained)?, reference: sum_of(reference)?, evaluated, keeps_reference: false })
+    }
+
+    /// Returns the same without the evaluation dataset, for a run that has another one now.
+    pub(in crate::train) fn with_other_rows(self) -> Self {
+        Self { evaluated: None, ..self }
     }
 
     /// Checks that everything that a checkpoint had is as it `was`.

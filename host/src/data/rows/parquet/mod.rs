@@ -131,13 +131,13 @@ fn table(
 struct Dropped {
     /// With bytes that are not text.
     bytes: BTreeSet<String>,
-    /// With NaN, which many programs write where a number is missing.
-    nan: BTreeSet<String>,
+    /// With NaN, which many programs write where a number is missing, or infinite numbers.
+    odd: BTreeSet<String>,
 }
 
 impl Dropped {
     fn warn(&self, file: &File) {
-        for (what, columns) in [("bytes that are not text", &self.bytes), ("NaN", &self.nan)] {
+        for (what, columns) in [("bytes that are not text", &self.bytes), ("NaN or infinite numbers", &self.odd)] {
             if !columns.is_empty() {
                 let names = listed(columns.iter().map(String::as_str));
                 tracing::warn!("{}: dropped {what} from the columns {names}", printable_path(&file.0));
@@ -157,8 +157,8 @@ fn row_of(place: &Location, fields: Vec<(String, Field)>, types: &[TypePtr], dro
         if std::mem::take(&mut read.lost) {
             dropped.bytes.insert(name.clone());
         }
-        if std::mem::take(&mut read.nan) {
-            dropped.nan.insert(name.clone());
+        if std::mem::take(&mut read.odd) {
+            dropped.odd.insert(name.clone());
         }
         columns.insert(name, value);
     }
@@ -203,8 +203,8 @@ struct Read {
     values: u64,
     /// Whether bytes were dropped because they are not text.
     lost: bool,
-    /// Whether NaN became null.
-    nan: bool,
+    /// Whether a number that is not finite became null.
+    odd: bool,
     /// What first could not become JSON.
     wrong: Option<String>,
 }
@@ -284,13 +284,10 @@ impl Read {
         all.into()
     }
 
-    /// A number, which must not be infinite.
+    /// A number, or null instead of one that is not finite.
     fn number(&mut self, n: impl Into<f64> + Serialize + Copy) -> Value {
         let number: f64 = n.into();
-        self.nan |= number.is_nan();
-        if number.is_infinite() {
-            self.wrong.get_or_insert_with(|| format!("has {number}, which is not a finite number"));
-        }
+        self.odd |= !number.is_finite();
         json!(n)
     }
 
