@@ -184,7 +184,7 @@ fn mistakes_are_explained() {
         (&["--model", tiny(), "--prompt-length", "8", "--dataset", "prompts.jsonl"], &["--prompt-length", "--dataset"]),
         (&["--model", tiny(), "--prompt-length", "190"], &["190", "64", "192"]),
         (&["--model", tiny(), "--max-completion-length", "200"], &["200", "192"]),
-        (&["--model", tiny(), "--dataset", "prompts.jsonl"], &["1 prompts", "2"]),
+        (&["--model", tiny(), "--dataset", "prompts.jsonl"], &["1 prompt,", "2"]),
         (&["--lerning-rate", "1"], &["--lerning-rate", "learning-rate"]),
     ];
     for (arguments, expected) in cases {
