@@ -105,7 +105,7 @@ impl Block {
         file.seek(SeekFrom::Start(at - before))?;
         let mut file = BufReader::new(file);
         if before > 0 {
-            at = at - 1 + skip_line(&mut (&mut file).take(end + 1 - at))?;
+            at = at - 1 + (&mut file).take(end + 1 - at).skip_until(b'\n')? as u64;
         }
         let mut bytes = Vec::new();
         (&mut file).take(end.saturating_sub(at)).read_to_end(&mut bytes)?;
@@ -136,21 +136,6 @@ impl Block {
                 Ok(None) => return (all, Ok(())),
                 Err(error) => return (all, Err(error)),
             }
-        }
-    }
-}
-
-/// Skips the rest of a line; returns its length.
-fn skip_line(from: &mut impl BufRead) -> io::Result<u64> {
-    let mut skipped = 0;
-    loop {
-        let seen = from.fill_buf()?;
-        let end = seen.iter().position(|byte| *byte == b'\n');
-        let passed = end.map_or(seen.len(), |at| at + 1);
-        from.consume(passed);
-        skipped += passed as u64;
-        if end.is_some() || passed == 0 {
-            return Ok(skipped);
         }
     }
 }
