@@ -16,6 +16,10 @@ fn main() -> ExitCode {
             _ => order.carry_out(),
         };
     }
+    if let Err(error) = rlhost::ops::processor::Features::cap() {
+        eprintln!("error: {error}");
+        return ExitCode::from(2);
+    }
     rlhost::plugin::compile_apart();
     rlhost::ops::keep_freed_memory();
     rlhost::cli::run(arguments)

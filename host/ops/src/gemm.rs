@@ -1,11 +1,12 @@
-//! Matrix products over strided views: in f32 through the `gemm` crate, in bf16 through kernels of our own.
+//! Matrix products over strided views: in f32 through the `gemm` crates, in bf16 through kernels of our own.
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
 use super::bf16::Values;
 use super::cpu::{Read, Shared, filled};
+use super::f32_kernel;
 use super::stored::Stored;
-use gemm::Parallelism;
+use gemm_common::Parallelism;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -280,23 +281,27 @@ pub(super) unsafe fn matmul_raw(out: *mut f32, out_stride: usize, dst: Dst, a: M
 
 /// [`matmul_raw`] of operands in f32.
 unsafe fn in_f32(out: *mut f32, out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<'_>, scale: f32, par: Parallelism) {
+    let signed = |stride: usize| stride as isize;
+    // The kernel prefers columns, and the destination has rows: unless its rows are single values, it computes the transpose.
+    let (a, b, (column_stride, row_stride)) =
+        if out_stride > 1 { (b.t(), a.t(), (signed(out_stride), 1)) } else { (a, b, (1, signed(out_stride))) };
     let (Values::F32(left), Values::F32(right)) = (a.data, b.data) else { unreachable!("bf16 operands of a product in f32") };
     // SAFETY: both operands were bounds-checked when their views were made; the caller guarantees the destination.
     unsafe {
-        gemm::gemm(
+        f32_kernel::kernel()(
             a.rows,
             b.cols,
             a.cols,
             out,
-            1,
-            out_stride as isize,
+            column_stride,
+            row_stride,
             dst == Dst::Add,
             left.as_ptr(),
-            a.col_stride as isize,
-            a.row_stride as isize,
+            signed(a.col_stride),
+            signed(a.row_stride),
             right.as_ptr(),
-            b.col_stride as isize,
-            b.row_stride as isize,
+            signed(b.col_stride),
+            signed(b.row_stride),
             1.0,
             scale,
             false,

@@ -4,6 +4,8 @@
 //! In a row, 128 inputs share a scale, their largest magnitude (llama.cpp has 32 in `Q8_0` and 256 in `Q8_K`): a large value costs only
 //! those beside it their precision. The products of a block are summed exactly, and the blocks' sums in f32.
 
+#[cfg(target_arch = "x86_64")]
+use super::processor::{Features, features};
 use super::quantized::{A_CODE, codes_of_8_bits, largest};
 use std::ops::Range;
 
@@ -48,7 +50,7 @@ pub(super) struct Rows {
 /// Returns whether the processor has the products.
 pub(super) fn supported() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("avx512vnni") && matches!(super::simd::level(), super::simd::Level::Avx512);
+    return features() >= Features::Avx512Vnni;
     #[cfg(not(target_arch = "x86_64"))]
     false
 }

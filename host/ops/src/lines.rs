@@ -1,8 +1,8 @@
 //! Sums of few rows with lines of weights, keys or values, in vector registers: the products of a generation in f32, and its attention.
 
-use super::rounding::Number;
 #[cfg(target_arch = "x86_64")]
-use super::simd;
+use super::processor::{Features, features};
+use super::rounding::Number;
 use super::unpack::WIDTH;
 use half::bf16;
 
@@ -136,11 +136,12 @@ macro_rules! value {
             #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
             fn in_registers(xs: &[f32], d_in: usize, first: usize, lines: Lines<'_, Self>, tile: &mut Tile) -> bool {
                 #[cfg(target_arch = "x86_64")]
-                match simd::level() {
+                match features() {
+                    Features::Baseline => return false,
                     // SAFETY: the processor has the features that this is compiled for.
-                    simd::Level::Avx512 => unsafe { $avx512::sums(xs, d_in, first, lines, tile) },
-                    simd::Level::Avx2 => unsafe { $avx2::sums(xs, d_in, first, lines, tile) },
-                    simd::Level::Baseline => return false,
+                    Features::Avx2 => unsafe { $avx2::sums(xs, d_in, first, lines, tile) },
+                    // SAFETY: as above.
+                    _ => unsafe { $avx512::sums(xs, d_in, first, lines, tile) },
                 }
                 cfg!(target_arch = "x86_64")
             }
@@ -370,11 +371,7 @@ mod tests {
     fn every_processor_gives_the_same_bits() {
         let values: Vec<f32> = (0..40 * 32).map(|i| ((i * 31) % 97) as f32 / 48.0 - 1.0).collect();
         let rounded: Vec<bf16> = values.iter().map(|x| bf16::from_f32(*x)).collect();
-        let (has_512, has_2) = match simd::level() {
-            simd::Level::Avx512 => (true, true),
-            simd::Level::Avx2 => (false, true),
-            simd::Level::Baseline => (false, false),
-        };
+        let (has_512, has_2) = (features() >= Features::Avx512, features() >= Features::Avx2);
         assert_same(&values, [(has_512, avx512::sums), (has_2, avx2::sums)]);
         assert_same(&rounded, [(has_512, avx512_of_bf16::sums), (has_2, avx2_of_bf16::sums)]);
     }

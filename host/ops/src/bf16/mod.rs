@@ -30,6 +30,8 @@ pub(super) use pack::Operand;
 #[cfg(target_arch = "x86_64")]
 pub(super) use tile::{PAIRS, place, write_pairs};
 
+#[cfg(target_arch = "x86_64")]
+use super::processor::{Features, features};
 use half::bf16;
 
 /// The values of an operand.
@@ -68,17 +70,17 @@ pub(super) enum Kernel {
 /// Returns the processor's fastest kernel, if it has one.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn kernel() -> Option<Kernel> {
-    use std::sync::OnceLock;
-    static FOUND: OnceLock<Option<Kernel>> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let vectors =
-            std::arch::is_x86_feature_detected!("avx512bf16") && matches!(super::simd::level(), super::simd::Level::Avx512);
-        match vectors {
-            true if amx::permitted() => Some(Kernel::Amx),
-            true => Some(Kernel::Avx512),
-            false => None,
-        }
-    })
+    match features() {
+        Features::Amx => Some(Kernel::Amx),
+        Features::Avx512Bf16 => Some(Kernel::Avx512),
+        _ => None,
+    }
+}
+
+/// Returns whether the processor has AMX tiles in bf16 and the system lets this process use them.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_tiles() -> bool {
+    amx::permitted()
 }
 
 /// Returns whether the processor multiplies bf16 faster than f32.

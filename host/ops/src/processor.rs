@@ -1,0 +1,126 @@
+//! What the processor can do, and a cap on it.
+//!
+//! Every kernel is chosen here, when the program runs. The environment variable [`CAP`] lowers what is detected, so that any machine can
+//! test the kernels of older processors; it never raises it.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+/// The environment variable that caps what is detected: one of [`Features::NAMES`].
+pub const CAP: &str = "RLHOST_CPU_FEATURES";
+
+/// The sets of instructions that kernels exist for. Each one includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Features {
+    /// What every processor of its family has.
+    Baseline,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 with the F, BW, DQ and VL extensions.
+    Avx512,
+    /// AVX-512 with VNNI, which multiplies 8-bit integers.
+    Avx512Vnni,
+    /// AVX-512 with BF16, which multiplies pairs in bf16.
+    Avx512Bf16,
+    /// AMX tiles in bf16.
+    Amx,
+}
+
+impl Features {
+    /// The names that [`CAP`] may have, each with its set.
+    pub const NAMES: [(&'static str, Self); 6] = [
+        ("none", Self::Baseline),
+        ("avx2", Self::Avx2),
+        ("avx512", Self::Avx512),
+        ("avx512vnni", Self::Avx512Vnni),
+        ("avx512bf16", Self::Avx512Bf16),
+        ("amx", Self::Amx),
+    ];
+
+    /// Returns its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, features)| *features == self).map_or("none", |(name, _)| name)
+    }
+
+    /// Parses a value of [`CAP`].
+    ///
+    /// # Errors
+    /// If it is not one of [`Self::NAMES`]; the message lists them.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let known = Self::NAMES.iter().find(|(known, _)| *known == name);
+        let names = Self::NAMES.map(|(name, _)| name).join(", ");
+        known.map(|(_, features)| *features).ok_or_else(|| format!("{CAP} is {name:?}; it can be one of: {names}"))
+    }
+
+    /// Returns the cap that the environment sets, if any.
+    ///
+    /// # Errors
+    /// If its value is not one of [`Self::NAMES`].
+    pub fn cap() -> Result<Option<Self>, String> {
+        std::env::var_os(CAP).filter(|cap| !cap.is_empty()).map(|cap| Self::parse(&cap.to_string_lossy())).transpose()
+    }
+
+    /// Detects what the processor and the system offer.
+    #[must_use]
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            if !(has!("avx2") && has!("fma")) {
+                Self::Baseline
+            } else if !(has!("avx512f") && has!("avx512vl") && has!("avx512bw") && has!("avx512dq")) {
+                Self::Avx2
+            } else if !has!("avx512vnni") {
+                Self::Avx512
+            } else if !has!("avx512bf16") {
+                Self::Avx512Vnni
+            } else if !super::bf16::has_tiles() {
+                Self::Avx512Bf16
+            } else {
+                Self::Amx
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Self::Baseline
+    }
+}
+
+impl fmt::Display for Features {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Returns the set that kernels are chosen from: what is detected, at most the cap. A cap that can't be parsed is ignored here, since the
+/// program refuses it at its start.
+#[inline]
+#[must_use]
+pub fn features() -> Features {
+    static FEATURES: OnceLock<Features> = OnceLock::new();
+    *FEATURES.get_or_init(|| {
+        let cap = Features::cap().ok().flatten();
+        Features::detect().min(cap.unwrap_or(Features::Amx))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_is_named_or_refused_with_the_names_there_are() {
+        for (name, features) in Features::NAMES {
+            assert_eq!(Features::parse(name), Ok(features));
+        }
+        let refused = Features::parse("avx1024").unwrap_err();
+        assert!(refused.contains("RLHOST_CPU_FEATURES is \"avx1024\"") && refused.contains("none, avx2"), "{refused}");
+    }
+
+    #[test]
+    fn a_cap_lowers_what_is_detected_and_never_raises_it() {
+        let cap = Features::cap().unwrap();
+        assert_eq!(features(), Features::detect().min(cap.unwrap_or(Features::Amx)));
+        eprintln!("detected: {:?}, cap: {cap:?}, used: {:?}", Features::detect(), features());
+    }
+}
