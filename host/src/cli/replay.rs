@@ -9,7 +9,7 @@ use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
 use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
 use crate::data::{self, Extras, Message, TextOrChat, Tokenizer};
 use crate::metrics::Comparison;
-use crate::model::{Backend, ModelFolder};
+use crate::model::{Backend, Chosen, ModelFolder};
 use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
 use crate::run::{Recorded, RecordedEpisode, RunFiles};
 use crate::train::{self, Asked, Played, Recording, Rescorer};
@@ -199,7 +199,7 @@ fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
 fn by_reward(args: &Args, config: &Config, recorded: &[Recorded], rows: &[Row]) -> anyhow::Result<Scores> {
     let entry = entry_of(args, config)?;
     let policys = || policys_tokenizer(&args.run, config);
-    let backend = || Backend::choose(config.device, config.bf16, 0);
+    let backend = || Backend::choose(config.device, config.bf16, 0).map(Chosen::with_warnings_logged);
     let (mut rescorer, by) = if entry.model {
         let rescorer = Rescorer::of_model(&entry, &backend()?, policys().as_ref())?;
         if entry.hash.as_deref().is_some_and(|was| rescorer.hash() != Some(was)) {

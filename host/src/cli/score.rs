@@ -93,7 +93,7 @@ fn open(args: &Args, device: Device) -> train::Result<RewardModel> {
         load_in_4bit: args.load_in_4bit,
         ..PluginEntry::of_model(name)
     };
-    RewardModel::open(&entry, &folder, &Backend::choose(device, None, 0)?)
+    RewardModel::open(&entry, &folder, &Backend::choose(device, None, 0)?.with_warnings_logged())
 }
 
 /// Prints the distribution of the scores, and how often the chosen answer has the higher one.

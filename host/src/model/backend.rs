@@ -2,6 +2,7 @@
 
 use super::{Architecture, Error, Lora, Result};
 use crate::config;
+use crate::ops::processor::{CAP, Features, features};
 use crate::ops::{self, Precision};
 use candle_core::{DType, Device, Tensor};
 
@@ -13,6 +14,39 @@ const LARGEST_HEAD: usize = 256;
 pub struct Backend {
     device: Device,
     dtype: DType,
+}
+
+/// The backend that [`Backend::choose`] found, and what the user should know about the choice.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The backend.
+    pub backend: Backend,
+    /// What is slower or less precise than requested, and why.
+    pub warnings: Vec<String>,
+}
+
+impl Chosen {
+    /// Returns the CPU, in bf16 if that is requested and the processor multiplies in it.
+    fn cpu(bf16: Option<bool>, mut warnings: Vec<String>) -> Self {
+        let (detected, used) = (Features::detect(), features());
+        let rounds = bf16 == Some(true) && ops::multiplies_bf16();
+        if bf16 == Some(true) && !rounds {
+            warnings.push("bf16: this processor has no fast bf16; computing in f32".to_owned());
+        }
+        if used < detected {
+            tracing::info!("{CAP} is set: using {used} of this processor's {detected}");
+        } else if !ops::wide_registers() {
+            warnings.push("this processor has no AVX2 and FMA; everything works, but several times slower".to_owned());
+        }
+        Self { backend: Backend::cpu_in(if rounds { Precision::Bf16 } else { Precision::F32 }), warnings }
+    }
+
+    /// Logs the warnings and returns the backend.
+    #[must_use]
+    pub fn with_warnings_logged(self) -> Backend {
+        self.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        self.backend
+    }
 }
 
 impl Backend {
@@ -36,22 +70,16 @@ impl Backend {
     ///
     /// # Errors
     /// If the requested device does not exist; the message says what is missing.
-    pub fn choose(device: config::Device, bf16: Option<bool>, local_rank: usize) -> Result<Self> {
+    pub fn choose(device: config::Device, bf16: Option<bool>, local_rank: usize) -> Result<Chosen> {
         let missing = |detail: String| Err(Error::Device(format!("{device}: {detail}")));
         let count = ops::device::count();
+        let mut warnings = Vec::new();
         if let (config::Device::Auto, true, Err(reason)) = (device, ops::device::BUILT, &count) {
-            tracing::warn!("{reason}; computing on the CPU");
+            warnings.push(format!("{reason}; computing on the CPU"));
         }
         let number = match (device, count) {
             (config::Device::Cpu, _) | (config::Device::Auto, Err(_) | Ok(0)) => {
-                let rounds = bf16 == Some(true) && ops::multiplies_bf16();
-                if bf16 == Some(true) && !rounds {
-                    tracing::warn!("bf16: this processor has no fast bf16; computing in f32");
-                }
-                if !ops::wide_registers() {
-                    tracing::warn!("this processor has no AVX2 and FMA; everything works, but several times slower");
-                }
-                return Ok(Self::cpu_in(if rounds { Precision::Bf16 } else { Precision::F32 }));
+                return Ok(Chosen::cpu(bf16, warnings));
             }
             (config::Device::Cuda(_), Err(reason)) => return missing(reason),
             (config::Device::Cuda(_), Ok(0)) => {
@@ -65,11 +93,11 @@ impl Backend {
         };
         match Self::cuda(number, bf16.unwrap_or(true)) {
             Err(e) if device == config::Device::Auto => {
-                tracing::warn!("the NVIDIA device {number} can't be used ({e}); computing on the CPU");
-                Ok(Self::cpu())
+                warnings.push(format!("the NVIDIA device {number} can't be used ({e}); computing on the CPU"));
+                Ok(Chosen { backend: Self::cpu(), warnings })
             }
             Err(e) => missing(e.to_string()),
-            chosen => chosen,
+            Ok(backend) => Ok(Chosen { backend, warnings }),
         }
     }
 

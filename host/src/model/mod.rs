@@ -44,7 +44,7 @@ mod whole;
 mod work;
 
 pub use architecture::{Architecture, Factors, HeadNorms, NormKind, Projections};
-pub use backend::Backend;
+pub use backend::{Backend, Chosen};
 pub use cache::{Cache, Prefix};
 pub use companions::copy_companions;
 pub use decoder::Decoder;

@@ -31,7 +31,7 @@ use crate::config::{self, Config, PluginEntry, Rule};
 use crate::data::{Extras, Message};
 use crate::dist::World;
 use crate::metrics::Prometheus;
-use crate::model::{Backend, Frozen, ModelFolder, Policy};
+use crate::model::{Backend, Chosen, Frozen, ModelFolder, Policy};
 use crate::ops;
 use crate::optim::Settings;
 use crate::plugin::{Hints, Needs};
@@ -53,7 +53,7 @@ use value_model::Values;
 /// If anything in the configuration is wrong or does not fit.
 pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
     world.set_patience(config.dist_timeout_s);
-    let backend = Backend::choose(config.device, config.bf16, world.local_rank())?;
+    let Chosen { backend, warnings: of_backend } = Backend::choose(config.device, config.bf16, world.local_rank())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &backend)?;
     check(&config, &plugins, world.size())?;
     let config = best_metric::resolve(config, plugins.flow, beginning)?;
@@ -69,7 +69,7 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     let trial = plugins.try_on(&data, &config)?;
     best_metric::check(&config, &plugins)?;
-    warnings.extend(of_reference);
+    warnings.extend(of_backend.into_iter().chain(of_reference));
     check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
     warnings.extend(only_here(plugins.flow, &opened));
     warnings.extend(too_long(&config, &plugins, &data, &opened));
