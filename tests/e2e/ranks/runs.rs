@@ -1,9 +1,6 @@
 //! Several processes that train as one: the same run however many there are, and an end, with words,
 //! where one of them fails, dies or hangs.
 
-#[allow(clippy::print_stdout)]
-mod namespaces;
-
 use rlhost_tests::ranked::{arguments, compare, possible, process, run, same_figures, same_weights, send};
 use rlhost_tests::{HOSTILE, Outcome, Place, REMEMBERING, STORIES, tiny, version};
 use std::fs;

@@ -1,0 +1,88 @@
+//! Tests of the binary, from outside: each module runs real commands in a folder of its own. They are one program, so that they are
+//! linked once and all run side by side.
+//!
+//! `cargo test --workspace --test e2e resume::` runs the modules of a folder, `... --test e2e runs::bf16` those of a file.
+
+mod cli {
+    mod command_line;
+    mod diagnosis;
+    mod from_trl;
+    mod mistakes;
+    mod output;
+    mod trackers;
+    mod trl_commands;
+}
+
+mod data {
+    mod datasets;
+    mod odd_rows;
+    mod templates;
+    mod ways_in;
+}
+
+mod episodes {
+    mod openenv;
+    mod runs;
+}
+
+mod models {
+    mod experts;
+    mod folders;
+    mod gguf;
+    mod lora;
+    mod process_rewards;
+    mod quantized;
+    mod reward_models;
+}
+
+mod plugins {
+    mod check;
+    mod granted_folders;
+    mod hostile_algorithms;
+    mod hostile_runs;
+    mod judges;
+    mod languages;
+    mod model_swaps;
+    mod replay;
+    mod sandbox;
+    mod swaps;
+}
+
+mod ranks {
+    mod devices;
+    #[allow(clippy::print_stdout)]
+    mod namespaces;
+    mod runs;
+    mod settings;
+}
+
+mod repository {
+    mod docs;
+    mod generated;
+    mod house;
+}
+
+mod resume {
+    mod checkpoints;
+    mod folders;
+    mod forks;
+    mod runs;
+}
+
+mod runs {
+    mod algorithms;
+    mod bench;
+    mod bf16;
+    mod critic;
+    mod evaluation;
+    mod filtering;
+    mod finetuning;
+    mod labelled;
+    mod mini_batches;
+    mod order;
+    mod processors;
+    mod references;
+    mod sampling;
+    mod settings;
+    mod whole;
+}
