@@ -13,10 +13,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={path}");
     }
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("..");
-    // The host's, whose plugins depend on the same.
+    // In the host's folder and with its plugins, which are compiled already: cargo unites the features of all packages that it is given, so
+    // that dependencies with fewer features would be compiled anew.
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let target_dir = out.ancestors().nth(3).ok_or("OUT_DIR is not in a target directory")?.join("plugins");
-    let built = wasm::compile(&root, &PLUGINS.map(String::from), &target_dir)?;
+    let packages = [wasm::first_party(&root)?, PLUGINS.map(String::from).to_vec()].concat();
+    let built = wasm::compile(&root, &packages, &target_dir)?;
     for name in PLUGINS {
         println!("cargo::rustc-env={}_WASM={}", name.to_uppercase(), built.join(format!("{name}.wasm")).display());
     }

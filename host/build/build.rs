@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
     }
     println!("cargo::rustc-check-cfg=cfg(fuzzing)");
-    let names = plugin_names(&root.join("plugins"))?;
+    let names = wasm::first_party(root)?;
     // In target/<profile>, so that builds with other features, whose OUT_DIR is another, find them.
     let target_dir = out.ancestors().nth(3).ok_or("OUT_DIR is not in a target directory")?.join("plugins");
     // Fuzz targets run no plugin, and their toolchain has no target for one.
@@ -52,16 +52,4 @@ fn embedded(names: &[String], built: &Path, folder: &Path) -> Result<String, Box
     }
     table.push_str("]\n");
     Ok(table)
-}
-
-fn plugin_names(folder: &Path) -> Result<Vec<String>, Box<dyn Error>> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.path().join("Cargo.toml").exists() {
-            names.push(entry.file_name().into_string().map_err(|n| format!("plugin folder {n:?} is not UTF-8"))?);
-        }
-    }
-    names.sort();
-    Ok(names)
 }

@@ -6,6 +6,22 @@ use std::process::{Command, Stdio};
 
 const TARGET: &str = "wasm32-wasip2";
 
+/// Returns the names of the packages in `plugins/`, sorted.
+///
+/// # Errors
+/// If the folder can't be read.
+pub fn first_party(root: &Path) -> Result<Vec<String>, Box<dyn Error>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(root.join("plugins"))? {
+        let entry = entry?;
+        if entry.path().join("Cargo.toml").exists() {
+            names.push(entry.file_name().into_string().map_err(|n| format!("plugin folder {n:?} is not UTF-8"))?);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
 /// Compiles packages with cargo, and gives the folder of their `.wasm` files. It is a target directory of its own, since the
 /// cargo that runs this holds the lock of the usual one, and one for all packages, which share what they depend on.
 pub fn compile(root: &Path, packages: &[String], target_dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
