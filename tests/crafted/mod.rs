@@ -65,6 +65,48 @@ pub fn deep() -> Vec<u8> {
     [b"\0asm\x0d\0\x01\0".to_vec(), vec![7], leb128(section.len()), section].concat()
 }
 
+/// A component of `components` instances of one that has `instances` instances of a core module with these fields.
+///
+/// # Panics
+/// If the fields are not WebAssembly.
+#[must_use]
+pub fn instantiated(fields: &str, instances: usize, components: usize) -> Vec<u8> {
+    let inner = format!("(core module $m {fields}) {}", "(core instance (instantiate $m))".repeat(instances));
+    let outer = "(instance (instantiate $c))".repeat(components);
+    wat::parse_str(format!("(component (component $c {inner}) {outer})")).unwrap()
+}
+
+/// Fields of a core module whose start function refers to this many functions, for each of which an instance then keeps a reference.
+#[must_use]
+pub fn references(functions: usize) -> String {
+    let names: String = (0..functions).map(|i| format!(" {i}")).collect();
+    let refer: String = (0..functions).map(|i| format!("(drop (ref.func {i}))")).collect();
+    format!("{}(elem declare func{names}) (func $start {refer}) (start $start)", "(func)".repeat(functions))
+}
+
+/// A few kilobytes of instances that take gigabytes: nested components with many instances of a module that refers to its functions.
+#[must_use]
+pub fn bomb() -> Vec<u8> {
+    instantiated(&references(20_000), 990, 9)
+}
+
+/// The body of a score that does something first, and then gives each row the number that `value` leaves.
+#[must_use]
+pub fn score_of(first: &str, value: &str) -> String {
+    format!(
+        "(local $row i32) (local $score f32)
+        {first}
+        (local.set $score {value})
+        (block $done (loop $next
+            (br_if $done (i32.ge_u (local.get $row) (local.get 7)))
+            (i32.store (i32.add (i32.const 32768) (i32.mul (local.get $row) (i32.const 8))) (i32.const 1))
+            (f32.store (i32.add (i32.const 32772) (i32.mul (local.get $row) (i32.const 8))) (local.get $score))
+            (local.set $row (i32.add (local.get $row) (i32.const 1)))
+            (br $next)))
+        {NO_SCORES}"
+    )
+}
+
 fn leb128(mut number: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number > 0x7f {

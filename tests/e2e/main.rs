@@ -45,6 +45,7 @@ mod plugins {
     mod model_swaps;
     mod replay;
     mod sandbox;
+    mod sandbox_limits;
     mod swaps;
 }
 

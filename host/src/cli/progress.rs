@@ -101,3 +101,20 @@ fn width(name: &str) -> usize {
 fn rounded(v: f64) -> String {
     if v != 0.0 && v.abs() < 1e-3 { format!("{v:.1e}") } else { format!("{v:.3}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::{Role, is_reserved};
+    use crate::{diagnosis, report};
+
+    #[test]
+    fn no_reward_reports_a_metric_that_the_host_reads() {
+        let columns = KEY_FIGURES.iter().map(|(name, _)| *name);
+        let read: Vec<&str> = columns.chain(diagnosis::metrics_read()).chain(report::metrics_read()).collect();
+        assert!(read.len() > 60 && ["kl", "objective/kl", "val/clipfrac_avg"].iter().all(|name| read.contains(name)), "{read:?}");
+        for name in read {
+            assert!(is_reserved(name, Role::Reward) && is_reserved(name, Role::Environment), "{name}");
+        }
+    }
+}

@@ -48,7 +48,7 @@ pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 pub use options::{Config, DEFAULT_ALGORITHM};
 pub use period::Period;
-pub use printable::{hex, is_hidden, is_shown, printable, printable_path, shell_word, shortest};
+pub use printable::{hex, is_hidden, is_shown, is_variation_selector, printable, printable_path, shell_word, shortest};
 pub use schedule::{
     Better, InverseSqrt, LrSchedule, LrShape, MinLr, OnPlateau, Polynomial, Restarts, Slope, StableDecay, Threshold, WarmedMinLr,
     Waves,

@@ -1,6 +1,8 @@
 //! Makes outside text safe to print.
 
+use regex_syntax::hir::{Class, Hir, HirKind};
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// Maximum length of a printed path: Linux's limit.
 const LONGEST_PATH: usize = 4096;
@@ -73,19 +75,39 @@ pub fn shell_word(path: &Path) -> String {
     }
 }
 
-/// Returns whether a text can be a name: of 1 to `longest` bytes, without hidden characters.
+/// Returns whether a text can be a name: of 1 to `longest` bytes, without hidden characters, and without spaces that look like nothing or
+/// like another: at either end, or of another kind than the usual one.
 #[must_use]
 pub fn is_shown(text: &str, longest: usize) -> bool {
-    !text.is_empty() && text.len() <= longest && !text.chars().any(is_hidden)
+    let odd = |c: char| is_hidden(c) || (c.is_whitespace() && c != ' ');
+    !text.is_empty() && text.len() <= longest && text.trim() == text && !text.chars().any(odd)
 }
 
-/// Returns whether a character does anything other than occupy its place.
+/// Returns whether a character does anything other than occupy its place. Those that occupy none are the ones that Unicode says to ignore
+/// where they are not supported.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
-    let marks = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}');
-    c.is_control()
-        || marks
-        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{fff9}'..='\u{fffb}') || (!c.is_ascii() && is_ignorable(c))
+}
+
+/// Returns whether a character selects a form of the one before it, as in emoji. It hides nothing, so a text that is shown for its own sake
+/// may have it; a name may not.
+#[must_use]
+pub fn is_variation_selector(c: char) -> bool {
+    matches!(c, '\u{fe00}'..='\u{fe0f}')
+}
+
+/// Returns whether a character has Unicode's property `Default_Ignorable_Code_Point`.
+fn is_ignorable(c: char) -> bool {
+    static RANGES: LazyLock<Vec<(char, char)>> = LazyLock::new(|| {
+        let class = match regex_syntax::parse(r"\p{Default_Ignorable_Code_Point}").map(Hir::into_kind) {
+            Ok(HirKind::Class(Class::Unicode(class))) => class,
+            other => unreachable!("a property is a class of characters: {other:?}"),
+        };
+        class.ranges().iter().map(|range| (range.start(), range.end())).collect()
+    });
+    let place = RANGES.partition_point(|(_, end)| *end < c);
+    RANGES.get(place).is_some_and(|(start, _)| *start <= c)
 }
 
 #[cfg(test)]
@@ -99,6 +121,51 @@ mod tests {
         assert_eq!(printable("\x1b[2Jgone\r\nINFO forged", 99), "\\u{1b}[2Jgone\\r\\nINFO forged");
         assert_eq!(printable("a\u{202e}b\u{85}", 99), "a\\u{202e}b\\u{85}");
         assert_eq!(printable("\u{e9}\u{e9}\u{e9}", 4), "\u{e9}\u{e9}... (2 bytes more)");
+    }
+
+    #[test]
+    fn what_takes_no_place_is_hidden() {
+        let ignorable = [
+            '\u{ad}',
+            '\u{34f}',
+            '\u{61c}',
+            '\u{115f}',
+            '\u{1160}',
+            '\u{17b4}',
+            '\u{180b}',
+            '\u{180e}',
+            '\u{200b}',
+            '\u{200f}',
+            '\u{2060}',
+            '\u{2065}',
+            '\u{206f}',
+            '\u{3164}',
+            '\u{fe00}',
+            '\u{fe0f}',
+            '\u{feff}',
+            '\u{ffa0}',
+            '\u{fff0}',
+            '\u{1bca0}',
+            '\u{1d173}',
+            '\u{e0000}',
+            '\u{e0101}',
+            '\u{e0fff}',
+        ];
+        for c in ignorable.into_iter().chain(['\u{202e}', '\u{2028}', '\u{fff9}', '\u{7f}', '\u{85}']) {
+            assert!(is_hidden(c) && printable(&c.to_string(), 99).starts_with("\\u{"), "{:x}", u32::from(c));
+            assert!(!is_shown(&format!("kl{c}"), 99), "{:x}", u32::from(c));
+        }
+        for c in ['a', ' ', '\u{a0}', '\u{e9}', '\u{301}', '\u{3000}', '\u{1100}', '\u{4e16}', '\u{fffd}', '\u{1f469}'] {
+            assert!(!is_hidden(c), "{:x}", u32::from(c));
+        }
+    }
+
+    #[test]
+    fn a_name_has_no_spaces_that_look_like_another_name() {
+        for name in ["kl ", " kl", "k\u{a0}l", "kl\u{a0}", "k\u{3000}l", "k\u{2009}l", "k\tl", "k\u{1680}l", "", " "] {
+            assert!(!is_shown(name, 99), "{name:?}");
+        }
+        assert!(is_shown("share of right answers", 99) && is_shown("\u{4e16}\u{754c}", 99));
     }
 
     #[test]

@@ -28,6 +28,11 @@ const METRICS: [&str; 20] = [
     "mean_token_accuracy",
 ];
 
+/// Returns the names of the metrics that signs use, besides those of rewards.
+pub fn metrics_read() -> impl Iterator<Item = &'static str> {
+    METRICS.into_iter()
+}
+
 /// Steps that the newest values must cover, and the minimum number of logged rows among them.
 pub(super) const STEPS: u64 = 15;
 const ROWS: usize = 4;

@@ -13,6 +13,7 @@ mod tests;
 mod words;
 
 pub use folder::{Diagnosis, read, resume};
+pub use history::metrics_read;
 pub use settings::Settings;
 
 use crate::run::Figure;

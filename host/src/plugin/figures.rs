@@ -42,8 +42,23 @@ const RESERVED: [&str; 18] = [
 const RESERVED_PREFIXES: [&str; 10] =
     ["eval_", "time/", "perf/", "plugins/", "completions/", "episodes/", "filter_groups/", "skip_groups/", "pass@", "maj@"];
 
-/// Names that algorithms may report, as TRL's do, and that the host reads to say more. To rewards and environments they are reserved.
-const OF_ALGORITHMS: [&str; 3] = ["episode", "reward", "reward_std"];
+/// Names that algorithms may report, as TRL's do, and that the terminal, the report and the diagnosis read to say more. To rewards and
+/// environments they are reserved: their numbers would be taken for the algorithm's.
+const OF_ALGORITHMS: [&str; 9] = [
+    "episode",
+    "reward",
+    "reward_std",
+    "kl",
+    "kl_coef",
+    "frac_reward_zero_std",
+    "nll_loss",
+    "cispo_clip_ratio",
+    "ppo_clip_ratio",
+];
+
+/// Families of such names.
+const OF_ALGORITHMS_PREFIXES: [&str; 9] =
+    ["rewards/", "objective/", "policy/", "val/", "loss/", "logps/", "logits/", "clip_ratio/", "kl/"];
 
 /// Names that the host reports for pairs and labelled completions, and an algorithm for completions one by one may itself.
 const ENTROPY: &str = "entropy";
@@ -70,7 +85,10 @@ impl Names {
         for Metric { name, value, weight, .. } in &given {
             if !is_shown(name, LONGEST_NAME) {
                 let shown = printable(name, LONGEST_NAME);
-                return Err(format!("a metric's name must have 1 to {LONGEST_NAME} printable bytes, not {shown:?}"));
+                return Err(format!(
+                    "a metric's name must have 1 to {LONGEST_NAME} printable bytes, with no space at either end and none but the usual one \
+                     inside, not {shown:?}"
+                ));
             }
             // Neither holds for NaN.
             if !(value.abs() <= LARGEST && (0.0..=LARGEST).contains(weight)) {
@@ -80,20 +98,21 @@ impl Names {
                      be negative"
                 ));
             }
-            if is_reserved(name, role) {
-                return Err(format!(
-                    "metric {name:?} is reserved for the run; choose another name, such as {:?}",
-                    format!("{plugin}/{name}")
-                ));
-            }
             match names.get(name) {
-                Some(owner) if owner == plugin => {}
-                Some(owner) => {
+                Some(owner) if owner != plugin => {
                     let own = format!("{plugin}/{name}");
                     return Err(format!(
                         "metric {name:?} is already reported by plugin {owner}; choose another name, such as {own:?}"
                     ));
                 }
+                _ if is_reserved(name, role) => {
+                    let own = [format!("{plugin}/{name}"), format!("{plugin}_{name}")];
+                    let free = own.into_iter().find(|name| !is_reserved(name, role)).unwrap_or_default();
+                    return Err(format!(
+                        "metric {name:?} is reserved for the run and its algorithm; choose another name, such as {free:?}"
+                    ));
+                }
+                Some(_) => {}
                 None => new.push(name),
             }
         }
@@ -123,13 +142,15 @@ pub(super) struct Reporter<'a> {
 }
 
 /// Returns whether a plugin in this role may not report a metric of this name.
-fn is_reserved(name: &str, role: Role) -> bool {
+pub fn is_reserved(name: &str, role: Role) -> bool {
     // A reward's own scores, `rewards/NAME/mean`. `rewards/chosen` and the like belong to an algorithm.
     let suffixed = |rest: &str| ["/mean", "/std", "/stderr"].iter().any(|suffix| rest.ends_with(suffix));
     let of_scores = name.strip_prefix("rewards/").is_some_and(suffixed);
-    let of_algorithms = OF_ALGORITHMS.contains(&name) && matches!(role, Role::Reward | Role::Environment);
+    let starts_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let of_algorithms = (OF_ALGORITHMS.contains(&name) || starts_with(&OF_ALGORITHMS_PREFIXES))
+        && matches!(role, Role::Reward | Role::Environment);
     let of_policies = (name == ENTROPY || name.starts_with(SAMPLING)) && role != Role::Policy;
-    let of_host = RESERVED.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let of_host = RESERVED.contains(&name) || starts_with(&RESERVED_PREFIXES);
     of_scores || of_host || of_algorithms || of_policies
 }
 
@@ -178,7 +199,8 @@ mod tests {
     #[test]
     fn names_and_numbers_are_bounded() {
         let names = Names::default();
-        for name in ["", "a\nb", "\u{1b}[2J", &"x".repeat(129)] {
+        let look_alikes = ["kl\u{fe0f}", "kl\u{3164}", "k\u{34f}l", "kl\u{e0101}", "kl\u{a0}", "kl ", " kl", "k\u{2060}l"];
+        for name in ["", "a\nb", "\u{1b}[2J", &"x".repeat(129)].into_iter().chain(look_alikes) {
             assert!(names.checked(&reporter("a", Role::Reward), vec![metric(name, 0.0, 0.0)]).is_err(), "{name:?}");
         }
         let wrong = [
@@ -228,6 +250,11 @@ mod tests {
             ("sampling/importance_sampling_ratio/mean", &[Role::Policy]),
             ("reward", &[Role::Policy, Role::OnlinePreference]),
             ("episode", &[Role::Policy, Role::OnlinePreference]),
+            ("kl", &[Role::Policy, Role::OnlinePreference]),
+            ("objective/kl", &[Role::Policy, Role::OnlinePreference]),
+            ("rewards/accuracies", &[Role::Policy, Role::OnlinePreference]),
+            ("policy/approxkl_avg", &[Role::Policy, Role::OnlinePreference]),
+            ("a/kl", &[Role::Policy, Role::OnlinePreference, Role::Reward, Role::Environment]),
         ] {
             for role in [Role::Policy, Role::OnlinePreference, Role::Reward, Role::Environment] {
                 let refused = said(name, role).is_some_and(|said| said.contains("reserved"));

@@ -45,6 +45,7 @@ pub(crate) use environment::check_answers;
 pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
 pub use folders::Folders;
 pub use hints::{Defaults, Hints};
+pub use figures::is_reserved;
 pub use instance::{LARGEST_STATE, Plugin, PluginState};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};
 pub use loaded::Info;

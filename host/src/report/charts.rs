@@ -138,6 +138,19 @@ const SPEED: &[Plan] = &[
     lines("Waiting for a checkpoint, in seconds", &[("wait", "time/checkpoint")]),
 ];
 
+/// Returns the names of the metrics that have a place in a chart, besides those of rewards and of a step's parts.
+pub(super) fn metrics_read() -> impl Iterator<Item = &'static str> {
+    let plans = [REWARD, PREFERENCES, COMPLETIONS, OPTIMISATION, SPEED].into_iter().flatten();
+    plans.flat_map(|plan| {
+        let band = match plan.band {
+            Band::Around(name) => [Some(name), None],
+            Band::Between(low, high) => [Some(low), Some(high)],
+            Band::None => [None, None],
+        };
+        plan.lines.iter().map(|(_, name)| *name).chain(band.into_iter().flatten())
+    })
+}
+
 /// Returns the page's charts, and charts of all other metrics.
 pub(super) fn arrange(figures: &Figures, weights: &[(String, f64)]) -> (Vec<Section>, Vec<Chart>) {
     let mut drawing = Drawing { figures, shown: BTreeSet::new(), charts: 0 };

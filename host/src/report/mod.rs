@@ -28,6 +28,11 @@ use std::path::{Path, PathBuf};
 /// Largest config.toml.
 const LARGEST_CONFIG: u64 = 4 << 20;
 
+/// Returns the names of the metrics that the page has a place for, besides those of rewards and of a step's parts.
+pub fn metrics_read() -> impl Iterator<Item = &'static str> {
+    charts::metrics_read().chain(page::KEY_FIGURES.iter().map(|(name, _)| *name))
+}
+
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

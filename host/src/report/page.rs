@@ -25,7 +25,7 @@ const SCRIPT: &str = include_str!("report.js");
 /// How many of the first and of the last events are shown.
 const EVENTS: (usize, usize) = (150, 350);
 /// Metrics at the top, in this order, if the run has them.
-const KEY_FIGURES: [(&str, &str); 14] = [
+pub(super) const KEY_FIGURES: [(&str, &str); 14] = [
     ("reward", "reward"),
     ("objective/scores", "score"),
     ("rewards/accuracies", "accuracy"),

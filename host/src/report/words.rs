@@ -1,6 +1,6 @@
 //! Formats numbers, times, hashes and outside text for the page.
 
-use crate::config::is_hidden;
+use crate::config::{is_hidden, is_variation_selector};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -90,9 +90,9 @@ pub(super) fn shortened(text: &str, most: usize) -> (&str, usize) {
 }
 
 /// Makes characters visible that would move, reorder or hide others, as on the terminal. Line ends and tabs stay, and so do the joiners
-/// that are part of emoji and of some scripts.
+/// and selectors that are part of emoji and of some scripts.
 pub(super) fn visible(text: &str) -> Cow<'_, str> {
-    let kept = |c: char| matches!(c, '\n' | '\t' | '\u{200c}' | '\u{200d}') || !is_hidden(c);
+    let kept = |c: char| matches!(c, '\n' | '\t' | '\u{200c}' | '\u{200d}') || is_variation_selector(c) || !is_hidden(c);
     if text.chars().all(kept) {
         return Cow::Borrowed(text);
     }
@@ -114,6 +114,7 @@ mod tests {
     #[test]
     fn what_moves_or_reorders_text_is_shown() {
         assert_eq!(visible("a\r\n\tb\u{e9}\u{1f469}\u{200d}\u{1f680}"), "a\n\tb\u{e9}\u{1f469}\u{200d}\u{1f680}");
+        assert_eq!(visible("\u{2764}\u{fe0f} a\u{e0101}"), "\u{2764}\u{fe0f} a\\u{e0101}");
         assert_eq!(visible("\x1b[2J\r\u{9b}\u{202e}x\u{2066}\u{7f}"), "\\u{1b}[2J\\u{d}\\u{9b}\\u{202e}x\\u{2066}\\u{7f}");
     }
 
