@@ -15,7 +15,7 @@ const MOST_METRICS: usize = 1024;
 const LONGEST_NAME: usize = 128;
 
 /// Largest value, positive or negative, and largest weight. Sums of as many products of the two as any run has stay finite.
-const LARGEST: f64 = 1e100;
+pub(super) const LARGEST: f64 = 1e100;
 
 /// Names of the run's own metrics, besides those with the prefixes and suffixes below.
 const RESERVED: [&str; 18] = [

@@ -50,7 +50,7 @@ impl LabelledPlugin {
             Labelling::new(&mut *store, linked)?.rlhost_plugin0_2_0_labelled().call_loss(&mut *store, examples)
         })?;
         let check = |tokens| Check { name: self.name(), function: "loss", step: examples.step, tokens };
-        check(0).number("a loss", given.loss)?;
+        check(0).loss(given.loss)?;
         check(examples.logp.len()).column("d_logp", &given.d_logp)?;
         let metrics = self.plugin.checked_metrics(Role::Labelled, given.metrics).map_err(|e| check(0).wrong(e))?;
         Ok(Gradient { loss: given.loss, d_logp: given.d_logp, metrics, ..Gradient::default() })

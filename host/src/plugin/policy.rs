@@ -2,6 +2,7 @@
 
 use super::asked;
 use super::engine::Engine;
+use super::figures::LARGEST;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::world::{Guiding, Role, Turning, policy, turned};
@@ -135,7 +136,7 @@ impl PolicyPlugin {
             Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_loss(&mut *store, tokens)
         })?;
         let check = Check { name: self.name(), function: "loss", step: tokens.step, tokens: tokens.mask.len() };
-        check.number("a loss", given.loss)?;
+        check.loss(given.loss)?;
         check.derivatives("d_logp", &given.d_logp, &tokens.mask)?;
         for (name, column) in [("d_entropy", &given.d_entropy), ("d_values", &given.d_values)] {
             if let Some(column) = column {
@@ -165,8 +166,14 @@ impl Check<'_> {
         Error::Call { name: self.name.to_owned(), function: self.function, step: Some(self.step), detail }
     }
 
-    pub(super) fn number(&self, what: &str, number: f64) -> Result<()> {
-        if number.is_finite() { Ok(()) } else { Err(self.wrong(format!("returned {what} of {number}"))) }
+    pub(super) fn loss(&self, loss: f64) -> Result<()> {
+        match () {
+            () if loss.abs() <= LARGEST => Ok(()),
+            () if loss.is_finite() => {
+                Err(self.wrong(format!("returned a loss of {loss:?}; the limit is {LARGEST:?} either way")))
+            }
+            () => Err(self.wrong(format!("returned a loss of {loss}"))),
+        }
     }
 
     pub(super) fn column(&self, what: &str, column: &[f32]) -> Result<()> {

@@ -144,7 +144,7 @@ impl PreferencePlugin {
         let sent = asked::pairs(pairs, &self.info().needs);
         let (given, d_prompts) = self.call(pairs.step, sent, self.beside(pairs)?)?;
         let check = |tokens| Check { name: self.name(), function: "loss", step: pairs.step, tokens };
-        check(0).number("a loss", given.loss)?;
+        check(0).loss(given.loss)?;
         check(pairs.chosen.logp.len()).column("d_chosen", &given.d_chosen)?;
         check(pairs.rejected.logp.len()).column("d_rejected", &given.d_rejected)?;
         if let (Some(d_prompts), Some(prompts)) = (&d_prompts, &pairs.prompts) {

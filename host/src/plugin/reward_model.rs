@@ -56,7 +56,7 @@ impl RewardModelPlugin {
             Valuing::new(&mut *store, linked)?.rlhost_plugin0_2_0_reward_model().call_loss(&mut *store, pairs)
         })?;
         let check = Check { name: self.name(), function: "loss", step: pairs.step, tokens: pairs.chosen.len() };
-        check.number("a loss", given.loss)?;
+        check.loss(given.loss)?;
         for (what, column) in [("d_chosen", &given.d_chosen), ("d_rejected", &given.d_rejected)] {
             check.values(what, "pair", column)?;
         }

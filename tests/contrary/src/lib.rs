@@ -32,6 +32,8 @@ pub enum Misdeed {
     /// Returns a mask with an entry that is neither 0 nor 1.
     OddMask,
     NanLoss,
+    /// Returns a loss that is finite, and whose sums are not.
+    HugeLoss,
     /// Returns a derivative too many.
     ManyGradients,
     InfiniteGradient,
@@ -140,6 +142,7 @@ impl policy::Guest for Contrary {
             Misdeed::EndlessLoss => for_ever(),
             Misdeed::TrapInLoss => panic!("no loss of mine"),
             Misdeed::NanLoss => given.loss = f64::NAN,
+            Misdeed::HugeLoss => given.loss = 1.7e308,
             Misdeed::ManyGradients => given.d_logp.push(0.0),
             Misdeed::InfiniteGradient => given.d_logp[0] = f32::INFINITY,
             Misdeed::HugeGradient => given.d_logp.fill(f32::MAX),

@@ -33,6 +33,8 @@ pub enum Misdeed {
     ManyPairs,
     EndlessLoss,
     NanLoss,
+    /// Returns a loss that is finite, and whose sums are not.
+    HugeLoss,
     /// Returns a derivative too few.
     FewGradients,
     NanGradient,
@@ -130,6 +132,7 @@ impl preference::Guest for ContraryPairs {
         match misdeed(pairs.step, &LOSSES) {
             Misdeed::EndlessLoss => for_ever(),
             Misdeed::NanLoss => given.loss = f64::NAN,
+            Misdeed::HugeLoss => given.loss = 1.7e308,
             Misdeed::FewGradients => drop(given.d_rejected.pop()),
             Misdeed::NanGradient => given.d_chosen[0] = f32::NAN,
             _ => {}

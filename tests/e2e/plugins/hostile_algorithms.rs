@@ -22,6 +22,7 @@ const OF_POLICY: Misdeeds = &[
     ("endless_loss", "loss", TOO_LONG),
     ("trap_in_loss", "loss", "no loss of mine"),
     ("nan_loss", "loss", "a loss of NaN"),
+    ("huge_loss", "loss", "a loss of 1.7e308; the limit is 1e100 either way"),
     ("many_gradients", "loss", "d_logp for"),
     ("infinite_gradient", "loss", "inf in d_logp at token 0"),
     ("take_loss", "loss", "\"loss\" is reserved for the run"),
@@ -38,6 +39,7 @@ const OF_PAIRS: Misdeeds = &[
     ("many_pairs", "choose", "pair"),
     ("endless_loss", "loss", TOO_LONG),
     ("nan_loss", "loss", "a loss of NaN"),
+    ("huge_loss", "loss", "a loss of 1.7e308; the limit is 1e100 either way"),
     ("few_gradients", "loss", "d_rejected for"),
     ("nan_gradient", "loss", "NaN in d_chosen at token 0"),
 ];
