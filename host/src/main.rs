@@ -1,5 +1,6 @@
 //! The `rlhost` command.
 
+use rlhost::config::on_own_stack;
 use rlhost::plugin::CompileOrder;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ fn main() -> ExitCode {
                 eprintln!("a process that compiles a plugin can't be limited: {error}");
                 ExitCode::FAILURE
             }
-            _ => order.carry_out(),
+            _ => on_own_stack(|| order.carry_out()),
         };
     }
     if let Err(error) = rlhost::ops::processor::Features::cap() {
@@ -22,5 +23,5 @@ fn main() -> ExitCode {
     }
     rlhost::plugin::compile_apart();
     rlhost::ops::keep_freed_memory();
-    rlhost::cli::run(arguments)
+    on_own_stack(|| rlhost::cli::run(arguments))
 }

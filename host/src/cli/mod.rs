@@ -42,7 +42,7 @@ mod unknown;
 #[cfg(any(test, fuzzing))]
 pub(crate) use replay::read_recorded;
 
-use crate::config::{Asked, Set};
+use crate::config::{Asked, STACK, Set};
 use crate::dist::{self, World};
 use algorithm::Known;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -357,7 +357,7 @@ fn set_threads(threads: usize) -> anyhow::Result<()> {
                  make it slower, not faster"
             );
         }
-        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+        rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK).build_global()?;
         SET.get_or_init(|| threads);
     }
     Ok(())

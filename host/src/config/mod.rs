@@ -28,6 +28,7 @@ mod printable;
 mod rewards;
 mod schedule;
 mod set;
+mod threads;
 mod validate;
 mod values;
 mod yaml;
@@ -54,6 +55,7 @@ pub use schedule::{
     Waves,
 };
 pub use set::Set;
+pub use threads::{PLUGIN_STACK, STACK, on_own_stack};
 pub use values::{scalar, switched};
 
 use std::path::PathBuf;

@@ -9,20 +9,17 @@ use super::figures::Names;
 use super::folders::Folders;
 use super::sandbox::{Logged, Sandbox};
 use super::{Error, Result};
-use crate::config::Limits;
+use crate::config::{Limits, PLUGIN_STACK, STACK};
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::sync::Arc;
 use wasmtime::Config;
 use wasmtime::component::{Component, HasSelf, Linker};
 
-/// Stack size of a plugin's functions, in bytes.
-const STACK: usize = 512 << 10;
-
 /// Returns the settings for compiling and running plugins.
 pub(super) fn configuration() -> Config {
     let mut config = Config::new();
-    config.epoch_interruption(true).concurrency_support(false).relaxed_simd_deterministic(true).max_wasm_stack(STACK);
+    config.epoch_interruption(true).concurrency_support(false).relaxed_simd_deterministic(true).max_wasm_stack(PLUGIN_STACK);
     config
 }
 
@@ -119,7 +116,7 @@ impl Engine {
 
 /// Returns the number of threads of the pool. It would be started at its first use, and panic where the system has no room for threads.
 fn threads() -> std::io::Result<usize> {
-    let started = rayon::ThreadPoolBuilder::new().build_global();
+    let started = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
     match started.err().and_then(|error| error.source().map(ToString::to_string)) {
         Some(error) => Err(std::io::Error::other(error)),
         // It is started, now or before.

@@ -6,6 +6,7 @@
 
 use super::following::{Ended, Follow, Next};
 use super::scheduler::Rollout;
+use crate::config::STACK;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -133,13 +134,14 @@ impl<'scope, 'env, S: Turning + 'scope> Requests<'scope, 'env, S> {
 /// Starts the thread of an instance.
 fn answering<'scope, S: Turning + 'scope>(scope: &'scope Scope<'scope, '_>, follow: &'scope dyn Follow) -> Sender<Job<S>> {
     let (jobs, own) = channel::<Job<S>>();
-    scope.spawn(move || {
+    let answer = move || {
         for Job { place, sequences, replies } in own {
             let answered = catch_unwind(AssertUnwindSafe(|| replies_to(follow, sequences)));
             // Nobody reads them where another operation has failed.
             let _ = replies.send((place, answered));
         }
-    });
+    };
+    thread::Builder::new().stack_size(STACK).spawn_scoped(scope, answer).expect("a thread for an instance can be started");
     jobs
 }
 

@@ -1,7 +1,8 @@
 //! Plugins that try to get past their limits of memory and stack, or say of themselves what is not so.
 
 use rlhost_tests::crafted::{core_reward, score_of};
-use rlhost_tests::{Outcome, Place, small};
+use rlhost_tests::{Outcome, Place, binary, small};
+use std::process::Command;
 
 /// Arguments of a short run with a crafted reward in `made.wasm`.
 const CRAFTED: [&str; 6] = ["--plugin", "made.wasm", "--max-completion-length", "8", "--output-dir", "run"];
@@ -9,6 +10,24 @@ const CRAFTED: [&str; 6] = ["--plugin", "made.wasm", "--max-completion-length", 
 fn run(place: &Place, bytes: Vec<u8>, more: &[&str]) -> Outcome {
     place.write("made.wasm", bytes);
     place.run(&[&small()[..], &CRAFTED, more].concat())
+}
+
+#[test]
+fn a_reward_that_recurses_ends_in_one_line_however_small_the_stack_is() {
+    let recurse = "(func $r (param i64 i64 i64 i64) (result i64)
+        (i64.add (call $r (local.get 1) (local.get 2) (local.get 3) (local.get 0)) (local.get 0)))";
+    let score = "(drop (call $r (i64.const 1) (i64.const 2) (i64.const 3) (i64.const 4))) (unreachable)";
+    let place = Place::new();
+    place.write("made.wasm", core_reward(recurse, score));
+    let arguments = [&small()[..], &CRAFTED, &["--max-steps", "1", "--num-threads", "2"]].concat();
+    for (stack, variable) in [("8192", "2097152"), ("700", "2097152"), ("300", "65536")] {
+        let script = format!("ulimit -s {stack} && exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(binary()).args(&arguments).env("RUST_MIN_STACK", variable).env("NO_COLOR", "1");
+        let outcome = Outcome::new(command.current_dir(place.path("")).output().unwrap());
+        assert_eq!(outcome.code, Some(2), "{stack}: {}", outcome.stderr);
+        assert!(outcome.error().contains("its stack overflowed"), "{stack}: {}", outcome.error());
+    }
 }
 
 /// A reward that gives 1 and reports a metric of 1e6.

@@ -2,7 +2,7 @@
 
 use super::slots::{Board, Chosen, Slot};
 use super::version::Version;
-use crate::config::{self, Config, OnError, Overrides, PluginEntry, files};
+use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::run::RunFiles;
 use crate::train::journal::keep_bytes;
@@ -100,8 +100,8 @@ impl Watching {
         let config = files::read(&RunFiles(&run).config(), config::LARGEST).unwrap_or_default();
         let threads = (rayon::current_num_threads() / SHARE).max(1);
         let engine = engine.beside(threads);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("plugin-trial-{i}")).build();
-        let pool = pool.map_err(|e| e.to_string())?;
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("plugin-trial-{i}"));
+        let pool = pool.stack_size(STACK).build().map_err(|e| e.to_string())?;
         let (unreadable, stamps) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { engine, opener, pool, board, run, inbox, proposals, noticed, unreadable, config, stamps })
     }
@@ -124,7 +124,7 @@ impl Watching {
                 told = watch.changed(LOOK);
             }
         };
-        std::thread::Builder::new().name("plugin-watch".into()).spawn(work).map_err(|e| e.to_string())?;
+        std::thread::Builder::new().name("plugin-watch".into()).stack_size(STACK).spawn(work).map_err(|e| e.to_string())?;
         Ok(())
     }
 
