@@ -1,17 +1,27 @@
 //! The `rlhost` command.
 
 use rlhost::config::on_own_stack;
-use rlhost::plugin::CompileOrder;
+use rlhost::plugin::{CompileOrder, TrialOrder};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     // Another rlhost wants a plugin compiled where that can do no harm.
-    if let Some(order) = CompileOrder::of(&arguments) {
+    if let Some(order) = CompileOrder::parse(&arguments) {
         return match rlhost::ops::limit_process(order.memory, order.seconds) {
             Err(error) if cfg!(target_os = "linux") => {
                 eprintln!("a process that compiles a plugin can't be limited: {error}");
+                ExitCode::FAILURE
+            }
+            _ => on_own_stack(|| order.carry_out()),
+        };
+    }
+    if let Some(order) = TrialOrder::parse(&arguments) {
+        // Its instances reserve more address space than they use.
+        return match rlhost::ops::limit_process(u64::MAX, order.processor_seconds()) {
+            Err(error) if cfg!(target_os = "linux") => {
+                eprintln!("a process that tries a plugin can't be limited: {error}");
                 ExitCode::FAILURE
             }
             _ => on_own_stack(|| order.carry_out()),

@@ -73,7 +73,7 @@ pub use cuda::decode;
 pub use forest::{Forest, Segment};
 pub use gemm::Precision;
 pub use memory::{available_memory, keep_freed_memory, peak_memory};
-pub use process::limit_process;
+pub use process::{limit_memory, limit_process};
 pub use reading::read_tensor;
 pub use rounding::{round_bf16, round_in_place, sum_bf16, widen_bf16};
 pub use simd::wide_registers;

@@ -44,3 +44,40 @@ pub fn limit_process(memory: u64, seconds: u64) -> io::Result<()> {
 pub fn limit_process(_memory: u64, _seconds: u64) -> io::Result<()> {
     Ok(())
 }
+
+/// Limits the memory that this process can write to, from now on, to what it has and this many bytes. What is only reserved does not
+/// count. Does nothing on systems other than Linux, whose limits are of something else.
+///
+/// # Errors
+/// If the system refuses.
+#[cfg(target_os = "linux")]
+pub fn limit_memory(more: u64) -> io::Result<()> {
+    // Pages of data and of stacks: the system counts the former alone, so this allows a little more.
+    let pages = std::fs::read_to_string("/proc/self/statm")?.split(' ').nth(5).and_then(|pages| pages.parse::<u64>().ok());
+    let pages = pages.ok_or_else(|| io::Error::other("/proc/self/statm does not say how much data there is"))?;
+    // SAFETY: the call only returns a number.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let most = pages.saturating_mul(page).saturating_add(more);
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call fills in the structure it is given.
+    if unsafe { libc::getrlimit(libc::RLIMIT_DATA, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // An existing limit can't be raised.
+    limit.rlim_max = limit.rlim_max.min(most as libc::rlim_t);
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the call reads the structure it is given and only changes settings of this process.
+    if unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Does nothing: this system has no such limit.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub fn limit_memory(_more: u64) -> io::Result<()> {
+    Ok(())
+}

@@ -1,5 +1,6 @@
 //! A plugin of any role.
 
+use super::compiler::Compiled;
 use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::compile;
@@ -129,7 +130,7 @@ pub struct Outline {
 impl Outline {
     /// Reads a plugin's bytes. This compiles them, within `limits`.
     pub fn of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Self> {
-        let component = compile(engine, source, limits)?;
+        let Compiled { component, .. } = compile(engine, source, limits)?;
         let ty = component.component_type();
         let shown = |name: &str| printable(name, LONGEST_TEXT);
         Ok(Self {

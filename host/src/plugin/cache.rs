@@ -4,7 +4,7 @@
 //! matches.
 #![expect(unsafe_code, reason = "wasmtime can't check that it produced the code it is given")]
 
-use super::compiler::{LARGEST_FILE, checked};
+use super::code::{Code, LARGEST_FILE};
 use super::wrap;
 use crate::config::{files, hex};
 use sha2::{Digest, Sha256};
@@ -19,6 +19,9 @@ use wasmtime::component::Component;
 const ROOM: u64 = 1 << 30;
 
 const EXTENSION: &str = "cwasm";
+
+/// Number of the files' layout, so that files with an earlier one are not read.
+const LAYOUT: u32 = 2;
 
 /// A folder of compiled plugins.
 #[derive(Clone, Debug)]
@@ -47,24 +50,25 @@ impl Cache {
         self.folder.join(name(engine, bytes)).with_extension(EXTENSION)
     }
 
-    /// Returns the cached component if it exists and is intact.
-    pub(super) fn kept(&self, engine: &Engine, file: &Path) -> Option<Component> {
+    /// Returns the cached code and its component if they exist and are intact.
+    pub(super) fn kept(&self, engine: &Engine, file: &Path) -> Option<(Code, Component)> {
         let opened = files::open(file).ok()?;
         if owner(&opened.metadata().ok()?) != self.user {
             tracing::debug!("{} belongs to another user", file.display());
             return None;
         }
-        let Some(component) = component(engine, &files::all(opened, LARGEST_FILE).ok()?) else {
+        let code = Code::parse(files::all(opened, LARGEST_FILE).ok()?);
+        let Some(kept) = code.and_then(|code| component(engine, &code).map(|component| (code, component))) else {
             tracing::debug!("{} is damaged", file.display());
             return None;
         };
         files::mark_used(file);
-        Some(component)
+        Some(kept)
     }
 
     /// Caches compiled code, atomically.
-    pub(super) fn keep(&self, whole: &[u8], file: &Path) -> io::Result<()> {
-        files::keep(whole, file, ROOM)
+    pub(super) fn keep(&self, code: &Code, file: &Path) -> io::Result<()> {
+        files::keep(code.as_bytes(), file, ROOM)
     }
 }
 
@@ -73,6 +77,7 @@ fn name(engine: &Engine, bytes: &[u8]) -> String {
     let mut compiler = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut compiler);
     env!("CARGO_PKG_VERSION").hash(&mut compiler);
+    LAYOUT.hash(&mut compiler);
     if wrap::is_core(bytes) {
         wrap::made_with().hash(&mut compiler);
     }
@@ -80,11 +85,10 @@ fn name(engine: &Engine, bytes: &[u8]) -> String {
     format!("{hash}-{:016x}", compiler.finish())
 }
 
-/// Returns the component in the output of [`Compiler::compile`](super::compiler::Compiler::compile), if that is intact.
-pub(super) fn component(engine: &Engine, whole: &[u8]) -> Option<Component> {
-    let code = checked(whole)?;
-    // SAFETY: this program wrote it, in a folder that only this user can write to.
-    unsafe { Component::deserialize(engine, code) }.ok()
+/// Returns the component in compiled code, which this program wrote.
+pub(super) fn component(engine: &Engine, code: &Code) -> Option<Component> {
+    // SAFETY: this program wrote it, in a folder that only this user can write to, or to another process of its own.
+    unsafe { Component::deserialize(engine, code.code()) }.ok()
 }
 
 /// Creates a folder that only this user can open, or checks that it is one.
@@ -134,7 +138,8 @@ fn is_open_to_others(_: &fs::Metadata) -> bool {
 mod tests {
     use super::*;
     use crate::config::Limits;
-    use crate::plugin::compiler::{CHECKSUM, Compiler};
+    use crate::plugin::code::CHECKSUM;
+    use crate::plugin::compiler::Compiler;
 
     const COMPONENT: &[u8] = b"(component)";
 
@@ -156,8 +161,9 @@ mod tests {
         let compiler = Compiler::new(1);
         let whole = compiler.compile(&engine, &bytes, &Limits::default()).unwrap();
         cache.keep(&whole, &file).unwrap();
-        assert_eq!((files_in(&cache.folder), fs::read(&file).unwrap()), (vec![file.clone()], whole.clone()));
+        assert_eq!((files_in(&cache.folder), fs::read(&file).unwrap()), (vec![file.clone()], whole.as_bytes().to_vec()));
         assert!(cache.kept(&engine, &file).is_some());
+        let whole = whole.as_bytes();
         for (place, length) in [(0, whole.len()), (CHECKSUM, whole.len()), (whole.len() - 1, whole.len()), (0, 7), (0, 0)] {
             let mut damaged = whole[..length].to_vec();
             damaged.get_mut(place).into_iter().for_each(|byte| *byte ^= 1);

@@ -6,9 +6,9 @@
 
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
-use super::limits::Together;
+use super::limits::Share;
 use super::loaded::CARRIED;
-use super::sandbox::{Logged, MOST_HANDLES, Sandbox};
+use super::sandbox::{Logged, Sandbox};
 use super::world::Confining;
 use super::world::cells::{self, Failure};
 use crate::config::Limits;
@@ -22,6 +22,9 @@ use wasmtime::{Store, Trap};
 /// Maximum number of cells that an instance may have open.
 const MOST_OPEN: usize = 64;
 
+/// Handles to resources that a cell may hold. There may be thousands of cells, whose handles no other limit counts.
+const HANDLES_OF_CELL: usize = 1_000;
+
 /// Maximum size of an answer, in bytes.
 const LARGEST_ANSWER: usize = 1 << 20;
 
@@ -32,7 +35,8 @@ const LEFT: u64 = 8;
 pub(super) struct Walls {
     pre: InstancePre<Sandbox>,
     limits: Limits,
-    together: Together,
+    /// What each of its instances takes besides memories and tables, in bytes.
+    fixed: usize,
     logged: Logged,
     clock: Clock,
     name: String,
@@ -44,17 +48,10 @@ pub(super) struct Walls {
 }
 
 impl Walls {
-    pub(super) fn new(
-        pre: InstancePre<Sandbox>,
-        engine: &Engine,
-        name: &str,
-        limits: &Limits,
-        together: Together,
-        seed: u64,
-    ) -> Self {
+    pub(super) fn new(pre: InstancePre<Sandbox>, engine: &Engine, name: &str, limits: &Limits, fixed: usize, seed: u64) -> Self {
         let (clock, logged) = (engine.clock.clone(), engine.logged.clone());
         let (name, limits) = (name.to_owned(), limits.clone());
-        Self { pre, limits, together, logged, clock, name, seed, size: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
+        Self { pre, limits, fixed, logged, clock, name, seed, size: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
     }
 
     /// Returns the memory that a cell, and its keeper if it has one, may take, in bytes.
@@ -78,6 +75,8 @@ struct Cell {
 /// The cells that an instance has open.
 pub(super) struct Cells {
     walls: Arc<Walls>,
+    /// What they and the instance may take together.
+    share: Share,
     open: BTreeMap<u32, Cell>,
     opened: u32,
     /// Whether they may be keepers.
@@ -87,9 +86,9 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub(super) fn new(walls: Arc<Walls>) -> Self {
+    pub(super) fn new(walls: Arc<Walls>, share: Share) -> Self {
         let deadline = walls.clock.after(Duration::ZERO);
-        Self { walls, open: BTreeMap::new(), opened: 0, may_keep: true, deadline }
+        Self { walls, share, open: BTreeMap::new(), opened: 0, may_keep: true, deadline }
     }
 
     /// Sets the deadline of the call that begins. Its cells must answer somewhat earlier.
@@ -115,7 +114,7 @@ impl Cells {
         let mut cell = self.open.remove(&number).ok_or(Failure::Refused)?;
         let walls = &self.walls;
         let deadline = walls.clock.after(Duration::from_millis(timeout_ms.into())).min(self.deadline);
-        let (store, linked) = cell.instance(walls, deadline)?;
+        let (store, linked) = cell.instance(walls, &self.share, deadline)?;
         let answer = Confining::new(&mut *store, linked)
             .and_then(|inside| inside.rlhost_plugin0_2_0_inside().call_answer(&mut *store, message))
             .map_err(|error| why(store, &error))?;
@@ -126,17 +125,24 @@ impl Cells {
 
 impl Cell {
     /// Returns the instance, ready for a call until the deadline.
-    fn instance(&mut self, walls: &Arc<Walls>, deadline: Deadline) -> Result<&mut (Store<Sandbox>, Linked), Failure> {
+    fn instance(
+        &mut self,
+        walls: &Arc<Walls>,
+        share: &Share,
+        deadline: Deadline,
+    ) -> Result<&mut (Store<Sandbox>, Linked), Failure> {
         let ticks = walls.clock.until(deadline) + 1;
         let (store, linked) = match self.running.take() {
             Some(running) => running,
             None => {
-                let mut sandbox =
-                    Sandbox::new(&walls.name, &self.limits, walls.together.clone(), walls.logged.clone(), walls.seed);
-                sandbox.cells = self.keeps.then(|| Cells { may_keep: false, ..Cells::new(walls.clone()) });
+                let mut sandbox = Sandbox::new(&walls.name, &self.limits, share.clone(), walls.logged.clone(), walls.seed);
+                if !sandbox.ceiling.take(walls.fixed) {
+                    return Err(Failure::OutOfMemory);
+                }
+                sandbox.cells = self.keeps.then(|| Cells { may_keep: false, ..Cells::new(walls.clone(), share.clone()) });
                 let mut store = Store::new(walls.pre.engine(), sandbox);
                 store.set_hostcall_fuel(if self.keeps { CARRIED } else { LARGEST_ANSWER });
-                store.set_max_component_handles(MOST_HANDLES);
+                store.set_max_component_handles(HANDLES_OF_CELL);
                 store.limiter(|sandbox| &mut sandbox.ceiling);
                 store.set_epoch_deadline(ticks);
                 let linked = walls.pre.instantiate(&mut store).map_err(|error| why(&mut store, &error))?;

@@ -1,10 +1,14 @@
 //! Counts what a component contains, with nested instantiation multiplied out, before it is compiled. Otherwise a few kilobytes
 //! of components that instantiate one another ten times each would become gigabytes.
+//!
+//! It also counts the memory that wasmtime keeps for each instance besides the instance's memories and tables: references to its
+//! functions, its imports, globals and element segments. No limiter sees that memory, so it is bounded here and then counted as the
+//! instance's (`limits.rs`).
 
 use std::collections::BTreeMap;
 use wasmparser::{
     BinaryReaderError, ComponentAlias, ComponentExport, ComponentExternalKind, ComponentInstance, ComponentOuterAliasKind,
-    ComponentType, ComponentTypeDeclaration, ComponentTypeRef, Instance, InstanceTypeDeclaration, Parser, Payload,
+    ComponentType, ComponentTypeDeclaration, ComponentTypeRef, ElementItems, Instance, InstanceTypeDeclaration, Parser, Payload,
 };
 
 /// Kinds of things in a component.
@@ -48,6 +52,37 @@ pub(super) const MOST_TABLES: u64 = 1_000;
 
 type Counts = [u64; LIMITS.len()];
 
+/// Memory that wasmtime 48 keeps in an instance for each thing in its definition, in bytes, at least. A test in `tests/` compares the sum
+/// with what instances take (`VMOffsets`, `Instance`, `Table` and `Memory` of wasmtime have the parts).
+mod kept {
+    /// An instance of a core module, with its entries in the store.
+    pub(super) const INSTANCE: u64 = 2048;
+    /// An instance of a component: the table of its handles.
+    pub(super) const COMPONENT: u64 = 1024;
+    /// A function: the reference to it that tables and exports need.
+    pub(super) const FUNCTION: u64 = 32;
+    pub(super) const IMPORT: u64 = 64;
+    pub(super) const EXPORT: u64 = 32;
+    pub(super) const GLOBAL: u64 = 32;
+    pub(super) const TABLE: u64 = 256;
+    /// A memory: what describes it, and the system's tables for its pages and for the space that is reserved for it.
+    pub(super) const MEMORY: u64 = 64 << 10;
+    /// An element of a segment.
+    pub(super) const ELEMENT: u64 = 16;
+    /// A segment of elements or data.
+    pub(super) const SEGMENT: u64 = 64;
+    /// A function between components or to the host: a trampoline, and an instance of a module that passes values on.
+    pub(super) const BETWEEN: u64 = 2 * INSTANCE;
+}
+
+/// What was counted.
+#[derive(Debug)]
+struct Counted {
+    things: Counts,
+    /// Memory of an instance besides its memories and tables, in bytes.
+    fixed: u64,
+}
+
 /// Why a component is not compiled.
 #[derive(Debug)]
 pub(super) enum Refusal {
@@ -70,6 +105,8 @@ struct Definition {
     once: Counts,
     /// What each of its instances contains.
     each: Counts,
+    /// Memory that is kept for each of its instances, in bytes.
+    kept: u64,
     /// How often one of its instances instantiates each earlier definition.
     makes: BTreeMap<usize, u64>,
 }
@@ -81,6 +118,17 @@ impl Definition {
 
     fn each(&mut self, kind: Kind, more: u64) {
         self.each[kind as usize] += more;
+    }
+
+    /// Counts things in each instance for which memory is kept.
+    fn each_kept(&mut self, kind: Kind, more: u64, bytes: u64) {
+        self.each(kind, more);
+        self.kept = self.kept.saturating_add(more.saturating_mul(bytes));
+    }
+
+    /// Counts memory that is kept for each instance, for so many things.
+    fn keep(&mut self, more: u64, bytes: u64) {
+        self.kept = self.kept.saturating_add(more.saturating_mul(bytes));
     }
 
     /// Counts an instance of another definition, with this many arguments.
@@ -113,24 +161,40 @@ struct Census {
     open: Vec<Frame>,
 }
 
-/// Rejects a component that contains more than a plugin may.
-pub(super) fn check(component: &[u8]) -> Result<(), Refusal> {
-    counts(component).map(|_| ())
+/// Rejects a component that contains more than a plugin may, or whose instances would take more than `most` bytes besides their memories
+/// and tables. Returns those bytes.
+pub(super) fn check(component: &[u8], most: u64) -> Result<u64, Refusal> {
+    let Counted { fixed, .. } = counts(component)?;
+    bounded(fixed, most)?;
+    Ok(fixed)
 }
 
-fn counts(component: &[u8]) -> Result<Counts, Refusal> {
+/// Rejects a component whose instances take more than they may, in bytes, besides their memories and tables.
+pub(super) fn bounded(fixed: u64, most: u64) -> Result<(), Refusal> {
+    if fixed <= most {
+        return Ok(());
+    }
+    let takes = if fixed == u64::MAX { "too much to count".to_owned() } else { format!("{} MiB", fixed.div_ceil(1 << 20)) };
+    Err(Refusal::TooMuch(format!(
+        "an instance of it, with all nested ones, takes {takes} of memory besides its memories and tables; at most {} MiB are allowed \
+         (limits.memory_mb, limits.total_memory_mb)",
+        most >> 20
+    )))
+}
+
+fn counts(component: &[u8]) -> Result<Counted, Refusal> {
     let mut census = Census { read: Vec::new(), open: vec![Frame::default()] };
     for payload in Parser::new(0).parse_all(component) {
         census.take(payload?)?;
     }
-    let total = multiplied(&census.read);
-    within(&total)?;
-    Ok(total)
+    let counted = multiplied(&census.read);
+    within(&counted.things)?;
+    Ok(counted)
 }
 
 /// Returns the sum over all definitions, each multiplied by its number of instances.
-fn multiplied(definitions: &[Definition]) -> Counts {
-    let mut total = [0u64; LIMITS.len()];
+fn multiplied(definitions: &[Definition]) -> Counted {
+    let (mut total, mut fixed) = ([0u64; LIMITS.len()], 0u64);
     let mut times = vec![0u64; definitions.len()];
     if let Some(root) = times.last_mut() {
         *root = 1;
@@ -140,12 +204,13 @@ fn multiplied(definitions: &[Definition]) -> Counts {
         for (&target, &n) in &definition.makes {
             times[target] = times[target].saturating_add(n.saturating_mul(here));
         }
+        fixed = fixed.saturating_add(definition.kept.saturating_mul(here));
         for ((total, once), each) in total.iter_mut().zip(definition.once).zip(definition.each) {
             // A definition that is never instantiated is compiled all the same.
             *total = total.saturating_add(once).saturating_add(each.saturating_mul(here.max(1)));
         }
     }
-    total
+    Counted { things: total, fixed }
 }
 
 fn within(counts: &Counts) -> Result<(), Refusal> {
@@ -181,7 +246,9 @@ impl Census {
         if let Some(frame) = self.open.last_mut() {
             frame.definition.once(if is_module { Kind::Modules } else { Kind::Components }, 1);
         }
-        self.open.push(Frame { is_module, ..Frame::default() });
+        let mut definition = Definition::default();
+        definition.keep(1, if is_module { kept::INSTANCE } else { kept::COMPONENT });
+        self.open.push(Frame { is_module, definition, ..Frame::default() });
         let definitions = (self.read.len() + self.open.len()) as u64;
         let [(components, most_components), (modules, most_modules), ..] = LIMITS;
         if definitions > most_components + most_modules {
@@ -218,17 +285,35 @@ impl Frame {
         let holds = &mut self.definition;
         match payload {
             Payload::TypeSection(section) => holds.once(Kind::Types, section.count().into()),
-            Payload::FunctionSection(section) => holds.once(Kind::Functions, section.count().into()),
-            Payload::ExportSection(section) => holds.once(Kind::Exports, section.count().into()),
-            Payload::MemorySection(section) => holds.each(Kind::Memories, section.count().into()),
-            Payload::TableSection(section) => holds.each(Kind::Tables, section.count().into()),
-            Payload::GlobalSection(section) => holds.each(Kind::Globals, section.count().into()),
+            Payload::FunctionSection(section) => {
+                holds.once(Kind::Functions, section.count().into());
+                holds.keep(section.count().into(), kept::FUNCTION);
+            }
+            Payload::ExportSection(section) => {
+                holds.once(Kind::Exports, section.count().into());
+                holds.keep(section.count().into(), kept::EXPORT);
+            }
+            Payload::MemorySection(section) => holds.each_kept(Kind::Memories, section.count().into(), kept::MEMORY),
+            Payload::TableSection(section) => holds.each_kept(Kind::Tables, section.count().into(), kept::TABLE),
+            Payload::GlobalSection(section) => holds.each_kept(Kind::Globals, section.count().into(), kept::GLOBAL),
             Payload::ImportSection(section) => {
                 for import in section.into_imports() {
                     import?;
-                    holds.each(Kind::Imports, 1);
+                    // The reference to a function comes on top.
+                    holds.each_kept(Kind::Imports, 1, kept::IMPORT + kept::FUNCTION);
                 }
             }
+            Payload::ElementSection(section) => {
+                for segment in section {
+                    let elements = match segment?.items {
+                        ElementItems::Functions(functions) => functions.count(),
+                        ElementItems::Expressions(_, expressions) => expressions.count(),
+                    };
+                    holds.keep(elements.into(), kept::ELEMENT);
+                    holds.keep(1, kept::SEGMENT);
+                }
+            }
+            Payload::DataSection(section) => holds.keep(section.count().into(), kept::SEGMENT),
             _ => {}
         }
         Ok(())
@@ -249,7 +334,9 @@ impl Frame {
     fn component(&mut self, payload: Payload<'_>, outer: &[Self]) -> Result<(), Refusal> {
         let holds = &mut self.definition;
         match payload {
-            Payload::ComponentCanonicalSection(section) => holds.each(Kind::Functions, section.count().into()),
+            Payload::ComponentCanonicalSection(section) => {
+                holds.each_kept(Kind::Functions, section.count().into(), kept::BETWEEN)
+            }
             Payload::CoreTypeSection(section) => holds.each(Kind::Types, section.count().into()),
             Payload::ComponentTypeSection(section) => {
                 for ty in section {
@@ -359,6 +446,14 @@ mod tests {
     use super::*;
 
     fn counted(wat: &str) -> Result<Counts, String> {
+        counted_with_memory(wat).map(|counted| counted.things)
+    }
+
+    fn fixed(wat: &str) -> u64 {
+        counted_with_memory(wat).unwrap().fixed
+    }
+
+    fn counted_with_memory(wat: &str) -> Result<Counted, String> {
         counts(&wat::parse_str(wat).unwrap()).map_err(|refusal| match refusal {
             Refusal::Damaged(text) | Refusal::TooMuch(text) => text,
         })
@@ -400,7 +495,7 @@ mod tests {
         for (levels, times) in [(6, 10), (13, 10), (40, 50)] {
             let bytes = wat::parse_str(nested(levels, times)).unwrap();
             assert!(bytes.len() < 20_000);
-            let Err(Refusal::TooMuch(said)) = check(&bytes) else { panic!("{levels} levels of {times}") };
+            let Err(Refusal::TooMuch(said)) = check(&bytes, u64::MAX) else { panic!("{levels} levels of {times}") };
             assert!(said.contains("instances") && said.contains("at most 10000"), "{said}");
         }
     }
@@ -437,10 +532,70 @@ mod tests {
     fn what_can_t_be_read_is_damaged() {
         let whole = wat::parse_str(nested(3, 2)).unwrap();
         for length in 9..whole.len() {
-            assert!(!matches!(check(&whole[..length]), Err(Refusal::TooMuch(_))), "{length}");
+            assert!(!matches!(check(&whole[..length], u64::MAX), Err(Refusal::TooMuch(_))), "{length}");
         }
         // Instantiates a component that does not exist.
         let bytes = [&b"\0asm\x0d\0\x01\0"[..], &[5, 4, 1, 0, 7, 0]].concat();
-        assert!(matches!(check(&bytes), Err(Refusal::Damaged(_))));
+        assert!(matches!(check(&bytes, u64::MAX), Err(Refusal::Damaged(_))));
+    }
+    #[test]
+    fn what_each_instance_keeps_is_multiplied_by_their_number() {
+        let functions = "(func)".repeat(20_000);
+        let module = |instances: &str| {
+            format!(
+                "(component (component (core module $m {functions}) {instances}) (instance (instantiate 0)) (instance (instantiate 0)))"
+            )
+        };
+        let made = |times: usize| fixed(&module(&"(core instance (instantiate $m))".repeat(times)));
+        // A module that is not instantiated costs nothing, and each instance as much.
+        assert!(made(0) < 10_000);
+        assert_eq!(made(990) - made(0), 990 * (made(1) - made(0)));
+        assert!(made(1) - made(0) >= 2 * 20_000 * 32);
+        let bytes = wat::parse_str(module(&"(core instance (instantiate $m))".repeat(990))).unwrap();
+        let Err(Refusal::TooMuch(said)) = check(&bytes, 512 << 20) else { panic!("{} MiB", made(990) >> 20) };
+        assert!(said.contains("MiB of memory besides its memories and tables; at most 512 MiB are allowed"), "{said}");
+        check(&bytes, 2 << 30).unwrap();
+    }
+
+    #[test]
+    fn everything_in_an_instance_counts() {
+        let module = |fields: &str| fixed(&format!("(component (core module $m {fields}) (core instance (instantiate $m)))"));
+        let (empty, elements) = (module(""), "0 ".repeat(1000));
+        for (what, fields, least) in [
+            ("globals", "(global v128 (v128.const i64x2 0 0))".repeat(1000), 16_000),
+            ("passive elements", format!("(func) (elem func {elements})"), 16_000),
+            ("active elements", format!("(func) (table 1000 funcref) (elem (i32.const 0) func {elements})"), 16_000),
+            ("declared elements", format!("(func) (elem declare func {elements})"), 16_000),
+            ("expressions", format!("(func) (elem funcref {})", "(ref.func 0)".repeat(1000)), 16_000),
+            ("segments of data", "(data \"x\")".repeat(1000), 12_000),
+            ("segments of elements", "(elem func)".repeat(1000), 32_000),
+            ("functions", "(func)".repeat(1000), 32_000),
+            ("tables", "(table 0 funcref)".repeat(100), 10_000),
+            ("memories", "(memory 0)".repeat(10), 100_000),
+        ] {
+            assert!(module(&fields) - empty >= least, "{what}: {}", module(&fields) - empty);
+        }
+        let import = "(import \"a\" \"f\" (func))".repeat(1000);
+        let imports = format!(
+            "(component (core module $a (func (export \"f\"))) (core instance $i (instantiate $a))
+                (core module $m {import}) (core instance (instantiate $m (with \"a\" (instance $i)))))"
+        );
+        assert!(fixed(&imports) > 56_000);
+        // Instances that double at each level don't overflow.
+        let doubled = |levels: usize| {
+            let level = |i: usize| {
+                format!(
+                    "(component (alias outer 1 {} (component $b)) (instance (instantiate $b)) (instance (instantiate $b)))",
+                    i - 1
+                )
+            };
+            let levels: String = (1..levels).map(level).collect();
+            format!(
+                "(component (component (core module $m (func)) (core instance (instantiate $m))) {levels} (instance (instantiate {})))",
+                levels.matches("(component (alias").count()
+            )
+        };
+        assert!(counted(&doubled(80)).unwrap_err().contains("too many to count instances"));
+        assert!(fixed(&doubled(10)) >= 512 * 2048);
     }
 }

@@ -7,10 +7,11 @@
 //! Unless it calls [`compile_apart`], it compiles in its own process, with checks but without limits.
 
 use super::census::{self, Refusal};
+use super::code::{Code, LARGEST_CODE, LARGEST_FILE};
 use super::source::LARGEST;
+use super::trial::TrialOrder;
 use super::{LONGEST_TEXT, engine, wrap};
 use crate::config::{Limits, files, printable};
-use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,15 +22,10 @@ use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use std::thread::Builder;
 use std::time::Duration;
+use wasmtime::component::Component;
 
 /// The subcommand, hidden from help.
 const COMMAND: &str = "compile-plugin";
-
-/// Largest size of compiled code, in bytes.
-const LARGEST_CODE: u64 = 512 << 20;
-
-/// Largest size of a file with a checksum and code, in bytes.
-pub(super) const LARGEST_FILE: u64 = LARGEST_CODE + CHECKSUM as u64;
 
 /// Bytes of the other process's error text that are read.
 const SAID: u64 = 16 << 10;
@@ -44,9 +40,6 @@ const MOST_THREADS: usize = 8;
 const DAMAGED: u8 = 3;
 const REFUSED: u8 = 4;
 
-/// Bytes of the checksum before the code.
-pub(super) const CHECKSUM: usize = 32;
-
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// Compiles plugins in separate processes from now on. Only for a program that handles [`CompileOrder`] first in `main`.
@@ -60,68 +53,72 @@ pub fn compile_apart() {
     }
 }
 
+/// A plugin that can be instantiated.
+pub(super) struct Compiled {
+    pub component: Component,
+    /// What each of its instances takes besides memories and tables, in bytes.
+    pub fixed: usize,
+}
+
 /// Another process's order to compile a plugin in this one.
 pub struct CompileOrder {
     /// Limit of address space, in bytes.
     pub memory: u64,
     /// Limit of processor time, in seconds.
     pub seconds: u64,
+    /// Memory that each of its instances may take, in bytes.
+    each: u64,
 }
 
 impl CompileOrder {
     /// Parses the program's arguments (its name first). Returns `None` if they don't ask to compile a plugin.
     #[must_use]
-    pub fn of(arguments: &[OsString]) -> Option<Self> {
-        let [_, command, memory, seconds] = arguments else { return None };
+    pub fn parse(arguments: &[OsString]) -> Option<Self> {
+        let [_, command, memory, seconds, each] = arguments else { return None };
         let number = |given: &OsString| given.to_str()?.parse().ok();
-        (command == COMMAND).then_some(Self { memory: number(memory)?, seconds: number(seconds)? })
+        (command == COMMAND).then_some(Self { memory: number(memory)?, seconds: number(seconds)?, each: number(each)? })
     }
 
     /// Compiles the plugin on standard input. The caller has set the limits.
     #[must_use]
     pub fn carry_out(&self) -> ExitCode {
-        let written = files::all(io::stdin().lock(), LARGEST).map_err(|e| Refusal::Damaged(e.to_string())).and_then(|bytes| {
+        ended(files::all(io::stdin().lock(), LARGEST).map_err(|e| Refusal::Damaged(e.to_string())).and_then(|bytes| {
             let engine = wasmtime::Engine::new(&engine::configuration()).map_err(|e| Refusal::TooMuch(format!("{e:#}")))?;
-            let code = with_checksum(compiled(&engine, &bytes)?);
+            let code = compiled(&engine, &bytes, self.each)?;
             let mut out = io::stdout().lock();
-            out.write_all(&code).and_then(|()| out.flush()).map_err(|e| Refusal::TooMuch(format!("can't store its code: {e}")))
-        });
-        match written {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(refusal) => {
-                let (code, said) = match refusal {
-                    Refusal::Damaged(said) => (DAMAGED, said),
-                    Refusal::TooMuch(said) => (REFUSED, said),
-                };
-                // The caller sees the exit code even if the text is lost.
-                let _ = io::stderr().write_all(printable(&said, LONGEST_TEXT).as_bytes());
-                ExitCode::from(code)
-            }
+            let written = out.write_all(code.as_bytes()).and_then(|()| out.flush());
+            written.map_err(|e| Refusal::TooMuch(format!("can't store its code: {e}")))
+        }))
+    }
+}
+
+/// Ends a process of this kind, with its error on standard error.
+pub(super) fn ended(done: Result<(), Refusal>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refusal) => {
+            let (code, said) = match refusal {
+                Refusal::Damaged(said) => (DAMAGED, said),
+                Refusal::TooMuch(said) => (REFUSED, said),
+            };
+            // The caller sees the exit code even if the text is lost.
+            let _ = io::stderr().write_all(printable(&said, LONGEST_TEXT).as_bytes());
+            ExitCode::from(code)
         }
     }
 }
 
-/// Returns the code behind its checksum.
-fn with_checksum(code: Vec<u8>) -> Vec<u8> {
-    [Sha256::digest(&code).as_slice(), &code].concat()
-}
-
-/// Returns the code in a file, if the checksum matches.
-pub(super) fn checked(whole: &[u8]) -> Option<&[u8]> {
-    let (checksum, code) = whole.split_at_checked(CHECKSUM)?;
-    (checksum == Sha256::digest(code).as_slice()).then_some(code)
-}
-
-/// Returns the component that a plugin is or is wrapped into, if it contains no more than a plugin may.
-pub(super) fn counted(bytes: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
+/// Returns the component that a plugin is or is wrapped into, if it contains no more than a plugin may, and the bytes that each of its
+/// instances takes besides memories and tables, if those are at most `each`.
+pub(super) fn counted(bytes: &[u8], each: u64) -> Result<(Cow<'_, [u8]>, u64), Refusal> {
     let component = wrap::as_component(bytes).map_err(Refusal::Damaged)?;
-    census::check(&component)?;
-    Ok(component)
+    let fixed = census::check(&component, each)?;
+    Ok((component, fixed))
 }
 
 /// Checks and compiles a plugin in this process.
-fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Vec<u8>, Refusal> {
-    let component = counted(bytes)?;
+fn compiled(engine: &wasmtime::Engine, bytes: &[u8], each: u64) -> Result<Code, Refusal> {
+    let (component, fixed) = counted(bytes, each)?;
     let code = engine.precompile_component(&component).map_err(|e| match e.is::<wasmtime::OutOfMemory>() {
         true => Refusal::TooMuch(e.to_string()),
         false => Refusal::Damaged(e.root_cause().to_string()),
@@ -130,7 +127,12 @@ fn compiled(engine: &wasmtime::Engine, bytes: &[u8]) -> Result<Vec<u8>, Refusal>
         let most = LARGEST_CODE >> 20;
         return Err(Refusal::TooMuch(format!("its code has {} MiB; the limit is {most}", code.len() >> 20)));
     }
-    Ok(code)
+    Ok(Code::new(fixed, &code))
+}
+
+/// Returns the memory that an instance may take, in bytes.
+pub(super) fn memory_of_one(limits: &Limits) -> u64 {
+    limits.memory().min(limits.total_memory()) as u64
 }
 
 /// Creates an unnamed file for the code, in memory where the system supports that: it needs no folder and no free space on a
@@ -156,14 +158,15 @@ impl Compiler {
         Self { program: PROGRAM.get().cloned(), threads }
     }
 
-    /// Returns a checksum and the code.
-    pub(super) fn compile(&self, engine: &wasmtime::Engine, bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Refusal> {
+    /// Compiles a plugin, within limits.
+    pub(super) fn compile(&self, engine: &wasmtime::Engine, bytes: &[u8], limits: &Limits) -> Result<Code, Refusal> {
         let failed = |e: io::Error| Refusal::TooMuch(format!("can't create a file for its code: {e}"));
-        let Some(program) = &self.program else { return Ok(with_checksum(compiled(engine, bytes)?)) };
+        let Some(program) = &self.program else { return compiled(engine, bytes, memory_of_one(limits)) };
         let mut file = scratch().map_err(failed)?;
         let seconds = limits.compile_timeout_s;
         let mut command = Command::new(program);
         command.arg(COMMAND).arg(limits.compile_memory().to_string()).arg(seconds.to_string());
+        command.arg(memory_of_one(limits).to_string());
         command.env("RAYON_NUM_THREADS", self.threads.clamp(1, MOST_THREADS).to_string()).env_remove("RUST_BACKTRACE");
         // Each of glibc's arenas reserves address space too.
         command.env("MALLOC_ARENA_MAX", "2");
@@ -176,11 +179,49 @@ impl Compiler {
         match status {
             Some(status) if status.success() => {
                 file.rewind().map_err(failed)?;
-                files::all(file, LARGEST_FILE).map_err(failed)
+                let whole = files::all(file, LARGEST_FILE).map_err(failed)?;
+                Code::parse(whole).ok_or_else(|| Refusal::TooMuch("the compiler's output is damaged".to_owned()))
             }
             Some(status) if status.code() == Some(DAMAGED.into()) => Err(Refusal::Damaged(said)),
             Some(status) if status.code() == Some(REFUSED.into()) && !lacked_memory(&said) => Err(Refusal::TooMuch(said)),
             status => Err(Refusal::TooMuch(why(status, &said, limits))),
+        }
+    }
+}
+
+impl Compiler {
+    /// Makes an instance of a compiled plugin in a separate process, which the system allows as much memory as the plugin's limits and a
+    /// little more. Where that process does not do with it, what the plugin's instances take was not counted right, and it is refused.
+    pub(super) fn try_out(&self, code: &mut Code, limits: &Limits) -> Result<(), Refusal> {
+        let each = memory_of_one(limits);
+        let Some(program) = self.program.as_ref().filter(|_| TrialOrder::IS_BOUNDED && code.tried() != each) else {
+            return Ok(());
+        };
+        let mut command = Command::new(program);
+        let seconds = limits.call_timeout().as_secs().saturating_add(1);
+        command.args(TrialOrder::arguments(each, seconds, limits.table_elements));
+        command.env("RAYON_NUM_THREADS", "1").env_remove("RUST_BACKTRACE");
+        // What an allocator keeps ready would count from the start, and be free to take.
+        command.env("MALLOC_ARENA_MAX", "1").env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| Refusal::TooMuch(format!("can't start the process that tries it: {e}")))?;
+        let longest = Duration::from_secs(seconds.saturating_mul(WALL).saturating_add(60));
+        let (status, said) = attend(&mut child, code.as_bytes(), longest)
+            .map_err(|e| Refusal::TooMuch(format!("lost the process that tries it: {e}")))?;
+        match status {
+            Some(status) if status.success() => {
+                code.set_tried(each);
+                Ok(())
+            }
+            _ if lacked_memory(&said) => {
+                let most = each >> 20;
+                Err(Refusal::TooMuch(format!("an instance of it takes more than {most} MiB of memory (limits.memory_mb)")))
+            }
+            None => Err(Refusal::TooMuch(format!("making an instance of it took longer than {} s", longest.as_secs()))),
+            Some(status) => {
+                let said = said.lines().next().map(|line| format!(": {line}")).unwrap_or_default();
+                Err(Refusal::TooMuch(format!("the process that made an instance of it ended with {status}{said}")))
+            }
         }
     }
 }
@@ -253,11 +294,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_has_two_numbers_and_nothing_else_is_one() {
-        let of = |arguments: &[&str]| CompileOrder::of(&arguments.iter().map(OsString::from).collect::<Vec<_>>());
-        let order = of(&["rlhost", "compile-plugin", "1024", "3"]).unwrap();
-        assert_eq!((order.memory, order.seconds), (1024, 3));
-        for other in [&["rlhost", "compile-plugin", "x", "3"][..], &["rlhost", "train", "1", "3"], &["rlhost", "compile-plugin"]]
+    fn an_order_has_three_numbers_and_nothing_else_is_one() {
+        let of = |arguments: &[&str]| CompileOrder::parse(&arguments.iter().map(OsString::from).collect::<Vec<_>>());
+        let order = of(&["rlhost", "compile-plugin", "1024", "3", "64"]).unwrap();
+        assert_eq!((order.memory, order.seconds, order.each), (1024, 3, 64));
+        for other in
+            [&["rlhost", "compile-plugin", "x", "3", "1"][..], &["rlhost", "train", "1", "3", "1"], &["rlhost", "compile-plugin"]]
         {
             assert!(of(other).is_none(), "{other:?}");
         }
@@ -289,13 +331,5 @@ mod tests {
         assert!(why(status, &said, &Limits::default()).contains("limits.compile_memory_mb"));
         let (status, said) = attend(&mut start("kill -KILL $$"), &input, long).unwrap();
         assert!(why(status, &said, &Limits::default()).contains("signal: 9"));
-    }
-
-    #[test]
-    fn code_counts_if_it_is_whole() {
-        let whole = with_checksum(vec![1, 2, 3]);
-        assert_eq!(checked(&whole), Some(&[1, 2, 3][..]));
-        assert_eq!(checked(&whole[..whole.len() - 1]), None);
-        assert_eq!(checked(&whole[..7]), None);
     }
 }

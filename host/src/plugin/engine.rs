@@ -2,8 +2,8 @@
 
 use super::asking::Asker;
 use super::cache::{self, Cache};
-use super::census::Refusal;
-use super::compiler::Compiler;
+use super::census::{self, Refusal};
+use super::compiler::{Compiled, Compiler, memory_of_one};
 use super::deadline::{Clock, Watchdog};
 use super::figures::Names;
 use super::folders::Folders;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::sync::Arc;
 use wasmtime::Config;
-use wasmtime::component::{Component, HasSelf, Linker};
+use wasmtime::component::{HasSelf, Linker};
 
 /// Returns the settings for compiling and running plugins.
 pub(super) fn configuration() -> Config {
@@ -97,20 +97,27 @@ impl Engine {
         self.folders.insert(name.to_owned(), folders);
     }
 
-    /// Returns a plugin's component, compiled now or cached.
-    pub(super) fn component(&self, bytes: &[u8], limits: &Limits) -> std::result::Result<Component, Refusal> {
+    /// Returns a plugin's component, compiled now or cached. An instance of it was made on trial within these limits.
+    pub(super) fn component(&self, bytes: &[u8], limits: &Limits) -> std::result::Result<Compiled, Refusal> {
         let file = self.cache.as_ref().map(|cache| (cache, cache.file(&self.wasmtime, bytes)));
-        if let Some(component) = file.as_ref().and_then(|(cache, file)| cache.kept(&self.wasmtime, file)) {
-            return Ok(component);
-        }
-        let whole = self.compiler.compile(&self.wasmtime, bytes, limits)?;
-        let not_whole = || Refusal::TooMuch("the compiler's output is damaged".to_owned());
-        let component = cache::component(&self.wasmtime, &whole).ok_or_else(not_whole)?;
+        let kept = file.as_ref().and_then(|(cache, file)| cache.kept(&self.wasmtime, file));
+        let (mut code, component) = match kept {
+            Some((code, component)) => (code, Some(component)),
+            None => (self.compiler.compile(&self.wasmtime, bytes, limits)?, None),
+        };
+        // It may have been counted under other limits.
+        census::bounded(code.fixed() as u64, memory_of_one(limits))?;
+        let (is_new, tried) = (component.is_none(), code.tried());
+        self.compiler.try_out(&mut code, limits)?;
+        let unusable = || Refusal::TooMuch("the compiler's output can't be used".to_owned());
+        let component = component.or_else(|| cache::component(&self.wasmtime, &code)).ok_or_else(unusable)?;
         // A cache that is full or read-only only costs time.
-        if let Some((Err(e), file)) = file.map(|(cache, file)| (cache.keep(&whole, &file), file)) {
+        if let Some((cache, file)) = file.filter(|_| is_new || code.tried() != tried)
+            && let Err(e) = cache.keep(&code, &file)
+        {
             tracing::debug!("can't cache {}: {e}", file.display());
         }
-        Ok(component)
+        Ok(Compiled { component, fixed: code.fixed() })
     }
 }
 

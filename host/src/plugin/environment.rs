@@ -3,7 +3,8 @@
 
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
-use super::instance::{Plugin, Running};
+use super::instance::{Plugin, Running, Slot};
+use super::limits::Share;
 use super::loaded::{Call as Named, Loaded};
 use super::reward::{LARGEST_SCORE, is_score};
 use super::world::{Acting, Role};
@@ -19,6 +20,9 @@ pub use super::world::environment::{Call, Message, Opening, Reply, Start, Tool, 
 /// Instances of an environment that asks servers. Their waits cost no processor, and one that asks for each episode in turn is that
 /// much faster.
 const WAITING: usize = 64;
+
+/// Memory of an instance, in bytes, for which there is room at least, with twice what the one has that was loaded.
+const LEAST_SHARE: usize = 16 << 20;
 
 /// How many calls of a session may take all the time that servers have in one.
 const CALLS_WITH_SERVERS: u32 = 10;
@@ -89,7 +93,7 @@ impl EnvironmentPlugin {
     pub fn side_by_side(&self) -> usize {
         let threads = self.plugin.shared().threads();
         let wanted = if self.plugin.asker().is_some() { threads.max(WAITING) } else { threads };
-        self.plugin.fitting(wanted).max(1)
+        wanted.min(self.plugin.shared().room_for(LEAST_SHARE.max(2 * self.plugin.memory_used())))
     }
 
     /// Returns a group of episodes on a separate instance, which starts with the first of them. What servers answer is recorded within a
@@ -98,7 +102,10 @@ impl EnvironmentPlugin {
         let loaded = self.plugin.shared();
         let of_servers = loaded.time_of_servers().saturating_mul(CALLS_WITH_SERVERS);
         let left = Clock::ticks(loaded.limits.episodes_timeout().saturating_add(of_servers));
-        Session { loaded, running: None, episodes: BTreeMap::new(), scope, last: false, left, broken: None }
+        // Episodes can't be played again with more memory, so each instance has what all may have at once.
+        let all = loaded.limits.total_memory().saturating_sub(self.plugin.memory_of_idle());
+        let share = Share::new(all / self.side_by_side());
+        Session { loaded, share, running: None, episodes: BTreeMap::new(), scope, last: false, left, broken: None }
     }
 
     /// Plays episodes with given turns: `says` returns the text and the calls of each, and whether it ended on its own, from the
@@ -181,6 +188,8 @@ enum Answer {
 /// See the module documentation.
 pub struct Session {
     loaded: Arc<Loaded>,
+    /// What its instance and that one's cells may take.
+    share: Share,
     running: Option<Running>,
     episodes: BTreeMap<u64, Record>,
     scope: u64,
@@ -312,7 +321,7 @@ impl Session {
 
     /// Calls about one episode on a new instance that has no other.
     fn alone(&mut self, function: &'static str, asked: &Asked, deadline: Deadline) -> Result<Answer> {
-        self.running = Some(self.loaded.start(None, deadline)?);
+        self.running = Some(self.loaded.start(None, &self.share, deadline)?);
         if let Asked::Step(turn) = asked {
             self.play_again(&[turn.episode], deadline)?;
         }
@@ -342,7 +351,7 @@ impl Session {
     /// Ensures that there is an instance with all open episodes.
     fn ready(&mut self, deadline: Deadline) -> Result<()> {
         if self.running.is_none() {
-            self.running = Some(self.loaded.start(None, deadline)?);
+            self.running = Some(self.loaded.start(None, &self.share, deadline)?);
             let all: Vec<u64> = self.episodes.keys().copied().collect();
             self.play_again(&all, deadline).inspect_err(|_| self.running = None)?;
         }
@@ -424,7 +433,8 @@ impl Session {
         f: impl FnOnce(&super::world::environment::Guest, &mut wasmtime::Store<super::sandbox::Sandbox>) -> super::instance::Answer<R>,
     ) -> Result<R> {
         let call = Named::of_episodes(function, self.scope, self.last);
-        let (running, answer) = self.loaded.ask(self.running.take(), None, deadline, call, |store, linked| {
+        let slot = Slot { running: self.running.take(), share: self.share.clone() };
+        let (running, answer) = self.loaded.ask(slot, None, deadline, call, |store, linked| {
             let acting = Acting::new(&mut *store, linked)?;
             f(acting.rlhost_plugin0_2_0_environment(), store)
         });

@@ -4,6 +4,7 @@
 use super::asking::Asker;
 use super::deadline::Deadline;
 use super::engine::Engine;
+use super::limits::Share;
 use super::loaded::{CARRIED, Call, Info, Loaded, carried_by_each, said};
 use super::sandbox::Sandbox;
 use super::world::{Observing, Remembering, Role, types};
@@ -38,6 +39,19 @@ pub struct PluginState {
 pub(super) struct Running {
     pub store: Store<Sandbox>,
     pub linked: Linked,
+}
+
+impl Running {
+    /// Returns what it and its cells may take together.
+    fn share(&self) -> &Share {
+        self.store.data().ceiling.share()
+    }
+}
+
+/// A place for an instance: a ready one, or the share of the memory that a new one may take.
+pub(super) struct Slot {
+    pub running: Option<Running>,
+    pub share: Share,
 }
 
 /// The result of a call into an instance: the plugin's answer or its own error.
@@ -194,7 +208,7 @@ impl Plugin {
     /// Restores a state in a new instance right away, so that a state that does not fit is rejected here.
     pub fn adopt(&mut self, state: PluginState) -> Result<()> {
         self.reset_to(Some(state));
-        let running = self.loaded.start(self.state.as_ref(), self.loaded.deadline())?;
+        let running = self.loaded.start(self.state.as_ref(), &self.loaded.whole_share(), self.loaded.deadline())?;
         self.idle.push(running);
         Ok(())
     }
@@ -219,14 +233,33 @@ impl Plugin {
         self.loaded.is_over(deadline)
     }
 
-    /// Returns how many instances may be called in parallel: one per thread, if they fit into the plugin's total memory.
-    pub(super) fn most_side_by_side(&self) -> usize {
-        self.fitting(self.loaded.threads())
+    /// Returns the memory of the instances that are not being called, with their cells, in bytes.
+    pub(super) fn memory_of_idle(&self) -> usize {
+        self.idle.iter().map(|running| running.share().used()).sum()
     }
 
-    /// Returns how many of `wanted` instances fit into the plugin's total memory, at least one.
-    pub(super) fn fitting(&self, wanted: usize) -> usize {
-        wanted.min(self.loaded.room_for(self.memory_used()))
+    /// Returns how many instances may be called in parallel: one per thread, if they fit into the plugin's total memory.
+    pub(super) fn most_side_by_side(&self) -> usize {
+        self.loaded.threads().min(self.loaded.room_for(self.memory_used()))
+    }
+
+    /// Returns places for this many instances, the ready ones first. All have the same share of the memory that other instances leave;
+    /// those are dropped where it would not be enough.
+    fn slots(&mut self, count: usize) -> Vec<Slot> {
+        let ready: Vec<Option<Running>> = (0..count).map(|_| self.idle.pop()).collect();
+        let total = self.loaded.limits.total_memory();
+        let largest = ready.iter().flatten().map(|running| running.share().used()).max().unwrap_or(0);
+        let enough = if count == 1 { self.loaded.most_useful() } else { largest };
+        if (total.saturating_sub(self.memory_of_idle())) / count.max(1) < enough {
+            self.idle.clear();
+        }
+        let each = total.saturating_sub(self.memory_of_idle()) / count.max(1);
+        let slot = |running: Option<Running>| {
+            let share = running.as_ref().map_or_else(|| Share::new(each), |running| running.share().clone());
+            share.set_most(each);
+            Slot { running, share }
+        };
+        ready.into_iter().map(slot).collect()
     }
 
     /// Calls into an instance. One that trapped is dropped.
@@ -241,9 +274,9 @@ impl Plugin {
         call: Call,
         f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
     ) -> Result<R> {
-        let ready = self.idle.pop();
+        let slot = self.slots(1).remove(0);
         self.changed = true;
-        let (running, answer) = self.loaded.ask(ready, self.state.as_ref(), deadline, call, |store, linked| {
+        let (running, answer) = self.loaded.ask(slot, self.state.as_ref(), deadline, call, |store, linked| {
             store.set_hostcall_fuel(CARRIED);
             f(store, linked)
         });
@@ -253,33 +286,56 @@ impl Plugin {
 
     /// Makes this many calls in parallel, each into its own instance. Returns the first error. All answers are held until the last one
     /// is there, so `f` must return what is checked and bounded.
+    ///
+    /// Whether a call gets memory must not depend on the calls beside it. So if an instance needed more than its share, all calls are
+    /// made again, each into a new instance, with no more at once than have all the memory that an instance may have.
     pub(super) fn call_side_by_side<R: Send>(
         &mut self,
         calls: usize,
         call: Call,
         f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync,
     ) -> Result<Vec<R>> {
-        let ready: Vec<Option<Running>> = (0..calls).map(|_| self.idle.pop()).collect();
+        let slots = self.slots(calls);
+        let (answers, enough) = self.call_each(0, slots, call, &f);
+        if enough {
+            return answers;
+        }
+        let at_once = self.loaded.room_for(self.loaded.most_useful());
+        let mut all = Vec::with_capacity(calls);
+        for first in (0..calls).step_by(at_once) {
+            self.idle.clear();
+            let slots = self.slots(at_once.min(calls - first));
+            all.extend(self.call_each(first, slots, call, &f).0?);
+        }
+        Ok(all)
+    }
+
+    /// Makes calls in parallel, numbered from `first`. Also returns whether each instance's share of the memory was enough.
+    fn call_each<R: Send>(
+        &mut self,
+        first: usize,
+        slots: Vec<Slot>,
+        call: Call,
+        f: &(impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync),
+    ) -> (Result<Vec<R>>, bool) {
         self.changed = true;
-        let (loaded, state, carried) = (&self.loaded, self.state.as_ref(), carried_by_each(calls));
-        let asked = ready.into_par_iter().enumerate().map(|(i, ready)| {
+        let (loaded, state, carried) = (&self.loaded, self.state.as_ref(), carried_by_each(slots.len()));
+        let shares: Vec<Share> = slots.iter().map(|slot| slot.share.clone()).collect();
+        let asked = slots.into_par_iter().enumerate().map(|(i, slot)| {
             let deadline = loaded.deadline();
-            loaded.ask(ready, state, deadline, call, |store, linked| {
+            loaded.ask(slot, state, deadline, call, |store, linked| {
                 store.set_hostcall_fuel(carried);
-                f(i, store, linked)
+                f(first + i, store, linked)
             })
         });
-        let ended: Vec<(Option<Running>, Result<R>)> = asked.collect();
-        let mut answers = Vec::with_capacity(calls);
-        for (running, answer) in ended {
-            self.idle.extend(running);
-            answers.push(answer);
-        }
-        answers.into_iter().collect()
+        let (running, answers): (Vec<Option<Running>>, Vec<Result<R>>) = asked.unzip();
+        self.idle.extend(running.into_iter().flatten());
+        (answers.into_iter().collect(), !shares.iter().any(Share::was_too_small))
     }
 
     /// Makes this many calls of a stateless plugin, each with a time limit of its own and all until a deadline, on some instances
-    /// in parallel. Returns the first error, after which no further call begins.
+    /// in parallel. Returns the first error, after which no further call begins. Makes them again on fewer instances if one needed more
+    /// than its share of the memory, like [`Plugin::call_side_by_side`].
     pub(super) fn call_apart<R: Send>(
         &mut self,
         calls: usize,
@@ -287,12 +343,30 @@ impl Plugin {
         call: Call,
         f: impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync,
     ) -> Result<Vec<R>> {
-        let workers = self.most_side_by_side().min(calls);
-        let ready: Vec<Option<Running>> = (0..workers).map(|_| self.idle.pop()).collect();
+        let slots = self.slots(self.most_side_by_side().min(calls));
+        let (answers, enough) = self.call_in_turn(calls, slots, until, call, &f);
+        if enough {
+            return answers;
+        }
+        self.idle.clear();
+        let slots = self.slots(self.loaded.room_for(self.loaded.most_useful()).min(calls));
+        self.call_in_turn(calls, slots, until, call, &f).0
+    }
+
+    /// Makes calls on some instances in parallel. Also returns whether each instance's share of the memory was enough.
+    fn call_in_turn<R: Send>(
+        &mut self,
+        calls: usize,
+        slots: Vec<Slot>,
+        until: Deadline,
+        call: Call,
+        f: &(impl Fn(usize, &mut Store<Sandbox>, &Linked) -> Answer<R> + Sync),
+    ) -> (Result<Vec<R>>, bool) {
         self.changed = true;
         let (loaded, state, next) = (&self.loaded, self.state.as_ref(), AtomicUsize::new(0));
-        let carried = carried_by_each(workers);
-        let working = ready.into_par_iter().map(|mut running| {
+        let carried = carried_by_each(slots.len());
+        let shares: Vec<Share> = slots.iter().map(|slot| slot.share.clone()).collect();
+        let working = slots.into_par_iter().map(|Slot { mut running, share }| {
             let mut answers = Vec::new();
             // Calls differ widely in length, so each worker takes the next one.
             while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < calls) {
@@ -301,7 +375,8 @@ impl Plugin {
                     break;
                 }
                 let own = loaded.deadline().min(until);
-                let (left, answer) = loaded.ask(running.take(), state, own, call, |store, linked| {
+                let slot = Slot { running: running.take(), share: share.clone() };
+                let (left, answer) = loaded.ask(slot, state, own, call, |store, linked| {
                     store.set_hostcall_fuel(carried);
                     f(i, store, linked)
                 });
@@ -318,7 +393,7 @@ impl Plugin {
         self.idle.extend(left.into_iter().flatten());
         let mut answers: Vec<(usize, Result<R>)> = answered.into_iter().flatten().collect();
         answers.sort_by_key(|(i, _)| *i);
-        answers.into_iter().map(|(_, answer)| answer).collect()
+        (answers.into_iter().map(|(_, answer)| answer).collect(), !shares.iter().any(Share::was_too_small))
     }
 }
 
@@ -326,13 +401,14 @@ impl Loaded {
     /// Calls into a ready instance, or else a new one. Also returns the instance, unless the call broke it.
     pub(super) fn ask<R>(
         &self,
-        ready: Option<Running>,
+        slot: Slot,
         state: Option<&PluginState>,
         deadline: Deadline,
         call: Call,
         f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
     ) -> (Option<Running>, Result<R>) {
-        let mut running = match ready.map_or_else(|| self.start(state, deadline), Ok) {
+        let Slot { running, share } = slot;
+        let mut running = match running.map_or_else(|| self.start(state, &share, deadline), Ok) {
             Ok(running) => running,
             Err(error) => return (None, Err(error)),
         };

@@ -3,7 +3,7 @@
 use super::census::{MOST_INSTANCES, MOST_MEMORIES, MOST_TABLES};
 use crate::config::Limits;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wasmtime::ResourceLimiter;
 
 /// Size of a table element, in bytes.
@@ -20,30 +20,51 @@ pub(super) enum Refused {
     Elements,
 }
 
-/// The memory of all instances of a plugin. Clones share the count.
+/// The memory that an instance may take together with its cells: its part of what all instances of the plugin may. It is set by the host
+/// before a call, so whether the instance gets memory depends on nothing that its neighbours do. Clones share the count.
 #[derive(Clone)]
-pub(super) struct Together {
-    used: Arc<AtomicUsize>,
-    most: usize,
+pub(super) struct Share(Arc<Part>);
+
+struct Part {
+    used: AtomicUsize,
+    most: AtomicUsize,
+    /// Whether something was refused that only this part had no room for.
+    refused: AtomicBool,
 }
 
-impl Together {
-    pub(super) fn new(limits: &Limits) -> Self {
-        Self { used: Arc::default(), most: limits.total_memory() }
+impl Share {
+    pub(super) fn new(most: usize) -> Self {
+        Self(Arc::new(Part { used: AtomicUsize::new(0), most: AtomicUsize::new(most), refused: AtomicBool::new(false) }))
+    }
+
+    /// Sets the limit for the calls that follow. What is in use stays.
+    pub(super) fn set_most(&self, most: usize) {
+        self.0.most.store(most, Ordering::Relaxed);
+        self.0.refused.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes in use.
+    pub(super) fn used(&self) -> usize {
+        self.0.used.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether memory was refused since the limit was set that a larger share would have had.
+    pub(super) fn was_too_small(&self) -> bool {
+        self.0.refused.load(Ordering::Relaxed)
     }
 
     fn take(&self, bytes: usize) -> bool {
-        let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.most);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        let most = self.0.most.load(Ordering::Relaxed);
+        let more = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= most);
+        let taken = self.0.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
+        if !taken {
+            self.0.refused.store(true, Ordering::Relaxed);
+        }
+        taken
     }
 
     fn give_back(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// Returns how many instances of this size fit, at least one.
-    pub(super) fn room_for(&self, bytes: usize) -> usize {
-        (self.most / bytes.max(1)).max(1)
+        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
@@ -51,18 +72,28 @@ pub(super) struct Ceiling {
     bytes: usize,
     table_elements: usize,
     used: usize,
-    together: Together,
+    share: Share,
     pub(super) refused: Option<Refused>,
 }
 
 impl Ceiling {
-    pub(super) fn new(limits: &Limits, together: Together) -> Self {
-        Self { bytes: limits.memory(), table_elements: limits.table_elements as usize, used: 0, together, refused: None }
+    pub(super) fn new(limits: &Limits, share: Share) -> Self {
+        Self { bytes: limits.memory(), table_elements: limits.table_elements as usize, used: 0, share, refused: None }
     }
 
     /// Returns the bytes in use.
     pub(super) fn used(&self) -> usize {
         self.used
+    }
+
+    /// Returns what it and its cells may take together.
+    pub(super) fn share(&self) -> &Share {
+        &self.share
+    }
+
+    /// Counts memory that the instance takes besides its memories and tables. Returns whether it may.
+    pub(super) fn take(&mut self, bytes: usize) -> bool {
+        self.grow(0, bytes)
     }
 
     fn grow(&mut self, current: usize, desired: usize) -> bool {
@@ -71,7 +102,7 @@ impl Ceiling {
             self.refused = Some(Refused::ToOne);
             return false;
         }
-        if !self.together.take(growth) {
+        if !self.share.take(growth) {
             self.refused = Some(Refused::ToAll);
             return false;
         }
@@ -82,7 +113,7 @@ impl Ceiling {
 
 impl Drop for Ceiling {
     fn drop(&mut self) {
-        self.together.give_back(self.used);
+        self.share.give_back(self.used);
     }
 }
 
@@ -117,20 +148,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instances_are_bounded_each_and_together() {
-        let limits = Limits { memory_mb: 2, total_memory_mb: 3, table_elements: 10, ..Limits::default() };
-        let together = Together::new(&limits);
-        let new = || Ceiling::new(&limits, together.clone());
-        let (mut one, mut other) = (new(), new());
-        assert!(one.memory_growing(0, 2 << 20, None).unwrap());
-        assert!(!one.memory_growing(2 << 20, (2 << 20) + 1, None).unwrap());
-        assert_eq!(one.refused, Some(Refused::ToOne));
-        assert!(!other.memory_growing(0, 2 << 20, None).unwrap());
-        assert_eq!(other.refused, Some(Refused::ToAll));
-        assert!(!other.table_growing(0, 11, None).unwrap());
-        assert_eq!(other.refused, Some(Refused::Elements));
+    fn an_instance_is_bounded_by_itself_and_with_its_cells() {
+        let limits = Limits { memory_mb: 2, table_elements: 10, ..Limits::default() };
+        let share = Share::new(3 << 20);
+        let new = || Ceiling::new(&limits, share.clone());
+        let (mut one, mut cell) = (new(), new());
+        assert!(one.take(1 << 20) && one.memory_growing(0, 1 << 20, None).unwrap());
+        assert!(!one.memory_growing(1 << 20, (1 << 20) + 1, None).unwrap());
+        assert_eq!((one.refused, share.was_too_small()), (Some(Refused::ToOne), false));
+        assert!(!cell.memory_growing(0, 2 << 20, None).unwrap());
+        assert_eq!((cell.refused, share.was_too_small()), (Some(Refused::ToAll), true));
+        assert!(!cell.table_growing(0, 11, None).unwrap());
+        assert_eq!(cell.refused, Some(Refused::Elements));
         drop(one);
-        assert!(other.memory_growing(0, 2 << 20, None).unwrap());
-        assert_eq!((together.room_for(1 << 20), together.room_for(9 << 20), together.room_for(0)), (3, 1, 3 << 20));
+        share.set_most(4 << 20);
+        assert!(cell.memory_growing(0, 2 << 20, None).unwrap());
+        assert_eq!((share.used(), share.was_too_small()), (2 << 20, false));
+    }
+
+    #[test]
+    fn neighbours_take_nothing_from_a_share() {
+        let limits = Limits { memory_mb: 4, ..Limits::default() };
+        let [mut one, mut other] = [(); 2].map(|()| Ceiling::new(&limits, Share::new(2 << 20)));
+        assert!(!one.memory_growing(0, 3 << 20, None).unwrap());
+        assert!(one.memory_growing(0, 2 << 20, None).unwrap() && other.memory_growing(0, 2 << 20, None).unwrap());
     }
 }

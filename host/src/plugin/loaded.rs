@@ -4,13 +4,14 @@
 use super::asking::{self, Asker, Line};
 use super::cells::{Cells, Walls};
 use super::census::Refusal;
+use super::compiler::Compiled;
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
 use super::figures::Reporter;
 use super::folders::Folders;
 use super::hints::Hints;
 use super::instance::{PluginState, Running};
-use super::limits::{Refused, Together};
+use super::limits::{Refused, Share};
 use super::sandbox::{MOST_HANDLES, Sandbox};
 use super::world::{self, Described, Remembering, Role, plugin, types};
 use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
@@ -20,7 +21,7 @@ use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use wasmtime::component::{Component, Instance as Linked, InstancePre};
+use wasmtime::component::{Component, Instance as Linked, InstancePre, Linker};
 use wasmtime::{Store, Trap};
 
 /// Lines of a plugin's output that an error message quotes.
@@ -68,7 +69,8 @@ pub(super) struct Loaded {
 /// How instances are made.
 struct Maker {
     pre: InstancePre<Sandbox>,
-    together: Together,
+    /// What each instance takes besides memories and tables, in bytes.
+    fixed: usize,
     /// How cells are created, if it opens any.
     walls: Option<Arc<Walls>>,
     /// What they may read.
@@ -155,7 +157,7 @@ impl Loaded {
         let mut this = Self::described(engine, source, role, limits, seed)?;
         this.config = schema::resolve(source.name(), &this.info.config_schema, config)?;
         let deadline = this.deadline();
-        let mut running = this.start(None, deadline)?;
+        let mut running = this.start(None, &this.whole_share(), deadline)?;
         this.info = this.describe(&mut running, deadline)?;
         Ok((this, running))
     }
@@ -163,20 +165,16 @@ impl Loaded {
     /// Compiles it, checks it against the role, and has it describe itself without a configuration.
     pub(super) fn described(engine: &Engine, source: &Source, role: Role, limits: &Limits, seed: u64) -> Result<Self> {
         let name = source.name();
-        let component = compile(engine, source, limits)?;
+        let Compiled { component, fixed } = compile(engine, source, limits)?;
         role.check(name, &component, &engine.wasmtime)?;
-        let mut linker = engine.linker.clone();
         let asker = asker_for(engine, name, role, &component)?;
-        let offered = if asker.is_some() { asking::offer(&mut linker) } else { Ok(()) };
-        let offered = offered.and_then(|()| wasi::offer(&mut linker, &component));
-        let linked = offered.and_then(|()| linker.instantiate_pre(&component));
-        let pre = linked.map_err(|e| Error::Config {
+        let pre = linked(&engine.linker, &component, asker.is_some()).map_err(|e| Error::Config {
             name: name.to_owned(),
             detail: printable(&format!("its imports don't fit what rlhost offers: {e:#}"), LONGEST_TEXT),
         })?;
-        let (seed, together) = (seed ^ of_its_own(name), Together::new(limits));
+        let seed = seed ^ of_its_own(name);
         let confines = world::exports(&component, &engine.wasmtime, "inside");
-        let walls = confines.then(|| Arc::new(Walls::new(pre.clone(), engine, name, limits, together.clone(), seed)));
+        let walls = confines.then(|| Arc::new(Walls::new(pre.clone(), engine, name, limits, fixed, seed)));
         // An algorithm may be called like a reward.
         let may_read = matches!(role, Role::Reward | Role::Environment);
         let folders = engine.folders.get(name).filter(|_| may_read).cloned();
@@ -198,13 +196,13 @@ impl Loaded {
             info,
             has_state: world::exports(&component, &engine.wasmtime, "state"),
             observes: world::exports(&component, &engine.wasmtime, "observer"),
-            maker: Maker { pre, together, walls, folders },
+            maker: Maker { pre, fixed, walls, folders },
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
             asker,
         };
         let deadline = this.deadline();
-        let mut plain = this.instantiate(deadline)?;
+        let mut plain = this.instantiate(&this.whole_share(), deadline)?;
         this.info = this.describe(&mut plain, deadline)?;
         Ok(this)
     }
@@ -252,7 +250,25 @@ impl Loaded {
 
     /// Returns how many instances of this size, each with a cell, fit into the plugin's total memory.
     pub(super) fn room_for(&self, bytes: usize) -> usize {
-        self.maker.together.room_for(bytes.saturating_add(self.maker.walls.as_ref().map_or(0, |walls| walls.size())))
+        (self.limits.total_memory() / bytes.saturating_add(self.memory_of_cells()).max(1)).max(1)
+    }
+
+    /// Returns the memory that an instance's cells may take, as far as it has opened any, in bytes.
+    fn memory_of_cells(&self) -> usize {
+        self.maker.walls.as_ref().map_or(0, |walls| walls.size())
+    }
+
+    /// Returns the most memory that an instance can use with its cells, in bytes.
+    pub(super) fn most_useful(&self) -> usize {
+        match self.maker.walls {
+            Some(_) => self.limits.total_memory(),
+            None => self.limits.memory().min(self.limits.total_memory()),
+        }
+    }
+
+    /// Returns the share of an instance that is the only one.
+    pub(super) fn whole_share(&self) -> Share {
+        Share::new(self.limits.total_memory())
     }
 
     /// Returns how many threads calls may be spread over.
@@ -290,23 +306,27 @@ impl Loaded {
         })
     }
 
-    fn instantiate(&self, deadline: Deadline) -> Result<Running> {
-        let mut sandbox =
-            Sandbox::new(&self.name, &self.limits, self.maker.together.clone(), self.engine.logged.clone(), self.seed);
+    fn instantiate(&self, share: &Share, deadline: Deadline) -> Result<Running> {
+        let call = Call::new("instantiate");
+        let mut sandbox = Sandbox::new(&self.name, &self.limits, share.clone(), self.engine.logged.clone(), self.seed);
+        if !sandbox.ceiling.take(self.maker.fixed) {
+            let refused = sandbox.ceiling.refused.map(|refused| self.too_much_memory(refused));
+            return Err(self.error(call, refused.unwrap_or_default()));
+        }
         sandbox.line = self.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
         self.maker.folders.iter().for_each(|folders| sandbox.wasi().grant(folders.clone()));
-        sandbox.cells = self.maker.walls.clone().map(Cells::new);
+        sandbox.cells = self.maker.walls.clone().map(|walls| Cells::new(walls, share.clone()));
         let mut store = Store::new(self.maker.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);
         store.set_max_component_handles(MOST_HANDLES);
         store.limiter(|sandbox| &mut sandbox.ceiling);
-        let linked = self.timed(&mut store, Call::new("instantiate"), deadline, |store| self.maker.pre.instantiate(store))?;
+        let linked = self.timed(&mut store, call, deadline, |store| self.maker.pre.instantiate(store))?;
         Ok(Running { store, linked })
     }
 
-    /// Creates a configured instance that starts with a state.
-    pub(super) fn start(&self, state: Option<&PluginState>, deadline: Deadline) -> Result<Running> {
-        let mut running = self.instantiate(deadline)?;
+    /// Creates a configured instance that starts with a state and may take a share of the memory.
+    pub(super) fn start(&self, state: Option<&PluginState>, share: &Share, deadline: Deadline) -> Result<Running> {
+        let mut running = self.instantiate(share, deadline)?;
         let json = Value::Object(self.config.clone()).to_string();
         let configured = self.bounded(&mut running, Call::new("configure"), deadline, |store, linked| {
             Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_configure(&mut *store, &json)
@@ -419,6 +439,20 @@ fn asker_for(engine: &Engine, name: &str, role: Role, component: &Component) -> 
     }
 }
 
+/// Connects what a component imports, which may be requests too, to the host.
+pub(super) fn linked(
+    linker: &Linker<Sandbox>,
+    component: &Component,
+    with_requests: bool,
+) -> wasmtime::Result<InstancePre<Sandbox>> {
+    let mut linker = linker.clone();
+    if with_requests {
+        asking::offer(&mut linker)?;
+    }
+    wasi::offer(&mut linker, component)?;
+    linker.instantiate_pre(component)
+}
+
 /// Returns the text of a plugin's own error.
 pub(super) fn said(error: types::Error) -> String {
     let shown = |text: String| printable(&text, LONGEST_TEXT);
@@ -430,7 +464,7 @@ pub(super) fn said(error: types::Error) -> String {
     }
 }
 
-pub(super) fn compile(engine: &Engine, source: &Source, limits: &Limits) -> Result<Component> {
+pub(super) fn compile(engine: &Engine, source: &Source, limits: &Limits) -> Result<Compiled> {
     engine.component(source.bytes(), limits).map_err(|refusal| {
         let (name, shown) = (source.name().to_owned(), |detail: &str| printable(detail, LONGEST_TEXT));
         match refusal {

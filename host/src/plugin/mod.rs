@@ -10,6 +10,7 @@ mod cache;
 mod capture;
 mod cells;
 mod census;
+mod code;
 mod compiler;
 mod deadline;
 mod embedded;
@@ -30,6 +31,7 @@ mod sandbox;
 mod schema;
 mod settings;
 mod source;
+mod trial;
 mod wasi;
 mod watch;
 mod world;
@@ -43,9 +45,9 @@ pub use engine::Engine;
 #[cfg(any(test, fuzzing))]
 pub(crate) use environment::check_answers;
 pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
+pub use figures::is_reserved;
 pub use folders::Folders;
 pub use hints::{Defaults, Hints};
-pub use figures::is_reserved;
 pub use instance::{LARGEST_STATE, Plugin, PluginState};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};
 pub use loaded::Info;
@@ -55,6 +57,7 @@ pub use reward::{Column, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scor
 pub use reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};
 pub use settings::{Setting, Takes, hints_of, settings_of};
 pub use source::{Source, read_file};
+pub use trial::TrialOrder;
 pub use watch::Watch;
 
 pub use world::Role;
@@ -66,7 +69,7 @@ pub(crate) use schema::resolve as resolve_settings;
 /// Returns whether a plugin's bytes would be accepted for compilation.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn is_compiled(bytes: &[u8]) -> bool {
-    compiler::counted(bytes).is_ok()
+    compiler::counted(bytes, u64::MAX).is_ok()
 }
 
 /// Columns that a plugin asks for. The host computes and sends only these.

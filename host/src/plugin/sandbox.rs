@@ -4,7 +4,7 @@ use super::LONGEST_TEXT;
 use super::asking::Line;
 use super::capture::Capture;
 use super::cells::Cells;
-use super::limits::{Ceiling, Together};
+use super::limits::{Ceiling, Share};
 use super::wasi::Wasi;
 use super::world::{host, types};
 use crate::config::{Limits, printable};
@@ -65,9 +65,9 @@ pub(super) struct Sandbox {
 }
 
 impl Sandbox {
-    pub(super) fn new(name: &str, limits: &Limits, together: Together, logged: Logged, seed: u64) -> Self {
+    pub(super) fn new(name: &str, limits: &Limits, share: Share, logged: Logged, seed: u64) -> Self {
         let output = Capture::new(limits.output_kb as usize * 1024);
-        let ceiling = Ceiling::new(limits, together);
+        let ceiling = Ceiling::new(limits, share);
         let wasi = Wasi::new(seed, output);
         Self { wasi, ceiling, cells: None, lines: Vec::new(), left_out: false, logged, name: name.to_owned(), line: None }
     }
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn lines_are_counted_by_plugin_and_bounded_by_call() {
         let (limits, logged) = (Limits::default(), Logged::default());
-        let mut sandbox = Sandbox::new("a", &limits, Together::new(&limits), logged.clone(), 0);
+        let mut sandbox = Sandbox::new("a", &limits, Share::new(1 << 30), logged.clone(), 0);
         for _ in 0..3 {
             (0..1000).for_each(|i| host::Host::log(&mut sandbox, host::Level::Debug, i.to_string()));
             assert!(sandbox.lines.len() == LINES_OF_A_CALL && sandbox.left_out);

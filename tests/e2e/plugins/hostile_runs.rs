@@ -4,7 +4,7 @@
 // Figures for SECURITY.md.
 #![allow(clippy::print_stdout)]
 
-use rlhost_tests::crafted::{NO_SCORES, core_reward, core_reward_with, deep, long, multiplied};
+use rlhost_tests::crafted::{NO_SCORES, bomb, core_reward, core_reward_with, deep, long, multiplied};
 use rlhost_tests::watched::{MEMORY, Running, Watched, assert_ended, assert_finite, assert_ordinary, watched};
 use rlhost_tests::{HOSTILE, Outcome, Place, STORIES, hostile, small};
 use std::fs;
@@ -64,6 +64,7 @@ const MISDEEDS: &[(&str, Misdeed, &str)] = &[
     ("a state", State("huge_state"), "more than its 32 MiB"),
     ("the file", File(large_file), "larger than the limit of 64 MiB"),
     ("instances that multiply", File(multiplied), "including nested ones"),
+    ("instances that refer to their functions", File(bomb), "of memory besides its memories and tables"),
     ("types in types", File(deep), "nested too deeply"),
     ("compiling", File(long), "limits.compile_timeout_s"),
     // Meaning.

@@ -1,8 +1,10 @@
 //! Plugins that try to get past their limits of memory and stack, or say of themselves what is not so.
 
-use rlhost_tests::crafted::{core_reward, score_of};
+use rlhost_tests::crafted::{bomb, core_reward, instantiated, references, score_of};
+use rlhost_tests::watched::{MEMORY, watched};
 use rlhost_tests::{Outcome, Place, binary, small};
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 /// Arguments of a short run with a crafted reward in `made.wasm`.
 const CRAFTED: [&str; 6] = ["--plugin", "made.wasm", "--max-completion-length", "8", "--output-dir", "run"];
@@ -10,6 +12,159 @@ const CRAFTED: [&str; 6] = ["--plugin", "made.wasm", "--max-completion-length", 
 fn run(place: &Place, bytes: Vec<u8>, more: &[&str]) -> Outcome {
     place.write("made.wasm", bytes);
     place.run(&[&small()[..], &CRAFTED, more].concat())
+}
+
+#[test]
+fn instances_that_multiply_what_they_refer_to_are_refused_in_one_line() {
+    let place = Place::new();
+    let bytes = bomb();
+    assert!(bytes.len() < 400_000);
+    place.write("made.wasm", bytes);
+    let watched = watched(&place, &[&small()[..], &CRAFTED, &["--max-steps", "1"]].concat());
+    let outcome = watched.outcome;
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    let said = "MiB of memory besides its memories and tables; at most 512 MiB are allowed (limits.memory_mb";
+    assert!(outcome.error().contains("plugin made") && outcome.error().contains(said), "{}", outcome.error());
+    assert!(outcome.stderr.lines().count() < 4, "{}", outcome.stderr);
+    assert!(watched.peak.0 < MEMORY && watched.peak.1 < MEMORY, "{:?}", watched.peak);
+    assert!(!place.path("run").exists());
+}
+
+/// Runs a hidden subcommand of the binary on some bytes.
+fn hidden(arguments: &[String], input: &[u8]) -> (Option<i32>, Vec<u8>, String) {
+    let mut command = Command::new(binary());
+    command.args(arguments).env("RAYON_NUM_THREADS", "2").env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, input) = (child.stdin.take().unwrap(), input.to_vec());
+    let writing = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().unwrap();
+    writing.join().unwrap();
+    (output.status.code(), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Compiles a component for instances of at most this many bytes. Returns the file.
+fn compiled(bytes: &[u8], each: u64) -> Vec<u8> {
+    let arguments = ["compile-plugin".to_owned(), (4_u64 << 30).to_string(), "300".to_owned(), each.to_string()];
+    let (code, file, said) = hidden(&arguments, bytes);
+    assert_eq!(code, Some(0), "{said}");
+    file
+}
+
+/// Makes an instance of compiled code in a process that may write to this many bytes, and a few more.
+fn tried(file: &[u8], each: u64) -> (Option<i32>, String) {
+    let (code, _, said) = hidden(&["try-plugin".to_owned(), each.to_string(), "60".to_owned(), "100000".to_owned()], file);
+    (code, said)
+}
+
+/// What an instance takes besides memories and tables, as the file has it behind its checksum.
+fn counted(file: &[u8]) -> u64 {
+    u64::from_le_bytes(file[32..40].try_into().unwrap())
+}
+
+/// A file with another number in that place.
+fn with_count(file: &[u8], count: u64) -> Vec<u8> {
+    use sha2::{Digest, Sha256};
+    let rest = [&count.to_le_bytes()[..], &file[40..]].concat();
+    [Sha256::digest(&rest).as_slice(), &rest].concat()
+}
+
+#[test]
+fn the_system_bounds_what_was_not_counted() {
+    if !cfg!(target_os = "linux") {
+        println!("not checked: only Linux limits the memory that a process writes to");
+        return;
+    }
+    // 600 MiB of references, said to be none.
+    let file = compiled(&instantiated(&references(20_000), 990, 1), 8 << 30);
+    assert!(counted(&file) > 600 << 20, "{}", counted(&file));
+    let unseen = with_count(&file, 0);
+    let (code, said) = tried(&unseen, 256 << 20);
+    assert_ne!(code, Some(0));
+    assert!(said.contains("memory"), "{said}");
+    let (code, said) = tried(&unseen, 2 << 30);
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn what_instances_take_is_counted_in_full() {
+    if !cfg!(target_os = "linux") {
+        println!("not checked: only Linux limits the memory that a process writes to");
+        return;
+    }
+    let elements = "0 ".repeat(20_000);
+    let nested = |times: usize| format!("{}", "(elem func 0 0 0 0 0 0 0 0)".repeat(times));
+    for (what, bytes) in [
+        ("references", instantiated(&references(10_000), 990, 1)),
+        ("passive elements", instantiated(&format!("(func) (elem func {elements})"), 990, 1)),
+        ("expressions", instantiated(&format!("(func) (elem funcref {})", "(ref.func 0) ".repeat(20_000)), 990, 1)),
+        ("segments", instantiated(&format!("(func) {}", nested(2_000)), 990, 1)),
+        ("globals", instantiated(&"(global (mut v128) (v128.const i64x2 1 1))".repeat(2_000), 99, 1)),
+        ("data", instantiated(&format!("(memory 0) {}", "(data \"x\")".repeat(5_000)), 90, 1)),
+        ("instances", instantiated("(func)", 990, 9)),
+        ("tables", instantiated(&"(table 0 funcref)".repeat(10), 90, 1)),
+    ] {
+        let file = compiled(&bytes, 8 << 30);
+        let each = counted(&file);
+        let (code, said) = tried(&file, each);
+        assert_eq!(code, Some(0), "{what}: {} MiB counted: {said}", each >> 20);
+        println!("{what}: {} MiB counted", each >> 20);
+    }
+}
+
+#[test]
+fn tables_that_start_functions_grow_and_doubled_instances_are_bounded() {
+    let grow = "(table 0 funcref) (func $start (drop (table.grow (ref.null func) (i32.const 99999)))) (start $start)";
+    let doubled: String = (1..24)
+        .map(|i| {
+            format!(
+                "(component (alias outer 1 {} (component $b)) (instance (instantiate $b)) (instance (instantiate $b)))",
+                i - 1
+            )
+        })
+        .collect();
+    let doubled = wat::parse_str(format!(
+        "(component (component (core module $m (func)) (core instance (instantiate $m))) {doubled} (instance (instantiate 23)))"
+    ));
+    for (what, bytes, expected) in [
+        // 763 MiB of tables, in an instance that would be refused for what it exports if it could be made.
+        ("tables that grow", instantiated(grow, 100, 9), "made"),
+        ("doubled instances", doubled.unwrap(), "instances, including nested ones; at most 10000"),
+        ("globals", instantiated(&"(global i32 (i32.const 0))".repeat(19_000), 10, 100), "globals, including nested ones"),
+        (
+            "elements",
+            instantiated(&format!("(func) (elem func {})", "0 ".repeat(50_000)), 900, 1),
+            "besides its memories and tables",
+        ),
+        ("memories", instantiated("(memory 0)", 101, 1), "101 memories"),
+    ] {
+        let place = Place::new();
+        place.write("made.wasm", bytes);
+        let watched = watched(&place, &[&small()[..], &CRAFTED, &["--max-steps", "1"]].concat());
+        let error = watched.outcome.error().to_owned();
+        assert_eq!(watched.outcome.code, Some(2), "{what}: {error}");
+        assert!(error.contains(expected), "{what}: {error}");
+        assert!(watched.peak.0 < MEMORY && watched.peak.1 < MEMORY, "{what}: {:?}", watched.peak);
+    }
+}
+
+/// Scores 1 if it got memory in its first call, which is 437 MiB of the 768 that all instances have.
+fn takes_memory() -> Vec<u8> {
+    let grown = "(if (i32.eq (global.get $got) (i32.const -2)) (then (global.set $got (memory.grow (i32.const 7000)))))";
+    let score = score_of(grown, "(select (f32.const 1) (f32.const 0) (i32.ne (global.get $got) (i32.const -1)))");
+    core_reward("(global $got (mut i32) (i32.const -2))", &score)
+}
+
+#[test]
+fn memory_is_granted_whatever_other_instances_do() {
+    let rows = ["--per-device-train-batch-size", "64", "--num-generations", "8", "--max-steps", "3", "--logging-steps", "1"];
+    for threads in ["1", "2", "4"] {
+        let place = Place::new();
+        let threads = ["--num-threads", threads, "--log-completions", "all"];
+        let plugins = ["--plugin", "tldr_length_reward.wasm"];
+        run(&place, takes_memory(), &[&rows[..], &threads, &plugins].concat()).succeeded();
+        let scores = place.lines("run/completions.jsonl");
+        assert!(scores.len() == 192 && scores.iter().all(|line| line["rewards"]["made"] == 1.0), "{threads:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,96 @@
+//! The file of a compiled plugin: a checksum, what was found out about the plugin, and its code.
+
+use sha2::{Digest, Sha256};
+use std::ops::Range;
+
+/// Largest size of compiled code, in bytes.
+pub(super) const LARGEST_CODE: u64 = 512 << 20;
+
+/// Largest size of a file, in bytes.
+pub(super) const LARGEST_FILE: u64 = LARGEST_CODE + START as u64;
+
+/// Bytes of the checksum of all that follows it.
+pub(super) const CHECKSUM: usize = 32;
+
+/// Where the numbers are, and where the code starts.
+const FIXED: Range<usize> = CHECKSUM..CHECKSUM + 8;
+const TRIED: Range<usize> = FIXED.end..FIXED.end + 8;
+const START: usize = TRIED.end;
+
+/// A whole file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Code(Vec<u8>);
+
+impl Code {
+    /// Creates the file of a plugin whose instances each take `fixed` bytes besides their memories and tables.
+    pub(super) fn new(fixed: u64, code: &[u8]) -> Self {
+        let mut whole = vec![0; START];
+        whole[FIXED].copy_from_slice(&fixed.to_le_bytes());
+        whole.extend_from_slice(code);
+        let mut this = Self(whole);
+        this.seal();
+        this
+    }
+
+    /// Returns a file if it is intact.
+    pub(super) fn parse(whole: Vec<u8>) -> Option<Self> {
+        let this = (whole.len() >= START).then_some(Self(whole))?;
+        (this.0[..CHECKSUM] == this.checksum()).then_some(this)
+    }
+
+    /// Returns what each instance takes besides its memories and tables, in bytes.
+    pub(super) fn fixed(&self) -> usize {
+        usize::try_from(self.number(FIXED)).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the memory within which an instance was made on trial, in bytes; 0 if none was.
+    pub(super) fn tried(&self) -> u64 {
+        self.number(TRIED)
+    }
+
+    pub(super) fn set_tried(&mut self, memory: u64) {
+        self.0[TRIED].copy_from_slice(&memory.to_le_bytes());
+        self.seal();
+    }
+
+    /// Returns what the compiler made.
+    pub(super) fn code(&self) -> &[u8] {
+        &self.0[START..]
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn number(&self, at: Range<usize>) -> u64 {
+        self.0[at].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    fn checksum(&self) -> [u8; CHECKSUM] {
+        Sha256::digest(&self.0[CHECKSUM..]).into()
+    }
+
+    fn seal(&mut self) {
+        let checksum = self.checksum();
+        self.0[..CHECKSUM].copy_from_slice(&checksum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_counts_if_it_is_whole() {
+        let mut code = Code::new(7 << 40, &[1, 2, 3]);
+        code.set_tried(9);
+        let whole = code.as_bytes().to_vec();
+        let read = Code::parse(whole.clone()).unwrap();
+        assert_eq!((read.fixed(), read.tried(), read.code()), (7 << 40, 9, &[1, 2, 3][..]));
+        for place in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[place] ^= 1;
+            assert_eq!((Code::parse(damaged), Code::parse(whole[..place].to_vec())), (None, None), "{place}");
+        }
+    }
+}
