@@ -8,10 +8,11 @@ use super::limits::Share;
 use super::loaded::{CARRIED, Call, Info, Loaded, carried_by_each, said};
 use super::sandbox::Sandbox;
 use super::world::{Observing, Remembering, Role, types};
-use super::{Metric, Result, Source, schema};
+use super::{Error, Metric, Result, Source, schema};
 use crate::config::Limits;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wasmtime::Store;
@@ -66,6 +67,16 @@ pub struct Plugin {
     state: Option<PluginState>,
     /// Whether it was called since then.
     changed: bool,
+    /// How often each function was called whose answer was to depend on no earlier call.
+    answers: BTreeMap<&'static str, u64>,
+}
+
+/// Calls of a function at which its answer is compared with another instance's: the first few, and then ever fewer, at least one in so many.
+const COMPARED: u64 = 4;
+const COMPARED_AGAIN: u64 = 128;
+
+fn is_compared(call: u64) -> bool {
+    call <= COMPARED || call.is_power_of_two() || call.is_multiple_of(COMPARED_AGAIN)
 }
 
 impl Plugin {
@@ -79,7 +90,7 @@ impl Plugin {
         seed: u64,
     ) -> Result<Self> {
         let (loaded, running) = Loaded::load(engine, source, role, config, limits, seed)?;
-        Ok(Self { loaded: Arc::new(loaded), idle: vec![running], state: None, changed: false })
+        Ok(Self { loaded: Arc::new(loaded), idle: vec![running], state: None, changed: false, answers: BTreeMap::new() })
     }
 
     /// Returns the name in configuration, metrics and events.
@@ -284,6 +295,50 @@ impl Plugin {
         answer
     }
 
+    /// Makes a call that was just answered once more, if it is time to, for a plugin that says its answers depend on no earlier call.
+    /// Returns the answer of a new instance, which has to be the same; of a function's first call, that of the instance that answered
+    /// it, or nothing unless it `counts` at once. A call that fails says nothing, since it would fail in a resumed run too.
+    ///
+    /// This changes nothing for a plugin that keeps its word, so it need not be the same in a resumed run.
+    pub(super) fn answer_again<R>(
+        &mut self,
+        call: Call,
+        counts: bool,
+        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
+    ) -> Option<R> {
+        if !self.loaded.info.stateless || self.loaded.asker.is_some() {
+            return None;
+        }
+        let calls = self.answers.entry(call.function).or_default();
+        *calls += 1;
+        let calls = *calls;
+        if !is_compared(calls) || (calls == 1 && !counts) {
+            return None;
+        }
+        if calls == 1 {
+            let slot = self.slots(1).remove(0);
+            let (running, answer) = self.loaded.ask_unheard(slot, self.state.as_ref(), self.deadline(), call, f);
+            self.idle.extend(running);
+            return answer.ok();
+        }
+        let total = self.loaded.limits.total_memory();
+        if total.saturating_sub(self.memory_of_idle()) < self.loaded.most_useful() {
+            self.idle.clear();
+        }
+        let share = Share::new(total.saturating_sub(self.memory_of_idle()));
+        let slot = Slot { running: None, share };
+        self.loaded.ask_unheard(slot, self.state.as_ref(), self.deadline(), call, f).1.ok()
+    }
+
+    /// Returns the error of a plugin whose answer, to the same call, was another one than before; `what` says of what and how.
+    pub(super) fn not_stateless(&self, call: Call, what: &str) -> Error {
+        let detail = format!(
+            "it declares stateless: true, but answers the same call differently after other calls: {what}. A resumed run would differ; \
+             keep nothing between calls, or declare stateless: false and export the state"
+        );
+        self.loaded.error(call, detail)
+    }
+
     /// Makes this many calls in parallel, each into its own instance. Returns the first error. All answers are held until the last one
     /// is there, so `f` must return what is checked and bounded.
     ///
@@ -398,6 +453,29 @@ impl Plugin {
 }
 
 impl Loaded {
+    /// Makes a call whose log lines are dropped, since another one had them.
+    fn ask_unheard<R>(
+        &self,
+        slot: Slot,
+        state: Option<&PluginState>,
+        deadline: Deadline,
+        call: Call,
+        f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
+    ) -> (Option<Running>, Result<R>) {
+        let Slot { running, share } = slot;
+        let mut running = match running.map_or_else(|| self.start(state, &share, deadline), Ok) {
+            Ok(running) => running,
+            Err(error) => return (None, Err(error)),
+        };
+        running.store.data_mut().muted = true;
+        let (mut running, answer) = self.ask(Slot { running: Some(running), share }, state, deadline, call, |store, linked| {
+            store.set_hostcall_fuel(CARRIED);
+            f(store, linked)
+        });
+        running.iter_mut().for_each(|running| running.store.data_mut().muted = false);
+        (running, answer)
+    }
+
     /// Calls into a ready instance, or else a new one. Also returns the instance, unless the call broke it.
     pub(super) fn ask<R>(
         &self,

@@ -5,11 +5,14 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::policy::Check;
+use super::sandbox::Sandbox;
 use super::world::{Labelling, Role, labelled};
 use super::{Error, Gradient, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
 use std::ops::{Deref, DerefMut};
+use wasmtime::Store;
+use wasmtime::component::Instance as Linked;
 
 pub use super::world::labelled::{Examples, Mismatched};
 
@@ -46,13 +49,19 @@ impl LabelledPlugin {
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for.
     pub fn loss(&mut self, examples: &Examples) -> Result<Gradient> {
         let examples = &*asked::examples(examples, &self.info().needs, self.info().hints.mismatched);
-        let given: labelled::Gradient = self.plugin.call(Call::at("loss", examples.step), |store, linked| {
+        let at = Call::at("loss", examples.step);
+        let loss = |store: &mut Store<Sandbox>, linked: &Linked| {
             Labelling::new(&mut *store, linked)?.rlhost_plugin0_2_0_labelled().call_loss(&mut *store, examples)
-        })?;
+        };
+        let given: labelled::Gradient = self.plugin.call(at, loss)?;
         let check = |tokens| Check { name: self.name(), function: "loss", step: examples.step, tokens };
         check(0).loss(given.loss)?;
         check(examples.logp.len()).column("d_logp", &given.d_logp)?;
         let metrics = self.plugin.checked_metrics(Role::Labelled, given.metrics).map_err(|e| check(0).wrong(e))?;
+        let same = |again: labelled::Gradient| again.loss.to_bits() == given.loss.to_bits() && again.d_logp == given.d_logp;
+        if !self.plugin.answer_again(at, false, loss).is_none_or(same) {
+            return Err(self.plugin.not_stateless(at, "the loss differs"));
+        }
         Ok(Gradient { loss: given.loss, d_logp: given.d_logp, metrics, ..Gradient::default() })
     }
 }

@@ -5,11 +5,14 @@ use super::engine::Engine;
 use super::figures::LARGEST;
 use super::instance::Plugin;
 use super::loaded::Call;
+use super::sandbox::Sandbox;
 use super::world::{Guiding, Role, Turning, policy, turned};
 use super::{Error, Metric, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
 use std::ops::{Deref, DerefMut};
+use wasmtime::Store;
+use wasmtime::component::Instance as Linked;
 
 pub use super::world::policy::Tokens;
 pub use super::world::turn_policy::Turns;
@@ -87,22 +90,21 @@ impl PolicyPlugin {
     pub fn estimate(&mut self, generation: &Generation) -> Result<Advantages> {
         let rollouts = &*asked::rollouts(&generation.rollouts, &self.info().needs);
         let (turns, at) = (self.turns(generation)?, Call::at("estimate", rollouts.step));
-        let given: policy::Advantages = match turns {
-            Some(turns) => self.plugin.call(at, |store, linked| {
+        let estimate = |store: &mut Store<Sandbox>, linked: &Linked| match turns {
+            Some(turns) => {
                 let turning = Turning::new(&mut *store, linked)?;
                 let given = turning.rlhost_plugin0_2_0_turn_policy().call_estimate(&mut *store, rollouts, turns)?;
                 Ok(given.map(unturned))
-            }),
-            None => self.plugin.call(at, |store, linked| {
-                Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_estimate(&mut *store, rollouts)
-            }),
-        }?;
+            }
+            None => Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_estimate(&mut *store, rollouts),
+        };
+        let given: policy::Advantages = self.plugin.call(at, estimate)?;
         let check = Check { name: self.name(), function: "estimate", step: rollouts.step, tokens: rollouts.mask.len() };
         check.column("advantages", &given.advantages)?;
         if let Some(returns) = &given.returns {
             check.column("returns", returns)?;
         }
-        let mask = given.mask.unwrap_or_else(|| rollouts.mask.clone());
+        let mask = given.mask.clone().unwrap_or_else(|| rollouts.mask.clone());
         if mask.len() != check.tokens || mask.iter().any(|&m| m > 1) {
             return Err(check.wrong(format!(
                 "returned a mask of {} entries for {} tokens, or with entries other than 0 and 1",
@@ -114,6 +116,12 @@ impl PolicyPlugin {
             return Err(check.wrong(format!("returned mask 1 for token {at}, whose mask is 0: it was not sampled")));
         }
         let metrics = self.plugin.checked_metrics(Role::Policy, given.metrics).map_err(|e| check.wrong(e))?;
+        let same = |again: policy::Advantages| {
+            again.advantages == given.advantages && again.returns == given.returns && again.mask == given.mask
+        };
+        if !self.plugin.answer_again(at, false, estimate).is_none_or(same) {
+            return Err(self.plugin.not_stateless(at, "the advantages differ"));
+        }
         Ok(Advantages { advantages: given.advantages, returns: given.returns, mask, metrics })
     }
 
@@ -132,9 +140,11 @@ impl PolicyPlugin {
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for.
     pub fn loss(&mut self, tokens: &Tokens) -> Result<Gradient> {
         let tokens = &*asked::tokens(tokens, &self.info().needs);
-        let given: policy::Gradient = self.plugin.call(Call::at("loss", tokens.step), |store, linked| {
+        let at = Call::at("loss", tokens.step);
+        let loss = |store: &mut Store<Sandbox>, linked: &Linked| {
             Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_loss(&mut *store, tokens)
-        })?;
+        };
+        let given: policy::Gradient = self.plugin.call(at, loss)?;
         let check = Check { name: self.name(), function: "loss", step: tokens.step, tokens: tokens.mask.len() };
         check.loss(given.loss)?;
         check.derivatives("d_logp", &given.d_logp, &tokens.mask)?;
@@ -144,6 +154,13 @@ impl PolicyPlugin {
             }
         }
         let metrics = self.plugin.checked_metrics(Role::Policy, given.metrics).map_err(|e| check.wrong(e))?;
+        let same = |again: policy::Gradient| {
+            let same_columns = again.d_entropy == given.d_entropy && again.d_values == given.d_values;
+            again.loss.to_bits() == given.loss.to_bits() && again.d_logp == given.d_logp && same_columns
+        };
+        if !self.plugin.answer_again(at, false, loss).is_none_or(same) {
+            return Err(self.plugin.not_stateless(at, "the loss differs"));
+        }
         Ok(Gradient { loss: given.loss, d_logp: given.d_logp, d_entropy: given.d_entropy, d_values: given.d_values, metrics })
     }
 }

@@ -3,9 +3,10 @@
 
 use super::asked;
 use super::engine::Engine;
-use super::instance::Plugin;
+use super::instance::{Answer, Plugin};
 use super::loaded::Call;
 use super::policy::Check;
+use super::sandbox::Sandbox;
 use super::world::weighted_preference::LogSumSquares;
 use super::world::{PairingUp, Preferring, Prompted, Role, Weighing, pairing, preference, weighed, with_prompts};
 use super::{Error, Metric, Result, Rollouts, Scale, Source};
@@ -13,6 +14,8 @@ use crate::config::Limits;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
+use wasmtime::Store;
+use wasmtime::component::Instance as Linked;
 
 pub use super::world::pairing::Pair;
 pub use super::world::prompted_preference::Prompts;
@@ -44,6 +47,33 @@ enum Beside {
     Nothing,
     Squares(LogSumSquares),
     Prompts(Prompts),
+}
+
+/// Calls the loss of the interface that fits. Also returns the derivatives of prompts, if the loss sees them.
+fn loss_beside(
+    sent: &preference::Pairs,
+    beside: &Beside,
+    store: &mut Store<Sandbox>,
+    linked: &Linked,
+) -> Answer<(preference::Gradient, Option<Vec<f32>>)> {
+    match beside {
+        Beside::Nothing => {
+            let given = Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, sent)?;
+            Ok(given.map(|gradient| (gradient, None)))
+        }
+        Beside::Squares(squares) => {
+            let weighing = Weighing::new(&mut *store, linked)?;
+            let sent = pairs_of!(weighed, sent.clone());
+            let given = weighing.rlhost_plugin0_2_0_weighted_preference().call_loss(&mut *store, &sent, squares)?;
+            Ok(given.map(|gradient| (gradient_of!(weighed, gradient), None)))
+        }
+        Beside::Prompts(prompts) => {
+            let prompted = Prompted::new(&mut *store, linked)?;
+            let sent = pairs_of!(with_prompts, sent.clone());
+            let given = prompted.rlhost_plugin0_2_0_prompted_preference().call_loss(&mut *store, &sent, prompts)?;
+            Ok(given.map(|given| (gradient_of!(with_prompts, given.pairs), Some(given.d_prompts))))
+        }
+    }
 }
 
 /// One completion of each pair, per token.
@@ -142,7 +172,9 @@ impl PreferencePlugin {
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for, as does [`Self::choose`].
     pub fn loss(&mut self, pairs: &Pairs) -> Result<PairGradient> {
         let sent = asked::pairs(pairs, &self.info().needs);
-        let (given, d_prompts) = self.call(pairs.step, sent, self.beside(pairs)?)?;
+        let (at, beside) = (Call::at("loss", pairs.step), self.beside(pairs)?);
+        let loss = |store: &mut Store<Sandbox>, linked: &Linked| loss_beside(&sent, &beside, store, linked);
+        let (given, d_prompts) = self.plugin.call(at, loss)?;
         let check = |tokens| Check { name: self.name(), function: "loss", step: pairs.step, tokens };
         check(0).loss(given.loss)?;
         check(pairs.chosen.logp.len()).column("d_chosen", &given.d_chosen)?;
@@ -151,30 +183,14 @@ impl PreferencePlugin {
             check(prompts.logp.len()).column("d_prompts", d_prompts)?;
         }
         let metrics = self.plugin.checked_metrics(Role::Preference, given.metrics).map_err(|e| check(0).wrong(e))?;
-        Ok(PairGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, d_prompts, metrics })
-    }
-
-    /// Calls the loss of the interface that fits. Also returns the derivatives of prompts, if the loss sees them.
-    fn call(&mut self, step: u64, sent: preference::Pairs, beside: Beside) -> Result<(preference::Gradient, Option<Vec<f32>>)> {
-        let at = Call::at("loss", step);
-        match beside {
-            Beside::Nothing => self.plugin.call(at, |store, linked| {
-                let given = Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, &sent)?;
-                Ok(given.map(|gradient| (gradient, None)))
-            }),
-            Beside::Squares(squares) => self.plugin.call(at, |store, linked| {
-                let weighing = Weighing::new(&mut *store, linked)?;
-                let sent = pairs_of!(weighed, sent);
-                let given = weighing.rlhost_plugin0_2_0_weighted_preference().call_loss(&mut *store, &sent, &squares)?;
-                Ok(given.map(|gradient| (gradient_of!(weighed, gradient), None)))
-            }),
-            Beside::Prompts(prompts) => self.plugin.call(at, |store, linked| {
-                let prompted = Prompted::new(&mut *store, linked)?;
-                let sent = pairs_of!(with_prompts, sent);
-                let given = prompted.rlhost_plugin0_2_0_prompted_preference().call_loss(&mut *store, &sent, &prompts)?;
-                Ok(given.map(|given| (gradient_of!(with_prompts, given.pairs), Some(given.d_prompts))))
-            }),
+        let same = |(again, prompts): (preference::Gradient, Option<Vec<f32>>)| {
+            let columns = again.d_chosen == given.d_chosen && again.d_rejected == given.d_rejected && prompts == d_prompts;
+            again.loss.to_bits() == given.loss.to_bits() && columns
+        };
+        if !self.plugin.answer_again(at, false, loss).is_none_or(same) {
+            return Err(self.plugin.not_stateless(at, "the loss differs"));
         }
+        Ok(PairGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, d_prompts, metrics })
     }
 
     /// Returns the columns that a loss gets beside its pairs.
@@ -197,9 +213,11 @@ impl PreferencePlugin {
     /// Chooses pairs among a generation's completions. Both completions of a pair continue the same prompt.
     pub fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice> {
         let rollouts = &*asked::rollouts(rollouts, &self.info().needs);
-        let given: pairing::Choice = self.plugin.call(Call::at("choose", rollouts.step), |store, linked| {
+        let at = Call::at("choose", rollouts.step);
+        let choose = |store: &mut Store<Sandbox>, linked: &Linked| {
             PairingUp::new(&mut *store, linked)?.rlhost_plugin_pairing().call_choose(&mut *store, rollouts)
-        })?;
+        };
+        let given: pairing::Choice = self.plugin.call(at, choose)?;
         let check = Check { name: self.name(), function: "choose", step: rollouts.step, tokens: 0 };
         let rows = rollouts.prompt_of.len();
         let mut seen = BTreeSet::new();
@@ -219,6 +237,11 @@ impl PreferencePlugin {
             }
         }
         let metrics = self.plugin.checked_metrics(Role::Preference, given.metrics).map_err(|e| check.wrong(e))?;
+        let numbers = |pairs: &[Pair]| pairs.iter().map(|pair| (pair.chosen, pair.rejected)).collect::<Vec<_>>();
+        let same = |again: pairing::Choice| numbers(&again.pairs) == numbers(&given.pairs);
+        if !self.plugin.answer_again(at, false, choose).is_none_or(same) {
+            return Err(self.plugin.not_stateless(at, "the pairs differ"));
+        }
         Ok(Choice { pairs: given.pairs, metrics })
     }
 }

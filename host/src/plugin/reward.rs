@@ -112,22 +112,59 @@ impl RewardPlugin {
     pub fn score(&mut self, batch: &RewardBatch) -> Result<Scores> {
         let rows = 0..batch.prompt_of.len();
         let until = self.plugin.deadline_of_rows(rows.len());
-        self.score_rows(batch, rows, until)
+        Ok(self.score_rows(batch, rows, until)?.0)
     }
 
-    /// Scores rows; `until` is for rows that are a call each.
-    fn score_rows(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<Scores> {
+    /// Scores a batch, and compares what a stateless plugin says of its first rows with what it says when it is called again.
+    pub fn score_on_trial(&mut self, batch: &RewardBatch) -> Result<Scores> {
+        let rows = 0..batch.prompt_of.len();
+        let until = self.plugin.deadline_of_rows(rows.len());
+        let (scores, first) = self.score_rows(batch, rows, until)?;
+        self.compare_again(batch, first, &scores)?;
+        Ok(scores)
+    }
+
+    /// Scores rows; `until` is for rows that are a call each. Also returns the first rows that were one call.
+    fn score_rows(&mut self, batch: &RewardBatch, rows: Range<usize>, until: Deadline) -> Result<(Scores, Range<usize>)> {
         if rows.is_empty() {
-            return Ok(Scores::default());
+            return Ok((Scores::default(), rows));
         }
-        if self.info().hints.isolated_rows && self.is_divisible() {
-            return self.score_apart(batch, rows, until);
-        }
-        let call = Call::at("score", batch.step);
+        let apart = self.info().hints.isolated_rows && self.is_divisible();
         let parts = match self.is_divisible() {
+            _ if apart => rows.len(),
             true => (rows.len() / ROWS_AN_INSTANCE).clamp(1, self.plugin.most_side_by_side()),
             false => 1,
         };
+        let first = rows.start..rows.start + rows.len() / parts;
+        let scores = if apart { self.score_apart(batch, rows, until)? } else { self.score_parts(batch, rows, parts)? };
+        Ok((scores, first))
+    }
+
+    /// Compares the scores of the first rows, which were one call, with those that the plugin gives them now, if it is time to.
+    fn compare_again(&mut self, batch: &RewardBatch, rows: Range<usize>, scores: &Scores) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let call = Call::at("score", batch.step);
+        let sent = self.columns(batch, rows.clone());
+        let Some(again) = self.plugin.answer_again(call, true, |store, linked| ask(&sent, store, linked)) else { return Ok(()) };
+        let shown = |score: Option<f32>| score.map_or_else(|| "none".to_owned(), |score| score.to_string());
+        let different =
+            scores.rewards.iter().zip(&again.rewards).position(|(one, other)| one.map(f32::to_bits) != other.map(f32::to_bits));
+        if let Some(at) = different {
+            let [before, now] = [scores.rewards[at], again.rewards[at]].map(shown);
+            return Err(self.plugin.not_stateless(call, &format!("row {} scores {before} and {now}", rows.start + at)));
+        }
+        let same = |(one, other): (&Metric, &Metric)| one.name == other.name && one.value.to_bits() == other.value.to_bits();
+        if !scores.metrics.iter().zip(&again.metrics).all(same) {
+            return Err(self.plugin.not_stateless(call, "its metrics differ"));
+        }
+        Ok(())
+    }
+
+    /// Scores rows in this many calls.
+    fn score_parts(&mut self, batch: &RewardBatch, rows: Range<usize>, parts: usize) -> Result<Scores> {
+        let call = Call::at("score", batch.step);
         if parts == 1 {
             let sent = self.columns(batch, rows.clone());
             let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked))?;
@@ -159,18 +196,21 @@ impl RewardPlugin {
     /// other.
     ///
     /// # Errors
-    /// If the retry fails and `on_error` says to end the run; the error names the row.
+    /// If the retry fails and `on_error` says to end the run; the error names the row. Or if a plugin that says it is stateless is not.
     pub fn score_or(&mut self, batch: &RewardBatch, rows: Range<usize>, on_error: OnError) -> Result<Outcome> {
         let state = self.plugin.snapshot()?;
         // The retry has what the first attempt leaves, and what is scored row by row has as much once more.
         let until = self.plugin.deadline_of_rows(rows.len());
         let first = match self.score_rows(batch, rows.clone(), until) {
-            Ok(scores) => return Ok(Outcome { scores, first_error: None, failed: Vec::new() }),
+            Ok((scores, first)) => {
+                self.compare_again(batch, first, &scores)?;
+                return Ok(Outcome { scores, first_error: None, failed: Vec::new() });
+            }
             Err(error) => error,
         };
         self.plugin.reset_to(state.clone());
         let second = match self.score_rows(batch, rows.clone(), until) {
-            Ok(scores) => return Ok(Outcome { scores, first_error: Some(first), failed: Vec::new() }),
+            Ok((scores, _)) => return Ok(Outcome { scores, first_error: Some(first), failed: Vec::new() }),
             Err(error) => error,
         };
         self.plugin.reset_to(state);

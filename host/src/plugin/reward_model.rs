@@ -4,11 +4,14 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::policy::Check;
+use super::sandbox::Sandbox;
 use super::world::{Role, Valuing, reward_model};
 use super::{Metric, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
 use std::ops::{Deref, DerefMut};
+use wasmtime::Store;
+use wasmtime::component::Instance as Linked;
 
 pub use super::world::reward_model::Pairs as ValuedPairs;
 
@@ -52,15 +55,24 @@ impl RewardModelPlugin {
 
     /// Returns one micro-batch's part of the loss.
     pub fn loss(&mut self, pairs: &ValuedPairs) -> Result<ValueGradient> {
-        let given: reward_model::Gradient = self.plugin.call(Call::at("loss", pairs.step), |store, linked| {
+        let at = Call::at("loss", pairs.step);
+        let loss = |store: &mut Store<Sandbox>, linked: &Linked| {
             Valuing::new(&mut *store, linked)?.rlhost_plugin0_2_0_reward_model().call_loss(&mut *store, pairs)
-        })?;
+        };
+        let given: reward_model::Gradient = self.plugin.call(at, loss)?;
         let check = Check { name: self.name(), function: "loss", step: pairs.step, tokens: pairs.chosen.len() };
         check.loss(given.loss)?;
         for (what, column) in [("d_chosen", &given.d_chosen), ("d_rejected", &given.d_rejected)] {
             check.values(what, "pair", column)?;
         }
         let metrics = self.plugin.checked_metrics(Role::RewardModel, given.metrics).map_err(|e| check.wrong(e))?;
+        let same = |again: reward_model::Gradient| {
+            let columns = again.d_chosen == given.d_chosen && again.d_rejected == given.d_rejected;
+            again.loss.to_bits() == given.loss.to_bits() && columns
+        };
+        if !self.plugin.answer_again(at, false, loss).is_none_or(same) {
+            return Err(self.plugin.not_stateless(at, "the loss differs"));
+        }
         Ok(ValueGradient { loss: given.loss, d_chosen: given.d_chosen, d_rejected: given.d_rejected, metrics })
     }
 }

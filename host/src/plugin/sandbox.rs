@@ -58,6 +58,8 @@ pub(super) struct Sandbox {
     /// Lines logged in this call. They are written after the call, since the log's reader may be slow.
     lines: Vec<(host::Level, String)>,
     left_out: bool,
+    /// Whether lines are dropped, because the same call was made before.
+    pub(super) muted: bool,
     logged: Logged,
     name: String,
     /// The way to granted servers.
@@ -69,7 +71,17 @@ impl Sandbox {
         let output = Capture::new(limits.output_kb as usize * 1024);
         let ceiling = Ceiling::new(limits, share);
         let wasi = Wasi::new(seed, output);
-        Self { wasi, ceiling, cells: None, lines: Vec::new(), left_out: false, logged, name: name.to_owned(), line: None }
+        Self {
+            wasi,
+            ceiling,
+            cells: None,
+            lines: Vec::new(),
+            left_out: false,
+            muted: false,
+            logged,
+            name: name.to_owned(),
+            line: None,
+        }
     }
 
     pub(super) fn wasi(&mut self) -> &mut Wasi {
@@ -83,6 +95,9 @@ impl Sandbox {
 
     /// Writes the lines logged in the call that has ended.
     pub(super) fn write_log(&mut self) {
+        if self.muted {
+            (self.lines, self.left_out) = (Vec::new(), false);
+        }
         for (level, message) in self.lines.drain(..) {
             let plugin = &self.name;
             match (self.logged.count(plugin, message.len()), level) {

@@ -3,6 +3,7 @@
 use rlhost_tests::crafted::{bomb, core_reward, instantiated, references, score_of};
 use rlhost_tests::watched::{MEMORY, watched};
 use rlhost_tests::{Outcome, Place, binary, small};
+use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -217,4 +218,34 @@ fn no_reward_reports_an_algorithm_s_metric_or_one_that_looks_like_it() {
     }
     run(&place, reports("made/kl"), &["--max-steps", "1"]).succeeded();
     assert_eq!(place.figure("run", "made/kl"), [1e6]);
+}
+
+/// A reward that says it is stateless, and whose scores are the rest of its calls by 8 once they are more than some.
+fn counts(from: u32) -> Vec<u8> {
+    let count = "(global.set $n (i32.add (global.get $n) (i32.const 1)))";
+    let value = format!(
+        "(f32.convert_i32_u (i32.mul (i32.and (global.get $n) (i32.const 7)) (i32.gt_u (global.get $n) (i32.const {from}))))"
+    );
+    core_reward("(global $n (mut i32) (i32.const 0))", &score_of(count, &value))
+}
+
+#[test]
+fn a_reward_that_is_not_stateless_as_it_says_is_found_out() {
+    let said = "made, score at step";
+    let why = "it declares stateless: true, but answers the same call differently after other calls: row 0 scores";
+    // At once, and when its scores have been the same for some steps.
+    let place = Place::new();
+    let outcome = run(&place, counts(0), &["--max-steps", "8"]);
+    assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
+    assert!(outcome.error().contains(said) && outcome.error().contains(why), "{}", outcome.error());
+    assert!(!place.path("run").exists());
+    let outcome = run(&place, counts(5), &["--max-steps", "12", "--logging-steps", "1", "--plugin", "tldr_length_reward.wasm"]);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.error().contains(said) && outcome.error().contains(why), "{}", outcome.error());
+    assert!(!place.checkpoints("run").is_empty());
+    // Where errors cost rows alone, it is none of them.
+    fs::remove_dir_all(place.path("run")).unwrap();
+    let lenient = ["--max-steps", "12", "--set", "plugin.made.on_error=unscorable", "--plugin", "tldr_length_reward.wasm"];
+    let outcome = run(&place, counts(5), &lenient);
+    assert!(outcome.code == Some(1) && outcome.error().contains(why), "{}", outcome.stderr);
 }

@@ -115,6 +115,8 @@ pub struct Settings {
     misdeed: Misdeed,
     /// The step from which on it does so.
     from_step: u64,
+    /// Whether it says that its scores depend on earlier calls.
+    stateful: bool,
 }
 
 static SETTINGS: Slot<Settings> = Slot::new();
@@ -169,7 +171,7 @@ impl plugin::Guest for Hostile {
             description: text,
             config_schema: config::schema::<Settings>(),
             needs: plugin::Needs::TOKEN_IDS,
-            stateless: true,
+            stateless: !SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default().stateful,
         }
     }
 

@@ -165,11 +165,11 @@ impl Trial {
         let matches = self.compare.get(plugin.name()).and_then(|compare| Matches::of(judged, *compare));
         let new = match matches {
             Some(matches) => {
-                let values = plugin.score(&matches.judged.batch)?.rewards;
+                let values = plugin.score_on_trial(&matches.judged.batch)?.rewards;
                 matches.scores(Answers { values, ..Answers::default() }).values
             }
-            None if self.compare.contains_key(plugin.name()) => plugin.score(&judged.batch)?.rewards,
-            None => plugin.score(&self.with_steps.as_ref().unwrap_or(judged).batch)?.rewards,
+            None if self.compare.contains_key(plugin.name()) => plugin.score_on_trial(&judged.batch)?.rewards,
+            None => plugin.score_on_trial(&self.with_steps.as_ref().unwrap_or(judged).batch)?.rewards,
         };
         Ok(self.compared(plugin.name(), &new))
     }
