@@ -13,6 +13,7 @@ pub mod gguf;
 pub mod hub;
 pub mod metrics;
 pub mod model;
+mod net;
 pub mod optim;
 pub mod plugin;
 pub mod report;

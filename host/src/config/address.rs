@@ -55,6 +55,11 @@ impl Address {
         self.https
     }
 
+    /// Returns the name or address of its server, in lower case; an IPv6 address in brackets.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Returns whether it is on this machine, by its name.
     pub fn is_here(&self) -> bool {
         is_here(&self.name)

@@ -25,8 +25,15 @@ impl Server {
     fn start() -> std::io::Result<Self> {
         let (endpoint, answers) = server::start()?;
         let patience = Duration::ZERO;
-        let hub =
-            Hub::new(Settings { endpoint, cache: cache(), token: None, offline: false, patience, slowest: Slowest::default() });
+        let hub = Hub::new(Settings {
+            endpoint,
+            cache: cache(),
+            redirects: String::new(),
+            token: None,
+            offline: false,
+            patience,
+            slowest: Slowest::default(),
+        });
         Ok(Self { hub, answers })
     }
 }

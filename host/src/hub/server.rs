@@ -43,6 +43,8 @@ pub(super) struct State {
     pub(super) size: Option<String>,
     /// Bodies of answers to paths with this in them come a byte at a time.
     pub(super) slow: Option<&'static str>,
+    /// Where large files are said to be, if not where they are.
+    pub(super) redirect: Option<String>,
     /// Ranges are not known.
     pub(super) rangeless: bool,
     pub(super) asked: Vec<Asked>,
@@ -50,6 +52,8 @@ pub(super) struct State {
 
 pub(super) struct Server {
     pub(super) endpoint: String,
+    /// Where large files are.
+    pub(super) elsewhere: String,
     state: Arc<Mutex<State>>,
 }
 
@@ -70,8 +74,8 @@ impl Server {
         let state = Arc::new(Mutex::new(State::default()));
         // Large files lie elsewhere, as on the hub.
         let elsewhere = listen(state.clone(), String::new());
-        let endpoint = listen(state.clone(), elsewhere);
-        Self { endpoint, state }
+        let endpoint = listen(state.clone(), elsewhere.clone());
+        Self { endpoint, elsewhere, state }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -198,7 +202,7 @@ fn answer(state: &mut State, asked: &Asked, elsewhere: &str) -> Answer {
             at_commit,
             ("X-Linked-Etag", format!("\"{sum}\"")),
             ("X-Linked-Size", state.size.clone().unwrap_or_else(|| bytes.len().to_string())),
-            ("Location", format!("{elsewhere}/contents/{sum}")),
+            ("Location", format!("{}/contents/{sum}", state.redirect.as_deref().unwrap_or(elsewhere))),
         ];
         let mut held = bytes;
         if let (true, Some(byte)) = (state.damaged, held.last_mut()) {

@@ -14,6 +14,8 @@ pub struct Settings {
     pub endpoint: String,
     /// The folder of its cache (HF_HUB_CACHE, or `hub` in HF_HOME).
     pub cache: PathBuf,
+    /// Servers that it may redirect to although they are not public, as judges' hosts are granted (RLHOST_HUB_HOSTS).
+    pub redirects: String,
     /// Who asks (HF_TOKEN, or the file that `hf auth login` writes).
     pub token: Option<String>,
     /// Whether the cache alone may be looked at (HF_HUB_OFFLINE).
@@ -64,6 +66,7 @@ impl Settings {
         Self {
             endpoint: endpoint.trim().trim_end_matches('/').to_owned(),
             cache: std::path::absolute(&cache).unwrap_or(cache),
+            redirects: first(&["RLHOST_HUB_HOSTS"]).unwrap_or_default(),
             token: token.map(|token| token.trim().to_owned()),
             offline: offline.is_some_and(|value| ["1", "on", "yes", "true"].contains(&value.trim().to_lowercase().as_str())),
             patience: Duration::from_secs(1),
@@ -98,10 +101,12 @@ mod tests {
             ("HF_TOKEN", " hf_given\n"),
             ("HF_HUB_OFFLINE", "True"),
             ("HF_ENDPOINT", "http://mirror/hf/"),
+            ("RLHOST_HUB_HOSTS", "http://store:9000, cdn"),
         ];
         let given = settings(&given);
         assert_eq!((given.cache, given.token.as_deref()), (PathBuf::from("/elsewhere"), Some("hf_given")));
         assert_eq!((given.endpoint.as_str(), given.offline), ("http://mirror/hf", true));
+        assert_eq!((given.redirects.as_str(), plain.redirects.as_str()), ("http://store:9000, cdn", ""));
         assert!(settings(&[("XDG_CACHE_HOME", at)]).cache.ends_with("huggingface/hub"));
     }
 }

@@ -42,6 +42,7 @@ impl Place {
         let mut settings = Settings {
             endpoint: self.server.endpoint.clone(),
             cache: self.cache.path().to_owned(),
+            redirects: self.server.elsewhere.clone(),
             token: None,
             offline: false,
             patience: Duration::ZERO,
@@ -177,6 +178,41 @@ fn the_token_goes_to_the_hub_and_to_nobody_else() {
     let gated = place.plain().model("some/gated").unwrap_err();
     assert!(matches!(&gated, Error::Denied { .. }), "{gated}");
     assert!(gated.to_string().contains("HF_TOKEN") && gated.to_string().contains("/some/gated"), "{gated}");
+}
+
+#[test]
+fn a_redirect_to_what_only_this_machine_can_reach_is_not_followed() {
+    let place = Place::new();
+    let refused = |name: &str, part: &str| {
+        let error = place.hub(|settings| settings.redirects.clear()).model(name).unwrap_err();
+        assert!(matches!(&error, Error::Denied { .. }) && error.is_mistake(), "{error}");
+        assert!(error.to_string().contains(part) && error.to_string().contains("RLHOST_HUB_HOSTS="), "{error}");
+    };
+    // Where its large files are: another port of this machine.
+    refused("Qwen/Tiny", &format!("redirects to {}, which is another server and not encrypted", place.server.elsewhere));
+    assert_eq!(fetched(&place.server.asked()), [""; 0]);
+    let port = place.server.elsewhere.rsplit(':').next().unwrap().to_owned();
+    for (to, part) in [
+        (format!("https://127.0.0.1:{port}"), "which has no public address"),
+        (format!("https://localhost:{port}"), "which has no public address"),
+        (format!("https://[::1]:{port}"), "which has no public address"),
+        (format!("https://127.1:{port}"), "which has no public address"),
+        ("https://169.254.169.254".to_owned(), "which has no public address"),
+        ("http://169.254.169.254".to_owned(), "not encrypted"),
+        ("https://10.0.0.1".to_owned(), "which has no public address"),
+    ] {
+        place.server.state().redirect = Some(to);
+        refused("Qwen/Tiny", part);
+    }
+    assert_eq!(fetched(&place.server.asked()), [""; 0]);
+    // What is granted must be what is redirected to.
+    let other = place.hub(|settings| settings.redirects = "http://127.0.0.1:1".to_owned());
+    assert!(matches!(other.model("Qwen/Tiny").unwrap_err(), Error::Denied { .. }));
+    place.server.state().redirect = None;
+    let granted = place.hub(|settings| settings.redirects = format!("cdn.example, {}/ ", settings.redirects));
+    assert!(granted.model("Qwen/Tiny").is_ok());
+    let wrong = place.hub(|settings| settings.redirects = "a b".to_owned()).model("other/name").unwrap_err().to_string();
+    assert!(wrong.contains("RLHOST_HUB_HOSTS: hosts: \"a b\""), "{wrong}");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Requests to the hub. Redirects are followed by hand, since the headers that tell what a file is
-//! stand on the redirect to where it lies, and since the token goes to the hub alone.
+//! are on the redirect to where it is, and since the token goes to the hub alone. They lead to public servers, over https, and
+//! nowhere else: not to this machine nor to what only it can reach.
 
 use super::Settings;
-use crate::config::{Address, printable};
+use crate::config::{Address, Host, printable};
+use crate::net::{Guard, refusal};
 use std::fmt;
 use std::sync::Once;
 use std::time::Duration;
@@ -69,10 +71,17 @@ pub(super) enum Ask {
     Said,
 }
 
-pub(super) struct Wire {
+/// How the hub is contacted.
+struct Connected {
     agent: Agent,
-    /// The hub's own server, to which the token may go; or why there is none.
-    home: Result<String, String>,
+    guard: Guard,
+    /// Its own server, to which the token may go.
+    home: String,
+}
+
+pub(super) struct Wire {
+    /// The hub; or why it can't be contacted.
+    hub: Result<Connected, String>,
     token: Option<String>,
     /// The time for a short answer.
     answer: Duration,
@@ -80,35 +89,18 @@ pub(super) struct Wire {
 
 impl Wire {
     pub(super) fn new(settings: &Settings) -> Self {
-        let home = Address::read(&settings.endpoint);
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .timeout_resolve(Some(CONNECT))
-            .timeout_connect(Some(CONNECT))
-            .timeout_send_request(Some(ANSWER))
-            .timeout_recv_response(Some(ANSWER))
-            .timeout_per_read(Some(ANSWER))
-            .proxy(if home.as_ref().is_ok_and(Address::is_here) { None } else { Proxy::try_from_env() })
-            .user_agent(concat!("rlhost/", env!("CARGO_PKG_VERSION")))
-            .build();
-        if let (Some(_), Some(warning)) = (&settings.token, home.as_ref().ok().and_then(in_plain_text)) {
-            static SAID: Once = Once::new();
-            SAID.call_once(|| tracing::warn!("{warning}"));
-        }
-        let home = home.map(|home| home.server());
-        Self { agent: config.into(), home, token: settings.token.clone(), answer: settings.slowest.answer }
+        Self { hub: Connected::new(settings), token: settings.token.clone(), answer: settings.slowest.answer }
     }
 
     /// The answer, once redirects are followed; for [`Ask::Head`], up to where the hub itself says
     /// what the file is.
     pub(super) fn ask(&self, url: &str, ask: Ask) -> Result<Response<Body>, Failure> {
-        let home = self.home.as_ref().map_err(|detail| Failure::Silent(detail.clone()))?;
+        let Connected { agent, guard, home } = self.hub.as_ref().map_err(|detail| Failure::Silent(detail.clone()))?;
         let mut address = Address::read(url).map_err(Failure::Silent)?;
         for _ in 0..REDIRECTS {
             let mut request = match ask {
-                Ask::Head => self.agent.head(&address.url),
-                Ask::Get { .. } | Ask::Said => self.agent.get(&address.url),
+                Ask::Head => agent.head(&address.url),
+                Ask::Get { .. } | Ask::Said => agent.get(&address.url),
             };
             if !matches!(ask, Ask::Get { .. }) {
                 request = request.config().timeout_global(Some(self.answer)).build();
@@ -121,12 +113,13 @@ impl Wire {
             if let Ask::Get { from: from @ 1.. } = ask {
                 request = request.header(header::RANGE, format!("bytes={from}-"));
             }
-            let answer = request.call().map_err(|e| Failure::Silent(e.to_string()))?;
+            let failure = |e: ureq::Error| refusal(&e).map_or_else(|| Failure::Silent(e.to_string()), Failure::Unfit);
+            let answer = request.call().map_err(failure)?;
             let location = text(&answer, "location");
             if !answer.status().is_redirection() || location.is_empty() {
                 return judged(answer);
             }
-            let next = redirected(&address, location);
+            let next = redirected(&address, location, guard);
             let stays = next.as_ref().is_ok_and(|next| next.server() == address.server());
             if matches!(ask, Ask::Head) && answer.headers().contains_key(COMMIT) && !stays {
                 return Ok(answer);
@@ -137,14 +130,41 @@ impl Wire {
     }
 }
 
-/// Returns where a redirect leads.
-fn redirected(from: &Address, location: &str) -> Result<Address, Failure> {
+impl Connected {
+    fn new(settings: &Settings) -> Result<Self, String> {
+        let home = Address::read(&settings.endpoint)?;
+        let granted = settings.redirects.split(',').map(str::trim).filter(|host| !host.is_empty()).map(Host::read);
+        let granted = granted.collect::<Result<Vec<_>, _>>().map_err(|detail| format!("RLHOST_HUB_HOSTS: {detail}"))?;
+        let config = Agent::config_builder()
+            .timeout_resolve(Some(CONNECT))
+            .timeout_connect(Some(CONNECT))
+            .timeout_send_request(Some(ANSWER))
+            .timeout_recv_response(Some(ANSWER))
+            .timeout_per_read(Some(ANSWER))
+            .proxy(if home.is_here() { None } else { Proxy::try_from_env() })
+            .user_agent(concat!("rlhost/", env!("CARGO_PKG_VERSION")));
+        if let (Some(_), Some(warning)) = (&settings.token, in_plain_text(&home)) {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| tracing::warn!("{warning}"));
+        }
+        let guard = Guard::of_server(&home, granted);
+        Ok(Self { agent: guard.clone().agent(config), guard, home: home.server() })
+    }
+}
+
+/// Returns where a redirect leads, if it may lead there.
+fn redirected(from: &Address, location: &str, guard: &Guard) -> Result<Address, Failure> {
     let next = Address::read(&from.joined(location))
         .map_err(|detail| Failure::Unfit(format!("{} redirects to {detail}", from.server())))?;
+    let (server, to) = (from.server(), next.server());
     if from.is_secure() && !next.is_secure() {
-        let (from, to) = (from.server(), next.server());
-        return Err(Failure::Unfit(format!("{from} redirects from https to {to}, which is not encrypted")));
+        return Err(Failure::Unfit(format!("{server} redirects from https to {to}, which is not encrypted")));
     }
+    let refused = |detail| {
+        let advice = "if you trust it, name it in RLHOST_HUB_HOSTS, as in RLHOST_HUB_HOSTS";
+        Failure::Unfit(format!("{server} redirects to {to}, which {detail}; {advice}={to}"))
+    };
+    guard.check(&next).map_err(refused)?;
     Ok(next)
 }
 
@@ -178,9 +198,13 @@ mod tests {
         Address::read(url).unwrap()
     }
 
+    fn guard() -> Guard {
+        Guard::of_server(&read("https://hub.co"), vec![Host::read("http://store:9000").unwrap()])
+    }
+
     #[test]
     fn a_redirect_from_https_to_http_is_refused_for_good() {
-        let refused = |from: &str, location: &str| redirected(&read(from), location).unwrap_err();
+        let refused = |from: &str, location: &str| redirected(&read(from), location, &guard()).unwrap_err();
         for (from, location) in [
             ("https://hub.co/a", "http://hub.co/a"),
             ("HTTPS://hub.co/a", "HTTP://cdn:80/x"),
@@ -196,10 +220,10 @@ mod tests {
 
     #[test]
     fn redirects_may_be_relative_and_a_query_is_no_address() {
-        let leads = |from: &str, location: &str| redirected(&read(from), location).unwrap().url;
+        let leads = |from: &str, location: &str| redirected(&read(from), location, &guard()).unwrap().url;
         assert_eq!(leads("https://hub.co/a", "//cdn/x"), "https://cdn/x");
         assert_eq!(leads("http://hub.co/a", "https://cdn/x"), "https://cdn/x");
-        assert_eq!(leads("http://hub.co/a", "http://cdn/x"), "http://cdn/x");
+        assert_eq!(leads("http://hub.co/a", "http://store:9000/x"), "http://store:9000/x");
         for base in ["https://hub.co/a/b", "https://hub.co/a/b?c=/d/e"] {
             assert_eq!(leads(base, "f"), "https://hub.co/a/f");
             assert_eq!(leads(base, "/x?next=https://y"), "https://hub.co:443/x?next=https://y");

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 /// Room and the rooms that it may use.
 const DOORS: &[(&str, &[&str])] = &[
     ("config", &[]),
-    ("hub", &["config"]),
+    ("net", &["config"]),
+    ("hub", &["config", "net"]),
     ("run", &["config"]),
     ("metrics", &["config"]),
     ("diagnosis", &["config", "run"]),
@@ -16,7 +17,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("model", &["config", "ops"]),
     ("rollout", &["config", "ops", "model"]),
     ("gguf", &["config", "ops", "data", "model"]),
-    ("plugin", &["config"]),
+    ("plugin", &["config", "net"]),
     ("checkpoint", &["config", "run"]),
     ("dist", &["config", "ops"]),
     ("report", &["config", "run", "diagnosis"]),
@@ -128,6 +129,33 @@ fn configuration_knows_neither_tensors_nor_plugins_and_only_operations_and_compi
         }
         let compiled = file.ends_with("plugin/cache.rs");
         assert!(compiled || !text.contains("unsafe {"), "{} has unsafe code", file.display());
+    }
+}
+
+#[test]
+fn only_the_guarded_agent_makes_requests() {
+    let others = [
+        "with_parts(",
+        "new_agent(",
+        "Agent::new",
+        "ureq::get",
+        "ureq::head",
+        "ureq::post",
+        "ureq::agent",
+        "ureq::run",
+        "config.into()",
+        "build().into()",
+        "TcpStream::connect",
+    ];
+    for file in rust_files(&root().join("host/src")) {
+        if file.components().any(|c| c.as_os_str() == "net") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        // Tests connect to their own servers.
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let made = others.iter().find(|made| code.contains(*made));
+        assert!(made.is_none() || file.ends_with("tests.rs"), "{} has {made:?}: requests go through net", file.display());
     }
 }
 

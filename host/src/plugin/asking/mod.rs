@@ -3,7 +3,6 @@
 //! A plugin passes a whole batch, and the host sends it from its own threads ([`wire`]). Every answer is written to a record in
 //! the run's folder ([`record`]), from which the same request is answered from then on.
 
-mod address;
 mod record;
 mod room;
 mod wire;

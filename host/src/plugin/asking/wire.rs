@@ -1,18 +1,16 @@
 //! One request: sent to a granted server, retried after temporary failures, with secrets inserted into the request and removed
 //! from the answer.
 
-use super::address::Guarded;
 use super::room::{Reserved, Room, size_of_headers};
 use super::{Answer, Request, Response};
 use crate::config::{Address, Host, HttpLimits, Secret, files, now, printable};
+use crate::net::{Guard, refusal};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use ureq::http::{HeaderName, HeaderValue, StatusCode};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::unversioned::resolver::DefaultResolver;
-use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body};
 
 /// Time limit for resolving and connecting.
@@ -66,8 +64,6 @@ struct Way<'a> {
 impl Wire {
     pub(super) fn new(hosts: Vec<Host>, secrets: Vec<(String, Secret)>, limits: &HttpLimits) -> Result<Self, String> {
         let mut config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
             .timeout_resolve(Some(CONNECT))
             .timeout_connect(Some(CONNECT))
             .max_idle_connections(limits.max_concurrency as usize)
@@ -78,7 +74,7 @@ impl Wire {
         if let Some(file) = &limits.ca_file {
             config = config.tls_config(TlsConfig::builder().root_certs(authorities(Path::new(file))?).build());
         }
-        let agent = Agent::with_parts(config.build(), DefaultConnector::default(), Guarded(DefaultResolver::default()));
+        let agent = Guard::of_granted(hosts.clone()).agent(config);
         Ok(Self { agent, hosts, secrets, limits: limits.clone() })
     }
 
@@ -236,8 +232,10 @@ impl Wire {
 
     fn failure(&self, error: &ureq::Error, address: &Address, time: Duration) -> Failure {
         let server = address.server();
+        if let Some(refused) = refusal(error) {
+            return Failure::Final(refused);
+        }
         match error {
-            ureq::Error::Io(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Failure::Final(e.to_string()),
             ureq::Error::BodyExceedsLimit(_) => {
                 Failure::Final(format!("{server} gave more than {} KiB (http.max_response_kb)", self.limits.max_response_kb))
             }

@@ -1,0 +1,229 @@
+//! The one way to other machines: an agent for requests that contacts only servers which its [`Guard`] allows, at addresses that
+//! these may have. Redirects are the caller's to follow, each by a request of its own.
+
+mod addresses;
+
+use crate::config::{Address, Host, is_here, printable};
+use addresses::{is_near, is_public};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use ureq::Agent;
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+
+/// Which servers may be contacted, and at which addresses.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// The server that the user configured, wherever it is: scheme, name and port.
+    own: Option<String>,
+    /// Servers that the user granted by name. A name must not lead to this machine or its link without saying so.
+    granted: Vec<Host>,
+    /// Whether any server with a public address may be contacted, over https.
+    public: bool,
+}
+
+/// Why a server may be contacted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    Own,
+    Granted,
+    Public,
+}
+
+impl Guard {
+    /// Allows these servers only.
+    pub fn of_granted(granted: Vec<Host>) -> Self {
+        Self { own: None, granted, public: false }
+    }
+
+    /// Allows a server, those that the user granted for what it redirects to, and public ones over https.
+    pub fn of_server(own: &Address, granted: Vec<Host>) -> Self {
+        Self { own: Some(own.server()), granted, public: true }
+    }
+
+    /// Refuses servers that may not be contacted whatever address they have.
+    ///
+    /// # Errors
+    /// Says why, in words that follow the server.
+    pub fn check(&self, to: &Address) -> Result<(), String> {
+        if self.reason(to).is_some_and(|reason| reason != Reason::Public) {
+            return Ok(());
+        }
+        if !self.public {
+            return Err("is not granted".to_owned());
+        }
+        if !to.is_secure() {
+            return Err("is another server and not encrypted (https)".to_owned());
+        }
+        let public = match literal(to.name()) {
+            Some(ip) => is_public(ip),
+            None => !is_here(to.name()) && !ends_in_a_number(to.name()),
+        };
+        if public { Ok(()) } else { Err("has no public address".to_owned()) }
+    }
+
+    fn reason(&self, to: &Address) -> Option<Reason> {
+        if self.own.as_ref().is_some_and(|own| *own == to.server()) {
+            Some(Reason::Own)
+        } else if to.is_one_of(&self.granted) {
+            Some(Reason::Granted)
+        } else {
+            self.public.then_some(Reason::Public)
+        }
+    }
+
+    /// Refuses an address that a server may not have.
+    fn check_address(&self, to: &Address, address: SocketAddr) -> Result<(), String> {
+        let (name, ip) = (printable(to.name(), 200), address.ip().to_canonical());
+        match self.reason(to) {
+            Some(Reason::Own) => Ok(()),
+            Some(Reason::Granted) if may_lead(to.name(), ip) => Ok(()),
+            Some(Reason::Granted) => Err(format!(
+                "the granted name {name} resolves to {ip}, which is this machine or a link-local address; grant {ip} itself if that \
+                 is meant"
+            )),
+            Some(Reason::Public) if is_public(ip) => Ok(()),
+            Some(Reason::Public) => Err(format!("{} resolves to {ip}, which is not a public address", to.server())),
+            None => Err(format!("{} is not granted", to.server())),
+        }
+    }
+
+    /// Returns an agent that contacts no other servers. It follows no redirects: they would have to be checked.
+    pub fn agent(self, config: ureq::config::ConfigBuilder<ureq::typestate::AgentScope>) -> Agent {
+        let config = config.max_redirects(0).http_status_as_error(false).build();
+        Agent::with_parts(
+            config,
+            DefaultConnector::default(),
+            Guarded { guard: Arc::new(self), names: DefaultResolver::default() },
+        )
+    }
+}
+
+/// Returns the refusal in an error of an agent, if it is one.
+pub fn refusal(error: &ureq::Error) -> Option<String> {
+    match error {
+        ureq::Error::Io(e) if e.kind() == io::ErrorKind::PermissionDenied => Some(e.to_string()),
+        _ => None,
+    }
+}
+
+/// Resolves names, and refuses what a guard does not allow, just before it is connected to.
+#[derive(Debug)]
+struct Guarded {
+    guard: Arc<Guard>,
+    names: DefaultResolver,
+}
+
+impl Resolver for Guarded {
+    fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let found = self.names.resolve(uri, config, timeout)?;
+        // The user's own, by which everything goes.
+        if config.proxy().is_some_and(|proxy| proxy.uri() == uri) {
+            return Ok(found);
+        }
+        let refused = |detail: String| ureq::Error::Io(io::Error::new(io::ErrorKind::PermissionDenied, detail));
+        let to = Address::read(&uri.to_string()).map_err(refused)?;
+        found.iter().try_for_each(|address| self.guard.check_address(&to, *address)).map_err(refused)?;
+        Ok(found)
+    }
+}
+
+/// Returns the address that a server's name is, if it is one.
+fn literal(name: &str) -> Option<IpAddr> {
+    let ip = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok()?;
+    Some(ip.to_canonical())
+}
+
+/// Returns whether resolvers may read a name as a number, as in `127.1` or `0x7f000001`, which no name of a server is.
+fn ends_in_a_number(name: &str) -> bool {
+    let last = name.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let hex = |digits: &str| digits.chars().all(|c| c.is_ascii_hexdigit());
+    last.chars().all(|c| c.is_ascii_digit()) || last.strip_prefix("0x").is_some_and(hex)
+}
+
+/// Returns whether a granted name may resolve to an address. This machine's own, link-local and multicast addresses must be
+/// granted themselves, or as localhost.
+fn may_lead(name: &str, ip: IpAddr) -> bool {
+    literal(name) == Some(ip) || !is_near(ip) || (ip.is_loopback() && is_here(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Address {
+        Address::read(url).unwrap()
+    }
+
+    #[test]
+    fn a_name_may_not_lead_to_this_machine_unless_it_says_so() {
+        let may = |name: &str, ip: &str| may_lead(name, ip.parse::<IpAddr>().unwrap().to_canonical());
+        for inside in ["10.0.0.7", "192.168.1.1", "93.184.216.34", "2606:2800:220::1", "fd00::7"] {
+            assert!(may("judge.internal", inside), "{inside}");
+        }
+        for close in
+            ["127.0.0.1", "127.9.9.9", "169.254.169.254", "0.0.0.0", "::1", "::", "fe80::1", "::ffff:127.0.0.1", "224.0.0.1"]
+        {
+            assert!(!may("judge.internal", close), "{close}");
+        }
+        assert!(may("localhost", "127.0.0.1") && may("localhost", "::1") && may("127.0.0.1", "127.0.0.1"));
+        assert!(may("169.254.169.254", "169.254.169.254") && may("[fe80::1]", "fe80::1"));
+        assert!(!may("localhost", "169.254.169.254") && !may("127.1", "127.0.0.1"));
+    }
+
+    #[test]
+    fn beside_the_users_own_server_only_public_ones_are_contacted_and_only_over_https() {
+        let guard = Guard::of_server(&read("http://10.0.0.1:8080/hf"), vec![Host::read("http://store.internal:9000").unwrap()]);
+        for fine in
+            ["http://10.0.0.1:8080/x", "http://store.internal:9000/x", "https://cdn.example/x", "https://93.184.216.34:8443/"]
+        {
+            assert_eq!(guard.check(&read(fine)), Ok(()), "{fine}");
+        }
+        for (plain, part) in [
+            ("http://10.0.0.1/x", "https"),
+            ("http://cdn.example/x", "https"),
+            ("https://10.0.0.1:8080/x", "public"),
+            ("https://127.0.0.1/x", "public"),
+            ("https://[::1]/x", "public"),
+            ("https://[::ffff:169.254.169.254]/x", "public"),
+            ("https://localhost:8443/x", "public"),
+            ("https://a.localhost/x", "public"),
+            ("https://2130706433/x", "public"),
+            ("https://0x7f000001/x", "public"),
+            ("https://127.1/x", "public"),
+            ("https://store.internal.:9000/x", ""),
+        ] {
+            let refused = guard.check(&read(plain)).err().unwrap_or_default();
+            assert!(refused.contains(part), "{plain}: {refused}");
+        }
+        let at = |url: &str, ip: &str| guard.check_address(&read(url), SocketAddr::new(ip.parse().unwrap(), 443));
+        assert_eq!(at("http://10.0.0.1:8080", "10.0.0.1"), Ok(()));
+        assert_eq!(at("http://store.internal:9000", "10.0.0.9"), Ok(()));
+        assert!(at("http://store.internal:9000", "127.0.0.1").unwrap_err().contains("grant 127.0.0.1 itself"));
+        assert_eq!(at("https://cdn.example", "93.184.216.34"), Ok(()));
+        for inside in ["10.0.0.1", "127.0.0.1", "169.254.169.254", "fd00::1", "100.64.0.1"] {
+            assert!(at("https://cdn.example", inside).unwrap_err().contains("not a public address"), "{inside}");
+        }
+        let judges = Guard::of_granted(vec![Host::read("judge:8").unwrap()]);
+        assert!(judges.check(&read("https://judge:8")).is_ok() && judges.check(&read("https://other:8")).is_err());
+    }
+
+    #[test]
+    fn an_agent_connects_to_nothing_else_whatever_it_is_asked_for() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let guard = Guard::of_server(&read("https://hub.example"), Vec::new());
+        let agent = guard.agent(Agent::config_builder().proxy(None));
+        for name in ["127.0.0.1", "localhost"] {
+            for scheme in ["http", "https"] {
+                let error = agent.get(format!("{scheme}://{name}:{port}/")).call().unwrap_err();
+                assert!(refusal(&error).is_some_and(|detail| detail.contains("not a public address")), "{error}");
+            }
+        }
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+}
