@@ -249,6 +249,7 @@ impl Place {
     pub fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
         let mut command = Command::new(binary());
         command.current_dir(self.folder.path()).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
+        command.env("RLHOST_STATE_DIR", self.path(".state"));
         command.envs(variables.iter().copied());
         command.env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", self.path("hub"));
         Outcome::new(command.output().expect("the binary starts"))
@@ -303,6 +304,7 @@ impl Place {
     fn starting(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(binary());
         command.current_dir(self.folder.path()).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
+        command.env("RLHOST_STATE_DIR", self.path(".state"));
         command.env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", self.path("hub"));
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
@@ -335,6 +337,7 @@ impl Place {
     pub fn ranks(&self, ranks: usize, arguments: &[&str]) -> Command {
         let mut command = Command::new("mpirun");
         command.current_dir(self.folder.path()).env_remove("RUST_LOG").env("NO_COLOR", "1").env("RAYON_NUM_THREADS", "1");
+        command.env("RLHOST_STATE_DIR", self.path(".state"));
         // In a container a process may not read another's memory, which Open MPI would say aloud.
         command.env("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
         // Two mpiruns that begin together can't both make the folder that they would share.

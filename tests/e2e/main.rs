@@ -67,6 +67,7 @@ mod resume {
     mod checkpoints;
     mod folders;
     mod forks;
+    mod grants;
     mod runs;
 }
 

@@ -22,7 +22,7 @@ trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' INT TERM
 mkdir "$scratch/tmp"
 # A stack is found by running a finding again; looked up here, it can take longer than an input may.
-export TMPDIR="$scratch/tmp" RLHOST_CACHE_DIR="$scratch/cache" RUST_BACKTRACE=0
+export TMPDIR="$scratch/tmp" RLHOST_CACHE_DIR="$scratch/cache" RLHOST_STATE_DIR="$scratch/state" RUST_BACKTRACE=0
 found=0
 for target in ${*:-$(sed -n 's/^name = "\(.*\)"/\1/p' Cargo.toml | tail -n +2)}; do
     mkdir -p "$kept/corpus/$target" "$kept/findings/$target"

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::flags::{Scanned, scan};
+use super::granted;
 use super::train::is_latest;
 use crate::config::{Asked, ConfigFile, DEFAULT_ALGORITHM, Limits, Overrides, Set};
 use crate::plugin::{Engine, Setting, Source, settings_of};
@@ -70,7 +71,13 @@ fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFil
     super::set_asked_threads(&asked)?;
     let source = beginning.algorithm(asked.algorithm.as_deref().unwrap_or(DEFAULT_ALGORITHM)).map_err(Failure::of)?;
     let engine = Engine::new().map_err(Failure::of)?;
-    settings_of(&engine, &source, &asked.loss_limits).map_err(Failure::of)
+    // Before the run's grants are known.
+    let accepts = scanned.flags.iter().any(|(id, _)| id == "accept_grants");
+    let limits = match beginning.origin().filter(|_| !accepts) {
+        Some(origin) => granted::granted_limits(asked.loss_limits, &origin.run),
+        None => asked.loss_limits,
+    };
+    settings_of(&engine, &source, &limits).map_err(Failure::of)
 }
 
 /// Returns the checkpoint that the run starts from, without verifying it: only its algorithm matters here.

@@ -48,7 +48,7 @@ fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<()
             Beginning::Fork { origin, fresh }
         }
     };
-    let config = given.resolve(&beginning)?;
+    let config = given.resolve(&beginning, world)?;
     let trainer = set_up(config, &beginning, world.clone()).map_err(Failure::of)?;
     let figures = trainer.evaluate_only().map_err(Failure::of)?;
     if !world.is_first() {

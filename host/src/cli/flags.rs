@@ -59,7 +59,7 @@ pub(super) fn negated(name: &str) -> String {
 }
 
 /// The flags that are not keys.
-fn own_flags() -> [Arg; 6] {
+fn own_flags() -> [Arg; 7] {
     let resume = "Resume from this checkpoint, or from the newest checkpoint of a run's folder. `latest`, or no value, resumes the \
                   run in --output-dir, or starts it if it has no checkpoint. With another --output-dir, a new run starts from \
                   that state";
@@ -95,6 +95,10 @@ fn own_flags() -> [Arg; 6] {
             .alias("allow_changed")
             .action(ArgAction::SetTrue)
             .help("Allow settings that change results when resuming"),
+        Arg::new("accept_grants").long("accept-grants").alias("accept_grants").action(ArgAction::SetTrue).help(
+            "Allow what the folder of the run to start from sets beyond the defaults: servers, secrets, folders, ports and limits \
+             of plugins",
+        ),
     ]
 }
 

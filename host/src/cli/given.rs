@@ -3,7 +3,8 @@
 use super::algorithm::Known;
 use super::flags::{negatable, negated, setting_id};
 use super::{Failure, granted};
-use crate::config::{self, Asked, Config, ConfigFile, Foreign, Key, Limits, Overrides, PluginEntry, Set, scalar};
+use crate::config::{self, Asked, Config, ConfigFile, Foreign, Grant, Key, Limits, Overrides, PluginEntry, Set, scalar};
+use crate::dist::World;
 use crate::plugin::{Engine, Setting, Takes, hints_of};
 use crate::train::{self, Beginning};
 use anyhow::anyhow;
@@ -20,6 +21,8 @@ pub(super) struct Given {
     pub overrides: Overrides,
     /// Names of the algorithm's settings, which may be keys of the file.
     settings: Vec<String>,
+    /// Whether all grants of the run that this one starts from are accepted.
+    accept_grants: bool,
 }
 
 /// Returns the texts given for a flag.
@@ -65,12 +68,13 @@ impl Given {
             file,
             overrides,
             settings: settings.iter().flat_map(|setting| iter::once(&setting.name).chain(&setting.aliases)).cloned().collect(),
+            accept_grants: matches.try_get_one::<bool>("accept_grants").ok().flatten() == Some(&true),
         })
     }
 
     /// Creates a configuration that only `--set` changes.
-    pub(super) fn of_sets(sets: Vec<Set>) -> Self {
-        Self { file: None, overrides: Overrides { sets, ..Overrides::default() }, settings: Vec::new() }
+    pub(super) fn of_sets(sets: Vec<Set>, accept_grants: bool) -> Self {
+        Self { file: None, overrides: Overrides { sets, ..Overrides::default() }, settings: Vec::new(), accept_grants }
     }
 
     /// Returns the plugins that the command line names.
@@ -78,35 +82,40 @@ impl Given {
         self.overrides.plugins.iter().cloned().chain(self.overrides.value_of("algorithm")).collect()
     }
 
-    /// Returns the configuration of a new run.
-    pub(super) fn resolve(&self, beginning: &Beginning) -> Result<Config, Failure> {
+    /// Returns the configuration of a run. What it reaches must be granted: by the command line, or before, by this user.
+    pub(super) fn resolve(&self, beginning: &Beginning, world: &World) -> Result<Config, Failure> {
         let base = beginning.config_file().map_err(Failure::of)?;
         let config = self.config(base.as_deref(), beginning)?;
-        match base {
-            None => granted::remember_all(&config),
-            Some(_) => {
-                let own = |table: &str| self.file.as_ref().map_or(Ok(false), |file| file.has(table)).map_err(Failure::of);
-                let (plugins, environments) = (own("plugin")?, own("environment")?);
-                let only = config.environment.len() == 1;
-                granted::check(&config, |table, entry| {
-                    (if table == "plugin" { plugins } else { environments }) || self.grants(table, entry, only)
-                })?;
-            }
+        if let Some(origin) = beginning.origin() {
+            // Marks are checked where the first process runs: the key may be on its machine only.
+            let accepted = || granted::accepted(&config, &origin.run, |grant| self.accept_grants || self.gives(grant, &config));
+            let accepted = world.broadcast("accepted grants", accepted).map_err(Failure::of)?;
+            granted::check_accepted(&config, &accepted, world.rank())?;
+        }
+        if world.is_first() {
+            granted::show(&config);
         }
         Ok(config)
     }
 
-    /// Returns whether flags give everything that an entry of this table is granted, each key as a whole. An `only` environment needs
-    /// no name.
-    fn grants(&self, table: &str, entry: &PluginEntry, only: bool) -> bool {
-        let given = |key: &str| {
-            let alone = format!("{table}.{key}");
-            let is_alone = |set: &Set| table == "environment" && only && set.sets(&alone);
-            self.overrides.sets.iter().any(|set| set.sets_of_entry(table, entry.name(), key) || is_alone(set))
+    /// Returns whether the command line or the configuration file gives a grant, with the values that the configuration has.
+    fn gives(&self, grant: &Grant, config: &Config) -> bool {
+        // An only environment needs no name.
+        let only = config.environment.first().filter(|_| config.environment.len() == 1).map(PluginEntry::name);
+        let unnamed = |key: &str| Some(format!("environment{}", key.strip_prefix("environment.")?.strip_prefix(only?)?));
+        let in_file = |key: &str| {
+            let table = key.split('.').next().unwrap_or(key);
+            self.file.as_ref().is_some_and(|file| file.has(table).unwrap_or(false))
         };
-        let all =
-            [(entry.hosts.is_empty(), "hosts"), (entry.secrets.is_empty(), "secrets"), (entry.folders.is_empty(), "folders")];
-        all.into_iter().all(|(nothing, key)| nothing || given(key))
+        grant.is_given(|key, is_value| {
+            let Overrides { flags, sets, .. } = &self.overrides;
+            let is_text = config::key(key).is_some_and(|key| key.kind == "string");
+            let value = |text: &String| if is_text { Value::String(text.clone()) } else { scalar(text) };
+            let by_flag = flags.iter().any(|(name, text)| name == key && is_value(&value(text)));
+            let unnamed = unnamed(key);
+            let by_set = |set: &Set| set.value_for(key).or_else(|| set.value_for(unnamed.as_deref()?));
+            by_flag || sets.iter().filter_map(by_set).any(|value| is_value(&value)) || in_file(key)
+        })
     }
 
     /// Returns the configuration with that of a file below it, and sets the requested number of threads.

@@ -1,17 +1,16 @@
 //! Grants from the command line, and grants from a run's folder.
 //!
 //! A run's folder may come from somebody else. Its servers would then receive whatever the folder requests, with the secrets of
-//! the person who resumes it. So a grant in a folder is valid only if the same user gave it before, on this machine, or gives it
-//! again.
+//! the person who resumes it; its ports would be open, and its plugins would take what it allows them. So a grant in a folder is
+//! valid only if it has this user's mark ([`run::Granted`]), or is given again.
 
 use super::Failure;
-use crate::config::files::cache_folder;
-use crate::config::{Config, Grants, PluginEntry, hex};
+use crate::config::{Config, Grant, Grants, HttpLimits, Limits, PluginEntry};
 use crate::plugin::{Asker, Asking, Engine, Folders};
+use crate::run;
 use anyhow::anyhow;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 /// What a plugin is granted by flags.
@@ -28,10 +27,22 @@ pub(super) struct Granted {
     folder: Vec<String>,
 }
 
+/// A plugin's entry in the folder of a run.
+pub(super) struct Recorded<'a> {
+    pub run: &'a Path,
+    pub table: &'static str,
+    pub entry: &'a PluginEntry,
+}
+
 impl Granted {
-    /// Merges the grants of the flags with those of a run, whose folder may only contain known grants.
-    pub(super) fn over(&self, entry: Option<&PluginEntry>) -> anyhow::Result<Grants> {
-        let mut grants = entry.map(PluginEntry::grants).unwrap_or_default();
+    /// Merges the grants of the flags with those of a run, which count if this user gave them. `asks` says whether servers may be
+    /// contacted.
+    pub(super) fn over(&self, recorded: Option<&Recorded<'_>>, asks: bool) -> anyhow::Result<Grants> {
+        let mut grants = match recorded {
+            None => Grants::default(),
+            Some(recorded) if recorded.is_granted(asks) => recorded.entry.grants(),
+            Some(recorded) => self.without_folder(recorded, asks)?,
+        };
         if !self.host.is_empty() {
             grants.hosts.clone_from(&self.host);
         }
@@ -40,28 +51,24 @@ impl Granted {
         }
         self.give_folders(&mut grants)?;
         grants.check().map_err(|detail| anyhow!("{detail}"))?;
-        let given = |is: bool, flags: &[String]| !is || !flags.is_empty();
-        let own = self.host == grants.hosts
-            && given(!grants.secrets.is_empty(), &self.secret)
-            && given(!grants.folders.is_empty(), &self.folder);
-        match entry {
-            Some(entry) if !own && !is_known(entry.name(), &grants) => {
-                Err(anyhow!("{}; give them again with --host and --secret, and --folder", foreign(entry.name(), &grants)))
-            }
-            _ => Ok(grants),
-        }
+        Ok(grants)
     }
 
-    /// Does the same where no server is asked: only folders have to be known.
-    pub(super) fn over_unasked(&self, entry: Option<&PluginEntry>) -> anyhow::Result<Grants> {
-        let mut grants = entry.map(PluginEntry::grants).unwrap_or_default();
-        let known = entry.is_none_or(|entry| grants.folders.is_empty() || is_known(entry.name(), &grants));
-        self.give_folders(&mut grants)?;
-        if let Some(entry) = entry.filter(|_| !known && self.folder.is_empty()) {
-            return Err(anyhow!("{}; give the folders again with --folder", foreign(entry.name(), &grants)));
+    /// Returns what needs no grant of an entry that somebody else may have written; refuses it if something is missing that flags
+    /// don't give.
+    fn without_folder(&self, Recorded { entry, .. }: &Recorded<'_>, asks: bool) -> anyhow::Result<Grants> {
+        let missing = |is: bool, flags: &[String]| is && flags.is_empty();
+        let unasked = asks && (missing(!entry.hosts.is_empty(), &self.host) || missing(!entry.secrets.is_empty(), &self.secret));
+        if unasked || missing(!entry.folders.is_empty(), &self.folder) {
+            let (name, grants) = (entry.name(), entry.grants());
+            let advice = "give it again with --host and --secret, and --folder";
+            return Err(anyhow!("the run's folder grants {name} {grants}, but {NOT_GRANTED}; {advice}"));
         }
-        grants.check().map_err(|detail| anyhow!("{detail}"))?;
-        Ok(grants)
+        if entry.http != HttpLimits::default() {
+            tracing::warn!("the run's own limits on the requests of {} are not used: {NOT_GRANTED}", entry.name());
+        }
+        // Recorded answers are found without asking.
+        Ok(Grants { hosts: if asks { Vec::new() } else { entry.hosts.clone() }, ..Grants::default() })
     }
 
     /// Replaces the folders by those of the flags, if there are any.
@@ -74,7 +81,7 @@ impl Granted {
 
     /// Lets a plugin send requests as granted; without a grant, it can only be inspected.
     pub(super) fn apply(&self, engine: &mut Engine, name: &str) -> anyhow::Result<()> {
-        let grants = self.over(None)?;
+        let grants = self.over(None, true)?;
         let asking = match grants.hosts.is_empty() {
             true => Asking::Never("no server is granted to it; name one with --host HOST:PORT"),
             false => Asking::Freely,
@@ -107,66 +114,56 @@ pub(super) fn grant_folders(engine: &mut Engine, name: &str, grants: &Grants) ->
     Ok(())
 }
 
-fn foreign(name: &str, grants: &Grants) -> String {
-    format!("the run's folder grants {name} {grants}, but you have not granted that on this machine")
+/// Why a grant in a run's folder does not count.
+const NOT_GRANTED: &str = "you have not granted that on this machine";
+
+impl Recorded<'_> {
+    /// Returns whether this user granted the plugin what its entry says.
+    fn is_granted(&self, asks: bool) -> bool {
+        // Its limits are not used.
+        let entry = PluginEntry { limits: Limits::default(), ..self.entry.clone() };
+        let granted = run::Granted::load(self.run);
+        Grant::of_entry(self.table, &entry, asks).iter().all(|grant| granted.covers(grant))
+    }
 }
 
-/// Refuses unknown grants from a run's folder. `again` says of an entry of a table whether its grants were given again.
-pub(super) fn check(config: &Config, again: impl Fn(&str, &PluginEntry) -> bool) -> Result<(), Failure> {
-    for (table, entry) in granted_entries(config) {
-        let (name, grants) = (entry.name(), entry.grants());
-        // Without a server to ask, only reading is left to allow.
-        let asks = !grants.hosts.is_empty() && !config.replay_only;
-        if again(table, entry) {
-            remember(name, &grants);
-        } else if !is_known(name, &grants) && (asks || !grants.folders.is_empty()) {
-            let listed = |of: &BTreeMap<String, String>| {
-                let pairs: Vec<String> = of.iter().map(|(name, from)| format!("{name} = {from:?}")).collect();
-                (!of.is_empty()).then(|| format!("{{ {} }}", pairs.join(", ")))
-            };
-            let hosts: Vec<String> = grants.hosts.iter().map(|host| format!("{host:?}")).collect();
-            let hosts = (!hosts.is_empty()).then(|| format!("[{}]", hosts.join(", ")));
-            let given = [("hosts", hosts), ("secrets", listed(&grants.secrets)), ("folders", listed(&grants.folders))];
-            let flag = |(key, value): (&str, Option<String>)| Some(format!("--set '{table}.{name}.{key}={}'", value?));
-            let flags: Vec<String> = given.into_iter().filter_map(flag).collect();
-            let or = if asks { ", or contact no server with --set replay_only=true" } else { "" };
-            let detail = foreign(name, &grants);
-            return Err(Failure::mistake(anyhow!("{detail}; to allow it, add {}{or}", flags.join(" "))));
+/// Returns the grants of a configuration that starts from a run's, unless one was neither marked by this user nor is `given` again.
+pub(super) fn accepted(config: &Config, run: &Path, given: impl Fn(&Grant) -> bool) -> anyhow::Result<Vec<Grant>> {
+    let (all, granted) = (config.grants(), run::Granted::load(run));
+    let missing: Vec<&Grant> = all.iter().filter(|grant| !granted.covers(grant) && !given(grant)).collect();
+    if missing.is_empty() {
+        return Ok(all);
+    }
+    let list =
+        |of: &dyn Fn(&Grant) -> String, between: &str| missing.iter().map(|grant| of(grant)).collect::<Vec<_>>().join(between);
+    let (what, flags) = (list(&Grant::to_string, "; "), list(&Grant::flags, " "));
+    let asks = missing.iter().any(|grant| grant.keys().any(|key| key.ends_with(".hosts")));
+    let or = if asks { ", or contact no server with --set replay_only=true" } else { "" };
+    let trouble = granted.trouble().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
+    let advice = format!("to allow all of it, add --accept-grants; to allow it by name, add {flags}{or}");
+    Err(anyhow!("the run's folder sets {what}, but {NOT_GRANTED}{trouble}; {advice}"))
+}
+
+/// Refuses grants of this process's configuration that the first process did not accept.
+pub(super) fn check_accepted(config: &Config, accepted: &[Grant], rank: usize) -> Result<(), Failure> {
+    match config.grants().iter().find(|grant| !accepted.iter().any(|accepted| accepted.covers(grant))) {
+        None => Ok(()),
+        Some(grant) => {
+            Err(Failure::mistake(anyhow!("rank {rank}: the configuration sets {grant}, which the first process did not accept")))
         }
     }
-    Ok(())
 }
 
-/// Records the grants that a command line or the user's own file gives.
-pub(super) fn remember_all(config: &Config) {
-    granted_entries(config).for_each(|(_, entry)| remember(entry.name(), &entry.grants()));
-}
-
-/// Returns the entries that are granted something, each with the table that it stands in.
-fn granted_entries(config: &Config) -> impl Iterator<Item = (&'static str, &PluginEntry)> {
-    let plugins = config.plugin.iter().map(|entry| ("plugin", entry));
-    let environments = config.environment.iter().map(|entry| ("environment", entry));
-    plugins.chain(environments).filter(|(_, entry)| !entry.grants().is_empty())
-}
-
-/// Returns the file that records a grant.
-fn mark(name: &str, grants: &Grants) -> Option<PathBuf> {
-    let requests = (name, &grants.hosts, &grants.secrets, &grants.http.ca_file);
-    // A run's configuration has whole paths.
-    let whole = |(name, path): (&String, &String)| Some((name.clone(), std::path::absolute(path).ok()?));
-    let folders = grants.folders.iter().map(whole).collect::<Option<Vec<_>>>()?;
-    let text = if folders.is_empty() { serde_json::to_vec(&requests) } else { serde_json::to_vec(&(requests, folders)) }.ok()?;
-    Some(cache_folder()?.join("granted").join(hex(&Sha256::digest(text))))
-}
-
-fn is_known(name: &str, grants: &Grants) -> bool {
-    grants.is_empty() || mark(name, grants).is_some_and(|mark| mark.is_file())
-}
-
-fn remember(name: &str, grants: &Grants) {
-    let Some(mark) = mark(name, grants) else { return };
-    let folder = mark.parent().map(std::fs::create_dir_all).unwrap_or(Ok(()));
-    if let Err(error) = folder.and_then(|()| std::fs::write(&mark, b"")) {
-        tracing::debug!("can't note a grant in {}: {error}", mark.display());
+/// Says what a run is allowed beyond the defaults. What a plugin may reach is said when it is loaded.
+pub(super) fn show(config: &Config) {
+    for grant in config.grants().iter().filter(|grant| !grant.is_of_a_plugin()) {
+        tracing::info!("granted: {grant}");
     }
+}
+
+/// Returns the limits of the algorithm in a run's folder, if this user gave them; otherwise the default ones.
+pub(super) fn granted_limits(limits: Limits, run: &Path) -> Limits {
+    let granted = run::Granted::load(run);
+    let all = Grant::of_limits("loss_limits", &limits).iter().all(|grant| granted.covers(grant));
+    if all { limits } else { Limits::default() }
 }

@@ -1,6 +1,6 @@
 //! `rlhost replay`: scores a run's completions with another reward, or plays its episodes with another environment.
 
-use super::granted::{Granted, grant_folders};
+use super::granted::{self, Granted, grant_folders};
 use super::output::counted;
 use super::replayed_episodes;
 use super::{Failure, settings_given};
@@ -141,12 +141,12 @@ fn replay(args: &Args) -> anyhow::Result<()> {
 
 /// Grants the plugin what the run's reward or environment of that name is granted, or what flags give. The run's answers are already there.
 fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyhow::Result<()> {
-    let entry = config.plugin.iter().chain(&config.environment).find(|entry| entry.name() == name);
+    let plugins = config.plugin.iter().map(|entry| ("plugin", entry));
+    let mut entries = plugins.chain(config.environment.iter().map(|entry| ("environment", entry)));
+    let recorded = entries.find(|(_, entry)| entry.name() == name);
+    let recorded = recorded.map(|(table, entry)| granted::Recorded { run: &args.run, table, entry });
     let asking = if args.replay_only { Asking::ReplayOnly } else { Asking::Freely };
-    let grants = match args.replay_only {
-        true => args.granted.over_unasked(entry)?,
-        false => args.granted.over(entry)?,
-    };
+    let grants = args.granted.over(recorded.as_ref(), !args.replay_only)?;
     grant_folders(engine, name, &grants)?;
     if grants.hosts.is_empty() && !args.replay_only {
         return Ok(());

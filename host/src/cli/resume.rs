@@ -29,6 +29,9 @@ pub(super) struct Args {
     /// Allow settings that change results
     #[arg(long, alias = "allow_changed")]
     allow_changed: bool,
+    /// Allow what the run's folder sets beyond the defaults: servers, secrets, folders, ports and limits of plugins
+    #[arg(long, alias = "accept_grants")]
+    accept_grants: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
@@ -59,7 +62,7 @@ fn go_on_with(args: &Args, stopping: &Stopping, world: &Rc<World>) -> Result<(),
         let advice = "to start a new run from a checkpoint, use rlhost train --resume-from-checkpoint with another --output-dir";
         return Err(Failure::mistake(anyhow!("resume continues in the run's own folder; {advice}")));
     }
-    go_on(&Given::of_sets(sets), origin, args.allow_changed, (stopping, world))
+    go_on(&Given::of_sets(sets, args.accept_grants), origin, args.allow_changed, (stopping, world))
 }
 
 #[cfg(test)]

@@ -170,7 +170,7 @@ pub(super) fn go_on(
 
 /// Sets up a run and trains.
 fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
-    let config = given.resolve(beginning)?;
+    let config = given.resolve(beginning, world)?;
     let report_to = config.report_to.clone();
     let trainer = train::set_up(config, beginning, world.clone()).map_err(Failure::of)?;
     finish(trainer, stopping, &report_to, world)

@@ -128,11 +128,12 @@ fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
 }
 
-/// A reward of the run: a plugin, or a model.
+/// A reward of the run: a plugin, or a model. The attribute `reach` is as in [`Config`](super::Config).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PluginEntry {
     /// Path of the plugin, or the file name of a built-in one; or a reward model's folder or name on the hub.
+    #[schemars(extend("reach" = "read"))]
     pub path: String,
     /// Name in metrics and events, if not that of the plugin's file or of the reward model's folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,19 +171,24 @@ pub struct PluginEntry {
     pub eval_only: bool,
     /// Its resource limits.
     #[serde(default)]
+    #[schemars(extend("reach" = "granted"))]
     pub limits: Limits,
     /// Servers that it may send requests to, as in ["judge.internal:8000"].
     #[serde(default, deserialize_with = "super::grants::one_or_several", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("reach" = "granted"))]
     pub hosts: Vec<String>,
     /// Secrets that are put into the headers of its requests, as in { JUDGE_KEY = "env:JUDGE_KEY" }.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("reach" = "granted"))]
     pub secrets: BTreeMap<String, String>,
     /// Limits on its requests.
     #[serde(default, skip_serializing_if = "HttpLimits::is_default")]
+    #[schemars(extend("reach" = "granted"))]
     pub http: HttpLimits,
     /// Folders that it may read, under names of their own: it sees { words = "lists/words" } as /words. They are read when the plugin
     /// is loaded.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("reach" = "granted"))]
     pub folders: BTreeMap<String, String>,
     /// Hash of all that is in the folders; the run sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

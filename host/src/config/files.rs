@@ -60,11 +60,48 @@ fn kind(of: FileType) -> &'static str {
 
 /// Returns rlhost's folder in the user's cache: `RLHOST_CACHE_DIR`, or one in the cache directory.
 pub fn cache_folder() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     set("RLHOST_CACHE_DIR")
         .or_else(|| set("XDG_CACHE_HOME").map(|d| d.join("rlhost")))
         .or_else(|| set("HOME").map(|d| d.join(".cache").join("rlhost")))
         .or_else(|| set("LOCALAPPDATA").map(|d| d.join("rlhost").join("cache")))
+}
+
+/// Returns rlhost's folder for what is kept about the user on this machine: `RLHOST_STATE_DIR`, or one in the state directory. A
+/// relative directory is ignored, as in the XDG specification: it could be somebody else's.
+pub fn state_folder() -> Option<PathBuf> {
+    let whole = |name: &str| set(name).filter(|folder| folder.is_absolute());
+    whole("RLHOST_STATE_DIR")
+        .or_else(|| whole("XDG_STATE_HOME").map(|d| d.join("rlhost")))
+        .or_else(|| whole("HOME").map(|d| d.join(".local").join("state").join("rlhost")))
+        .or_else(|| whole("LOCALAPPDATA").map(|d| d.join("rlhost").join("state")))
+}
+
+/// Returns the path in an environment variable, unless it is empty.
+fn set(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Returns the user that a file belongs to, on systems where files have owners.
+#[cfg(unix)]
+pub fn owner(file: &Metadata) -> Option<u32> {
+    Some(std::os::unix::fs::MetadataExt::uid(file))
+}
+
+/// Returns whether other users have any right to a file or folder.
+#[cfg(unix)]
+pub fn is_open_to_others(found: &Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::mode(found) & 0o077 != 0
+}
+
+#[cfg(not(unix))]
+pub fn owner(_: &Metadata) -> Option<u32> {
+    None
+}
+
+/// Elsewhere, the folder is inside the user's own.
+#[cfg(not(unix))]
+pub fn is_open_to_others(_: &Metadata) -> bool {
+    false
 }
 
 /// Returns a result, or none for a file that is not there.

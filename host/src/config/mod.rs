@@ -25,6 +25,7 @@ mod optimizer;
 mod options;
 mod period;
 mod printable;
+mod reach;
 mod rewards;
 mod schedule;
 mod set;
@@ -44,12 +45,13 @@ pub use device::Device;
 pub use entries::{Compare, Limits, OnError, PluginEntry};
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
 pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
-pub use keys::{Key, OnResume, key, keys};
+pub use keys::{Key, OnResume, Reach, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 pub use options::{Config, DEFAULT_ALGORITHM};
 pub use period::Period;
 pub use printable::{hex, is_hidden, is_shown, is_variation_selector, printable, printable_path, shell_word, shortest};
+pub use reach::Grant;
 pub use schedule::{
     Better, InverseSqrt, LrSchedule, LrShape, MinLr, OnPlateau, Polynomial, Restarts, Slope, StableDecay, Threshold, WarmedMinLr,
     Waves,

@@ -16,33 +16,34 @@ pub const DEFAULT_ALGORITHM: &str = "grpo";
 /// key may change when the run resumes, since it does not change results; `"compared"`: what it names is compared separately.
 /// `rank = "own"`: each process has its own value. `aliases`: its names in other programs. `live`: it may change while a run goes
 /// on. `flag = false`: it has no flag. `inherited_with`: a run that starts from another's checkpoint inherits it only with the same
-/// algorithm, or the same value of the key that this names.
+/// algorithm, or the same value of the key that this names. `reach`: what it reaches outside the run; `"granted"` if a run's folder can't
+/// set it by itself, `"read"` if it names something to read, `"written"` if it is about where the run writes.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Hugging Face model folder of a family that `rlhost models` lists, or its name on the hub, OWNER/NAME or
     /// OWNER/NAME@REVISION; a run's folder means its newest checkpoint [default: a small built-in model]
-    #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"]))]
+    #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"], "reach" = "read"))]
     pub model: Option<String>,
     /// Value model of algorithms with a critic, such as ppo: a model folder or a name on the hub, such as a reward model's, whose
     /// score.weight becomes the value head; policy for a copy of the policy's initial model; or shared for a head on the policy
     /// itself, whose loss then also trains the policy [default: the first reward model with the policy's tokenizer, or else
     /// policy]
-    #[schemars(extend("rank" = "own", "aliases" = ["critic_pretrain"], "inherited_with" = "algorithm"))]
+    #[schemars(extend("rank" = "own", "aliases" = ["critic_pretrain"], "inherited_with" = "algorithm", "reach" = "read"))]
     pub value_model: Option<String>,
     /// Reference model of algorithms that compare the policy with one, such as dpo and kto: a model folder or a name on the hub,
     /// with the policy's tokenizer. It is not trained [default: the model that the run starts with]
-    #[schemars(extend("rank" = "own", "aliases" = ["ref_model_name_or_path", "ref_pretrain"], "inherited_with" = "algorithm"))]
+    #[schemars(extend("rank" = "own", "aliases" = ["ref_model_name_or_path", "ref_pretrain"], "inherited_with" = "algorithm", "reach" = "read"))]
     pub ref_model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
-    #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"]))]
+    #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"], "reach" = "read"))]
     pub dataset: Option<String>,
     /// Split of a hub dataset to train on [default: train]
     #[schemars(extend("on_resume" = "free"))]
     pub dataset_train_split: String,
     /// Dataset to evaluate on, in the same formats as the training dataset [default: none, no evaluation]
-    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
+    #[schemars(extend("on_resume" = "free", "rank" = "own", "reach" = "read"))]
     pub eval_dataset: Option<String>,
     /// Split of a hub dataset to evaluate on [default: test]
     #[schemars(extend("on_resume" = "free"))]
@@ -55,7 +56,7 @@ pub struct Config {
     pub strict_data: bool,
     /// Chat template to use instead of the model's: a Jinja file, a folder with a tokenizer's files, or a model's name on the hub.
     /// Checkpoints contain it, and a folder's end token goes with it [default: the model's]
-    #[schemars(extend("rank" = "own"))]
+    #[schemars(extend("rank" = "own", "reach" = "read"))]
     pub chat_template_path: Option<String>,
     /// Token that ends texts and completions; must be in the tokenizer [default: the tokenizer's]
     pub eos_token: Option<String>,
@@ -65,10 +66,10 @@ pub struct Config {
     /// their built-in date, so that results don't depend on the day]
     pub strftime_now: Option<String>,
     /// Output directory of the run [default: runs/TIME]
-    #[schemars(extend("on_resume" = "compared"))]
+    #[schemars(extend("on_resume" = "compared", "reach" = "written"))]
     pub output_dir: Option<String>,
     /// Algorithm: the name of a built-in plugin, or the path of one [default: grpo]
-    #[schemars(extend("on_resume" = "compared"))]
+    #[schemars(extend("on_resume" = "compared", "reach" = "read"))]
     pub algorithm: String,
     /// Completions to train on: the policy's own (generation) or the dataset's (dataset) [default: generation]
     #[schemars(extend("inherited_with" = "algorithm"))]
@@ -405,13 +406,13 @@ pub struct Config {
 
     /// Where to report metrics besides metrics.jsonl: none, all, or some of tensorboard, wandb, mlflow and trackio. For the last
     /// three, the run ends by writing files for their own clients to its folder; nothing is uploaded [default: tensorboard]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "reach" = "written"))]
     pub report_to: Vec<ReportTo>,
     /// Port on which to serve the latest metrics to Prometheus, at /metrics [default: none]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "reach" = "granted"))]
     pub metrics_port: Option<u16>,
     /// Address on which to serve them [default: 127.0.0.1]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("on_resume" = "free", "reach" = "granted"))]
     pub metrics_address: String,
 
     /// More variables for the chat template, as in --set chat_template_kwargs.enable_thinking=false or, as a flag, in JSON; a
@@ -426,18 +427,18 @@ pub struct Config {
     #[schemars(extend("on_resume" = "compared", "inherited_with" = "algorithm", "live" = true, "flag" = false))]
     pub loss: Map<String, Value>,
     /// Resource limits of the algorithm's plugin
-    #[schemars(extend("on_resume" = "free", "live" = true, "flag" = false))]
+    #[schemars(extend("on_resume" = "free", "live" = true, "flag" = false, "reach" = "granted"))]
     pub loss_limits: Limits,
     /// Environment that the model acts in: the name of a built-in plugin, or the path of one; a table sets its settings, limits
     /// and weight. With several, the dataset's column `environment` names each row's [default: none; completions have one turn]
-    #[schemars(extend("on_resume" = "compared", "live" = true))]
+    #[schemars(extend("on_resume" = "compared", "live" = true, "reach" = "granted"))]
     pub environment: Vec<PluginEntry>,
     /// Maximum number of turns of an episode [default: 10]
     pub max_turns: usize,
     /// Maximum length of an episode in tokens, including replies but not the prompt [default: the model's context]
     pub max_episode_tokens: Option<usize>,
     /// Reward plugins
-    #[schemars(extend("on_resume" = "compared", "live" = true, "flag" = false))]
+    #[schemars(extend("on_resume" = "compared", "live" = true, "flag" = false, "reach" = "granted"))]
     pub plugin: Vec<PluginEntry>,
 }
 

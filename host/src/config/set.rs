@@ -57,9 +57,20 @@ impl Set {
         self.canonical().iter().map(String::as_str).eq(key.split('.'))
     }
 
-    /// Returns whether it sets exactly `table.name.key`, spelled as it is printed to be copied: a quoted name may be another's.
-    pub fn sets_of_entry(&self, table: &str, name: &str, key: &str) -> bool {
-        self.given == format!("{table}.{name}.{key}")
+    /// Returns the value that it gives a key, itself or within a table. Names of rewards and environments in the key are spelled as
+    /// they are: a similar name may be another's.
+    pub fn value_for(&self, key: &str) -> Option<Value> {
+        let of_entry = ["plugin.", "environment."].iter().any(|table| key.starts_with(table));
+        let spelled = if of_entry { self.given.clone() } else { self.canonical().join(".") };
+        let rest = key.strip_prefix(&spelled)?;
+        if rest.is_empty() {
+            return Some(self.value());
+        }
+        let mut value = self.value();
+        for part in rest.strip_prefix('.')?.split('.') {
+            value = value.as_table_mut()?.remove(part)?;
+        }
+        Some(value)
     }
 
     /// Returns the parts of its key, with underscores: a setting of a plugin may be called like a key of another program.
@@ -209,11 +220,26 @@ mod tests {
 
     #[test]
     fn a_whole_key_of_an_entry_is_told_from_others() {
-        let is = |set: &str| Set::read(set).unwrap().sets_of_entry("plugin", "a.b-1", "hosts");
+        let value = |set: &str, key: &str| Set::read(set).unwrap().value_for(key);
+        let is = |set: &str| value(set, "plugin.a.b-1.hosts").is_some();
         assert!(is("plugin.a.b-1.hosts=[]"));
         // What is in quotes may be the name of another entry, quotes and all.
-        for other in ["plugin.'a.b-1'.hosts=[]", "plugin.a.b-1.hosts.x=1", "plugin.a.hosts=[]", "environment.a.b-1.hosts=[]"] {
+        for other in [
+            "plugin.'a.b-1'.hosts=[]",
+            "plugin.a.b-1.hosts.x=1",
+            "plugin.a.hosts=[]",
+            "environment.a.b-1.hosts=[]",
+            "plugin.a.b_1.hosts=[]",
+            "plugin.a.b-1.host=[]",
+        ] {
             assert!(!is(other), "{other}");
         }
+        assert_eq!(value("plugin.a-b.hosts=[]", "plugin.a_b.hosts"), None);
+        let limits = "plugin.a.b-1.limits";
+        assert_eq!(value(&format!("{limits}={{ memory_mb = 9 }}"), &format!("{limits}.memory_mb")), Some(Value::Integer(9)));
+        assert_eq!(value(&format!("{limits}={{ memory_mb = 9 }}"), &format!("{limits}.output_kb")), None);
+        assert_eq!(value("metrics-port=9", "metrics_port"), Some(Value::Integer(9)));
+        assert_eq!(value("loss-limits.memory-mb=9", "loss_limits.memory_mb"), Some(Value::Integer(9)));
+        assert_eq!(value("metrics_port=9", "metrics_port.x"), None);
     }
 }

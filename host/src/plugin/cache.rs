@@ -6,7 +6,8 @@
 
 use super::code::{Code, LARGEST_FILE};
 use super::wrap;
-use crate::config::{files, hex};
+use crate::config::files::{self, is_open_to_others, owner};
+use crate::config::hex;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -111,27 +112,6 @@ fn own(folder: &Path) -> io::Result<Option<u32>> {
         return Err(io::Error::other("it is not a folder that only this user can open"));
     }
     Ok(user)
-}
-
-#[cfg(unix)]
-fn owner(file: &fs::Metadata) -> Option<u32> {
-    Some(std::os::unix::fs::MetadataExt::uid(file))
-}
-
-#[cfg(unix)]
-fn is_open_to_others(folder: &fs::Metadata) -> bool {
-    std::os::unix::fs::MetadataExt::mode(folder) & 0o077 != 0
-}
-
-#[cfg(not(unix))]
-fn owner(_: &fs::Metadata) -> Option<u32> {
-    None
-}
-
-/// Elsewhere, the folder is inside the user's own.
-#[cfg(not(unix))]
-fn is_open_to_others(_: &fs::Metadata) -> bool {
-    false
 }
 
 #[cfg(test)]

@@ -10,8 +10,9 @@ pub struct RunFiles<'a>(pub &'a Path);
 
 impl RunFiles<'_> {
     /// Names of what a run creates before its first step.
-    pub const BEGUN: [&'static str; 12] = [
+    pub const BEGUN: [&'static str; 13] = [
         Self::ANSWERS,
+        Self::GRANTED,
         Self::LOCK,
         Self::WRITTEN_CONFIG,
         Self::CONFIG,
@@ -47,6 +48,8 @@ impl RunFiles<'_> {
     const MADE_MODEL: &'static str = "model";
     const WRITTEN_CONFIG: &'static str = ".config.toml";
     const ANSWERS: &'static str = "answers";
+    /// One line a grant that the user gave the run.
+    const GRANTED: &'static str = "granted.jsonl";
 
     /// Returns the path of the configuration.
     pub fn config(self) -> PathBuf {
@@ -56,6 +59,11 @@ impl RunFiles<'_> {
     /// Returns the path of the configuration as the run last wrote it, used to detect edits when the run resumes.
     pub fn written_config(self) -> PathBuf {
         self.0.join(Self::WRITTEN_CONFIG)
+    }
+
+    /// Returns the path of the grants that the user gave, each with a mark that only that user can make.
+    pub fn granted(self) -> PathBuf {
+        self.0.join(Self::GRANTED)
     }
 
     /// Returns the path of the metrics.

@@ -3,6 +3,7 @@
 mod completions;
 mod events;
 mod files;
+mod granted;
 mod lock;
 
 pub use completions::{CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, TurnRow};
@@ -10,4 +11,5 @@ pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, is_comp
 #[cfg(any(test, fuzzing))]
 pub use files::step_of;
 pub use files::{CheckpointFiles, RunFiles, is_checkpoint};
+pub use granted::{Granted, accept};
 pub use lock::{is_running, lock};

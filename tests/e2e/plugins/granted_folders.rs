@@ -17,7 +17,7 @@ fn place() -> Place {
 const CACHE: &str = "own-cache";
 
 fn run(place: &Place, arguments: &[&str], cache: &str) -> Outcome {
-    place.run_with(arguments, &[("RLHOST_CACHE_DIR", &place.path(cache).display().to_string())])
+    place.run_with(arguments, &[("RLHOST_STATE_DIR", &place.path(cache).display().to_string())])
 }
 
 fn train(place: &Place, output: &str, more: &[&str]) -> Outcome {

@@ -13,7 +13,7 @@ fn run(place: &Place, arguments: &[String], more: &[&str]) -> Outcome {
     let mut all: Vec<&str> = arguments.iter().map(String::as_str).collect();
     all.extend(more);
     let cache = place.path("cache").display().to_string();
-    place.run_with(&all, &[("JUDGE_KEY", KEY), ("RLHOST_CACHE_DIR", &cache)])
+    place.run_with(&all, &[("JUDGE_KEY", KEY), ("RLHOST_STATE_DIR", &cache)])
 }
 
 fn words(line: &[&str]) -> Vec<String> {
@@ -324,7 +324,7 @@ fn a_strangers_run_folder_grants_nothing() {
     let asked = judge.asked();
     let resume = |more: &[&str]| {
         let cache = place.path("another-cache").display().to_string();
-        place.run_with(&[&["resume", "theirs"], more].concat(), &[("JUDGE_KEY", KEY), ("RLHOST_CACHE_DIR", &cache)])
+        place.run_with(&[&["resume", "theirs"], more].concat(), &[("JUDGE_KEY", KEY), ("RLHOST_STATE_DIR", &cache)])
     };
     let outcome = resume(&[]);
     let error = outcome.error();
@@ -338,7 +338,7 @@ fn a_strangers_run_folder_grants_nothing() {
     // Replaying asks nobody by itself.
     let replay = ["replay", "run", "--plugin", "judge_reward.wasm"];
     let cache = place.path("third-cache").display().to_string();
-    let outcome = place.run_with(&replay, &[("JUDGE_KEY", KEY), ("RLHOST_CACHE_DIR", &cache)]);
+    let outcome = place.run_with(&replay, &[("JUDGE_KEY", KEY), ("RLHOST_STATE_DIR", &cache)]);
     assert!(outcome.error().contains("--host and --secret"), "{}", outcome.stderr);
 }
 

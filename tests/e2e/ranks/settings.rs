@@ -310,7 +310,7 @@ fn ranks_that_are_killed_go_on_to_the_bit_on_as_many_and_to_rounding_on_one() {
 fn with_one_key(place: &Place, arguments: &[String]) -> Outcome {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut command = place.ranks(1, &arguments);
-    command.env("JUDGE_KEY", KEY).env("RLHOST_CACHE_DIR", place.path("cache"));
+    command.env("JUDGE_KEY", KEY).env("RLHOST_STATE_DIR", place.path("cache"));
     command.args([":", "-n", "1", "env", "-u", "JUDGE_KEY"]).arg(binary()).args(arguments);
     Outcome::new(command.output().unwrap())
 }
@@ -334,7 +334,7 @@ fn a_judge_is_asked_by_the_first_of_several_processes_and_scores_as_for_one() {
         let alone: Vec<String> = arguments(&one, size[0]);
         let alone: Vec<&str> = alone.iter().map(String::as_str).collect();
         let cache = place.path("cache").display().to_string();
-        place.run_with(&alone, &[("JUDGE_KEY", KEY), ("RLHOST_CACHE_DIR", &cache)]).succeeded();
+        place.run_with(&alone, &[("JUDGE_KEY", KEY), ("RLHOST_STATE_DIR", &cache)]).succeeded();
         let by_one = judge.asked() - asked;
         with_one_key(&place, &arguments(&two, size[1])).succeeded();
         assert_eq!(judge.asked() - asked, 2 * by_one, "{name}");

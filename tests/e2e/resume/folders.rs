@@ -257,6 +257,32 @@ fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
     place.run(&["resume", "run", "--max-steps", "2"]).succeeded();
 }
 
+#[test]
+fn a_predecessor_in_a_strangers_checkpoint_sets_no_limits() {
+    const NAME: &str = "tldr_length_reward";
+    let place = Place::new();
+    place.train("run", &["--max-steps", "1"]).succeeded();
+    let loaded = place.events("run", "plugin_loaded");
+    let hash = loaded.iter().find(|event| event["plugin"] == NAME).unwrap()["hash"].clone();
+    for (limits, expected) in [(json!({}), None), (json!({"memory_mb": 4000}), Some("limits.memory_mb = 4000"))] {
+        place.copy("run", "copy");
+        let checkpoint = place.path("copy/checkpoint-1");
+        fs::create_dir(checkpoint.join("replaced")).unwrap();
+        let file = format!("{NAME}.wasm");
+        fs::copy(checkpoint.join("plugins").join(&file), checkpoint.join("replaced").join(&file)).unwrap();
+        let was = json!({"hash": hash, "by": hash, "until": 8, "what": replaced(8, limits)["what"]});
+        change_snapshot(&checkpoint, |snapshot| snapshot["replaced"][NAME] = was);
+        let resumed = place.run(&["resume", "copy", "--max-steps", "2"]);
+        resumed.succeeded();
+        let warning = format!("{NAME} can't be rolled back: the checkpoint gives its predecessor plugin.{NAME}.");
+        match expected {
+            Some(limit) => assert!(resumed.stderr.contains(&format!("{warning}{limit}")), "{}", resumed.stderr),
+            None => assert!(!resumed.stderr.contains("rolled back"), "{}", resumed.stderr),
+        }
+        fs::remove_dir_all(place.path("copy")).unwrap();
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_strangers_run_is_not_written_through_links_nor_waited_for() {

@@ -87,7 +87,7 @@ fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(),
     }
     let first: Vec<(&str, &str)> = first.iter().map(|(key, value)| (*key, value.as_str())).collect();
     let given = Given::of(matches, &first, known)?;
-    let mut config = given.resolve(&Beginning::New)?;
+    let mut config = given.resolve(&Beginning::New, world)?;
     prepare(matches, &mut config, temporary.path(), &made, world.size()).map_err(Failure::of)?;
     let trainer = set_up(config, &Beginning::New, world.clone()).map_err(Failure::of)?;
     let steps = matches.get_one::<u32>("steps").copied().unwrap_or(1);

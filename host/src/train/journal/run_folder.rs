@@ -6,7 +6,7 @@ use crate::config::{Config, Grants, LogCompletions, OnSaveError, ReportTo, files
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
-use crate::run::{CompletionLine, EpisodeLine, Event, RunFiles, is_completion_undone, is_undone, lock};
+use crate::run::{self, CompletionLine, EpisodeLine, Event, RunFiles, is_completion_undone, is_undone, lock};
 use crate::train::collector::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
@@ -308,6 +308,11 @@ impl RunFolder {
             put(&files.config(), text.as_bytes())?;
             put(&files.written_config(), text.as_bytes())?;
             self.config = text;
+            // All that it reaches was granted before anything was loaded.
+            if let Err(detail) = run::accept(&self.path, &config.grants()) {
+                let advice = "to resume it, add --accept-grants";
+                tracing::warn!("can't mark what this run is granted as granted by you: {detail}; {advice}");
+            }
         }
         Ok(())
     }

@@ -2,8 +2,9 @@
 
 use super::version::Version;
 use super::{Before, Slot, TRIAL_STEPS};
-use crate::config::{Limits, PluginEntry};
+use crate::config::{Grant, Limits, PluginEntry};
 use crate::plugin::{AnyPlugin, PluginState, Source};
+use crate::run::Granted;
 use crate::train::Result;
 use crate::train::journal::{Journal, keep_bytes};
 use crate::train::plugins::{Plugins, Reward};
@@ -119,6 +120,12 @@ impl Plugins {
     pub(super) fn open_earlier(&mut self, name: &str, journal: &Journal) -> Result<()> {
         let Some(kept) = self.swaps.earlier.remove(name) else { return Ok(()) };
         let source = kept.source.clone().filter(|_| self.world.is_first());
+        // Marks are checked by the first rank, which may have the only key.
+        let granted = if self.world.is_first() { self.check_granted(name, &kept, journal) } else { Ok(()) };
+        if let Err(reason) = self.all_made(granted)? {
+            tracing::warn!("{name} can't be rolled back: {reason}");
+            return Ok(());
+        }
         let opened = self.opened(name, kept);
         // A fork's folder does not have its file yet.
         let keep = |source| keep_bytes(journal.path(), &source).map_err(|e| e.to_string());
@@ -128,6 +135,23 @@ impl Plugins {
             Err(reason) => tracing::warn!("{name} can't be rolled back: {reason}"),
         }
         Ok(())
+    }
+
+    /// Refuses a predecessor whose limits are above those that the user granted this run.
+    fn check_granted(&self, name: &str, kept: &Kept, journal: &Journal) -> std::result::Result<(), String> {
+        let What::Plugin { limits, .. } = &kept.replaced.what else { return Ok(()) };
+        let of = |entry: &PluginEntry| entry.name() == name;
+        let table = match (self.config.plugin.iter().any(of), self.config.environment.iter().any(of)) {
+            (true, _) => format!("plugin.{name}.limits"),
+            (_, true) => format!("environment.{name}.limits"),
+            _ => "loss_limits".to_owned(),
+        };
+        let (now, granted) = (self.config.grants(), Granted::load(journal.path()));
+        let known = |grant: &Grant| granted.covers(grant) || now.iter().any(|own| own.covers(grant));
+        match Grant::of_limits(&table, limits).iter().find(|grant| !known(grant)) {
+            None => Ok(()),
+            Some(grant) => Err(format!("the checkpoint gives its predecessor {grant}, which you have not granted")),
+        }
     }
 
     fn opened(&self, name: &str, Kept { replaced, source, state }: Kept) -> std::result::Result<Before, String> {

@@ -418,6 +418,10 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
     if let Some((is, _)) = entries(new).iter().zip(&entries(now)).find(|(is, was)| is.grants() != was.grants()) {
         return Err(cant_change(&format!("what {} is granted", is.name())));
     }
+    let granted = now.grants();
+    if let Some(more) = new.grants().iter().find(|grant| !granted.iter().any(|own| own.covers(grant))) {
+        return Err(format!("{more} is more than the run was granted; stop it, and resume it with {}", more.flags()));
+    }
     let mut edits = Vec::new();
     if now.loss != new.loss || now.loss_limits != new.loss_limits {
         edits.push(Edit::Plugin { name: None, config: new.loss.clone(), limits: new.loss_limits.clone() });
@@ -440,7 +444,7 @@ fn edits_between(now: &Config, new: &Config) -> Result<Vec<Edit>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::PluginEntry;
+    use crate::config::{Limits, PluginEntry};
 
     #[test]
     fn weights_and_settings_may_change_and_nothing_else() {
@@ -455,6 +459,19 @@ mod tests {
         let granted = PluginEntry { hosts: vec!["a".into()], ..new.plugin[0].clone() };
         let granted = Config { plugin: vec![granted], ..new.clone() };
         assert!(edits_between(&now, &granted).unwrap_err().starts_with("what a is granted can't change"));
+        let limited = |memory_mb| {
+            let limits = Limits { memory_mb, ..Limits::default() };
+            Config { loss_limits: limits.clone(), plugin: vec![PluginEntry { limits, ..now.plugin[0].clone() }], ..now.clone() }
+        };
+        assert_eq!(edits_between(&now, &limited(100)).unwrap().len(), 2);
+        assert_eq!(edits_between(&limited(4000), &limited(2000)).unwrap().len(), 2);
+        for (was, is) in [(512, 513), (4000, 4001)] {
+            let refused = edits_between(&limited(was), &limited(is)).unwrap_err();
+            assert!(
+                refused.contains("more than the run was granted") && refused.contains("--set 'loss_limits.memory_mb="),
+                "{refused}"
+            );
+        }
         new.temperature = 0.5;
         assert!(edits_between(&now, &new).unwrap_err().starts_with("temperature can't change"));
         let mut evaluating = now.clone();

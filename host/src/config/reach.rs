@@ -1,0 +1,273 @@
+//! What a configuration reaches beyond computing: servers, secrets, folders, ports, and more of the machine than the default limits
+//! allow. Each is a grant, which a run's folder can't give by itself.
+
+use super::{Config, HttpLimits, Limits, PluginEntry, shell_word};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fmt;
+use std::path::Path;
+
+/// What a grant allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    /// Requests of a plugin to servers, with secrets.
+    Requests,
+    /// Folders that a plugin reads.
+    Folders,
+    /// A limit above its default.
+    Limit,
+    /// A port that is listened on.
+    Port,
+}
+
+/// One thing that somebody who starts a run has to allow.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Grant {
+    kind: Kind,
+    /// The keys that give it, as `--set` takes them, with their values. They are allowed together or not at all.
+    parts: Vec<(String, Value)>,
+}
+
+impl Grant {
+    /// Returns the limits in a table that are above their defaults.
+    pub fn of_limits(table: &str, limits: &Limits) -> Vec<Self> {
+        let usual = Limits::default();
+        let usual = Limits { episodes_timeout_s: Some(usual.episodes_seconds()), ..usual };
+        Self::above(table, limits, &usual)
+    }
+
+    /// Returns what an entry is granted; `asks` says whether it may send its requests.
+    pub fn of_entry(table: &str, entry: &PluginEntry, asks: bool) -> Vec<Self> {
+        let place = |key: &str| format!("{table}.{}.{key}", entry.name());
+        let mut all = Self::of_limits(&place("limits"), &entry.limits);
+        if !entry.folders.is_empty() {
+            all.push(Self { kind: Kind::Folders, parts: vec![(place("folders"), json(&entry.folders))] });
+        }
+        if asks && !entry.hosts.is_empty() {
+            let mut parts = vec![(place("hosts"), json(&entry.hosts))];
+            if !entry.secrets.is_empty() {
+                parts.push((place("secrets"), json(&entry.secrets)));
+            }
+            parts.extend(entry.http.ca_file.iter().map(|file| (place("http.ca_file"), json(file))));
+            all.push(Self { kind: Kind::Requests, parts });
+            all.extend(Self::above(&place("http"), &entry.http, &HttpLimits::default()));
+        }
+        all
+    }
+
+    /// Returns the numbers of a table that are above the `usual` ones.
+    fn above<T: Serialize>(table: &str, limits: &T, usual: &T) -> Vec<Self> {
+        let (Value::Object(limits), usual) = (json(limits), json(usual)) else { return Vec::new() };
+        let is_above = |(key, value): &(String, Value)| value.as_f64() > usual[key].as_f64();
+        let limit = |(key, value)| Self { kind: Kind::Limit, parts: vec![(format!("{table}.{key}"), value)] };
+        limits.into_iter().filter(is_above).map(limit).collect()
+    }
+
+    /// Returns whether who allows this also allows `other`: the same, or a lower limit.
+    pub fn covers(&self, other: &Self) -> bool {
+        let lower = |own: &Value, other: &Value| other.as_f64().is_some_and(|other| own.as_f64() >= Some(other));
+        let fits = |((key, own), (other_key, other)): (&(String, Value), &(String, Value))| {
+            key == other_key && (own == other || (self.kind == Kind::Limit && lower(own, other)))
+        };
+        self.kind == other.kind && self.parts.len() == other.parts.len() && self.parts.iter().zip(&other.parts).all(fits)
+    }
+
+    /// Returns whether all that gives it is given again. `is_given` says that of a key; it gets a function that compares what was given
+    /// with the key's value.
+    pub fn is_given(&self, is_given: impl Fn(&str, &dyn Fn(&toml::Value) -> bool) -> bool) -> bool {
+        let same = |value: &Value, given: &Value| match (value, given) {
+            // A single host may be written without brackets.
+            (Value::Array(all), Value::String(_)) => all.len() == 1 && all[0] == *given,
+            _ => value == given || value.as_f64().is_some_and(|value| given.as_f64() == Some(value)),
+        };
+        self.parts.iter().all(|(key, value)| is_given(key, &|given| same(value, &json(given))))
+    }
+
+    /// Returns the keys that give it.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().map(|(key, _)| key.as_str())
+    }
+
+    /// Returns whether the run says it by itself when it starts: what a plugin may reach stands with that plugin.
+    pub fn is_of_a_plugin(&self) -> bool {
+        matches!(self.kind, Kind::Requests | Kind::Folders)
+    }
+
+    /// Returns the parts as `KEY=VALUE`.
+    fn assignments(&self, between: &str) -> Vec<String> {
+        let text = |value: &Value| match toml::Value::try_from(value) {
+            // Quotes are for texts that could be read as something else.
+            Ok(toml::Value::String(text)) if super::scalar(&text).as_str() == Some(&text) => text,
+            Ok(value) => value.to_string(),
+            Err(_) => value.to_string(),
+        };
+        self.parts.iter().map(|(key, value)| format!("{key}{between}{}", text(value))).collect()
+    }
+
+    /// Returns the flags that give it, to be pasted into a shell.
+    pub fn flags(&self) -> String {
+        let flags: Vec<String> =
+            self.assignments("=").iter().map(|set| format!("--set {}", shell_word(Path::new(set)))).collect();
+        flags.join(" ")
+    }
+}
+
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.assignments(" = ").join(" with "))
+    }
+}
+
+/// Returns a value as JSON. What configurations hold can be written.
+fn json(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+impl Config {
+    /// Returns all that it reaches beyond computing and the default limits.
+    pub fn grants(&self) -> Vec<Grant> {
+        let mut all = Grant::of_limits("loss_limits", &self.loss_limits);
+        let entries = self.plugin.iter().map(|entry| ("plugin", entry));
+        for (table, entry) in entries.chain(self.environment.iter().map(|entry| ("environment", entry))) {
+            all.extend(Grant::of_entry(table, entry, !self.replay_only));
+        }
+        if let Some(port) = self.metrics_port {
+            let mut parts = vec![("metrics_port".to_owned(), json(&port))];
+            if self.metrics_address != Self::default().metrics_address {
+                parts.push(("metrics_address".to_owned(), json(&self.metrics_address)));
+            }
+            all.push(Grant { kind: Kind::Port, parts });
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Reach, keys};
+    use schemars::schema_for;
+    use serde_json::json;
+    use std::collections::BTreeSet;
+
+    /// Keys that neither name anything outside the run nor limit what it takes of the machine for plugins. A new key belongs here, or
+    /// its declaration says what it reaches.
+    const COMPUTES: &str = "dataset_train_split dataset_test_split columns strict_data eos_token pad_token strftime_now learn_from \
+        seed data_seed device bf16 dtype load_in_8bit load_in_4bit num_threads dist_timeout_s reduce_dtype overlap_comm \
+        num_generations max_prompt_length max_completion_length temperature top_p top_k min_p repetition_penalty \
+        score_sampling_support old_logp rollout_dtype stop max_num_seqs filter_groups filter_groups_metric max_num_gen_batches \
+        skip_groups skip_groups_after sync_ref_model ref_model_mixup_alpha ref_model_sync_steps precompute_ref_log_probs max_length \
+        completion_only_loss assistant_only_loss packing packing_strategy eval_packing per_device_train_batch_size \
+        per_device_eval_batch_size gradient_accumulation_steps steps_per_generation generation_batch_size num_iterations \
+        num_mini_batches max_tokens_per_microbatch neftune_noise_alpha label_smoothing_factor gradient_checkpointing \
+        router_aux_loss_coef max_steps num_train_epochs shuffle_dataset dataloader_drop_last use_peft lora_r lora_alpha use_rslora \
+        use_dora lora_target_modules lora_modules_to_save lora_target_parameters lora_dropout learning_rate critic_learning_rate \
+        lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio optim optim_args weight_decay adam_beta1 adam_beta2 \
+        adam_epsilon max_grad_norm logging_strategy logging_steps logging_first_step eval_strategy eval_steps eval_on_start \
+        eval_delay num_generations_eval eval_temperature eval_top_p eval_top_k eval_min_p eval_pass_threshold eval_pass_reward \
+        eval_pass_k eval_answer_after save_strategy save_steps save_total_limit save_only_model on_save_error \
+        load_best_model_at_end metric_for_best_model greater_is_better early_stopping_patience early_stopping_threshold \
+        log_completions chat_template_kwargs replay_only hot_reload loss max_turns max_episode_tokens";
+
+    /// The same of an entry of a reward or environment. `config` is the plugin's own.
+    const COMPUTES_OF_ENTRY: &str =
+        "name model hash weight config on_error compare step_separator load_in_8bit load_in_4bit eval_only folders_hash";
+
+    #[test]
+    fn every_key_has_a_decision_about_what_it_reaches() {
+        let decided: BTreeSet<&str> = COMPUTES.split_whitespace().collect();
+        for key in keys() {
+            let listed = decided.contains(key.name.as_str());
+            assert!(listed != key.reach.is_some(), "{}: say what it reaches, in its declaration or in this test", key.name);
+        }
+        assert!(decided.iter().all(|name| keys().iter().any(|key| key.name == *name)));
+        let schema = schema_for!(PluginEntry).to_value();
+        let decided: BTreeSet<&str> = COMPUTES_OF_ENTRY.split_whitespace().collect();
+        for (name, property) in schema["properties"].as_object().unwrap() {
+            assert!(decided.contains(name.as_str()) != property["reach"].is_string(), "{name}: say what it reaches");
+        }
+    }
+
+    fn limited(key: &str, value: Value) -> Limits {
+        serde_json::from_value(json!({ key: value })).unwrap()
+    }
+
+    #[test]
+    fn every_key_that_needs_a_grant_gives_one() {
+        let entry = PluginEntry {
+            hosts: vec!["judge:8".into()],
+            secrets: [("KEY".to_owned(), "env:KEY".to_owned())].into(),
+            folders: [("words".to_owned(), "/lists".to_owned())].into(),
+            limits: limited("memory_mb", 4000.into()),
+            http: HttpLimits { retries: 9, ca_file: Some("ca.pem".into()), ..HttpLimits::default() },
+            ..PluginEntry::new("dir/a.wasm".into())
+        };
+        let config = Config {
+            metrics_port: Some(9000),
+            metrics_address: "0.0.0.0".into(),
+            loss_limits: limited("memory_mb", 4000.into()),
+            plugin: vec![entry.clone()],
+            environment: vec![entry],
+            ..Config::default()
+        };
+        let grants = config.grants();
+        let given: BTreeSet<&str> = grants.iter().flat_map(Grant::keys).collect();
+        for key in keys().iter().filter(|key| key.reach == Some(Reach::Granted)) {
+            assert!(given.iter().any(|given| given.split('.').next() == Some(&key.name)), "{}", key.name);
+        }
+        let schema = schema_for!(PluginEntry).to_value();
+        for (name, property) in schema["properties"].as_object().unwrap() {
+            let is_given = given.iter().any(|given| given.starts_with(&format!("plugin.a.{name}")));
+            assert_eq!(property["reach"] == "granted", is_given, "{name}");
+        }
+        assert_eq!(Config::default().grants(), []);
+        // What sends nothing needs no leave to send it.
+        let silent = Config { replay_only: true, ..config }.grants();
+        assert!(!silent.iter().flat_map(Grant::keys).any(|key| key.contains(".hosts") || key.contains(".http")), "{silent:?}");
+    }
+
+    #[test]
+    fn every_limit_above_its_default_is_a_grant() {
+        for (name, property) in schema_for!(Limits).to_value()["properties"].as_object().unwrap() {
+            assert_eq!(Grant::of_limits("loss_limits", &limited(name, 2_000_000.into())).len(), 1, "{name} {property}");
+            assert_eq!(Grant::of_limits("loss_limits", &limited(name, 1.into())), [], "{name}");
+        }
+        for name in schema_for!(HttpLimits).to_value()["properties"].as_object().unwrap().keys().filter(|name| *name != "ca_file")
+        {
+            let http = serde_json::from_value(json!({ name.as_str(): 2_000_000 })).unwrap();
+            let entry = PluginEntry { http, hosts: vec!["a".into()], ..PluginEntry::new("a.wasm".into()) };
+            assert_eq!(Grant::of_entry("plugin", &entry, true).len(), 2, "{name}");
+        }
+        let above = limited("call_timeout_s", json!(60.5));
+        assert_eq!(Grant::of_limits("loss_limits", &above)[0].to_string(), "loss_limits.call_timeout_s = 60.5");
+    }
+
+    #[test]
+    fn a_grant_covers_lower_limits_and_nothing_else() {
+        let of = |value: u64| Grant::of_limits("loss_limits", &limited("memory_mb", value.into())).remove(0);
+        assert!(of(4000).covers(&of(4000)) && of(4000).covers(&of(3999)) && !of(4000).covers(&of(4001)));
+        let other = Grant::of_limits("plugin.a.limits", &limited("memory_mb", 600.into())).remove(0);
+        assert!(!of(4000).covers(&other));
+        let serves = |port: u16, address: &str| {
+            Config { metrics_port: Some(port), metrics_address: address.into(), ..Config::default() }.grants().remove(0)
+        };
+        assert!(!serves(9000, "127.0.0.1").covers(&serves(80, "127.0.0.1")));
+        assert!(!serves(9000, "127.0.0.1").covers(&serves(9000, "0.0.0.0")));
+        assert!(!serves(9000, "0.0.0.0").covers(&serves(9000, "::")));
+        assert_eq!(serves(9000, "0.0.0.0").to_string(), "metrics_port = 9000 with metrics_address = 0.0.0.0");
+        assert_eq!(serves(9000, "::").flags(), "--set 'metrics_port=9000' --set 'metrics_address=::'");
+    }
+
+    #[test]
+    fn flags_can_be_pasted_into_a_shell_whatever_they_hold() {
+        let entry = PluginEntry {
+            folders: [("words".to_owned(), "/a'; rm -rf ~ #".to_owned())].into(),
+            ..PluginEntry::new("a.wasm".into())
+        };
+        let flags = Grant::of_entry("plugin", &entry, true)[0].flags();
+        let out = std::process::Command::new("sh").args(["-c", &format!("printf '%s|' {flags}")]).output().unwrap();
+        let expected = "--set|plugin.a.folders={ words = \"/a'; rm -rf ~ #\" }|";
+        assert_eq!(String::from_utf8(out.stdout).unwrap(), expected);
+    }
+}
