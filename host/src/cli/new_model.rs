@@ -2,8 +2,9 @@
 
 use super::Failure;
 use crate::config::{files, json};
-use crate::data::{Tokenizer, train_tokenizer};
+use crate::data::{Dataset, Tokenizer, train_tokenizer};
 use crate::model::{Architecture, copy_companions, write_random};
+use crate::train::local_dataset;
 use anyhow::{anyhow, ensure};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -71,7 +72,9 @@ fn make(args: &Args) -> anyhow::Result<usize> {
             })
         }
         None => {
-            let tokenizer = train_tokenizer(&args.corpus, args.vocab_size)?;
+            let corpus: Vec<Dataset> = args.corpus.iter().map(|path| local_dataset(path)).collect::<Result<_, _>>()?;
+            let corpus: Vec<PathBuf> = corpus.into_iter().flat_map(|dataset| dataset.files).collect();
+            let tokenizer = train_tokenizer(&corpus, args.vocab_size)?;
             config["vocab_size"] = tokenizer.vocab_size().into();
             config["eos_token_id"] = tokenizer.eos_id().into();
             super::make_folder(folder, || {

@@ -39,13 +39,13 @@ pub struct Config {
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
     #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"], "reach" = "read"))]
     pub dataset: Option<String>,
-    /// Split of a hub dataset to train on [default: train]
+    /// Split of a hub dataset or folder to train on, or parts of splits, as in train[:10%]+validation[:50] [default: train]
     #[schemars(extend("on_resume" = "free"))]
     pub dataset_train_split: String,
     /// Dataset to evaluate on, in the same formats as the training dataset [default: none, no evaluation]
     #[schemars(extend("on_resume" = "free", "rank" = "own", "reach" = "read"))]
     pub eval_dataset: Option<String>,
-    /// Split of a hub dataset to evaluate on [default: test]
+    /// Split of a hub dataset or folder to evaluate on, in the same form [default: test]
     #[schemars(extend("on_resume" = "free"))]
     pub dataset_test_split: String,
     /// Rename dataset columns, as in prompt=question; separate several with commas or repeat the flag

@@ -1,5 +1,6 @@
-//! TRL's configuration files, which are YAML.
+//! YAML from outside: TRL's configuration files, and the front matter of dataset cards.
 
+use serde_json::Value as Json;
 use serde_yaml_ng::Value as Yaml;
 use toml::{Table, Value};
 
@@ -16,6 +17,70 @@ pub(super) fn table(text: &str) -> Result<Table, (usize, String)> {
         None => Ok(Table::new()),
         Some(Value::Table(table)) => Ok(table),
         Some(_) => Err((1, "expected keys with their values, as in `seed: 42`".to_owned())),
+    }
+}
+
+/// Maximum size of a front matter in bytes.
+const LARGEST_FRONT: usize = 1 << 20;
+
+/// Returns the values of a Markdown text's front matter, which is YAML between lines of three dashes; none if it has no front matter.
+/// A key that is not a text becomes one.
+///
+/// # Errors
+/// If it is not YAML, or too large. The error has the line.
+pub fn front_matter(text: &str) -> Result<Option<Json>, (usize, String)> {
+    let text = text.trim_start_matches('\u{feff}');
+    let own = text.trim_start();
+    let before = text[..text.len() - own.len()].matches('\n').count();
+    let mut at = 0;
+    for (i, line) in own.split_inclusive('\n').enumerate() {
+        let is_mark = line.trim_end() == "---";
+        match (i, is_mark) {
+            (0, false) => return Ok(None),
+            (0, true) => at = line.len(),
+            (_, true) => {
+                let begin = own.find('\n').map_or(own.len(), |end| end + 1);
+                return json(&own[begin..at]).map(Some).map_err(|(line, said)| (before + 1 + line, said));
+            }
+            (_, false) => at += line.len(),
+        }
+    }
+    Ok(None)
+}
+
+/// Parses a document as JSON.
+fn json(text: &str) -> Result<Json, (usize, String)> {
+    if text.len() > LARGEST_FRONT {
+        return Err((1, format!("has a front matter of {} bytes; the maximum is {LARGEST_FRONT}", text.len())));
+    }
+    if let Some(line) = too_deep(text) {
+        return Err((line, format!("brackets are nested more than {DEEPEST} deep")));
+    }
+    let wrong = |e: serde_yaml_ng::Error| (e.location().map_or(1, |at| at.line()), e.to_string());
+    Ok(as_json(serde_yaml_ng::from_str(text).map_err(wrong)?))
+}
+
+fn as_json(value: Yaml) -> Json {
+    match value {
+        Yaml::Null => Json::Null,
+        Yaml::Bool(on) => Json::Bool(on),
+        Yaml::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(integer), _) => integer.into(),
+            (None, Some(integer)) => integer.into(),
+            (None, None) => number.as_f64().into(),
+        },
+        Yaml::String(text) => Json::String(text),
+        Yaml::Sequence(items) => items.into_iter().map(as_json).collect(),
+        Yaml::Mapping(members) => members.into_iter().map(|(key, value)| (key_of(key), as_json(value))).collect(),
+        Yaml::Tagged(tagged) => as_json(tagged.value),
+    }
+}
+
+/// Returns a key as text.
+fn key_of(key: Yaml) -> String {
+    match key {
+        Yaml::String(key) => key,
+        other => serde_yaml_ng::to_string(&other).map_or_else(|_| String::new(), |text| text.trim().to_owned()),
     }
 }
 
@@ -93,5 +158,17 @@ mod tests {
         let read = table("max_length: null\nlearning_rate: .nan\nseed: null\n").unwrap();
         assert_eq!((read.len(), read["max_length"].as_str()), (2, Some("none")));
         assert!(read["learning_rate"].as_float().unwrap().is_nan());
+    }
+
+    #[test]
+    fn a_front_matter_is_between_dashes() {
+        let read = |text: &str| front_matter(text).unwrap();
+        assert_eq!(read("---\na: [1, x]\n2: true\n---\n# Title\n").unwrap(), serde_json::json!({"a": [1, "x"], "2": true}));
+        assert_eq!(read("\u{feff}\n---\r\na: 1\r\n---").unwrap()["a"], 1);
+        for none in ["", "# Title", "text\n---\na: 1\n---\n", "---\na: 1\n", "---", "--- \n"] {
+            assert_eq!(read(none), None, "{none:?}");
+        }
+        assert_eq!(front_matter("---\na: 1\nb: [\n---\n").unwrap_err().0, 4);
+        assert!(front_matter(&format!("---\n{}\n---\n", "#".repeat(LARGEST_FRONT))).unwrap_err().1.contains("maximum"));
     }
 }

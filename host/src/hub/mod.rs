@@ -5,9 +5,11 @@
 //! then comes from the commit that it was at.
 
 mod cache;
+mod card;
 mod fetch;
 mod listing;
 mod name;
+mod patterns;
 mod settings;
 mod splits;
 mod wire;
@@ -17,10 +19,13 @@ pub use settings::{Settings, Slowest};
 
 use crate::config::{files, printable, printable_path};
 use cache::Cache;
+use card::{CARD, Card};
 use listing::Listing;
 use name::{Kind, Repo};
 use serde::Deserialize;
+use splits::Choice;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use wire::Wire;
 
@@ -131,29 +136,101 @@ pub fn dataset(name: &str, split: &str) -> Result<Snapshot> {
 const MOST_LOCAL: usize = 100_000;
 
 /// Folders within each other in a local dataset's folder.
-const DEEPEST: usize = 4;
+const DEEPEST: usize = 32;
 
-/// The files of a split of a local folder that is laid out like a dataset on the hub; none if the folder's own files are the shards
-/// of one dataset, or if it holds nothing that can be read. A split that was not `chosen` may be another one, if there is only one.
+/// The files of a split in a local folder that is laid out like a dataset on the hub; none if it holds nothing that can be read. The
+/// subset is one of those that the folder's card lists. A split that was not `chosen` may be another one, if there is only one.
 ///
 /// # Errors
-/// If there is no such split, or several subsets to choose from.
-pub fn local_split(folder: &Path, split: &str, chosen: bool) -> Result<Option<Vec<PathBuf>>> {
+/// If there is no such split, if there are several subsets to choose from, or if the folder's card is wrong.
+pub fn local_split(folder: &Path, subset: Option<&str>, (split, chosen): (&str, bool)) -> Result<Option<Split>> {
     let mut files = Vec::new();
     let unreadable = |source| Error::Io { path: folder.to_owned(), source };
-    list(folder, "", DEEPEST, &mut files).map_err(unreadable)?;
+    list(folder, "", &mut Vec::new(), &mut files).map_err(unreadable)?;
     files.sort_unstable();
     // What it holds instead of data is said by who reads it.
     if !splits::has_data(&files) {
         return Ok(None);
     }
     let unfit = |detail: String| Error::Unfit { name: printable_path(folder), detail: printable(&detail, LONGEST_SAID) };
-    let files = splits::choose_local(&files, split, chosen).map_err(unfit)?;
-    Ok(files.map(|files| files.iter().map(|file| folder.join(file)).collect()))
+    let card = if files.iter().any(|file| file == CARD) { read_card(&folder.join(CARD), unfit)? } else { Card::default() };
+    let choice = splits::choose_local(&files, &card, subset, (split, chosen)).map_err(unfit)?;
+    let files = choice.files.iter().map(|file| folder.join(file)).collect();
+    Ok(Some(Split { files, name: choice.split.clone(), summary: summary(&choice), ignored: ignored(&choice) }))
 }
 
-/// Adds the files below a folder, with slashes. Follows no links to folders.
-fn list(folder: &Path, before: &str, depth: usize, files: &mut Vec<String>) -> std::io::Result<()> {
+/// The files of a split, and what the user should know of the choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// Its files, in the order in which they are read.
+    pub files: Vec<PathBuf>,
+    /// Its name.
+    pub name: String,
+    /// Says which files are read.
+    pub summary: String,
+    /// Names data files that are in no split, if there are any.
+    pub ignored: Option<String>,
+}
+
+/// Returns the folder and the subset that a path such as `FOLDER/SUBSET` means: nothing lies there, and the folder's card lists subsets.
+pub fn local_subset(given: &str) -> Option<(PathBuf, String)> {
+    let path = Path::new(given);
+    let (folder, subset) = (path.parent()?, path.file_name()?.to_str()?);
+    let card = folder.join(CARD);
+    if path.exists() || !folder.is_dir() || !card.is_file() {
+        return None;
+    }
+    let unfit = |detail: String| Error::Unfit { name: printable_path(folder), detail };
+    // What is wrong with a card is said when it is read to choose files.
+    let lists_some = read_card(&card, unfit).map_or(true, |card| !card.names().is_empty());
+    lists_some.then(|| (folder.to_owned(), subset.to_owned()))
+}
+
+/// Reads a dataset's card. What is wrong with it makes an error by `unfit`.
+fn read_card(path: &Path, unfit: impl Fn(String) -> Error) -> Result<Card> {
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    files::open(path).and_then(|file| file.take(card::READ).read_to_end(&mut bytes)).map_err(io)?;
+    Card::parse(&String::from_utf8_lossy(&bytes)).map_err(unfit)
+}
+
+/// Maximum number of files that a message names.
+const NAMED: usize = 8;
+
+/// Says which files of a dataset are read.
+fn summary(choice: &Choice) -> String {
+    let mut text = format!("reading {} for the split {}", named(&choice.files), printable(&choice.split, 64));
+    if !choice.others.is_empty() {
+        text += &format!("; other splits: {}", printable(&choice.others.join(", "), 512));
+    }
+    text
+}
+
+/// Names the data files that are in no split, if there are any.
+fn ignored(choice: &Choice) -> Option<String> {
+    (!choice.ignored.is_empty()).then(|| named(&choice.ignored))
+}
+
+/// Returns the names of some files, and the number of the others.
+fn named(files: &[String]) -> String {
+    let mut text = files.iter().take(NAMED).map(|file| printable(file, 128)).collect::<Vec<_>>().join(", ");
+    if files.len() > NAMED {
+        text += &format!(" and {} more", files.len() - NAMED);
+    }
+    text
+}
+
+/// Adds the files below a folder, with slashes. `above` are the real paths of the folders that contain it, so that a link to one of
+/// them is not followed.
+fn list(folder: &Path, before: &str, above: &mut Vec<PathBuf>, files: &mut Vec<String>) -> std::io::Result<()> {
+    let real = folder.canonicalize()?;
+    if above.contains(&real) {
+        return Ok(());
+    }
+    if above.len() >= DEEPEST {
+        return Err(std::io::Error::other(format!("it has folders more than {DEEPEST} deep")));
+    }
+    above.push(real);
     for entry in folder.read_dir()? {
         let entry = entry?;
         let name = entry.file_name();
@@ -161,12 +238,13 @@ fn list(folder: &Path, before: &str, depth: usize, files: &mut Vec<String>) -> s
         if files.len() >= MOST_LOCAL {
             return Err(std::io::Error::other(format!("it has more than {MOST_LOCAL} files")));
         }
-        if !entry.file_type()?.is_dir() {
+        if entry.path().is_dir() {
+            list(&entry.path(), &format!("{before}{name}/"), above, files)?;
+        } else {
             files.push(format!("{before}{name}"));
-        } else if depth > 0 {
-            list(&entry.path(), &format!("{before}{name}/"), depth - 1, files)?;
         }
     }
+    above.pop();
     Ok(())
 }
 
@@ -293,12 +371,26 @@ impl Hub {
 
     fn split(&self, repo: &Repo, split: &str) -> Result<Snapshot> {
         let cache = Cache::new(&self.settings, repo);
-        let choose = |files: &[String]| splits::choose(files, repo.subset.as_deref(), split);
-        let whole = |listing: &Listing| choose(&listing.files).is_ok_and(|files| splits::whole(&files));
+        let unfit = |detail: String| Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) };
+        let choose = |files: &[String], card: &Card| splits::choose(files, card, repo.subset.as_deref(), split);
+        let whole = |listing: &Listing| {
+            let path = cache.snapshot(&listing.commit).join(CARD);
+            let card = if path.is_file() { read_card(&path, unfit) } else { Ok(Card::default()) };
+            card.is_ok_and(|card| choose(&listing.files, &card).is_ok_and(|choice| splits::whole(&choice.files)))
+        };
         let listing = self.listing(repo, &cache, whole)?;
-        let wanted = choose(&listing.files)
-            .map_err(|detail| Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) })?;
-        self.snapshot(repo, &cache, &listing, &wanted)
+        let card = if listing.has(CARD) && repo.revision != CONVERTED {
+            let path = self.fetch(repo, &cache, &listing.commit, CARD, &mut { SMALL })?;
+            read_card(&path, unfit)?
+        } else {
+            Card::default()
+        };
+        let choice = choose(&listing.files, &card).map_err(unfit)?;
+        tracing::info!("{}: {}", repo.id, summary(&choice));
+        if let Some(ignored) = ignored(&choice) {
+            tracing::info!("{}: not read, since the split does not have them: {ignored}", repo.id);
+        }
+        self.snapshot(repo, &cache, &listing, &choice.files)
     }
 
     fn snapshot(&self, repo: &Repo, cache: &Cache, listing: &Listing, wanted: &[String]) -> Result<Snapshot> {

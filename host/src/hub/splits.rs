@@ -1,106 +1,340 @@
-//! Which files of a dataset's repository are a split's, by the names that the hub's own libraries
-//! go by.
+//! Which files of a dataset are a split's: as its card says, or by the names that the hub's own library `datasets` goes by.
 
+use super::card::Card;
+use super::patterns::{folders, last, matching};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Kinds of data that can be read; each may be packed.
-const KINDS: [&str; 5] = ["parquet", "jsonl", "ndjson", "json", "txt"];
+/// The formats of data files, each with its endings. Files of one format are read together.
+const FORMATS: [&[&str]; 4] = [&["parquet"], &["jsonl", "json", "ndjson"], &["csv", "tsv"], &["txt"]];
 
-/// Further kinds that are read from local folders; on the hub, tables are taken from its own conversion.
-const LOCAL: [&str; 2] = ["csv", "tsv"];
+/// Formats that are read only from local folders; on the hub, such tables are taken from its own conversion.
+const LOCAL: usize = 2;
 
-/// What lies beside data and is none.
+/// Endings, the preferred one first where there are as many files of several.
+const PREFERRED: [&str; 7] = ["parquet", "jsonl", "json", "csv", "txt", "tsv", "ndjson"];
+
+/// Files next to data that are not data.
 const ABOUT: [&str; 5] = ["config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
 
-/// Words for splits.
+/// Words for splits, in the order of `datasets`.
 const WORDS: [(&str, &[&str]); 3] = [
     ("train", &["train", "training"]),
-    ("validation", &["validation", "valid", "val", "dev"]),
+    ("validation", &["validation", "valid", "dev", "val"]),
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// What a file's path says of it.
-struct Said<'a> {
-    file: &'a str,
-    kind: &'static str,
-    split: Option<&'a str>,
-    subset: String,
+/// A data file in a folder of this name is one of a split's numbered files.
+const SHARDED: &str = "data/*-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*";
+
+/// A split's files, and what else there is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Choice {
+    pub(super) split: String,
+    /// In the order in which they are read.
+    pub(super) files: Vec<String>,
+    /// The names of the other splits.
+    pub(super) others: Vec<String>,
+    /// Data files that are in no split.
+    pub(super) ignored: Vec<String>,
 }
 
-/// The files of a split, in the order of their names.
+/// Files by split.
+type Splits = Vec<(String, Vec<String>)>;
+
+/// Returns the files of a split of a repository on the hub.
 ///
 /// # Errors
 /// If there is no file that can be read, none of this split, or if several subsets have one.
-pub(super) fn choose(files: &[String], subset: Option<&str>, split: &str) -> Result<Vec<String>, String> {
-    choose_among(files.iter().filter_map(|file| read(file)).collect(), files, subset, split)
-}
-
-fn choose_among(mut said: Vec<Said<'_>>, files: &[String], subset: Option<&str>, split: &str) -> Result<Vec<String>, String> {
-    if said.is_empty() {
+pub(super) fn choose(files: &[String], card: &Card, subset: Option<&str>, split: &str) -> Result<Choice, String> {
+    let data: Vec<&str> = files.iter().map(String::as_str).filter(|file| format_of(file).is_some()).collect();
+    let unreadable = || {
         let some = files.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
-        return Err(format!("has no .parquet, .jsonl, .json or .txt files; it has {some}"));
+        format!("has no .parquet, .jsonl, .json or .txt files; it has {some}")
+    };
+    if data.is_empty() {
+        return Err(unreadable());
     }
-    // Where no file says its split, all are there to train on; and where some do, the others are
-    // something else.
-    if said.iter().any(|s| s.split.is_some()) {
-        said.retain(|s| s.split.is_some());
-    } else {
-        said.iter_mut().for_each(|s| s.split = Some("train"));
+    let config = card.config(subset)?;
+    let said = match config {
+        Some(config) => config.files(&all(files))?,
+        None => None,
+    };
+    let within = config.map_or("", |config| config.folder.as_str());
+    let subset = subset.filter(|_| config.is_none());
+    let splits = match said {
+        Some(splits) => splits,
+        None => match converted(&data) {
+            Some(splits) => of_subset(splits, subset)?,
+            None => of_subset(by_names(&data, within)?, subset)?,
+        },
+    };
+    let mut choice = pick(splits, &data, split)?;
+    if config.is_none() && subset.is_none() {
+        main_subset(&mut choice)?;
     }
-    if let Some(subset) = subset {
-        let subsets: BTreeSet<String> = said.iter().map(|s| s.subset.clone()).collect();
-        said.retain(|s| s.subset == subset);
-        if said.is_empty() {
-            return Err(format!("has no subset {subset:?}; it has {}", listed(subsets.iter().map(String::as_str))));
-        }
+    match of_one_format(&mut choice) {
+        None | Some(LOCAL) => Err(unreadable()),
+        Some(_) => Ok(choice),
     }
-    let splits: BTreeSet<&str> = said.iter().filter_map(|s| s.split).collect();
-    let wanted = if splits.contains(split) { split } else { spelled(split) };
-    said.retain(|s| s.split == Some(wanted));
-    if said.is_empty() {
-        return Err(format!("has no split {split:?}; it has {}", listed(splits)));
-    }
-    let subsets: BTreeSet<String> = said.iter().map(|s| s.subset.clone()).collect();
-    if subsets.len() > 1 {
-        let Some(main) = ["", "default"].into_iter().find(|main| subsets.contains(*main)) else {
-            let some = listed(subsets.iter().map(String::as_str));
-            return Err(format!("has several subsets, {some}; name one, as in OWNER/NAME/{}", subsets.first().map_or("", |s| s)));
-        };
-        said.retain(|s| s.subset == main);
-    }
-    // The same rows may lie there in several forms.
-    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
-    said.iter().for_each(|s| *kinds.entry(s.kind).or_default() += 1);
-    let place = |kind: &str| KINDS.iter().chain(&LOCAL).position(|k| *k == kind);
-    let kind = kinds.into_iter().max_by_key(|&(kind, count)| (count, std::cmp::Reverse(place(kind)))).map(|(kind, _)| kind);
-    let mut chosen: Vec<String> = said.iter().filter(|s| Some(s.kind) == kind).map(|s| s.file.to_owned()).collect();
-    chosen.sort_unstable();
-    Ok(chosen)
 }
 
-/// Returns the files of a split of a local folder, which holds these files; none if all of its own files are shards of what was asked
-/// for. A split that was not `chosen` may be another one, if there is only one.
+/// Returns the files of a split of a local folder, which has these files. A split that was not `chosen` may be another one, if that is
+/// the only one, and if it is not for tests where the training split is wanted.
 ///
 /// # Errors
 /// As [`choose`], and if a shard is missing.
-pub(super) fn choose_local(files: &[String], split: &str, chosen: bool) -> Result<Option<Vec<String>>, String> {
-    let said: Vec<Said<'_>> = files.iter().filter_map(|file| read_local(file)).collect();
-    let splits_of =
-        |own: &dyn Fn(&&Said<'_>) -> bool| -> BTreeSet<&str> { said.iter().filter(own).filter_map(|said| said.split).collect() };
-    let is_own = |said: &&Said<'_>| !said.file.contains('/');
-    let own = splits_of(&is_own);
-    let fits = !chosen || own.is_empty() || own.contains(spelled(split));
-    if said.iter().any(|said| is_own(&said)) && own.len() < 2 && fits {
-        let own: Vec<String> = said.iter().filter(is_own).map(|said| said.file.to_owned()).collect();
-        return refuse_gaps(&own).map(|()| None);
-    }
-    let all = splits_of(&|_| true);
-    let split = match all.iter().next() {
-        Some(only) if all.len() == 1 && !chosen => *only,
-        _ => split,
+pub(super) fn choose_local(
+    files: &[String],
+    card: &Card,
+    subset: Option<&str>,
+    (split, chosen): (&str, bool),
+) -> Result<Choice, String> {
+    let data: Vec<&str> = files.iter().map(String::as_str).filter(|file| format_of(file).is_some()).collect();
+    let config = card.config(subset)?;
+    let said = match config {
+        Some(config) => config.files(&all(files))?,
+        None => None,
     };
-    let chosen = choose_among(said, files, None, split)?;
-    refuse_gaps(&chosen).map(|()| Some(chosen))
+    let splits = said.map_or_else(|| by_names(&data, config.map_or("", |config| config.folder.as_str())), Ok)?;
+    let mut choice = match splits.as_slice() {
+        [(only, _)] if !chosen && !(split == "train" && ["test", "validation"].contains(&only.as_str())) => {
+            let only = only.clone();
+            pick(splits, &data, &only)?
+        }
+        _ => pick(splits, &data, split)?,
+    };
+    of_one_format(&mut choice);
+    if choice.files.is_empty() {
+        return Err(format!(
+            "has no files of the split {:?} that can be read: .jsonl, .json, .parquet, .csv, .tsv or .txt",
+            choice.split
+        ));
+    }
+    refuse_gaps(&choice.files).map(|()| choice)
+}
+
+fn all(files: &[String]) -> Vec<&str> {
+    files.iter().map(String::as_str).collect()
+}
+
+/// Returns the files of data in one of these folders by split, as their paths say it: all numbered files in the folder `data`; or those
+/// in folders whose names say a split; or those whose own names do. If no path says a split, all are there to train on.
+///
+/// # Errors
+/// If a path says several splits.
+fn by_names(files: &[&str], within: &str) -> Result<Splits, String> {
+    let own: Vec<&str> = files.iter().filter_map(|file| file.strip_prefix(within)).collect();
+    let whole = |splits: Splits| -> Splits {
+        let whole = |files: Vec<String>| files.into_iter().map(|file| format!("{within}{file}")).collect();
+        splits.into_iter().map(|(split, files)| (split, whole(files))).collect()
+    };
+    if let Some(splits) = numbered(&own) {
+        return Ok(whole(splits));
+    }
+    let stages: [(fn(&str) -> Vec<String>, fn(&str) -> BTreeSet<&'static str>); 2] = [(by_folder, of_folder), (by_file, of_file)];
+    for stage in stages {
+        let splits = by_words(&own, stage)?;
+        if !splits.is_empty() {
+            return Ok(whole(splits));
+        }
+    }
+    let mut own: Vec<String> = matching("**", &own).into_iter().map(str::to_owned).collect();
+    own.sort_unstable();
+    if own.is_empty() { Ok(Vec::new()) } else { Ok(whole(vec![("train".to_owned(), own)])) }
+}
+
+/// Returns numbered files such as `data/train-00000-of-00002.parquet` by split, if there are any.
+fn numbered(files: &[&str]) -> Option<Splits> {
+    let mut splits: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for file in matching(SHARDED, files) {
+        let (begin, ..) = shard(file)?;
+        splits.entry(last(begin)).or_default().push(file.to_owned());
+    }
+    let usable = !splits.is_empty() && splits.keys().all(|split| super::card::is_split(split));
+    usable.then(|| splits.into_iter().map(|(split, files)| (split.to_owned(), files)).collect())
+}
+
+/// Patterns of files in a folder whose name has a word.
+fn by_folder(word: &str) -> Vec<String> {
+    let sep = "[-._ 0-9]";
+    vec![
+        format!("**/{word}/**"),
+        format!("**/{word}{sep}*/**"),
+        format!("**/*{sep}{word}/**"),
+        format!("**/*{sep}{word}{sep}*/**"),
+    ]
+}
+
+/// Patterns of files whose name has a word.
+fn by_file(word: &str) -> Vec<String> {
+    let sep = "[-._ 0-9]";
+    vec![format!("**/{word}{sep}*"), format!("**/*{sep}{word}{sep}*")]
+}
+
+/// Returns the files that patterns with the splits' words match, in any letter case. Of several splits that a path names, a file has the
+/// one that `nearest` returns.
+///
+/// # Errors
+/// If a path names several splits and none of them is nearer than the others.
+fn by_words(
+    files: &[&str],
+    (patterns, nearest): (fn(&str) -> Vec<String>, fn(&str) -> BTreeSet<&'static str>),
+) -> Result<Splits, String> {
+    let lower: BTreeMap<String, &str> = files.iter().map(|file| (file.to_lowercase(), *file)).collect();
+    let names: Vec<&str> = lower.keys().map(String::as_str).collect();
+    let mut splits: Splits = Vec::new();
+    for (split, words) in WORDS {
+        let (mut own, mut seen): (Vec<String>, BTreeSet<&str>) = (Vec::new(), BTreeSet::new());
+        for file in words.iter().flat_map(|word| patterns(word)).flat_map(|pattern| matching(&pattern, &names)) {
+            let file = lower[file];
+            if !seen.insert(file) {
+                continue;
+            }
+            let named = nearest(file);
+            if named.len() > 1 {
+                let splits = named.into_iter().collect::<Vec<_>>().join(" and ");
+                return Err(format!(
+                    "has the file {file:?}, whose path names the splits {splits}; name a file to read only that"
+                ));
+            }
+            if named.contains(split) {
+                own.push(file.to_owned());
+            }
+        }
+        if !own.is_empty() {
+            splits.push((split.to_owned(), own));
+        }
+    }
+    Ok(splits)
+}
+
+/// Returns the split of the innermost folder that names one; if that one names several, those that the file's name has of them.
+fn of_folder(file: &str) -> BTreeSet<&'static str> {
+    let parts: Vec<BTreeSet<&str>> = folders(file).map(named).collect();
+    let nearest = parts.into_iter().rev().find(|named| !named.is_empty()).unwrap_or_default();
+    let own: BTreeSet<&str> = of_file(file).intersection(&nearest).copied().collect();
+    if nearest.len() > 1 && !own.is_empty() { own } else { nearest }
+}
+
+/// Returns the splits that a file's name has.
+fn of_file(file: &str) -> BTreeSet<&'static str> {
+    named(last(file).rsplit_once('.').map_or("", |(stem, _)| stem))
+}
+
+/// Returns the splits whose words are in a name.
+fn named(name: &str) -> BTreeSet<&'static str> {
+    let name = name.to_lowercase();
+    let words: Vec<&str> = name.split(|c: char| c.is_ascii_digit() || matches!(c, '-' | '.' | '_' | ' ')).collect();
+    WORDS.iter().filter(|(_, of)| of.iter().any(|word| words.contains(word))).map(|(split, _)| *split).collect()
+}
+
+/// Returns files by split where all are named `SUBSET/SPLIT/0000.parquet`, as on the branch of the hub's own conversions.
+fn converted(files: &[&str]) -> Option<Splits> {
+    let mut splits: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in files {
+        let parts: Vec<&str> = file.split('/').collect();
+        let [_, split, name] = parts.as_slice() else { return None };
+        let (stem, _) = name.split_once('.')?;
+        if stem.len() != 4 || !stem.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        let split = split.strip_prefix("partial-").unwrap_or(split);
+        splits.entry(split.to_owned()).or_default().push((*file).to_owned());
+    }
+    Some(splits.into_iter().collect())
+}
+
+/// Returns the subset of a file: its folders that are not a split's.
+fn subset_of(file: &str) -> String {
+    if converted(&[file]).is_some() {
+        return file.split('/').next().unwrap_or_default().to_owned();
+    }
+    folders(file).filter(|part| *part != "data" && named(part).is_empty()).collect::<Vec<_>>().join("/")
+}
+
+/// Returns only the files of a subset, if one is named.
+fn of_subset(splits: Splits, subset: Option<&str>) -> Result<Splits, String> {
+    let Some(subset) = subset else { return Ok(splits) };
+    let subsets: BTreeSet<String> = splits.iter().flat_map(|(_, files)| files.iter().map(|file| subset_of(file))).collect();
+    let own = |(split, mut files): (String, Vec<String>)| {
+        files.retain(|file| subset_of(file) == subset);
+        (!files.is_empty()).then_some((split, files))
+    };
+    let own: Splits = splits.into_iter().filter_map(own).collect();
+    if own.is_empty() {
+        return Err(format!("has no subset {subset:?}; it has {}", listed(subsets.iter().map(String::as_str))));
+    }
+    Ok(own)
+}
+
+/// Keeps the files of the main subset where there are several.
+fn main_subset(choice: &mut Choice) -> Result<(), String> {
+    let subsets: BTreeSet<String> = choice.files.iter().map(|file| subset_of(file)).collect();
+    if subsets.len() < 2 {
+        return Ok(());
+    }
+    let Some(main) = ["", "default"].into_iter().find(|main| subsets.contains(*main)) else {
+        let some = listed(subsets.iter().map(String::as_str));
+        return Err(format!("has several subsets, {some}; name one, as in OWNER/NAME/{}", subsets.first().map_or("", |s| s)));
+    };
+    let (own, others) = std::mem::take(&mut choice.files).into_iter().partition(|file| subset_of(file) == main);
+    choice.files = own;
+    choice.ignored.extend::<Vec<String>>(others);
+    Ok(())
+}
+
+/// Returns the files of a split, of all data files.
+fn pick(splits: Splits, data: &[&str], split: &str) -> Result<Choice, String> {
+    let has = |name: &str| splits.iter().any(|(split, _)| split == name);
+    let wanted = if has(split) { split } else { spelled(split) };
+    if !has(wanted) {
+        let names: BTreeSet<&str> = splits.iter().map(|(split, _)| split.as_str()).collect();
+        let some = if names.is_empty() { "no data files".to_owned() } else { listed(names) };
+        return Err(format!("has no split {split:?}; it has {some}"));
+    }
+    let used: BTreeSet<&String> = splits.iter().flat_map(|(_, files)| files).collect();
+    let ignored = data.iter().filter(|file| !used.contains(&(**file).to_owned())).map(|file| (*file).to_owned()).collect();
+    let others = splits.iter().filter(|(name, _)| name != wanted).map(|(name, _)| name.clone()).collect();
+    let files = splits.iter().find(|(name, _)| name == wanted).map(|(_, files)| files.clone()).unwrap_or_default();
+    Ok(Choice { split: wanted.to_owned(), files, others, ignored })
+}
+
+/// Keeps the files of the most common format, since the same rows may be there in several. Returns the format.
+fn of_one_format(choice: &mut Choice) -> Option<usize> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for file in &choice.files {
+        if let Some(ending) = ending(file) {
+            *counts.entry(ending).or_default() += 1;
+        }
+    }
+    let place = |ending: &str| PREFERRED.iter().position(|other| *other == ending);
+    let most = counts.into_iter().max_by_key(|&(ending, count)| (count, std::cmp::Reverse(place(ending))));
+    let format = most.and_then(|(ending, _)| FORMATS.iter().position(|endings| endings.contains(&ending)))?;
+    let (own, others) = std::mem::take(&mut choice.files).into_iter().partition(|file| format_of(file) == Some(format));
+    choice.files = own;
+    choice.ignored.extend::<Vec<String>>(others);
+    Some(format)
+}
+
+/// Returns the ending of a data file, without that of its compression.
+fn ending(file: &str) -> Option<&'static str> {
+    let name = last(file);
+    if ABOUT.contains(&name) || name.starts_with('.') {
+        return None;
+    }
+    let plain = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
+    let (_, ending) = plain.rsplit_once('.')?;
+    PREFERRED.into_iter().find(|known| ending.eq_ignore_ascii_case(known))
+}
+
+fn format_of(file: &str) -> Option<usize> {
+    let ending = ending(file)?;
+    FORMATS.iter().position(|endings| endings.contains(&ending))
+}
+
+/// Returns whether any of these local files can be read.
+pub(super) fn has_data(files: &[String]) -> bool {
+    files.iter().any(|file| format_of(file).is_some())
 }
 
 /// Refuses local files that lack some of their shards, as after an interrupted download.
@@ -112,11 +346,6 @@ fn refuse_gaps(files: &[String]) -> Result<(), String> {
         more => format!(" and {more} more"),
     };
     Err(format!("lacks the shard {begin}-{at:05}-of-{of:05}{more}; get what is missing, or name a file to read only that"))
-}
-
-/// Returns whether any of these local files can be read.
-pub(super) fn has_data(files: &[String]) -> bool {
-    files.iter().any(|file| read_local(file).is_some())
 }
 
 /// Returns the name of a split of which this may be another spelling.
@@ -151,132 +380,9 @@ fn shard(file: &str) -> Option<(&str, usize, usize)> {
     Some((begin, at.parse().ok()?, of.parse().ok()?))
 }
 
-fn read(file: &str) -> Option<Said<'_>> {
-    read_as(file, &KINDS)
-}
-
-fn read_local(file: &str) -> Option<Said<'_>> {
-    read_as(file, &KINDS).or_else(|| read_as(file, &LOCAL))
-}
-
-fn read_as<'a>(file: &'a str, kinds: &[&'static str]) -> Option<Said<'a>> {
-    let parts: Vec<&str> = file.split('/').collect();
-    let (name, folders) = parts.split_last()?;
-    if ABOUT.contains(name) || parts.iter().any(|part| part.starts_with(['.', '_'])) {
-        return None;
-    }
-    let plain = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
-    let (stem, ending) = plain.rsplit_once('.')?;
-    let kind = kinds.iter().copied().find(|kind| ending.eq_ignore_ascii_case(kind))?;
-    let data = folders.last() == Some(&"data");
-    let sharded = shard(stem).map(|(begin, ..)| begin).filter(|_| data);
-    // On the branch of the hub's own conversions: SUBSET/SPLIT/0000.parquet.
-    let converted = (folders.len() == 2 && stem.len() == 4 && stem.bytes().all(|b| b.is_ascii_digit())).then(|| folders[1]);
-    let exact = sharded.or(converted.map(|split| split.strip_prefix("partial-").unwrap_or(split)));
-    let split = exact.or_else(|| folders.iter().find_map(|part| word(part))).or_else(|| word(stem));
-    let left = |part: &&&str| **part != "data" && word(part).is_none();
-    let subset = match converted {
-        Some(_) => folders[0].to_owned(),
-        None => folders.iter().filter(left).copied().collect::<Vec<_>>().join("/"),
-    };
-    Some(Said { file, kind, split, subset })
-}
-
-/// The split that a word in a name stands for.
-fn word(name: &str) -> Option<&'static str> {
-    let name = name.to_lowercase();
-    let words: Vec<&str> = name.split(|c: char| c.is_ascii_digit() || matches!(c, '-' | '.' | '_' | ' ')).collect();
-    WORDS.iter().find(|(_, words_for)| words_for.iter().any(|w| words.contains(w))).map(|(split, _)| *split)
-}
-
 fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|name| if name.is_empty() { "(the main one)" } else { name }).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn chosen(files: &[&str], subset: Option<&str>, split: &str) -> Result<Vec<String>, String> {
-        choose(&files.iter().map(|f| (*f).to_owned()).collect::<Vec<_>>(), subset, split)
-    }
-
-    #[test]
-    fn a_split_is_found_by_the_hubs_conventions() {
-        let tldr = [
-            "README.md",
-            "data/test-00000-of-00001.parquet",
-            "data/train-00001-of-00002.parquet",
-            "data/train-00000-of-00002.parquet",
-        ];
-        assert_eq!(
-            chosen(&tldr, None, "train").unwrap(),
-            ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"]
-        );
-        assert_eq!(chosen(&tldr, None, "eval").unwrap(), ["data/test-00000-of-00001.parquet"]);
-        let feedback = ["data/train_prefs-00000-of-00001.parquet", "data/train_sft-00000-of-00001.parquet"];
-        assert_eq!(chosen(&feedback, None, "train_prefs").unwrap(), ["data/train_prefs-00000-of-00001.parquet"]);
-        assert_eq!(chosen(&feedback, None, "train").unwrap_err(), "has no split \"train\"; it has train_prefs, train_sft");
-        for (files, expected) in [
-            (&["train.jsonl", "test.jsonl", "dataset_infos.json"][..], "train.jsonl"),
-            (&["my_train_set.json.gz", "my-dev.json.gz"], "my_train_set.json.gz"),
-            (&["train/part.txt", "val/part.txt"], "train/part.txt"),
-            (&["all.jsonl", ".gitattributes"], "all.jsonl"),
-            (&["train.jsonl", "train.parquet"], "train.parquet"),
-            (&["default/train/0000.parquet", "default/test/0000.parquet"], "default/train/0000.parquet"),
-            (&["default/partial-train/0000.parquet"], "default/partial-train/0000.parquet"),
-            (&["train.jsonl", "extra/train.jsonl"], "train.jsonl"),
-        ] {
-            assert_eq!(chosen(files, None, "train").unwrap(), [expected], "{files:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_there_or_not_clear_is_named() {
-        assert!(chosen(&["README.md", "a.csv"], None, "train").unwrap_err().ends_with("it has README.md, a.csv"));
-        assert!(chosen(&["data.jsonl"], None, "test").unwrap_err().ends_with("it has train"));
-        let maths =
-            ["main/train-00000-of-00001.parquet", "socratic/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet"];
-        let error = chosen(&maths, None, "train").unwrap_err();
-        assert_eq!(error, "has several subsets, main, socratic; name one, as in OWNER/NAME/main");
-        assert_eq!(chosen(&maths, Some("socratic"), "train").unwrap(), ["socratic/train-00000-of-00001.parquet"]);
-        assert!(chosen(&maths, Some("other"), "train").unwrap_err().ends_with("it has main, socratic"));
-    }
-
-    #[test]
-    fn a_local_folder_has_the_splits_that_it_would_have_on_the_hub() {
-        let local = |files: &[&str], split: &str, chosen: bool| {
-            choose_local(&files.iter().map(|f| (*f).to_owned()).collect::<Vec<_>>(), split, chosen)
-        };
-        let data = ["README.md", "data/test-00000-of-00001.jsonl", "data/train-00000-of-00001.jsonl"];
-        assert_eq!(local(&data, "train", false).unwrap().unwrap(), ["data/train-00000-of-00001.jsonl"]);
-        assert_eq!(local(&data, "test", false).unwrap().unwrap(), ["data/test-00000-of-00001.jsonl"]);
-        let flat = ["train.jsonl", "test.jsonl"];
-        assert_eq!(local(&flat, "train", false).unwrap().unwrap(), ["train.jsonl"]);
-        assert_eq!(local(&flat, "validation", true).unwrap_err(), "has no split \"validation\"; it has test, train");
-        // Shards of one dataset, whatever split their names say; unless another is asked for.
-        for shards in [&["part-0.jsonl", "part-1.jsonl"][..], &["train-0.csv", "train-1.csv", "x/y.jsonl"]] {
-            assert_eq!((local(shards, "test", false), local(shards, "train", true)), (Ok(None), Ok(None)), "{shards:?}");
-        }
-        assert_eq!(local(&["train-0.csv"], "test", true).unwrap_err(), "has no split \"test\"; it has train");
-        assert_eq!(local(&["dev/a.json"], "test", false).unwrap().unwrap(), ["dev/a.json"]);
-    }
-
-    #[test]
-    fn a_missing_shard_is_noticed() {
-        let files = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
-        assert!(whole(&files(&["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet", "x.json"])));
-        assert!(!whole(&files(&["data/train-00001-of-00002-ab12.parquet"])));
-        assert!(whole(&files(&["train-00001-of-00002.jsonl", "train-00002-of-00002.jsonl"])));
-        let refused = |names: &[&str]| choose_local(&files(names), "train", false).unwrap_err();
-        let said =
-            refused(&["data/train-00000-of-00003.jsonl", "data/train-00001-of-00003.jsonl", "data/test-00000-of-00001.jsonl"]);
-        assert!(said.starts_with("lacks the shard data/train-00002-of-00003; "), "{said}");
-        // Where the folder's own files are the shards.
-        let said = refused(&["train-00002-of-00004.jsonl", "train-00004-of-00004.jsonl", "README.md"]);
-        assert!(said.starts_with("lacks the shard train-00001-of-00004 and 1 more; "), "{said}");
-        // Other splits may be incomplete.
-        let others = files(&["data/train-00000-of-00001.jsonl", "data/test-00000-of-00009.jsonl"]);
-        assert_eq!(choose_local(&others, "train", false).unwrap().unwrap(), ["data/train-00000-of-00001.jsonl"]);
-    }
-}
+mod tests;

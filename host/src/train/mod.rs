@@ -32,7 +32,7 @@ pub use figures::Work;
 pub use flow::Flow;
 pub use journal::RunFolder;
 pub use measure::{Measured, Measurement, MemoryUse};
-pub use named::{dataset_of, has_split, model_in, model_of};
+pub use named::{dataset_of, has_split, local_dataset, model_in, model_of};
 pub use origin::{Beginning, Origin};
 pub use plugins::start_of;
 pub use rescoring::{Asked, Played, Recording, Rescorer};

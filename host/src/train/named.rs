@@ -3,9 +3,10 @@
 use super::{Error, Result};
 use crate::checkpoint;
 use crate::config::{Config, printable_path};
-use crate::data::Dataset;
+use crate::data::{Dataset, FilePart, SplitPart};
 use crate::hub;
 use crate::run::RunFiles;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Returns the folder of a model, downloaded if it is a hub name, and a name that stays valid wherever and whenever a run
@@ -76,7 +77,21 @@ pub(super) fn template_of(given: &str) -> Result<(PathBuf, String)> {
 
 /// Returns whether a dataset may have a split of this name: any on the hub, or a folder that is laid out like one there.
 pub fn has_split(given: &str, split: &str) -> bool {
-    hub::looks_like_name(given) || matches!(hub::local_split(Path::new(given), split, true), Ok(Some(_)))
+    let Ok(parts) = SplitPart::parse(split) else { return false };
+    let (folder, subset) = match hub::local_subset(given) {
+        Some((folder, subset)) => (folder, Some(subset)),
+        None if hub::looks_like_name(given) => return true,
+        None => (PathBuf::from(given), None),
+    };
+    parts.iter().all(|part| matches!(hub::local_split(&folder, subset.as_deref(), (&part.split, true)), Ok(Some(_))))
+}
+
+/// Returns a local dataset: a file, or the training split of a folder.
+///
+/// # Errors
+/// If the folder has no such split.
+pub fn local_dataset(path: &Path) -> Result<Dataset> {
+    Ok(Dataset { files: local(path, None, ("train", "train"))?, ..Dataset::default() })
 }
 
 /// Returns the configuration's dataset, if any, in the same way.
@@ -97,30 +112,64 @@ pub(super) fn held_out(config: &Config) -> Result<Option<(Dataset, String)>> {
     given.map(|given| dataset(given, (&config.dataset_test_split, "test"), config)).transpose()
 }
 
-/// Returns the files of a local dataset: itself, or a split's if it is a folder laid out like a dataset on the hub.
-fn local(path: &Path, split: &str, by_default: &str) -> Result<Vec<PathBuf>> {
+/// Returns the files of a local dataset: itself, or a split's if it is a folder.
+fn local(path: &Path, subset: Option<&str>, (split, by_default): (&str, &str)) -> Result<Vec<PathBuf>> {
     let chosen = split != by_default;
-    let split_of = |folder: &Path| hub::local_split(folder, split, chosen);
-    let files = if path.is_dir() && !path.join("config.json").exists() { split_of(path)? } else { None };
-    if chosen && files.is_none() {
-        tracing::warn!(
-            "{}: read whole: it has no split {split:?}, since its files are those of one dataset",
-            printable_path(path)
-        );
+    let is_dataset = path.is_dir() && !path.join("config.json").exists();
+    let found = if is_dataset { hub::local_split(path, subset, (split, chosen))? } else { None };
+    let place = printable_path(path);
+    let Some(found) = found else {
+        if chosen {
+            tracing::warn!("{place}: read whole: it has no split {split:?}, since its files are those of one dataset");
+        }
+        return Ok(vec![path.to_owned()]);
+    };
+    tracing::info!("{place}: {}", found.summary);
+    if let Some(ignored) = found.ignored {
+        tracing::warn!("{place}: not read, since the split {} does not have them: {ignored}", found.name);
     }
-    Ok(files.unwrap_or_else(|| vec![path.to_owned()]))
+    Ok(found.files)
 }
 
 fn dataset(given: &str, (split, by_default): (&str, &str), config: &Config) -> Result<(Dataset, String)> {
-    let (files, name) = if hub::looks_like_name(given) {
+    let parts = SplitPart::parse(split).map_err(|detail| {
+        Error::setting(if by_default == "train" { "dataset_train_split" } else { "dataset_test_split" }, detail)
+    })?;
+    let (mut files, mut name, mut read, mut known) = (Vec::new(), String::new(), Vec::new(), Vec::<(String, _)>::new());
+    for SplitPart { split, slice } in parts {
+        if let Some((_, range)) = known.iter().find(|(other, _)| *other == split) {
+            read.push(FilePart { files: Range::clone(range), slice });
+            continue;
+        }
+        // Of the hub, all splits are of one commit.
+        let place = if name.is_empty() { given } else { &name };
+        let (own, of) = files_of_split(place, &split, by_default)?;
+        let range = files.len()..files.len() + own.len();
+        files.extend(own);
+        name = of;
+        known.push((split, range.clone()));
+        read.push(FilePart { files: range, slice });
+    }
+    // Without slices, all files are read one after another anyway.
+    if read.len() == known.len() && read.iter().all(|part| part.slice.is_none()) {
+        read.clear();
+    }
+    Ok((Dataset { files, parts: read, columns: config.columns() }, name))
+}
+
+/// Returns the files of a dataset's split, and the dataset's name.
+fn files_of_split(given: &str, split: &str, by_default: &str) -> Result<(Vec<PathBuf>, String)> {
+    if let Some((folder, subset)) = hub::local_subset(given) {
+        let folder = PathBuf::from(absolute(&folder.to_string_lossy()));
+        return Ok((local(&folder, Some(&subset), (split, by_default))?, absolute(given)));
+    }
+    if hub::looks_like_name(given) {
         let dataset = hub::dataset(given, split)?;
-        (dataset.files, dataset.name)
-    } else {
-        refuse_url(given, "dataset")?;
-        let path = absolute(given);
-        (local(Path::new(&path), split, by_default)?, path)
-    };
-    Ok((Dataset { files, columns: config.columns() }, name))
+        return Ok((dataset.files, dataset.name));
+    }
+    refuse_url(given, "dataset")?;
+    let path = absolute(given);
+    Ok((local(Path::new(&path), None, (split, by_default))?, path))
 }
 
 /// Returns the absolute path of a file or folder.

@@ -6,7 +6,6 @@ use crate::plugin::{Call, EnvironmentPlugin, Message, Rehearsed, Result, Start, 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
-use std::path::Path;
 
 /// Maximum number of turns in an episode.
 const TURNS: usize = 12;
@@ -25,9 +24,9 @@ const TEXTS: [&str; 9] = [
 ];
 
 /// Returns the starts of `count` episodes, from the dataset's rows if one is given.
-pub(super) fn starts(dataset: Option<&Path>, count: usize) -> data::Result<Vec<Start>> {
+pub(super) fn starts(dataset: Option<&data::Dataset>, count: usize) -> data::Result<Vec<Start>> {
     let mut refused = data::Refused::default();
-    let given = dataset.map(|path| data::read_prompts(&path.into(), &mut refused)).transpose()?.unwrap_or_default();
+    let given = dataset.map(|dataset| data::read_prompts(dataset, &mut refused)).transpose()?.unwrap_or_default();
     if let Some(text) = refused.warning(given.len())? {
         tracing::warn!("{text}");
     }

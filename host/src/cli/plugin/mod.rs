@@ -10,7 +10,9 @@ mod samples;
 use super::granted::Granted;
 use super::{Failure, settings_given};
 use crate::config::{Limits, Set};
+use crate::data::Dataset;
 use crate::plugin::{self, AnyPlugin, Engine, Outline, Role, Source};
+use crate::train;
 use anyhow::anyhow;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -69,6 +71,11 @@ impl PluginArgs {
         let (mut engine, source) = (Engine::new()?, Source::open(&self.plugin)?);
         self.granted.apply(&mut engine, source.name())?;
         Ok((engine, source))
+    }
+
+    /// Returns the dataset to test on, if one is given.
+    fn dataset(&self) -> train::Result<Option<Dataset>> {
+        self.dataset.as_deref().map(train::local_dataset).transpose()
     }
 
     fn load(&self, engine: &Engine, source: &Source, role: Role) -> anyhow::Result<AnyPlugin> {

@@ -7,7 +7,6 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
 
 const PROMPTS: [&str; 4] = ["What is 3 + 4?", "Summarise: the cat sat on the mat.\nTL;DR:", "", "Schreibe höflich: 你好 🙂"];
 
@@ -25,9 +24,9 @@ const COMPLETIONS: [&str; 10] = [
 ];
 
 /// Returns a reward batch of `rows` completions. Prompts and columns come from the dataset, if one is given.
-pub(super) fn rewards(dataset: Option<&Path>, rows: usize) -> data::Result<RewardBatch> {
+pub(super) fn rewards(dataset: Option<&data::Dataset>, rows: usize) -> data::Result<RewardBatch> {
     let mut refused = data::Refused::default();
-    let given = dataset.map(|path| data::read_prompts(&path.into(), &mut refused)).transpose()?;
+    let given = dataset.map(|dataset| data::read_prompts(dataset, &mut refused)).transpose()?;
     if let Some(text) = refused.warning(given.as_ref().map_or(0, Vec::len))? {
         tracing::warn!("{text}");
     }

@@ -9,7 +9,7 @@ use indicatif::HumanBytes;
 pub(super) const ROW: u64 = 16 << 20;
 
 /// Maximum number of values in a row, including those in lists and objects.
-pub(super) const VALUES: u64 = 1 << 20;
+pub(in crate::data) const VALUES: u64 = 1 << 20;
 
 /// Approximate memory of a value besides its text.
 pub(super) const VALUE: u64 = 96;
@@ -29,6 +29,10 @@ const ALWAYS_PACKED: u64 = 256 << 20;
 /// tokens take nearly that much; lists of digits would take more than twice as much.
 const A_BYTE: u64 = 20;
 
+/// A table may always have this much text, and beyond that [`TIMES`] its size. A table may name one long text in all of its rows, each of
+/// which takes time.
+const ALWAYS_TEXT: u64 = 64 << 20;
+
 /// Returns the maximum memory for a file of this many bytes.
 pub(super) fn limit(size: u64) -> u64 {
     ALWAYS.max(TIMES.saturating_mul(size))
@@ -43,13 +47,38 @@ pub(super) fn unpacked_limit(size: u64) -> u64 {
 pub(super) struct Budget {
     limit: u64,
     taken: u64,
-    /// Bytes of text that rows were read from.
+    /// Maximum bytes of text, and those that were counted so far.
+    most_text: u64,
+    text: u64,
+    /// Bytes of text that rows were read from, and their number.
     read: u64,
+    rows: u64,
 }
 
 impl Budget {
+    /// Returns the budget of a file of this many bytes.
+    pub(super) fn of_file(size: u64) -> Self {
+        Self { most_text: ALWAYS_TEXT.max(TIMES.saturating_mul(size)), ..Self::new(limit(size)) }
+    }
+
+    /// Returns a budget of this much memory, however much text there is.
     pub(super) fn new(limit: u64) -> Self {
-        Self { limit, taken: 0, read: 0 }
+        Self { limit, taken: 0, most_text: u64::MAX, text: 0, read: 0, rows: 0 }
+    }
+
+    /// Counts text of a table's rows.
+    ///
+    /// # Errors
+    /// If it is far more than the table has bytes.
+    pub(super) fn text(&mut self, file: &File, bytes: u64) -> Result<()> {
+        self.text = self.text.saturating_add(bytes);
+        if self.text <= self.most_text {
+            return Ok(());
+        }
+        let most = HumanBytes(self.most_text);
+        Err(file.wrong(format!(
+            "has more than {most} of text, more than {TIMES} times its size, so its rows repeat the same text; write it as JSON lines"
+        )))
     }
 
     /// Reserves memory for a row of this many bytes.
@@ -67,8 +96,11 @@ impl Budget {
     /// Also if the rows would take far more memory than their text.
     pub(super) fn row_of(&mut self, file: &File, text: usize, bytes: u64) -> Result<()> {
         self.read = self.read.saturating_add(text as u64);
+        self.rows = self.rows.saturating_add(1);
         self.row(file, bytes)?;
-        let limit = ALWAYS.max(A_BYTE.saturating_mul(self.read));
+        // Rows of a few bytes are many, but not damaged.
+        let rows = self.rows.saturating_mul(EMPTY_ROW + 2 * VALUE);
+        let limit = ALWAYS.max(A_BYTE.saturating_mul(self.read).saturating_add(rows));
         if self.taken > limit { Err(file.wrong(too_large(limit))) } else { Ok(()) }
     }
 }

@@ -1,7 +1,7 @@
 //! A folder of shards: the files of one split of a dataset, in the order of their names.
 
 use super::{File, listed};
-use crate::config::{files, printable_path};
+use crate::config::printable_path;
 use crate::data::{Error, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -70,10 +70,6 @@ pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
         }
         let found = if others.is_empty() { "nothing else".into() } else { found() };
         return wrong(format!("is a folder without .jsonl, .json, .parquet, .csv, .tsv or .txt files; it holds {found}"));
-    }
-    // All of them before the first is read, which may take a while.
-    for shard in &shards {
-        files::open(shard).map_err(|source| Error::Io { path: shard.clone(), source })?;
     }
     if !others.is_empty() {
         tracing::warn!(

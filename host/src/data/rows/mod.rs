@@ -14,6 +14,7 @@ mod table;
 mod text;
 mod together;
 
+pub(super) use bounds::VALUES;
 pub use table::{Columns, Table};
 #[cfg(any(test, fuzzing))]
 pub use together::Alone;
@@ -27,6 +28,7 @@ use packed::Unpacked;
 use serde_json::{Map, Value};
 use std::fs;
 use std::io::{self, BufRead, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -96,20 +98,81 @@ impl File {
 /// what a folder holds instead of data.
 pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for file in files_of(dataset)? {
-        let opened = files::open(&file).map_err(|source| Error::Io { path: file.clone(), source })?;
-        rows.extend(rows_of(&file, Raw::Disk(opened))?);
+    for Window { files, rows: own } in windows(dataset)? {
+        let mut all = Vec::new();
+        for file in files {
+            let opened = files::open(&file).map_err(|source| Error::Io { path: file.clone(), source })?;
+            all.extend(rows_of(&file, Raw::Disk(opened))?);
+        }
+        match own {
+            Some(own) => rows.extend(all.into_iter().skip(own.start).take(own.len())),
+            None => rows.append(&mut all),
+        }
     }
     some(Path::new(&dataset.to_string()), !rows.is_empty())?;
     rows.iter_mut().try_for_each(|(place, row)| columns::rename(place, row, &dataset.columns))?;
     Ok(rows)
 }
 
-/// Returns a dataset's files, including those in its folders.
-fn files_of(dataset: &Dataset) -> Result<Vec<PathBuf>> {
+/// Files that are read one after another.
+struct Window {
+    files: Vec<PathBuf>,
+    /// Which of all their rows are used; none if all are.
+    rows: Option<Range<usize>>,
+}
+
+/// Returns what is read of a dataset's files, one after another.
+fn windows(dataset: &Dataset) -> Result<Vec<Window>> {
+    if dataset.parts.is_empty() {
+        return Ok(vec![Window { files: files_of(&dataset.files)?, rows: None }]);
+    }
+    let mut counts: Vec<(Range<usize>, usize)> = Vec::new();
+    let mut windows = Vec::new();
+    for part in &dataset.parts {
+        let files = files_of(dataset.files.get(part.files.clone()).unwrap_or_default())?;
+        let Some(slice) = part.slice else {
+            windows.push(Window { files, rows: None });
+            continue;
+        };
+        let known = counts.iter().find(|(of, _)| *of == part.files).map(|(_, count)| *count);
+        let count = match known {
+            Some(count) => count,
+            None => files.iter().map(|file| count(file)).sum::<Result<usize>>()?,
+        };
+        counts.push((part.files.clone(), count));
+        let rows = slice.rows(count).map_err(|detail| File::new(Path::new(&dataset.to_string())).wrong(detail))?;
+        windows.push(Window { files, rows: Some(rows) });
+    }
+    Ok(windows)
+}
+
+/// Returns the number of a file's rows.
+fn count(path: &Path) -> Result<usize> {
+    let opened = files::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let mut count = 0;
+    content_of(path, Raw::Disk(opened), |part| {
+        match part {
+            Part::Rows(rows) => count += rows.len(),
+            Part::Texts(_, mut texts, ..) => {
+                while texts.next_row()?.is_some() {
+                    count += 1;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+/// Returns files, including those in folders, all of which can be opened.
+fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
-    for path in &dataset.files {
+    for path in given {
         all.extend(if path.is_dir() { folder::shards(path)? } else { vec![path.clone()] });
+    }
+    // Before the first is read, which may take a while.
+    for path in &all {
+        files::open(path).map_err(|source| Error::Io { path: path.clone(), source })?;
     }
     Ok(all)
 }
@@ -182,7 +245,7 @@ fn content_of(path: &Path, raw: Raw, mut take: impl FnMut(Part<'_>) -> Result<()
     let size = raw.size().map_err(io)?;
     let limit = bounds::limit(size);
     let Unpacked { mut stream, packed, begin } = packed::unpack(&file, raw.stream(), bounds::unpacked_limit(size))?;
-    let budget = &mut Budget::new(limit);
+    let budget = &mut Budget::of_file(size);
     if begin.starts_with(parquet::MAGIC) {
         let each = |rows| take(Part::Rows(rows));
         if packed {

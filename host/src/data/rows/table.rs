@@ -3,11 +3,10 @@
 
 mod rounds;
 
-use super::bounds::Budget;
 use super::json::{self, Text};
 use super::spill::Spill;
 use super::together::{BLOCK, Lines, Peers};
-use super::{File, Location, Part, Raw, Row, columns, content_of, files_of, some};
+use super::{File, Location, Part, Raw, Row, Window, columns, content_of, some, windows};
 use crate::config::files;
 use crate::data::{Dataset, Error, Result};
 use rayon::prelude::*;
@@ -16,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::Path;
 
 /// The columns of a row.
@@ -92,6 +92,10 @@ struct Scan<'a, J, K> {
     small: u64,
     /// Bytes of the texts that were kept so far.
     kept: u64,
+    /// Which rows of the current files are used; none if all are.
+    window: Option<Range<usize>>,
+    /// Rows of the current files that were seen so far.
+    passed: usize,
 }
 
 impl Table {
@@ -121,14 +125,20 @@ impl Table {
     ) -> std::result::Result<Self, P::Error> {
         let mut scan = Scan::new(&judge, take, dataset.columns.clone(), small);
         scan.table.spill = spill;
-        let files = files_of(dataset)?;
-        let shared: Vec<Option<Lines>> = rounds::shared(&files, peers, (small, block))?;
-        for (path, lines) in files.iter().zip(shared) {
-            match lines {
-                Some(lines) => scan.rounds(path, lines, peers)?,
-                None => {
-                    let opened = files::open(path).map_err(|source| Error::Io { path: path.clone(), source })?;
-                    scan.file(path, Raw::Disk(opened))?;
+        for Window { files, rows } in windows(dataset)? {
+            let shared: Vec<Option<Lines>> = match rows {
+                // Which rows a part has is known only in order.
+                Some(_) => vec![None; files.len()],
+                None => rounds::shared(&files, peers, (small, block))?,
+            };
+            (scan.window, scan.passed) = (rows, 0);
+            for (path, lines) in files.iter().zip(shared) {
+                match lines {
+                    Some(lines) => scan.rounds(path, lines, peers)?,
+                    None => {
+                        let opened = files::open(path).map_err(|source| Error::Io { path: path.clone(), source })?;
+                        scan.file(path, Raw::Disk(opened))?;
+                    }
                 }
             }
         }
@@ -218,9 +228,8 @@ fn check(text: &[u8]) -> u64 {
     u64::from_le_bytes(hash[..8].try_into().unwrap_or_default())
 }
 
-/// What a row's text is found to be: its columns with the memory that they take, its check, and the judgement on it.
+/// What a row's text is found to be: its check, and the judgement on its columns.
 struct Found<T> {
-    bytes: u64,
     check: u64,
     judged: Result<T>,
 }
@@ -228,7 +237,7 @@ struct Found<T> {
 impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, T)> Scan<'a, J, K> {
     fn new(judge: &'a J, take: K, renamed: Vec<(String, String)>, small: u64) -> Self {
         let table = Table { renamed, ..Table::default() };
-        Self { table, judge, take, lacking: None, small, kept: 0 }
+        Self { table, judge, take, lacking: None, small, kept: 0, window: None, passed: 0 }
     }
 
     fn done(self, path: &Path) -> Result<Table> {
@@ -238,10 +247,17 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
         lacking.map_or(Ok(table), Err)
     }
 
+    /// Notes a row of the current files. Returns whether it is used.
+    fn is_used(&mut self) -> bool {
+        self.passed += 1;
+        self.window.as_ref().is_none_or(|window| window.contains(&(self.passed - 1)))
+    }
+
     fn file(&mut self, path: &Path, raw: Raw) -> Result<()> {
         content_of(path, raw, |part| match part {
             Part::Rows(rows) => self.rows(File::new(path), rows),
-            Part::Texts(file, texts, stored, budget) => self.texts(file, texts, stored, budget),
+            // Rows are parsed some at a time, so they take no more memory than their texts.
+            Part::Texts(file, texts, stored, _) => self.texts(file, texts, stored),
         })
     }
 
@@ -277,7 +293,8 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
     }
 
     /// Takes the rows of a file that is read as a whole.
-    fn rows(&mut self, file: File, rows: Vec<Row>) -> Result<()> {
+    fn rows(&mut self, file: File, mut rows: Vec<Row>) -> Result<()> {
+        rows.retain(|_| self.is_used());
         let wrong = |e: serde_json::Error| file.wrong(e.to_string());
         let mut rows = rows.into_iter();
         loop {
@@ -305,12 +322,13 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
     }
 
     /// Takes rows that are read one by one, some at a time.
-    fn texts(&mut self, file: &File, mut texts: json::Texts<'_>, size: Option<u64>, budget: &mut Budget) -> Result<()> {
+    fn texts(&mut self, file: &File, mut texts: json::Texts<'_>, size: Option<u64>) -> Result<()> {
         let again = size.is_some_and(|size| size > self.small);
         loop {
             let (mut some, mut bytes, mut ending) = (Vec::new(), 0, None);
             while ending.is_none() && bytes < TOGETHER.0 && some.len() < TOGETHER.1 {
                 match texts.next_row() {
+                    Ok(Some(_)) if !self.is_used() => {}
                     Ok(Some(text)) => {
                         bytes += text.text.len();
                         some.push(text);
@@ -319,7 +337,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
                     Err(error) => ending = Some(Err(error)),
                 }
             }
-            self.some_texts(file, &some, again, budget)?;
+            self.some_texts(file, &some, again)?;
             if let Some(ending) = ending {
                 return ending;
             }
@@ -330,19 +348,18 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
     fn find(&self, begin: usize, some: &[Text]) -> Vec<Result<Found<T>>> {
         let judge = self.judging();
         let find = |(i, text): (usize, &Text)| {
-            let (columns, bytes) = text.parse()?;
-            Ok(Found { bytes, check: check(&text.text), judged: judge(begin + i, &text.place, columns) })
+            let (columns, _) = text.parse()?;
+            Ok(Found { check: check(&text.text), judged: judge(begin + i, &text.place, columns) })
         };
         some.par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect()
     }
 
-    fn some_texts(&mut self, file: &File, some: &[Text], again: bool, budget: &mut Budget) -> Result<()> {
+    fn some_texts(&mut self, file: &File, some: &[Text], again: bool) -> Result<()> {
         let shelf = self.table.shelves.len() as u32;
         let found = self.find(self.table.rows.len(), some);
         let mut kept = Vec::new();
         for (text, found) in some.iter().zip(found) {
-            let Found { bytes, check, judged } = found?;
-            budget.row_of(file, text.text.len(), bytes)?;
+            let Found { check, judged } = found?;
             let at = if again { text.at } else { kept.len() as u64 };
             self.add(judged, Stored { shelf, length: text.text.len() as u32, at, line: text.place.line, check });
             if !again {

@@ -2,7 +2,6 @@
 
 use super::{Columns, Found, Location, Scan, Stored, TOGETHER};
 use crate::data::rows::File;
-use crate::data::rows::bounds::{self, Budget};
 use crate::data::rows::json::Text;
 use crate::data::rows::together::{Block, Lines, Peers};
 use crate::data::{Error, Result, told};
@@ -24,8 +23,6 @@ struct ToldRow<T> {
     length: u32,
     line: usize,
     check: u64,
-    /// Memory that its columns take.
-    bytes: u64,
     /// None if it lacks a column.
     judged: Option<T>,
 }
@@ -59,7 +56,6 @@ where
     pub(super) fn rounds<P: Peers>(&mut self, path: &Path, lines: Lines, peers: &P) -> std::result::Result<(), P::Error> {
         let file = File::new(path);
         let (rank, ranks) = peers.ranks();
-        let budget = &mut Budget::new(bounds::limit(lines.size));
         self.shelf(&file, None);
         self.table.shared = true;
         let mut line = 0;
@@ -75,7 +71,7 @@ where
             let told = self.found(texts, ended, (self.table.rows.len() + rows, line + passed))?;
             for (other, told) in peers.gather("a dataset's rows", told)?.into_iter().enumerate() {
                 let begin = self.table.rows.len();
-                self.told(&file, told, budget)?;
+                self.told(told)?;
                 if other != rank {
                     // A file that differs here is noticed now, if not by the first row.
                     self.table.rows.get(begin).map_or(Ok(()), |row| self.table.text(row).map(drop))?;
@@ -94,7 +90,7 @@ where
         for some in texts.chunks(TOGETHER.1) {
             let found = self.find(begin + rows.len(), some);
             for (text, found) in some.iter().zip(found) {
-                let Found { bytes, check, judged } = found?;
+                let Found { check, judged } = found?;
                 let judged = match judged {
                     Ok(judged) => Some(judged),
                     Err(error) => {
@@ -102,7 +98,7 @@ where
                         None
                     }
                 };
-                rows.push(ToldRow { at: text.at, length: text.text.len() as u32, line: text.place.line, check, bytes, judged });
+                rows.push(ToldRow { at: text.at, length: text.text.len() as u32, line: text.place.line, check, judged });
             }
         }
         let later = |error| match error {
@@ -112,10 +108,9 @@ where
         ended.map_err(later).and(Ok(Told { rows, lacking }))
     }
 
-    fn told(&mut self, file: &File, Told { rows, lacking }: Told<T>, budget: &mut Budget) -> Result<()> {
+    fn told(&mut self, Told { rows, lacking }: Told<T>) -> Result<()> {
         let shelf = self.table.shelves.len() as u32 - 1;
-        for ToldRow { at, length, line, check, bytes, judged } in rows {
-            budget.row_of(file, length as usize, bytes)?;
+        for ToldRow { at, length, line, check, judged } in rows {
             let number = self.table.rows.len();
             self.table.rows.push(Stored { shelf, length, at, line, check });
             if let Some(judged) = judged {

@@ -1,0 +1,219 @@
+//! What a dataset's card says of its files: the `configs` in the front matter of its `README.md`, as `datasets` reads them.
+
+use super::patterns::{LONGEST, is_pattern, matching};
+use crate::config::{front_matter, printable};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// The card's file.
+pub(super) const CARD: &str = "README.md";
+
+/// Bytes of the card that are read; its front matter is at the beginning.
+pub(super) const READ: u64 = 4 << 20;
+
+/// Maximum number of configs, of a config's splits, and of a split's patterns.
+const MOST: usize = 4096;
+
+/// Maximum length of a printed value in bytes.
+const SHOWN: usize = 128;
+
+/// The configs of a card, which are parts of its dataset.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Card {
+    configs: Vec<Config>,
+}
+
+/// A part of a dataset.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Config {
+    pub(super) name: String,
+    is_default: bool,
+    /// The folder of its files, with a slash at the end; empty for the dataset's own.
+    pub(super) folder: String,
+    /// Patterns of its files by split; none if the files' names say their splits.
+    splits: Option<Vec<(String, Vec<String>)>>,
+}
+
+impl Card {
+    /// Reads a card's text.
+    ///
+    /// # Errors
+    /// Says what is wrong with its configs.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let wrong = |detail: String| format!("{CARD} {detail}");
+        let front = front_matter(text).map_err(|(line, said)| wrong(format!("line {line}: {said}")))?;
+        let configs = match front.as_ref().and_then(|front| front.get("configs")) {
+            None | Some(Value::Null) => return Ok(Self::default()),
+            Some(Value::Array(configs)) if configs.len() <= MOST => configs,
+            Some(Value::Array(configs)) => return Err(wrong(format!("has {} configs; the maximum is {MOST}", configs.len()))),
+            Some(other) => return Err(wrong(format!("has \"configs\" that are not a list: {}", shown(other)))),
+        };
+        let configs: Vec<Config> =
+            configs.iter().map(|config| Config::parse(config).map_err(wrong)).collect::<Result<_, String>>()?;
+        Ok(Self { configs })
+    }
+
+    /// Returns the names of its configs.
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.configs.iter().map(|config| config.name.as_str()).collect()
+    }
+
+    /// Returns the config of this name or, without a name, the default one; none if the card has no configs.
+    ///
+    /// # Errors
+    /// If there is no such config, or no default.
+    pub(super) fn config(&self, name: Option<&str>) -> Result<Option<&Config>, String> {
+        let list = || printable(&self.names().join(", "), 512);
+        if self.configs.is_empty() {
+            return Ok(None);
+        }
+        if let Some(name) = name {
+            let found = self.configs.iter().find(|config| config.name == name);
+            return found.map(Some).ok_or_else(|| format!("has no subset {name:?}; its {CARD} lists {}", list()));
+        }
+        let is_default = |config: &&Config| self.configs.len() == 1 || config.is_default || config.name == "default";
+        let mut defaults = self.configs.iter().filter(is_default);
+        match (defaults.next(), defaults.next()) {
+            (Some(only), None) => Ok(Some(only)),
+            (Some(first), Some(second)) => {
+                Err(format!("has several default configs in its {CARD}: {:?} and {:?}; name one", first.name, second.name))
+            }
+            (None, _) => {
+                let first = printable(self.names()[0], SHOWN);
+                Err(format!("has several subsets, {}; name one, as in OWNER/NAME/{first} or FOLDER/{first}", list()))
+            }
+        }
+    }
+}
+
+impl Config {
+    fn parse(config: &Value) -> Result<Self, String> {
+        let name = config.get("config_name").and_then(scalar);
+        let name = name.ok_or_else(|| format!("has a config without \"config_name\": {}", shown(config)))?;
+        let of = |detail: String| format!("has the config {name:?} {detail}");
+        let folder = match config.get("data_dir") {
+            None | Some(Value::Null) => String::new(),
+            Some(folder) => {
+                let folder = scalar(folder).ok_or_else(|| of(format!("whose \"data_dir\" is {}", shown(folder))))?;
+                let folder = inside(&folder).map_err(of)?.trim_end_matches('/').to_owned();
+                if folder.is_empty() { folder } else { folder + "/" }
+            }
+        };
+        let splits = match config.get("data_files") {
+            None | Some(Value::Null) => None,
+            Some(files) => Some(splits(files).map_err(of)?),
+        };
+        let is_default = config.get("default").is_some_and(|value| value.as_bool() == Some(true));
+        Ok(Self { name, is_default, folder, splits })
+    }
+
+    /// Returns its files by split, of these; none if their names say their splits.
+    ///
+    /// # Errors
+    /// If a file that it names is not there.
+    pub(super) fn files(&self, files: &[&str]) -> Result<Option<Vec<(String, Vec<String>)>>, String> {
+        let Some(splits) = &self.splits else { return Ok(None) };
+        let found = |(split, patterns): &(String, Vec<String>)| {
+            let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
+            for pattern in patterns {
+                let whole = format!("{}{pattern}", self.folder);
+                let found = matching(&whole, files);
+                if found.is_empty() && !is_pattern(pattern) {
+                    return Err(format!(
+                        "has no file {whole:?}, which its {CARD} names for the split {split:?} of the config {:?}",
+                        self.name
+                    ));
+                }
+                // Of a file that several patterns match, each row counts once.
+                all.extend(found.into_iter().filter(|file| seen.insert(*file)).map(str::to_owned));
+            }
+            Ok((split.clone(), all))
+        };
+        splits.iter().map(found).collect::<Result<Vec<_>, String>>().map(Some)
+    }
+}
+
+/// Returns the patterns of files by split: one pattern or a list of them for the training split, a list of splits with their paths, or
+/// an object.
+fn splits(files: &Value) -> Result<Vec<(String, Vec<String>)>, String> {
+    let wrong = |what: &Value| {
+        let form = "a path, a list of paths, or a list of {split: NAME, path: PATH}";
+        format!("whose \"data_files\" are not {form}: {}", shown(what))
+    };
+    let mut splits: Vec<(String, Vec<String>)> = Vec::new();
+    match files {
+        Value::String(path) => splits.push(("train".into(), vec![inside(path)?.to_owned()])),
+        Value::Array(items) if !items.is_empty() && items.iter().all(Value::is_string) => {
+            splits.push(("train".into(), paths(files).ok_or_else(|| wrong(files))??));
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for item in items {
+                let split = item.get("split").and_then(scalar).ok_or_else(|| wrong(item))?;
+                splits.push((split, item.get("path").and_then(paths).ok_or_else(|| wrong(item))??));
+            }
+        }
+        Value::Object(items) if !items.is_empty() => {
+            for (split, path) in items {
+                splits.push((split.clone(), paths(path).ok_or_else(|| wrong(files))??));
+            }
+        }
+        _ => return Err(wrong(files)),
+    }
+    if splits.len() > MOST {
+        return Err(format!("with {} splits; the maximum is {MOST}", splits.len()));
+    }
+    for (i, (split, _)) in splits.iter().enumerate() {
+        if !is_split(split) {
+            return Err(format!("with the split {split:?}; a split's name has letters, digits, _ and dots between them"));
+        }
+        if splits[..i].iter().any(|(other, _)| other == split) {
+            return Err(format!("with the split {split:?} twice"));
+        }
+    }
+    Ok(splits)
+}
+
+/// Returns one path or a list of them; none if it is something else.
+fn paths(value: &Value) -> Option<Result<Vec<String>, String>> {
+    let all: Vec<&str> = match value {
+        Value::String(path) => vec![path],
+        Value::Array(items) if !items.is_empty() && items.len() <= MOST => {
+            items.iter().map(Value::as_str).collect::<Option<_>>()?
+        }
+        _ => return None,
+    };
+    Some(all.into_iter().map(|path| inside(path).map(str::to_owned)).collect())
+}
+
+/// Returns a path within the dataset, without dots in front.
+fn inside(path: &str) -> Result<&str, String> {
+    let own = path.trim_start_matches("./");
+    let leaves =
+        own.starts_with(['/', '~']) || own.contains('\\') || own.contains("://") || own.split('/').any(|part| part == "..");
+    match leaves || own.is_empty() || own.len() > LONGEST {
+        true => Err(format!("with the path {}, which is not within the dataset", printable(&format!("{path:?}"), SHOWN))),
+        false => Ok(own),
+    }
+}
+
+/// Returns whether a text can name a split.
+pub(super) fn is_split(name: &str) -> bool {
+    let part = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || c == '_');
+    name.len() <= 128 && name.split('.').all(part)
+}
+
+/// Returns a text, or a number or truth value as one.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        _ => None,
+    }
+}
+
+fn shown(value: &Value) -> String {
+    printable(&value.to_string(), SHOWN)
+}
+
+#[cfg(test)]
+mod tests;
