@@ -4,7 +4,7 @@
 use super::super::File;
 use super::super::bounds::{ROW, VALUE, too_large};
 use super::compact::{Bad, Compact, I32, LIST, STRUCT};
-use super::damaged;
+use super::{damaged, delta};
 use crate::data::Result;
 use indicatif::HumanBytes;
 use parquet::basic::{Compression, Encoding};
@@ -104,7 +104,7 @@ struct Part {
     largest: u64,
     dictionary: u64,
     values: u64,
-    /// Whether there are pages with the encoding [`LENGTHS`].
+    /// Whether there are pages with the encodings [`LENGTHS`] or [`COMMON`].
     lengths: bool,
 }
 
@@ -167,12 +167,7 @@ fn part(file: &File, table: &impl ChunkReader, column: &ColumnChunkMetaData) -> 
         }
         part.all = part.all.saturating_add(unpacked);
         part.values = part.values.saturating_add(page.values);
-        if page.encoding == COMMON {
-            let said =
-                "is encoded with DELTA_BYTE_ARRAY, in which a few bytes can expand to any amount of text; write it without";
-            return Err(file.wrong(format!("column {} {said}", column.column_path())));
-        }
-        part.lengths |= page.encoding == LENGTHS;
+        part.lengths |= [LENGTHS, COMMON].contains(&page.encoding);
         let place = if page.dictionary { &mut part.dictionary } else { &mut part.largest };
         *place = unpacked.max(*place);
     }
@@ -239,13 +234,16 @@ fn gzip(file: &File, table: &impl ChunkReader, at: u64, page: &Header) -> Result
     Ok(std::io::copy(&mut { unpacked }, &mut std::io::sink()).unwrap_or(0).max(page.unpacked.into()))
 }
 
-/// Checks how many strings a column's pages claim to have, since the decoder allocates that many.
-pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize) -> Result<()> {
+/// Checks how many strings a column's pages claim to have, since the decoder allocates that many, and what they expand to, which must
+/// be at most `limit` bytes. Returns that.
+pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize, limit: u64) -> Result<u64> {
     let descriptor = group.metadata().column(column).column_descr_ptr();
     let levels = [descriptor.max_rep_level(), descriptor.max_def_level()];
     let mut pages = group.get_column_page_reader(column).map_err(|e| damaged(file, e))?;
+    let mut expanded = 0_u64;
     while let Some(page) = pages.get_next_page().map_err(|e| damaged(file, e))? {
-        if page.encoding() != Encoding::DELTA_LENGTH_BYTE_ARRAY {
+        let encoding = page.encoding();
+        if ![Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY].contains(&encoding) {
             continue;
         }
         let texts = match &page {
@@ -258,14 +256,21 @@ pub(super) fn lengths(file: &File, group: &dyn RowGroupReader, column: usize) ->
             }),
             Page::DictionaryPage { .. } => continue,
         };
-        let mut header = Compact::new(texts.unwrap_or_default());
-        // The sizes of blocks and of their parts come first.
-        let said = header.varint().and_then(|_| header.varint()).and_then(|_| header.varint());
-        if said.is_ok_and(|said| said > page.num_values().into()) {
-            return Err(damaged(file, "a page claims to have more strings than values"));
+        let (mut texts, most) = (Compact::new(texts.unwrap_or_default()), page.num_values().into());
+        let wrong = |bad: Bad| match bad {
+            Bad::Short => damaged(file, "a page's strings have no end"),
+            Bad::Wrong(said) => damaged(file, format!("a page {said}")),
+        };
+        if encoding == Encoding::DELTA_LENGTH_BYTE_ARRAY {
+            delta::count(&mut texts, most).map_err(wrong)?;
+            continue;
+        }
+        expanded = expanded.saturating_add(delta::expanded(&mut texts, most).map_err(wrong)?);
+        if expanded > limit {
+            return Err(file.wrong(too_large(limit)));
         }
     }
-    Ok(())
+    Ok(expanded)
 }
 
 /// Checks the strings of lists that use dictionaries: a few bytes may repeat the same long string a million times. Reads the

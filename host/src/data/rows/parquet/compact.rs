@@ -45,6 +45,13 @@ impl<'a> Compact<'a> {
         Ok(byte)
     }
 
+    /// Reads this many bytes.
+    pub(super) fn bytes(&mut self, count: u64) -> Result<&'a [u8]> {
+        let begin = self.at;
+        self.pass(count)?;
+        Ok(&self.bytes[begin..self.at])
+    }
+
     fn pass(&mut self, count: u64) -> Result<()> {
         let at = usize::try_from(count).ok().and_then(|count| self.at.checked_add(count)).ok_or(Bad::Short)?;
         if at > self.bytes.len() {

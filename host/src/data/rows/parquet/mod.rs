@@ -2,6 +2,7 @@
 
 mod bounds;
 mod compact;
+mod delta;
 
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
 use super::{Columns, File, Location, Row, listed};
@@ -31,6 +32,9 @@ const PACKED: u64 = 1 << 30;
 
 /// Number of rows that are passed on together, and of bytes after which fewer are.
 const TOGETHER: (usize, u64) = (4096, 8 << 20);
+
+/// Tables of fewer bytes are read to their end before a row is passed on: if their rows have too much text, no time was lost on it.
+const SMALL: u64 = 1 << 20;
 
 /// Reads a whole compressed table.
 pub(super) fn whole(file: &File, packed: impl std::io::Read) -> Result<Bytes> {
@@ -85,17 +89,18 @@ fn table(
 ) -> Result<()> {
     let damaged = |said: &dyn ToString| damaged(file, said.to_string());
     bounds::metadata(file, &bytes)?;
+    let (holds, mut held) = (bytes.len() < SMALL, Vec::new());
     let shared = Shared(bytes.into());
     let reader = SerializedFileReader::new(shared.clone()).map_err(|e| damaged(&e))?;
     let metadata = reader.metadata();
-    let with_lengths = bounds::pages(file, &shared, metadata, limit)?;
+    let checked = bounds::pages(file, &shared, metadata, limit)?;
     let schema = metadata.file_metadata().schema_descr_ptr();
     let (mut rows, mut bytes, mut count) = (Vec::new(), 0, 0);
-    let mut dropped = Dropped::default();
+    let (mut dropped, mut expanded) = (Dropped::default(), 0_u64);
     for i in 0..metadata.num_row_groups() {
         let group = reader.get_row_group(i).map_err(|e| damaged(&e))?;
-        for (_, column) in with_lengths.iter().filter(|(of, _)| *of == i) {
-            bounds::lengths(file, &*group, *column)?;
+        for (_, column) in checked.iter().filter(|(of, _)| *of == i) {
+            expanded = expanded.saturating_add(bounds::lengths(file, &*group, *column, limit - expanded.min(limit))?);
         }
         bounds::lists(file, &*group, count)?;
         let records = TreeBuilder::new().with_batch_size(bounds::BATCH).as_iter(schema.clone(), &*group);
@@ -103,19 +108,23 @@ fn table(
             let row = row.map_err(|e| damaged(&format!("row {}: {e}", count + 1)))?;
             count += 1;
             let place = file.place(count);
-            let (columns, size) = row_of(&place, row.into_columns(), schema.root_schema().get_fields(), &mut dropped)?;
-            budget.row(file, size)?;
+            let (columns, read) = row_of(&place, row.into_columns(), schema.root_schema().get_fields(), &mut dropped)?;
+            budget.row(file, read.size())?;
+            budget.text(file, read.text)?;
             rows.push((place, columns));
-            bytes += size;
+            bytes += read.size();
             if rows.len() == TOGETHER.0 || bytes >= TOGETHER.1 {
                 bytes = 0;
-                if !take(std::mem::take(&mut rows)) {
+                let together = std::mem::take(&mut rows);
+                if holds {
+                    held.push(together);
+                } else if !take(together) {
                     return Ok(());
                 }
             }
         }
     }
-    if !take(rows) {
+    if !held.into_iter().chain([rows]).all(take) {
         return Ok(());
     }
     let said = metadata.file_metadata().num_rows();
@@ -146,8 +155,8 @@ impl Dropped {
     }
 }
 
-/// Returns a row, given its columns and their types, and the memory that it takes.
-fn row_of(place: &Location, fields: Vec<(String, Field)>, types: &[TypePtr], dropped: &mut Dropped) -> Result<(Columns, u64)> {
+/// Returns a row, given its columns and their types, and what it takes.
+fn row_of(place: &Location, fields: Vec<(String, Field)>, types: &[TypePtr], dropped: &mut Dropped) -> Result<(Columns, Read)> {
     let (mut columns, mut read) = (Map::new(), Read::default());
     for ((name, field), of) in fields.into_iter().zip(types) {
         let value = read.named(&name, &field, Some(of));
@@ -165,7 +174,7 @@ fn row_of(place: &Location, fields: Vec<(String, Field)>, types: &[TypePtr], dro
     if read.text > ROW || read.values > VALUES {
         return Err(place.wrong(long_row()));
     }
-    Ok((columns, read.text + read.values * VALUE))
+    Ok((columns, read))
 }
 
 /// A table shared by the checks and the reader.
@@ -210,6 +219,11 @@ struct Read {
 }
 
 impl Read {
+    /// Returns the memory that the row takes.
+    fn size(&self) -> u64 {
+        self.text + self.values * VALUE
+    }
+
     /// Returns a field as JSON, given its type if that is known.
     fn value(&mut self, field: &Field, of: Option<&Type>) -> Value {
         self.values += 1;

@@ -165,8 +165,68 @@ fn pages_that_say_more_texts_than_values_are_refused() {
     let at = table.windows(5).position(|w| w == [0x80, 1, 4, 2, 6]).unwrap();
     table[at + 3] = 0x7f;
     assert!(read(table).unwrap_err().contains("more strings than values"));
-    let error = read(written(Encoding::DELTA_BYTE_ARRAY)).unwrap_err();
-    assert!(error.starts_with("t: column \"a\" is encoded with DELTA_BYTE_ARRAY"), "{error}");
+    let mut table = written(Encoding::DELTA_BYTE_ARRAY);
+    assert_eq!(read(table.clone()).unwrap()[1].1["a"], "two");
+    let at = table.windows(4).position(|w| w == [0x80, 1, 4, 2]).unwrap();
+    table[at + 3] = 0x7f;
+    assert!(read(table).unwrap_err().contains("more strings than values"));
+}
+
+/// A table of one column of text, with this encoding.
+fn texts(values: &[&str], encoding: Option<Encoding>) -> Vec<u8> {
+    let schema = Arc::new(parse_message_type("message m { required binary a (UTF8); }").unwrap());
+    let properties = WriterProperties::builder().set_dictionary_page_size_limit(64 << 20);
+    let properties = match encoding {
+        Some(encoding) => properties.set_dictionary_enabled(false).set_encoding(encoding),
+        None => properties.set_compression(::parquet::basic::Compression::SNAPPY),
+    };
+    let mut table = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut table, schema, properties.build().into()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let values: Vec<ByteArray> = values.iter().map(|text| ByteArray::from(*text)).collect();
+    column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+    table
+}
+
+#[test]
+fn strings_that_share_their_beginnings_are_read_within_the_limit() {
+    let words: Vec<String> = (0..1000).map(|i| format!("{}{i}", "a common beginning ".repeat(i % 7))).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for encoding in [Encoding::DELTA_BYTE_ARRAY, Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::PLAIN] {
+        let rows = read(texts(&words, Some(encoding))).unwrap();
+        assert!(rows.iter().map(|(_, row)| row["a"].as_str().unwrap()).eq(words.iter().copied()), "{encoding}");
+    }
+    // A megabyte in each of a thousand rows, of few bytes.
+    let long = "x".repeat(1 << 20);
+    let table = texts(&vec![long.as_str(); 1000], Some(Encoding::DELTA_BYTE_ARRAY));
+    assert!(table.len() < 2 << 20);
+    assert!(within(table, 100 << 20).unwrap_err().to_string().contains("takes more than 100.00 MiB"));
+}
+
+#[test]
+fn rows_that_name_one_long_text_are_refused_before_any_is_passed_on() {
+    let long = "x".repeat(3 << 20);
+    let table = texts(&[long.as_str(); 100], None);
+    assert!(table.len() < 1 << 18, "{}", table.len());
+    let (size, mut passed) = (table.len() as u64, 0);
+    let take = |rows: Vec<Row>| {
+        passed += rows.len();
+        Ok(())
+    };
+    let file = File::new(Path::new("t"));
+    let read = rows(&file, Bytes::from(table), row_bounds::limit(size), &mut Budget::of_file(size), take);
+    let error = read.unwrap_err().to_string();
+    assert!(error.starts_with("t: has more than 64.00 MiB of text") && error.ends_with("write it as JSON lines"), "{error}");
+    assert_eq!(passed, 0);
+    assert_eq!(read_all(&texts(&[&long[..1 << 20]; 20], None)), 20);
+}
+
+fn read_all(table: &[u8]) -> usize {
+    super::super::parse(Path::new("t.parquet"), table).unwrap().len()
 }
 
 #[test]

@@ -1,0 +1,107 @@
+//! Numbers as differences (DELTA_BINARY_PACKED), with which the lengths of a page's strings begin: read to know what strings that share
+//! their beginnings expand to, before the decoder makes them.
+
+use super::super::bounds::ROW;
+use super::compact::{Bad, Compact};
+
+type Result<T> = std::result::Result<T, Bad>;
+
+/// The most parts of a block; writers make 4.
+const MOST_PARTS: u64 = 1 << 12;
+
+/// Checks that numbers claim to be at most `most`. Returns how many they are.
+pub(super) fn count(numbers: &mut Compact<'_>, most: u64) -> Result<u64> {
+    // The sizes of blocks and of their parts come first.
+    numbers.varint()?;
+    numbers.varint()?;
+    let count = numbers.varint()?;
+    if count > most { Err(Bad::Wrong("claims to have more strings than values")) } else { Ok(count) }
+}
+
+/// Returns how many bytes the strings of a page with `most` values have, of which each has a part of the previous one: the lengths of
+/// these parts come first, then those of the rest of each string.
+pub(super) fn expanded(page: &mut Compact<'_>, most: u64) -> Result<u64> {
+    let shared = numbers(page, most)?;
+    let own = numbers(page, most)?;
+    if shared.len() != own.len() {
+        return Err(Bad::Wrong("has other strings than beginnings of strings"));
+    }
+    let (mut before, mut all) = (0, 0_u64);
+    for (shared, own) in shared.into_iter().zip(own) {
+        if shared > before {
+            return Err(Bad::Wrong("has a string that shares more with the previous one than that has"));
+        }
+        before = shared.saturating_add(own);
+        if before > ROW {
+            return Err(Bad::Wrong("has a string that is longer than a row may be"));
+        }
+        all = all.saturating_add(before);
+    }
+    Ok(all)
+}
+
+/// Reads numbers, none of which is negative.
+fn numbers(from: &mut Compact<'_>, most: u64) -> Result<Vec<u64>> {
+    let (block, parts) = (from.varint()?, from.varint()?);
+    let count = from.varint()?;
+    if count > most {
+        return Err(Bad::Wrong("claims to have more strings than values"));
+    }
+    if parts == 0 || parts > MOST_PARTS || block % parts != 0 || (block / parts) % 8 != 0 || block == 0 || block > 1 << 24 {
+        return Err(Bad::Wrong("has numbers in blocks of an impossible size"));
+    }
+    let mut last = from.integer()?;
+    let mut numbers = Vec::new();
+    let add = |numbers: &mut Vec<u64>, number: i64| {
+        numbers.push(u64::try_from(number).map_err(|_| Bad::Wrong("has a string of a negative length"))?);
+        Ok(())
+    };
+    if count > 0 {
+        add(&mut numbers, last)?;
+    }
+    while (numbers.len() as u64) < count {
+        let least = from.integer()?;
+        for width in from.bytes(parts)? {
+            let left = count - numbers.len() as u64;
+            if left == 0 {
+                break;
+            }
+            if *width > 64 {
+                return Err(Bad::Wrong("has numbers of more than 64 bits"));
+            }
+            let packed = from.bytes(block / parts / 8 * u64::from(*width))?;
+            for i in 0..(block / parts).min(left) {
+                last = last.wrapping_add(least).wrapping_add(unpacked(packed, i, *width));
+                add(&mut numbers, last)?;
+            }
+        }
+    }
+    Ok(numbers)
+}
+
+/// Returns a number of these many bits.
+fn unpacked(packed: &[u8], at: u64, width: u8) -> i64 {
+    let begin = at * u64::from(width);
+    let bit = |n: u64| packed.get((n / 8) as usize).map_or(0, |byte| u64::from(byte >> (n % 8) & 1));
+    (0..u64::from(width)).fold(0_u64, |number, i| number | bit(begin + i) << i) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_unpacked_and_nonsense_is_refused() {
+        // The format's own example: 7, 5, 3, 1, 2, 3, 4, 5 in blocks of 128, with differences of -2 or 1.
+        let packed = [0x80, 1, 4, 8, 14, 3, 2, 0, 0, 0, 0b1100_0000, 0b0011_1111, 0, 0, 0, 0, 0, 0];
+        assert_eq!(numbers(&mut Compact::new(&packed), 8).unwrap(), [7, 5, 3, 1, 2, 3, 4, 5]);
+        assert!(matches!(numbers(&mut Compact::new(&packed), 7), Err(Bad::Wrong(_))));
+        assert_eq!(numbers(&mut Compact::new(&packed[..12]), 8), Err(Bad::Short));
+        // One number; and none, as in a page of nulls.
+        assert_eq!(numbers(&mut Compact::new(&[0x80, 1, 4, 1, 6]), 1).unwrap(), [3]);
+        assert!(numbers(&mut Compact::new(&[0x80, 1, 4, 0, 0]), 1).unwrap().is_empty());
+        for odd in [&[0x80, 1, 0, 1, 6][..], &[0, 4, 1, 6], &[0x80, 1, 4, 1, 5], &[0x80, 1, 4, 2, 6, 0, 65, 0, 0, 0]] {
+            assert!(matches!(numbers(&mut Compact::new(odd), 9), Err(Bad::Wrong(_))), "{odd:?}");
+        }
+    }
+}
