@@ -7,6 +7,7 @@ use crate::config::json;
 use crate::data::Result;
 use serde_json::{Map, Value};
 use std::io::{BufRead, Read};
+use std::sync::Once;
 
 /// Reads all rows.
 pub(super) fn rows(file: &File, mut texts: Texts<'_>, budget: &mut Budget) -> Result<Vec<Row>> {
@@ -237,9 +238,72 @@ impl Unfit {
 }
 
 /// Returns the columns of a row, and roughly how much memory they take.
+///
+/// NaN and infinite numbers, which Python writes where a number is missing, are read as null.
 pub(super) fn object(text: &str) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
-    match json::sized(text, VALUES).map_err(Unfit::Json)? {
+    let read = json::sized(text, VALUES).or_else(|error| match without_odd_numbers(text).filter(|_| error.is_syntax()) {
+        Some(text) => json::sized(&text, VALUES),
+        None => Err(error),
+    });
+    match read.map_err(Unfit::Json)? {
         (Value::Object(columns), size) => Ok((columns, size.values * VALUE + size.text)),
         _ => Err(Unfit::NoObject),
+    }
+}
+
+/// Python's words for numbers that JSON does not have, the longest first.
+const ODD_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+
+/// Returns a JSON text with null instead of NaN and infinite numbers; none if it has none outside of strings.
+fn without_odd_numbers(text: &str) -> Option<String> {
+    static SAID: Once = Once::new();
+    let (mut other, mut begin, mut at) = (String::new(), 0, 0);
+    let (bytes, mut is_text) = (text.as_bytes(), false);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' if is_text => at += 1,
+            b'"' => is_text = !is_text,
+            b'-' | b'I' | b'N' if !is_text => {
+                if let Some(word) = ODD_NUMBERS.into_iter().find(|word| bytes[at..].starts_with(word.as_bytes())) {
+                    other += &text[begin..at];
+                    other += "null";
+                    at += word.len();
+                    begin = at;
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    if begin == 0 {
+        return None;
+    }
+    SAID.call_once(|| tracing::warn!("a dataset's rows have NaN or infinite numbers; they are read as null"));
+    Some(other + &text[begin..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_python_writes_and_json_lacks_are_null() {
+        let read = |text: &str| object(text).map(|(columns, _)| Value::Object(columns).to_string()).ok();
+        for (text, expected) in [
+            (r#"{"a": NaN, "b": 1}"#, Some(r#"{"a":null,"b":1}"#)),
+            (r#"{"a": [-Infinity,Infinity , NaN]}"#, Some(r#"{"a":[null,null,null]}"#)),
+            (r#"{"NaN": "-Infinity \" NaN", "x": NaN}"#, Some(r#"{"NaN":"-Infinity \" NaN","x":null}"#)),
+            (r#"{"a": -1, "b": "NaN"}"#, Some(r#"{"a":-1,"b":"NaN"}"#)),
+            (r#"{"a": nan}"#, None),
+            (r#"{"a": NaNN}"#, None),
+            (r#"{"a": --Infinity}"#, None),
+            (r#"{"a": NaN"#, None),
+            (r#"{NaN: 1}"#, None),
+            ("NaN", None),
+            (r#"{"é": NaN, "a": "\\"}"#, Some(r#"{"é":null,"a":"\\"}"#)),
+        ] {
+            assert_eq!(read(text).as_deref(), expected, "{text}");
+        }
     }
 }
