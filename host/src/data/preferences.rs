@@ -66,9 +66,10 @@ pub(super) fn preference(
     };
     let (chosen, rejected) = (answer("chosen")?, answer("rejected")?);
     // LLaMA-Factory's ShareGPT files call the prompt so.
-    let prompt = rows::take(&mut columns, "prompt").or_else(|| rows::take(&mut columns, "conversations"));
+    let mut take = |name: &'static str| rows::take(&mut columns, name).map(|value| (name, value));
+    let prompt = take("prompt").or_else(|| take("conversations"));
     let kind = |p: &TextOrChat| matches!(p, TextOrChat::Chat(_));
-    let given = prompt.map(|value| text_or_chat("prompt", value)).transpose()?;
+    let given = prompt.map(|(name, value)| text_or_chat(name, value)).transpose()?;
     // A plain prompt beside whole conversations repeats what these begin with, as TRL's `maybe_extract_prompt` knows.
     let given = given.filter(|prompt| kind(prompt) || !begin_alike(&chosen, &rejected));
     let has_prompt = given.is_some();

@@ -1,9 +1,13 @@
 //! Datasets of prompts: a column `prompt`, a string or a conversation, and any others, which the rewards get.
 
-use super::rows::{self, Columns, Location, Row};
+use super::message::{begins_conversation, conversation_in};
+use super::rows::{self, Columns, Location, Row, VALUES};
 use super::{Dataset, Extras, Message, Refused, Result};
+use crate::config::json;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::Path;
+use std::sync::Once;
 
 /// A prompt for the model, or what it answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,9 +107,49 @@ fn short_enough(column: &str, bytes: usize) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Reads a string, a list of messages with `role` and `content` (or `from` and `value`, as in ShareGPT), or one such message.
+/// Columns that are conversations, never plain text.
+const CONVERSATIONS: [&str; 2] = ["messages", "conversations"];
+
+/// Returns the conversation that a column's text is, as JSON; none if it is plain text: a column `text` always, others unless they are
+/// a JSON list of messages as a whole.
+fn conversation_of(column: &str, text: &str) -> std::result::Result<Option<Value>, String> {
+    static SAID: Once = Once::new();
+    if column == "text" {
+        return Ok(None);
+    }
+    if let Some((conversation, _)) = conversation_in(text, VALUES) {
+        return Ok(Some(conversation));
+    }
+    let form = "messages must be JSON, from json.dumps() and not str(), with \"role\" and \"content\"";
+    if CONVERSATIONS.contains(&column) {
+        // One message.
+        let one = json::object(text).ok().map(Value::Object).filter(|one| Message::deserialize(one).is_ok());
+        let plain = format!("to learn plain text, read the column as \"text\" (--columns text={column})");
+        return one.map(Some).ok_or_else(|| format!("column {column:?} is text, but not a list of messages: {form}; {plain}"));
+    }
+    if begins_conversation(text) {
+        SAID.call_once(|| {
+            tracing::warn!(
+                "column {column:?} has a text that looks like a list of messages but is not, so it is read as text; {form}"
+            );
+        });
+    }
+    Ok(None)
+}
+
+/// Reads a string, a list of messages with `role` and `content` (or `from` and `value`, as in ShareGPT), or one such message. Either
+/// may be JSON text.
 pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<TextOrChat, String> {
-    let value = if value.is_object() { Value::Array(vec![value]) } else { value };
+    let value = match value {
+        Value::Object(_) => Value::Array(vec![value]),
+        Value::String(text) => match conversation_of(column, &text)? {
+            Some(one @ Value::Object(_)) => Value::Array(vec![one]),
+            Some(all) => all,
+            None => Value::String(text),
+        },
+        Value::Array(items) if items.iter().any(Value::is_string) => items.into_iter().map(message_of).collect(),
+        other => other,
+    };
     match value {
         Value::String(text) => {
             short_enough(column, text.len())?;
@@ -121,6 +165,14 @@ pub(super) fn text_or_chat(column: &str, value: Value) -> std::result::Result<Te
             Ok(TextOrChat::Chat(messages))
         }
         _ => Err(format!("column {column:?} is neither a string nor a list of messages")),
+    }
+}
+
+/// Returns the JSON object that an item of a list is as text; another item stays as it is.
+fn message_of(item: Value) -> Value {
+    match &item {
+        Value::String(text) => json::object(text).map_or(item, Value::Object),
+        _ => item,
     }
 }
 
@@ -177,6 +229,33 @@ mod tests {
             let error = read_text(&serde_json::json!({ "prompt": prompt }).to_string()).unwrap_err();
             assert!(error.contains(":1: column \"prompt\" has 4.0 MiB of text"), "{error}");
         }
+    }
+
+    #[test]
+    fn conversations_may_be_json_text() {
+        use serde_json::json;
+        let talk = json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]);
+        let shared = json!([{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]);
+        let chat = text_or_chat("messages", talk.clone()).unwrap();
+        for column in ["messages", "conversations", "prompt", "completion", "chosen", "rejected"] {
+            for text in [talk.to_string(), format!(" {talk:#}\n"), shared.to_string()] {
+                assert_eq!(text_or_chat(column, text.into()).unwrap(), chat, "{column}");
+            }
+            let items: Value = talk.as_array().unwrap().iter().map(|message| Value::from(message.to_string())).collect();
+            assert_eq!(text_or_chat(column, items).unwrap(), chat, "{column}");
+        }
+        assert!(matches!(text_or_chat("messages", talk[0].to_string().into()).unwrap(), TextOrChat::Chat(one) if one.len() == 1));
+        // What only begins like one is text, except where a column is nothing else.
+        let texts =
+            ["[1] is a list", "[]", "[{\"role\": \"user\"}]", "[{'role': 'user', 'content': 'q'}]", "hello", "{\"a\": 1}", ""];
+        for text in texts {
+            assert_eq!(text_or_chat("prompt", text.into()), Ok(TextOrChat::Text(text.into())));
+            for column in CONVERSATIONS {
+                let error = text_or_chat(column, text.into()).unwrap_err();
+                assert!(error.contains("is text, but not a list of messages") && error.contains("--columns text="), "{error}");
+            }
+        }
+        assert_eq!(text_or_chat("text", talk.to_string().into()), Ok(TextOrChat::Text(talk.to_string())));
     }
 
     proptest! {

@@ -4,9 +4,9 @@
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
 use super::{File, Location, Row, listed};
 use crate::config::{json, printable_path};
-use crate::data::{Message, Result};
+use crate::data::Result;
+use crate::data::message::{begins_conversation, conversation_in};
 use csv_core::{ReadRecordResult, ReaderBuilder};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashSet};
 use std::io::BufRead;
@@ -160,10 +160,10 @@ impl Reader<'_> {
         let (mut values, mut bytes) = (0, 0);
         for (name, field) in names.iter().zip(self.fields()) {
             let text = text(field).map_err(|what| place.wrong(format!("column {name:?} {what}")))?;
-            let (value, taken) = match messages(text) {
+            let (value, taken) = match conversation_in(text, VALUES) {
                 Some(read) => read,
                 None => {
-                    if begins_messages(text) {
+                    if begins_conversation(text) {
                         no_messages.insert(name);
                     }
                     (text.into(), json::Size { values: 1, text: text.len() as u64 })
@@ -187,23 +187,6 @@ const FIELDS: usize = 64;
 fn text(field: &[u8]) -> std::result::Result<&str, &'static str> {
     let text = std::str::from_utf8(field).map_err(|_| "is not UTF-8 text; save the file as UTF-8")?;
     if text.contains('\0') { Err("has a NUL byte, which is no text; save the file as UTF-8") } else { Ok(text) }
-}
-
-/// Parses a text as a conversation: a JSON list of messages and nothing else. An empty list may be an answer.
-fn messages(text: &str) -> Option<(Value, json::Size)> {
-    let (value, size) = text.trim_start().starts_with('[').then(|| json::sized(text, VALUES).ok())??;
-    let read = Vec::<Message>::deserialize(&value).ok()?;
-    (!read.is_empty()).then_some((value, size))
-}
-
-/// Returns whether a text begins like a list of messages, in JSON or as Python prints it.
-fn begins_messages(text: &str) -> bool {
-    let mut rest = text;
-    for open in [&['['][..], &['{'], &['"', '\'']] {
-        let Some(after) = rest.trim_start().strip_prefix(open) else { return false };
-        rest = after;
-    }
-    ["role", "content", "from", "value"].iter().any(|key| rest.starts_with(key))
 }
 
 #[cfg(test)]
@@ -315,7 +298,7 @@ mod tests {
             ("[\"role\"]", false),
             ("[", false),
         ] {
-            assert_eq!(begins_messages(text), begins, "{text}");
+            assert_eq!(begins_conversation(text), begins, "{text}");
         }
     }
 
