@@ -8,7 +8,7 @@ use super::calls::Calls;
 use super::message::Message;
 use super::pace::Pace;
 use super::turns::Spoken;
-use super::{continuing, marks, percent, turns};
+use super::{continuing, marks, percent, turns, unwritten};
 use crate::config::printable;
 use jiff::civil::DateTime;
 use jiff::fmt::strtime;
@@ -83,7 +83,8 @@ impl Extras {
         };
         let tools = match read("tools")? {
             Json::Array(tools) if tools.is_empty() => Json::Null,
-            tools @ (Json::Null | Json::Array(_)) => tools,
+            Json::Array(tools) => tools.into_iter().map(schema).collect::<Result<Json, String>>()?,
+            Json::Null => Json::Null,
             _ => return Err("column \"tools\" is not a list of JSON schemas".into()),
         };
         match read("chat_template_kwargs")? {
@@ -91,6 +92,17 @@ impl Extras {
             Json::Object(kwargs) => Ok(Self { tools, kwargs }),
             _ => Err("column \"chat_template_kwargs\" is not an object".into()),
         }
+    }
+}
+
+/// Returns a tool's schema, which may be JSON text.
+fn schema(tool: Json) -> Result<Json, String> {
+    match tool {
+        Json::String(text) => {
+            let read = serde_json::from_str(&text).ok().filter(Json::is_object);
+            read.ok_or_else(|| "column \"tools\" has a text that is not a JSON schema".to_owned())
+        }
+        tool => Ok(tool),
     }
 }
 
@@ -149,6 +161,26 @@ impl ChatTemplate {
     pub(super) fn following(&self, before: &[Message], replies: &[Message], extras: &Extras) -> Result<String, RenderError> {
         let (all, count) = ([before, replies].concat(), before.len());
         self.within(&all, 1, extras, move |template, all, extras| continuing::following(template, all, count, extras))
+    }
+
+    /// Describes what the template leaves out of a conversation, whose text this is; see [`unwritten`]. Short contents are tried only if
+    /// `thorough`.
+    pub(super) fn left_out(
+        &self,
+        (messages, generate): (&[Message], bool),
+        text: &str,
+        thorough: bool,
+        extras: &Extras,
+    ) -> Result<Option<String>, RenderError> {
+        let suspects = unwritten::suspects(messages, text, thorough);
+        if suspects.is_empty() && (!thorough || extras.tools.is_null()) {
+            return Ok(None);
+        }
+        let times = 2 + 2 * suspects.len();
+        let first = move |template: &Template, messages: &[Message], extras: &Extras| {
+            unwritten::first(template, messages, generate, &suspects, extras)
+        };
+        self.within(messages, times, extras, first)
     }
 
     /// Runs work that renders a conversation up to this many times.

@@ -26,6 +26,7 @@ pub mod told;
 mod train_tokenizer;
 mod training;
 mod turns;
+mod unwritten;
 mod wording;
 
 #[cfg(any(test, fuzzing))]

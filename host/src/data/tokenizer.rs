@@ -321,6 +321,21 @@ impl Tokenizer {
         self.chat()?.render(messages, generate, extras).map_err(|e| self.unrendered(e))
     }
 
+    /// Describes what the chat template leaves out of a conversation, whose text this is: a turn, its calls, or tools. With `thorough`,
+    /// turns of a few letters are tried too.
+    ///
+    /// # Errors
+    /// If that takes too much time or memory.
+    pub fn left_out(
+        &self,
+        conversation: (&[Message], bool),
+        text: &str,
+        thorough: bool,
+        extras: &Extras,
+    ) -> Result<Option<String>> {
+        self.chat()?.left_out(conversation, text, thorough, extras).map_err(|e| self.unrendered(e))
+    }
+
     /// Text that follows a turn of the model; see [`ChatTemplate::following`].
     pub(super) fn render_following(&self, before: &[Message], replies: &[Message], extras: &Extras) -> Result<String> {
         self.chat()?.following(before, replies, extras).map_err(|e| self.unrendered(e))

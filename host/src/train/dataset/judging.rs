@@ -2,7 +2,10 @@
 
 use super::tokenizing::{asked_text, is_special, whole_text};
 use super::{Label, Learned, Prompt, Reader, margin};
-use crate::data::{self, Columns, CompletionRow, Dataset, LabelledRow, Lengths, Location, PreferenceRow, PromptRow, Tokenized};
+use crate::data::{
+    self, Columns, CompletionRow, Dataset, Extras, LabelledRow, Lengths, Location, Message, PreferenceRow, PromptRow, TextOrChat,
+    Tokenized,
+};
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -24,6 +27,10 @@ pub(in crate::train) enum Kind {
     /// A prompt with a chosen and a rejected answer, for a reward model.
     ValuedPairs,
 }
+
+/// Number of rows of which each turn is tried, to see whether the chat template leaves it out. Of later rows only those are whose
+/// content is not in the text.
+const TRIED_TURNS: usize = 256;
 
 /// A row as it is read.
 pub(super) enum ReadRow {
@@ -138,6 +145,8 @@ pub(super) struct Verdict {
     pub(super) margin: bool,
     /// Its label, if it has one.
     pub(super) label: Option<bool>,
+    /// What the chat template leaves out of it, in words, if anything.
+    pub(super) left_out: Option<String>,
 }
 
 impl Reader {
@@ -171,6 +180,11 @@ impl Reader {
                 return self.prepare(kind, row).and(Err(error));
             }
         };
+        let left_out = self.left_out(&row, &texts, number < TRIED_TURNS)?;
+        if let Some(detail) = left_out.as_ref().filter(|_| self.strict) {
+            return Err(row.place().wrong(detail.as_str()));
+        }
+        let left_out = left_out.map(|detail| row.place().wrong(detail).to_string());
         let mut hash = Sha256::new();
         let mut add = |part: &[u8]| {
             hash.update((part.len() as u64).to_le_bytes());
@@ -198,7 +212,43 @@ impl Reader {
         } else {
             add(&[]);
         }
-        Ok(Verdict { hash: hash.finalize().into(), chat, tokens, cut, reach, margin: valued && margin == Ok(true), label })
+        Ok(Verdict {
+            hash: hash.finalize().into(),
+            chat,
+            tokens,
+            cut,
+            reach,
+            margin: valued && margin == Ok(true),
+            label,
+            left_out,
+        })
+    }
+
+    /// Describes what the chat template leaves out of a row's conversations.
+    fn left_out(&self, row: &ReadRow, texts: &Texts, thorough: bool) -> data::Result<Option<String>> {
+        let check = |parts: &[&TextOrChat], text: Option<&String>, generate: bool, extras: &Extras| {
+            let mut messages: Vec<Message> = Vec::new();
+            for part in parts {
+                match part {
+                    TextOrChat::Chat(own) => messages.extend_from_slice(own),
+                    TextOrChat::Text(_) => return Ok(None),
+                }
+            }
+            let Some(text) = text.filter(|_| !messages.is_empty()) else { return Ok(None) };
+            self.tokenizer.left_out((&messages, generate), text, thorough, extras).map_err(|e| row.place().failed(e))
+        };
+        match row {
+            ReadRow::Prompt(row) => check(&[&row.prompt], texts.asked.as_ref(), true, &row.extras),
+            ReadRow::Pair(row) => match check(&[&row.prompt, &row.chosen], texts.wholes.first(), false, &row.extras)? {
+                None => check(&[&row.prompt, &row.rejected], texts.wholes.get(1), false, &row.extras),
+                found => Ok(found),
+            },
+            ReadRow::Completion(CompletionRow { tokens: Some(_), .. }, _) => Ok(None),
+            ReadRow::Completion(row, _) => {
+                let parts: Vec<&TextOrChat> = row.prompt.iter().chain([&row.completion]).collect();
+                check(&parts, texts.wholes.first(), false, &row.extras)
+            }
+        }
     }
 
     fn texts(&self, row: &ReadRow) -> data::Result<Texts> {

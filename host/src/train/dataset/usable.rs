@@ -46,6 +46,8 @@ pub(super) struct Sums {
     margins: usize,
     /// Number of undesirable and of desirable completions.
     labels: [usize; 2],
+    /// Number of rows of which the chat template leaves something out, and what it leaves out of the first.
+    left_out: (usize, Option<String>),
 }
 
 /// What is known of a dataset once all of its rows were seen.
@@ -118,6 +120,10 @@ impl<'a> Usable<'a> {
         // Beyond those, only rows about which nothing was proved are tokenized.
         sums.merged += usize::from(used.row < TRIED_PAIRS && verdict.cut);
         sums.margins += usize::from(verdict.margin);
+        if let Some(detail) = &verdict.left_out {
+            sums.left_out.0 += 1;
+            sums.left_out.1.get_or_insert_with(|| detail.clone());
+        }
         if let Some(label) = verdict.label {
             sums.labels[usize::from(label)] += 1;
         }
@@ -141,7 +147,8 @@ impl<'a> Usable<'a> {
         let hash = self.hashes.into_iter().find(|(of, _)| *of == shape);
         let (_, hash) = hash.ok_or(Error::Bug("settings shape tokens in a way that was not expected"))?;
         self.used.shrink_to_fit();
-        let warning = left_out.into_iter().chain(one_sided(labels)).reduce(|a, b| format!("{a}; {b}"));
+        let warnings = left_out.into_iter().chain(one_sided(labels)).chain(unwritten(&self.sums.left_out, self.used.len()));
+        let warning = warnings.reduce(|a, b| format!("{a}; {b}"));
         Ok(Known { used: self.used, sums: self.sums, hash: hex(&hash.finalize()), columns: self.columns, warning })
     }
 }
@@ -165,6 +172,13 @@ fn check_margins(with: usize, all: usize) -> Result<()> {
     let without = all - with;
     let detail = format!("{without} of its {all} pairs have no \"margin\"; either all pairs must have one or none");
     Err(Error::setting("dataset", detail))
+}
+
+/// Returns a warning if the chat template leaves something out of some of the rows.
+fn unwritten((count, first): &(usize, Option<String>), all: usize) -> Option<String> {
+    let first = first.as_ref()?;
+    let advice = "use a template that writes it (chat_template_path), or remove it from the dataset";
+    Some(format!("{first}, so it is not learned; so it is in {count} of {all} rows; {advice} (strict_data refuses such rows)"))
 }
 
 /// Returns a warning if labelled completions, of which so many are undesirable and desirable, are all of one kind.
