@@ -217,6 +217,64 @@ fn text_is_cut_into_documents() {
 }
 
 #[test]
+fn each_line_of_a_text_is_a_row_as_in_datasets() {
+    let rows = parse(Path::new("t.txt"), b"One.\n\n  two \r\n\t\nthree\rfour\nlast").unwrap();
+    assert!(rows[1].0.wrong("x").to_string().starts_with("t.txt:3: "), "{:?}", rows[1].0);
+    let texts = ["One.", "  two ", "three", "four", "last"];
+    assert_eq!(columns(rows), texts.map(|text| json!({"text": text})));
+    assert_eq!(parsed("t.txt.gz", &gzip(b"a\nb\n")).unwrap().len(), 2);
+    for empty in [&b""[..], b"\n\n", b" \r\n"] {
+        assert!(parsed("t.txt", empty).unwrap_err().contains("no rows"));
+    }
+    // More than a document may have, but in lines.
+    let lines = "a line of a large file\n".repeat(1 << 20);
+    assert_eq!(parsed("t.txt", lines.as_bytes()).unwrap().len(), 1 << 20);
+    let late = format!("{lines}<|endoftext|>");
+    assert!(parsed("t.txt", late.as_bytes()).unwrap_err().contains("t.txt:1: is the beginning of a document that is longer"));
+    let long = format!("a\n{}\n", "é".repeat(9 << 20));
+    assert!(parsed("t.txt", long.as_bytes()).unwrap_err().starts_with("t.txt:2: is a line that is longer than 16.00 MiB"));
+}
+
+#[test]
+fn short_rows_are_many_without_being_damaged() {
+    let file = File::new(Path::new("rows.jsonl"));
+    let mut budget = Budget::of_file(45_000_000);
+    for _ in 0..3_000_000 {
+        // {"prompt":"a"}
+        budget.row_of(&file, 15, 2 * bounds::VALUE + 7).unwrap();
+    }
+    let mut digits = Budget::of_file(90_000_000);
+    assert!((0..90).any(|_| digits.row_of(&file, 1 << 20, (1 << 19) * bounds::VALUE).is_err()));
+}
+
+#[test]
+fn parts_of_splits_are_read_one_after_another() {
+    use crate::data::{Alone, FilePart, SplitPart, Table};
+    let lines = |name: &str, count: usize| (0..count).map(|i| format!("{{\"prompt\": \"{name}{i}\"}}\n")).collect::<String>();
+    let csv = format!("prompt\n{}", (0..10).map(|i| format!("c{i}\n")).collect::<String>());
+    let shards = folder(&[("a.jsonl", &lines("a", 6)), ("b.jsonl", &lines("b", 4)), ("c.csv", &csv)]);
+    let files: Vec<PathBuf> = ["a.jsonl", "b.jsonl", "c.csv"].map(|name| shards.path().join(name)).into();
+    let read_parts = |parts: &[(Range<usize>, &str)]| {
+        let part = |(files, text): &(Range<usize>, &str)| {
+            let slice = SplitPart::parse(text).unwrap()[0].slice;
+            FilePart { files: files.clone(), slice }
+        };
+        let dataset = Dataset { files: files.clone(), parts: parts.iter().map(part).collect(), ..Dataset::default() };
+        let rows = columns(read(&dataset).map_err(|e| e.to_string())?);
+        // The table of a run has the same rows.
+        let mut seen = Vec::new();
+        let table = Table::read(&dataset, &Alone, |_, _, columns| Value::Object(columns), |_, row| seen.push(row)).unwrap();
+        assert_eq!(seen, rows);
+        assert_eq!(Value::Object(table.row(rows.len() - 1).unwrap().1), rows[rows.len() - 1]);
+        Ok::<_, String>(rows.iter().map(|row| row["prompt"].as_str().unwrap().to_owned()).collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(read_parts(&[(0..2, "t[:25%]")]).unwrap(), "a0 a1");
+    assert_eq!(read_parts(&[(0..2, "t[5:7]"), (2..3, "t[-2:]"), (0..2, "t[:1]")]).unwrap(), "a5 b0 c8 c9 a0");
+    assert_eq!(read_parts(&[(2..3, "t"), (0..2, "t[:10%]")]).unwrap(), "c0 c1 c2 c3 c4 c5 c6 c7 c8 c9 a0");
+    assert!(read_parts(&[(0..1, "t[8:]")]).unwrap_err().contains("has 6 rows, of which this part has none"));
+}
+
+#[test]
 fn shards_of_a_folder_come_in_the_order_of_their_names() {
     let row = |n: usize| format!("{{\"prompt\": \"{n}\"}}\n");
     let (a, b, c) = (row(1), row(2), row(3));
