@@ -373,7 +373,7 @@ def main():
         sys.exit("the run must have been made with --log-completions all --logging-steps 1 --save-steps 1")
     if config["algorithm"] not in ("grpo", "rloo"):
         sys.exit(f"only a run of grpo or rloo can be replayed, not of {config['algorithm']}")
-    max_steps = json.loads((args.run / "checkpoint-1" / "trainer_state.json").read_text())["max_steps"]
+    max_steps = json.loads((args.run / "checkpoint-1" / "trainer" / "trainer_state.json").read_text())["max_steps"]
     metrics = {line["step"]: line for line in read_lines(args.run / "metrics.jsonl")}
     completions = read_lines(args.run / "completions.jsonl")
 

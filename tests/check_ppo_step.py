@@ -147,7 +147,7 @@ class Watched(Step):
 
     def on_step_end(self, args, state, control, **_):
         folder, step = self.run / f"checkpoint-{UPDATES * state.global_step}", state.global_step
-        for part, module, place in [("policy", self.model.policy, folder), ("value", self.model.value_model, folder / "value_model")]:
+        for part, module, place in [("policy", self.model.policy, folder), ("value", self.model.value_model, folder / "trainer" / "value_model")]:
             saved = load_file(place / "model.safetensors")
             pairs = [(saved[name], p.detach()) for name, p in module.named_parameters()]
             off, norm = (math.sqrt(sum(x.square().sum().item() for x in parts))

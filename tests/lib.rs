@@ -478,7 +478,7 @@ impl Place {
     /// # Panics
     /// If it did not.
     pub fn assert_same_end(&self, got: &str, want: &str, step: u64, weights: &str) {
-        for file in [weights, "optimizer.safetensors"] {
+        for file in [weights, "trainer/optimizer.safetensors"] {
             let bytes = |run: &str| {
                 let path = self.path(run).join(format!("checkpoint-{step}")).join(file);
                 std::fs::read(path).expect("the file is there")
@@ -536,13 +536,18 @@ pub fn assert_near(got: &[Vec<(String, f64)>], want: &[Vec<(String, f64)>], what
 /// # Panics
 /// If something is not there.
 pub fn seal(folder: &Path, more: &[(&str, Value)]) {
-    let manifest: Value = serde_json::from_slice(&std::fs::read(folder.join("manifest.json")).expect("what a checkpoint has"))
-        .expect("what a checkpoint has");
+    // Older versions had it among the model's files.
+    let places = ["trainer/manifest.json", "manifest.json"].map(|name| folder.join(name));
+    let place = places.iter().find(|place| place.exists()).expect("what a checkpoint has");
+    let manifest: Value =
+        serde_json::from_slice(&std::fs::read(place).expect("what a checkpoint has")).expect("what a checkpoint has");
     let mut files = BTreeMap::new();
+    let apart = place == &places[0];
     for name in manifest["files"].as_object().expect("what a checkpoint has").keys() {
+        let name = if apart { name } else { name.strip_prefix("trainer/").unwrap_or(name) };
         let bytes = std::fs::read(folder.join(name)).expect("what a checkpoint has");
         let sum: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
-        files.insert(name.as_str(), (bytes.len(), sum));
+        files.insert(name, (bytes.len(), sum));
     }
     for (name, entry) in more {
         files.insert(
@@ -558,7 +563,20 @@ pub fn seal(folder: &Path, more: &[(&str, Value)]) {
     };
     let files: Vec<String> = files.iter().map(entry).collect();
     let text = format!("{{\n  \"step\": {},\n  \"files\": {{\n{}\n  }}\n}}", manifest["step"], files.join(",\n"));
-    std::fs::write(folder.join("manifest.json"), text).expect("what a checkpoint has");
+    std::fs::write(place, text).expect("what a checkpoint has");
+}
+
+/// Moves the files of a checkpoint to where versions before the folder `trainer` had them: among those of its model.
+///
+/// # Panics
+/// If they can't be moved.
+pub fn flatten(checkpoint: &Path) {
+    let trainer = checkpoint.join("trainer");
+    for name in names(&trainer) {
+        std::fs::rename(trainer.join(&name), checkpoint.join(&name)).expect("a file can be moved");
+    }
+    std::fs::remove_dir(trainer).expect("nothing is left in it");
+    seal(checkpoint, &[]);
 }
 
 fn names(folder: &Path) -> Vec<String> {

@@ -69,6 +69,7 @@ mod resume {
     mod folders;
     mod forks;
     mod grants;
+    mod layouts;
     mod runs;
 }
 

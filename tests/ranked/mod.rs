@@ -87,7 +87,9 @@ pub fn same_figures(place: &Place, run: &str, wanted: &str) {
 pub fn same_weights(place: &Place, run: &str, wanted: &str, step: u64) {
     let read = |run: &str| -> Vec<f32> {
         let file = |name: &str| format!("{run}/checkpoint-{step}/{name}.safetensors");
-        let files = ["adapter_model", "model", "value_model/adapter_model", "value_model/model", "critic"].map(file);
+        let files =
+            ["adapter_model", "model", "trainer/value_model/adapter_model", "trainer/value_model/model", "trainer/critic"]
+                .map(file);
         let tensors: Vec<_> = files.iter().filter(|file| place.path(file).exists()).flat_map(|f| place.tensors(f)).collect();
         tensors
             .iter()

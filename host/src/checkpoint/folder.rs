@@ -137,8 +137,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const MANIFEST: &str = super::super::manifest::MANIFEST;
-
     fn fill(to: &Path) -> Result<(), String> {
         write_least(to);
         fs::create_dir(to.join("plugins"))
@@ -209,7 +207,7 @@ mod tests {
             file in 0usize..3, at: prop::sample::Index, flip in 1u8..=255, cut: bool
         ) {
             let run = run_with(&[1, 2]);
-            let path = RunFiles(run.path()).checkpoint(2).join(["x", "plugins/p.wasm", MANIFEST][file]);
+            let path = RunFiles(run.path()).checkpoint(2).join(["x", "plugins/p.wasm", "trainer/manifest.json"][file]);
             let mut bytes = fs::read(&path).unwrap();
             let at = at.index(bytes.len());
             if cut {

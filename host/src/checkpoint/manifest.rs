@@ -3,14 +3,13 @@
 use super::Error;
 use super::finite::Finite;
 use crate::config::{files, printable};
+use crate::run::CheckpointFiles;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, FileType};
 use std::io::{self, Read};
 use std::path::{Component, Path};
-
-pub(super) const MANIFEST: &str = "manifest.json";
 
 /// Maximum size of a manifest in bytes; ours have about a hundred per file.
 const LARGEST: u64 = 4 << 20;
@@ -72,24 +71,31 @@ impl Manifest {
     /// If it is missing, modified, or another step's.
     pub fn read(checkpoint: &Path) -> Result<Self, Error> {
         let damaged = |detail: String| Error::Damaged { path: checkpoint.to_owned(), detail };
-        let text = files::read(&checkpoint.join(MANIFEST), LARGEST).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound if checkpoint.is_dir() => damaged(format!("it has no {MANIFEST}: rlhost did not write it")),
+        let own = CheckpointFiles::find(checkpoint);
+        let named = own.name_of_manifest();
+        let text = files::read(&own.manifest(), LARGEST).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound if checkpoint.is_dir() => damaged(format!("it has no {named}: rlhost did not write it")),
             io::ErrorKind::NotFound => damaged("there is no such folder".into()),
-            _ => damaged(format!("{MANIFEST}: {e}")),
+            _ => damaged(format!("{named}: {e}")),
         })?;
-        let manifest: Self = serde_json::from_slice(&text).map_err(|e| damaged(format!("{MANIFEST}: {e}")))?;
+        let manifest: Self = serde_json::from_slice(&text).map_err(|e| damaged(format!("{named}: {e}")))?;
         // Nothing sums the manifest itself: one that reads the same but is written otherwise has
         // been changed too.
         if !manifest.text().is_ok_and(|written| written == text) {
-            return Err(damaged(format!("{MANIFEST} has changed since it was written")));
+            return Err(damaged(format!("{named} has changed since it was written")));
         }
         if !checkpoint.ends_with(format!("checkpoint-{}", manifest.step)) {
             return Err(damaged(format!("its manifest is from step {}", manifest.step)));
         }
         if let Some(name) = manifest.files.keys().find(|name| !is_inside(name)) {
-            return Err(damaged(format!("{MANIFEST} names {:?}, which is not inside it", printable(name, SHOWN))));
+            return Err(damaged(format!("{named} names {:?}, which is not inside it", printable(name, SHOWN))));
         }
         Ok(manifest)
+    }
+
+    /// Returns whether a checkpoint's file of this path inside is as it was written.
+    pub fn has_unchanged(&self, checkpoint: &Path, name: &str) -> bool {
+        self.files.get(name).is_some_and(|wanted| Entry::of(&checkpoint.join(name)).is_ok_and(|found| found == *wanted))
     }
 
     /// Returns the total size of all files.
@@ -124,16 +130,18 @@ impl Manifest {
             Ok(found) => found,
             Err(e) => return Some(e.to_string()),
         };
+        let manifest = CheckpointFiles::find(checkpoint).name_of_manifest();
+        let all = self.files.keys().chain([&manifest]);
         let written = |name: &str, of: FileType| match of.is_dir() {
-            true => self.files.keys().any(|file| file.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))),
-            false => of.is_file() && (name == MANIFEST || self.files.contains_key(name)),
+            true => all.clone().any(|file| file.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'))),
+            false => of.is_file() && (name == manifest || self.files.contains_key(name)),
         };
         if let Some((name, _)) = found.iter().find(|(name, of)| !written(name, **of)) {
             return Some(format!("it contains {}, which the run did not write", printable(name, SHOWN)));
         }
         // The manifest is written last.
         let modified = |name: &str| fs::metadata(checkpoint.join(name)).and_then(|found| found.modified());
-        let sealed = modified(MANIFEST).ok();
+        let sealed = modified(&manifest).ok();
         let touched = |name: &str| modified(name).ok().zip(sealed).is_none_or(|(modified, sealed)| modified > sealed);
         let doubtful = self.files.iter().filter(|(name, wanted)| wanted.bytes <= SMALL || touched(name));
         let changed = doubtful.filter(|(name, wanted)| Entry::of(&checkpoint.join(name)).is_ok_and(|found| found != **wanted));
@@ -179,6 +187,8 @@ fn entries(folder: &Path) -> io::Result<BTreeMap<String, FileType>> {
 
 /// Hashes all files, writes the manifest, and syncs everything to disk before returning.
 pub(super) fn seal(folder: &Path, step: u64) -> io::Result<()> {
+    let own = CheckpointFiles::new(folder);
+    fs::create_dir_all(own.folder())?;
     let mut manifest = Manifest { step, files: BTreeMap::new() };
     let mut folders = BTreeSet::new();
     for (name, of) in entries(folder)? {
@@ -190,12 +200,11 @@ pub(super) fn seal(folder: &Path, step: u64) -> io::Result<()> {
             manifest.files.insert(name, Entry::of(&path)?);
         }
     }
+    fs::write(own.manifest(), manifest.text()?)?;
+    sync_file(&own.manifest())?;
     for inner in folders {
         sync_folder(&inner)?;
     }
-    let path = folder.join(MANIFEST);
-    fs::write(&path, manifest.text()?)?;
-    sync_file(&path)?;
     sync_folder(folder)
 }
 

@@ -13,9 +13,10 @@ impl Manifest {
     /// Names the first file that is not listed.
     pub fn check_complete(&self, checkpoint: &Path) -> Result<(), Error> {
         let lists = |name: &str| self.files.contains_key(name);
-        let of_value_model = Some(CheckpointFiles::OF_VALUE_MODEL);
+        let own = CheckpointFiles::find(checkpoint);
+        let of_value_model = Some(own.prefix_of_value_model());
         let of_value_model = of_value_model.filter(|folder| self.files.keys().any(|name| name.starts_with(folder)));
-        let models = [""].into_iter().chain(of_value_model);
+        let models = [String::new()].into_iter().chain(of_value_model);
         let models = models.flat_map(|folder| {
             let [config, weights] = match ["adapter_config.json", "adapter_model.safetensors"] {
                 adapter if adapter.iter().any(|name| lists(&format!("{folder}{name}"))) => adapter,
@@ -23,10 +24,10 @@ impl Manifest {
             };
             [format!("{folder}{config}"), format!("{folder}{weights}")]
         });
-        let missing = CheckpointFiles::ALWAYS.map(str::to_owned).into_iter().chain(models).find(|name| !lists(name));
+        let missing = own.always().into_iter().chain(models).find(|name| !lists(name));
         let for_resuming = || {
-            let missing = CheckpointFiles::FOR_RESUMING.into_iter().find(|name| !lists(name))?;
-            (!saves_only_model(checkpoint)).then(|| missing.to_owned())
+            let missing = own.for_resuming().into_iter().find(|name| !lists(name))?;
+            (!saves_only_model(checkpoint)).then_some(missing)
         };
         match missing.or_else(for_resuming) {
             None => Ok(()),
@@ -40,7 +41,7 @@ impl Manifest {
 
 /// Returns whether the run that wrote a checkpoint saves only models, judging by the checkpoint's configuration.
 fn saves_only_model(checkpoint: &Path) -> bool {
-    let config = files::read(&CheckpointFiles(checkpoint).config(), config::LARGEST).unwrap_or_default();
+    let config = files::read(&CheckpointFiles::find(checkpoint).config(), config::LARGEST).unwrap_or_default();
     let config = String::from_utf8_lossy(&config).parse::<toml::Table>().unwrap_or_default();
     config.get("save_only_model").and_then(toml::Value::as_bool).unwrap_or_default()
 }
@@ -49,9 +50,10 @@ fn saves_only_model(checkpoint: &Path) -> bool {
 #[cfg(test)]
 pub(super) fn write_least(to: &Path) {
     let no_tensors = b"\x02\0\0\0\0\0\0\0{}".as_slice();
-    for name in
-        CheckpointFiles::ALWAYS.into_iter().chain(CheckpointFiles::FOR_RESUMING).chain(["config.json", "model.safetensors"])
-    {
+    let own = CheckpointFiles::new(to);
+    std::fs::create_dir(own.folder()).unwrap();
+    let model = ["config.json", "model.safetensors"].map(str::to_owned);
+    for name in own.always().into_iter().chain(own.for_resuming()).chain(model) {
         let of_tensors = name.ends_with(".safetensors");
         std::fs::write(to.join(name), if of_tensors { no_tensors } else { b"" }).unwrap();
     }
@@ -78,16 +80,18 @@ mod tests {
     #[test]
     fn a_checkpoint_without_a_file_that_it_needs_is_not_intact() {
         assert_eq!(said(|_| ()), "");
-        let required =
-            ["config.toml", "trainer_state.json", "config.json", "model.safetensors", "snapshot.json", "optimizer.safetensors"];
+        let own =
+            ["config.toml", "trainer_state.json", "snapshot.json", "optimizer.safetensors"].map(|name| format!("trainer/{name}"));
+        let required = own.iter().map(String::as_str).chain(["config.json", "model.safetensors"]);
         for name in required {
             let said = said(|to| fs::remove_file(to.join(name)).unwrap());
             assert!(said.contains(&format!("lists no {name}")), "{name}: {said}");
         }
         // Only the model, and only an adapter.
         let only_model = |to: &Path| {
-            fs::write(to.join("config.toml"), "save_only_model = true\n").unwrap();
-            ["snapshot.json", "optimizer.safetensors"].iter().for_each(|name| fs::remove_file(to.join(name)).unwrap());
+            fs::write(to.join("trainer/config.toml"), "save_only_model = true\n").unwrap();
+            let for_resuming = ["trainer/snapshot.json", "trainer/optimizer.safetensors"];
+            for_resuming.iter().for_each(|name| fs::remove_file(to.join(name)).unwrap());
         };
         assert_eq!(said(only_model), "");
         let adapter = |to: &Path| {
@@ -101,9 +105,9 @@ mod tests {
         };
         assert!(said(half).contains("lists no adapter_model.safetensors"));
         let critic = |to: &Path| {
-            fs::create_dir(to.join("value_model")).unwrap();
-            fs::write(to.join("value_model/config.json"), "{}").unwrap();
+            fs::create_dir(to.join("trainer/value_model")).unwrap();
+            fs::write(to.join("trainer/value_model/config.json"), "{}").unwrap();
         };
-        assert!(said(critic).contains("lists no value_model/model.safetensors"));
+        assert!(said(critic).contains("lists no trainer/value_model/model.safetensors"));
     }
 }

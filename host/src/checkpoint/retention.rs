@@ -118,7 +118,8 @@ mod tests {
             ("x has 4 bytes", |c| fs::write(c.join("x"), "less").unwrap()),
             ("x has changed", |c| fs::write(c.join("x"), "same bytes").unwrap()),
             ("plugins/p.wasm", |c| fs::remove_file(c.join("plugins/p.wasm")).unwrap()),
-            ("manifest", |c| fs::remove_file(c.join("manifest.json")).unwrap()),
+            ("manifest", |c| fs::remove_file(c.join("trainer/manifest.json")).unwrap()),
+            ("trainer/notes", |c| fs::write(c.join("trainer/notes"), "mine").unwrap()),
             #[cfg(unix)]
             ("link", |c| std::os::unix::fs::symlink("/", c.join("link")).unwrap()),
         ];

@@ -76,7 +76,7 @@ fn list(run: &Path) -> Result<(), Failure> {
 
 /// Summarises a checkpoint's trainer_state.json.
 fn notes(folder: &Path) -> String {
-    let text = files::read(&CheckpointFiles(folder).summary(), LARGEST_STATE).unwrap_or_default();
+    let text = files::read(&CheckpointFiles::find(folder).summary(), LARGEST_STATE).unwrap_or_default();
     let state: Value = serde_json::from_slice(&text).unwrap_or_default();
     let mut notes = Vec::new();
     if let Some(epoch) = state["epoch"].as_f64() {
@@ -88,7 +88,7 @@ fn notes(folder: &Path) -> String {
     if let Some(parent) = state["parents"].as_array().and_then(|p| p.last()) {
         notes.push(format!("forked from {}", printable(parent["checkpoint"].as_str().unwrap_or_default(), NOTE)));
     }
-    if !CheckpointFiles(folder).optimizer().exists() {
+    if !CheckpointFiles::find(folder).optimizer().exists() {
         notes.push("model only".to_owned());
     }
     notes.join(", ")

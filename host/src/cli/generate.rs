@@ -180,9 +180,9 @@ impl Args {
 
     /// The chat template's variables and date: those of the run, if the folder is a run's checkpoint.
     fn wording(&self, folder: &Path) -> anyhow::Result<Wording> {
-        let file = CheckpointFiles(folder).config();
+        let file = CheckpointFiles::find(folder).config();
         let mut wording = Wording::default();
-        if self.is_chat() && CheckpointFiles(folder).summary().is_file() && file.is_file() {
+        if self.is_chat() && CheckpointFiles::find(folder).summary().is_file() && file.is_file() {
             let config = config::read([file.as_path()], &Overrides::default())?;
             let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
             wording.now = now.map_err(|detail| anyhow!("{}: strftime_now: {detail}", file.display()))?;

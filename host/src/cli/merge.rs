@@ -2,10 +2,14 @@
 
 use super::Failure;
 use super::export::padded;
+use crate::config::files;
 use crate::model::{self, ModelFolder};
+use crate::run::CheckpointFiles;
 use crate::train;
 use anyhow::ensure;
-use std::path::PathBuf;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `merge`.
 #[derive(clap::Args)]
@@ -25,7 +29,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         padded(folder)
     };
     let folder = prepare().map_err(Failure::of)?;
-    super::make_folder(to, || Ok(model::merge(&folder, to)?)).map_err(Failure::of)?;
+    super::make_folder(to, || {
+        model::merge(&folder, to)?;
+        copy_critic(folder.path(), to)
+    })
+    .map_err(Failure::of)?;
     say!("{}: {} with its adapter merged in", to.display(), folder.base().display());
+    Ok(())
+}
+
+/// Copies the critic's head that a checkpoint has beside its adapter, if it has one, for a run that starts from the merged model.
+fn copy_critic(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let (from, to) = (CheckpointFiles::find(from).critic(), CheckpointFiles::new(to));
+    match files::open(&from) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+        opened => drop(opened.map_err(|source| model::Error::Io { path: from.clone(), source })?),
+    }
+    let copied = fs::create_dir(to.folder()).and_then(|()| fs::copy(&from, to.critic()));
+    copied.map_err(|source| train::Error::Write { path: to.critic(), source })?;
     Ok(())
 }

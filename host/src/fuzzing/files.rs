@@ -34,14 +34,14 @@ pub fn checkpoint(input: &[u8]) {
     let Some((which, input)) = choice(input, 3) else { return };
     if which == 0 {
         put("run/checkpoint-7/x", b"some bytes");
-        put("run/checkpoint-7/manifest.json", input);
+        put("run/checkpoint-7/trainer/manifest.json", input);
         let run = scratch().join("run");
         let _ = checkpoint::newest(&run).map(|(step, path, _)| (step, checkpoint::Manifest::read(&path).map(|m| m.bytes())));
     } else {
         // Eight bytes of length, and an empty header.
         let no_moments = b"\x02\0\0\0\0\0\0\0{}";
-        put("checkpoint-3/optimizer.safetensors", no_moments);
-        put("checkpoint-3/snapshot.json", input);
+        put("checkpoint-3/trainer/optimizer.safetensors", no_moments);
+        put("checkpoint-3/trainer/snapshot.json", input);
         let _ = train::read_snapshot(&scratch().join("checkpoint-3"), which == 2);
     }
 }
@@ -73,9 +73,9 @@ mod tests {
 
     #[test]
     fn states_and_completions_that_are_right_are_taken() {
-        put("checkpoint-3/optimizer.safetensors", b"\x02\0\0\0\0\0\0\0{}");
+        put("checkpoint-3/trainer/optimizer.safetensors", b"\x02\0\0\0\0\0\0\0{}");
         for (name, pairs) in [("rollouts", false), ("pairs", true)] {
-            put("checkpoint-3/snapshot.json", &seed(&format!("checkpoint/{name}"))[1..]);
+            put("checkpoint-3/trainer/snapshot.json", &seed(&format!("checkpoint/{name}"))[1..]);
             train::read_snapshot(&scratch().join("checkpoint-3"), pairs).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         for (name, lines) in [("rows", 2), ("episode", 1)] {

@@ -9,11 +9,6 @@ use candle_core::Tensor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Returns whether a folder holds a critic's head on the policy itself.
-pub fn has_critic(folder: &Path) -> bool {
-    folder.join(CRITIC).exists()
-}
-
 /// A folder with config.json, tokenizer.json and safetensors weights, or with an adapter of such a model.
 #[derive(Clone, Debug)]
 pub struct ModelFolder {
@@ -30,9 +25,6 @@ pub struct ModelFolder {
     /// What its copies get beside the weights, if that is read already.
     companions: Option<Arc<Companions>>,
 }
-
-/// File of a critic's head.
-pub(super) const CRITIC: &str = "critic.safetensors";
 
 /// Suffixes of the names of tensors without effect: tables that follow from the configuration, masks, and the head of a value
 /// model, which a policy does not use.
@@ -229,17 +221,19 @@ impl ModelFolder {
         }
     }
 
-    /// Adds a critic's head to a decoder: the folder's own, or one that values everything at zero.
-    pub fn with_critic(&self, mut decoder: Decoder) -> Result<Decoder> {
+    /// Adds a critic's head to a decoder: the one in a file, or one that values everything at zero if there is no such file.
+    ///
+    /// # Errors
+    /// If the file holds something else.
+    pub fn with_critic(&self, mut decoder: Decoder, file: &Path) -> Result<Decoder> {
         let hidden = self.architecture.hidden_size;
         decoder.weights = decoder.weights.with_value_head(hidden)?;
-        let path = self.path.join(CRITIC);
-        let shards = match Shards::of_file(&path) {
+        let shards = match Shards::of_file(file) {
             Err(Error::Missing { .. }) => return Ok(decoder),
             shards => &mut shards?,
         };
         let mut take = |name: &str, shape: &[usize]| {
-            let missing = || Error::Weights { path: path.clone(), detail: format!("there is no {name} of shape {shape:?}") };
+            let missing = || Error::Weights { path: file.to_owned(), detail: format!("there is no {name} of shape {shape:?}") };
             shards.take(name, shape, "config.json")?.ok_or_else(missing)
         };
         let (weight, bias) = (take(VALUE_WEIGHT, &[1, hidden])?, take(VALUE_BIAS, &[1])?);

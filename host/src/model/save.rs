@@ -1,18 +1,16 @@
 //! Writes model folders that transformers can open, and adapter folders that `peft` can open.
 
 use super::companions::Companions;
-use super::load::CRITIC;
 use super::value_model::{classifies, of_value_model, save_value_model};
 use super::weights::of_critic;
 use super::{Error, ModelFolder, NewHead, Result, Weights, peft};
-use crate::config::{files, json};
+use crate::config::json;
 use crate::ops;
 use candle_core::{DType, Tensor};
 use safetensors::SafeTensorError;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::ErrorKind;
 use std::path::Path;
 
 fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
@@ -21,7 +19,7 @@ fn unwritten(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
 
 /// Writes `model.safetensors` in f32, the source's `config.json` with a matching dtype, and the tokenizer's files into the
 /// existing folder `to`. For a model with an adapter, writes the adapter instead of the first two. A value model becomes one for
-/// sequence classification.
+/// sequence classification. A critic's head is left out.
 pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
     let companions = source.companions()?;
     match weights.lora {
@@ -35,7 +33,6 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
             write_config(source, &companions, to, Dtype::F32, |config| untie(config, weights, source))?;
         }
     }
-    write_critic(weights, to)?;
     write_companions(&companions, source, to)
 }
 
@@ -137,27 +134,20 @@ fn merged(source: &ModelFolder) -> Result<Weights> {
 
 /// Writes the model of an adapter's folder, with the adapter merged in, into the existing folder `to`.
 pub fn merge(adapter: &ModelFolder, to: &Path) -> Result<()> {
-    save(&merged(adapter)?, adapter, to)?;
-    copy(&adapter.path().join(CRITIC), &to.join(CRITIC))
+    save(&merged(adapter)?, adapter, to)
 }
 
-/// Copies a file if it exists.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    match files::open(from) {
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
-        Err(source) => Err(Error::Io { path: from.to_owned(), source }),
-        Ok(_) => std::fs::copy(from, to).map(drop).map_err(unwritten(to)),
-    }
-}
-
-/// Writes the critic's head into its own file, which other programs ignore.
-fn write_critic(weights: &Weights, to: &Path) -> Result<()> {
+/// Writes a critic's head, if the model has one, into a file of its own.
+///
+/// # Errors
+/// If it can't be written.
+pub fn write_critic(weights: &Weights, file: &Path) -> Result<()> {
     let tensors: Vec<(String, Tensor)> =
         weights.named().into_iter().filter(|(name, _)| of_critic(name)).map(|(n, t)| (n, t.clone())).collect();
     if tensors.is_empty() {
         return Ok(());
     }
-    write_tensors(tensors, None, &to.join(CRITIC))
+    write_tensors(tensors, None, file)
 }
 
 /// Writes one safetensors file, without a critic's head or an adapter.

@@ -147,7 +147,7 @@ pub fn check(path: &Path) -> Result<(), Error> {
     if !path.is_dir() {
         return refuse("is a file; give the folder of a run".into());
     }
-    if CheckpointFiles(path).summary().is_file() {
+    if CheckpointFiles::find(path).summary().is_file() {
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return refuse(format!("is a checkpoint; give its run's folder, {}", parent.display()));
     }

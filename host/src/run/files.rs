@@ -1,4 +1,4 @@
-//! Names and places of the files of a run and of its checkpoints.
+//! Names and places of the files of a run.
 
 use std::fs;
 use std::io;
@@ -39,7 +39,7 @@ impl RunFiles<'_> {
     /// Locked while a process runs the run.
     const LOCK: &'static str = ".lock";
     /// Folder of all plugins that the run has had.
-    const PLUGINS: &'static str = "plugins";
+    pub(super) const PLUGINS: &'static str = "plugins";
     /// Folder of the events for TensorBoard.
     const TENSORBOARD: &'static str = "tensorboard";
     /// Folder into which `rlhost swap` puts plugins.
@@ -145,78 +145,6 @@ impl RunFiles<'_> {
     /// Returns whether this is the folder of a run, judging by its files.
     pub fn are_there(self) -> bool {
         self.config().is_file() || self.events().is_file()
-    }
-}
-
-/// The files of a checkpoint's folder beside those of its model.
-#[derive(Clone, Copy, Debug)]
-pub struct CheckpointFiles<'a>(pub &'a Path);
-
-impl CheckpointFiles<'_> {
-    /// Names of what every checkpoint has beside its model.
-    pub const ALWAYS: [&'static str; 2] = [RunFiles::CONFIG, Self::SUMMARY];
-    /// Names of what a run needs to resume.
-    pub const FOR_RESUMING: [&'static str; 2] = [Self::REST, Self::OPTIMIZER];
-    /// Prefix of the names of a value model's files.
-    pub const OF_VALUE_MODEL: &'static str = "value_model/";
-
-    const SUMMARY: &'static str = "trainer_state.json";
-    const REST: &'static str = "snapshot.json";
-    const OPTIMIZER: &'static str = "optimizer.safetensors";
-
-    /// Returns the path of the configuration it was written with.
-    pub fn config(self) -> PathBuf {
-        self.0.join(RunFiles::CONFIG)
-    }
-
-    /// Returns the path of its summary, under the name that transformers gives it.
-    pub fn summary(self) -> PathBuf {
-        self.0.join(Self::SUMMARY)
-    }
-
-    /// Returns the path of the counters and rollouts.
-    pub fn rest(self) -> PathBuf {
-        self.0.join(Self::REST)
-    }
-
-    /// Returns the path of the optimizer's moments.
-    pub fn optimizer(self) -> PathBuf {
-        self.0.join(Self::OPTIMIZER)
-    }
-
-    /// Returns the path of the reference model, if it has changed since the start of the run.
-    pub fn reference(self) -> PathBuf {
-        self.0.join("reference.safetensors")
-    }
-
-    /// Returns the folder of a value model.
-    pub fn value_model(self) -> PathBuf {
-        self.0.join("value_model")
-    }
-
-    /// Returns the folder of the plugins in use.
-    pub fn plugins(self) -> PathBuf {
-        self.0.join(RunFiles::PLUGINS)
-    }
-
-    /// Returns the path of a plugin in use.
-    pub fn plugin(self, name: &str) -> PathBuf {
-        self.plugins().join(format!("{name}.wasm"))
-    }
-
-    /// Returns the path of a plugin's state.
-    pub fn plugin_state(self, name: &str) -> PathBuf {
-        self.plugins().join(format!("{name}.state"))
-    }
-
-    /// Returns the folder of replaced plugins.
-    pub fn replaced(self) -> PathBuf {
-        self.0.join("replaced")
-    }
-
-    /// Returns the paths of a replaced plugin: itself, and its state.
-    pub fn replaced_plugin(self, name: &str) -> [PathBuf; 2] {
-        ["wasm", "state"].map(|kind| self.replaced().join(format!("{name}.{kind}")))
     }
 }
 

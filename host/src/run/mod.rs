@@ -1,15 +1,17 @@
 //! The folder of a run as all that write or read it know it: which files it has, and what stands in their lines.
 
+mod checkpoint_files;
 mod completions;
 mod events;
 mod files;
 mod granted;
 mod lock;
 
+pub use checkpoint_files::CheckpointFiles;
 pub use completions::{CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, TurnRow};
 pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, is_completion_undone, is_undone};
 #[cfg(any(test, fuzzing))]
 pub use files::step_of;
-pub use files::{CheckpointFiles, RunFiles, is_checkpoint};
+pub use files::{RunFiles, is_checkpoint};
 pub use granted::{Granted, accept};
 pub use lock::{is_running, lock};

@@ -64,7 +64,7 @@ impl Origin {
 
     /// Returns the path of the configuration it was written with.
     pub fn config_file(&self) -> PathBuf {
-        CheckpointFiles(&self.checkpoint).config()
+        CheckpointFiles::find(&self.checkpoint).config()
     }
 
     /// Reads the configuration it was written with.
@@ -77,7 +77,7 @@ impl Origin {
 
     /// Returns the number of processes that wrote it.
     fn ranks(&self) -> usize {
-        let text = files::read(&CheckpointFiles(&self.checkpoint).summary(), config::LARGEST).unwrap_or_default();
+        let text = files::read(&CheckpointFiles::find(&self.checkpoint).summary(), config::LARGEST).unwrap_or_default();
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
         // Before there were several it was not said.
         let ranks = state["world_size"].as_u64().filter(|ranks| (1..=MOST_RANKS).contains(ranks));
@@ -137,7 +137,7 @@ impl Origin {
     }
 
     fn plugin_file(&self, name: &str) -> PathBuf {
-        CheckpointFiles(&self.checkpoint).plugin(name)
+        CheckpointFiles::find(&self.checkpoint).plugin(name)
     }
 }
 

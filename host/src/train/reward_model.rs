@@ -7,6 +7,7 @@ use crate::data::{self, CompletionRow, Dataset, Extras, Message, Refused, Scored
 use crate::model::{self, Backend, Frozen, Held, ModelFolder, NewHead};
 use crate::ops::Forest;
 use crate::ops::quantized::Scheme;
+use crate::run::CheckpointFiles;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -321,7 +322,7 @@ fn is_of_model(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let read = ["config.json", "adapter_config.json", "model.safetensors.index.json"].contains(&name);
     let of_tokenizer = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"].contains(&name);
-    read || of_tokenizer || name.ends_with(".safetensors") && !["optimizer.safetensors", "reference.safetensors"].contains(&name)
+    read || of_tokenizer || name.ends_with(".safetensors") && !CheckpointFiles::NOT_OF_MODEL.contains(&name)
 }
 
 struct Hashed<'a>(&'a mut Sha256);

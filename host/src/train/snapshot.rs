@@ -205,7 +205,7 @@ impl Restored {
     ) -> Result<Self> {
         let checkpoint = origin.checkpoint.as_path();
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
-        let file = files::open(&CheckpointFiles(checkpoint).rest()).map_err(|e| match e.kind() {
+        let file = files::open(&CheckpointFiles::find(checkpoint).rest()).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => unfit("holds only the model (save_only_model); it can't be resumed".into()),
             _ => unfit(format!("snapshot.json: {e}")),
         })?;
@@ -215,7 +215,7 @@ impl Restored {
         if let Some(fault) = rest.fault(origin.step) {
             return Err(unfit(format!("snapshot.json: {fault}")));
         }
-        let moments = candle_core::safetensors::load(CheckpointFiles(checkpoint).optimizer(), &Device::Cpu);
+        let moments = candle_core::safetensors::load(CheckpointFiles::find(checkpoint).optimizer(), &Device::Cpu);
         let moments = moments.map_err(|e| unfit(format!("optimizer.safetensors: {e}")))?;
         if dataset.starts_with(OF_ROWS) && !rest.dataset.starts_with(OF_ROWS) && rest.dataset == of_tokens()? {
             tracing::info!("{} is of an older version; its dataset is the same", checkpoint.display());
@@ -275,7 +275,7 @@ fn predecessor(checkpoint: &Path, name: &str, replaced: Replaced) -> Result<Pred
     let What::Plugin { written_by, .. } = &replaced.what else {
         return Ok(Predecessor { replaced, source: None, state: None });
     };
-    let [file, state] = CheckpointFiles(checkpoint).replaced_plugin(name);
+    let [file, state] = CheckpointFiles::find(checkpoint).replaced_plugin(name);
     let bytes = read_file(&file).map_err(|e| Error::unusable(&file, e))?;
     let source = Source::new(name.to_owned(), bytes.into());
     let state = written_by.as_ref().map(|written_by| plugin_state_in(&state, written_by)).transpose()?;
@@ -286,7 +286,7 @@ impl Snapshot {
     /// Writes everything into the folder of a checkpoint.
     pub(super) fn write(mut self, to: &Path) -> std::result::Result<(), String> {
         let text = |e: std::io::Error| e.to_string();
-        let files = CheckpointFiles(to);
+        let files = CheckpointFiles::new(to);
         model::save(&self.weights, &self.source, to).map_err(|e| e.to_string())?;
         if let Some((weights, source)) = &self.value_model {
             let folder = files.value_model();
@@ -294,6 +294,8 @@ impl Snapshot {
             model::save(weights, source.as_ref().unwrap_or(&self.source), &folder).map_err(|e| e.to_string())?;
         }
         fs::write(files.config(), self.config).map_err(text)?;
+        fs::create_dir(files.folder()).map_err(text)?;
+        model::write_critic(&self.weights, &files.critic()).map_err(|e| e.to_string())?;
         fs::write(files.summary(), format!("{:#}\n", self.summary)).map_err(text)?;
         fs::create_dir(files.plugins()).map_err(text)?;
         for source in &self.plugins {
@@ -473,8 +475,9 @@ impl Trainer {
                 "the optimizer starts without moments, since those of the checkpoint are for other parameters: {fault}"
             );
         }
-        let saved =
-            |name: &str| Some(plugin_state_in(&CheckpointFiles(checkpoint).plugin_state(name), rest.plugin_states.get(name)?));
+        let saved = |name: &str| {
+            Some(plugin_state_in(&CheckpointFiles::find(checkpoint).plugin_state(name), rest.plugin_states.get(name)?))
+        };
         self.plugins.adopt(saved, changed)?;
 
         let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;

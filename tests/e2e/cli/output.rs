@@ -106,10 +106,12 @@ fn weights_have_the_rights_of_everything_else() {
     place.run(&["export", tiny(), "exported"]).succeeded();
     let rights = |path: &str| place.path(path).metadata().unwrap().mode() & 0o777;
     let (file, folder) = (rights("run/config.toml"), rights("run"));
-    for name in place.entries_of("run/checkpoint-1").into_iter().filter(|name| name != "plugins") {
-        assert_eq!(rights(&format!("run/checkpoint-1/{name}")), file, "{name}");
+    for inner in ["run/checkpoint-1", "run/checkpoint-1/trainer"] {
+        for name in place.entries_of(inner).into_iter().filter(|name| !["plugins", "trainer"].contains(&name.as_str())) {
+            assert_eq!(rights(&format!("{inner}/{name}")), file, "{name}");
+        }
+        assert_eq!(rights(inner), folder);
     }
-    assert_eq!(rights("run/checkpoint-1"), folder);
     assert_eq!(rights("exported/model.safetensors"), file);
 }
 

@@ -198,7 +198,7 @@ fn a_run_of_episodes_resumed_from_any_step_ends_as_the_uninterrupted_one() {
         place.run(&["resume", &name]).succeeded();
         place.assert_same_end(&name, "whole", 8, "model.safetensors");
     }
-    assert!(place.path("whole/checkpoint-1/plugins/guess_number.wasm").is_file());
+    assert!(place.path("whole/checkpoint-1/trainer/plugins/guess_number.wasm").is_file());
 }
 
 #[test]

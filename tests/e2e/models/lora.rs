@@ -46,7 +46,7 @@ fn a_checkpoint_is_an_adapter_and_a_run_resumed_from_any_ends_as_the_uninterrupt
     let adapter = tensors(&place, "whole/checkpoint-5/adapter_model.safetensors");
     assert_eq!(adapter.len(), LAYERS * 2 * 7);
     assert!(adapter.contains(&"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".to_owned()), "{adapter:?}");
-    let moments = tensors(&place, "whole/checkpoint-5/optimizer.safetensors");
+    let moments = tensors(&place, "whole/checkpoint-5/trainer/optimizer.safetensors");
     assert!(moments.len() == 2 * adapter.len() && moments.iter().all(|name| name.contains(".lora_")), "{moments:?}");
     let config: Value = serde_json::from_slice(&fs::read(place.path("whole/checkpoint-5/adapter_config.json")).unwrap()).unwrap();
     assert_eq!((&config["r"], &config["lora_alpha"]), (&4.into(), &8.into()));
@@ -114,14 +114,14 @@ fn a_critic_is_trained_beside_an_adapter_and_resumes_with_it() {
     ppo.retain(|argument| *argument != "--beta" && *argument != "0.1");
     let adapted = 2 * 2 * 2;
     for (value_model, file, own, moments) in [
-        ("policy", "value_model/adapter_model.safetensors", adapted + 1, adapted + adapted + 1),
-        (tiny(), "value_model/adapter_model.safetensors", adapted + 1, adapted + adapted + 1),
-        ("shared", "critic.safetensors", 2, adapted + 2),
+        ("policy", "trainer/value_model/adapter_model.safetensors", adapted + 1, adapted + adapted + 1),
+        (tiny(), "trainer/value_model/adapter_model.safetensors", adapted + 1, adapted + adapted + 1),
+        ("shared", "trainer/critic.safetensors", 2, adapted + 2),
     ] {
         let of = |run: &str| format!("{run}/checkpoint-5/{file}");
         place.run(&[&ppo[..], &["--value-model", value_model]].concat()).succeeded();
         assert_eq!(tensors(&place, &of("ppo")).len(), own);
-        assert_eq!(tensors(&place, "ppo/checkpoint-5/optimizer.safetensors").len(), 2 * moments);
+        assert_eq!(tensors(&place, "ppo/checkpoint-5/trainer/optimizer.safetensors").len(), 2 * moments);
         place.copy("ppo", "resumed");
         place.run(&["resume", "resumed", "--step", "3"]).succeeded();
         assert_same(&place, "resumed", "ppo");
@@ -145,7 +145,7 @@ fn magnitudes_and_modules_trained_whole_resume_fork_and_merge() {
     for name in ["lm_head.weight", "model.norm.weight", "model.layers.1.mlp.up_proj.lora_magnitude_vector"] {
         assert!(adapter.contains(&format!("base_model.model.{name}")), "{adapter:?}");
     }
-    assert_eq!(tensors(&place, "whole/checkpoint-5/optimizer.safetensors").len(), 2 * adapter.len());
+    assert_eq!(tensors(&place, "whole/checkpoint-5/trainer/optimizer.safetensors").len(), 2 * adapter.len());
     let config: Value = serde_json::from_slice(&fs::read(place.path("whole/checkpoint-5/adapter_config.json")).unwrap()).unwrap();
     assert_eq!(config["use_dora"], true);
     let modules = config["modules_to_save"].as_array().unwrap();
@@ -206,7 +206,7 @@ fn magnitudes_and_whole_modules_are_trained_over_quantized_weights_and_beside_a_
         place.run(&["resume", "resumed", "--step", "3"]).succeeded();
         assert_same(&place, "resumed", run);
         if run == "ppo" {
-            let of = |run: &str| format!("{run}/checkpoint-5/value_model/adapter_model.safetensors");
+            let of = |run: &str| format!("{run}/checkpoint-5/trainer/value_model/adapter_model.safetensors");
             let own = tensors(&place, &of("ppo"));
             assert!(
                 own.iter().any(|name| name.ends_with("model.norm.weight")) && !own.iter().any(|name| name.contains("lm_head"))

@@ -36,7 +36,7 @@ fn a_base_in_bf16_trains_the_same_adapter_as_in_f32_and_checkpoints_say_which_it
     let adapter = |run: &str| place.tensors(&format!("{run}/checkpoint-4/adapter_model.safetensors"));
     assert!(adapter("auto") == adapter("wide"));
     assert_eq!(place.figures("auto"), place.figures("wide"));
-    let config = |run: &str| fs::read_to_string(place.path(run).join("checkpoint-4/config.toml")).unwrap();
+    let config = |run: &str| fs::read_to_string(place.path(run).join("checkpoint-4/trainer/config.toml")).unwrap();
     assert!(config("auto").contains("dtype = \"bfloat16\""), "{}", config("auto"));
     assert!(config("wide").contains("dtype = \"float32\""));
     // A base whose files have become f32 is rounded to what it was.

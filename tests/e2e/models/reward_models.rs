@@ -292,7 +292,7 @@ fn the_scores_in_a_run_are_those_that_the_model_gives_the_texts() {
         let sum = line["rewards/judge/mean"].as_f64().unwrap() + line["rewards/tldr_length_reward/mean"].as_f64().unwrap();
         assert!((line["reward"].as_f64().unwrap() - sum).abs() < 1e-4, "{line}");
     }
-    let config = fs::read_to_string(place.path("run/checkpoint-4/config.toml")).unwrap();
+    let config = fs::read_to_string(place.path("run/checkpoint-4/trainer/config.toml")).unwrap();
     assert!(config.contains("model = true") && config.contains("hash = \""), "{config}");
     let replayed = place.run(&["replay", "run", "--reward-model", &judge, "--with", "judge"]);
     let shown = &replayed.succeeded().stdout;
@@ -316,7 +316,7 @@ fn every_algorithm_that_scores_takes_a_reward_model_and_resumes_to_the_bit() {
     assert!(config.contains(&format!("value_model = \"{judge}\"")), "{config}");
     let frozen = |run: &str, more: &[&str]| {
         place.run(&[&asks("ppo", &judge, run)[..], &["--critic-learning-rate", "0"], more].concat()).succeeded();
-        place.tensors(&format!("{run}/checkpoint-1/value_model/model.safetensors"))["score.weight"].clone()
+        place.tensors(&format!("{run}/checkpoint-1/trainer/value_model/model.safetensors"))["score.weight"].clone()
     };
     assert!(frozen("its", &[]) == place.tensors("judge/checkpoint-12/model.safetensors")["score.weight"]);
     assert!(frozen("policys", &["--value-model", "policy"]).iter().all(|byte| *byte == 0));

@@ -155,7 +155,7 @@ fn scored_by_both(place: &Place, judge: &Judge, run: &str) -> Vec<String> {
 
 fn same_with_critic(place: &Place, got: &str) {
     place.assert_same_end(got, "whole", STEPS, "model.safetensors");
-    place.assert_same_end(got, "whole", STEPS, "value_model/model.safetensors");
+    place.assert_same_end(got, "whole", STEPS, "trainer/value_model/model.safetensors");
 }
 
 #[test]

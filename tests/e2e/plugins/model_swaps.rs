@@ -72,7 +72,7 @@ impl Drop for Running<'_> {
 }
 
 fn hash_in(place: &Place, checkpoint: u64) -> String {
-    let config = fs::read_to_string(place.path(&format!("run/checkpoint-{checkpoint}/config.toml"))).unwrap();
+    let config = fs::read_to_string(place.path(&format!("run/checkpoint-{checkpoint}/trainer/config.toml"))).unwrap();
     config.lines().find_map(|line| line.strip_prefix("hash = ")).unwrap().trim_matches('"').to_owned()
 }
 

@@ -217,7 +217,8 @@ fn one_that_fails_on_real_data_gives_its_place_back() {
     place.run(&["resume", "run", "--set", &on]).succeeded();
     assert_eq!(place.figure("run", "rewards/versioned/mean").last(), Some(&2.0));
     let rest: Value =
-        serde_json::from_slice(&fs::read(place.path(&format!("run/checkpoint-{}/snapshot.json", last + 2))).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(place.path(&format!("run/checkpoint-{}/trainer/snapshot.json", last + 2))).unwrap())
+            .unwrap();
     assert_eq!(rest["swaps"].as_array().unwrap().len(), 3);
     // One that resumes before the trap goes back too, although its process never had the version that was replaced.
     let swapped = swapped["step"].as_u64().unwrap();
@@ -272,9 +273,10 @@ fn a_state_goes_over_to_the_next_version() {
     running.on(2);
     let place = running.stop();
     let last = *place.checkpoints("run").last().unwrap();
-    let state: Value =
-        serde_json::from_slice(&fs::read(place.path(&format!("run/checkpoint-{last}/plugins/remembering.state"))).unwrap())
-            .unwrap();
+    let state: Value = serde_json::from_slice(
+        &fs::read(place.path(&format!("run/checkpoint-{last}/trainer/plugins/remembering.state"))).unwrap(),
+    )
+    .unwrap();
     assert_eq!(state["batches"], last, "a batch was forgotten, or counted twice");
 }
 

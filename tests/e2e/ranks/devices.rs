@@ -144,7 +144,7 @@ fn a_run_goes_on_to_the_bit_and_in_another_place() {
         }
         place.run(&["resume", &again, "--step", "2"]).succeeded();
         let weights = if name == "whole" { "model.safetensors" } else { "adapter_model.safetensors" };
-        for file in [weights, "optimizer.safetensors"] {
+        for file in [weights, "trainer/optimizer.safetensors"] {
             let of = |run: &str| place.tensors(&format!("{run}/checkpoint-4/{file}"));
             assert!(of(name) == of(&again), "{name}: {file}");
         }

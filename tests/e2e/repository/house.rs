@@ -183,8 +183,16 @@ fn the_operations_are_compiled_in_one_part() {
 
 #[test]
 fn the_files_of_a_run_have_their_names_in_one_room() {
-    let names =
-        ["metrics.jsonl", "events.jsonl", "completions.jsonl", "config.toml", ".lock", "trainer_state.json", "snapshot.json"];
+    let names = [
+        "metrics.jsonl",
+        "events.jsonl",
+        "completions.jsonl",
+        "config.toml",
+        ".lock",
+        "trainer_state.json",
+        "snapshot.json",
+        "manifest.json",
+    ];
     let (mut found, mut seen) = (Vec::new(), 0);
     for file in rust_files(&root().join("host/src")) {
         let text = fs::read_to_string(&file).unwrap();

@@ -22,7 +22,7 @@ fn mini_batches_epochs_and_accumulation_leave_the_counter_alone() {
     assert_eq!(saved, [5, 10, 15, 20].map(Value::from));
     assert_eq!(place.figure("run", "step"), (1..=20).map(f64::from).collect::<Vec<_>>());
     // Four micro-batches thrice a generation, two of them a step: six steps.
-    let rest = json(&place.path("run/checkpoint-20/snapshot.json"));
+    let rest = json(&place.path("run/checkpoint-20/trainer/snapshot.json"));
     assert_eq!((&rest["optimizer_updates"], &rest["state"]["generation"]), (&json!(20), &json!(4)));
 }
 
@@ -49,7 +49,7 @@ fn retention_keeps_the_best_and_goes_on_where_it_was() {
     let best = at as u64 + 1;
     assert!(best < 7, "choose settings in which an early step is the best, to test its protection; it is {best}");
     assert_eq!(place.checkpoints("whole"), [best, 8]);
-    let state = json(&place.path("whole/checkpoint-8/trainer_state.json"));
+    let state = json(&place.path("whole/checkpoint-8/trainer/trainer_state.json"));
     assert_eq!((&state["best_global_step"], &state["best_metric"]), (&json!(best), &json!(reward)));
 
     // Stopped in the middle, resumed with room for one, and told to end with the best.
@@ -73,7 +73,7 @@ fn the_best_can_be_the_least_and_an_unknown_figure_is_refused() {
     place.train("loss", &["--max-steps", "4", "--save-steps", "1", "--metric-for-best-model", "loss"]).succeeded();
     let losses = place.figure("loss", "loss");
     let least = losses.iter().copied().fold(f64::INFINITY, f64::min);
-    assert_eq!(json(&place.path("loss/checkpoint-4/trainer_state.json"))["best_metric"], least);
+    assert_eq!(json(&place.path("loss/checkpoint-4/trainer/trainer_state.json"))["best_metric"], least);
     let wrong = place.train("wrong", &["--max-steps", "4", "--metric-for-best-model", "rewrd"]);
     assert_eq!(wrong.code, Some(2));
     assert!(wrong.error().contains("did you mean \"reward\""), "{}", wrong.error());
@@ -83,7 +83,7 @@ fn the_best_can_be_the_least_and_an_unknown_figure_is_refused() {
 fn a_model_alone_is_small_and_no_run_goes_on_from_it() {
     let place = Place::new();
     place.train("run", &["--max-steps", "2", "--save-only-model"]).succeeded();
-    assert!(!place.path("run/checkpoint-2/optimizer.safetensors").exists());
+    assert!(!place.path("run/checkpoint-2/trainer/optimizer.safetensors").exists());
     let generated = place.run(&["generate", "--model", "run/checkpoint-2", "--prompt", "Once", "--max-new-tokens", "3"]);
     generated.succeeded();
     let refused = place.run(&["resume", "run", "--max-steps", "3"]);
@@ -103,7 +103,7 @@ fn a_fork_takes_over_the_state_and_says_where_it_came_from() {
     let forked = &place.events("fork", "forked")[0];
     assert_eq!(forked["step"], 4);
     assert_eq!(forked["changed"]["plugin"], json!([["tldr_length_reward"], ["hostile"]]));
-    let state = json(&place.path("fork/checkpoint-6/trainer_state.json"));
+    let state = json(&place.path("fork/checkpoint-6/trainer/trainer_state.json"));
     let recorded = Path::new(state["parents"][0]["checkpoint"].as_str().unwrap()).canonicalize().unwrap();
     assert_eq!(recorded, parent.join("checkpoint-4"));
     assert_eq!(place.checkpoints("parent"), [2, 4, 6], "the parent is left alone");
@@ -165,7 +165,7 @@ fn latest_begins_anew_where_there_is_nothing_to_go_on_from() {
     place.train("run", &arguments).succeeded();
     assert_eq!((place.checkpoints("run"), place.figure("run", "step")), (vec![2], vec![1.0, 2.0]));
     // All that there is, is damaged: that is no reason to begin anew.
-    fs::remove_file(place.path("run/checkpoint-2/manifest.json")).unwrap();
+    fs::remove_file(place.path("run/checkpoint-2/trainer/manifest.json")).unwrap();
     let refused = place.train("run", &arguments);
     assert_eq!(refused.code, Some(2));
     assert!(refused.error().contains("no intact checkpoint") && refused.error().contains("manifest.json"), "{}", refused.error());

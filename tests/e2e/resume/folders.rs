@@ -10,7 +10,7 @@ use std::process::Command;
 
 /// Changes the snapshot of a checkpoint, and its sum.
 fn change_snapshot(folder: &Path, change: impl FnOnce(&mut Value)) {
-    let file = folder.join("snapshot.json");
+    let file = folder.join("trainer/snapshot.json");
     let mut snapshot: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     change(&mut snapshot);
     fs::write(&file, snapshot.to_string()).unwrap();
@@ -345,7 +345,7 @@ fn what_is_no_file_in_a_checkpoint_is_refused_and_not_read() {
         assert_eq!(resumed.code, Some(2), "{}", resumed.stderr);
         verified.stdout
     };
-    for name in ["manifest.json", "snapshot.json", "model.safetensors", "more"] {
+    for name in ["trainer/manifest.json", "trainer/snapshot.json", "model.safetensors", "more"] {
         place.copy("run", "copy");
         let path = place.path("copy/checkpoint-1").join(name);
         let _ = fs::remove_file(&path);

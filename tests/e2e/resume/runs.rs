@@ -44,7 +44,7 @@ fn with_whole_run() -> Place {
 fn a_run_resumed_from_any_step_ends_as_the_uninterrupted_one() {
     let place = with_whole_run();
     let states: Vec<Vec<u8>> = (1..=STEPS)
-        .map(|step| fs::read(place.path(&format!("whole/checkpoint-{step}/plugins/remembering.state"))).unwrap())
+        .map(|step| fs::read(place.path(&format!("whole/checkpoint-{step}/trainer/plugins/remembering.state"))).unwrap())
         .collect();
     assert_ne!(states[0], states[STEPS as usize - 1], "the reward has no state to lose");
     for step in 1..STEPS {
@@ -229,8 +229,11 @@ fn any_damaged_file_of_a_checkpoint_is_named_and_the_one_before_taken() {
     log.write_all(b"{\"step\": 7, \"prompt\": \"s\xc3").unwrap();
     let mut random = ChaCha8Rng::seed_from_u64(3);
     let mut files = place.entries_of("damaged/checkpoint-5");
-    files.retain(|name| name != "plugins");
-    files.extend(place.entries_of("damaged/checkpoint-5/plugins").into_iter().map(|name| format!("plugins/{name}")));
+    for folder in ["trainer", "trainer/plugins"] {
+        let inside = place.entries_of(&format!("damaged/checkpoint-5/{folder}"));
+        files.extend(inside.into_iter().map(|name| format!("{folder}/{name}")));
+        files.retain(|name| name != folder);
+    }
     assert!(files.len() >= 10, "{files:?}");
     for name in files {
         let file = place.path("damaged/checkpoint-5").join(&name);
@@ -255,7 +258,7 @@ fn any_damaged_file_of_a_checkpoint_is_named_and_the_one_before_taken() {
         assert_eq!(refused.code, Some(1), "{name}");
         fs::write(&file, good).unwrap();
     }
-    fs::remove_file(place.path("damaged/checkpoint-5/optimizer.safetensors")).unwrap();
+    fs::remove_file(place.path("damaged/checkpoint-5/trainer/optimizer.safetensors")).unwrap();
     place.run(&["resume", "damaged"]).succeeded();
     assert_same(&place, "damaged", "whole");
     let refused = place.run(&["resume", "damaged", "--step", "77"]);
@@ -336,7 +339,7 @@ fn a_checkpoint_with_a_hash_of_tokens_is_resumed_and_notices_another_dataset() {
         all.extend(["--max-steps", "4", "--save-steps", "1", "--per-device-train-batch-size", "4", "--output-dir", "whole"]);
         place.run(&all).succeeded();
         place.copy_as_after("whole", 2, "part");
-        let file = place.path("part/checkpoint-2/snapshot.json");
+        let file = place.path("part/checkpoint-2/trainer/snapshot.json");
         let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert!(state["dataset"].as_str().unwrap().starts_with("rows:"));
         state["dataset"] = hash.into();
@@ -421,7 +424,7 @@ fn a_limit_on_the_size_of_files_is_reported() {
 fn moments_below_zero_are_refused() {
     let place = with_whole_run();
     place.copy_as_after("whole", 3, "bad");
-    let file = place.path("bad/checkpoint-3/optimizer.safetensors");
+    let file = place.path("bad/checkpoint-3/trainer/optimizer.safetensors");
     let mut bytes = fs::read(&file).unwrap();
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let described: serde_json::Value = serde_json::from_slice(&bytes[8..header]).unwrap();

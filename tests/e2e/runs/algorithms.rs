@@ -164,7 +164,7 @@ fn resumes_to_the_bit(place: &Place, whole: &str, further: Option<&str>) {
         let name = format!("{whole}-{step}");
         place.copy(whole, &name);
         place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
-        let mut files = vec!["model.safetensors", "optimizer.safetensors"];
+        let mut files = vec!["model.safetensors", "trainer/optimizer.safetensors"];
         files.extend(further);
         for file in files {
             let bytes = |run: &str| fs::read(place.path(run).join("checkpoint-6").join(file)).unwrap();
@@ -179,8 +179,8 @@ fn a_run_with_a_critic_or_with_pairs_resumes_to_the_bit() {
     let place = Place::with_answers();
     let shared = &["--value-model", "shared", "--critic-learning-rate", "0.01"][..];
     for (whole, algorithm, own, file) in [
-        ("ppo", "ppo", &[][..], Some("value_model/model.safetensors")),
-        ("shared", "ppo", shared, Some("critic.safetensors")),
+        ("ppo", "ppo", &[][..], Some("trainer/value_model/model.safetensors")),
+        ("shared", "ppo", shared, Some("trainer/critic.safetensors")),
         ("online_dpo", "online_dpo", &[], None),
         ("dpo", "dpo", &[], None),
     ] {
@@ -207,11 +207,11 @@ fn settings_of_ppo_from_other_programs_change_a_run_and_resume_to_the_bit() {
         assert!(weights(name) != weights("plain"), "{name} changes nothing");
         let lines = place.lines(&format!("{name}/metrics.jsonl"));
         assert!(lines.iter().filter_map(|line| line[metric].as_f64()).any(|value| value > 0.0), "{name}: {lines:?}");
-        resumes_to_the_bit(&place, name, Some("value_model/model.safetensors"));
+        resumes_to_the_bit(&place, name, Some("trainer/value_model/model.safetensors"));
     }
     // Of the scores of all generations: there are two of eight completions.
     let state = |step: u64| -> Value {
-        let file = place.path("normalized").join(format!("checkpoint-{step}/plugins/ppo.state"));
+        let file = place.path("normalized").join(format!("checkpoint-{step}/trainer/plugins/ppo.state"));
         serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
     };
     assert_eq!([1, 4, 5].map(|step| state(step)["scores"]["count"].as_f64()), [Some(8.0), Some(8.0), Some(16.0)]);

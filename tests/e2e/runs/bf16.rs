@@ -33,7 +33,7 @@ fn runs_in_bf16_resume_exactly() {
         for step in 1..4 {
             place.assert_resumes(run, step, 4, weights);
         }
-        let config = fs::read_to_string(place.path(run).join("checkpoint-4/config.toml")).unwrap();
+        let config = fs::read_to_string(place.path(run).join("checkpoint-4/trainer/config.toml")).unwrap();
         assert!(config.contains("bf16 = true"), "{config}");
         // What samples rounds otherwise than what learns.
         let computes = !place.events(run, "warning").iter().any(|w| w["text"].to_string().contains("bf16"));

@@ -22,7 +22,7 @@ fn policy(place: &Place, run: &str, step: u64) -> BTreeMap<String, Vec<u8>> {
 
 /// Those of its value model.
 fn value_model(place: &Place, run: &str, step: u64) -> BTreeMap<String, Vec<u8>> {
-    place.tensors(&format!("{run}/checkpoint-{step}/value_model/model.safetensors"))
+    place.tensors(&format!("{run}/checkpoint-{step}/trainer/value_model/model.safetensors"))
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn the_value_loss_trains_the_value_model_and_not_the_policy() {
     with("little-shared", "0.1", &["--value-model", "shared"]);
     with("much-shared", "5", &["--value-model", "shared"]);
     assert!(policy(&place, "little-shared", 3) != policy(&place, "much-shared", 3));
-    assert!(!place.path("little-shared/checkpoint-3/value_model").exists());
+    assert!(!place.path("little-shared/checkpoint-3/trainer/value_model").exists());
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_critic_has_its_own_rate() {
     assert_eq!(place.figure("still", "critic_learning_rate"), [0.0, 0.0]);
 
     run(&place, "shared", &[&still[..], &["--value-model", "shared"]].concat()).succeeded();
-    assert!(place.tensors("shared/checkpoint-2/critic.safetensors").values().flatten().all(|byte| *byte == 0));
+    assert!(place.tensors("shared/checkpoint-2/trainer/critic.safetensors").values().flatten().all(|byte| *byte == 0));
     assert_eq!(place.figure("shared", "critic_learning_rate"), [0.0, 0.0]);
 
     // As the policy's own, by the number of parameters: OpenRLHF's is three times TRL's.
@@ -88,7 +88,7 @@ fn the_values_are_those_of_the_saved_model_and_a_folders_head_is_used() {
     };
     // The first step's weights, in a run of their own: the same completions and the same values of them.
     let checkpoint = place.path("first/checkpoint-1").display().to_string();
-    let (model, value_model_of) = (["--model", &checkpoint], format!("{checkpoint}/value_model"));
+    let (model, value_model_of) = (["--model", &checkpoint], format!("{checkpoint}/trainer/value_model"));
     let begun = [&evaluated[..], &model, &["--eval-on-start", "--max-steps", "1", "--critic-learning-rate", "0"]].concat();
     run(&place, "other", &[&begun[..], &["--value-model", &value_model_of]].concat()).succeeded();
     run(&place, "zero", &begun).succeeded();
@@ -97,7 +97,7 @@ fn the_values_are_those_of_the_saved_model_and_a_folders_head_is_used() {
     assert!(!near(losses("zero")[0], losses("first")[0]), "{:?} {:?}", losses("zero"), losses("first"));
     assert!(value_model(&place, "other", 1) == value_model(&place, "first", 1));
     assert!(value_model(&place, "zero", 1)["score.weight"].iter().all(|byte| *byte == 0));
-    let config = fs::read_to_string(place.path("first/checkpoint-1/value_model/config.json")).unwrap();
+    let config = fs::read_to_string(place.path("first/checkpoint-1/trainer/value_model/config.json")).unwrap();
     assert!(config.contains("LlamaForSequenceClassification") && config.contains("\"0\": \"LABEL_0\""), "{config}");
 }
 
@@ -118,7 +118,7 @@ fn a_run_from_before_there_were_value_models_keeps_its_head_to_the_bit() {
     let more = ["--max-steps", "4", "--save-steps", "1", "--value-model", "shared"];
     run(&place, "whole", &more).succeeded();
     place.copy("whole", "old");
-    for file in ["old/config.toml", "old/.config.toml", "old/checkpoint-2/config.toml"] {
+    for file in ["old/config.toml", "old/.config.toml", "old/checkpoint-2/trainer/config.toml"] {
         let text = fs::read_to_string(place.path(file)).unwrap();
         assert!(text.contains("value_model = \"shared\"\n"));
         fs::write(place.path(file), text.replace("value_model = \"shared\"\n", "")).unwrap();
@@ -128,7 +128,7 @@ fn a_run_from_before_there_were_value_models_keeps_its_head_to_the_bit() {
     resumed.succeeded();
     assert!(resumed.stderr.contains("stays \"shared\""), "{}", resumed.stderr);
     place.assert_same_end("old", "whole", 4, "model.safetensors");
-    place.assert_same_end("old", "whole", 4, "critic.safetensors");
+    place.assert_same_end("old", "whole", 4, "trainer/critic.safetensors");
 }
 
 #[test]
@@ -152,9 +152,9 @@ fn a_fork_continues_with_the_value_model_or_begins_with_another() {
     assert!(value_model(&place, "same", 3) == value_model(&place, "run", 2));
     fork("anew", &["--value-model", tiny()]);
     assert!(value_model(&place, "anew", 3)["score.weight"].iter().all(|byte| *byte == 0));
-    fork("shorter", &["--value-model", "run/checkpoint-1/value_model", "--save-only-model", "true"]);
+    fork("shorter", &["--value-model", "run/checkpoint-1/trainer/value_model", "--save-only-model", "true"]);
     assert!(value_model(&place, "shorter", 3) == value_model(&place, "run", 1));
-    assert!(!place.path("shorter/checkpoint-3/optimizer.safetensors").exists());
+    assert!(!place.path("shorter/checkpoint-3/trainer/optimizer.safetensors").exists());
 }
 
 #[test]

@@ -119,13 +119,13 @@ fn the_best_checkpoint_is_the_one_that_evaluates_best() {
     assert!(config.contains(&format!("metric_for_best_model = \"{figure}\"")), "{config}");
     // A run of an older version, which meant the training figure, keeps it.
     place.copy("short", "old");
-    for file in ["config.toml", ".config.toml", "checkpoint-6/config.toml"] {
+    for file in ["config.toml", ".config.toml", "checkpoint-6/trainer/config.toml"] {
         let path = place.path(&format!("old/{file}"));
         fs::write(&path, fs::read_to_string(&path).unwrap().replace(figure, &figure["eval_".len()..])).unwrap();
     }
     seal(&place.path("old/checkpoint-6"), &[]);
     place.run(&["resume", "old", "--max-steps", "7"]).succeeded();
-    let config = fs::read_to_string(place.path("old/checkpoint-7/config.toml")).unwrap();
+    let config = fs::read_to_string(place.path("old/checkpoint-7/trainer/config.toml")).unwrap();
     assert!(config.contains(&format!("metric_for_best_model = \"{}\"", &figure["eval_".len()..])), "{config}");
 
     let no_data = place.run(&[&arguments("wrong")[..], &evaluated[2..]].concat());
@@ -224,7 +224,7 @@ fn an_evaluation_that_a_signal_interrupts_is_made_when_the_run_resumes() {
     place.run(&["resume", "cut"]).succeeded();
     assert_eq!(place.timeless("cut/metrics.jsonl"), place.timeless("whole/metrics.jsonl"));
     let best = |run: &str| {
-        let state = fs::read(place.path(run).join("checkpoint-4/trainer_state.json")).unwrap();
+        let state = fs::read(place.path(run).join("checkpoint-4/trainer/trainer_state.json")).unwrap();
         let state: Value = serde_json::from_slice(&state).unwrap();
         (state["best_global_step"].clone(), state["best_metric"].clone())
     };
@@ -267,8 +267,9 @@ fn a_checkpoint_that_a_signal_asked_for_is_no_candidate_for_the_best() {
     assert!(cut, "never stopped before the first planned checkpoint");
     place.run(&["resume", "cut"]).succeeded();
     for step in [3, 6] {
-        let state =
-            |run: &str| fs::read_to_string(place.path(run).join(format!("checkpoint-{step}/trainer_state.json"))).unwrap();
+        let state = |run: &str| {
+            fs::read_to_string(place.path(run).join(format!("checkpoint-{step}/trainer/trainer_state.json"))).unwrap()
+        };
         assert_eq!(state("cut").replace("cut/", "whole/"), state("whole"));
     }
 }
@@ -391,7 +392,8 @@ fn an_evaluation_of_which_nothing_can_be_scored_is_not_compared_and_ends_nothing
         ["--algorithm", "online_dpo", "--metric-for-best-model", "rewards/answer_reward/mean", "--eval-dataset", "sums.jsonl"];
     let pairs = place.run(&[&all[..], &more, &["--lr-scheduler-type", "linear", "--output-dir", "pairs"]].concat());
     assert!(!pairs.succeeded().stderr.contains("nothing to compare"), "{}", pairs.stderr);
-    let state: Value = serde_json::from_slice(&fs::read(place.path("pairs/checkpoint-3/trainer_state.json")).unwrap()).unwrap();
+    let state: Value =
+        serde_json::from_slice(&fs::read(place.path("pairs/checkpoint-3/trainer/trainer_state.json")).unwrap()).unwrap();
     assert!(state["best_metric"].is_number(), "{}", state["best_metric"]);
     let alone = place.run(&["eval", "run", "--json"]);
     assert!(!alone.succeeded().stdout.contains("eval_reward\""), "{}", alone.stdout);
@@ -437,7 +439,7 @@ fn a_run_stops_early_where_its_evaluations_say_so_also_if_it_was_resumed() {
         place.run(&["resume", &name, "--step", &step.to_string()]).succeeded();
         assert_eq!(place.timeless(&format!("{name}/metrics.jsonl")), place.timeless("whole/metrics.jsonl"), "from {step}");
         assert_eq!(ends(&name)[1], ends("whole")[0], "from {step}");
-        let state = |run: &str| fs::read_to_string(place.path(run).join("checkpoint-4/trainer_state.json")).unwrap();
+        let state = |run: &str| fs::read_to_string(place.path(run).join("checkpoint-4/trainer/trainer_state.json")).unwrap();
         assert_eq!(state(&name).replace(&name, "whole"), state("whole"));
     }
     // One that has stopped stays stopped, and goes on with more patience.

@@ -26,7 +26,7 @@ fn a_reference_that_is_all_policy_leaves_dpo_at_ln_2() {
         bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
     };
     let (old, new) = (weights(&format!("{}/model.safetensors", tiny())), weights("half/checkpoint-2/model.safetensors"));
-    for ((mixed, old), new) in weights("half/checkpoint-2/reference.safetensors").iter().zip(&old).zip(&new) {
+    for ((mixed, old), new) in weights("half/checkpoint-2/trainer/reference.safetensors").iter().zip(&old).zip(&new) {
         assert!((mixed - (0.4 * old + 0.6 * new)).abs() < 1e-7, "{mixed} of {old} and {new}");
     }
     for step in [1, 2, 3] {
@@ -129,7 +129,7 @@ fn a_run_with_a_named_reference_model_resumes_exactly_and_may_have_it_follow_the
             place.assert_resumes(name, step, 4, weights);
         }
     }
-    let config = fs::read_to_string(place.path("plain/checkpoint-4/config.toml")).unwrap();
+    let config = fs::read_to_string(place.path("plain/checkpoint-4/trainer/config.toml")).unwrap();
     assert!(config.contains(&format!("ref_model = \"{}\"", place.path("half").display())), "{config}");
     let other = place.run(&["--resume-from-checkpoint", "plain/checkpoint-2", "--output-dir", "plain", "--ref-model", tiny()]);
     assert!(other.code == Some(2) && other.error().contains("ref_model"), "{}", other.stderr);

@@ -83,9 +83,9 @@ fn every_optimizer_learns_and_resumes() {
         assert!(losses[5] < losses[0] - 0.05, "{optimizer:?}: {losses:?}");
         resumes_exactly(&place, &run, 6);
     }
-    let names: Vec<String> = place.tensors("run-4/checkpoint-6/optimizer.safetensors").into_keys().collect();
+    let names: Vec<String> = place.tensors("run-4/checkpoint-6/trainer/optimizer.safetensors").into_keys().collect();
     assert!(names.iter().any(|name| name.ends_with("q_proj.weight.rows")) && !names.iter().any(|name| name.ends_with(".m")));
-    let moments = place.tensors("run-7/checkpoint-6/optimizer.safetensors");
+    let moments = place.tensors("run-7/checkpoint-6/trainer/optimizer.safetensors");
     let size = |name: &str| moments.get(&format!("model.{name}")).map(Vec::len);
     // 64 by 64 in bytes, in 16 blocks; but 4 bytes for a value of fewer, or of a table of 257 by 64.
     let q_proj = ["m", "m_scales", "v", "v_scales"].map(|part| size(&format!("layers.0.self_attn.q_proj.weight.{part}")));

@@ -59,7 +59,7 @@ fn a_run_leaves_its_files_and_every_figure() {
         .map(|e| e["step"].as_u64().unwrap())
         .collect();
     assert_eq!(saved, [2, 4, 5], "one checkpoint each save_steps and one at the end");
-    for file in ["config.json", "model.safetensors", "tokenizer.json", "trainer_state.json"] {
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "trainer/trainer_state.json"] {
         assert!(place.path("run/checkpoint-5").join(file).exists(), "{file}");
     }
     let loaded: Vec<Value> = place.lines("run/events.jsonl").into_iter().filter(|e| e["event"] == "plugin_loaded").collect();

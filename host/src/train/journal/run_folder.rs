@@ -6,7 +6,7 @@ use crate::config::{Config, Grants, LogCompletions, OnSaveError, ReportTo, files
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
-use crate::run::{self, CompletionLine, EpisodeLine, Event, RunFiles, is_completion_undone, is_undone, lock};
+use crate::run::{self, CheckpointFiles, CompletionLine, EpisodeLine, Event, RunFiles, is_completion_undone, is_undone, lock};
 use crate::train::collector::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
@@ -121,7 +121,8 @@ fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBu
     let above = there.ancestors().skip(usize::from(missing == 0));
     above.into_iter().find_map(|folder| {
         let has = |name: &str| folder.join(name).exists();
-        let what = if has("manifest.json") && has(RunFiles::CONFIG) {
+        let own = CheckpointFiles::find(folder);
+        let what = if own.manifest().exists() && own.config().exists() {
             "a checkpoint"
         } else if has(RunFiles::METRICS) && has(RunFiles::CONFIG) {
             "another run's folder"

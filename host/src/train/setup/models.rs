@@ -5,6 +5,7 @@ use super::value_model::Values;
 use crate::config::{self, Config, OldLogp, RolloutDtype};
 use crate::model::{Backend, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
 use crate::plugin::{Defaults, Needs};
+use crate::run::CheckpointFiles;
 use crate::train::flow::Flow;
 use crate::train::learner::aux_coefficient;
 use crate::train::origin::Beginning;
@@ -313,8 +314,11 @@ pub(super) fn policy_and_reference(
         _ => folder.decoder_over(base),
     };
     let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
-        let policy =
-            Policy::new(if matches!(values, Values::Shared) { folder.with_critic(decoder)? } else { decoder }).at(backend)?;
+        let decoder = match values {
+            Values::Shared => folder.with_critic(decoder, &CheckpointFiles::find(folder.path()).critic())?,
+            _ => decoder,
+        };
+        let policy = Policy::new(decoder).at(backend)?;
         let balances = aux_coefficient(config, policy.architecture()) > 0.0;
         Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing).with_aux_loss(balances))
     };

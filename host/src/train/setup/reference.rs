@@ -86,7 +86,7 @@ fn fine_tuned(config: &Config, opened: &Opened, beginning: &Beginning) -> Result
 /// If the checkpoint's configuration can't be read.
 pub(super) fn moved(beginning: &Beginning, config: &Config) -> Result<Option<PathBuf>> {
     let Some(origin) = beginning.origin() else { return Ok(None) };
-    let file = CheckpointFiles(&origin.checkpoint).reference();
+    let file = CheckpointFiles::find(&origin.checkpoint).reference();
     if !file.exists() {
         return Ok(None);
     }

@@ -6,7 +6,7 @@ use super::models::{same_place, same_settings, targets};
 use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
-use crate::model::{Backend, Lora, ModelFolder, NewHead, Policy, has_critic};
+use crate::model::{Backend, Lora, ModelFolder, NewHead, Policy};
 use crate::run::CheckpointFiles;
 use crate::train::learner::Begun;
 use crate::train::named::model_of;
@@ -49,9 +49,9 @@ pub(super) fn resolve(
             Some((key, _)) => Err(invalid(key, format!("{} has no critic; leave it out", config.algorithm))),
         };
     }
-    let before = |origin: &Origin| has_critic(&origin.checkpoint).then(|| origin.checkpoint.clone());
-    if let (None, Some(checkpoint)) = (&config.value_model, beginning.origin().and_then(before)) {
-        let checkpoint = checkpoint.display();
+    let has_critic = |origin: &&Origin| CheckpointFiles::find(&origin.checkpoint).critic().exists();
+    if let (None, Some(origin)) = (&config.value_model, beginning.origin().filter(has_critic)) {
+        let checkpoint = origin.checkpoint.display();
         tracing::info!("{checkpoint} has its critic as a head on the policy and names no value_model: it stays \"{SHARED}\"");
         return Ok((config, Values::Shared));
     }
@@ -154,7 +154,7 @@ pub(super) fn open(
 /// Returns the checkpoint's folder of the value model, if the run continues with that.
 fn kept(origin: &Origin, config: &Config) -> Result<Option<PathBuf>> {
     let written = origin.written()?;
-    let folder = CheckpointFiles(&origin.checkpoint).value_model();
+    let folder = CheckpointFiles::find(&origin.checkpoint).value_model();
     Ok((written.value_model == config.value_model && folder.exists()).then_some(folder))
 }
 

@@ -1,0 +1,185 @@
+//! Names and places of the files of a checkpoint beside those of its model.
+
+use super::RunFiles;
+use std::path::{Path, PathBuf};
+
+/// Where a checkpoint has the files that are not its model's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// In a folder of their own, so that the checkpoint itself is the folder of a model and of nothing else.
+    Apart,
+    /// Among the model's files, as older versions wrote them.
+    Flat,
+}
+
+/// The files of a checkpoint beside those of its model.
+///
+/// Programs that load models take every `*.safetensors` of a folder for weights, so the files of the run are in [`Self::TRAINER`].
+#[derive(Clone, Copy, Debug)]
+pub struct CheckpointFiles<'a> {
+    checkpoint: &'a Path,
+    layout: Layout,
+}
+
+impl<'a> CheckpointFiles<'a> {
+    /// Folder, in a checkpoint, of everything that is not its model's.
+    const TRAINER: &'static str = "trainer";
+
+    const MANIFEST: &'static str = "manifest.json";
+    const SUMMARY: &'static str = "trainer_state.json";
+    const REST: &'static str = "snapshot.json";
+    const OPTIMIZER: &'static str = "optimizer.safetensors";
+    const REFERENCE: &'static str = "reference.safetensors";
+    const CRITIC: &'static str = "critic.safetensors";
+    const VALUE_MODEL: &'static str = "value_model";
+    const REPLACED: &'static str = "replaced";
+
+    /// Files of tensors among a model's own that are not the model's, in checkpoints of older versions.
+    pub const NOT_OF_MODEL: [&'static str; 2] = [Self::OPTIMIZER, Self::REFERENCE];
+
+    /// Returns the files of a checkpoint that is being written.
+    pub fn new(checkpoint: &'a Path) -> Self {
+        Self { checkpoint, layout: Layout::Apart }
+    }
+
+    /// Returns the files of an existing checkpoint, or of a model's folder that may have some, wherever the version that wrote them
+    /// put them.
+    pub fn find(checkpoint: &'a Path) -> Self {
+        let apart = Self::new(checkpoint);
+        let flat = Self { layout: Layout::Flat, ..apart };
+        let is_flat = !apart.manifest().exists() && (flat.manifest().exists() || !apart.folder().is_dir());
+        if is_flat { flat } else { apart }
+    }
+
+    /// Returns the folder that holds the files.
+    pub fn folder(self) -> PathBuf {
+        match self.layout {
+            Layout::Apart => self.checkpoint.join(Self::TRAINER),
+            Layout::Flat => self.checkpoint.to_owned(),
+        }
+    }
+
+    /// Returns the path of a file in the checkpoint, with `/` between names, as the manifest has it.
+    fn inside(self, name: &str) -> String {
+        match self.layout {
+            Layout::Apart => format!("{}/{name}", Self::TRAINER),
+            Layout::Flat => name.to_owned(),
+        }
+    }
+
+    /// Returns the manifest's path in the checkpoint.
+    pub fn name_of_manifest(self) -> String {
+        self.inside(Self::MANIFEST)
+    }
+
+    /// Returns the configuration's path in the checkpoint.
+    pub fn name_of_config(self) -> String {
+        self.inside(RunFiles::CONFIG)
+    }
+
+    /// Returns the paths in the checkpoint of what every checkpoint has beside its model.
+    pub fn always(self) -> [String; 2] {
+        [RunFiles::CONFIG, Self::SUMMARY].map(|name| self.inside(name))
+    }
+
+    /// Returns the paths in the checkpoint of what a run needs to resume.
+    pub fn for_resuming(self) -> [String; 2] {
+        [Self::REST, Self::OPTIMIZER].map(|name| self.inside(name))
+    }
+
+    /// Returns how the paths of a value model's files in the checkpoint begin.
+    pub fn prefix_of_value_model(self) -> String {
+        self.inside(&format!("{}/", Self::VALUE_MODEL))
+    }
+
+    /// Returns the path of the list of files with their checksums.
+    pub fn manifest(self) -> PathBuf {
+        self.folder().join(Self::MANIFEST)
+    }
+
+    /// Returns the path of the configuration it was written with.
+    pub fn config(self) -> PathBuf {
+        self.folder().join(RunFiles::CONFIG)
+    }
+
+    /// Returns the path of its summary, under the name that transformers gives it.
+    pub fn summary(self) -> PathBuf {
+        self.folder().join(Self::SUMMARY)
+    }
+
+    /// Returns the path of the counters and rollouts.
+    pub fn rest(self) -> PathBuf {
+        self.folder().join(Self::REST)
+    }
+
+    /// Returns the path of the optimizer's moments.
+    pub fn optimizer(self) -> PathBuf {
+        self.folder().join(Self::OPTIMIZER)
+    }
+
+    /// Returns the path of the reference model, if it has changed since the start of the run.
+    pub fn reference(self) -> PathBuf {
+        self.folder().join(Self::REFERENCE)
+    }
+
+    /// Returns the path of a critic's head on the policy.
+    pub fn critic(self) -> PathBuf {
+        self.folder().join(Self::CRITIC)
+    }
+
+    /// Returns the folder of a value model.
+    pub fn value_model(self) -> PathBuf {
+        self.folder().join(Self::VALUE_MODEL)
+    }
+
+    /// Returns the folder of the plugins in use.
+    pub fn plugins(self) -> PathBuf {
+        self.folder().join(RunFiles::PLUGINS)
+    }
+
+    /// Returns the path of a plugin in use.
+    pub fn plugin(self, name: &str) -> PathBuf {
+        self.plugins().join(format!("{name}.wasm"))
+    }
+
+    /// Returns the path of a plugin's state.
+    pub fn plugin_state(self, name: &str) -> PathBuf {
+        self.plugins().join(format!("{name}.state"))
+    }
+
+    /// Returns the folder of replaced plugins.
+    pub fn replaced(self) -> PathBuf {
+        self.folder().join(Self::REPLACED)
+    }
+
+    /// Returns the paths of a replaced plugin: itself, and its state.
+    pub fn replaced_plugin(self, name: &str) -> [PathBuf; 2] {
+        ["wasm", "state"].map(|kind| self.replaced().join(format!("{name}.{kind}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn files_are_found_where_the_version_that_wrote_them_put_them() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        let optimizer = || CheckpointFiles::find(place.path()).optimizer();
+        assert_eq!(CheckpointFiles::new(place.path()).optimizer(), at("trainer/optimizer.safetensors"));
+        assert_eq!(CheckpointFiles::new(place.path()).always()[0], "trainer/config.toml");
+        // Nothing at all, or no manifest.
+        assert_eq!(optimizer(), at("optimizer.safetensors"));
+        fs::create_dir(at("trainer")).unwrap();
+        assert_eq!(optimizer(), at("trainer/optimizer.safetensors"));
+        // The folder of an older version, to which somebody has added a folder.
+        fs::write(at("manifest.json"), "").unwrap();
+        assert_eq!(optimizer(), at("optimizer.safetensors"));
+        assert_eq!(CheckpointFiles::find(place.path()).for_resuming(), ["snapshot.json", "optimizer.safetensors"]);
+        // One of this version, to which somebody has added a file.
+        fs::write(at("trainer/manifest.json"), "").unwrap();
+        assert_eq!(optimizer(), at("trainer/optimizer.safetensors"));
+    }
+}
