@@ -3,7 +3,8 @@
 //! A file can make a library such as a template engine or a tokenizer compute forever or build a string of a hundred gigabytes.
 //! Such work runs on a separate thread. If it takes too long, it is abandoned. If it asks for too much memory, it is blocked
 //! inside that request forever: an allocator may not unwind, and a library that is refused memory aborts the process. In both
-//! cases the thread ends with the process, which is soon, because such failures are errors at the start of a command.
+//! cases the thread ends with the process, which is soon, because such failures are errors at the start of a command. Work that
+//! recurses too deeply is blocked in the same way, when it allocates memory with little of the stack left.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::any::Any;
@@ -23,6 +24,9 @@ const SMALLEST_STACK: usize = 32 << 20;
 
 /// Bytes of memory allowed per byte of stack; with more, a value could be nested too deeply for the stack.
 const MEMORY_A_BYTE: usize = 2;
+
+/// The part of the stack, as a divisor, that must be left when work allocates memory.
+const STACK_RESERVE: usize = 8;
 
 /// How many times as long as its time work may wait for the processor, or for anything else.
 const STARVED: u32 = 20;
@@ -45,6 +49,8 @@ thread_local! {
     static MOST: Cell<usize> = const { Cell::new(0) };
     /// Its stack size.
     static OWN_STACK: Cell<usize> = const { Cell::new(STACK) };
+    /// The lowest address of its stack at which work may allocate memory.
+    static LOWEST: Cell<usize> = const { Cell::new(0) };
     /// Where to report the end of this thread's work.
     static WAITING: Cell<*const End> = const { Cell::new(std::ptr::null()) };
     /// Whether panics of this thread are not printed.
@@ -112,6 +118,8 @@ enum State {
     Done,
     /// It asked for more than this many bytes.
     MemoryFull(usize),
+    /// It recursed too deeply.
+    StackFull,
 }
 
 impl End {
@@ -137,10 +145,25 @@ impl End {
 /// Subtracts bytes from what the thread may allocate.
 fn take(bytes: usize) {
     let Some(left) = LEFT.get() else { return };
+    if stack_position() < LOWEST.get() {
+        stop(State::StackFull);
+    }
     match left.checked_sub(bytes) {
         Some(left) => LEFT.set(Some(left)),
-        None => stop(),
+        None => stop(State::MemoryFull(MOST.get())),
     }
+}
+
+/// Returns the address of this thread's stack at which it is now. Stacks grow towards lower addresses.
+#[inline(never)]
+fn stack_position() -> usize {
+    let here = 0_u8;
+    std::ptr::from_ref(std::hint::black_box(&here)).addr()
+}
+
+/// Returns how many bytes this thread's work has allocated and not freed; none for a thread without a limit.
+pub fn in_use() -> Option<usize> {
+    LEFT.get().map(|left| MOST.get().saturating_sub(left))
 }
 
 fn give_back(bytes: usize) {
@@ -149,14 +172,14 @@ fn give_back(bytes: usize) {
     }
 }
 
-/// Reports that the memory limit is reached, and never returns.
+/// Reports that a limit is reached, and never returns.
 #[cold]
-fn stop() -> ! {
+fn stop(limit: State) -> ! {
     // Reporting may allocate memory.
     LEFT.set(None);
     // SAFETY: it is in this thread's own frame of `within`, which has not returned.
     if let Some(end) = unsafe { WAITING.get().as_ref() } {
-        end.set(State::MemoryFull(MOST.get()));
+        end.set(limit);
     }
     loop {
         std::thread::park();
@@ -202,6 +225,9 @@ pub enum Unbounded {
     /// It asked for too much memory.
     #[error("asked for more than {} MiB of memory", .0 >> 20)]
     Memory(usize),
+    /// It recursed too deeply.
+    #[error("nests or recurses too deeply")]
+    Stack,
     /// It panicked.
     #[error("failed: {0}")]
     Panic(String),
@@ -240,6 +266,7 @@ pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send
     match end.wait(bounds.time) {
         State::Working => Err(Unbounded::Time(bounds.time)),
         State::MemoryFull(most) => Err(Unbounded::Memory(most)),
+        State::StackFull => Err(Unbounded::Stack),
         State::Done => {
             let done = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
             let done = done.unwrap_or_else(|| Err("it returned nothing".into()));
@@ -290,6 +317,7 @@ fn begin(job: Job) -> Result<(), Unbounded> {
         let (own, jobs) = (own.clone(), jobs.clone());
         let run = move || {
             OWN_STACK.set(stack);
+            LOWEST.set(stack_position().saturating_sub(stack - stack / STACK_RESERVE));
             let jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
             while let Ok(job) = jobs.recv() {
                 job();
@@ -383,6 +411,19 @@ mod tests {
         let bounds = Bounds { time: Duration::from_millis(100), ..BOUNDS };
         let ((), took) = within(bounds, || std::thread::sleep(Duration::from_millis(300))).unwrap();
         assert!(took < bounds.time, "{took:?}");
+    }
+
+    #[test]
+    fn recursion_that_allocates_ends_the_work_and_not_the_process() {
+        fn descend(depth: u64) -> u64 {
+            let room = std::hint::black_box(vec![depth; 8]);
+            // The addition after the call keeps the frame.
+            if depth == u64::MAX { 0 } else { descend(depth + 1) + room[0] }
+        }
+        let bounds = Bounds { memory: 2 << 30, ..BOUNDS };
+        assert_eq!(error(bounds, || descend(0)), Unbounded::Stack);
+        assert_eq!(within(BOUNDS, || in_use().map(|bytes| bytes < 4096)).unwrap().0, Some(true));
+        assert_eq!(in_use(), None);
     }
 
     #[test]
