@@ -249,15 +249,22 @@ fn list(folder: &Path, before: &str, above: &mut Vec<PathBuf>, files: &mut Vec<S
 }
 
 /// What a model folder may have beside its weights, and which of it it must.
-const BESIDE_WEIGHTS: [(&str, bool); 5] = [
+const BESIDE_WEIGHTS: [(&str, bool); 8] = [
     ("config.json", true),
     ("tokenizer.json", true),
     ("generation_config.json", false),
     ("tokenizer_config.json", false),
+    ("special_tokens_map.json", false),
+    ("added_tokens.json", false),
     ("chat_template.jinja", false),
+    ("additional_chat_templates/tool_use.jinja", false),
 ];
+
 /// Those that may hold a chat template.
 const TEMPLATES: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
+
+/// What a chat template is fetched with.
+const BESIDE_TEMPLATES: [&str; 2] = ["special_tokens_map.json", "additional_chat_templates/tool_use.jinja"];
 
 const INDEX: &str = "model.safetensors.index.json";
 const WEIGHTS: &str = "model.safetensors";
@@ -340,11 +347,12 @@ impl Hub {
         let held =
             |listing: &Listing| TEMPLATES.into_iter().filter(|file| listing.has(file)).map(str::to_owned).collect::<Vec<_>>();
         let listing = self.listing(&repo, &cache, |listing| !held(listing).is_empty())?;
-        let wanted = held(&listing);
+        let mut wanted = held(&listing);
         if wanted.is_empty() {
             let detail = format!("has no {}; it has {}", TEMPLATES.join(" and no "), listing.names());
             return Err(Error::Unfit { name: repo.id, detail: printable(&detail, LONGEST_SAID) });
         }
+        wanted.extend(BESIDE_TEMPLATES.into_iter().filter(|file| listing.has(file)).map(str::to_owned));
         self.snapshot(&repo, &cache, &listing, &wanted)
     }
 

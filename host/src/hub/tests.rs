@@ -124,6 +124,30 @@ fn of_a_chat_template_only_its_files_come_and_the_model_later() {
 }
 
 #[test]
+fn special_tokens_and_the_template_for_tools_come_too() {
+    let place = Place::new();
+    let tool_use = "additional_chat_templates/tool_use.jinja";
+    let files: [(&str, &[u8]); 8] = [
+        ("config.json", b"{}"),
+        ("tokenizer.json", TOKENIZER),
+        ("model.safetensors", b"weights"),
+        ("tokenizer_config.json", b"{}"),
+        ("special_tokens_map.json", b"{\"bos_token\": \"<s>\"}"),
+        ("added_tokens.json", b"{}"),
+        (tool_use, b"tools"),
+        ("additional_chat_templates/other.jinja", b"other"),
+    ];
+    place.server.hold("models/named@main", &files);
+    let template = place.plain().template("named").unwrap();
+    assert_eq!(template.files.len(), 3, "{:?}", template.files);
+    let model = place.plain().model("named").unwrap();
+    assert_eq!(model.files.len(), 7, "{:?}", model.files);
+    let read = |file: &str| std::fs::read_to_string(model.folder.join(file)).unwrap();
+    assert_eq!((read("special_tokens_map.json").as_str(), read(tool_use).as_str()), ("{\"bos_token\": \"<s>\"}", "tools"));
+    assert_eq!(place.offline().model("named").unwrap(), model);
+}
+
+#[test]
 fn shards_come_by_their_index_and_not_what_else_is_there() {
     let place = Place::new();
     let index = br#"{"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}"#;
