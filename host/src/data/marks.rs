@@ -16,35 +16,9 @@ pub(super) const ARGUMENT: &str = "generation_marks";
 /// Characters for the marks that no text needs.
 const PRIVATE: std::ops::RangeInclusive<char> = '\u{F0000}'..='\u{FFFFD}';
 
-/// Returns the template with call blocks for its marks, and whether it has any.
-pub(super) fn rewritten(source: &str) -> (String, bool) {
-    let (mut text, mut rest, mut marked) = (String::with_capacity(source.len()), source, false);
-    while let Some(at) = rest.find("{%").into_iter().chain(rest.find("{#")).min() {
-        let end = if rest[at..].starts_with("{#") { "#}" } else { "%}" };
-        let Some(length) = rest[at + 2..].find(end) else { break };
-        let (before, tag, after) = (&rest[..at + 2], &rest[at + 2..at + 2 + length], &rest[at + 2 + length..]);
-        let name = tag.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
-        let written = match name {
-            _ if end == "#}" => tag.to_owned(),
-            "generation" => tag.replace(name, &format!("call {FUNCTION}({ARGUMENT})")),
-            "endgeneration" => tag.replace(name, "endcall"),
-            _ if let Some(assigned) = assigned(name) => tag.replace(name, &assigned),
-            _ => tag.to_owned(),
-        };
-        marked |= end == "%}" && name == "generation";
-        text.extend([before, &written, end]);
-        rest = &after[end.len()..];
-    }
-    (text + rest, marked)
-}
-
-/// Rewrites an assignment to a namespace so that it mentions the namespace. A call block or macro sees only what it mentions, and
-/// for the engine an assignment is not a mention.
-fn assigned(tag: &str) -> Option<String> {
-    let (target, value) = tag.strip_prefix("set ")?.split_once('=')?;
-    let (name, attribute) = target.trim().split_once('.')?;
-    let plain = |text: &str| text.chars().all(|c| c.is_alphanumeric() || c == '_');
-    (plain(name) && plain(attribute)).then(|| format!("set {name}.{attribute} = ({}) if {name} is defined", value.trim()))
+/// Returns what opens the call block.
+pub(super) fn call() -> String {
+    format!("call {FUNCTION}({ARGUMENT})")
 }
 
 /// Adds the function that call blocks of marks call.
@@ -94,18 +68,6 @@ pub(super) fn spans(marked: &str, [open, close]: [char; 2], plain: &str) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tags_become_call_blocks_outside_comments() {
-        let (text, marked) =
-            rewritten("{# {% generation %} #}a{%- generation -%}b{%+ endgeneration %}{% if x %}{{ y }}{% endif %}{%");
-        assert!(marked);
-        assert_eq!(
-            text,
-            "{# {% generation %} #}a{%- call generation_block(generation_marks) -%}b{%+ endcall %}{% if x %}{{ y }}{% endif %}{%"
-        );
-        assert!(!rewritten("{#- {% generation %} -#}{% set generation = 1 %}").1);
-    }
 
     #[test]
     fn marks_are_characters_that_the_text_lacks() {

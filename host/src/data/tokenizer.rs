@@ -1,10 +1,11 @@
 //! Text to tokens and back, by the tokenizer that the model folder brings.
 
-use super::calls::Calls;
+use super::calls::{Calls, Tools};
 use super::decoder;
 use super::pace::Pace;
+use super::special_tokens::{self, Added};
 use super::turns::Spoken;
-use super::wording::{self, Wording, token_text};
+use super::wording::{self, Templates, Wording, token_text};
 use super::{ChatTemplate, Error, Extras, Message, RenderError, Result, training};
 use crate::config::{files, printable, printable_path};
 use crate::ops::bounded::{Bounds, quietly, within};
@@ -12,7 +13,7 @@ use sha2::{Digest, Sha256};
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokenizers::ModelWrapper;
 
@@ -43,10 +44,14 @@ pub struct Tokenizer {
     decodes_freely: bool,
     /// With the file that has it.
     chat: Option<(PathBuf, ChatTemplate)>,
+    /// What its chat template does with tools, once that is known.
+    tools: Arc<OnceLock<Tools>>,
     /// The stock template whose training variant `chat` is, if it is one.
     stock: Option<&'static str>,
     bos: Option<u32>,
     eos: Option<u32>,
+    /// Whether its settings, or the run, name the end token.
+    names_end: bool,
     pad: Option<u32>,
     /// Texts of its special tokens.
     specials: Arc<[String]>,
@@ -64,31 +69,32 @@ fn without_dropout(inner: &mut tokenizers::Tokenizer) -> bool {
     true
 }
 
-/// Reads `tokenizer.json`. The library that does panics over some damage, and compiles any patterns that it finds.
-fn load(path: &Path) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
+/// Reads `tokenizer.json`, and adds tokens to it. The library that does panics over some damage, and compiles any patterns that it finds.
+fn load(path: &Path, added: Added) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
     let wrong = |detail: String| Error::Tokenizer { path: path.to_owned(), detail: printable(&detail, SHOWN) };
     let bytes = files::read(path, LARGEST).map_err(|source| match source.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => wrong("no such file; a model folder must contain its tokenizer".into()),
         _ => Error::Io { path: path.to_owned(), source },
     })?;
-    let hash = Sha256::digest(&bytes).into();
+    let hash = Sha256::digest(&bytes);
     let bounds = Bounds { memory: (256 << 20) + 32 * bytes.len(), time: Duration::from_secs(120) };
-    let read = move || -> tokenizers::Result<(tokenizers::Tokenizer, usize, bool)> {
+    let read = move || -> tokenizers::Result<(tokenizers::Tokenizer, usize, bool, bool)> {
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes))?;
         // What somebody once cut and filled texts to is no part of the tokenizer, for transformers neither.
         inner.with_padding(None);
         inner.with_truncation(None)?;
         let drops = without_dropout(&mut inner);
+        let changed = added.add_to(&mut inner)?;
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
         // Some maps and patterns fail over any text. That a tokenizer has no tokens for this one is no fault.
         let tried = inner.encode_fast("A text, to try it: \u{e9}\u{4e16}\n", true);
         let some: Vec<u32> = tried.iter().flat_map(|text| text.get_ids()).copied().chain(0..TRIED).collect();
         // A decoder may make much of any. That it can't read some of them is no fault either.
         let _ = quietly(|| inner.decode(&some, false));
-        Ok((inner, longest, drops))
+        Ok((inner, longest, drops, changed))
     };
     let (read, _) = within(bounds, read).map_err(|e| wrong(format!("not a tokenizer: reading it {e}")))?;
-    let (inner, longest, drops) = read.map_err(|e| wrong(format!("not a tokenizer: {e}")))?;
+    let (inner, longest, drops, changed) = read.map_err(|e| wrong(format!("not a tokenizer: {e}")))?;
     if drops {
         let path = printable_path(path);
         tracing::warn!(
@@ -98,7 +104,19 @@ fn load(path: &Path) -> Result<(tokenizers::Tokenizer, [u8; 32])> {
     if longest > LONGEST_TOKEN {
         return Err(wrong(format!("it has a token of {longest} bytes; the maximum is {LONGEST_TOKEN}")));
     }
+    let hash = if changed { hash_with_tokens(&hash, &inner) } else { hash.into() };
     Ok((inner, hash))
+}
+
+/// Returns the hash of a tokenizer whose added tokens are not only those of its file.
+fn hash_with_tokens(file: &[u8], inner: &tokenizers::Tokenizer) -> [u8; 32] {
+    let mut tokens: Vec<_> = inner.get_added_tokens_decoder().into_iter().collect();
+    tokens.sort_by_key(|(id, _)| *id);
+    let mut hash = Sha256::new_with_prefix(file);
+    for (id, token) in tokens {
+        hash.update(format!("{id} {token:?}\n"));
+    }
+    hash.finalize().into()
 }
 
 impl Tokenizer {
@@ -113,10 +131,11 @@ impl Tokenizer {
     /// If the tokenizer can't be read, or has no such tokens.
     pub fn open_as(folder: &Path, wording: &Wording) -> Result<Self> {
         let path = folder.join("tokenizer.json");
-        let (inner, hash) = load(&path)?;
-        let inner = Arc::new(inner);
         let config = wording::config_in(folder)?;
+        let (inner, hash) = load(&path, wording::added_in(folder, &config)?)?;
+        let inner = Arc::new(inner);
         let own = wording.eos.clone();
+        let names_end = own.is_some() || inner.token_to_id(&wording::own_end(folder)?).is_some();
         for (key, text) in [("eos_token", &own), ("pad_token", &wording.pad)] {
             if let Some(missing) = text.as_ref().filter(|text| inner.token_to_id(text).is_none()) {
                 let detail = format!("{key}: there is no token {missing:?}");
@@ -127,12 +146,18 @@ impl Tokenizer {
         let eos_text = own.unwrap_or_else(|| token_text(&config, "eos_token"));
         let pad_text = wording.pad.clone().unwrap_or_else(|| token_text(&config, "pad_token"));
         let [bos, eos, pad] = [&bos_text, &eos_text, &pad_text].map(|text| inner.token_to_id(text));
-        let found = wording.template.clone().map_or_else(|| wording::template_in(folder, &config), |given| Ok(Some(given)))?;
-        let compiled = |(path, source): (PathBuf, String)| {
+        let given = wording.template.clone().map(|default| Templates { default, tool_use: None });
+        let found = given.map_or_else(|| wording::templates_in(folder, &config), |given| Ok(Some(given)))?;
+        let mut tokens = special_tokens::named(&config);
+        for (key, text) in [("bos_token", &bos_text), ("eos_token", &eos_text), ("pad_token", &pad_text)] {
+            tokens.insert(key.to_owned(), text.as_str().into());
+        }
+        let compiled = |Templates { default: (path, source), tool_use }: Templates| {
             let variant = if wording.training { training::variant(&source) } else { None };
             let (stock, source) = variant.map_or((None, source), |(name, variant)| (Some(name), variant));
-            match ChatTemplate::new(source, bos_text, eos_text) {
-                Ok(chat) => Ok(((path, chat.told(wording.kwargs.clone(), wording.now)), stock)),
+            let chat = ChatTemplate::new(source, bos_text, eos_text).and_then(|chat| chat.with_tool_use(tool_use));
+            match chat {
+                Ok(chat) => Ok(((path, chat.with_tokens(tokens).told(wording.kwargs.clone(), wording.now)), stock)),
                 Err(detail) => Err(Error::Tokenizer { path, detail: format!("chat template: {detail}") }),
             }
         };
@@ -143,8 +168,8 @@ impl Tokenizer {
         specials.sort_unstable();
         specials.dedup();
         let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| decoder::is_free(&decoder));
-        let (pace, stock, specials) = (Arc::default(), stock.flatten(), specials.into());
-        Ok(Self { path, hash, inner, pace, decodes_freely, chat, stock, bos, eos, pad, specials })
+        let (pace, tools, stock, specials) = (Arc::default(), Arc::default(), stock.flatten(), specials.into());
+        Ok(Self { path, hash, inner, pace, decodes_freely, chat, tools, stock, bos, eos, names_end, pad, specials })
     }
 
     /// Returns the files that a checkpoint of a model with these ending tokens has otherwise than the folder which was opened with
@@ -203,6 +228,11 @@ impl Tokenizer {
         self.eos.and_then(|id| self.inner.id_to_token(id))
     }
 
+    /// Returns whether the tokenizer's settings, or the run, name the end token.
+    pub fn names_end(&self) -> bool {
+        self.names_end
+    }
+
     /// Returns the text of the end token that the folder names elsewhere, if the tokenizer names none: in `special_tokens_map.json`,
     /// or as the first of the `model`'s.
     ///
@@ -211,7 +241,7 @@ impl Tokenizer {
     pub fn unnamed_end(&self, model: &[u32]) -> Result<Option<String>> {
         let own = wording::mapped_end(self.path.parent().unwrap_or(Path::new(".")))?;
         let own = own.filter(|text| self.inner.token_to_id(text).is_some());
-        Ok(own.or_else(|| model.iter().find_map(|&id| self.inner.id_to_token(id))).filter(|_| self.eos.is_none()))
+        Ok(own.or_else(|| model.iter().find_map(|&id| self.inner.id_to_token(id))).filter(|_| !self.names_end))
     }
 
     /// Returns the ids of the tokens that begin and end a text, if there are such.
@@ -298,7 +328,7 @@ impl Tokenizer {
         Error::Unbounded { place: printable_path(&self.path), detail: printable(detail, SHOWN) }
     }
 
-    fn unrendered(&self, error: RenderError) -> Error {
+    pub(super) fn unrendered(&self, error: RenderError) -> Error {
         let path = self.chat.as_ref().map_or(&self.path, |(path, _)| path).clone();
         match error {
             RenderError::Refused(detail) => Error::Tokenizer { path, detail: format!("chat template: {detail}") },
@@ -341,9 +371,19 @@ impl Tokenizer {
         self.chat()?.following(before, replies, extras).map_err(|e| self.unrendered(e))
     }
 
-    /// How the model writes tool calls.
-    pub(super) fn call_format(&self) -> Calls {
-        self.chat.as_ref().map(|(_, chat)| chat.calls).unwrap_or_default()
+    /// How the model writes calls of these tools.
+    pub(super) fn call_format(&self, tools: &serde_json::Value) -> Calls {
+        self.chat.as_ref().map(|(_, chat)| chat.calls(!tools.is_null())).unwrap_or_default()
+    }
+
+    /// Returns its chat template, with the file that it comes from.
+    pub(super) fn template(&self) -> Option<(&Path, &ChatTemplate)> {
+        self.chat.as_ref().map(|(path, chat)| (path.as_path(), chat))
+    }
+
+    /// What its chat template does with tools, once that is known.
+    pub(super) fn tools_once(&self) -> &OnceLock<Tools> {
+        &self.tools
     }
 
     /// Tokens of a conversation, and for each whether the assistant says it: a token of which the template marks a part or, for a

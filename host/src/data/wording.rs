@@ -1,7 +1,8 @@
 //! How conversations and ends of texts are written, if a run overrides the model's folder.
 
+use super::special_tokens::{self, Added};
 use super::{Error, Result};
-use crate::config::{files, json};
+use crate::config::{files, json, printable, printable_path};
 use jiff::civil::DateTime;
 use serde_json::{Map, Value};
 use std::io::ErrorKind;
@@ -16,17 +17,35 @@ const LARGEST_TEMPLATE: u64 = 1 << 20;
 /// Maximum size of `tokenizer.json`, in bytes.
 const LARGEST_TOKENIZER: u64 = 256 << 20;
 
+/// Maximum length of a printed error, in bytes.
+const SHOWN: usize = 500;
+
 /// Name of the tokenizer's own file.
 const TOKENIZER: &str = "tokenizer.json";
 
 /// Name of a folder's chat template file.
 pub(super) const TEMPLATE: &str = "chat_template.jinja";
 
+/// Name of the file with the template for conversations with tools.
+pub(super) const TOOL_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
+
 /// Name of the tokenizer's settings file.
 pub(super) const CONFIG: &str = "tokenizer_config.json";
 
 /// Name of the file with the special tokens' texts.
 const SPECIALS: &str = "special_tokens_map.json";
+
+/// Name of the file with the ids of added tokens, which older versions of transformers write.
+const ADDED_TOKENS: &str = "added_tokens.json";
+
+/// The chat templates of a folder.
+#[derive(Clone, Debug)]
+pub(super) struct Templates {
+    /// The file of the one that is used by default, and its text.
+    pub default: (PathBuf, String),
+    /// The one for conversations with tools, if it is another.
+    pub tool_use: Option<String>,
+}
 
 /// Overrides of and additions to a model's folder.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +82,12 @@ impl Wording {
     pub fn read_template(path: &Path) -> Result<(PathBuf, String)> {
         if path.is_dir() {
             let none = || Error::Tokenizer { path: path.to_owned(), detail: "the folder has no chat template".into() };
-            return template_in(path, &config_in(path)?)?.ok_or_else(none);
+            let templates = templates_in(path, &config_in(path)?)?.ok_or_else(none)?;
+            if templates.tool_use.is_some() {
+                let path = printable_path(path);
+                tracing::warn!("{path}: its chat template \"tool_use\" is not taken over, only its default one");
+            }
+            return Ok(templates.default);
         }
         let source = files::read_text(path, LARGEST_TEMPLATE).map_err(|source| Error::Io { path: path.to_owned(), source })?;
         Ok((path.to_owned(), source))
@@ -74,7 +98,7 @@ impl Wording {
     /// # Errors
     /// If a file can't be read.
     pub fn template_of(folder: &Path) -> Result<Option<String>> {
-        Ok(template_in(folder, &config_in(folder)?)?.map(|(_, source)| source))
+        Ok(templates_in(folder, &config_in(folder)?)?.map(|templates| templates.default.1))
     }
 
     /// Returns what a folder's chat template brings along, as when TRL clones it: the folder's end token, and those of its added tokens
@@ -115,25 +139,45 @@ impl Wording {
     }
 }
 
-/// Reads the tokenizer's settings in a folder; null without any.
+/// Reads the tokenizer's settings in a folder, with the special tokens that are only in a file of their own; null without any.
 pub(super) fn config_in(folder: &Path) -> Result<Value> {
-    let path = folder.join(CONFIG);
-    match read(&path, LARGEST_CONFIG)? {
-        Some(text) => json::value(&text).map_err(|e| Error::Tokenizer { path, detail: e.to_string() }),
-        None => Ok(Value::Null),
-    }
+    let config = object_in(folder, CONFIG)?.map_or(Value::Null, Value::from);
+    Ok(special_tokens::with_map(config, object_in(folder, SPECIALS)?))
 }
 
-/// Reads the chat template in a folder whose tokenizer has these settings. Also returns the file that contains it.
-pub(super) fn template_in(folder: &Path, config: &Value) -> Result<Option<(PathBuf, String)>> {
+/// Returns the end token that the tokenizer's settings name themselves; empty without any.
+pub(super) fn own_end(folder: &Path) -> Result<String> {
+    Ok(token_text(&object_in(folder, CONFIG)?.map_or(Value::Null, Value::from), "eos_token"))
+}
+
+/// Reads the tokens that a folder's files add to its tokenizer.
+pub(super) fn added_in(folder: &Path, config: &Value) -> Result<Added> {
+    let added = Added::from_settings(config, object_in(folder, ADDED_TOKENS)?);
+    added.map_err(|detail| Error::Tokenizer { path: folder.join(CONFIG), detail: printable(&detail, SHOWN) })
+}
+
+/// Reads an object from an optional file.
+fn object_in(folder: &Path, name: &str) -> Result<Option<Map<String, Value>>> {
+    let path = folder.join(name);
+    let Some(text) = read(&path, LARGEST_CONFIG)? else { return Ok(None) };
+    json::object(&text).map(Some).map_err(|e| Error::Tokenizer { path, detail: e.to_string() })
+}
+
+/// Reads the chat templates in a folder whose tokenizer has these settings. Templates in files replace those of the settings, as in
+/// transformers.
+pub(super) fn templates_in(folder: &Path, config: &Value) -> Result<Option<Templates>> {
     let path = folder.join(TEMPLATE);
-    if let Some(source) = read(&path, LARGEST_TEMPLATE)? {
-        return Ok(Some((path, source)));
-    }
-    let default = |named: &&Value| named["name"] == "default";
-    let named = config["chat_template"].as_array().and_then(|all| all.iter().find(default));
-    let source = named.map_or(&config["chat_template"], |named| &named["template"]).as_str();
-    Ok(source.map(|source| (folder.join(CONFIG), source.to_owned())))
+    let file = read(&path, LARGEST_TEMPLATE)?.map(|source| (path, source));
+    let tool_file = read(&folder.join(TOOL_TEMPLATE), LARGEST_TEMPLATE)?;
+    let settings = &config["chat_template"];
+    let named = |name: &str| match settings {
+        Value::Array(all) => all.iter().find(|one| one["name"] == name).and_then(|one| one["template"].as_str()),
+        Value::Object(all) => all.get(name).and_then(Value::as_str),
+        one => one.as_str().filter(|_| name == "default"),
+    };
+    let tool_use = if file.is_some() { tool_file } else { tool_file.or_else(|| named("tool_use").map(str::to_owned)) };
+    let default = file.or_else(|| Some((folder.join(CONFIG), named("default")?.to_owned())));
+    Ok(default.map(|default| Templates { default, tool_use }))
 }
 
 /// Reads the text of an optional file.
@@ -147,9 +191,7 @@ fn read(path: &Path, limit: u64) -> Result<Option<String>> {
 
 /// Returns the end token in a folder's `special_tokens_map.json`, in which older versions of transformers name it, if there is one.
 pub(super) fn mapped_end(folder: &Path) -> Result<Option<String>> {
-    let path = folder.join(SPECIALS);
-    let Some(text) = read(&path, LARGEST_CONFIG)? else { return Ok(None) };
-    let map = json::value(&text).map_err(|e| Error::Tokenizer { path, detail: e.to_string() })?;
+    let map = object_in(folder, SPECIALS)?.map(Value::from).unwrap_or_default();
     Ok(Some(token_text(&map, "eos_token")).filter(|text| !text.is_empty()))
 }
 
@@ -186,6 +228,32 @@ pub(super) fn changed_files(wording: &Wording, folder: &Path, ends: &[u32]) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn templates_are_found_by_name_and_files_replace_those_of_the_settings() {
+        let place = tempfile::tempdir().unwrap();
+        let found = |settings: &Value| {
+            let templates = templates_in(place.path(), settings).unwrap();
+            templates.map(|templates| (templates.default.1, templates.tool_use))
+        };
+        let text = |text: &str| Some(text.to_owned());
+        let list = serde_json::json!({"chat_template": [
+            {"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}, {"name": "rag", "template": "r"},
+        ]});
+        assert_eq!(found(&Value::Null), None);
+        assert_eq!(found(&serde_json::json!({"chat_template": "one"})), Some(("one".into(), None)));
+        assert_eq!(found(&list), Some(("d".into(), text("t"))));
+        assert_eq!(
+            found(&serde_json::json!({"chat_template": {"default": "d", "tool_use": "t"}})),
+            Some(("d".into(), text("t")))
+        );
+        assert_eq!(found(&serde_json::json!({"chat_template": [{"name": "rag", "template": "r"}]})), None);
+        std::fs::write(place.path().join(TEMPLATE), "file").unwrap();
+        assert_eq!(found(&list), Some(("file".into(), None)));
+        std::fs::create_dir(place.path().join("additional_chat_templates")).unwrap();
+        std::fs::write(place.path().join(TOOL_TEMPLATE), "tools").unwrap();
+        assert_eq!(found(&list), Some(("file".into(), text("tools"))));
+    }
 
     #[test]
     fn a_time_is_a_date_or_a_date_with_a_time() {

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 /// Names of the files, which are copied if the source has them.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -16,6 +16,7 @@ const NAMES: [&str; 9] = [
     "merges.txt",
     "tokenizer.model",
     "chat_template.jinja",
+    "additional_chat_templates/tool_use.jinja",
     "generation_config.json",
 ];
 
@@ -66,6 +67,9 @@ impl Companions {
     pub(super) fn write(&self, to: &Path) -> Result<()> {
         for (name, bytes) in &self.files {
             let path = to.join(name);
+            if let Some(folder) = path.parent() {
+                std::fs::create_dir_all(folder).map_err(|source| Error::Write { path: folder.to_owned(), source })?;
+            }
             std::fs::write(&path, bytes).map_err(|source| Error::Write { path, source })?;
         }
         Ok(())

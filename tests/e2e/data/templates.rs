@@ -144,3 +144,85 @@ fn a_folders_template_brings_its_end_token_and_is_refused_where_the_model_lacks_
     place.write("written.jinja", format!("<|turn|>{plain}"));
     run("written.jinja", &[]).succeeded();
 }
+
+/// Copies a model's folder into the place, with other files beside its weights.
+fn copied(place: &Place, name: &str, files: &[(&str, Value)]) {
+    std::fs::create_dir(place.path(name)).unwrap();
+    for entry in std::fs::read_dir(tiny()).unwrap().map(|entry| entry.unwrap()) {
+        std::fs::copy(entry.path(), place.path(name).join(entry.file_name())).unwrap();
+    }
+    for (file, value) in files {
+        place.write(&format!("{name}/{file}"), value.to_string());
+    }
+}
+
+#[test]
+fn rows_with_tools_are_rendered_with_the_template_for_tools_and_checkpoints_keep_it() {
+    let place = place();
+    let template = |name: &str| {
+        let text = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ bos_token }}{% endfor %}{% if tools %}{{ tools[0].name }}{% endif %}";
+        json!({"name": name, "template": format!("({name}){text}")})
+    };
+    let settings = json!({"chat_template": [template("default"), template("tool_use")], "eos_token": "<|endoftext|>"});
+    copied(
+        &place,
+        "model",
+        &[("tokenizer_config.json", settings), ("special_tokens_map.json", json!({"bos_token": {"content": "!"}}))],
+    );
+    let run = |model: &str, run: &str| {
+        let base = ["--model", model, "--dataset", "asked.jsonl", "--plugin", "tldr_length_reward.wasm", "--output-dir", run];
+        let few = ["--max-completion-length", "4", "--per-device-train-batch-size", "8", "--num-generations", "2"];
+        place.run(&[&base[..], &few, &["--log-completions", "all", "--max-steps", "1"]].concat()).succeeded();
+        let lines = place.lines(&format!("{run}/completions.jsonl"));
+        let prompt = |row: u64| lines.iter().find(|line| line["row"] == row).unwrap()["prompt"].as_str().unwrap().to_owned();
+        assert_eq!((prompt(0).as_str(), prompt(1).as_str()), ("(default)<user>q0!", "(tool_use)<user>q1!calc"));
+    };
+    run("model", "run");
+    run("run/checkpoint-1", "again");
+    // Templates in files.
+    let name = "additional_chat_templates";
+    let files =
+        [("chat_template.jinja", template("default")), ("additional_chat_templates/tool_use.jinja", template("tool_use"))];
+    copied(&place, "files", &[("tokenizer_config.json", json!({"bos_token": "!", "eos_token": "<|endoftext|>"}))]);
+    std::fs::create_dir(place.path("files").join(name)).unwrap();
+    for (file, template) in files {
+        place.write(&format!("files/{file}"), template["template"].as_str().unwrap());
+    }
+    run("files", "filed");
+    run("filed/checkpoint-1", "filed-again");
+}
+
+#[test]
+fn an_environment_with_tools_refuses_a_template_whose_calls_cannot_be_read() {
+    let place = place();
+    let template = |call: &str| {
+        format!(
+            "{{% for t in tools or [] %}}{{{{ t | tojson }}}}{{% endfor %}}{{% for m in messages %}}<{{{{ m.role }}}}>{{{{ m.content }}}}{{% for c in m.tool_calls or [] %}}{call}{{% endfor %}}\n{{% endfor %}}{{% if add_generation_prompt %}}<assistant>{{% endif %}}"
+        )
+    };
+    place.write("odd.jinja", template("<|call>{{ c.function.name }}:{{ c.function.arguments | tojson }}<call|>"));
+    place.write("known.jinja", template("<tool_call>{{ c.function | tojson }}</tool_call>"));
+    let run = |file: &str, run: &str| {
+        let base = ["--model", tiny(), "--dataset", "asked.jsonl", "--environment", "calculator_tool.wasm", "--output-dir", run];
+        let few =
+            ["--max-completion-length", "4", "--per-device-train-batch-size", "2", "--num-generations", "2", "--max-steps", "1"];
+        place.run(&[&base[..], &few, &["--chat-template-path", file, "--max-turns", "2"]].concat())
+    };
+    let refused = run("odd.jinja", "odd");
+    assert!(refused.code != Some(0), "{}", refused.stderr);
+    for part in ["odd.jinja", "calls of tools in a format that can't be read", "<|call>probe_of_calls:", "chat_template_path"] {
+        assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
+    }
+    // The tiny model's context is too short for the tool's description, which is found later.
+    let read = run("known.jinja", "known");
+    assert!(read.stderr.contains("the model's context is 192") && !read.stderr.contains("can't be read"), "{}", read.stderr);
+}
+
+#[test]
+fn a_template_that_would_hold_itself_is_refused() {
+    let place = place();
+    place.write("cycle.jinja", "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns.x|tojson }}");
+    let refused = train(&place, "run", &["--chat-template-path", "cycle.jinja", "--max-steps", "1"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.error().contains("a namespace can't hold a namespace"), "{}", refused.stderr);
+}

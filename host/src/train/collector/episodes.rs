@@ -209,6 +209,9 @@ fn begun(tokenizer: &Tokenizer, prompt: &Prompt, opening: Opening, context: usiz
     if !opening.tools.is_empty() {
         extras.tools = opening.tools.iter().map(tool).collect();
     }
+    if !extras.tools.is_null() {
+        tokenizer.check_tools().map_err(|e| e.to_string())?;
+    }
     let own = opening.prompt.is_some() || !opening.tools.is_empty();
     let messages = opening.prompt.map_or_else(|| prompt.conversation(), |messages| messages.into_iter().map(message).collect());
     let as_given = !own && (prompt.chat || !tokenizer.has_chat());
@@ -325,7 +328,8 @@ impl Playing {
         let tokens = &ended.tokens[ended.turn.clone()];
         let text = tokenizer.decode(tokens)?;
         let (number, finished) = (self.rewards.len(), ended.finished);
-        let written = TurnRow { finished, calls: tokenizer.calls(tokens)? };
+        let before = if ended.turn.start == 0 { &self.prompt.1 } else { &ended.tokens[..ended.turn.start] };
+        let written = TurnRow { finished, calls: tokenizer.calls(before, tokens, &self.extras.tools)? };
         let calls = plugin::calls(number, &written.calls);
         self.turns.push(written);
         self.messages.push(Message { role: "assistant".into(), content: text.as_str().into(), ..Message::default() });

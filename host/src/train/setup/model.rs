@@ -78,7 +78,7 @@ pub(super) fn open(
         })
     };
     let mut tokenizer = open(&wording)?;
-    if tokenizer.frame().1.is_none() && !matches!(beginning, Beginning::Resume { .. }) {
+    if !tokenizer.names_end() && !matches!(beginning, Beginning::Resume { .. }) {
         config.eos_token = named_end(&source, &tokenizer)?;
         wording.eos.clone_from(&config.eos_token);
         tokenizer = open(&wording)?;

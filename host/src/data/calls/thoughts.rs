@@ -1,0 +1,76 @@
+//! Leaves out a turn's thoughts, in which nothing is a call.
+
+/// How thoughts begin and end, in the templates of the model families.
+const MARKS: [(&str, &str); 8] = [
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel>thought\n", "<channel|>"),
+    ("<|channel|>analysis<|message|>", "<|end|>"),
+];
+
+/// Returns what ends the thought that is open at the end of a prompt, if one is.
+fn open_at_the_end(prompt: &str) -> Option<&'static str> {
+    let is_open = |open: &str| prompt.trim_end().ends_with(open.trim_end());
+    MARKS.into_iter().find(|(open, _)| is_open(open)).map(|(_, close)| close)
+}
+
+/// Returns a turn's text without its thoughts. A thought that does not end takes the rest of the turn. A call, between these marks, may
+/// have marks of thoughts in its arguments.
+pub(super) fn left_out(prompt: &str, turn: &str, call: Option<(&str, &str)>) -> String {
+    let (mut text, mut rest) = (String::new(), turn);
+    let mut closing = open_at_the_end(prompt);
+    loop {
+        if let Some(close) = closing.take() {
+            let Some((_, after)) = rest.split_once(close) else { return text };
+            rest = after;
+        }
+        let opened = MARKS.into_iter().filter_map(|(open, close)| Some((rest.find(open)?, open, close)));
+        let opened = opened.min_by_key(|(at, open, _)| (*at, std::cmp::Reverse(open.len())));
+        let calls = call.and_then(|(open, close)| Some((rest.find(open)?, open, close)));
+        match (opened, calls) {
+            (Some((thought, ..)), Some((at, open, close))) if at < thought => {
+                let begun = at + open.len();
+                let Some(length) = rest[begun..].find(close) else { return text + rest };
+                let (whole, after) = rest.split_at(begun + length + close.len());
+                text += whole;
+                rest = after;
+            }
+            (Some((at, open, close)), _) => {
+                text += &rest[..at];
+                rest = &rest[at + open.len()..];
+                closing = Some(close);
+            }
+            (None, _) => return text + rest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thoughts_are_left_out_wherever_they_begin_and_end() {
+        let call = Some(("<tool_call>", "</tool_call>"));
+        for (prompt, turn, left) in [
+            ("", "<think>maybe <tool_call>{1+1}</tool_call></think>42", "42"),
+            ("user\nq\nassistant\n<think>\n", "maybe <tool_call>x</tool_call></think>\n42", "\n42"),
+            ("<think>\n", "never ends <tool_call>x</tool_call>", ""),
+            ("<think>\n\n</think>\n\n", "<tool_call>x</tool_call>", "<tool_call>x</tool_call>"),
+            ("", "a<think>never ends", "a"),
+            ("", "no</think> thought", "no</think> thought"),
+            ("", "<think>a</think>b<think>c</think>d", "bd"),
+            ("", "<tool_call><think></tool_call>a<think>b</think>", "<tool_call><think></tool_call>a"),
+            ("", "<tool_call><think>", "<tool_call><think>"),
+            ("", "[THINK]a[/THINK]b", "b"),
+            ("", "<|channel|>analysis<|message|>a<|end|>b", "b"),
+            ("", "<thinking>a</thinking>b", "b"),
+        ] {
+            assert_eq!(left_out(prompt, turn, call), left, "{prompt:?} {turn:?}");
+        }
+    }
+}

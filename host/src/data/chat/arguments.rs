@@ -1,0 +1,90 @@
+//! Arguments of filters, functions and methods, bound to names as Python does.
+
+use minijinja::value::{Kwargs, Rest};
+use minijinja::{Error, ErrorKind, Value};
+
+/// Creates the error of a template.
+pub(super) fn error(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, detail.into())
+}
+
+/// Arguments in the order of their names.
+pub(super) struct Arguments(Vec<Option<Value>>);
+
+impl Arguments {
+    /// Binds arguments, of which the last may hold those given by name.
+    ///
+    /// # Errors
+    /// If there are too many, or one has an unknown name or is given twice.
+    pub(super) fn bind(args: &[Value], names: &[&str]) -> Result<Self, Error> {
+        let (positional, named) = parts(args);
+        if positional.len() > names.len() {
+            return Err(error(format!("takes at most {} arguments, not {}", names.len(), positional.len())));
+        }
+        let mut bound: Vec<Option<Value>> = positional.iter().cloned().map(Some).collect();
+        bound.resize(names.len(), None);
+        for (name, value) in named {
+            let place = names.iter().position(|known| *known == name).and_then(|at| bound.get_mut(at));
+            let place = place.ok_or_else(|| error(format!("has no argument {name:?}; it has {}", names.join(", "))))?;
+            if place.replace(value).is_some() {
+                return Err(error(format!("argument {name:?} is given twice")));
+            }
+        }
+        Ok(Self(bound))
+    }
+
+    /// Returns an argument; none and a missing one are the same.
+    pub(super) fn value(&self, at: usize) -> Option<&Value> {
+        self.given(at).filter(|value| !value.is_none())
+    }
+
+    /// Returns an argument, which may be none.
+    pub(super) fn given(&self, at: usize) -> Option<&Value> {
+        self.0.get(at).and_then(Option::as_ref)
+    }
+
+    /// Returns an argument that must be there.
+    pub(super) fn required(&self, at: usize) -> Result<&Value, Error> {
+        self.given(at).ok_or_else(|| error(format!("argument {} is missing", at + 1)))
+    }
+
+    /// Returns a text.
+    pub(super) fn text(&self, at: usize) -> Result<Option<&str>, Error> {
+        let text = |value: &Value| error(format!("argument {} must be a string, not {}", at + 1, value.kind()));
+        self.value(at).map(|value| value.as_str().ok_or_else(|| text(value))).transpose()
+    }
+
+    /// Returns an integer.
+    pub(super) fn integer(&self, at: usize) -> Result<Option<i64>, Error> {
+        let integer = |value: &Value| error(format!("argument {} must be an integer, not {}", at + 1, value.kind()));
+        self.value(at).map(|value| value.as_i64().ok_or_else(|| integer(value))).transpose()
+    }
+
+    /// Returns whether an argument is given and true.
+    pub(super) fn is_true(&self, at: usize) -> bool {
+        self.value(at).is_some_and(Value::is_true)
+    }
+}
+
+/// Returns all arguments of a call, those given by name last.
+pub(super) fn all(args: Rest<Value>, named: Kwargs) -> Vec<Value> {
+    let mut all = args.0;
+    if named.args().next().is_some() {
+        all.push(named.into());
+    }
+    all
+}
+
+/// Returns the arguments given by place and those given by name.
+pub(super) fn parts(args: &[Value]) -> (&[Value], Vec<(String, Value)>) {
+    match args.split_last() {
+        Some((last, positional)) if last.is_kwargs() => (positional, pairs(last).collect()),
+        _ => (args, Vec::new()),
+    }
+}
+
+/// Returns what a mapping holds, with its keys as text.
+pub(super) fn pairs(map: &Value) -> impl Iterator<Item = (String, Value)> {
+    let pairs = map.as_object().and_then(|object| object.try_iter_pairs());
+    pairs.into_iter().flatten().map(|(key, value)| (key.to_string(), value))
+}

@@ -1,0 +1,248 @@
+//! Filters, tests and functions of Jinja that the engine lacks or treats differently.
+
+use super::arguments::{Arguments, all, error};
+use super::{json, methods, namespace, printf, text};
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{Environment, Error, Value, filters};
+use minijinja_contrib::globals;
+use std::fmt::Write;
+
+/// Maximum length of a range, which is that of Jinja's sandbox.
+const LONGEST_RANGE: i64 = 100_000;
+
+/// Adds them to an engine.
+pub(super) fn add(environment: &mut Environment<'_>) {
+    environment.set_formatter(text::print);
+    environment.set_unknown_method_callback(methods::call);
+    environment.remove_global("debug");
+    environment.add_function("namespace", namespace::namespace);
+    environment.add_function(namespace::ASSIGN, namespace::assign);
+    environment.add_function("range", range);
+    environment.add_function("dict", dict);
+    environment.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
+    environment.add_function("joiner", globals::joiner);
+    environment.add_filter(text::CONCAT, text::concatenated);
+    environment.add_filter(methods::UNCALLED, methods::uncalled);
+    environment.add_filter(text::MODULO, printf::modulo);
+    environment.add_filter("string", text::string);
+    environment.add_filter("join", text::join);
+    environment.add_filter("pprint", text::pprint);
+    environment.add_filter("format", printf::format);
+    environment.add_filter("tojson", json::to_json);
+    environment.add_filter("replace", replace);
+    environment.add_filter("default", default);
+    environment.add_filter("d", default);
+    environment.add_filter("indent", indent);
+    environment.add_filter("length", length);
+    environment.add_filter("count", length);
+    environment.add_filter("int", int);
+    environment.add_filter("float", float);
+    environment.add_filter("wordcount", word_count);
+    environment.add_filter("urlencode", url_encode);
+    environment.add_filter("center", center);
+    environment.add_filter("truncate", truncate);
+    environment.add_test("iterable", |value: &Value| is_sized(value) || value.kind() == ValueKind::Iterable);
+    environment.add_test("sequence", is_sized);
+    environment.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
+    environment.add_test("integer", |value: &Value| value.is_integer());
+    environment.add_test("callable", |value: &Value| value.kind() == ValueKind::Plain);
+}
+
+/// Returns whether a value has a length and items, as strings and mappings have. As in Python, nothing has none.
+fn is_sized(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable | ValueKind::Undefined)
+}
+
+/// Python's `range`, as long as Jinja's sandbox allows.
+fn range(args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+    let args = Arguments::bind(&all(args, named), &["start", "stop", "step"])?;
+    let first = args.integer(0)?.ok_or_else(|| error("range: wants an integer"))?;
+    let (start, stop) = args.integer(1)?.map_or((0, first), |stop| (first, stop));
+    let step = args.integer(2)?.unwrap_or(1);
+    if step == 0 {
+        return Err(error("range: the step can't be 0"));
+    }
+    let distance = if step > 0 { i128::from(stop) - i128::from(start) } else { i128::from(start) - i128::from(stop) };
+    let length = (distance.max(0) + i128::from(step.unsigned_abs()) - 1) / i128::from(step.unsigned_abs());
+    let length = i64::try_from(length).ok().filter(|length| *length <= LONGEST_RANGE);
+    let length = length.ok_or_else(|| error(format!("range: it has more than {LONGEST_RANGE} numbers")))?;
+    Ok((0..length).map(|i| Value::from(start + i * step)).collect())
+}
+
+/// Python's `dict`.
+fn dict(args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+    let mut pairs: Vec<(Value, Value)> = Vec::new();
+    for value in &all(args, named) {
+        match value.as_object().filter(|_| value.kind() == ValueKind::Map) {
+            Some(object) => pairs.extend(object.try_iter_pairs().into_iter().flatten()),
+            None => {
+                for pair in value.try_iter()?.checked() {
+                    let pair: Vec<Value> = pair?.try_iter()?.collect();
+                    let [key, value] = <[Value; 2]>::try_from(pair).map_err(|_| error("dict: wants pairs"))?;
+                    pairs.push((key, value));
+                }
+            }
+        }
+    }
+    Ok(Value::from_pairs(pairs))
+}
+
+fn replace(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+    let args = Arguments::bind(&all(args, named), &["old", "new", "count"])?;
+    let (old, new) = (text::str(args.required(0)?)?, text::str(args.required(1)?)?);
+    let whole = text::str(value)?;
+    Ok(match args.integer(2)?.map(usize::try_from) {
+        Some(Ok(count)) => whole.replacen(&old, &new, count),
+        _ => whole.replace(&old, &new),
+    })
+}
+
+fn default(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+    let args = Arguments::bind(&all(args, named), &["default_value", "boolean"])?;
+    let is_missing = value.is_undefined() || args.is_true(1) && !value.is_true();
+    Ok(if is_missing { args.given(0).cloned().unwrap_or_else(|| "".into()) } else { value.clone() })
+}
+
+fn indent(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+    let args = Arguments::bind(&all(args, named), &["width", "first", "blank"])?;
+    let by = match args.value(0) {
+        None => " ".repeat(4),
+        Some(text) if text.as_str().is_some() => text.as_str().unwrap_or_default().to_owned(),
+        Some(_) => " ".repeat(args.integer(0)?.and_then(|width| usize::try_from(width).ok()).unwrap_or(0)),
+    };
+    let whole = text::str(value)? + "\n";
+    let mut indented = String::new();
+    for (i, line) in methods::lines(&whole, false).into_iter().enumerate() {
+        indented.push_str(if i > 0 { "\n" } else { "" });
+        let is_indented = if i == 0 { args.is_true(1) } else { args.is_true(2) || !line.is_empty() };
+        indented.push_str(if is_indented { &by } else { "" });
+        indented.push_str(line);
+    }
+    Ok(indented)
+}
+
+/// The filter `length`. What is undefined has no items.
+fn length(value: &Value) -> Result<usize, Error> {
+    if value.is_undefined() { Ok(0) } else { filters::length(value) }
+}
+
+/// The filter `int`: what is no number is the default.
+fn int(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+    let args = Arguments::bind(&all(args, named), &["default", "base"])?;
+    let base = args.integer(1)?.unwrap_or(10);
+    let number = match value.kind() {
+        ValueKind::Undefined => return Err(error("int: the value is undefined")),
+        ValueKind::String => {
+            let text = value.as_str().unwrap_or_default().trim();
+            integer(text, base).or_else(|| whole(text.replace('_', "").parse().ok()?))
+        }
+        ValueKind::Bool => Some(i128::from(value.is_true())),
+        ValueKind::Number if value.is_integer() => return Ok(value.clone()),
+        ValueKind::Number => whole(f64::try_from(value.clone()).unwrap_or(f64::NAN)),
+        _ => None,
+    };
+    let value = number.map(|number| i64::try_from(number).map_or_else(|_| Value::from(number), Value::from));
+    Ok(value.or_else(|| args.value(0).cloned()).unwrap_or_else(|| 0.into()))
+}
+
+/// Returns a float without its fraction.
+fn whole(float: f64) -> Option<i128> {
+    (float.is_finite() && float.abs() < 1e38).then_some(float.trunc() as i128)
+}
+
+/// Reads an integer as Python does.
+fn integer(text: &str, base: i64) -> Option<i128> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let lower = digits.to_ascii_lowercase();
+    let prefixed = |prefix: &str| lower.strip_prefix(prefix).map(str::to_owned);
+    let (base, digits) = match base {
+        0 | 16 if lower.starts_with("0x") => (16, prefixed("0x")?),
+        0 | 8 if lower.starts_with("0o") => (8, prefixed("0o")?),
+        0 | 2 if lower.starts_with("0b") => (2, prefixed("0b")?),
+        0 => (10, lower),
+        _ => (u32::try_from(base).ok().filter(|base| (2..=36).contains(base))?, lower),
+    };
+    if digits.starts_with(['_', '+', '-']) || digits.ends_with('_') || digits.contains("__") {
+        return None;
+    }
+    let number = i128::from_str_radix(&digits.replace('_', ""), base).ok()?;
+    Some(if negative { -number } else { number })
+}
+
+/// The filter `float`: what is no number is the default.
+fn float(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<Value, Error> {
+    let args = Arguments::bind(&all(args, named), &["default"])?;
+    let number = match value.kind() {
+        ValueKind::Undefined => return Err(error("float: the value is undefined")),
+        ValueKind::String => value.as_str().and_then(|text| text.trim().replace('_', "").parse().ok()),
+        ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
+        ValueKind::Number if value.is_integer() => i128::try_from(value.clone()).ok().map(|number| number as f64),
+        ValueKind::Number => f64::try_from(value.clone()).ok(),
+        _ => None,
+    };
+    Ok(number.map(Value::from).or_else(|| args.value(0).cloned()).unwrap_or_else(|| 0.0.into()))
+}
+
+fn word_count(value: &Value) -> Result<usize, Error> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    Ok(text::str(value)?.split(|c| !is_part(c)).filter(|word| !word.is_empty()).count())
+}
+
+/// The filter `urlencode`: a text for a path, or pairs for a query.
+fn url_encode(value: &Value) -> Result<String, Error> {
+    let pairs: Vec<Value> = match value.kind() {
+        ValueKind::Map => {
+            let pairs = value.as_object().and_then(|object| object.try_iter_pairs()).into_iter().flatten();
+            pairs.map(|(key, value)| Value::from(vec![key, value])).collect()
+        }
+        ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.collect(),
+        _ => return Ok(quoted(&text::str(value)?, "/", "%20")),
+    };
+    let mut query = Vec::new();
+    for pair in pairs {
+        let parts = pair.try_iter()?.map(|part| Ok(quoted(&text::str(&part)?, "", "+")));
+        query.push(parts.collect::<Result<Vec<_>, Error>>()?.join("="));
+    }
+    Ok(query.join("&"))
+}
+
+fn quoted(text: &str, safe: &str, space: &str) -> String {
+    let mut quoted = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b' ' => quoted.push_str(space),
+            _ if byte.is_ascii_alphanumeric() || b"_.-~".contains(&byte) || safe.as_bytes().contains(&byte) => {
+                quoted.push(char::from(byte));
+            }
+            _ => _ = write!(quoted, "%{byte:02X}"),
+        }
+    }
+    quoted
+}
+
+fn center(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+    let args = Arguments::bind(&all(args, named), &["width"])?;
+    methods::centered(&text::str(value)?, args.integer(0)?.unwrap_or(80))
+}
+
+/// The filter `truncate`.
+fn truncate(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+    let args = Arguments::bind(&all(args, named), &["length", "killwords", "end", "leeway"])?;
+    let (whole, end) = (text::str(value)?, args.text(2)?.unwrap_or("..."));
+    let count = |at, default| Ok::<_, Error>(args.integer(at)?.map_or(default, |n| usize::try_from(n).unwrap_or(0)));
+    let (length, leeway) = (count(0, 255)?, count(3, 5)?);
+    if whole.chars().count() <= length.saturating_add(leeway) {
+        return Ok(whole);
+    }
+    let shown = length.checked_sub(end.chars().count()).ok_or_else(|| error("truncate: the length is shorter than the end"))?;
+    let mut shown: String = whole.chars().take(shown).collect();
+    if !args.is_true(1)
+        && let Some((words, _)) = shown.rsplit_once(' ')
+    {
+        shown = words.to_owned();
+    }
+    Ok(shown + end)
+}

@@ -1,0 +1,204 @@
+//! Spells values as Python's `str` and `repr` do.
+
+use super::arguments::{Arguments, all, error};
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{Error, Output, State, Value};
+use std::fmt::Write;
+
+/// Name of the filter that joins a list's items as the operator `~` does.
+pub(super) const CONCAT: &str = "concatenated_text";
+
+/// Name of the filter for the operator `%`; see [`super::printf`].
+pub(super) const MODULO: &str = "modulo_or_format";
+
+/// Maximum depth of a value that is written. Python's own limit is near.
+pub(super) const DEEPEST_VALUE: usize = 500;
+
+/// Returns Python's `str` of a value.
+///
+/// # Errors
+/// If it is nested too deeply, or an item of it failed.
+pub(super) fn str(value: &Value) -> Result<String, Error> {
+    let mut text = String::new();
+    write(value, &mut text)?;
+    Ok(text)
+}
+
+/// Returns Python's `repr` of a value.
+///
+/// # Errors
+/// If it is nested too deeply, or an item of it failed.
+pub(super) fn repr(value: &Value) -> Result<String, Error> {
+    let mut text = String::new();
+    spell(value, DEEPEST_VALUE, &mut text)?;
+    Ok(text)
+}
+
+/// Writes Python's `str` of a value.
+fn write(value: &Value, text: &mut String) -> Result<(), Error> {
+    match value.as_str() {
+        Some(own) => text.push_str(own),
+        None if value.is_undefined() => {}
+        None => spell(value, DEEPEST_VALUE, text)?,
+    }
+    Ok(())
+}
+
+/// Writes Python's `repr` of a value that may hold so many levels of others.
+fn spell(value: &Value, deepest: usize, text: &mut String) -> Result<(), Error> {
+    let deeper = || deepest.checked_sub(1).ok_or_else(too_deep);
+    match value.kind() {
+        ValueKind::Undefined => text.push_str("Undefined"),
+        ValueKind::Number => text.push_str(&number(value)),
+        ValueKind::String | ValueKind::Bytes => _ = write!(text, "{value:?}"),
+        ValueKind::Seq | ValueKind::Iterable => {
+            let [open, close] = if value.is_tuple() { ['(', ')'] } else { ['[', ']'] };
+            text.push(open);
+            let mut items = 0;
+            for item in value.try_iter()?.checked() {
+                text.push_str(if items > 0 { ", " } else { "" });
+                spell(&item?, deeper()?, text)?;
+                items += 1;
+            }
+            text.push_str(if value.is_tuple() && items == 1 { "," } else { "" });
+            text.push(close);
+        }
+        ValueKind::Map => {
+            text.push('{');
+            let pairs = value.as_object().and_then(|object| object.try_iter_pairs());
+            for (i, (key, item)) in pairs.into_iter().flatten().enumerate() {
+                text.push_str(if i > 0 { ", " } else { "" });
+                spell(&key, deeper()?, text)?;
+                text.push_str(": ");
+                spell(&item, deeper()?, text)?;
+            }
+            text.push('}');
+        }
+        ValueKind::Invalid => return Err(failed(value)),
+        // None, truth values, functions, namespaces.
+        _ => _ = write!(text, "{value}"),
+    }
+    Ok(())
+}
+
+pub(super) fn too_deep() -> Error {
+    error(format!("a value has more than {DEEPEST_VALUE} levels within each other"))
+}
+
+/// Returns the error of a value that could not be made.
+pub(super) fn failed(value: &Value) -> Error {
+    error(value.to_string())
+}
+
+/// Returns a number's `repr`.
+pub(super) fn number(value: &Value) -> String {
+    match f64::try_from(value.clone()) {
+        Ok(float) if !value.is_integer() => self::float(float),
+        _ => value.to_string(),
+    }
+}
+
+/// Returns a float's `repr`.
+pub(super) fn float(float: f64) -> String {
+    if !float.is_finite() {
+        return if float.is_nan() { "nan".into() } else { format!("{float}") };
+    }
+    let scientific = format!("{float:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    match exponent.parse::<i32>() {
+        Ok(exponent) if !(-4..16).contains(&exponent) => {
+            format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
+        }
+        _ => format!("{float:?}"),
+    }
+}
+
+/// Writes what a template prints.
+pub(super) fn print(output: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    match value.as_str() {
+        Some(text) => output.write_str(text)?,
+        None => output.write_str(&str(value)?)?,
+    }
+    Ok(())
+}
+
+/// The filter `string`.
+pub(super) fn string(value: &Value) -> Result<String, Error> {
+    str(value)
+}
+
+/// The filter `pprint`.
+pub(super) fn pprint(value: &Value, _: Option<bool>) -> Result<String, Error> {
+    repr(value)
+}
+
+/// The operator `~`, given its operands as a list.
+pub(super) fn concatenated(value: &Value) -> Result<String, Error> {
+    let mut text = String::new();
+    for item in value.try_iter()?.checked() {
+        write(&item?, &mut text)?;
+    }
+    Ok(text)
+}
+
+/// The filter `join`.
+pub(super) fn join(value: &Value, args: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+    let args = Arguments::bind(&all(args, named), &["d", "attribute"])?;
+    let between = args.value(0).map(str).transpose()?.unwrap_or_default();
+    let attribute = args.text(1)?;
+    let mut text = String::new();
+    for (i, item) in value.try_iter()?.checked().enumerate() {
+        let item = item?;
+        text.push_str(if i > 0 { &between } else { "" });
+        match attribute {
+            None => write(&item, &mut text)?,
+            Some(path) => write(&at_path(item, path)?, &mut text)?,
+        }
+    }
+    Ok(text)
+}
+
+/// Returns what is at a path of attributes.
+fn at_path(mut value: Value, path: &str) -> Result<Value, Error> {
+    for part in path.split('.') {
+        value = match part.parse::<usize>() {
+            Ok(place) => value.get_item_by_index(place)?,
+            Err(_) => value.get_attr(part)?,
+        };
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_spelled_as_in_python() {
+        for (number, expected) in [
+            (1e-5, "1e-05"),
+            (0.0001, "0.0001"),
+            (1e16, "1e+16"),
+            (1e15, "1000000000000000.0"),
+            (123_456_789_012_345_680.0, "1.2345678901234568e+17"),
+            (-1.5e-10, "-1.5e-10"),
+            (1e300, "1e+300"),
+            (0.1, "0.1"),
+            (-0.0, "-0.0"),
+            (3.0, "3.0"),
+            (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
+            (f64::NAN, "nan"),
+        ] {
+            assert_eq!(float(number), expected);
+        }
+    }
+
+    #[test]
+    fn values_are_spelled_as_in_python_to_a_depth() {
+        let value: Value = minijinja::value::Serde(serde_json::json!({"a": [1, 1e-7, "it's", null, true], "b": {}})).into();
+        assert_eq!(repr(&value).unwrap(), "{'a': [1, 1e-07, \"it's\", None, True], 'b': {}}");
+        let deep = (0..=DEEPEST_VALUE).fold(Value::from(1), |inner, _| Value::from(vec![inner]));
+        assert!(repr(&deep).unwrap_err().to_string().contains("levels within each other"));
+    }
+}
