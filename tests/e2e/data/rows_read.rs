@@ -48,7 +48,8 @@ fn a_card_says_which_files_are_trained_on() {
     assert_eq!(sum, first_loss(&place, "both", &[&["--dataset", "both.jsonl"][..], &both[..2]].concat()));
     assert_eq!(first_loss(&place, "half", &["--dataset", "both.jsonl", "--dataset-train-split", "train[50%:]"]), a);
     let sft = ["sft", "--model", "chatty", "--max-steps", "1", "--dataset"];
-    let said = place.run(&[&sft[..], &["d", "--output-dir", "said"]].concat()).succeeded();
+    let said = place.run(&[&sft[..], &["d", "--output-dir", "said"]].concat());
+    said.succeeded();
     assert!(said.stderr.contains("reading a.jsonl for the split train; other splits: test"), "{}", said.stderr);
     let other = place.run(&[&sft[..], &["d/three"]].concat());
     assert!(other.code == Some(2) && other.error().contains("its README.md lists one, two"), "{}", other.stderr);
@@ -71,7 +72,8 @@ fn files_without_a_split_are_not_read_beside_those_of_one() {
     let train = first_loss(&place, "train", &["--dataset", "d/train.jsonl", "--per-device-train-batch-size", "2"]);
     assert_eq!(first_loss(&place, "folder", &["--dataset", "d", "--per-device-train-batch-size", "2"]), train);
     let sft = ["sft", "--model", "chatty", "--max-steps", "1", "--output-dir", "said", "--dataset", "d"];
-    let said = place.run(&sft).succeeded();
+    let said = place.run(&sft);
+    said.succeeded();
     assert!(said.stderr.contains("not read, since the split train does not have them: old.jsonl"), "{}", said.stderr);
     // A folder of tests is not trained on by chance.
     fs::create_dir(place.path("tests")).unwrap();
@@ -127,7 +129,8 @@ fn a_turn_that_the_template_leaves_out_is_named() {
     let critic = json!({"messages": [{"role": "user", "content": "q"}, {"role": "critic", "content": "c"}, {"role": "assistant", "content": "a"}]});
     place.write("rows.jsonl", format!("{}\n{critic}\n{critic}\n", json!({"messages": talk()})));
     let sft = ["sft", "--model", "chatty", "--max-steps", "1", "--dataset", "rows.jsonl", "--output-dir"];
-    let said = place.run(&[&sft[..], &["warned"]].concat()).succeeded();
+    let said = place.run(&[&sft[..], &["warned"]].concat());
+    said.succeeded();
     let warning = "rows.jsonl:2: the chat template leaves out turn 2, whose role is \"critic\"";
     assert!(said.stderr.contains(warning) && said.stderr.contains("in 2 of 3 rows"), "{}", said.stderr);
     let strict = place.run(&[&sft[..], &["strict", "--strict-data"]].concat());
