@@ -5,7 +5,8 @@ use super::lines::line_of;
 use super::rewards;
 use super::set::{LONGEST_KEY, Set};
 use super::values::{
-    UNKNOWN_KEY, environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled, unsupported,
+    UNKNOWN_KEY, environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled, unlimited,
+    unsupported,
 };
 use super::{Config, Error, Key, Limits, Result, did_you_mean, files, keys, printable, yaml};
 use serde::Deserialize;
@@ -351,6 +352,7 @@ pub(super) fn as_meant(own: &str, value: Value) -> std::result::Result<Value, St
         "report_to" => reported_to(value),
         _ => spelled(kind, value),
     };
+    let value = unlimited(own, value);
     if let Some((_, number)) = not_finite(&value).filter(|(at, _)| at.is_empty()) {
         return Err(format!("is {number}; it must be a finite number"));
     }

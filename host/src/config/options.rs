@@ -374,9 +374,9 @@ pub struct Config {
     /// Save a checkpoint every N steps and at the end; below 1, a fraction of the run [default: 500]
     #[schemars(extend("on_resume" = "free"))]
     pub save_steps: Period,
-    /// Maximum number of checkpoints to keep; the newest and the best are always kept [default: all]
+    /// Maximum number of checkpoints to keep; the newest and the best are always kept. 0 or less for all [default: all]
     #[schemars(extend("on_resume" = "free", "aliases" = ["max_ckpt_num"]))]
-    pub save_total_limit: Option<usize>,
+    pub save_total_limit: Option<i64>,
     /// Save only the model: checkpoints are smaller but can't be resumed [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub save_only_model: bool,

@@ -50,11 +50,14 @@ impl Config {
                 return Err((key, "must be at least 1".into()));
             }
         }
-        let periods =
-            [("logging_steps", Some(self.logging_steps)), ("save_steps", Some(self.save_steps)), ("eval_steps", self.eval_steps)];
-        for (key, period) in periods {
+        let periods = [
+            ("logging_steps", Some(self.logging_steps), "logging_strategy = no logs only the last step"),
+            ("save_steps", Some(self.save_steps), "save_strategy = no saves only the last step"),
+            ("eval_steps", self.eval_steps, "eval_strategy = no makes no evaluations in training"),
+        ];
+        for (key, period, otherwise) in periods {
             if let Some(fault) = period.and_then(Period::fault) {
-                return Err((key, fault));
+                return Err((key, format!("{fault}; {otherwise}")));
             }
         }
         for (key, count) in [

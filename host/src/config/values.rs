@@ -95,8 +95,19 @@ pub(super) fn spelled(kind: &str, value: Value) -> Value {
     }
 }
 
+/// Converts other programs' ways to write no limit to the key's own.
+pub(super) fn unlimited(key: &str, value: Value) -> Value {
+    let is_none = value.as_str().is_some_and(|text| text.eq_ignore_ascii_case("none"));
+    match (key, &value) {
+        // vLLM's; TRL's is 0, as here.
+        ("top_k" | "eval_top_k", Value::Integer(-1)) => Value::Integer(0),
+        ("save_total_limit", Value::String(_)) if is_none => Value::Integer(0),
+        _ => value,
+    }
+}
+
 /// Values of transformers that are not supported, by the beginning of their names, with the reason.
-const UNSUPPORTED: [(&str, &[&str], &str); 5] = [
+const UNSUPPORTED: [(&str, &[&str], &str); 6] = [
     ("optim", &["galore_", "apollo_"], "low-rank optimizers are not supported; for less memory, use LoRA (--use-peft)"),
     ("optim", &["lomo", "adalomo"], "updates during the backward pass are not supported; adafactor has the smallest state here"),
     ("optim", &["adamw_torch_4bit"], "moments in 4 bits are not supported; adafactor has a smaller state than adamw_torch"),
@@ -106,6 +117,7 @@ const UNSUPPORTED: [(&str, &[&str], &str); 5] = [
         &["best"],
         "checkpoints are saved at regular steps; --save-total-limit 1 with --metric-for-best-model keeps only the best and the newest",
     ),
+    ("max_completion_length", &["none", "None"], "completions need a limit; give a number of tokens, up to the model's context"),
 ];
 
 /// Returns why a key does not take a value of transformers, if it is one that rlhost does not support.

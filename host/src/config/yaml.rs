@@ -123,7 +123,8 @@ fn member((key, value): (Yaml, Yaml)) -> Option<(String, Value)> {
         other => serde_yaml_ng::to_string(&other).ok()?.trim().to_owned(),
     };
     // TRL's null is no limit, not the default.
-    let value = if value.is_null() && key == "max_length" { Some(Value::String("none".to_owned())) } else { converted(value) };
+    let is_limit = ["max_length", "max_completion_length"].contains(&key.as_str());
+    let value = if value.is_null() && is_limit { Some(Value::String("none".to_owned())) } else { converted(value) };
     Some((key, value?))
 }
 

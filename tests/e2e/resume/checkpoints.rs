@@ -68,6 +68,41 @@ fn retention_keeps_the_best_and_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_limit_of_zero_or_less_keeps_all_checkpoints_as_in_transformers() {
+    let place = Place::new();
+    for (run, limit) in [("zero", "0"), ("negative", "-1"), ("none", "none")] {
+        place.train(run, &["--save-steps", "1", "--max-steps", "3", "--save-total-limit", limit]).succeeded();
+        assert_eq!(place.checkpoints(run), [1, 2, 3], "{limit}");
+    }
+    // A run whose folder says so, too.
+    place.run(&["resume", "zero", "--max-steps", "4"]).succeeded();
+    assert_eq!(place.checkpoints("zero"), [1, 2, 3, 4]);
+    place.run(&["resume", "zero", "--max-steps", "5", "--set", "save_total_limit=1"]).succeeded();
+    assert_eq!(place.checkpoints("zero"), [5]);
+    // All tokens, for vLLM as for TRL.
+    for (run, top_k) in [("all", "0"), ("vllm", "-1")] {
+        place.train(run, &["--max-steps", "1", "--top-k", top_k]).succeeded();
+    }
+    assert_eq!(place.timeless("all/completions.jsonl"), place.timeless("vllm/completions.jsonl"));
+    for (key, value, said) in [
+        ("--max-completion-length", "none", "completions need a limit"),
+        ("--max-completion-length", "0", "at least 1"),
+        ("--save-steps", "0", "save_strategy = no"),
+        ("--eval-steps", "0", "eval_strategy = no"),
+        ("--logging-steps", "-1", "logging_strategy = no"),
+        ("--max-steps", "0", "-1 for num_train_epochs"),
+        ("--max-grad-norm", "-1", "0 or greater"),
+        ("--top-k", "-2", "top_k"),
+    ] {
+        let refused = place.train("refused", &[key, value]);
+        assert!(refused.code == Some(2) && refused.error().contains(said), "{key} {value}: {}", refused.stderr);
+    }
+    place.write("null.yaml", "max_completion_length: null\n");
+    let refused = place.train("refused", &["--config", "null.yaml"]);
+    assert!(refused.code == Some(2) && refused.error().contains("completions need a limit"), "{}", refused.stderr);
+}
+
+#[test]
 fn the_best_can_be_the_least_and_an_unknown_figure_is_refused() {
     let place = Place::new();
     place.train("loss", &["--max-steps", "4", "--save-steps", "1", "--metric-for-best-model", "loss"]).succeeded();

@@ -131,7 +131,9 @@ impl Journal {
         self.saves.failure = None;
         let path = path.display().to_string();
         self.event(&Event::CheckpointSaved { step, path, seconds: took.as_secs_f64() })?;
-        match self.settings.save_total_limit {
+        // As in transformers, 0 and less are no limit.
+        match self.settings.save_total_limit.and_then(|limit| usize::try_from(limit).ok()) {
+            None | Some(0) => Ok(()),
             Some(limit) => self.retain(limit),
             None => Ok(()),
         }
