@@ -1,6 +1,7 @@
 //! Checkpoint folders of a run: creates, finds, keeps and removes them.
 
 use super::manifest::{seal, sync_folder};
+use super::retention::difference;
 use super::{Error, verify};
 use crate::run::RunFiles;
 use std::fs;
@@ -16,8 +17,8 @@ const MARK: &str = ".rlhost";
 /// Prefix of the name of a superseded checkpoint.
 const ASIDE: &str = "superseded-";
 
-/// Writes the checkpoint of `step`: `fill` creates its files in a temporary folder, which is then renamed to its final place.
-/// Returns the final path.
+/// Writes the checkpoint of `step`: `fill` creates its files in a temporary folder, which is then renamed to its final place, or
+/// exchanged with the run's earlier checkpoint of that step. Returns the final path.
 pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, Error> {
     let path = RunFiles(run).checkpoint(step);
     let fail = |detail: String| Error::Write { path: path.clone(), detail };
@@ -25,13 +26,42 @@ pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String
     let temporary = temporary_in(run).map_err(io)?;
     let inside = temporary.join(step.to_string());
     let written = fs::create_dir(&inside).map_err(io).and_then(|()| fill(&inside).map_err(fail));
-    let written = written.and_then(|()| seal(&inside, step).and_then(|()| fs::rename(&inside, &path)).map_err(io));
+    let written = written.and_then(|()| seal(&inside, step).and_then(|()| put_in_place(&inside, &path)).map_err(io));
     if let Err(e) = discard(&temporary) {
         tracing::warn!("{} is left over from a checkpoint: {e}", temporary.display());
     }
     written?;
     sync_folder(run).map_err(io)?;
     Ok(path)
+}
+
+/// Renames a complete checkpoint to its final place. If the run's own checkpoint of that step is there, unchanged, it is replaced: one
+/// that a stop made during an evaluation is saved again once the evaluation is made.
+fn put_in_place(complete: &Path, path: &Path) -> io::Result<()> {
+    match fs::rename(complete, path) {
+        Err(e) if path.is_dir() && difference(path).is_none() => {
+            if let Err(unsupported) = exchange(complete, path) {
+                // The one that is there resumes as well, and evaluates again.
+                tracing::debug!("{} is left as it was: {e}; {unsupported}", path.display());
+            }
+            Ok(())
+        }
+        renamed => renamed,
+    }
+}
+
+/// Exchanges two folders in one step, so that an interruption leaves one of them in each place.
+fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (one, other);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// Creates a folder for a checkpoint that is written or removed. The mark tells it from other people's folders.
@@ -158,6 +188,20 @@ mod tests {
         let run = run_with(&[5]);
         assert!(save(run.path(), 7, |_| Err("no".into())).unwrap_err().to_string().contains("checkpoint-7: no"));
         assert_eq!(fs::read_dir(run.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_checkpoint_of_the_run_is_replaced_and_nothing_else_is() {
+        let run = run_with(&[5]);
+        let other = |to: &Path| fill(to).and_then(|()| fs::write(to.join("x"), "other bytes").map_err(|e| e.to_string()));
+        let path = save(run.path(), 5, other).unwrap();
+        assert_eq!(fs::read(path.join("x")).unwrap(), b"other bytes");
+        assert_eq!(newest(run.path()).unwrap().0, 5);
+        assert_eq!(fs::read_dir(run.path()).unwrap().count(), 1);
+        fs::write(path.join("notes"), "mine").unwrap();
+        assert!(save(run.path(), 5, fill).is_err());
+        assert_eq!(fs::read(path.join("x")).unwrap(), b"other bytes");
     }
 
     #[test]

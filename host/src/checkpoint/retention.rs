@@ -50,7 +50,7 @@ pub fn retain(run: &Path, limit: usize, best: Option<u64>) -> io::Result<Retaine
 }
 
 /// Returns why a folder is not the checkpoint that was written there.
-fn difference(checkpoint: &Path) -> Option<String> {
+pub(super) fn difference(checkpoint: &Path) -> Option<String> {
     match Manifest::read(checkpoint) {
         Ok(manifest) => manifest.difference(checkpoint),
         Err(super::Error::Damaged { detail, .. }) => Some(detail),

@@ -56,7 +56,7 @@ impl Trainer {
         let prompts = evaluation.prompts.all()?.to_vec();
         let step = self.state.global_step;
         let figures = self.or_roll_back(|this| this.evaluate_on(&prompts, Some(stop)))?;
-        let owed = std::mem::replace(&mut self.state.owes_evaluation, figures.is_none());
+        self.state.owes_evaluation = figures.is_none();
         let Some(figures) = figures else { return Ok(()) };
         self.journal.log(step, self.epoch(), &figures)?;
         let is_score = |name: &String| name.starts_with("eval_rewards/") && name.ends_with("/mean");
@@ -67,9 +67,6 @@ impl Trainer {
             tracing::warn!("the evaluation at step {step} has nothing to compare: no reward could score any of its completions");
         }
         self.state.patience = self.state.patience.after(&self.settings, step, &figures);
-        if owed && self.saves_at(step) {
-            self.journal.compare_with_best(step);
-        }
         listener.evaluated(step, &figures);
         Ok(())
     }

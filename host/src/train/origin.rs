@@ -84,13 +84,25 @@ impl Origin {
         ranks.map_or(1, |ranks| ranks as usize)
     }
 
-    /// Returns the path of config.toml as the run last wrote it, or as the checkpoint has it if that copy is missing or damaged.
+    /// Returns the path of config.toml as the run last wrote it. If that copy is missing, as after a run's end, or damaged, it is the
+    /// newest checkpoint's.
     fn written_config(&self) -> PathBuf {
         let copy = RunFiles(&self.run).written_config();
         // One that was cut off, as by a power failure, may still be read; its last line has no end.
         let ended = files::read(&copy, config::LARGEST).is_ok_and(|text| text.ends_with(b"\n"));
         let whole = ended && config::read([copy.as_path()], &Overrides::default()).is_ok();
-        if whole { copy } else { self.config_file() }
+        if whole { copy } else { self.newest_config() }
+    }
+
+    /// Returns the path of the configuration in the run's newest checkpoint that has one as it was written.
+    fn newest_config(&self) -> PathBuf {
+        let steps = RunFiles(&self.run).steps().unwrap_or_default().into_iter().rev();
+        let unchanged = |checkpoint: &PathBuf| {
+            let name = CheckpointFiles::find(checkpoint).name_of_config();
+            checkpoint::Manifest::read(checkpoint).is_ok_and(|manifest| manifest.has_unchanged(checkpoint, &name))
+        };
+        let newest = steps.map(|step| RunFiles(&self.run).checkpoint(step)).find(unchanged);
+        newest.map_or_else(|| self.config_file(), |checkpoint| CheckpointFiles::find(&checkpoint).config())
     }
 
     /// Returns the path of the run's config.toml, if it was edited since the run wrote it.

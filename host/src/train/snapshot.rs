@@ -8,6 +8,7 @@ pub(super) use given::Given;
 
 use super::collector::{Counters, Position, Streaks};
 use super::dataset::{OF_ROWS, Prompt};
+use super::evaluation::Evaluation;
 use super::experience::{Experience, MicroBatch, Pair};
 use super::flow::Flow;
 use super::journal::{Best, Kept, Parent};
@@ -193,6 +194,11 @@ impl Restored {
         self.rest.state.given
     }
 
+    /// Returns whether a run with these evaluations begins with the one that was interrupted.
+    pub(super) fn owes_evaluation(&self, evaluation: Option<&Evaluation>) -> bool {
+        self.rest.owes_evaluation(evaluation)
+    }
+
     /// Reads the state, for a run whose dataset has this hash, or had that `of_tokens` in a checkpoint of an older version.
     ///
     /// # Errors
@@ -288,14 +294,14 @@ impl Snapshot {
         let text = |e: std::io::Error| e.to_string();
         let files = CheckpointFiles::new(to);
         model::save(&self.weights, &self.source, to).map_err(|e| e.to_string())?;
+        fs::create_dir(files.folder()).map_err(text)?;
+        model::write_critic(&self.weights, &files.critic()).map_err(|e| e.to_string())?;
         if let Some((weights, source)) = &self.value_model {
             let folder = files.value_model();
             fs::create_dir(&folder).map_err(text)?;
             model::save(weights, source.as_ref().unwrap_or(&self.source), &folder).map_err(|e| e.to_string())?;
         }
         fs::write(files.config(), self.config).map_err(text)?;
-        fs::create_dir(files.folder()).map_err(text)?;
-        model::write_critic(&self.weights, &files.critic()).map_err(|e| e.to_string())?;
         fs::write(files.summary(), format!("{:#}\n", self.summary)).map_err(text)?;
         fs::create_dir(files.plugins()).map_err(text)?;
         for source in &self.plugins {
@@ -332,6 +338,11 @@ fn readable<T: Serialize + DeserializeOwned>(state: &T) -> std::result::Result<V
 }
 
 impl Rest {
+    /// Returns whether the evaluation after its step was interrupted, and a run with these evaluations has one there.
+    fn owes_evaluation(&self, evaluation: Option<&Evaluation>) -> bool {
+        self.state.owes_evaluation && evaluation.is_some_and(|evaluation| evaluation.is_due(self.state.global_step))
+    }
+
     /// Returns the run's position in the data.
     fn position(self, run: &Fits<'_>) -> std::result::Result<Position, String> {
         if let Some(fault) = self.experiences.iter().find_map(|saved| saved.fault(run)) {
@@ -480,7 +491,8 @@ impl Trainer {
         };
         self.plugins.adopt(saved, changed)?;
 
-        let Counts { global_step, moved, owes_evaluation, plateau, patience, .. } = rest.state;
+        let Counts { global_step, moved, plateau, patience, .. } = rest.state;
+        let owes_evaluation = rest.owes_evaluation(self.evaluation.as_ref());
         self.state = State { global_step, moved, owes_evaluation, plateau, patience, ..self.state };
         self.learner.reduce_rates(plateau.plateaus);
         // What is not about a plugin of this run means nothing, and its name could be a path.

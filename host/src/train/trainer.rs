@@ -143,8 +143,13 @@ impl Trainer {
         let idle = self.is_over() && !self.state.owes_evaluation;
         let before = if idle { None } else { self.collector.sample(self.learner.policy(), self.state.global_step)? };
         self.show_progress();
-        if self.state.owes_evaluation || self.settings.eval_on_start && self.state.global_step == 0 {
+        let owed = self.state.owes_evaluation;
+        if owed || self.settings.eval_on_start && self.state.global_step == 0 {
             self.evaluate(stop, listener)?;
+        }
+        if owed && !self.state.owes_evaluation {
+            // Otherwise every run that resumes from the checkpoint would evaluate again.
+            self.save_together()?;
         }
         let mut stopped = ranks::any(&self.world, stop.load(Ordering::Relaxed))?;
         while !self.is_over() && !stopped {
@@ -159,6 +164,7 @@ impl Trainer {
         }
         // Before the first step there is nothing to keep.
         let checkpoint = if step > 0 { self.last_checkpoint()? } else { self.journal.path().to_owned() };
+        self.journal.tidy(step);
         let seconds = self.journal.took().as_secs_f64();
         self.journal.event(&if stopped { Event::Stopped { step, seconds } } else { Event::Finished { step, seconds } })?;
         let after = if stopped || idle { None } else { self.collector.sample(self.learner.policy(), step)? };
@@ -218,16 +224,20 @@ impl Trainer {
             ranks::compare_weights(&self.world, &self.learner.trained(), step)?;
         }
         if saves {
-            // The first rank saves; a state that a plugin does not give is for all ranks to deal with.
-            self.or_roll_back(|this| {
-                this.plugins.snapshots()?;
-                Ok(this.world.barrier("states before a checkpoint")?)
-            })?;
-            self.save()?;
+            self.save_together()?;
         } else {
             self.journal.record_saves(false)?;
         }
         Ok(stopped)
+    }
+
+    /// Saves, once all ranks are ready to. The first rank saves; a state that a plugin does not give is for all ranks to deal with.
+    fn save_together(&mut self) -> Result<()> {
+        self.or_roll_back(|this| {
+            this.plugins.snapshots()?;
+            Ok(this.world.barrier("states before a checkpoint")?)
+        })?;
+        self.save()
     }
 
     /// Returns whether the run saves after this step without being asked to.

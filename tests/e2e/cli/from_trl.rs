@@ -47,10 +47,12 @@ fn rloo_and_online_dpo_have_trls_defaults_and_a_fork_leaves_them_behind() {
     }
     // A run that began with other defaults keeps them.
     place.copy("online", "old");
-    for file in ["config.toml", ".config.toml", "checkpoint-1/trainer/config.toml"] {
-        let path = place.path(&format!("old/{file}"));
-        let text = fs::read_to_string(&path).unwrap().replace("temperature = 0.9", "temperature = 1.0");
-        fs::write(&path, text.replace("max_completion_length = 64", "max_completion_length = 16")).unwrap();
+    for file in [".config.toml", "config.toml", "checkpoint-1/trainer/config.toml"] {
+        // Older versions left the first one.
+        let text = fs::read_to_string(place.path(&format!("old/{}", file.trim_start_matches('.')))).unwrap();
+        let text = text.replace("temperature = 0.9", "temperature = 1.0");
+        fs::write(place.path(&format!("old/{file}")), text.replace("max_completion_length = 64", "max_completion_length = 16"))
+            .unwrap();
     }
     seal(&place.path("old/checkpoint-1"), &[]);
     place.run(&["resume", "old", "--max-steps", "2"]).succeeded();
@@ -72,9 +74,9 @@ fn evaluations_come_with_the_log_where_their_strategy_is_given_as_in_transformer
     assert_eq!(at("both", &["--eval-strategy", "steps", "--eval-steps", "1"]), [1, 2, 3, 4]);
     // An older run of this strategy evaluated with its checkpoints, and goes on to.
     place.copy("given", "old");
-    for file in ["config.toml", ".config.toml", "checkpoint-4/trainer/config.toml"] {
-        let path = place.path(&format!("old/{file}"));
-        fs::write(&path, fs::read_to_string(&path).unwrap().replace("eval_steps = 2\n", "")).unwrap();
+    for file in [".config.toml", "config.toml", "checkpoint-4/trainer/config.toml"] {
+        let text = fs::read_to_string(place.path(&format!("old/{}", file.trim_start_matches('.')))).unwrap();
+        fs::write(place.path(&format!("old/{file}")), text.replace("eval_steps = 2\n", "")).unwrap();
     }
     seal(&place.path("old/checkpoint-4"), &[]);
     place.run(&["resume", "old", "--max-steps", "7"]).succeeded();

@@ -119,9 +119,10 @@ fn the_best_checkpoint_is_the_one_that_evaluates_best() {
     assert!(config.contains(&format!("metric_for_best_model = \"{figure}\"")), "{config}");
     // A run of an older version, which meant the training figure, keeps it.
     place.copy("short", "old");
-    for file in ["config.toml", ".config.toml", "checkpoint-6/trainer/config.toml"] {
-        let path = place.path(&format!("old/{file}"));
-        fs::write(&path, fs::read_to_string(&path).unwrap().replace(figure, &figure["eval_".len()..])).unwrap();
+    for file in [".config.toml", "config.toml", "checkpoint-6/trainer/config.toml"] {
+        // Older versions left the second one.
+        let text = fs::read_to_string(place.path(&format!("old/{}", file.trim_start_matches('.')))).unwrap();
+        fs::write(place.path(&format!("old/{file}")), text.replace(figure, &figure["eval_".len()..])).unwrap();
     }
     seal(&place.path("old/checkpoint-6"), &[]);
     place.run(&["resume", "old", "--max-steps", "7"]).succeeded();
@@ -229,6 +230,53 @@ fn an_evaluation_that_a_signal_interrupts_is_made_when_the_run_resumes() {
         (state["best_global_step"].clone(), state["best_metric"].clone())
     };
     assert_eq!(best("cut"), best("whole"));
+}
+
+#[test]
+fn an_interrupted_evaluation_is_made_once_however_often_the_run_ends() {
+    let place = place();
+    place.write("many.jsonl", (0..400).map(|i| format!("{{\"prompt\": \"prompt {i}\"}}\n")).collect::<String>());
+    let more =
+        ["--eval-dataset", "many.jsonl", "--eval-steps", "2", "--metric-for-best-model", "eval_reward", "--max-steps", "4"];
+    let given = |run| [&arguments(run)[..], &more, &["--save-steps", "1"]].concat();
+    let lines = |run: &str| fs::read_to_string(place.path(run).join("metrics.jsonl")).unwrap_or_default().lines().count();
+    let owes = |run: &str, step: u64| {
+        let file = place.path(run).join(format!("checkpoint-{step}/trainer/snapshot.json"));
+        serde_json::from_slice::<Value>(&fs::read(file).unwrap()).unwrap()["state"]["owes_evaluation"].clone()
+    };
+    let same = |run: &str| {
+        assert_eq!(place.timeless(&format!("{run}/metrics.jsonl")), place.timeless("whole/metrics.jsonl"), "{run}");
+        for step in 1..=4 {
+            let state =
+                |run: &str| fs::read_to_string(place.path(run).join(format!("checkpoint-{step}/trainer/trainer_state.json")));
+            assert_eq!(state(run).unwrap().replace(run, "whole"), state("whole").unwrap(), "{run}: {step}");
+            assert_eq!(owes(run, step), false, "{run}: {step}");
+        }
+        // What only shows edits of a run that goes on is not left.
+        assert!(!place.path(run).join(".config.toml").exists(), "{run}");
+    };
+    place.run(&given("whole")).succeeded();
+    same("whole");
+    // In the evaluation after step 2, and then in the one after the last.
+    assert_eq!(stopped(place.start(&given("cut")), "-TERM", || lines("cut") == 2), Some(3));
+    assert_eq!((place.checkpoints("cut"), owes("cut", 2)), (vec![1, 2], true.into()));
+    place.copy("cut", "killed");
+    // As soon as it is made: before or in the next step.
+    assert_eq!(stopped(place.start(&["resume", "cut"]), "-TERM", || lines("cut") == 3), Some(3));
+    let last = place.checkpoints("cut").pop().unwrap();
+    assert_eq!(owes("cut", 2), false);
+    assert_eq!(stopped(place.start(&["resume", "cut"]), "-TERM", || lines("cut") == 5), Some(3), "from {last}");
+    assert_eq!(owes("cut", 4), true);
+    for _ in 0..2 {
+        place.run(&["resume", "cut"]).succeeded();
+        same("cut");
+    }
+    // Killed after the evaluation was logged, before its checkpoint was saved again.
+    let whole = fs::read_to_string(place.path("whole/metrics.jsonl")).unwrap();
+    let logged: String = whole.lines().take(3).map(|line| format!("{line}\n")).collect();
+    place.write("killed/metrics.jsonl", logged);
+    place.run(&["resume", "killed"]).succeeded();
+    same("killed");
 }
 
 #[test]

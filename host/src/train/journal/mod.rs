@@ -7,7 +7,7 @@ mod saving;
 
 pub(super) use best::{Best, OF_CRITIC, OF_UPDATES, no_such_metric};
 pub use run_folder::RunFolder;
-pub(super) use run_folder::{keep_bytes, put};
+pub(super) use run_folder::{GoesOn, keep_bytes, put};
 
 use super::experience::Experience;
 use super::plugins::Trouble;
@@ -213,6 +213,11 @@ impl Journal {
     /// Writes a configuration to config.toml.
     pub(super) fn set_config(&mut self, config: &Config) -> Result<()> {
         self.folder.set_config(config)
+    }
+
+    /// Removes what only a run that goes on needs in its folder, if its checkpoint of this step has it too.
+    pub(super) fn tidy(&self, step: u64) {
+        self.folder.tidy(step);
     }
 
     /// Returns the configuration as in config.toml.

@@ -2,7 +2,7 @@
 
 use crate::checkpoint;
 use crate::config::json_lines::{self, Reader};
-use crate::config::{Config, Grants, LogCompletions, OnSaveError, ReportTo, files, local_now, printable_path};
+use crate::config::{self, Config, Grants, LogCompletions, OnSaveError, ReportTo, files, local_now, printable_path};
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
@@ -49,15 +49,36 @@ fn now() -> String {
     crate::config::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// Where a run that has begun before goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct GoesOn {
+    /// After this step.
+    pub step: u64,
+    /// Whether it begins with the evaluation after that step.
+    pub owes_evaluation: bool,
+}
+
 /// What of a log's line decides whether it is kept.
 #[derive(Deserialize)]
 struct Logged {
     #[serde(default)]
     step: Option<u64>,
+    /// Which evaluations have, and nothing else.
+    #[serde(default)]
+    eval_runtime: Option<f64>,
 }
 
-/// Keeps the lines of a file, if it exists, whose step `keep` accepts; removes a partial line at the end.
-fn cut(file: &Path, keep: impl Fn(Option<u64>) -> bool) -> Result<()> {
+impl GoesOn {
+    /// Returns whether a line of metrics stays: not those of steps that are repeated, nor of an evaluation that is made again. A run
+    /// that starts over logs its first evaluation again, too.
+    fn keeps(self, line: &Logged) -> bool {
+        let is_repeated = |step| step == self.step && self.owes_evaluation && line.eval_runtime.is_some();
+        line.step.is_some_and(|step| self.step > 0 && !is_undone(step, self.step) && !is_repeated(step))
+    }
+}
+
+/// Keeps the lines of a file, if it exists, that `keep` accepts; removes a partial line at the end.
+fn cut(file: &Path, keep: impl Fn(&Logged) -> bool) -> Result<()> {
     let fail = || write_error(file);
     if !files::own_is_there(file).map_err(fail())? {
         return Ok(());
@@ -70,7 +91,7 @@ fn cut(file: &Path, keep: impl Fn(Option<u64>) -> bool) -> Result<()> {
             let detail = format!("line {} is longer than {} MiB", lines.number(), LONGEST_LINE >> 20);
             return Err(fail()(io::Error::new(io::ErrorKind::InvalidData, detail)));
         };
-        if serde_json::from_slice::<Logged>(text).is_ok_and(|line| keep(line.step)) {
+        if serde_json::from_slice::<Logged>(text).is_ok_and(|line| keep(&line)) {
             kept.write_all(text).map_err(fail())?;
         }
     }
@@ -230,7 +251,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If another process uses the folder, or something can't be written.
-    pub fn open(path: PathBuf, config: &Config, go_on_from: Option<u64>) -> Result<Self> {
+    pub fn open(path: PathBuf, config: &Config, goes_on: Option<GoesOn>) -> Result<Self> {
         fs::create_dir_all(&path).map_err(write_error(&path))?;
         let files = RunFiles(&path);
         let begun = files.lock().exists();
@@ -239,10 +260,10 @@ impl RunFolder {
             TryLockError::Error(source) => Error::Write { path: files.lock(), source },
         })?;
         // Somebody may have been here since the folder was chosen.
-        if go_on_from.is_none() && !is_free(&path) {
+        if goes_on.is_none() && !is_free(&path) {
             return Err(occupied(&path));
         }
-        let go_on_from = go_on_from.or(begun.then_some(0));
+        let goes_on = goes_on.or(begun.then_some(GoesOn { step: 0, owes_evaluation: false }));
         for folder in [files.plugins(), files.inbox(), files.tensorboard(), files.made_model(), files.answers()] {
             if fs::symlink_metadata(&folder).is_ok() {
                 files::own_folder(&folder).map_err(write_error(&folder))?;
@@ -251,12 +272,11 @@ impl RunFolder {
         let plugins = files.plugins();
         files::own_folder(&plugins).map_err(write_error(&plugins))?;
         let mut aside = Vec::new();
-        if let Some(step) = go_on_from {
+        if let Some(at) = goes_on {
             checkpoint::sweep(&path).map_err(write_error(&path))?;
-            aside = checkpoint::set_aside(&path, step).map_err(write_error(&path))?;
-            // A run that starts over logs its first evaluation again.
-            cut(&files.metrics(), |of| of.is_some_and(|of| step > 0 && !is_undone(of, step)))?;
-            cut(&files.completions(), |of| of.is_some_and(|of| !is_completion_undone(of, step)))?;
+            aside = checkpoint::set_aside(&path, at.step).map_err(write_error(&path))?;
+            cut(&files.metrics(), |line| at.keeps(line))?;
+            cut(&files.completions(), |line| line.step.is_some_and(|step| !is_completion_undone(step, at.step)))?;
             cut(&files.events(), |_| true)?;
         }
         let open = |file: PathBuf| Lines::append(file.clone()).map_err(write_error(&file));
@@ -264,6 +284,7 @@ impl RunFolder {
         let (metrics, events) = (open(files.metrics())?, open(files.events())?);
         let lenient = config.on_save_error == OnSaveError::Continue;
         let wanted = config.report_to.contains(&ReportTo::Tensorboard);
+        let go_on_from = goes_on.map(|at| at.step);
         let tensorboard = wanted.then(|| TensorBoard::create(&path, go_on_from)).transpose().map_err(write_error(&path))?;
         let files = Some(Files { _lock: lock, metrics, events, completions, tensorboard });
         let mut this = Self { path, config: String::new(), files, lenient, plugins: Vec::new() };
@@ -316,6 +337,17 @@ impl RunFolder {
             }
         }
         Ok(())
+    }
+
+    /// Removes the copy of the configuration that shows edits, if the checkpoint of this step has the same: what a run that has ended
+    /// leaves is what a person uses.
+    pub fn tidy(&self, step: u64) {
+        let (copy, checkpoint) = (RunFiles(&self.path).written_config(), RunFiles(&self.path).checkpoint(step));
+        let own = CheckpointFiles::find(&checkpoint).config();
+        if self.files.is_some() && files::read(&own, config::LARGEST).is_ok_and(|text| text == self.config.as_bytes()) {
+            // One that can't be removed does no harm.
+            drop(fs::remove_file(copy));
+        }
     }
 
     /// Creates the empty folder into which `rlhost swap` puts plugins.

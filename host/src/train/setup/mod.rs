@@ -18,7 +18,7 @@ use super::dataset::Prompts;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::flow::Flow;
-use super::journal::{Journal, Parent};
+use super::journal::{GoesOn, Journal, Parent};
 use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
@@ -89,7 +89,8 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     let changed = if run.world.is_first() { beginning.changes(&run.settings, run.world.size())? } else { Map::new() };
     let given = run.given(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
     let context = opened.context();
-    let (journal, source, turns) = run.begin(folder, &plugins, opened, changed, warnings)?;
+    let owes = restored.as_ref().is_some_and(|restored| restored.owes_evaluation(evaluation.as_ref()));
+    let (journal, source, turns) = run.begin((folder, owes), &plugins, opened, changed, warnings)?;
 
     let Run { settings, world, .. } = run;
     let collector = Collector::new(world.clone(), settings.clone(), plugins.flow, data, turns, (reference, context));
@@ -345,10 +346,10 @@ impl Run<'_> {
         Ok(given)
     }
 
-    /// Creates the run's folder and records there how the run starts.
+    /// Creates the run's folder and records there how the run starts. `owes` says whether it begins with an interrupted evaluation.
     fn begin(
         &mut self,
-        path: PathBuf,
+        (path, owes): (PathBuf, bool),
         plugins: &Loaded,
         opened: Opened,
         changed: Map<String, Value>,
@@ -358,7 +359,7 @@ impl Run<'_> {
         let scraped = self.serve(&path).inspect_err(|_| self.unclaim(&path))?;
         let go_on_from = match self.beginning {
             Beginning::New | Beginning::Fork { .. } => None,
-            Beginning::Over | Beginning::Resume { .. } => Some(self.beginning.step()),
+            Beginning::Over | Beginning::Resume { .. } => Some(GoesOn { step: self.beginning.step(), owes_evaluation: owes }),
         };
         let mut folder = match self.world.is_first() {
             true => RunFolder::open(path, &self.settings, go_on_from)?,
