@@ -1,16 +1,35 @@
-//! The lock of a run's folder, which the process that runs the run holds.
+//! The lock of a run's folder, which the process that runs the run holds, and where that folder is while it runs.
 
 use super::RunFiles;
 use crate::config::{files, printable_path};
 use std::fs::{File, TryLockError};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Locks a run's folder for as long as the file stays open. Where files can't be locked, warns and returns it unlocked.
+/// The locks of a run's folder, for as long as this exists.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
+    /// The folder itself, where folders can be opened. It is locked too, since anyone can remove the file.
+    folder: Option<File>,
+}
+
+/// Where the folder of a running run is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// Where it was, as far as can be known.
+    Unchanged,
+    /// It was renamed.
+    Moved(PathBuf),
+    /// It was removed, or renamed to where it can't be found.
+    Gone,
+}
+
+/// Locks a run's folder. Where files can't be locked, warns and returns it unlocked.
 ///
 /// # Errors
 /// `WouldBlock` if another process runs the run.
-pub fn lock(run: &Path) -> Result<File, TryLockError> {
+pub fn lock(run: &Path) -> Result<RunLock, TryLockError> {
     let file = files::own(&RunFiles(run).lock(), File::options().write(true)).map_err(TryLockError::Error)?;
     match file.try_lock() {
         Err(TryLockError::Error(error)) if lacks_locks(&error) => {
@@ -19,7 +38,47 @@ pub fn lock(run: &Path) -> Result<File, TryLockError> {
         }
         tried => tried?,
     }
-    Ok(file)
+    let folder = open_folder(run);
+    // Some filesystems lock files but not folders.
+    if let Some(Err(TryLockError::WouldBlock)) = folder.as_ref().map(File::try_lock) {
+        return Err(TryLockError::WouldBlock);
+    }
+    Ok(RunLock { _file: file, folder })
+}
+
+/// Opens a folder, where that is possible.
+fn open_folder(run: &Path) -> Option<File> {
+    if cfg!(unix) { File::open(run).ok() } else { None }
+}
+
+impl RunLock {
+    /// Returns where the folder is that was locked at this path.
+    #[cfg(unix)]
+    pub fn whereabouts(&self, path: &Path) -> Whereabouts {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+        let identity = |found: &std::fs::Metadata| (found.dev(), found.ino());
+        let Some((folder, own)) = self.folder.as_ref().and_then(|folder| Some((folder, identity(&folder.metadata().ok()?))))
+        else {
+            return Whereabouts::Unchanged;
+        };
+        match std::fs::metadata(path) {
+            Ok(found) if identity(&found) != own => {}
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            // What can't be determined has not been renamed.
+            _ => return Whereabouts::Unchanged,
+        }
+        match std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd())) {
+            Ok(now) if std::fs::metadata(&now).is_ok_and(|found| identity(&found) == own) => Whereabouts::Moved(now),
+            _ => Whereabouts::Gone,
+        }
+    }
+
+    /// Returns where the folder is that was locked at this path: where it was, since this system renames no folder in use.
+    #[cfg(not(unix))]
+    pub fn whereabouts(&self, _path: &Path) -> Whereabouts {
+        Whereabouts::Unchanged
+    }
 }
 
 /// Returns whether an error says that a filesystem has no locks, rather than that locking failed.
@@ -34,7 +93,10 @@ fn lacks_locks(error: &io::Error) -> bool {
 
 /// Returns whether a process runs the run in this folder; none if that can't be known.
 pub fn is_running(run: &Path) -> Option<bool> {
-    // A shared lock, so that two that ask don't take each other for the run.
+    // Shared locks, so that two that ask don't take each other for the run.
+    if let Some(Err(TryLockError::WouldBlock)) = open_folder(run).as_ref().map(File::try_lock_shared) {
+        return Some(true);
+    }
     match files::open(&RunFiles(run).lock()).ok()?.try_lock_shared() {
         Ok(()) => Some(false),
         Err(TryLockError::WouldBlock) => Some(true),
@@ -55,6 +117,40 @@ mod tests {
         assert!(matches!(lock(run.path()), Err(TryLockError::WouldBlock)));
         drop(held);
         assert_eq!(is_running(run.path()), Some(false));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_outlives_its_file() {
+        let run = tempfile::tempdir().unwrap();
+        let held = lock(run.path()).unwrap();
+        std::fs::remove_file(RunFiles(run.path()).lock()).unwrap();
+        assert_eq!(is_running(run.path()), Some(true));
+        assert!(matches!(lock(run.path()), Err(TryLockError::WouldBlock)));
+        // That attempt has made another file, which is nobody's.
+        assert_eq!(is_running(run.path()), Some(true));
+        drop(held);
+        assert_eq!(is_running(run.path()), Some(false));
+        drop(lock(run.path()).unwrap());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_folder_is_found_where_it_was_moved() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        let [run, other] = ["run", "other"].map(|name| place.join(name));
+        std::fs::create_dir(&run).unwrap();
+        let held = lock(&run).unwrap();
+        assert_eq!(held.whereabouts(&run), Whereabouts::Unchanged);
+        std::fs::rename(&run, &other).unwrap();
+        assert_eq!(held.whereabouts(&run), Whereabouts::Moved(other.clone()));
+        // Another folder in its place is not it.
+        std::fs::create_dir(&run).unwrap();
+        assert_eq!(held.whereabouts(&run), Whereabouts::Moved(other.clone()));
+        assert_eq!(held.whereabouts(&other), Whereabouts::Unchanged);
+        std::fs::remove_dir_all(&other).unwrap();
+        assert_eq!(held.whereabouts(&other), Whereabouts::Gone);
     }
 
     #[cfg(unix)]

@@ -14,4 +14,4 @@ pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, is_comp
 pub use files::step_of;
 pub use files::{RunFiles, is_checkpoint};
 pub use granted::{Granted, accept};
-pub use lock::{is_running, lock};
+pub use lock::{RunLock, Whereabouts, is_running, lock};

@@ -6,13 +6,15 @@ use crate::config::{self, Config, Grants, LogCompletions, OnSaveError, ReportTo,
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
-use crate::run::{self, CheckpointFiles, CompletionLine, EpisodeLine, Event, RunFiles, is_completion_undone, is_undone, lock};
+use crate::run::{
+    self, CheckpointFiles, CompletionLine, EpisodeLine, Event, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone, lock,
+};
 use crate::train::collector::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -33,8 +35,8 @@ pub struct RunFolder {
 }
 
 struct Files {
-    /// Locked while this process works in the folder.
-    _lock: File,
+    /// Held while this process works in the folder.
+    lock: RunLock,
     metrics: Lines,
     events: Lines,
     completions: Option<Lines>,
@@ -115,7 +117,28 @@ fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder)
+    builder.prefix(TEMPORARY.0).suffix(TEMPORARY.1).tempfile_in(folder)
+}
+
+/// How the names of temporary files begin and end. Nobody else makes such names.
+const TEMPORARY: (&str, &str) = (".rlhost-", ".tmp");
+
+/// Returns whether a name is a temporary file's, of this version or of an older one.
+fn is_temporary(name: &str) -> bool {
+    name.starts_with(".tmp") || name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1)
+}
+
+/// Removes the temporary files that interrupted writes have left in a folder. Those of older versions, whose names may be others', stay.
+fn sweep(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let left = entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1));
+        if left && entry.file_type().is_ok_and(|of| of.is_file()) {
+            // One that can't be removed keeps nobody from going on.
+            if let Err(e) = fs::remove_file(entry.path()) {
+                tracing::warn!("{} is left over from an interrupted write and can't be removed: {e}", entry.path().display());
+            }
+        }
+    }
 }
 
 /// Stores a plugin's bytes in a run's folder, under their hash.
@@ -160,7 +183,7 @@ fn within(path: &Path, named: &[(&'static str, Option<&str>)]) -> Option<(PathBu
 
 /// Returns whether a folder holds only the remains of a run that ended before its first step.
 fn begun_in_vain(path: &Path) -> bool {
-    let left = |name: &str| RunFiles::BEGUN.contains(&name) || name.starts_with(".tmp");
+    let left = |name: &str| RunFiles::BEGUN.contains(&name) || is_temporary(name);
     let mut names = fs::read_dir(path).into_iter().flatten().map(|entry| entry.map(|e| e.file_name()));
     let nothing_else = names.all(|name| name.is_ok_and(|name| name.to_str().is_some_and(left)));
     let empty = |file: PathBuf| match fs::symlink_metadata(file) {
@@ -274,6 +297,7 @@ impl RunFolder {
         let mut aside = Vec::new();
         if let Some(at) = goes_on {
             checkpoint::sweep(&path).map_err(write_error(&path))?;
+            [path.clone(), plugins, files.made_model()].iter().for_each(|folder| sweep(folder));
             aside = checkpoint::set_aside(&path, at.step).map_err(write_error(&path))?;
             cut(&files.metrics(), |line| at.keeps(line))?;
             cut(&files.completions(), |line| line.step.is_some_and(|step| !is_completion_undone(step, at.step)))?;
@@ -286,7 +310,7 @@ impl RunFolder {
         let wanted = config.report_to.contains(&ReportTo::Tensorboard);
         let go_on_from = goes_on.map(|at| at.step);
         let tensorboard = wanted.then(|| TensorBoard::create(&path, go_on_from)).transpose().map_err(write_error(&path))?;
-        let files = Some(Files { _lock: lock, metrics, events, completions, tensorboard });
+        let files = Some(Files { lock, metrics, events, completions, tensorboard });
         let mut this = Self { path, config: String::new(), files, lenient, plugins: Vec::new() };
         this.set_config(config)?;
         if let Some(tensorboard) = this.files.as_mut().and_then(|files| files.tensorboard.as_mut()) {
@@ -337,6 +361,36 @@ impl RunFolder {
             }
         }
         Ok(())
+    }
+
+    /// Notices whether the folder was renamed, and goes on in its new place, which it returns. If it is gone, one that `saves` gets a new
+    /// folder, so that nothing learned is lost.
+    ///
+    /// # Errors
+    /// If no new folder can be made.
+    pub fn follow(&mut self, saves: bool) -> Result<Option<PathBuf>> {
+        let Some(files) = &mut self.files else { return Ok(None) };
+        let (now, text) = match files.lock.whereabouts(&self.path) {
+            Whereabouts::Moved(now) => {
+                let text = format!("the run's folder was renamed to {}; the run goes on there", printable_path(&now));
+                (now, text)
+            }
+            Whereabouts::Gone if saves => {
+                let was = printable_path(&self.path);
+                let name = |n: usize| PathBuf::from(format!("{}-{n}", self.path.display()));
+                let free = std::iter::once(self.path.clone()).chain((1..).map(name)).find(|path| !path.exists());
+                let now = free.unwrap_or_else(|| self.path.clone());
+                fs::create_dir_all(&now).map_err(write_error(&now))?;
+                files.lock = lock(&now).map_err(|e| write_error(&now)(e.into()))?;
+                let text = format!("the run's folder {was} is gone; its checkpoints go to {}", printable_path(&now));
+                (now, text)
+            }
+            Whereabouts::Gone | Whereabouts::Unchanged => return Ok(None),
+        };
+        tracing::warn!("{text}");
+        self.path.clone_from(&now);
+        self.event(&Event::Warning { text: &text })?;
+        Ok(Some(now))
     }
 
     /// Removes the copy of the configuration that shows edits, if the checkpoint of this step has the same: what a run that has ended
