@@ -47,6 +47,11 @@ impl Writer {
         Self { run, in_hand: None }
     }
 
+    /// Writes into this folder from now on.
+    pub fn go_to(&mut self, run: PathBuf) {
+        self.run = run;
+    }
+
     /// Starts writing, or writes at once if no thread can be started. The previous save must have been waited for.
     pub fn begin(&mut self, step: u64, fill: impl FnOnce(&Path) -> Result<(), String> + Send + 'static) {
         debug_assert!(self.in_hand.is_none(), "two checkpoints in hand");

@@ -1,7 +1,7 @@
 //! `rlhost swap`: replaces a plugin or reward model of a running run and reports the outcome.
 
 use super::Failure;
-use crate::config::{Overrides, PluginEntry, did_you_mean, files, now, read};
+use crate::config::{Overrides, PluginEntry, did_you_mean, files, now, printable, read};
 use crate::plugin::Source;
 use crate::run::{EventKind, EventLine, RunFiles, is_running};
 use crate::train;
@@ -115,6 +115,12 @@ fn send(run: &Path, name: &str, bytes: &[u8], kind: &str) -> std::io::Result<Str
     Ok(request)
 }
 
+/// Returns whether a request is for the same plugin as another and was made later.
+fn is_later(one: &str, other: &str) -> bool {
+    let parts = |id: &str| id.rsplit_once('@').and_then(|(name, number)| Some((name.to_owned(), number.parse::<u128>().ok()?)));
+    parts(one).zip(parts(other)).is_some_and(|(one, other)| one.0 == other.0 && one.1 > other.1)
+}
+
 /// Reads the run's events until the one that answers the request.
 fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<EventLine> {
     let begun = Instant::now();
@@ -124,9 +130,14 @@ fn wait(run: &Path, events: &Path, from: u64, request: &str) -> anyhow::Result<E
         let mut file = files::open(events).with_context(|| events.display().to_string())?;
         file.seek(SeekFrom::Start(from))?;
         file.read_to_string(&mut text)?;
-        let mut lines = text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(EventLine::of);
-        if let Some(answer) = lines.find(|event| event.text("request") == request) {
-            return Ok(answer);
+        let mut lines: Vec<EventLine> =
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).map(EventLine::of).collect();
+        if let Some(answer) = lines.iter().position(|event| event.text("request") == request) {
+            return Ok(lines.swap_remove(answer));
+        }
+        if let Some(later) = lines.iter().find(|event| is_later(event.text("request"), request)) {
+            let name = printable(later.text("request"), 256);
+            return Err(anyhow!("{}: the newer request {name} was handled instead, so this one was dropped", run.display()));
         }
         if is_running(run) == Some(false) {
             return Err(anyhow!("{}: the run ended before the swap", run.display()));

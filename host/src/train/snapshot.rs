@@ -377,6 +377,7 @@ impl Trainer {
         }
         let (begun, step) = (Instant::now(), self.state.global_step);
         self.journal.record_saves(true)?;
+        self.follow(true)?;
         self.learner.check_weights()?;
         // Only scheduled checkpoints: one that the user requested must not change which one is the best.
         if self.saves_at(step) && !self.state.owes_evaluation {

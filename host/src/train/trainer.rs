@@ -208,6 +208,7 @@ impl Trainer {
     fn after_step(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<bool> {
         let step = self.state.global_step;
         self.show_progress();
+        self.follow(false)?;
         let last = step == self.max_steps;
         if step.is_multiple_of(self.periods.log) || last || step == 1 && self.settings.logging_first_step {
             let figures = self.journal.take();
@@ -229,6 +230,14 @@ impl Trainer {
             self.journal.record_saves(false)?;
         }
         Ok(stopped)
+    }
+
+    /// Goes on in the folder's new place, if it was renamed; see [`Journal::follow`].
+    pub(super) fn follow(&mut self, saves: bool) -> Result<()> {
+        if let Some(now) = self.journal.follow(saves)? {
+            self.plugins.follow(&now);
+        }
+        Ok(())
     }
 
     /// Saves, once all ranks are ready to. The first rank saves; a state that a plugin does not give is for all ranks to deal with.

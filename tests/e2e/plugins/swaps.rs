@@ -440,3 +440,27 @@ fn a_version_that_fails_beside_its_score_gives_its_place_back() {
         assert!(steps.windows(2).all(|w| w[1] == w[0] + 1.0), "{function}: a step was left out");
     }
 }
+
+#[test]
+fn of_thousands_of_requests_the_newest_is_taken_and_the_rest_named_once() {
+    let running = Running::start(&[]);
+    let refused = running.count("plugin_refused");
+    let inbox = running.place.path("run/swap");
+    for i in 1..3000 {
+        fs::write(inbox.join(format!("versioned@{i}.wasm")), "no plugin").unwrap();
+    }
+    fs::write(inbox.join("versioned@3000.part"), version(3)).unwrap();
+    fs::rename(inbox.join("versioned@3000.part"), inbox.join("versioned@3000.wasm")).unwrap();
+    running.wait(|| running.count("plugin_swapped") > 0);
+    assert_eq!(running.events("plugin_swapped")[0]["request"], "versioned@3000");
+    running.on(2);
+    let named = running.events("plugin_refused").split_off(refused);
+    // It may have looked a few times while they came.
+    assert!(
+        named.len() < 200 && named.iter().any(|e| e["reason"].as_str().unwrap().contains("newer one came")),
+        "{}",
+        named.len()
+    );
+    assert!(running.place.entries_of("run/swap").is_empty());
+    running.stop();
+}

@@ -469,3 +469,75 @@ fn a_run_stands_for_its_newest_checkpoint_wherever_a_model_is_asked_for() {
     assert!(refused.code == Some(2) && refused.error().contains("whole: has no checkpoint"), "{}", refused.stderr);
     assert!(!place.path("none").exists());
 }
+
+/// A run that goes on until it is stopped, in its third step.
+#[cfg(target_os = "linux")]
+fn working(place: &Place, save_steps: &str) -> std::process::Child {
+    let mut all = small().to_vec();
+    all.extend(["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "24", "--output-dir", "run"]);
+    all.extend(["--logging-steps", "1", "--max-steps", "1000000", "--save-steps", save_steps]);
+    let child = place.start(&all);
+    place.wait("run", std::time::Duration::from_secs(60), || place.steps("run") > 2);
+    child
+}
+
+#[cfg(target_os = "linux")]
+fn terminate(mut child: std::process::Child) {
+    Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_whose_folder_is_renamed_or_removed_loses_no_step() {
+    let place = Place::new();
+    let child = working(&place, "1000000");
+    fs::rename(place.path("run"), place.path("other")).unwrap();
+    // Somebody else's, which is left alone.
+    fs::create_dir(place.path("run")).unwrap();
+    let before = place.steps("other");
+    place.wait("other", std::time::Duration::from_secs(60), || place.steps("other") > before + 1);
+    terminate(child);
+    let last = place.checkpoints("other")[0];
+    assert_eq!((place.entries_of("run").len(), place.steps("other") as u64), (0, last));
+    let warnings = place.events("other", "warning");
+    assert!(warnings.iter().any(|event| event["text"].as_str().unwrap().contains("was renamed to")), "{warnings:?}");
+    place.run(&["resume", "other", "--max-steps", &(last + 1).to_string()]).succeeded();
+    assert_eq!(place.checkpoints("other"), [last, last + 1]);
+
+    fs::remove_dir(place.path("run")).unwrap();
+    let child = working(&place, "1000000");
+    fs::remove_dir_all(place.path("run")).unwrap();
+    terminate(child);
+    let last = place.checkpoints("run")[0];
+    place.run(&["checkpoint", "verify", "run"]).succeeded();
+    place.run(&["resume", "run", "--max-steps", &(last + 1).to_string()]).succeeded();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_removed_lock_lets_no_second_process_in() {
+    let place = Place::new();
+    let child = working(&place, "1");
+    fs::remove_file(place.path("run/.lock")).unwrap();
+    let refused = place.run(&["resume", "run"]);
+    assert!(refused.code == Some(2) && refused.error().contains("another rlhost process"), "{}", refused.stderr);
+    terminate(child);
+    let last = place.checkpoints("run").pop().unwrap();
+    place.run(&["resume", "run", "--max-steps", &(last + 1).to_string()]).succeeded();
+}
+
+#[test]
+fn temporary_files_of_interrupted_writes_go_when_the_run_resumes() {
+    let place = Place::new();
+    place.train("run", &["--max-steps", "1"]).succeeded();
+    let ours = ["run/.rlhost-a1B2c3.tmp", "run/plugins/.rlhost-d4E5f6.tmp"];
+    let others = ["run/.rlhost-notes", "run/notes.tmp", "run/plugins/.mine.tmp"];
+    ours.iter().chain(&others).for_each(|name| place.write(name, "half a line"));
+    fs::create_dir(place.path("run/.rlhost-folder.tmp")).unwrap();
+    place.run(&["resume", "run", "--max-steps", "2"]).succeeded();
+    assert!(ours.iter().all(|name| !place.path(name).exists()));
+    assert!(others.iter().chain(&["run/.rlhost-folder.tmp"]).all(|name| place.path(name).exists()));
+    // Nothing else of the kind is left.
+    assert!(place.entries_of("run").iter().all(|name| !name.starts_with(".tmp") && name != ".config.toml"));
+}

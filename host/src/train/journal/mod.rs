@@ -215,6 +215,15 @@ impl Journal {
         self.folder.set_config(config)
     }
 
+    /// Goes on in the folder's new place, which it returns, if it was renamed; see [`RunFolder::follow`].
+    pub(super) fn follow(&mut self, saves: bool) -> Result<Option<PathBuf>> {
+        let now = self.folder.follow(saves)?;
+        if let Some(now) = &now {
+            self.saves.go_to(now.clone());
+        }
+        Ok(now)
+    }
+
     /// Removes what only a run that goes on needs in its folder, if its checkpoint of this step has it too.
     pub(super) fn tidy(&self, step: u64) {
         self.folder.tidy(step);

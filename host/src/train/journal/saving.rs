@@ -42,6 +42,11 @@ impl Saves {
         }
     }
 
+    /// Writes checkpoints into this folder from now on.
+    pub(super) fn go_to(&mut self, run: PathBuf) {
+        self.writer.go_to(run);
+    }
+
     /// Continues from the run's checkpoint of this step.
     pub(super) fn begin_at(&mut self, step: u64, best: Option<Best>, window: Window) {
         (self.newest, self.best, self.best_written, self.window) = (Some(step), best, best, window);
@@ -135,7 +140,6 @@ impl Journal {
         match self.settings.save_total_limit.and_then(|limit| usize::try_from(limit).ok()) {
             None | Some(0) => Ok(()),
             Some(limit) => self.retain(limit),
-            None => Ok(()),
         }
     }
 

@@ -4,6 +4,7 @@
 mod agreed;
 mod models;
 mod replaced;
+mod requests;
 mod slots;
 mod trial;
 mod version;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use slots::Board;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -151,16 +153,20 @@ impl Plugins {
         if !self.world.is_first() || !self.config.hot_reload {
             return Ok(());
         }
-        let inbox = journal.open_inbox()?;
+        journal.open_inbox()?;
         let (sender, proposals) = channel();
-        self.swaps.with(|board| board.config = self.config.clone());
-        let folders = (journal.path().to_owned(), inbox);
-        let watching = Watching::new((engine, opener), self.swaps.board.clone(), folders, sender);
+        self.swaps.with(|board| (board.config, board.run) = (self.config.clone(), journal.path().to_owned()));
+        let watching = Watching::new((engine, opener), self.swaps.board.clone(), sender);
         match watching.and_then(Watching::begin) {
             Ok(()) => self.swaps.proposals = Some(proposals),
             Err(error) => tracing::warn!("plugin changes won't be detected: {error}"),
         }
         Ok(())
+    }
+
+    /// Watches the run's folder in its new place.
+    pub(in crate::train) fn follow(&self, run: &Path) {
+        self.swaps.with(|board| board.run = run.to_owned());
     }
 
     /// Applies the proposals since the last call; called between steps.

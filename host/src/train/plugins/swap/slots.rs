@@ -82,6 +82,8 @@ pub(super) struct Board {
     pub trial: Trial,
     /// The run's current configuration.
     pub config: Config,
+    /// The run's folder.
+    pub run: PathBuf,
     /// The next step.
     pub step: u64,
 }
@@ -89,7 +91,7 @@ pub(super) struct Board {
 impl Board {
     pub(super) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
         let seen = slots.iter().map(|slot| (slot.name.clone(), slot.source.hash().to_owned())).collect();
-        Self { slots, seen, trial, config: Config::default(), step: 0 }
+        Self { slots, seen, trial, config: Config::default(), run: PathBuf::new(), step: 0 }
     }
 
     /// Returns the names of the settings that were chosen.

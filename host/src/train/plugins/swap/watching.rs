@@ -1,5 +1,6 @@
 //! The watching thread: detects changed files, reads them once they are complete, loads and tries them, and proposes swaps.
 
+use super::requests::{Inbox, Request};
 use super::slots::{Board, Chosen, Slot};
 use super::version::Version;
 use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files};
@@ -30,9 +31,6 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Number of training threads per thread that tries plugins.
 const SHARE: usize = 4;
-
-/// Ending of the inbox's files that name the folder of a reward model.
-const MODEL: &str = "model";
 
 /// Where a plugin came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,8 +75,6 @@ pub(super) struct Watching {
     /// Thread pool for trials, separate from the training threads.
     pool: ThreadPool,
     board: Arc<Mutex<Board>>,
-    run: PathBuf,
-    inbox: PathBuf,
     proposals: Sender<Proposal>,
     /// Hash of each file that was proposed, or that failed its trial.
     noticed: BTreeMap<String, String>,
@@ -93,31 +89,32 @@ impl Watching {
     pub(super) fn new(
         (engine, opener): (Engine, Opener),
         board: Arc<Mutex<Board>>,
-        (run, inbox): (PathBuf, PathBuf),
         proposals: Sender<Proposal>,
     ) -> Result<Self, String> {
-        let noticed = board.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
+        let (noticed, run) = {
+            let board = board.lock().unwrap_or_else(PoisonError::into_inner);
+            (board.seen.clone(), board.run.clone())
+        };
         let config = files::read(&RunFiles(&run).config(), config::LARGEST).unwrap_or_default();
         let threads = (rayon::current_num_threads() / SHARE).max(1);
         let engine = engine.beside(threads);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("plugin-trial-{i}"));
         let pool = pool.stack_size(STACK).build().map_err(|e| e.to_string())?;
         let (unreadable, stamps) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { engine, opener, pool, board, run, inbox, proposals, noticed, unreadable, config, stamps })
+        Ok(Self { engine, opener, pool, board, proposals, noticed, unreadable, config, stamps })
     }
 
     /// Starts the thread; it ends when its proposals are no longer received.
     pub(super) fn begin(mut self) -> Result<(), String> {
-        let slots = self.with(|board| board.slots.clone());
-        let files: Vec<PathBuf> =
-            slots.iter().filter_map(|slot| slot.file.clone()).chain([RunFiles(&self.run).config()]).collect();
-        let watch = Watch::new(&files, std::slice::from_ref(&self.inbox)).map_err(|e| e.to_string())?;
+        let (files, inbox) = self.watched();
+        let watch = Watch::new(&files, std::slice::from_ref(&inbox)).map_err(|e| e.to_string())?;
         let work = move || {
             let mut told = true;
-            // Its folder too, which a person may have removed and `rlhost swap` made again.
-            let stamped: Vec<PathBuf> = files.iter().chain([&self.inbox]).cloned().collect();
             loop {
-                let moved = self.stamped(&stamped);
+                // The inbox too, which a person may have removed and `rlhost swap` made again; and in a folder that was renamed
+                // nothing else is heard of.
+                let (files, inbox) = self.watched();
+                let moved = self.stamped(&[&files[..], &[inbox]].concat());
                 if (told || moved) && !self.look() {
                     return;
                 }
@@ -126,6 +123,19 @@ impl Watching {
         };
         std::thread::Builder::new().name("plugin-watch".into()).stack_size(STACK).spawn(work).map_err(|e| e.to_string())?;
         Ok(())
+    }
+
+    /// Returns the files whose changes are noticed, and the folder of requests.
+    fn watched(&self) -> (Vec<PathBuf>, PathBuf) {
+        self.with(|board| {
+            let run = RunFiles(&board.run);
+            (board.slots.iter().filter_map(|slot| slot.file.clone()).chain([run.config()]).collect(), run.inbox())
+        })
+    }
+
+    /// Returns the run's folder.
+    fn run(&self) -> PathBuf {
+        self.with(|board| board.run.clone())
     }
 
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
@@ -151,45 +161,55 @@ impl Watching {
         self.proposals.send(proposal).is_ok()
     }
 
-    /// Handles what `rlhost swap` has put into the inbox, as complete files named `<plugin>@<request>`: a plugin, or the folder of
-    /// a reward model.
+    /// Handles what `rlhost swap` has put into the inbox: the newest request of each plugin or reward model.
     fn requests(&mut self) -> bool {
-        let mut sent: Vec<PathBuf> = fs::read_dir(&self.inbox).into_iter().flatten().flatten().map(|e| e.path()).collect();
-        sent.retain(|path| path.extension().is_some_and(|e| e == "wasm" || e == MODEL));
-        sent.sort();
-        for path in sent {
-            let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-            let read = read_file(&path);
-            let _ = fs::remove_file(&path);
-            let Some((name, _)) = stem.rsplit_once('@') else { continue };
-            let trigger = Trigger::Request(stem.clone());
-            let bytes = match read {
-                Ok(bytes) => bytes,
-                Err(e) => {
-                    let refused = Proposal::Refused { name: name.to_owned(), hash: None, trigger, reason: e.to_string() };
-                    if !self.propose(refused) {
-                        return false;
-                    }
-                    continue;
-                }
-            };
-            let slot = self.with(|board| board.slots.iter().find(|s| s.name == name).cloned());
-            let proposal = match slot {
-                _ if path.extension().is_some_and(|e| e == MODEL) => {
-                    self.model_candidate(name, &String::from_utf8_lossy(&bytes), trigger)
-                }
-                Some(slot) => self.candidate(Slot { source: Source::new(name.to_owned(), Cow::Owned(bytes)), ..slot }, trigger),
-                None => {
-                    let names = self.with(|board| board.slots.iter().map(|s| s.name.clone()).collect::<Vec<_>>().join(", "));
-                    let reason = format!("this run has no plugin of that name; it has {names}");
-                    Proposal::Refused { name: name.to_owned(), hash: None, trigger, reason }
-                }
-            };
-            if !self.propose(proposal) {
-                return false;
+        let Inbox { newest, dropped } = Inbox::read(&RunFiles(&self.run()).inbox());
+        let dropped = dropped.into_iter().map(|(last, number)| {
+            let what = if number == 1 { "an older request was".to_owned() } else { format!("{number} older requests were") };
+            refused(&last, format!("{what} dropped, since a newer one came"))
+        });
+        let (known, unknown): (Vec<Request>, Vec<Request>) = newest.into_iter().partition(|request| self.knows(&request.name));
+        let unknown = self.unknown(&unknown);
+        dropped.chain(unknown).all(|refusal| self.propose(refusal)) && known.into_iter().all(|request| self.request(&request))
+    }
+
+    /// Returns whether the run has a plugin or a reward model of this name.
+    fn knows(&self, name: &str) -> bool {
+        self.with(|board| {
+            board.slots.iter().any(|slot| slot.name == name) || board.config.plugin.iter().any(|entry| entry.name() == name)
+        })
+    }
+
+    /// Removes requests for plugins that the run does not have. Returns one refusal of them all.
+    fn unknown(&self, requests: &[Request]) -> Option<Proposal> {
+        requests.iter().for_each(|request| drop(fs::remove_file(&request.path)));
+        let last = requests.last()?;
+        let names = self.with(|board| board.slots.iter().map(|s| s.name.clone()).collect::<Vec<_>>().join(", "));
+        let more = match requests.len() - 1 {
+            0 => String::new(),
+            more => format!(" or of {more} other names that were requested"),
+        };
+        Some(refused(last, format!("this run has no plugin of that name{more}; it has {names}")))
+    }
+
+    /// Handles a request; returns false if the run has ended.
+    fn request(&mut self, request: &Request) -> bool {
+        let (name, trigger) = (request.name.as_str(), Trigger::Request(request.id.clone()));
+        let read = read_file(&request.path);
+        let _ = fs::remove_file(&request.path);
+        let bytes = match read {
+            Ok(bytes) => bytes,
+            Err(e) => return self.propose(refused(request, e.to_string())),
+        };
+        let slot = self.with(|board| board.slots.iter().find(|slot| slot.name == name).cloned());
+        let proposal = match slot {
+            Some(slot) if !request.is_of_model() => {
+                self.candidate(Slot { source: Source::new(name.to_owned(), Cow::Owned(bytes)), ..slot }, trigger)
             }
-        }
-        true
+            None if !request.is_of_model() => refused(request, "it is a reward model, and the file a plugin".to_owned()),
+            _ => self.model_candidate(name, &String::from_utf8_lossy(&bytes), trigger),
+        };
+        self.propose(proposal)
     }
 
     /// Handles plugin files with new content.
@@ -272,7 +292,7 @@ impl Watching {
             fits(&mut loaded, &trial, &config)?;
             let report = trial.run(&mut loaded).map_err(|e| e.to_string())?;
             // The run's folder has every version before it is used.
-            keep_bytes(&self.run, &slot.source).map_err(|e| e.to_string())?;
+            keep_bytes(&self.run(), &slot.source).map_err(|e| e.to_string())?;
             Ok((loaded, report))
         };
         let proposal = match self.tried_apart(attempt) {
@@ -297,7 +317,7 @@ impl Watching {
 
     /// Handles changes of the run's config.toml.
     fn settings(&mut self) -> bool {
-        let file = RunFiles(&self.run).config();
+        let file = RunFiles(&self.run()).config();
         let mut edits = Ok(Vec::new());
         let mut senseless = None;
         for _ in 0..20 {
@@ -349,6 +369,12 @@ impl Watching {
             self.propose(proposal)
         })
     }
+}
+
+/// Returns the refusal of a request.
+fn refused(request: &Request, reason: String) -> Proposal {
+    let trigger = Trigger::Request(request.id.clone());
+    Proposal::Refused { name: request.name.clone(), hash: None, trigger, reason }
 }
 
 const COMPARES: &str = "its loss, with these settings, compares the rows of a micro-batch with each other, and this run splits \
