@@ -133,7 +133,8 @@ fn after_hashes(text: &str) -> Option<&str> {
 }
 
 fn boxed(text: &str) -> Option<&str> {
-    let (_, after) = text.rsplit_once("\\boxed{")?;
+    let opened = |at: usize| text.get(at + "\\boxed".len()..)?.trim_start().strip_prefix('{');
+    let after = text.rmatch_indices("\\boxed").find_map(|(at, _)| opened(at))?;
     let mut depth = 1;
     for (at, character) in after.char_indices() {
         depth += match character {
@@ -277,6 +278,23 @@ mod tests {
             assert_eq!(numeric(wrong, "3"), Some(0.0), "{wrong}");
         }
         assert_eq!(numeric(r"\boxed{\text{three}}, that is 3", "3"), Some(1.0));
+    }
+
+    #[test]
+    fn signs_and_fonts_do_not_hide_a_number() {
+        for right in [r"\boxed{+18}", r"\boxed {18}", r"\boxed{\textit{18}}", r"\boxed{\text{+18}}", "#### +18", "It is +18."] {
+            assert_eq!(numeric(right, "18"), Some(1.0), "{right}");
+            assert_eq!(numeric(right, "17"), Some(0.0), "{right}");
+        }
+        for reference in ["+18", "$+18$", r"\boxed{+18}", r"\text{18}", "#### +18"] {
+            assert_eq!(numeric(r"\boxed{18}", reference), Some(1.0), "{reference}");
+            assert_eq!(numeric(r"\boxed{-18}", reference), Some(0.0), "{reference}");
+        }
+        let boxed_only = Settings { extract: vec![Extract::Boxed], ..Settings::default() };
+        assert_eq!(score_of("\\boxed {18} of 20", &"18".into(), &boxed_only).unwrap(), Some(1.0));
+        assert_eq!(numeric(r"\boxed{3\frac{1}{2}}", "3.5"), Some(1.0));
+        assert_eq!(numeric(r"\boxed{3\frac{1}{2}}", "15.5"), Some(0.0));
+        assert_eq!(numeric("\\boxed{\u{2013}18}", "18"), Some(0.0));
     }
 
     /// TRL's `accuracy_reward` and `reasoning_accuracy_reward`.

@@ -106,7 +106,7 @@ fn read(text: &str, start: usize, mut end: usize) -> (usize, Option<Written<'_>>
 fn minus_before(text: &str, start: usize) -> Option<usize> {
     let before = &text[..start];
     let before = before.strip_suffix(['$', '€', '£']).unwrap_or(before);
-    let rest = before.strip_suffix(['-', '\u{2212}'])?;
+    let rest = before.strip_suffix(['-', '\u{2212}', '\u{2013}', '\u{fe63}', '\u{ff0d}'])?;
     (!rest.ends_with(|c: char| c.is_alphanumeric() || c == ')')).then_some(rest.len())
 }
 

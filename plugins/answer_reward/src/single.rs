@@ -31,7 +31,8 @@ pub fn content(text: &str) -> Content {
     if text.len() > 4000 {
         return Content::Formula;
     }
-    let text = without_exponents(&scientific(&plain(&without_layout(&closed_fractions(text)))));
+    let text = closed_fractions(&without_layout(&half_width(text)));
+    let text = without_exponents(&scientific(&plain(&text)));
     let Some(Written { text: written, number }) = last(&text) else {
         let formula = text.contains(|c: char| "\\^_=<>+*|/√π∞±×÷·".contains(c) || c.is_numeric()) || !has_word(&text);
         return if formula && !text.trim().is_empty() { Content::Formula } else { Content::Words };
@@ -67,6 +68,7 @@ fn is_prose(text: &str) -> bool {
 
 fn is_before_number(text: &str) -> bool {
     let trimmed = text.trim_end().trim_end_matches(['$', '€', '£', '¥']).trim_end();
+    let (text, trimmed) = without_plus(trimmed).map_or((text, trimmed), |text| (text, text.trim_end()));
     let text = match trimmed.strip_suffix(['=', '≈']) {
         Some(name) if words(name).count() <= 1 => return is_prose(name),
         _ => text,
@@ -75,6 +77,14 @@ fn is_before_number(text: &str) -> bool {
     is_prose(text)
         && !text.ends_with(|c: char| c.is_alphabetic())
         && words(text).all(|word| word.chars().count() > 1 || articles(word))
+}
+
+/// Returns what comes before the plus sign at the end of a text, if it is the sign of a number and adds nothing.
+fn without_plus(text: &str) -> Option<&str> {
+    let before = text.strip_suffix('+')?.trim_end();
+    let before = before.trim_end_matches(['$', '€', '£', '¥']);
+    let alone = before.is_empty() || before.ends_with(['=', '≈', '(', '[', ':']);
+    alone.then_some(before)
 }
 
 fn is_after_number(text: &str) -> bool {
@@ -91,45 +101,201 @@ fn is_after_number(text: &str) -> bool {
         })
 }
 
+/// Commands whose argument is shown as it is, but for the font, the color or a frame.
+const STYLES: [&str; 26] = [
+    "text",
+    "textbf",
+    "textit",
+    "textrm",
+    "texttt",
+    "textsf",
+    "textsc",
+    "textsl",
+    "textup",
+    "textmd",
+    "textnormal",
+    "mbox",
+    "emph",
+    "underline",
+    "operatorname",
+    "mathrm",
+    "mathbf",
+    "mathit",
+    "mathsf",
+    "mathtt",
+    "mathnormal",
+    "boldsymbol",
+    "bm",
+    "fbox",
+    "boxed",
+    "mathop",
+];
+/// Marks that only affect layout.
+const LAYOUT: [&str; 24] = [
+    "^{\\circ}",
+    "^\\circ",
+    "\\circ",
+    "\\degree",
+    "°",
+    "\\displaystyle",
+    "\\textstyle",
+    "\\!",
+    "\\left",
+    "\\right",
+    "\\bigl",
+    "\\bigr",
+    "\\Bigl",
+    "\\Bigr",
+    "\\biggl",
+    "\\biggr",
+    "\\big",
+    "\\Big",
+    "\\bf ",
+    "\\rm ",
+    "\\it ",
+    "\\tt ",
+    "\\sf ",
+    "\\\\",
+];
+/// Spaces. Between groups of three digits they separate thousands.
+const SPACES: [&str; 12] = ["\\(", "\\)", "\\[", "\\]", "\\;", "\\:", "\\ ", "\\qquad", "\\quad", "~", "\u{a0}", "\u{202f}"];
+
 /// Takes out what only affects layout: dollar signs, `\(`, `\text{...}` around words, spaces, degrees.
 fn without_layout(text: &str) -> String {
-    let mut text = text.to_owned();
-    for mark in ["^{\\circ}", "^\\circ", "\\circ", "\\degree", "°", "\\displaystyle", "\\!"] {
+    let mut text = unstyled(text);
+    for mark in LAYOUT {
         text = text.replace(mark, "");
+    }
+    for space in ["\\;", "\\:", "\\ ", "~", "\u{a0}", "\u{202f}"] {
+        text = without_separators(&text, space);
     }
     // `\$` stays a currency.
     text = text.replace("\\$", "\u{1}").replace('$', "").replace('\u{1}', "$");
-    for mark in ["\\(", "\\)", "\\[", "\\]", "\\;", "\\:", "\\ ", "\\quad", "~"] {
-        text = text.replace(mark, " ");
+    for space in SPACES {
+        text = text.replace(space, " ");
     }
-    text = text.replace("\\left", "").replace("\\right", "");
-    for command in ["\\text{", "\\textbf{", "\\mathrm{", "\\mathbf{", "\\textit{", "\\mbox{", "\\boldsymbol{"] {
-        while let Some((before, after)) = text.split_once(command) {
-            let Some((inside, rest)) = after.split_once('}') else { break };
-            text = format!("{before} {inside}{rest}");
-        }
+    text = text.replace("\\approx", "≈").replace(" / ", "/");
+    let inside = text.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    match inside {
+        Some(inside) if !inside.contains(['{', '}']) => inside.to_owned(),
+        _ => text,
     }
-    text
 }
 
-/// Puts braces around the two parts of `\frac12`, `\frac1{2}` and `\frac{1}2`.
+/// Removes a mark that stands between groups of three digits.
+fn without_separators(text: &str, mark: &str) -> String {
+    let mut parts = text.split(mark);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let before = out.len() - out.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let after = part.bytes().take_while(u8::is_ascii_digit).count();
+        if before == 0 || after != 3 {
+            out.push_str(mark);
+        }
+        out.push_str(part);
+    }
+    out
+}
+
+/// Replaces `\text{...}` and the like, and `\color{...}`, by what they show. A space stays between letters and digits.
+fn unstyled(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    // Closing braces of styles that are open, by how many braces were open around them.
+    let (mut depth, mut open) = (0_usize, Vec::new());
+    while let Some(first) = rest.chars().next() {
+        if let Some((argument, is_shown)) = rest.strip_prefix('\\').and_then(styled) {
+            if is_shown {
+                if out.ends_with(char::is_alphanumeric) {
+                    out.push(' ');
+                }
+                open.push(depth);
+                depth += 1;
+            }
+            rest = argument;
+            continue;
+        }
+        rest = &rest[first.len_utf8()..];
+        let escaped = out.ends_with('\\');
+        match first {
+            '{' if !escaped => depth += 1,
+            '}' if !escaped => {
+                depth = depth.saturating_sub(1);
+                if open.last() == Some(&depth) {
+                    open.pop();
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        out.push(first);
+    }
+    out
+}
+
+/// Returns what follows the opening brace of a style, given what follows its backslash, or what follows a color. Also returns which
+/// of the two it is.
+fn styled(text: &str) -> Option<(&str, bool)> {
+    let (name, after) = text.split_at(text.bytes().take_while(u8::is_ascii_alphabetic).count());
+    let argument = after.trim_start().strip_prefix('{')?;
+    if STYLES.contains(&name) {
+        return Some((argument, true));
+    }
+    if matches!(name, "color" | "textcolor" | "colorbox") {
+        let (_, rest) = argument.split_once('}')?;
+        return Some(rest.strip_prefix('{').map_or((rest, false), |rest| (rest, true)));
+    }
+    None
+}
+
+/// Puts braces around the two parts of `\frac12`, `\frac1{2}` and `\frac{1}2`, and adds the whole number of a mixed fraction to it.
 fn closed_fractions(text: &str) -> String {
-    let text = text.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac");
+    let text = ["\\dfrac", "\\tfrac", "\\cfrac"].iter().fold(text.to_owned(), |text, name| text.replace(name, "\\frac"));
     let mut parts = text.split("\\frac");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        out.push_str("\\frac");
         let closed = argument(part).and_then(|(above, rest)| Some((above, argument(rest)?)));
         match closed {
             // In \frac123, it is unclear what the third digit belongs to.
             Some((above, (below, rest))) if !rest.starts_with(|c: char| c.is_ascii_digit()) => {
-                out.push_str(&format!("{{{above}}}{{{below}}}{rest}"));
+                push_fraction(&mut out, above, below);
+                out.push_str(rest);
             }
             // Nothing around a number may have this.
-            _ => out.push_str(&format!("_{part}")),
+            _ => out.push_str(&format!("\\frac_{part}")),
         }
     }
     out
+}
+
+fn push_fraction(out: &mut String, above: &str, below: &str) {
+    let unsigned = |part| -> (&str, bool) {
+        let part = str::trim(part);
+        let part = part.strip_prefix('+').unwrap_or(part);
+        part.strip_prefix('-').map_or((part, false), |rest| (rest, true))
+    };
+    let ((above, minus_above), (below, minus_below)) = (unsigned(above), unsigned(below));
+    let whole = whole_before(out).zip(above.parse::<u64>().ok()).zip(below.parse::<u64>().ok());
+    if let Some((((start, whole), above), below)) = whole
+        && !minus_above
+        && !minus_below
+        && let Some(above) = whole.checked_mul(below).and_then(|product| product.checked_add(above))
+    {
+        out.truncate(start);
+        out.push_str(&format!("\\frac{{{above}}}{{{below}}}"));
+        return;
+    }
+    let sign = if minus_above != minus_below { "-" } else { "" };
+    out.push_str(&format!("\\frac{{{sign}{above}}}{{{below}}}"));
+}
+
+/// Returns where a whole number starts that ends a text, and its value.
+fn whole_before(text: &str) -> Option<(usize, u64)> {
+    let trimmed = text.trim_end();
+    let trimmed = trimmed.strip_suffix("\\,").unwrap_or(trimmed);
+    let before = trimmed.trim_end_matches(|c: char| c.is_ascii_digit());
+    let whole = trimmed[before.len()..].parse().ok()?;
+    (!before.ends_with(['.', ','])).then_some((before.len(), whole))
 }
 
 fn argument(text: &str) -> Option<(&str, &str)> {
@@ -140,6 +306,17 @@ fn argument(text: &str) -> Option<(&str, &str)> {
     }
 }
 
+/// Replaces full-width digits and signs.
+fn half_width(text: &str) -> String {
+    let half = |c: char| match c {
+        '０'..='９' | '＋' | '－' | '．' | '，' | '％' | '＄' => {
+            u8::try_from(u32::from(c) - 0xfee0).map_or(c, char::from)
+        }
+        c => c,
+    };
+    text.chars().map(half).collect()
+}
+
 /// Rewrites `1.5 \times 10^{3}` as `1.5e3`.
 fn scientific(text: &str) -> String {
     for sign in ["\\times", "\\cdot", "×", "·", "*"] {
@@ -148,7 +325,7 @@ fn scientific(text: &str) -> String {
         let (exponent, rest) = match exponent.strip_prefix('{') {
             Some(inside) => inside.split_once('}').unwrap_or((inside, "")),
             None => {
-                let sign = usize::from(exponent.starts_with('-'));
+                let sign = usize::from(exponent.starts_with(['-', '+']));
                 let digits = exponent[sign..].bytes().take_while(u8::is_ascii_digit).count();
                 exponent.split_at(sign + digits)
             }
@@ -223,6 +400,64 @@ mod tests {
     }
 
     #[test]
+    fn signs_fractions_and_layout_are_read() {
+        for (text, number) in [
+            ("+18", "18"),
+            ("$+18$", "18"),
+            ("+\\$18", "18"),
+            ("\\$+18", "18"),
+            ("+18\\%", "18%"),
+            ("+1,018.5", "1018.5"),
+            ("+ 18", "18"),
+            ("+-18", "-18"),
+            ("x = +18", "18"),
+            ("(+18)", "18"),
+            ("\\text{+18}", "18"),
+            ("+.5", "0.5"),
+            ("+1e3", "1000"),
+            ("+1.5\\times10^{+3}", "1500"),
+            ("+\\frac{1}{2}", "1/2"),
+            ("\\frac{1}{-2}", "-1/2"),
+            ("\\frac{+1}{2}", "1/2"),
+            ("\\cfrac{1}{2}", "1/2"),
+            ("\\frac{\\text{1}}{2}", "1/2"),
+            ("3\\frac12", "7/2"),
+            ("3 \\frac{1}{2}", "7/2"),
+            ("-3\\,\\frac{1}{2}", "-7/2"),
+            ("1 / 2", "1/2"),
+            ("\u{2013}18", "-18"),
+            ("１８", "18"),
+            ("－１．５", "-1.5"),
+            ("1~000", "1000"),
+            ("1\\;234\\;567", "1234567"),
+            ("\\approx 18", "18"),
+            ("x \\approx 18", "18"),
+            ("{18}", "18"),
+            ("\\bigl(18\\bigr)", "18"),
+            ("\\fbox{18}", "18"),
+            ("18\\\\", "18"),
+            ("\\color{red}{18}", "18"),
+            ("\\textcolor{red}{18}", "18"),
+            ("{\\bf 18}", "18"),
+            ("\\textbf{\\text{18} cm}", "18"),
+            ("18\\textrm{ cm}^2", "18"),
+        ] {
+            assert!(is(text, number), "{text}: {:?}", content(text));
+        }
+    }
+
+    #[test]
+    fn fonts_change_no_number() {
+        for style in STYLES {
+            for (text, number) in [("18", "18"), ("-18", "-18"), ("+18", "18"), (" 18 cm ", "18"), ("\\$18", "18")] {
+                assert!(is(&format!("\\{style}{{{text}}}"), number), "{style} {text}");
+            }
+            assert!(is(&format!("-\\{style} {{18}}"), "-18"), "{style}");
+            assert!(is(&format!("18\\{style}{{ cm}}"), "18"), "{style}");
+        }
+    }
+
+    #[test]
     fn formulas_are_not_their_last_number() {
         for text in [
             "x^2+3",
@@ -263,6 +498,16 @@ mod tests {
             "\\{5\\}",
             "11:30",
             "x = y = 5 + z",
+            "x+18",
+            "2 +18",
+            "a +18",
+            "++18",
+            "18+",
+            "5+13",
+            "\\text{5}+13",
+            "\\pm 18",
+            "1~00",
+            "\\frac{1}{2}\\frac{1}{3}",
         ] {
             assert_eq!(content(text), Content::Formula, "{text}");
         }

@@ -197,20 +197,21 @@ pub fn same_terms(reference: &Term, answer: &Term) -> bool {
     same_exactly(reference, answer).unwrap_or_else(|| same_value(reference, answer))
 }
 
-/// Returns whether a term is a word: a variable of that name, or the product of its letters.
+/// Returns whether a term is what a name says: the product of its letters, or a number that is written so, as in `\text{13}`.
 fn is_named(term: &Term, name: &str) -> bool {
-    match term {
-        Term::E => name == "e",
-        Term::Product(factors) => {
-            let letters = factors.iter().map(|factor| match factor {
-                Term::Symbol(letter) => Some(letter.as_str()),
-                Term::E => Some("e"),
-                _ => None,
-            });
-            letters.collect::<Option<String>>().is_some_and(|word| word == name)
-        }
-        _ => false,
+    if *term == Term::E {
+        return name == "e";
     }
+    let letter = |factor: &Term| match factor {
+        Term::Symbol(letter) => Some(letter.clone()),
+        Term::E => Some("e".to_owned()),
+        _ => None,
+    };
+    let word = match term {
+        Term::Product(factors) => factors.iter().map(letter).collect::<Option<String>>(),
+        _ => None,
+    };
+    word.or_else(|| super::written::written(term)).is_some_and(|word| word == name)
 }
 
 /// Returns the digits of a whole number, without its percent sign: 20% is right for 20.

@@ -235,7 +235,7 @@ impl<'a> Parser<'a> {
             let allow_function = !argument || factors.is_empty();
             let factor = self.postfix(allow_function)?;
             let bare = matches!(token, Some(Token::Number(_))) && self.at == start + 1 && factor.is_natural();
-            let fraction = matches!(token, Some(Token::Frac)) && is_ratio(&factor);
+            let fraction = matches!(token, Some(Token::Frac | Token::Open(Bracket::Group))) && is_ratio(&factor);
             match factors.last() {
                 Some((_, true)) if bare => return None,
                 Some((_, true)) if fraction && !self.begins_factor(argument) => {
@@ -413,6 +413,9 @@ impl<'a> Parser<'a> {
             }
             _ => return None,
         };
+        if inner.is_empty() {
+            return None;
+        }
         Some(if inner.chars().count() > 1 { format!("_{{{inner}}}") } else { format!("_{inner}") })
     }
 

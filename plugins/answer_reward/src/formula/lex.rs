@@ -326,10 +326,24 @@ fn accent(text: &str, name: &str) -> Option<Found> {
     let inner: String = inside.chars().filter(|c| *c != ' ').collect();
     if TEXTS.contains(&name) {
         let inner: String = inner.chars().filter(|c| !matches!(c, '(' | ')')).collect();
-        return Some((Some(Token::Letter(inner)), length));
+        return Some((Some(Token::Letter(letter_named(inner))), length));
     }
     let (_, decoration) = DECORATIONS.iter().find(|(known, _)| *known == name)?;
     Some((Some(Token::Letter(format!("{decoration}{{{inner}}}"))), length))
+}
+
+/// Returns the name of a text that is one Greek letter or one command, such as `π` and `\pi`; other texts are their own names.
+fn letter_named(text: String) -> String {
+    let mut characters = text.chars();
+    if let (Some(only), None) = (characters.next(), characters.next())
+        && let Some(name) = greek(only)
+    {
+        return name.to_owned();
+    }
+    match text.strip_prefix('\\') {
+        Some(command) if !command.is_empty() && command.bytes().all(|b| b.is_ascii_alphabetic()) => command.to_owned(),
+        _ => text,
+    }
 }
 
 fn function(name: &str) -> Option<Token> {

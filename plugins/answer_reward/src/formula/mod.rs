@@ -28,9 +28,11 @@ pub mod normalize;
 pub mod parse;
 pub mod plain;
 pub mod sets;
+pub mod surroundings;
 pub mod tree;
 pub mod units;
 pub mod value;
+pub mod written;
 
 /// Only the end of a longer completion counts.
 const LONGEST_COMPLETION: usize = 1 << 20;
@@ -151,19 +153,34 @@ pub fn of_reference(reference: &str) -> Reading {
                 has_latex = true;
                 latex_text = latex_text.or_else(|| written.clone());
             }
-            text = text.or(written);
+            text = text.or_else(|| written.clone());
             tried += 1;
             if node.is_some() || tried == MOST_TRIED {
                 return match found {
                     Either::Latex(_) => Reading { node, text },
-                    // LaTeX that couldn't be parsed is compared as text.
-                    Either::Plain(_) if has_latex => Reading { node: None, text: latex_text },
+                    // LaTeX that couldn't be parsed is compared as text, unless its number is all that it has.
+                    Either::Plain(_) if has_latex => {
+                        let only = latex_text.as_deref().is_some_and(|latex| surroundings::number(latex) == written);
+                        let node = node.filter(|_| only);
+                        if node.is_none() && has_other_digits(reference) {
+                            Reading::default()
+                        } else {
+                            Reading { node, text: latex_text }
+                        }
+                    }
                     Either::Plain(_) => whole(reference, Reading { node, text }),
                 };
             }
         }
     }
-    Reading { node: None, text }
+    if has_other_digits(reference) { Reading::default() } else { Reading { node: None, text } }
+}
+
+/// Returns whether a text has full-width, Arabic, Persian or Devanagari digits. math_verify finds numbers of these and fails to
+/// convert them, for which TRL skips the row.
+fn has_other_digits(text: &str) -> bool {
+    let other = |c: char| matches!(c, '０'..='９' | '\u{660}'..='\u{669}' | '\u{6f0}'..='\u{6f9}' | '\u{966}'..='\u{96f}');
+    text.contains(other)
 }
 
 /// Corrects the reading of a reference that is a formula without dollar signs. Where a number in it was found, such as the 2 in
@@ -177,7 +194,7 @@ fn whole(reference: &str, number: Reading) -> Reading {
     let text = normalize::normalized(reference, how);
     match text.as_deref().and_then(parse::parse) {
         Some(node) => Reading { node: Some(node), text },
-        None if reference.contains('\\') => Reading::default(),
+        None if reference.contains('\\') && surroundings::number(reference) != number.text => Reading::default(),
         None => number,
     }
 }
