@@ -8,7 +8,7 @@ mod packed;
 
 use families::FAMILIES;
 use packed::packed;
-use rlhost::model::{Backend, Decode, Lora, ModelFolder, Pass, Policy, Selected, Stacks, Whole};
+use rlhost::model::{Backend, Decode, Lora, ModelFolder, Pass, Policy, Selected};
 use rlhost::ops::{self, Forest, Precision};
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn policy_with(name: &str, backend: &Backend, adapter: bool, use_dora: bool) -> 
     let folder = ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap();
     let mut decoder = folder.decoder().unwrap();
     if adapter {
-        let lora = Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
+        let lora = Lora { use_dora, ..Lora::new(4, 8.0) };
         let targets: Vec<String> = folder.architecture().modules().iter().map(|name| (*name).to_owned()).collect();
         decoder = decoder.with_new_adapter(lora, &targets, 3).unwrap();
     }

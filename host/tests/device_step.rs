@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Tensor};
 use rlhost::config::Rule;
-use rlhost::model::{Backend, Decoder, Frozen, Lora, ModelFolder, Policy, Selected, Stacks, Whole};
+use rlhost::model::{Backend, Decoder, Frozen, Lora, ModelFolder, Policy, Selected};
 use rlhost::ops::{self, Forest};
 use rlhost::optim::{Optimizer, Settings, Update};
 use std::path::Path;
@@ -143,7 +143,7 @@ fn an_adapter_trains_on_a_base_that_the_reference_shares() {
     let Some(places) = places() else { return };
     let targets: Vec<String> = ["q_proj", "v_proj", "down_proj"].map(String::from).into();
     let lora =
-        Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
+        Lora::new(4, 8.0);
     for name in ["llama_biased", "qwen3", "gemma3", "stablelm"] {
         let want = steps(&Policy::new(decoder(name).with_new_adapter(lora, &targets, 3).unwrap()));
         for (backend, tolerance) in places.iter().zip([1e-4, 0.15]) {

@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use families::FAMILIES;
 use naive::{Naive, unevenness};
 use packed::packed;
-use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Stacks, Weights, Whole};
+use rlhost::model::{Architecture, Family, Gradients, Linear, Lora, ModelFolder, NewHead, Policy, Stacks, Weights};
 use rlhost::ops;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ const TEMPERATURE: f64 = 0.8;
 
 /// An adapter, and its factor: alpha over the root of the rank.
 const LORA: Lora =
-    Lora { r: 4, alpha: 3.0, use_rslora: true, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
+    Lora { use_rslora: true, ..Lora::new(4, 3.0) };
 const LORA_SCALE: f64 = 1.5;
 
 /// Prompts, and completions of each.
@@ -184,8 +184,9 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
     let plain = ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES).map(|name| (name, LORA));
     // Layers with biases, joined and transposed matrices, and units without a gate.
     let directed = ["llama", "qwen2", "phi3", "gpt2"].map(|name| (name, Lora { use_dora: true, ..LORA }));
-    let both = Stacks { wide: true, down: true };
-    let stacked = [("qwen3_moe", both), ("mixtral", Stacks { wide: false, ..both }), ("granitemoeshared", both)];
+    let both = Stacks { wide: true, down: true, router: false };
+    let all = Stacks { router: true, ..both };
+    let stacked = [("qwen3_moe", all), ("mixtral", Stacks { wide: false, ..both }), ("granitemoeshared", both)];
     let stacked = stacked.map(|(name, stacks)| (name, Lora { stacks, ..LORA }));
     for (name, lora) in plain.chain(directed).chain(stacked) {
         let (policy, a) = policy(name);
@@ -225,7 +226,8 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         // Two maps of GPT-2 have the same short name.
         let maps = targets.len() + usize::from(a.family == Family::Gpt2);
         let sparse = a.mixture.as_ref().map_or(0, |mixture| mixture.sparse.iter().filter(|sparse| **sparse).count());
-        let stacks = sparse * (usize::from(lora.stacks.wide) + usize::from(lora.stacks.down));
+        let Stacks { wide, down, router } = lora.stacks;
+        let stacks = sparse * [wide, down, router].map(usize::from).iter().sum::<usize>();
         assert_eq!(trained.len(), (2 + usize::from(lora.use_dora)) * a.layers * maps + 2 * stacks + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
         for (parameter, got) in compared(name, &gradients, &want) {

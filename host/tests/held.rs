@@ -6,7 +6,7 @@ mod packed;
 
 use packed::packed;
 use rlhost::model::{
-    Backend, Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Policy, Selected, Stacks, Weights, Whole, copy_companions,
+    Backend, Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Policy, Selected, Weights, copy_companions,
     export,
 };
 use rlhost::ops::quantized::Scheme;
@@ -15,7 +15,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 const LORA: Lora =
-    Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
+    Lora::new(4, 8.0);
 const DORA: Lora = Lora { use_dora: true, ..LORA };
 
 /// Layers with biases, norms of heads, joined matrices, and a unit without a gate.

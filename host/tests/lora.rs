@@ -7,14 +7,13 @@ mod packed;
 use candle_core::{DType, Device, Tensor};
 use packed::packed;
 use rlhost::config::Rule;
-use rlhost::model::{Decode, Decoder, Frozen, Lora, ModelFolder, Policy, Selected, Stacks, Weights, Whole, merge, save};
+use rlhost::model::{Decode, Decoder, Frozen, Lora, ModelFolder, Policy, Selected, Weights, merge, save};
 use rlhost::ops::dropout::Mask;
 use rlhost::ops::{self, Forest};
 use rlhost::optim::{Optimizer, Settings};
 use std::path::Path;
 
-const LORA: Lora =
-    Lora { r: 4, alpha: 8.0, use_rslora: false, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
+const LORA: Lora = Lora::new(4, 8.0);
 
 fn folder(name: &str) -> ModelFolder {
     ModelFolder::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)).unwrap()

@@ -140,18 +140,19 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// # Errors
 /// If llama.cpp does not support such a model or tokenizer, a weight does not fit, or something can't be read or written.
 pub fn export(source: &ModelFolder, precision: Precision, to: &mut impl Write) -> Result<Vec<String>> {
-    // As `Weights::merged` leaves it.
-    let unties = source.lora().is_some_and(|lora| lora.whole.unties());
-    let a = &Architecture { tied: source.architecture().tied && !unties, ..source.architecture().clone() };
     let config = || source.base().join("config.json");
-    let target = targets::of(a).map_err(|detail| Error::Unknown { path: config(), detail })?;
+    let target_of = |a: &Architecture| targets::of(a).map_err(|detail| Error::Unknown { path: config(), detail });
+    target_of(source.architecture())?;
+    // An adapter is merged in f32; anything else is rounded once, as it is written.
+    let held = if source.lora().is_some() { Held::default() } else { Held::AS_STORED };
+    let weights = source.clone().holding(held).decoder()?.weights().merged()?;
+    // An adapter may have changed the embedding alone.
+    let a = &Architecture { tied: source.architecture().tied && weights.head.is_none(), ..source.architecture().clone() };
+    let target = target_of(a)?;
     let mut notes = target.notes(a);
     let tokenizer = Tokenizer::open(source.tokenizer())?;
     let vocabulary = vocabulary::metadata(source.tokenizer(), &tokenizer, a, &mut notes)?;
     let ropes = keys::Ropes::read(source).map_err(|detail| Error::Unknown { path: config(), detail })?;
-    // An adapter is merged in f32; anything else is rounded once, as it is written.
-    let held = if source.lora().is_some() { Held::default() } else { Held::AS_STORED };
-    let weights = source.clone().holding(held).decoder()?.weights().merged()?;
     let parts = tensors::parts(&weights, a, &target, &ropes, precision)?;
     notes.extend(tensors::fallen_back(&parts, precision));
     let text = |key: &str, text: &str| (format!("general.{key}"), Value::Text(text.to_owned()));

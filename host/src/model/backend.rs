@@ -1,6 +1,6 @@
 //! The device of a model's tensors and the precision it computes in.
 
-use super::{Architecture, Error, Lora, Result};
+use super::{Architecture, Biases, Error, Lora, Result};
 use crate::config;
 use crate::ops::processor::{CAP, Features, features};
 use crate::ops::{self, Precision};
@@ -123,6 +123,11 @@ impl Backend {
         if lora.is_some_and(|lora| lora.use_dora) {
             let detail = "this adapter has magnitudes (use_dora), which only the CPU supports; set device = \"cpu\", or merge it \
                           into its base model with rlhost merge";
+            return Err(Error::Device(detail.to_owned()));
+        }
+        if lora.is_some_and(|lora| lora.biases != Biases::None || lora.b_bias || lora.stacks.router) {
+            let detail = "this adapter trains biases or routers, which only the CPU supports; set device = \"cpu\", or merge it into \
+                          its base model with rlhost merge";
             return Err(Error::Device(detail.to_owned()));
         }
         if architecture.heads.head_dim > LARGEST_HEAD {

@@ -83,7 +83,7 @@ pub(super) type Wanted = Option<Tensor>;
 pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
     if l.magnitude()?.is_some() {
         let dx = ops::zeros_like(x)?;
-        l.directed_backward(x, dy, grad, &dx)?;
+        apply_backward_into(l, x, dy, grad, &dx)?;
         return Ok(dx);
     }
     let dx = linear::backward_input(dy, l.linear.matrix(), l.precision)?;
@@ -94,6 +94,7 @@ pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Lin
 /// Does the same for an input that several layers read: adds its gradient to `dx`.
 fn apply_backward_into(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
     if l.magnitude()?.is_some() {
+        backward_biases(l, dy, grad)?;
         return l.directed_backward(x, dy, grad, dx);
     }
     linear::backward_input_into(dx, dy, l.linear.matrix(), l.precision)?;
@@ -105,12 +106,30 @@ fn backward_parameters(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wa
     if let Some(d_weight) = &grad.weight {
         linear::backward_weight(x, dy, d_weight, grad.bias.as_ref().and_then(Option::as_ref), l.precision)?;
     }
+    backward_biases(l, dy, grad)?;
     let Some(adapter) = l.adapter() else { return Ok(()) };
     let gradient = gradient_of_adapter(grad);
     let Some(mask) = &l.mask else { return adapter.backward(x, dy, gradient, Some(dx)) };
     let d_dropped = ops::zeros_like(x)?;
     adapter.backward(&mask.apply(x)?, dy, gradient, Some(&d_dropped))?;
     mask.add_applied(&d_dropped, dx)
+}
+
+/// Adds the gradients of the biases that are trained without their weight: the layer's own, and that of the adapter's `B`.
+fn backward_biases(l: &Masked<'_>, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<()> {
+    let own = grad.bias.as_ref().and_then(Option::as_ref).filter(|_| grad.weight.is_none());
+    let of_adapter = grad.adapter.as_ref().and_then(|adapter| adapter.bias.as_ref()?.as_ref());
+    if own.is_none() && of_adapter.is_none() {
+        return Ok(());
+    }
+    let sum = ops::cast(dy, DType::F32)?.sum(0)?;
+    if let Some(d_bias) = own {
+        ops::add_into(d_bias, &sum)?;
+    }
+    match (of_adapter, &l.linear.adapter) {
+        (Some(d_bias), Some(adapter)) => ops::add_into(d_bias, &ops::scaled(&sum, adapter.scale)?),
+        _ => Ok(()),
+    }
 }
 
 /// Returns where the gradients of an adapter's matrices go.
@@ -511,7 +530,10 @@ impl Decoder {
         let active = activation::forward(&kept.gate, up, a.activation, maps.down.rounds())?;
         let d_active = apply_backward(&maps.down, &active, d_lowered, &g.down)?;
         // Of joined maps, the gradients are put together first, and those of biases are sums.
-        let has_bias = |g: &Linear<Wanted>| g.bias.as_ref().is_some_and(Option::is_some);
+        let has_bias = |g: &Linear<Wanted>| {
+            let of_adapter = g.adapter.as_ref().and_then(|adapter| adapter.bias.as_ref());
+            [g.bias.as_ref(), of_adapter].into_iter().flatten().any(Option::is_some)
+        };
         let are_joined = maps.wide.len() != a.mlp_widths().len();
         let rounds = !are_joined && !g.wide.iter().any(has_bias) && all_round(&maps.each().wide);
         let (d_gate, d_up) = activation::backward(&kept.gate, up, &d_active, a.activation, rounds)?;

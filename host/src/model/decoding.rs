@@ -91,7 +91,8 @@ impl Few {
     ///
     /// In bf16, copies are rounded.
     fn new(l: &Linear, weights: RolloutDtype, precision: Precision) -> ops::Result<Self> {
-        let bias = l.bias.as_ref();
+        let added = l.added()?;
+        let bias = added.as_ref();
         let adapter = match &l.adapter {
             Some(_) if l.matrix().is_f32() => {
                 return Ok(Self { panels: laid_out(weights, &l.merged()?, bias, precision)?, adapter: None });

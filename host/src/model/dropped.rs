@@ -105,7 +105,8 @@ impl Product for Masked<'_> {
         // Beside the maps, their adapters read the same rows, except those that drop some of their values.
         let adapters: Vec<_> = maps.iter().map(|map| map.adapter()).collect();
         let beside = |adapter: &Option<LowRank<'_>>, map: &Self| adapter.is_some() && map.mask.is_none() && x.device().is_cpu();
-        let of_maps = maps.iter().map(|map| (map.linear.matrix(), map.linear.bias.as_ref()));
+        let added = maps.iter().map(|map| map.linear.added()).collect::<ops::Result<Vec<_>>>()?;
+        let of_maps = maps.iter().zip(&added).map(|(map, added)| (map.linear.matrix(), added.as_ref()));
         let of_adapters = adapters.iter().zip(maps).filter(|(adapter, map)| beside(adapter, map));
         let read =
             of_maps.chain(of_adapters.filter_map(|(adapter, _)| Some((adapter.as_ref()?.a.into(), None)))).collect::<Vec<_>>();

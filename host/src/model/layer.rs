@@ -397,7 +397,9 @@ impl Architecture {
             NormKind::RmsFromOne => norm::backward(x, &ops::plus_one(&norm.weight)?, eps, dy, dx, d_weight),
             NormKind::Layer => {
                 let d_bias = grad.and_then(|grad| grad.bias.as_ref().and_then(Option::as_ref));
-                layer_norm::backward(x, &norm.weight, eps, dy, dx, d_weight.zip(d_bias))
+                // Beside an adapter, the bias may be trained without the weight.
+                let unused = d_bias.filter(|_| d_weight.is_none()).map(ops::zeros_like).transpose()?;
+                layer_norm::backward(x, &norm.weight, eps, dy, dx, d_weight.or(unused.as_ref()).zip(d_bias))
             }
         }
     }

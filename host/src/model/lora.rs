@@ -5,7 +5,7 @@ use super::families::Names;
 use super::stacks::Stacks;
 use super::weights::{Adapter, Layer, Linear, Unit};
 use super::whole::Whole;
-use super::{Result, Weights};
+use super::{Error, Result, Weights};
 use crate::ops::low_rank::LowRank;
 use crate::ops::magnitude::{self, Magnitude};
 use crate::ops::{self, Matrix, Precision};
@@ -16,12 +16,42 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 /// Distinguishes an adapter's random numbers from others with the same seed.
 const STREAM: u64 = 0x10_4a;
 
+/// Which biases of the base model are trained beside an adapter; `bias` in `peft`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Biases {
+    /// None of them.
+    #[default]
+    None,
+    /// Those of the linear layers that have an adapter.
+    Adapted,
+    /// All of them, norms' too.
+    All,
+}
+
+impl Biases {
+    const ALL: [Self; 3] = [Self::None, Self::Adapted, Self::All];
+
+    /// Returns the name in `peft`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Adapted => "lora_only",
+            Self::All => "all",
+        }
+    }
+
+    /// Returns what a name of `peft` stands for.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|biases| biases.name() == name)
+    }
+}
+
 /// Settings of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lora {
-    /// Rank, at least 1.
+    /// Rank, at least 1; single modules may have another.
     pub r: usize,
-    /// Numerator of the adapter's scale.
+    /// Numerator of the adapter's scale; single modules may have another.
     pub alpha: f64,
     /// Whether the denominator is the square root of the rank (rsLoRA, arXiv 2312.03732) instead of the rank.
     pub use_rslora: bool,
@@ -33,12 +63,35 @@ pub struct Lora {
     pub whole: Whole,
     /// The matrices of experts that it applies to.
     pub stacks: Stacks,
+    /// The biases that are trained beside it.
+    pub biases: Biases,
+    /// Whether `B` has a bias.
+    pub b_bias: bool,
+    /// What else the adapter's folder has, which is applied but can't be trained.
+    pub fixed: Option<&'static str>,
 }
 
 impl Lora {
+    /// Creates plain settings.
+    pub const fn new(r: usize, alpha: f64) -> Self {
+        Self {
+            r,
+            alpha,
+            use_rslora: false,
+            use_dora: false,
+            dropout: 0.0,
+            whole: Whole::NONE,
+            stacks: Stacks::NONE,
+            biases: Biases::None,
+            b_bias: false,
+            fixed: None,
+        }
+    }
+
     /// Returns whether another adapter's matrices have the same meaning as this one's.
     pub fn fits(&self, other: &Self) -> bool {
-        Self { dropout: 0.0, ..*self } == Self { dropout: 0.0, ..*other }
+        let plain = |lora: &Self| Self { dropout: 0.0, fixed: None, ..*lora };
+        plain(self) == plain(other)
     }
 
     /// Returns the same settings for a value model, which has no output matrix.
@@ -60,7 +113,7 @@ impl Adapter {
     }
 
     /// Returns the weight with the adapter merged in.
-    fn merged(&self, w: Matrix<'_>) -> ops::Result<Tensor> {
+    pub(super) fn merged(&self, w: Matrix<'_>) -> ops::Result<Tensor> {
         let merged = self.low_rank().merged(w)?;
         if let Some(values) = &self.magnitude {
             Magnitude { values, lengths: &magnitude::lengths(w, &self.low_rank())? }.scale_rows(&merged)?;
@@ -70,6 +123,18 @@ impl Adapter {
 }
 
 impl Linear {
+    /// Returns what is added to its products: its bias and that of the adapter's `B`, if there are any.
+    pub(super) fn added(&self) -> ops::Result<Option<Tensor>> {
+        let Some((own, scale)) = self.adapter.as_ref().and_then(|adapter| Some((adapter.bias.as_ref()?, adapter.scale))) else {
+            return Ok(self.bias.clone());
+        };
+        let sum = ops::scaled(own, scale)?;
+        if let Some(bias) = &self.bias {
+            ops::add_into(&sum, &ops::cast(bias, sum.dtype())?)?;
+        }
+        Ok(Some(sum))
+    }
+
     /// Returns the weight with the adapter merged in.
     pub(super) fn merged(&self) -> ops::Result<Tensor> {
         match (&self.adapter, &self.scales) {
@@ -85,10 +150,10 @@ impl Layer {
     /// Returns the experts' matrices, which an adapter can apply to.
     fn stacks(&mut self, names: &'static Names) -> Vec<(&'static str, &mut Linear)> {
         let Some((experts, names)) = self.experts.as_mut().zip(names.experts) else { return Vec::new() };
-        vec![(names.wide, &mut experts.wide), (names.down, &mut experts.down)]
+        vec![(names.wide, &mut experts.wide), (names.down, &mut experts.down), (names.router[0], &mut experts.router)]
     }
 
-    /// Returns the linear maps that an adapter can apply to; as in `peft`, routers are excluded.
+    /// Returns the linear maps that an adapter can apply to, without those of experts.
     fn linears(&mut self, names: &'static Names) -> Vec<(&'static str, &mut Linear)> {
         let Self { qkv, o, unit, .. } = self;
         let named = |names: &'static [&'static str]| names.iter().copied();
@@ -110,7 +175,7 @@ impl Weights {
             for (name, linear) in layer.linears(names) {
                 linear.adapter = part(&format!("{}.{l}.{name}", names.layers), linear)?;
             }
-            let adapted = lora.stacks.listed(names);
+            let adapted = lora.stacks.matrices(names);
             for (name, stack) in layer.stacks(names).into_iter().filter(|(name, _)| adapted.contains(name)) {
                 stack.adapter = part(&format!("{}.{l}.{name}", names.layers), stack)?;
             }
@@ -124,11 +189,13 @@ impl Weights {
     /// is zero, and magnitudes are the lengths of the weight's rows.
     pub fn with_new_adapter(self, lora: Lora, targets: &[String], seed: u64) -> Result<Self> {
         let lora = if self.is_value_model() { lora.of_value_model() } else { lora };
+        let names = self.names;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(STREAM);
         let adapted = self.adapted(lora, |name, linear| {
             let experts = if let [experts, _, _] = *linear.weight.dims() { Some(experts) } else { None };
-            if experts.is_none() && !targets.iter().any(|target| name.ends_with(&format!(".{target}"))) {
+            let targeted = |target: &String| name == target || name.ends_with(&format!(".{target}"));
+            if experts.is_none() && !lora.stacks.is_router(name, names) && !targets.iter().any(targeted) {
                 return Ok(None);
             }
             let (rows, d_in) = linear.matrix().dims();
@@ -140,13 +207,14 @@ impl Weights {
             let a: Vec<f32> = (0..experts.unwrap_or(1) * lora.r * d_in).map(|_| drawn()).collect();
             let a = Tensor::from_vec(a, shape([lora.r, d_in]), &Device::Cpu)?;
             let b = Tensor::zeros(shape([d_out, lora.r]), candle_core::DType::F32, &Device::Cpu)?;
-            let mut adapter = Adapter { a, b, magnitude: None, scale: lora.scale() };
+            let bias = lora.b_bias.then(|| Tensor::zeros(d_out, candle_core::DType::F32, &Device::Cpu)).transpose()?;
+            let mut adapter = Adapter { a, b, bias, magnitude: None, alpha: lora.alpha, scale: lora.scale() };
             if lora.use_dora && experts.is_none() {
                 adapter.magnitude = Some(magnitude::lengths(linear.matrix(), &adapter.low_rank())?);
             }
             Ok(Some(adapter))
         })?;
-        adapted.training_whole(lora.whole, |_, _| Ok(None))
+        adapted.training_beside(lora, |_, _| Ok(None))
     }
 
     /// Returns the parameters without the adapter, in the same storage. Modules that are trained whole beside it stay as trained.
@@ -164,9 +232,14 @@ impl Weights {
     /// Returns the model with its adapter merged into the weights.
     pub fn merged(&self) -> Result<Self> {
         let mut plain = Self { lora: None, ..self.clone() };
-        for (_, linear) in plain.layers.iter_mut().flat_map(|layer| layer.linears(self.names)) {
-            linear.weight = linear.merged()?;
-            (linear.adapter, linear.scales) = (None, None);
+        for (l, layer) in plain.layers.iter_mut().enumerate() {
+            for (name, linear) in layer.linears(self.names) {
+                if linear.bias.is_none() && linear.adapter.as_ref().is_some_and(|adapter| adapter.bias.is_some()) {
+                    return Err(Error::NoBias { module: format!("{}.{l}.{name}", self.names.layers) });
+                }
+                (linear.weight, linear.bias) = (linear.merged()?, linear.added()?);
+                (linear.adapter, linear.scales) = (None, None);
+            }
         }
         for (_, stack) in plain.layers.iter_mut().flat_map(|layer| layer.stacks(self.names)) {
             stack.weight = stack.merged()?;

@@ -119,8 +119,14 @@ mod tests {
         let masked = Masked { linear, mask, lengths: Some(&lengths), precision: Precision::F32 };
         let zeros = |t: &Tensor| t.zeros_like().unwrap();
         let [a, b, m] = [&adapter.a, &adapter.b, adapter.magnitude.as_ref().unwrap()].map(zeros);
-        let of_adapter =
-            Adapter { a: Some(a.clone()), b: Some(b.clone()), magnitude: Some(Some(m.clone())), scale: adapter.scale };
+        let of_adapter = Adapter {
+            a: Some(a.clone()),
+            b: Some(b.clone()),
+            bias: None,
+            magnitude: Some(Some(m.clone())),
+            alpha: 0.0,
+            scale: adapter.scale,
+        };
         let grad = Linear { adapter: Some(of_adapter), ..Linear::new(None, Some(None)) };
         let dx = zeros(x);
         masked.directed_backward(x, dy, &grad, &dx).unwrap();
@@ -135,8 +141,14 @@ mod tests {
         let [a, b, m] = [&[r, d_in][..], &[d_out, r], &[d_out]].map(random);
         for p in [0.0, 0.4] {
             let [x, a, b, m] = [&x, &a, &b, &m].map(|t| Var::from_tensor(t).unwrap());
-            let adapter =
-                Adapter { a: a.as_tensor().clone(), b: b.as_tensor().clone(), magnitude: Some(m.as_tensor().clone()), scale };
+            let adapter = Adapter {
+                a: a.as_tensor().clone(),
+                b: b.as_tensor().clone(),
+                bias: None,
+                magnitude: Some(m.as_tensor().clone()),
+                alpha: 0.0,
+                scale,
+            };
             let linear = Linear { adapter: Some(adapter), ..Linear::new(w.clone(), Some(bias.clone())) };
             let (got, gradients) = of_layer(p, &x, &dy, &linear);
             let rows: Vec<u64> = (0..n as u64).collect();

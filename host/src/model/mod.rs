@@ -27,6 +27,7 @@ mod lora;
 mod magnitudes;
 mod mixture;
 mod noised;
+mod patterns;
 mod peft;
 mod policy;
 mod prompt_pass;
@@ -37,6 +38,7 @@ mod shards;
 mod stacks;
 mod step_model;
 mod stored;
+mod tables;
 mod text_part;
 mod value_model;
 mod weights;
@@ -55,7 +57,7 @@ pub use families::{Described, FAMILIES, Family};
 pub use frozen::Frozen;
 pub use held::Held;
 pub use load::ModelFolder;
-pub use lora::Lora;
+pub use lora::{Biases, Lora};
 pub use mixture::Mixture;
 pub use policy::{Pass, Policy, Selected};
 pub use prompt_pass::PromptPass;
@@ -121,6 +123,12 @@ pub enum Error {
         /// The precision.
         dtype: &'static str,
     },
+    /// A model without a bias can't have an adapter's.
+    #[error("{module} has no bias, so the adapter's lora_bias can't be merged into it; use the adapter with its base model")]
+    NoBias {
+        /// The linear layer.
+        module: String,
+    },
     /// What the model computes is not finite.
     #[error(
         "the model's log-probabilities are infinite or NaN, though its weights are finite: the weights are too large to compute \
@@ -145,7 +153,8 @@ impl Error {
     pub fn is_mistake(&self) -> bool {
         match self {
             Self::Io { source, .. } | Self::Write { source, .. } => crate::config::files::is_of_the_path(source),
-            Self::Missing { .. } | Self::Config { .. } | Self::Weights { .. } | Self::OutOfRange { .. } | Self::Device(_) => true,
+            Self::Missing { .. } | Self::Config { .. } | Self::Weights { .. } => true,
+            Self::OutOfRange { .. } | Self::NoBias { .. } | Self::Device(_) => true,
             Self::NotFinite | Self::ValuesNotFinite | Self::Op(_) => false,
         }
     }

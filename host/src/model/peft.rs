@@ -1,11 +1,14 @@
 //! Reads and writes an adapter's folder in the format of the `peft` package: `adapter_config.json` and
 //! `adapter_model.safetensors`.
 
+use super::families::Names;
 use super::json::Object;
-use super::lora::Lora;
+use super::lora::{Biases, Lora};
+use super::patterns::{self, Patterns};
 use super::save::{of_torch, write_tensors};
 use super::shards::Shards;
 use super::stacks::{self, Stacks};
+use super::tables::Rows;
 use super::value_model::SCORE;
 use super::weights::{Adapter, MAGNITUDE, of_adapter};
 use super::whole::Whole;
@@ -22,21 +25,20 @@ const TENSORS: &str = "adapter_model.safetensors";
 /// Prefix that `peft` adds to the parameter names of a causal language model.
 const PREFIX: &str = "base_model.model.";
 
+/// Name of an adapted module inside what `peft` wraps it with.
+pub(super) const BASE: &str = "base_layer";
+
 /// Maximum rank, as for `lora_r`.
 const MOST_RANK: usize = 1 << 20;
 
 /// Settings of `peft` that change an adapter's computation. Each is off if it is null, false, zero or empty.
-const UNSUPPORTED: [&str; 13] = [
+const UNSUPPORTED: [&str; 9] = [
     "alora_invocation_tokens",
-    "alpha_pattern",
     "arrow_config",
     "layer_replication",
-    "lora_bias",
     "megatron_config",
-    "rank_pattern",
     "kasa_config",
     "monteclora_config",
-    "trainable_token_indices",
     "use_bdlora",
     "use_qalora",
     "velora_config",
@@ -119,23 +121,30 @@ fn parse(text: &str) -> std::result::Result<(Lora, [Vec<String>; 2], String), St
     if !modules.is_empty() && config.flag("ensure_weight_tying")? == Some(true) {
         return Err("ensure_weight_tying with modules_to_save is not supported: each module is trained by itself".into());
     }
-    if let Some(bias) = config.text("bias")?.filter(|bias| *bias != "none") {
-        return Err(format!("bias {:?} is not supported; only \"none\" is", printable(bias, 80)));
-    }
+    let bias = config.text("bias")?.unwrap_or("none");
+    let wrong = || format!("bias is {:?}; it must be \"none\", \"all\" or \"lora_only\"", printable(bias, 80));
+    let biases = Biases::parse(bias).ok_or_else(wrong)?;
+    Patterns::parse(&config, MOST_RANK)?;
+    Rows::parse(&config)?;
     // Some of the others change the base model's weights too.
     let begun = config.get("init_lora_weights").unwrap_or(&Value::Bool(true));
     if !begun.is_boolean() && !["gaussian", "orthogonal", "eva"].iter().any(|plain| begun == plain) {
         return Err(format!("init_lora_weights {} is not supported", printable(&begun.to_string(), 80)));
     }
     let lora = Lora {
-        r: config.needed_size("r", MOST_RANK)?,
-        alpha: config.number("lora_alpha")?.ok_or("lora_alpha is missing; it must be a number")?,
         use_rslora: config.flag("use_rslora")?.unwrap_or(false),
         use_dora: config.flag("use_dora")?.unwrap_or(false),
         dropout: config.number("lora_dropout")?.unwrap_or(0.0),
-        whole: Whole::NONE,
-        stacks: Stacks::NONE,
+        biases,
+        b_bias: config.flag("lora_bias")?.unwrap_or(false),
+        ..Lora::new(
+            config.needed_size("r", MOST_RANK)?,
+            config.number("lora_alpha")?.ok_or("lora_alpha is missing; it must be a number")?,
+        )
     };
+    if lora.b_bias && lora.use_dora {
+        return Err("lora_bias is not supported with use_dora, as in peft".into());
+    }
     if !(0.0..1.0).contains(&lora.dropout) {
         return Err(format!("lora_dropout is {}; it must be at least 0 and less than 1", shortest(lora.dropout)));
     }
@@ -147,64 +156,146 @@ fn parse(text: &str) -> std::result::Result<(Lora, [Vec<String>; 2], String), St
     Ok((lora, [modules, parameters], base.to_owned()))
 }
 
-/// Returns a model's parameters with the adapter in `folder`.
-pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weights> {
-    let path = folder.join(TENSORS);
-    let mut shards = Shards::of_file(&path)?;
-    let fail = |detail: String| Error::Weights { path: path.clone(), detail };
-    let by = format!("{CONFIG} and the model");
-    let names = weights.names;
-    let adapted = weights.adapted(lora, |name, linear| {
-        if let [experts, d_out, d_in] = *linear.weight.dims() {
-            let mut take = |part: &str, shape: [usize; 2]| {
-                let own = format!("{name}.{part}");
-                let file = lora.stacks.renamed(&own, names).unwrap_or(own);
-                let missing = || fail(format!("there is no {PREFIX}{file}, which target_parameters in {CONFIG} requires"));
-                shards.take(&format!("{PREFIX}{file}"), &shape, &by)?.ok_or_else(missing)
-            };
-            let a = take("lora_A.weight", [experts * lora.r, d_in])?.reshape((experts, lora.r, d_in))?;
-            let b = stacks::stacked(&take("lora_B.weight", [d_out, lora.r * experts])?, experts)?;
-            return Ok(Some(Adapter { a, b, magnitude: None, scale: lora.scale() }));
-        }
-        let (d_out, d_in) = linear.matrix().dims();
-        let mut take = |part: &str, shape: &[usize]| shards.take(&format!("{PREFIX}{name}.{part}"), shape, &by);
-        let parts = (take("lora_A.weight", &[lora.r, d_in])?, take("lora_B.weight", &[d_out, lora.r])?);
+/// An adapter's folder while its parameters are read.
+pub(super) struct Reader {
+    pub lora: Lora,
+    patterns: Patterns,
+    pub rows: Rows,
+    names: &'static Names,
+    shards: Shards,
+    config: PathBuf,
+    tensors: PathBuf,
+    /// What requires the parameters' shapes.
+    by: String,
+}
+
+impl Reader {
+    fn new(folder: &Path, lora: Lora, names: &'static Names) -> Result<Self> {
+        let (config, tensors) = (folder.join(CONFIG), folder.join(TENSORS));
+        let object = Object::read(&config)?.ok_or_else(|| Error::Missing { path: config.clone() })?;
+        let refused = |detail| Error::Config { path: config.clone(), detail };
+        let patterns = Patterns::parse(&object, MOST_RANK).map_err(refused)?;
+        let rows = Rows::parse(&object).map_err(refused)?;
+        let (shards, by) = (Shards::of_file(&tensors)?, format!("{CONFIG} and the model"));
+        Ok(Self { lora, patterns, rows, names, shards, config, tensors, by })
+    }
+
+    pub(super) fn fail(&self, detail: String) -> Error {
+        Error::Weights { path: self.tensors.clone(), detail }
+    }
+
+    pub(super) fn misconfigured(&self, detail: String) -> Error {
+        Error::Config { path: self.config.clone(), detail }
+    }
+
+    pub(super) fn take(&mut self, name: &str, shape: &[usize]) -> Result<Option<Tensor>> {
+        self.shards.take(&format!("{PREFIX}{name}"), shape, &self.by)
+    }
+
+    pub(super) fn needed(&mut self, name: &str, shape: &[usize], key: &str) -> Result<Tensor> {
+        let found = self.take(name, shape)?;
+        found.ok_or_else(|| self.fail(format!("there is no {PREFIX}{name}, which {key} in {CONFIG} requires")))
+    }
+
+    /// Returns the settings of one module's adapter.
+    pub(super) fn settings_of(&self, module: &str) -> Result<Lora> {
+        let parameter =
+            if self.lora.stacks.is_router(module, self.names) { format!("{module}.weight") } else { module.to_owned() };
+        let own = self.patterns.of(self.lora, &parameter);
+        own.map_err(|detail| self.misconfigured(detail))
+    }
+
+    /// Reads the adapter of a stack of experts' matrices.
+    fn stack(&mut self, name: &str, [experts, d_out, d_in]: [usize; 3]) -> Result<Adapter> {
+        let own = self.settings_of(name)?;
+        let mut take = |part: &str, shape: [usize; 2]| {
+            let parameter = format!("{name}.{part}");
+            let file = own.stacks.renamed(&parameter, self.names).unwrap_or(parameter);
+            self.needed(&file, &shape, "target_parameters")
+        };
+        let a = take("lora_A.weight", [experts * own.r, d_in])?.reshape((experts, own.r, d_in))?;
+        let b = stacks::stacked(&take("lora_B.weight", [d_out, own.r * experts])?, experts)?;
+        Ok(Adapter { a, b, bias: None, magnitude: None, alpha: own.alpha, scale: own.scale() })
+    }
+
+    /// Reads the adapter of a linear layer, if it has one.
+    pub(super) fn linear(&mut self, name: &str, (d_out, d_in): (usize, usize)) -> Result<Option<Adapter>> {
+        let own = self.settings_of(name)?;
+        let parts = (
+            self.take(&format!("{name}.lora_A.weight"), &[own.r, d_in])?,
+            self.take(&format!("{name}.lora_B.weight"), &[d_out, own.r])?,
+        );
         let (a, b) = match parts {
             (Some(a), Some(b)) => (a, b),
             (None, None) => return Ok(None),
-            _ => return Err(fail(format!("{name} has only one of lora_A and lora_B"))),
+            _ => return Err(self.fail(format!("{name} has only one of lora_A and lora_B"))),
         };
-        let magnitude = if lora.use_dora { take(MAGNITUDE, &[d_out])? } else { None };
-        if lora.use_dora && magnitude.is_none() {
-            return Err(fail(format!("{name} has no {MAGNITUDE}, which use_dora in {CONFIG} requires")));
-        }
-        Ok(Some(Adapter { a, b, magnitude, scale: lora.scale() }))
+        let has_bias = own.b_bias && !own.stacks.is_router(name, self.names);
+        let mut more = |on: bool, part: &str, key: &str| {
+            let found = if on { self.take(&format!("{name}.{part}"), &[d_out])? } else { return Ok(None) };
+            found.map(Some).ok_or_else(|| self.fail(format!("{name} has no {part}, which {key} in {CONFIG} requires")))
+        };
+        let magnitude = more(own.use_dora, MAGNITUDE, "use_dora")?;
+        let bias = more(has_bias, "lora_B.bias", "lora_bias")?;
+        Ok(Some(Adapter { a, b, bias, magnitude, alpha: own.alpha, scale: own.scale() }))
+    }
+}
+
+/// Returns a model's parameters with the adapter in `folder`.
+pub(super) fn read(folder: &Path, lora: Lora, weights: Weights) -> Result<Weights> {
+    let names = weights.names;
+    let mut reader = Reader::new(folder, lora, names)?;
+    let mut weights = weights;
+    let fixed = reader.merge_tables(&mut weights)?;
+    let lora = Lora { fixed, ..lora };
+    let adapted = weights.adapted(lora, |name, linear| match *linear.weight.dims() {
+        [experts, d_out, d_in] => reader.stack(name, [experts, d_out, d_in]).map(Some),
+        _ => reader.linear(name, linear.matrix().dims()),
     })?;
-    let adapted = adapted.training_whole(lora.whole, |name, shape| {
-        let name = names.in_adapter(name);
-        let missing = || fail(format!("there is no {PREFIX}{name}, which modules_to_save in {CONFIG} requires"));
-        shards.take(&format!("{PREFIX}{name}"), shape, &by)?.ok_or_else(missing).map(Some)
+    let wrapped: BTreeSet<String> = adapted.adapters().into_iter().map(|(module, _)| module).collect();
+    let adapted = adapted.training_beside(lora, |name, shape| {
+        if lora.whole.has(name, names) {
+            return reader.needed(&names.in_adapter(name), shape, "modules_to_save").map(Some);
+        }
+        // Without a bias of its own, an adapter's file leaves the model's, as in peft.
+        reader.take(&bias_in_file(name, |module| wrapped.contains(module)), shape)
     })?;
     if adapted.value_head.is_some() {
-        shards.forget(&format!("{PREFIX}{SCORE}"));
+        reader.shards.forget(&format!("{PREFIX}{SCORE}"));
     }
-    match shards.left() {
-        Some(left) if left == format!("{PREFIX}{SCORE}") => {
-            Err(fail(format!("{left} is a reward head: this is a reward model's adapter; use it with --reward-model")))
-        }
-        Some(left) if left.ends_with(MAGNITUDE) => {
-            Err(fail(format!("{left} is a magnitude of DoRA, but {CONFIG} does not have use_dora")))
-        }
-        Some(left) => {
-            let experts = if adapted.layers.iter().any(|layer| layer.experts.is_some()) {
-                ", nor one of experts that target_parameters lists; routers have no adapters here"
-            } else {
-                ""
-            };
-            Err(fail(format!("{left} is not part of a linear layer of attention or of the gated MLP{experts}")))
-        }
+    match reader.shards.left() {
+        Some(left) => Err(reader.fail(unused(&left, &adapted))),
         None => Ok(adapted),
     }
+}
+
+/// Returns the name of a bias in an adapter's file: `peft` wraps the layers that it adapts.
+fn bias_in_file(name: &str, is_wrapped: impl Fn(&str) -> bool) -> String {
+    match name.strip_suffix(".bias").filter(|module| is_wrapped(module)) {
+        Some(module) => format!("{module}.{BASE}.bias"),
+        None => name.to_owned(),
+    }
+}
+
+/// Describes a tensor that the settings give no meaning.
+fn unused(left: &str, adapted: &Weights) -> String {
+    if left == format!("{PREFIX}{SCORE}") {
+        return format!("{left} is a reward head: this is a reward model's adapter; use it with --reward-model");
+    }
+    for (end, what, key) in [
+        (MAGNITUDE, "a magnitude of DoRA", "use_dora"),
+        (".lora_B.bias", "the bias of an adapter's matrix", "lora_bias"),
+        (".bias", "a bias", "a bias that is trained (\"all\" or \"lora_only\")"),
+    ] {
+        if left.ends_with(end) {
+            return format!("{left} is {what}, but {CONFIG} does not have {key}");
+        }
+    }
+    let experts = match adapted.layers.iter().any(|layer| layer.experts.is_some()) {
+        true => ", nor one of experts that target_parameters lists",
+        false => "",
+    };
+    format!("{left} is not part of a linear layer of attention or of the gated MLP{experts}")
 }
 
 /// Reads the value head next to the adapter in `folder`, if there is one; `by` names what requires this shape.
@@ -219,6 +310,7 @@ pub(super) fn targets(weights: &Weights) -> Vec<String> {
     let stacks = weights.lora.map_or(Stacks::NONE, |lora| lora.stacks);
     let modules = named.iter().filter(|(name, _)| stacks.renamed(name, weights.names).is_none());
     let modules = modules.filter_map(|(name, _)| name.strip_suffix(".lora_A.weight"));
+    let modules = modules.filter(|module| !stacks.is_router(module, weights.names));
     let mut layers_of: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (layer, module) in modules.filter_map(|name| name.rsplit_once('.')) {
         layers_of.entry(module).or_default().insert(layer);
@@ -234,20 +326,39 @@ pub(super) fn targets(weights: &Weights) -> Vec<String> {
     listed.collect()
 }
 
+fn number(alpha: f64) -> Value {
+    if alpha.fract() == 0.0 && alpha.abs() < 1e15 { json!(alpha as i64) } else { json!(alpha) }
+}
+
+/// Returns the patterns of the modules whose rank, or whose `alpha`, is not the adapter's.
+fn own_settings(weights: &Weights, lora: Lora) -> (Value, Value) {
+    let is_router = |module: &str| lora.stacks.is_router(module, weights.names);
+    let name = |module: String| if is_router(&module) { module + ".weight" } else { module };
+    // The rank is the second size from the end, with or without experts before it.
+    let rank = |adapter: &Adapter| adapter.a.dims().iter().rev().nth(1).copied().unwrap_or(lora.r);
+    let all: Vec<_> = weights.adapters().into_iter().map(|(module, adapter)| (name(module), adapter)).collect();
+    let ranks: Vec<_> = all.iter().map(|(module, adapter)| (module.clone(), rank(adapter))).collect();
+    let alphas: Vec<_> = all.iter().map(|(module, adapter)| (module.clone(), adapter.alpha)).collect();
+    let ranks = patterns::written(&ranks, lora.r).into_iter().map(|(pattern, r)| (pattern, json!(r))).collect();
+    let alphas = patterns::written(&alphas, lora.alpha).into_iter().map(|(pattern, alpha)| (pattern, number(alpha))).collect();
+    (Value::Object(ranks), Value::Object(alphas))
+}
+
 /// Writes the adapter of the model in `base` into the existing folder `to`, for a value model with its head and the head's name.
 pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&str, &Tensor)>, to: &Path) -> Result<()> {
     let file = to.join(TENSORS);
     let named = weights.named().into_iter();
-    let named = named.filter(|(name, _)| of_adapter(name) || lora.whole.has(name, weights.names));
+    let named = named.filter(|(name, _)| of_adapter(name) || weights.trains_beside(name));
     let named = named.map(|(name, t)| match lora.stacks.renamed(&name, weights.names) {
         Some(file) => Ok((file, stacks::flat(t, name.ends_with(".lora_B.weight"))?)),
-        None => Ok((weights.names.in_adapter(&name).into_owned(), t.clone())),
+        None if lora.whole.has(&name, weights.names) => Ok((weights.names.in_adapter(&name).into_owned(), t.clone())),
+        None => Ok((bias_in_file(&name, |module| weights.has_adapter(module)), t.clone())),
     });
     let named = named.chain(head.map(|(name, t)| Ok((name.to_owned(), t.clone()))));
     let prefixed = |(name, t): (String, Tensor)| (format!("{PREFIX}{name}"), t);
     let tensors: Vec<(String, Tensor)> = named.map(|named| named.map(prefixed)).collect::<Result<_>>()?;
     write_tensors(tensors, of_torch(), &file)?;
-    let integral = lora.alpha.fract() == 0.0 && lora.alpha.abs() < 1e15;
+    let (ranks, alphas) = own_settings(weights, lora);
     let mut modules = lora.whole.names(weights.names);
     modules.extend(head.map(|(name, _)| name.trim_end_matches(".weight").to_owned()));
     let config = json!({
@@ -255,12 +366,15 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&s
         "task_type": if head.is_some() { "SEQ_CLS" } else { "CAUSAL_LM" },
         "base_model_name_or_path": std::path::absolute(base).unwrap_or_else(|_| base.to_owned()).display().to_string(),
         "r": lora.r,
-        "lora_alpha": if integral { json!(lora.alpha as i64) } else { json!(lora.alpha) },
+        "lora_alpha": number(lora.alpha),
+        "rank_pattern": ranks,
+        "alpha_pattern": alphas,
         "use_rslora": lora.use_rslora,
         "lora_dropout": lora.dropout,
         "target_modules": targets(weights),
         "target_parameters": Some(lora.stacks.listed(weights.names)).filter(|all| !all.is_empty()),
-        "bias": "none",
+        "bias": lora.biases.name(),
+        "lora_bias": lora.b_bias,
         "fan_in_fan_out": weights.names.turned,
         "inference_mode": true,
         "init_lora_weights": true,
@@ -286,8 +400,7 @@ mod tests {
             parse(&config.to_string())
         };
         let (lora, modules, base) = with("use_rslora", json!(true)).unwrap();
-        let want =
-            Lora { r: 8, alpha: 16.0, use_rslora: true, use_dora: false, dropout: 0.0, whole: Whole::NONE, stacks: Stacks::NONE };
+        let want = Lora { use_rslora: true, ..Lora::new(8, 16.0) };
         assert_eq!((lora, modules, base.as_str()), (want, [vec![], vec![]], "base"));
         assert_eq!(with("modules_to_save", json!(["lm_head", "score"])).unwrap().1[0], ["lm_head"]);
         assert_eq!(with("target_parameters", json!(["down_proj"])).unwrap().1[1], ["down_proj"]);
@@ -296,9 +409,14 @@ mod tests {
             ("use_dora", json!("yes")),
             ("modules_to_save", json!("lm_head")),
             ("target_parameters", json!("down_proj")),
-            ("rank_pattern", json!({ "q_proj": 4 })),
+            ("rank_pattern", json!({ "q_proj": 0 })),
+            ("alpha_pattern", json!({ "q_(proj": 4 })),
+            ("layer_replication", json!([[0, 2]])),
+            ("alora_invocation_tokens", json!([1])),
             ("use_bdlora", json!({ "nblocks": 2 })),
-            ("bias", json!("all")),
+            ("bias", json!("some")),
+            ("lora_bias", json!("yes")),
+            ("trainable_token_indices", json!([-1])),
             ("init_lora_weights", json!("pissa")),
             ("peft_type", json!("IA3")),
             ("base_model_name_or_path", json!(null)),

@@ -16,11 +16,13 @@ pub struct Stacks {
     pub wide: bool,
     /// The down projections.
     pub down: bool,
+    /// The routers, which are no stacks but parameters of experts all the same: `peft` lists them with the others.
+    pub router: bool,
 }
 
 impl Stacks {
     /// Neither.
-    pub const NONE: Self = Self { wide: false, down: false };
+    pub const NONE: Self = Self { wide: false, down: false, router: false };
 
     /// Returns the parameters of a model that these names mean: as in `peft`, those whose names end with one.
     ///
@@ -32,11 +34,15 @@ impl Stacks {
             let experts = a.family.described().names.experts.filter(|_| a.mixture.is_some());
             let experts = experts.ok_or_else(|| format!("{name:?} is for the matrices of experts, and this model has none"))?;
             let means = |own: &str| format!(".{own}").ends_with(&format!(".{name}"));
-            let (wide, down) = (means(experts.wide), means(experts.down));
-            if !wide && !down {
-                return Err(format!("{name:?} is none of the parameters with adapters: {}, {}", experts.wide, experts.down));
+            let weight = format!("{}.weight", experts.router[0]);
+            let (wide, down, router) = (means(experts.wide), means(experts.down), means(&weight));
+            if !wide && !down && !router {
+                return Err(format!(
+                    "{name:?} is none of the parameters with adapters: {}, {}, {weight}",
+                    experts.wide, experts.down
+                ));
             }
-            stacks = Self { wide: stacks.wide || wide, down: stacks.down || down };
+            stacks = Self { wide: stacks.wide || wide, down: stacks.down || down, router: stacks.router || router };
         }
         Ok(stacks)
     }
@@ -46,16 +52,33 @@ impl Stacks {
         self == Self::NONE
     }
 
-    /// Returns their names as `peft` lists them.
-    pub(super) fn listed(self, names: &Names) -> Vec<&'static str> {
+    /// Returns the names of the stacks.
+    fn stacked(self, names: &Names) -> Vec<&'static str> {
         let each = |experts: &ExpertNames| [(self.wide, experts.wide), (self.down, experts.down)];
         let all = names.experts.into_iter().flat_map(each);
         all.filter_map(|(on, name)| on.then_some(name)).collect()
     }
 
+    /// Returns the names of the matrices.
+    pub(super) fn matrices(self, names: &Names) -> Vec<&'static str> {
+        let router = names.experts.filter(|_| self.router).map(|experts| experts.router[0]);
+        self.stacked(names).into_iter().chain(router).collect()
+    }
+
+    /// Returns whether a module of this name is a router with an adapter.
+    pub(super) fn is_router(self, module: &str, names: &Names) -> bool {
+        self.router && names.experts.is_some_and(|experts| module.ends_with(&format!(".{}", experts.router[0])))
+    }
+
+    /// Returns the names of the parameters as `peft` lists them.
+    pub(super) fn listed(self, names: &Names) -> Vec<String> {
+        let router = names.experts.filter(|_| self.router).map(|experts| format!("{}.weight", experts.router[0]));
+        self.stacked(names).into_iter().map(str::to_owned).chain(router).collect()
+    }
+
     /// Returns their names as a user lists them.
     pub fn names(self, a: &Architecture) -> Vec<String> {
-        self.listed(a.family.described().names).into_iter().map(str::to_owned).collect()
+        self.listed(a.family.described().names)
     }
 
     /// Returns the name of a stack's part in an adapter's file, given the layer's: `peft` wraps the experts once for each stack,
@@ -68,7 +91,7 @@ impl Stacks {
 
     /// Returns the name in an adapter's file of a parameter that belongs to a stack's adapter.
     pub(super) fn renamed(self, parameter: &str, names: &Names) -> Option<String> {
-        self.listed(names).into_iter().find_map(|stack| {
+        self.stacked(names).into_iter().find_map(|stack| {
             let (layer, part) = parameter.split_once(&format!(".{stack}."))?;
             Some(self.in_adapter(layer, stack, part))
         })
@@ -167,7 +190,10 @@ mod tests {
         let names = a.family.described().names;
         let of = |given: &[&str]| Stacks::of(given.iter().copied(), &a).unwrap();
         let (both, down) = (of(&["mlp.experts.gate_up_proj", "down_proj"]), of(&["experts.down_proj"]));
-        assert_eq!((both, down), (Stacks { wide: true, down: true }, Stacks { wide: false, down: true }));
+        assert_eq!((both, down), (Stacks { wide: true, down: true, router: false }, Stacks { down: true, ..Stacks::NONE }));
+        let router = of(&["gate.weight"]);
+        assert_eq!((router, router.listed(names)), (Stacks { router: true, ..Stacks::NONE }, vec!["mlp.gate.weight".to_owned()]));
+        assert_eq!(router.renamed("model.layers.1.mlp.gate.lora_B.weight", names), None);
         let own = |stack: &str| format!("model.layers.1.mlp.experts.{stack}.lora_B.weight");
         let file = |stacks: Stacks, stack: &str| stacks.renamed(&own(stack), names).unwrap();
         assert_eq!(file(both, "gate_up_proj"), "model.layers.1.mlp.experts.base_layer.lora_B.weight");

@@ -4,7 +4,7 @@ use super::architecture::{HeadNorms, NormKind};
 use super::decoder::bytes;
 use super::families::Names;
 use super::layer::Maps;
-use super::lora::Lora;
+use super::lora::{Biases, Lora};
 use super::mixture::Mixture;
 use super::{Architecture, Result};
 use crate::ops::quantized::{Quantized, Scheme};
@@ -51,9 +51,13 @@ pub struct Adapter<T = Tensor> {
     pub a: T,
     /// `lora_B`, `[out, r]`
     pub b: T,
+    /// `lora_B.bias`, `[out]`, if `B` has one.
+    pub bias: Option<T>,
     /// `lora_magnitude_vector`, `[out]`, if the adapter is one of DoRA.
     pub magnitude: Option<T>,
-    /// [`Lora::scale`]
+    /// Numerator of the scale.
+    pub alpha: f64,
+    /// [`Lora::scale`] of this module.
     pub scale: f32,
 }
 
@@ -155,10 +159,12 @@ impl<T> Linear<T> {
             bias: self.bias.as_ref().map(|bias| f(format!("{weight}.bias"), bias)).transpose()?,
             adapter: match &self.adapter {
                 None => None,
-                Some(Adapter { a, b, magnitude, scale }) => Some(Adapter {
+                Some(Adapter { a, b, bias, magnitude, alpha, scale }) => Some(Adapter {
                     a: f(format!("{weight}.lora_A.weight"), a)?,
                     b: f(format!("{weight}.lora_B.weight"), b)?,
+                    bias: bias.as_ref().map(|bias| f(format!("{weight}.lora_B.bias"), bias)).transpose()?,
                     magnitude: magnitude.as_ref().map(|m| f(format!("{weight}.{MAGNITUDE}"), m)).transpose()?,
+                    alpha: *alpha,
                     scale: *scale,
                 }),
             },
@@ -236,6 +242,18 @@ impl<T> Layer<T> {
     pub(super) fn maps(&self) -> Maps<&Linear<T>> {
         let Self { qkv, o, unit, experts, .. } = self;
         Maps { qkv: qkv.iter().collect(), o, unit: unit.as_ref().map(Unit::each), experts: experts.as_ref().map(Experts::each) }
+    }
+
+    /// Returns its linear maps with their names in a layer.
+    fn named_maps(&self, names: &'static Names) -> Vec<(&'static str, &Linear<T>)> {
+        let mut all: Vec<_> = names.qkv.iter().copied().zip(&self.qkv).chain([(names.o, &self.o)]).collect();
+        if let Some(unit) = &self.unit {
+            all.extend(names.mlp.iter().copied().zip(&unit.wide).chain([(names.down, &unit.down)]));
+        }
+        if let Some((experts, names)) = self.experts.as_ref().zip(names.experts) {
+            all.extend([(names.router[0], &experts.router), (names.wide, &experts.wide), (names.down, &experts.down)]);
+        }
+        all
     }
 
     /// Returns all parts, in the order of [`Layer::map`].
@@ -321,13 +339,43 @@ impl<T> Weights<T> {
 
     /// Returns whether the parameter of this name is trained.
     pub fn trains(&self, name: &str) -> bool {
-        self.lora.is_none_or(|lora| lora.whole.has(name, self.names)) || of_adapter(name) || of_critic(name)
+        self.lora.is_none() || self.trains_beside(name) || of_adapter(name) || of_critic(name)
+    }
+
+    /// Returns whether the parameter of this name is one of the base model's that are trained beside the adapter.
+    pub(super) fn trains_beside(&self, name: &str) -> bool {
+        let Some(lora) = self.lora else { return false };
+        let bias_of = || name.strip_suffix(".bias").filter(|_| !of_adapter(name) && !of_critic(name));
+        lora.whole.has(name, self.names)
+            || match lora.biases {
+                Biases::None => false,
+                Biases::Adapted => bias_of().is_some_and(|module| self.has_adapter(module)),
+                Biases::All => bias_of().is_some(),
+            }
+    }
+
+    /// Returns whether the linear map of this name has an adapter.
+    pub(super) fn has_adapter(&self, module: &str) -> bool {
+        let in_layer = module.strip_prefix(self.names.layers).and_then(|rest| rest.strip_prefix('.')?.split_once('.'));
+        let layer = in_layer.and_then(|(number, part)| Some((self.layers.get(number.parse::<usize>().ok()?)?, part)));
+        layer.is_some_and(|(layer, part)| {
+            layer.named_maps(self.names).iter().any(|(name, linear)| *name == part && linear.adapter.is_some())
+        })
+    }
+
+    /// Returns each adapter with the name of its module.
+    pub(super) fn adapters(&self) -> Vec<(String, &Adapter<T>)> {
+        let layers = self.layers.iter().enumerate();
+        let maps = layers.flat_map(|(l, layer)| layer.named_maps(self.names).into_iter().map(move |(name, map)| (l, name, map)));
+        let adapted =
+            maps.filter_map(|(l, name, map)| Some((format!("{}.{l}.{name}", self.names.layers), map.adapter.as_ref()?)));
+        adapted.collect()
     }
 }
 
 /// Returns whether a parameter of this name belongs to an adapter.
 pub(super) fn of_adapter(name: &str) -> bool {
-    [".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"].iter().any(|end| name.ends_with(end))
+    [".lora_A.weight", ".lora_B.weight", ".lora_B.bias", ".lora_magnitude_vector"].iter().any(|end| name.ends_with(end))
 }
 
 /// Returns whether a parameter of this name belongs to a critic's head.

@@ -3,6 +3,7 @@
 
 use super::architecture::HeadNorms;
 use super::families::Names;
+use super::lora::{Biases, Lora};
 use super::weights::Weights;
 use super::{Architecture, Result};
 use crate::ops;
@@ -20,7 +21,7 @@ const HEAD: usize = 3;
 const OF_LAYERS: usize = 4;
 
 /// The output matrix in transformers, of whatever name in files.
-const HEAD_MODULE: &str = "lm_head";
+pub(super) const HEAD_MODULE: &str = "lm_head";
 
 impl Names {
     /// Returns the name of a parameter in an adapter's files, where it is that of transformers' module.
@@ -134,22 +135,21 @@ impl Whole {
 }
 
 impl Weights {
-    /// Gives the modules that are trained whole storage of their own, in f32: the values that `own` returns for a parameter's
-    /// name and shape, or copies of the model's. As in `peft`, an output matrix that was the embedding becomes one by itself.
-    pub(super) fn training_whole(
+    /// Gives what is trained of the base model storage of its own, in f32: the values that `own` returns for a parameter's name and
+    /// shape, or copies of the model's. As in `peft`, an output matrix that was the embedding becomes one by itself.
+    pub(super) fn training_beside(
         mut self,
-        whole: Whole,
+        Lora { whole, biases, .. }: Lora,
         mut own: impl FnMut(&str, &[usize]) -> Result<Option<Tensor>>,
     ) -> Result<Self> {
-        if whole.is_empty() {
+        if whole.is_empty() && biases == Biases::None {
             return Ok(self);
         }
         if whole.unties() && self.head.is_none() && !self.is_value_model() {
             self.head = Some(self.embedding.clone());
         }
-        let names = self.names;
         self.map(|name, t| {
-            if !whole.has(&name, names) {
+            if !self.trains_beside(&name) {
                 return Ok(t.clone());
             }
             Ok(match own(&name, t.dims())? {

@@ -65,7 +65,9 @@ fn bytes_within(weight: &Tensor, bits: usize) -> usize {
 
 /// Returns those of a linear map. An adapter is merged into an f32 weight and separate from others.
 fn read_bytes(l: &Linear, bits: usize) -> usize {
-    let of_adapter = |Adapter { a, b, magnitude, .. }: &Adapter| bytes(a) + bytes(b) + magnitude.as_ref().map_or(0, bytes);
+    let of_adapter = |Adapter { a, b, bias, magnitude, .. }: &Adapter| {
+        bytes(a) + bytes(b) + [bias, magnitude].into_iter().flatten().map(bytes).sum::<usize>()
+    };
     let adapter = l.adapter.iter().filter(|_| !l.matrix().is_f32()).map(of_adapter);
     bytes_within(&l.weight, bits) + l.scales.iter().map(|scales| bytes(&scales.values)).sum::<usize>() + adapter.sum::<usize>()
 }
@@ -256,15 +258,7 @@ mod tests {
         let mut forest = Forest::new();
         forest.push(&[1, 2, 3], None);
         let whole = weights.passed(&a, &forest, 2);
-        let lora = super::super::Lora {
-            r: 2,
-            alpha: 4.0,
-            use_rslora: false,
-            use_dora: false,
-            dropout: 0.0,
-            whole: super::super::Whole::NONE,
-            stacks: super::super::Stacks::NONE,
-        };
+        let lora = super::super::Lora::new(2, 4.0);
         let adapted = weights.with_new_adapter(lora, &["q_proj".to_owned()], 1).unwrap();
         let passed = adapted.passed(&a, &forest, 2);
         let own = 2.0 * 2.0 * 3.0 * (2.0 * 6.0 + 8.0 * 2.0);

@@ -142,7 +142,7 @@ impl Naive<'_> {
             _ => ("mlp", "gate"),
         };
         let x = x.reshape((b * t, d))?;
-        let logits = x.matmul(&self.var(&format!("{layer}.{folder}.{router}.weight")).t()?)?;
+        let logits = self.linear(&x, &format!("{layer}.{folder}.{router}"))?;
         let p = softmax(&logits, D::Minus1)?;
         let rank = p.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?;
         let chosen = rank.lt(mixture.chosen as u32)?.to_dtype(DType::F32)?;

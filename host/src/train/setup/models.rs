@@ -3,7 +3,7 @@
 use super::reference;
 use super::value_model::Values;
 use crate::config::{self, Config, OldLogp, RolloutDtype};
-use crate::model::{Backend, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
+use crate::model::{Backend, Biases, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
 use crate::plugin::{Defaults, Needs};
 use crate::run::CheckpointFiles;
 use crate::train::flow::Flow;
@@ -22,13 +22,11 @@ pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder, resumes:
     let lora = match source.lora() {
         Some(lora) => lora,
         None if config.asks_for_adapter() => Lora {
-            r: config.lora_r.unwrap_or(16),
-            alpha: config.lora_alpha.unwrap_or(32.0),
             use_rslora: config.use_rslora.unwrap_or(false),
             use_dora: config.use_dora.unwrap_or(false),
-            dropout: 0.0,
             whole: whole(&config, source)?,
             stacks: stacks(&config, source)?,
+            ..Lora::new(config.lora_r.unwrap_or(16), config.lora_alpha.unwrap_or(32.0))
         },
         None => {
             let given = [
@@ -119,6 +117,20 @@ fn stacks(config: &Config, source: &ModelFolder) -> Result<Stacks> {
         return refused(format!("can't be combined with lora_dropout {p}, as in peft; set that to 0"));
     }
     Ok(stacks)
+}
+
+/// Refuses an adapter with parts that are applied but can't be trained.
+pub(super) fn check_trainable(folder: &ModelFolder, decoder: &Decoder) -> Result<()> {
+    match decoder.weights().lora.and_then(|lora| lora.fixed) {
+        Some(fixed) => {
+            let detail = format!(
+                "it has {fixed}, which can be used and merged but not trained; `rlhost merge` creates a full model that a new run \
+                 can start from"
+            );
+            Err(Error::unusable(folder.path(), detail))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Refuses modules to train whole that a run's model lacks.
@@ -288,7 +300,12 @@ fn said(lora: Option<Lora>, of: &ModelFolder) -> String {
     let dora = if lora.use_dora { " with DoRA" } else { "" };
     let whole = lora.whole.listed(of.architecture());
     let whole = if whole.is_empty() { String::new() } else { format!(" beside {}", whole.join(", ")) };
-    format!("an adapter of rank {} and alpha {}{dora}{whole} for {}", lora.r, lora.alpha, of.base().display())
+    let biases = match lora.biases {
+        Biases::None => "",
+        Biases::Adapted => ", with the biases of its layers",
+        Biases::All => ", with all biases",
+    };
+    format!("an adapter of rank {} and alpha {}{dora}{whole}{biases} for {}", lora.r, lora.alpha, of.base().display())
 }
 
 /// Returns the policy, initial or from the checkpoint, with a critic's head if it has one, and the reference model if the
@@ -314,6 +331,7 @@ pub(super) fn policy_and_reference(
         _ => folder.decoder_over(base),
     };
     let policy = |folder: &ModelFolder, decoder: Decoder| -> Result<Policy> {
+        check_trainable(folder, &decoder)?;
         let decoder = match values {
             Values::Shared => folder.with_critic(decoder, &CheckpointFiles::find(folder.path()).critic())?,
             _ => decoder,

@@ -2,11 +2,11 @@
 //! opened here.
 
 use super::model::Opened;
-use super::models::{same_place, same_settings, targets};
+use super::models::{check_trainable, same_place, same_settings, targets};
 use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
-use crate::model::{Backend, Lora, ModelFolder, NewHead, Policy};
+use crate::model::{Backend, Biases, Lora, ModelFolder, NewHead, Policy};
 use crate::run::CheckpointFiles;
 use crate::train::learner::Begun;
 use crate::train::named::model_of;
@@ -137,8 +137,9 @@ pub(super) fn open(
     };
     check(&folder, opened)?;
     let folder = if backend.device().is_cpu() && opened.lora.is_some() { folder.holding(opened.source.held()) } else { folder };
-    // The policy's own has modules of its own, which only its adapter's folder shows.
-    let base = opened.lora.filter(|lora| lora.whole.is_empty() && same_place(folder.base(), opened.source.base()));
+    // The policy's own has modules or biases of its own, which only its adapter's folder shows.
+    let is_plain = |lora: &Lora| lora.whole.is_empty() && lora.biases == Biases::None;
+    let base = opened.lora.filter(|lora| is_plain(lora) && same_place(folder.base(), opened.source.base()));
     let trunk = match base {
         Some(_) => policy.shared_trunk(),
         None => folder.trunk()?,
@@ -147,6 +148,7 @@ pub(super) fn open(
     if let Some(lora) = opened.lora.filter(|_| folder.lora().is_none()) {
         decoder = decoder.with_new_adapter(lora, &targets(config, &folder)?, config.seed)?;
     }
+    check_trainable(&folder, &decoder)?;
     let model = Policy::new(decoder).at(backend)?.with_gradient_checkpointing(config.gradient_checkpointing);
     Ok(Begun { model, source: own, continued: kept.is_some() })
 }

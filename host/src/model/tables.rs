@@ -1,0 +1,161 @@
+//! Adapters of `peft` on a model's tables: low-rank ones on the embedding, on learned positions and on the output matrix, and single
+//! rows of them (`trainable_token_indices`). They are merged when they are read, so the model can be used but not trained.
+
+use super::json::Object;
+use super::peft::{BASE, Reader};
+use super::whole::HEAD_MODULE;
+use super::{Result, Weights};
+use crate::config::printable;
+use crate::ops::low_rank::LowRank;
+use crate::ops::{self, Precision};
+use candle_core::{DType, Tensor};
+use serde_json::Value;
+
+/// Name of the trained rows of a table, after its module's.
+const ROWS: &str = "token_adapter.trainable_tokens_delta";
+
+/// Maximum number of rows of a table.
+const MOST_ROWS: usize = 1 << 24;
+
+/// The key of `peft` for single rows.
+const INDICES: &str = "trainable_token_indices";
+
+/// The rows of tables that an adapter replaces, by the ends of the tables' names.
+pub(super) struct Rows(Vec<(String, Vec<u32>)>);
+
+impl Rows {
+    /// Reads `trainable_token_indices`: a list of the embedding's rows, or one for each table.
+    ///
+    /// # Errors
+    /// If it is anything else.
+    pub(super) fn parse(config: &Object) -> std::result::Result<Self, String> {
+        let list = |value: &Value| -> Option<Vec<u32>> {
+            let all = value.as_array().filter(|all| all.len() <= MOST_ROWS)?;
+            all.iter().map(|index| index.as_u64().and_then(|index| u32::try_from(index).ok())).collect()
+        };
+        let Some(value) = config.get(INDICES) else { return Ok(Self(Vec::new())) };
+        let all = match value {
+            Value::Object(tables) => tables.iter().map(|(name, value)| Some((name.clone(), list(value)?))).collect(),
+            value => list(value).map(|rows| vec![(String::new(), rows)]),
+        };
+        let wrong = || {
+            format!("{INDICES} is {}; it must be a list of token ids, or one for each table", printable(&value.to_string(), 80))
+        };
+        let mut all: Vec<(String, Vec<u32>)> = all.ok_or_else(wrong)?;
+        all.retain(|(_, rows)| !rows.is_empty());
+        Ok(Self(all))
+    }
+
+    /// Returns those of a table; those without a name are the embedding's.
+    fn of(&self, module: &str, is_embedding: bool) -> Option<&[u32]> {
+        let means = |name: &str| if name.is_empty() { is_embedding } else { format!(".{module}").ends_with(&format!(".{name}")) };
+        self.0.iter().find(|(name, _)| means(name)).map(|(_, rows)| rows.as_slice())
+    }
+}
+
+impl Reader {
+    /// Merges the adapters on tables into them. Returns the settings that they came from, if there are any.
+    pub(super) fn merge_tables(&mut self, weights: &mut Weights) -> Result<Option<&'static str>> {
+        let names = weights.names;
+        let (tied, embedding) = (weights.head.is_none() && !weights.is_value_model(), weights.embedding.clone());
+        let low_rank = self.low_rank(names.embedding, &embedding)?;
+        let rows = self.rows(names.embedding, true, &embedding)?;
+        let head = if weights.is_value_model() { None } else { self.head(weights.head.as_ref().unwrap_or(&embedding))? };
+        let of_head = if tied || weights.is_value_model() { None } else { self.rows(HEAD_MODULE, false, weights.output())? };
+        let positions = names.positions.zip(weights.positions.clone());
+        let positions = positions.map(|(name, table)| self.low_rank(name, &table)).transpose()?.flatten();
+        let by_rows = rows.is_some() || of_head.is_some();
+        let is_wide = low_rank.is_some() || head.is_some();
+        if by_rows && (is_wide || self.lora.whole.unties()) {
+            let detail = format!("{INDICES} is not supported beside other changes of the embedding or the output matrix");
+            return Err(self.misconfigured(detail));
+        }
+        if is_wide && tied {
+            weights.head = Some(embedding);
+        }
+        let changed = is_wide || positions.is_some();
+        if let Some(table) = low_rank.or(rows) {
+            weights.embedding = table;
+        }
+        if let Some(table) = head.or(of_head) {
+            weights.head = Some(table);
+        }
+        if positions.is_some() {
+            weights.positions = positions;
+        }
+        Ok(if by_rows { Some(INDICES) } else { changed.then_some("an adapter on the embedding or the output matrix") })
+    }
+
+    /// Returns what replaces a table in the file, which `peft` writes there too, or the table itself.
+    fn base_of(&mut self, module: &str, table: &Tensor) -> Result<Tensor> {
+        let own = self.take(&format!("{module}.{BASE}.weight"), table.dims())?;
+        own.map_or_else(|| Ok(ops::copied(&ops::cast(table, DType::F32)?)?), Ok)
+    }
+
+    /// Returns a table `[V, D]` with its low-rank adapter, `A: [r, V]` and `B: [D, r]`.
+    fn low_rank(&mut self, module: &str, table: &Tensor) -> Result<Option<Tensor>> {
+        let ((rows, width), own) = (table.dims2()?, self.settings_of(module)?);
+        let parts = (
+            self.take(&format!("{module}.lora_embedding_A"), &[own.r, rows])?,
+            self.take(&format!("{module}.lora_embedding_B"), &[width, own.r])?,
+        );
+        let (a, b) = match parts {
+            (Some(a), Some(b)) => (b.t()?.contiguous()?, a.t()?.contiguous()?),
+            (None, None) => return Ok(None),
+            _ => return Err(self.fail(format!("{module} has only one of lora_embedding_A and lora_embedding_B"))),
+        };
+        let base = self.base_of(module, table)?;
+        Ok(Some(LowRank { a: &a, b: &b, scale: own.scale(), precision: Precision::F32 }.merged(&base)?))
+    }
+
+    /// Returns the output matrix with its adapter.
+    fn head(&mut self, table: &Tensor) -> Result<Option<Tensor>> {
+        let Some(adapter) = self.linear(HEAD_MODULE, table.dims2()?)? else { return Ok(None) };
+        if adapter.bias.is_some() {
+            return Err(self.misconfigured(format!("lora_bias is not supported on {HEAD_MODULE}, which has no bias")));
+        }
+        let base = self.base_of(HEAD_MODULE, table)?;
+        Ok(Some(adapter.merged((&base).into())?))
+    }
+
+    /// Returns a table with the rows that the file has for it.
+    fn rows(&mut self, module: &str, is_embedding: bool, table: &Tensor) -> Result<Option<Tensor>> {
+        let (count, width) = table.dims2()?;
+        let Some(indices) = self.rows.of(module, is_embedding).map(<[u32]>::to_vec) else { return Ok(None) };
+        if let Some(index) = indices.iter().find(|index| **index as usize >= count) {
+            return Err(self.misconfigured(format!("{INDICES} has {index}, but {module} has {count} rows")));
+        }
+        let rows = ops::to_vec(&self.needed(&format!("{module}.{ROWS}"), &[indices.len(), width], INDICES)?)?;
+        let base = self.base_of(module, table)?;
+        ops::write(&base, |values| {
+            for (index, row) in indices.iter().zip(rows.chunks(width)) {
+                let start = *index as usize * width;
+                values[start..start + width].copy_from_slice(row);
+            }
+        })?;
+        Ok(Some(base))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rows_are_those_of_the_embedding_or_of_the_tables_that_are_named() {
+        let parsed = |value: Value| Rows::parse(&Object::parse(&json!({ INDICES: value }).to_string()).unwrap());
+        let list = parsed(json!([3, 1])).unwrap();
+        assert_eq!(list.of("model.embed_tokens", true), Some(&[3, 1][..]));
+        assert_eq!(list.of("lm_head", false), None);
+        let named = parsed(json!({ "embed_tokens": [3], "lm_head": [4] })).unwrap();
+        assert_eq!(named.of("model.embed_tokens", true), Some(&[3][..]));
+        assert_eq!(named.of("lm_head", false), Some(&[4][..]));
+        for none in [json!(null), json!([]), json!({}), json!({ "embed_tokens": [] })] {
+            assert_eq!(parsed(none).unwrap().of("model.embed_tokens", true), None);
+        }
+        for wrong in [json!(3), json!([-1]), json!(["a"]), json!({ "embed_tokens": 3 }), json!([1u64 << 40])] {
+            assert!(parsed(wrong).err().unwrap().contains(INDICES));
+        }
+    }
+}
