@@ -42,12 +42,7 @@ pub struct Tokenizer {
     pace: Arc<Pace>,
     /// Whether its decoder may take long or make much of little.
     decodes_freely: bool,
-    /// With the file that has it.
-    chat: Option<(PathBuf, ChatTemplate)>,
-    /// What its chat template does with tools, once that is known.
-    tools: Arc<OnceLock<Tools>>,
-    /// The stock template whose training variant `chat` is, if it is one.
-    stock: Option<&'static str>,
+    chat: Option<Chat>,
     bos: Option<u32>,
     eos: Option<u32>,
     /// Whether its settings, or the run, name the end token.
@@ -55,6 +50,18 @@ pub struct Tokenizer {
     pad: Option<u32>,
     /// Texts of its special tokens.
     specials: Arc<[String]>,
+}
+
+/// A tokenizer's chat template.
+#[derive(Clone, Debug)]
+pub(super) struct Chat {
+    /// The file that it comes from.
+    pub path: PathBuf,
+    pub template: ChatTemplate,
+    /// The stock template whose training variant it is, if it is one.
+    stock: Option<&'static str>,
+    /// What it does with tools, once that is known.
+    pub tools: Arc<OnceLock<Tools>>,
 }
 
 /// Switches off the random splitting of words; returns whether there was any.
@@ -157,19 +164,22 @@ impl Tokenizer {
             let (stock, source) = variant.map_or((None, source), |(name, variant)| (Some(name), variant));
             let chat = ChatTemplate::new(source, bos_text, eos_text).and_then(|chat| chat.with_tool_use(tool_use));
             match chat {
-                Ok(chat) => Ok(((path, chat.with_tokens(tokens).told(wording.kwargs.clone(), wording.now)), stock)),
+                Ok(chat) => {
+                    let template = chat.with_tokens(tokens).told(wording.kwargs.clone(), wording.now);
+                    Ok(Chat { path, template, stock, tools: Arc::default() })
+                }
                 Err(detail) => Err(Error::Tokenizer { path, detail: format!("chat template: {detail}") }),
             }
         };
-        let (chat, stock) = found.map(compiled).transpose()?.unzip();
+        let chat = found.map(compiled).transpose()?;
         let added = inner.get_added_tokens_decoder().into_values().filter(|token| token.special).map(|token| token.content);
         let framing = [bos, eos, pad].into_iter().flatten().filter_map(|id| inner.id_to_token(id));
         let mut specials: Vec<String> = added.chain(framing).filter(|text| !text.trim().is_empty()).collect();
         specials.sort_unstable();
         specials.dedup();
         let decodes_freely = serde_json::to_value(inner.get_decoder()).map_or(true, |decoder| decoder::is_free(&decoder));
-        let (pace, tools, stock, specials) = (Arc::default(), Arc::default(), stock.flatten(), specials.into());
-        Ok(Self { path, hash, inner, pace, decodes_freely, chat, tools, stock, bos, eos, names_end, pad, specials })
+        let (pace, specials) = (Arc::default(), specials.into());
+        Ok(Self { path, hash, inner, pace, decodes_freely, chat, bos, eos, names_end, pad, specials })
     }
 
     /// Returns the files that a checkpoint of a model with these ending tokens has otherwise than the folder which was opened with
@@ -198,7 +208,7 @@ impl Tokenizer {
 
     /// Returns the name of the stock chat template whose training variant it writes conversations with, if it does.
     pub fn stock_template(&self) -> Option<&'static str> {
-        self.stock
+        self.chat.as_ref().and_then(|chat| chat.stock)
     }
 
     /// Number of ids up to the greatest, added tokens included.
@@ -329,7 +339,7 @@ impl Tokenizer {
     }
 
     pub(super) fn unrendered(&self, error: RenderError) -> Error {
-        let path = self.chat.as_ref().map_or(&self.path, |(path, _)| path).clone();
+        let path = self.chat.as_ref().map_or(&self.path, |chat| &chat.path).clone();
         match error {
             RenderError::Refused(detail) => Error::Tokenizer { path, detail: format!("chat template: {detail}") },
             RenderError::Unbounded(detail) => {
@@ -342,7 +352,7 @@ impl Tokenizer {
     fn chat(&self) -> Result<&ChatTemplate> {
         let missing =
             "the prompt is a conversation, but this model's tokenizer has no chat template; use plain strings as prompts";
-        let chat = self.chat.as_ref().map(|(_, chat)| chat);
+        let chat = self.chat.as_ref().map(|chat| &chat.template);
         chat.ok_or_else(|| Error::Tokenizer { path: self.path.clone(), detail: missing.into() })
     }
 
@@ -373,17 +383,12 @@ impl Tokenizer {
 
     /// How the model writes calls of these tools.
     pub(super) fn call_format(&self, tools: &serde_json::Value) -> Calls {
-        self.chat.as_ref().map(|(_, chat)| chat.calls(!tools.is_null())).unwrap_or_default()
+        self.chat.as_ref().map(|chat| chat.template.calls(!tools.is_null())).unwrap_or_default()
     }
 
-    /// Returns its chat template, with the file that it comes from.
-    pub(super) fn template(&self) -> Option<(&Path, &ChatTemplate)> {
-        self.chat.as_ref().map(|(path, chat)| (path.as_path(), chat))
-    }
-
-    /// What its chat template does with tools, once that is known.
-    pub(super) fn tools_once(&self) -> &OnceLock<Tools> {
-        &self.tools
+    /// Returns its chat template.
+    pub(super) fn template(&self) -> Option<&Chat> {
+        self.chat.as_ref()
     }
 
     /// Tokens of a conversation, and for each whether the assistant says it: a token of which the template marks a part or, for a

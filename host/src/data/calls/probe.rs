@@ -86,15 +86,15 @@ impl Tokenizer {
     /// # Errors
     /// If they can't be read, or the template takes too much time or memory.
     pub fn check_tools(&self) -> Result<()> {
-        let Some((path, chat)) = self.template() else { return Ok(()) };
-        let found = match self.tools_once().get() {
+        let Some(chat) = self.template() else { return Ok(()) };
+        let found = match chat.tools.get() {
             Some(found) => found.clone(),
             None => {
-                let found = tools(chat).map_err(|e| self.unrendered(e))?;
+                let found = tools(&chat.template).map_err(|e| self.unrendered(e))?;
                 if found == Tools::LeftOut {
                     tracing::warn!("the chat template does not write tools, so the model does not see what it may call");
                 }
-                self.tools_once().get_or_init(|| found).clone()
+                chat.tools.get_or_init(|| found).clone()
             }
         };
         match found {
@@ -105,7 +105,7 @@ impl Tokenizer {
                      those that can, and name a template with one of them (chat_template_path)",
                     printable(call.trim(), SHOWN)
                 );
-                Err(Error::Tokenizer { path: path.to_owned(), detail })
+                Err(Error::Tokenizer { path: chat.path.clone(), detail })
             }
         }
     }

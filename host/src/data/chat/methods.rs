@@ -315,7 +315,7 @@ fn expanded(text: &str, width: i64) -> String {
     for c in text.chars() {
         match c {
             '\t' => {
-                let spaces = width.checked_sub(column % width.max(1)).unwrap_or(0);
+                let spaces = width.saturating_sub(column % width.max(1));
                 expanded.extend(std::iter::repeat_n(' ', spaces));
                 column += spaces;
             }
