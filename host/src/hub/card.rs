@@ -108,28 +108,30 @@ impl Config {
     }
 
     /// Returns its files by split, of these; none if their names say their splits.
-    ///
-    /// # Errors
-    /// If a file that it names is not there.
-    pub(super) fn files(&self, files: &[&str]) -> Result<Option<Vec<(String, Vec<String>)>>, String> {
-        let Some(splits) = &self.splits else { return Ok(None) };
+    pub(super) fn files(&self, files: &[&str]) -> Option<Vec<(String, Vec<String>)>> {
+        let splits = self.splits.as_ref()?;
         let found = |(split, patterns): &(String, Vec<String>)| {
-            let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
-            for pattern in patterns {
-                let whole = format!("{}{pattern}", self.folder);
-                let found = matching(&whole, files);
-                if found.is_empty() && !is_pattern(pattern) {
-                    return Err(format!(
-                        "has no file {whole:?}, which its {CARD} names for the split {split:?} of the config {:?}",
-                        self.name
-                    ));
-                }
-                // Of a file that several patterns match, each row counts once.
-                all.extend(found.into_iter().filter(|file| seen.insert(*file)).map(str::to_owned));
-            }
-            Ok((split.clone(), all))
+            // Of a file that several patterns match, each row counts once.
+            let mut seen = BTreeSet::new();
+            let all = patterns.iter().flat_map(|pattern| matching(&format!("{}{pattern}", self.folder), files));
+            (split.clone(), all.filter(|file| seen.insert(*file)).map(str::to_owned).collect())
         };
-        splits.iter().map(found).collect::<Result<Vec<_>, String>>().map(Some)
+        Some(splits.iter().map(found).collect())
+    }
+
+    /// Refuses a split of which it names a file that is not among these.
+    pub(super) fn check(&self, split: &str, files: &[&str]) -> Result<(), String> {
+        let own = self.splits.iter().flatten().filter(|(name, _)| name == split).flat_map(|(_, patterns)| patterns);
+        for pattern in own.filter(|pattern| !is_pattern(pattern)) {
+            let whole = format!("{}{pattern}", self.folder);
+            if matching(&whole, files).is_empty() {
+                let config = &self.name;
+                return Err(format!(
+                    "has no file {whole:?}, which its {CARD} names for the split {split:?} of the config {config:?}"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 

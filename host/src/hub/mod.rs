@@ -365,19 +365,23 @@ impl Hub {
     /// from, or it does not come whole.
     pub fn dataset(&self, name: &str, split: &str) -> Result<Snapshot> {
         let repo = Repo::parse(Kind::Dataset, name)?;
-        let first = match self.split(&repo, split) {
+        let mut default = None;
+        let first = match self.split(&repo, split, &mut default) {
             Err(error @ (Error::Unfit { .. } | Error::Unreachable { .. })) if repo.revision == "main" => error,
             other => return other,
         };
-        let converted = Repo { revision: CONVERTED.to_owned(), ..repo };
-        self.split(&converted, split).map_err(|second| match second {
+        // There, subsets have the names of the card's configs.
+        let subset = repo.subset.clone().or(default);
+        let converted = Repo { revision: CONVERTED.to_owned(), subset, ..repo };
+        self.split(&converted, split, &mut None).map_err(|second| match second {
             // There, the names of subsets and splits are the dataset's own.
             Error::Unfit { .. } => second,
             _ => first,
         })
     }
 
-    fn split(&self, repo: &Repo, split: &str) -> Result<Snapshot> {
+    /// Fetches the files of a split. Notes the name of the `default` config, if the dataset's card has one.
+    fn split(&self, repo: &Repo, split: &str, default: &mut Option<String>) -> Result<Snapshot> {
         let cache = Cache::new(&self.settings, repo);
         let unfit = |detail: String| Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) };
         let choose = |files: &[String], card: &Card| splits::choose(files, card, repo.subset.as_deref(), split);
@@ -393,6 +397,8 @@ impl Hub {
         } else {
             Card::default()
         };
+        let is_name = |config: &str| Repo::parse(Kind::Dataset, &format!("{}/{config}", repo.id)).is_ok();
+        *default = card.config(None).ok().flatten().map(|config| config.name.clone()).filter(|config| is_name(config));
         let choice = choose(&listing.files, &card).map_err(unfit)?;
         tracing::info!("{}: {}", repo.id, summary(&choice));
         if let Some(ignored) = ignored(&choice) {

@@ -38,6 +38,9 @@ pub(super) struct Choice {
     pub(super) ignored: Vec<String>,
 }
 
+/// The patterns of files with a word, and the splits that a file's path names.
+type Stage = (fn(&str) -> Vec<String>, fn(&str) -> BTreeSet<&'static str>);
+
 /// Files by split.
 type Splits = Vec<(String, Vec<String>)>;
 
@@ -55,10 +58,7 @@ pub(super) fn choose(files: &[String], card: &Card, subset: Option<&str>, split:
         return Err(unreadable());
     }
     let config = card.config(subset)?;
-    let said = match config {
-        Some(config) => config.files(&all(files))?,
-        None => None,
-    };
+    let said = config.and_then(|config| config.files(&all(files)));
     let within = config.map_or("", |config| config.folder.as_str());
     let subset = subset.filter(|_| config.is_none());
     let splits = match said {
@@ -69,6 +69,7 @@ pub(super) fn choose(files: &[String], card: &Card, subset: Option<&str>, split:
         },
     };
     let mut choice = pick(splits, &data, split)?;
+    config.map_or(Ok(()), |config| config.check(&choice.split, &all(files)))?;
     if config.is_none() && subset.is_none() {
         main_subset(&mut choice)?;
     }
@@ -91,10 +92,7 @@ pub(super) fn choose_local(
 ) -> Result<Choice, String> {
     let data: Vec<&str> = files.iter().map(String::as_str).filter(|file| format_of(file).is_some()).collect();
     let config = card.config(subset)?;
-    let said = match config {
-        Some(config) => config.files(&all(files))?,
-        None => None,
-    };
+    let said = config.and_then(|config| config.files(&all(files)));
     let splits = said.map_or_else(|| by_names(&data, config.map_or("", |config| config.folder.as_str())), Ok)?;
     let mut choice = match splits.as_slice() {
         [(only, _)] if !chosen && !(split == "train" && ["test", "validation"].contains(&only.as_str())) => {
@@ -103,6 +101,7 @@ pub(super) fn choose_local(
         }
         _ => pick(splits, &data, split)?,
     };
+    config.map_or(Ok(()), |config| config.check(&choice.split, &all(files)))?;
     of_one_format(&mut choice);
     if choice.files.is_empty() {
         return Err(format!(
@@ -131,7 +130,7 @@ fn by_names(files: &[&str], within: &str) -> Result<Splits, String> {
     if let Some(splits) = numbered(&own) {
         return Ok(whole(splits));
     }
-    let stages: [(fn(&str) -> Vec<String>, fn(&str) -> BTreeSet<&'static str>); 2] = [(by_folder, of_folder), (by_file, of_file)];
+    let stages: [Stage; 2] = [(by_folder, of_folder), (by_file, of_file)];
     for stage in stages {
         let splits = by_words(&own, stage)?;
         if !splits.is_empty() {
@@ -176,10 +175,7 @@ fn by_file(word: &str) -> Vec<String> {
 ///
 /// # Errors
 /// If a path names several splits and none of them is nearer than the others.
-fn by_words(
-    files: &[&str],
-    (patterns, nearest): (fn(&str) -> Vec<String>, fn(&str) -> BTreeSet<&'static str>),
-) -> Result<Splits, String> {
+fn by_words(files: &[&str], (patterns, nearest): Stage) -> Result<Splits, String> {
     let lower: BTreeMap<String, &str> = files.iter().map(|file| (file.to_lowercase(), *file)).collect();
     let names: Vec<&str> = lower.keys().map(String::as_str).collect();
     let mut splits: Splits = Vec::new();

@@ -372,6 +372,33 @@ fn a_datasets_split_comes_in_the_order_of_its_shards() {
 }
 
 #[test]
+fn a_card_on_the_hub_says_which_files_come() {
+    let place = Place::new();
+    let card = b"---\nconfigs:\n- config_name: en\n  default: true\n  data_files:\n  - {split: train, path: 'a*'}\n  - {split: test, path: b.jsonl}\n- config_name: de\n  data_files: b.jsonl\n---\n";
+    let files: &[(&str, &[u8])] =
+        &[("README.md", card), ("a1.jsonl", b"1"), ("a2.jsonl", b"2"), ("b.jsonl", b"3"), ("c.jsonl", b"4")];
+    place.server.hold("datasets/a/carded@main", files);
+    let names = |dataset: &Snapshot| -> Vec<String> {
+        dataset.files.iter().map(|file| file.file_name().unwrap().to_string_lossy().into_owned()).collect()
+    };
+    let train = place.plain().dataset("a/carded", "train").unwrap();
+    assert_eq!(names(&train), ["a1.jsonl", "a2.jsonl"]);
+    assert_eq!(place.offline().dataset("a/carded", "train").unwrap(), train);
+    // The test rows are not in the cache.
+    assert!(place.offline().dataset("a/carded", "test").is_err());
+    assert_eq!(names(&place.plain().dataset("a/carded/de", "train").unwrap()), ["b.jsonl"]);
+    assert!(place.plain().dataset("a/carded/fr", "train").unwrap_err().to_string().contains("lists en, de"));
+    // The default config of tables, which come from the hub's conversion.
+    let card = b"---\nconfigs:\n- {config_name: main, default: true, data_files: x.csv}\n- {config_name: other, data_files: y.csv}\n---\n";
+    place.server.hold("datasets/a/tables@main", &[("README.md", card), ("x.csv", b"a"), ("y.csv", b"a")]);
+    let tables: &[(&str, &[u8])] = &[("main/train/0000.parquet", b"PAR1 m"), ("other/train/0000.parquet", b"PAR1 o")];
+    place.server.hold("datasets/a/tables@refs/convert/parquet", tables);
+    let main = place.plain().dataset("a/tables", "train").unwrap();
+    assert!(main.files.len() == 1 && main.files[0].ends_with("main/train/0000.parquet"), "{main:?}");
+    assert_eq!(place.plain().dataset(&main.name, "train").unwrap(), main);
+}
+
+#[test]
 fn where_nothing_can_be_read_the_hubs_conversion_is_taken() {
     let place = Place::new();
     place.server.hold("datasets/a/csv@main", &[("data.csv", b"a,b"), ("README.md", b"#")]);

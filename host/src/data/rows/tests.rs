@@ -252,7 +252,7 @@ fn parts_of_splits_are_read_one_after_another() {
     use crate::data::{Alone, FilePart, SplitPart, Table};
     let lines = |name: &str, count: usize| (0..count).map(|i| format!("{{\"prompt\": \"{name}{i}\"}}\n")).collect::<String>();
     let csv = format!("prompt\n{}", (0..10).map(|i| format!("c{i}\n")).collect::<String>());
-    let shards = folder(&[("a.jsonl", &lines("a", 6)), ("b.jsonl", &lines("b", 4)), ("c.csv", &csv)]);
+    let shards = folder(&[("a.jsonl", lines("a", 6).as_str()), ("b.jsonl", &lines("b", 4)), ("c.csv", &csv)]);
     let files: Vec<PathBuf> = ["a.jsonl", "b.jsonl", "c.csv"].map(|name| shards.path().join(name)).into();
     let read_parts = |parts: &[(Range<usize>, &str)]| {
         let part = |(files, text): &(Range<usize>, &str)| {

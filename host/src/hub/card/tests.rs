@@ -7,7 +7,8 @@ fn card(configs: &str) -> Result<Card, String> {
 fn splits_of(configs: &str, name: Option<&str>, files: &[&str]) -> Result<Vec<(String, Vec<String>)>, String> {
     let card = card(configs)?;
     let config = card.config(name)?.ok_or("no configs")?;
-    config.files(files).map(Option::unwrap_or_default)
+    config.check("train", files)?;
+    Ok(config.files(files).unwrap_or_default())
 }
 
 #[test]
