@@ -142,8 +142,7 @@ fn a_step_is_the_same_as_on_the_cpu() {
 fn an_adapter_trains_on_a_base_that_the_reference_shares() {
     let Some(places) = places() else { return };
     let targets: Vec<String> = ["q_proj", "v_proj", "down_proj"].map(String::from).into();
-    let lora =
-        Lora::new(4, 8.0);
+    let lora = Lora::new(4, 8.0);
     for name in ["llama_biased", "qwen3", "gemma3", "stablelm"] {
         let want = steps(&Policy::new(decoder(name).with_new_adapter(lora, &targets, 3).unwrap()));
         for (backend, tolerance) in places.iter().zip([1e-4, 0.15]) {

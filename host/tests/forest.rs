@@ -21,8 +21,7 @@ use std::path::Path;
 const TEMPERATURE: f64 = 0.8;
 
 /// An adapter, and its factor: alpha over the root of the rank.
-const LORA: Lora =
-    Lora { use_rslora: true, ..Lora::new(4, 3.0) };
+const LORA: Lora = Lora { use_rslora: true, ..Lora::new(4, 3.0) };
 const LORA_SCALE: f64 = 1.5;
 
 /// Prompts, and completions of each.

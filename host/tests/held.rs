@@ -6,16 +6,14 @@ mod packed;
 
 use packed::packed;
 use rlhost::model::{
-    Backend, Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Policy, Selected, Weights, copy_companions,
-    export,
+    Backend, Decode, Decoder, Dtype, Frozen, Held, Lora, ModelFolder, Policy, Selected, Weights, copy_companions, export,
 };
 use rlhost::ops::quantized::Scheme;
 use rlhost::ops::{self, Forest};
 use std::path::Path;
 use tempfile::TempDir;
 
-const LORA: Lora =
-    Lora::new(4, 8.0);
+const LORA: Lora = Lora::new(4, 8.0);
 const DORA: Lora = Lora { use_dora: true, ..LORA };
 
 /// Layers with biases, norms of heads, joined matrices, and a unit without a gate.
