@@ -335,7 +335,7 @@ impl Frame {
         let holds = &mut self.definition;
         match payload {
             Payload::ComponentCanonicalSection(section) => {
-                holds.each_kept(Kind::Functions, section.count().into(), kept::BETWEEN)
+                holds.each_kept(Kind::Functions, section.count().into(), kept::BETWEEN);
             }
             Payload::CoreTypeSection(section) => holds.each(Kind::Types, section.count().into()),
             Payload::ComponentTypeSection(section) => {

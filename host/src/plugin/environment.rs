@@ -96,15 +96,15 @@ impl EnvironmentPlugin {
         wanted.min(self.plugin.shared().room_for(LEAST_SHARE.max(2 * self.plugin.memory_used())))
     }
 
-    /// Returns a group of episodes on a separate instance, which starts with the first of them. What servers answer is recorded within a
-    /// `scope`: in another one, the same episodes are asked for anew.
-    pub fn session(&self, scope: u64) -> Session {
+    /// Returns a group of episodes on a separate instance, which starts with the first of them and is one of so many. What servers answer
+    /// is recorded within a `scope`: in another one, the same episodes are asked for anew.
+    pub fn session(&self, scope: u64, instances: usize) -> Session {
         let loaded = self.plugin.shared();
-        let of_servers = loaded.time_of_servers().saturating_mul(CALLS_WITH_SERVERS);
-        let left = Clock::ticks(loaded.limits.episodes_timeout().saturating_add(of_servers));
         // Episodes can't be played again with more memory, so each instance has what all may have at once.
         let all = loaded.limits.total_memory().saturating_sub(self.plugin.memory_of_idle());
-        let share = Share::new(all / self.side_by_side());
+        let share = Share::new(all / instances.max(1));
+        let of_servers = loaded.time_of_servers().saturating_mul(CALLS_WITH_SERVERS);
+        let left = Clock::ticks(loaded.limits.episodes_timeout().saturating_add(of_servers));
         Session { loaded, share, running: None, episodes: BTreeMap::new(), scope, last: false, left, broken: None }
     }
 
@@ -118,7 +118,7 @@ impl EnvironmentPlugin {
         starts: &[Start],
         says: impl Fn(usize, usize, &[Tool]) -> Option<(String, Vec<Call>, bool)>,
     ) -> Result<Vec<Rehearsed>> {
-        let mut session = self.session(0);
+        let mut session = self.session(0, 1);
         let opened = session.begin(starts.to_vec()).into_iter().collect::<Result<Vec<_>>>()?;
         let mut played: Vec<Rehearsed> = opened.into_iter().map(|opening| Rehearsed { opening, replies: Vec::new() }).collect();
         let mut open: Vec<usize> = (0..starts.len()).collect();

@@ -138,7 +138,9 @@ impl Turns {
         let shares = shares(environments, &places, samples);
         let rules = self.rules(model.architecture().max_positions);
         let open = |(place, episodes): &(usize, Vec<u64>)| {
-            rules.opened((*place, &environments[*place]), prompts, samples, (generation, scope), episodes)
+            let instances = shares.iter().filter(|(other, _)| other == place).count();
+            let session = environments[*place].session(scope, instances);
+            rules.opened((*place, session), prompts, samples, generation, episodes)
         };
         let seats: Vec<Seat> = shares.par_iter().map(open).collect();
         let mut seat_of = vec![0; prompts.len() * samples];
@@ -180,16 +182,16 @@ impl Rules<'_> {
     /// Opens some of the episodes on a separate instance.
     fn opened(
         &self,
-        (place, environment): (usize, &EnvironmentPlugin),
+        (place, mut session): (usize, Session),
         prompts: &[Arc<Prompt>],
         samples: usize,
-        (generation, scope): (u64, u64),
+        generation: u64,
         episodes: &[u64],
     ) -> Seat {
         let prompt = |episode: u64| &prompts[episode as usize / samples];
         let seed = |prompt: &Prompt| stream(self.seed ^ SEEDS, generation, prompt.row as u64, 0).random();
         let starts = episodes.iter().map(|&episode| start(prompt(episode), episode, seed(prompt(episode))));
-        let (mut session, mut playing) = (environment.session(scope), BTreeMap::new());
+        let mut playing = BTreeMap::new();
         for (&id, opening) in episodes.iter().zip(session.begin(starts.collect())) {
             let opened = opening.map_err(|e| e.to_string());
             let began = opened.and_then(|opening| begun(self.tokenizer, prompt(id), opening, self.context));
