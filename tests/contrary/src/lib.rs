@@ -32,6 +32,10 @@ pub enum Misdeed {
     /// Returns a mask with an entry that is neither 0 nor 1.
     OddMask,
     NanLoss,
+    /// Adds to each advantage how often it was asked for some, though it says that nothing depends on that.
+    CountEstimates,
+    /// The same with its loss.
+    CountLosses,
     /// Returns a loss that is finite, and whose sums are not.
     HugeLoss,
     /// Returns a derivative too many.
@@ -122,6 +126,7 @@ impl policy::Guest for Contrary {
             Misdeed::NanAdvantages => given.advantages[0] = f32::NAN,
             Misdeed::LongMask => given.mask = Some(vec![1; rollouts.mask.len() + 1]),
             Misdeed::OddMask => given.mask = Some(vec![2; rollouts.mask.len()]),
+            Misdeed::CountEstimates => given.advantages.iter_mut().for_each(|a| *a += ESTIMATES.load(Ordering::Relaxed) as f32),
             Misdeed::TakeScore => given.metrics.push(Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1e6)),
             _ => {}
         }
@@ -141,6 +146,7 @@ impl policy::Guest for Contrary {
         match misdeed {
             Misdeed::EndlessLoss => for_ever(),
             Misdeed::TrapInLoss => panic!("no loss of mine"),
+            Misdeed::CountLosses => given.loss += LOSSES.load(Ordering::Relaxed) as f64,
             Misdeed::NanLoss => given.loss = f64::NAN,
             Misdeed::HugeLoss => given.loss = 1.7e308,
             Misdeed::ManyGradients => given.d_logp.push(0.0),

@@ -33,6 +33,8 @@ pub enum Misdeed {
     ManyPairs,
     EndlessLoss,
     NanLoss,
+    /// Adds to its loss how often it was asked for one, though it says that nothing depends on that.
+    CountLosses,
     /// Returns a loss that is finite, and whose sums are not.
     HugeLoss,
     /// Returns a derivative too few.
@@ -131,6 +133,7 @@ impl preference::Guest for ContraryPairs {
         };
         match misdeed(pairs.step, &LOSSES) {
             Misdeed::EndlessLoss => for_ever(),
+            Misdeed::CountLosses => given.loss += LOSSES.load(Ordering::Relaxed) as f64,
             Misdeed::NanLoss => given.loss = f64::NAN,
             Misdeed::HugeLoss => given.loss = 1.7e308,
             Misdeed::FewGradients => drop(given.d_rejected.pop()),

@@ -99,6 +99,20 @@ fn in_a_step_each_ends_the_run_after_a_checkpoint() {
 }
 
 #[test]
+fn one_that_is_not_stateless_as_it_says_is_found_out() {
+    for (file, misdeed, differs) in [
+        (CONTRARY, "count_estimates", "the advantages differ"),
+        (CONTRARY, "count_losses", "the loss differs"),
+        (CONTRARY_PAIRS, "count_losses", "the loss differs"),
+    ] {
+        let (place, outcome) = three_steps(file, misdeed, 0, &[]);
+        let says = format!("it declares stateless: true, but answers the same call differently after other calls: {differs}");
+        assert!(outcome.code != Some(0) && outcome.error().contains(&says), "{misdeed}: {}", outcome.stderr);
+        assert_ordinary(&place, misdeed);
+    }
+}
+
+#[test]
 fn in_an_evaluation_each_costs_nothing_of_what_was_learned() {
     for (name, file, misdeeds) in ALGORITHMS {
         for (misdeed, function, says) in misdeeds {
