@@ -24,7 +24,7 @@ fn main() -> ExitCode {
                 eprintln!("a process that tries a plugin can't be limited: {error}");
                 ExitCode::FAILURE
             }
-            _ => on_own_stack(|| order.carry_out()),
+            _ => on_own_stack(|| order.carry_out(rlhost::ops::limit_memory)),
         };
     }
     if let Err(error) = rlhost::ops::processor::Features::cap() {

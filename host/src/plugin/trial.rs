@@ -61,13 +61,13 @@ impl TrialOrder {
         self.seconds.saturating_add(READING)
     }
 
-    /// Makes an instance of the plugin on standard input. Limits memory when the code has been read.
-    #[must_use]
-    pub fn carry_out(&self) -> ExitCode {
-        ended(self.instance())
+    /// Makes an instance of the plugin on standard input. Calls `limit_memory` when the code has been read, with the bytes that the process
+    /// may take from then on.
+    pub fn carry_out(&self, limit_memory: impl FnOnce(u64) -> io::Result<()>) -> ExitCode {
+        ended(self.instance(limit_memory))
     }
 
-    fn instance(&self) -> Result<(), Refusal> {
+    fn instance(&self, limit_memory: impl FnOnce(u64) -> io::Result<()>) -> Result<(), Refusal> {
         let damaged = || Refusal::Damaged("the compiled plugin is damaged".to_owned());
         let failed = |e: &dyn std::fmt::Display| Refusal::TooMuch(e.to_string());
         let whole = files::all(io::stdin().lock(), LARGEST_FILE).map_err(|e| failed(&e))?;
@@ -85,7 +85,7 @@ impl TrialOrder {
             return Ok(());
         }
         drop(code);
-        crate::ops::limit_memory(self.each.saturating_add(SLACK)).map_err(|e| failed(&e))?;
+        limit_memory(self.each.saturating_add(SLACK)).map_err(|e| failed(&e))?;
         let mut store = Store::new(&engine.wasmtime, sandbox);
         store.set_max_component_handles(MOST_HANDLES);
         store.limiter(|sandbox| &mut sandbox.ceiling);
