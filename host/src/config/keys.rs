@@ -42,21 +42,6 @@ pub struct Key {
     pub live: bool,
     /// Whether a run that starts from another's checkpoint inherits its value.
     pub inherited: Inherited,
-    /// What it reaches outside the run, if anything.
-    pub reach: Option<Reach>,
-}
-
-/// What a key reaches outside the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// It lets the run do more than compute within the default limits: [`Config::grants`] has it, and a run's folder can't set it by
-    /// itself.
-    Granted,
-    /// It names files, or a repository on the hub, that are read as data. A run's folder may: what is read stays in the run, unless
-    /// requests are granted.
-    Read,
-    /// It is about where the run writes. A run's folder does not choose that: a run that resumes writes into its own folder.
-    Written,
 }
 
 /// When a run that starts from another's checkpoint inherits a key.
@@ -118,12 +103,6 @@ impl Key {
                 None => Inherited::Always,
                 Some("algorithm") => Inherited::WithAlgorithm,
                 Some(key) => Inherited::With(key.to_owned()),
-            },
-            reach: match text("reach") {
-                Some("granted") => Some(Reach::Granted),
-                Some("read") => Some(Reach::Read),
-                Some("written") => Some(Reach::Written),
-                _ => None,
             },
         }
     }

@@ -45,7 +45,7 @@ pub use device::Device;
 pub use entries::{Compare, Limits, OnError, PluginEntry};
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
 pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
-pub use keys::{Key, OnResume, Reach, key, keys};
+pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 pub use options::{Config, DEFAULT_ALGORITHM};

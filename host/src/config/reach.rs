@@ -44,7 +44,12 @@ impl Grant {
         if !entry.folders.is_empty() {
             all.push(Self { kind: Kind::Folders, parts: vec![(place("folders"), json(&entry.folders))] });
         }
-        if asks && !entry.hosts.is_empty() {
+        if !entry.hosts.is_empty() && !asks {
+            // The recorded answers are read all the same.
+            let HttpLimits { max_record_mb, .. } = entry.http;
+            let record = HttpLimits { max_record_mb, ..HttpLimits::default() };
+            all.extend(Self::above(&place("http"), &record, &HttpLimits::default()));
+        } else if !entry.hosts.is_empty() {
             let mut parts = vec![(place("hosts"), json(&entry.hosts))];
             if !entry.secrets.is_empty() {
                 parts.push((place("secrets"), json(&entry.secrets)));
@@ -89,7 +94,7 @@ impl Grant {
         self.parts.iter().map(|(key, _)| key.as_str())
     }
 
-    /// Returns whether the run says it by itself when it starts: what a plugin may reach stands with that plugin.
+    /// Returns whether it is about servers or folders, which the run shows when it loads the plugin.
     pub fn is_of_a_plugin(&self) -> bool {
         matches!(self.kind, Kind::Requests | Kind::Folders)
     }
@@ -146,7 +151,6 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Reach, keys};
     use schemars::schema_for;
     use serde_json::json;
     use std::collections::BTreeSet;
@@ -176,16 +180,17 @@ mod tests {
 
     #[test]
     fn every_key_has_a_decision_about_what_it_reaches() {
-        let decided: BTreeSet<&str> = COMPUTES.split_whitespace().collect();
-        for key in keys() {
-            let listed = decided.contains(key.name.as_str());
-            assert!(listed != key.reach.is_some(), "{}: say what it reaches, in its declaration or in this test", key.name);
-        }
-        assert!(decided.iter().all(|name| keys().iter().any(|key| key.name == *name)));
-        let schema = schema_for!(PluginEntry).to_value();
-        let decided: BTreeSet<&str> = COMPUTES_OF_ENTRY.split_whitespace().collect();
-        for (name, property) in schema["properties"].as_object().unwrap() {
-            assert!(decided.contains(name.as_str()) != property["reach"].is_string(), "{name}: say what it reaches");
+        for (schema, computes) in [(schema_for!(Config), COMPUTES), (schema_for!(PluginEntry), COMPUTES_OF_ENTRY)] {
+            let schema = schema.to_value();
+            let keys = schema["properties"].as_object().unwrap();
+            let computes: BTreeSet<&str> = computes.split_whitespace().collect();
+            for (name, property) in keys {
+                // What a run's folder may not set by itself; what it names to read as data; where the run writes.
+                let reaches = property["reach"].as_str().is_some_and(|reach| ["granted", "read", "written"].contains(&reach));
+                let advice = "say what it reaches, in its declaration or in this test";
+                assert!(computes.contains(name.as_str()) != reaches, "{name}: {advice}");
+            }
+            assert!(computes.iter().all(|name| keys.contains_key(*name)));
         }
     }
 
@@ -213,8 +218,9 @@ mod tests {
         };
         let grants = config.grants();
         let given: BTreeSet<&str> = grants.iter().flat_map(Grant::keys).collect();
-        for key in keys().iter().filter(|key| key.reach == Some(Reach::Granted)) {
-            assert!(given.iter().any(|given| given.split('.').next() == Some(&key.name)), "{}", key.name);
+        for (name, property) in schema_for!(Config).to_value()["properties"].as_object().unwrap() {
+            let is_given = given.iter().any(|given| given.split('.').next() == Some(name));
+            assert_eq!(property["reach"] == "granted", is_given, "{name}");
         }
         let schema = schema_for!(PluginEntry).to_value();
         for (name, property) in schema["properties"].as_object().unwrap() {
@@ -225,6 +231,9 @@ mod tests {
         // What sends nothing needs no leave to send it.
         let silent = Config { replay_only: true, ..config }.grants();
         assert!(!silent.iter().flat_map(Grant::keys).any(|key| key.contains(".hosts") || key.contains(".http")), "{silent:?}");
+        let recorded = HttpLimits { max_record_mb: 1 << 20, ..HttpLimits::default() };
+        let recorded = PluginEntry { http: recorded, hosts: vec!["a".into()], ..PluginEntry::new("a.wasm".into()) };
+        assert_eq!(Grant::of_entry("plugin", &recorded, false).len(), 1);
     }
 
     #[test]

@@ -47,10 +47,10 @@ impl Granted {
 
     fn load_with(run: &Path, key_file: Option<&Path>) -> Self {
         let file = RunFiles(run).granted();
-        let text = match files::read_text(&file, LARGEST) {
-            Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Self::default(),
-            Err(e) => return Self::without(format!("{} can't be read: {e}", file.display())),
+        let text = match read_own(&file) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Self::default(),
+            Err(e) => return Self::without(format!("{} can't be used: {e}", file.display())),
         };
         let Some(key_file) = key_file else { return Self::without(no_folder()) };
         match read_key(key_file) {
@@ -120,7 +120,7 @@ fn accept_with(run: &Path, grants: &[Grant], key_file: Option<&Path>) -> Result<
     let key = ensure_key(key_file).map_err(unusable)?;
     let file = RunFiles(run).granted();
     // Those of other users, and of other machines on which the run was before, stay theirs.
-    let text = files::read_text(&file, LARGEST / 2).unwrap_or_default();
+    let text = read_own(&file).ok().flatten().filter(|text| text.len() as u64 <= LARGEST / 2).unwrap_or_default();
     let kept = text.lines().filter_map(|line| serde_json::from_str::<Marked>(line).ok());
     let new = grants.iter().filter(|grant| !before.covers(grant)).map(|grant| Marked::new(grant.clone(), &key));
     let lines = kept.chain(new).map(|line| serde_json::to_string(&line));
@@ -132,6 +132,11 @@ fn accept_with(run: &Path, grants: &[Grant], key_file: Option<&Path>) -> Result<
         new.persist(&file).map_err(|e| e.error)
     };
     write().map(drop).map_err(|e| format!("{}: {e}", file.display()))
+}
+
+/// Reads a run's file of grants; none if there is none. Not what a link leads to: that may be the file of the user's own run.
+fn read_own(file: &Path) -> io::Result<Option<String>> {
+    if files::own_is_there(file)? { files::read_text(file, LARGEST).map(Some) } else { Ok(None) }
 }
 
 /// Returns the path of the user's key.
@@ -303,6 +308,19 @@ mod tests {
         fs::remove_dir(&key).unwrap();
         fs::rename(key.with_extension("own"), &key).unwrap();
         assert!(place.granted("me").covers(&limit(4000)));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_to_the_grants_of_an_own_run_grants_nothing() {
+        let place = Place::new();
+        let own = place.run().join("own");
+        fs::create_dir(&own).unwrap();
+        accept_with(&own, &[limit(4000)], Some(&place.key("me"))).unwrap();
+        std::os::unix::fs::symlink(RunFiles(&own).granted(), RunFiles(place.run()).granted()).unwrap();
+        let granted = place.granted("me");
+        assert!(!granted.covers(&limit(4000)) && granted.trouble().unwrap().contains("a link"), "{granted:?}");
+        assert!(Granted::load_with(&own, Some(&place.key("me"))).covers(&limit(4000)));
     }
 
     #[cfg(unix)]

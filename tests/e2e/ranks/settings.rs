@@ -410,3 +410,31 @@ fn granted_folders_are_read_by_every_process_and_must_hold_the_same() {
     assert!(refused.stderr.contains("its folders hold other files on rank 1 than on the first"), "{}", refused.stderr);
     assert!(refused.code != Some(0) && !place.path("three").exists());
 }
+
+#[test]
+fn the_first_process_checks_the_marks_of_grants_for_all() {
+    if !possible() {
+        return;
+    }
+    let place = Place::new();
+    let limits = ["--set", "plugin.tldr_length_reward.limits.memory_mb=600", "--plugin", "tldr_length_reward.wasm"];
+    let size = ["--num-generations", "4", "--max-completion-length", "4", "--per-device-train-batch-size", "4"];
+    let steps = ["--max-steps", "2", "--save-steps", "1", "--output-dir", "run"];
+    place.run_ranks(2, &[&small()[..], &limits, &size, &steps].concat()).succeeded();
+    place.copy_as_after("run", 1, "resumed");
+    let resume = |keys: [&str; 2]| {
+        let [first, second] = keys.map(|folder| place.path(folder).display().to_string());
+        let mut command = place.ranks(1, &["resume", "resumed"]);
+        command.env("RLHOST_STATE_DIR", first);
+        command.args([":", "-n", "1", "env", &format!("RLHOST_STATE_DIR={second}")]).arg(binary()).args(["resume", "resumed"]);
+        Outcome::new(command.output().unwrap())
+    };
+    let refused = resume(["another", ".state"]);
+    assert!(
+        refused.code != Some(0) && refused.stderr.contains("limits.memory_mb = 600, but you have not granted"),
+        "{}",
+        refused.stderr
+    );
+    resume([".state", "another"]).succeeded();
+    place.assert_same_end("resumed", "run", 2, "model.safetensors");
+}

@@ -1,7 +1,7 @@
 //! A run's folder: what retention leaves, what an edit of config.toml does, what a failed start leaves behind, and what a stranger
 //! may have put there.
 
-use rlhost_tests::{Outcome, Place, binary, seal, small};
+use rlhost_tests::{Outcome, Place, binary, seal, small, version};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -259,25 +259,29 @@ fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
 
 #[test]
 fn a_predecessor_in_a_strangers_checkpoint_sets_no_limits() {
-    const NAME: &str = "tldr_length_reward";
     let place = Place::new();
-    place.train("run", &["--max-steps", "1"]).succeeded();
+    // It traps from a step on, and then its predecessor returns.
+    place.write("versioned.wasm", version(1));
+    let plugin = ["--plugin", "versioned.wasm", "--set", "plugin.versioned.config.trap_at=3", "--output-dir", "run"];
+    place.run(&[&small()[..], &plugin, &["--max-steps", "1", "--max-completion-length", "4"]].concat()).succeeded();
     let loaded = place.events("run", "plugin_loaded");
-    let hash = loaded.iter().find(|event| event["plugin"] == NAME).unwrap()["hash"].clone();
-    for (limits, expected) in [(json!({}), None), (json!({"memory_mb": 4000}), Some("limits.memory_mb = 4000"))] {
+    let by = loaded.iter().find(|event| event["plugin"] == "versioned").unwrap()["hash"].clone();
+    let hash: String = Sha256::digest(version(2)).iter().map(|byte| format!("{byte:02x}")).collect();
+    for (limits, refused) in [(json!({}), None), (json!({"memory_mb": 4000}), Some("limits.memory_mb = 4000"))] {
         place.copy("run", "copy");
         let checkpoint = place.path("copy/checkpoint-1");
         fs::create_dir(checkpoint.join("replaced")).unwrap();
-        let file = format!("{NAME}.wasm");
-        fs::copy(checkpoint.join("plugins").join(&file), checkpoint.join("replaced").join(&file)).unwrap();
-        let was = json!({"hash": hash, "by": hash, "until": 8, "what": replaced(8, limits)["what"]});
-        change_snapshot(&checkpoint, |snapshot| snapshot["replaced"][NAME] = was);
-        let resumed = place.run(&["resume", "copy", "--max-steps", "2"]);
-        resumed.succeeded();
-        let warning = format!("{NAME} can't be rolled back: the checkpoint gives its predecessor plugin.{NAME}.");
-        match expected {
-            Some(limit) => assert!(resumed.stderr.contains(&format!("{warning}{limit}")), "{}", resumed.stderr),
-            None => assert!(!resumed.stderr.contains("rolled back"), "{}", resumed.stderr),
+        fs::write(checkpoint.join("replaced/versioned.wasm"), version(2)).unwrap();
+        let was = json!({"hash": hash, "by": by, "until": 8, "what": replaced(8, limits)["what"]});
+        change_snapshot(&checkpoint, |snapshot| snapshot["replaced"]["versioned"] = was);
+        let resumed = place.run(&["resume", "copy", "--max-steps", "5"]);
+        let warning = "versioned can't be rolled back: the checkpoint gives its predecessor plugin.versioned.";
+        match refused {
+            Some(limit) => {
+                assert_eq!(resumed.code, Some(1), "{}", resumed.stderr);
+                assert!(resumed.stderr.contains(&format!("{warning}{limit}")), "{}", resumed.stderr);
+            }
+            None => assert_eq!(place.events("copy", "plugin_rolled_back").len(), 1, "{}", resumed.stderr),
         }
         fs::remove_dir_all(place.path("copy")).unwrap();
     }

@@ -351,14 +351,14 @@ impl RunFolder {
         let text = toml::to_string(config).map_err(|e| Error::encoding("the configuration", &e))?;
         if text != self.config && self.files.is_some() {
             let files = RunFiles(&self.path);
-            put(&files.config(), text.as_bytes())?;
-            put(&files.written_config(), text.as_bytes())?;
-            self.config = text;
-            // All that it reaches was granted before anything was loaded.
+            // All that it reaches was granted before anything was loaded. First, so that a run that is killed here can resume.
             if let Err(detail) = run::accept(&self.path, &config.grants()) {
                 let advice = "to resume it, add --accept-grants";
                 tracing::warn!("can't mark what this run is granted as granted by you: {detail}; {advice}");
             }
+            put(&files.config(), text.as_bytes())?;
+            put(&files.written_config(), text.as_bytes())?;
+            self.config = text;
         }
         Ok(())
     }
