@@ -3,7 +3,7 @@
 //! macro determines which of them it exports.
 //!
 //! They and the `.component-type` files are checked in, because generating them in each build would first compile a generator.
-//! `tests/generated.rs` compares them with the contract and, with `RLHOST_WRITE_GENERATED=1`, rewrites them.
+//! `tests/e2e/repository/generated.rs` compares them with the contract and, with `RLHOST_WRITE_GENERATED=1`, rewrites them.
 #![allow(missing_docs, unsafe_code, clippy::all, clippy::pedantic, unused)]
 
 #[rustfmt::skip]

@@ -7,7 +7,8 @@ use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
 use crate::run::{
-    self, CheckpointFiles, CompletionLine, EpisodeLine, Event, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone, lock,
+    self, CheckpointFiles, CompletionLine, EpisodeLine, Event, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone,
+    lock,
 };
 use crate::train::collector::Episode;
 use crate::train::experience::Experience;
