@@ -121,6 +121,6 @@ mod tests {
     fn a_cap_lowers_what_is_detected_and_never_raises_it() {
         let cap = Features::cap().unwrap();
         assert_eq!(features(), Features::detect().min(cap.unwrap_or(Features::Amx)));
-        eprintln!("detected: {:?}, cap: {cap:?}, used: {:?}", Features::detect(), features());
+        eprintln!("detected: {}, used: {}", Features::detect(), features());
     }
 }

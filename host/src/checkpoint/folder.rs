@@ -36,17 +36,25 @@ pub fn save(run: &Path, step: u64, fill: impl FnOnce(&Path) -> Result<(), String
 }
 
 /// Renames a complete checkpoint to its final place. If the run's own checkpoint of that step is there, unchanged, it is replaced: one
-/// that a stop made during an evaluation is saved again once the evaluation is made.
+/// that a stop made during an evaluation is saved again once the evaluation is made. An intact one with other people's files stays.
 fn put_in_place(complete: &Path, path: &Path) -> io::Result<()> {
-    match fs::rename(complete, path) {
-        Err(e) if path.is_dir() && difference(path).is_none() => {
+    let Err(e) = fs::rename(complete, path) else { return Ok(()) };
+    if !path.is_dir() {
+        return Err(e);
+    }
+    // The one that is there resumes as well, and evaluates again.
+    match difference(path) {
+        None => {
             if let Err(unsupported) = exchange(complete, path) {
-                // The one that is there resumes as well, and evaluates again.
                 tracing::debug!("{} is left as it was: {e}; {unsupported}", path.display());
             }
             Ok(())
         }
-        renamed => renamed,
+        Some(difference) if verify(path).is_ok() => {
+            tracing::warn!("{} is left as it was instead of being saved again: {difference}", path.display());
+            Ok(())
+        }
+        Some(difference) => Err(io::Error::new(e.kind(), format!("{e}: {difference}"))),
     }
 }
 
@@ -200,8 +208,15 @@ mod tests {
         assert_eq!(newest(run.path()).unwrap().0, 5);
         assert_eq!(fs::read_dir(run.path()).unwrap().count(), 1);
         fs::write(path.join("notes"), "mine").unwrap();
-        assert!(save(run.path(), 5, fill).is_err());
+        save(run.path(), 5, fill).unwrap();
         assert_eq!(fs::read(path.join("x")).unwrap(), b"other bytes");
+        assert_eq!(fs::read(path.join("notes")).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(run.path()).unwrap().count(), 1);
+        // What can't be resumed does not count as saved.
+        fs::write(path.join("x"), "broken").unwrap();
+        let error = save(run.path(), 5, fill).unwrap_err().to_string();
+        assert!(error.contains("checkpoint-5"), "{error}");
+        assert_eq!(fs::read(path.join("x")).unwrap(), b"broken");
     }
 
     #[test]

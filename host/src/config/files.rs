@@ -58,6 +58,14 @@ fn kind(of: FileType) -> &'static str {
     }
 }
 
+/// Returns whether a file that is found beside data describes it, by its name: documentation, or what `datasets` writes about a dataset.
+#[must_use]
+pub fn is_about_data(name: &str) -> bool {
+    const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
+    let lower = name.to_lowercase();
+    ABOUT.contains(&name) || lower.ends_with(".md") || lower.starts_with("license") || lower.starts_with("readme")
+}
+
 /// Returns rlhost's folder in the user's cache: `RLHOST_CACHE_DIR`, or one in the cache directory.
 pub fn cache_folder() -> Option<PathBuf> {
     set("RLHOST_CACHE_DIR")
@@ -278,6 +286,23 @@ fn read_given_in(path: &Path, limit: u64, time: Duration) -> io::Result<String> 
 
 fn utf8(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
+}
+
+/// How the names of temporary files in a run's folder begin and end. Nobody else makes such names.
+const TEMPORARY: (&str, &str) = (".rlhost-", ".tmp");
+
+/// Creates a temporary file, to be renamed, with the permissions of any new file.
+pub fn temporary_in(folder: &Path) -> io::Result<NamedTempFile> {
+    #[cfg_attr(not(unix), allow(unused_mut))]
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.prefix(TEMPORARY.0).suffix(TEMPORARY.1).tempfile_in(folder)
+}
+
+/// Returns whether a name is that of a file that [`temporary_in`] makes.
+pub fn is_temporary(name: &str) -> bool {
+    name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1)
 }
 
 /// Returns whether a file exists that is not a link.

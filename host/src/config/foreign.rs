@@ -437,8 +437,10 @@ impl Foreign {
         let AppendedTo(key, sign) = self.treatment else { return };
         let part = value.as_str().filter(|part| !["main", "default", ""].contains(part));
         let (Some(Value::String(name)), Some(part)) = (table.get_mut(key), part) else { return };
-        // A subset may be a folder of a local dataset, too.
-        if !Path::new(name).exists() || sign == '/' && Path::new(name).join(part).is_dir() {
+        // A subset may be a folder of a local dataset, or listed by its card.
+        let folder = Path::new(name);
+        let has_subset = || folder.join(part).is_dir() || folder.join("README.md").is_file();
+        if !folder.exists() || sign == '/' && has_subset() {
             name.push(sign);
             name.push_str(part);
         } else {

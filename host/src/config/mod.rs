@@ -59,7 +59,7 @@ pub use schedule::{
 pub use set::Set;
 pub use threads::{PLUGIN_STACK, STACK, on_own_stack};
 pub use values::{scalar, switched};
-pub use yaml::front_matter;
+pub use yaml::{front_matter, yaml_document};
 
 use std::path::PathBuf;
 

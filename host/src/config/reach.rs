@@ -94,7 +94,7 @@ impl Grant {
         self.parts.iter().map(|(key, _)| key.as_str())
     }
 
-    /// Returns whether it is about servers or folders, which the run shows when it loads the plugin.
+    /// Returns whether it is about servers or folders, which is logged when the plugin is loaded.
     pub fn is_of_a_plugin(&self) -> bool {
         matches!(self.kind, Kind::Requests | Kind::Folders)
     }

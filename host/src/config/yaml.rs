@@ -48,6 +48,14 @@ pub fn front_matter(text: &str) -> Result<Option<Json>, (usize, String)> {
     Ok(None)
 }
 
+/// Returns the values of a YAML document. A key that is not a text becomes one.
+///
+/// # Errors
+/// If it is not YAML, or too large. The error has the line.
+pub fn yaml_document(text: &str) -> Result<Json, (usize, String)> {
+    json(text.trim_start_matches('\u{feff}'))
+}
+
 /// Parses a document as JSON.
 fn json(text: &str) -> Result<Json, (usize, String)> {
     if text.len() > LARGEST_FRONT {

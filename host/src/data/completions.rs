@@ -1,7 +1,7 @@
 //! Datasets of given completions: a prompt with its completion, a whole text, or a whole
 //! conversation.
 
-use super::prompts::{not_empty, text_or_chat};
+use super::prompts::{not_empty, text_or_chat, with_system};
 use super::rows::{self, Columns, Location, Row};
 use super::{Dataset, Extras, Refused, Result, TextOrChat, Tokenized};
 use serde_json::{Map, Value};
@@ -79,6 +79,7 @@ pub(super) fn completion(
     for name in ["conversations", "messages", "text"] {
         if let Some(value) = rows::take(&mut columns, name) {
             let completion = not_empty(name, text_or_chat(name, value)?)?;
+            let completion = if name == "conversations" { with_system(completion, &columns)? } else { completion };
             let extras = completion.extras(&columns)?;
             return Ok(CompletionRow { row, place: place.clone(), prompt: None, completion, tokens: None, extras, columns });
         }
@@ -105,6 +106,18 @@ mod tests {
         assert!(read(json!({"text": "t"})).unwrap().prompt.is_none());
         let talk = read(json!({"messages": [{"role": "user", "content": "q"}]})).unwrap().completion;
         assert_eq!(read(json!({"conversations": [{"from": "human", "value": "q"}]})).unwrap().completion, talk);
+        let system = json!({"system": "be brief", "conversations": [{"from": "human", "value": "q"}]});
+        let TextOrChat::Chat(turns) = read(system).unwrap().completion else { panic!("it is a conversation") };
+        assert_eq!((turns.len(), turns[0].role.as_str(), &*turns[0].content), (2, "system", "be brief"));
+        let own = json!([{"from": "system", "value": "own"}, {"from": "human", "value": "q"}]);
+        let TextOrChat::Chat(turns) = read(json!({"system": "x", "conversations": own})).unwrap().completion else {
+            panic!("it is a conversation")
+        };
+        assert_eq!((turns.len(), &*turns[0].content), (2, "own"));
+        for none in [json!(""), json!(null)] {
+            let row = json!({"system": none, "conversations": [{"from": "human", "value": "q"}]});
+            assert_eq!(read(row).unwrap().completion, talk);
+        }
         // Of several, a conversation counts, and null is no column, as a table has it that was made of several datasets.
         let both = json!({"text": "t", "messages": [{"role": "user", "content": "q"}]});
         assert_eq!(read(both).unwrap().completion, talk);

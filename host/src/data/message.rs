@@ -74,8 +74,9 @@ impl<'de> Deserialize<'de> for Content {
 #[derive(Deserialize)]
 #[serde(expecting = "a message with `role` and `content`")]
 struct WrittenMessage {
-    #[serde(alias = "from")]
-    role: String,
+    role: Option<String>,
+    /// The role as ShareGPT calls it.
+    from: Option<String>,
     #[serde(default, alias = "value", deserialize_with = "present")]
     content: Option<Content>,
     #[serde(flatten)]
@@ -90,19 +91,22 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Content>
 impl TryFrom<WrittenMessage> for Message {
     type Error = String;
 
-    fn try_from(WrittenMessage { role, content, mut rest }: WrittenMessage) -> Result<Self, Self::Error> {
-        if let Some(Json::String(text)) = rest.get("tool_calls") {
-            let calls = match text.trim() {
-                "" => Json::Null,
-                text => json::value(text).map_err(|e| format!("its `tool_calls` are text that is not JSON: {e}"))?,
-            };
-            rest.insert("tool_calls".into(), calls);
+    fn try_from(WrittenMessage { role, from, content, mut rest }: WrittenMessage) -> Result<Self, Self::Error> {
+        let shared = from.is_some();
+        let role = match (role, from) {
+            (Some(role), None) => standard(role),
+            (None, Some(from)) => role_of(from),
+            (Some(_), Some(_)) => return Err("has both `role` and `from`".into()),
+            (None, None) => return Err("missing field `role`".into()),
+        };
+        if let Some(calls) = rest.get_mut("tool_calls") {
+            *calls = parsed(calls.take())?;
         }
-        let role = role_of(role);
+        call_of_old(&mut rest)?;
         // A turn with only tool calls has no text.
         let calls = || rest.contains_key("tool_calls").then(Content::default);
         let content = content.or_else(calls).ok_or("missing field `content`")?;
-        if role == CALL {
+        if shared && role == CALL {
             return calling(&content, rest);
         }
         Ok(Self { role, content, rest })
@@ -115,8 +119,24 @@ const SHOWN: usize = 64;
 /// The role of a turn whose content is a tool call, in ShareGPT's and LLaMA-Factory's datasets.
 const CALL: &str = "function_call";
 
-/// Roles as datasets spell them, in lower case, and as chat templates do.
-const ROLES: [(&str, &str); 19] = [
+/// Roles that chat templates know, in lower case.
+const STANDARD: [&str; 5] = ["system", "user", "assistant", "tool", "developer"];
+
+/// The role of a tool's result beside OpenAI's older calls.
+const FUNCTION: &str = "function";
+
+/// Returns the value of `role`: a standard role in lower case. Another one stays as it is, since the template may know it.
+fn standard(name: String) -> String {
+    let lower = name.trim().to_lowercase();
+    match lower.as_str() {
+        FUNCTION => "tool".to_owned(),
+        role if STANDARD.contains(&role) => lower,
+        _ => name,
+    }
+}
+
+/// Roles as ShareGPT's and LLaMA-Factory's datasets spell them in `from`, in lower case, and as chat templates do.
+const ROLES: [(&str, &str); 20] = [
     ("system", "system"),
     ("user", "user"),
     ("human", "user"),
@@ -133,12 +153,13 @@ const ROLES: [(&str, &str); 19] = [
     ("tool_response", "tool"),
     ("tool_result", "tool"),
     ("function_response", "tool"),
+    (FUNCTION, "tool"),
     (CALL, CALL),
     ("tool_call", CALL),
     ("developer", "developer"),
 ];
 
-/// Returns a role as chat templates spell it; one that is not known stays as it is.
+/// Returns the value of `from` as chat templates spell it; one that is not known stays as it is.
 fn role_of(name: String) -> String {
     let lower = name.trim().to_lowercase().replace([' ', '-'], "_");
     ROLES.iter().find(|(spelled, _)| *spelled == lower).map_or(name, |(_, role)| (*role).to_owned())
@@ -162,19 +183,50 @@ fn calling(content: &Content, mut rest: Map<String, Json>) -> Result<Message, St
         Json::Array(calls) if !calls.is_empty() => calls,
         one => vec![one],
     };
-    let call = |call: Json| {
-        let function = call.get("function").filter(|function| function.is_object()).unwrap_or(&call);
-        let name = function.get("name").and_then(Json::as_str).ok_or_else(|| wrong(String::new()))?;
-        let arguments = match function.get("arguments").or_else(|| function.get("parameters")) {
-            None | Some(Json::Null) => Json::Object(Map::new()),
-            Some(Json::String(text)) => json::object(text).map_or_else(|_| Json::from(text.as_str()), Json::Object),
-            Some(arguments) => arguments.clone(),
-        };
-        Ok(serde_json::json!({"type": "function", "function": {"name": name, "arguments": arguments}}))
-    };
-    let calls = calls.into_iter().map(call).collect::<Result<Json, String>>()?;
+    let calls = calls.iter().map(|call| call_of(call).ok_or_else(|| wrong(String::new()))).collect::<Result<Json, String>>()?;
     rest.insert("tool_calls".into(), calls);
     Ok(Message { role, content: thought, rest })
+}
+
+/// Returns a call as chat templates read it, from an object with a name and arguments, which may be JSON text; none if it has no name.
+fn call_of(call: &Json) -> Option<Json> {
+    let function = call.get("function").filter(|function| function.is_object()).unwrap_or(call);
+    let name = function.get("name").and_then(Json::as_str)?;
+    let arguments = match function.get("arguments").or_else(|| function.get("parameters")) {
+        None | Some(Json::Null) => Json::Object(Map::new()),
+        Some(Json::String(text)) => json::object(text).map_or_else(|_| Json::from(text.as_str()), Json::Object),
+        Some(arguments) => arguments.clone(),
+    };
+    Some(serde_json::json!({"type": "function", "function": {"name": name, "arguments": arguments}}))
+}
+
+/// Returns a turn's calls, of which each and all together may be JSON text.
+fn parsed(calls: Json) -> Result<Json, String> {
+    let read = |text: &str| match text.trim() {
+        "" => Ok(Json::Null),
+        text => json::value(text).map_err(|e| format!("its `tool_calls` are text that is not JSON: {e}")),
+    };
+    let calls = if let Json::String(text) = &calls { read(text)? } else { calls };
+    let Json::Array(calls) = calls else { return Ok(calls) };
+    let item = |call: Json| if let Json::String(text) = &call { read(text) } else { Ok(call) };
+    calls.into_iter().map(item).collect()
+}
+
+/// Makes tool calls of the one call that a turn has in OpenAI's older format.
+fn call_of_old(rest: &mut Map<String, Json>) -> Result<(), String> {
+    let has_calls = rest.get("tool_calls").is_some_and(|calls| !calls.is_null());
+    let Some(old) = rest.get(CALL).filter(|old| !old.is_null() && !has_calls) else { return Ok(()) };
+    let wrong = || format!("its `{CALL}` is not a JSON object with \"name\" and \"arguments\"");
+    let object = if let Json::String(text) = old { json::value(text).map_err(|_| wrong())? } else { old.clone() };
+    let call = call_of(&object).ok_or_else(wrong)?;
+    rest.remove(CALL);
+    rest.insert("tool_calls".into(), Json::Array(vec![call]));
+    Ok(())
+}
+
+/// Returns whether an object is one message and nothing else: a role and a content, both texts.
+pub(super) fn is_plain_message(object: &Map<String, Json>) -> bool {
+    object.len() == 2 && ["role", "content"].iter().all(|key| object.get(*key).is_some_and(Json::is_string))
 }
 
 /// Returns a text as a conversation, with what it takes: a JSON list of messages and nothing else. An empty list may be an answer.
@@ -192,6 +244,13 @@ pub(super) fn begins_conversation(text: &str) -> bool {
         rest = after;
     }
     ["role", "content", "from", "value"].iter().any(|key| rest.starts_with(key))
+}
+
+/// Returns whether a text begins like a list of messages and has the keys of one, but is not JSON, as Python's `str()` prints it.
+pub(super) fn is_broken_conversation(text: &str) -> bool {
+    let has = |key: &str| text.contains(&format!("'{key}'")) || text.contains(&format!("\"{key}\""));
+    let has_keys = has("role") && has("content") || has("from") && has("value");
+    begins_conversation(text) && has_keys && json::value(text).is_err()
 }
 
 #[cfg(test)]
@@ -239,12 +298,61 @@ mod tests {
             ("observation", "tool"),
             ("TOOL", "tool"),
             ("Function-Response", "tool"),
+            ("function", "tool"),
             ("critic", "critic"),
             ("Critic", "Critic"),
             ("ipython", "ipython"),
         ] {
             assert_eq!(role(spelled), wanted, "{spelled}");
         }
+    }
+
+    #[test]
+    fn roles_that_a_template_may_know_stay_as_they_are() {
+        let read = |row: Json| serde_json::from_value::<Message>(row).map_err(|e| e.to_string());
+        for (written, wanted) in [
+            ("USER", "user"),
+            ("Assistant", "assistant"),
+            ("Developer", "developer"),
+            ("observation", "observation"),
+            ("tool_call", "tool_call"),
+            ("function_call", "function_call"),
+            ("human", "human"),
+            ("Critic", "Critic"),
+        ] {
+            assert_eq!(read(json!({"role": written, "content": "a"})).unwrap().role, wanted, "{written}");
+        }
+        assert!(read(json!({"content": "a"})).unwrap_err().contains("missing field `role`"));
+        assert!(read(json!({"role": "user", "from": "human", "content": "a"})).unwrap_err().contains("both `role` and `from`"));
+    }
+
+    #[test]
+    fn older_calls_become_tool_calls() {
+        let read = |row: Json| serde_json::from_value::<Message>(row).map_err(|e| e.to_string());
+        let call = json!([{"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]);
+        let written = json!({"name": "f", "arguments": "{\"x\": 1}"});
+        let wanted = json!({"role": "assistant", "content": null, "tool_calls": call});
+        for old in [written.clone(), written.to_string().into()] {
+            for row in [
+                json!({"role": "assistant", "content": null, "function_call": old}),
+                json!({"role": "assistant", "function_call": old}),
+            ] {
+                assert_eq!(serde_json::to_value(read(row).unwrap()).unwrap(), wanted);
+            }
+        }
+        let result = read(json!({"role": "function", "name": "f", "content": "3"})).unwrap();
+        assert_eq!((result.role.as_str(), &result.rest["name"]), ("tool", &json!("f")));
+        assert!(
+            read(json!({"role": "assistant", "content": "", "function_call": "f(1)"})).unwrap_err().contains("`function_call`")
+        );
+        // Null where a table has the column for other turns.
+        let none = read(json!({"role": "user", "content": "q", "function_call": null})).unwrap();
+        assert!(!none.rest.contains_key("tool_calls"));
+        // Each call as JSON text.
+        let texts = read(json!({"role": "assistant", "content": "", "tool_calls": [call[0].to_string()]})).unwrap();
+        assert_eq!(texts.rest["tool_calls"], call);
+        let odd = read(json!({"role": "assistant", "content": "", "tool_calls": ["f(1)"]})).unwrap_err();
+        assert!(odd.contains("`tool_calls` are text that is not JSON"), "{odd}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be the common beginning of both.
 
-use super::prompts::text_or_chat;
+use super::prompts::{text_or_chat, with_system};
 use super::rows::{self, Columns, Location};
 use super::{Extras, Message, Result, TextOrChat};
 use serde_json::{Map, Value};
@@ -69,7 +69,11 @@ pub(super) fn preference(
     let mut take = |name: &'static str| rows::take(&mut columns, name).map(|value| (name, value));
     let prompt = take("prompt").or_else(|| take("conversations"));
     let kind = |p: &TextOrChat| matches!(p, TextOrChat::Chat(_));
-    let given = prompt.map(|(name, value)| text_or_chat(name, value)).transpose()?;
+    let read = |(name, value)| match name {
+        "conversations" => with_system(text_or_chat(name, value)?, &columns),
+        _ => text_or_chat(name, value),
+    };
+    let given = prompt.map(read).transpose()?;
     // A plain prompt beside whole conversations repeats what these begin with, as TRL's `maybe_extract_prompt` knows.
     let given = given.filter(|prompt| kind(prompt) || !begin_alike(&chosen, &rejected));
     let has_prompt = given.is_some();
@@ -164,6 +168,10 @@ mod tests {
             read(sharegpt).unwrap().chosen,
             TextOrChat::Chat(vec![Message { role: "assistant".into(), content: "a".into(), ..Message::default() }])
         );
+        let [q, a, b] = [from("human", "q"), from("gpt", "a"), from("gpt", "b")];
+        let system = json!({"system": "be brief", "conversations": [q], "chosen": a, "rejected": b});
+        let TextOrChat::Chat(turns) = read(system).unwrap().prompt else { panic!("it is a conversation") };
+        assert_eq!((turns.len(), &*turns[0].content), (2, "be brief"));
     }
 
     #[test]

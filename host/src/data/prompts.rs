@@ -1,13 +1,12 @@
 //! Datasets of prompts: a column `prompt`, a string or a conversation, and any others, which the rewards get.
 
-use super::message::{begins_conversation, conversation_in};
+use super::message::{conversation_in, is_broken_conversation, is_plain_message};
 use super::rows::{self, Columns, Location, Row, VALUES};
 use super::{Dataset, Extras, Message, Refused, Result};
 use crate::config::json;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::Path;
-use std::sync::Once;
 
 /// A prompt for the model, or what it answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,9 +110,8 @@ fn short_enough(column: &str, bytes: usize) -> std::result::Result<(), String> {
 const CONVERSATIONS: [&str; 2] = ["messages", "conversations"];
 
 /// Returns the conversation that a column's text is, as JSON; none if it is plain text: a column `text` always, others unless they are
-/// a JSON list of messages as a whole.
+/// a JSON list of messages as a whole, or one message.
 fn conversation_of(column: &str, text: &str) -> std::result::Result<Option<Value>, String> {
-    static SAID: Once = Once::new();
     if column == "text" {
         return Ok(None);
     }
@@ -121,20 +119,17 @@ fn conversation_of(column: &str, text: &str) -> std::result::Result<Option<Value
         return Ok(Some(conversation));
     }
     let form = "messages must be JSON, from json.dumps() and not str(), with \"role\" and \"content\"";
+    let one = if text.trim_start().starts_with('{') { json::object(text).ok() } else { None };
     if CONVERSATIONS.contains(&column) {
-        // One message.
-        let one = json::object(text).ok().map(Value::Object).filter(|one| Message::deserialize(one).is_ok());
+        let one = one.map(Value::Object).filter(|one| Message::deserialize(one).is_ok());
         let plain = format!("to learn plain text, read the column as \"text\" (--columns text={column})");
         return one.map(Some).ok_or_else(|| format!("column {column:?} is text, but not a list of messages: {form}; {plain}"));
     }
-    if begins_conversation(text) {
-        SAID.call_once(|| {
-            tracing::warn!(
-                "column {column:?} has a text that looks like a list of messages but is not, so it is read as text; {form}"
-            );
-        });
+    if is_broken_conversation(text) {
+        return Err(format!("column {column:?} is text that begins like a list of messages but is not JSON: {form}"));
     }
-    Ok(None)
+    // Another object may be an answer.
+    Ok(one.filter(is_plain_message).map(Value::Object))
 }
 
 /// Reads a string, a list of messages with `role` and `content` (or `from` and `value`, as in ShareGPT), or one such message. Either
@@ -173,6 +168,20 @@ fn message_of(item: Value) -> Value {
     match &item {
         Value::String(text) => json::object(text).map_or(item, Value::Object),
         _ => item,
+    }
+}
+
+/// Puts the column `system`, which LLaMA-Factory's ShareGPT files have beside `conversations`, in front of these, unless they begin
+/// with a system turn of their own.
+pub(super) fn with_system(conversation: TextOrChat, columns: &Columns) -> std::result::Result<TextOrChat, String> {
+    let system = columns.get("system").and_then(Value::as_str).filter(|text| !text.is_empty());
+    match (conversation, system) {
+        (TextOrChat::Chat(mut messages), Some(system)) if messages.first().is_some_and(|first| first.role != "system") => {
+            messages.insert(0, Message { role: "system".into(), content: system.into(), ..Message::default() });
+            short_enough("conversations", messages.iter().map(|message| message.content.len()).sum())?;
+            Ok(TextOrChat::Chat(messages))
+        }
+        (other, _) => Ok(other),
     }
 }
 
@@ -246,8 +255,16 @@ mod tests {
         }
         assert!(matches!(text_or_chat("messages", talk[0].to_string().into()).unwrap(), TextOrChat::Chat(one) if one.len() == 1));
         // What only begins like one is text, except where a column is nothing else.
-        let texts =
-            ["[1] is a list", "[]", "[{\"role\": \"user\"}]", "[{'role': 'user', 'content': 'q'}]", "hello", "{\"a\": 1}", ""];
+        let texts = [
+            "[1] is a list",
+            "[]",
+            "[{\"role\": \"user\"}]",
+            "[{\"value\": 1}] it is",
+            "hello",
+            "{\"a\": 1}",
+            "{\"role\": 1}",
+            "",
+        ];
         for text in texts {
             assert_eq!(text_or_chat("prompt", text.into()), Ok(TextOrChat::Text(text.into())));
             for column in CONVERSATIONS {
@@ -256,6 +273,27 @@ mod tests {
             }
         }
         assert_eq!(text_or_chat("text", talk.to_string().into()), Ok(TextOrChat::Text(talk.to_string())));
+        // One message and nothing else.
+        for column in ["prompt", "completion", "chosen", "rejected"] {
+            let one = text_or_chat(column, talk[0].to_string().into()).unwrap();
+            assert!(matches!(one, TextOrChat::Chat(one) if one.len() == 1), "{column}");
+            let more = json!({"role": "user", "content": "q", "id": 3}).to_string();
+            assert_eq!(text_or_chat(column, more.clone().into()), Ok(TextOrChat::Text(more)));
+        }
+    }
+
+    #[test]
+    fn messages_that_python_printed_are_named_by_row() {
+        let printed = "[{'role': 'user', 'content': \"what's this\"}]";
+        let rows = format!("{{\"prompt\": \"a\"}}\n{}\n", serde_json::json!({ "prompt": printed }));
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(rows.as_bytes()).unwrap();
+        let mut refused = Refused::default();
+        assert_eq!(read_prompts(&file.path().into(), &mut refused).unwrap().len(), 1);
+        let warning = refused.warning(1).unwrap().unwrap();
+        assert!(warning.contains(":2: column \"prompt\" is text that begins like a list of messages"), "{warning}");
+        let text = serde_json::json!({"text": printed})["text"].clone();
+        assert_eq!(text_or_chat("text", text), Ok(TextOrChat::Text(printed.into())));
     }
 
     proptest! {

@@ -29,7 +29,7 @@ pub(super) fn with_map(config: Value, map: Option<Map<String, Value>>) -> Value 
             (_, value) => drop(config.insert(key, value)),
         }
     }
-    config.into()
+    Value::Object(config)
 }
 
 /// Returns a special token's text, given as a string or as an object with its content.

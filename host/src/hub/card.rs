@@ -1,12 +1,15 @@
 //! What a dataset's card says of its files: the `configs` in the front matter of its `README.md`, as `datasets` reads them.
 
 use super::patterns::{LONGEST, is_pattern, matching};
-use crate::config::{front_matter, printable};
+use crate::config::{front_matter, printable, yaml_document};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// The card's file.
 pub(super) const CARD: &str = "README.md";
+
+/// The file of a local folder with keys that replace those of the card's front matter.
+pub(super) const SETTINGS: &str = ".huggingface.yaml";
 
 /// Bytes of the card that are read; its front matter is at the beginning.
 pub(super) const READ: u64 = 4 << 20;
@@ -32,7 +35,12 @@ pub(super) struct Config {
     pub(super) folder: String,
     /// Patterns of its files by split; none if the files' names say their splits.
     splits: Option<Vec<(String, Vec<String>)>>,
+    /// Its keys that say how files are read, which has no effect here.
+    unused: Vec<String>,
 }
+
+/// Keys of a config that are read, or that say nothing about how its files are.
+const KEYS: [&str; 6] = ["config_name", "data_dir", "data_files", "default", "description", "version"];
 
 impl Card {
     /// Reads a card's text.
@@ -40,9 +48,20 @@ impl Card {
     /// # Errors
     /// Says what is wrong with its configs.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let wrong = |detail: String| format!("{CARD} {detail}");
-        let front = front_matter(text).map_err(|(line, said)| wrong(format!("line {line}: {said}")))?;
-        let configs = match front.as_ref().and_then(|front| front.get("configs")) {
+        Self::parse_with(text, "")
+    }
+
+    /// Reads a card's text, and that of a YAML file whose keys replace the card's.
+    ///
+    /// # Errors
+    /// Says what is wrong with their configs.
+    pub(super) fn parse_with(text: &str, settings: &str) -> Result<Self, String> {
+        let at = |file: &'static str| move |(line, said)| format!("{file} line {line}: {said}");
+        let front = front_matter(text).map_err(at(CARD))?;
+        let settings = if settings.trim().is_empty() { None } else { Some(yaml_document(settings).map_err(at(SETTINGS))?) };
+        let replaced = settings.as_ref().and_then(|settings| settings.get("configs"));
+        let wrong = |detail: String| format!("{} {detail}", if replaced.is_some() { SETTINGS } else { CARD });
+        let configs = match replaced.or_else(|| front.as_ref().and_then(|front| front.get("configs"))) {
             None | Some(Value::Null) => return Ok(Self::default()),
             Some(Value::Array(configs)) if configs.len() <= MOST => configs,
             Some(Value::Array(configs)) => return Err(wrong(format!("has {} configs; the maximum is {MOST}", configs.len()))),
@@ -103,8 +122,16 @@ impl Config {
             None | Some(Value::Null) => None,
             Some(files) => Some(splits(files).map_err(of)?),
         };
-        let is_default = config.get("default").is_some_and(|value| value.as_bool() == Some(true));
-        Ok(Self { name, is_default, folder, splits })
+        let is_default = config.get("default").is_some_and(is_yes);
+        let keys = config.as_object().into_iter().flat_map(|config| config.keys());
+        let unused = keys.filter(|key| !KEYS.contains(&key.as_str())).cloned().collect();
+        Ok(Self { name, is_default, folder, splits, unused })
+    }
+
+    /// Names its keys that have no effect, if there are any.
+    pub(super) fn unused(&self) -> Option<String> {
+        let named = || printable(&self.unused.join(", "), SHOWN);
+        (!self.unused.is_empty()).then(|| format!("its card sets {} for the config {:?}, without effect", named(), self.name))
     }
 
     /// Returns its files by split, of these; none if their names say their splits.
@@ -144,7 +171,7 @@ fn splits(files: &Value) -> Result<Vec<(String, Vec<String>)>, String> {
     };
     let mut splits: Vec<(String, Vec<String>)> = Vec::new();
     match files {
-        Value::String(path) => splits.push(("train".into(), vec![inside(path)?.to_owned()])),
+        Value::String(path) => splits.push(("train".into(), vec![whole_folders(inside(path)?)?.to_owned()])),
         Value::Array(items) if !items.is_empty() && items.iter().all(Value::is_string) => {
             splits.push(("train".into(), paths(files).ok_or_else(|| wrong(files))??));
         }
@@ -184,7 +211,21 @@ fn paths(value: &Value) -> Option<Result<Vec<String>, String>> {
         }
         _ => return None,
     };
-    Some(all.into_iter().map(|path| inside(path).map(str::to_owned)).collect())
+    Some(all.into_iter().map(|path| inside(path).and_then(whole_folders).map(str::to_owned)).collect())
+}
+
+/// Returns a pattern unless it has two stars beside something else in a part, as `datasets` refuses it.
+fn whole_folders(pattern: &str) -> Result<&str, String> {
+    match pattern.split('/').any(|part| part.contains("**") && part != "**") {
+        true => Err(format!("with the path {}, in which ** is only a part of a name", printable(&format!("{pattern:?}"), SHOWN))),
+        false => Ok(pattern),
+    }
+}
+
+/// Returns whether a value is true, also as older YAML writes it.
+fn is_yes(value: &Value) -> bool {
+    let is_word = |text: &str| ["yes", "on", "true"].iter().any(|word| text.eq_ignore_ascii_case(word));
+    value.as_bool().unwrap_or_else(|| value.as_str().is_some_and(is_word))
 }
 
 /// Returns a path within the dataset, without dots in front.

@@ -19,7 +19,7 @@ pub use settings::{Settings, Slowest};
 
 use crate::config::{files, printable, printable_path};
 use cache::Cache;
-use card::{CARD, Card};
+use card::{CARD, Card, SETTINGS};
 use listing::Listing;
 use name::{Kind, Repo};
 use serde::Deserialize;
@@ -153,10 +153,12 @@ pub fn local_split(folder: &Path, subset: Option<&str>, (split, chosen): (&str, 
         return Ok(None);
     }
     let unfit = |detail: String| Error::Unfit { name: printable_path(folder), detail: printable(&detail, LONGEST_SAID) };
-    let card = if files.iter().any(|file| file == CARD) { read_card(&folder.join(CARD), unfit)? } else { Card::default() };
-    let choice = splits::choose_local(&files, &card, subset, (split, chosen)).map_err(unfit)?;
+    let card = card_in(folder, unfit)?.unwrap_or_default();
+    let mut choice = splits::choose_local(&files, &card, subset, (split, chosen)).map_err(unfit)?;
+    choice.ignored.extend(splits::not_data(&files).cloned());
     let files = choice.files.iter().map(|file| folder.join(file)).collect();
-    Ok(Some(Split { files, name: choice.split.clone(), summary: summary(&choice), ignored: ignored(&choice) }))
+    let (summary, ignored) = (summary(&choice), ignored(&choice));
+    Ok(Some(Split { files, name: choice.split, summary, ignored, unused: choice.unused }))
 }
 
 /// The files of a split, and what the user should know of the choice.
@@ -170,28 +172,52 @@ pub struct Split {
     pub summary: String,
     /// Names data files that are in no split, if there are any.
     pub ignored: Option<String>,
+    /// Names what the folder's card sets without effect, if there is anything.
+    pub unused: Option<String>,
 }
 
-/// Returns the folder and the subset that a path such as `FOLDER/SUBSET` means: nothing lies there, and the folder's card lists subsets.
+/// Returns the folder and the subset that a path such as `FOLDER/SUBSET` means: the folder's card lists that subset; or it lists others
+/// and nothing lies there. A listed subset comes before a folder of its name, which may have the files of other splits too.
 pub fn local_subset(given: &str) -> Option<(PathBuf, String)> {
     let path = Path::new(given);
     let (folder, subset) = (path.parent()?, path.file_name()?.to_str()?);
-    let card = folder.join(CARD);
-    if path.exists() || !folder.is_dir() || !card.is_file() {
+    if path.is_file() {
         return None;
     }
+    // A name alone means something in the working directory, or a dataset on the hub.
+    let is_bare = folder.as_os_str().is_empty();
+    let folder = if is_bare { Path::new(".") } else { folder };
     let unfit = |detail: String| Error::Unfit { name: printable_path(folder), detail };
-    // What is wrong with a card is said when it is read to choose files.
-    let lists_some = read_card(&card, unfit).map_or(true, |card| !card.names().is_empty());
-    lists_some.then(|| (folder.to_owned(), subset.to_owned()))
+    let is_meant = match card_in(folder, unfit).transpose()? {
+        Ok(card) if path.exists() || is_bare => card.names().contains(&subset),
+        Ok(card) => !card.names().is_empty(),
+        // What is wrong with a card is said when it is read to choose files.
+        Err(_) => !path.exists() && !is_bare,
+    };
+    is_meant.then(|| (folder.to_owned(), subset.to_owned()))
+}
+
+/// Reads the card of a local folder, if it has one. What is wrong with it makes an error by `unfit`.
+fn card_in(folder: &Path, unfit: impl Fn(String) -> Error) -> Result<Option<Card>> {
+    let [card, settings] = [CARD, SETTINGS].map(|name| Some(folder.join(name)).filter(|path| path.is_file()));
+    if card.is_none() && settings.is_none() {
+        return Ok(None);
+    }
+    let read = |path: Option<PathBuf>| path.map_or(Ok(String::new()), |path| beginning(&path));
+    Card::parse_with(&read(card)?, &read(settings)?).map(Some).map_err(unfit)
 }
 
 /// Reads a dataset's card. What is wrong with it makes an error by `unfit`.
 fn read_card(path: &Path, unfit: impl Fn(String) -> Error) -> Result<Card> {
-    let io = |source| Error::Io { path: path.to_owned(), source };
+    Card::parse(&beginning(path)?).map_err(unfit)
+}
+
+/// Reads as much of a file as a card may have.
+fn beginning(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
-    files::open(path).and_then(|file| file.take(card::READ).read_to_end(&mut bytes)).map_err(io)?;
-    Card::parse(&String::from_utf8_lossy(&bytes)).map_err(unfit)
+    let read = files::open(path).and_then(|file| file.take(card::READ).read_to_end(&mut bytes));
+    read.map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Maximum number of files that a message names.
@@ -238,14 +264,20 @@ fn list(folder: &Path, before: &str, above: &mut Vec<PathBuf>, files: &mut Vec<S
         if files.len() >= MOST_LOCAL {
             return Err(std::io::Error::other(format!("it has more than {MOST_LOCAL} files")));
         }
-        if entry.path().is_dir() {
+        if entry.path().is_dir() && !is_output(&entry.path()) {
             list(&entry.path(), &format!("{before}{name}/"), above, files)?;
-        } else {
+        } else if !entry.path().is_dir() {
             files.push(format!("{before}{name}"));
         }
     }
     above.pop();
     Ok(())
+}
+
+/// Returns whether a folder is a run's or a model's, which may be inside a dataset's folder and is no part of it.
+fn is_output(folder: &Path) -> bool {
+    let has = |name: &str| folder.join(name).is_file();
+    has("config.json") || has("config.toml") && has("events.jsonl")
 }
 
 /// What a model folder may have beside its weights, and which of it it must.
@@ -403,6 +435,9 @@ impl Hub {
         tracing::info!("{}: {}", repo.id, summary(&choice));
         if let Some(ignored) = ignored(&choice) {
             tracing::info!("{}: not read, since the split does not have them: {ignored}", repo.id);
+        }
+        if let Some(unused) = &choice.unused {
+            tracing::warn!("{}: {unused}", repo.id);
         }
         self.snapshot(repo, &cache, &listing, &choice.files)
     }

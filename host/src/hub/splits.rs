@@ -1,7 +1,8 @@
 //! Which files of a dataset are a split's: as its card says, or by the names that the hub's own library `datasets` goes by.
 
-use super::card::Card;
+use super::card::{Card, Config};
 use super::patterns::{folders, last, matching};
+use crate::config::files::is_about_data;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The formats of data files, each with its endings. Files of one format are read together.
@@ -36,6 +37,8 @@ pub(super) struct Choice {
     pub(super) others: Vec<String>,
     /// Data files that are in no split.
     pub(super) ignored: Vec<String>,
+    /// What the card says of the subset that has no effect.
+    pub(super) unused: Option<String>,
 }
 
 /// The patterns of files with a word, and the splits that a file's path names.
@@ -69,6 +72,7 @@ pub(super) fn choose(files: &[String], card: &Card, subset: Option<&str>, split:
         },
     };
     let mut choice = pick(splits, &data, split)?;
+    choice.unused = config.and_then(Config::unused);
     config.map_or(Ok(()), |config| config.check(&choice.split, &all(files)))?;
     if config.is_none() && subset.is_none() {
         main_subset(&mut choice)?;
@@ -101,6 +105,7 @@ pub(super) fn choose_local(
         }
         _ => pick(splits, &data, split)?,
     };
+    choice.unused = config.and_then(Config::unused);
     config.map_or(Ok(()), |config| config.check(&choice.split, &all(files)))?;
     of_one_format(&mut choice);
     if choice.files.is_empty() {
@@ -292,7 +297,7 @@ fn pick(splits: Splits, data: &[&str], split: &str) -> Result<Choice, String> {
     let ignored = data.iter().filter(|file| !used.contains(&(**file).to_owned())).map(|file| (*file).to_owned()).collect();
     let others = splits.iter().filter(|(name, _)| name != wanted).map(|(name, _)| name.clone()).collect();
     let files = splits.iter().find(|(name, _)| name == wanted).map(|(_, files)| files.clone()).unwrap_or_default();
-    Ok(Choice { split: wanted.to_owned(), files, others, ignored })
+    Ok(Choice { split: wanted.to_owned(), files, others, ignored, unused: None })
 }
 
 /// Keeps the files of the most common format, since the same rows may be there in several. Returns the format.
@@ -331,6 +336,11 @@ fn format_of(file: &str) -> Option<usize> {
 /// Returns whether any of these local files can be read.
 pub(super) fn has_data(files: &[String]) -> bool {
     files.iter().any(|file| format_of(file).is_some())
+}
+
+/// Returns the files that are neither data nor about it.
+pub(super) fn not_data(files: &[String]) -> impl Iterator<Item = &String> {
+    files.iter().filter(|file| format_of(file).is_none() && !ABOUT.contains(&last(file)) && !is_about_data(last(file)))
 }
 
 /// Refuses local files that lack some of their shards, as after an interrupted download.

@@ -399,6 +399,50 @@ fn a_card_on_the_hub_says_which_files_come() {
 }
 
 #[test]
+fn of_a_cards_splits_only_the_wanted_one_need_be_in_the_cache() {
+    let place = Place::new();
+    let card = b"---\nconfigs:\n- config_name: en\n  data_files:\n  - {split: train, path: en/a.jsonl}\n  - {split: test, path: en/b.jsonl}\n- config_name: de\n  data_files:\n  - {split: train, path: de/a.jsonl}\n  - {split: test, path: de/b.jsonl}\n---\n";
+    let files: &[(&str, &[u8])] =
+        &[("README.md", card), ("de/a.jsonl", b"1"), ("de/b.jsonl", b"2"), ("en/a.jsonl", b"3"), ("en/b.jsonl", b"4")];
+    place.server.hold("datasets/a/named@main", files);
+    let online = place.plain().dataset("a/named/de", "train").unwrap();
+    assert!(online.files.len() == 1 && online.files[0].ends_with("de/a.jsonl"), "{online:?}");
+    assert_eq!(place.offline().dataset("a/named/de", "train").unwrap(), online);
+    for hub in [place.plain(), place.offline()] {
+        assert_eq!(hub.dataset(&online.name, "train").unwrap(), online);
+    }
+    for missing in [("a/named/de", "test"), ("a/named/en", "train")] {
+        assert!(matches!(place.offline().dataset(missing.0, missing.1).unwrap_err(), Error::Unreachable { .. }));
+    }
+}
+
+#[test]
+fn a_listed_subset_comes_before_a_folder_of_its_name() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    for folder in ["en", "de", "fr"] {
+        std::fs::create_dir(at(folder)).unwrap();
+    }
+    for file in ["en/a.jsonl", "de/a.jsonl", "de/b.jsonl", "fr/a.jsonl"] {
+        std::fs::write(at(file), "{}").unwrap();
+    }
+    let given = |name: &str| local_subset(at(name).to_str().unwrap());
+    assert_eq!(given("de"), None);
+    let card = "configs:\n- config_name: de\n  data_files:\n  - {split: train, path: de/a.jsonl}\n  - {split: test, path: de/b.jsonl}\n- config_name: pt\n  data_files: en/a.jsonl\n";
+    for (file, text) in [("README.md", format!("---\n{card}---\n")), (".huggingface.yaml", card.to_owned())] {
+        std::fs::write(at(file), text).unwrap();
+        let (folder, subset) = given("de").unwrap();
+        assert_eq!((folder.as_path(), subset.as_str()), (place.path(), "de"));
+        let train = local_split(&folder, Some(&subset), ("train", false)).unwrap().unwrap();
+        assert_eq!(train.files, [at("de/a.jsonl")]);
+        assert_eq!(given("pt").unwrap().1, "pt");
+        // A folder that the card does not list is itself.
+        assert_eq!((given("fr"), given("de/a.jsonl")), (None, None));
+        std::fs::remove_file(at(file)).unwrap();
+    }
+}
+
+#[test]
 fn where_nothing_can_be_read_the_hubs_conversion_is_taken() {
     let place = Place::new();
     place.server.hold("datasets/a/csv@main", &[("data.csv", b"a,b"), ("README.md", b"#")]);

@@ -6,6 +6,12 @@ use crate::config::files;
 use std::io::ErrorKind;
 use std::path::Path;
 
+/// The chat template.
+const TEMPLATE: &str = "chat_template.jinja";
+
+/// The chat template for conversations with tools, which belongs to the one beside it.
+const TOOL_TEMPLATE: &str = "additional_chat_templates/tool_use.jinja";
+
 /// Names of the files, which are copied if the source has them.
 const NAMES: [&str; 10] = [
     "tokenizer.json",
@@ -15,8 +21,8 @@ const NAMES: [&str; 10] = [
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
-    "chat_template.jinja",
-    "additional_chat_templates/tool_use.jinja",
+    TEMPLATE,
+    TOOL_TEMPLATE,
     "generation_config.json",
 ];
 
@@ -63,9 +69,10 @@ impl Companions {
         Ok(())
     }
 
-    /// Writes the files, except `config.json`, into an existing folder.
-    pub(super) fn write(&self, to: &Path) -> Result<()> {
-        for (name, bytes) in &self.files {
+    /// Writes the files, except `config.json`, into an existing folder. A template for tools does not stay beside another chat template.
+    pub(super) fn write(&self, to: &Path, replaced: &[(&'static str, String)]) -> Result<()> {
+        let has_own = !replaced.iter().any(|(name, _)| *name == TEMPLATE);
+        for (name, bytes) in self.files.iter().filter(|(name, _)| has_own || *name != TOOL_TEMPLATE) {
             let path = to.join(name);
             if let Some(folder) = path.parent() {
                 std::fs::create_dir_all(folder).map_err(|source| Error::Write { path: folder.to_owned(), source })?;
@@ -83,7 +90,7 @@ impl Companions {
 pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
     let mut companions = Companions::default();
     companions.add(from)?;
-    companions.write(to)
+    companions.write(to, &[])
 }
 
 #[cfg(test)]
@@ -113,6 +120,24 @@ mod tests {
         }
         assert!(["config.json", "tokenizer.json", "vocab.json", "merges.txt"].iter().all(|name| gone.join(name).exists()));
         assert!(export(&kept, &gone, Dtype::Bf16).is_err(), "the weights have gone");
+    }
+
+    #[test]
+    fn another_chat_template_does_not_keep_the_models_one_for_tools() {
+        let place = tempfile::tempdir().unwrap();
+        let [from, kept, other] = ["from", "kept", "other"].map(|name| place.path().join(name));
+        for folder in [&from.join("additional_chat_templates"), &kept, &other] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        builtin::write(&from).unwrap();
+        std::fs::write(from.join(TOOL_TEMPLATE), "tools").unwrap();
+        let source = ModelFolder::open(&from).unwrap();
+        let weights = source.decoder().unwrap().weights().clone();
+        save(&weights, &source, &kept).unwrap();
+        assert_eq!(std::fs::read(kept.join(TOOL_TEMPLATE)).unwrap(), b"tools");
+        save(&weights, &source.replacing(vec![(TEMPLATE, "other".into())]), &other).unwrap();
+        assert_eq!(std::fs::read(other.join(TEMPLATE)).unwrap(), b"other");
+        assert!(!other.join(TOOL_TEMPLATE).exists());
     }
 
     #[cfg(unix)]

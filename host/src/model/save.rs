@@ -38,7 +38,7 @@ pub fn save(weights: &Weights, source: &ModelFolder, to: &Path) -> Result<()> {
 
 /// Writes the files beside a model's weights, and those that replace any.
 fn write_companions(companions: &Companions, source: &ModelFolder, to: &Path) -> Result<()> {
-    companions.write(to)?;
+    companions.write(to, source.replaced())?;
     for (name, text) in source.replaced() {
         std::fs::write(to.join(name), text).map_err(unwritten(&to.join(name)))?;
     }

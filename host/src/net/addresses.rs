@@ -2,13 +2,20 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns whether an address is this machine's own, one of its link, or of several machines.
+/// Services of a cloud that give a machine its credentials, at addresses that are not of its link: of Amazon, Alibaba and Azure.
+const METADATA: [IpAddr; 3] = [
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+];
+
+/// Returns whether an address is this machine's own, one of its link or its cloud, or of several machines.
 pub(super) fn is_near(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || link_local
+    ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || link_local || METADATA.contains(&ip)
 }
 
 /// Returns whether an address is one that any machine may have on the internet.
@@ -39,14 +46,14 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
         Ipv4Addr::new(a, b, c, d)
     };
     match segments {
-        // An address of IPv4 in another's clothes: mapped, translated (NAT64), or tunnelled (6to4).
+        // Embedded IPv4: mapped, translated (NAT64), or tunnelled (6to4).
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
             let ip = within(high, low);
             !is_near(IpAddr::V4(ip)) && is_public_v4(ip)
         }
         // Teredo, identifiers, for benchmarks, documentation.
         [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false,
-        // Everything that is given to somebody.
+        // Global unicast (2000::/3).
         [first, ..] => first & 0xe000 == 0x2000,
     }
 }
@@ -97,6 +104,8 @@ mod tests {
             "2002:7f00:1::1",
             "2002:a00:1::1",
             "::7f00:1",
+            "168.63.129.16",
+            "2002:a83f:8110::1",
             "100::1",
         ] {
             assert!(!public(ip), "{ip}");

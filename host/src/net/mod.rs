@@ -82,11 +82,15 @@ impl Guard {
             Some(Reason::Own) => Ok(()),
             Some(Reason::Granted) if may_lead(to.name(), ip) => Ok(()),
             Some(Reason::Granted) => Err(format!(
-                "the granted name {name} resolves to {ip}, which is this machine or a link-local address; grant {ip} itself if that \
-                 is meant"
+                "the granted name {name} resolves to {ip}, which is this machine, a link-local address or a cloud's own service; \
+                 grant {ip} itself if that is meant"
             )),
             Some(Reason::Public) if is_public(ip) => Ok(()),
-            Some(Reason::Public) => Err(format!("{} resolves to {ip}, which is not a public address", to.server())),
+            Some(Reason::Public) => Err(format!(
+                "{server} resolves to {ip}, which is not a public address; if you trust it, name it in RLHOST_HUB_HOSTS, as in \
+                 RLHOST_HUB_HOSTS={server}",
+                server = to.server()
+            )),
             None => Err(format!("{} is not granted", to.server())),
         }
     }
@@ -102,12 +106,15 @@ impl Guard {
     }
 }
 
+/// A refusal of a guard, as opposed to one of the operating system.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
+
 /// Returns the refusal in an error of an agent, if it is one.
 pub fn refusal(error: &ureq::Error) -> Option<String> {
-    match error {
-        ureq::Error::Io(e) if e.kind() == io::ErrorKind::PermissionDenied => Some(e.to_string()),
-        _ => None,
-    }
+    let ureq::Error::Io(e) = error else { return None };
+    Some(e.get_ref()?.downcast_ref::<Refused>()?.to_string())
 }
 
 /// Resolves names, and refuses what a guard does not allow, just before it is connected to.
@@ -124,7 +131,7 @@ impl Resolver for Guarded {
         if config.proxy().is_some_and(|proxy| proxy.uri() == uri) {
             return Ok(found);
         }
-        let refused = |detail: String| ureq::Error::Io(io::Error::new(io::ErrorKind::PermissionDenied, detail));
+        let refused = |detail: String| ureq::Error::Io(io::Error::new(io::ErrorKind::PermissionDenied, Refused(detail)));
         let to = Address::read(&uri.to_string()).map_err(refused)?;
         found.iter().try_for_each(|address| self.guard.check_address(&to, *address)).map_err(refused)?;
         Ok(found)
@@ -164,9 +171,9 @@ mod tests {
         for inside in ["10.0.0.7", "192.168.1.1", "93.184.216.34", "2606:2800:220::1", "fd00::7"] {
             assert!(may("judge.internal", inside), "{inside}");
         }
-        for close in
-            ["127.0.0.1", "127.9.9.9", "169.254.169.254", "0.0.0.0", "::1", "::", "fe80::1", "::ffff:127.0.0.1", "224.0.0.1"]
-        {
+        let metadata = ["169.254.169.254", "100.100.100.200", "168.63.129.16", "fd00:ec2::254"];
+        let near = ["127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "::", "fe80::1", "::ffff:127.0.0.1", "224.0.0.1"];
+        for close in metadata.into_iter().chain(near) {
             assert!(!may("judge.internal", close), "{close}");
         }
         assert!(may("localhost", "127.0.0.1") && may("localhost", "::1") && may("127.0.0.1", "127.0.0.1"));
@@ -194,18 +201,24 @@ mod tests {
             ("https://2130706433/x", "public"),
             ("https://0x7f000001/x", "public"),
             ("https://127.1/x", "public"),
-            ("https://store.internal.:9000/x", ""),
         ] {
-            let refused = guard.check(&read(plain)).err().unwrap_or_default();
+            let refused = guard.check(&read(plain)).unwrap_err();
             assert!(refused.contains(part), "{plain}: {refused}");
         }
         let at = |url: &str, ip: &str| guard.check_address(&read(url), SocketAddr::new(ip.parse().unwrap(), 443));
         assert_eq!(at("http://10.0.0.1:8080", "10.0.0.1"), Ok(()));
         assert_eq!(at("http://store.internal:9000", "10.0.0.9"), Ok(()));
         assert!(at("http://store.internal:9000", "127.0.0.1").unwrap_err().contains("grant 127.0.0.1 itself"));
+        // Another server than the granted one, so its address has to be public.
+        assert_eq!(guard.check(&read("https://store.internal.:9000/x")), Ok(()));
+        assert!(at("https://store.internal.:9000", "10.0.0.9").unwrap_err().contains("not a public address"));
         assert_eq!(at("https://cdn.example", "93.184.216.34"), Ok(()));
         for inside in ["10.0.0.1", "127.0.0.1", "169.254.169.254", "fd00::1", "100.64.0.1"] {
-            assert!(at("https://cdn.example", inside).unwrap_err().contains("not a public address"), "{inside}");
+            let refused = at("https://cdn.example", inside).unwrap_err();
+            assert!(
+                refused.contains("not a public address") && refused.contains("RLHOST_HUB_HOSTS=https://cdn.example"),
+                "{refused}"
+            );
         }
         let judges = Guard::of_granted(vec![Host::read("judge:8").unwrap()]);
         assert!(judges.check(&read("https://judge:8")).is_ok() && judges.check(&read("https://other:8")).is_err());
@@ -223,6 +236,7 @@ mod tests {
                 assert!(refusal(&error).is_some_and(|detail| detail.contains("not a public address")), "{error}");
             }
         }
+        assert_eq!(refusal(&ureq::Error::Io(io::ErrorKind::PermissionDenied.into())), None);
         listener.set_nonblocking(true).unwrap();
         assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }

@@ -43,13 +43,17 @@ impl Code {
         usize::try_from(self.number(FIXED)).unwrap_or(usize::MAX)
     }
 
-    /// Returns the memory within which an instance was made on trial, in bytes; 0 if none was.
-    pub(super) fn tried(&self) -> u64 {
-        self.number(TRIED)
+    /// Returns whether an instance was made on trial within at most this memory, in bytes, and with tables of as many elements.
+    pub(super) fn was_tried(&self, memory: u64, table_elements: u32) -> bool {
+        let tried = self.number(TRIED);
+        let (mebibytes, elements) = (tried >> 32, tried & u64::from(u32::MAX));
+        (1..=memory >> 20).contains(&mebibytes) && elements == u64::from(table_elements)
     }
 
-    pub(super) fn set_tried(&mut self, memory: u64) {
-        self.0[TRIED].copy_from_slice(&memory.to_le_bytes());
+    /// Records that an instance was made on trial.
+    pub(super) fn set_tried(&mut self, memory: u64, table_elements: u32) {
+        let mebibytes = (memory >> 20).min(u64::from(u32::MAX));
+        self.0[TRIED].copy_from_slice(&(mebibytes << 32 | u64::from(table_elements)).to_le_bytes());
         self.seal();
     }
 
@@ -83,10 +87,13 @@ mod tests {
     #[test]
     fn code_counts_if_it_is_whole() {
         let mut code = Code::new(7 << 40, &[1, 2, 3]);
-        code.set_tried(9);
+        assert!(!code.was_tried(u64::MAX, 0));
+        code.set_tried(9 << 20, 5);
         let whole = code.as_bytes().to_vec();
         let read = Code::parse(whole.clone()).unwrap();
-        assert_eq!((read.fixed(), read.tried(), read.code()), (7 << 40, 9, &[1, 2, 3][..]));
+        assert_eq!((read.fixed(), read.code()), (7 << 40, &[1, 2, 3][..]));
+        assert!(read.was_tried(9 << 20, 5) && read.was_tried(10 << 20, 5));
+        assert!(!read.was_tried(8 << 20, 5) && !read.was_tried(9 << 20, 6));
         for place in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[place] ^= 1;

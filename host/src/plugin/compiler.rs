@@ -39,6 +39,8 @@ const MOST_THREADS: usize = 8;
 /// Exit codes of the other process.
 const DAMAGED: u8 = 3;
 const REFUSED: u8 = 4;
+pub(super) const UNMADE: u8 = 5;
+pub(super) const UNLINKED: u8 = 6;
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
@@ -58,6 +60,19 @@ pub(super) struct Compiled {
     pub component: Component,
     /// What each of its instances takes besides memories and tables, in bytes.
     pub fixed: usize,
+    /// Why no instance could be made on trial, if so; loading it then fails with that.
+    pub unmade: Option<String>,
+}
+
+/// What came of a trial.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Trial {
+    /// An instance was made.
+    Made,
+    /// None was, for a reason other than memory.
+    Unmade(String),
+    /// There was none: the system has no such limit, the plugin was tried before, or what it imports is not offered.
+    Omitted,
 }
 
 /// Another process's order to compile a plugin in this one.
@@ -191,15 +206,16 @@ impl Compiler {
 
 impl Compiler {
     /// Makes an instance of a compiled plugin in a separate process, which the system allows as much memory as the plugin's limits and a
-    /// little more. Where that process does not do with it, what the plugin's instances take was not counted right, and it is refused.
-    pub(super) fn try_out(&self, code: &mut Code, limits: &Limits) -> Result<(), Refusal> {
+    /// little more. If that is not enough, the count was too low and the plugin is refused.
+    pub(super) fn try_out(&self, code: &Code, limits: &Limits) -> Result<Trial, Refusal> {
         let each = memory_of_one(limits);
-        let Some(program) = self.program.as_ref().filter(|_| TrialOrder::IS_BOUNDED && code.tried() != each) else {
-            return Ok(());
+        let is_due = TrialOrder::IS_BOUNDED && !code.was_tried(each, limits.table_elements);
+        let Some(program) = self.program.as_ref().filter(|_| is_due) else {
+            return Ok(Trial::Omitted);
         };
         let mut command = Command::new(program);
         let seconds = limits.call_timeout().as_secs().saturating_add(1);
-        command.args(TrialOrder::arguments(each, seconds, limits.table_elements));
+        command.args(TrialOrder::arguments(limits));
         command.env("RAYON_NUM_THREADS", "1").env_remove("RUST_BACKTRACE");
         // What an allocator keeps ready would count from the start, and be free to take.
         command.env("MALLOC_ARENA_MAX", "1").env("MIMALLOC_ARENA_EAGER_COMMIT", "0");
@@ -209,10 +225,9 @@ impl Compiler {
         let (status, said) = attend(&mut child, code.as_bytes(), longest)
             .map_err(|e| Refusal::TooMuch(format!("lost the process that tries it: {e}")))?;
         match status {
-            Some(status) if status.success() => {
-                code.set_tried(each);
-                Ok(())
-            }
+            Some(status) if status.success() => Ok(Trial::Made),
+            Some(status) if status.code() == Some(UNMADE.into()) => Ok(Trial::Unmade(printable(&said, LONGEST_TEXT))),
+            Some(status) if status.code() == Some(UNLINKED.into()) => Ok(Trial::Omitted),
             _ if lacked_memory(&said) => {
                 let most = each >> 20;
                 Err(Refusal::TooMuch(format!("an instance of it takes more than {most} MiB of memory (limits.memory_mb)")))

@@ -3,7 +3,7 @@
 use super::asking::Asker;
 use super::cache::{self, Cache};
 use super::census::{self, Refusal};
-use super::compiler::{Compiled, Compiler, memory_of_one};
+use super::compiler::{Compiled, Compiler, Trial, memory_of_one};
 use super::deadline::{Clock, Watchdog};
 use super::figures::Names;
 use super::folders::Folders;
@@ -97,7 +97,7 @@ impl Engine {
         self.folders.insert(name.to_owned(), folders);
     }
 
-    /// Returns a plugin's component, compiled now or cached. An instance of it was made on trial within these limits.
+    /// Returns a plugin's component, compiled now or cached. An instance of it is made on trial within these limits, unless one was.
     pub(super) fn component(&self, bytes: &[u8], limits: &Limits) -> std::result::Result<Compiled, Refusal> {
         let file = self.cache.as_ref().map(|cache| (cache, cache.file(&self.wasmtime, bytes)));
         let kept = file.as_ref().and_then(|(cache, file)| cache.kept(&self.wasmtime, file));
@@ -107,17 +107,21 @@ impl Engine {
         };
         // It may have been counted under other limits.
         census::bounded(code.fixed() as u64, memory_of_one(limits))?;
-        let (is_new, tried) = (component.is_none(), code.tried());
-        self.compiler.try_out(&mut code, limits)?;
+        let is_new = component.is_none();
+        let trial = self.compiler.try_out(&code, limits)?;
+        if trial == Trial::Made {
+            code.set_tried(memory_of_one(limits), limits.table_elements);
+        }
         let unusable = || Refusal::TooMuch("the compiler's output can't be used".to_owned());
         let component = component.or_else(|| cache::component(&self.wasmtime, &code)).ok_or_else(unusable)?;
         // A cache that is full or read-only only costs time.
-        if let Some((cache, file)) = file.filter(|_| is_new || code.tried() != tried)
+        if let Some((cache, file)) = file.filter(|_| is_new || trial == Trial::Made)
             && let Err(e) = cache.keep(&code, &file)
         {
             tracing::debug!("can't cache {}: {e}", file.display());
         }
-        Ok(Compiled { component, fixed: code.fixed() })
+        let unmade = if let Trial::Unmade(why) = trial { Some(why) } else { None };
+        Ok(Compiled { component, fixed: code.fixed(), unmade })
     }
 }
 

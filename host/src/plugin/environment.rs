@@ -7,6 +7,7 @@ use super::instance::{Plugin, Running, Slot};
 use super::limits::Share;
 use super::loaded::{Call as Named, Loaded};
 use super::reward::{LARGEST_SCORE, is_score};
+use super::room::{LEAST_SHARE, Room, WAITING};
 use super::world::{Acting, Role};
 use super::{Error, Metric, Result, Source};
 use crate::config::{Limits, is_shown, printable};
@@ -16,13 +17,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 pub use super::world::environment::{Call, Message, Opening, Reply, Start, Tool, Turn};
-
-/// Instances of an environment that asks servers. Their waits cost no processor, and one that asks for each episode in turn is that
-/// much faster.
-const WAITING: usize = 64;
-
-/// Memory of an instance, in bytes, for which there is room at least, with twice what the one has that was loaded.
-const LEAST_SHARE: usize = 16 << 20;
 
 /// How many calls of a session may take all the time that servers have in one.
 const CALLS_WITH_SERVERS: u32 = 10;
@@ -67,6 +61,7 @@ const LONGEST_NAME: usize = 128;
 /// A loaded environment.
 pub struct EnvironmentPlugin {
     plugin: Plugin,
+    room: Room,
 }
 
 impl Deref for EnvironmentPlugin {
@@ -86,23 +81,28 @@ impl DerefMut for EnvironmentPlugin {
 impl EnvironmentPlugin {
     /// Loads and configures a plugin; `seed` is the run's.
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
-        Ok(Self { plugin: Plugin::load(engine, source, Role::Environment, config, limits, seed)? })
+        let mut plugin = Plugin::load(engine, source, Role::Environment, config, limits, seed)?;
+        let (loaded, shared) = (plugin.memory_of_idle(), plugin.shared());
+        // The first instance is called again only for these.
+        let grows = shared.observes || shared.has_state;
+        let kept = loaded.saturating_add(if grows { LEAST_SHARE } else { 0 }).min(limits.total_memory());
+        plugin.limit_total(kept);
+        let room = Room::new(limits, (loaded, kept), shared.asker.is_some(), shared.opens_cells());
+        Ok(Self { plugin, room })
     }
 
     /// Returns how many instances may be called in parallel: one per thread, or more if they wait for servers.
     pub fn side_by_side(&self) -> usize {
         let threads = self.plugin.shared().threads();
         let wanted = if self.plugin.asker().is_some() { threads.max(WAITING) } else { threads };
-        wanted.min(self.plugin.shared().room_for(LEAST_SHARE.max(2 * self.plugin.memory_used())))
+        wanted.min(self.room.instances)
     }
 
-    /// Returns a group of episodes on a separate instance, which starts with the first of them and is one of so many. What servers answer
-    /// is recorded within a `scope`: in another one, the same episodes are asked for anew.
-    pub fn session(&self, scope: u64, instances: usize) -> Session {
+    /// Returns a group of episodes on a separate instance, which starts with the first of them. What servers answer is recorded within a
+    /// `scope`: in another one, the same episodes are asked for anew.
+    pub fn session(&self, scope: u64) -> Session {
         let loaded = self.plugin.shared();
-        // Episodes can't be played again with more memory, so each instance has what all may have at once.
-        let all = loaded.limits.total_memory().saturating_sub(self.plugin.memory_of_idle());
-        let share = Share::new(all / instances.max(1));
+        let share = Share::new(self.room.share);
         let of_servers = loaded.time_of_servers().saturating_mul(CALLS_WITH_SERVERS);
         let left = Clock::ticks(loaded.limits.episodes_timeout().saturating_add(of_servers));
         Session { loaded, share, running: None, episodes: BTreeMap::new(), scope, last: false, left, broken: None }
@@ -118,7 +118,7 @@ impl EnvironmentPlugin {
         starts: &[Start],
         says: impl Fn(usize, usize, &[Tool]) -> Option<(String, Vec<Call>, bool)>,
     ) -> Result<Vec<Rehearsed>> {
-        let mut session = self.session(0, 1);
+        let mut session = self.session(0);
         let opened = session.begin(starts.to_vec()).into_iter().collect::<Result<Vec<_>>>()?;
         let mut played: Vec<Rehearsed> = opened.into_iter().map(|opening| Rehearsed { opening, replies: Vec::new() }).collect();
         let mut open: Vec<usize> = (0..starts.len()).collect();

@@ -99,17 +99,17 @@ impl Names {
                 ));
             }
             match names.get(name) {
-                Some(owner) if owner != plugin => {
-                    let own = format!("{plugin}/{name}");
-                    return Err(format!(
-                        "metric {name:?} is already reported by plugin {owner}; choose another name, such as {own:?}"
-                    ));
-                }
                 _ if is_reserved(name, role) => {
                     let own = [format!("{plugin}/{name}"), format!("{plugin}_{name}")];
                     let free = own.into_iter().find(|name| !is_reserved(name, role)).unwrap_or_default();
                     return Err(format!(
                         "metric {name:?} is reserved for the run and its algorithm; choose another name, such as {free:?}"
+                    ));
+                }
+                Some(owner) if owner != plugin => {
+                    let own = format!("{plugin}/{name}");
+                    return Err(format!(
+                        "metric {name:?} is already reported by plugin {owner}; choose another name, such as {own:?}"
                     ));
                 }
                 Some(_) => {}

@@ -67,6 +67,8 @@ pub struct Plugin {
     state: Option<PluginState>,
     /// Whether it was called since then.
     changed: bool,
+    /// What its instances may take together, in bytes, as far as this holds them.
+    total: usize,
     /// How often each function was called whose answer was to depend on no earlier call.
     answers: BTreeMap<&'static str, u64>,
 }
@@ -90,7 +92,8 @@ impl Plugin {
         seed: u64,
     ) -> Result<Self> {
         let (loaded, running) = Loaded::load(engine, source, role, config, limits, seed)?;
-        Ok(Self { loaded: Arc::new(loaded), idle: vec![running], state: None, changed: false, answers: BTreeMap::new() })
+        let total = limits.total_memory();
+        Ok(Self { loaded: Arc::new(loaded), idle: vec![running], state: None, changed: false, total, answers: BTreeMap::new() })
     }
 
     /// Returns the name in configuration, metrics and events.
@@ -249,6 +252,11 @@ impl Plugin {
         self.idle.iter().map(|running| running.share().used()).sum()
     }
 
+    /// Limits what its instances take together, as far as this holds them, to so many bytes.
+    pub(super) fn limit_total(&mut self, bytes: usize) {
+        self.total = bytes;
+    }
+
     /// Returns how many instances may be called in parallel: one per thread, if they fit into the plugin's total memory.
     pub(super) fn most_side_by_side(&self) -> usize {
         self.loaded.threads().min(self.loaded.room_for(self.memory_used()))
@@ -258,7 +266,7 @@ impl Plugin {
     /// those are dropped where it would not be enough.
     fn slots(&mut self, count: usize) -> Vec<Slot> {
         let ready: Vec<Option<Running>> = (0..count).map(|_| self.idle.pop()).collect();
-        let total = self.loaded.limits.total_memory();
+        let total = self.total;
         let largest = ready.iter().flatten().map(|running| running.share().used()).max().unwrap_or(0);
         let enough = if count == 1 { self.loaded.most_useful() } else { largest };
         if (total.saturating_sub(self.memory_of_idle())) / count.max(1) < enough {
@@ -299,6 +307,8 @@ impl Plugin {
     /// Returns the answer of a new instance, which has to be the same; of a function's first call, that of the instance that answered
     /// it, or nothing unless it `counts` at once. A call that fails says nothing, since it would fail in a resumed run too.
     ///
+    /// Plugins that ask servers or open cells are not compared: what they get may depend on the time that servers and cells take.
+    ///
     /// This changes nothing for a plugin that keeps its word, so it need not be the same in a resumed run.
     pub(super) fn answer_again<R>(
         &mut self,
@@ -306,7 +316,7 @@ impl Plugin {
         counts: bool,
         f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
     ) -> Option<R> {
-        if !self.loaded.info.stateless || self.loaded.asker.is_some() {
+        if !self.loaded.info.stateless || self.loaded.asker.is_some() || self.loaded.opens_cells() {
             return None;
         }
         let calls = self.answers.entry(call.function).or_default();
@@ -317,7 +327,7 @@ impl Plugin {
         }
         if calls == 1 {
             let slot = self.slots(1).remove(0);
-            let (running, answer) = self.loaded.ask_unheard(slot, self.state.as_ref(), self.deadline(), call, f);
+            let (running, answer) = self.loaded.ask_silently(slot, self.state.as_ref(), self.deadline(), call, f);
             self.idle.extend(running);
             return answer.ok();
         }
@@ -327,7 +337,7 @@ impl Plugin {
         }
         let share = Share::new(total.saturating_sub(self.memory_of_idle()));
         let slot = Slot { running: None, share };
-        self.loaded.ask_unheard(slot, self.state.as_ref(), self.deadline(), call, f).1.ok()
+        self.loaded.ask_silently(slot, self.state.as_ref(), self.deadline(), call, f).1.ok()
     }
 
     /// Returns the error of a plugin whose answer, to the same call, was another one than before; `what` says of what and how.
@@ -454,7 +464,7 @@ impl Plugin {
 
 impl Loaded {
     /// Makes a call whose log lines are dropped, since another one had them.
-    fn ask_unheard<R>(
+    fn ask_silently<R>(
         &self,
         slot: Slot,
         state: Option<&PluginState>,
@@ -463,7 +473,7 @@ impl Loaded {
         f: impl FnOnce(&mut Store<Sandbox>, &Linked) -> Answer<R>,
     ) -> (Option<Running>, Result<R>) {
         let Slot { running, share } = slot;
-        let mut running = match running.map_or_else(|| self.start(state, &share, deadline), Ok) {
+        let mut running = match running.map_or_else(|| self.start_silently(state, &share, deadline), Ok) {
             Ok(running) => running,
             Err(error) => return (None, Err(error)),
         };

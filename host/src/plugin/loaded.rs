@@ -165,7 +165,7 @@ impl Loaded {
     /// Compiles it, checks it against the role, and has it describe itself without a configuration.
     pub(super) fn described(engine: &Engine, source: &Source, role: Role, limits: &Limits, seed: u64) -> Result<Self> {
         let name = source.name();
-        let Compiled { component, fixed } = compile(engine, source, limits)?;
+        let Compiled { component, fixed, unmade } = compile(engine, source, limits)?;
         role.check(name, &component, &engine.wasmtime)?;
         let asker = asker_for(engine, name, role, &component)?;
         let pre = linked(&engine.linker, &component, asker.is_some()).map_err(|e| Error::Config {
@@ -202,7 +202,10 @@ impl Loaded {
             asker,
         };
         let deadline = this.deadline();
-        let mut plain = this.instantiate(&this.whole_share(), deadline)?;
+        if let Some(detail) = unmade {
+            return Err(this.error(Call::new("instantiate"), detail));
+        }
+        let mut plain = this.instantiate(&this.whole_share(), deadline, false)?;
         this.info = this.describe(&mut plain, deadline)?;
         Ok(this)
     }
@@ -258,6 +261,11 @@ impl Loaded {
         self.maker.walls.as_ref().map_or(0, |walls| walls.size())
     }
 
+    /// Returns whether it opens cells.
+    pub(super) fn opens_cells(&self) -> bool {
+        self.maker.walls.is_some()
+    }
+
     /// Returns the most memory that an instance can use with its cells, in bytes.
     pub(super) fn most_useful(&self) -> usize {
         match self.maker.walls {
@@ -306,11 +314,13 @@ impl Loaded {
         })
     }
 
-    fn instantiate(&self, share: &Share, deadline: Deadline) -> Result<Running> {
+    /// Creates an instance; `muted` drops its log lines.
+    fn instantiate(&self, share: &Share, deadline: Deadline, muted: bool) -> Result<Running> {
         let call = Call::new("instantiate");
         let mut sandbox = Sandbox::new(&self.name, &self.limits, share.clone(), self.engine.logged.clone(), self.seed);
+        sandbox.muted = muted;
         if !sandbox.ceiling.take(self.maker.fixed) {
-            let refused = sandbox.ceiling.refused.map(|refused| self.too_much_memory(refused));
+            let refused = sandbox.ceiling.refused.map(|refused| too_much_memory(&self.limits, refused));
             return Err(self.error(call, refused.unwrap_or_default()));
         }
         sandbox.line = self.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
@@ -326,7 +336,16 @@ impl Loaded {
 
     /// Creates a configured instance that starts with a state and may take a share of the memory.
     pub(super) fn start(&self, state: Option<&PluginState>, share: &Share, deadline: Deadline) -> Result<Running> {
-        let mut running = self.instantiate(share, deadline)?;
+        self.started(self.instantiate(share, deadline, false)?, state, deadline)
+    }
+
+    /// Like [`Loaded::start`], without the lines that it logs, since another instance has logged them.
+    pub(super) fn start_silently(&self, state: Option<&PluginState>, share: &Share, deadline: Deadline) -> Result<Running> {
+        self.started(self.instantiate(share, deadline, true)?, state, deadline)
+    }
+
+    /// Configures a new instance and restores a state in it.
+    fn started(&self, mut running: Running, state: Option<&PluginState>, deadline: Deadline) -> Result<Running> {
         let json = Value::Object(self.config.clone()).to_string();
         let configured = self.bounded(&mut running, Call::new("configure"), deadline, |store, linked| {
             Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_configure(&mut *store, &json)
@@ -383,44 +402,52 @@ impl Loaded {
         Error::Call { name: self.name.clone(), function: call.function, step: call.step, detail }
     }
 
-    fn too_much_memory(&self, refused: Refused) -> String {
-        let Limits { memory_mb, total_memory_mb, table_elements, .. } = self.limits;
-        match refused {
-            Refused::ToOne => format!("needed more than its {memory_mb} MiB of memory (limits.memory_mb)"),
-            Refused::ToAll => {
-                format!("its instances needed more than {total_memory_mb} MiB of memory in total (limits.total_memory_mb)")
-            }
-            Refused::Elements => {
-                format!("needed a table of more than {table_elements} elements (limits.table_elements)")
-            }
-        }
-    }
-
     /// Explains a trap or host error, with the plugin's last output.
     fn explain(&self, store: &mut Store<Sandbox>, call: Call, error: &wasmtime::Error) -> Error {
-        let sandbox = store.data_mut();
-        let mut detail = match error.downcast_ref::<Trap>() {
-            Some(Trap::Interrupt) => {
-                format!("took longer than its limit of {} s (limits.call_timeout_s)", self.limits.call_timeout_s)
-            }
-            Some(Trap::StackOverflow) => "its stack overflowed: the recursion is too deep".to_owned(),
-            trap => match (sandbox.ceiling.refused, trap) {
-                (Some(refused), _) => self.too_much_memory(refused),
-                (None, Some(trap)) => trap.to_string(),
-                (None, None) => printable(&error.root_cause().to_string(), LONGEST_TEXT),
-            },
-        };
+        let mut detail = cause(&self.limits, store.data(), error);
         if call.function == "instantiate" && detail.contains("Cannot allocate memory") {
             detail.push_str("; an instance reserves address space, which `ulimit -v` or the system's settings may limit");
         }
-        let printed = sandbox.printed();
-        let lines: Vec<&str> = printed.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("note: ")).collect();
-        if !lines.is_empty() {
-            detail.push_str("; its output: ");
-            detail.push_str(&printable(&lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" "), LONGEST_TEXT));
-        }
-        self.error(call, detail)
+        self.error(call, with_output(detail, store.data_mut()))
     }
+}
+
+/// Says what an instance was refused.
+fn too_much_memory(limits: &Limits, refused: Refused) -> String {
+    let Limits { memory_mb, total_memory_mb, table_elements, .. } = limits;
+    match refused {
+        Refused::ToOne => format!("needed more than its {memory_mb} MiB of memory (limits.memory_mb)"),
+        Refused::ToAll => {
+            format!("its instances needed more than {total_memory_mb} MiB of memory in total (limits.total_memory_mb)")
+        }
+        Refused::Elements => {
+            format!("needed a table of more than {table_elements} elements (limits.table_elements)")
+        }
+    }
+}
+
+/// Returns the cause of a trap or host error.
+pub(super) fn cause(limits: &Limits, sandbox: &Sandbox, error: &wasmtime::Error) -> String {
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::Interrupt) => format!("took longer than its limit of {} s (limits.call_timeout_s)", limits.call_timeout_s),
+        Some(Trap::StackOverflow) => "its stack overflowed: the recursion is too deep".to_owned(),
+        trap => match (sandbox.ceiling.refused, trap) {
+            (Some(refused), _) => too_much_memory(limits, refused),
+            (None, Some(trap)) => trap.to_string(),
+            (None, None) => printable(&error.root_cause().to_string(), LONGEST_TEXT),
+        },
+    }
+}
+
+/// Adds the last output of an instance to the detail of its error.
+pub(super) fn with_output(mut detail: String, sandbox: &mut Sandbox) -> String {
+    let printed = sandbox.printed();
+    let lines: Vec<&str> = printed.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("note: ")).collect();
+    if !lines.is_empty() {
+        detail.push_str("; its output: ");
+        detail.push_str(&printable(&lines[lines.len().saturating_sub(LINES_SHOWN)..].join(" "), LONGEST_TEXT));
+    }
+    detail
 }
 
 /// Returns the sender of requests for a plugin that imports `http`.

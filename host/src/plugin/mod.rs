@@ -27,6 +27,7 @@ mod policy;
 mod preference;
 mod reward;
 mod reward_model;
+mod room;
 mod sandbox;
 mod schema;
 mod settings;

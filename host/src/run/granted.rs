@@ -119,19 +119,24 @@ fn accept_with(run: &Path, grants: &[Grant], key_file: Option<&Path>) -> Result<
     let unusable = |e: io::Error| format!("{}: {e}", key_file.display());
     let key = ensure_key(key_file).map_err(unusable)?;
     let file = RunFiles(run).granted();
-    // Those of other users, and of other machines on which the run was before, stay theirs.
-    let text = read_own(&file).ok().flatten().filter(|text| text.len() as u64 <= LARGEST / 2).unwrap_or_default();
+    let failed = |e: io::Error| format!("{}: {e}", file.display());
+    // Those of other users, and of other machines on which the run was before, stay theirs. A link is none of them.
+    let text = if file.is_symlink() { None } else { read_own(&file).map_err(failed)? }.unwrap_or_default();
     let kept = text.lines().filter_map(|line| serde_json::from_str::<Marked>(line).ok());
     let new = grants.iter().filter(|grant| !before.covers(grant)).map(|grant| Marked::new(grant.clone(), &key));
     let lines = kept.chain(new).map(|line| serde_json::to_string(&line));
     let lines = lines.collect::<Result<Vec<String>, _>>().map_err(|e| e.to_string())?;
+    let text = format!("{}\n", lines.join("\n"));
+    if text.len() as u64 > LARGEST {
+        return Err(failed(io::Error::other(format!("it would be larger than the limit of {} MiB", LARGEST >> 20))));
+    }
     // A link that somebody put there is replaced, not followed.
     let write = || {
-        let mut new = NamedTempFile::new_in(run)?;
-        new.write_all(format!("{}\n", lines.join("\n")).as_bytes())?;
+        let mut new = files::temporary_in(run)?;
+        new.write_all(text.as_bytes())?;
         new.persist(&file).map_err(|e| e.error)
     };
-    write().map(drop).map_err(|e| format!("{}: {e}", file.display()))
+    write().map(drop).map_err(failed)
 }
 
 /// Reads a run's file of grants; none if there is none. Not what a link leads to: that may be the file of the user's own run.
@@ -270,6 +275,10 @@ mod tests {
         assert!(place.granted("me").covers(&limit(4000)));
         fs::write(&file, [0xff; 9]).unwrap();
         assert!(place.granted("me").trouble().unwrap().contains("UTF-8"));
+        // What can't be read is not replaced.
+        let error = place.accept(&[limit(4000)], "me").unwrap_err();
+        assert!(error.contains("UTF-8") && error.contains(&file.display().to_string()), "{error}");
+        assert_eq!(fs::read(&file).unwrap(), [0xff; 9]);
     }
 
     #[cfg(unix)]
@@ -332,6 +341,9 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, RunFiles(place.run()).granted()).unwrap();
         place.accept(&[limit(4000)], "me").unwrap();
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "kept");
+        // Whoever may read the run's other files may read this one.
+        let mode = |file: &Path| std::os::unix::fs::PermissionsExt::mode(&fs::metadata(file).unwrap().permissions());
+        assert_eq!(mode(&RunFiles(place.run()).granted()), mode(&elsewhere));
         assert!(place.granted("me").covers(&limit(4000)));
     }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 pub struct RunLock {
     _file: File,
     /// The folder itself, where folders can be opened. It is locked too, since anyone can remove the file.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     folder: Option<File>,
 }
 
@@ -21,7 +22,7 @@ pub enum Whereabouts {
     Unchanged,
     /// It was renamed.
     Moved(PathBuf),
-    /// It was removed, or renamed to where it can't be found.
+    /// It was removed.
     Gone,
 }
 
@@ -53,9 +54,10 @@ fn open_folder(run: &Path) -> Option<File> {
 
 impl RunLock {
     /// Returns where the folder is that was locked at this path.
-    #[cfg(unix)]
+    #[cfg(target_os = "linux")]
     pub fn whereabouts(&self, path: &Path) -> Whereabouts {
         use std::os::fd::AsRawFd;
+        use std::os::unix::ffi::OsStrExt;
         use std::os::unix::fs::MetadataExt;
         let identity = |found: &std::fs::Metadata| (found.dev(), found.ino());
         let Some((folder, own)) = self.folder.as_ref().and_then(|folder| Some((folder, identity(&folder.metadata().ok()?))))
@@ -68,14 +70,21 @@ impl RunLock {
             // What can't be determined has not been renamed.
             _ => return Whereabouts::Unchanged,
         }
-        match std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd())) {
-            Ok(now) if std::fs::metadata(&now).is_ok_and(|found| identity(&found) == own) => Whereabouts::Moved(now),
-            _ => Whereabouts::Gone,
+        let Ok(now) = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd())) else {
+            return Whereabouts::Unchanged;
+        };
+        let is_there = std::fs::metadata(&now).is_ok_and(|found| identity(&found) == own);
+        if is_there && std::path::absolute(path).is_ok_and(|path| path != now) {
+            Whereabouts::Moved(now)
+        } else if !is_there && now.as_os_str().as_bytes().ends_with(b" (deleted)") {
+            Whereabouts::Gone
+        } else {
+            Whereabouts::Unchanged
         }
     }
 
-    /// Returns where the folder is that was locked at this path: where it was, since this system renames no folder in use.
-    #[cfg(not(unix))]
+    /// Returns where the folder is that was locked at this path: where it was, since only Linux says where an open folder is.
+    #[cfg(not(target_os = "linux"))]
     pub fn whereabouts(&self, _path: &Path) -> Whereabouts {
         Whereabouts::Unchanged
     }

@@ -128,6 +128,9 @@ fn local(path: &Path, subset: Option<&str>, (split, by_default): (&str, &str)) -
     if let Some(ignored) = found.ignored {
         tracing::warn!("{place}: not read, since the split {} does not have them: {ignored}", found.name);
     }
+    if let Some(unused) = found.unused {
+        tracing::warn!("{place}: {unused}");
+    }
     Ok(found.files)
 }
 

@@ -398,6 +398,11 @@ impl Trainer {
         if !self.journal.has_checkpoint(step) {
             self.save()?;
         }
+        self.journal.record_saves(true)?;
+        while self.journal.owes_checkpoint() {
+            self.save()?;
+            self.journal.record_saves(true)?;
+        }
         self.journal.last_checkpoint(step)
     }
 

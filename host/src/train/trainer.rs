@@ -228,6 +228,9 @@ impl Trainer {
             self.save_together()?;
         } else {
             self.journal.record_saves(false)?;
+            if self.journal.owes_checkpoint() {
+                self.save()?;
+            }
         }
         Ok(stopped)
     }
@@ -308,8 +311,12 @@ impl Trainer {
                 Ok(path) => tracing::info!("saved {} before stopping", path.display()),
                 Err(e) => tracing::error!("{e}"),
             }
-        } else if let Err(e) = self.journal.record_saves(true) {
-            tracing::error!("{e}");
+        } else {
+            let recorded = self.journal.record_saves(true);
+            let again = |()| if self.journal.owes_checkpoint() { self.last_checkpoint().map(drop) } else { Ok(()) };
+            if let Err(e) = recorded.and_then(again) {
+                tracing::error!("{e}");
+            }
         }
         error
     }

@@ -82,6 +82,20 @@ fn files_without_a_split_are_not_read_beside_those_of_one() {
     assert!(tests.code == Some(2) && tests.error().contains("has no split \"train\"; it has test"), "{}", tests.stderr);
 }
 
+#[test]
+fn a_subset_that_the_card_lists_comes_before_a_folder_of_its_name() {
+    let place = Place::new();
+    chatty(&place);
+    fs::create_dir_all(place.path("d/de")).unwrap();
+    let files = "[{split: train, path: de/a.jsonl}, {split: test, path: de/b.jsonl}]";
+    place.write("d/README.md", format!("---\nconfigs:\n- config_name: de\n  sep: ';'\n  data_files: {files}\n---\n"));
+    place.write("d/de/a.jsonl", "{\"text\": \"one row\"}\n");
+    place.write("d/de/b.jsonl", "{\"text\": \"a test\"}\n");
+    let said = place.run(&["sft", "--model", "chatty", "--max-steps", "1", "--dataset", "d/de", "--output-dir", "said"]);
+    assert!(said.succeeded().stderr.contains("reading de/a.jsonl for the split train"), "{}", said.stderr);
+    assert!(said.stderr.contains("its card sets sep for the config \"de\", without effect"), "{}", said.stderr);
+}
+
 fn talk() -> Value {
     json!([
         {"role": "user", "content": "add one and two"},
@@ -109,9 +123,19 @@ fn conversations_in_every_spelling_are_the_same() {
     assert_eq!(loss("shared-text", json!({"conversations": shared.to_string()})), plain);
     let turns: Vec<String> = talk().as_array().unwrap().iter().map(Value::to_string).collect();
     assert_eq!(loss("turns", json!({"messages": turns})), plain);
+    let mut older = talk();
+    older[1] = json!({"role": "assistant", "content": null, "function_call": {"name": "add", "arguments": "{\"a\": 1}"}});
+    older[2] = json!({"role": "function", "name": "add", "content": "three of them"});
+    assert_eq!(loss("older", json!({"messages": older})), plain);
     // A number that Python writes, in a column that nothing reads.
     place.write("nan.jsonl", format!("{{\"messages\": {}, \"score\": NaN, \"x\": [-Infinity]}}\n", talk()));
     assert_eq!(first_loss(&place, "nan", &["--dataset", "nan.jsonl"]), plain);
+    let said = place.run(&["sft", "--model", "chatty", "--max-steps", "1", "--dataset", "nan.jsonl", "--output-dir", "said"]);
+    assert!(said.succeeded().stderr.contains("nan.jsonl:1: has NaN or infinite numbers"), "{}", said.stderr);
+    let system = json!({"role": "system", "content": "be brief"});
+    let with_system: Vec<Value> = std::iter::once(system).chain(talk().as_array().unwrap().clone()).collect();
+    let column = json!({"system": "be brief", "conversations": shared});
+    assert_eq!(loss("column", column), loss("turn", json!({"messages": with_system})));
     // What is not a conversation is refused by name.
     place.write("odd.jsonl", "{\"messages\": \"[{'role': 'user', 'content': 'q'}]\"}\n");
     let odd = place.run(&["sft", "--model", "chatty", "--max-steps", "1", "--dataset", "odd.jsonl"]);
@@ -132,7 +156,7 @@ fn a_turn_that_the_template_leaves_out_is_named() {
     let said = place.run(&[&sft[..], &["warned"]].concat());
     said.succeeded();
     let warning = "rows.jsonl:2: the chat template leaves out turn 2, whose role is \"critic\"";
-    assert!(said.stderr.contains(warning) && said.stderr.contains("in 2 of 3 rows"), "{}", said.stderr);
+    assert!(said.stderr.contains(warning) && said.stderr.contains("2 of 3 rows are affected"), "{}", said.stderr);
     let strict = place.run(&[&sft[..], &["strict", "--strict-data"]].concat());
     assert!(strict.code == Some(2) && strict.error().contains(warning), "{}", strict.stderr);
 }

@@ -45,6 +45,7 @@ fn run(place: &Place, server: &Server, offline: &str, arguments: &[&str]) -> Out
     let mut command = Command::new(binary());
     command.current_dir(place.path(".")).args(arguments).env_remove("RUST_LOG").env("NO_COLOR", "1");
     command.env("HF_ENDPOINT", &server.endpoint).env("HF_HUB_OFFLINE", offline).env("HF_HUB_CACHE", place.path("hub"));
+    command.env("RLHOST_HUB_HOSTS", &server.elsewhere);
     Outcome::new(command.output().unwrap())
 }
 
@@ -192,15 +193,16 @@ fn tables_of_commas_and_tabs_are_prompts_and_conversations() {
     place.write("python.csv", format!("messages\n\"{}\"\n", cell.replace('"', "\"\"")));
     let learn = |data: &str, run: &str| {
         let sft = ["sft", "--model", "model", "--dataset", data, "--max-steps", "1", "--logging-steps", "1", "--output-dir", run];
-        let outcome = place.run(&sft);
-        outcome.succeeded();
-        outcome
+        place.run(&sft)
     };
-    learn("chat.jsonl", "lines");
-    assert!(!learn("chat.csv", "table").stderr.contains("read as text"));
+    learn("chat.jsonl", "lines").succeeded();
+    learn("chat.csv", "table").succeeded();
     assert_eq!(place.figure("table", "loss"), place.figure("lines", "loss"));
-    let warned = learn("python.csv", "python").stderr;
-    assert!(warned.contains("python.csv: some values in the columns") && warned.contains("messages"), "{warned}");
+    let refused = learn("python.csv", "python");
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    for part in ["python.csv:2", "\"messages\"", "json.dumps"] {
+        assert!(refused.error().contains(part), "{}", refused.error());
+    }
 }
 
 #[test]

@@ -80,7 +80,7 @@ const MISDEEDS: &[(&str, Misdeed, &str)] = &[
     ("figures whose weights have an infinite sum", Scoring("huge_weight"), "weight 1.7e308; the limit of both is 1e100"),
     ("the share of prompts solved", Scoring("take_pass"), "\"pass@1\" is reserved for the run"),
     ("the algorithm's figure", Scoring("take_entropy"), "\"entropy\" is reserved for the run"),
-    ("another plugin's figure", Scoring("take_figure"), "is already reported by plugin grpo"),
+    ("another plugin's figure", Scoring("take_figure"), "\"frac_reward_zero_std\" is reserved for the run and its algorithm"),
     ("a score too large to add up", Scoring("huge_score"), "3.4028235e38 for row 1"),
     ("a schema that multiplies with its default", File(multiplying_schema), "steps to check this configuration"),
     ("a schema in circles that lead through parts", File(hidden_circle), "refers to itself"),

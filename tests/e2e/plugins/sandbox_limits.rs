@@ -56,7 +56,9 @@ fn compiled(bytes: &[u8], each: u64) -> Vec<u8> {
 
 /// Makes an instance of compiled code in a process that may write to this many bytes, and a few more.
 fn tried(file: &[u8], each: u64) -> (Option<i32>, String) {
-    let (code, _, said) = hidden(&["try-plugin".to_owned(), each.to_string(), "60".to_owned(), "100000".to_owned()], file);
+    let mebibytes = each.div_ceil(1 << 20);
+    let limits = format!("memory_mb = {mebibytes}\ntotal_memory_mb = {mebibytes}\n");
+    let (code, _, said) = hidden(&["try-plugin".to_owned(), limits], file);
     (code, said)
 }
 
@@ -148,6 +150,17 @@ fn tables_that_start_functions_grow_and_doubled_instances_are_bounded() {
         assert!(error.contains(expected), "{what}: {error}");
         assert!(watched.peak.0 < MEMORY && watched.peak.1 < MEMORY, "{what}: {:?}", watched.peak);
     }
+}
+
+#[test]
+fn an_instance_that_cannot_be_made_on_trial_is_refused_with_the_reason_that_loading_has() {
+    if !cfg!(target_os = "linux") {
+        println!("not checked: only Linux limits the memory that a process writes to");
+        return;
+    }
+    let trap = instantiated("(func $start (unreachable)) (start $start)", 1, 1);
+    let (code, said) = tried(&compiled(&trap, 8 << 30), 64 << 20);
+    assert!(code == Some(5) && said.contains("unreachable"), "{code:?} {said}");
 }
 
 /// Scores 1 if it got memory in its first call, which is 437 MiB of the 768 that all instances have.

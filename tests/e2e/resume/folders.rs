@@ -270,8 +270,8 @@ fn a_predecessor_in_a_strangers_checkpoint_sets_no_limits() {
     for (limits, refused) in [(json!({}), None), (json!({"memory_mb": 4000}), Some("limits.memory_mb = 4000"))] {
         place.copy("run", "copy");
         let checkpoint = place.path("copy/checkpoint-1");
-        fs::create_dir(checkpoint.join("replaced")).unwrap();
-        fs::write(checkpoint.join("replaced/versioned.wasm"), version(2)).unwrap();
+        fs::create_dir(checkpoint.join("trainer/replaced")).unwrap();
+        fs::write(checkpoint.join("trainer/replaced/versioned.wasm"), version(2)).unwrap();
         let was = json!({"hash": hash, "by": by, "until": 8, "what": replaced(8, limits)["what"]});
         change_snapshot(&checkpoint, |snapshot| snapshot["replaced"]["versioned"] = was);
         let resumed = place.run(&["resume", "copy", "--max-steps", "5"]);
@@ -515,7 +515,31 @@ fn a_run_whose_folder_is_renamed_or_removed_loses_no_step() {
     terminate(child);
     let last = place.checkpoints("run")[0];
     place.run(&["checkpoint", "verify", "run"]).succeeded();
+    // What is logged from then on is in the new folder, which has all that a run's folder has.
+    assert!(!place.events("run", "stopped").is_empty() && !place.entries_of("run/plugins").is_empty());
+    assert!(place.path("run/config.toml").exists());
     place.run(&["resume", "run", "--max-steps", &(last + 1).to_string()]).succeeded();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_checkpoint_that_a_rename_interrupts_is_saved_again() {
+    let place = Place::new();
+    let mut child = working(&place, "1");
+    let mut name = "run".to_owned();
+    for i in 0..8 {
+        let next = format!("renamed-{i}");
+        fs::rename(place.path(&name), place.path(&next)).unwrap();
+        name = next;
+        let before = place.steps(&name);
+        place.wait(&name, std::time::Duration::from_secs(60), || place.steps(&name) > before + 1);
+        assert!(child.try_wait().unwrap().is_none(), "it goes on");
+    }
+    terminate(child);
+    let last = place.checkpoints(&name).pop().unwrap();
+    assert_eq!(place.steps(&name) as u64, last);
+    place.run(&["checkpoint", "verify", &name]).succeeded();
+    place.run(&["resume", &name, "--max-steps", &(last + 1).to_string()]).succeeded();
 }
 
 #[cfg(target_os = "linux")]

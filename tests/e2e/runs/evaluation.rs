@@ -222,8 +222,15 @@ fn an_evaluation_that_a_signal_interrupts_is_made_when_the_run_resumes() {
     let code = stopped(place.start(&given("cut")), "-TERM", || lines("cut").len() == 2);
     assert_eq!(code, Some(3));
     assert_eq!((lines("cut").len(), place.checkpoints("cut")), (2, vec![2]));
+    place.copy("cut", "added");
     place.run(&["resume", "cut"]).succeeded();
     assert_eq!(place.timeless("cut/metrics.jsonl"), place.timeless("whole/metrics.jsonl"));
+    // With somebody else's file, the checkpoint stays as it was instead of being saved again.
+    place.write("added/checkpoint-2/README.md", "# Mine\n");
+    let resumed = place.run(&["resume", "added"]);
+    assert!(resumed.succeeded().stderr.contains("is left as it was instead of being saved again"), "{}", resumed.stderr);
+    assert_eq!(place.timeless("added/metrics.jsonl"), place.timeless("whole/metrics.jsonl"));
+    assert!(place.checkpoints("added") == [2, 4] && place.path("added/checkpoint-2/README.md").exists());
     let best = |run: &str| {
         let state = fs::read(place.path(run).join("checkpoint-4/trainer/trainer_state.json")).unwrap();
         let state: Value = serde_json::from_slice(&state).unwrap();

@@ -63,7 +63,7 @@ impl Calls {
     }
 
     /// Returns the name and the arguments of each well-formed call in a turn that follows a prompt, given the JSON schemas of the tools.
-    /// What is thought is no call.
+    /// A thought contains no calls.
     fn found(self, prompt: &str, turn: &str, tools: &Value) -> Vec<(String, String)> {
         let text = match self {
             Self::Llama if turn.trim_start().starts_with(['{', '<']) && !turn.trim_start().starts_with("<think") => {

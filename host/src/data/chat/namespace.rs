@@ -70,7 +70,7 @@ pub(super) fn namespace(args: Rest<Value>, named: Kwargs) -> Result<Value, Error
 /// Assigns to an attribute of a namespace.
 pub(super) fn assign(to: &Value, name: &str, value: &Value) -> Result<(), Error> {
     let to = to.downcast_object_ref::<Namespace>();
-    to.ok_or_else(|| error(format!("can't assign to attribute {name:?} of what is no namespace")))?.set(name, value)
+    to.ok_or_else(|| error(format!("can't assign to attribute {name:?} of a value that is not a namespace")))?.set(name, value)
 }
 
 /// Copies a value of at most this depth and, with others, this many parts.

@@ -1,7 +1,7 @@
 //! A folder of shards: the files of one split of a dataset, in the order of their names.
 
 use super::{File, listed};
-use crate::config::printable_path;
+use crate::config::{files, printable_path};
 use crate::data::{Error, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,6 @@ const SPLITS: [(&str, &[&str]); 3] = [
     ("validation", &["validation", "valid", "val", "dev"]),
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
-
-/// Files next to data that are not data.
-const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
-
-/// Returns whether a file is documentation for people.
-fn is_reading(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    name.ends_with(".md") || name.starts_with("license") || name.starts_with("readme")
-}
 
 /// Returns the kind of data that a file's name denotes.
 pub(super) fn kind(path: &Path) -> Option<&'static str> {
@@ -57,7 +48,7 @@ pub(super) fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
         );
     }
     names.retain(|path| !path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b".")));
-    let about = |path: &Path| ABOUT.iter().any(|name| is(path, name)) || is_reading(path);
+    let about = |path: &Path| files::is_about_data(&path.file_name().unwrap_or_default().to_string_lossy());
     let (shards, others): (Vec<PathBuf>, Vec<PathBuf>) =
         names.into_iter().filter(|path| !about(path)).partition(|path| kind(path).is_some() && !path.is_dir());
     let found: Vec<_> = others.iter().filter_map(|path| path.file_name()).map(|n| n.to_string_lossy()).collect();

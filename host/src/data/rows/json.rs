@@ -37,8 +37,10 @@ impl Text {
         let place = &self.place;
         let text = std::str::from_utf8(&self.text).map_err(|_| place.wrong("is not UTF-8 text"))?;
         match self.column {
-            Some(column) => object(text.strip_suffix('\n').unwrap_or(text)).map_err(|e| place.wrong(e.of_line(column))),
-            None => object(text).map_err(|e| place.wrong(e.of_value())),
+            Some(column) => {
+                object(text.strip_suffix('\n').unwrap_or(text), Some(place)).map_err(|e| place.wrong(e.of_line(column)))
+            }
+            None => object(text, Some(place)).map_err(|e| place.wrong(e.of_value())),
         }
     }
 }
@@ -239,11 +241,18 @@ impl Unfit {
 
 /// Returns the columns of a row, and roughly how much memory they take.
 ///
-/// NaN and infinite numbers, which Python writes where a number is missing, are read as null.
-pub(super) fn object(text: &str) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
-    let read = json::sized(text, VALUES).or_else(|error| match without_odd_numbers(text).filter(|_| error.is_syntax()) {
-        Some(text) => json::sized(&text, VALUES),
-        None => Err(error),
+/// NaN and infinite numbers, which Python writes where a number is missing, are read as null; a warning has the first such `place`, if
+/// it is given.
+pub(super) fn object(text: &str, place: Option<&Location>) -> std::result::Result<(Map<String, Value>, u64), Unfit> {
+    static SAID: Once = Once::new();
+    let read = json::sized(text, VALUES).or_else(|error| {
+        let Some(text) = without_odd_numbers(text).filter(|_| error.is_syntax()) else { return Err(error) };
+        let read = json::sized(&text, VALUES)?;
+        if let Some(place) = place {
+            let said = "has NaN or infinite numbers; they are read as null, here and in other rows";
+            SAID.call_once(|| tracing::warn!("{}", place.wrong(said)));
+        }
+        Ok(read)
     });
     match read.map_err(Unfit::Json)? {
         (Value::Object(columns), size) => Ok((columns, size.values * VALUE + size.text)),
@@ -256,7 +265,6 @@ const ODD_NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// Returns a JSON text with null instead of NaN and infinite numbers; none if it has none outside of strings.
 fn without_odd_numbers(text: &str) -> Option<String> {
-    static SAID: Once = Once::new();
     let (mut other, mut begin, mut at) = (String::new(), 0, 0);
     let (bytes, mut is_text) = (text.as_bytes(), false);
     while let Some(byte) = bytes.get(at) {
@@ -279,7 +287,6 @@ fn without_odd_numbers(text: &str) -> Option<String> {
     if begin == 0 {
         return None;
     }
-    SAID.call_once(|| tracing::warn!("a dataset's rows have NaN or infinite numbers; they are read as null"));
     Some(other + &text[begin..])
 }
 
@@ -289,7 +296,7 @@ mod tests {
 
     #[test]
     fn numbers_that_python_writes_and_json_lacks_are_null() {
-        let read = |text: &str| object(text).map(|(columns, _)| Value::Object(columns).to_string()).ok();
+        let read = |text: &str| object(text, None).map(|(columns, _)| Value::Object(columns).to_string()).ok();
         for (text, expected) in [
             (r#"{"a": NaN, "b": 1}"#, Some(r#"{"a":null,"b":1}"#)),
             (r#"{"a": [-Infinity,Infinity , NaN]}"#, Some(r#"{"a":[null,null,null]}"#)),

@@ -186,7 +186,7 @@ impl Table {
             Held::Spilled(begin) => self.spilled(begin + stored.at, stored)?,
         };
         let text = std::str::from_utf8(&text).map_err(|_| changed(Changed))?;
-        let (columns, _) = json::object(text).map_err(|_| changed(Changed))?;
+        let (columns, _) = json::object(text, None).map_err(|_| changed(Changed))?;
         Ok((place, columns))
     }
 

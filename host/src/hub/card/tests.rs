@@ -44,6 +44,10 @@ fn a_config_is_named_or_the_default() {
     for none in ["", "configs: null", "configs: []"] {
         assert_eq!(name(none, Some("x")), Ok(None));
     }
+    for yes in ["true", "yes", "On", "\"True\""] {
+        assert_eq!(name(&format!("{two}  default: {yes}\n"), None).unwrap().unwrap(), "2024", "{yes}");
+    }
+    assert!(name(&format!("{two}  default: no\n"), None).unwrap_err().starts_with("has several subsets"));
     assert_eq!(Card::parse("# No front matter\n---\nconfigs: 3\n---\n").unwrap(), Card::default());
 }
 
@@ -60,6 +64,8 @@ fn what_is_wrong_with_a_card_is_named() {
         ("configs:\n- config_name: a\n  data_files: [{split: a, path: x}, {split: a, path: y}]", "the split \"a\" twice"),
         ("configs:\n- config_name: a\n  data_files: ../x.jsonl", "\"../x.jsonl\", which is not within the dataset"),
         ("configs:\n- config_name: a\n  data_files: /etc/passwd", "not within"),
+        ("configs:\n- config_name: a\n  data_files: data/**.jsonl", "\"data/**.jsonl\", in which ** is only a part of a name"),
+        ("configs:\n- config_name: a\n  data_files: [a**/x]", "only a part of a name"),
         ("configs:\n- config_name: a\n  data_files: https://host/x.jsonl", "not within"),
         ("configs:\n- config_name: a\n  data_dir: a/../../b", "not within"),
         ("configs: [", "line "),
@@ -71,4 +77,25 @@ fn what_is_wrong_with_a_card_is_named() {
     assert!(card(&format!("configs: {}", "[".repeat(100_000))).unwrap_err().contains("brackets"));
     let missing = splits_of("configs:\n- config_name: a\n  data_files: b.jsonl", None, &["a.jsonl"]).unwrap_err();
     assert!(missing.starts_with("has no file \"b.jsonl\", which its README.md names for the split \"train\""), "{missing}");
+}
+
+#[test]
+fn keys_without_effect_are_named() {
+    let unused =
+        |keys: &str| card(&format!("configs:\n- {{config_name: a, default: true, {keys}}}")).unwrap().configs[0].unused();
+    assert_eq!(unused("data_files: b.csv"), None);
+    let said = unused("data_files: b.csv, sep: ';', field: data").unwrap();
+    assert!(said.contains("sep") && said.contains("field") && said.ends_with("for the config \"a\", without effect"), "{said}");
+}
+
+#[test]
+fn a_file_of_settings_replaces_the_cards_keys() {
+    let own = "---\nconfigs:\n- config_name: a\n---\n";
+    let names = |settings: &str| Card::parse_with(own, settings).map(|card| card.names().join(","));
+    assert_eq!(names("---\nconfigs:\n- config_name: b\n").unwrap(), "b");
+    for none in ["", "\n", "license: mit\n"] {
+        assert_eq!(names(none).unwrap(), "a", "{none}");
+    }
+    assert!(names("configs: [").unwrap_err().starts_with(".huggingface.yaml line "));
+    assert!(names("configs: 3").unwrap_err().starts_with(".huggingface.yaml has \"configs\""));
 }

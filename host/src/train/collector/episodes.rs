@@ -138,8 +138,7 @@ impl Turns {
         let shares = shares(environments, &places, samples);
         let rules = self.rules(model.architecture().max_positions);
         let open = |(place, episodes): &(usize, Vec<u64>)| {
-            let instances = shares.iter().filter(|(other, _)| other == place).count();
-            let session = environments[*place].session(scope, instances);
+            let session = environments[*place].session(scope);
             rules.opened((*place, session), prompts, samples, generation, episodes)
         };
         let seats: Vec<Seat> = shares.par_iter().map(open).collect();

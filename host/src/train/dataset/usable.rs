@@ -178,7 +178,7 @@ fn check_margins(with: usize, all: usize) -> Result<()> {
 fn unwritten((count, first): &(usize, Option<String>), all: usize) -> Option<String> {
     let first = first.as_ref()?;
     let advice = "use a template that writes it (chat_template_path), or remove it from the dataset";
-    Some(format!("{first}, so it is not learned; so it is in {count} of {all} rows; {advice} (strict_data refuses such rows)"))
+    Some(format!("{first}, so it is not learned. {count} of {all} rows are affected; {advice} (strict_data refuses such rows)"))
 }
 
 /// Returns a warning if labelled completions, of which so many are undesirable and desirable, are all of one kind.

@@ -2,7 +2,7 @@
 
 use crate::checkpoint;
 use crate::config::json_lines::{self, Reader};
-use crate::config::{self, Config, Grants, LogCompletions, OnSaveError, ReportTo, files, local_now, printable_path};
+use crate::config::{self, Config, Grant, Grants, LogCompletions, OnSaveError, ReportTo, files, local_now, printable_path};
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
@@ -33,6 +33,8 @@ pub struct RunFolder {
     lenient: bool,
     /// The plugins in use.
     plugins: Vec<Source>,
+    /// What the configuration is granted.
+    grants: Vec<Grant>,
 }
 
 struct Files {
@@ -88,7 +90,7 @@ fn cut(file: &Path, keep: impl Fn(&Logged) -> bool) -> Result<()> {
     }
     // One by one: the file may be larger than memory, and without an end.
     let mut lines = Reader::open(file, LONGEST_LINE).map_err(fail())?.up_to(u64::MAX);
-    let mut kept = BufWriter::new(temporary_in(file.parent().unwrap_or(Path::new("."))).map_err(fail())?);
+    let mut kept = BufWriter::new(files::temporary_in(file.parent().unwrap_or(Path::new("."))).map_err(fail())?);
     while let Some(line) = lines.line().map_err(fail())? {
         let json_lines::Line::Whole(text) = line else {
             let detail = format!("line {} is longer than {} MiB", lines.number(), LONGEST_LINE >> 20);
@@ -106,39 +108,34 @@ fn cut(file: &Path, keep: impl Fn(&Logged) -> bool) -> Result<()> {
 /// Replaces a file, or a link, atomically.
 pub(in crate::train) fn put(file: &Path, bytes: &[u8]) -> Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
-    let mut temporary = temporary_in(folder).map_err(write_error(file))?;
+    let mut temporary = files::temporary_in(folder).map_err(write_error(file))?;
     temporary.write_all(bytes).map_err(write_error(file))?;
     temporary.persist(file).map_err(|e| write_error(file)(e.error))?;
     Ok(())
 }
 
-/// Creates a temporary file, to be renamed, with the permissions of any new file.
-fn temporary_in(folder: &Path) -> io::Result<tempfile::NamedTempFile> {
-    #[cfg_attr(not(unix), allow(unused_mut))]
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.prefix(TEMPORARY.0).suffix(TEMPORARY.1).tempfile_in(folder)
-}
-
-/// How the names of temporary files begin and end. Nobody else makes such names.
-const TEMPORARY: (&str, &str) = (".rlhost-", ".tmp");
-
 /// Returns whether a name is a temporary file's, of this version or of an older one.
 fn is_temporary(name: &str) -> bool {
-    name.starts_with(".tmp") || name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1)
+    name.starts_with(".tmp") || files::is_temporary(name)
 }
 
 /// Removes the temporary files that interrupted writes have left in a folder. Those of older versions, whose names may be others', stay.
 fn sweep(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let left = entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY.0) && name.ends_with(TEMPORARY.1));
+        let left = entry.file_name().to_str().is_some_and(files::is_temporary);
         if left && entry.file_type().is_ok_and(|of| of.is_file()) {
-            // One that can't be removed keeps nobody from going on.
+            // A file that can't be removed is harmless.
             if let Err(e) = fs::remove_file(entry.path()) {
                 tracing::warn!("{} is left over from an interrupted write and can't be removed: {e}", entry.path().display());
             }
         }
+    }
+}
+
+/// Marks what a run is granted as granted by its user. Without that, the run goes on, but can't resume by itself.
+fn record_grants(run: &Path, grants: &[Grant]) {
+    if let Err(detail) = run::accept(run, grants) {
+        tracing::warn!("can't record your grants for this run: {detail}; resume it with --accept-grants");
     }
 }
 
@@ -312,7 +309,7 @@ impl RunFolder {
         let go_on_from = goes_on.map(|at| at.step);
         let tensorboard = wanted.then(|| TensorBoard::create(&path, go_on_from)).transpose().map_err(write_error(&path))?;
         let files = Some(Files { lock, metrics, events, completions, tensorboard });
-        let mut this = Self { path, config: String::new(), files, lenient, plugins: Vec::new() };
+        let mut this = Self { path, config: String::new(), files, lenient, plugins: Vec::new(), grants: Vec::new() };
         this.set_config(config)?;
         if let Some(tensorboard) = this.files.as_mut().and_then(|files| files.tensorboard.as_mut()) {
             let text = code_block(&this.config);
@@ -327,7 +324,7 @@ impl RunFolder {
 
     /// Returns the folder as the other processes of a run see it: nothing is written.
     pub fn elsewhere(path: PathBuf) -> Self {
-        Self { path, config: String::new(), files: None, lenient: true, plugins: Vec::new() }
+        Self { path, config: String::new(), files: None, lenient: true, plugins: Vec::new(), grants: Vec::new() }
     }
 
     /// Returns the configuration as in config.toml.
@@ -353,10 +350,8 @@ impl RunFolder {
         if text != self.config && self.files.is_some() {
             let files = RunFiles(&self.path);
             // All that it reaches was granted before anything was loaded. First, so that a run that is killed here can resume.
-            if let Err(detail) = run::accept(&self.path, &config.grants()) {
-                let advice = "to resume it, add --accept-grants";
-                tracing::warn!("can't mark what this run is granted as granted by you: {detail}; {advice}");
-            }
+            self.grants = config.grants();
+            record_grants(&self.path, &self.grants);
             put(&files.config(), text.as_bytes())?;
             put(&files.written_config(), text.as_bytes())?;
             self.config = text;
@@ -370,7 +365,7 @@ impl RunFolder {
     /// # Errors
     /// If no new folder can be made.
     pub fn follow(&mut self, saves: bool) -> Result<Option<PathBuf>> {
-        let Some(files) = &mut self.files else { return Ok(None) };
+        let Some(files) = &self.files else { return Ok(None) };
         let (now, text) = match files.lock.whereabouts(&self.path) {
             Whereabouts::Moved(now) => {
                 let text = format!("the run's folder was renamed to {}; the run goes on there", printable_path(&now));
@@ -378,11 +373,7 @@ impl RunFolder {
             }
             Whereabouts::Gone if saves => {
                 let was = printable_path(&self.path);
-                let name = |n: usize| PathBuf::from(format!("{}-{n}", self.path.display()));
-                let free = std::iter::once(self.path.clone()).chain((1..).map(name)).find(|path| !path.exists());
-                let now = free.unwrap_or_else(|| self.path.clone());
-                fs::create_dir_all(&now).map_err(write_error(&now))?;
-                files.lock = lock(&now).map_err(|e| write_error(&now)(e.into()))?;
+                let now = self.begin_anew()?;
                 let text = format!("the run's folder {was} is gone; its checkpoints go to {}", printable_path(&now));
                 (now, text)
             }
@@ -392,6 +383,36 @@ impl RunFolder {
         self.path.clone_from(&now);
         self.event(&Event::Warning { text: &text })?;
         Ok(Some(now))
+    }
+
+    /// Begins a folder in place of one that is gone, with the plugins, the configuration and its grants, and the logs from now on. Returns
+    /// its path.
+    fn begin_anew(&mut self) -> Result<PathBuf> {
+        let name = |n: usize| PathBuf::from(format!("{}-{n}", self.path.display()));
+        let free = std::iter::once(self.path.clone()).chain((1..).map(name)).find(|path| !path.exists());
+        let now = free.unwrap_or_else(|| self.path.clone());
+        fs::create_dir_all(&now).map_err(write_error(&now))?;
+        let lock = lock(&now).map_err(|e| write_error(&now)(e.into()))?;
+        let of_run = RunFiles(&now);
+        let plugins = of_run.plugins();
+        files::own_folder(&plugins).map_err(write_error(&plugins))?;
+        self.plugins.iter().try_for_each(|source| keep_bytes(&now, source))?;
+        record_grants(&now, &self.grants);
+        put(&of_run.config(), self.config.as_bytes())?;
+        put(&of_run.written_config(), self.config.as_bytes())?;
+        let open = |file: PathBuf| Lines::append(file.clone()).map_err(write_error(&file));
+        let (metrics, events) = (open(of_run.metrics())?, open(of_run.events())?);
+        if let Some(old) = self.files.take() {
+            let completions = old.completions.map(|_| open(of_run.completions())).transpose()?;
+            let tensorboard = old.tensorboard.map(|_| TensorBoard::create(&now, None)).transpose().map_err(write_error(&now))?;
+            self.files = Some(Files { lock, metrics, events, completions, tensorboard });
+        }
+        Ok(now)
+    }
+
+    /// Returns whether the folder is still at this path, as far as can be known.
+    pub fn is_at(&self, path: &Path) -> bool {
+        self.files.as_ref().is_none_or(|files| files.lock.whereabouts(path) == Whereabouts::Unchanged)
     }
 
     /// Removes the copy of the configuration that shows edits, if the checkpoint of this step has the same: what a run that has ended

@@ -22,6 +22,10 @@ pub(super) struct Saves {
     best_written: Option<Best>,
     /// Metrics of the steps since the newest.
     window: Window,
+    /// The run's folder when the newest was begun.
+    begun_in: PathBuf,
+    /// Whether one could not be written because that folder was renamed or removed meanwhile, and none has been begun since.
+    is_owed: bool,
     /// Why the newest one could not be written.
     failure: Option<checkpoint::Error>,
     /// Steps of checkpoints that retention leaves alone and that the user was warned about.
@@ -32,6 +36,8 @@ impl Saves {
     /// Creates the state of a run in this folder without checkpoints.
     pub(super) fn new(run: PathBuf) -> Self {
         Self {
+            begun_in: run.clone(),
+            is_owed: false,
             writer: Writer::new(run),
             newest: None,
             best: None,
@@ -83,6 +89,11 @@ impl Journal {
         self.saves.newest == Some(step)
     }
 
+    /// Returns whether a checkpoint is to be saved because the last one was lost with the folder's old place.
+    pub(in crate::train) fn owes_checkpoint(&self) -> bool {
+        self.saves.is_owed
+    }
+
     /// Decides whether a checkpoint of this step is the best so far.
     pub(in crate::train) fn compare_with_best(&mut self, step: u64) {
         if let Some((name, greater)) = self.settings.best_by() {
@@ -116,6 +127,7 @@ impl Journal {
         fill: impl FnOnce(&Path) -> std::result::Result<(), String> + Send + 'static,
     ) {
         self.saves.newest = Some(step);
+        (self.saves.begun_in, self.saves.is_owed) = (self.path().to_owned(), false);
         self.saves.writer.begin(step, fill);
     }
 
@@ -163,6 +175,11 @@ impl Journal {
 
     fn save_failed(&mut self, step: u64, error: checkpoint::Error) -> Result<()> {
         (self.saves.newest, self.saves.best) = (None, self.saves.best_written);
+        if !self.folder.is_at(&self.saves.begun_in) {
+            tracing::warn!("{error}, since the run's folder was renamed or removed meanwhile; saving again");
+            self.saves.is_owed = true;
+            return Ok(());
+        }
         if self.settings.on_save_error == OnSaveError::Fail {
             return Err(error.into());
         }

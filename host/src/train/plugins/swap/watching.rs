@@ -111,8 +111,8 @@ impl Watching {
         let work = move || {
             let mut told = true;
             loop {
-                // The inbox too, which a person may have removed and `rlhost swap` made again; and in a folder that was renamed
-                // nothing else is heard of.
+                // The inbox too, which a person may have removed and `rlhost swap` made again; and when a folder was renamed,
+                // changes are not reported there.
                 let (files, inbox) = self.watched();
                 let moved = self.stamped(&[&files[..], &[inbox]].concat());
                 if (told || moved) && !self.look() {
