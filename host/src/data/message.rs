@@ -200,7 +200,7 @@ fn call_of(call: &Json) -> Option<Json> {
     Some(serde_json::json!({"type": "function", "function": {"name": name, "arguments": arguments}}))
 }
 
-/// Returns a turn's calls, of which each and all together may be JSON text.
+/// Returns a turn's calls. All together may be JSON text, and so may each; a call that is other text is left to the template.
 fn parsed(calls: Json) -> Result<Json, String> {
     let read = |text: &str| match text.trim() {
         "" => Ok(Json::Null),
@@ -208,8 +208,11 @@ fn parsed(calls: Json) -> Result<Json, String> {
     };
     let calls = if let Json::String(text) = &calls { read(text)? } else { calls };
     let Json::Array(calls) = calls else { return Ok(calls) };
-    let item = |call: Json| if let Json::String(text) = &call { read(text) } else { Ok(call) };
-    calls.into_iter().map(item).collect()
+    let item = |call: Json| match call.as_str().map(json::object) {
+        Some(Ok(object)) => Json::Object(object),
+        _ => call,
+    };
+    Ok(calls.into_iter().map(item).collect())
 }
 
 /// Makes tool calls of the one call that a turn has in OpenAI's older format.
@@ -351,7 +354,9 @@ mod tests {
         // Each call as JSON text.
         let texts = read(json!({"role": "assistant", "content": "", "tool_calls": [call[0].to_string()]})).unwrap();
         assert_eq!(texts.rest["tool_calls"], call);
-        let odd = read(json!({"role": "assistant", "content": "", "tool_calls": ["f(1)"]})).unwrap_err();
+        let own = read(json!({"role": "assistant", "content": "", "tool_calls": ["f(1)"]})).unwrap();
+        assert_eq!(own.rest["tool_calls"], json!(["f(1)"]));
+        let odd = read(json!({"role": "assistant", "content": "", "tool_calls": "f(1)"})).unwrap_err();
         assert!(odd.contains("`tool_calls` are text that is not JSON"), "{odd}");
     }
 

@@ -50,9 +50,9 @@ fn matches(pattern: &[Vec<char>], path: &[&str]) -> bool {
             // At the end it matches at least one part.
             let least = usize::from(n + 1 == pattern.len());
             let mut any = false;
-            for i in 0..=path.len() {
+            for (i, matched) in next.iter_mut().enumerate() {
                 any |= i.checked_sub(least).is_some_and(|before| reached[before]);
-                next[i] = any;
+                *matched = any;
             }
         } else {
             for (i, name) in path.iter().enumerate() {

@@ -99,7 +99,8 @@ pub(super) fn choose_local(
     let said = config.and_then(|config| config.files(&all(files)));
     let splits = said.map_or_else(|| by_names(&data, config.map_or("", |config| config.folder.as_str())), Ok)?;
     let mut choice = match splits.as_slice() {
-        [(only, _)] if !chosen && !(split == "train" && ["test", "validation"].contains(&only.as_str())) => {
+        // Tests are not trained on unless they are named.
+        [(only, _)] if !chosen && (split != "train" || !["test", "validation"].contains(&only.as_str())) => {
             let only = only.clone();
             pick(splits, &data, &only)?
         }

@@ -28,14 +28,11 @@ pub struct Chosen {
 impl Chosen {
     /// Returns the CPU, in bf16 if that is requested and the processor multiplies in it.
     fn cpu(bf16: Option<bool>, mut warnings: Vec<String>) -> Self {
-        let (detected, used) = (Features::detect(), features());
         let rounds = bf16 == Some(true) && ops::multiplies_bf16();
         if bf16 == Some(true) && !rounds {
             warnings.push("bf16: this processor has no fast bf16; computing in f32".to_owned());
         }
-        if used < detected {
-            tracing::info!("{CAP} is set: using {used} of this processor's {detected}");
-        } else if !ops::wide_registers() {
+        if !ops::wide_registers() && features() == Features::detect() {
             warnings.push("this processor has no AVX2 and FMA; everything works, but several times slower".to_owned());
         }
         Self { backend: Backend::cpu_in(if rounds { Precision::Bf16 } else { Precision::F32 }), warnings }
@@ -150,8 +147,12 @@ impl Backend {
                 let precision = if self.is_bf16() { "bf16" } else { "f32" };
                 format!("{}, in {precision}", ops::device::name(gpu_id))
             }
-            _ if self.is_bf16() => "the CPU, with products in bf16".to_owned(),
-            _ => "the CPU".to_owned(),
+            _ => {
+                let precision = if self.is_bf16() { ", with products in bf16" } else { "" };
+                let is_capped = features() < Features::detect();
+                let cap = if is_capped { format!(", with {CAP}={}", features()) } else { String::new() };
+                format!("the CPU{precision}{cap}")
+            }
         }
     }
 

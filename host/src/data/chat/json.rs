@@ -178,7 +178,7 @@ mod tests {
             "{\"b\": [1, 1e+16, 1e-05], \"a\": {\"é\": \"<\\u0001\u{7f}😀>\"}, \"c\": [], \"d\": {}}"
         );
         let pair = || Value::from(vec![Value::from(","), ":".into()]);
-        let tight = written(value.clone(), &[("separators", pair()), ("sort_keys", true.into()), ("ensure_ascii", true.into())]);
+        let tight = written(value, &[("separators", pair()), ("sort_keys", true.into()), ("ensure_ascii", true.into())]);
         assert_eq!(tight, r#"{"a":{"\u00e9":"<\u0001\u007f\ud83d\ude00>"},"b":[1,1e+16,1e-05],"c":[],"d":{}}"#);
         assert_eq!(
             written(json!({"a": [1], "b": {"c": 2}}), &[("indent", 2.into())]),

@@ -25,7 +25,7 @@ impl Request {
         let id = path.file_stem()?.to_str()?.to_owned();
         let (name, number) = id.rsplit_once('@')?;
         let (name, number) = (name.to_owned(), number.parse().unwrap_or_default());
-        (ending == "wasm" || ending == MODEL).then(|| Self { number, id, name, path })
+        (ending == "wasm" || ending == MODEL).then_some(Self { number, id, name, path })
     }
 
     /// Returns whether it names the folder of a reward model.
