@@ -35,6 +35,7 @@ fn precision(name: &str) -> Result<Precision, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    super::start_threads().map_err(Failure::of)?;
     let folder = check(args).map_err(Failure::of)?;
     match args.format {
         Format::Safetensors => {

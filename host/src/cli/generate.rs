@@ -88,6 +88,7 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    super::start_threads().map_err(Failure::of)?;
     let (model, tokenizer, tokens) = prepare(args).map_err(Failure::of)?;
     let stops = StopStrings::new(args.stop.clone());
     let generator = Generator {

@@ -21,6 +21,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    super::start_threads().map_err(Failure::of)?;
     let to = &args.to;
     let prepare = || {
         ensure!(!to.exists(), "{} already exists; choose another folder or remove it", to.display());

@@ -45,6 +45,7 @@ pub(crate) use replay::read_recorded;
 use crate::config::{Asked, STACK, Set};
 use crate::dist::{self, World};
 use algorithm::Known;
+use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand};
 use serde_json::{Map, Value};
@@ -361,6 +362,13 @@ fn set_threads(threads: usize) -> anyhow::Result<()> {
         SET.get_or_init(|| threads);
     }
     Ok(())
+}
+
+/// Starts the threads for arithmetic, for a command that has no setting for their number. Started at their first use, they would panic
+/// where the system has no room for them.
+fn start_threads() -> anyhow::Result<()> {
+    let started = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
+    started.context("can't start threads; limits on memory or threads (`ulimit -v`, `ulimit -u`) leave no room for them")
 }
 
 /// Threads a processor beyond which a warning says so.

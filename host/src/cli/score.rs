@@ -56,9 +56,7 @@ impl Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = args.config().map_err(Failure::of)?;
-    if let Some(threads) = config.num_threads {
-        super::set_threads(threads).map_err(Failure::of)?;
-    }
+    config.num_threads.map_or_else(super::start_threads, super::set_threads).map_err(Failure::of)?;
     let opened = open(args, config.device).map_err(Failure::of)?;
     let dataset = train::dataset_of(&config).map_err(Failure::of)?;
     let Some((dataset, _)) = dataset else { return Ok(()) };

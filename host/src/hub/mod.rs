@@ -139,14 +139,20 @@ const MOST_LOCAL: usize = 100_000;
 const DEEPEST: usize = 32;
 
 /// The files of a split in a local folder that is laid out like a dataset on the hub; none if it holds nothing that can be read. The
-/// subset is one of those that the folder's card lists. A split that was not `chosen` may be another one, if there is only one.
+/// subset is one of those that the folder's card lists. A split that was not `chosen` may be another one, if there is only one. Folders
+/// inside for which `is_output` holds are no part of it.
 ///
 /// # Errors
 /// If there is no such split, if there are several subsets to choose from, or if the folder's card is wrong.
-pub fn local_split(folder: &Path, subset: Option<&str>, (split, chosen): (&str, bool)) -> Result<Option<Split>> {
+pub fn local_split(
+    folder: &Path,
+    subset: Option<&str>,
+    (split, chosen): (&str, bool),
+    is_output: fn(&Path) -> bool,
+) -> Result<Option<Split>> {
     let mut files = Vec::new();
     let unreadable = |source| Error::Io { path: folder.to_owned(), source };
-    list(folder, "", &mut Vec::new(), &mut files).map_err(unreadable)?;
+    list(folder, "", is_output, &mut Vec::new(), &mut files).map_err(unreadable)?;
     files.sort_unstable();
     // What it holds instead of data is said by who reads it.
     if !splits::has_data(&files) {
@@ -248,7 +254,13 @@ fn named(files: &[String]) -> String {
 
 /// Adds the files below a folder, with slashes. `above` are the real paths of the folders that contain it, so that a link to one of
 /// them is not followed.
-fn list(folder: &Path, before: &str, above: &mut Vec<PathBuf>, files: &mut Vec<String>) -> std::io::Result<()> {
+fn list(
+    folder: &Path,
+    before: &str,
+    is_output: fn(&Path) -> bool,
+    above: &mut Vec<PathBuf>,
+    files: &mut Vec<String>,
+) -> std::io::Result<()> {
     let real = folder.canonicalize()?;
     if above.contains(&real) {
         return Ok(());
@@ -265,19 +277,13 @@ fn list(folder: &Path, before: &str, above: &mut Vec<PathBuf>, files: &mut Vec<S
             return Err(std::io::Error::other(format!("it has more than {MOST_LOCAL} files")));
         }
         if entry.path().is_dir() && !is_output(&entry.path()) {
-            list(&entry.path(), &format!("{before}{name}/"), above, files)?;
+            list(&entry.path(), &format!("{before}{name}/"), is_output, above, files)?;
         } else if !entry.path().is_dir() {
             files.push(format!("{before}{name}"));
         }
     }
     above.pop();
     Ok(())
-}
-
-/// Returns whether a folder is a run's or a model's, which may be inside a dataset's folder and is no part of it.
-fn is_output(folder: &Path) -> bool {
-    let has = |name: &str| folder.join(name).is_file();
-    has("config.json") || has("config.toml") && has("events.jsonl")
 }
 
 /// What a model folder may have beside its weights, and which of it it must.

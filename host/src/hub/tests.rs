@@ -433,7 +433,7 @@ fn a_listed_subset_comes_before_a_folder_of_its_name() {
         std::fs::write(at(file), text).unwrap();
         let (folder, subset) = given("de").unwrap();
         assert_eq!((folder.as_path(), subset.as_str()), (place.path(), "de"));
-        let train = local_split(&folder, Some(&subset), ("train", false)).unwrap().unwrap();
+        let train = local_split(&folder, Some(&subset), ("train", false), |_| false).unwrap().unwrap();
         assert_eq!(train.files, [at("de/a.jsonl")]);
         assert_eq!(given("pt").unwrap().1, "pt");
         // A folder that the card does not list is itself.

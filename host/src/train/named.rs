@@ -83,7 +83,7 @@ pub fn has_split(given: &str, split: &str) -> bool {
         None if hub::looks_like_name(given) => return true,
         None => (PathBuf::from(given), None),
     };
-    parts.iter().all(|part| matches!(hub::local_split(&folder, subset.as_deref(), (&part.split, true)), Ok(Some(_))))
+    parts.iter().all(|part| matches!(hub::local_split(&folder, subset.as_deref(), (&part.split, true), is_output), Ok(Some(_))))
 }
 
 /// Returns a local dataset: a file, or the training split of a folder.
@@ -112,11 +112,17 @@ pub(super) fn held_out(config: &Config) -> Result<Option<(Dataset, String)>> {
     given.map(|given| dataset(given, (&config.dataset_test_split, "test"), config)).transpose()
 }
 
+/// Returns whether a folder is a run's or a model's, which may be inside a dataset's folder and is no part of it.
+fn is_output(folder: &Path) -> bool {
+    let run = RunFiles(folder);
+    folder.join("config.json").is_file() || run.config().is_file() && run.events().is_file()
+}
+
 /// Returns the files of a local dataset: itself, or a split's if it is a folder.
 fn local(path: &Path, subset: Option<&str>, (split, by_default): (&str, &str)) -> Result<Vec<PathBuf>> {
     let chosen = split != by_default;
     let is_dataset = path.is_dir() && !path.join("config.json").exists();
-    let found = if is_dataset { hub::local_split(path, subset, (split, chosen))? } else { None };
+    let found = if is_dataset { hub::local_split(path, subset, (split, chosen), is_output)? } else { None };
     let place = printable_path(path);
     let Some(found) = found else {
         if chosen {

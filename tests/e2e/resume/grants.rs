@@ -175,7 +175,7 @@ fn where_no_key_can_be_kept_the_flag_accepts_what_the_marks_would() {
     assert!(outcome.error().contains("file/below/key") && outcome.error().contains("--accept-grants"), "{}", outcome.stderr);
     let accepted = unwritable(&["resume", "half", "--accept-grants"]);
     accepted.succeeded();
-    let warning = "can't mark what this run is granted as granted by you";
+    let warning = "can't record your grants for this run";
     assert!(accepted.stderr.contains(warning) && accepted.stderr.contains("--accept-grants"), "{}", accepted.stderr);
     // A relative folder could be a stranger's, as the folder that a run is in.
     fs::create_dir_all(place.path("theirs")).unwrap();
