@@ -36,7 +36,7 @@ fn decoder(name: &str) -> Decoder {
     let folder = ModelFolder::open(path).unwrap();
     let mut architecture = folder.architecture().clone();
     architecture.max_positions = 256;
-    let decoder = folder.with_critic(folder.decoder().unwrap()).unwrap();
+    let decoder = folder.with_critic(folder.decoder().unwrap(), Path::new("none")).unwrap();
     let weights = decoder.weights().map(|name, t| {
         let wave: Vec<f32> = (0..t.elem_count()).map(|i| (i as f32 * 0.37).cos() * 0.2).collect();
         if name.starts_with("value_head") { Tensor::from_vec(wave, t.shape(), t.device()) } else { t.copy() }

@@ -88,8 +88,13 @@ impl Given {
         let config = self.config(base.as_deref(), beginning)?;
         if let Some(origin) = beginning.origin() {
             // Marks are checked where the first process runs: the key may be on its machine only.
-            let accepted = || granted::accepted(&config, &origin.run, |grant| self.accept_grants || self.gives(grant, &config));
+            let accepted = || {
+                let given = |grant: &Grant| self.accept_grants || self.gives(grant, &config);
+                // As text: a grant holds values of any kind.
+                anyhow::Ok(serde_json::to_string(&granted::accepted(&config, &origin.run, given)?)?)
+            };
             let accepted = world.broadcast("accepted grants", accepted).map_err(Failure::of)?;
+            let accepted: Vec<Grant> = serde_json::from_str(&accepted).map_err(Failure::of)?;
             granted::check_accepted(&config, &accepted, world.rank())?;
         }
         if world.is_first() {
