@@ -58,12 +58,14 @@ fn kind(of: FileType) -> &'static str {
     }
 }
 
+/// What `datasets` writes about a dataset.
+pub const ABOUT_DATASETS: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
+
 /// Returns whether a file that is found beside data describes it, by its name: documentation, or what `datasets` writes about a dataset.
 #[must_use]
 pub fn is_about_data(name: &str) -> bool {
-    const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
     let lower = name.to_lowercase();
-    ABOUT.contains(&name) || lower.ends_with(".md") || lower.starts_with("license") || lower.starts_with("readme")
+    ABOUT_DATASETS.contains(&name) || lower.ends_with(".md") || lower.starts_with("license") || lower.starts_with("readme")
 }
 
 /// Returns rlhost's folder in the user's cache: `RLHOST_CACHE_DIR`, or one in the cache directory.

@@ -2,7 +2,7 @@
 
 use super::card::{Card, Config};
 use super::patterns::{folders, last, matching};
-use crate::config::files::is_about_data;
+use crate::config::files::{ABOUT_DATASETS, is_about_data};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The formats of data files, each with its endings. Files of one format are read together.
@@ -14,8 +14,8 @@ const LOCAL: usize = 2;
 /// Endings, the preferred one first where there are as many files of several.
 const PREFERRED: [&str; 7] = ["parquet", "jsonl", "json", "csv", "txt", "tsv", "ndjson"];
 
-/// Files next to data that are not data.
-const ABOUT: [&str; 5] = ["config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
+/// A model's configuration, which is not data.
+const MODEL: &str = "config.json";
 
 /// Words for splits, in the order of `datasets`.
 const WORDS: [(&str, &[&str]); 3] = [
@@ -321,7 +321,7 @@ fn of_one_format(choice: &mut Choice) -> Option<usize> {
 /// Returns the ending of a data file, without that of its compression.
 fn ending(file: &str) -> Option<&'static str> {
     let name = last(file);
-    if ABOUT.contains(&name) || name.starts_with('.') {
+    if name == MODEL || ABOUT_DATASETS.contains(&name) || name.starts_with('.') {
         return None;
     }
     let plain = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(name);
@@ -341,7 +341,7 @@ pub(super) fn has_data(files: &[String]) -> bool {
 
 /// Returns the files that are neither data nor about it.
 pub(super) fn not_data(files: &[String]) -> impl Iterator<Item = &String> {
-    files.iter().filter(|file| format_of(file).is_none() && !ABOUT.contains(&last(file)) && !is_about_data(last(file)))
+    files.iter().filter(|file| format_of(file).is_none() && last(file) != MODEL && !is_about_data(last(file)))
 }
 
 /// Refuses local files that lack some of their shards, as after an interrupted download.
