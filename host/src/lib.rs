@@ -1,6 +1,7 @@
 //! `rlhost`: RL post-training of language models with rewards and losses as WebAssembly
 //! plugins. `ARCHITECTURE.md` in this crate's folder is the map.
 
+pub mod activity;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;

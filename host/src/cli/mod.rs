@@ -15,6 +15,7 @@ mod bench;
 mod checkpoint;
 mod completions;
 mod diagnose;
+mod display;
 mod eval;
 mod export;
 mod export_run;
@@ -247,7 +248,10 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         }
     };
     start_log(matches.get_flag("quiet"), matches.get_count("verbose"));
-    ended(carry_out(&matches, &known).and_then(|()| output::finish()))
+    display::start();
+    let outcome = carry_out(&matches, &known);
+    display::end();
+    ended(outcome.and_then(|()| output::finish()))
 }
 
 /// Runs the command that was parsed.
@@ -410,14 +414,7 @@ fn start_log(quiet: bool, verbose: u8) {
     }
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(move || {
-            let mut to = std::io::stderr();
-            if terminal {
-                // A progress bar may occupy this line; it is redrawn below.
-                let _ = to.write_all(b"\r\x1b[2K");
-            }
-            output::Log { to, colored }
-        })
+        .with_writer(move || output::Log { to: std::io::stderr(), colored })
         .log_internal_errors(false)
         .with_ansi(colored)
         .with_target(false)

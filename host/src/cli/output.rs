@@ -59,7 +59,7 @@ pub(super) fn lines(text: fmt::Arguments<'_>) {
 
 /// Prints bytes unchanged.
 pub(super) fn bytes(bytes: &[u8]) {
-    note(io::stdout().write_all(bytes));
+    note(super::display::above(|| io::stdout().write_all(bytes)));
 }
 
 /// Flushes standard output.
@@ -85,7 +85,8 @@ pub(super) fn has_complained() -> bool {
 /// Prints an error on one line. If that fails, there is nowhere left to report it.
 pub(super) fn complain(error: &anyhow::Error) {
     COMPLAINED.store(true, Ordering::SeqCst);
-    let _ = writeln!(io::stderr(), "error: {}", printable(&error.to_string(), LONGEST_ERROR));
+    let error = printable(&error.to_string(), LONGEST_ERROR);
+    let _ = super::display::above(|| writeln!(io::stderr(), "error: {error}"));
 }
 
 /// Returns a text with hidden characters made visible, except line ends.
@@ -114,7 +115,7 @@ impl<W: Write> Write for Log<W> {
             }
         }
         shown.push('\n');
-        self.to.write_all(shown.as_bytes())?;
+        super::display::above(|| self.to.write_all(shown.as_bytes()))?;
         Ok(text.len())
     }
 

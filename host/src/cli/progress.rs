@@ -1,12 +1,14 @@
-//! Shows the run's progress: a table of key metrics, with a progress bar below it on a terminal.
+//! Shows a run's progress: a table of key metrics; its steps and phases are in the line of `display`.
 
-use crate::train::Listener;
-use console::style;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use super::display::{self, Run};
+use super::output;
+use crate::config::printable;
+use crate::train::{Calendar, Listener};
+use console::{Term, style};
+use indicatif::HumanCount;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
 
-/// Metrics with a column, and their short names.
+/// Metrics with a column, and their short names. A narrow terminal shows the first.
 const KEY_FIGURES: [(&str, &str); 10] = [
     ("reward", "reward"),
     ("reward_std", "std"),
@@ -26,80 +28,116 @@ const LINES_BETWEEN_NAMES: usize = 25;
 /// Width of a column, without its gap.
 const WIDTH: usize = 9;
 
-/// Shows a run's progress; nothing with --quiet, or if another process shows it.
+/// Maximum width of a column with a reward's name.
+const WIDEST: usize = 20;
+
+/// Prints a run's metrics, and shows its steps; nothing with --quiet, or if another process does.
 pub(super) struct Progress {
     steps: u64,
-    bar: Option<ProgressBar>,
     quiet: bool,
-    columns: Vec<&'static str>,
+    columns: Vec<String>,
     lines: usize,
 }
 
 impl Progress {
-    pub(super) fn new(steps: u64, shown: bool) -> Self {
+    pub(super) fn new(calendar: Calendar, shown: bool) -> Self {
         let quiet = !shown || !tracing::enabled!(tracing::Level::INFO);
-        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
-            let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-            let template = "{bar:30} {pos}/{len}  {elapsed} elapsed, {eta} left";
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-            bar
-        });
-        Self { steps, bar, quiet, columns: Vec::new(), lines: 0 }
+        if !quiet {
+            display::set_run(Some(Run::new(calendar)));
+        }
+        Self { steps: calendar.last, quiet, columns: Vec::new(), lines: 0 }
     }
 
-    fn line(&self, text: &str) {
-        match &self.bar {
-            _ if self.quiet => {}
-            Some(bar) => bar.println(text),
-            // A closed pipe must not end a run.
-            None => drop(writeln!(std::io::stdout(), "{text}")),
+    /// Returns the width of the step's column.
+    fn first(&self) -> usize {
+        self.steps.to_string().len() * 2 + 1
+    }
+
+    /// Returns the columns that fit the terminal.
+    fn fitting(&self, mut columns: Vec<(String, f64)>) -> Vec<(String, f64)> {
+        let term = Term::stdout();
+        if term.is_term() {
+            let room = usize::from(term.size().1);
+            let mut taken = self.first();
+            let fits = columns.iter().take_while(|(name, _)| {
+                taken += 2 + width(name);
+                taken < room
+            });
+            let fits = fits.count().max(1);
+            columns.truncate(fits);
         }
+        columns
     }
 }
 
 impl Listener for Progress {
     fn stepped(&mut self, step: u64) {
-        if let Some(bar) = &self.bar {
-            bar.set_position(step);
-        }
+        display::stepped(step);
     }
 
     fn logged(&mut self, step: u64, figures: &BTreeMap<String, f64>) {
-        let shown: Vec<(&str, f64)> =
-            KEY_FIGURES.iter().filter_map(|(name, short)| Some((*short, *figures.get(*name)?))).collect();
-        let columns: Vec<&str> = shown.iter().map(|(short, _)| *short).collect();
-        let first = self.steps.to_string().len() * 2 + 1;
+        if self.quiet {
+            return;
+        }
+        let first = self.first();
+        let (columns, values): (Vec<String>, Vec<f64>) = self.fitting(shown(figures, "")).into_iter().unzip();
         if columns != self.columns || self.lines == LINES_BETWEEN_NAMES {
             let names: String = columns.iter().map(|name| format!("  {name:>width$}", width = width(name))).collect();
-            self.line(&style(format!("{:>first$}{names}", "step")).dim().to_string());
+            output::bytes(format!("{}\n", style(format!("{:>first$}{names}", "step")).dim()).as_bytes());
             (self.columns, self.lines) = (columns, 0);
         }
         self.lines += 1;
-        let values: String = shown.iter().map(|(name, v)| format!("  {:>width$}", rounded(*v), width = width(name))).collect();
-        self.line(&format!("{:>first$}{values}", format!("{step}/{}", self.steps)));
+        let cells = self.columns.iter().zip(values);
+        let cells: String = cells.map(|(name, v)| format!("  {:>width$}", rounded(v), width = width(name))).collect();
+        say!("{:>first$}{cells}", format!("{step}/{}", self.steps));
     }
 
     fn evaluated(&mut self, step: u64, figures: &BTreeMap<String, f64>) {
-        let value = |name: &str| figures.get(&format!("eval_{name}"));
-        let shown = KEY_FIGURES.iter().filter_map(|(name, short)| Some(format!("{short} {}", rounded(*value(name)?))));
-        self.line(&format!("evaluation at step {step}:  {}", shown.collect::<Vec<_>>().join("  ")));
+        if !self.quiet {
+            let shown = shown(figures, "eval_").into_iter().map(|(name, v)| format!("{name} {}", rounded(v)));
+            say!("evaluation at step {step}:  {}", shown.collect::<Vec<_>>().join("  "));
+        }
     }
 
     fn ended(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        display::set_run(None);
     }
 }
 
-fn width(name: &str) -> usize {
-    name.len().max(WIDTH)
+/// Returns the columns of these metrics, whose names begin with `prefix`. Several rewards have a column each.
+fn shown(figures: &BTreeMap<String, f64>, prefix: &str) -> Vec<(String, f64)> {
+    let of_reward = |name: &str| {
+        let name = name.strip_prefix(prefix)?.strip_prefix("rewards/")?.strip_suffix("/mean")?;
+        // A plugin's own metrics have one more part.
+        (!name.contains('/')).then(|| console::truncate_str(&printable(name, WIDEST), WIDEST, "\u{2026}").into_owned())
+    };
+    let mut rewards: Vec<(String, f64)> = figures.iter().filter_map(|(name, v)| Some((of_reward(name)?, *v))).collect();
+    let mut columns = Vec::new();
+    for (name, short) in KEY_FIGURES {
+        columns.extend(figures.get(&format!("{prefix}{name}")).map(|v| (short.to_owned(), *v)));
+        if name == "reward" && rewards.len() > 1 {
+            columns.append(&mut rewards);
+        }
+    }
+    columns
 }
 
+fn width(name: &str) -> usize {
+    name.chars().count().max(WIDTH)
+}
+
+/// Returns a number with the digits that matter to a reader.
 fn rounded(v: f64) -> String {
-    if v != 0.0 && v.abs() < 1e-3 { format!("{v:.1e}") } else { format!("{v:.3}") }
+    match v.abs() {
+        0.0 => "0".to_owned(),
+        size if !(1e-3..1e7).contains(&size) => format!("{v:.1e}"),
+        size if size >= 1e4 => {
+            let sign = if v < 0.0 { "-" } else { "" };
+            format!("{sign}{}", HumanCount(size.round() as u64))
+        }
+        size if size >= 100.0 => format!("{v:.1}"),
+        _ => format!("{v:.3}"),
+    }
 }
 
 #[cfg(test)]
@@ -116,5 +154,28 @@ mod tests {
         for name in read {
             assert!(is_reserved(name, Role::Reward) && is_reserved(name, Role::Environment), "{name}");
         }
+    }
+
+    #[test]
+    fn several_rewards_have_a_column_each_and_one_has_none() {
+        let of = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), 1.0)).collect::<BTreeMap<_, _>>();
+        let names = |figures: &BTreeMap<String, f64>, prefix: &str| {
+            shown(figures, prefix).into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        let one = of(&["loss", "reward", "reward_std", "rewards/answer/mean", "rewards/answer/std"]);
+        assert_eq!(names(&one, ""), ["reward", "std", "loss"]);
+        let two = of(&["reward", "reward_std", "rewards/answer/mean", "rewards/answer/parsed/mean", "rewards/form/mean", "loss"]);
+        assert_eq!(names(&two, ""), ["reward", "answer", "form", "std", "loss"]);
+        let evaluated = of(&["eval_reward", "eval_rewards/answer/mean", "eval_rewards/form/mean"]);
+        assert_eq!(names(&evaluated, "eval_"), ["reward", "answer", "form"]);
+        let long = of(&["reward", "rewards/a/mean", "rewards/a_name_that_is_longer_than_a_column/mean"]);
+        assert_eq!(names(&long, "")[2].chars().count(), WIDEST);
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_matter() {
+        let all = [0.0, 0.25, -1.5, 123.456, 9876.54, 123_456.7, -123_456.7, 1e9, 0.000_123];
+        let expected = ["0", "0.250", "-1.500", "123.5", "9876.5", "123,457", "-123,457", "1.0e9", "1.2e-4"];
+        assert_eq!(all.map(rounded), expected);
     }
 }

@@ -72,6 +72,7 @@ impl Stopping {
         if output::has_complained() {
             return;
         }
+        super::display::end();
         if crate::dist::World::speaks() {
             output::complain(&anyhow!("stopped before the first step; nothing was trained or saved"));
         }

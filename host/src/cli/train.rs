@@ -6,7 +6,7 @@ use super::output::counted;
 use super::progress::Progress;
 use super::stopping::Stopping;
 use super::{Failure, export_run};
-use crate::config::{ReportTo, Set, printable_path, shell_word};
+use crate::config::{Config, ReportTo, Set, printable_path, shell_word};
 use crate::dist::World;
 use crate::report;
 use crate::run::RunFiles;
@@ -172,8 +172,21 @@ pub(super) fn go_on(
 fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
     let config = given.resolve(beginning, world)?;
     let report_to = config.report_to.clone();
+    if world.is_first() {
+        introduce(&config);
+    }
     let trainer = train::set_up(config, beginning, world.clone()).map_err(Failure::of)?;
     finish(trainer, stopping, &report_to, world)
+}
+
+/// Says at once what was asked for; how it is understood follows as soon as it is read.
+fn introduce(config: &Config) {
+    let name =
+        |given: Option<&str>, built_in: &str| given.map_or_else(|| built_in.to_owned(), |name| printable_path(Path::new(name)));
+    let algorithm = name(Some(&config.algorithm), "");
+    let (model, dataset) =
+        (name(config.model.as_deref(), "the built-in model"), name(config.dataset.as_deref(), "the built-in prompts"));
+    tracing::info!("rlhost {}: {algorithm} of {model} on {dataset}", env!("CARGO_PKG_VERSION"));
 }
 
 /// Runs to the end and prints where everything is.
@@ -181,7 +194,7 @@ fn finish(trainer: Trainer, stopping: &Stopping, report_to: &[ReportTo], world: 
     let max_steps = trainer.max_steps();
     let trackers = Trackers::of(report_to, trainer.folder(), world);
     trackers.announce();
-    let mut progress = Progress::new(max_steps, world.is_first());
+    let mut progress = Progress::new(trainer.calendar(), world.is_first());
     let finished = trainer.run(stopping.begin(), &mut progress).map_err(|error| {
         trackers.export();
         ended_by(error)

@@ -1,6 +1,7 @@
 //! Trains a byte-level BPE tokenizer, for models that are trained from scratch.
 
 use super::{Error, Refused, Result, TextOrChat, read_completions};
+use crate::activity::{Activity, Task};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
@@ -39,6 +40,7 @@ pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<Traine
     if !(257..=MOST_TOKENS).contains(&vocab_size) {
         return Err(fail(format!("vocab_size is {vocab_size}; a byte-level vocabulary must have 257 to {MOST_TOKENS} tokens")));
     }
+    let _task = Task::new(Activity::TrainingTokenizer);
     let mut texts = Vec::new();
     for path in datasets {
         let mut refused = Refused::default();

@@ -4,7 +4,8 @@ use super::cache::{Cache, append, is_hash, is_inside};
 use super::name::Repo;
 use super::wire::{Ask, COMMIT, Failure, text};
 use super::{Error, Hub, Result, Slowest};
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use crate::activity::{Activity, Task, Unit};
+use indicatif::HumanBytes;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -39,19 +40,18 @@ struct Advance {
     slowest: Slowest,
     since: Instant,
     bytes: u64,
-    /// Where it is shown.
-    bar: ProgressBar,
+    task: Task,
 }
 
 impl Advance {
-    fn new(slowest: Slowest, bar: ProgressBar) -> Self {
-        Self { slowest, since: Instant::now(), bytes: 0, bar }
+    fn new(slowest: Slowest, task: Task) -> Self {
+        Self { slowest, since: Instant::now(), bytes: 0, task }
     }
 
     /// Notes bytes that came; false if they are too few for the time that they took.
     fn note(&mut self, bytes: usize) -> bool {
         self.bytes += bytes as u64;
-        self.bar.inc(bytes as u64);
+        self.task.add(bytes as u64);
         if self.since.elapsed() < self.slowest.stretch {
             return true;
         }
@@ -140,7 +140,10 @@ impl Hub {
         let of = content.size.map(|size| format!(" ({})", HumanBytes(size))).unwrap_or_default();
         let from = if have > 0 { format!(", resuming at {}", HumanBytes(have)) } else { String::new() };
         tracing::info!("downloading {} {file}{of}{from}", repo.id);
-        let mut advance = Advance::new(self.settings.slowest, bar(file, content.size));
+        let mut advance = Advance::new(
+            self.settings.slowest,
+            Task::new(Activity::Downloading).on(file.to_owned()).out_of(content.size, Unit::Bytes),
+        );
         let mut tries = 0;
         while content.size != Some(have) {
             let stop = match self.part(repo, url, &mut into, have, content, &mut advance) {
@@ -163,7 +166,6 @@ impl Hub {
             have = now;
             self.wait(tries);
         }
-        advance.bar.finish_and_clear();
         into.sync_all().map_err(io)?;
         if content.sha256 && sha256(&mut into).map_err(io)? != content.hash {
             std::fs::remove_file(part).map_err(io)?;
@@ -199,7 +201,7 @@ impl Hub {
         let at = if answer.status() == StatusCode::PARTIAL_CONTENT && continues { have } else { 0 };
         // A server that knows no ranges begins anew.
         into.set_len(at).map_err(full)?;
-        advance.bar.set_position(at);
+        advance.task.set(at);
         let mut reader = answer.into_body().into_reader();
         let mut buffer = vec![0; 1 << 18];
         let mut room = content.most().saturating_sub(at);
@@ -231,13 +233,6 @@ fn host(url: &str) -> &str {
 
 fn broken(repo: &Repo, detail: String) -> Error {
     Error::Broken { name: repo.id.clone(), detail }
-}
-
-/// A bar where somebody looks.
-fn bar(file: &str, size: Option<u64>) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
-    let bar = size.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(file.to_owned())
 }
 
 fn sha256(file: &mut File) -> std::io::Result<String> {

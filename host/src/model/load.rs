@@ -4,6 +4,7 @@ use super::companions::Companions;
 use super::shards::Shards;
 use super::weights::{Linear, VALUE_BIAS, VALUE_WEIGHT};
 use super::{Architecture, Decoder, Dtype, Error, Family, Held, Lora, Result, peft, stored, text_part};
+use crate::activity::{Activity, Task};
 use crate::ops;
 use candle_core::Tensor;
 use std::path::{Path, PathBuf};
@@ -173,6 +174,7 @@ impl ModelFolder {
         mut shards: Shards,
         left_out: impl Fn(&str) -> bool,
     ) -> Result<Decoder> {
+        let _task = Task::new(Activity::LoadingModel);
         if architecture.text_part {
             shards = shards.renamed(text_part::name);
         }

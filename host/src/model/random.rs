@@ -2,6 +2,7 @@
 
 use super::architecture::NormKind;
 use super::{Architecture, Error, Result, Weights};
+use crate::activity::{Activity, Task};
 use candle_core::{Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -73,6 +74,7 @@ pub fn write_random(config: &Value, folder: &Path, seed: u64) -> Result<usize> {
     let path = folder.join("config.json");
     let text = format!("{config:#}\n");
     let architecture = Architecture::parse(&text).map_err(|detail| Error::Config { path: path.clone(), detail })?;
+    let _task = Task::new(Activity::WritingModel);
     let weights = random_weights(&architecture, seed)?;
     std::fs::write(&path, text).map_err(|source| Error::Write { path, source })?;
     super::save::write_weights(&weights, &folder.join("model.safetensors"))?;

@@ -15,6 +15,7 @@ use super::limits::{Refused, Share};
 use super::sandbox::{MOST_HANDLES, Sandbox};
 use super::world::{self, Described, Remembering, Role, plugin, types};
 use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
+use crate::activity::{Activity, Task};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -492,6 +493,7 @@ pub(super) fn said(error: types::Error) -> String {
 }
 
 pub(super) fn compile(engine: &Engine, source: &Source, limits: &Limits) -> Result<Compiled> {
+    let _task = Task::new(Activity::CompilingPlugin).on(source.name().to_owned());
     engine.component(source.bytes(), limits).map_err(|refusal| {
         let (name, shown) = (source.name().to_owned(), |detail: &str| printable(detail, LONGEST_TEXT));
         match refusal {

@@ -8,6 +8,7 @@ use super::Error;
 use super::asking::{Decoded, Replies, Requests, Turning};
 use super::following::Next;
 use super::scheduler::{Generator, Request, Rollout, Sequence, batches};
+use crate::activity::{Activity, Task, Unit};
 use crate::model::{DeviceDecoding, DevicePrefix, Room};
 use crate::ops::decode::{Drawing, SharedPrompt};
 use crate::ops::sampler::{stream, uniform};
@@ -85,6 +86,7 @@ struct Batch<'a, 'm> {
     /// Sequences that have ended a turn, for which no reply has been requested.
     asking: Vec<Active>,
     done: Vec<Rollout>,
+    task: Task,
 }
 
 /// Returns all completions in any order, or `None` if the model is not on a device.
@@ -109,6 +111,7 @@ pub(super) fn run(generator: &Generator<'_>, requests: &[Request]) -> Result<Opt
         active: Vec::new(),
         asking: Vec::new(),
         done: Vec::new(),
+        task: Task::new(Activity::Generating).out_of(total as u64, Unit::Things),
     };
     std::thread::scope(|scope| batch.run(generator.follow.map(|follow| Requests::new(scope, follow)))).map(Some)
 }
@@ -146,6 +149,7 @@ impl Batch<'_, '_> {
                 self.arrange()?;
             }
             self.model.step()?;
+            self.task.add_tokens(self.active.len() as u64);
             decoded.add(parameters, self.active.len());
             self.take((0..self.active.len()).collect())?;
             changed = self.retire();
@@ -272,6 +276,7 @@ impl Batch<'_, '_> {
             self.free_places.extend(self.prompts[prompt].take().map(|p| p.place));
         }
         self.done.push(Rollout { finished, ..sequence.rollout });
+        self.task.add(1);
     }
 
     /// Uploads the sequences of the next steps, those of a prompt one after the other.

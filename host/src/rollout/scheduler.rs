@@ -11,6 +11,7 @@
 use super::Error;
 use super::asking::{Decoded, Replies, Requests, Turning};
 use super::following::{Follow, Next};
+use crate::activity::{Activity, Task, Unit};
 use crate::model::{Cache, Decode, Decoding, Prefix, PromptPass};
 use crate::ops::sampler::{Sampling, stream};
 use crate::ops::support::Support;
@@ -208,10 +209,11 @@ impl Generator<'_> {
         // All threads together prefill the first prompts.
         let mut prompts: Vec<Option<Arc<Prefilled>>> = vec![None; requests.len()];
         let first = (0..parts).flat_map(|i| part(i).iter().take(places)).map(|(prompt, _)| *prompt);
+        let task = Task::new(Activity::Generating).out_of(all.len() as u64, Unit::Things);
         let known = self.prefill(requests, first, &mut prompts, keep)?;
         let mut own: Vec<Vec<Option<Arc<Prefilled>>>> = vec![prompts.clone(); parts - 1];
         own.push(prompts);
-        let decode = |(i, prompts)| self.decode(requests, part(i), places, prompts, parts == 1);
+        let decode = |(i, prompts)| self.decode(requests, (part(i), places), prompts, parts == 1, &task);
         let decoded = || own.into_par_iter().enumerate().map(decode).collect::<Result<_, _>>();
         // On a thread of the pool, also if there is a single part: a leader beside them would take a processor from one. But a single part
         // that waits for replies stays outside.
@@ -246,10 +248,10 @@ impl Generator<'_> {
     fn decode(
         &self,
         requests: &[Request],
-        sequences: &[Sequence],
-        most: usize,
+        (sequences, most): (&[Sequence], usize),
         mut prompts: Vec<Option<Arc<Prefilled>>>,
         together: bool,
+        task: &Task,
     ) -> Result<Vec<Rollout>, Error> {
         let mut waiting: VecDeque<Sequence> = sequences.iter().copied().collect();
         let mut left = vec![0; requests.len()];
@@ -286,7 +288,10 @@ impl Generator<'_> {
                         prompts[rollout.prompt] = None;
                     }
                 }
-                decoded.add(parameters, self.advance(requests, &prompts, &mut queue.active, together)?);
+                task.add((queue.done.len() - before) as u64);
+                let read = self.advance(requests, &prompts, &mut queue.active, together)?;
+                task.add_tokens(read as u64);
+                decoded.add(parameters, read);
             }
             Ok(queue.done)
         })

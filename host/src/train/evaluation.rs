@@ -8,6 +8,7 @@ use super::periods::Periods;
 use super::solved;
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
+use crate::activity::{Activity, Task, Unit};
 use crate::config::{self, Config, LrShape};
 use crate::data::pack;
 use crate::metrics::{Metric, Window};
@@ -40,6 +41,11 @@ impl Evaluation {
     /// Returns whether an evaluation is due after this step.
     pub(super) fn is_due(&self, step: u64) -> bool {
         self.every.is_some_and(|every| step.is_multiple_of(every) && step >= self.from || step == self.last)
+    }
+
+    /// Returns whether there are evaluations between the steps, and not only after the last one.
+    pub(super) fn is_regular(&self) -> bool {
+        self.every.is_some()
     }
 
     /// Returns the prompts.
@@ -121,6 +127,7 @@ impl Trainer {
         };
         let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
         let mut parts = Vec::new();
+        let task = Task::new(Activity::Evaluating).out_of(collected as u64, Unit::Things);
         for some in groups {
             if let Some(stop) = stop
                 && ranks::any(&self.world, stop.load(Ordering::Relaxed))?
@@ -128,7 +135,9 @@ impl Trainer {
                 return Ok(None);
             }
             let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
+            let prompts = some.len() as u64;
             let (experience, collected) = self.collector.collect(some, GENERATION, &mut with)?;
+            task.add(prompts);
             figures.merge(collected);
             parts.push(experience);
         }

@@ -34,6 +34,7 @@ pub use journal::RunFolder;
 pub use measure::{Measured, Measurement, MemoryUse};
 pub use named::{dataset_of, has_split, local_dataset, model_in, model_of};
 pub use origin::{Beginning, Origin};
+pub use periods::{Calendar, Recurring};
 pub use plugins::start_of;
 pub use rescoring::{Asked, Played, Recording, Rescorer};
 pub use reward_model::{RewardModel, ScoredRows};

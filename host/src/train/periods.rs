@@ -35,9 +35,76 @@ impl Periods {
     }
 }
 
+/// The steps of a run, and when it pauses to evaluate and to save.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Calendar {
+    /// Number of steps that were taken before.
+    pub first: u64,
+    /// The last step.
+    pub last: u64,
+    /// Evaluations in training; none if there are none.
+    pub evaluations: Option<Recurring>,
+    /// Checkpoints.
+    pub saves: Option<Recurring>,
+    /// Number of an evaluation's completions, in those of a step.
+    pub evaluation_in_steps: f64,
+}
+
+/// Something that happens again and again, and after the last step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Recurring {
+    /// Number of steps between two times.
+    pub every: u64,
+    /// Number of steps before the first time.
+    pub from: u64,
+}
+
+impl Recurring {
+    /// Counts the times after step `after`, up to step `last`.
+    fn times(self, after: u64, last: u64) -> u64 {
+        let every = self.every.max(1);
+        let before_end = |step: u64| step.saturating_sub(1) / every;
+        let skipped = after.max(self.from.saturating_sub(1));
+        let regular = before_end(last).saturating_sub(skipped / every);
+        regular + u64::from(after < last)
+    }
+}
+
+impl Calendar {
+    /// Returns the seconds from the end of `step` to the end of the run, if a step takes `a_step` seconds. `pauses` are those of an
+    /// evaluation and of a checkpoint; before the first evaluation, one is assumed to take as long as steps with as many completions.
+    pub fn seconds_left(&self, step: u64, a_step: f64, pauses: [Option<f64>; 2]) -> f64 {
+        let usual = [a_step * self.evaluation_in_steps, 0.0];
+        let of_pauses = [self.evaluations, self.saves].into_iter().zip(pauses).zip(usual).map(|((recurring, pause), usual)| {
+            let times = recurring.map_or(0, |recurring| recurring.times(step, self.last));
+            times as f64 * pause.unwrap_or(usual)
+        });
+        self.last.saturating_sub(step) as f64 * a_step + of_pauses.sum::<f64>()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_left_counts_evaluations_and_checkpoints() {
+        for (every, from) in [(1, 0), (3, 0), (3, 7), (4, 4), (10, 0), (u64::MAX, 0), (5, 100)] {
+            let recurring = Recurring { every, from };
+            for after in 0..=20 {
+                let due = |step: &u64| *step == 20 || step.is_multiple_of(every) && *step >= from;
+                let expected = (after + 1..=20).filter(due).count() as u64;
+                assert_eq!(recurring.times(after, 20), expected, "every {every} from {from}, after {after}");
+            }
+        }
+        let recurring = |every| Some(Recurring { every, from: 0 });
+        let calendar =
+            Calendar { first: 0, last: 100, evaluations: recurring(20), saves: recurring(50), evaluation_in_steps: 3.0 };
+        // 60 steps, evaluations after 60, 80 and 100, a checkpoint after 50 and 100.
+        assert_eq!(calendar.seconds_left(40, 2.0, [Some(7.0), Some(1.0)]), 120.0 + 21.0 + 2.0);
+        assert_eq!(calendar.seconds_left(40, 2.0, [None, None]), 120.0 + 3.0 * 6.0);
+        assert_eq!(Calendar { evaluations: None, ..calendar }.seconds_left(100, 2.0, [Some(7.0), Some(1.0)]), 0.0);
+    }
 
     #[test]
     fn periods_are_of_steps_of_epochs_or_never_end() {

@@ -18,6 +18,7 @@ use super::patience::Patience;
 use super::plugins::{Chosen, Predecessor, Predecessors, Replaced, Seen, Swap, What};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
+use crate::activity::{Activity, Task};
 use crate::config::files;
 use crate::data::Cursor;
 use crate::metrics::Window;
@@ -375,6 +376,7 @@ impl Trainer {
         if !self.world.is_first() {
             return Ok(());
         }
+        let _task = Task::new(Activity::Saving);
         let (begun, step) = (Instant::now(), self.state.global_step);
         self.journal.record_saves(true)?;
         self.follow(true)?;
@@ -395,6 +397,7 @@ impl Trainer {
         if !self.world.is_first() {
             return Ok(RunFiles(self.journal.path()).checkpoint(step));
         }
+        let _task = Task::new(Activity::Saving);
         if !self.journal.has_checkpoint(step) {
             self.save()?;
         }

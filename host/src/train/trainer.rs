@@ -7,7 +7,7 @@ use super::flow::Flow;
 use super::journal::Journal;
 use super::learner::Learner;
 use super::patience::Patience;
-use super::periods::Periods;
+use super::periods::{Calendar, Periods, Recurring};
 use super::plugins::{PluginStates, Plugins};
 use super::ranks::{self, known_to_all};
 use super::snapshot::Given;
@@ -109,6 +109,26 @@ impl Trainer {
     /// Returns the run's last step.
     pub fn max_steps(&self) -> u64 {
         self.max_steps
+    }
+
+    /// Returns the run's steps, and when it pauses to evaluate and to save.
+    pub fn calendar(&self) -> Calendar {
+        let Periods { save, evaluate, evaluate_from, .. } = self.periods;
+        let evaluations = self.evaluation.as_ref().map(|evaluation| {
+            let every = if evaluation.is_regular() { evaluate } else { u64::MAX };
+            Recurring { every, from: evaluate_from }
+        });
+        let sizes = self.settings.batches(self.world.size());
+        let a_step = sizes.micro_batch * self.settings.gradient_accumulation_steps;
+        let evaluated = self.evaluation.as_ref().map_or(0, |evaluation| evaluation.prompts().len());
+        let rows = if self.collector.flow().generates() { evaluated * self.settings.eval_group() } else { evaluated };
+        Calendar {
+            first: self.state.global_step,
+            last: self.max_steps,
+            evaluations,
+            saves: Some(Recurring { every: save, from: 0 }),
+            evaluation_in_steps: rows as f64 / a_step.max(1) as f64,
+        }
     }
 
     /// Returns the run's folder.
@@ -215,11 +235,11 @@ impl Trainer {
             self.journal.log(step, self.epoch(), &figures)?;
             listener.logged(step, &figures);
         }
+        listener.stepped(step);
         if self.evaluation.as_ref().is_some_and(|evaluation| evaluation.is_due(step)) {
             self.evaluate(stop, listener)?;
         }
         let stopped = ranks::any(&self.world, stop.load(Ordering::Relaxed))? && (!last || self.state.owes_evaluation);
-        listener.stepped(step);
         let saves = self.saves_at(step) || stopped;
         if saves || step.is_multiple_of(COMPARE_EVERY) {
             ranks::compare_weights(&self.world, &self.learner.trained(), step)?;

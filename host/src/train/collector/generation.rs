@@ -2,6 +2,7 @@
 
 use super::episodes::{self, Episode};
 use super::{Collector, Moment, With};
+use crate::activity::{Activity, Task};
 use crate::config::{OldLogp, RolloutDtype};
 use crate::metrics::{Metric, Reduction};
 use crate::model::{Policy, PromptPass};
@@ -218,6 +219,7 @@ impl Collector {
         if !learner.has_critic() {
             return Ok(None);
         }
+        let _task = Task::new(Activity::ComputingValues);
         self.column(experience, |packed| learner.values(packed)).map(Some)
     }
 

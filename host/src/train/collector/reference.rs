@@ -1,6 +1,7 @@
 //! The reference model: computes log-probabilities of completions, each time or once in advance, and may follow the policy.
 
 use super::{Collector, Moment};
+use crate::activity::{Activity, Task, Unit};
 use crate::model::Policy;
 use crate::train::Result;
 use crate::train::dataset::Prompt;
@@ -16,6 +17,7 @@ impl Collector {
             let known = e.prompts.iter().map(|prompt| prompt.ref_logp.get());
             return Ok(known.collect::<Option<Vec<_>>>().map(|columns| columns.into_iter().flatten().copied().collect()));
         };
+        let _task = Task::new(Activity::ReferenceModel);
         let score = |packed: &Packed| Ok(reference.score(&packed.forest, &packed.selected, self.temperature())?.logp);
         self.column(e, score).map(Some)
     }
@@ -32,9 +34,12 @@ impl Collector {
             return Ok(());
         }
         let sizes = self.settings.batches(self.world.size());
+        let rows = self.data.prompts().all()?.len() + evaluated.len();
+        let task = Task::new(Activity::ReferenceModel).out_of(rows as u64, Unit::Rows);
         let batches = self.data.prompts().all()?.chunks(sizes.micro_batch);
         for some in batches.chain(evaluated.chunks(self.flow.evaluated_together(sizes))) {
             let (experience, _) = self.given(some.to_vec(), at, mismatched)?;
+            task.add(some.len() as u64);
             // The same row of the same dataset has the same figures.
             for (prompt, column) in some.iter().zip(by_prompt(&experience)) {
                 let _ = prompt.ref_logp.set(column);

@@ -16,6 +16,7 @@ use super::flow::Flow;
 use super::packed::Packed;
 use super::plugins::Plugins;
 use super::{Error, Result};
+use crate::activity::{Activity, Task, Unit};
 use crate::config::{Config, OldLogp, RolloutDtype};
 use crate::dist::World;
 use crate::metrics::Metric;
@@ -113,6 +114,7 @@ impl Learner {
         let asked = self.asked(micro_batches, plugins, at)?;
         let own = self.own(micro_batches, plugins);
         let mut loss = 0.0;
+        let task = Task::new(Activity::Training).out_of(own.len() as u64, Unit::Things);
         match own.split_last() {
             None => self.backward(Learn::AddAndSum, &mut figures, |_| Ok(()))?,
             Some((last, others)) => {
@@ -121,6 +123,7 @@ impl Learner {
                     let (part, of_pass) = self.pass(micro_batch, learn, &asked[*place], plugins, known.take())?;
                     loss += part;
                     figures.merge(of_pass);
+                    task.add(1);
                 }
             }
         }
@@ -379,6 +382,7 @@ impl Learner {
     /// # Errors
     /// If a gradient or a weight would not be finite. All weights are then unchanged.
     pub(super) fn update(&mut self, step: u64) -> Result<(Updates, Figures)> {
+        let _task = Task::new(Activity::Training).on("weights");
         let mut figures = Figures::begin();
         let planned = self.trained.plan(&self.policy, step - 1)?;
         let of_critic = self.critic.as_ref().map(|critic| critic.plan(step - 1)).transpose()?;

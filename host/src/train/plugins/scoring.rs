@@ -4,6 +4,7 @@
 use super::asked_model::AskedModel;
 use super::comparing::{self, Matches};
 use super::{Plugins, from_plugin, steps};
+use crate::activity::{Activity, Task};
 use crate::config::{self, Compare, OnError, PluginEntry};
 use crate::data::Message;
 use crate::dist::World;
@@ -342,6 +343,7 @@ pub(in crate::train) fn scored(
 impl Plugins {
     /// Returns all rewards of all completions; see [`scored`].
     pub(in crate::train) fn score(&mut self, judged: Judged, evaluating: bool) -> Result<Scored> {
+        let _task = Task::new(Activity::Scoring);
         let (scored, with_steps) = scored(&mut self.rewards, &self.world, &judged, evaluating)?;
         self.swaps.saw_scores((Arc::new(judged), with_steps.map(Arc::new)), &scored.columns);
         Ok(scored)

@@ -7,6 +7,7 @@ mod defaults;
 mod held;
 mod model;
 mod models;
+mod overview;
 mod plugins;
 mod reference;
 mod room;
@@ -56,17 +57,20 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     let Chosen { backend, warnings: of_backend } = Backend::choose(config.device, config.bf16, world.local_rank())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &backend)?;
     check(&config, &plugins, world.size())?;
+    overview::of_plugins(&plugins, &config);
     let config = best_metric::resolve(config, plugins.flow, beginning)?;
     let names_folder = config.output_dir.is_none() && !matches!(beginning, Beginning::Resume { .. });
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, mut opened) = model::open(config, &folder, beginning, (&backend, &world))?;
     let (config, of_reference) = reference::resolve(config, &plugins, &mut opened, beginning, &world)?;
     plugins.meet(&opened.tokenizer)?;
+    overview::of_model(&opened, &config);
     let opener = Opener { backend: backend.clone(), tokenizer: opened.tokenizer.clone() };
     // Before the ranks read data together.
     compare_settings(&world, &config, backend.is_bf16())?;
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
+    overview::of_data(data.prompts().len(), evaluated.as_ref().map(Prompts::len), &config);
     let trial = plugins.try_on(&data, &config)?;
     best_metric::check(&config, &plugins)?;
     warnings.extend(of_backend.into_iter().chain(of_reference));
@@ -80,6 +84,8 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     let max_steps = max_steps(&config, epoch);
     check_goes_on(beginning, max_steps)?;
     let periods = Periods::of(&config, max_steps, epoch);
+    overview::of_steps(&config, plugins.flow, &world, (max_steps, epoch));
+    overview::of_machine(&config, &opened, plugins.flow, &backend, &folder);
     let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &backend, max_steps, &world)?;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods, max_steps));
     let device = backend.describe();

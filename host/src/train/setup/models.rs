@@ -2,6 +2,7 @@
 
 use super::reference;
 use super::value_model::Values;
+use crate::activity::{Activity, Task};
 use crate::config::{self, Config, OldLogp, RolloutDtype};
 use crate::model::{Backend, Biases, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
 use crate::plugin::{Defaults, Needs};
@@ -340,6 +341,7 @@ pub(super) fn policy_and_reference(
         let balances = aux_coefficient(config, policy.architecture()) > 0.0;
         Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing).with_aux_loss(balances))
     };
+    let _task = Task::new(Activity::LoadingModel);
     check_aux_loss(config, source)?;
     check_whole(config, lora, values, backend)?;
     let Some(origin) = beginning.origin() else {

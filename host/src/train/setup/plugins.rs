@@ -1,6 +1,7 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
 use super::defaults;
+use crate::activity::{Activity, Task};
 use crate::config::{self, Compare, Config, Grants, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
@@ -344,6 +345,7 @@ impl Loaded {
         let prompts = if all { data.prompts().all()?.to_vec() } else { data.prompts().first(Trial::PROMPTS)? };
         let mut trial = Trial::made_up(&prompts, data.columns(), group, &needs).comparing(&self.rewards);
         trial.begin(&prompts, &config.environment);
+        let _task = Task::new(Activity::TryingPlugin).on("the plugins");
         dry_run(&trial, &mut self.algorithm, &mut self.rewards).map_err(Error::DryRun)?;
         self.environments.iter().try_for_each(|(environment, _)| trial.play(environment)).map_err(Error::DryRun)?;
         if config.max_tokens_per_microbatch.is_some() && !is_separable(&mut self.algorithm)? {
@@ -361,6 +363,11 @@ impl Loaded {
         let asks = self.rewards.iter().filter_map(Reward::plugin).any(|plugin| plugin.asker().is_some());
         let known = ours(&self.algorithm_source) && self.reward_sources.iter().all(ours);
         (known && !asks && self.environments.is_empty()).then(|| self.engine.reported())
+    }
+
+    /// Returns the rewards' components, without reward models, in the order of the configuration.
+    pub(super) fn reward_sources(&self) -> impl Iterator<Item = &Source> {
+        self.reward_sources.iter()
     }
 
     /// Stores the plugins in the run's folder and records that they were loaded.

@@ -109,6 +109,11 @@ fn bytes_of_moments(rule: Rule) -> f64 {
     }
 }
 
+/// Returns the bytes that a run on the CPU needs at least, whatever its batches.
+pub(super) fn least(config: &Config, source: &ModelFolder, how: Use) -> f64 {
+    Least::of(config, source, how).total()
+}
+
 /// Returns a warning if a run on the CPU needs more than the `available` bytes for what is counted here alone.
 pub(super) fn shortage(config: &Config, source: &ModelFolder, how: Use, available: Option<u64>) -> Option<String> {
     let least = Least::of(config, source, how);

@@ -1,0 +1,337 @@
+//! Shows what goes on: on a terminal as a line at its bottom, elsewhere as a line now and then if nothing else is printed.
+
+use crate::activity::{self, Activity, Spent, Status, Unit};
+use crate::train::Calendar;
+use console::Term;
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the tasks.
+const TICK: Duration = Duration::from_millis(100);
+
+/// A task outside a run that takes less is not shown.
+const SHORT: Duration = Duration::from_millis(300);
+
+/// Without a terminal, a line is printed after so much silence: before a run's first step, and later.
+const SILENCE: Duration = Duration::from_secs(15);
+const SILENCE_OF_STEPS: Duration = Duration::from_secs(60);
+
+/// Widths of the bar, from which the first is chosen that leaves room for the words.
+const BARS: [usize; 3] = [30, 12, 0];
+
+/// Number of tasks that are shown: a task and its part.
+const DEPTH: usize = 2;
+
+struct Display {
+    /// The line; none without a terminal.
+    line: Option<ProgressBar>,
+    state: Mutex<State>,
+}
+
+struct State {
+    run: Option<Run>,
+    /// When something was last printed.
+    printed: Instant,
+    over: bool,
+}
+
+static DISPLAY: OnceLock<Display> = OnceLock::new();
+
+/// Begins to show tasks, unless messages are not wanted.
+pub(super) fn start() {
+    if !tracing::enabled!(tracing::Level::INFO) || DISPLAY.get().is_some() {
+        return;
+    }
+    let terminal = std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    let line = terminal.then(|| {
+        let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style);
+        line.finish_and_clear();
+        line
+    });
+    let display = Display { line, state: Mutex::new(State { run: None, printed: Instant::now(), over: false }) };
+    if DISPLAY.set(display).is_ok() {
+        // Without it, a run is silent and otherwise the same.
+        drop(std::thread::Builder::new().name("display".into()).stack_size(512 << 10).spawn(watch));
+    }
+}
+
+/// Prints with `print` above the line.
+pub(super) fn above<T>(print: impl FnOnce() -> T) -> T {
+    let Some(display) = DISPLAY.get() else { return print() };
+    display.with(|state| state.printed = Instant::now());
+    match &display.line {
+        Some(line) => line.suspend(print),
+        None => print(),
+    }
+}
+
+/// Removes the line for good: the process is about to end.
+pub(super) fn end() {
+    let Some(display) = DISPLAY.get() else { return };
+    display.with(|state| state.over = true);
+    display.draw(None);
+}
+
+/// Shows the steps of a run, or none.
+pub(super) fn set_run(run: Option<Run>) {
+    if let Some(display) = DISPLAY.get() {
+        display.with(|state| state.run = run);
+    }
+}
+
+/// Records that the run has taken this step.
+pub(super) fn stepped(step: u64) {
+    if let Some(display) = DISPLAY.get() {
+        display.with(|state| state.run.iter_mut().for_each(|run| run.take(step)));
+    }
+}
+
+/// Looks at the tasks until the process ends.
+fn watch() {
+    let Some(display) = DISPLAY.get() else { return };
+    while !display.with(|state| state.over) {
+        std::thread::sleep(TICK);
+        let now = Instant::now();
+        let tasks = activity::current();
+        match &display.line {
+            Some(_) => {
+                let width = usize::from(Term::stderr().size().1);
+                display.draw(display.with(|state| if state.over { None } else { shown(&tasks, state.run.as_ref(), now, width) }));
+            }
+            None => {
+                let text = display.with(|state| {
+                    let silence = if state.run.is_some() { SILENCE_OF_STEPS } else { SILENCE };
+                    (now - state.printed > silence).then(|| shown(&tasks, state.run.as_ref(), now, usize::MAX)).flatten()
+                });
+                if let Some(text) = text {
+                    tracing::info!("{text}");
+                }
+            }
+        }
+    }
+}
+
+impl Display {
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn draw(&self, text: Option<String>) {
+        match (&self.line, text) {
+            (Some(line), Some(text)) => {
+                if line.is_finished() {
+                    line.reset();
+                }
+                if line.message() != text {
+                    line.set_message(text);
+                }
+            }
+            (Some(line), None) if !line.is_finished() => line.finish_and_clear(),
+            _ => {}
+        }
+    }
+}
+
+/// The steps of a run, and the time that they take.
+pub(super) struct Run {
+    calendar: Calendar,
+    began: Instant,
+    step: u64,
+    /// When the newest step ended.
+    stepped: Instant,
+    /// What evaluations and checkpoints before the run took.
+    before: Pauses,
+    /// The same when the newest step ended.
+    pauses: Pauses,
+}
+
+/// Time that no step took.
+#[derive(Clone, Copy, Default)]
+struct Pauses {
+    evaluating: Spent,
+    saving: Spent,
+}
+
+impl Pauses {
+    fn now() -> Self {
+        Self { evaluating: activity::spent(Activity::Evaluating), saving: activity::spent(Activity::Saving) }
+    }
+
+    fn since(self, before: Self) -> Self {
+        let less = |now: Spent, before: Spent| Spent { times: now.times - before.times, time: now.time - before.time };
+        Self { evaluating: less(self.evaluating, before.evaluating), saving: less(self.saving, before.saving) }
+    }
+}
+
+impl Run {
+    /// Creates the state of a run that is about to begin.
+    pub(super) fn new(calendar: Calendar) -> Self {
+        let (now, before) = (Instant::now(), Pauses::now());
+        Self { calendar, began: now, step: calendar.first, stepped: now, before, pauses: before }
+    }
+
+    fn take(&mut self, step: u64) {
+        (self.step, self.stepped, self.pauses) = (step, Instant::now(), Pauses::now());
+    }
+
+    /// Returns the time until the end, if steps go on as they have.
+    fn left(&self, now: Instant) -> Option<Duration> {
+        let pauses = self.pauses.since(self.before);
+        let of_steps = (self.stepped - self.began).saturating_sub(pauses.evaluating.time + pauses.saving.time);
+        let taken = self.step.checked_sub(self.calendar.first).filter(|taken| *taken > 0)?;
+        let (a_step, pauses) = (of_steps.as_secs_f64() / taken as f64, [pauses.evaluating, pauses.saving].map(mean));
+        let left = self.calendar.seconds_left(self.step, a_step, pauses);
+        Some(Duration::from_secs_f64(left).saturating_sub(now - self.stepped))
+    }
+
+    /// Returns the line, without its bar: `3/100  0:12 elapsed, 7:05 left`.
+    fn words(&self, now: Instant) -> String {
+        let left = self.left(now).map(|left| format!(", {} left", clock(left))).unwrap_or_default();
+        format!("{}/{}  {} elapsed{left}", self.step, self.calendar.last, clock(now - self.began))
+    }
+
+    /// Returns its bar.
+    fn bar(&self, width: usize) -> String {
+        let share = if self.calendar.last == 0 { 1.0 } else { self.step as f64 / self.calendar.last as f64 };
+        let full = ((share * width as f64) as usize).min(width);
+        format!("{}{}", "\u{2588}".repeat(full), "\u{2591}".repeat(width - full))
+    }
+}
+
+/// Returns the seconds that one of them took.
+fn mean(spent: Spent) -> Option<f64> {
+    (spent.times > 0).then(|| spent.time.as_secs_f64() / f64::from(spent.times))
+}
+
+/// Returns the line for these tasks, at most so many columns wide; none if there is nothing to show.
+fn shown(tasks: &[Status], run: Option<&Run>, now: Instant, width: usize) -> Option<String> {
+    let Some(run) = run else {
+        let long = tasks.iter().filter(|status| now.saturating_duration_since(status.began) >= SHORT);
+        let words: Vec<String> =
+            chosen(long).map(|status| format!("{}{}", described(status, now), ticking(status, now))).collect();
+        return (!words.is_empty()).then(|| cut(&words.join(", "), width));
+    };
+    let words = chosen(tasks.iter()).map(|status| described(status, now));
+    let words = [vec![run.words(now)], words.collect()].concat().join("  ");
+    let bar = BARS.into_iter().find(|bar| words.chars().count() + bar + 1 < width).unwrap_or(0);
+    let line = if bar == 0 { words } else { format!("{} {words}", run.bar(bar)) };
+    Some(cut(&line, width))
+}
+
+/// Returns the tasks that are shown: the outermost, but each activity once.
+fn chosen<'a>(tasks: impl Iterator<Item = &'a Status>) -> impl Iterator<Item = &'a Status> {
+    let mut last = None;
+    tasks.filter(move |status| last.replace(status.activity) != Some(status.activity)).take(DEPTH)
+}
+
+/// Shortens a line to less than a terminal's width, which would wrap it otherwise.
+fn cut(line: &str, width: usize) -> String {
+    match width.saturating_sub(1) {
+        0 => String::new(),
+        room => console::truncate_str(line, room, "\u{2026}").into_owned(),
+    }
+}
+
+/// Returns a task in words: `generating 37/128, 8,192 tokens (512/s)`.
+fn described(status: &Status, now: Instant) -> String {
+    let mut text = status.activity.name().to_owned();
+    if !status.subject.is_empty() {
+        text.push_str(&format!(" {}", status.subject));
+    }
+    let count = |n: u64| match status.unit {
+        Unit::Bytes => HumanBytes(n).to_string(),
+        _ => HumanCount(n).to_string(),
+    };
+    let counted = match status.total {
+        Some(total) => format!(" {}/{}", count(status.done), count(total)),
+        None if status.done > 0 => format!(" {}", count(status.done)),
+        None => String::new(),
+    };
+    let rows = if status.unit == Unit::Rows && !counted.is_empty() { " rows" } else { "" };
+    let seconds = now.saturating_duration_since(status.began).as_secs_f64();
+    let speed = match (status.tokens, status.unit) {
+        (0, Unit::Bytes) if status.done > 0 && seconds > 0.5 => {
+            format!(" ({}/s)", HumanBytes((status.done as f64 / seconds) as u64))
+        }
+        (tokens, _) if tokens > 0 && seconds > 0.5 => {
+            format!(", {} tokens ({}/s)", HumanCount(tokens), HumanCount((tokens as f64 / seconds).round() as u64))
+        }
+        _ => String::new(),
+    };
+    format!("{text}{counted}{rows}{speed}")
+}
+
+/// Returns the time that a task has taken, and about how much it will take.
+fn ticking(status: &Status, now: Instant) -> String {
+    let elapsed = now.saturating_duration_since(status.began);
+    let share = status.total.filter(|total| *total > 0).map(|total| status.done as f64 / total as f64);
+    match share.filter(|share| *share > 0.02 && *share <= 1.0 && elapsed > Duration::from_secs(2)) {
+        Some(share) => format!("  {} elapsed, {} left", clock(elapsed), clock(elapsed.mul_f64(1.0 / share - 1.0))),
+        None => format!("  {}", clock(elapsed)),
+    }
+}
+
+/// Returns a duration as a clock shows it: `0:07`, `12:30`, `1:02:03`, `2d 03:00`.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (minutes, hours) = (seconds / 60 % 60, seconds / 3600);
+    match hours {
+        0 => format!("{minutes}:{:02}", seconds % 60),
+        1..24 => format!("{hours}:{minutes:02}:{:02}", seconds % 60),
+        _ => format!("{}d {:02}:{minutes:02}", hours / 24, hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::borrow::Cow;
+
+    fn status(activity: Activity, done: u64, total: Option<u64>) -> Status {
+        let (subject, unit) = (Cow::Borrowed(""), Unit::Things);
+        Status { activity, subject, began: Instant::now(), done, total, unit, tokens: 0 }
+    }
+
+    #[test]
+    fn a_task_is_described_with_what_is_known_of_it() {
+        let mut generating = status(Activity::Generating, 37, Some(128));
+        let now = generating.began + Duration::from_secs(4);
+        assert_eq!(described(&generating, now), "generating 37/128");
+        generating.tokens = 8192;
+        assert_eq!(described(&generating, now), "generating 37/128, 8,192 tokens (2,048/s)");
+        let rows = Status { unit: Unit::Rows, ..status(Activity::ReadingDataset, 40123, None) };
+        assert_eq!(described(&rows, rows.began), "reading the dataset 40,123 rows");
+        let compiling = Status { subject: "answer_reward.wasm".into(), ..status(Activity::CompilingPlugin, 0, None) };
+        assert_eq!(described(&compiling, compiling.began), "compiling answer_reward.wasm");
+        let file = Status {
+            unit: Unit::Bytes,
+            subject: "a.safetensors".into(),
+            ..status(Activity::Downloading, 1 << 20, Some(4 << 20))
+        };
+        let now = file.began + Duration::from_secs(2);
+        assert_eq!(described(&file, now), "downloading a.safetensors 1.00 MiB/4.00 MiB (512.00 KiB/s)");
+        assert_eq!(ticking(&file, file.began + Duration::from_secs(3)), "  0:03 elapsed, 0:09 left");
+    }
+
+    #[test]
+    fn a_line_fits_the_terminal_and_short_tasks_are_not_shown() {
+        let mut run = Run::new(Calendar { first: 0, last: 200, ..Calendar::default() });
+        run.take(50);
+        let tasks = [status(Activity::Evaluating, 120, Some(408)), status(Activity::Generating, 3, Some(64))];
+        let now = run.began + Duration::from_secs(71);
+        let line = |width| shown(&tasks, Some(&run), now, width).unwrap();
+        assert!(line(120).starts_with("\u{2588}") && line(120).contains("50/200  1:11 elapsed"), "{}", line(120));
+        assert!(line(120).ends_with("evaluating 120/408  generating 3/64"), "{}", line(120));
+        for width in [0, 1, 20, 40, 60, 90, 120] {
+            assert!(line(width).chars().count() < width.max(1), "{width}: {}", line(width));
+        }
+        let task = status(Activity::LoadingModel, 0, None);
+        assert_eq!(shown(std::slice::from_ref(&task), None, task.began + SHORT / 2, 80), None);
+        let after = task.began + Duration::from_secs(65);
+        assert_eq!(shown(&[task], None, after, 80).unwrap(), "loading the model  1:05");
+        assert_eq!([clock(Duration::from_secs(3723)), clock(Duration::from_secs(190_000))], ["1:02:03", "2d 04:46"]);
+    }
+}
