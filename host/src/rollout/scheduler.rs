@@ -57,6 +57,9 @@ pub struct Rollout {
     pub logp: Vec<f32>,
     /// Whether it ended on its own rather than at the length limit.
     pub finished: bool,
+    /// Number of updates that made the policy which wrote it.
+    #[serde(default)]
+    pub policy_version: u64,
     /// Start and end of each reply among its tokens, which were not sampled.
     #[serde(default)]
     pub replies: Vec<(usize, usize)>,

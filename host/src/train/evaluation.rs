@@ -5,6 +5,7 @@ use super::dataset::{Prompt, Prompts};
 use super::experience::{Experience, MicroBatch};
 use super::figures::Figures;
 use super::periods::Periods;
+use super::phase::Phase;
 use super::solved;
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
@@ -94,9 +95,7 @@ impl Trainer {
     fn evaluate_on(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<BTreeMap<String, f64>>> {
         let begun = Instant::now();
         let (position, plugin_states) = (self.collector.position(), self.plugins.snapshots()?);
-        self.collector.begin_evaluation();
         let evaluated = self.losses(prompts, stop);
-        self.collector.end_evaluation();
         self.collector.go_to(position);
         self.plugins.take_back(plugin_states);
 
@@ -134,7 +133,8 @@ impl Trainer {
             {
                 return Ok(None);
             }
-            let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
+            let mut with =
+                With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase: Phase::Eval };
             let prompts = some.len() as u64;
             let (experience, collected) = self.collector.collect(some, GENERATION, &mut with)?;
             task.add(prompts);
@@ -143,9 +143,10 @@ impl Trainer {
         }
         // All at once, so that statistics over rows don't depend on the size of the parts.
         let mut experience = Experience::joined(parts);
-        let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
+        let mut with =
+            With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase: Phase::Eval };
         figures.merge(self.collector.judge(&mut experience, &mut with)?);
-        figures.add(self.world.once(solved::figures(&experience, self.collector.for_evaluation(), &self.settings)));
+        figures.add(self.world.once(solved::figures(&experience, &self.settings)));
         let items = if flow.generates() { experience.items() } else { experience.items().min(used) };
         let experience = Arc::new(experience);
         let sizes = match self.settings.packs_evaluations() {

@@ -3,7 +3,6 @@
 use super::collector::Episode;
 use super::dataset::Prompt;
 use crate::dist::World;
-use crate::model::PromptPass;
 use crate::plugin::{Advantages, RewardColumn, Scale};
 use crate::rollout::Rollout;
 use std::ops::Range;
@@ -16,16 +15,14 @@ pub(super) type Pair = (usize, usize);
 /// `offsets[i]..offsets[i + 1]`. Training uses items: pairs if there are any, otherwise completions.
 #[derive(Default)]
 pub(super) struct Experience {
-    /// `global_step` whose weights generated it.
-    pub generated_at: u64,
-    /// The pass over the prompts, until the completions are judged, if training can continue it.
-    pub known: Option<PromptPass>,
     pub prompts: Vec<Arc<Prompt>>,
     pub rollouts: Vec<Rollout>,
     pub texts: Vec<String>,
     /// The outcome of the episodes, until they have been scored; empty without an environment.
     pub episodes: Vec<Episode>,
     pub rewards: Vec<RewardColumn>,
+    /// In an evaluation, the columns of rewards with `eval_only`.
+    pub eval_rewards: Vec<RewardColumn>,
     pub offsets: Vec<u32>,
     /// Log-probabilities at sampling.
     pub logp: Vec<f32>,
@@ -43,9 +40,9 @@ pub(super) struct Experience {
 
 impl Experience {
     /// Creates an experience from completions without any further columns.
-    pub(super) fn new(generated_at: u64, prompts: Vec<Arc<Prompt>>, rollouts: Vec<Rollout>) -> Self {
+    pub(super) fn new(prompts: Vec<Arc<Prompt>>, rollouts: Vec<Rollout>) -> Self {
         let logp = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();
-        Self { generated_at, prompts, offsets: offsets(&rollouts), rollouts, logp, ..Self::default() }
+        Self { prompts, offsets: offsets(&rollouts), rollouts, logp, ..Self::default() }
     }
 
     /// Joins experiences that were collected one after another and have not been scored.
@@ -61,7 +58,8 @@ impl Experience {
             all.rollouts.extend(part.rollouts.into_iter().map(|rollout| Rollout { prompt: before + rollout.prompt, ..rollout }));
             all.texts.extend(part.texts);
             all.episodes.extend(part.episodes);
-            for (column, more) in all.rewards.iter_mut().zip(part.rewards) {
+            let rewards = all.rewards.iter_mut().zip(part.rewards);
+            for (column, more) in rewards.chain(all.eval_rewards.iter_mut().zip(part.eval_rewards)) {
                 column.values.extend(more.values);
             }
             all.logp.extend(part.logp);
@@ -101,6 +99,7 @@ impl Experience {
             texts: these(&self.texts, &rows),
             episodes: these(&self.episodes, &rows),
             rewards: self.rewards.iter().map(reward).collect(),
+            eval_rewards: self.eval_rewards.iter().map(reward).collect(),
             old_logp: self.old_logp.as_ref().map(by_token),
             ref_logp: self.ref_logp.as_ref().map(by_token),
             values: self.values.as_ref().map(by_token),
@@ -111,7 +110,7 @@ impl Experience {
                 metrics: metrics.clone(),
             },
             pairs,
-            ..Self::new(self.generated_at, prompts, rows.iter().map(rollout).collect())
+            ..Self::new(prompts, rows.iter().map(rollout).collect())
         }
     }
 
@@ -163,6 +162,11 @@ impl Experience {
     /// Returns the policy's log-probabilities at generation, the denominators of ratios.
     pub(super) fn old_logp(&self) -> &[f32] {
         self.old_logp.as_deref().unwrap_or(&self.logp)
+    }
+
+    /// Returns whether the policy still is of the version that wrote this completion.
+    pub(super) fn is_on_policy(&self, row: usize, version: u64) -> bool {
+        self.rollouts[row].policy_version == version
     }
 
     /// Returns the tokens of the prompt that a completion continues.
@@ -270,9 +274,17 @@ mod tests {
         let rollout = |row: usize| {
             let tokens: Vec<u32> = (0..=row as u32 % 4).map(|i| 100 * (row as u32 + 1) + i).collect();
             let logp = tokens.iter().map(|token| *token as f32).collect();
-            Rollout { prompt: row / 2, sample: row % 2, tokens, logp, finished: true, ..Rollout::default() }
+            Rollout {
+                prompt: row / 2,
+                sample: row % 2,
+                tokens,
+                logp,
+                finished: true,
+                policy_version: row as u64,
+                ..Rollout::default()
+            }
         };
-        let mut e = Experience::new(7, (0..3).map(prompt).collect(), (0..6).map(rollout).collect());
+        let mut e = Experience::new((0..3).map(prompt).collect(), (0..6).map(rollout).collect());
         e.texts = (0..6).map(|row| row.to_string()).collect();
         let column = Some(e.logp.clone());
         (e.old_logp, e.ref_logp, e.values) = (column.clone(), column.clone(), column.clone());
@@ -290,7 +302,8 @@ mod tests {
             e.rollouts.iter().map(|r| (r.prompt, r.sample)).collect::<Vec<_>>(),
             [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
         );
-        assert_eq!((e.texts.concat(), e.generated_at), ("450123".to_owned(), 7));
+        assert_eq!(e.texts.concat(), "450123");
+        assert!(e.rollouts.iter().enumerate().all(|(row, rollout)| rollout.policy_version == [4, 5, 0, 1, 2, 3][row]));
         assert_eq!(e.rewards[0].values, [4.0, 5.0, 0.0, 1.0, 2.0, 3.0].map(Some));
         let tokens: Vec<f32> = e.rollouts.iter().flat_map(|r| &r.tokens).map(|token| *token as f32).collect();
         assert_eq!(tokens[..3], [500.0, 600.0, 601.0]);

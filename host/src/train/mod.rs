@@ -15,6 +15,7 @@ mod origin;
 mod packed;
 mod patience;
 mod periods;
+mod phase;
 mod plugins;
 mod ranks;
 mod rescoring;

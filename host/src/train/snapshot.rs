@@ -123,7 +123,9 @@ struct Counts {
 /// An [`Experience`] without what can be recomputed from the dataset or its own columns.
 #[derive(Deserialize, Serialize)]
 struct Saved {
-    generated_at: u64,
+    /// The version of the policy that wrote all of them, in checkpoints whose rollouts do not state it themselves.
+    #[serde(default, skip_serializing)]
+    generated_at: Option<u64>,
     /// Their positions among the prompts that are used.
     prompts: Vec<usize>,
     rollouts: Vec<Rollout>,
@@ -143,7 +145,7 @@ struct Saved {
 impl Saved {
     fn of(e: &Experience) -> Self {
         Self {
-            generated_at: e.generated_at,
+            generated_at: None,
             prompts: e.prompts.iter().map(|p| p.index).collect(),
             rollouts: e.rollouts.clone(),
             texts: e.texts.clone(),
@@ -159,7 +161,10 @@ impl Saved {
     }
 
     /// Restores the experience; none if a prompt is not in the dataset.
-    fn restored(self, run: &Fits<'_>) -> Option<Experience> {
+    fn restored(mut self, run: &Fits<'_>) -> Option<Experience> {
+        if let Some(version) = self.generated_at {
+            self.rollouts.iter_mut().for_each(|rollout| rollout.policy_version = version);
+        }
         let prompts = self.prompts.iter().map(|row| run.prompts.1.get(row).cloned()).collect::<Option<Vec<_>>>()?;
         Some(Experience {
             texts: self.texts,
@@ -169,7 +174,7 @@ impl Saved {
             values: self.values,
             advantages: Advantages { advantages: self.advantages, returns: self.returns, mask: self.mask, metrics: Vec::new() },
             pairs: run.flow.has_pairs().then_some(self.pairs),
-            ..Experience::new(self.generated_at, prompts, self.rollouts)
+            ..Experience::new(prompts, self.rollouts)
         })
     }
 }

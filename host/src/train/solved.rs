@@ -5,7 +5,6 @@
 use super::experience::Experience;
 use crate::config::Config;
 use crate::metrics::Metric;
-use crate::plugin::RewardColumn;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -17,11 +16,10 @@ struct Attempt<'a> {
 }
 
 /// Returns the metrics of an evaluation's completions in addition to those of training; none for completions without rewards.
-/// `alone` are the columns of rewards with `eval_only`.
-pub(super) fn figures(e: &Experience, alone: &[RewardColumn], config: &Config) -> Vec<Metric> {
+pub(super) fn figures(e: &Experience, config: &Config) -> Vec<Metric> {
     let groups: Vec<Range<usize>> = (0..e.prompts.len()).map(|prompt| e.rows(prompt..prompt + 1)).collect();
     let mut metrics = Vec::new();
-    for column in e.rewards.iter().chain(alone) {
+    for column in e.rewards.iter().chain(&e.eval_rewards) {
         let means = groups.iter().filter_map(|rows| {
             let scores: Vec<f64> = column.values[rows.clone()].iter().flatten().map(|v| f64::from(*v)).collect();
             (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / scores.len() as f64)
@@ -29,15 +27,15 @@ pub(super) fn figures(e: &Experience, alone: &[RewardColumn], config: &Config) -
         let means: Vec<f64> = means.collect();
         metrics.extend(error(format!("rewards/{}/stderr", column.name), &means));
     }
-    metrics.extend(passes(e, alone, config, &groups));
+    metrics.extend(passes(e, config, &groups));
     metrics
 }
 
 /// Returns pass@k and maj@k over groups of rows, if a threshold says what is solved.
-fn passes(e: &Experience, alone: &[RewardColumn], config: &Config, groups: &[Range<usize>]) -> Vec<Metric> {
+fn passes(e: &Experience, config: &Config, groups: &[Range<usize>]) -> Vec<Metric> {
     let Some(threshold) = config.eval_pass_threshold else { return Vec::new() };
     let named = |name: &str| config.eval_pass_reward.as_deref().is_none_or(|wanted| wanted == name);
-    let Some(column) = e.rewards.iter().chain(alone).find(|column| named(&column.name)) else { return Vec::new() };
+    let Some(column) = e.rewards.iter().chain(&e.eval_rewards).find(|column| named(&column.name)) else { return Vec::new() };
     let attempt = |row: usize| Attempt {
         // A completion without a score has not solved anything.
         solved: column.values[row].is_some_and(|score| f64::from(score) >= threshold),

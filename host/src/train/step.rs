@@ -2,6 +2,7 @@
 
 use super::collector::With;
 use super::figures::Figures;
+use super::phase::Phase;
 use super::trainer::Trainer;
 use super::{Result, ranks};
 use crate::metrics::{Metric, Reduction, Window};
@@ -14,11 +15,13 @@ impl Trainer {
         let mut figures = Figures::begin();
         let at = self.moment();
 
-        let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
-        let (micro_batches, known, collected) = self.collector.next(self.settings.gradient_accumulation_steps, &mut with)?;
+        let mut with =
+            With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase: Phase::Train };
+        let (micro_batches, collected) = self.collector.next(self.settings.gradient_accumulation_steps, &mut with)?;
         figures.merge(collected);
 
-        let (loss, learned) = self.learner.learn(&micro_batches, known, &mut self.plugins, at)?;
+        let prompt_pass = self.collector.take_prompt_pass(&micro_batches, at);
+        let (loss, learned) = self.learner.learn(&micro_batches, prompt_pass, &mut self.plugins, at)?;
         figures.merge(learned);
 
         let (updates, updated) = self.learner.update(at.step + 1)?;

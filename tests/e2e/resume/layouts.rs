@@ -1,6 +1,6 @@
 //! What a checkpoint has at its top level, and checkpoints of older versions, which had more there.
 
-use rlhost_tests::{Place, STORIES, flatten, tiny};
+use rlhost_tests::{Place, STORIES, flatten, seal, tiny};
 use std::fs;
 
 /// A kind of run, its weights file, and what else of it must resume to the bit.
@@ -104,6 +104,39 @@ fn a_run_of_an_older_version_resumes_to_the_bit() {
             }
         }
     }
+}
+
+#[test]
+fn waiting_completions_of_an_older_version_are_trained_on_to_the_bit() {
+    let place = Place::new();
+    let generation = ["--steps-per-generation", "4", "--gradient-accumulation-steps", "1", "--num-generations", "2"];
+    let steps = ["--max-steps", "6", "--save-steps", "1", "--learning-rate", "0.01"];
+    place.train("whole", &[&generation[..], &steps].concat()).succeeded();
+    place.copy_as_after("whole", 2, "old");
+    let file = place.path("old/checkpoint-2/trainer/snapshot.json");
+    let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let experiences = state["experiences"].as_array_mut().unwrap();
+    assert!(!experiences.is_empty());
+    for experience in experiences {
+        // One version was written for all of them.
+        experience["generated_at"] = 0.into();
+        for rollout in experience["rollouts"].as_array_mut().unwrap() {
+            assert_eq!(rollout.as_object_mut().unwrap().remove("policy_version"), Some(0.into()));
+        }
+    }
+    fs::write(&file, state.to_string()).unwrap();
+    seal(&place.path("old/checkpoint-2"), &[]);
+    place.run(&["resume", "old"]).succeeded();
+    place.assert_same_end("old", "whole", 6, "model.safetensors");
+    // One of a policy that there has not been yet is refused.
+    place.copy_as_after("whole", 2, "future");
+    let file = place.path("future/checkpoint-2/trainer/snapshot.json");
+    let mut state: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    state["experiences"][0]["rollouts"][0]["policy_version"] = 3.into();
+    fs::write(&file, state.to_string()).unwrap();
+    seal(&place.path("future/checkpoint-2"), &[]);
+    let refused = place.run(&["resume", "future"]);
+    assert!(refused.error().contains("policy of version 3"), "{}", refused.error());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Episodes: rollouts of several turns with an environment. The model's tokens stay as sampled; the chat template renders the
 //! environment's replies, which are appended.
 
+use super::source::{RolloutBatch, RolloutRequest};
 use super::turns::Turns;
 use crate::config::{OnError, PluginEntry, printable};
 use crate::data::{Extras, Message, Tokenizer};
@@ -8,11 +9,11 @@ use crate::metrics::{Metric, Reduction};
 use crate::model::Decoding;
 use crate::ops::sampler::stream;
 use crate::plugin::{self, EnvironmentPlugin, LARGEST_SCORE, Opening, Reply, Session, Turn};
-use crate::rollout::{Ended, Follow, Next, Request, Rollout, Sampling};
+use crate::rollout::{Ended, Follow, Next, Request, Rollout};
 use crate::run::TurnRow;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
-use crate::train::plugins::start;
+use crate::train::plugins::{Environments, start};
 use crate::train::{Error, Result};
 use rand::RngExt;
 use rayon::prelude::*;
@@ -112,28 +113,14 @@ struct Table<'a> {
     seat_of: Vec<usize>,
 }
 
-/// The result of a generation's episodes.
-pub(super) struct Played {
-    pub rollouts: Vec<Rollout>,
-    pub episodes: Vec<Episode>,
-    /// The environments' own metrics.
-    pub metrics: Vec<plugin::Metric>,
-}
-
 impl Turns {
-    /// Plays `samples` episodes of each prompt. All episodes of a prompt have the same seed.
+    /// Plays episodes of each prompt, whose sessions with servers are in this scope. All episodes of a prompt have the same seed.
     ///
     /// # Errors
     /// If an operation fails. A failed episode carries its own error.
-    pub(super) fn play(
-        &self,
-        model: &Decoding,
-        (environments, entries): (&[EnvironmentPlugin], &[PluginEntry]),
-        (prompts, samples): (&[Arc<Prompt>], usize),
-        sampling: Sampling,
-        (generation, scope): (u64, u64),
-        logp_temperature: f32,
-    ) -> Result<Played> {
+    pub(super) fn play(&self, model: &Decoding, request: &RolloutRequest<'_>, scope: u64) -> Result<RolloutBatch> {
+        let RolloutRequest { prompts, samples, generation, environments, .. } = *request;
+        let Environments { plugins: environments, entries } = environments;
         let places: Vec<usize> = prompts.iter().map(|prompt| prompt.acts_in(entries).unwrap_or(0)).collect();
         let shares = shares(environments, &places, samples);
         let rules = self.rules(model.architecture().max_positions);
@@ -151,8 +138,7 @@ impl Turns {
         let seats = seats.into_iter().map(Mutex::new).collect();
         let table = Table { rules: &rules, samples, rows, seats, seat_of };
         let (places, requests): (Vec<usize>, Vec<Request>) = requests.into_iter().unzip();
-        let sampled = (sampling, logp_temperature);
-        let mut rollouts = self.generator(model, sampled, generation, Some(&table), |g| g.run(&requests))?;
+        let mut rollouts = self.generator(model, request, Some(&table), |generator| generator.run(&requests))?;
         for rollout in &mut rollouts {
             let row = places[rollout.prompt];
             let tokens = &requests[rollout.prompt].tokens;
@@ -375,7 +361,7 @@ impl Playing {
 
 impl Table<'_> {
     /// Collects the outcomes of the episodes.
-    fn ended(self, rollouts: Vec<Rollout>) -> Played {
+    fn ended(self, rollouts: Vec<Rollout>) -> RolloutBatch {
         let (mut played, mut metrics) = (BTreeMap::new(), Vec::new());
         for seat in self.seats {
             let mut seat = seat.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -393,7 +379,7 @@ impl Table<'_> {
             let extras = serde_json::to_string(&extras).unwrap_or_default();
             Episode { environment, prompt: prompt.0, messages, extras, seed, turns, rewards, failed }
         });
-        Played { episodes: episodes.collect(), rollouts, metrics }
+        RolloutBatch { episodes: episodes.collect(), rollouts, metrics }
     }
 }
 

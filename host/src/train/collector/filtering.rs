@@ -98,7 +98,7 @@ impl Experience {
         let rows: Vec<usize> = kept.iter().flat_map(|&prompt| self.rows(prompt..prompt + 1)).collect();
         let place = |prompt: usize| kept.partition_point(|&other| other < prompt);
         let rollouts = these(self.rollouts, &rows).map(|rollout| Rollout { prompt: place(rollout.prompt), ..rollout });
-        let mut some = Self::new(self.generated_at, these(self.prompts, kept).collect(), rollouts.collect());
+        let mut some = Self::new(these(self.prompts, kept).collect(), rollouts.collect());
         some.texts = these(self.texts, &rows).collect();
         some.episodes = these(self.episodes, &rows).collect();
         let column = |column: RewardColumn| RewardColumn { values: these(column.values, &rows).collect(), ..column };

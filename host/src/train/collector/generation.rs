@@ -1,11 +1,11 @@
 //! Makes one generation: rollouts, their rewards, and the algorithm's advantages or pairs.
 
 use super::episodes::{self, Episode};
+use super::source::{PolicyVersion, RolloutBatch, RolloutRequest};
 use super::{Collector, Moment, With};
 use crate::activity::{Activity, Task};
 use crate::config::{OldLogp, RolloutDtype};
 use crate::metrics::{Metric, Reduction};
-use crate::model::{Policy, PromptPass};
 use crate::plugin::{Column, Generation, RewardBatch, RewardColumn, Rollouts};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
@@ -13,6 +13,7 @@ use crate::train::experience::Experience;
 use crate::train::figures::{Figures, Work};
 use crate::train::learner::Learner;
 use crate::train::packed::Packed;
+use crate::train::phase::Phase;
 use crate::train::plugins::{Judged, Scored, Told, Trouble, batch, from_plugin};
 use crate::train::{Error, Result};
 use candle_core::DType;
@@ -28,8 +29,6 @@ const OF_EPISODES: [&str; 2] = ["messages", "turn_rewards"];
 
 /// Completions of prompts, in the order of the prompts.
 struct RolledOut {
-    /// The pass over this rank's own prompts, if the next micro-batch can continue it.
-    known: Option<PromptPass>,
     rollouts: Vec<Rollout>,
     texts: Vec<String>,
     /// Empty without an environment.
@@ -58,15 +57,14 @@ impl Collector {
     ) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
         let own = self.world.share(prompts.len());
-        let RolledOut { known, rollouts, texts, episodes } =
-            self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
+        let RolledOut { rollouts, texts, episodes } = self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
         figures.lap("rollout");
-        figures.did(self.work(with.learner.policy(), &prompts, own, &rollouts));
+        figures.did(self.work(with, &prompts, own, &rollouts));
 
-        let mut experience = Experience::new(with.at.step, prompts, rollouts);
-        (experience.known, experience.texts, experience.episodes) = (known, texts, episodes);
+        let mut experience = Experience::new(prompts, rollouts);
+        (experience.texts, experience.episodes) = (texts, episodes);
         figures.merge(self.score(&mut experience, with)?);
-        if self.evaluating.is_none() {
+        if with.phase == Phase::Train {
             self.data.saw(&experience);
         }
         figures.add(self.world.once(length_metrics(&experience.rollouts, &experience.episodes)));
@@ -81,7 +79,7 @@ impl Collector {
         if experience.ref_logp.is_some() {
             figures.lap("reference");
         }
-        figures.merge(self.recompute(experience, with.learner)?);
+        figures.merge(self.recompute(experience, with)?);
         experience.values = self.values(with.learner, experience)?;
         if experience.values.is_some() {
             figures.lap("values");
@@ -92,9 +90,9 @@ impl Collector {
     /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
     pub(super) fn judge_generated(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
-        let columns = experience.rewards.iter().chain(self.evaluating.iter().flatten());
+        let columns = experience.rewards.iter().chain(&experience.eval_rewards);
         figures.add(self.world.once(columns.flat_map(reward_metrics)));
-        let turns = episodes::turns(experience, with.plugins.environments().1);
+        let turns = episodes::turns(experience, with.plugins.environments().entries);
         let seen = Generation { rollouts: rollouts_seen(experience, with.at), turns };
         let judged = if self.flow.has_pairs() {
             let (pairs, judged) = with.plugins.choose(seen)?;
@@ -112,39 +110,36 @@ impl Collector {
 
     /// Generates completions of all prompts; this rank those of its `own`.
     fn roll_out(
-        &self,
+        &mut self,
         with: &mut With<'_>,
         prompts: &[Arc<Prompt>],
         own: Range<usize>,
         generation: u64,
         figures: &mut Figures,
     ) -> Result<RolledOut> {
-        let samples = if self.evaluating.is_some() { self.settings.eval_group() } else { self.settings.group() };
-        let (temperature, policy) = (self.temperature(), with.learner.policy());
-        let sampling = self.turns.sampling(self.evaluating.is_some());
-        let model = self.turns.decoding(policy, self.evaluating.is_some())?;
-        let asked = (&prompts[own.clone()], samples);
         let environments = with.plugins.environments();
-        let (known, mut rollouts, episodes) = if environments.0.is_empty() {
-            let keep = self.trains_at_once(prompts.len()) && policy.continues_prompts();
-            let (rollouts, known) = self.turns.roll_out(&model, asked, sampling, generation, temperature, keep)?;
-            (known, rollouts, Vec::new())
-        } else {
-            // Evaluations play the same episodes again and again, which a server has to be asked for again.
-            let scope = if self.evaluating.is_some() { 1 + with.at.step } else { 0 };
-            let played = self.turns.play(&model, environments, asked, sampling, (generation, scope), temperature)?;
-            figures.add(from_plugin(played.metrics));
-            (None, played.rollouts, played.episodes)
+        let request = RolloutRequest {
+            prompts: &prompts[own.clone()],
+            samples: if with.phase == Phase::Eval { self.settings.eval_group() } else { self.settings.group() },
+            sampling: self.turns.sampling(with.phase),
+            logp_temperature: self.temperature(),
+            generation,
+            phase: with.phase,
+            environments,
+            keeps_prompt_pass: self.trains_at_once(prompts.len(), with.phase),
         };
+        let policy = PolicyVersion { policy: with.learner.policy(), version: with.at.step };
+        let RolloutBatch { mut rollouts, episodes, metrics } = self.source.roll_out(&request, policy)?;
+        figures.add(from_plugin(metrics));
         rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
         let texts = rollouts.iter().map(|rollout| self.turns.text(rollout)).collect::<Result<Vec<String>>>()?;
         let completions = rollouts.into_iter().zip(texts).collect();
         let (rollouts, texts) = self.world.concat("completions", completions)?.into_iter().unzip();
-        if environments.0.is_empty() {
-            return Ok(RolledOut { known, rollouts, texts, episodes });
+        if environments.plugins.is_empty() {
+            return Ok(RolledOut { rollouts, texts, episodes });
         }
         let all = self.world.concat("episodes", episodes)?;
-        episodes::fatal(&all, environments.1).map_or(Ok(RolledOut { known, rollouts, texts, episodes: all }), Err)
+        episodes::fatal(&all, environments.entries).map_or(Ok(RolledOut { rollouts, texts, episodes: all }), Err)
     }
 
     /// Has all completions scored, and reports errors.
@@ -152,9 +147,9 @@ impl Collector {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
         by_episode(&mut batch, &e.episodes);
-        let scored = with.plugins.score(judged(batch, e, with.plugins.has_models()), self.evaluating.is_some())?;
+        let scored = with.plugins.score(judged(batch, e, with.plugins.has_models()), with.phase)?;
         let Scored { mut columns, for_evaluation, mut troubles, mut figures } = scored;
-        for (place, entry) in with.plugins.environments().1.iter().enumerate() {
+        for (place, entry) in with.plugins.environments().entries.iter().enumerate() {
             let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
             let values = e.episodes.iter().map(reward).collect();
             columns.push(RewardColumn { name: entry.name().to_owned(), weight: entry.weight as f32, values });
@@ -168,9 +163,8 @@ impl Collector {
             with.journal.reward_failed(step, trouble)?;
         }
         let scorable = (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));
-        self.count_unscored(step, scorable, troubles.is_empty())?;
-        e.rewards = columns;
-        self.keep_for_evaluation(for_evaluation);
+        self.count_unscored(with, scorable, troubles.is_empty())?;
+        (e.rewards, e.eval_rewards) = (columns, for_evaluation);
         figures.lap("reward");
         Ok(figures)
     }
@@ -179,10 +173,11 @@ impl Collector {
     ///
     /// # Errors
     /// If there are too many, or rewards failed.
-    fn count_unscored(&mut self, step: u64, scorable: bool, went_well: bool) -> Result<()> {
+    fn count_unscored(&mut self, with: &With<'_>, scorable: bool, went_well: bool) -> Result<()> {
+        let step = with.at.step;
         // A small generation may be of rows that no reward has anything to say of, and the next
         // one of others; many in a row are a mistake. An evaluation comes between them.
-        let in_a_row = if self.evaluating.is_some() { 0 } else { self.counters.unscored };
+        let in_a_row = if with.phase == Phase::Eval { 0 } else { self.counters.unscored };
         self.counters.unscored = if scorable { 0 } else { in_a_row + 1 };
         if scorable {
             return Ok(());
@@ -190,7 +185,7 @@ impl Collector {
         if !went_well || self.counters.unscored >= MOST_UNSCORED {
             return Err(Error::Unscored { step, generations: if went_well { MOST_UNSCORED } else { 1 } });
         }
-        if self.counters.unscored == 1 && self.evaluating.is_none() {
+        if self.counters.unscored == 1 && with.phase == Phase::Train {
             tracing::warn!(
                 "no reward could score any completion of the generation at step {step}; {MOST_UNSCORED} in a row end the run"
             );
@@ -200,13 +195,13 @@ impl Collector {
 
     /// Computes the policy's log-probabilities with a training forward pass, if that is requested and useful: in later updates,
     /// or for a divergence from the reference model.
-    fn recompute(&self, e: &mut Experience, learner: &Learner) -> Result<Figures> {
+    fn recompute(&self, e: &mut Experience, with: &With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
         let is_used = self.settings.batches(self.world.size()).trains_later || e.ref_logp.is_some();
-        if self.settings.old_logp != Some(OldLogp::Recompute) || !is_used || self.evaluating.is_some() {
+        if self.settings.old_logp != Some(OldLogp::Recompute) || !is_used || with.phase == Phase::Eval {
             return Ok(figures);
         }
-        let policy = learner.policy().frozen();
+        let policy = with.learner.policy().frozen();
         let score = |packed: &Packed| Ok(policy.score(&packed.forest, &packed.selected, self.temperature())?.logp);
         let recomputed = self.column(e, score)?;
         e.old_logp = Some(recomputed);
@@ -224,7 +219,7 @@ impl Collector {
     }
 
     /// Returns the work of a generation, of which this process handled its `own` prompts.
-    fn work(&self, policy: &Policy, prompts: &[Arc<Prompt>], own: Range<usize>, rollouts: &[Rollout]) -> Work {
+    fn work(&self, with: &With<'_>, prompts: &[Arc<Prompt>], own: Range<usize>, rollouts: &[Rollout]) -> Work {
         let mut asked: Vec<(&[u32], Vec<usize>)> =
             prompts[own.clone()].iter().map(|prompt| (&prompt.tokens[..], Vec::new())).collect();
         for rollout in rollouts {
@@ -232,10 +227,11 @@ impl Collector {
                 lengths.push(rollout.tokens.len());
             }
         }
+        let policy = with.learner.policy();
         let (model, a, most) = (policy.computing(), policy.architecture(), self.settings.max_num_seqs);
         let bits = match (self.settings.rollout_dtype, policy.computes_in()) {
-            (RolloutDtype::Int8, _) if self.evaluating.is_none() => 8,
-            (RolloutDtype::Bfloat16, _) if self.evaluating.is_none() => 16,
+            (RolloutDtype::Int8, _) if with.phase == Phase::Train => 8,
+            (RolloutDtype::Bfloat16, _) if with.phase == Phase::Train => 16,
             (_, DType::BF16) => 16,
             _ => 32,
         };

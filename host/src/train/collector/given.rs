@@ -13,8 +13,8 @@ impl Collector {
     /// Makes experience from the dataset's answers to these prompts, with `mismatched` ones if requested.
     pub(super) fn given(&self, prompts: Vec<Arc<Prompt>>, at: Moment, mismatched: bool) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
-        let rollouts = answers(&prompts, if self.flow.has_pairs() { 2 } else { 1 })?;
-        let mut experience = Experience::new(at.step, prompts, rollouts);
+        let rollouts = answers(&prompts, if self.flow.has_pairs() { 2 } else { 1 }, at.step)?;
+        let mut experience = Experience::new(prompts, rollouts);
         figures.lap("data");
         experience.ref_logp = self.reference_logp(&experience)?;
         if mismatched {
@@ -37,7 +37,7 @@ impl Collector {
             tokens.truncate(longest.saturating_sub(e.prompts[own.prompt].tokens.len()));
             Rollout { tokens, ..own.clone() }
         };
-        let mut all = Experience::new(e.generated_at, e.prompts.clone(), (0..count).map(mismatch).collect());
+        let mut all = Experience::new(e.prompts.clone(), (0..count).map(mismatch).collect());
         all.ref_logp = match &self.reference {
             Some(_) => self.reference_logp(&all)?,
             None => (0..count)
@@ -75,13 +75,15 @@ fn known_mismatched<'a>(prompt: &'a Prompt, other: &Prompt) -> Result<&'a [f32]>
     }
 }
 
-/// Returns the first `count` answers of each prompt as its completions.
-fn answers(prompts: &[Arc<Prompt>], count: usize) -> Result<Vec<Rollout>> {
+/// Returns the first `count` answers of each prompt as its completions. Nothing sampled them; the log-probabilities that they had are
+/// those of this version of the policy.
+fn answers(prompts: &[Arc<Prompt>], count: usize, policy_version: u64) -> Result<Vec<Rollout>> {
     let mut rollouts = Vec::with_capacity(count * prompts.len());
     for (prompt, row) in prompts.iter().enumerate() {
         let answers = row.answers.as_ref().ok_or_else(|| Error::Bug("a prompt has no answers"))?;
         for (sample, tokens) in [&answers.chosen, &answers.rejected].into_iter().take(count).enumerate() {
-            rollouts.push(Rollout { prompt, sample, tokens: tokens.clone(), finished: true, ..Rollout::default() });
+            let tokens = tokens.clone();
+            rollouts.push(Rollout { prompt, sample, tokens, finished: true, policy_version, ..Rollout::default() });
         }
     }
     Ok(rollouts)

@@ -9,6 +9,7 @@ mod given;
 mod reference;
 mod samples;
 mod skipping;
+mod source;
 mod turns;
 
 pub(super) use data::Data;
@@ -25,6 +26,7 @@ use super::flow::Flow;
 use super::journal::Journal;
 use super::learner::{Learner, batches_of};
 use super::packed::Packed;
+use super::phase::Phase;
 use super::plugins::Plugins;
 use crate::config::Config;
 use crate::data::{Cursor, shuffle};
@@ -32,7 +34,7 @@ use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::model::{Decoding, Frozen, Policy, PromptPass};
 use crate::ops::dropout::mixed_bits;
-use crate::plugin::RewardColumn;
+use source::{Decoder, Episodes, RolloutSource};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,6 +54,7 @@ pub(super) struct With<'a> {
     pub plugins: &'a mut Plugins,
     pub journal: &'a mut Journal,
     pub at: Moment,
+    pub phase: Phase,
 }
 
 /// Counts of what has been collected.
@@ -82,15 +85,14 @@ pub(super) struct Collector {
     settings: Rc<Config>,
     flow: Flow,
     data: Data,
-    turns: Turns,
+    turns: Rc<Turns>,
+    source: Box<dyn RolloutSource>,
     reference: Option<Frozen>,
     /// The context of the policy.
     context: usize,
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: Counters,
-    /// In an evaluation, the columns of `eval_only` rewards, over everything collected.
-    evaluating: Option<Vec<RewardColumn>>,
 }
 
 impl Collector {
@@ -103,20 +105,23 @@ impl Collector {
         turns: Turns,
         (reference, context): (Option<Frozen>, usize),
     ) -> Self {
-        let (pending, counters) = (VecDeque::new(), Counters::default());
-        Self { world, settings, flow, data, turns, reference, context, pending, counters, evaluating: None }
+        let (pending, counters, turns) = (VecDeque::new(), Counters::default(), Rc::new(turns));
+        let source: Box<dyn RolloutSource> = match settings.environment.is_empty() {
+            true => Box::new(Decoder::new(turns.clone())),
+            false => Box::new(Episodes::new(turns.clone())),
+        };
+        Self { world, settings, flow, data, turns, source, reference, context, pending, counters }
     }
 
     /// Prepares a generation as one in training.
     pub(super) fn decoding(&self, policy: &Policy) -> Result<Decoding> {
-        self.turns.decoding(policy, false)
+        self.turns.decoding(policy, Phase::Train)
     }
 
     /// Returns the next `count` micro-batches of all ranks together, or the rest of the epoch, as in transformers: no update
-    /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step. The pass
-    /// over their prompts may come with them.
-    pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Option<PromptPass>, Figures)> {
-        let (mut taken, mut known, mut figures) = (Vec::with_capacity(count), None, Figures::begin());
+    /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
+    pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
+        let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => {
@@ -127,27 +132,30 @@ impl Collector {
                 }
                 // If prompts are skipped, a generation can end anywhere in an epoch.
                 None if !taken.is_empty() && self.data.is_at_end() && !self.settings.passes_over_prompts() => break,
-                None => {
-                    let (of_generation, collected) = self.refill(with)?;
-                    known = of_generation;
-                    figures.merge(collected);
-                }
+                None => figures.merge(self.refill(with)?),
             }
         }
         let trained = taken.iter().map(|m| m.experience.num_tokens(m.rows())).sum();
         figures.did(Work { trained, ..Work::default() });
-        Ok((taken, known, figures))
+        Ok((taken, figures))
+    }
+
+    /// Returns the pass over the prompts of a step's micro-batches, if the source has kept it: then training need not repeat it.
+    pub(super) fn take_prompt_pass(&mut self, micro_batches: &[MicroBatch], at: Moment) -> Option<PromptPass> {
+        let [micro_batch] = micro_batches else { return None };
+        let prompts = &micro_batch.experience.prompts;
+        self.source.take_prompt_pass(&prompts[self.world.share(prompts.len())], at.step)
     }
 
     /// Returns whether the completions of so many prompts are one micro-batch and the only one of their step.
-    fn trains_at_once(&self, prompts: usize) -> bool {
+    fn trains_at_once(&self, prompts: usize, phase: Phase) -> bool {
         let whole = self.settings.gradient_accumulation_steps == 1 && self.settings.max_tokens_per_microbatch.is_none();
-        whole && self.evaluating.is_none() && !self.settings.filter_groups && self.parts_of(prompts) == 1
+        whole && phase == Phase::Train && !self.settings.filter_groups && self.parts_of(prompts) == 1
     }
 
     /// Collects one more generation, split into `num_iterations` rounds of `steps_per_generation` micro-batches, or the dataset's
-    /// next pairs or completions as one micro-batch. Returns the pass over its prompts if a micro-batch can continue it.
-    fn refill(&mut self, with: &mut With<'_>) -> Result<(Option<PromptPass>, Figures)> {
+    /// next pairs or completions as one micro-batch.
+    fn refill(&mut self, with: &mut With<'_>) -> Result<Figures> {
         let (mut experience, mut figures) = if self.settings.filter_groups {
             self.generated_with_spread(with)?
         } else {
@@ -158,7 +166,6 @@ impl Collector {
             (experience, figures)
         };
         figures.merge(self.judge(&mut experience, with)?);
-        let known = experience.known.take();
         let experience = Arc::new(experience);
         self.counters.num_tokens += experience.num_tokens(0..experience.rollouts.len());
         figures.add(self.world.once([Metric::new("num_tokens", self.counters.num_tokens as f64, Reduction::Max)]));
@@ -177,7 +184,7 @@ impl Collector {
         for _ in 0..rounds {
             self.pending.extend(MicroBatch::deal(&experience, parts));
         }
-        Ok((known, figures))
+        Ok(figures)
     }
 
     /// Returns the number of micro-batches of a generation for so many prompts; the last of an epoch may have fewer.
@@ -268,32 +275,6 @@ impl Collector {
     /// Returns the counts of what has been collected.
     pub(super) fn counters(&self) -> Counters {
         self.counters
-    }
-
-    /// Begins an evaluation, which has its own sampling and rewards.
-    pub(super) fn begin_evaluation(&mut self) {
-        self.evaluating = Some(Vec::new());
-    }
-
-    /// Ends an evaluation.
-    pub(super) fn end_evaluation(&mut self) {
-        self.evaluating = None;
-    }
-
-    /// Returns the columns of `eval_only` rewards, over everything collected in the current evaluation.
-    pub(super) fn for_evaluation(&self) -> &[RewardColumn] {
-        self.evaluating.as_deref().unwrap_or_default()
-    }
-
-    /// Adds such columns for more completions.
-    fn keep_for_evaluation(&mut self, columns: Vec<RewardColumn>) {
-        let Some(all) = &mut self.evaluating else { return };
-        for column in columns {
-            match all.iter_mut().find(|known| known.name == column.name) {
-                Some(known) => known.values.extend(column.values),
-                None => all.push(column),
-            }
-        }
     }
 
     /// Continues from a position.

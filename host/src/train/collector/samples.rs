@@ -1,8 +1,11 @@
 //! Completions of one prompt before and after training, to show to the user.
 
 use super::Collector;
+use super::source::{PolicyVersion, RolloutRequest};
 use crate::model::Policy;
 use crate::train::Result;
+use crate::train::phase::Phase;
+use crate::train::plugins::Environments;
 
 /// The generation number of samples: both use the same random numbers, which training does not use.
 const GENERATION: u64 = u64::MAX - 1;
@@ -22,21 +25,24 @@ pub struct Sample {
 
 impl Collector {
     /// Generates a completion of the dataset's first prompt after this many steps, if the run generates and prints its output.
-    pub(in crate::train) fn sample(&self, policy: &Policy, step: u64) -> Result<Option<Sample>> {
+    pub(in crate::train) fn sample(&mut self, policy: &Policy, step: u64) -> Result<Option<Sample>> {
         // An episode would need its environment.
         let one_turn = self.flow.generates() && self.settings.environment.is_empty();
         let wanted = one_turn && tracing::enabled!(tracing::Level::INFO);
         let first = if wanted { self.data.prompts().first(1)? } else { Vec::new() };
         let Some(prompt) = first.first() else { return Ok(None) };
-        let (rollouts, _) = self.turns.roll_out(
-            &self.turns.decoding(policy, true)?,
-            (std::slice::from_ref(prompt), 1),
-            self.turns.sampling(false),
-            GENERATION,
-            self.temperature(),
-            false,
-        )?;
-        let Some(rollout) = rollouts.first() else { return Ok(None) };
+        let request = RolloutRequest {
+            prompts: std::slice::from_ref(prompt),
+            samples: 1,
+            sampling: self.turns.sampling(Phase::Train),
+            logp_temperature: self.temperature(),
+            generation: GENERATION,
+            phase: Phase::Eval,
+            environments: Environments::default(),
+            keeps_prompt_pass: false,
+        };
+        let batch = self.source.roll_out(&request, PolicyVersion { policy, version: step })?;
+        let Some(rollout) = batch.rollouts.first() else { return Ok(None) };
         let completion = self.turns.text(rollout)?;
         Ok(Some(Sample { step, prompt: prompt.text.clone(), completion, tokens: rollout.tokens.len() }))
     }

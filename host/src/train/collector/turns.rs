@@ -1,12 +1,14 @@
 //! Generates rollouts: with one turn, a prompt and its completion, or with several, as [`episodes`](super::episodes) requests.
 
 use super::episodes::Rules;
+use super::source::RolloutRequest;
 use crate::config::{Config, RolloutDtype};
 use crate::data::{StopStrings, Tokenizer};
 use crate::model::{Decoding, Policy, PromptPass};
 use crate::rollout::{Follow, Generator, Request, Rollout, Sampling};
 use crate::train::Result;
 use crate::train::dataset::Prompt;
+use crate::train::phase::Phase;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -32,7 +34,7 @@ impl Turns {
     }
 
     /// Returns how tokens are sampled in training or in evaluations.
-    pub(super) fn sampling(&self, evaluating: bool) -> Sampling {
+    pub(super) fn sampling(&self, phase: Phase) -> Sampling {
         let c = &self.settings;
         let mut sampling = Sampling {
             temperature: c.temperature as f32,
@@ -41,7 +43,7 @@ impl Turns {
             min_p: c.min_p.unwrap_or(0.0) as f32,
             repetition_penalty: c.repetition_penalty as f32,
         };
-        if evaluating {
+        if phase == Phase::Eval {
             sampling.temperature = c.eval_temperature.unwrap_or(c.temperature) as f32;
             sampling.top_p = c.eval_top_p.unwrap_or(c.top_p) as f32;
             sampling.top_k = c.eval_top_k.unwrap_or(c.top_k);
@@ -51,37 +53,33 @@ impl Turns {
     }
 
     /// Prepares a generation with the policy's current weights: in training as `rollout_dtype` has them, in evaluations as they are.
-    pub(super) fn decoding(&self, policy: &Policy, evaluating: bool) -> Result<Decoding> {
-        let weights = if evaluating { RolloutDtype::Auto } else { self.settings.rollout_dtype };
+    pub(super) fn decoding(&self, policy: &Policy, phase: Phase) -> Result<Decoding> {
+        let weights = if phase == Phase::Eval { RolloutDtype::Auto } else { self.settings.rollout_dtype };
         Ok(policy.frozen().decoding_with(weights)?)
     }
 
-    /// Generates this many samples per prompt. Random numbers depend on seed, `generation`, row and sample. Log-probabilities
-    /// are of logits divided by `logp_temperature`. If the prompts' pass is to be kept, it may be returned.
+    /// Generates completions of one turn. Returns the pass over the prompts too, if it is to be kept and the policy can continue it.
     pub(super) fn roll_out(
         &self,
         model: &Decoding,
-        (prompts, samples): (&[Arc<Prompt>], usize),
-        sampling: Sampling,
-        generation: u64,
-        logp_temperature: f32,
-        keep: bool,
+        request: &RolloutRequest<'_>,
+        continues_prompts: bool,
     ) -> Result<(Vec<Rollout>, Option<PromptPass>)> {
-        let requests: Vec<Request> =
-            prompts.iter().map(|p| Request { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples }).collect();
-        Ok(self.generator(model, (sampling, logp_temperature), generation, None, |g| g.run_keeping(&requests, keep))?)
+        let (samples, keep) = (request.samples, request.keeps_prompt_pass && continues_prompts);
+        let of_prompt = |p: &Arc<Prompt>| Request { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples };
+        let requests: Vec<Request> = request.prompts.iter().map(of_prompt).collect();
+        Ok(self.generator(model, request, None, |generator| generator.run_keeping(&requests, keep))?)
     }
 
     /// Calls `run` with a generator of completions.
     pub(super) fn generator<T>(
         &self,
         model: &Decoding,
-        (sampling, logp_temperature): (Sampling, f32),
-        generation: u64,
+        request: &RolloutRequest<'_>,
         follow: Option<&dyn Follow>,
         run: impl FnOnce(Generator<'_>) -> T,
     ) -> T {
-        let c = &self.settings;
+        let (c, RolloutRequest { sampling, logp_temperature, generation, .. }) = (&self.settings, *request);
         let (strings, tokenizer) = (&self.stops, &self.tokenizer);
         let stops = |tokens: &[u32]| strings.end(tokens, tokenizer);
         run(Generator {
@@ -89,7 +87,7 @@ impl Turns {
             sampling,
             logp_temperature,
             keep_support: c.score_sampling_support == Some(true)
-                && sampling == self.sampling(false)
+                && sampling == self.sampling(Phase::Train)
                 && sampling.changes_support(),
             max_new_tokens: c.max_completion_length,
             max_num_seqs: c.max_num_seqs,

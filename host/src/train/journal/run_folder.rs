@@ -506,7 +506,7 @@ impl RunFolder {
             }
             let prompt = &e.prompts[rollout.prompt];
             let row = CompletionLine {
-                step: e.generated_at,
+                step: rollout.policy_version,
                 row: prompt.row,
                 prompt: e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
                 completion: &e.texts[row],

@@ -120,22 +120,24 @@ pub(super) fn cut(gradient: Gradient, whole: &MicroBatch, items: &Range<usize>, 
     Gradient { loss, d_logp, d_entropy: d_entropy.map(cut), d_values: d_values.map(cut), metrics }
 }
 
-/// Returns the columns of completions. If the weights have not changed since the generation, the current log-probabilities also
-/// serve as the old ones, so the first update's ratios are exactly one.
+/// Returns the columns of completions. For completions of the policy's current version, the current log-probabilities also serve as the
+/// old ones, so the first update's ratios are exactly one.
 fn tokens(micro_batch: &MicroBatch, observed: Observed, asked: &Asked) -> Tokens {
     let MicroBatch { experience: e, items: rows } = micro_batch;
     let Asked { needs, at, scale, .. } = asked;
     let Observed { logp, entropy, values, .. } = observed;
     let range = e.tokens(rows);
     let first = e.offsets[rows.start];
-    let on_policy = e.generated_at == at.step;
-    let old_values = if on_policy { values.clone() } else { e.values.as_ref().map(|values| values[range.clone()].to_vec()) };
+    let old_values = match (&values, &e.values) {
+        (Some(current), Some(old)) => Some(of_versions(micro_batch, at.step, current, old)),
+        (current, _) => current.clone().filter(|_| is_on_policy(micro_batch, at.step)),
+    };
     Tokens {
         step: at.step,
         offsets: e.offsets[rows.start..=rows.end].iter().map(|o| o - first).collect(),
         mask: e.advantages.mask[range.clone()].to_vec(),
         advantages: e.advantages.advantages[range.clone()].to_vec(),
-        old_logp: if on_policy { logp.clone() } else { e.old_logp()[range.clone()].to_vec() },
+        old_logp: of_versions(micro_batch, at.step, &logp, e.old_logp()),
         logp,
         ref_logp: e.ref_logp.as_ref().map(|r| r[range.clone()].to_vec()),
         sampling_logp: needs.sampling_logp.then(|| e.logp[range.clone()].to_vec()),
@@ -145,6 +147,22 @@ fn tokens(micro_batch: &MicroBatch, observed: Observed, asked: &Asked) -> Tokens
         returns: e.advantages.returns.as_ref().map(|r| r[range].to_vec()),
         scale: *scale,
     }
+}
+
+/// Returns whether the policy still is of the version that wrote all completions of a micro-batch.
+fn is_on_policy(MicroBatch { experience, items }: &MicroBatch, version: u64) -> bool {
+    items.clone().all(|row| experience.is_on_policy(row, version))
+}
+
+/// Returns a column of a micro-batch's tokens: the `current` values of completions that this version of the policy wrote, and the `old`
+/// ones, which cover the whole experience, of others.
+fn of_versions(MicroBatch { experience: e, items }: &MicroBatch, version: u64, current: &[f32], old: &[f32]) -> Vec<f32> {
+    let first = e.offsets[items.start] as usize;
+    let of_row = |row: usize| {
+        let range = e.tokens(&(row..row + 1));
+        if e.is_on_policy(row, version) { &current[range.start - first..range.end - first] } else { &old[range] }
+    };
+    items.clone().flat_map(of_row).copied().collect()
 }
 
 /// Returns whether each completion is desirable.
@@ -241,7 +259,7 @@ pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, tokens: usiz
         Flow::Generated => {
             let range = e.tokens(&micro_batch.items);
             // As long as the weights are those of the generation, they are known without another pass.
-            let current = (e.generated_at == asked.at.step).then_some(&stats.logp[..]);
+            let current = is_on_policy(micro_batch, asked.at.step).then_some(&stats.logp[..]);
             let logp = e.old_logp.as_ref().map(|old| &old[range.clone()]).or(current).filter(|_| asked.compares_sampling);
             let compare = |logp| sampling_figures(&e.rollouts[micro_batch.items.clone()], logp, &e.logp[range.clone()]);
             return logp.map(compare).unwrap_or_default();
@@ -305,23 +323,46 @@ mod tests {
     use crate::train::dataset::Prompt;
     use std::sync::Arc;
 
-    #[test]
-    fn a_ranks_part_of_the_derivatives_has_its_pairs_and_their_prompts() {
+    /// Three prompts of 3, 1 and 4 tokens, with two answers each, of 1 to 6 tokens. Row `i` was written by version `i / 2`, and all its
+    /// log-probabilities are `-i`.
+    fn experience() -> Experience {
         let prompt = |index: usize| {
             let (text, columns, ref_logp, mismatched_ref_logp) = Default::default();
             let (chat, messages, answers, tokens) = (false, None, None, vec![1; [3, 1, 4][index]]);
             Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
         };
-        // Answers of 1 to 6 tokens.
         let rollout = |row: usize| Rollout {
             prompt: row / 2,
             sample: row % 2,
             tokens: vec![2; row + 1],
-            logp: vec![0.0; row + 1],
+            logp: vec![-(row as f32); row + 1],
             finished: true,
+            policy_version: row as u64 / 2,
             ..Rollout::default()
         };
-        let mut e = Experience::new(0, (0..3).map(prompt).collect(), (0..6).map(rollout).collect());
+        Experience::new((0..3).map(prompt).collect(), (0..6).map(rollout).collect())
+    }
+
+    #[test]
+    fn only_completions_of_the_current_version_have_its_log_probabilities_as_old_ones() {
+        let e = experience();
+        let micro_batch = MicroBatch { items: 1..4, experience: Arc::new(e) };
+        // Rows 1 to 3 have 2, 3 and 4 tokens.
+        let current: Vec<f32> = (0..9u8).map(|token| 10.0 + f32::from(token)).collect();
+        let old = |version: u64| of_versions(&micro_batch, version, &current, micro_batch.experience.old_logp());
+        let of_rows = |two_and_three: [f32; 7]| [&[-1.0, -1.0][..], &two_and_three].concat();
+        assert_eq!(old(1), of_rows([12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0]));
+        assert_eq!(old(0), [10.0, 11.0, -2.0, -2.0, -2.0, -3.0, -3.0, -3.0, -3.0]);
+        assert_eq!(old(7), of_rows([-2.0, -2.0, -2.0, -3.0, -3.0, -3.0, -3.0]));
+        let is_on_policy = |items: Range<usize>, version: u64| {
+            is_on_policy(&MicroBatch { experience: micro_batch.experience.clone(), items }, version)
+        };
+        assert!(is_on_policy(2..4, 1) && !is_on_policy(1..4, 1) && !is_on_policy(2..4, 2));
+    }
+
+    #[test]
+    fn a_ranks_part_of_the_derivatives_has_its_pairs_and_their_prompts() {
+        let mut e = experience();
         e.pairs = Some(vec![(0, 1), (2, 3), (4, 5)]);
         let whole = MicroBatch { experience: Arc::new(e), items: 0..3 };
         assert_eq!(whole.prompt_tokens(), [2, 0, 3]);

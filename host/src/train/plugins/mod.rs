@@ -44,6 +44,15 @@ pub(super) enum LossBatch {
     Values(ValuedPairs),
 }
 
+/// The environments of a run's episodes; none if completions have one turn.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Environments<'a> {
+    /// The plugins.
+    pub plugins: &'a [EnvironmentPlugin],
+    /// Their entries in the configuration, in the same order.
+    pub entries: &'a [PluginEntry],
+}
+
 /// See the module documentation.
 pub(super) struct Plugins {
     world: Rc<World>,
@@ -102,8 +111,8 @@ impl Plugins {
     }
 
     /// Returns the run's environments, and their entries.
-    pub(super) fn environments(&self) -> (&[EnvironmentPlugin], &[PluginEntry]) {
-        (&self.environments, &self.config.environment)
+    pub(super) fn environments(&self) -> Environments<'_> {
+        Environments { plugins: &self.environments, entries: &self.config.environment }
     }
 
     /// Returns whether a reward is a model.

@@ -15,6 +15,7 @@ use crate::train::collector::Episode;
 use crate::train::dataset::Prompt;
 use crate::train::experience::offsets;
 use crate::train::figures::Figures;
+use crate::train::phase::Phase;
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -342,9 +343,9 @@ pub(in crate::train) fn scored(
 
 impl Plugins {
     /// Returns all rewards of all completions; see [`scored`].
-    pub(in crate::train) fn score(&mut self, judged: Judged, evaluating: bool) -> Result<Scored> {
+    pub(in crate::train) fn score(&mut self, judged: Judged, phase: Phase) -> Result<Scored> {
         let _task = Task::new(Activity::Scoring);
-        let (scored, with_steps) = scored(&mut self.rewards, &self.world, &judged, evaluating)?;
+        let (scored, with_steps) = scored(&mut self.rewards, &self.world, &judged, phase == Phase::Eval)?;
         self.swaps.saw_scores((Arc::new(judged), with_steps.map(Arc::new)), &scored.columns);
         Ok(scored)
     }

@@ -30,6 +30,11 @@ impl Rest {
         if let Some(fault) = self.fault_of_swaps(step) {
             return Some(fault);
         }
+        let stated = self.experiences.iter().flat_map(|saved| &saved.rollouts).map(|rollout| rollout.policy_version);
+        let versions = stated.chain(self.experiences.iter().filter_map(|saved| saved.generated_at));
+        if let Some(version) = versions.max().filter(|version| *version > step) {
+            return Some(format!("a completion was written by the policy of version {version}, after step {step}"));
+        }
         let counts = [
             ("generation", generation),
             ("num_tokens", num_tokens),
