@@ -1,133 +1,229 @@
-//! `rlhost completions` and `rlhost man`: shell completions and manual pages, generated from the command definitions.
+//! `rlhost completions`: a script for the shell, which calls rlhost for what fits at the cursor. So the script is short, and completes
+//! the settings of the algorithm that the command line selects, the values of keys, and files.
 
-use super::algorithm::settings_of_embedded;
-use super::{Failure, TRAINING, command, flags, output};
-use crate::config::DEFAULT_ALGORITHM;
+use super::flags::with_settings;
+use super::{Failure, algorithm, command, command_at, flags, output, takes_keys, training};
+use crate::config;
+use crate::plugin::{Role, Setting, embedded_of};
 use anyhow::anyhow;
-use clap::Command;
+use clap::{Arg, Command};
 use clap_complete::Shell;
-use clap_mangen::Man;
-use std::path::{Path, PathBuf};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+use clap_complete::env::Shells;
+use std::ffi::{OsStr, OsString};
+
+/// Names the shell that wants completions.
+const ASKED: &str = "RLHOST_COMPLETE";
+
+/// The script for bash, which splits words at some characters that are ordinary in values: they are joined again.
+const BASH: &str = include_str!("completions.bash");
+
+/// What zsh does at the first completion, when it has just loaded the script from a folder of functions.
+const ZSH_LOADED: &str = "\n[[ $funcstack[1] == _rlhost ]] && _clap_dynamic_completer_rlhost \"$@\"\n";
+
+/// Where zsh's script shows what is no folder, and the same without a space after keys, whose values follow.
+const ZSH_SHOWN: [&str; 2] = [
+    "[[ -n $other ]] && _describe -V 'values' other\n",
+    "[[ $other[1] == *= ]] && _describe -V 'values' other -S '' || [[ -n $other ]] && _describe -V 'values' other\n",
+];
 
 /// Arguments of `completions`.
 #[derive(clap::Args)]
 #[command(after_help = "For bash:  rlhost completions bash > ~/.local/share/bash-completion/completions/rlhost\n\
                         For zsh:   rlhost completions zsh > \"${fpath[1]}/_rlhost\"\n\
-                        For fish:  rlhost completions fish > ~/.config/fish/completions/rlhost.fish")]
+                        For fish:  rlhost completions fish > ~/.config/fish/completions/rlhost.fish\n\n\
+                        The script calls rlhost to complete flags, their values, and names of files and built-in plugins.")]
 pub(super) struct Args {
     /// Shell to print completions for
     shell: Shell,
 }
 
-/// Arguments of `man`.
-#[derive(clap::Args)]
-pub(super) struct ManArgs {
-    /// Command whose page to print, as in `rlhost man plugin check` [default: rlhost itself]
-    command: Vec<String>,
-    /// Write the pages of all commands to this folder instead
-    #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
-    dir: Option<PathBuf>,
-}
-
-pub(super) fn completions(args: &Args) -> Result<(), Failure> {
-    output::bytes(&script(with_all_settings()?, args.shell));
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    output::bytes(&script(args.shell).map_err(Failure::failed)?);
     Ok(())
 }
 
-pub(super) fn man(args: &ManArgs) -> Result<(), Failure> {
-    let root = with_all_settings()?;
-    match &args.dir {
-        Some(folder) => write_pages(root, folder).map_err(Failure::of),
-        None => {
-            output::bytes(&page(root, &args.command).map_err(Failure::of)?);
-            Ok(())
-        }
+/// Returns the script that a shell loads.
+fn script(shell: Shell) -> anyhow::Result<Vec<u8>> {
+    if shell == Shell::Bash {
+        return Ok(BASH.replace("ASKED", ASKED).into_bytes());
     }
-}
-
-/// Builds the commands, with the settings of every built-in algorithm.
-fn with_all_settings() -> Result<Command, Failure> {
-    TRAINING.iter().try_fold(command(), |root, training| {
-        let named = training.sets.iter().find(|(key, _)| *key == "algorithm");
-        let settings = settings_of_embedded(named.map_or(DEFAULT_ALGORITHM, |(_, name)| name))?;
-        Ok(root.mut_subcommand(training.name, |command| flags::with_settings(command, &settings)))
-    })
-}
-
-fn script(mut root: Command, shell: Shell) -> Vec<u8> {
+    let name = shell.to_string();
+    let completer = Shells::builtins();
+    let completer = completer.completer(&name).ok_or_else(|| anyhow!("there are no completions for {name}"))?;
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut root, "rlhost", &mut script);
-    script
+    completer.write_registration(ASKED, "rlhost", "rlhost", "rlhost", &mut script)?;
+    if shell == Shell::Zsh {
+        let [shown, with_keys] = ZSH_SHOWN;
+        script = String::from_utf8(script)?.replace(shown, with_keys).into_bytes();
+        script.extend_from_slice(ZSH_LOADED.as_bytes());
+    }
+    Ok(script)
 }
 
-/// Returns a command's page; `path` is its name after those of its parent commands.
-fn page(root: Command, path: &[String]) -> anyhow::Result<Vec<u8>> {
-    let mut found = named(root);
-    for name in path {
-        let Some(next) = found.find_subcommand(name) else {
-            let known: Vec<&str> = found.get_subcommands().map(Command::get_name).collect();
-            return Err(anyhow!("{} has no command {name:?}; it has {}", found.get_name(), known.join(", ")));
+/// Returns the shell whose script calls rlhost for completions, if this is such a call.
+pub(super) fn asking(arguments: &[OsString]) -> Option<String> {
+    let called = arguments.get(1).is_some_and(|argument| argument == "--");
+    std::env::var(ASKED).ok().filter(|shell| called && !shell.is_empty())
+}
+
+/// Prints what completes the command line in the arguments of a script's call.
+pub(super) fn complete(shell: &str, arguments: &[OsString]) -> Result<(), Failure> {
+    let shells = Shells::builtins();
+    let shell = shells.completer(shell).ok_or_else(|| Failure::mistake(anyhow!("{ASKED}: {shell:?} is no known shell")))?;
+    let words = arguments[2..].to_vec();
+    let mut completions = Vec::new();
+    let folder = std::env::current_dir().ok();
+    let written = shell.write_complete(&mut completed_by(&words), words, folder.as_deref(), &mut completions);
+    written.map_err(Failure::failed)?;
+    output::bytes(&completions);
+    Ok(())
+}
+
+/// Builds the commands as they complete these words, the first of which is rlhost.
+fn completed_by(words: &[OsString]) -> Command {
+    // Without a command, they are of `train`.
+    let mut spelled = words.to_vec();
+    let at = command_at(&mut spelled);
+    let is_implied = spelled.len() > words.len();
+    let root = if is_implied { flags::command("rlhost") } else { command() };
+    let named = if is_implied { Some(root.clone()) } else { words.get(at).and_then(|name| root.find_subcommand(name)).cloned() };
+    let Some(named) = named.filter(|command| is_implied || takes_keys(command.get_name())) else {
+        return with_values(root, &[]);
+    };
+    let sets = training(named.get_name()).map_or(&[][..], |training| training.sets);
+    // With help, whatever is wrong in them so far is no error.
+    let rest = [&spelled[at + 1..], &["--help".into()]].concat();
+    let settings = algorithm::known_of(&named, sets, &rest).map(|known| known.settings).unwrap_or_default();
+    let root = match is_implied {
+        true => with_settings(root, &settings),
+        false => root.mut_subcommand(named.get_name(), |command| with_settings(command, &settings)),
+    };
+    with_values(root, &settings)
+}
+
+/// Lets the arguments of all commands complete their values.
+fn with_values(command: Command, settings: &[Setting]) -> Command {
+    let command = command.mut_args(|arg| with_value(arg, settings));
+    command.mut_subcommands(|below| with_values(below, settings))
+}
+
+fn with_value(arg: Arg, settings: &[Setting]) -> Arg {
+    let id = arg.get_id().to_string();
+    let paths = || Some(PathCompleter::any());
+    let folders = || Some(PathCompleter::dir());
+    let plugins = |role: Role, ending: &str| embedded_of(role).map(|name| name.trim_end_matches(ending).to_owned()).collect();
+    let values = match id.as_str() {
+        "set" => return arg.add(ArgValueCompleter::new(Sets::new(settings))),
+        "plugin" => Values { words: plugins(Role::Reward, ""), paths: paths() },
+        "environment" => Values { words: plugins(Role::Environment, ".wasm"), paths: paths() },
+        "algorithm" => Values { words: plugins(Role::Policy, ".wasm"), paths: paths() },
+        "model" | "reward_model" | "value_model" | "ref_model" | "run" | "output_dir" => {
+            Values { words: Vec::new(), paths: folders() }
+        }
+        "dataset" | "resume_from_checkpoint" => Values { words: Vec::new(), paths: paths() },
+        id => match (config::key(id), settings.iter().find(|setting| flags::setting_id(&setting.name) == id)) {
+            (Some(key), _) => Values { words: key.examples.clone(), paths: paths().filter(|_| key.is_path) },
+            (None, Some(setting)) => Values { words: setting.choices.clone(), paths: None },
+            (None, None) => return arg,
+        },
+    };
+    arg.add(ArgValueCompleter::new(values))
+}
+
+/// Completes words and paths.
+struct Values {
+    words: Vec<String>,
+    paths: Option<PathCompleter>,
+}
+
+impl ValueCompleter for Values {
+    fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
+        let begun = current.to_string_lossy();
+        let words = self.words.iter().filter(|word| word.starts_with(&*begun)).map(CompletionCandidate::new);
+        words.chain(self.paths.iter().flat_map(|paths| paths.complete(current))).collect()
+    }
+}
+
+/// Completes what `--set` takes: a key and, after that, its value.
+struct Sets(Vec<(String, Vec<String>)>);
+
+impl Sets {
+    fn new(settings: &[Setting]) -> Self {
+        let keys = config::keys().iter().filter(|key| key.table.is_none()).map(|key| (key.name.clone(), key.examples.clone()));
+        let settings = settings.iter().map(|setting| (flags::setting_id(&setting.name), setting.choices.clone()));
+        Self(keys.chain(settings).collect())
+    }
+}
+
+impl ValueCompleter for Sets {
+    fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
+        let begun = current.to_string_lossy();
+        let of_key = |(key, values): &(String, Vec<String>)| match begun.split_once('=') {
+            None => vec![format!("{key}=")],
+            Some((named, _)) if named == key => values.iter().map(|value| format!("{key}={value}")).collect(),
+            Some(_) => Vec::new(),
         };
-        found = next.clone();
+        let fitting = self.0.iter().flat_map(of_key).filter(|whole| whole.starts_with(&*begun));
+        fitting.map(CompletionCandidate::new).collect()
     }
-    let mut page = Vec::new();
-    Man::new(found).render(&mut page)?;
-    Ok(page)
-}
-
-fn write_pages(root: Command, folder: &Path) -> anyhow::Result<()> {
-    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(named(root), folder));
-    written.map_err(|e| anyhow!("can't write to {}: {e}", folder.display()))
-}
-
-/// Renames commands to the names of their pages, such as `rlhost-plugin-check`.
-fn named(root: Command) -> Command {
-    fn below(command: Command, path: &[&str]) -> Command {
-        let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
-        let command = names.iter().fold(command, |command, own| {
-            // Without a version, a page would end with an empty version section.
-            let own_page = |c: Command| c.version(env!("CARGO_PKG_VERSION")).disable_version_flag(true);
-            command.mut_subcommand(own, |c| below(own_page(c), &[path, &[own.as_str()]].concat()))
-        });
-        command.display_name(path.join("-")).bin_name(path.join(" "))
-    }
-    below(root.disable_help_subcommand(true), &["rlhost"])
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::TRAINING;
     use super::*;
 
+    fn completed(line: &[&str]) -> Vec<String> {
+        let words: Vec<OsString> = ["rlhost"].iter().chain(line).map(OsString::from).collect();
+        let at = words.len() - 1;
+        let found = clap_complete::engine::complete(&mut completed_by(&words), words, at, None).unwrap();
+        found.iter().map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect()
+    }
+
     #[test]
-    fn every_shell_learns_commands_and_flags() {
+    fn scripts_are_short_whatever_there_is_to_complete() {
         for shell in [Shell::Bash, Shell::Elvish, Shell::Fish, Shell::PowerShell, Shell::Zsh] {
-            let script = String::from_utf8(script(command(), shell)).unwrap();
-            for word in ["train", "checkpoint", "verify", "max-completion-length"] {
-                assert!(script.contains(word), "{shell}: {word}");
-            }
+            let script = String::from_utf8(script(shell).unwrap()).unwrap();
+            assert!(script.contains(ASKED) && script.contains("rlhost") && script.lines().count() < 60, "{shell}: {script}");
+            assert!(shell != Shell::Zsh || script.contains(ZSH_SHOWN[1]), "{script}");
         }
     }
 
     #[test]
-    fn a_page_names_the_flags_of_its_command() {
-        let text = |path: &[&str]| {
-            let path: Vec<String> = path.iter().map(|p| (*p).to_owned()).collect();
-            page(command(), &path).map(|page| String::from_utf8(page).unwrap().replace('\\', ""))
-        };
-        assert!(text(&[]).unwrap().contains("rlhost-train(1)"));
-        assert!(text(&["train"]).unwrap().contains("--max-completion-length"));
-        let verify = text(&["checkpoint", "verify"]).unwrap();
-        assert!(verify.contains(".TH rlhost-checkpoint-verify") && verify.contains("fBrlhost checkpoint verifyfR"), "{verify}");
-        let error = text(&["checkpoint", "burn"]).unwrap_err().to_string();
-        assert!(error.contains("\"burn\"") && error.contains("list, verify"), "{error}");
+    fn commands_flags_and_settings_of_the_algorithm_are_completed() {
+        assert_eq!(completed(&["chec"]), ["checkpoint"]);
+        assert_eq!(completed(&["checkpoint", "ver"]), ["verify"]);
+        assert_eq!(completed(&["--max-comp"]), ["--max-completion-length"]);
+        assert_eq!(completed(&["-q", "train", "--num-gen"]), ["--num-generations", "--num-generations-eval"]);
+        assert_eq!(completed(&["dpo", "--label-sm"]), ["--label-smoothing-factor", "--label-smoothing"]);
+        assert_eq!(completed(&["train", "--algorithm", "dpo", "--loss-ty"]), ["--loss-type"]);
+        assert!(completed(&["grpo", "--cpo-al"]).is_empty());
+        // Names of TRL that nothing else begins with.
+        assert_eq!(completed(&["grpo", "--max_comp"]), ["--max_completion_length"]);
     }
 
     #[test]
-    fn all_pages_are_written() {
-        let folder = tempfile::tempdir().unwrap();
-        write_pages(command(), folder.path()).unwrap();
-        for name in ["rlhost.1", "rlhost-train.1", "rlhost-checkpoint-verify.1"] {
-            assert!(folder.path().join(name).is_file(), "{name}");
+    fn values_are_completed_wherever_they_may_be_given() {
+        assert_eq!(completed(&["train", "--lr-scheduler-type", "cosine_with"]), ["cosine_with_restarts", "cosine_with_min_lr"]);
+        assert_eq!(completed(&["train", "--optim=adamw"]), ["--optim=adamw_torch", "--optim=adamw_8bit"]);
+        assert_eq!(completed(&["--learn-from", ""]), ["generation", "dataset"]);
+        assert_eq!(completed(&["--device", "cu"]), ["cuda"]);
+        assert_eq!(completed(&["--algorithm", "reinf"]), ["reinforce_pp"]);
+        assert_eq!(completed(&["--plugin", "tldr"]), ["tldr_length_reward.wasm"]);
+        assert_eq!(completed(&["plugin", "check", "tldr"]), ["tldr_length_reward.wasm"]);
+        assert_eq!(completed(&["train", "--set", "lr_scheduler_ty"]), ["lr_scheduler_type="]);
+        assert_eq!(completed(&["train", "--set", "learn_from=ge"]), ["learn_from=generation"]);
+        assert_eq!(completed(&["export", "a", "b", "--format", "g"]), ["gguf"]);
+        let losses = completed(&["dpo", "--loss-type", "s"]);
+        assert!(losses.contains(&"sigmoid".to_owned()), "{losses:?}");
+        assert_eq!(completed(&["dpo", "--set", "loss.loss_type=hin"]), ["loss.loss_type=hinge"]);
+    }
+
+    #[test]
+    fn every_training_command_completes_its_flags() {
+        for training in &TRAINING {
+            assert_eq!(completed(&[training.name, "--output-d"]), ["--output-dir"], "{}", training.name);
         }
     }
 }

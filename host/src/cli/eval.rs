@@ -15,7 +15,7 @@ use std::rc::Rc;
 pub(super) fn command() -> Command {
     flags::command("eval")
         .about("Evaluate a model or a run's checkpoint on a dataset")
-        .after_help(
+        .after_long_help(
             "Prints the metrics of training, prefixed with eval_. With RUN, evaluates the run's newest intact checkpoint with the \
              run's configuration, on --eval-dataset or otherwise on the run's own dataset. Without RUN, evaluates --model; it \
              takes the flags of `rlhost train`.",

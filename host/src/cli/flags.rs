@@ -1,6 +1,7 @@
 //! The flags of the commands that train, evaluate and measure: one for each key of the configuration and each setting of the
 //! algorithm.
 
+use super::help::{self, CONFIGURATION, PLUGINS, SETTINGS};
 use crate::config::{self, Key, Treatment};
 use crate::plugin::{Setting, Takes};
 use clap::{Arg, ArgAction, Command, value_parser};
@@ -23,12 +24,8 @@ const ON_IN_TRL: [&str; 9] = [
 /// Options of TRL that take several values.
 const SEVERAL: [&str; 4] = ["label_names", "include_for_metrics", "fsdp", "optim_target_modules"];
 
-/// Heading of the algorithm's settings in `--help`.
-const SETTINGS: &str = "Settings of the algorithm";
-
 /// Builds a command with a flag for each key.
 pub(super) fn command(name: &'static str) -> Command {
-    let command = Command::new(name).args(own_flags());
     let keys = config::keys().iter().filter(|key| key.has_flag);
     // Understood in scripts and files that were written for TRL, but nothing that a new user should read about.
     let foreign = config::foreign_options().map(|option| {
@@ -44,7 +41,8 @@ pub(super) fn command(name: &'static str) -> Command {
         let arg = spelled(Arg::new(negated(name)), &negated(name));
         arg.hide(true).action(ArgAction::SetTrue).overrides_with(name)
     });
-    command.args(keys.map(flag)).args(foreign).args(negated)
+    let command = help::arranged(Command::new(name), own_flags().into_iter().chain(keys.map(flag)));
+    help::with_names(command, &[]).args(foreign).args(negated)
 }
 
 /// Returns the switches that TRL's parser also takes as `--no_NAME`.
@@ -67,23 +65,37 @@ fn own_flags() -> [Arg; 7] {
     [
         Arg::new("config")
             .long("config")
+            .help_heading(CONFIGURATION)
             .short('c')
             .value_name("FILE")
             .value_parser(value_parser!(PathBuf))
             .help("Configuration file with the same keys, in TOML or YAML; flags override it"),
         Arg::new("plugin")
             .long("plugin")
+            .help_heading(PLUGINS)
             .value_name("WASM")
             .action(ArgAction::Append)
             .num_args(1..)
             .help("Reward plugins: paths, or file names of built-in plugins; may be repeated"),
-        spelled(Arg::new("reward_model"), "reward_model").value_name("MODEL").action(ArgAction::Append).num_args(1..).help(
-            "Reward models: folders of sequence classification models with one label, folders of runs that trained one, or names \
-                 on the hub; may be repeated",
-        ),
-        Arg::new("set").long("set").value_name("KEY=VALUE").action(ArgAction::Append).num_args(1..).help(set),
+        spelled(Arg::new("reward_model"), "reward_model")
+            .help_heading(PLUGINS)
+            .value_name("MODEL")
+            .action(ArgAction::Append)
+            .num_args(1..)
+            .help(
+                "Reward models: folders of sequence classification models with one label, folders of runs that trained one, or \
+                 names on the hub; may be repeated",
+            ),
+        Arg::new("set")
+            .long("set")
+            .help_heading(CONFIGURATION)
+            .value_name("KEY=VALUE")
+            .action(ArgAction::Append)
+            .num_args(1..)
+            .help(set),
         Arg::new("resume_from_checkpoint")
             .long("resume-from-checkpoint")
+            .help_heading(CONFIGURATION)
             .aliases(["resume_from_checkpoint", "load_checkpoint", "load-checkpoint", "ckpt_path", "ckpt-path"])
             .value_name("PATH")
             .num_args(0..=1)
@@ -92,13 +104,19 @@ fn own_flags() -> [Arg; 7] {
             .help(resume),
         Arg::new("allow_changed")
             .long("allow-changed")
+            .help_heading(CONFIGURATION)
             .alias("allow_changed")
             .action(ArgAction::SetTrue)
             .help("Allow settings that change results when resuming"),
-        Arg::new("accept_grants").long("accept-grants").alias("accept_grants").action(ArgAction::SetTrue).help(
-            "Allow what the folder of the run to start from sets beyond the defaults: servers, secrets, folders, ports and limits \
-             of plugins",
-        ),
+        Arg::new("accept_grants")
+            .long("accept-grants")
+            .help_heading(CONFIGURATION)
+            .alias("accept_grants")
+            .action(ArgAction::SetTrue)
+            .help(
+                "Allow what the folder of the run to start from sets beyond the defaults: servers, secrets, folders, ports and \
+                 limits of plugins",
+            ),
     ]
 }
 
@@ -110,8 +128,8 @@ fn spelled(arg: Arg, name: &str) -> Arg {
 
 /// Builds the flag of a key.
 fn flag(key: &Key) -> Arg {
-    let Key { name, help, kind, aliases, bare, .. } = key;
-    let mut arg = spelled(Arg::new(name), name).help(help).allow_hyphen_values(true);
+    let Key { name, help, kind, aliases, bare, heading, .. } = key;
+    let mut arg = spelled(Arg::new(name), name).help(help).help_heading(heading).allow_hyphen_values(true);
     arg = match *kind {
         // A switch's value may be left out, so that what follows it must not be taken for one.
         "boolean" => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true").allow_hyphen_values(false),
@@ -136,12 +154,13 @@ fn flag(key: &Key) -> Arg {
 
 /// Adds a flag for each of the algorithm's settings that is not a key of the host.
 pub(super) fn with_settings(command: Command, settings: &[Setting]) -> Command {
-    let own: Vec<Arg> = settings.iter().filter(|s| of_name(&command, &s.name).is_none()).map(setting_flag).collect();
-    command.args(own)
+    let own: Vec<&Setting> = settings.iter().filter(|s| of_name(&command, &s.name).is_none()).collect();
+    let names: Vec<&str> = own.iter().map(|setting| setting.name.as_str()).collect();
+    help::with_names(command, &names).args(own.into_iter().map(|setting| help::on_page(setting_flag(setting))))
 }
 
 fn setting_flag(setting: &Setting) -> Arg {
-    let Setting { name, help, takes, aliases } = setting;
+    let Setting { name, help, takes, aliases, .. } = setting;
     let arg = spelled(Arg::new(setting_id(name)), name).help(help).help_heading(SETTINGS).action(ArgAction::Append);
     let arg = arg.aliases(aliases.iter().flat_map(|alias| [alias.replace('_', "-"), alias.clone()]));
     match takes {

@@ -23,7 +23,9 @@ mod flags;
 mod generate;
 mod given;
 mod granted;
+mod help;
 mod kind;
+mod man;
 mod merge;
 mod models;
 mod new_model;
@@ -120,7 +122,7 @@ enum Other {
     /// Print shell completions
     Completions(completions::Args),
     /// Print the manual page of rlhost or of a command
-    Man(completions::ManArgs),
+    Man(man::Args),
 }
 
 fn flag(name: &'static str, short: char, help: &'static str) -> Arg {
@@ -202,6 +204,9 @@ fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, Known), Failu
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     stopping::report_large_files();
+    if let Some(shell) = completions::asking(&arguments) {
+        return ended(completions::complete(&shell, &arguments).and_then(|()| output::finish()));
+    }
     let at = command_at(&mut arguments);
     if arguments.len() == at {
         // Flags that are for any command don't make one.
@@ -284,8 +289,8 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Diagnose(args) => diagnose::run(&args),
         Other::Plugin(args) => plugin::run(&args),
         Other::Checkpoint(args) => checkpoint::run(&args),
-        Other::Completions(args) => completions::completions(&args),
-        Other::Man(args) => completions::man(&args),
+        Other::Completions(args) => completions::run(&args),
+        Other::Man(args) => man::run(&args),
     }
 }
 

@@ -74,15 +74,15 @@ impl Training {
             false => command,
         };
         match self.sets {
-            [] => command.after_help(
+            [] => command.after_long_help(
                 "Flags can be written with dashes or underscores. The algorithm's settings are flags too; `rlhost dpo --help` \
                  lists those of dpo.",
             ),
             // A flag that says otherwise would make the command mean something else.
-            [(_, algorithm)] => command.mut_arg("algorithm", |arg| arg.hide(true)).after_help(format!(
+            [(_, algorithm)] => command.mut_arg("algorithm", |arg| arg.hide(true)).after_long_help(format!(
                 "Runs `rlhost train --algorithm {algorithm}`. Flags can be written with dashes or underscores."
             )),
-            _ => command.after_help(
+            _ => command.after_long_help(
                 "Runs `rlhost train --algorithm sft --learn-from dataset`. The default learning rate is 2e-5, as in TRL, for \
                  models of 100 million parameters and more; see --learning-rate.",
             ),

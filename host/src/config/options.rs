@@ -23,7 +23,7 @@ pub const DEFAULT_ALGORITHM: &str = "grpo";
 pub struct Config {
     /// Hugging Face model folder of a family that `rlhost models` lists, or its name on the hub, OWNER/NAME or
     /// OWNER/NAME@REVISION; a run's folder means its newest checkpoint [default: a small built-in model]
-    #[schemars(extend("rank" = "own", "aliases" = ["model_name_or_path"], "reach" = "read"))]
+    #[schemars(extend("heading" = "Model", "rank" = "own", "aliases" = ["model_name_or_path"], "reach" = "read"))]
     pub model: Option<String>,
     /// Value model of algorithms with a critic, such as ppo: a model folder or a name on the hub, such as a reward model's, whose
     /// score.weight becomes the value head; policy for a copy of the policy's initial model; or shared for a head on the policy
@@ -37,7 +37,7 @@ pub struct Config {
     pub ref_model: Option<String>,
     /// Training dataset with a column "prompt": a JSON Lines, Parquet, CSV or text file, optionally compressed, a folder of
     /// shards, or a name on the hub, OWNER/NAME or OWNER/NAME/SUBSET [default: built-in forum posts to summarise]
-    #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"], "reach" = "read"))]
+    #[schemars(extend("heading" = "Data", "on_resume" = "free", "rank" = "own", "aliases" = ["dataset_name"], "reach" = "read"))]
     pub dataset: Option<String>,
     /// Split of a hub dataset or folder to train on, or parts of splits, as in train[:10%]+validation[:50] [default: train]
     #[schemars(extend("on_resume" = "free"))]
@@ -66,21 +66,22 @@ pub struct Config {
     /// their built-in date, so that results don't depend on the day]
     pub strftime_now: Option<String>,
     /// Output directory of the run [default: runs/TIME]
-    #[schemars(extend("on_resume" = "compared", "reach" = "written"))]
+    #[schemars(extend("heading" = "Saving", "on_resume" = "compared", "reach" = "written"))]
     pub output_dir: Option<String>,
     /// Algorithm: the name of a built-in plugin, or the path of one [default: grpo]
-    #[schemars(extend("on_resume" = "compared", "reach" = "read"))]
+    #[schemars(extend("heading" = "Algorithm", "on_resume" = "compared", "reach" = "read"))]
     pub algorithm: String,
     /// Completions to train on: the policy's own (generation) or the dataset's (dataset) [default: generation]
     #[schemars(extend("inherited_with" = "algorithm"))]
     pub learn_from: LearnFrom,
     /// Random seed [default: 42]
+    #[schemars(extend("heading" = "Training"))]
     pub seed: u64,
     /// Seed for the order of the dataset's rows [default: seed]
     pub data_seed: Option<u64>,
     /// Compute device: cuda or cuda:N (NVIDIA, needs a build with the feature cuda), cpu, or auto for the first of these that is
     /// available [default: auto]
-    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
+    #[schemars(extend("heading" = "Machine", "on_resume" = "free", "rank" = "own", "examples" = ["auto", "cpu", "cuda"]))]
     pub device: Device,
     /// Compute in bf16, with f32 weights and moments for the updates; false for f32 throughout. On the CPU, this needs AMX or
     /// AVX-512 BF16 and applies to the inputs of matrix products and to what layers keep for the backward pass; everything else
@@ -90,7 +91,7 @@ pub struct Config {
     /// Precision of the weights on the CPU: auto (as stored), float32, bfloat16 or float16. Frozen weights, such as an adapter's
     /// base model or a reference model, keep it in memory; trained weights become float32. bf16 sets the precision of the
     /// computation [default: auto]
-    #[schemars(extend("aliases" = ["torch_dtype"]))]
+    #[schemars(extend("heading" = "Model", "aliases" = ["torch_dtype"]))]
     pub dtype: ModelDtype,
     /// Hold the linear layers of an adapter's base model in 8 bits, like bitsandbytes; CPU only [default: false]
     pub load_in_8bit: bool,
@@ -98,7 +99,7 @@ pub struct Config {
     pub load_in_4bit: bool,
     /// Number of CPU threads; to compare, run `rlhost bench --num-threads N` [default: one per processor available to the
     /// process]
-    #[schemars(extend("on_resume" = "free", "rank" = "own"))]
+    #[schemars(extend("heading" = "Machine", "on_resume" = "free", "rank" = "own"))]
     pub num_threads: Option<usize>,
     /// Seconds to wait for the other processes of the run before ending it [default: 1800]
     #[schemars(extend("on_resume" = "free", "rank" = "own", "aliases" = ["ddp_timeout"]))]
@@ -116,7 +117,7 @@ pub struct Config {
 
     /// Number of completions to sample per prompt; ppo and reinforce_pp don't compare them, so 1 works there too [default: 8, or
     /// 2 for rloo and algorithms that learn from pairs]
-    #[schemars(extend("inherited_with" = "algorithm"))]
+    #[schemars(extend("heading" = "Generation", "inherited_with" = "algorithm"))]
     pub num_generations: Option<usize>,
     /// Maximum length of a prompt, in tokens; longer prompts keep their last tokens [default: none; prompts as long as the
     /// model's context are skipped]
@@ -173,6 +174,7 @@ pub struct Config {
     pub skip_groups_after: u32,
 
     /// Synchronize the reference model with the policy during training (TR-DPO, arXiv 2404.09656) [default: false]
+    #[schemars(extend("heading" = "Algorithm"))]
     pub sync_ref_model: bool,
     /// With sync_ref_model: weight of the policy in the mix; the rest is the reference model's [default: 0.6]
     pub ref_model_mixup_alpha: f64,
@@ -184,6 +186,7 @@ pub struct Config {
 
     /// Maximum length of a text, or of a prompt with its given completion, in tokens; longer ones are truncated at the end. none
     /// for the model's context [default: 1024]
+    #[schemars(extend("heading" = "Data"))]
     #[serde(with = "super::limit")]
     #[schemars(with = "Option<usize>")]
     pub max_length: Option<usize>,
@@ -206,11 +209,13 @@ pub struct Config {
 
     /// Batch size per process for training: completions or pairs per micro-batch, or for online_dpo prompts, each with a pair of
     /// completions, as in TRL [default: 8]
+    #[schemars(extend("heading" = "Training"))]
     pub per_device_train_batch_size: usize,
     /// Batch size per process for evaluation [default: per_device_train_batch_size]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("heading" = "Evaluation", "on_resume" = "free"))]
     pub per_device_eval_batch_size: Option<usize>,
     /// Number of micro-batches to accumulate gradients over before an update [default: 1]
+    #[schemars(extend("heading" = "Training"))]
     pub gradient_accumulation_steps: usize,
     /// Number of micro-batches per generation [default: gradient_accumulation_steps]
     pub steps_per_generation: Option<usize>,
@@ -255,6 +260,7 @@ pub struct Config {
 
     /// Train a LoRA adapter (arXiv 2106.09685) and leave the model's weights unchanged; implied by lora_r. If the model is an
     /// adapter's folder, continue with that adapter [default: false]
+    #[schemars(extend("heading" = "Adapter"))]
     pub use_peft: bool,
     /// Rank of a new adapter [default: 16]
     pub lora_r: Option<usize>,
@@ -281,7 +287,7 @@ pub struct Config {
     /// Peak learning rate [default: as in TRL, 1e-4 for reward_model, 2e-5 for sft, 3e-6 for ppo, 5e-7 for online_dpo and 1e-6
     /// for the other algorithms, from 100 million parameters upward; for smaller models multiplied by 100 million / parameters,
     /// or by the square root of that for algorithms that learn from pairs or given completions; ten times that for an adapter]
-    #[schemars(extend("inherited_with" = "algorithm"))]
+    #[schemars(extend("heading" = "Optimizer", "inherited_with" = "algorithm"))]
     pub learning_rate: Option<f64>,
     /// Peak learning rate of the critic [default: as in OpenRLHF, 9e-6 from 100 million parameters upward, scaled like
     /// learning_rate for smaller models and for adapters; with value_model = "shared", learning_rate]
@@ -317,7 +323,7 @@ pub struct Config {
     pub max_grad_norm: f64,
 
     /// When to log: by steps (logging_steps), after each epoch (epoch), or only at the end (no) [default: steps]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("heading" = "Logging", "on_resume" = "free"))]
     pub logging_strategy: Strategy,
     /// Log every N steps; below 1, a fraction of the run [default: 10]
     #[schemars(extend("on_resume" = "free"))]
@@ -327,7 +333,7 @@ pub struct Config {
     pub logging_first_step: bool,
     /// When to evaluate on eval_dataset: by steps (eval_steps) and at the end, after each epoch (epoch), or never (no) [default:
     /// steps if there is an eval_dataset]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("heading" = "Evaluation", "on_resume" = "free"))]
     pub eval_strategy: Option<Strategy>,
     /// Evaluate every N steps and at the end; below 1, a fraction of the run [default: logging_steps with --eval-strategy steps, as
     /// in transformers; otherwise save_steps]
@@ -369,7 +375,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub eval_answer_after: Option<String>,
     /// When to save a checkpoint: by steps (save_steps), after each epoch (epoch), or only at the end (no) [default: steps]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("heading" = "Saving", "on_resume" = "free"))]
     pub save_strategy: Strategy,
     /// Save a checkpoint every N steps and at the end; below 1, a fraction of the run [default: 500]
     #[schemars(extend("on_resume" = "free"))]
@@ -401,7 +407,7 @@ pub struct Config {
     #[schemars(extend("on_resume" = "free", "inherited_with" = "algorithm"))]
     pub early_stopping_threshold: f64,
     /// Completions to write to completions.jsonl: none, sample (those of each generation's first prompt) or all [default: sample]
-    #[schemars(extend("on_resume" = "free", "bare" = "true"))]
+    #[schemars(extend("heading" = "Logging", "on_resume" = "free", "bare" = "true"))]
     pub log_completions: LogCompletions,
 
     /// Where to report metrics besides metrics.jsonl: none, all, or some of tensorboard, wandb, mlflow and trackio. For the last
@@ -417,9 +423,10 @@ pub struct Config {
 
     /// More variables for the chat template, as in --set chat_template_kwargs.enable_thinking=false or, as a flag, in JSON; a
     /// dataset column of this name sets them for a row and takes precedence
+    #[schemars(extend("heading" = "Data"))]
     pub chat_template_kwargs: Map<String, Value>,
     /// Answer plugins' requests only from the run's record; contact no server [default: false]
-    #[schemars(extend("on_resume" = "free"))]
+    #[schemars(extend("heading" = "Plugins", "on_resume" = "free"))]
     pub replay_only: bool,
     /// Reload plugin files and the run's config.toml when they change during training [default: true]
     pub hot_reload: bool,
@@ -431,7 +438,7 @@ pub struct Config {
     pub loss_limits: Limits,
     /// Environment that the model acts in: the name of a built-in plugin, or the path of one; a table sets its settings, limits
     /// and weight. With several, the dataset's column `environment` names each row's [default: none; completions have one turn]
-    #[schemars(extend("on_resume" = "compared", "live" = true, "reach" = "granted"))]
+    #[schemars(extend("heading" = "Plugins", "on_resume" = "compared", "live" = true, "reach" = "granted"))]
     pub environment: Vec<PluginEntry>,
     /// Maximum number of turns of an episode [default: 10]
     pub max_turns: usize,

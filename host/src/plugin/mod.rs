@@ -57,7 +57,7 @@ pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Prompt
 pub use reward::{Column, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
 pub use reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};
 pub use settings::{Setting, Takes, hints_of, settings_of};
-pub use source::{Source, read_file};
+pub use source::{Source, embedded_of, read_file};
 pub use trial::TrialOrder;
 pub use watch::Watch;
 

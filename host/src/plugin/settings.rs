@@ -18,6 +18,8 @@ pub struct Setting {
     pub takes: Takes,
     /// Its other names.
     pub aliases: Vec<String>,
+    /// Its values, if they are few; those that a shell would take for something else are left out.
+    pub choices: Vec<String>,
 }
 
 /// How many values a setting has.
@@ -98,8 +100,14 @@ impl Setting {
             (false, _) => Takes::One,
         };
         let aliases = aliases(property).filter(|alias| is_name(alias)).map(str::to_owned).collect();
-        Self { name: name.to_owned(), help: printable(help.trim(), LONGEST_TEXT), takes, aliases }
+        choices.retain(|choice| is_plain_word(choice));
+        Self { name: name.to_owned(), help: printable(help.trim(), LONGEST_TEXT), takes, aliases, choices }
     }
+}
+
+/// Returns whether a value means nothing but itself to a shell.
+fn is_plain_word(value: &str) -> bool {
+    !value.starts_with('-') && value.chars().all(|c| c.is_ascii_alphanumeric() || "_-.+".contains(c))
 }
 
 /// The text on one line.
@@ -146,6 +154,12 @@ mod tests {
             ]
         );
         assert_eq!(settings[2].aliases, ["liberty"]);
+        assert_eq!(
+            (&settings[0].choices[..], &settings[1].choices[..]),
+            (&[][..], &["sigmoid".to_owned(), "hinge".to_owned()][..])
+        );
+        let hostile = r#"{"properties": {"a": {"enum": ["one", "$(reboot)", "a b", "--set", "two-2"]}}}"#;
+        assert_eq!(read(hostile)[0].choices, ["one", "two-2"]);
     }
 
     #[test]

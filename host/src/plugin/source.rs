@@ -87,6 +87,11 @@ impl Source {
     }
 }
 
+/// Returns the file names of the built-in plugins of a role's kind: rewards, environments or algorithms.
+pub fn embedded_of(role: Role) -> impl Iterator<Item = &'static str> {
+    EMBEDDED.iter().filter(move |(_, bytes)| Kind::of(bytes) == Kind::of_role(role)).map(|(name, _)| *name)
+}
+
 /// What users ask for by different flags.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {

@@ -141,6 +141,42 @@ fn help_lists_the_settings_of_the_algorithm() {
         let said = place.run(arguments).succeeded().stdout.clone();
         assert!(said.contains("--label-smoothing") && !said.contains("--epsilon-high"), "{arguments:?}: {said}");
     }
+}
+
+#[test]
+fn the_short_help_is_a_page_and_the_long_one_has_headings() {
+    let place = Place::new();
+    let page = place.run(&["grpo", "-h"]).succeeded().stdout.clone();
+    assert!(page.lines().count() < 80 && page.contains("Completions per prompt [default: 8]"), "{page}");
+    assert!(page.contains("--epsilon-high") && !page.contains("--adam-epsilon"), "{page}");
+    let all = place.run(&["grpo", "--help"]).succeeded().stdout.clone();
+    let headings = ["Model:", "Data:", "Plugins:", "Generation:", "Optimizer:", "Saving:", "Settings of the algorithm:"];
+    let places = headings.map(|heading| all.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("{heading}: {all}")));
+    assert!(places.is_sorted() && all.contains("--adam-epsilon"), "{all}");
+}
+
+/// Completes a command line in bash; `words` is that line as bash splits it.
+fn completed(place: &Place, words: &[&str]) -> Vec<String> {
+    let binary = rlhost_tests::binary();
+    let script = "source <(\"$0\" completions bash)\nCOMP_WORDS=(\"$@\") COMP_CWORD=$(($# - 1))\nlast=${COMP_WORDS[COMP_CWORD]}\n\
+                  _rlhost \"$0\" \"${last#=}\" \"\"\nprintf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut command = Command::new("bash");
+    command.args(["--norc", "-c", script]).arg(binary).arg("rlhost").args(words).current_dir(place.path("."));
+    let outcome = Outcome::new(command.output().unwrap());
+    outcome.succeeded().stdout.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_flags_values_and_files() {
+    let place = Place::new();
+    place.write("stories.jsonl", "{}\n");
     let script = place.run(&["completions", "bash"]).succeeded().stdout.clone();
-    assert!(script.contains("--epsilon-high") && script.contains("--cpo-alpha"));
+    assert!(script.lines().count() < 60, "{script}");
+    assert_eq!(completed(&place, &["train", "--epsilon-h"]), ["--epsilon-high"]);
+    assert_eq!(completed(&place, &["cpo", "--cpo-al"]), ["--cpo-alpha"]);
+    assert_eq!(completed(&place, &["--dataset", "sto"]), ["stories.jsonl"]);
+    assert_eq!(completed(&place, &["--plugin", "tldr"]), ["tldr_length_reward.wasm"]);
+    assert_eq!(completed(&place, &["dpo", "--packing-strategy", "=", "bfd_"]), ["bfd_split"]);
+    assert_eq!(completed(&place, &["dpo", "--learn-from", "="]), ["generation", "dataset"]);
+    assert_eq!(completed(&place, &["dpo", "--set", "learn_from", "=", "da"]), ["dataset"]);
 }

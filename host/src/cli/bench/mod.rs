@@ -44,7 +44,7 @@ pub(super) fn command() -> Command {
     let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
     flags::command("bench")
         .about("Measure generation and training speed against the machine's limits")
-        .after_help(
+        .after_long_help(
             "Runs steps of `rlhost train` with the same flags in a temporary folder. Prints the time of each part of a step, tokens \
              per second, peak memory, and two limits measured in the same process: memory bandwidth for generation and large \
              matrix products for training. Without --dataset, prompts are synthetic, and so are the answers for algorithms that \
