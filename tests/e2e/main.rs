@@ -16,6 +16,7 @@ mod cli {
 mod data {
     mod datasets;
     mod odd_rows;
+    mod prompt_templates;
     mod rows_read;
     mod templates;
     mod ways_in;

@@ -7,7 +7,7 @@ use super::{Failure, settings_given};
 use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
 use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
-use crate::data::{self, Extras, Message, TextOrChat, Tokenizer};
+use crate::data::{self, Extras, Message, PromptForm, TextOrChat, Tokenizer};
 use crate::metrics::Comparison;
 use crate::model::{Backend, Chosen, ModelFolder};
 use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
@@ -102,7 +102,10 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
     let config = read([RunFiles(&args.run).config().as_path()], &Overrides::default())?;
-    let rows = dataset(&config)?;
+    // Whether plain prompts become conversations matters only where settings build or extend them.
+    let is_formed = PromptForm::of(&config, true).is_some();
+    let has_chat = is_formed && policys_tokenizer(&args.run, &config).is_none_or(|tokenizer| tokenizer.has_chat());
+    let rows = dataset(&config, has_chat)?;
     let (scores, by) = match &args.environment {
         Some(environment) => by_environment(environment, args, &config, &recorded, &rows)?,
         None => by_reward(args, &config, &recorded, &rows)?,
@@ -265,11 +268,11 @@ pub(super) struct Row {
     pub columns: Map<String, Value>,
 }
 
-/// Returns the rows of the dataset.
-fn dataset(config: &Config) -> anyhow::Result<Vec<Row>> {
+/// Returns the rows of the dataset, for a model that `has_chat`, a chat template, or none.
+fn dataset(config: &Config, has_chat: bool) -> anyhow::Result<Vec<Row>> {
     let Some((dataset, _)) = train::dataset_of(config)? else { return Ok(Vec::new()) };
-    let mut rows = Vec::new();
-    for row in data::read_prompts(&dataset, &mut data::Refused::default())? {
+    let (mut rows, form) = (Vec::new(), PromptForm::of(config, has_chat));
+    for row in data::read_prompts_as(&dataset, form.as_ref(), &mut data::Refused::default())? {
         rows.resize(row.row, Row::default());
         let (is_chat, messages) = match row.prompt {
             TextOrChat::Chat(messages) => (true, messages),

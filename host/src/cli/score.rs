@@ -22,6 +22,12 @@ pub(super) struct Args {
     /// Rename dataset columns, as in prompt=question; separate several with commas or repeat the flag
     #[arg(long)]
     columns: Vec<String>,
+    /// System message of each prompt, as in training
+    #[arg(long, alias = "system_prompt", value_name = "TEXT")]
+    system_prompt: Option<String>,
+    /// Build each prompt from columns, as in '{question}', as in training
+    #[arg(long, alias = "prompt_template", value_name = "TEXT")]
+    prompt_template: Option<String>,
     /// Compute device: cuda, cuda:N, cpu or auto
     #[arg(long, default_value = "auto")]
     device: String,
@@ -48,6 +54,8 @@ impl Args {
         let mut flags = vec![("dataset", self.dataset.clone()), ("dataset_train_split", self.split.clone())];
         flags.push(("device", self.device.clone()));
         flags.extend(self.columns.iter().map(|columns| ("columns", columns.clone())));
+        flags.extend(self.system_prompt.iter().map(|text| ("system_prompt", text.clone())));
+        flags.extend(self.prompt_template.iter().map(|text| ("prompt_template", text.clone())));
         flags.extend(self.num_threads.map(|threads| ("num_threads", threads.to_string())));
         let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         config::read(std::iter::empty::<&std::path::Path>(), &Overrides { flags, ..Overrides::default() })
@@ -61,7 +69,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let dataset = train::dataset_of(&config).map_err(Failure::of)?;
     let Some((dataset, _)) = dataset else { return Ok(()) };
     let steps = opened.judges_steps();
-    let scored = if steps { opened.score_steps(&dataset) } else { opened.score_dataset(&dataset) };
+    let scored = if steps { opened.score_steps(&dataset, &config) } else { opened.score_dataset(&dataset, &config) };
     let (rows, warning) = scored.map_err(Failure::of)?;
     if let Some(text) = warning {
         tracing::warn!("{text}");

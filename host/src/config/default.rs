@@ -19,6 +19,8 @@ impl Default for Config {
             eval_dataset: None,
             dataset_test_split: "test".into(),
             columns: Vec::new(),
+            system_prompt: None,
+            prompt_template: None,
             strict_data: false,
             chat_template_path: None,
             eos_token: None,

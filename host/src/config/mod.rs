@@ -25,6 +25,7 @@ mod optimizer;
 mod options;
 mod period;
 mod printable;
+mod prompt_template;
 mod reach;
 mod rewards;
 mod schedule;
@@ -51,6 +52,7 @@ pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule,
 pub use options::{Config, DEFAULT_ALGORITHM};
 pub use period::Period;
 pub use printable::{hex, is_hidden, is_shown, is_variation_selector, printable, printable_path, shell_word, shortest};
+pub use prompt_template::PromptTemplate;
 pub use reach::Grant;
 pub use schedule::{
     Better, InverseSqrt, LrSchedule, LrShape, MinLr, OnPlateau, Polynomial, Restarts, Slope, StableDecay, Threshold, WarmedMinLr,

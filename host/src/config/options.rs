@@ -51,6 +51,12 @@ pub struct Config {
     /// Rename dataset columns, as in prompt=question; separate several with commas or repeat the flag
     #[schemars(extend("on_resume" = "free"))]
     pub columns: Vec<String>,
+    /// System message of each prompt; a conversation that has its own keeps it. Plain prompts become conversations if the model has a
+    /// chat template; without one, the text comes before the prompt [default: none]
+    pub system_prompt: Option<String>,
+    /// Build each prompt from columns, as in '{question}' or '{question} Reply in {lang}.'; {{ and }} mean braces. It becomes a user
+    /// message if the model has a chat template [default: none, the column "prompt"]
+    pub prompt_template: Option<String>,
     /// Refuse a dataset with unusable rows instead of skipping them with a warning [default: false]
     #[schemars(extend("on_resume" = "free"))]
     pub strict_data: bool,

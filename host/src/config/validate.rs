@@ -1,13 +1,16 @@
 //! Checks for invalid values and combinations.
 
 use super::entries::is_name;
-use super::{Config, Error, Period, PluginEntry, ReportTo, did_you_mean, shortest};
+use super::{Config, Error, Period, PluginEntry, PromptTemplate, ReportTo, did_you_mean, shortest};
 
 /// Maximum of any count: products of a few of them still fit into an integer.
 const MOST: usize = 1 << 20;
 
 /// Maximum weight of a reward, positive or negative: with the largest score, sums over a group stay finite as f32.
 const LARGEST_WEIGHT: f64 = 1e6;
+
+/// Maximum length of a system message and of a template of prompts, in bytes.
+const LONGEST_ASKING: usize = 64 << 10;
 
 /// Maximum number of threads.
 const MOST_THREADS: usize = 1024;
@@ -19,6 +22,7 @@ impl Config {
         self.check_values()?;
         self.check_together()?;
         self.check_columns()?;
+        self.check_asking()?;
         self.check_evaluation()?;
         self.check_adapter()?;
         self.check_optimizer()?;
@@ -76,6 +80,21 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Checks the settings that build prompts.
+    fn check_asking(&self) -> Result<(), (&'static str, String)> {
+        for (key, given) in [("system_prompt", &self.system_prompt), ("prompt_template", &self.prompt_template)] {
+            let Some(text) = given else { continue };
+            if text.trim().is_empty() {
+                return Err((key, "is empty; leave it out".into()));
+            }
+            if text.len() > LONGEST_ASKING {
+                return Err((key, format!("has {} bytes; the maximum is {LONGEST_ASKING}", text.len())));
+            }
+        }
+        let template = self.prompt_template.as_deref().map(PromptTemplate::parse).transpose();
+        template.map(drop).map_err(|detail| ("prompt_template", detail))
     }
 
     /// Checks for values out of range.

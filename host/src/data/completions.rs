@@ -66,9 +66,14 @@ pub(super) fn completion(
         let is_there = columns.contains_key("prompt");
         let missing = || match is_there {
             true => rows::absent(is_there, "prompt"),
-            false => format!("has a column \"completion\" but no \"prompt\"; it has {found}"),
+            false => {
+                let advice = rows::advice(&columns, &["prompt"], true);
+                format!("has a column \"completion\" but no \"prompt\"; it has {found}{advice}")
+            }
         };
-        let prompt = text_or_chat("prompt", rows::take(&mut columns, "prompt").ok_or_else(missing)?)?;
+        let prompt = columns.get("prompt").filter(|prompt| !prompt.is_null()).cloned().ok_or_else(missing)?;
+        columns.shift_remove("prompt");
+        let prompt = text_or_chat("prompt", prompt)?;
         if matches!(prompt, TextOrChat::Chat(_)) != matches!(completion, TextOrChat::Chat(_)) {
             return Err("prompt and completion must be both strings or both lists of messages".into());
         }
@@ -86,7 +91,8 @@ pub(super) fn completion(
     }
     let wanted = "\"prompt\" and \"completion\", nor \"text\", nor \"messages\", nor \"conversations\", nor \"input_ids\"";
     let null = null.map(|name| format!("; {}", rows::absent(true, name))).unwrap_or_default();
-    Err(format!("has neither {wanted}; it has {found}{null}"))
+    let advice = if null.is_empty() { rows::advice(&columns, &["prompt", "completion"], false) } else { String::new() };
+    Err(format!("has neither {wanted}; it has {found}{null}{advice}"))
 }
 
 #[cfg(test)]

@@ -70,7 +70,9 @@ fn given(row: usize, place: &Location, mut columns: Columns) -> std::result::Res
     let missing = |name: &str, is_there| format!("{}; {wanted}, and this row {found}", rows::absent(is_there, name));
     let label = label(&columns.shift_remove("label").ok_or_else(|| missing("label", false))?)?;
     if let Some(name) = ["prompt", "completion"].into_iter().find(|name| !rows::has(&columns, name)) {
-        return Err(missing(name, columns.contains_key(name)));
+        let lacking: Vec<&str> = ["prompt", "completion"].into_iter().filter(|name| !columns.contains_key(*name)).collect();
+        let advice = if lacking.first() == Some(&"prompt") { rows::advice(&columns, &lacking, false) } else { String::new() };
+        return Err(missing(name, columns.contains_key(name)) + &advice);
     }
     Ok(vec![LabelledRow { row: completion(row, place, columns)?, label }])
 }

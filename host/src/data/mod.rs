@@ -14,6 +14,7 @@ mod message;
 mod pace;
 mod packing;
 mod preferences;
+mod prompt_form;
 mod prompts;
 mod refused;
 mod rows;
@@ -40,7 +41,8 @@ pub use loader::{Cursor, Loader, shuffle};
 pub use message::Message;
 pub use packing::pack;
 pub use preferences::PreferenceRow;
-pub use prompts::{PromptRow, TextOrChat, parse_prompts, read_prompts};
+pub use prompt_form::PromptForm;
+pub use prompts::{PromptRow, TextOrChat, parse_prompts, read_prompts, read_prompts_as};
 pub use refused::Refused;
 #[cfg(any(test, fuzzing))]
 pub use rows::Alone;

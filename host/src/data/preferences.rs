@@ -47,7 +47,10 @@ pub(super) fn prompted(row: usize, place: &Location, columns: Columns) -> std::r
     let absent = rows::absent(columns.contains_key("prompt"), "prompt");
     match preference(row, place, columns)? {
         (read, true) => Ok(read),
-        (_, false) => Err(format!("{absent}, and its answers have no common beginning")),
+        (read, false) => {
+            let advice = rows::advice(&read.columns, &["prompt"], true);
+            Err(format!("{absent}, and its answers have no common beginning{advice}"))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::message::{conversation_in, is_broken_conversation, is_plain_message};
 use super::rows::{self, Columns, Location, Row, VALUES};
-use super::{Dataset, Extras, Message, Refused, Result};
+use super::{Dataset, Extras, Message, PromptForm, Refused, Result};
 use crate::config::json;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -55,20 +55,34 @@ pub struct PromptRow {
 /// # Errors
 /// Names what is damaged or, if `refused` is strict, the first unusable row.
 pub fn read_prompts(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<PromptRow>> {
-    prompts(rows::read(dataset)?, refused)
+    read_prompts_as(dataset, None, refused)
+}
+
+/// Same as [`read_prompts`], with prompts that settings build or extend.
+///
+/// # Errors
+/// As [`read_prompts`].
+pub fn read_prompts_as(dataset: &Dataset, form: Option<&PromptForm>, refused: &mut Refused) -> Result<Vec<PromptRow>> {
+    let read = |(row, (place, mut columns)): (usize, Row)| {
+        let asked = || match form {
+            Some(form) => {
+                form.fill(&place, &mut columns, &[])?;
+                form.prompt(PromptRow::of(row, &place, columns)?)
+            }
+            None => PromptRow::of(row, &place, columns),
+        };
+        (row, asked())
+    };
+    refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
 /// Same as [`read_prompts`], from bytes in memory, all of whose rows must be usable; errors name `path`.
 pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
     let mut refused = Refused::new(true);
-    let rows = prompts(rows::parse(path, bytes)?, &mut refused)?;
+    let read = |(row, (place, columns)): (usize, Row)| (row, PromptRow::of(row, &place, columns));
+    let rows = refused.sort(rows::parse(path, bytes)?.into_iter().enumerate().map(read))?;
     refused.warning(rows.len())?;
     Ok(rows)
-}
-
-fn prompts(rows: Vec<Row>, refused: &mut Refused) -> Result<Vec<PromptRow>> {
-    let read = |(row, (place, columns)): (usize, Row)| (row, PromptRow::of(row, &place, columns));
-    refused.sort(rows.into_iter().enumerate().map(read))
 }
 
 impl PromptRow {
@@ -86,7 +100,7 @@ fn prompt(mut columns: Map<String, Value>) -> std::result::Result<(TextOrChat, E
     let (found, is_there) = (rows::names(&columns), columns.contains_key("prompt"));
     let value = rows::take(&mut columns, "prompt").ok_or_else(|| match rows::absent(is_there, "prompt") {
         absent if is_there => absent,
-        absent => format!("{absent}; it has {found}"),
+        absent => format!("{absent}; it has {found}{}", rows::advice(&columns, &["prompt"], true)),
     })?;
     let prompt = not_empty("prompt", text_or_chat("prompt", value)?)?;
     let extras = prompt.extras(&columns)?;

@@ -2,8 +2,8 @@
 
 use super::completions::completion;
 use super::preferences::preference;
-use super::rows::{self, Row};
-use super::{CompletionRow, Dataset, PreferenceRow, Refused, Result};
+use super::rows::{self, Columns, Location, Row};
+use super::{CompletionRow, Dataset, PreferenceRow, PromptForm, Refused, Result};
 
 /// One row of a dataset to score.
 #[derive(Clone, Debug)]
@@ -14,17 +14,28 @@ pub enum Scored {
     Pair(PreferenceRow),
 }
 
-/// Reads a whole dataset, skipping unusable rows. A row with a column `chosen` is a pair.
+/// Reads a whole dataset, skipping unusable rows. A row with a column `chosen` is a pair. Settings may build or extend prompts.
 ///
 /// # Errors
 /// Names what is damaged or, if `refused` is strict, the first unusable row.
-pub fn read_scored(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<Scored>> {
-    let read = |(row, (place, columns)): (usize, Row)| {
-        let read = match columns.contains_key("chosen") {
-            true => preference(row, &place, columns).map(|(pair, _)| Scored::Pair(pair)),
-            false => completion(row, &place, columns).map(Scored::One),
-        };
-        (row, read.map_err(|detail| place.wrong(detail)))
+pub fn read_scored(dataset: &Dataset, form: Option<&PromptForm>, refused: &mut Refused) -> Result<Vec<Scored>> {
+    let one = |row: usize, place: &Location, mut columns: Columns| {
+        if let Some(form) = form {
+            form.fill(place, &mut columns, &["completion", "chosen", "rejected"])?;
+        }
+        if columns.contains_key("chosen") {
+            let (pair, _) = preference(row, place, columns).map_err(|detail| place.wrong(detail))?;
+            return Ok(Scored::Pair(match form {
+                Some(form) => form.pair(pair)?,
+                None => pair,
+            }));
+        }
+        let one = completion(row, place, columns).map_err(|detail| place.wrong(detail))?;
+        Ok(Scored::One(match form {
+            Some(form) => form.completion(one)?,
+            None => one,
+        }))
     };
+    let read = |(row, (place, columns)): (usize, Row)| (row, one(row, &place, columns));
     refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
 }

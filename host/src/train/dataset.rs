@@ -17,7 +17,8 @@ pub(super) use tokenizing::{check_fits, scored_texts, valued_at, whole};
 use super::{Error, Result};
 use crate::config::{PluginEntry, hex};
 use crate::data::{
-    self, Columns, CompletionRow, Extras, Lengths, Location, Message, PreferenceRow, PromptRow, TextOrChat, Tokenized, Tokenizer,
+    self, Columns, CompletionRow, Extras, Lengths, Location, Message, PreferenceRow, PromptForm, PromptRow, TextOrChat,
+    Tokenized, Tokenizer,
 };
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -132,6 +133,8 @@ pub(super) struct Reader {
     pub framed: bool,
     /// Whether prompts keep their conversations.
     pub messages: bool,
+    /// How settings build or extend prompts, if any do.
+    pub form: Option<Arc<PromptForm>>,
 }
 
 impl Reader {

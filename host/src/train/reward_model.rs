@@ -2,8 +2,8 @@
 
 use super::dataset::{self, valued_at};
 use super::{Error, Result};
-use crate::config::{self, PluginEntry, printable};
-use crate::data::{self, CompletionRow, Dataset, Extras, Message, Refused, Scored, TextOrChat, Tokenizer};
+use crate::config::{self, Config, PluginEntry, printable};
+use crate::data::{self, CompletionRow, Dataset, Extras, Message, PromptForm, Refused, Scored, TextOrChat, Tokenizer};
 use crate::model::{self, Backend, Frozen, Held, ModelFolder, NewHead};
 use crate::ops::Forest;
 use crate::ops::quantized::Scheme;
@@ -123,14 +123,19 @@ impl RewardModel {
         self.separator.is_some()
     }
 
+    /// Returns how a configuration builds or extends the prompts of what it scores.
+    fn form(&self, config: &Config) -> Option<PromptForm> {
+        PromptForm::of(config, self.tokenizer.has_chat())
+    }
+
     /// Scores the rows of a dataset: completions, texts or conversations, each with one score, and pairs, with one for the chosen
     /// and one for the rejected answer. Returns each row's number with its scores, and a warning that names skipped rows.
     ///
     /// # Errors
     /// If the dataset can't be read.
-    pub fn score_dataset(&self, dataset: &Dataset) -> Result<(ScoredRows, Option<String>)> {
+    pub fn score_dataset(&self, dataset: &Dataset, config: &Config) -> Result<(ScoredRows, Option<String>)> {
         let mut refused = Refused::default();
-        let rows = data::read_scored(dataset, &mut refused)?;
+        let rows = data::read_scored(dataset, self.form(config).as_ref(), &mut refused)?;
         let read = rows.into_iter().map(|row| {
             let (number, texts) = dataset::scored_texts(row, &self.tokenizer, self.model.architecture().max_positions);
             (number, texts.map(|texts| (number, texts)))
@@ -208,10 +213,10 @@ impl RewardModel {
     ///
     /// # Errors
     /// If the dataset can't be read.
-    pub fn score_steps(&self, dataset: &Dataset) -> Result<(ScoredRows, Option<String>)> {
+    pub fn score_steps(&self, dataset: &Dataset, config: &Config) -> Result<(ScoredRows, Option<String>)> {
         let mut refused = Refused::default();
         let longest = self.model.architecture().max_positions;
-        let rows = data::read_scored(dataset, &mut refused)?.into_iter().map(|row| match row {
+        let rows = data::read_scored(dataset, self.form(config).as_ref(), &mut refused)?.into_iter().map(|row| match row {
             Scored::One(row) => {
                 let fit =
                     |steps: Steps| dataset::check_fits(&row.place, steps.text.tokens.len(), longest).map(|()| (row.row, steps));

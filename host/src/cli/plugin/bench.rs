@@ -41,7 +41,7 @@ pub(super) fn times(any: &mut AnyPlugin, given: &PluginArgs) -> anyhow::Result<(
     match any {
         AnyPlugin::Reward(plugin) => {
             for rows in [8, 64, 512] {
-                let batch = samples::rewards(given.dataset()?.as_ref(), rows)?;
+                let batch = samples::rewards(given.prompts()?.as_deref(), rows);
                 let time = median(|| Ok(plugin.score(&batch).map(drop)?))?;
                 line(&format!("score, {rows} completions"), rows, "completion", time);
             }
@@ -62,7 +62,7 @@ pub(super) fn times(any: &mut AnyPlugin, given: &PluginArgs) -> anyhow::Result<(
         }
         AnyPlugin::Environment(plugin) => {
             for count in [1, 64] {
-                let starts = episodes::starts(given.dataset()?.as_ref(), count)?;
+                let starts = episodes::starts(&given.prompts()?.unwrap_or_default(), count);
                 let turns: usize = episodes::play(plugin, &starts)?.iter().map(|played| played.replies.len()).sum();
                 let time = median(|| Ok(episodes::play(plugin, &starts).map(drop)?))?;
                 line(&format!("{count} episodes, {turns} turns"), turns, "turn", time);

@@ -52,13 +52,13 @@ pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Failure
     report.line(true, "contract", &format!("{} {}, {}", info.name, info.version, role.name()));
     match (&mut any, &mut other) {
         (AnyPlugin::Reward(plugin), AnyPlugin::Reward(other)) => {
-            let batch = samples::rewards(given.dataset().map_err(Failure::of)?.as_ref(), ROWS).map_err(Failure::of)?;
+            let batch = samples::rewards(given.prompts().map_err(Failure::of)?.as_deref(), ROWS);
             check_reward(&mut report, plugin, other, &batch);
         }
         (AnyPlugin::Policy(plugin), AnyPlugin::Policy(other)) => check_policy(&mut report, plugin, other),
         (AnyPlugin::Preference(plugin), AnyPlugin::Preference(other)) => check_preference(&mut report, plugin, other),
         (AnyPlugin::Environment(plugin), AnyPlugin::Environment(other)) => {
-            let starts = episodes::starts(given.dataset().map_err(Failure::of)?.as_ref(), EPISODES).map_err(Failure::of)?;
+            let starts = episodes::starts(&given.prompts().map_err(Failure::of)?.unwrap_or_default(), EPISODES);
             episodes::check(&mut report, plugin, other, &starts);
         }
         (AnyPlugin::Labelled(plugin), AnyPlugin::Labelled(other)) => check_labelled(&mut report, plugin, other),

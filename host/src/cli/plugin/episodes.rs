@@ -1,7 +1,7 @@
 //! Random episodes for testing environments.
 
 use super::check::Report;
-use crate::data::{self, TextOrChat};
+use crate::data::{PromptRow, TextOrChat};
 use crate::plugin::{Call, EnvironmentPlugin, Message, Rehearsed, Result, Start, Tool};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -23,13 +23,8 @@ const TEXTS: [&str; 9] = [
     "-3",
 ];
 
-/// Returns the starts of `count` episodes, from the dataset's rows if one is given.
-pub(super) fn starts(dataset: Option<&data::Dataset>, count: usize) -> data::Result<Vec<Start>> {
-    let mut refused = data::Refused::default();
-    let given = dataset.map(|dataset| data::read_prompts(dataset, &mut refused)).transpose()?.unwrap_or_default();
-    if let Some(text) = refused.warning(given.len())? {
-        tracing::warn!("{text}");
-    }
+/// Returns the starts of `count` episodes, from a dataset's rows, if they are given.
+pub(super) fn starts(given: &[PromptRow], count: usize) -> Vec<Start> {
     let plain = |role: &str, content: &str| Message {
         role: role.to_owned(),
         content: content.to_owned(),
@@ -46,7 +41,7 @@ pub(super) fn starts(dataset: Option<&data::Dataset>, count: usize) -> data::Res
         let columns = row.into_iter().flat_map(|row| &row.columns).map(|(name, value)| (name.clone(), value.to_string()));
         Start { episode: i as u64, seed: 1000 + i as u64, prompt, columns: columns.collect() }
     };
-    Ok((0..count).map(start).collect())
+    (0..count).map(start).collect()
 }
 
 /// Returns a value that roughly fits a JSON Schema.

@@ -9,13 +9,13 @@ mod samples;
 
 use super::granted::Granted;
 use super::{Failure, settings_given};
-use crate::config::{Limits, Set};
-use crate::data::Dataset;
+use crate::config::{self, Limits, Overrides, Set};
+use crate::data::{self, Dataset, PromptForm, PromptRow, Refused};
 use crate::plugin::{self, AnyPlugin, Engine, Outline, Role, Source};
 use crate::train;
 use anyhow::anyhow;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `plugin`.
 #[derive(clap::Args)]
@@ -58,9 +58,15 @@ struct PluginArgs {
     /// Setting of the plugin, as in --set target=8; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// JSON Lines file with prompts and columns to test a reward or an environment on
+    /// Dataset with prompts and columns to test a reward or an environment on
     #[arg(long)]
     dataset: Option<PathBuf>,
+    /// Rename its columns, as in prompt=question; separate several with commas or repeat the flag
+    #[arg(long, value_name = "NAME=COLUMN", requires = "dataset")]
+    columns: Vec<String>,
+    /// Build its prompts from columns, as in '{question}'
+    #[arg(long, alias = "prompt_template", value_name = "TEXT", requires = "dataset")]
+    prompt_template: Option<String>,
     #[command(flatten)]
     granted: Granted,
 }
@@ -73,9 +79,21 @@ impl PluginArgs {
         Ok((engine, source))
     }
 
-    /// Returns the dataset to test on, if one is given.
-    fn dataset(&self) -> train::Result<Option<Dataset>> {
-        self.dataset.as_deref().map(train::local_dataset).transpose()
+    /// Reads the dataset to test on, if one is given.
+    fn prompts(&self) -> anyhow::Result<Option<Vec<PromptRow>>> {
+        let Some(path) = self.dataset.as_deref() else { return Ok(None) };
+        let named = [("dataset", path.display().to_string())].into_iter();
+        let columns = self.columns.iter().map(|columns| ("columns", columns.clone()));
+        let template = self.prompt_template.iter().map(|template| ("prompt_template", template.clone()));
+        let flags = named.chain(columns).chain(template).map(|(key, text)| (key.to_owned(), text)).collect();
+        let config = config::read(std::iter::empty::<&Path>(), &Overrides { flags, ..Overrides::default() })?;
+        let dataset = Dataset { columns: config.columns(), ..train::local_dataset(path)? };
+        let (form, mut refused) = (PromptForm::of(&config, false), Refused::default());
+        let rows = data::read_prompts_as(&dataset, form.as_ref(), &mut refused)?;
+        if let Some(text) = refused.warning(rows.len())? {
+            tracing::warn!("{text}");
+        }
+        Ok(Some(rows))
     }
 
     fn load(&self, engine: &Engine, source: &Source, role: Role) -> anyhow::Result<AnyPlugin> {

@@ -1,6 +1,6 @@
 //! Samples for testing plugins: completions of many shapes, and columns of random numbers.
 
-use crate::data::{self, TextOrChat};
+use crate::data::{PromptRow, TextOrChat};
 use crate::plugin::{Column, Generation, RewardBatch, RewardColumn, Rollouts, Scale, Tokens, Turns};
 use crate::plugin::{Examples, Mismatched, Pairs, Prompts, Side, ValuedPairs};
 use rand::{RngExt, SeedableRng};
@@ -23,13 +23,8 @@ const COMPLETIONS: [&str; 10] = [
     "{\"answer\": ",
 ];
 
-/// Returns a reward batch of `rows` completions. Prompts and columns come from the dataset, if one is given.
-pub(super) fn rewards(dataset: Option<&data::Dataset>, rows: usize) -> data::Result<RewardBatch> {
-    let mut refused = data::Refused::default();
-    let given = dataset.map(|dataset| data::read_prompts(dataset, &mut refused)).transpose()?;
-    if let Some(text) = refused.warning(given.as_ref().map_or(0, Vec::len))? {
-        tracing::warn!("{text}");
-    }
+/// Returns a reward batch of `rows` completions, with the prompts and columns of a dataset, if they are given.
+pub(super) fn rewards(given: Option<&[PromptRow]>, rows: usize) -> RewardBatch {
     let (prompts, columns) = match given {
         None => (PROMPTS.map(str::to_owned).to_vec(), Vec::new()),
         Some(given) => {
@@ -39,7 +34,7 @@ pub(super) fn rewards(dataset: Option<&data::Dataset>, rows: usize) -> data::Res
                 TextOrChat::Chat(messages) => messages.iter().map(|m| m.content.to_string()).collect::<Vec<_>>().join("\n"),
             };
             let names: BTreeSet<&String> = given.iter().flat_map(|row| row.columns.keys()).collect();
-            let value = |row: &data::PromptRow, name: &str| row.columns.get(name).unwrap_or(&Value::Null).to_string();
+            let value = |row: &PromptRow, name: &str| row.columns.get(name).unwrap_or(&Value::Null).to_string();
             let column =
                 |name: &&String| Column { name: (*name).clone(), values: given.iter().map(|row| value(row, name)).collect() };
             (given.iter().map(|row| text(&row.prompt)).collect(), names.iter().map(column).collect())
@@ -51,7 +46,7 @@ pub(super) fn rewards(dataset: Option<&data::Dataset>, rows: usize) -> data::Res
     for ids in &ids {
         offsets.push(offsets.last().copied().unwrap_or(0) + ids.len() as u32);
     }
-    Ok(RewardBatch {
+    RewardBatch {
         step: 3,
         seed: 0,
         prompt_of: (0..rows).map(|row| (row * prompts.len() / rows.max(1)) as u32).collect(),
@@ -61,7 +56,7 @@ pub(super) fn rewards(dataset: Option<&data::Dataset>, rows: usize) -> data::Res
         completions: texts,
         offsets,
         token_ids: ids.concat(),
-    })
+    }
 }
 
 /// Random row lengths and columns.

@@ -295,6 +295,25 @@ pub(super) fn absent(is_there: bool, name: &str) -> String {
     }
 }
 
+/// Usual names of columns with prompts, and with answers.
+const ASKED: [&str; 8] = ["question", "problem", "instruction", "query", "input", "text", "content", "title"];
+const ANSWERED: [&str; 6] = ["answer", "response", "output", "solution", "target", "label"];
+
+/// Ends an error about a row without a prompt, and perhaps without an answer, as `lacking` names them: says which of its columns could be
+/// read as such. If prompts may be built from a template, it says so, too.
+pub(super) fn advice(columns: &Map<String, Value>, lacking: &[&str], may_build: bool) -> String {
+    let is_plain = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c));
+    let texts: Vec<&str> =
+        columns.iter().filter(|(name, value)| value.is_string() && is_plain(name)).map(|(name, _)| &**name).collect();
+    let usual = |names: &[&'static str]| names.iter().find(|name| texts.contains(*name)).copied();
+    let Some(asked) = usual(&ASKED).or_else(|| texts.iter().find(|name| !ANSWERED.contains(name)).copied()) else {
+        return String::new();
+    };
+    let answered = lacking.get(1).and_then(|name| Some(format!(",{name}={}", usual(&ANSWERED)?))).unwrap_or_default();
+    let (named, built) = (lacking.first().unwrap_or(&"prompt"), format!(", or build prompts: --prompt-template '{{{asked}}}'"));
+    format!("; to read others as such: --columns {named}={asked}{answered}{}", if may_build { &built } else { "" })
+}
+
 /// Returns the names of a row's columns, for errors.
 pub(super) fn names(columns: &Map<String, Value>) -> String {
     listed(columns.keys().map(String::as_str))

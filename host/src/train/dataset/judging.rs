@@ -82,6 +82,31 @@ impl Kind {
     }
 }
 
+impl Reader {
+    /// Reads a row of a kind, as the settings ask its prompt.
+    ///
+    /// # Errors
+    /// If it is not a usable row.
+    pub(super) fn rows_of(&self, kind: Kind, row: usize, place: &Location, mut columns: Columns) -> data::Result<Vec<ReadRow>> {
+        let Some(form) = self.form.as_deref() else { return kind.read(row, place, columns) };
+        let answers: &[&str] = match kind {
+            Kind::Prompts => &[],
+            Kind::Completions(_) => &["completion"],
+            Kind::Pairs | Kind::ValuedPairs => &["chosen", "rejected"],
+            Kind::Labelled => &["completion", "chosen", "rejected"],
+        };
+        form.fill(place, &mut columns, answers)?;
+        let asked = |part| {
+            Ok(match part {
+                ReadRow::Prompt(row) => ReadRow::Prompt(form.prompt(row)?),
+                ReadRow::Pair(row) => ReadRow::Pair(form.pair(row)?),
+                ReadRow::Completion(row, label) => ReadRow::Completion(form.completion(row)?, label),
+            })
+        };
+        kind.read(row, place, columns)?.into_iter().map(asked).collect()
+    }
+}
+
 impl ReadRow {
     /// Returns its tokens, if the dataset has them.
     fn tokens(&self) -> Option<&Tokenized> {

@@ -56,7 +56,7 @@ impl<'a> Look<'a> {
 
     /// Looks at a row; returns what was found of each of its parts.
     fn row(&self, number: usize, place: &Location, row: Columns) -> Parts {
-        Parts(match self.kind.read(number, place, row) {
+        Parts(match self.reader.rows_of(self.kind, number, place, row) {
             Ok(parts) => parts.into_iter().map(|part| self.part(number, part)).collect(),
             Err(error) if self.is_unnamed(&error) => vec![Seen::Unnamed],
             Err(error) => vec![Seen::Unreadable(Box::new(error))],
@@ -135,8 +135,18 @@ mod tests {
         std::fs::write(&path, rows.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
         let (lengths, context) = (Lengths::of(&tokenizer).map(Arc::new), 512);
         let (longest_prompt, framed, messages) = (None, false, false);
-        let reader =
-            Reader { tokenizer, lengths, context, longest: 256, longest_prompt, completion: 0, strict: false, framed, messages };
+        let reader = Reader {
+            tokenizer,
+            lengths,
+            context,
+            longest: 256,
+            longest_prompt,
+            completion: 0,
+            strict: false,
+            framed,
+            messages,
+            form: None,
+        };
         look(&reader, &path.as_path().into())
     }
 

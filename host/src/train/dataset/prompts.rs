@@ -126,7 +126,7 @@ impl Rows {
     fn read(&self, index: usize) -> Result<ReadRow> {
         let Used { row, part } = self.used[index];
         let (place, columns) = self.table.row(row)?;
-        let parts = self.kind.read(row, &place, columns)?;
+        let parts = self.reader.rows_of(self.kind, row, &place, columns)?;
         parts.into_iter().nth(part).ok_or(Error::Bug("a row has lost a part"))
     }
 

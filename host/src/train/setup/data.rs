@@ -1,7 +1,7 @@
 //! Reads the datasets of a run and sets their order.
 
 use crate::config::{Config, PackingStrategy};
-use crate::data::{Dataset, Lengths, Loader, Tokenizer, pack};
+use crate::data::{Dataset, Lengths, Loader, PromptForm, Tokenizer, pack};
 use crate::dist::World;
 use crate::train::collector::Data;
 use crate::train::dataset::{self, Kind, Learned, Prompts, Reader};
@@ -39,8 +39,9 @@ pub(super) fn read(
         .map(|on| Packing::of(&config, on, flow, longest));
     let (packing, of_evaluations) = (packing?, of_evaluations?);
     let lengths = Lengths::of(tokenizer).map(Arc::new);
+    let form = PromptForm::of(&config, tokenizer.has_chat()).map(Arc::new);
     let (tokenizer, completion) = (tokenizer.clone(), if flow.generates() { config.max_completion_length } else { 0 });
-    let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages };
+    let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form };
     let what = Learned { whole: !config.completion_only_loss, turns: config.assistant_only_loss };
     let read = |path: Option<&Dataset>, packing: &Packing| {
         let reader = Reader { longest: packing.longest, ..reader.clone() };

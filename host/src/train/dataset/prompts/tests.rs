@@ -86,6 +86,7 @@ fn rows_judged_by_bounds_are_those_judged_by_their_tokens() {
                 strict: false,
                 framed,
                 messages: false,
+                form: None,
             };
             let (bounded, warning) = by(lengths.clone()).read(Some(&dataset), kind, &World::alone()).unwrap();
             let (counted, also) = by(None).read(Some(&dataset), kind, &World::alone()).unwrap();
@@ -130,7 +131,7 @@ fn of_any_length() -> Reader {
     let lengths = Lengths::of(&tokenizer).map(Arc::new);
     let (context, longest, longest_prompt, completion) = (1024, usize::MAX, None, 0);
     let (strict, framed, messages) = (false, false, false);
-    Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages }
+    Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None }
 }
 
 #[test]
@@ -248,7 +249,8 @@ fn of_very_many_unusable_rows_the_first_are_named_and_all_are_counted() {
     let (_folder, path) = written(&(0..odd + 4).map(row).collect::<Vec<_>>());
     let (tokenizer, lengths, longest_prompt, completion, strict) = (tokenizer(), None, None, 8, false);
     let (context, longest, framed, messages) = (64, 64, false, false);
-    let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages };
+    let reader =
+        Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None };
     let (prompts, warning) = reader.read(Some(&path.as_path().into()), Kind::Prompts, &World::alone()).unwrap();
     let warning = warning.unwrap();
     assert_eq!(prompts.len(), 4);
@@ -265,8 +267,18 @@ fn a_fingerprint_changes_with_what_shapes_tokens_and_nothing_else() {
     let of = |path: &Path, longest, context| {
         let tokenizer = tokenizer.clone();
         let (lengths, longest_prompt, completion, strict) = (lengths.clone(), None, 8, false);
-        let reader =
-            Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed: false, messages: false };
+        let reader = Reader {
+            tokenizer,
+            lengths,
+            context,
+            longest,
+            longest_prompt,
+            completion,
+            strict,
+            framed: false,
+            messages: false,
+            form: None,
+        };
         reader.read(Some(&path.into()), Kind::Pairs, &World::alone()).unwrap().0.fingerprint().unwrap()
     };
     let first = of(&path, 8192, 1024);
