@@ -7,6 +7,7 @@ mod cli {
     mod command_line;
     mod diagnosis;
     mod from_trl;
+    mod init;
     mod mistakes;
     mod output;
     mod trackers;

@@ -24,6 +24,7 @@ mod generate;
 mod given;
 mod granted;
 mod help;
+mod init;
 mod kind;
 mod man;
 mod merge;
@@ -91,6 +92,8 @@ impl Failure {
 
 #[derive(Subcommand)]
 enum Other {
+    /// Write a configuration to start from, with comments
+    Init(init::Args),
     /// Generate text from a prompt
     Generate(generate::Args),
     /// Create a model with random weights and its own tokenizer
@@ -272,6 +275,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         }
     }
     match Other::from_arg_matches(matches).map_err(Failure::of)? {
+        Other::Init(args) => init::run(&args),
         Other::Generate(args) => generate::run(&args),
         Other::Export(args) => export::run(&args),
         Other::NewModel(args) => new_model::run(&args),
