@@ -1,6 +1,6 @@
 //! `rlhost checkpoint`: lists and verifies a run's checkpoints.
 
-use super::Failure;
+use super::{Failure, output};
 use crate::checkpoint::{self, Manifest};
 use crate::config::{files, printable};
 use crate::run::{CheckpointFiles, RunFiles, is_checkpoint};
@@ -63,13 +63,14 @@ fn list(run: &Path) -> Result<(), Failure> {
         let manifest = match manifest {
             Ok(manifest) => manifest,
             Err(error) => {
-                say!("{step:>10}  {:>10}  {:<20}  {error}", "-", "-");
+                output::row(&format!("{step:>10}  {:>10}  {:<20}  {error}", "-", "-"), 46);
                 continue;
             }
         };
         let written = folder.metadata().and_then(|m| m.modified()).ok().and_then(|t| Timestamp::try_from(t).ok());
         let written = written.map_or_else(|| "-".to_owned(), |t| t.strftime("%Y-%m-%d %H:%M:%SZ").to_string());
-        say!("{:>10}  {:>10}  {written:<20}  {}", manifest.step, size(manifest.bytes()), notes(&folder));
+        let cells = format!("{:>10}  {:>10}  {written:<20}  {}", manifest.step, size(manifest.bytes()), notes(&folder));
+        output::row(&cells, 46);
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use super::Failure;
 use crate::config::{is_hidden, printable};
 use anyhow::anyhow;
+use console::{Term, measure_text_width};
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
@@ -15,6 +16,10 @@ static FAILED: OnceLock<String> = OnceLock::new();
 
 /// Maximum length of a printed error, in bytes.
 const LONGEST_ERROR: usize = 64 << 10;
+
+/// Least width of a last column that is filled below itself, and the indentation otherwise.
+const LEAST_COLUMN: usize = 24;
+const LEAST_INDENT: usize = 4;
 
 /// Maximum length of what is printed of an argument that can't be read, in bytes.
 const LONGEST_ARGUMENT: usize = 4096;
@@ -55,6 +60,39 @@ pub(super) fn lines(text: fmt::Arguments<'_>) {
     let mut shown = visible(&text.to_string());
     shown.push('\n');
     bytes(shown.as_bytes());
+}
+
+/// Prints a line of a table. What does not fit the terminal goes on below the last column, which begins at `indent`.
+pub(super) fn row(line: &str, indent: usize) {
+    let term = Term::stdout();
+    let width = if term.is_term() { usize::from(term.size().1) } else { usize::MAX };
+    lines(format_args!("{}", broken(&visible(line), indent, width)));
+}
+
+/// Breaks a line between words so that it fits a `width`; what follows is indented.
+fn broken(line: &str, indent: usize, width: usize) -> String {
+    if measure_text_width(line) <= width {
+        return line.to_owned();
+    }
+    // Columns before the last are padded with spaces, which stay.
+    let start = line.char_indices().nth(indent).map_or(line.len(), |(at, _)| at);
+    let (mut text, indent) = (line[..start].to_owned(), if indent + LEAST_COLUMN > width { LEAST_INDENT } else { indent });
+    let mut taken = measure_text_width(&text);
+    let mut is_first = true;
+    for word in line[start..].split_whitespace() {
+        let wide = measure_text_width(word);
+        if !is_first && taken + 1 + wide > width {
+            text.push('\n');
+            text.extend(std::iter::repeat_n(' ', indent));
+            taken = indent;
+        } else if !is_first {
+            text.push(' ');
+            taken += 1;
+        }
+        text.push_str(word);
+        (taken, is_first) = (taken + wide, false);
+    }
+    text
 }
 
 /// Prints bytes unchanged.
@@ -127,6 +165,17 @@ impl<W: Write> Write for Log<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_of_a_table_goes_on_below_its_last_column() {
+        let line = "ok   score    40 of 40 sample completions have a score";
+        assert_eq!(broken(line, 14, 80), line);
+        let lines = "ok   score    40 of 40 sample completions\n              have a score";
+        assert_eq!(broken(line, 14, 44), lines);
+        assert_eq!(broken(line, 14, 30), "ok   score    40 of 40 sample\n    completions have a score");
+        assert!(broken("name  a_word_that_is_longer_than_all", 6, 10).ends_with("a_word_that_is_longer_than_all"));
+        assert_eq!(broken("short", 9, 3), "short");
+    }
 
     #[test]
     fn nothing_forges_a_line_of_the_log_or_moves_the_cursor() {

@@ -56,7 +56,7 @@ pub use policy::{Advantages, Generation, Gradient, PolicyPlugin, RewardColumn, R
 pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Prompts, Side};
 pub use reward::{Column, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
 pub use reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};
-pub use settings::{Setting, Takes, hints_of, settings_of};
+pub use settings::{Setting, Takes, hints_of, settings_in, settings_of};
 pub use source::{Source, embedded_of, read_file};
 pub use trial::TrialOrder;
 pub use watch::Watch;

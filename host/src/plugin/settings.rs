@@ -41,7 +41,8 @@ pub enum Takes {
 /// If it can't be loaded.
 pub fn settings_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<Setting>> {
     let role = Outline::of(engine, source, limits)?.role(source)?;
-    Ok(read(&Loaded::described(engine, source, role, limits, 0)?.info.config_schema))
+    let schema = Loaded::described(engine, source, role, limits, 0)?.info.config_schema;
+    Ok(settings_in(&serde_json::from_str(&schema).unwrap_or_default()))
 }
 
 /// Returns what a plugin tells the host besides its settings, in the same way.
@@ -54,16 +55,15 @@ pub fn hints_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Hin
 }
 
 /// Reads the settings of a schema; names that no flag could have are left out.
-fn read(schema: &str) -> Vec<Setting> {
-    let schema: Value = serde_json::from_str(schema).unwrap_or_default();
+pub fn settings_in(schema: &Value) -> Vec<Setting> {
     // An endless schema is refused when the plugin is loaded.
-    if check(&schema).is_err() {
+    if check(schema).is_err() {
         return Vec::new();
     }
     let none = Map::new();
     let properties = schema["properties"].as_object().unwrap_or(&none);
     let named = properties.iter().filter(|(name, _)| is_name(name));
-    named.map(|(name, property)| Setting::of(name, property, &schema)).collect()
+    named.map(|(name, property)| Setting::of(name, property, schema)).collect()
 }
 
 /// Returns whether a flag could have this name.
@@ -133,6 +133,10 @@ fn has_type(property: &Value, kind: &str, schema: &Value, depth: usize) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(schema: &str) -> Vec<Setting> {
+        settings_in(&serde_json::from_str(schema).unwrap_or_default())
+    }
 
     #[test]
     fn a_schema_tells_what_flags_take_and_mean() {

@@ -87,3 +87,20 @@ fn a_new_environment_is_begun_in_two_languages() {
     let refused = place.run(&["plugin", "new", "other", "--environment", "--lang", "zig"]);
     assert!(refused.error().contains("the languages of environments are python, rust"), "{}", refused.error());
 }
+
+#[test]
+fn what_is_missing_is_named_with_its_flag_and_settings_are_listed_with_their_values() {
+    let lacking = check("answer_reward.wasm", &[]);
+    assert!(
+        lacking.stdout.contains("has a column \"answer\"") && lacking.stdout.contains("--dataset FILE"),
+        "{}",
+        lacking.stdout
+    );
+    let server = check("judge_reward.wasm", &[]);
+    assert!(server.stdout.contains("--host HOST:PORT") && !server.stdout.contains("--dataset"), "{}", server.stdout);
+    let setting = check("keyword_reward.wasm", &[]);
+    assert!(setting.error().contains("--set KEY=VALUE") && setting.error().contains("plugin inspect"), "{}", setting.stderr);
+    let listed = Place::new().run(&["plugin", "inspect", "dpo.wasm"]).succeeded().stdout.clone();
+    let line = listed.lines().find(|line| line.contains("loss_type =")).unwrap();
+    assert!(line.contains("sigmoid, hinge, ipo") && line.contains("[default: sigmoid]"), "{line}");
+}

@@ -1,6 +1,6 @@
 //! Prints a measurement as a table or as JSON.
 
-use crate::cli::output::counted;
+use crate::cli::output::{self, counted};
 use crate::train::{self, Measurement, Work};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -201,7 +201,7 @@ impl Summary {
         say!("{}", self.settings.iter().map(said).collect::<Vec<_>>().join(", "));
 
         let s = &self.step_time;
-        let row = |name: &str, value: String, note: String| say!("{name:<24}{value:>10} {note}");
+        let row = |name: &str, value: String, note: String| output::row(&format!("{name:<24}{value:>10} {note}"), 35);
         let seconds = |seconds: f64| format!("{seconds:.4}");
         let spread = format!("s          ({:.4} to {:.4}; warm-up steps: {})", s.least, s.greatest, self.warm_up_steps);
         say!("");

@@ -24,7 +24,7 @@ fn median(mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Durati
 
 fn line(what: &str, units: usize, unit: &str, time: Duration) {
     let each = time.as_secs_f64() * 1e9 / units.max(1) as f64;
-    say!("{what:<26} {:>12.1} us  {each:>12.1} ns a {unit}", time.as_secs_f64() * 1e6);
+    say!("{what:<24} {:>10.1} us {each:>10.1} ns a {unit}", time.as_secs_f64() * 1e6);
 }
 
 pub(super) fn run(given: &PluginArgs) -> anyhow::Result<()> {
@@ -32,7 +32,7 @@ pub(super) fn run(given: &PluginArgs) -> anyhow::Result<()> {
     let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?;
     let begun = Instant::now();
     let mut any = given.load(&engine, &source, role)?;
-    say!("{:<26} {:>12.1} us", "load", begun.elapsed().as_secs_f64() * 1e6);
+    say!("{:<24} {:>10.1} us", "load", begun.elapsed().as_secs_f64() * 1e6);
     times(&mut any, given)
 }
 

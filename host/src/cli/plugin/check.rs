@@ -2,7 +2,7 @@
 
 use super::gradient::{self, Verdict};
 use super::{PluginArgs, bench, episodes, samples};
-use crate::cli::Failure;
+use crate::cli::{Failure, output};
 use crate::config::Limits;
 use crate::plugin::{
     AnyPlugin, Choice, Generation, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin,
@@ -19,6 +19,8 @@ const EPISODES: usize = 24;
 /// Prints the report and counts failures.
 pub(super) struct Report {
     failures: usize,
+    /// Whether no dataset is given, whose columns the plugin reads.
+    lacks_dataset: bool,
     /// Whether derivatives may differ from the loss's.
     stop_gradient: bool,
 }
@@ -26,7 +28,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn line(&mut self, good: bool, what: &str, detail: &str) {
         self.failures += usize::from(!good);
-        say!("{} {what:<24} {detail}", if good { "ok  " } else { "FAIL" });
+        output::row(&format!("{} {what:<24} {detail}", if good { "ok  " } else { "FAIL" }), 30);
     }
 
     /// Returns a call's value, or prints how it failed.
@@ -34,7 +36,9 @@ impl Report {
         match outcome {
             Ok(value) => Some(value),
             Err(error) => {
-                self.line(false, what, &error.to_string());
+                let error = error.to_string();
+                let advice = if self.lacks_dataset && error.contains("column") { "; give a dataset: --dataset FILE" } else { "" };
+                self.line(false, what, &format!("{error}{advice}"));
                 None
             }
         }
@@ -45,10 +49,11 @@ pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Failure
     let (engine, source) = given.open().map_err(Failure::of)?;
     let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::of)?;
     let role = outline.role(&source).map_err(Failure::of)?;
-    let mut report = Report { failures: 0, stop_gradient };
     let load = || given.load(&engine, &source, role).map_err(Failure::of);
     let (mut any, mut other) = (load()?, load()?);
     let info = any.plugin().info();
+    let lacks_dataset = info.needs.dataset_columns && given.dataset.is_none();
+    let mut report = Report { failures: 0, lacks_dataset, stop_gradient };
     report.line(true, "contract", &format!("{} {}, {}", info.name, info.version, role.name()));
     match (&mut any, &mut other) {
         (AnyPlugin::Reward(plugin), AnyPlugin::Reward(other)) => {

@@ -8,7 +8,7 @@ mod new;
 mod samples;
 
 use super::granted::Granted;
-use super::{Failure, settings_given};
+use super::{Failure, output, settings_given};
 use crate::config::{self, Limits, Overrides, Set};
 use crate::data::{self, Dataset, PromptForm, PromptRow, Refused};
 use crate::plugin::{self, AnyPlugin, Engine, Outline, Role, Source};
@@ -97,7 +97,14 @@ impl PluginArgs {
     }
 
     fn load(&self, engine: &Engine, source: &Source, role: Role) -> anyhow::Result<AnyPlugin> {
-        Ok(AnyPlugin::load(engine, source, role, &settings_given(&Set::read_all(&self.set)?)?, &Limits::default(), 0)?)
+        let settings = settings_given(&Set::read_all(&self.set)?)?;
+        AnyPlugin::load(engine, source, role, &settings, &Limits::default(), 0).map_err(|error| match error {
+            plugin::Error::Config { name, detail } => {
+                let detail = format!("{detail}; --set KEY=VALUE gives a setting, and `rlhost plugin inspect` lists them");
+                plugin::Error::Config { name, detail }.into()
+            }
+            other => other.into(),
+        })
     }
 }
 
@@ -132,11 +139,11 @@ fn inspect(given: &PluginArgs) -> anyhow::Result<()> {
             say!("defaults: {}", own.join(", "));
         }
     }
-    say!("imports:  {}", list(&outline.imports));
-    say!("exports:  {}", list(&outline.exports));
+    output::row(&format!("imports:  {}", list(&outline.imports)), 10);
+    output::row(&format!("exports:  {}", list(&outline.exports)), 10);
     say!("settings:");
     for line in settings(&info.config_schema, &any.plugin().config()) {
-        say!("    {line}");
+        output::row(&format!("    {line}"), 8);
     }
     Ok(())
 }
@@ -176,10 +183,13 @@ fn settings(schema: &str, config: &Map<String, Value>) -> Vec<String> {
     if properties.is_empty() {
         return vec!["none".to_owned()];
     }
+    let flags = plugin::settings_in(&schema);
     let line = |(name, property): (&String, &Value)| {
         let value = config.get(name).map_or_else(|| "not set".to_owned(), ToString::to_string);
-        let text = property["description"].as_str().unwrap_or_default();
-        format!("{name} = {value}  {}", text.split_whitespace().collect::<Vec<_>>().join(" "))
+        // With its values, if they are few, and its default.
+        let help = flags.iter().find(|flag| flag.name == *name).map(|flag| flag.help.clone());
+        let plain = || property["description"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        format!("{name} = {value}  {}", help.unwrap_or_else(plain))
     };
     properties.iter().map(line).collect()
 }
