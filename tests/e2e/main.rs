@@ -6,6 +6,7 @@
 mod cli {
     mod command_line;
     mod diagnosis;
+    mod dry_run;
     mod from_trl;
     mod init;
     mod mistakes;

@@ -30,9 +30,10 @@ pub(super) const PLUGINS: &str = "Plugins";
 pub(super) const SETTINGS: &str = "Settings of the algorithm";
 
 /// The flags of the page, with what it says about them.
-pub(super) const COMMON: [(&str, &str); 27] = [
+pub(super) const COMMON: [(&str, &str); 28] = [
     ("config", "File with keys, in TOML or YAML"),
     ("set", "Set any key"),
+    ("dry_run", "Show what the run would do"),
     ("resume_from_checkpoint", "Resume a run, or start from its state"),
     ("model", "Folder or hub name [default: built-in]"),
     ("dataset", "File, folder or hub name [default: built-in]"),
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn the_page_fits_a_terminal_and_states_defaults_as_they_are() {
         let defaults = serde_json::to_value(Config::default()).unwrap();
-        let command = flags::command("train");
+        let command = super::super::train::TRAINING[0].command();
         for (id, short) in COMMON {
             let arg = command.get_arguments().find(|arg| arg.get_id() == id).unwrap_or_else(|| panic!("{id}"));
             let (name, value) = (arg.get_long().unwrap(), arg.get_value_names().unwrap_or_default().join(" "));

@@ -16,6 +16,7 @@ mod checkpoint;
 mod completions;
 mod diagnose;
 mod display;
+mod dry_run;
 mod eval;
 mod export;
 mod export_run;

@@ -2,10 +2,11 @@
 
 use super::algorithm::Known;
 use super::given::{Given, texts};
+use super::help::{self, CONFIGURATION};
 use super::output::counted;
 use super::progress::Progress;
 use super::stopping::Stopping;
-use super::{Failure, export_run};
+use super::{Failure, dry_run, export_run};
 use crate::config::{Config, ReportTo, Set, printable_path, shell_word};
 use crate::dist::World;
 use crate::report;
@@ -13,7 +14,7 @@ use crate::run::RunFiles;
 use crate::trackers::Format;
 use crate::train::{self, Beginning, Finished, Origin, Trainer};
 use anyhow::anyhow;
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use indicatif::HumanDuration;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -68,7 +69,12 @@ pub(super) const TRAINING: [Training; 12] = [
 impl Training {
     /// Builds the command, without the algorithm's settings.
     pub(super) fn command(&self) -> Command {
-        let command = super::flags::command(self.name).about(self.about);
+        let dry_run = Arg::new("dry_run").long("dry-run").alias("dry_run").help_heading(CONFIGURATION).action(ArgAction::SetTrue);
+        let dry_run = dry_run.help(
+            "Show what the run would do, and begin nothing: its plan, its first prompts with their tokens, and what its rewards say of \
+             answers and short completions",
+        );
+        let command = super::flags::command(self.name).about(self.about).arg(help::on_page(dry_run));
         let command = match self.name.contains('-') {
             true => command.alias(self.name.replace('-', "_")),
             false => command,
@@ -103,11 +109,18 @@ impl Training {
         let given = Given::of(matches, self.sets, known)?;
         let stopping = Stopping::listen()?;
         let from = texts(matches, "resume_from_checkpoint");
-        let allow_changed = matches.get_flag("allow_changed");
+        let (allow_changed, dries) = (matches.get_flag("allow_changed"), matches.get_flag("dry_run"));
         super::on_this_rank(|world| {
             if from.iter().any(String::is_empty) {
                 let detail = "--resume-from-checkpoint: the path is empty; leave it out to resume the run in --output-dir";
                 return Err(Failure::mistake(anyhow!(detail)));
+            }
+            if dries && !from.is_empty() {
+                let detail = "--dry-run shows how a run begins; leave out --resume-from-checkpoint";
+                return Err(Failure::mistake(anyhow!(detail)));
+            }
+            if dries {
+                return dry_run::run(&given, world);
             }
             if from.is_empty() {
                 return start(&given, &Beginning::New, &stopping, world);
@@ -180,7 +193,7 @@ fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<W
 }
 
 /// Says at once what was asked for; how it is understood follows as soon as it is read.
-fn introduce(config: &Config) {
+pub(super) fn introduce(config: &Config) {
     let name =
         |given: Option<&str>, built_in: &str| given.map_or_else(|| built_in.to_owned(), |name| printable_path(Path::new(name)));
     let algorithm = name(Some(&config.algorithm), "");

@@ -26,6 +26,7 @@ mod tokenizer;
 pub mod told;
 mod train_tokenizer;
 mod training;
+mod turn_end;
 mod turns;
 mod unwritten;
 mod wording;
@@ -52,6 +53,7 @@ pub use slices::{Slice, SplitPart};
 pub use tokenized::Tokenized;
 pub use tokenizer::{StopStrings, Tokenizer};
 pub use train_tokenizer::{TrainedTokenizer, train_tokenizer};
+pub use turn_end::TurnEnd;
 pub use wording::{TemplateTokens, Wording};
 
 use crate::config::printable_path;

@@ -18,6 +18,7 @@ mod periods;
 mod phase;
 mod plugins;
 mod ranks;
+mod rehearsal;
 mod rescoring;
 mod reward_model;
 mod setup;
@@ -37,9 +38,10 @@ pub use named::{dataset_of, has_split, local_dataset, model_in, model_of};
 pub use origin::{Beginning, Origin};
 pub use periods::{Calendar, Recurring};
 pub use plugins::start_of;
+pub use rehearsal::{Rehearsal, Scores, Shown};
 pub use rescoring::{Asked, Played, Recording, Rescorer};
 pub use reward_model::{RewardModel, ScoredRows};
-pub use setup::set_up;
+pub use setup::{set_up, set_up_in};
 pub use trainer::{Finished, Listener, Trainer};
 
 #[cfg(any(test, fuzzing))]

@@ -49,7 +49,7 @@ impl Collector {
     }
 
     /// Generates completions and has them scored.
-    pub(super) fn attempted(
+    pub(in crate::train) fn attempted(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
         generation: u64,

@@ -7,6 +7,7 @@ mod filtering;
 mod generation;
 mod given;
 mod reference;
+mod rehearsing;
 mod samples;
 mod skipping;
 mod source;

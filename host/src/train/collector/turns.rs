@@ -105,6 +105,21 @@ impl Turns {
         Rules { tokenizer: &self.tokenizer, seed, max_turns, most_tokens: max_episode_tokens.unwrap_or(usize::MAX), context }
     }
 
+    /// Changes the settings of later generations.
+    pub(super) fn change(&mut self, settings: Rc<Config>) {
+        self.settings = settings;
+    }
+
+    /// Returns the tokenizer.
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Returns the ids that end a completion.
+    pub(super) fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
     /// Returns the text of a completion.
     pub(super) fn text(&self, rollout: &Rollout) -> Result<String> {
         Ok(self.tokenizer.decode(&rollout.tokens)?)

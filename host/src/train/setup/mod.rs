@@ -25,6 +25,7 @@ use super::origin::{Beginning, Origin};
 use super::periods::Periods;
 use super::plugins::Opener;
 use super::ranks::{compare_datasets, compare_settings, compare_weights};
+use super::rehearsal::check_can_make;
 use super::snapshot::{Given, Restored};
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
@@ -53,13 +54,21 @@ use value_model::Values;
 /// # Errors
 /// If anything in the configuration is wrong or does not fit.
 pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
+    set_up_in(config, beginning, world, None)
+}
+
+/// Does the same for a run that is not begun: it writes into the folder `instead` of its own, which is only checked.
+///
+/// # Errors
+/// As [`set_up`].
+pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instead: Option<PathBuf>) -> Result<Trainer> {
     world.set_patience(config.dist_timeout_s);
     let Chosen { backend, warnings: of_backend } = Backend::choose(config.device, config.bf16, world.local_rank())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &backend)?;
     check(&config, &plugins, world.size())?;
     overview::of_plugins(&plugins, &config);
     let config = best_metric::resolve(config, plugins.flow, beginning)?;
-    let names_folder = config.output_dir.is_none() && !matches!(beginning, Beginning::Resume { .. });
+    let names_folder = instead.is_none() && config.output_dir.is_none() && !matches!(beginning, Beginning::Resume { .. });
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, mut opened) = model::open(config, &folder, beginning, (&backend, &world))?;
     let (config, of_reference) = reference::resolve(config, &plugins, &mut opened, beginning, &world)?;
@@ -86,6 +95,10 @@ pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result
     let periods = Periods::of(&config, max_steps, epoch);
     overview::of_steps(&config, plugins.flow, &world, (max_steps, epoch));
     overview::of_machine(&config, &opened, plugins.flow, &backend, &folder);
+    if instead.is_some() && world.is_first() {
+        check_can_make(&folder)?;
+    }
+    let folder = instead.unwrap_or(folder);
     let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &backend, max_steps, &world)?;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods, max_steps));
     let device = backend.describe();

@@ -1,0 +1,93 @@
+//! `--dry-run`: what a run would do. Its plan is logged as at any start; this prints what the model would read, and what its rewards say.
+
+use super::Failure;
+use super::given::Given;
+use super::output::counted;
+use super::train::introduce;
+use crate::config::{Config, printable};
+use crate::dist::World;
+use crate::train::{Beginning, Rehearsal, Scores, Shown, set_up_in};
+use std::rc::Rc;
+
+/// Maximum length of a printed prompt, and of a printed completion, in bytes.
+const LONGEST: (usize, usize) = (2000, 300);
+
+/// Sets up a run as it would begin, shows it, and leaves nothing behind.
+pub(super) fn run(given: &Given, world: &Rc<World>) -> Result<(), Failure> {
+    let beginning = Beginning::New;
+    let config = Config { hot_reload: false, ..given.resolve(&beginning, world)? };
+    if world.is_first() {
+        introduce(&config);
+    }
+    let folder = world.is_first().then(tempfile::tempdir).transpose().map_err(Failure::of)?;
+    let path = world.broadcast("a folder that is removed", || {
+        anyhow::Ok(folder.as_ref().map(|folder| folder.path().join("run")).unwrap_or_default())
+    });
+    let trainer = set_up_in(config.clone(), &beginning, world.clone(), Some(path.map_err(Failure::of)?)).map_err(Failure::of)?;
+    let rehearsal = trainer.rehearse().map_err(Failure::of)?;
+    if world.is_first() {
+        show(&rehearsal, &config);
+    }
+    Ok(())
+}
+
+fn show(rehearsal: &Rehearsal, config: &Config) {
+    for prompt in &rehearsal.prompts {
+        show_prompt(prompt, rehearsal.rows);
+    }
+    show_scores(&rehearsal.scores);
+    say!("\nend of turns: {}", end_of_turns(rehearsal, config));
+    say!("\nnothing was trained or written; without --dry-run, the run begins");
+}
+
+fn show_prompt(Shown { row, text, tokens, answers }: &Shown, rows: usize) {
+    let answers = match answers[..] {
+        [] => String::new(),
+        [one] => format!(", and {one} of its answer"),
+        _ => format!(", and {} of its answers", answers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")),
+    };
+    say!("\nrow {row} of {rows}: {}{answers}", counted(*tokens as u64, "token"));
+    let shown = text.lines().map(|line| format!("    {}", printable(line, LONGEST.0)));
+    let mut bytes = 0;
+    for line in shown {
+        bytes += line.len();
+        if bytes > LONGEST.0 {
+            say!("    ...");
+            break;
+        }
+        say!("{line}");
+    }
+}
+
+fn show_scores(scores: &[Scores]) {
+    for Scores { row, column, text, tokens, scores } in scores {
+        let what = column.map_or_else(|| "completion".to_owned(), |column| format!("column {column:?} as a completion"));
+        let score = |(name, score): &(String, Option<f32>)| match score {
+            Some(score) => format!("{name} {score:.3}"),
+            None => format!("{name} none"),
+        };
+        let scores: Vec<String> = scores.iter().map(score).collect();
+        let scores = if scores.is_empty() { String::new() } else { format!(": {}", scores.join(", ")) };
+        say!("\nrow {row}, {what}, {}{scores}", counted(*tokens as u64, "token"));
+        say!("    {}", printable(text.trim(), LONGEST.1));
+    }
+}
+
+/// Says whether a completion ends where the chat template ends a turn.
+fn end_of_turns(Rehearsal { turn_end, ends, .. }: &Rehearsal, config: &Config) -> String {
+    let ends = match ends[..] {
+        [] => "at max_completion_length only".to_owned(),
+        _ => format!("with {}", ends.iter().map(|end| format!("{end:?}")).collect::<Vec<_>>().join(" or ")),
+    };
+    match turn_end {
+        Some(end) if end.ends => format!("the chat template writes {:?}, and completions end there", end.text),
+        Some(end) => {
+            format!("the chat template writes {:?}, but completions end {ends}; --eos-token names another token", end.text)
+        }
+        None if config.chat_template_path.is_some() => format!("the chat template shows none; completions end {ends}"),
+        None if !config.environment.is_empty() => {
+            format!("there is no chat template: a turn ends with its line, and completions {ends}")
+        }
+        None => format!("there is no chat template; completions end {ends}"),
+    }
+}

@@ -1,0 +1,33 @@
+//! What a rehearsal asks: short completions, and texts as tokens.
+
+use super::Collector;
+use crate::data::TurnEnd;
+use crate::train::Result;
+use std::rc::Rc;
+
+impl Collector {
+    /// Makes generations short: at most so many completions of a prompt, of at most so many tokens.
+    pub(in crate::train) fn shorten(&mut self, (samples, tokens): (usize, usize)) {
+        let mut settings = (*self.settings).clone();
+        settings.num_generations = Some(settings.group().min(samples));
+        settings.max_completion_length = settings.max_completion_length.min(tokens);
+        self.settings = Rc::new(settings);
+        self.turns.change(self.settings.clone());
+    }
+
+    /// Returns the tokens of a text as a completion.
+    pub(in crate::train) fn tokens(&self, text: &str) -> Result<Vec<u32>> {
+        Ok(self.turns.tokenizer().encode(text, false)?)
+    }
+
+    /// Returns the text of tokens.
+    pub(in crate::train) fn written(&self, tokens: &[u32]) -> Result<String> {
+        Ok(self.turns.tokenizer().decode(tokens)?)
+    }
+
+    /// Returns how the chat template ends a turn, if there is one, and the tokens that end a completion.
+    pub(in crate::train) fn ends(&self) -> Result<(Option<TurnEnd>, Vec<String>)> {
+        let (tokenizer, ends) = (self.turns.tokenizer(), self.turns.ends());
+        Ok((tokenizer.turn_end(ends)?, tokenizer.names_of(ends)?))
+    }
+}
