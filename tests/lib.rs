@@ -450,7 +450,7 @@ impl Place {
     #[must_use]
     pub fn figures(&self, run: &str) -> Vec<Vec<(String, f64)>> {
         let line = |line: &Value| {
-            let figures = line.as_object().expect("an object").iter();
+            let figures = line.as_object().expect("an object").iter().filter(|(name, _)| *name != "versions");
             figures.map(|(name, v)| (name.clone(), v.as_f64().expect("a number"))).collect()
         };
         self.timeless(&format!("{run}/metrics.jsonl")).iter().map(line).collect()

@@ -51,6 +51,7 @@ mod plugins {
     mod sandbox;
     mod sandbox_limits;
     mod swaps;
+    mod windows;
 }
 
 mod ranks {

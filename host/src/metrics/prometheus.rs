@@ -242,7 +242,7 @@ impl Prometheus {
     /// the next evaluation, which leaves the others alone.
     pub fn figures(&self, figures: &Map<String, Value>) {
         let of_evaluation = |name: &str| name.starts_with("eval_");
-        let of_training = |name: &str| !of_evaluation(name) && !matches!(name, "step" | "epoch" | "time");
+        let of_training = |name: &str| !of_evaluation(name) && !matches!(name, "step" | "epoch" | "time" | "versions");
         let evaluated = figures.keys().any(|name| of_evaluation(name));
         let trained = figures.keys().any(|name| of_training(name));
         let mut exposed = locked(&self.exposed);
@@ -287,6 +287,15 @@ mod tests {
 
     fn scrape(endpoint: &Prometheus) -> String {
         ask(endpoint, "GET /metrics").1
+    }
+
+    #[test]
+    fn versions_in_a_row_are_neither_shown_nor_taken_for_a_metric_of_training() {
+        let endpoint = Prometheus::serve("127.0.0.1", 0, "run", 10).unwrap();
+        endpoint.figures(&line(json!({ "step": 1, "reward": 2.0, "versions": { "a": "0123456789ab" } })));
+        endpoint.figures(&line(json!({ "step": 1, "eval_reward": 3.0, "versions": { "a": "0123456789ab" } })));
+        let text = scrape(&endpoint);
+        assert!(text.contains("figure=\"reward\"") && text.contains("eval_reward") && !text.contains("versions"), "{text}");
     }
 
     #[test]

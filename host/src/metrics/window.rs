@@ -160,6 +160,11 @@ impl Window {
         self.sums.keys().find(wrong).map(|name| format!("has a metric \"{}\", which no run has", printable(name, LONGEST_NAME)))
     }
 
+    /// Returns whether it has metrics of steps, rather than only of the machine.
+    pub fn has_steps(&self) -> bool {
+        self.names().any(|name| !is_of_machine(name))
+    }
+
     /// Returns the names of its metrics.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.sums.keys().map(String::as_str)

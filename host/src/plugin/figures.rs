@@ -18,10 +18,11 @@ const LONGEST_NAME: usize = 128;
 pub(super) const LARGEST: f64 = 1e100;
 
 /// Names of the run's own metrics, besides those with the prefixes and suffixes below.
-const RESERVED: [&str; 18] = [
+const RESERVED: [&str; 19] = [
     "step",
     "epoch",
     "time",
+    "versions",
     "loss",
     "aux_loss",
     "grad_norm",

@@ -108,7 +108,7 @@ impl Figures {
                 self.steps.len() - 1
             }
         };
-        for (name, value) in line.iter().filter(|(name, _)| *name != "step") {
+        for (name, value) in line.iter().filter(|(name, _)| !matches!(name.as_str(), "step" | "versions")) {
             if !self.set(name, row, value.as_f64().filter(|v| v.is_finite())) {
                 left_out.values += 1;
             }

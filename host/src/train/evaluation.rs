@@ -62,7 +62,7 @@ impl Trainer {
         let Some(evaluation) = &self.evaluation else { return Ok(()) };
         let prompts = evaluation.prompts.all()?.to_vec();
         let step = self.state.global_step;
-        let figures = self.or_roll_back(|this| this.evaluate_on(&prompts, Some(stop)))?;
+        let figures = self.or_roll_back(listener, |this| this.evaluate_on(&prompts, Some(stop)))?;
         self.state.owes_evaluation = figures.is_none();
         let Some(figures) = figures else { return Ok(()) };
         self.journal.log(step, self.epoch(), &figures)?;

@@ -85,7 +85,8 @@ impl Trainer {
         for _ in 0..cycle + steps.next_multiple_of(cycle) {
             let figures = self.step().map_err(|error| known_to_all(&self.world, error))?;
             let work = figures.work();
-            self.gather(figures)?;
+            let all = self.gather(figures)?;
+            self.observe(&all)?;
             measured.push(Measured { figures: self.journal.take(), work });
         }
         let memory = self.memory(&measured)?;

@@ -192,6 +192,14 @@ impl Beginning {
         matches!(self, Self::Fork { .. } | Self::Resume { allow_changed: true, .. })
     }
 
+    /// Returns whether the plugin of this name is read from its own file, rather than from the checkpoint.
+    pub(super) fn opens_anew(&self, name: &str, config: &Config) -> bool {
+        let Self::Fork { fresh, .. } = self else { return false };
+        let algorithm = PluginEntry::new(config.algorithm.clone());
+        let mut entries = config.plugin.iter().chain(&config.environment).chain(std::iter::once(&algorithm));
+        entries.any(|entry| entry.name() == name && fresh.contains(&entry.path))
+    }
+
     /// Opens an algorithm; a resumed run keeps its bytes.
     ///
     /// # Errors

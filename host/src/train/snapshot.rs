@@ -11,15 +11,15 @@ use super::dataset::{OF_ROWS, Prompt};
 use super::evaluation::Evaluation;
 use super::experience::{Experience, MicroBatch, Pair};
 use super::flow::Flow;
-use super::journal::{Best, Kept, Parent};
+use super::journal::{Best, Kept, Parent, Versions};
 use super::learner::Optimizers;
-use super::origin::Origin;
+use super::origin::{Beginning, Origin};
 use super::patience::Patience;
 use super::plugins::{Chosen, Predecessor, Predecessors, Replaced, Seen, Swap, What};
 use super::trainer::{State, Trainer};
 use super::{Error, Result};
 use crate::activity::{Activity, Task};
-use crate::config::files;
+use crate::config::{Config, PluginEntry, files, same};
 use crate::data::Cursor;
 use crate::metrics::Window;
 use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
@@ -81,6 +81,9 @@ struct Rest {
     #[serde(default)]
     critic_updates: Option<u64>,
     window: Window,
+    /// The plugins that the window's metrics come from.
+    #[serde(default)]
+    versions: Versions,
     since_save: Window,
     best: Option<Best>,
     parents: Vec<Parent>,
@@ -198,6 +201,11 @@ impl Restored {
     /// Returns the hashes of what the run read besides its dataset.
     pub(super) fn given(&self) -> Given {
         self.rest.state.given
+    }
+
+    /// Returns whether steps are not logged yet.
+    pub(super) fn has_open_window(&self) -> bool {
+        self.rest.window.has_steps()
     }
 
     /// Returns whether a run with these evaluations begins with the one that was interrupted.
@@ -449,7 +457,7 @@ impl Trainer {
         let (experiences, pending) = told_apart(&pending);
         let Counters { generation, num_tokens, unscored, passes_left } = counters;
         let State { global_step, moved, owes_evaluation, plateau, patience, given } = self.state;
-        let Kept { window, since_save, best, parents } = self.journal.kept();
+        let Kept { window, versions, since_save, best, parents } = self.journal.kept();
         let rest = Rest {
             state: Counts {
                 global_step,
@@ -469,6 +477,7 @@ impl Trainer {
             optimizer_updates,
             critic_updates,
             window,
+            versions,
             since_save,
             best,
             parents,
@@ -486,9 +495,10 @@ impl Trainer {
         Ok(Resumable { moments, reference, plugin_states, predecessors, experiences, rest })
     }
 
-    /// Restores the state of a checkpoint whose weights the policy already has. `changed` allows plugins that can't take their
-    /// predecessors' state, and parameters without moments.
-    pub(super) fn restore(&mut self, checkpoint: &Path, state: Restored, changed: bool) -> Result<()> {
+    /// Restores the state of the checkpoint that a run begins with, whose weights the policy already has. Where settings may change,
+    /// plugins that can't take their predecessors' state and parameters without moments are allowed.
+    pub(super) fn restore(&mut self, beginning: &Beginning, origin: &Origin, state: Restored) -> Result<()> {
+        let (checkpoint, changed) = (origin.checkpoint.as_path(), beginning.may_change());
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
         let Restored { mut rest, moments } = state;
         let state = |moments| Optimizers { updates: rest.optimizer_updates, critic_updates: rest.critic_updates, moments };
@@ -514,10 +524,14 @@ impl Trainer {
         let named = std::mem::take(&mut rest.replaced).into_iter().filter(|(name, replaced)| now.get(name) == Some(&replaced.by));
         let earlier = named.map(|(name, replaced)| Ok((name.clone(), predecessor(checkpoint, &name, replaced)?)));
         let earlier = earlier.collect::<Result<Predecessors>>()?;
+        // What a plugin's file held for the parent says nothing about the file that a fork names instead.
+        rest.seen.retain(|name, _| !beginning.opens_anew(name, &self.settings));
         self.plugins.begin_at(std::mem::take(&mut rest.swaps), std::mem::take(&mut rest.seen), &rest.chosen, earlier);
         let (window, since_save) = (std::mem::take(&mut rest.window), std::mem::take(&mut rest.since_save));
-        let kept = Kept { window, since_save, best: rest.best, parents: std::mem::take(&mut rest.parents) };
-        self.journal.restore(self.state.global_step, kept);
+        let (versions, parents) = (std::mem::take(&mut rest.versions), std::mem::take(&mut rest.parents));
+        let kept = Kept { window, versions, since_save, best: rest.best, parents };
+        let is_changed = !scores_alike(&origin.written()?, &self.settings);
+        self.journal.restore(self.state.global_step, kept, is_changed);
         let data = self.collector.data();
         // Of another dataset neither the position nor the prompts mean anything.
         let position = if rest.dataset == data.fingerprint() {
@@ -536,6 +550,22 @@ impl Trainer {
         self.collector.go_to(position);
         Ok(())
     }
+}
+
+/// Returns whether two configurations weight and set their plugins alike, so that rewards under one are comparable with those under the
+/// other.
+fn scores_alike(was: &Config, now: &Config) -> bool {
+    let settings = |config: &serde_json::Map<String, Value>| Value::Object(config.clone());
+    let alike = |was: &PluginEntry, now: &PluginEntry| {
+        (was.name(), was.weight, was.on_error, was.compare) == (now.name(), now.weight, now.on_error, now.compare)
+            && same(&settings(&was.config), &settings(&now.config))
+    };
+    let all_alike = |was: &[PluginEntry], now: &[PluginEntry]| {
+        was.len() == now.len() && was.iter().zip(now).all(|(was, now)| alike(was, now))
+    };
+    all_alike(&was.plugin, &now.plugin)
+        && all_alike(&was.environment, &now.environment)
+        && same(&settings(&was.loss), &settings(&now.loss))
 }
 
 /// Returns the distinct experiences of the micro-batches, and for each micro-batch the index of its experience and its items.

@@ -40,17 +40,22 @@ impl Trainer {
         Ok(figures)
     }
 
-    /// Adds the metrics of a finished step, over all ranks, to the window, and passes them to the plugins that observe.
-    pub(super) fn gather(&mut self, figures: Figures) -> Result<()> {
-        let step = self.state.global_step;
+    /// Adds the metrics of a finished step, over all ranks, to the window, and returns them.
+    pub(super) fn gather(&mut self, figures: Figures) -> Result<Window> {
         let mut own = Window::default();
         own.extend(figures.into_metrics());
         own.extend(self.plugins.swap_figures());
         let all = ranks::merged(&self.world, own)?;
-        if self.plugins.observe_steps() {
-            let reduced: Vec<(String, f64)> = all.clone().take().into_iter().collect();
-            self.or_roll_back(|this| this.plugins.observe(step, &reduced))?;
+        self.journal.add(&all)?;
+        Ok(all)
+    }
+
+    /// Passes the metrics of the last step to the plugins that observe.
+    pub(super) fn observe(&mut self, all: &Window) -> Result<()> {
+        if !self.plugins.observe_steps() {
+            return Ok(());
         }
-        self.journal.add(&all)
+        let reduced: Vec<(String, f64)> = all.clone().take().into_iter().collect();
+        self.plugins.observe(self.state.global_step, &reduced)
     }
 }

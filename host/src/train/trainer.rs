@@ -4,7 +4,7 @@ use super::collector::{Collector, Moment, Position, Sample};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::flow::Flow;
-use super::journal::Journal;
+use super::journal::{Journal, Recorder};
 use super::learner::Learner;
 use super::patience::Patience;
 use super::periods::{Calendar, Periods, Recurring};
@@ -153,6 +153,17 @@ impl Trainer {
         })
     }
 
+    /// Passes the plugins and a recorder at the current step to `change`.
+    fn record<T>(
+        &mut self,
+        listener: &mut dyn Listener,
+        change: impl FnOnce(&mut Plugins, &mut Recorder<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let (step, epoch) = (self.state.global_step, self.epoch());
+        let mut show = |step: u64, figures: &BTreeMap<String, f64>| listener.logged(step, figures);
+        change(&mut self.plugins, &mut Recorder { journal: &mut self.journal, step, epoch, show: &mut show })
+    }
+
     /// Returns whether all steps are taken, or evaluations have ended the run.
     fn is_over(&self) -> bool {
         self.state.global_step >= self.max_steps || self.state.patience.is_lost(&self.settings).is_some()
@@ -163,17 +174,20 @@ impl Trainer {
         let idle = self.is_over() && !self.state.owes_evaluation;
         let before = if idle { None } else { self.collector.sample(self.learner.policy(), self.state.global_step)? };
         self.show_progress();
+        if !idle {
+            self.record(listener, |plugins, recorder| recorder.use_versions(plugins.hashes()))?;
+        }
         let owed = self.state.owes_evaluation;
         if owed || self.settings.eval_on_start && self.state.global_step == 0 {
             self.evaluate(stop, listener)?;
         }
         if owed && !self.state.owes_evaluation {
             // Otherwise every run that resumes from the checkpoint would evaluate again.
-            self.save_together()?;
+            self.save_together(listener)?;
         }
         let mut stopped = ranks::any(&self.world, stop.load(Ordering::Relaxed))?;
         while !self.is_over() && !stopped {
-            if !self.advance()? {
+            if !self.advance(listener)? {
                 continue;
             }
             stopped = self.after_step(stop, listener)?;
@@ -203,9 +217,9 @@ impl Trainer {
     }
 
     /// Swaps plugins and takes a step. Returns false if that failed, was undone, and is to be retried.
-    fn advance(&mut self) -> Result<bool> {
-        self.plugins.swap(self.state.global_step, &mut self.journal)?;
-        let mark = self.or_roll_back(Self::mark)?;
+    fn advance(&mut self, listener: &mut dyn Listener) -> Result<bool> {
+        self.record(listener, Plugins::swap)?;
+        let mark = self.or_roll_back(listener, Self::mark)?;
         let before = mark.state.global_step;
         self.world.at_step(before);
         let figures = match self.step() {
@@ -213,14 +227,15 @@ impl Trainer {
             Err(error) => {
                 let error = known_to_all(&self.world, error);
                 self.undo(mark);
-                return if self.roll_back(&error)? { Ok(false) } else { Err(error) };
+                return if self.roll_back(&error, listener)? { Ok(false) } else { Err(error) };
             }
         };
         let step = self.state.global_step;
         if step != before + 1 {
             return Err(Error::Counter { from: before, to: step });
         }
-        self.gather(figures)?;
+        let all = self.gather(figures)?;
+        self.or_roll_back(listener, |this| this.observe(&all))?;
         Ok(true)
     }
 
@@ -231,9 +246,7 @@ impl Trainer {
         self.follow(false)?;
         let last = step == self.max_steps;
         if step.is_multiple_of(self.periods.log) || last || step == 1 && self.settings.logging_first_step {
-            let figures = self.journal.take();
-            self.journal.log(step, self.epoch(), &figures)?;
-            listener.logged(step, &figures);
+            self.record(listener, |_, recorder| recorder.log_window())?;
         }
         listener.stepped(step);
         if self.evaluation.as_ref().is_some_and(|evaluation| evaluation.is_due(step)) {
@@ -245,7 +258,7 @@ impl Trainer {
             ranks::compare_weights(&self.world, &self.learner.trained(), step)?;
         }
         if saves {
-            self.save_together()?;
+            self.save_together(listener)?;
         } else {
             self.journal.record_saves(false)?;
             if self.journal.owes_checkpoint() {
@@ -264,8 +277,8 @@ impl Trainer {
     }
 
     /// Saves, once all ranks are ready to. The first rank saves; a state that a plugin does not give is for all ranks to deal with.
-    fn save_together(&mut self) -> Result<()> {
-        self.or_roll_back(|this| {
+    fn save_together(&mut self, listener: &mut dyn Listener) -> Result<()> {
+        self.or_roll_back(listener, |this| {
             this.plugins.snapshots()?;
             Ok(this.world.barrier("states before a checkpoint")?)
         })?;
@@ -295,15 +308,15 @@ impl Trainer {
     }
 
     /// Rolls back the plugin at fault after a failure that was undone, if it is on trial; returns whether it did.
-    fn roll_back(&mut self, error: &Error) -> Result<bool> {
-        self.plugins.roll_back(error, self.state.global_step, &mut self.journal)
+    fn roll_back(&mut self, error: &Error, listener: &mut dyn Listener) -> Result<bool> {
+        self.record(listener, |plugins, recorder| plugins.roll_back(error, recorder))
     }
 
     /// Runs an attempt outside a step. If it fails because of a plugin on trial, rolls the plugin back and retries.
-    pub(super) fn or_roll_back<T>(&mut self, attempt: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
+    pub(super) fn or_roll_back<T>(&mut self, listener: &mut dyn Listener, attempt: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
         loop {
             match attempt(self).map_err(|error| known_to_all(&self.world, error)) {
-                Err(error) if self.roll_back(&error)? => {}
+                Err(error) if self.roll_back(&error, listener)? => {}
                 outcome => return outcome,
             }
         }

@@ -2,10 +2,12 @@
 
 mod best;
 mod findings;
+mod recorder;
 mod run_folder;
 mod saving;
 
 pub(super) use best::{Best, OF_CRITIC, OF_UPDATES, no_such_metric};
+pub(super) use recorder::{Recorder, Versions};
 pub use run_folder::RunFolder;
 pub(super) use run_folder::{GoesOn, keep_bytes, put};
 
@@ -39,6 +41,10 @@ pub(super) struct Journal {
     folder: RunFolder,
     /// Metrics of the steps since the last log line.
     window: Window,
+    /// The plugins that these metrics, and those of later steps, come from.
+    versions: Versions,
+    /// Whether the steps of the window had other versions, weights or settings than the run goes on with.
+    is_of_others: bool,
     /// Endpoint that serves the newest metrics, if any.
     scraped: Option<Prometheus>,
     saves: Saves,
@@ -55,6 +61,8 @@ pub(super) struct Journal {
 pub(super) struct Kept {
     /// Metrics not yet logged.
     pub window: Window,
+    /// The plugins that these come from; empty if unknown.
+    pub versions: Versions,
     /// Metrics of the steps since the last checkpoint.
     pub since_save: Window,
     pub best: Option<Best>,
@@ -67,7 +75,8 @@ impl Journal {
         let saves = Saves::new(folder.path().to_owned());
         let (window, parents, begun) = (Window::default(), Vec::new(), Instant::now());
         let findings = Findings::new(&folder, usual_rate);
-        Self { settings, folder, window, scraped, saves, parents, begun, counted_from: Some((0.0, 0.0)), findings }
+        let (versions, is_of_others, counted_from) = (Versions::new(), false, Some((0.0, 0.0)));
+        Self { settings, folder, window, versions, is_of_others, scraped, saves, parents, begun, counted_from, findings }
     }
 
     /// Marks the start of training.
@@ -168,7 +177,7 @@ impl Journal {
         self.window.take()
     }
 
-    /// Writes the metrics of a step to metrics.jsonl.
+    /// Writes the metrics of a step to metrics.jsonl, with the versions of the plugins that they come from.
     pub(super) fn log(&mut self, step: u64, epoch: f64, figures: &BTreeMap<String, f64>) -> Result<()> {
         let mut line = Map::new();
         line.insert("step".into(), step.into());
@@ -177,6 +186,7 @@ impl Journal {
         line.insert("time".into(), seconds.into());
         line.extend(self.of_episodes(seconds, figures));
         line.extend(figures.iter().map(|(name, value)| (name.clone(), (*value).into())));
+        line.insert("versions".into(), recorder::shown(&self.versions));
         if let Some(scraped) = &self.scraped {
             scraped.figures(&line);
         }
@@ -247,12 +257,17 @@ impl Journal {
     /// Returns the part of the journal that a checkpoint holds now.
     pub(super) fn kept(&self) -> Kept {
         let (since_save, best) = self.saves.kept();
-        Kept { window: self.window.clone(), since_save, best, parents: self.parents.clone() }
+        Kept { window: self.window.clone(), versions: self.versions.clone(), since_save, best, parents: self.parents.clone() }
     }
 
-    /// Continues from the run's checkpoint of this step.
-    pub(super) fn restore(&mut self, step: u64, kept: Kept) {
+    /// Continues from the run's checkpoint of this step. `is_changed` says whether plugins have other weights or settings than in it.
+    pub(super) fn restore(&mut self, step: u64, kept: Kept, is_changed: bool) {
         (self.window, self.parents, self.counted_from) = (kept.window, kept.parents, None);
+        let are_others = !kept.versions.is_empty() && kept.versions != self.versions;
+        if are_others {
+            self.versions = kept.versions;
+        }
+        self.is_of_others = are_others || is_changed;
         self.saves.begin_at(step, kept.best, kept.since_save);
     }
 

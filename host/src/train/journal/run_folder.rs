@@ -55,12 +55,14 @@ fn now() -> String {
 }
 
 /// Where a run that has begun before goes on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct GoesOn {
     /// After this step.
     pub step: u64,
     /// Whether it begins with the evaluation after that step.
     pub owes_evaluation: bool,
+    /// Whether steps up to that one are not logged yet. A row of that step then ended their window, and the run makes it again.
+    pub has_open_window: bool,
 }
 
 /// What of a log's line decides whether it is kept.
@@ -74,10 +76,11 @@ struct Logged {
 }
 
 impl GoesOn {
-    /// Returns whether a line of metrics stays: not those of steps that are repeated, nor of an evaluation that is made again. A run
-    /// that starts over logs its first evaluation again, too.
+    /// Returns whether a line of metrics stays: not those of steps that are repeated, nor of an evaluation that is made again, nor of a
+    /// window that is open again. A run that starts over logs its first evaluation again, too.
     fn keeps(self, line: &Logged) -> bool {
-        let is_repeated = |step| step == self.step && self.owes_evaluation && line.eval_runtime.is_some();
+        let is_made_again = if line.eval_runtime.is_some() { self.owes_evaluation } else { self.has_open_window };
+        let is_repeated = |step| step == self.step && is_made_again;
         line.step.is_some_and(|step| self.step > 0 && !is_undone(step, self.step) && !is_repeated(step))
     }
 }
@@ -284,7 +287,7 @@ impl RunFolder {
         if goes_on.is_none() && !is_free(&path) {
             return Err(occupied(&path));
         }
-        let goes_on = goes_on.or(begun.then_some(GoesOn { step: 0, owes_evaluation: false }));
+        let goes_on = goes_on.or(begun.then_some(GoesOn { step: 0, owes_evaluation: false, has_open_window: false }));
         for folder in [files.plugins(), files.inbox(), files.tensorboard(), files.made_model(), files.answers()] {
             if fs::symlink_metadata(&folder).is_ok() {
                 files::own_folder(&folder).map_err(write_error(&folder))?;

@@ -108,8 +108,12 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let changed = if run.world.is_first() { beginning.changes(&run.settings, run.world.size())? } else { Map::new() };
     let given = run.given(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
     let context = opened.context();
-    let owes = restored.as_ref().is_some_and(|restored| restored.owes_evaluation(evaluation.as_ref()));
-    let (journal, source, turns) = run.begin((folder, owes), &plugins, opened, changed, warnings)?;
+    let goes_on = restored.as_ref().map_or(GoesOn::default(), |restored| GoesOn {
+        step: beginning.step(),
+        owes_evaluation: restored.owes_evaluation(evaluation.as_ref()),
+        has_open_window: restored.has_open_window(),
+    });
+    let (journal, source, turns) = run.begin((folder, goes_on), &plugins, opened, changed, warnings)?;
 
     let Run { settings, world, .. } = run;
     let collector = Collector::new(world.clone(), settings.clone(), plugins.flow, data, turns, (reference, context));
@@ -365,10 +369,10 @@ impl Run<'_> {
         Ok(given)
     }
 
-    /// Creates the run's folder and records there how the run starts. `owes` says whether it begins with an interrupted evaluation.
+    /// Creates the run's folder, or opens it where the run `goes_on`, and records there how the run starts.
     fn begin(
         &mut self,
-        (path, owes): (PathBuf, bool),
+        (path, goes_on): (PathBuf, GoesOn),
         plugins: &Loaded,
         opened: Opened,
         changed: Map<String, Value>,
@@ -378,7 +382,7 @@ impl Run<'_> {
         let scraped = self.serve(&path).inspect_err(|_| self.unclaim(&path))?;
         let go_on_from = match self.beginning {
             Beginning::New | Beginning::Fork { .. } => None,
-            Beginning::Over | Beginning::Resume { .. } => Some(GoesOn { step: self.beginning.step(), owes_evaluation: owes }),
+            Beginning::Over | Beginning::Resume { .. } => Some(goes_on),
         };
         let mut folder = match self.world.is_first() {
             true => RunFolder::open(path, &self.settings, go_on_from)?,
@@ -447,8 +451,9 @@ impl Run<'_> {
 impl Trainer {
     /// Moves the run to its starting point and checks that all ranks are there.
     fn begin_as(&mut self, beginning: &Beginning, restored: Option<Restored>) -> Result<()> {
+        self.journal.begin_with(self.plugins.hashes());
         if let (Some(origin), Some(restored)) = (beginning.origin(), restored) {
-            self.restore(&origin.checkpoint, restored, beginning.may_change())?;
+            self.restore(beginning, origin, restored)?;
         }
         if let Beginning::Fork { origin, .. } = beginning {
             let checkpoint = std::path::absolute(&origin.checkpoint).unwrap_or_else(|_| origin.checkpoint.clone());

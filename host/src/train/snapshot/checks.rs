@@ -54,6 +54,7 @@ impl Rest {
         let lists = [
             ("swaps", self.swaps.len()),
             ("parents", self.parents.len()),
+            ("versions", self.versions.len()),
             ("seen", self.seen.len()),
             ("chosen", self.chosen.len()),
             ("memories", self.plugin_states.len()),
@@ -61,6 +62,9 @@ impl Rest {
         ];
         if let Some((name, entries)) = lists.into_iter().find(|(_, entries)| *entries > MOST_ENTRIES) {
             return Some(format!("{name} has {entries} entries; the limit is {MOST_ENTRIES}"));
+        }
+        if let Some((name, _)) = self.versions.iter().find(|(_, hash)| !hash.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            return Some(format!("versions.{} is no hash", printable(name, LONGEST_NAME)));
         }
         self.replaced.iter().find_map(|(name, replaced)| {
             let name = printable(name, LONGEST_NAME);

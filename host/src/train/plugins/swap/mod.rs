@@ -21,7 +21,7 @@ use crate::metrics::{Metric, Reduction};
 use crate::plugin::{AnyPlugin, Engine, Generation, Plugin, RewardColumn};
 use crate::plugin::{Examples, Pairs, Tokens, ValuedPairs};
 use crate::run::{Event, Scoring};
-use crate::train::journal::Journal;
+use crate::train::journal::{Journal, Recorder};
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -170,49 +170,48 @@ impl Plugins {
     }
 
     /// Applies the proposals since the last call; called between steps.
-    pub(in crate::train) fn swap(&mut self, step: u64, journal: &mut Journal) -> Result<()> {
+    pub(in crate::train) fn swap(&mut self, recorder: &mut Recorder<'_>) -> Result<()> {
+        let step = recorder.step;
         self.swaps.with(|board| board.step = step);
         self.swaps.before.retain(|_, before| before.until > step);
         self.swaps.earlier.retain(|_, kept| kept.replaced.until > step);
         let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
         for proposal in self.agreed(proposals, step)? {
             match proposal {
-                Proposal::Swap(candidate) => self.take_in(*candidate, step, journal)?,
-                Proposal::Settings { name, weight, on_error } => self.take_settings(&name, weight, on_error, step, journal)?,
+                Proposal::Swap(candidate) => self.take_in(*candidate, recorder)?,
+                Proposal::Settings { name, weight, on_error } => self.take_settings(&name, weight, on_error, recorder)?,
                 Proposal::Refused { name, hash, trigger, reason } => {
-                    self.refuse(
-                        &Refusal { name: &name, hash: hash.as_deref(), trigger: &trigger, reason: &reason },
-                        step,
-                        journal,
-                    )?;
+                    self.refuse(&Refusal { name: &name, hash: hash.as_deref(), trigger: &trigger, reason: &reason }, recorder)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn refuse(&mut self, refusal: &Refusal<'_>, step: u64, journal: &mut Journal) -> Result<()> {
+    fn refuse(&mut self, refusal: &Refusal<'_>, recorder: &mut Recorder<'_>) -> Result<()> {
         let Refusal { name, hash, trigger, reason } = refusal;
         self.swaps.handled(name, trigger, *hash);
         tracing::warn!("{name} was not swapped: {reason}");
-        journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: trigger.request(), reason })
+        let step = recorder.step;
+        recorder.journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: trigger.request(), reason })
     }
 
     /// Swaps in a version that passed its trial.
-    fn take_in(&mut self, candidate: Candidate, step: u64, journal: &mut Journal) -> Result<()> {
-        let begun = Instant::now();
+    fn take_in(&mut self, candidate: Candidate, recorder: &mut Recorder<'_>) -> Result<()> {
+        let (begun, step) = (Instant::now(), recorder.step);
         let Candidate { mut version, report, trigger, noticed } = candidate;
         let (name, to, config) = (version.name().to_owned(), version.hash().to_owned(), version.settings());
         let handed_over = match self.prepared(&mut version)? {
             Ok(handed_over) => handed_over,
             Err(reason) => {
                 let refusal = Refusal { name: &name, hash: Some(&to), trigger: &trigger, reason: &reason };
-                return self.refuse(&refusal, step, journal);
+                return self.refuse(&refusal, recorder);
             }
         };
+        recorder.end_window()?;
         if let Some(source) = version.source() {
             self.swaps.handled(&name, &trigger, Some(&to));
-            journal.use_plugin(source);
+            recorder.journal.use_plugin(source);
         }
         let Some((mut before, changes)) = self.put(version)? else { return Ok(()) };
         let (from, idle) = (before.hash().to_owned(), before.release());
@@ -221,7 +220,7 @@ impl Plugins {
         // Giving the memory of a large plugin or model back takes time.
         std::thread::spawn(move || drop((older, idle)));
         let how = How { begun, changes, noticed, trigger: &trigger, config: &config, handed_over, report };
-        self.swapped(&Swap { step, plugin: name, from, to, rolled_back: false }, how, journal)
+        self.swapped(&Swap { step, plugin: name, from, to, rolled_back: false }, how, recorder)
     }
 
     /// Prepares a version for the place of the current one, and returns whether it has that one's state; or why it can't take the
@@ -264,18 +263,19 @@ impl Plugins {
 
     /// Rolls back the plugin or model at fault after a failed and undone step, if it is on trial. Returns whether it did, so that the
     /// step can be taken again.
-    pub(in crate::train) fn roll_back(&mut self, error: &Error, step: u64, journal: &mut Journal) -> Result<bool> {
+    pub(in crate::train) fn roll_back(&mut self, error: &Error, recorder: &mut Recorder<'_>) -> Result<bool> {
         let Some(name) = error.plugin_at_fault() else { return Ok(false) };
-        self.open_earlier(name, journal)?;
+        self.open_earlier(name, recorder.journal)?;
         let Some(Before { mut version, .. }) = self.swaps.before.remove(name) else { return Ok(false) };
+        recorder.end_window()?;
         if let Version::Plugin { loaded, slot } = &mut version {
             self.hand_back(loaded);
-            journal.use_plugin(&slot.source);
+            recorder.journal.use_plugin(&slot.source);
         }
-        let to = version.hash().to_owned();
+        let (to, step) = (version.hash().to_owned(), recorder.step);
         let Some((failed, _)) = self.put(version)? else { return Ok(false) };
         let from = failed.hash().to_owned();
-        self.rolled_back(&Swap { step, plugin: name.to_owned(), from, to, rolled_back: true }, error, journal)?;
+        self.rolled_back(&Swap { step, plugin: name.to_owned(), from, to, rolled_back: true }, error, recorder)?;
         Ok(true)
     }
 
@@ -289,19 +289,21 @@ impl Plugins {
     }
 
     /// Applies a reward's weight and error policy changed in config.toml.
-    fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError, step: u64, journal: &mut Journal) -> Result<()> {
+    fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError, recorder: &mut Recorder<'_>) -> Result<()> {
+        let step = recorder.step;
         let index = self.rewards.iter().position(|r| r.name() == name);
         let of_environment = self.config.environment.iter_mut().find(|entry| entry.name() == name);
         let Some(entry) = index.map(|index| &mut self.config.plugin[index]).or(of_environment) else { return Ok(()) };
         let from = Scoring { weight: entry.weight, on_error: entry.on_error };
+        recorder.end_window()?;
         (entry.weight, entry.on_error) = (weight, on_error);
         if let Some(index) = index {
             self.rewards[index].set(weight as f32, on_error);
         }
         self.swaps.with(|board| board.config = self.config.clone());
-        journal.set_config(&self.config)?;
+        recorder.journal.set_config(&self.config)?;
         tracing::info!("{name} has weight {weight} from step {step} on");
-        journal.event(&Event::SettingsChanged { plugin: name, step, from, to: Scoring { weight, on_error } })
+        recorder.journal.event(&Event::SettingsChanged { plugin: name, step, from, to: Scoring { weight, on_error } })
     }
 
     /// Returns the plugin of that name.
@@ -336,12 +338,12 @@ impl Plugins {
     }
 
     /// Records a swap of a plugin or a model that is in place.
-    fn swapped(&mut self, swap: &Swap, how: How<'_>, journal: &mut Journal) -> Result<()> {
-        self.note_swap(swap, journal)?;
+    fn swapped(&mut self, swap: &Swap, how: How<'_>, recorder: &mut Recorder<'_>) -> Result<()> {
+        self.note_swap(swap, recorder)?;
         let Swap { step, plugin, from, to, .. } = swap;
         let pause_ms = how.begun.elapsed().as_secs_f64() * 1e3;
         tracing::info!("{plugin} was swapped at step {step}: {}", how.changes);
-        journal.event(&Event::PluginSwapped {
+        recorder.journal.event(&Event::PluginSwapped {
             plugin,
             from,
             to,
@@ -356,20 +358,21 @@ impl Plugins {
     }
 
     /// Records that a plugin or a model is back in place, and lets the ranks take the step again.
-    fn rolled_back(&mut self, swap: &Swap, error: &Error, journal: &mut Journal) -> Result<()> {
-        self.note_swap(swap, journal)?;
+    fn rolled_back(&mut self, swap: &Swap, error: &Error, recorder: &mut Recorder<'_>) -> Result<()> {
+        self.note_swap(swap, recorder)?;
         let Swap { step, plugin, from, to, .. } = swap;
         tracing::warn!("{error}; {plugin} is rolled back to {}", &to[..12]);
-        journal.event(&Event::PluginRolledBack { plugin, from, to, step: *step, reason: error.to_string() })?;
+        recorder.journal.event(&Event::PluginRolledBack { plugin, from, to, step: *step, reason: error.to_string() })?;
         self.world.go_on();
         Ok(())
     }
 
     /// Records a swap in the run's history, and the configuration that it leaves.
-    fn note_swap(&mut self, swap: &Swap, journal: &mut Journal) -> Result<()> {
+    fn note_swap(&mut self, swap: &Swap, recorder: &mut Recorder<'_>) -> Result<()> {
         self.swaps.history.push(swap.clone());
         self.swaps.with(|board| board.config = self.config.clone());
-        journal.set_config(&self.config)
+        recorder.use_versions(self.hashes())?;
+        recorder.journal.set_config(&self.config)
     }
 
     /// Returns how often each swapped plugin has been swapped.

@@ -1,0 +1,60 @@
+//! Logging windows: they end where a plugin, its settings or its weight change, so that no row of metrics.jsonl mixes two rewards.
+
+use super::Journal;
+use crate::train::Result;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Hashes of plugins and reward models, by their names.
+pub(in crate::train) type Versions = BTreeMap<String, String>;
+
+/// Digits of a hash in a row of metrics.
+const DIGITS: usize = 12;
+
+/// Returns versions as a row of metrics has them.
+pub(super) fn shown(versions: &Versions) -> Value {
+    let short = |hash: &String| hash.chars().take(DIGITS).collect::<String>();
+    Value::Object(versions.iter().map(|(name, hash)| (name.clone(), short(hash).into())).collect::<Map<_, _>>())
+}
+
+/// The journal at a step, for parts that record changes there, and what shows a row of metrics to the user.
+pub(in crate::train) struct Recorder<'a> {
+    pub journal: &'a mut Journal,
+    /// Number of steps done.
+    pub step: u64,
+    /// Number of epochs trained.
+    pub epoch: f64,
+    /// Shows the metrics that were logged at a step.
+    pub show: &'a mut dyn FnMut(u64, &BTreeMap<String, f64>),
+}
+
+impl Journal {
+    /// Sets the versions that the run begins with.
+    pub(in crate::train) fn begin_with(&mut self, versions: Versions) {
+        self.versions = versions;
+    }
+}
+
+impl Recorder<'_> {
+    /// Logs the metrics of the steps since the last row.
+    pub(in crate::train) fn log_window(&mut self) -> Result<()> {
+        let figures = self.journal.take();
+        self.journal.log(self.step, self.epoch, &figures)?;
+        (self.show)(self.step, &figures);
+        Ok(())
+    }
+
+    /// Logs the metrics of the steps since the last row, if there were any: what follows is not comparable with them.
+    pub(in crate::train) fn end_window(&mut self) -> Result<()> {
+        if self.journal.window.has_steps() { self.log_window() } else { Ok(()) }
+    }
+
+    /// Records which versions are in use from now on. At the beginning of a run, first ends a window whose steps had others.
+    pub(in crate::train) fn use_versions(&mut self, versions: Versions) -> Result<()> {
+        if std::mem::take(&mut self.journal.is_of_others) {
+            self.end_window()?;
+        }
+        self.journal.versions = versions;
+        Ok(())
+    }
+}
