@@ -74,6 +74,7 @@ mod resume {
     mod forks;
     mod grants;
     mod layouts;
+    mod plugins;
     mod runs;
 }
 

@@ -37,7 +37,7 @@ fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<()
     // Nothing of an evaluation is kept.
     let temporary = tempfile::tempdir().map_err(Failure::of)?;
     let folder = temporary.path().join("evaluation").display().to_string();
-    let mut given = Given::of(matches, &[], known)?;
+    let mut given = Given::of(matches, &[], known)?.without_ports();
     given.overrides.force("output_dir", &folder);
     given.overrides.force("hot_reload", "false");
     let beginning = match matches.get_one::<PathBuf>("run") {

@@ -23,6 +23,8 @@ pub(super) struct Given {
     settings: Vec<String>,
     /// Whether all grants of the run that this one starts from are accepted.
     accept_grants: bool,
+    /// Whether it is for a run, which may open ports.
+    is_of_run: bool,
 }
 
 /// Returns the texts given for a flag.
@@ -68,13 +70,28 @@ impl Given {
             file,
             overrides,
             settings: settings.iter().flat_map(|setting| iter::once(&setting.name).chain(&setting.aliases)).cloned().collect(),
+            is_of_run: true,
             accept_grants: matches.try_get_one::<bool>("accept_grants").ok().flatten() == Some(&true),
         })
     }
 
     /// Creates a configuration that only `--set` changes.
     pub(super) fn of_sets(sets: Vec<Set>, accept_grants: bool) -> Self {
-        Self { file: None, overrides: Overrides { sets, ..Overrides::default() }, settings: Vec::new(), accept_grants }
+        Self {
+            file: None,
+            overrides: Overrides { sets, ..Overrides::default() },
+            settings: Vec::new(),
+            accept_grants,
+            is_of_run: true,
+        }
+    }
+
+    /// Returns the same for a command that is no run: it opens no ports, least of all those of the run that it reads.
+    pub(super) fn without_ports(self) -> Self {
+        if self.overrides.value_of("metrics_port").is_some() {
+            tracing::warn!("metrics_port has no effect: this command serves no metrics");
+        }
+        Self { is_of_run: false, ..self }
     }
 
     /// Returns the plugins that the command line names.
@@ -85,7 +102,10 @@ impl Given {
     /// Returns the configuration of a run. What it reaches must be granted: by the command line, or before, by this user.
     pub(super) fn resolve(&self, beginning: &Beginning, world: &World) -> Result<Config, Failure> {
         let base = beginning.config_file().map_err(Failure::of)?;
-        let config = self.config(base.as_deref(), beginning)?;
+        let mut config = self.config(base.as_deref(), beginning)?;
+        if !self.is_of_run {
+            config.metrics_port = None;
+        }
         if let Some(origin) = beginning.origin() {
             // Marks are checked where the first process runs: the key may be on its machine only.
             let accepted = || {

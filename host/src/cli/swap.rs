@@ -2,11 +2,11 @@
 
 use super::Failure;
 use crate::config::{Overrides, PluginEntry, did_you_mean, files, now, printable, read};
+use crate::metrics::Comparison;
 use crate::plugin::Source;
 use crate::run::{EventKind, EventLine, RunFiles, is_running};
 use crate::train;
 use anyhow::{Context, anyhow};
-use serde_json::Value;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -51,12 +51,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let short = |key: &str| answer.text(key).chars().take(12).collect::<String>();
     say!("{name} was swapped at step {}: {} -> {}", answer.step.unwrap_or_default(), short("from"), short("to"));
-    if let Some(shadow) = answer.fields.get("shadow").and_then(Value::as_object) {
-        let figure = |key: &str| shadow.get(key).and_then(Value::as_f64);
-        if let (Some(old), Some(new), Some(rows)) = (figure("old_mean"), figure("new_mean"), figure("rows")) {
-            let ranks = figure("rank_correlation").map_or_else(String::new, |r| format!(", rank correlation {r:.3}"));
-            say!("on the last {rows} completions: mean {old:.4} -> {new:.4}{ranks}");
-        }
+    let shadow = answer.fields.get("shadow").filter(|shadow| shadow.is_object());
+    if let Some(Ok(compared)) = shadow.map(|shadow| serde_json::from_value::<Comparison>(shadow.clone())) {
+        say!("{compared}");
     }
     Ok(())
 }

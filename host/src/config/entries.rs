@@ -16,6 +16,8 @@ pub enum OnError {
     Fail,
     /// Rows that fail on their own get no score.
     Unscorable,
+    /// The version before it returns to its place, at whatever step it fails. Where there is none, as with `fail`.
+    Previous,
 }
 
 /// What a completion is compared with.
@@ -150,7 +152,8 @@ pub struct PluginEntry {
     /// The plugin's own settings.
     #[serde(default)]
     pub config: Map<String, Value>,
-    /// What to do if it fails: fail (save and end the run) or unscorable (give its rows no score).
+    /// What to do if it fails: fail (save and end the run), unscorable (give its rows no score) or previous (return to the version
+    /// before the last swap).
     #[serde(default)]
     pub on_error: OnError,
     /// Score by comparing each completion with others (the prompt's other completions) or reference (the dataset's column of that

@@ -184,6 +184,13 @@ fn no_such(what: &str, entries: &[PluginEntry], path: &str) -> String {
 /// Sets a key of an entry.
 fn set_in(entry: &mut PluginEntry, keys: &str, value: Value) -> std::result::Result<(), String> {
     let keys: Vec<String> = keys.split('.').map(|part| part.replace('-', "_")).collect();
+    // A plugin that moves stays the one that the key names.
+    if let ([key], Value::String(path)) = (&keys[..], &value)
+        && key == "path"
+    {
+        entry.move_to(path.clone());
+        return Ok(());
+    }
     let mut table = Table::try_from(&*entry).map_err(|e| e.to_string())?;
     insert(&mut table, &keys, value);
     *entry = table.try_into().map_err(|e: toml::de::Error| reworded(e.message()))?;

@@ -1,9 +1,11 @@
 //! Compares two scorings of the same completions.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Two scorings compared. Metrics are over the rows scored by both.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Comparison {
     /// Rows scored by both.
     pub rows: usize,
@@ -37,6 +39,14 @@ impl Comparison {
             max_difference: both.iter().map(|p| (p.0 - p.1).abs()).fold(0.0, f64::max),
             rank_correlation: correlation(&ranks(&|p| p.0), &ranks(&|p| p.1)),
         }
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, old_mean, new_mean, .. } = self;
+        write!(f, "on the last {rows} completions: mean {old_mean:.4} -> {new_mean:.4}")?;
+        self.rank_correlation.map_or(Ok(()), |ranks| write!(f, ", rank correlation {ranks:.3}"))
     }
 }
 

@@ -133,6 +133,13 @@ impl Kind {
     }
 }
 
+impl Source {
+    /// Returns whether it is complete WebAssembly, as far as its sections tell: a file that is still being copied is not.
+    pub fn is_whole(&self) -> bool {
+        wasmparser::Parser::new(0).parse_all(self.bytes()).all(|payload| payload.is_ok())
+    }
+}
+
 /// Reads a plugin's file. Rejects files larger than a plugin may be, pipes, which may never end, and devices.
 pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     files::read(path, LARGEST)

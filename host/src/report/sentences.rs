@@ -28,6 +28,8 @@ pub(super) fn about(event: &EventLine) -> String {
             format!("{name}: {} rolled back to {}; {}", words::hash(text("from")), words::hash(text("to")), text("reason"))
         }
         EventKind::PluginRefused => format!("{name}: {}", text("reason")),
+        EventKind::SettingsRefused if name.is_empty() => text("reason").to_owned(),
+        EventKind::SettingsRefused => format!("{name}: {}", text("reason")),
         EventKind::PluginError => {
             let rows = event.fields.get("rows").and_then(Value::as_array).map_or(0, Vec::len);
             let lost = if rows == 0 {

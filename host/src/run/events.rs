@@ -49,6 +49,14 @@ pub enum Event<'a> {
     PluginRolledBack { plugin: &'a str, from: &'a str, to: &'a str, step: u64, reason: String },
     /// A plugin was rejected.
     PluginRefused { plugin: &'a str, hash: Option<&'a str>, step: u64, request: Option<&'a str>, reason: &'a str },
+    /// An edit of config.toml was rejected.
+    SettingsRefused {
+        /// The plugin whose new settings were tried.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        plugin: Option<&'a str>,
+        step: u64,
+        reason: &'a str,
+    },
     /// A reward failed, even if a retry succeeded.
     PluginError {
         plugin: &'a str,
@@ -103,6 +111,8 @@ pub enum EventKind {
     PluginRolledBack,
     /// A plugin was rejected.
     PluginRefused,
+    /// An edit of config.toml was rejected.
+    SettingsRefused,
     /// A reward failed, even if a retry succeeded.
     PluginError,
     /// A reward's weight or error policy changed.
@@ -142,6 +152,7 @@ impl Event<'_> {
             Self::PluginSwapped { .. } => EventKind::PluginSwapped,
             Self::PluginRolledBack { .. } => EventKind::PluginRolledBack,
             Self::PluginRefused { .. } => EventKind::PluginRefused,
+            Self::SettingsRefused { .. } => EventKind::SettingsRefused,
             Self::PluginError { .. } => EventKind::PluginError,
             Self::SettingsChanged { .. } => EventKind::SettingsChanged,
             Self::CheckpointSaved { .. } => EventKind::CheckpointSaved,

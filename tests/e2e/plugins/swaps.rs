@@ -230,6 +230,39 @@ fn one_that_fails_on_real_data_gives_its_place_back() {
 }
 
 #[test]
+fn a_version_that_fails_at_any_later_step_gives_way_to_the_one_before_if_its_on_error_says_so() {
+    let place = Place::new();
+    place.write("versioned.wasm", version(2));
+    let own =
+        ["--plugin", "versioned.wasm", "--output-dir", "run", "--max-steps", "2", "--logging-steps", "7", "--save-steps", "5"];
+    let size = ["--max-completion-length", "12", "--per-device-train-batch-size", "16", "--learning-rate", "0"];
+    let trap = ["--set", "plugin.versioned.config.trap_at=20", "--set", "plugin.versioned.on_error=previous"];
+    place.run(&[&small()[..], &own, &size, &trap].concat()).succeeded();
+    // Swapped in before the next step, and fails eighteen steps later.
+    place.write("versioned.wasm", version(3));
+    place.copy("run", "ends");
+    let on = ["--max-steps", "30"];
+    place.run(&[&["resume", "run"], &on[..]].concat()).succeeded();
+    let [swapped, back] = ["plugin_swapped", "plugin_rolled_back"].map(|kind| place.events("run", kind).remove(0));
+    assert_eq!((&swapped["step"], &back["step"], &back["to"]), (&2.into(), &20.into(), &swapped["from"]));
+    let mut rewards = place.figure("run", "rewards/versioned/mean");
+    let steps = place.figure("run", "step");
+    assert_eq!(steps, [2.0, 7.0, 14.0, 20.0, 21.0, 28.0, 30.0]);
+    assert_eq!(rewards, [2.0, 3.0, 3.0, 3.0, 2.0, 2.0, 2.0]);
+    // The checkpoint of step 15, eight steps and more after the swap, has the version before.
+    place.copy_as_after("run", 15, "again");
+    place.run(&["resume", "again"]).succeeded();
+    assert_eq!(place.timeless("again/metrics.jsonl"), place.timeless("run/metrics.jsonl"));
+    // Without the setting, the run ends there.
+    let fails = ["--set", "plugin.versioned.on_error=fail"];
+    let ended = place.run(&[&["resume", "ends"], &on[..], &fails].concat());
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    rewards = place.figure("ends", "rewards/versioned/mean");
+    assert_eq!(rewards.last(), Some(&3.0));
+    assert!(place.events("ends", "plugin_rolled_back").is_empty());
+}
+
+#[test]
 fn weights_and_settings_in_the_runs_configuration_change_it_too() {
     let running = Running::start(&[]);
     let file = running.place.path("run/config.toml");
@@ -250,12 +283,13 @@ fn weights_and_settings_in_the_runs_configuration_change_it_too() {
     edit("beta = 0.0", "beta = 0.0\nepsilon_high = 0.4");
     assert_eq!(running.next("plugin_swapped", 1)["plugin"], "grpo");
     edit("temperature = 1.0", "temperature = 0.5");
-    let refused = running.next("plugin_refused", 0);
+    let refused = running.next("settings_refused", 0);
     assert!(refused["reason"].as_str().unwrap().contains("temperature can't change"), "{refused}");
+    assert!(refused.get("plugin").is_none() && running.count("plugin_refused") == 0, "{refused}");
     edit("temperature = 0.5", "temperature = 1.0");
     edit("plus = 0.25", "puls = 0.25");
-    let refused = running.next("plugin_refused", 1);
-    assert!(refused["reason"].as_str().unwrap().contains("puls"), "{refused}");
+    let refused = running.next("settings_refused", 1);
+    assert!(refused["reason"].as_str().unwrap().contains("puls") && refused["plugin"] == "versioned", "{refused}");
     running.stop();
 }
 

@@ -122,6 +122,8 @@ fn a_window_whose_run_was_stopped_ends_where_the_run_resumes_with_another_weight
     place.run(&fork).succeeded();
     let second = hashes(&place, "fork")[0].clone();
     assert_ne!(first, second);
+    // It is not swapped for itself: what the parent's file held is not what this one held.
+    assert!(place.events("fork", "plugin_swapped").is_empty());
     assert_eq!(rows(&place, "fork"), [row(6, 1.0), (8, 2.0, second.clone()), (12, 2.0, second)]);
 }
 

@@ -450,9 +450,9 @@ fn a_live_run_with_smoothed_targets_keeps_a_loss_that_takes_them() {
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("loss_type = \"nll\""), "{text}");
     std::fs::write(&file, text.replace("loss_type = \"nll\"", "loss_type = \"dft\"")).unwrap();
-    place.wait("run", patience, || !place.events("run", "plugin_refused").is_empty());
+    place.wait("run", patience, || !place.events("run", "settings_refused").is_empty());
     run.kill().unwrap();
     run.wait().unwrap();
-    let refused = &place.events("run", "plugin_refused")[0];
+    let refused = &place.events("run", "settings_refused")[0];
     assert!(refused["reason"].as_str().unwrap().contains("smoothed targets (label_smoothing_factor)"), "{refused}");
 }

@@ -386,7 +386,7 @@ impl Table<'_> {
 /// Returns the first failure as the error that ends a run, if its environment's `on_error` says so.
 pub(super) fn fatal(episodes: &[Episode], entries: &[PluginEntry]) -> Option<Error> {
     let failed = |episode: &Episode| Some((entries.get(episode.environment)?, episode.failed.clone()?));
-    let (entry, detail) = episodes.iter().filter_map(failed).find(|(entry, _)| entry.on_error == OnError::Fail)?;
+    let (entry, detail) = episodes.iter().filter_map(failed).find(|(entry, _)| entry.on_error != OnError::Unscorable)?;
     let name = entry.name().to_owned();
     Some(plugin::Error::Call { name, function: "an episode", step: None, detail }.into())
 }

@@ -242,7 +242,7 @@ impl Plugins {
                     tracing::warn!("{error}; it starts without one");
                     plugin.restore(None);
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(Error::Changed(format!("{error}; --allow-changed starts it without its state"))),
             }
         }
         Ok(())

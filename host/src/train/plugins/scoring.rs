@@ -216,7 +216,7 @@ pub(super) struct Answers {
 impl Answers {
     /// Notes that a row failed, if that may be; otherwise returns its error.
     pub(super) fn bear(&mut self, row: usize, error: Error, on_error: OnError) -> Result<()> {
-        if on_error == OnError::Fail {
+        if on_error != OnError::Unscorable {
             return Err(error);
         }
         let error = error.to_string();

@@ -5,6 +5,7 @@ mod best_metric;
 mod data;
 mod defaults;
 mod held;
+mod kept;
 mod model;
 mod models;
 mod overview;
@@ -45,6 +46,7 @@ use models::{check_smoothing, check_squares, noise, policy_and_reference, resolv
 use plugins::Loaded;
 use serde_json::{Map, Value};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use value_model::Values;
@@ -80,7 +82,7 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let (config, Datasets { data, evaluated, mut warnings }) =
         data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
     overview::of_data(data.prompts().len(), evaluated.as_ref().map(Prompts::len), &config);
-    let trial = plugins.try_on(&data, &config)?;
+    let trial = plugins.try_on(&data, &config, beginning, &world)?;
     best_metric::check(&config, &plugins)?;
     warnings.extend(of_backend.into_iter().chain(of_reference));
     check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
@@ -122,7 +124,7 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let mut trainer =
         Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
     trainer.begin_as(beginning, restored)?;
-    trainer.plugins.watch(engine, opener, &trainer.journal)?;
+    trainer.plugins.watch(engine, opener, &trainer.journal, beginning.origin().is_some())?;
     Ok(trainer)
 }
 
@@ -443,8 +445,24 @@ impl Run<'_> {
             let run = folder.file_name().unwrap_or_default().to_string_lossy();
             Prometheus::serve(&self.settings.metrics_address, port, &run, self.max_steps)
         };
-        let port = self.settings.metrics_port.filter(|_| self.world.is_first());
-        port.map(serve).transpose().map_err(|e| Error::setting("metrics_port", e))
+        let Some(port) = self.settings.metrics_port.filter(|_| self.world.is_first()) else { return Ok(None) };
+        match serve(port) {
+            Ok(endpoint) => Ok(Some(endpoint)),
+            // The parent may still be running.
+            Err(error) if error.kind() == ErrorKind::AddrInUse && self.has_parents_port()? => {
+                tracing::warn!("metrics_port {port} is the parent's and in use, so this fork serves no metrics; choose another");
+                Ok(None)
+            }
+            Err(error) => Err(Error::setting("metrics_port", error)),
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Returns whether the run is a fork whose metrics have the port of its parent's.
+    fn has_parents_port(&self) -> Result<bool> {
+        let Beginning::Fork { origin, .. } = self.beginning else { return Ok(false) };
+        Ok(origin.written()?.metrics_port == self.settings.metrics_port)
     }
 }
 

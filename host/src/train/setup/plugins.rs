@@ -1,6 +1,7 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
 use super::defaults;
+use super::kept::Kept;
 use crate::activity::{Activity, Task};
 use crate::config::{self, Compare, Config, Grants, PluginEntry};
 use crate::data::Tokenizer;
@@ -320,7 +321,7 @@ impl Loaded {
     }
 
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial.
-    pub(super) fn try_on(&mut self, data: &Data, config: &Config) -> Result<Trial> {
+    pub(super) fn try_on(&mut self, data: &Data, config: &Config, beginning: &Beginning, world: &World) -> Result<Trial> {
         let needs = self.about().needs;
         let lacks =
             |entry: &&PluginEntry| entry.compare == Some(Compare::Reference) && !data.columns().iter().any(|c| c == REFERENCE);
@@ -346,14 +347,30 @@ impl Loaded {
         let mut trial = Trial::made_up(&prompts, data.columns(), group, &needs).comparing(&self.rewards);
         trial.begin(&prompts, &config.environment);
         let _task = Task::new(Activity::TryingPlugin).on("the plugins");
-        dry_run(&trial, &mut self.algorithm, &mut self.rewards).map_err(Error::DryRun)?;
-        self.environments.iter().try_for_each(|(environment, _)| trial.play(environment)).map_err(Error::DryRun)?;
+        let kept = self.kept(config);
+        let mut bear = |name: &str, error| match kept.iter().find(|kept| kept.name == name) {
+            Some(kept) => kept.bear(error, config, beginning, world),
+            None => Err(Error::DryRun(error)),
+        };
+        dry_run(&trial, &mut self.algorithm, &mut self.rewards, &mut bear)?;
+        for (environment, _) in &self.environments {
+            trial.play(environment).or_else(|error| bear(environment.name(), error))?;
+        }
         if config.max_tokens_per_microbatch.is_some() && !is_separable(&mut self.algorithm)? {
             let name = self.algorithm_source.name();
             let detail = format!("the loss of {name}, with these settings, compares the rows of a micro-batch with each other");
             return Err(Error::setting("max_tokens_per_microbatch", format!("{detail}; micro-batches can't be split by tokens")));
         }
         Ok(trial)
+    }
+
+    /// Returns the plugins with where they are from.
+    fn kept(&self, config: &Config) -> Vec<Kept> {
+        let rewards = config.plugin.iter().filter(|entry| !entry.model).zip(&self.reward_sources);
+        let rewards = rewards.map(|(entry, source)| Kept::entry("plugin", entry, source));
+        let environments = config.environment.iter().zip(&self.environments);
+        let environments = environments.map(|(entry, (_, source))| Kept::entry("environment", entry, source));
+        std::iter::once(Kept::algorithm(config, &self.algorithm_source)).chain(rewards).chain(environments).collect()
     }
 
     /// Returns the names of the metrics that the plugins reported in their trial, if these are all that they report: those that ship with

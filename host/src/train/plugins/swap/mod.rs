@@ -16,11 +16,11 @@ pub(in crate::train) use trial::{Trial, dry_run};
 pub(in crate::train) use watching::cant_change;
 
 use super::{Judged, Opener, Plugins};
-use crate::config::{OnError, printable};
-use crate::metrics::{Metric, Reduction};
+use crate::config::{OnError, PluginEntry, printable};
+use crate::metrics::{Comparison, Metric, Reduction};
 use crate::plugin::{AnyPlugin, Engine, Generation, Plugin, RewardColumn};
 use crate::plugin::{Examples, Pairs, Tokens, ValuedPairs};
-use crate::run::{Event, Scoring};
+use crate::run::{Event, RunFiles, Scoring};
 use crate::train::journal::{Journal, Recorder};
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -147,8 +147,8 @@ struct How<'a> {
 
 impl Plugins {
     /// Starts watching the plugins' files, the run's config.toml, and what `rlhost swap` sends. Only the first rank watches, for
-    /// all.
-    pub(in crate::train) fn watch(&mut self, engine: Engine, opener: Opener, journal: &Journal) -> Result<()> {
+    /// all. A run that `goes_on` first tries what has changed since its checkpoint, so that it takes no step without it.
+    pub(in crate::train) fn watch(&mut self, engine: Engine, opener: Opener, journal: &Journal, goes_on: bool) -> Result<()> {
         self.swaps.loads = Some((engine.clone(), opener.clone()));
         if !self.world.is_first() || !self.config.hot_reload {
             return Ok(());
@@ -157,7 +157,7 @@ impl Plugins {
         let (sender, proposals) = channel();
         self.swaps.with(|board| (board.config, board.run) = (self.config.clone(), journal.path().to_owned()));
         let watching = Watching::new((engine, opener), self.swaps.board.clone(), sender);
-        match watching.and_then(Watching::begin) {
+        match watching.and_then(|watching| watching.begin(goes_on)) {
             Ok(()) => self.swaps.proposals = Some(proposals),
             Err(error) => tracing::warn!("plugin changes won't be detected: {error}"),
         }
@@ -173,8 +173,11 @@ impl Plugins {
     pub(in crate::train) fn swap(&mut self, recorder: &mut Recorder<'_>) -> Result<()> {
         let step = recorder.step;
         self.swaps.with(|board| board.step = step);
-        self.swaps.before.retain(|_, before| before.until > step);
-        self.swaps.earlier.retain(|_, kept| kept.replaced.until > step);
+        let entries = self.config.plugin.iter().chain(&self.config.environment);
+        let goes_back: Vec<&str> = entries.filter(|entry| entry.on_error == OnError::Previous).map(PluginEntry::name).collect();
+        let stays = |name: &String, until: u64| until > step || goes_back.contains(&name.as_str());
+        self.swaps.before.retain(|name, before| stays(name, before.until));
+        self.swaps.earlier.retain(|name, kept| stays(name, kept.replaced.until));
         let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
         for proposal in self.agreed(proposals, step)? {
             match proposal {
@@ -191,8 +194,15 @@ impl Plugins {
     fn refuse(&mut self, refusal: &Refusal<'_>, recorder: &mut Recorder<'_>) -> Result<()> {
         let Refusal { name, hash, trigger, reason } = refusal;
         self.swaps.handled(name, trigger, *hash);
-        tracing::warn!("{name} was not swapped: {reason}");
         let step = recorder.step;
+        let in_use = self.hashes().get(*name).map_or_else(|| "the run".to_owned(), |hash| shortened(hash).to_owned());
+        if **trigger == Trigger::Settings {
+            tracing::warn!("the edit of {} was refused: {reason}; the run keeps its settings", RunFiles::CONFIG);
+            let plugin = Some(*name).filter(|name| *name != RunFiles::CONFIG);
+            return recorder.journal.event(&Event::SettingsRefused { plugin, step, reason });
+        }
+        let version = hash.map_or_else(String::new, |hash| format!("version {} was refused: ", shortened(hash)));
+        tracing::warn!("{name} was not swapped: {version}{reason}; {in_use} keeps running");
         recorder.journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: trigger.request(), reason })
     }
 
@@ -302,8 +312,9 @@ impl Plugins {
         }
         self.swaps.with(|board| board.config = self.config.clone());
         recorder.journal.set_config(&self.config)?;
-        tracing::info!("{name} has weight {weight} from step {step} on");
-        recorder.journal.event(&Event::SettingsChanged { plugin: name, step, from, to: Scoring { weight, on_error } })
+        let to = Scoring { weight, on_error };
+        tracing::info!("{name}: {} from step {step} on", changed_scoring(&from, &to));
+        recorder.journal.event(&Event::SettingsChanged { plugin: name, step, from, to })
     }
 
     /// Returns the plugin of that name.
@@ -343,6 +354,9 @@ impl Plugins {
         let Swap { step, plugin, from, to, .. } = swap;
         let pause_ms = how.begun.elapsed().as_secs_f64() * 1e3;
         tracing::info!("{plugin} was swapped at step {step}: {}", how.changes);
+        if let Ok(compared) = serde_json::from_value::<Comparison>(how.report.clone()) {
+            tracing::info!("{plugin} {compared}");
+        }
         recorder.journal.event(&Event::PluginSwapped {
             plugin,
             from,
@@ -361,7 +375,7 @@ impl Plugins {
     fn rolled_back(&mut self, swap: &Swap, error: &Error, recorder: &mut Recorder<'_>) -> Result<()> {
         self.note_swap(swap, recorder)?;
         let Swap { step, plugin, from, to, .. } = swap;
-        tracing::warn!("{error}; {plugin} is rolled back to {}", &to[..12]);
+        tracing::warn!("{error}; {plugin} is rolled back to {}", shortened(to));
         recorder.journal.event(&Event::PluginRolledBack { plugin, from, to, step: *step, reason: error.to_string() })?;
         self.world.go_on();
         Ok(())
@@ -424,7 +438,22 @@ fn changes(before: &Slot, slot: &Slot) -> String {
 }
 
 fn changed_hashes(from: &str, to: &str) -> String {
-    format!("{} -> {}", &from[..12], &to[..12])
+    format!("{} -> {}", shortened(from), shortened(to))
+}
+
+/// Returns the first digits of a hash.
+fn shortened(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}
+
+/// Describes how a weight or an error policy changes, as in "weight 1 -> 3".
+fn changed_scoring(from: &Scoring, to: &Scoring) -> String {
+    let policy =
+        |policy: OnError| serde_json::to_value(policy).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+    let weight = (from.weight != to.weight).then(|| format!("weight {} -> {}", from.weight, to.weight));
+    let on_error =
+        (from.on_error != to.on_error).then(|| format!("on_error {} -> {}", policy(from.on_error), policy(to.on_error)));
+    weight.into_iter().chain(on_error).collect::<Vec<_>>().join(", ")
 }
 
 /// Describes the settings that differ, as in "target 20 -> 3".

@@ -3,7 +3,11 @@
 use super::changed_hashes;
 use super::version::Version;
 use super::watching::{Candidate, Proposal, Trigger, Watching};
+use crate::config::printable;
 use crate::train::plugins::{AskedModel, Plugins, Reward};
+
+/// Longest path in a log line, in bytes.
+const LONGEST_PATH: usize = 4096;
 
 impl Watching {
     /// Opens and tries a reward model that `rlhost swap` sent for the reward of that name.
@@ -12,6 +16,7 @@ impl Watching {
             let entry = board.config.plugin.iter().find(|entry| entry.model && entry.name() == name).cloned();
             (board.step, board.trial.clone(), entry)
         });
+        tracing::info!("{name}: rlhost swap named {}; loading and trying it", printable(given, LONGEST_PATH));
         let attempt = || {
             let entry = entry.ok_or("this run has no reward model of that name")?;
             let (asked, path) = self.opener.open(&entry, given).map_err(|e| e.to_string())?;

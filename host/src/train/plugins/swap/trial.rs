@@ -2,7 +2,7 @@
 
 use crate::config::{Compare, OnError, PluginEntry};
 use crate::metrics::Comparison;
-use crate::plugin::{AnyPlugin, Asking, Column, Examples, Mismatched, Needs, Pairs, Prompts, Result, Scale, Side, Tokens};
+use crate::plugin::{AnyPlugin, Asking, Column, Error, Examples, Mismatched, Needs, Pairs, Prompts, Result, Scale, Side, Tokens};
 use crate::plugin::{EnvironmentPlugin, Generation, RewardColumn, RewardPlugin, Rollouts, Start, Tool, Turns, ValuedPairs};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
@@ -268,13 +268,22 @@ fn pairs_with_all(pairs: &Pairs) -> Pairs {
     pairs
 }
 
-/// Tries the plugins that a run starts with.
-pub(in crate::train) fn dry_run(trial: &Trial, algorithm: &mut AnyPlugin, rewards: &mut [Reward]) -> Result<()> {
-    trial.run(algorithm)?;
+/// Tries the plugins that a run starts with; `bear` gets the name of one that fails, and its error, which it may return.
+pub(in crate::train) fn dry_run(
+    trial: &Trial,
+    algorithm: &mut AnyPlugin,
+    rewards: &mut [Reward],
+    bear: &mut impl FnMut(&str, Error) -> crate::train::Result<()>,
+) -> crate::train::Result<()> {
+    if let Err(error) = trial.run(algorithm) {
+        bear(algorithm.plugin().name(), error)?;
+    }
     // Where servers may not be asked, on other ranks or in a replay, there is no answer about synthetic completions.
     let can_be_tried = |plugin: &&mut RewardPlugin| plugin.asker().is_none_or(|asker| asker.asking() == Asking::Freely);
     for reward in rewards.iter_mut().filter_map(Reward::plugin_mut).filter(can_be_tried) {
-        trial.reward(reward)?;
+        if let Err(error) = trial.reward(reward) {
+            bear(reward.name(), error)?;
+        }
         reward.restore(None);
     }
     Ok(())

@@ -1,9 +1,10 @@
 //! The watching thread: detects changed files, reads them once they are complete, loads and tries them, and proposes swaps.
 
 use super::requests::{Inbox, Request};
+use super::shortened;
 use super::slots::{Board, Chosen, Slot};
 use super::version::Version;
-use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files};
+use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files, printable_path};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::run::RunFiles;
 use crate::train::journal::keep_bytes;
@@ -18,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A file counts as complete when it has not changed for this long.
 const SETTLED: Duration = Duration::from_millis(15);
@@ -104,10 +105,14 @@ impl Watching {
         Ok(Self { engine, opener, pool, board, proposals, noticed, unreadable, config, stamps })
     }
 
-    /// Starts the thread; it ends when its proposals are no longer received.
-    pub(super) fn begin(mut self) -> Result<(), String> {
+    /// Starts the thread; it ends when its proposals are no longer received. With `looks_first`, returns once everything that is
+    /// already new is proposed.
+    pub(super) fn begin(mut self, looks_first: bool) -> Result<(), String> {
         let (files, inbox) = self.watched();
         let watch = Watch::new(&files, std::slice::from_ref(&inbox)).map_err(|e| e.to_string())?;
+        if looks_first {
+            self.look();
+        }
         let work = move || {
             let mut told = true;
             loop {
@@ -204,7 +209,9 @@ impl Watching {
         let slot = self.with(|board| board.slots.iter().find(|slot| slot.name == name).cloned());
         let proposal = match slot {
             Some(slot) if !request.is_of_model() => {
-                self.candidate(Slot { source: Source::new(name.to_owned(), Cow::Owned(bytes)), ..slot }, trigger)
+                let source = Source::new(name.to_owned(), Cow::Owned(bytes));
+                tracing::info!("{name}: rlhost swap sent version {}; compiling and trying it", shortened(source.hash()));
+                self.candidate(Slot { source, ..slot }, trigger)
             }
             None if !request.is_of_model() => refused(request, "it is a reward model, and the file a plugin".to_owned()),
             _ => self.model_candidate(name, &String::from_utf8_lossy(&bytes), trigger),
@@ -246,6 +253,10 @@ impl Watching {
                 continue;
             }
             let hash = source.hash().to_owned();
+            if source.is_whole() {
+                let (name, hash) = (&slot.name, shortened(&hash));
+                tracing::info!("{name}: new version {hash} in {}; compiling and trying it", printable_path(file));
+            }
             let (proposal, whole) = self.tried(Slot { source, ..slot.clone() }, Trigger::File);
             if !whole && !last_try {
                 // Perhaps it is still being copied.
@@ -279,7 +290,7 @@ impl Watching {
         let (noticed, seed, trial) = self.with(|board| (board.step, board.config.seed, board.trial.clone()));
         let config = self.with(|board| board.config.clone());
         let given = if trigger == Trigger::Settings { &slot.config } else { &slot.chosen };
-        let mut whole = true;
+        let (mut whole, begun) = (true, Instant::now());
         let attempt = || {
             let load = |given| AnyPlugin::load(&self.engine, &slot.source, slot.role, given, &slot.limits, seed);
             let loaded = match load(given) {
@@ -300,6 +311,8 @@ impl Watching {
                 let chosen = Chosen::from([(slot.name.clone(), slot.chosen.keys().cloned().collect())]);
                 let (config, beyond_defaults) = (loaded.plugin().config(), loaded.plugin().settings_beyond_defaults());
                 let slot = Box::new(Slot { config, beyond_defaults, ..slot }.chosen_among(&chosen));
+                let took = begun.elapsed().as_secs_f64();
+                tracing::info!("{}: it passed its trial in {took:.1} s and is swapped in before the next step", slot.name);
                 Proposal::Swap(Box::new(Candidate { version: Version::Plugin { loaded, slot }, report, trigger, noticed }))
             }
             Err(reason) => {
@@ -363,6 +376,7 @@ impl Watching {
                         name.map_or_else(|| slots.iter().find(of_algorithm), |n| slots.iter().find(|s| s.name == n)).cloned()
                     });
                     let Some(slot) = found else { return true };
+                    tracing::info!("{}: new settings in {}; trying them", slot.name, RunFiles::CONFIG);
                     self.candidate(Slot { config, limits, ..slot }, Trigger::Settings)
                 }
             };
