@@ -23,6 +23,9 @@ const MOST_CANDIDATES: u32 = 20;
 /// Maximum length of a server's refusal in an error, in characters.
 const QUOTED: usize = 200;
 
+/// Fewest questions of a batch of which at least one answer should be readable. With fewer, the judge may have nothing to say of them.
+const TELLING: usize = 8;
+
 /// The settings, checked.
 pub struct Judge {
     settings: Settings,
@@ -142,6 +145,20 @@ impl Judge {
         }
     }
 
+    /// Says what the judge's answers should have.
+    fn wanted(&self) -> String {
+        let (min, max) = (self.settings.min, self.settings.most());
+        match self.settings.scoring {
+            Scoring::Number => format!("a number from {min} to {max}"),
+            Scoring::Json => format!("JSON with a field \"score\" from {min} to {max}"),
+            Scoring::Logprobs => {
+                let answers = self.answers.iter().map(|(answer, _)| answer.as_str()).collect::<Vec<_>>().join(", ");
+                format!("probabilities of its first token (top_logprobs) with those of {answers}")
+            }
+            Scoring::Pairwise => "[[A]], [[B]] or [[C]]".to_owned(),
+        }
+    }
+
     /// Scales a score.
     fn scaled(&self, score: f64) -> f32 {
         let (min, max) = match self.settings.scoring {
@@ -236,6 +253,11 @@ pub fn judged(judge: &Judge, samples: &[Sample<'_>]) -> Result<(Vec<Option<f32>>
         let reason = answers.first().map(reason).unwrap_or_default();
         return Err(Error::Internal(format!("none of {} requests was answered; the first: {reason}", answers.len())));
     }
+    if verdicts.len() >= TELLING && verdicts.iter().all(Result::is_err) {
+        let first = answers.iter().flatten().find(|answer| answer.is_success()).map(said).unwrap_or_default();
+        let (count, wanted) = (answers.len(), judge.wanted());
+        return Err(Error::Internal(format!("none of {count} answers has {wanted}; the first is: {first}")));
+    }
     let (mut unanswered, mut unreadable) = (0, 0);
     let mut scores = Vec::with_capacity(samples.len());
     for numbers in asked {
@@ -261,10 +283,15 @@ pub fn judged(judge: &Judge, samples: &[Sample<'_>]) -> Result<(Vec<Option<f32>>
 /// Says why a request has no answer.
 fn reason(answer: &Result<Response, String>) -> String {
     match answer {
-        Ok(answer) => {
-            let said: String = answer.text().chars().take(QUOTED).collect();
-            format!("status {}: {said}", answer.status)
-        }
+        Ok(answer) => format!("status {}: {}", answer.status, said(answer)),
         Err(reason) => reason.clone(),
     }
+}
+
+/// Returns the beginning of what a server said, on one line: the judge's text, the message of an error, or all of it.
+fn said(answer: &Response) -> String {
+    let body: Value = answer.parsed().unwrap_or_default();
+    let places = ["/choices/0/message/content", "/error/message", "/error", "/message", "/detail"];
+    let text = places.iter().find_map(|place| body.pointer(place)?.as_str()).map_or_else(|| answer.text().into(), str::to_owned);
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(QUOTED).collect()
 }

@@ -110,6 +110,35 @@ fn a_batch_that_nothing_answers_is_an_error_with_the_reason() {
 }
 
 #[test]
+fn an_error_of_a_server_is_one_line() {
+    let refused = |body: &'static str| move |_: &Value| Ok(Response { status: 500, headers: Vec::new(), body: body.into() });
+    let error = |body| scored(Settings::default(), &["a", "b"], refused(body)).unwrap_err().to_string();
+    let page = error("<html>\r\n  <h1>Internal\n\tServer Error</h1>\n</html>\n");
+    assert!(page.contains("status 500: <html> <h1>Internal Server Error</h1> </html>"), "{page}");
+    for body in
+        ["{\"error\": {\"message\": \"out of\\nmemory\"}}", "{\"error\": \"out of memory\"}", "{\"detail\": \"out of memory\"}"]
+    {
+        assert!(error(body).contains("status 500: out of memory"), "{}", error(body));
+    }
+}
+
+#[test]
+fn a_judge_that_never_gives_a_number_shows_an_answer() {
+    let texts = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let error = scored(Settings::default(), &texts, |_| says("I would say:\nquite good.")).unwrap_err().to_string();
+    assert!(error.contains("none of 8 answers has a number from 1 to 10; the first is: I would say: quite good."), "{error}");
+    // Few may be such that the judge can say nothing of them.
+    let scores = scored(Settings::default(), &texts[..7], |_| says("quite good")).unwrap();
+    assert_eq!(metric(&scores, "unreadable"), 7.0);
+    let of = |settings, answer: &'static str| scored(settings, &texts, move |_| says(answer)).unwrap_err().to_string();
+    let json = Settings { scoring: Scoring::Json, ..Settings::default() };
+    let said = of(json, "{\"points\": 3}").replace('\\', "");
+    assert!(said.contains("JSON with a field \"score\" from 1 to 10; the first is: {\"points\": 3}"), "{said}");
+    let logprobs = Settings { scoring: Scoring::Logprobs, ..Settings::default() };
+    assert!(of(logprobs, "7").contains("top_logprobs"));
+}
+
+#[test]
 fn comparisons_are_asked_in_both_orders() {
     let settings = || Settings { scoring: Scoring::Pairwise, reference: Some("gold".into()), ..Settings::default() };
     // Prefers whatever comes first, unless one is best.

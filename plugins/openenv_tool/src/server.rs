@@ -79,7 +79,7 @@ impl Server {
 /// Returns the body of a successful answer.
 fn body(answer: Result<Response, String>) -> Result<Value, Failure> {
     let answer = answer.map_err(Failure::Server)?;
-    let shown = || answer.text().chars().take(SHOWN).collect::<String>();
+    let shown = || answer.text().split_whitespace().collect::<Vec<_>>().join(" ").chars().take(SHOWN).collect::<String>();
     if [400, 422].contains(&answer.status) {
         return Err(Failure::Refused(shown()));
     }
