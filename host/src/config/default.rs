@@ -135,6 +135,7 @@ impl Default for Config {
             early_stopping_threshold: 0.0,
             log_completions: LogCompletions::Sample,
             report_to: vec![ReportTo::Tensorboard],
+            run_name: None,
             metrics_port: None,
             metrics_address: "127.0.0.1".into(),
             chat_template_kwargs: Map::new(),

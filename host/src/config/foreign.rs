@@ -242,7 +242,7 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
         "completions are in completions.jsonl and in the report",
         &["num_completions_to_print", "log_unique_prompts", "num_sample_generations"],
     ),
-    (NotNeeded, "report.html has the run's name from --output-dir", &["run_name", "project", "exp_name"]),
+    (NotNeeded, "report.html has the run's name from --output-dir", &["project", "exp_name"]),
     (Only(&["text"]), "rename the column with --columns text=COLUMN", &["dataset_text_field"]),
     (Only(&["keep_start"]), "texts are truncated at the end", &["truncation_mode"]),
     (

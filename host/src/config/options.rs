@@ -420,6 +420,9 @@ pub struct Config {
     /// three, the run ends by writing files for their own clients to its folder; nothing is uploaded [default: tensorboard]
     #[schemars(extend("on_resume" = "free", "reach" = "written"))]
     pub report_to: Vec<ReportTo>,
+    /// Name of the run in trackers [default: its folder's]
+    #[schemars(extend("on_resume" = "free"))]
+    pub run_name: Option<String>,
     /// Port on which to serve the latest metrics to Prometheus, at /metrics [default: none]
     #[schemars(extend("on_resume" = "free", "reach" = "granted"))]
     pub metrics_port: Option<u16>,

@@ -57,7 +57,7 @@ fn about(run: &Run, artifacts: &str) -> [(&'static str, Value); 14] {
         ("experiment_id", EXPERIMENT.0.into()),
         ("lifecycle_stage", "active".into()),
         ("run_id", run.id.clone().into()),
-        ("run_name", run.name.clone().into()),
+        ("run_name", run.title.clone().into()),
         ("source_name", "rlhost".into()),
         ("source_type", 4.into()),
         ("source_version", env!("CARGO_PKG_VERSION").into()),
@@ -70,7 +70,7 @@ fn about(run: &Run, artifacts: &str) -> [(&'static str, Value); 14] {
 
 /// Writes a run's tags, settings and metrics.
 fn contents(run: &Run, folder: &Path) -> Result<(), Error> {
-    for (key, text) in [("mlflow.runName", run.name.as_str()), ("mlflow.source.name", "rlhost")] {
+    for (key, text) in [("mlflow.runName", run.title.as_str()), ("mlflow.source.name", "rlhost")] {
         put(&folder.join("tags").join(key), |file| file.write_all(text.as_bytes()))?;
     }
     for (key, value) in &run.settings {

@@ -73,7 +73,10 @@ pub(super) struct Row {
 
 /// A run.
 pub(super) struct Run {
+    /// The name of its folder, which is that of its files.
     pub name: String,
+    /// The name that trackers show: its `run_name`, or else that of its folder.
+    pub title: String,
     /// Thirty-two hexadecimal digits that stay the same for the same run.
     pub id: String,
     /// Milliseconds since 1970.
@@ -104,6 +107,8 @@ impl Run {
             notes.push(printable(&format!("config.toml can't be read, so no settings are exported: {error}"), LONGEST_SETTING));
             toml::Table::new()
         });
+        let title = table.get("run_name").and_then(toml::Value::as_str).map(|given| printable(given, LONGEST_NAME));
+        let title = title.filter(|given| !given.trim().is_empty()).unwrap_or_else(|| name.clone());
         flatten("", &serde_json::to_value(table).unwrap_or_default(), &mut settings);
         let (mut started, mut end, mut beginnings) = (None, None, Vec::<Beginning>::new());
         // A run without events has metrics all the same.
@@ -127,8 +132,18 @@ impl Run {
         });
         let started = started.unwrap_or_default();
         let id = Sha256::digest(format!("{name}\n{started}").as_bytes()).iter().take(16).map(|b| format!("{b:02x}")).collect();
-        let mut this =
-            Self { name, id, started, ended: started, end, settings, metrics: Vec::new(), rows: Vec::new(), notes: Vec::new() };
+        let mut this = Self {
+            name,
+            title,
+            id,
+            started,
+            ended: started,
+            end,
+            settings,
+            metrics: Vec::new(),
+            rows: Vec::new(),
+            notes: Vec::new(),
+        };
         this.read_metrics(&RunFiles(path).metrics(), &beginnings, &mut notes)?;
         this.notes = notes;
         if this.rows.is_empty() { Err(Error::Empty(path.to_owned())) } else { Ok(this) }

@@ -53,7 +53,7 @@ pub(super) fn write(run: &Run, to: &Path) -> Result<PathBuf, Error> {
     })?;
     let literal = |text: &str| serde_json::Value::from(text).to_string();
     let config = serde_json::json!(run.settings).to_string();
-    let script = SCRIPT.replacen("{NAME}", &literal(&run.name), 1).replacen("{CONFIG}", &literal(&config), 1);
+    let script = SCRIPT.replacen("{NAME}", &literal(&run.title), 1).replacen("{CONFIG}", &literal(&config), 1);
     let path = path.with_extension("py");
     put(&path, |file| file.write_all(script.as_bytes()))?;
     Ok(path)

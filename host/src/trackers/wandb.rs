@@ -65,7 +65,7 @@ fn begin(run: &Run, id: &str) -> Vec<u8> {
         .flat_map(|(key, value): (String, &Value)| message(1, &[text(1, &key), text(16, &value.to_string())].concat()))
         .collect();
     let start = [number(1, run.started.max(0) as u64 / 1000), number(2, run.started.max(0) as u64 % 1000 * 1_000_000)].concat();
-    [text(1, id), text(3, "rlhost"), message(4, &config), text(8, &run.name), message(17, &start)].concat()
+    [text(1, id), text(3, "rlhost"), message(4, &config), text(8, &run.title), message(17, &start)].concat()
 }
 
 /// A number of protobuf, in seven bits per byte.

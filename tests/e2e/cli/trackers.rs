@@ -109,6 +109,28 @@ fn a_run_is_exported_also_if_it_is_stopped_or_fails() {
 }
 
 #[test]
+fn trackers_show_a_run_under_its_name() {
+    let place = Place::new();
+    let named = ["--report-to", "wandb", "--report-to", "trackio", "--report-to", "mlflow", "--run-name", "lengths, try 3"];
+    place.train("run", &[&["--max-steps", "1"], &named[..]].concat()).succeeded();
+    let mut files = Vec::new();
+    let mut folders = vec![place.path("run/wandb"), place.path("run/mlruns"), place.path("run/run-trackio.py")];
+    while let Some(path) = folders.pop() {
+        match fs::read_dir(&path) {
+            Ok(entries) => folders.extend(entries.map(|entry| entry.unwrap().path())),
+            Err(_) => files.push(path),
+        }
+    }
+    let shows = |part: &str| {
+        files.iter().filter(|file| file.display().to_string().contains(part)).any(|file| {
+            let bytes = fs::read(file).unwrap();
+            bytes.windows(14).any(|window| window == b"lengths, try 3")
+        })
+    };
+    assert!(shows("wandb") && shows("mlruns") && shows("run-trackio.py"), "{files:?}");
+}
+
+#[test]
 fn where_a_run_is_reported_is_none_or_a_list_and_other_trackers_are_named() {
     let place = Place::new();
     place.write("list.yaml", "report_to: [wandb, tensorboard]\n");
