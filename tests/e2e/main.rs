@@ -83,6 +83,7 @@ mod runs {
     mod bench;
     mod bf16;
     mod critic;
+    mod ends;
     mod evaluation;
     mod filtering;
     mod finetuning;

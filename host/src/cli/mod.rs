@@ -17,6 +17,7 @@ mod completions;
 mod diagnose;
 mod display;
 mod dry_run;
+mod ends;
 mod eval;
 mod export;
 mod export_run;

@@ -56,6 +56,9 @@ pub(super) struct Args {
     with: Option<String>,
     #[command(flatten)]
     granted: Granted,
+    /// Score the completions that a reward failed on (failed.jsonl) instead of all
+    #[arg(long, conflicts_with = "with")]
+    failed: bool,
     /// Answer the plugin's requests only from the run's record; contact no server
     #[arg(long)]
     replay_only: bool,
@@ -96,7 +99,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn replay(args: &Args) -> anyhow::Result<()> {
-    let file = RunFiles(&args.run).completions();
+    let files = RunFiles(&args.run);
+    let file = if args.failed { files.failed() } else { files.completions() };
+    if args.failed && !file.exists() {
+        return Err(anyhow!("{}: no reward of this run failed on a completion", args.run.display()));
+    }
     let recorded = recorded_in(&file)?;
     if recorded.is_empty() {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
@@ -111,6 +118,10 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         None => by_reward(args, &config, &recorded, &rows)?,
     };
 
+    if args.failed {
+        show_scores(&recorded, &by, &scores);
+        return Ok(());
+    }
     let names: BTreeSet<&String> = recorded.iter().flat_map(|r| r.rewards.keys()).collect();
     let wanted: Vec<&String> = names.into_iter().filter(|name| args.with.as_ref().is_none_or(|with| with == *name)).collect();
     if wanted.is_empty() {
@@ -352,6 +363,16 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
         finished: generation.iter().map(|r| r.finished).collect(),
         offsets,
         token_ids: generation.iter().flat_map(|r| r.completion_ids.iter().copied()).collect(),
+    }
+}
+
+/// Prints each completion with its score.
+fn show_scores(recorded: &[Recorded], by: &str, scores: &[Option<f32>]) {
+    say!("{}, scored by {by}", counted(recorded.len() as u64, "completion"));
+    for (r, score) in recorded.iter().zip(scores) {
+        let short: String = r.completion.chars().take(60).collect();
+        let score = score.map_or_else(|| "none".to_owned(), |s| format!("{s:.4}"));
+        say!("  step {:>5}  {score:>10}  {short:?}", r.step);
     }
 }
 

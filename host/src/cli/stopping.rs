@@ -1,34 +1,44 @@
 //! Signals that ask a run to stop.
 
-use super::{Failure, output};
+use super::{Failure, ends, output};
 use anyhow::anyhow;
 use signal_hook::consts::{SIGINT, SIGTERM};
 #[cfg(unix)]
 use signal_hook::consts::{SIGUSR1, SIGUSR2, SIGXCPU};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Polling interval for signals.
 const NOTICED: Duration = Duration::from_millis(50);
 
-/// Whether a run was asked to stop, whether it has begun, and whether the signal was confirmed.
+/// A run under way: its folder, and the number of its steps done.
+type UnderWay = (PathBuf, Arc<AtomicU64>);
+
+/// Whether a run was asked to stop, what run has begun, and whether the signal was confirmed.
 #[derive(Clone, Default)]
 pub(super) struct Stopping {
     asked: Arc<AtomicBool>,
-    begun: Arc<AtomicBool>,
+    begun: Arc<OnceLock<UnderWay>>,
     confirmed: Arc<AtomicBool>,
 }
 
 impl Stopping {
-    /// Listens for signals. The first one asks the run to stop and is confirmed in a line; the second ends the process at once.
-    /// Before the run begins, the first one does that too, since there is nothing to save.
+    /// Listens for signals. The first one asks the run to stop and is confirmed in a line; the second ends the process and says what is
+    /// lost; a third, should that take long, ends it at once. Before the run begins, the first one ends it too, since there is nothing to
+    /// save.
     pub(super) fn listen() -> Result<Self, Failure> {
         let this = Self::default();
+        let is_ending = Arc::<AtomicBool>::default();
+        let mut seen = Vec::new();
         for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, this.asked.clone())
-                .map_err(Failure::failed)?;
-            signal_hook::flag::register(signal, this.asked.clone()).map_err(Failure::failed)?;
+            let new = Arc::<AtomicBool>::default();
+            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, is_ending.clone()).map_err(Failure::failed)?;
+            for flag in [&this.asked, &new] {
+                signal_hook::flag::register(signal, flag.clone()).map_err(Failure::failed)?;
+            }
+            seen.push((signal, new));
         }
         // A closed terminal tells the shell's jobs, and so does the shell: a second one must not end what the first has asked to stop.
         #[cfg(unix)]
@@ -43,13 +53,13 @@ impl Stopping {
         }
         let watched = this.clone();
         let watch = std::thread::Builder::new().name("signals".into()).stack_size(256 << 10);
-        watch.spawn(move || watched.confirm()).map_err(Failure::failed)?;
+        watch.spawn(move || watched.watch(&seen, &is_ending)).map_err(Failure::failed)?;
         Ok(this)
     }
 
-    /// Marks the start of the first step. Returns the flag that asks the run to stop.
-    pub(super) fn begin(&self) -> &AtomicBool {
-        self.begun.store(true, Ordering::SeqCst);
+    /// Marks the start of the first step of the run in this folder. Returns the flag that asks the run to stop.
+    pub(super) fn begin(&self, folder: &Path, steps: Arc<AtomicU64>) -> &AtomicBool {
+        self.begun.get_or_init(|| (folder.to_owned(), steps));
         &self.asked
     }
 
@@ -60,12 +70,36 @@ impl Stopping {
         }
     }
 
-    /// Waits for the first signal.
-    fn confirm(&self) {
+    /// Waits for the first signal, and for a second one of those that end the process.
+    fn watch(&self, seen: &[(i32, Arc<AtomicBool>)], is_ending: &AtomicBool) {
         while !self.asked.load(Ordering::SeqCst) {
             std::thread::sleep(NOTICED);
         }
-        if self.begun.load(Ordering::SeqCst) {
+        self.confirm();
+        // The one that asked may have been another.
+        let mut had = seen.iter().any(|(_, new)| new.swap(false, Ordering::SeqCst));
+        loop {
+            for (signal, new) in seen {
+                if new.swap(false, Ordering::SeqCst) && std::mem::replace(&mut had, true) {
+                    is_ending.store(true, Ordering::SeqCst);
+                    self.end_at_once(*signal);
+                }
+            }
+            std::thread::sleep(NOTICED);
+        }
+    }
+
+    /// Says what is lost, and ends the process.
+    fn end_at_once(&self, signal: i32) {
+        if let Some((folder, steps)) = self.begun.get().filter(|_| crate::dist::World::speaks()) {
+            tracing::warn!("stopped at once: {}", ends::lost(folder, steps.load(Ordering::Relaxed)));
+        }
+        signal_hook::low_level::exit(128 + signal);
+    }
+
+    /// Confirms the first signal, or ends a process whose run has not begun.
+    fn confirm(&self) {
+        if self.begun.get().is_some() {
             return self.confirm_once();
         }
         // Launchers stop what is left of a run when one of its processes has failed.
@@ -104,7 +138,7 @@ mod tests {
     fn what_schedulers_and_limits_send_asks_to_stop_however_often() {
         let stopping = Stopping::listen().ok().unwrap();
         // Otherwise there would be nothing to save, and the process would end.
-        let asked = stopping.begin();
+        let asked = stopping.begin(Path::new("run"), Arc::default());
         for signal in [SIGUSR1, SIGUSR2, SIGXCPU] {
             asked.store(false, Ordering::SeqCst);
             for _ in 0..2 {

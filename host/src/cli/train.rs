@@ -1,6 +1,7 @@
 //! The commands that train.
 
 use super::algorithm::Known;
+use super::ends::Ended;
 use super::given::{Given, texts};
 use super::help::{self, CONFIGURATION};
 use super::output::counted;
@@ -184,12 +185,11 @@ pub(super) fn go_on(
 /// Sets up a run and trains.
 fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
     let config = given.resolve(beginning, world)?;
-    let report_to = config.report_to.clone();
     if world.is_first() {
         introduce(&config);
     }
-    let trainer = train::set_up(config, beginning, world.clone()).map_err(Failure::of)?;
-    finish(trainer, stopping, &report_to, world)
+    let trainer = train::set_up(config.clone(), beginning, world.clone()).map_err(Failure::of)?;
+    finish(trainer, stopping, &config, world)
 }
 
 /// Says at once what was asked for; how it is understood follows as soon as it is read.
@@ -203,14 +203,15 @@ pub(super) fn introduce(config: &Config) {
 }
 
 /// Runs to the end and prints where everything is.
-fn finish(trainer: Trainer, stopping: &Stopping, report_to: &[ReportTo], world: &World) -> Result<(), Failure> {
-    let max_steps = trainer.max_steps();
-    let trackers = Trackers::of(report_to, trainer.folder(), world);
+fn finish(trainer: Trainer, stopping: &Stopping, config: &Config, world: &World) -> Result<(), Failure> {
+    let (max_steps, folder) = (trainer.max_steps(), trainer.folder().to_owned());
+    let trackers = Trackers::of(&config.report_to, &folder, world);
     trackers.announce();
     let mut progress = Progress::new(trainer.calendar(), world.is_first());
-    let finished = trainer.run(stopping.begin(), &mut progress).map_err(|error| {
+    let stop = stopping.begin(&folder, trainer.steps_done());
+    let finished = trainer.run(stop, &mut progress).map_err(|error| {
         trackers.export();
-        ended_by(error)
+        ended_by(error, &Ended { folder: &folder, config })
     })?;
     if finished.stopped {
         stopping.confirm_once();
@@ -224,17 +225,19 @@ fn finish(trainer: Trainer, stopping: &Stopping, report_to: &[ReportTo], world: 
         tracing::warn!("{error}; no report was written");
     }
     if tracing::enabled!(tracing::Level::INFO) {
-        summary(&finished, max_steps, report.ok().as_deref());
+        let ended = Ended { folder: &finished.folder, config };
+        summary(&finished, &ended, max_steps, report.ok().as_deref());
     }
     if finished.stopped { Err(Failure::Stopped) } else { Ok(()) }
 }
 
-/// Classifies an error that ended a run after its set-up. The run could write its files before, so one that it can't write now
-/// is no mistake of the user.
-fn ended_by(error: train::Error) -> Failure {
+/// Classifies an error that ended a run after its set-up, and says how the run can go on. The run could write its files before, so one
+/// that it can't write now is no mistake of the user.
+fn ended_by(error: train::Error, ended: &Ended<'_>) -> Failure {
+    let said = format!("{error}; {}", ended.after(&error));
     match error {
-        train::Error::Write { .. } => Failure::failed(error),
-        other => Failure::of(other),
+        train::Error::Write { .. } => Failure::failed(anyhow!(said)),
+        other => Failure::of(anyhow::Error::new(other).context(said)),
     }
 }
 
@@ -278,7 +281,7 @@ impl Trackers {
 const SHOWN: usize = 400;
 
 /// Prints where everything is, and what to try next.
-fn summary(finished: &Finished, max_steps: u64, report: Option<&Path>) {
+fn summary(finished: &Finished, ended: &Ended<'_>, max_steps: u64, report: Option<&Path>) {
     let (folder, checkpoint) = (shell_word(&finished.folder), shell_word(&finished.checkpoint));
     let took = HumanDuration(finished.took);
     if finished.idle {
@@ -293,12 +296,8 @@ fn summary(finished: &Finished, max_steps: u64, report: Option<&Path>) {
         say!("checkpoint: {}", printable_path(&finished.checkpoint));
         return;
     }
-    if finished.stopped && finished.steps == 0 {
-        say!("stopped before the first step; nothing was trained or saved");
-        return;
-    }
     if finished.stopped {
-        say!("stopped after {}; resume with: rlhost resume {folder}", counted(finished.steps, "step"));
+        say!("{}", ended.stopped(finished.steps));
         return;
     }
     if let [before, after] = &finished.samples[..] {
@@ -314,6 +313,9 @@ fn summary(finished: &Finished, max_steps: u64, report: Option<&Path>) {
     say!("metrics:    {metrics}  (or: tensorboard --logdir {folder})");
     if let Some(report) = report {
         say!("report:     {}", printable_path(report));
+    }
+    if let Some(more) = ended.more(finished, max_steps) {
+        say!("train on:   {more}");
     }
     if finished.scores {
         say!("next:       rlhost score {checkpoint} --dataset FILE");
@@ -339,11 +341,16 @@ mod tests {
 
     #[test]
     fn a_run_that_can_no_longer_write_has_failed_but_a_mistake_stays_one() {
+        let ended = Ended { folder: Path::new("nowhere"), config: &Config::default() };
         for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::StaleNetworkFileHandle] {
             let error = train::Error::Write { path: PathBuf::from("run/metrics.jsonl"), source: kind.into() };
-            assert!(matches!(ended_by(error), Failure::Failed(_)), "{kind}");
+            assert!(matches!(ended_by(error, &ended), Failure::Failed(_)), "{kind}");
         }
         let mistake = train::Error::Setting { key: "temperature", detail: "is too high".into() };
-        assert!(matches!(ended_by(mistake), Failure::Mistake(_)));
+        let Failure::Mistake(said) = ended_by(mistake, &ended) else { panic!("it is a mistake") };
+        assert_eq!(
+            said.to_string(),
+            "temperature: is too high; nothing was saved; start the run over: give its command again, with --resume-from-checkpoint"
+        );
     }
 }

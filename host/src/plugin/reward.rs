@@ -51,6 +51,8 @@ pub struct Outcome {
 /// A loaded reward.
 pub struct RewardPlugin {
     plugin: Plugin,
+    /// The rows that failed on their own when the last batch failed.
+    failed: Vec<usize>,
 }
 
 impl Deref for RewardPlugin {
@@ -98,7 +100,12 @@ fn ask(batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> Answ
 impl RewardPlugin {
     /// Loads and configures a plugin; `seed` is the run's.
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
-        Ok(Self { plugin: Plugin::load(engine, source, Role::Reward, config, limits, seed)? })
+        Ok(Self { plugin: Plugin::load(engine, source, Role::Reward, config, limits, seed)?, failed: Vec::new() })
+    }
+
+    /// Returns the rows of the last batch that failed on their own, if that batch failed.
+    pub fn failed_rows(&self) -> &[usize] {
+        &self.failed
     }
 
     /// Returns whether a batch may be divided. One that asks servers gets it whole: its requests go out side by side anyway, and
@@ -215,6 +222,7 @@ impl RewardPlugin {
         };
         self.plugin.reset_to(state);
         let (scores, failed) = self.row_by_row(batch, rows);
+        self.failed = failed.iter().map(|(row, _)| *row).collect();
         if on_error == OnError::Unscorable {
             return Ok(Outcome { scores, first_error: Some(first), failed });
         }

@@ -31,6 +31,9 @@ pub struct CompletionLine<'a> {
     pub advantage: Option<f32>,
     /// Hashes of the plugins in use, by their names.
     pub plugins: &'a Map<String, Value>,
+    /// Why a reward failed on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<&'a str>,
     /// What it has besides if it is an episode.
     #[serde(flatten)]
     pub episode: Option<EpisodeLine<'a>>,

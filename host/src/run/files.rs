@@ -10,7 +10,8 @@ pub struct RunFiles<'a>(pub &'a Path);
 
 impl RunFiles<'_> {
     /// Names of what a run creates before its first step.
-    pub const BEGUN: [&'static str; 13] = [
+    pub const BEGUN: [&'static str; 14] = [
+        Self::FAILED,
         Self::ANSWERS,
         Self::GRANTED,
         Self::LOCK,
@@ -34,6 +35,8 @@ impl RunFiles<'_> {
     pub const EVENTS: &'static str = "events.jsonl";
     /// One line a [`CompletionLine`](super::CompletionLine).
     const COMPLETIONS: &'static str = "completions.jsonl";
+    /// Completions that a reward failed on, as lines of the same kind.
+    const FAILED: &'static str = "failed.jsonl";
     /// The page that `rlhost report` writes.
     const REPORT: &'static str = "report.html";
     /// Locked while a process runs the run.
@@ -84,6 +87,11 @@ impl RunFiles<'_> {
     /// Returns the path of the report.
     pub fn report(self) -> PathBuf {
         self.0.join(Self::REPORT)
+    }
+
+    /// Returns the path of the completions that a reward failed on.
+    pub fn failed(self) -> PathBuf {
+        self.0.join(Self::FAILED)
     }
 
     /// Returns the path of the lock.

@@ -231,7 +231,7 @@ impl Error {
     }
 
     /// Returns the plugin whose call failed, here or in another process.
-    pub(super) fn plugin_at_fault(&self) -> Option<&str> {
+    pub fn plugin_at_fault(&self) -> Option<&str> {
         match self {
             Self::Plugin(crate::plugin::Error::Call { name, .. })
             | Self::DryRun(crate::plugin::Error::Call { name, .. })

@@ -20,7 +20,8 @@ use crate::run::Event;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Number of steps between comparisons of the ranks' weights; they are also compared before saving.
@@ -58,6 +59,8 @@ pub struct Trainer {
     pub(super) clock: Clock,
     pub(super) max_steps: u64,
     pub(super) periods: Periods,
+    /// Number of steps done, for other threads.
+    pub(super) steps_done: Arc<AtomicU64>,
 }
 
 /// Receives the progress of a run.
@@ -129,6 +132,11 @@ impl Trainer {
             saves: Some(Recurring { every: save, from: 0 }),
             evaluation_in_steps: rows as f64 / a_step.max(1) as f64,
         }
+    }
+
+    /// Returns the number of steps done, which another thread may read while the run goes on.
+    pub fn steps_done(&self) -> Arc<AtomicU64> {
+        self.steps_done.clone()
     }
 
     /// Returns the run's folder.
@@ -292,6 +300,7 @@ impl Trainer {
 
     /// Updates the progress that the metrics endpoint shows.
     fn show_progress(&self) {
+        self.steps_done.store(self.state.global_step, Ordering::Relaxed);
         self.journal.show_progress(self.state.global_step, self.plugins.swaps().len() as u64);
     }
 

@@ -147,7 +147,13 @@ impl Collector {
         let step = with.at.step;
         let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
         by_episode(&mut batch, &e.episodes);
-        let scored = with.plugins.score(judged(batch, e, with.plugins.has_models()), with.phase)?;
+        let scored = with.plugins.score(judged(batch, e, with.plugins.has_models()), with.phase);
+        let scored = scored.or_else(|error| {
+            if let Some(name) = error.plugin_at_fault() {
+                with.journal.keep_failed(e, with.plugins.failed_rows(name), &error.to_string())?;
+            }
+            Err(error)
+        })?;
         let Scored { mut columns, for_evaluation, mut troubles, mut figures } = scored;
         for (place, entry) in with.plugins.environments().entries.iter().enumerate() {
             let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
@@ -161,6 +167,10 @@ impl Collector {
         }
         for trouble in &troubles {
             with.journal.reward_failed(step, trouble)?;
+            let rows: Vec<usize> = trouble.failed.iter().map(|(row, _)| *row).filter(|row| *row < e.rollouts.len()).collect();
+            if !rows.is_empty() {
+                with.journal.keep_failed(e, &rows, &trouble.error)?;
+            }
         }
         let scorable = (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));
         self.count_unscored(with, scorable, troubles.is_empty())?;

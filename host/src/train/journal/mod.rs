@@ -120,6 +120,11 @@ impl Journal {
         self.folder.log_completions(self.settings.log_completions, experience)
     }
 
+    /// Keeps completions that a reward failed on in failed.jsonl: these rows, or all if none are known.
+    pub(super) fn keep_failed(&mut self, experience: &Experience, rows: &[usize], error: &str) -> Result<()> {
+        self.folder.keep_failed(experience, rows, error)
+    }
+
     /// Adds the metrics of a step.
     ///
     /// # Errors

@@ -2,7 +2,9 @@
 
 use crate::checkpoint;
 use crate::config::json_lines::{self, Reader};
-use crate::config::{self, Config, Grant, Grants, LogCompletions, OnSaveError, ReportTo, files, local_now, printable_path};
+use crate::config::{
+    self, Config, Grant, Grants, LogCompletions, OnSaveError, ReportTo, files, local_now, printable_path, shell_word,
+};
 use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
@@ -19,6 +21,9 @@ use std::fs::{self, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+/// Most completions that a process writes into failed.jsonl.
+const MOST_FAILED: usize = 256;
+
 /// Longest line of a log.
 const LONGEST_LINE: u64 = 64 << 20;
 
@@ -31,6 +36,8 @@ pub struct RunFolder {
     files: Option<Files>,
     /// Whether the run continues if a line can't be written.
     lenient: bool,
+    /// Number of completions in failed.jsonl that this process has written.
+    failed: usize,
     /// The plugins in use.
     plugins: Vec<Source>,
     /// What the configuration is granted.
@@ -301,6 +308,9 @@ impl RunFolder {
             [path.clone(), plugins, files.made_model()].iter().for_each(|folder| sweep(folder));
             aside = checkpoint::set_aside(&path, at.step).map_err(write_error(&path))?;
             cut(&files.metrics(), |line| at.keeps(line))?;
+            if at.step == 0 && files::own_is_there(&files.failed()).map_err(write_error(&path))? {
+                fs::remove_file(files.failed()).map_err(write_error(&path))?;
+            }
             cut(&files.completions(), |line| line.step.is_some_and(|step| !is_completion_undone(step, at.step)))?;
             cut(&files.events(), |_| true)?;
         }
@@ -312,7 +322,7 @@ impl RunFolder {
         let go_on_from = goes_on.map(|at| at.step);
         let tensorboard = wanted.then(|| TensorBoard::create(&path, go_on_from)).transpose().map_err(write_error(&path))?;
         let files = Some(Files { lock, metrics, events, completions, tensorboard });
-        let mut this = Self { path, config: String::new(), files, lenient, plugins: Vec::new(), grants: Vec::new() };
+        let mut this = Self { path, config: String::new(), files, lenient, failed: 0, plugins: Vec::new(), grants: Vec::new() };
         this.set_config(config)?;
         if let Some(tensorboard) = this.files.as_mut().and_then(|files| files.tensorboard.as_mut()) {
             let text = code_block(&this.config);
@@ -327,7 +337,7 @@ impl RunFolder {
 
     /// Returns the folder as the other processes of a run see it: nothing is written.
     pub fn elsewhere(path: PathBuf) -> Self {
-        Self { path, config: String::new(), files: None, lenient: true, plugins: Vec::new(), grants: Vec::new() }
+        Self { path, config: String::new(), files: None, lenient: true, failed: 0, plugins: Vec::new(), grants: Vec::new() }
     }
 
     /// Returns the configuration as in config.toml.
@@ -501,31 +511,67 @@ impl RunFolder {
 
     /// Appends a generation's completions.
     pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience) -> Result<()> {
+        let plugins = self.versions();
         let Some(lines) = self.files.as_mut().and_then(|files| files.completions.as_mut()) else { return Ok(()) };
-        let plugins: Line = self.plugins.iter().map(|plugin| (plugin.name().to_owned(), plugin.hash().into())).collect();
         for (row, rollout) in e.rollouts.iter().enumerate() {
             if which == LogCompletions::Sample && rollout.prompt > 0 {
                 break;
             }
-            let prompt = &e.prompts[rollout.prompt];
-            let row = CompletionLine {
-                step: rollout.policy_version,
-                row: prompt.row,
-                prompt: e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
-                completion: &e.texts[row],
-                prompt_ids: e.prompt_of(row),
-                completion_ids: &rollout.tokens,
-                finished: rollout.finished,
-                rewards: e.rewards.iter().map(|r| (r.name.clone(), json!(r.values[row]))).collect(),
-                advantage: e.advantages.advantages.get(e.offsets[row] as usize).copied(),
-                plugins: &plugins,
-                episode: e.episodes.get(row).map(|episode| of_episode(e, row, episode)),
-            };
-            if let Value::Object(line) = json!(row) {
+            if let Value::Object(line) = json!(line_of(e, row, &plugins, None)) {
                 Self::line(lines, self.lenient, line)?;
             }
         }
         Ok(())
+    }
+
+    /// Appends completions that a reward failed on to failed.jsonl, and says where they are: these rows, or all if none are known.
+    pub(super) fn keep_failed(&mut self, e: &Experience, rows: &[usize], error: &str) -> Result<()> {
+        let (plugins, file) = (self.versions(), RunFiles(&self.path).failed());
+        let room = MOST_FAILED.saturating_sub(self.failed);
+        if self.files.is_none() || room == 0 {
+            return Ok(());
+        }
+        let all: Vec<usize> = if rows.is_empty() { (0..e.rollouts.len()).collect() } else { rows.to_vec() };
+        let mut lines = Lines::append(file.clone()).map_err(write_error(&file))?;
+        for row in all.iter().take(room) {
+            if let Value::Object(line) = json!(line_of(e, *row, &plugins, Some(error))) {
+                Self::line(&mut lines, self.lenient, line)?;
+                self.failed += 1;
+            }
+        }
+        let what = match (rows.len(), all.len()) {
+            (0, _) => "the completions that a reward failed on are".to_owned(),
+            (_, 1) => "the completion that a reward failed on is".to_owned(),
+            (_, n) => format!("the {n} completions that a reward failed on are"),
+        };
+        let (file, run) = (printable_path(&file), shell_word(&self.path));
+        tracing::warn!("{what} in {file}; to try another version on them: rlhost replay {run} --failed --plugin FILE");
+        Ok(())
+    }
+
+    /// Returns the hashes of the plugins in use, by their names.
+    fn versions(&self) -> Line {
+        self.plugins.iter().map(|plugin| (plugin.name().to_owned(), plugin.hash().into())).collect()
+    }
+}
+
+/// Returns a completion as completions.jsonl has it; `error` is why a reward failed on it.
+fn line_of<'a>(e: &'a Experience, row: usize, plugins: &'a Line, error: Option<&'a str>) -> CompletionLine<'a> {
+    let rollout = &e.rollouts[row];
+    let prompt = &e.prompts[rollout.prompt];
+    CompletionLine {
+        step: rollout.policy_version,
+        row: prompt.row,
+        prompt: e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
+        completion: &e.texts[row],
+        prompt_ids: e.prompt_of(row),
+        completion_ids: &rollout.tokens,
+        finished: rollout.finished,
+        rewards: e.rewards.iter().map(|r| (r.name.clone(), json!(r.values[row]))).collect(),
+        advantage: e.advantages.advantages.get(e.offsets[row] as usize).copied(),
+        plugins,
+        error,
+        episode: e.episodes.get(row).map(|episode| of_episode(e, row, episode)),
     }
 }
 

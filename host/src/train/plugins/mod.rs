@@ -127,6 +127,13 @@ impl Plugins {
         rewards.chain(environments).any(|own| own == name) || self.algorithm.plugin().name() == name
     }
 
+    /// Returns the completions of the last generation on which the reward of this name failed; empty if that is unknown.
+    pub(super) fn failed_rows(&self, name: &str) -> &[usize] {
+        // One that compares completions has rows of its own.
+        let reward = self.rewards.iter().find(|reward| reward.name() == name && reward.compare().is_none());
+        reward.and_then(Reward::plugin).map_or(&[], |plugin| plugin.failed_rows())
+    }
+
     /// Returns the columns that the algorithm asks for.
     pub(super) fn needs(&self) -> Needs {
         self.algorithm.plugin().info().needs

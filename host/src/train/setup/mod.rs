@@ -49,6 +49,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use value_model::Values;
 
 /// Loads everything that `config` names, on each rank of the `world`.
@@ -121,8 +123,22 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let collector = Collector::new(world.clone(), settings.clone(), plugins.flow, data, turns, (reference, context));
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State { given, ..State::default() }, Clock::default());
-    let mut trainer =
-        Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
+    let steps_done = Arc::new(AtomicU64::new(beginning.step()));
+    let mut trainer = Trainer {
+        settings,
+        world,
+        plugins,
+        collector,
+        learner,
+        journal,
+        evaluation,
+        source,
+        state,
+        clock,
+        max_steps,
+        periods,
+        steps_done,
+    };
     trainer.begin_as(beginning, restored)?;
     trainer.plugins.watch(engine, opener, &trainer.journal, beginning.origin().is_some())?;
     Ok(trainer)

@@ -1,0 +1,121 @@
+//! How a run can go on after its end, whatever the end was.
+
+use super::output::counted;
+use crate::config::{Config, PluginEntry, printable_path, shell_word};
+use crate::run::RunFiles;
+use crate::train::{self, Finished};
+use std::path::Path;
+
+/// What a run's end is described with.
+pub(super) struct Ended<'a> {
+    pub folder: &'a Path,
+    /// The configuration that it was started with.
+    pub config: &'a Config,
+}
+
+impl Ended<'_> {
+    /// Returns the command that resumes the run.
+    fn resume(&self) -> String {
+        format!("rlhost resume {}", shell_word(self.folder))
+    }
+
+    /// Says how to go on after an error.
+    pub(super) fn after(&self, error: &train::Error) -> String {
+        let saved = RunFiles(self.folder).steps().ok().and_then(|steps| steps.last().copied());
+        let first = self.first(error).map_or_else(String::new, |first| format!("{first}, then "));
+        match saved {
+            None => {
+                format!("nothing was saved; {first}start the run over: give its command again, with --resume-from-checkpoint")
+            }
+            Some(step) if self.config.save_only_model => format!("step {step} is saved; {first}{}", self.from_model(step)),
+            Some(step) => format!("step {step} is saved; {first}resume with: {}{}", self.resume(), settings(error)),
+        }
+    }
+
+    /// Says what to do before the run can go on.
+    fn first(&self, error: &train::Error) -> Option<String> {
+        if let train::Error::Write { .. } | train::Error::Checkpoint(_) = error {
+            return Some("see that its folder can be written".to_owned());
+        }
+        if let train::Error::Unscored { .. } = error {
+            return Some("check the rewards".to_owned());
+        }
+        let name = error.plugin_at_fault()?;
+        let algorithm = PluginEntry::new(self.config.algorithm.clone());
+        let mut entries = self.config.plugin.iter().chain(&self.config.environment).chain(std::iter::once(&algorithm));
+        let file = entries.find(|entry| entry.name() == name).map(|entry| Path::new(&entry.path)).filter(|path| path.is_file());
+        Some(file.map_or_else(|| format!("fix what makes {name} fail"), |file| format!("fix {}", printable_path(file))))
+    }
+
+    /// Says how to continue from a checkpoint that has only the model.
+    fn from_model(&self, step: u64) -> String {
+        let checkpoint = RunFiles(self.folder).checkpoint(step);
+        format!("save_only_model keeps no state to resume from; start another run with --model {}", shell_word(&checkpoint))
+    }
+
+    /// Says how to go on with a run that was stopped.
+    pub(super) fn stopped(&self, steps: u64) -> String {
+        if steps == 0 {
+            let over = "to start over, give its command again, with --resume-from-checkpoint";
+            return format!("stopped before the first step; nothing was trained or saved; {over}");
+        }
+        let how = if self.config.save_only_model { self.from_model(steps) } else { format!("resume with: {}", self.resume()) };
+        format!("stopped after {}; {how}", counted(steps, "step"))
+    }
+
+    /// Returns the command that trains on after the last step; none if there is no state to resume from.
+    pub(super) fn more(&self, finished: &Finished, max_steps: u64) -> Option<String> {
+        let more = match finished.steps < max_steps {
+            true => "--set early_stopping_patience=NUMBER --allow-changed".to_owned(),
+            false => format!("--max-steps {}", max_steps.saturating_mul(2)),
+        };
+        (!self.config.save_only_model).then(|| format!("{} {more}", self.resume()))
+    }
+}
+
+/// Returns what a run that diverged should resume with.
+fn settings(error: &train::Error) -> &'static str {
+    match error {
+        train::Error::NotFinite { .. } | train::Error::Overflow { .. } => " --set learning_rate=LOWER --allow-changed",
+        _ => "",
+    }
+}
+
+/// Says what a run loses that ends at once, after this many steps.
+pub(super) fn lost(folder: &Path, steps: u64) -> String {
+    let saved = RunFiles(folder).steps().ok().and_then(|saved| saved.into_iter().rfind(|step| *step <= steps)).unwrap_or(0);
+    let resume = format!("resume with: rlhost resume {}", shell_word(folder));
+    match (saved, steps - saved) {
+        (0, 0) => "nothing was trained or saved".to_owned(),
+        (0, _) => format!("{} lost, as nothing was saved yet", are(1, steps)),
+        (saved, 0) => format!("step {saved} is saved, and the step that was under way is lost; {resume}"),
+        (saved, _) => format!("{} lost; step {saved} is saved, {resume}", are(saved + 1, steps)),
+    }
+}
+
+/// Names steps as the subject of a sentence.
+fn are(first: u64, last: u64) -> String {
+    if first == last { format!("step {first} is") } else { format!("steps {first} to {last} are") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn what_is_lost_is_said_by_step() {
+        let place = tempfile::tempdir().unwrap();
+        let run = place.path();
+        assert_eq!(lost(run, 0), "nothing was trained or saved");
+        assert_eq!(lost(run, 1), "step 1 is lost, as nothing was saved yet");
+        fs::create_dir(RunFiles(run).checkpoint(4)).unwrap();
+        // One that a resumed run has not reached again.
+        fs::create_dir(RunFiles(run).checkpoint(90)).unwrap();
+        assert!(
+            lost(run, 4).starts_with("step 4 is saved, and the step that was under way is lost; resume with: rlhost resume ")
+        );
+        assert!(lost(run, 5).starts_with("step 5 is lost; step 4 is saved, resume with: "));
+        assert!(lost(run, 7).starts_with("steps 5 to 7 are lost; step 4 is saved, resume with: "));
+    }
+}
