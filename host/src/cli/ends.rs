@@ -27,7 +27,7 @@ impl Ended<'_> {
             None => {
                 format!("nothing was saved; {first}start the run over: give its command again, with --resume-from-checkpoint")
             }
-            Some(step) if self.config.save_only_model => format!("step {step} is saved; {first}{}", self.from_model(step)),
+            Some(step) if self.config.save_only_model => format!("step {step} is saved; {first}{}", self.with_model(step)),
             Some(step) => format!("step {step} is saved; {first}resume with: {}{}", self.resume(), settings(error)),
         }
     }
@@ -48,7 +48,7 @@ impl Ended<'_> {
     }
 
     /// Says how to continue from a checkpoint that has only the model.
-    fn from_model(&self, step: u64) -> String {
+    fn with_model(&self, step: u64) -> String {
         let checkpoint = RunFiles(self.folder).checkpoint(step);
         format!("save_only_model keeps no state to resume from; start another run with --model {}", shell_word(&checkpoint))
     }
@@ -59,7 +59,7 @@ impl Ended<'_> {
             let over = "to start over, give its command again, with --resume-from-checkpoint";
             return format!("stopped before the first step; nothing was trained or saved; {over}");
         }
-        let how = if self.config.save_only_model { self.from_model(steps) } else { format!("resume with: {}", self.resume()) };
+        let how = if self.config.save_only_model { self.with_model(steps) } else { format!("resume with: {}", self.resume()) };
         format!("stopped after {}; {how}", counted(steps, "step"))
     }
 

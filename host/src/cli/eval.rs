@@ -2,6 +2,7 @@
 
 use super::algorithm::Known;
 use super::given::Given;
+use super::made::Unfinished;
 use super::{Failure, flags};
 use crate::dist::World;
 use crate::train::{Beginning, Origin, set_up};
@@ -36,6 +37,8 @@ pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
 fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {
     // Nothing of an evaluation is kept.
     let temporary = tempfile::tempdir().map_err(Failure::of)?;
+    let _unfinished =
+        Unfinished::new(temporary.path(), "stopped before the evaluation was complete".into()).map_err(Failure::of)?;
     let folder = temporary.path().join("evaluation").display().to_string();
     let mut given = Given::of(matches, &[], known)?.without_ports();
     given.overrides.force("output_dir", &folder);

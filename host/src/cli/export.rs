@@ -1,6 +1,7 @@
 //! `rlhost export`: copies a model folder with its weights in another precision, or writes the model as a GGUF file.
 
 use super::Failure;
+use super::made::{Unfinished, make_folder, nothing_written};
 use crate::data::Tokenizer;
 use crate::gguf::{self, Precision};
 use crate::model::{self, Dtype, ModelFolder};
@@ -40,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     match args.format {
         Format::Safetensors => {
             let dtype = dtype(args.dtype).map_err(Failure::of)?;
-            super::make_folder(&args.to, || Ok(model::export(&folder, &args.to, dtype)?)).map_err(Failure::of)?;
+            make_folder(&args.to, |to| Ok(model::export(&folder, to, dtype)?)).map_err(Failure::of)?;
         }
         Format::Gguf => {
             for note in write_gguf(&folder, args).map_err(Failure::of)? {
@@ -87,8 +88,10 @@ fn write_gguf(folder: &ModelFolder, args: &Args) -> anyhow::Result<Vec<String>> 
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let file = builder.prefix(".export-").suffix(".tmp").tempfile_in(parent).map_err(unwritten)?;
+    let unfinished = Unfinished::new(file.path(), nothing_written(to)).map_err(unwritten)?;
     let warnings = gguf::export(folder, args.dtype, &mut BufWriter::with_capacity(1 << 20, file.as_file()))?;
     file.as_file().sync_all().map_err(unwritten)?;
     file.persist_noclobber(to).map_err(|e| unwritten(e.error))?;
+    drop(unfinished);
     Ok(warnings)
 }

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::export::padded;
+use super::made::make_folder;
 use crate::config::files;
 use crate::model::{self, ModelFolder};
 use crate::run::CheckpointFiles;
@@ -30,7 +31,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         padded(folder)
     };
     let folder = prepare().map_err(Failure::of)?;
-    super::make_folder(to, || {
+    make_folder(to, |to| {
         model::merge(&folder, to)?;
         copy_critic(folder.path(), to)
     })

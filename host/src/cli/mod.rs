@@ -28,6 +28,7 @@ mod granted;
 mod help;
 mod init;
 mod kind;
+mod made;
 mod man;
 mod merge;
 mod models;
@@ -37,6 +38,7 @@ mod plugin;
 mod progress;
 mod replay;
 mod replayed_episodes;
+mod replayed_versions;
 mod report;
 mod resume;
 mod score;
@@ -57,7 +59,6 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::OnceLock;
@@ -351,15 +352,6 @@ fn settings_given(sets: &[Set]) -> anyhow::Result<Map<String, Value>> {
         Ok((key.join("."), serde_json::to_value(set.value())?))
     };
     sets.iter().map(pair).collect()
-}
-
-/// Creates a new folder. Leaves nothing behind if it can't be filled.
-fn make_folder<T>(folder: &Path, fill: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let made = std::fs::create_dir_all(parent).and_then(|()| std::fs::create_dir(folder));
-    made.map_err(|source| crate::train::Error::Write { path: folder.to_owned(), source })?;
-    // What can't be removed is the lesser trouble.
-    fill().inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
 }
 
 /// Sets the number of threads for all arithmetic, before its first use. A second call must give the same number.

@@ -1,6 +1,7 @@
 //! `rlhost new-model`: creates a model folder with random weights, for training from scratch.
 
 use super::Failure;
+use super::made::make_folder;
 use crate::config::{files, json};
 use crate::data::{Dataset, Tokenizer, train_tokenizer};
 use crate::model::{Architecture, copy_companions, write_random};
@@ -66,7 +67,7 @@ fn make(args: &Args) -> anyhow::Result<usize> {
                 tokens as u64 <= rows,
                 "the tokenizer has {tokens} tokens, more than the vocab_size {rows} of the configuration"
             );
-            super::make_folder(folder, || {
+            make_folder(folder, |folder| {
                 copy_companions(from, folder)?;
                 Ok(write_random(&config, folder, args.seed)?)
             })
@@ -77,7 +78,7 @@ fn make(args: &Args) -> anyhow::Result<usize> {
             let tokenizer = train_tokenizer(&corpus, args.vocab_size)?;
             config["vocab_size"] = tokenizer.vocab_size().into();
             config["eos_token_id"] = tokenizer.eos_id().into();
-            super::make_folder(folder, || {
+            make_folder(folder, |folder| {
                 tokenizer.write(folder)?;
                 Ok(write_random(&config, folder, args.seed)?)
             })

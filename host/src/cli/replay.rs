@@ -3,12 +3,12 @@
 use super::granted::{self, Granted, grant_folders};
 use super::output::counted;
 use super::replayed_episodes;
+use super::replayed_versions::{OfVersion, compared};
 use super::{Failure, settings_given};
 use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
 use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
 use crate::data::{self, Extras, Message, PromptForm, TextOrChat, Tokenizer};
-use crate::metrics::Comparison;
 use crate::model::{Backend, Chosen, ModelFolder};
 use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
 use crate::run::{Recorded, RecordedEpisode, RunFiles};
@@ -51,8 +51,8 @@ pub(super) struct Args {
     /// run's reward of that name unless they are set
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Compare only with this reward of the run
-    #[arg(long)]
+    /// Compare only with this reward of the run, or with one version of it, by the first digits of its hash: NAME or NAME@HASH
+    #[arg(long, value_name = "NAME")]
     with: Option<String>,
     #[command(flatten)]
     granted: Granted,
@@ -122,34 +122,18 @@ fn replay(args: &Args) -> anyhow::Result<()> {
         show_scores(&recorded, &by, &scores);
         return Ok(());
     }
-    let names: BTreeSet<&String> = recorded.iter().flat_map(|r| r.rewards.keys()).collect();
-    let wanted: Vec<&String> = names.into_iter().filter(|name| args.with.as_ref().is_none_or(|with| with == *name)).collect();
-    if wanted.is_empty() {
-        return Err(anyhow!("the run has no reward with that name"));
-    }
+    let wanted = compared(args.with.as_deref(), &recorded)?;
     let steps = recorded.last().map_or(0, |r| r.step).saturating_add(1);
     let (completions, steps) = (counted(recorded.len() as u64, "completion"), counted(steps, "step"));
     say!("{completions} of {steps}, scored by {by}");
     say!("{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}", "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks");
-    for name in wanted.iter().take(MOST_NAMES) {
-        let old: Vec<Option<f32>> = recorded.iter().map(|r| r.rewards.get(*name).copied().flatten()).collect();
-        let c = Comparison::of(&old, &scores);
-        let ranks = c.rank_correlation.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}"));
-        say!(
-            "{name:<28} {:>10.4} {:>10.4} {:>10.4} {:>10.4} {ranks:>8}",
-            c.old_mean,
-            c.new_mean,
-            c.mean_difference,
-            c.max_difference
-        );
-        if c.one_sided > 0 {
-            say!("{:<28} {} completions are scored by only one of the two", "", c.one_sided);
-        }
+    for version in wanted.iter().take(MOST_NAMES) {
+        version.show(&recorded, &scores);
     }
     if wanted.len() > MOST_NAMES {
         say!("and {} more; --with NAME shows one of them", wanted.len() - MOST_NAMES);
     }
-    show_furthest(&recorded, wanted[0], &scores);
+    show_furthest(&recorded, &wanted[0], &scores);
     Ok(())
 }
 
@@ -377,11 +361,9 @@ fn show_scores(recorded: &[Recorded], by: &str, scores: &[Option<f32>]) {
 }
 
 /// Prints the completions on which the two scores differ most.
-fn show_furthest(recorded: &[Recorded], name: &str, scores: &[Option<f32>]) {
-    let distance = |(r, new): &(&Recorded, &Option<f32>)| {
-        let old = r.rewards.get(name).copied().flatten();
-        old.zip(**new).map_or(0.0, |(old, new)| (old - new).abs())
-    };
+fn show_furthest(recorded: &[Recorded], version: &OfVersion<'_>, scores: &[Option<f32>]) {
+    let old = |r: &Recorded| version.score(r);
+    let distance = |(r, new): &(&Recorded, &Option<f32>)| old(r).zip(**new).map_or(0.0, |(old, new)| (old - new).abs());
     let mut all: Vec<(&Recorded, &Option<f32>)> = recorded.iter().zip(scores).collect();
     all.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
     // How completions share a pass moves a model's scores by rounding.
@@ -389,10 +371,10 @@ fn show_furthest(recorded: &[Recorded], name: &str, scores: &[Option<f32>]) {
     if all.is_empty() {
         return say!("no completion has a different score");
     }
-    say!("largest differences from {name}:");
+    say!("largest differences from {}:", version.title());
     for (r, new) in all.into_iter().take(SHOWN) {
         let short: String = r.completion.chars().take(60).collect();
         let figure = |score: Option<f32>| score.map_or_else(|| "none".to_owned(), |s| format!("{s:.4}"));
-        say!("  step {:>5}  {} -> {}  {short:?}", r.step, figure(r.rewards.get(name).copied().flatten()), figure(*new));
+        say!("  step {:>5}  {} -> {}  {short:?}", r.step, figure(old(r)), figure(*new));
     }
 }

@@ -91,6 +91,9 @@ pub struct Recorded {
     pub finished: bool,
     /// Its scores.
     pub rewards: BTreeMap<String, Option<f32>>,
+    /// Hashes of the plugins that it was made and scored with, by their names.
+    #[serde(default)]
+    pub plugins: BTreeMap<String, String>,
     /// The rest of it, if it is an episode.
     #[serde(flatten)]
     pub episode: Option<RecordedEpisode>,
@@ -127,8 +130,14 @@ impl Recorded {
                 let of_texts = || misfit::<String>(&line, "prompt").or_else(|| misfit::<String>(&line, "completion"));
                 let of_ids = || misfit::<Vec<u32>>(&line, "prompt_ids").or_else(|| misfit::<Vec<u32>>(&line, "completion_ids"));
                 let of_scores = || misfit::<BTreeMap<String, Option<f32>>>(&line, "rewards");
+                let of_plugins = || misfit::<BTreeMap<String, String>>(&line, "plugins");
                 let of_numbers = || misfit::<u64>(&line, "step").or_else(|| misfit::<usize>(&line, "row"));
-                of_numbers().or_else(of_texts).or_else(of_ids).or_else(|| misfit::<bool>(&line, "finished")).or_else(of_scores)
+                of_numbers()
+                    .or_else(of_texts)
+                    .or_else(of_ids)
+                    .or_else(|| misfit::<bool>(&line, "finished"))
+                    .or_else(of_scores)
+                    .or_else(of_plugins)
             };
             // The parser counts lines too, but there is only one here.
             let said = error.to_string();
@@ -139,7 +148,7 @@ impl Recorded {
 
     /// Returns the memory that it takes, roughly, read from so many bytes.
     pub fn memory(&self, bytes: usize) -> usize {
-        let values = self.episode.as_ref().map_or(0, RecordedEpisode::values) + self.rewards.len();
+        let values = self.episode.as_ref().map_or(0, RecordedEpisode::values) + self.rewards.len() + self.plugins.len();
         2 * bytes + VALUE * (1 + values)
     }
 }
@@ -244,6 +253,7 @@ mod tests {
             rewards: Map::from_iter([("r".to_owned(), json!(0.1f32))]),
             advantage: Some(0.25),
             plugins: &plugins,
+            error: None,
             episode: Some(episode),
         };
         let line = serde_json::to_string(&row).unwrap();

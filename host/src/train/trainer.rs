@@ -59,8 +59,6 @@ pub struct Trainer {
     pub(super) clock: Clock,
     pub(super) max_steps: u64,
     pub(super) periods: Periods,
-    /// Number of steps done, for other threads.
-    pub(super) steps_done: Arc<AtomicU64>,
 }
 
 /// Receives the progress of a run.
@@ -136,7 +134,7 @@ impl Trainer {
 
     /// Returns the number of steps done, which another thread may read while the run goes on.
     pub fn steps_done(&self) -> Arc<AtomicU64> {
-        self.steps_done.clone()
+        self.journal.steps_done()
     }
 
     /// Returns the run's folder.
@@ -300,7 +298,6 @@ impl Trainer {
 
     /// Updates the progress that the metrics endpoint shows.
     fn show_progress(&self) {
-        self.steps_done.store(self.state.global_step, Ordering::Relaxed);
         self.journal.show_progress(self.state.global_step, self.plugins.swaps().len() as u64);
     }
 

@@ -1,7 +1,7 @@
 //! `rlhost replay` scores recorded completions as the run did.
 
 use rlhost_tests::judged::step_judge;
-use rlhost_tests::{Place, tiny};
+use rlhost_tests::{Place, tiny, version};
 use serde_json::json;
 
 /// Prompts that are longer than the runs here keep of them.
@@ -109,4 +109,31 @@ fn a_model_of_steps_scores_by_its_steps_and_plugins_see_them() {
     assert_eq!(difference(&place, "asked", "process_reward", &scored), 0.0);
     let least = ["--plugin", "process_reward.wasm", "--set", "combine=min"];
     assert_eq!(difference(&place, "asked", "prm", &least), 0.0);
+}
+
+#[test]
+fn a_reward_that_was_swapped_is_compared_version_by_version() {
+    let place = Place::new();
+    prompts(&place);
+    place.write("versioned.wasm", version(1));
+    run(&place, "swapped", &["--plugin", "versioned.wasm"]);
+    place.write("versioned.wasm", version(2));
+    place.run(&["resume", "swapped", "--max-steps", "4"]).succeeded();
+    let hash = |kind: &str, key: &str| {
+        let event = place.events("swapped", kind).into_iter().find(|event| event["plugin"] == "versioned").unwrap();
+        event[key].as_str().unwrap()[..12].to_owned()
+    };
+    let (first, second) = (hash("plugin_loaded", "hash"), hash("plugin_swapped", "to"));
+    place.write("third.wasm", version(3));
+    let replay = |with: &[&str]| place.run(&[&["replay", "swapped", "--plugin", "third.wasm"], with].concat());
+    let said = replay(&[]).succeeded().stdout.clone();
+    let line =
+        |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {said}")).to_owned();
+    let means = |line: String| line.split_whitespace().skip(1).take(3).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(means(line(&format!("versioned@{first}"))), ["1.0000", "3.0000", "2.0000"]);
+    assert_eq!(means(line(&format!("versioned@{second}"))), ["2.0000", "3.0000", "1.0000"]);
+    let one = replay(&["--with", &format!("versioned@{}", &second[..4])]).succeeded().stdout.clone();
+    assert!(one.contains(&second) && !one.contains(&first), "{one}");
+    let unknown = replay(&["--with", "versioned@0123456789abcdef"]);
+    assert!(unknown.error().contains("its versions are ") && unknown.error().contains(&first), "{}", unknown.stderr);
 }

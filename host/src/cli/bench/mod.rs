@@ -6,6 +6,7 @@ mod workload;
 
 use super::algorithm::Known;
 use super::given::Given;
+use super::made::Unfinished;
 use super::{Failure, flags};
 use crate::config::{Config, PluginEntry, ReportTo};
 use crate::data::Tokenizer;
@@ -77,6 +78,7 @@ fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(),
         return Err(Failure::mistake(anyhow!("--{} does not apply to bench; {advice}", flag.replace('_', "-"))));
     }
     let temporary = tempfile::tempdir().map_err(Failure::of)?;
+    let _unfinished = Unfinished::new(temporary.path(), "stopped before anything was measured".into()).map_err(Failure::of)?;
     let made = temporary.path().join("model");
     let mut first: Vec<(&str, String)> = Vec::new();
     if matches.get_one::<PathBuf>("config").is_none() {

@@ -1,6 +1,7 @@
 //! `rlhost plugin new`: creates a plugin project in a given language, which builds and passes `check` unchanged. The projects are
 //! those of `examples/languages/`, which our own checks build.
 
+use crate::cli::made::make_folder;
 use crate::config::{did_you_mean, shell_word};
 use anyhow::anyhow;
 use std::fs;
@@ -73,8 +74,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if folder.exists() {
         return Err(anyhow!("{} already exists", folder.display()));
     }
+    let steps = make_folder(&folder, |to| fill(to, language, &args.name))?;
+    say!("created {}; next:\n    cd {}\n{}", folder.display(), shell_word(&folder), indented(&steps));
+    Ok(())
+}
+
+/// Writes a project of this language. Returns the commands to run next in it.
+fn fill(folder: &Path, language: &str, name: &str) -> anyhow::Result<Vec<String>> {
     for (_, inside, text) in FILES.iter().filter(|(of, inside, _)| *of == language && *inside != "README.md") {
-        write(&folder.join(inside), adapted(text, language, &args.name).as_bytes())?;
+        write(&folder.join(inside), adapted(text, language, name).as_bytes())?;
     }
     let sources: String = FILES.iter().filter(|(of, ..)| *of == language).map(|(.., text)| *text).collect();
     if sources.contains("../include") {
@@ -91,11 +99,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             write(&folder.join("sdk").join(inside), contents)?;
         }
     }
-    let steps = steps(&folder);
-    let about = format!("# {}\n\nA plugin for rlhost. From this folder:\n\n{}\n", args.name, indented(&steps));
+    let steps = steps(folder);
+    let about = format!("# {name}\n\nA plugin for rlhost. From this folder:\n\n{}\n", indented(&steps));
     write(&folder.join("README.md"), about.as_bytes())?;
-    say!("created {}; next:\n    cd {}\n{}", folder.display(), shell_word(&folder), indented(&steps));
-    Ok(())
+    Ok(steps)
 }
 
 /// Returns the commands to run next in the project.

@@ -25,6 +25,8 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The origin of a forked run.
@@ -55,6 +57,8 @@ pub(super) struct Journal {
     /// Episodes and seconds for computing their rate; unknown until the first line of a resumed run.
     counted_from: Option<(f64, f64)>,
     findings: Findings,
+    /// Number of steps done, for other threads.
+    steps_done: Arc<AtomicU64>,
 }
 
 /// The part of the journal that a checkpoint holds.
@@ -76,7 +80,21 @@ impl Journal {
         let (window, parents, begun) = (Window::default(), Vec::new(), Instant::now());
         let findings = Findings::new(&folder, usual_rate);
         let (versions, is_of_others, counted_from) = (Versions::new(), false, Some((0.0, 0.0)));
-        Self { settings, folder, window, versions, is_of_others, scraped, saves, parents, begun, counted_from, findings }
+        let steps_done = Arc::default();
+        Self {
+            settings,
+            folder,
+            window,
+            versions,
+            is_of_others,
+            scraped,
+            saves,
+            parents,
+            begun,
+            counted_from,
+            findings,
+            steps_done,
+        }
     }
 
     /// Marks the start of training.
@@ -117,12 +135,12 @@ impl Journal {
 
     /// Logs a generation's completions, if enabled.
     pub(super) fn completions(&mut self, experience: &Experience) -> Result<()> {
-        self.folder.log_completions(self.settings.log_completions, experience)
+        self.folder.log_completions(self.settings.log_completions, experience, &recorder::whole(&self.versions))
     }
 
     /// Keeps completions that a reward failed on in failed.jsonl: these rows, or all if none are known.
     pub(super) fn keep_failed(&mut self, experience: &Experience, rows: &[usize], error: &str) -> Result<()> {
-        self.folder.keep_failed(experience, rows, error)
+        self.folder.keep_failed(experience, rows, error, &recorder::whole(&self.versions))
     }
 
     /// Adds the metrics of a step.
@@ -213,8 +231,14 @@ impl Journal {
         more
     }
 
-    /// Updates the progress that the metrics endpoint shows.
+    /// Returns the number of steps done, which another thread may read while the run goes on.
+    pub(super) fn steps_done(&self) -> Arc<AtomicU64> {
+        self.steps_done.clone()
+    }
+
+    /// Updates the progress that the metrics endpoint and other threads show.
     pub(super) fn show_progress(&self, step: u64, swaps: u64) {
+        self.steps_done.store(step, Ordering::Relaxed);
         if let Some(scraped) = &self.scraped {
             scraped.progress(step, swaps);
         }
@@ -268,6 +292,7 @@ impl Journal {
     /// Continues from the run's checkpoint of this step. `is_changed` says whether plugins have other weights or settings than in it.
     pub(super) fn restore(&mut self, step: u64, kept: Kept, is_changed: bool) {
         (self.window, self.parents, self.counted_from) = (kept.window, kept.parents, None);
+        self.steps_done.store(step, Ordering::Relaxed);
         let are_others = !kept.versions.is_empty() && kept.versions != self.versions;
         if are_others {
             self.versions = kept.versions;

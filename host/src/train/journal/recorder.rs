@@ -1,6 +1,7 @@
 //! Logging windows: they end where a plugin, its settings or its weight change, so that no row of metrics.jsonl mixes two rewards.
 
 use super::Journal;
+use crate::metrics::Line;
 use crate::train::Result;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -15,6 +16,11 @@ const DIGITS: usize = 12;
 pub(super) fn shown(versions: &Versions) -> Value {
     let short = |hash: &String| hash.chars().take(DIGITS).collect::<String>();
     Value::Object(versions.iter().map(|(name, hash)| (name.clone(), short(hash).into())).collect::<Map<_, _>>())
+}
+
+/// Returns versions as a completion's line has them.
+pub(super) fn whole(versions: &Versions) -> Line {
+    versions.iter().map(|(name, hash)| (name.clone(), hash.clone().into())).collect()
 }
 
 /// The journal at a step, for parts that record changes there, and what shows a row of metrics to the user.

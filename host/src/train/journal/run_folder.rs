@@ -510,14 +510,13 @@ impl RunFolder {
     }
 
     /// Appends a generation's completions.
-    pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience) -> Result<()> {
-        let plugins = self.versions();
+    pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience, plugins: &Line) -> Result<()> {
         let Some(lines) = self.files.as_mut().and_then(|files| files.completions.as_mut()) else { return Ok(()) };
         for (row, rollout) in e.rollouts.iter().enumerate() {
             if which == LogCompletions::Sample && rollout.prompt > 0 {
                 break;
             }
-            if let Value::Object(line) = json!(line_of(e, row, &plugins, None)) {
+            if let Value::Object(line) = json!(line_of(e, row, plugins, None)) {
                 Self::line(lines, self.lenient, line)?;
             }
         }
@@ -525,8 +524,8 @@ impl RunFolder {
     }
 
     /// Appends completions that a reward failed on to failed.jsonl, and says where they are: these rows, or all if none are known.
-    pub(super) fn keep_failed(&mut self, e: &Experience, rows: &[usize], error: &str) -> Result<()> {
-        let (plugins, file) = (self.versions(), RunFiles(&self.path).failed());
+    pub(super) fn keep_failed(&mut self, e: &Experience, rows: &[usize], error: &str, plugins: &Line) -> Result<()> {
+        let file = RunFiles(&self.path).failed();
         let room = MOST_FAILED.saturating_sub(self.failed);
         if self.files.is_none() || room == 0 {
             return Ok(());
@@ -534,7 +533,7 @@ impl RunFolder {
         let all: Vec<usize> = if rows.is_empty() { (0..e.rollouts.len()).collect() } else { rows.to_vec() };
         let mut lines = Lines::append(file.clone()).map_err(write_error(&file))?;
         for row in all.iter().take(room) {
-            if let Value::Object(line) = json!(line_of(e, *row, &plugins, Some(error))) {
+            if let Value::Object(line) = json!(line_of(e, *row, plugins, Some(error))) {
                 Self::line(&mut lines, self.lenient, line)?;
                 self.failed += 1;
             }
@@ -547,11 +546,6 @@ impl RunFolder {
         let (file, run) = (printable_path(&file), shell_word(&self.path));
         tracing::warn!("{what} in {file}; to try another version on them: rlhost replay {run} --failed --plugin FILE");
         Ok(())
-    }
-
-    /// Returns the hashes of the plugins in use, by their names.
-    fn versions(&self) -> Line {
-        self.plugins.iter().map(|plugin| (plugin.name().to_owned(), plugin.hash().into())).collect()
     }
 }
 

@@ -49,8 +49,6 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use value_model::Values;
 
 /// Loads everything that `config` names, on each rank of the `world`.
@@ -112,36 +110,27 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let changed = if run.world.is_first() { beginning.changes(&run.settings, run.world.size())? } else { Map::new() };
     let given = run.given(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
     let context = opened.context();
-    let goes_on = restored.as_ref().map_or(GoesOn::default(), |restored| GoesOn {
-        step: beginning.step(),
-        owes_evaluation: restored.owes_evaluation(evaluation.as_ref()),
-        has_open_window: restored.has_open_window(),
-    });
+    let goes_on = goes_on(beginning, restored.as_ref(), evaluation.as_ref());
     let (journal, source, turns) = run.begin((folder, goes_on), &plugins, opened, changed, warnings)?;
 
     let Run { settings, world, .. } = run;
     let collector = Collector::new(world.clone(), settings.clone(), plugins.flow, data, turns, (reference, context));
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State { given, ..State::default() }, Clock::default());
-    let steps_done = Arc::new(AtomicU64::new(beginning.step()));
-    let mut trainer = Trainer {
-        settings,
-        world,
-        plugins,
-        collector,
-        learner,
-        journal,
-        evaluation,
-        source,
-        state,
-        clock,
-        max_steps,
-        periods,
-        steps_done,
-    };
+    let mut trainer =
+        Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
     trainer.begin_as(beginning, restored)?;
     trainer.plugins.watch(engine, opener, &trainer.journal, beginning.origin().is_some())?;
     Ok(trainer)
+}
+
+/// Returns where a run that begins with this state goes on.
+fn goes_on(beginning: &Beginning, restored: Option<&Restored>, evaluation: Option<&Evaluation>) -> GoesOn {
+    restored.map_or(GoesOn::default(), |restored| GoesOn {
+        step: beginning.step(),
+        owes_evaluation: restored.owes_evaluation(evaluation),
+        has_open_window: restored.has_open_window(),
+    })
 }
 
 /// Chooses the run's folder and sets it in the configuration.
