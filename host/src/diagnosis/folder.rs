@@ -4,8 +4,7 @@
 use super::{Held, Settings, Watch};
 use crate::config::json_lines::{self, Unread};
 use crate::config::{files, printable};
-use crate::run::{EventLine, RunFiles, is_undone};
-use serde_json::Value;
+use crate::run::{EventLine, RowKind, RunFiles, each_metrics_row, is_undone};
 use std::io;
 use std::path::Path;
 
@@ -21,7 +20,7 @@ const LONGEST_NOTE: usize = 400;
 pub struct Diagnosis {
     /// All findings; those that hold now come first.
     pub findings: Vec<Held>,
-    /// Number of rows in metrics.jsonl.
+    /// Number of rows of training in metrics.jsonl.
     pub rows: u64,
     /// The last step among them.
     pub last_step: u64,
@@ -72,8 +71,8 @@ impl Diagnosis {
         let settings = settings(usual);
         let mut watch = Watch::new(settings.clone());
         let mut changes = changes.into_iter().peekable();
-        let outcome = json_lines::each(&RunFiles(run).metrics(), |line| {
-            let Some(step) = line.get("step").and_then(Value::as_u64) else { return };
+        let outcome = each_metrics_row(run, |row| {
+            let step = row.step;
             let mut changed = false;
             while changes.next_if(|change| *change < step).is_some() {
                 changed = true;
@@ -81,11 +80,15 @@ impl Diagnosis {
             if changed {
                 watch.change(settings.clone());
             }
-            (self.rows, self.last_step) = (self.rows + 1, step);
-            watch.see(step, &line);
+            self.rows += u64::from(row.kind == RowKind::Train);
+            self.last_step = step;
+            watch.see(&row);
         });
         let noted = self.notes.len();
-        self.take(RunFiles::METRICS, outcome);
+        match outcome {
+            Err(error) => self.note(RunFiles::METRICS, &error),
+            Ok(notes) => self.notes.extend(notes),
+        }
         self.lacks_metrics = self.notes.len() > noted;
         watch
     }

@@ -1,7 +1,7 @@
 //! The part of a run's metrics that signs use: the first and the newest steps of each metric.
 
 use super::Settings;
-use serde_json::{Map, Value};
+use crate::run::{MetricsRow, RowKind};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Metrics that signs use; those of rewards are added for each reward of the run.
@@ -89,12 +89,15 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Adds a row. Returns whether it has a metric that signs use.
-    pub(super) fn add(&mut self, step: u64, line: &Map<String, Value>, settings: &Settings) -> bool {
+    /// Adds a row. Returns whether it has a metric that signs use, as rows of training have.
+    pub(super) fn add(&mut self, row: &MetricsRow, settings: &Settings) -> bool {
+        if row.kind != RowKind::Train {
+            return false;
+        }
+        let step = row.step;
         let known = |name: &str| METRICS.contains(&name) || settings.has_reward_metric(name);
-        let values = line.iter().filter(|(name, _)| known(name));
-        let values: Vec<(&String, f64)> =
-            values.filter_map(|(name, v)| Some((name, v.as_f64().filter(|v| v.is_finite())?))).collect();
+        let values = row.values.iter().filter(|(name, _)| known(name));
+        let values: Vec<(&String, f64)> = values.filter_map(|(name, value)| Some((name, (*value)?))).collect();
         if values.is_empty() {
             return false;
         }

@@ -16,10 +16,9 @@ pub use folder::{Diagnosis, read, resume};
 pub use history::metrics_read;
 pub use settings::Settings;
 
-use crate::run::Figure;
+use crate::run::{Figure, MetricsRow};
 use history::History;
 use serde::Serialize;
-use serde_json::{Map, Value};
 use signs::SIGNS;
 
 /// Number of consecutive rows in which a sign must be seen before it counts as a finding.
@@ -80,9 +79,10 @@ impl Watch {
         self.history = History::default();
     }
 
-    /// Adds a line of metrics.jsonl. Returns findings that begin to hold with it, each only once.
-    pub fn see(&mut self, step: u64, line: &Map<String, Value>) -> Vec<Held> {
-        if !self.history.add(step, line, &self.settings) {
+    /// Adds a row of metrics.jsonl. Returns findings that begin to hold with it, each only once.
+    pub fn see(&mut self, row: &MetricsRow) -> Vec<Held> {
+        let step = row.step;
+        if !self.history.add(row, &self.settings) {
             return Vec::new();
         }
         self.rows += usize::from(self.history.has_enough());

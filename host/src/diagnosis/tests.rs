@@ -1,7 +1,8 @@
 //! Tests signs on made-up rows, and on hostile folders.
 
 use super::{Held, Settings, Watch, read};
-use serde_json::{Map, Value, json};
+use crate::run::MetricsRow;
+use serde_json::{Value, json};
 use std::fs;
 
 const CONFIG: &str = "learning_rate = 1e-5\nmax_completion_length = 64\n[loss]\nbeta = 0.04\n[[plugin]]\npath = \"a/right.wasm\"\n\
@@ -29,13 +30,18 @@ fn healthy(step: u64) -> Value {
     })
 }
 
+/// Adds the row of a step.
+fn see(watch: &mut Watch, step: u64, mut row: Value) -> Vec<Held> {
+    row["step"] = json!(step);
+    watch.see(&MetricsRow::from_line(row.as_object().unwrap()).unwrap())
+}
+
 /// Watches sixty rows, one every `every` steps, of a run with this configuration.
 fn watch(config: &str, usual: f64, every: u64, row: impl Fn(u64) -> Value) -> (Watch, Vec<Held>) {
     let mut watch = Watch::new(Settings::of(config, Some(usual)));
     let mut begun = Vec::new();
     for i in 1..=60 {
-        let line: Map<String, Value> = row(i).as_object().unwrap().clone();
-        begun.extend(watch.see(i * every, &line));
+        begun.extend(see(&mut watch, i * every, row(i)));
     }
     (watch, begun)
 }
@@ -153,7 +159,7 @@ fn rewards_are_known_by_the_names_of_their_metrics() {
 fn too_few_rows_for_a_finding_are_said_to_be_too_few() {
     let few = |rows: u64| {
         let mut watch = Watch::new(Settings::of(CONFIG, Some(1e-5)));
-        (1..=rows).for_each(|step| drop(watch.see(step, healthy(step).as_object().unwrap())));
+        (1..=rows).for_each(|step| drop(see(&mut watch, step, healthy(step))));
         watch.has_enough()
     };
     assert_eq!([few(14), few(15), few(16), few(17)], [false, false, false, true]);
@@ -182,7 +188,7 @@ fn metrics_before_a_swap_are_not_compared_with_those_after() {
     let falls = |step: u64| {
         let mut row = healthy(step);
         row["reward"] = json!(if step <= 30 { 0.3 } else { -9.0 });
-        row.as_object().unwrap().clone()
+        row
     };
     for swapped in [false, true] {
         let mut watch = Watch::new(Settings::of(CONFIG, Some(1e-6)));
@@ -190,10 +196,18 @@ fn metrics_before_a_swap_are_not_compared_with_those_after() {
             if swapped && step == 31 {
                 watch.change(Settings::of(CONFIG, Some(1e-6)));
             }
-            watch.see(step, &falls(step));
+            see(&mut watch, step, falls(step));
         }
         assert_eq!(watch.findings().is_empty(), swapped, "{:?}", watch.findings());
     }
+}
+
+#[test]
+fn rows_of_evaluations_are_not_counted_as_rows_of_training() {
+    let run = tempfile::tempdir().unwrap();
+    fs::write(run.path().join("metrics.jsonl"), include_str!("../run/recorded/sft.jsonl")).unwrap();
+    let found = read(run.path());
+    assert_eq!((found.rows, found.last_step, found.enough), (6, 60, true));
 }
 
 #[test]
@@ -228,7 +242,7 @@ fn a_folder_that_is_damaged_empty_huge_or_hostile_is_read_up_to_a_size() {
     let mut watch = Watch::new(settings);
     for step in 1..=40 {
         let row = json!({ "rewards/\u{1b}[2J\u{202e}/mean": 0.0, "rewards/\u{1b}[2J\u{202e}/std": 0.0 });
-        watch.see(step, row.as_object().unwrap());
+        see(&mut watch, step, row);
     }
     let [held] = &watch.findings()[..] else { panic!("{:?}", watch.findings()) };
     assert!(!held.finding.sentence.chars().any(crate::config::is_hidden), "{held:?}");

@@ -1,9 +1,10 @@
 //! Reads `metrics.jsonl`: each metric as a series over the steps.
 
 use super::Error;
+use crate::run::{MetricsRow, RowKind, RunFiles, each_metrics_row};
 use serde::Serialize;
-use serde_json::{Map, Value};
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 
 /// Most points of a series on the page: more than a screen has columns.
@@ -37,10 +38,32 @@ pub(super) struct Series {
     pub hi: Option<Vec<Option<f64>>>,
 }
 
-/// All metrics of a run.
+/// Which rows of metrics.jsonl a step has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rows {
+    pub train: bool,
+    pub evaluation: bool,
+}
+
+impl Rows {
+    fn has(&mut self, kind: RowKind) -> &mut bool {
+        match kind {
+            RowKind::Train => &mut self.train,
+            RowKind::Evaluation => &mut self.evaluation,
+        }
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self { train: self.train || other.train, evaluation: self.evaluation || other.evaluation }
+    }
+}
+
+/// All metrics of a run. A step's training row and its evaluation's row are one point.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     pub steps: Vec<u64>,
+    /// What each step has, so that a step without an evaluation is not a gap in the evaluations, or the other way round.
+    pub rows: Vec<Rows>,
     pub series: Vec<Series>,
     /// Logged steps behind each point.
     pub per_point: usize,
@@ -63,20 +86,18 @@ pub(super) struct Summary {
 }
 
 impl Figures {
-    /// Reads the file. Lines that can't be read are reported in `notes`.
-    pub(super) fn read(path: &Path, notes: &mut Vec<String>) -> Result<Self, Error> {
+    /// Reads the metrics of a run; one without metrics.jsonl has none. What can't be read is reported in `notes`.
+    pub(super) fn read(run: &Path, notes: &mut Vec<String>) -> Result<Self, Error> {
         let mut this = Self { per_point: 1, ..Self::default() };
-        let (mut without_step, mut left_out) = (0, LeftOut::default());
-        let mut rows = HashMap::new();
-        super::each_line(path, notes, |line| match line.get("step").and_then(Value::as_u64) {
-            Some(step) => this.add(step, &line, &mut rows, &mut left_out),
-            None => without_step += 1,
-        })?;
-        this.sort();
-        let file = super::name(path);
-        if without_step > 0 {
-            notes.push(format!("{file}: {without_step} lines without a step are ignored"));
+        let mut left_out = LeftOut::default();
+        let mut places = HashMap::new();
+        match each_metrics_row(run, |row| this.add(&row, &mut places, &mut left_out)) {
+            Ok(unread) => notes.extend(unread),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(Error::Read { path: RunFiles(run).metrics(), source }),
         }
+        this.sort();
+        let file = RunFiles::METRICS;
         if left_out.values > 0 {
             notes.push(format!(
                 "{file}: only the first {MOST_SERIES} metrics are shown; {} values of others are not",
@@ -89,27 +110,29 @@ impl Figures {
         Ok(this)
     }
 
-    /// Adds a line; `rows` has the row of each step, in the order in which they came.
-    fn add(&mut self, step: u64, line: &Map<String, Value>, rows: &mut HashMap<u64, usize>, left_out: &mut LeftOut) {
-        let row = match rows.get(&step) {
-            // A resumed run may write a step again; the newer line counts.
-            Some(&row) => {
-                self.series.iter_mut().for_each(|s| s.values[row] = None);
-                row
-            }
-            None if (rows.len() + 1).saturating_mul(self.series.len().max(LEAST_SERIES)) > MOST_PLACES => {
+    /// Adds a row; `places` has the point of each step.
+    fn add(&mut self, row: &MetricsRow, places: &mut HashMap<u64, usize>, left_out: &mut LeftOut) {
+        let point = match places.get(&row.step) {
+            Some(&point) => point,
+            None if (places.len() + 1).saturating_mul(self.series.len().max(LEAST_SERIES)) > MOST_PLACES => {
                 left_out.lines += 1;
                 return;
             }
             None => {
-                rows.insert(step, self.steps.len());
-                self.steps.push(step);
+                places.insert(row.step, self.steps.len());
+                self.steps.push(row.step);
+                self.rows.push(Rows::default());
                 self.series.iter_mut().for_each(|s| s.values.push(None));
                 self.steps.len() - 1
             }
         };
-        for (name, value) in line.iter().filter(|(name, _)| !matches!(name.as_str(), "step" | "versions")) {
-            if !self.set(name, row, value.as_f64().filter(|v| v.is_finite())) {
+        if std::mem::replace(self.rows[point].has(row.kind), true) {
+            // A resumed run may write a step again; the newer row counts.
+            let again = self.series.iter_mut().filter(|s| RowKind::from_metric(&s.name) == Some(row.kind));
+            again.for_each(|s| s.values[point] = None);
+        }
+        for (name, value) in &row.values {
+            if !self.set(name, point, *value) {
                 left_out.values += 1;
             }
         }
@@ -139,6 +162,7 @@ impl Figures {
         let mut order: Vec<usize> = (0..self.steps.len()).collect();
         order.sort_unstable_by_key(|&row| self.steps[row]);
         self.steps.sort_unstable();
+        self.rows = order.iter().map(|&row| self.rows[row]).collect();
         for series in &mut self.series {
             series.values = order.iter().map(|&row| series.values[row]).collect();
         }
@@ -192,6 +216,7 @@ impl Figures {
         });
         Self {
             steps: self.steps.chunks(per_point).filter_map(|part| part.last().copied()).collect(),
+            rows: self.rows.chunks(per_point).map(|part| part.iter().fold(Rows::default(), |all, rows| all.or(*rows))).collect(),
             series: series.collect(),
             per_point,
             places: self.places.clone(),

@@ -125,7 +125,7 @@ impl Run {
         let kept = files.steps().unwrap_or_default();
         let mut story = story::Story::read(&files.events(), &mut notes)?;
         story.add_checkpoints(&kept);
-        let figures = figures::Figures::read(&files.metrics(), &mut notes)?;
+        let figures = figures::Figures::read(run, &mut notes)?;
         let changes: Vec<u64> = story.marks.iter().filter(|m| ["swap", "settings"].contains(&m.kind)).map(|m| m.step).collect();
         let samples = samples::read(&files.completions(), &changes, &mut notes)?;
         let diagnosis = diagnosis::read(run);

@@ -67,7 +67,7 @@ fn series<'a>(data: &'a Value, name: &str) -> &'a Value {
 
 fn figures(metrics: &str) -> Figures {
     let run = run("", metrics, "");
-    Figures::read(&run.path().join("metrics.jsonl"), &mut Vec::new()).unwrap()
+    Figures::read(run.path(), &mut Vec::new()).unwrap()
 }
 
 fn story(events: &str) -> Story {
@@ -97,6 +97,30 @@ fn figures_are_on_the_page_as_they_were_logged_and_gaps_stay_gaps() {
         (again.steps.as_slice(), again.values("kl")),
         ([4, 6, 8].as_slice(), [Some(1.0), Some(3.0), Some(4.0)].as_slice())
     );
+}
+
+/// The metrics of an SFT run that logged every 10 steps and evaluated every 20.
+const RECORDED: &str = include_str!("../run/recorded/sft.jsonl");
+
+#[test]
+fn a_step_with_an_evaluation_keeps_its_training_row() {
+    let run = run(&lines([begun("started", 0)]), RECORDED, "");
+    let page = render(run.path()).unwrap();
+    let data = data(&page);
+    assert_eq!(data["steps"], json!([10, 20, 30, 40, 50, 60]));
+    let there = |name: &str| series(&data, name)["y"].as_array().unwrap().iter().map(|v| !v.is_null()).collect::<Vec<_>>();
+    assert_eq!((there("loss"), there("grad_norm")), (vec![true; 6], vec![true; 6]));
+    assert_eq!(there("eval_loss"), [false, true, false, true, false, true]);
+    assert!(page.contains("<dt>loss</dt><dd><b>3.089</b> <span>from 3.767</span>"), "the last step's loss");
+    // Whatever comes first: a row replaces only one of its kind.
+    let again = figures(&lines([
+        json!({ "step": 4, "eval_loss": 1.0, "eval_old": 1.0 }),
+        json!({ "step": 4, "loss": 2.0, "old": 2.0 }),
+        json!({ "step": 4, "eval_loss": 3.0 }),
+        json!({ "step": 4, "loss": 4.0 }),
+    ]));
+    let values = ["loss", "eval_loss", "old", "eval_old"].map(|name| again.values(name)[0]);
+    assert_eq!((again.steps.as_slice(), values), ([4].as_slice(), [Some(4.0), Some(3.0), None, None]));
 }
 
 #[test]

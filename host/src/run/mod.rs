@@ -6,6 +6,7 @@ mod events;
 mod files;
 mod granted;
 mod lock;
+mod metrics;
 
 pub use checkpoint_files::CheckpointFiles;
 pub use completions::{CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, TurnRow};
@@ -15,3 +16,6 @@ pub use files::step_of;
 pub use files::{RunFiles, is_checkpoint};
 pub use granted::{Granted, accept};
 pub use lock::{RunLock, Whereabouts, is_running, lock};
+#[allow(unused_imports)]
+pub use metrics::Metrics;
+pub use metrics::{MetricsRow, RowKind, each_metrics_row};

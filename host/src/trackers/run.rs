@@ -1,7 +1,7 @@
 //! What trackers are told of a run.
 
 use crate::config::{files, json_lines, printable};
-use crate::run::{EventLine, RunFiles};
+use crate::run::{EventLine, RunFiles, each_metrics_row};
 use jiff::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -144,22 +144,25 @@ impl Run {
             rows: Vec::new(),
             notes: Vec::new(),
         };
-        this.read_metrics(&RunFiles(path).metrics(), &beginnings, &mut notes)?;
+        this.read_metrics(path, &beginnings, &mut notes)?;
         this.notes = notes;
         if this.rows.is_empty() { Err(Error::Empty(path.to_owned())) } else { Ok(this) }
     }
 
-    fn read_metrics(&mut self, path: &Path, beginnings: &[Beginning], notes: &mut Vec<String>) -> Result<(), Error> {
+    fn read_metrics(&mut self, run: &Path, beginnings: &[Beginning], notes: &mut Vec<String>) -> Result<(), Error> {
         let (mut places, mut count, mut cut) = (BTreeMap::<String, usize>::new(), 0, false);
-        let unread = json_lines::each(path, |line| {
-            let Some(step) = line.get("step").and_then(Value::as_u64).filter(|_| count < MOST_VALUES) else { return };
-            let seconds = line.get("time").and_then(Value::as_f64).filter(|s| (0.0..1e10).contains(s)).unwrap_or_default();
+        let unread = each_metrics_row(run, |row| {
+            if count >= MOST_VALUES {
+                return;
+            }
+            let step = row.step;
+            let seconds = row.value("time").filter(|s| (0.0..1e10).contains(s)).unwrap_or_default();
             // The clock of a resumed run starts anew.
             let beginning = beginnings.iter().rev().find(|beginning| beginning.step < step).map_or(self.started, |b| b.time);
             self.ended = self.ended.max(beginning.saturating_add((seconds * 1e3) as i64));
             let mut values = Vec::new();
-            for (name, value) in line.iter().filter(|(name, _)| !["step", "time"].contains(&name.as_str())) {
-                let Some(value) = value.as_f64().filter(|v| v.is_finite()) else { continue };
+            for (name, value) in row.values.iter().filter(|(name, _)| name != "time") {
+                let Some(value) = *value else { continue };
                 let known = places.len();
                 let fits = known < MOST_METRICS && (known + 1) * (self.rows.len() + 1) <= MOST_CELLS;
                 let place = match places.get(name) {
@@ -185,10 +188,10 @@ impl Run {
             }
         });
         let unread = unread.map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => Error::Empty(path.parent().unwrap_or(path).to_owned()),
-            _ => Error::Read { path: path.to_owned(), source },
+            io::ErrorKind::NotFound => Error::Empty(run.to_owned()),
+            _ => Error::Read { path: RunFiles(run).metrics(), source },
         })?;
-        notes.extend(unread.notes(RunFiles::METRICS));
+        notes.extend(unread);
         if cut || count >= MOST_VALUES {
             let most = format!("{MOST_METRICS} metrics, {MOST_VALUES} values and {MOST_CELLS} cells of a table");
             notes.push(format!("metrics.jsonl is not exported as a whole; the maximum is {most}"));

@@ -3,7 +3,7 @@
 use super::{Journal, RunFolder};
 use crate::config::shell_word;
 use crate::diagnosis::{self, Held, Settings, Watch};
-use crate::run::Event;
+use crate::run::{Event, MetricsRow};
 use crate::train::Result;
 use serde_json::{Map, Value};
 
@@ -31,12 +31,12 @@ impl Findings {
     }
 
     /// Adds a line of metrics, under this configuration. Returns findings that begin to hold.
-    pub(super) fn see(&mut self, step: u64, line: &Map<String, Value>, config: &str) -> Vec<Held> {
+    pub(super) fn see(&mut self, line: &Map<String, Value>, config: &str) -> Vec<Held> {
         let Some(watch) = &mut self.watch else { return Vec::new() };
         if std::mem::take(&mut self.changed) {
             watch.change(Settings::of(config, Some(self.usual_rate)));
         }
-        watch.see(step, line)
+        MetricsRow::from_line(line).map(|row| watch.see(&row)).unwrap_or_default()
     }
 }
 

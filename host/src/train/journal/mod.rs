@@ -213,7 +213,7 @@ impl Journal {
         if let Some(scraped) = &self.scraped {
             scraped.figures(&line);
         }
-        let begun = self.findings.see(step, &line, self.folder.config());
+        let begun = self.findings.see(&line, self.folder.config());
         self.folder.metrics(line)?;
         self.tell(step, &begun)
     }
