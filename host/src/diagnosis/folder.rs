@@ -1,6 +1,7 @@
 //! Reads a run's folder for a diagnosis. The folder may be damaged, still growing, larger than memory or somebody else's. Lines
 //! and files are read up to a limit, unreadable parts are counted and named, and nothing blocks.
 
+use super::older::Older;
 use super::{Held, Settings, Watch};
 use crate::config::json_lines::{self, Unread};
 use crate::config::{files, printable};
@@ -41,7 +42,7 @@ pub fn read(run: &Path) -> Diagnosis {
         diagnosis.note(RunFiles::CONFIG, &error);
         String::new()
     });
-    let watch = diagnosis.follow(run, |usual| Settings::of(&config, usual));
+    let watch = diagnosis.follow(run, |usual| Settings::of(&config, usual), true);
     (diagnosis.findings, diagnosis.enough) = (watch.findings(), watch.has_enough());
     diagnosis
 }
@@ -49,12 +50,13 @@ pub fn read(run: &Path) -> Diagnosis {
 /// Returns the watch of a run that continues from its folder's metrics, with these settings.
 #[must_use]
 pub fn resume(run: &Path, settings: Settings) -> Watch {
-    Diagnosis::default().follow(run, |_| settings)
+    Diagnosis::default().follow(run, |_| settings, false)
 }
 
 impl Diagnosis {
-    /// Adds the run's metrics to a watch with the settings for the usual learning rate.
-    fn follow(&mut self, run: &Path, settings: impl FnOnce(Option<f64>) -> Settings) -> Watch {
+    /// Adds the run's metrics to a watch with the settings for the usual learning rate. If `completes`, what an older version did not
+    /// log comes from the completions.
+    fn follow(&mut self, run: &Path, settings: impl FnOnce(Option<f64>) -> Settings, completes: bool) -> Watch {
         let (mut usual, mut changes) = (None, Vec::new());
         let outcome = json_lines::each(&RunFiles(run).events(), |line| {
             let event = EventLine::of(line);
@@ -71,7 +73,8 @@ impl Diagnosis {
         let settings = settings(usual);
         let mut watch = Watch::new(settings.clone());
         let mut changes = changes.into_iter().peekable();
-        let outcome = each_metrics_row(run, |row| {
+        let mut older = completes.then(|| Older::new(run, &settings));
+        let outcome = each_metrics_row(run, |mut row| {
             let step = row.step;
             let mut changed = false;
             while changes.next_if(|change| *change < step).is_some() {
@@ -82,6 +85,7 @@ impl Diagnosis {
             }
             self.rows += u64::from(row.kind == RowKind::Train);
             self.last_step = step;
+            older.iter_mut().for_each(|older| older.complete(&mut row));
             watch.see(&row);
         });
         let noted = self.notes.len();

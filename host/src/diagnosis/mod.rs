@@ -5,7 +5,9 @@
 //! [`read`], so they agree. A finding must hold over a window of steps, and in several consecutive rows, before it is reported.
 
 mod folder;
+mod groups;
 mod history;
+mod older;
 mod settings;
 mod signs;
 #[cfg(test)]
@@ -13,6 +15,7 @@ mod tests;
 mod words;
 
 pub use folder::{Diagnosis, read, resume};
+pub use groups::{Parts, Scores, parts};
 pub use history::metrics_read;
 pub use settings::Settings;
 
@@ -20,6 +23,9 @@ use crate::run::{Figure, MetricsRow};
 use history::History;
 use serde::Serialize;
 use signs::SIGNS;
+
+/// Relative deviation of scores that differ only by rounding.
+const ROUNDING: f64 = 1e-6;
 
 /// Number of consecutive rows in which a sign must be seen before it counts as a finding.
 const ROWS_IN_A_ROW: usize = 3;

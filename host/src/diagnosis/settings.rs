@@ -6,6 +6,9 @@ use toml::{Table, Value};
 /// Maximum number of a run's rewards that are watched.
 const MOST_REWARDS: usize = 64;
 
+/// Metrics of each reward that signs use: over all completions, and in the groups that the algorithm compares.
+const OF_REWARDS: [&str; 5] = ["mean", "std", "varies", "alone", "share"];
+
 /// A reward of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Reward {
@@ -15,6 +18,11 @@ pub(super) struct Reward {
     pub column: Option<String>,
     /// Whether it comes from an environment, which need not give any.
     pub of_environment: bool,
+}
+
+/// Returns the name of a metric of a reward's scores.
+pub(super) fn metric_of(reward: &str, what: &str) -> String {
+    format!("rewards/{reward}/{what}")
 }
 
 /// See the module documentation.
@@ -70,10 +78,10 @@ impl Settings {
         }
     }
 
-    /// Returns whether this is the mean or the standard deviation of a reward of the run.
+    /// Returns whether this is a metric of a reward's scores that signs use, of a reward of the run.
     pub(super) fn has_reward_metric(&self, name: &str) -> bool {
         let of = name.strip_prefix("rewards/").and_then(|rest| rest.rsplit_once('/'));
-        of.is_some_and(|(name, what)| ["mean", "std"].contains(&what) && self.rewards.iter().any(|r| r.name == name))
+        of.is_some_and(|(name, what)| OF_REWARDS.contains(&what) && self.rewards.iter().any(|r| r.name == name))
     }
 
     /// Returns the learning rate divided by the usual one.

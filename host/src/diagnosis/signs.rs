@@ -1,10 +1,10 @@
 //! The signs: pure functions over a run's history. Each needs effects that are large compared with the noise of the metric, since
 //! a sign that appears in healthy runs is worse than none.
 
-use super::Finding;
 use super::history::{History, Level};
-use super::settings::{Reward, Settings};
+use super::settings::{Reward, Settings, metric_of};
 use super::words::{change, figure, number, percent};
+use super::{Finding, ROUNDING};
 use crate::config::printable;
 use crate::run::Figure;
 
@@ -45,16 +45,17 @@ const BROKEN: f64 = 4.0;
 const MANY_CUT_OFF: f64 = 0.5;
 const MANY_EQUAL: f64 = 0.8;
 const MANY_CLIPPED: f64 = 0.4;
-/// Share of one reward in the weighted standard deviations of all.
+/// Share of the advantages of a reward that alone decides them, and of one that decides most of them although its weight is small.
 const DOMINANT: f64 = 0.95;
+const MOST: f64 = 0.8;
+/// Part of the groups in which a reward that has no effect differs nevertheless.
+const OFTEN: f64 = 0.2;
 /// Divergence per token that is high while it grows, and that is high in any case.
 const FAR: f64 = 1.0;
 const VERY_FAR: f64 = 3.0;
 /// Low entropy per token, absolute and as a fraction of the first.
 const LITTLE_ENTROPY: f64 = 0.1;
 const PART_OF_ENTROPY: f64 = 0.2;
-/// Relative deviation of rewards that differ only by rounding.
-const ROUNDING: f64 = 1e-6;
 /// Maximum length of a text, in bytes.
 const LONGEST: usize = 400;
 
@@ -66,11 +67,23 @@ fn finding(name: &'static str, sentence: String, figures: Vec<Figure>, advice: &
 }
 
 fn mean_of(name: &str) -> String {
-    format!("rewards/{name}/mean")
+    metric_of(name, "mean")
 }
 
 fn std_of(name: &str) -> String {
-    format!("rewards/{name}/std")
+    metric_of(name, "std")
+}
+
+fn varies_of(reward: &Reward) -> String {
+    metric_of(&reward.name, "varies")
+}
+
+fn alone_of(reward: &Reward) -> String {
+    metric_of(&reward.name, "alone")
+}
+
+fn share_of(reward: &Reward) -> String {
+    metric_of(&reward.name, "share")
 }
 
 /// Returns the rewards with a weight.
@@ -235,22 +248,34 @@ fn answers_never_found(history: &History, settings: &Settings) -> Option<Finding
 fn reward_constant(history: &History, settings: &Settings) -> Option<Finding> {
     // An environment need not give rewards if others do.
     let alone = counted(settings).all(|reward| reward.of_environment);
-    let given = counted(settings).filter(|reward| alone || !reward.of_environment);
-    let constant = given.filter(|reward| !is_never_found(history, reward));
+    let given: Vec<&Reward> = counted(settings).filter(|reward| alone || !reward.of_environment).collect();
+    let constant = given.iter().filter(|reward| !is_never_found(history, reward));
     let constant: Vec<(&str, f64)> =
         constant.filter_map(|reward| Some((reward.name.as_str(), is_constant(history, reward)?))).collect();
     let names: Vec<&str> = constant.iter().map(|(name, _)| *name).collect();
-    if names.is_empty() {
-        return None;
-    }
-    let sentence = format!("{} gives every completion the same score, so nothing is learned from it.", names.join(", "));
-    let figures = constant.iter().map(|(name, v)| figure(mean_of(name), format!("{} in every step", number(*v)))).collect();
     let advice = [
         "scoring some completions by hand, with `rlhost replay RUN --plugin REWARD`",
         "a reward that gives partial credit",
         "a --max-completion-length that is long enough for what is rewarded",
     ];
+    if names.is_empty() {
+        let reward = given.into_iter().find(|reward| is_constant_in_groups(history, reward))?;
+        let sentence =
+            format!("{} gives all completions of a prompt the same score, so nothing is learned from it.", reward.name);
+        let level = history.newest(&std_of(&reward.name)).map(|level| figure(std_of(&reward.name), number(level.mean)));
+        let figures = std::iter::once(figure(varies_of(reward), "0 in every step")).chain(level).collect();
+        return finding("reward_constant", sentence, figures, &advice);
+    }
+    let sentence = format!("{} gives every completion the same score, so nothing is learned from it.", names.join(", "));
+    let figures = constant.iter().map(|(name, v)| figure(mean_of(name), format!("{} in every step", number(*v)))).collect();
     finding("reward_constant", sentence, figures, &advice)
+}
+
+/// Returns whether a reward differs between prompts, but never between the completions of one.
+fn is_constant_in_groups(history: &History, reward: &Reward) -> bool {
+    history.newest(&varies_of(reward)).is_some()
+        && history.extremes(&varies_of(reward)).is_some_and(|(_, most)| most == 0.0)
+        && is_constant(history, reward).is_none()
 }
 
 fn groups_without_spread(history: &History, settings: &Settings) -> Option<Finding> {
@@ -273,41 +298,96 @@ fn groups_without_spread(history: &History, settings: &Settings) -> Option<Findi
     finding("groups_without_spread", sentence, figures, &advice)
 }
 
-/// One reward makes up nearly all of the weighted standard deviation, although another still varies.
+/// One reward makes up nearly all of the advantages, although another differs within groups too or has a larger weight.
 fn reward_dominates(history: &History, settings: &Settings) -> Option<Finding> {
+    // Where each reward is normalised first, its weighted scores say nothing of its effect.
     if settings.normalised {
         return None;
     }
-    let spread = |level: fn(&History, &str) -> Option<Level>, reward: &Reward| {
-        Some(reward.weight.abs() * level(history, &std_of(&reward.name))?.mean)
-    };
     let shares = |level: fn(&History, &str) -> Option<Level>| {
-        let all: Vec<(&Reward, f64)> = counted(settings).filter_map(|reward| Some((reward, spread(level, reward)?))).collect();
-        let sum: f64 = all.iter().map(|(_, spread)| spread).sum();
-        (all.len() > 1 && sum > 0.0).then(|| all.into_iter().map(|(reward, spread)| (reward, spread / sum)).collect::<Vec<_>>())
+        let share = |reward| Some((reward, level(history, &share_of(reward))?.mean));
+        counted(settings).filter_map(share).collect::<Vec<(&Reward, f64)>>()
     };
-    let (early, newest) = (shares(|h, name| h.early(name))?, shares(|h, name| h.newest(name))?);
-    let (largest, share) = newest.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, share)| *share >= DOMINANT)?;
-    early.iter().find(|(reward, share)| reward.name == largest.name && *share >= DOMINANT)?;
-    // A reward that is nearly always fulfilled has little spread and is not drowned by the others.
-    let undecided = |reward: &Reward| {
-        let (mean, std) = (history.newest(&mean_of(&reward.name))?.mean, history.newest(&std_of(&reward.name))?.mean);
-        (std > ROUNDING && std > 0.1 * (mean.abs() + std)).then_some(())
-    };
-    let drowned = newest.iter().find(|(reward, _)| reward.name != largest.name && undecided(reward).is_some())?.0;
+    let (early, newest) = (shares(|h, name| h.early(name)), shares(|h, name| h.newest(name)));
+    let (largest, share) = newest.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let before = early.iter().find(|(reward, _)| reward.name == largest.name)?.1;
+    let others = || newest.iter().filter(|(reward, _)| reward.name != largest.name);
+    let at_least = |part| share >= part && before >= part;
+    let drowned = |reward: &Reward| varies(history, reward) >= OFTEN && is_undecided(history, reward);
+    let drowned = others().find(|(reward, share)| *share <= 1.0 - DOMINANT && drowned(reward));
+    if let Some((drowned, _)) = drowned.filter(|_| at_least(DOMINANT)) {
+        return drowns(history, largest, drowned);
+    }
+    let heavier = |reward: &Reward| reward.weight.abs() > largest.weight.abs() && is_seldom_given(history, reward);
+    let heavier = others().filter(|(reward, share)| *share <= 1.0 - MOST && heavier(reward));
+    let (heaviest, _) = heavier.max_by(|a, b| a.0.weight.abs().total_cmp(&b.0.weight.abs())).filter(|_| at_least(MOST))?;
     let sentence = format!(
-        "{} alone decides the advantages, and {} has no effect: the former has {} of the weighted standard deviation.",
+        "{} makes up {} of the advantages although its weight is smaller than that of {}, which differs in {} of the groups.",
+        largest.name,
+        percent(share),
+        heaviest.name,
+        percent(varies(history, heaviest))
+    );
+    let advice = [
+        format!("prompts of which {} judges some completions higher than others: easier or harder ones", heaviest.name),
+        "more --num-generations".to_owned(),
+        format!(
+            "no {0}, or one that gives the same score to all that is good enough: where only {0} differs in a group, its weight \
+                 may not matter, since groups are normalised unless --scale-rewards says otherwise, with grpo",
+            largest.name
+        ),
+    ];
+    let advice: Vec<&str> = advice.iter().map(String::as_str).collect();
+    finding("reward_dominates", sentence, in_groups(history, [largest, heaviest]), &advice)
+}
+
+/// Reports a reward that has no effect beside another.
+fn drowns(history: &History, largest: &Reward, drowned: &Reward) -> Option<Finding> {
+    let sentence = format!(
+        "{} alone decides the advantages, and {} has no effect, although it differs in {} of the groups.",
         largest.name,
         drowned.name,
-        percent(share)
+        percent(varies(history, drowned))
     );
-    let of = |reward: &Reward| {
-        let std = history.newest(&std_of(&reward.name)).map_or(0.0, |level| level.mean);
-        figure(std_of(&reward.name), format!("{}, times a weight of {}", number(std), number(reward.weight)))
-    };
     let weight = format!("a different weight, as in --set plugin.{}.weight=...", drowned.name);
     let advice = [weight.as_str(), "--multi-objective-aggregation normalize_then_sum, with grpo"];
-    finding("reward_dominates", sentence, vec![of(largest), of(drowned)], &advice)
+    finding("reward_dominates", sentence, in_groups(history, [largest, drowned]), &advice)
+}
+
+/// Returns the figures of rewards in the groups that the algorithm compares.
+fn in_groups(history: &History, rewards: [&Reward; 2]) -> Vec<Figure> {
+    let percentage = |name: String, what: &str| {
+        let level = history.newest(&name)?.mean;
+        Some(figure(name, format!("{} {what}", percent(level))))
+    };
+    let of = |reward: &Reward| {
+        let share = percentage(share_of(reward), &format!("of the advantages, with a weight of {}", number(reward.weight)));
+        let alone = percentage(alone_of(reward), "of the groups that teach, in which no other reward differs");
+        share.into_iter().chain(alone).collect::<Vec<_>>()
+    };
+    rewards.into_iter().flat_map(of).collect()
+}
+
+/// Returns the part of the groups in which a reward differs.
+fn varies(history: &History, reward: &Reward) -> f64 {
+    history.newest(&varies_of(reward)).map_or(0.0, |level| level.mean)
+}
+
+/// Returns whether a reward is not nearly always fulfilled.
+fn is_undecided(history: &History, reward: &Reward) -> bool {
+    let (mean, std) = mean_and_std(history, reward);
+    std > ROUNDING && std > 0.1 * (mean.abs() + std)
+}
+
+/// Returns whether most completions lack a reward that some get: one that most get has been learned.
+fn is_seldom_given(history: &History, reward: &Reward) -> bool {
+    let (mean, std) = mean_and_std(history, reward);
+    std > ROUNDING && std > 0.5 * mean.abs()
+}
+
+fn mean_and_std(history: &History, reward: &Reward) -> (f64, f64) {
+    let level = |name: String| history.newest(&name).map_or(0.0, |level| level.mean);
+    (level(mean_of(&reward.name)), level(std_of(&reward.name)))
 }
 
 fn divergence_runs_away(history: &History, settings: &Settings) -> Option<Finding> {

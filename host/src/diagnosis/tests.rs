@@ -26,6 +26,8 @@ fn healthy(step: u64) -> Value {
         "completions/clipped_ratio": 0.2 + 0.1 * noise(step, 7), "clip_ratio/region_mean": 0.05 + 0.02 * noise(step, 8),
         "rewards/right/mean": 0.2 + 0.4 * at + 0.1 * noise(step, 9), "rewards/right/std": 0.4 + 0.05 * noise(step, 10),
         "rewards/long/mean": -0.5 + 0.2 * at + 0.1 * noise(step, 11), "rewards/long/std": 0.2 + 0.05 * noise(step, 12),
+        "rewards/right/varies": 0.6, "rewards/right/alone": 0.2, "rewards/right/share": 0.6 + 0.1 * noise(step, 14),
+        "rewards/long/varies": 0.7, "rewards/long/alone": 0.3, "rewards/long/share": 0.4 - 0.1 * noise(step, 14),
         "loss": 0.01 * noise(step, 13), "grad_norm": 1.0, "time/rollout": 3.0, "eval_reward": 1e9,
     })
 }
@@ -94,12 +96,6 @@ fn each_fault_shows_its_sign() {
     assert_eq!(found(CONFIG, 1e-5, never), ["answers_never_found"]);
     let equal = |_: u64, row: &mut Value| row["frac_reward_zero_std"] = json!(0.9);
     assert_eq!(found(CONFIG, 1e-5, equal), ["groups_without_spread"]);
-    let small = |_: u64, row: &mut Value| (row["rewards/long/mean"], row["rewards/long/std"]) = (json!(-0.002), json!(0.003));
-    assert_eq!(found(CONFIG, 1e-5, small), ["reward_dominates"]);
-    let normalised = CONFIG.replace("beta", "multi_objective_aggregation = \"normalize_then_sum\"\nbeta");
-    assert_eq!(found(&normalised, 1e-5, small), [""; 0]);
-    let fulfilled = |_: u64, row: &mut Value| (row["rewards/long/mean"], row["rewards/long/std"]) = (json!(0.999), json!(0.003));
-    assert_eq!(found(CONFIG, 1e-5, fulfilled), [""; 0], "a reward that is nearly always given has little spread");
     let diverges = |step: u64, row: &mut Value| row["kl"] = json!(0.05 * step as f64);
     assert_eq!(found(CONFIG, 1e-5, diverges), ["divergence_runs_away"]);
     let collapses = |step: u64, row: &mut Value| row["entropy"] = json!(0.02f64.max(1.0 - 0.05 * step as f64));
@@ -130,6 +126,44 @@ fn each_fault_shows_its_sign() {
     assert_eq!(names(&watch(CONFIG, 1e-5, 1, still).1), [""; 0]);
     let far = sgd.replace("1e-5", "1e-3");
     assert_eq!(names(&watch(&far, 1e-5, 1, still).1), [""; 0], "a noisy loss hides what these steps change");
+}
+
+#[test]
+fn a_reward_that_dominates_is_judged_by_the_groups() {
+    let share = |row: &mut Value, long: f64| {
+        (row["rewards/long/share"], row["rewards/right/share"]) = (json!(long), json!(1.0 - long));
+    };
+    let small = |_: u64, row: &mut Value| {
+        (row["rewards/long/mean"], row["rewards/long/std"]) = (json!(-0.002), json!(0.003));
+        share(row, 0.002);
+    };
+    assert_eq!(found(CONFIG, 1e-5, small), ["reward_dominates"]);
+    let normalised = CONFIG.replace("beta", "multi_objective_aggregation = \"normalize_then_sum\"\nbeta");
+    assert_eq!(found(&normalised, 1e-5, small), [""; 0]);
+    let fulfilled = |step: u64, row: &mut Value| {
+        small(step, row);
+        row["rewards/long/mean"] = json!(0.999);
+    };
+    assert_eq!(found(CONFIG, 1e-5, fulfilled), [""; 0], "a reward that is nearly always given has little spread");
+    let seldom = |step: u64, row: &mut Value| {
+        small(step, row);
+        row["rewards/long/varies"] = json!(0.1);
+    };
+    assert_eq!(found(CONFIG, 1e-5, seldom), [""; 0], "a reward that seldom differs is not drowned where it does");
+    // As recorded with groups that are normalised: the spread of the answer's scores is the largest, and the other decides the groups.
+    let alone = |_: u64, row: &mut Value| {
+        share(row, 0.9);
+        (row["rewards/long/alone"], row["rewards/right/varies"]) = (json!(0.9), json!(0.1));
+    };
+    assert_eq!(found(&CONFIG.replace("weight = 2.0", "weight = 0.1"), 1e-5, alone), ["reward_dominates"]);
+    assert_eq!(found(CONFIG, 1e-5, alone), [""; 0], "with the larger weight, it is meant to");
+    let learned = |step: u64, row: &mut Value| {
+        alone(step, row);
+        (row["rewards/right/mean"], row["rewards/right/std"]) = (json!(0.97), json!(0.17));
+    };
+    assert_eq!(found(&CONFIG.replace("weight = 2.0", "weight = 0.1"), 1e-5, learned), [""; 0], "the others are left to learn");
+    let by_prompt = |_: u64, row: &mut Value| row["rewards/long/varies"] = json!(0.0);
+    assert_eq!(found(CONFIG, 1e-5, by_prompt), ["reward_constant"]);
 }
 
 #[test]
@@ -200,6 +234,34 @@ fn metrics_before_a_swap_are_not_compared_with_those_after() {
         }
         assert_eq!(watch.findings().is_empty(), swapped, "{:?}", watch.findings());
     }
+}
+
+#[test]
+fn a_recorded_run_is_judged_by_its_groups_whether_it_logged_them_or_not() {
+    // Two rewards, with weights of 1 and 0.1. Over all completions, the answer has 96% of the weighted standard deviation.
+    let run = tempfile::tempdir().unwrap();
+    let rewards = "[[plugin]]\npath = \"answer.wasm\"\n[[plugin]]\npath = \"style.wasm\"\nweight = 0.1\n";
+    fs::write(run.path().join("config.toml"), rewards).unwrap();
+    let metrics = include_str!("recorded/metrics.jsonl");
+    let found = |metrics: &str| {
+        fs::write(run.path().join("metrics.jsonl"), metrics).unwrap();
+        read(run.path()).findings.into_iter().map(|held| held.finding).collect::<Vec<_>>()
+    };
+    let live = found(metrics);
+    let [finding] = &live[..] else { panic!("{live:?}") };
+    let said = "style makes up 89% of the advantages although its weight is smaller than that of answer, which differs in 10% of the groups.";
+    assert_eq!((finding.name, finding.sentence.as_str()), ("reward_dominates", said));
+    assert_eq!(finding.figures[1].value, "90% of the groups that teach, in which no other reward differs");
+    let older = |line: &str| {
+        let mut row: Value = serde_json::from_str(line).unwrap();
+        let of_groups = |name: &str| ["/varies", "/alone", "/share"].iter().any(|end| name.ends_with(end));
+        row.as_object_mut().unwrap().retain(|name, _| !of_groups(name));
+        format!("{row}\n")
+    };
+    let older: String = metrics.lines().map(older).collect();
+    assert_eq!(found(&older), [], "without completions, nothing is known of groups");
+    fs::write(run.path().join("completions.jsonl"), include_str!("recorded/completions.jsonl")).unwrap();
+    assert_eq!(found(&older), live);
 }
 
 #[test]

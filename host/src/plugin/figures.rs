@@ -57,6 +57,9 @@ const OF_ALGORITHMS: [&str; 9] = [
     "ppo_clip_ratio",
 ];
 
+/// How the names of metrics of a reward's scores end.
+const OF_SCORES: [&str; 6] = ["/mean", "/std", "/stderr", "/varies", "/alone", "/share"];
+
 /// Families of such names.
 const OF_ALGORITHMS_PREFIXES: [&str; 9] =
     ["rewards/", "objective/", "policy/", "val/", "loss/", "logps/", "logits/", "clip_ratio/", "kl/"];
@@ -145,7 +148,7 @@ pub(super) struct Reporter<'a> {
 /// Returns whether a plugin in this role may not report a metric of this name.
 pub fn is_reserved(name: &str, role: Role) -> bool {
     // A reward's own scores, `rewards/NAME/mean`. `rewards/chosen` and the like belong to an algorithm.
-    let suffixed = |rest: &str| ["/mean", "/std", "/stderr"].iter().any(|suffix| rest.ends_with(suffix));
+    let suffixed = |rest: &str| OF_SCORES.iter().any(|suffix| rest.ends_with(suffix));
     let of_scores = name.strip_prefix("rewards/").is_some_and(suffixed);
     let starts_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     let of_algorithms = (OF_ALGORITHMS.contains(&name) || starts_with(&OF_ALGORITHMS_PREFIXES))
@@ -183,6 +186,7 @@ mod tests {
             "plugins/a/errors",
             "rewards/a/mean",
             "rewards/a/stderr",
+            "rewards/a/share",
             "completions/mean_length",
             "pass@1",
             "maj@8/stderr",

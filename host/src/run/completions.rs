@@ -175,6 +175,20 @@ fn count(value: &Value) -> usize {
     }
 }
 
+/// A completion, as far as a diagnosis reads it: what the rewards and the algorithm made of it.
+#[derive(Deserialize)]
+pub struct ScoredCompletion {
+    /// The step in which it was generated.
+    pub step: u64,
+    /// The row of the dataset.
+    pub row: usize,
+    /// Its scores, by the names of the rewards.
+    pub rewards: BTreeMap<String, Option<f32>>,
+    /// Its advantage, or that of its first token.
+    #[serde(default)]
+    pub advantage: Option<f32>,
+}
+
 /// A completion, as it is shown to a person: whatever is missing or of another kind is left out.
 #[derive(Deserialize)]
 pub struct Glance {
@@ -262,6 +276,8 @@ mod tests {
         assert_eq!((recorded.rewards["r"], recorded.finished), (Some(0.1), false));
         let played = recorded.episode.unwrap();
         assert_eq!((played.seed, played.failed.as_deref(), played.turns[0].calls.len()), (u64::MAX, Some("it stopped"), 1));
+        let scored: ScoredCompletion = serde_json::from_str(&line).unwrap();
+        assert_eq!((scored.step, scored.row, scored.rewards["r"], scored.advantage), (3, 7, Some(0.1), Some(0.25)));
         let glance: Glance = serde_json::from_str(&line).unwrap();
         assert_eq!((glance.messages[1].content.as_str(), glance.turns.len(), glance.completion_ids.len()), ("4", 1, 3));
         assert_eq!((glance.turn_rewards[0].as_f64(), glance.advantage.as_f64(), glance.finished), (Some(0.5), Some(0.25), false));

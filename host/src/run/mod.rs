@@ -9,7 +9,7 @@ mod lock;
 mod metrics;
 
 pub use checkpoint_files::CheckpointFiles;
-pub use completions::{CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, TurnRow};
+pub use completions::{CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, ScoredCompletion, TurnRow};
 pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, is_completion_undone, is_undone};
 #[cfg(any(test, fuzzing))]
 pub use files::step_of;

@@ -5,6 +5,7 @@ use super::source::{PolicyVersion, RolloutBatch, RolloutRequest};
 use super::{Collector, Moment, With};
 use crate::activity::{Activity, Task};
 use crate::config::{OldLogp, RolloutDtype};
+use crate::diagnosis::{self, Parts, Scores};
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{Column, Generation, RewardBatch, RewardColumn, Rollouts};
 use crate::rollout::Rollout;
@@ -104,6 +105,9 @@ impl Collector {
             judged
         };
         figures.add(self.world.once(judged));
+        if self.evaluating.is_none() {
+            figures.add(self.world.once(group_metrics(experience)));
+        }
         figures.lap("advantage");
         Ok(figures)
     }
@@ -320,6 +324,34 @@ fn reward_metrics(RewardColumn { name, values, .. }: &RewardColumn) -> Vec<Metri
     if n > 1.0 {
         let squares: f64 = scored.iter().map(|r| (r - mean) * (r - mean)).sum();
         metrics.push(Metric::mean(format!("rewards/{name}/std"), (squares / (n - 1.0)).sqrt(), n));
+    }
+    metrics
+}
+
+/// Returns, for each of several rewards, in which part of the groups its scores differ (`rewards/<name>/varies`), in which part of those that
+/// teach something only its scores differ (`/alone`), and its share of the advantages (`/share`).
+fn group_metrics(e: &Experience) -> Vec<Metric> {
+    let rewards: Vec<&RewardColumn> = e.rewards.iter().filter(|reward| reward.weight != 0.0).collect();
+    if rewards.len() < 2 {
+        return Vec::new();
+    }
+    let scores = rewards.iter().map(|reward| Scores { weight: f64::from(reward.weight), values: &reward.values });
+    let scores: Vec<Scores<'_>> = scores.collect();
+    let group_of: Vec<usize> = e.rollouts.iter().map(|rollout| rollout.prompt).collect();
+    let of_first = |row: usize| e.advantages.advantages.get(e.offsets[row] as usize).copied();
+    let advantages: Option<Vec<f32>> = (0..e.rollouts.len()).map(of_first).collect();
+    let Parts { teaching, size, rewards: parts } = diagnosis::parts(&scores, &group_of, advantages.as_deref());
+    let mut metrics = Vec::new();
+    for (RewardColumn { name, .. }, part) in rewards.into_iter().zip(parts) {
+        if part.scored > 0.0 {
+            metrics.push(Metric::mean(format!("rewards/{name}/varies"), part.varying / part.scored, part.scored));
+        }
+        if teaching > 0.0 {
+            metrics.push(Metric::mean(format!("rewards/{name}/alone"), part.alone / teaching, teaching));
+        }
+        if size > 0.0 {
+            metrics.push(Metric::mean(format!("rewards/{name}/share"), part.size / size, size));
+        }
     }
     metrics
 }
