@@ -8,8 +8,9 @@ use super::values::{
     UNKNOWN_KEY, environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled, unlimited,
     unsupported,
 };
-use super::{Config, Error, Key, Limits, Result, did_you_mean, files, keys, printable, yaml};
+use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, printable, yaml};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -192,7 +193,7 @@ pub fn read_files<'a>(
     for (option, value) in &foreign {
         option.put(value, &mut table);
     }
-    let named = table.keys().cloned().chain(overrides.sets.iter().filter_map(Set::key).map(str::to_owned)).collect();
+    let named = named(&table, overrides);
     let mut config = typed(table)?;
     rewards::replace(&mut config, overrides)?;
     for (option, value) in &foreign {
@@ -208,6 +209,27 @@ pub fn read_files<'a>(
     config.find_test_split(overrides);
     config.check().map_err(|(key, detail)| Error::Invalid { place: key.to_owned(), detail })?;
     Ok(config)
+}
+
+/// Returns the keys that have a value in files, flags or sets, with those within tables and entries of plugins after a dot.
+fn named(table: &Table, overrides: &Overrides) -> BTreeSet<String> {
+    let entry = |key: &str, entry: &Table| {
+        let path = entry.get("path").and_then(Value::as_str).unwrap_or_default();
+        let named = entry.get("name").and_then(Value::as_str).map(str::to_owned);
+        let name = named.unwrap_or_else(|| PluginEntry::new(path.to_owned()).name().to_owned());
+        entry.keys().map(|inner| format!("{key}.{name}.{inner}")).collect::<Vec<_>>()
+    };
+    let within = |(key, value): (&String, &Value)| {
+        let inner = value.as_table().into_iter().flat_map(Table::keys).map(|inner| format!("{key}.{inner}"));
+        let entries = value.as_array().into_iter().flatten().filter_map(Value::as_table).flat_map(|of| entry(key, of));
+        std::iter::once(key.clone()).chain(inner).chain(entries).collect::<Vec<_>>()
+    };
+    let of_sets = |set: &Set| {
+        let path =
+            set.key().map(|key| std::iter::once(key.to_owned()).chain(set.path()[1..].iter().cloned()).collect::<Vec<_>>());
+        [set.key().map(str::to_owned), path.map(|path| path.join("."))].into_iter().flatten()
+    };
+    table.iter().flat_map(within).chain(overrides.sets.iter().flat_map(of_sets)).collect()
 }
 
 /// Drops the rank of an adapter that is turned off in so many words, as TRL does; a rank alone asks for one here.

@@ -38,6 +38,8 @@ pub enum Event<'a> {
         noticed_at_step: u64,
         /// The name under which `rlhost swap` sent it.
         request: Option<&'a str>,
+        /// The version that the new plugin states.
+        version: &'a str,
         config: &'a Map<String, Value>,
         state_handed_over: bool,
         /// The difference between its scores of the newest batch and its predecessor's.
@@ -257,6 +259,8 @@ pub struct RunBegun<'a> {
     pub checkpoint: Option<String>,
     /// Keys that differ from the checkpoint's configuration, with both values.
     pub changed: Map<String, Value>,
+    /// Keys of the configuration that the user set, in files or by flags.
+    pub set: Vec<&'a str>,
     pub version: &'a str,
     pub model: String,
     pub max_steps: u64,

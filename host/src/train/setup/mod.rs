@@ -431,6 +431,7 @@ impl Run<'_> {
             step: self.beginning.step(),
             checkpoint: self.beginning.origin().map(|o| o.checkpoint.display().to_string()),
             changed,
+            set: self.settings.named.iter().map(String::as_str).collect(),
             version: env!("CARGO_PKG_VERSION"),
             model: source.path().display().to_string(),
             max_steps: self.max_steps,

@@ -139,6 +139,8 @@ struct How<'a> {
     noticed: u64,
     trigger: &'a Trigger,
     config: &'a Map<String, Value>,
+    /// The version that the new plugin states.
+    stated: String,
     /// Whether the new plugin has the old one's state.
     handed_over: bool,
     /// How the new one differs on the newest batch.
@@ -211,6 +213,7 @@ impl Plugins {
         let (begun, step) = (Instant::now(), recorder.step);
         let Candidate { mut version, report, trigger, noticed } = candidate;
         let (name, to, config) = (version.name().to_owned(), version.hash().to_owned(), version.settings());
+        let stated = version.stated();
         let handed_over = match self.prepared(&mut version)? {
             Ok(handed_over) => handed_over,
             Err(reason) => {
@@ -229,7 +232,7 @@ impl Plugins {
         let older = self.swaps.before.insert(name.clone(), Before { version: before, until: step + TRIAL_STEPS });
         // Giving the memory of a large plugin or model back takes time.
         std::thread::spawn(move || drop((older, idle)));
-        let how = How { begun, changes, noticed, trigger: &trigger, config: &config, handed_over, report };
+        let how = How { begun, changes, noticed, trigger: &trigger, config: &config, stated, handed_over, report };
         self.swapped(&Swap { step, plugin: name, from, to, rolled_back: false }, how, recorder)
     }
 
@@ -364,6 +367,7 @@ impl Plugins {
             step: *step,
             noticed_at_step: how.noticed,
             request: how.trigger.request(),
+            version: &how.stated,
             config: how.config,
             state_handed_over: how.handed_over,
             shadow: how.report,

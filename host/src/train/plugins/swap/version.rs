@@ -35,6 +35,14 @@ impl Version {
         }
     }
 
+    /// Returns the version that a plugin states; empty for a model.
+    pub(super) fn stated(&self) -> String {
+        match self {
+            Self::Plugin { loaded, .. } => loaded.plugin().info().version.clone(),
+            Self::Model { .. } => String::new(),
+        }
+    }
+
     /// Returns a plugin's bytes.
     pub(super) fn source(&self) -> Option<&Source> {
         match self {
