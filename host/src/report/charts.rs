@@ -1,12 +1,16 @@
 //! Decides which metrics share a chart. The rest go into a section of their own.
 
-use super::figures::Figures;
+use super::eras::{Era, Eras};
+use super::figures::{Figures, Series};
 use super::words;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// Parts below this share of a step's time get no layer of their own.
 const SMALL_PART: f64 = 0.01;
+
+/// What lines of evaluations are called.
+const EVALUATION: &str = "evaluation";
 
 /// Note on a line without another band, if each point stands for several steps.
 const EXTREMES: &str = "band: minimum to maximum";
@@ -17,6 +21,8 @@ pub(super) struct Section {
     pub title: &'static str,
     pub id: &'static str,
     pub charts: Vec<Chart>,
+    /// Charts of metrics that are 0 in every step.
+    pub zero: Vec<Chart>,
 }
 
 /// A chart.
@@ -27,6 +33,8 @@ pub(super) struct Chart {
     pub note: String,
     pub kind: Kind,
     pub lines: Vec<Line>,
+    /// The stretches between swaps of rewards; empty if there is only one.
+    pub eras: Vec<Era>,
 }
 
 /// How a chart is drawn.
@@ -45,12 +53,26 @@ pub(super) enum Kind {
 pub(super) struct Line {
     pub label: String,
     pub series: usize,
+    /// The number of its colour.
+    pub colour: usize,
+    /// Whether it is of evaluations, which only some steps have.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub evaluation: bool,
+    /// The points at which the line breaks, since a plugin was swapped there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub breaks: Vec<usize>,
     /// The standard deviation, drawn on both sides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub around: Option<usize>,
     /// Minimum and maximum of the values that the line averages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub between: Option<(usize, usize)>,
+}
+
+impl Line {
+    fn new(label: &str, series: usize) -> Self {
+        Self { label: label.to_owned(), series, colour: 0, evaluation: false, breaks: Vec::new(), around: None, between: None }
+    }
 }
 
 /// The band around a chart's first line.
@@ -152,10 +174,11 @@ pub(super) fn metrics_read() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the page's charts, and charts of all other metrics.
-pub(super) fn arrange(figures: &Figures, weights: &[(String, f64)]) -> (Vec<Section>, Vec<Chart>) {
-    let mut drawing = Drawing { figures, shown: BTreeSet::new(), charts: 0 };
+pub(super) fn arrange(figures: &Figures, eras: &Eras<'_>, weights: &[(String, f64)]) -> (Vec<Section>, Vec<Chart>) {
+    let mut drawing = Drawing { figures, eras, shown: BTreeSet::new(), charts: 0 };
     let mut reward = drawing.plans(&REWARD[..1]);
     reward.extend(drawing.single_rewards(weights));
+    reward.extend(drawing.groups());
     reward.extend(drawing.plans(&REWARD[1..]));
     let preferences = drawing.plans(PREFERENCES);
     let completions = drawing.plans(COMPLETIONS);
@@ -169,37 +192,65 @@ pub(super) fn arrange(figures: &Figures, weights: &[(String, f64)]) -> (Vec<Sect
         ("Optimisation", "optimisation", optimisation),
         ("Speed", "speed", speed),
     ];
-    let sections = sections.map(|(title, id, charts)| Section { title, id, charts });
+    let sections = sections.map(|(title, id, charts)| {
+        let (zero, charts) = charts.into_iter().partition(|chart| is_zero(figures, chart));
+        Section { title, id, charts, zero }
+    });
     let others = drawing.others();
-    (sections.into_iter().filter(|s| !s.charts.is_empty()).collect(), others)
+    (sections.into_iter().filter(|s| !s.charts.is_empty() || !s.zero.is_empty()).collect(), others)
+}
+
+/// Returns whether a chart has nothing but zeros to show.
+fn is_zero(figures: &Figures, chart: &Chart) -> bool {
+    chart.lines.iter().all(|line| figures.series[line.series].values.iter().flatten().all(|v| *v == 0.0))
 }
 
 struct Drawing<'a> {
     figures: &'a Figures,
+    eras: &'a Eras<'a>,
     shown: BTreeSet<usize>,
     charts: usize,
 }
 
 impl Drawing<'_> {
-    fn chart(&mut self, title: &str, note: String, kind: Kind, lines: Vec<Line>) -> Chart {
+    fn chart(&mut self, title: &str, note: String, kind: Kind, mut lines: Vec<Line>) -> Chart {
         self.charts += 1;
+        let name = |line: &Line| self.figures.series[line.series].name.as_str();
+        lines.iter_mut().for_each(|line| line.breaks = self.eras.starts(name(line)));
+        let recoloured = lines.iter().all(|line| line.colour == 0 && Eras::is_of_rewards(name(line)));
+        let eras = lines.first().filter(|_| recoloured).map(|line| self.eras.named(name(line))).unwrap_or_default();
         for line in &lines {
             self.shown.insert(line.series);
             self.shown.extend(line.around);
             self.shown.extend(line.between.iter().flat_map(|&(low, high)| [low, high]));
         }
         // `report.js` draws the band that this note names.
-        let extremes = matches!(lines.as_slice(), [Line { around: None, between: None, .. }]) && self.figures.per_point > 1;
+        let trained: Vec<&Line> = lines.iter().filter(|line| !line.evaluation).collect();
+        let extremes = matches!(trained.as_slice(), [Line { around: None, between: None, .. }]) && self.figures.per_point > 1;
         let note = match (extremes, note.is_empty()) {
             (true, true) => EXTREMES.to_owned(),
             (true, false) => format!("{note}, {EXTREMES}"),
             (false, _) => note,
         };
-        Chart { id: format!("chart-{}", self.charts), title: title.to_owned(), note, kind, lines }
+        Chart { id: format!("chart-{}", self.charts), title: title.to_owned(), note, kind, lines, eras }
     }
 
     fn line(&self, label: &str, name: &str) -> Option<Line> {
-        Some(Line { label: label.to_owned(), series: self.figures.place(name)?, around: None, between: None })
+        Some(Line::new(label, self.figures.place(name)?))
+    }
+
+    /// Returns lines with these labels and metrics, a colour each, and after them the lines of their evaluations.
+    fn lines(&self, named: &[(&str, &str)]) -> Vec<Line> {
+        let mut lines: Vec<Line> = named.iter().filter_map(|(label, name)| self.line(label, name)).collect();
+        lines.iter_mut().enumerate().for_each(|(i, line)| line.colour = i);
+        let only = lines.len() == 1;
+        let evaluation = |line: &Line| {
+            let label = if only { EVALUATION.to_owned() } else { format!("{}, {EVALUATION}", line.label) };
+            let evaluation = self.line(&label, &format!("eval_{}", self.figures.series[line.series].name))?;
+            Some(Line { colour: line.colour, evaluation: true, ..evaluation })
+        };
+        let evaluations: Vec<Line> = lines.iter().filter_map(evaluation).collect();
+        lines.into_iter().chain(evaluations).collect()
     }
 
     fn plans(&mut self, plans: &[Plan]) -> Vec<Chart> {
@@ -207,7 +258,7 @@ impl Drawing<'_> {
     }
 
     fn plan(&mut self, plan: &Plan) -> Option<Chart> {
-        let mut lines: Vec<Line> = plan.lines.iter().filter_map(|(label, name)| self.line(label, name)).collect();
+        let mut lines = self.lines(plan.lines);
         let first = lines.first_mut()?;
         let mut note = "";
         match plan.band {
@@ -234,10 +285,32 @@ impl Drawing<'_> {
         }
         let mut charts = Vec::new();
         for name in names {
-            let Some(mut line) = self.line("mean", &format!("rewards/{name}/mean")) else { continue };
-            line.around = self.figures.place(&format!("rewards/{name}/std"));
+            let mut lines = self.lines(&[("mean", &format!("rewards/{name}/mean"))]);
+            let Some(first) = lines.first_mut() else { continue };
+            first.around = self.figures.place(&format!("rewards/{name}/std"));
             let weight = weights.iter().find(|(n, _)| *n == name).map(|(_, w)| format!("weight {}", words::number(*w)));
-            charts.push(self.chart(&name, weight.unwrap_or_default(), Kind::Lines, vec![line]));
+            charts.push(self.chart(&name, weight.unwrap_or_default(), Kind::Lines, lines));
+        }
+        charts
+    }
+
+    /// Returns what each of several rewards contributes to the groups that the algorithm compares.
+    fn groups(&mut self) -> Vec<Chart> {
+        let titles = [
+            ("Share of the advantages", "share"),
+            ("Groups in which no other reward differs", "alone"),
+            ("Groups in which the reward differs", "varies"),
+        ];
+        let mut charts = Vec::new();
+        for (title, what) in titles {
+            let end = format!("/{what}");
+            let reward = |s: &Series| Some((s.name.strip_prefix("rewards/")?.strip_suffix(&end)?.to_owned(), s.name.clone()));
+            let named: Vec<(String, String)> = self.figures.series.iter().filter_map(reward).collect();
+            let named: Vec<(&str, &str)> = named.iter().map(|(reward, name)| (reward.as_str(), name.as_str())).collect();
+            let lines = self.lines(&named);
+            if !lines.is_empty() {
+                charts.push(self.chart(title, String::new(), Kind::Lines, lines));
+            }
         }
         charts
     }
@@ -248,7 +321,7 @@ impl Drawing<'_> {
         let sum = |values: &[Option<f64>]| values.iter().flatten().sum::<f64>();
         let line = |(part, place): (&str, usize)| {
             let share = sum(&self.figures.series[place].values) / total;
-            (share, Line { label: part.replace('_', " "), series: place, around: None, between: None })
+            (share, Line::new(&part.replace('_', " "), place))
         };
         let parts = self.figures.parts_of_step().into_iter().map(line);
         let mut parts: Vec<(f64, Line)> = parts.filter(|(share, _)| *share >= SMALL_PART).collect();

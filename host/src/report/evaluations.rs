@@ -1,5 +1,6 @@
 //! The metrics of evaluations, with confidence intervals where their standard errors are logged.
 
+use super::eras::Eras;
 use super::figures::Figures;
 use super::words;
 use serde::Serialize;
@@ -20,17 +21,18 @@ pub(super) struct Row {
 }
 
 /// Returns the metrics of evaluations that are means over prompts, with their intervals.
-pub(super) fn rows(figures: &Figures) -> Vec<Row> {
-    let mut rows: Vec<Row> = figures.series.iter().filter_map(|series| row(figures, &series.name)).collect();
+pub(super) fn rows(figures: &Figures, eras: &Eras<'_>) -> Vec<Row> {
+    let mut rows: Vec<Row> = figures.series.iter().filter_map(|series| row(figures, eras, &series.name)).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     rows.truncate(MOST);
     rows
 }
 
-fn row(figures: &Figures, name: &str) -> Option<Row> {
+/// Returns the row of a metric: the first and the last evaluation since the last swap that changed what it means.
+fn row(figures: &Figures, eras: &Eras<'_>, name: &str) -> Option<Row> {
     let of = name.strip_suffix("/stderr").filter(|of| of.starts_with("eval_"))?;
     let means = [of.to_owned(), format!("{of}/mean")].into_iter().map(|name| figures.values(&name)).find(|v| !v.is_empty())?;
-    let both = means.iter().zip(figures.values(name)).zip(&figures.steps);
+    let both = means.iter().zip(figures.values(name)).zip(&figures.steps).skip(eras.newest(name));
     let both: Vec<(f64, f64, u64)> = both.filter_map(|((mean, error), step)| Some(((*mean)?, (*error)?, *step))).collect();
     let (first, last) = (both.first()?, both.last()?);
     let text = |(mean, error, _): &(f64, f64, u64)| format!("{} \u{b1} {}", words::number(*mean), words::number(WIDTH * error));

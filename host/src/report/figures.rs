@@ -3,8 +3,9 @@
 use super::Error;
 use crate::run::{MetricsRow, RowKind, RunFiles, each_metrics_row};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 /// Most points of a series on the page: more than a screen has columns.
@@ -16,6 +17,9 @@ const MOST_ON_PAGE: usize = 1_000_000;
 /// Most metrics, and the most places for their values in all steps together.
 const MOST_SERIES: usize = 4096;
 const MOST_PLACES: usize = 32 << 20;
+
+/// Most sets of versions.
+const MOST_SETS: usize = 10_000;
 
 /// Metrics for which a step has room at least: what is beside them takes memory too.
 const LEAST_SERIES: usize = 16;
@@ -65,6 +69,9 @@ pub(super) struct Figures {
     /// What each step has, so that a step without an evaluation is not a gap in the evaluations, or the other way round.
     pub rows: Vec<Rows>,
     pub series: Vec<Series>,
+    /// The plugins' versions that each step's rows name: an index into `sets`.
+    versions: Vec<Option<usize>>,
+    sets: Vec<BTreeMap<String, String>>,
     /// Logged steps behind each point.
     pub per_point: usize,
     places: HashMap<String, usize>,
@@ -122,6 +129,7 @@ impl Figures {
                 places.insert(row.step, self.steps.len());
                 self.steps.push(row.step);
                 self.rows.push(Rows::default());
+                self.versions.push(None);
                 self.series.iter_mut().for_each(|s| s.values.push(None));
                 self.steps.len() - 1
             }
@@ -131,11 +139,32 @@ impl Figures {
             let again = self.series.iter_mut().filter(|s| RowKind::from_metric(&s.name) == Some(row.kind));
             again.for_each(|s| s.values[point] = None);
         }
+        self.versions[point] = self.set_of(&row.versions).or(self.versions[point]);
         for (name, value) in &row.values {
             if !self.set(name, point, *value) {
                 left_out.values += 1;
             }
         }
+    }
+
+    /// Returns the index of a set of versions; none if it is empty.
+    fn set_of(&mut self, versions: &BTreeMap<String, String>) -> Option<usize> {
+        if versions.is_empty() {
+            return None;
+        }
+        // Rows usually have the versions of the row before.
+        let known = self.sets.iter().rposition(|set| set == versions);
+        known.or_else(|| {
+            (self.sets.len() < MOST_SETS).then(|| {
+                self.sets.push(versions.clone());
+                self.sets.len() - 1
+            })
+        })
+    }
+
+    /// Returns the plugins' versions at each step, where its rows name them.
+    pub(super) fn versions(&self) -> impl Iterator<Item = Option<&BTreeMap<String, String>>> {
+        self.versions.iter().map(|set| set.map(|set| &self.sets[set]))
     }
 
     /// Sets a value; returns whether there is room for its metric.
@@ -163,6 +192,7 @@ impl Figures {
         order.sort_unstable_by_key(|&row| self.steps[row]);
         self.steps.sort_unstable();
         self.rows = order.iter().map(|&row| self.rows[row]).collect();
+        self.versions = order.iter().map(|&row| self.versions[row]).collect();
         for series in &mut self.series {
             series.values = order.iter().map(|&row| series.values[row]).collect();
         }
@@ -183,9 +213,10 @@ impl Figures {
         self.series.iter().enumerate().filter_map(|(place, s)| Some((part_of(&s.name)?, place))).collect()
     }
 
-    /// Returns a series' first, last and extreme values.
-    pub(super) fn summary(&self, series: &Series) -> Option<Summary> {
-        let mut points = self.steps.iter().zip(&series.values).filter_map(|(&step, v)| v.map(|v| (step, v)));
+    /// Returns the first, last and extreme values of a part of a series.
+    pub(super) fn summary(&self, series: &Series, part: Range<usize>) -> Option<Summary> {
+        let points = self.steps[part.clone()].iter().zip(&series.values[part]);
+        let mut points = points.filter_map(|(&step, v)| v.map(|v| (step, v)));
         let first = points.next()?;
         let start = Summary { first, last: first, least: first.1, greatest: first.1 };
         Some(points.fold(start, |s, point| Summary {
@@ -196,17 +227,24 @@ impl Figures {
         }))
     }
 
-    /// Reduces series to at most [`MOST_POINTS`] points, or fewer where there are many series: means of consecutive steps, with
-    /// their extremes.
-    pub(super) fn thinned(&self) -> Self {
+    /// Reduces series to about [`MOST_POINTS`] points, or fewer where there are many series: means of consecutive steps, with their
+    /// extremes. No mean crosses the points at `breaks`.
+    pub(super) fn thinned(&self, breaks: &[usize]) -> Self {
         let points = MOST_POINTS.min(MOST_ON_PAGE / self.series.len().max(1));
         let per_point = self.steps.len().div_ceil(points).max(1);
         if per_point == 1 {
             return self.clone();
         }
+        let ends = breaks.iter().copied().chain([self.steps.len()]);
+        let mut begin = 0;
+        let mut parts: Vec<Range<usize>> = Vec::new();
+        for end in ends {
+            parts.extend((begin..end).step_by(per_point).map(|from| from..(from + per_point).min(end)));
+            begin = begin.max(end);
+        }
         let reduce = |values: &[Option<f64>], f: fn(&[f64]) -> f64| -> Vec<Option<f64>> {
-            let bucket = |part: &[Option<f64>]| part.iter().flatten().copied().collect::<Vec<f64>>();
-            values.chunks(per_point).map(bucket).map(|part| (!part.is_empty()).then(|| rounded(f(&part)))).collect()
+            let bucket = |part: &Range<usize>| values[part.clone()].iter().flatten().copied().collect::<Vec<f64>>();
+            parts.iter().map(bucket).map(|part| (!part.is_empty()).then(|| rounded(f(&part)))).collect()
         };
         let series = self.series.iter().map(|s| Series {
             name: s.name.clone(),
@@ -214,9 +252,12 @@ impl Figures {
             lo: Some(reduce(&s.values, |part| part.iter().copied().fold(f64::INFINITY, f64::min))),
             hi: Some(reduce(&s.values, |part| part.iter().copied().fold(f64::NEG_INFINITY, f64::max))),
         });
+        let all = |part: &Range<usize>| self.rows[part.clone()].iter().fold(Rows::default(), |all, rows| all.or(*rows));
         Self {
-            steps: self.steps.chunks(per_point).filter_map(|part| part.last().copied()).collect(),
-            rows: self.rows.chunks(per_point).map(|part| part.iter().fold(Rows::default(), |all, rows| all.or(*rows))).collect(),
+            steps: parts.iter().map(|part| self.steps[part.end - 1]).collect(),
+            rows: parts.iter().map(all).collect(),
+            versions: parts.iter().map(|part| self.versions[part.end - 1]).collect(),
+            sets: self.sets.clone(),
             series: series.collect(),
             per_point,
             places: self.places.clone(),

@@ -7,12 +7,17 @@
 //! can start.
 
 mod charts;
+mod configuration;
+mod eras;
 mod evaluations;
 mod figures;
+mod occurrences;
 mod page;
 mod samples;
 mod sentences;
 mod story;
+#[cfg(test)]
+mod swap_tests;
 #[cfg(test)]
 mod tests;
 mod words;

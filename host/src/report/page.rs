@@ -1,10 +1,10 @@
 //! Fills the template, in the reader's words.
 
 use super::charts::{Chart, Kind, Section};
-use super::figures::{Figures, Series};
-use super::sentences;
-use super::story::{Happened, Mark, State, Version};
-use super::{Error, Run, charts, evaluations, words};
+use super::eras::{Era, Eras};
+use super::figures::{Figures, Rows, Series};
+use super::story::{Mark, State, Version};
+use super::{Error, Run, charts, configuration, evaluations, occurrences, words};
 use crate::config::now;
 use crate::diagnosis::Held;
 use crate::run::EventKind;
@@ -22,8 +22,6 @@ const STYLE: &str = concat!(include_str!("vendor/uplot/uPlot.min.css"), "\n", in
 const LIBRARY: &str = include_str!("vendor/uplot/uPlot.iife.min.js");
 const SCRIPT: &str = include_str!("report.js");
 
-/// How many of the first and of the last events are shown.
-const EVENTS: (usize, usize) = (150, 350);
 /// Metrics at the top, in this order, if the run has them.
 pub(super) const KEY_FIGURES: [(&str, &str); 14] = [
     ("reward", "reward"),
@@ -51,6 +49,10 @@ struct Data<'a> {
     from: u64,
     to: u64,
     per_point: usize,
+    /// Whether each point has metrics of training (1), of an evaluation (2), or both (3).
+    rows: Vec<u8>,
+    /// The points that no mean may cross, since a plugin was swapped there.
+    breaks: Vec<usize>,
     series: &'a [Series],
     charts: Vec<&'a Chart>,
     marks: &'a [Mark],
@@ -70,6 +72,8 @@ struct KeyFigure {
     label: &'static str,
     first: String,
     last: String,
+    /// The step of the first value, if a swap came before it, so that it is not the run's first.
+    since: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -77,6 +81,9 @@ struct SectionView<'a> {
     title: &'a str,
     id: &'a str,
     charts: Vec<ChartView<'a>>,
+    zero: Vec<ChartView<'a>>,
+    /// The titles of the charts in `zero`.
+    zeros: String,
 }
 
 #[derive(Serialize)]
@@ -85,11 +92,13 @@ struct ChartView<'a> {
     title: &'a str,
     note: &'a str,
     lines: Vec<LineView<'a>>,
+    eras: &'a [Era],
 }
 
 #[derive(Serialize)]
 struct LineView<'a> {
     label: &'a str,
+    evaluation: bool,
     last: String,
 }
 
@@ -103,8 +112,12 @@ struct FigureRow<'a> {
 #[derive(Serialize)]
 struct VersionRow<'a> {
     plugin: &'a str,
+    /// Which of the plugin's versions it is, from 1.
+    number: usize,
     role: &'a str,
     version: &'a str,
+    /// What its settings are, or how they differ from those of the version before.
+    settings: &'a str,
     hash: &'a str,
     short: String,
     since: String,
@@ -112,29 +125,22 @@ struct VersionRow<'a> {
     how: &'a str,
 }
 
-#[derive(Serialize)]
-struct EventRow {
-    time: String,
-    name: String,
-    step: String,
-    text: String,
-    undone: bool,
-    /// Number of events omitted before this one.
-    left_out: usize,
-}
-
 /// Renders the page of a run.
 pub(super) fn render(run: &Run) -> Result<String, Error> {
-    let thinned = run.figures.thinned();
+    let eras = Eras::new(&run.figures, &run.story);
+    let thinned = run.figures.thinned(&eras.all());
+    let drawn = Eras::new(&thinned, &run.story);
     let weights = weights(run);
-    let (sections, others) = charts::arrange(&thinned, &weights);
+    let (sections, others) = charts::arrange(&thinned, &drawn, &weights);
     let data = Data {
         steps: &thinned.steps,
         from: run.story.first().and_then(|e| e.step).unwrap_or(0).min(run.figures.steps.first().copied().unwrap_or(0)),
         to: run.figures.steps.last().copied().max(run.story.last_step()).unwrap_or(0),
         per_point: thinned.per_point,
+        rows: thinned.rows.iter().map(|rows: &Rows| u8::from(rows.train) + 2 * u8::from(rows.evaluation)).collect(),
+        breaks: drawn.all(),
         series: &thinned.series,
-        charts: sections.iter().flat_map(|s| &s.charts).chain(&others).collect(),
+        charts: sections.iter().flat_map(|s| s.charts.iter().chain(&s.zero)).chain(&others).collect(),
         marks: &run.story.marks,
         checkpoints: &run.story.checkpoints,
     };
@@ -150,7 +156,7 @@ pub(super) fn render(run: &Run) -> Result<String, Error> {
         facts => plain(facts(run, &state)),
         rewards => plain(weights.iter().map(|(name, weight)| (name, words::number(*weight))).collect::<Vec<_>>()),
         notes => plain(&run.notes),
-        key_figures => plain(key_figures(&run.figures)),
+        key_figures => plain(key_figures(&run.figures, &eras)),
         diagnosis => plain(diagnosis(run)),
         marks => plain(&run.story.marks),
         checkpoints => run.story.checkpoints.len(),
@@ -159,13 +165,13 @@ pub(super) fn render(run: &Run) -> Result<String, Error> {
         per_point => thinned.per_point,
         logged => words::count(run.figures.steps.len() as u64),
         sections => plain(sections.iter().map(|s| section_view(s, &run.figures)).collect::<Vec<_>>()),
-        evaluations => plain(evaluations::rows(&run.figures)),
+        evaluations => plain(evaluations::rows(&run.figures, &eras)),
         others => plain(chart_views(&others, &run.figures)),
         samples => plain(&run.samples),
         versions => plain(run.story.versions.iter().map(version_row).collect::<Vec<_>>()),
-        figures => plain(figure_rows(&run.figures)),
-        events => plain(events(run)),
-        config => run.config.as_str(),
+        figures => plain(figure_rows(&run.figures, &eras)),
+        events => plain(occurrences::rows(&run.story.events)),
+        config => plain(configuration::configuration(run)),
         written => words::moment(now()),
         version => env!("CARGO_PKG_VERSION"),
     };
@@ -238,7 +244,7 @@ fn weights(run: &Run) -> Vec<(String, f64)> {
         let weight = plugin.get("weight");
         weight.and_then(|w| w.as_float().or_else(|| w.as_integer().map(|w| w as f64))).unwrap_or(1.0)
     };
-    plugins.filter_map(|p| Some((plugin_name(p.get("path")?.as_str()?).to_owned(), weight(p)))).collect()
+    configuration::names(run, "plugin").into_iter().zip(plugins.map(weight)).collect()
 }
 
 fn facts(run: &Run, state: &State) -> Vec<Fact> {
@@ -291,8 +297,11 @@ struct FindingView<'a> {
 /// The output of `rlhost diagnose` for the run.
 #[derive(Serialize)]
 struct DiagnosisView<'a> {
+    title: &'static str,
     findings: Vec<FindingView<'a>>,
     enough: bool,
+    rows: String,
+    last_step: String,
 }
 
 fn diagnosis(run: &Run) -> DiagnosisView<'_> {
@@ -301,7 +310,15 @@ fn diagnosis(run: &Run) -> DiagnosisView<'_> {
         Some(until) => format!("from step {} to step {}", words::count(held.since), words::count(until)),
     };
     let findings = run.diagnosis.findings.iter().map(|held| FindingView { held, when: when(held) });
-    DiagnosisView { findings: findings.collect(), enough: run.diagnosis.enough }
+    let found = &run.diagnosis;
+    let title = match found.findings.first() {
+        // Findings that hold come first.
+        Some(held) if held.until.is_none() => "Why does it not learn?",
+        Some(_) => "Past signs of trouble",
+        None => "Diagnosis",
+    };
+    let (rows, last_step) = (words::counted(found.rows, "row"), words::count(found.last_step));
+    DiagnosisView { title, findings: findings.collect(), enough: found.enough, rows, last_step }
 }
 
 /// Says how many checkpoints were written and kept.
@@ -314,10 +331,16 @@ fn checkpoints(run: &Run) -> String {
     run.kept.last().map_or(count.clone(), |last| format!("{count}, the last at step {}", words::count(*last)))
 }
 
-fn key_figures(figures: &Figures) -> Vec<KeyFigure> {
+fn key_figures(figures: &Figures, eras: &Eras<'_>) -> Vec<KeyFigure> {
     let key = |(name, label): &(&str, &'static str)| {
-        let summary = figures.summary(&figures.series[figures.place(name)?])?;
-        Some(KeyFigure { label, first: words::number(summary.first.1), last: words::number(summary.last.1) })
+        let begin = eras.newest(name);
+        let series = &figures.series[figures.place(name)?];
+        // Right after a swap, there is only what was logged before it.
+        let newest = figures.summary(series, begin..figures.steps.len());
+        let is_newest = newest.is_some();
+        let summary = newest.or_else(|| figures.summary(series, 0..figures.steps.len()))?;
+        let since = (begin > 0 && is_newest).then(|| words::count(summary.first.0));
+        Some(KeyFigure { label, first: words::number(summary.first.1), last: words::number(summary.last.1), since })
     };
     // Two algorithms' names for the same thing may both be present.
     let mut keys: Vec<KeyFigure> = Vec::new();
@@ -330,7 +353,9 @@ fn key_figures(figures: &Figures) -> Vec<KeyFigure> {
 }
 
 fn section_view<'a>(section: &'a Section, figures: &Figures) -> SectionView<'a> {
-    SectionView { title: section.title, id: section.id, charts: chart_views(&section.charts, figures) }
+    let zeros = section.zero.iter().map(|chart| chart.title.as_str()).collect::<Vec<_>>().join(", ");
+    let [charts, zero] = [&section.charts, &section.zero].map(|charts| chart_views(charts, figures));
+    SectionView { title: section.title, id: section.id, charts, zero, zeros }
 }
 
 fn chart_views<'a>(charts: &'a [Chart], figures: &Figures) -> Vec<ChartView<'a>> {
@@ -347,18 +372,30 @@ fn chart_view<'a>(chart: &'a Chart, figures: &Figures) -> ChartView<'a> {
         (Some(value), _) => words::number(value),
         (None, _) => "\u{2013}".to_owned(),
     };
-    let lines = chart.lines.iter().enumerate().map(|(i, line)| LineView { label: &line.label, last: value((i, line)) });
-    ChartView { id: &chart.id, title: &chart.title, note: &chart.note, lines: lines.collect() }
+    let views = chart.lines.iter().enumerate();
+    let views = views.map(|(i, line)| LineView { label: &line.label, evaluation: line.evaluation, last: value((i, line)) });
+    let lines = views.collect();
+    ChartView { id: &chart.id, title: &chart.title, note: &chart.note, lines, eras: &chart.eras }
 }
 
-fn figure_rows<'a>(figures: &'a Figures) -> Vec<FigureRow<'a>> {
-    let row = |series: &'a Series| {
-        let summary = figures.summary(series);
+/// Returns a row for each metric, or for each stretch of it between swaps.
+fn figure_rows<'a>(figures: &'a Figures, eras: &Eras<'_>) -> Vec<FigureRow<'a>> {
+    let row = |series: &'a Series, part| {
+        let summary = figures.summary(series, part);
         let cells = summary.as_ref().map(|s| [s.first.1, s.last.1, s.least, s.greatest].map(words::number));
         let steps = summary.map(|s| format!("{} to {}", words::count(s.first.0), words::count(s.last.0))).unwrap_or_default();
         FigureRow { name: &series.name, cells, steps }
     };
-    let mut rows: Vec<FigureRow<'_>> = figures.series.iter().map(row).collect();
+    let mut rows = Vec::new();
+    for series in &figures.series {
+        let starts = eras.starts(&series.name);
+        let begins = std::iter::once(0).chain(starts.iter().copied());
+        let ends = starts.iter().copied().chain([figures.steps.len()]);
+        let parts: Vec<FigureRow<'_>> = begins.zip(ends).map(|(begin, end)| row(series, begin..end)).collect();
+        let any = parts.iter().any(|row| row.cells.is_some());
+        rows.extend(parts.into_iter().enumerate().filter(|(i, row)| row.cells.is_some() || !any && *i == 0).map(|(_, row)| row));
+    }
+    // A stable sort, which keeps the order of the stretches.
     rows.sort_by_key(|row| row.name);
     rows
 }
@@ -367,26 +404,13 @@ fn version_row(v: &Version) -> VersionRow<'_> {
     VersionRow {
         plugin: &v.plugin,
         role: &v.role,
-        version: if v.version.is_empty() { "not recorded" } else { &v.version },
+        number: v.number,
+        version: if v.version.is_empty() { "\u{2013}" } else { &v.version },
+        settings: v.settings.as_str(),
         hash: &v.hash,
         short: words::hash(&v.hash),
         since: words::count(v.since),
         until: v.until.map_or_else(|| "the end".to_owned(), words::count),
         how: v.how,
     }
-}
-
-fn events(run: &Run) -> Vec<EventRow> {
-    let (head, tail) = EVENTS;
-    let events = &run.story.events;
-    let left_out = events.len().saturating_sub(head + tail);
-    let row = |(i, Happened { event, undone }): (usize, &Happened)| EventRow {
-        time: event.time.map(words::moment).unwrap_or_default(),
-        name: event.name.replace('_', " "),
-        step: event.step.map(words::count).unwrap_or_default(),
-        text: sentences::about(event),
-        undone: *undone,
-        left_out: if i == head + left_out { left_out } else { 0 },
-    };
-    events.iter().enumerate().filter(|(i, _)| *i < head || *i >= head + left_out).map(row).collect()
 }

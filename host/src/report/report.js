@@ -55,12 +55,8 @@
    * change of plugins.
    */
   function runningMean(values, over) {
-    const changes = data.marks.filter((m) => ["swap", "rollback", "settings"].includes(m.kind)).map((m) => m.step);
-    const parts = [...changes, Infinity]
-      .map((step) => data.steps.findIndex((s) => s > step))
-      .map((i) => (i < 0 ? values.length : i));
     let begin = 0;
-    return parts.flatMap((end) => {
+    return [...data.breaks, values.length].flatMap((end) => {
       const part = values.slice(begin, end);
       begin = Math.max(begin, end);
       return meansWithin(part, over);
@@ -72,12 +68,12 @@
     let [sum, count, from, to] = [0, 0, 0, 0];
     return values.map((value, i) => {
       for (; to < Math.min(values.length, i - before + over); to++) {
-        if (values[to] !== null) [sum, count] = [sum + values[to], count + 1];
+        if (values[to] != null) [sum, count] = [sum + values[to], count + 1];
       }
       for (; from < i - before; from++) {
-        if (values[from] !== null) [sum, count] = [sum - values[from], count - 1];
+        if (values[from] != null) [sum, count] = [sum - values[from], count - 1];
       }
-      return value === null ? null : sum / count;
+      return value == null ? value : sum / count;
     });
   }
 
@@ -86,7 +82,7 @@
     const { y, lo, hi } = data.series[line.series];
     if (line.around !== undefined) {
       const spread = data.series[line.around].y;
-      const edge = (sign) => y.map((v, i) => (v === null || spread[i] === null ? null : v + sign * spread[i]));
+      const edge = (sign) => y.map((v, i) => (v == null ? v : spread[i] == null ? null : v + sign * spread[i]));
       return [edge(-1), edge(1)];
     }
     if (line.between !== undefined) {
@@ -98,15 +94,24 @@
 
   /** Returns the points that no line reaches, because both neighbours are gaps. */
   function lonely(values) {
-    const there = (i) => values[i] !== null && values[i] !== undefined;
-    return values.flatMap((_, i) => (there(i) && !there(i - 1) && !there(i + 1) ? [i] : []));
+    const there = values.flatMap((v, i) => (v === undefined ? [] : [i]));
+    const has = (at) => values[there[at]] !== null && values[there[at]] !== undefined;
+    return there.filter((_, at) => has(at) && !has(at - 1) && !has(at + 1));
   }
 
-  function line(values, name, width, alpha = 1) {
+  function line(values, name, width, alpha = 1, evaluation = false) {
     const stroke = () => faded(colour(name), alpha);
-    const alone = lonely(values);
-    const points = { show: alone.length > 0, filter: () => alone, size: 4, stroke, fill: stroke };
-    return { stroke, width, points, live: alpha === 1 };
+    // Evaluations are few, and each is worth a point.
+    const alone = evaluation ? values.flatMap((v, i) => (v == null ? [] : [i])) : lonely(values);
+    const points = { show: alone.length > 0, filter: () => alone, size: evaluation ? 5 : 4, stroke, fill: stroke };
+    return { stroke, width, points, live: alpha === 1, dash: evaluation ? [5, 4] : [] };
+  }
+
+  /** Returns, for each stretch of a line between its breaks, a function that leaves the values within it. */
+  function stretches(l) {
+    const starts = [0, ...(l.breaks ?? [])];
+    const within = (from, to) => (values) => values.map((v, i) => (i >= from && i < to ? v : null));
+    return starts.map((from, i) => (starts.length === 1 ? (values) => values : within(from, starts[i + 1] ?? Infinity)));
   }
 
   /** Returns an opaque colour as light as a faded one. */
@@ -128,21 +133,28 @@
   function linesOf(chart) {
     const [columns, series, bands] = [[data.steps], [{}], []];
     const add = (values, style) => columns.push(values) && series.push(style);
-    const alone = chart.lines.length === 1;
-    chart.lines.forEach((l, i) => {
-      const edges = band(l, alone);
-      if (edges === null) return;
+    const alone = chart.lines.filter((l) => !l.evaluation).length === 1;
+    // Where the versions of rewards have colours, evaluations are told apart by their dashes.
+    const name = (l, era) => lineColour(chart.eras[era]?.colour ?? l.colour);
+    for (const l of chart.lines) {
+      const edges = l.evaluation ? null : band(l, alone);
+      if (edges === null) continue;
       const edge = { width: 0, points: { show: false } };
-      edges.forEach((values) => add(values, edge));
-      bands.push({ series: [series.length - 1, series.length - 2], fill: () => faded(colour(lineColour(i)), 0.16) });
-    });
+      stretches(l).forEach((within, era) => {
+        edges.forEach((values) => add(within(values), edge));
+        bands.push({ series: [series.length - 1, series.length - 2], fill: () => faded(colour(name(l, era)), 0.16) });
+      });
+    }
     // The first line last, so that it is drawn above lines that coincide with it.
-    [...chart.lines.entries()].reverse().forEach(([i, l]) => {
+    for (const l of [...chart.lines].reverse()) {
       const { y } = data.series[l.series];
-      if (smoothing > 1) add(y, line(y, lineColour(i), 1, 0.35));
-      const shown = smoothing > 1 ? runningMean(y, smoothing) : y;
-      add(shown, line(shown, lineColour(i), smoothing > 1 ? 2 : 1.5));
-    });
+      const smooth = smoothing > 1 && !l.evaluation;
+      const shown = smooth ? runningMean(y, smoothing) : y;
+      stretches(l).forEach((within, era) => {
+        if (smooth) add(within(y), line(within(y), name(l, era), 1, 0.35));
+        add(within(shown), line(within(shown), name(l, era), smooth ? 2 : 1.5, 1, l.evaluation));
+      });
+    }
     return { columns, series, bands };
   }
 
@@ -153,7 +165,7 @@
     const [columns, series] = [[], []];
     let below = data.steps.map(() => 0);
     parts.map(shown).forEach((part, i) => {
-      below = below.map((v, at) => (whole[at] === null ? null : v + (part[at] ?? 0)));
+      below = below.map((v, at) => (whole[at] == null ? whole[at] : v + (part[at] ?? 0)));
       columns.unshift(below);
       const fill = () => mixed(colour(lineColour(i)), colour("--paper"), LAYER_SHARE);
       series.unshift({ fill, stroke: () => colour("--paper"), width: 0.5, points: { show: false } });
@@ -179,7 +191,11 @@
 
   /** Draws events as lines with numbered flags, and checkpoints as ticks. */
   function marks(container) {
-    const DASHES = { swap: [], rollback: [2, 2], settings: [6, 3], resume: [1, 3], failure: [] };
+    const DASHES = { swap: [], rollback: [2, 2], settings: [6, 3], refused: [2, 4], resume: [1, 3], failure: [] };
+    // Of several marks in one place, the flag has the colour of the gravest.
+    const GRAVEST = ["failure", "rollback", "refused", "swap", "settings", "resume"];
+    const MOST_TIPS = 6;
+    let flags = [];
     const tip = document.createElement("div");
     tip.className = "tip";
     tip.hidden = true;
@@ -220,18 +236,27 @@
       ctx.font = `600 ${10 * pixel}px system-ui, sans-serif`;
       ctx.textAlign = "center";
       ctx.textBaseline = "middle";
-      let free = -Infinity;
-      for (const mark of data.marks.filter((m) => visible(u, m.step))) {
-        const text = String(mark.number);
+      const at = (mark) => Math.round(u.valToPos(mark.step, "x", true));
+      const flag = (marks) => {
+        const [first, last] = [marks[0], marks.at(-1)];
+        const text = marks.length === 1 ? `${first.number}` : `${first.number}\u2013${last.number}`;
         const width = Math.max(13 * pixel, ctx.measureText(text).width + 6 * pixel);
-        let x = Math.round(u.valToPos(mark.step, "x", true));
-        // Flags make room for each other; without room, there are only lines.
-        const shift = Math.max(0, free - (x - width / 2));
-        if (shift > width) continue;
-        x += shift;
-        free = x + width / 2 + pixel;
-        ctx.fillStyle = colour(`--mark-${mark.kind}`);
-        ctx.fillRect(x - width / 2, bbox.top - FLAG_HEIGHT * pixel, width, FLAG_HEIGHT * pixel);
+        const x = (at(first) + at(last)) / 2;
+        return { marks, text, x, left: x - width / 2, width };
+      };
+      // Marks whose flags would cover each other share one.
+      flags = [];
+      for (const mark of data.marks.filter((m) => visible(u, m.step))) {
+        let own = flag([mark]);
+        while (flags.length > 0 && flags.at(-1).left + flags.at(-1).width + pixel > own.left) {
+          own = flag([...flags.pop().marks, ...own.marks]);
+        }
+        flags.push(own);
+      }
+      for (const { marks, text, x, left, width } of flags) {
+        const kind = GRAVEST.find((kind) => marks.some((m) => m.kind === kind));
+        ctx.fillStyle = colour(`--mark-${kind}`);
+        ctx.fillRect(left, bbox.top - FLAG_HEIGHT * pixel, width, FLAG_HEIGHT * pixel);
         ctx.fillStyle = colour("--flag-ink");
         ctx.fillText(text, x, bbox.top - (FLAG_HEIGHT / 2 - 0.5) * pixel);
       }
@@ -241,10 +266,14 @@
     const point = (u) => {
       const { left } = u.cursor;
       const distance = (m) => Math.abs(u.valToPos(m.step, "x") - left);
-      const near = left < 0 ? [] : data.marks.filter((m) => visible(u, m.step) && distance(m) < 7);
+      const touched = left < 0 ? [] : flags.filter(({ marks }) => marks.some((m) => visible(u, m.step) && distance(m) < 7));
+      const near = touched.flatMap(({ marks }) => marks);
       tip.hidden = near.length === 0 || !container.matches(":hover");
       if (tip.hidden) return;
-      tip.textContent = near.map((m) => `${m.number}  step ${m.step}, ${m.word}: ${m.text}`).join("\n");
+      const short = (text) => (text.length > 120 ? `${text.slice(0, 119)}\u2026` : text);
+      const shown = near.slice(0, MOST_TIPS).map((m) => `${m.number}  step ${m.step}, ${m.word}: ${short(m.text)}`);
+      if (near.length > MOST_TIPS) shown.push(`and ${near.length - MOST_TIPS} more`);
+      tip.textContent = shown.join("\n");
       const right = left > u.over.clientWidth / 2;
       tip.style.left = right ? "auto" : `${left + 10}px`;
       tip.style.right = right ? `${u.over.clientWidth - left + 10}px` : "auto";
@@ -263,7 +292,7 @@
     const share = (i, index) => {
       if (chart.kind !== "stack" || i === 0) return "";
       const [whole, part] = [chart.lines[0], chart.lines[i]].map((l) => data.series[l.series].y[index]);
-      return whole > 0 && part !== null ? ` (${Math.round((100 * part) / whole)}\u00a0%)` : "";
+      return whole > 0 && part != null ? ` (${Math.round((100 * part) / whole)}\u00a0%)` : "";
     };
     const text = (i, index) => number(data.series[chart.lines[i].series].y[index]) + share(i, index);
     return (index) => {
@@ -360,9 +389,12 @@
     const plot = figure.querySelector(".plot");
     figure.classList.add(chart.kind);
     figure.querySelectorAll(".key").forEach((key, i) => {
-      const name = chart.kind !== "stack" ? lineColour(i) : i === 0 ? "--ink" : lineColour(i - 1);
+      // A line of several versions has the colour of the newest.
+      const own = chart.eras.at(-1)?.colour ?? chart.lines[i].colour;
+      const name = chart.kind !== "stack" ? lineColour(own) : i === 0 ? "--ink" : lineColour(i - 1);
       key.style.setProperty("--key", `var(${name})`);
     });
+    figure.querySelectorAll(".era").forEach((era, i) => era.style.setProperty("--key", `var(${lineColour(chart.eras[i].colour)})`));
     const show = readout(figure, chart);
     draw(plot, chart, show);
     keyboard(plot, chart, figure.querySelector("figcaption > :first-child").textContent);
@@ -394,6 +426,72 @@
 
   function repaint() {
     drawn.forEach(({ plot }) => plot.chart.redraw(false));
+  }
+
+  /** Leaves the samples that have a text in their prompt or completion, and marks it. */
+  function search(input) {
+    const samples = [...document.querySelectorAll(".sample")];
+    const opened = samples.map((sample) => sample.open);
+    const said = document.getElementById("searched");
+    const lists = samples.map((sample) => [...sample.querySelectorAll(".completions > li")]);
+    const has = (element, wanted) => element !== null && element.textContent.toLowerCase().includes(wanted);
+    const look = () => {
+      const wanted = input.value.toLowerCase();
+      let found = 0;
+      samples.forEach((sample, i) => {
+        const whole = has(sample.querySelector(".prompt .text"), wanted);
+        const fitting = lists[i].filter((li) => whole || has(li, wanted));
+        lists[i].forEach((li) => (li.hidden = !fitting.includes(li)));
+        sample.hidden = fitting.length === 0;
+        sample.open = wanted === "" ? opened[i] : fitting.length > 0;
+        found += fitting.length;
+      });
+      const all = lists.flat().length;
+      said.textContent = wanted === "" ? "" : `in ${found} of ${all} completions`;
+      highlight(samples.filter((sample) => !sample.hidden), wanted);
+    };
+    input.closest(".search").hidden = false;
+    input.addEventListener("input", look);
+    input.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      input.value = "";
+      look();
+    });
+  }
+
+  function highlight(elements, wanted) {
+    if (globalThis.Highlight === undefined) return;
+    CSS.highlights.delete("found");
+    if (wanted === "") return;
+    const found = new Highlight();
+    for (const text of elements.flatMap((element) => [...element.querySelectorAll(".text")])) {
+      const nodes = document.createTreeWalker(text, NodeFilter.SHOW_TEXT);
+      while (nodes.nextNode()) {
+        const own = nodes.currentNode.data.toLowerCase();
+        // Some letters have another length in lower case.
+        if (own.length !== nodes.currentNode.data.length) continue;
+        for (let at = own.indexOf(wanted); at >= 0; at = own.indexOf(wanted, at + wanted.length)) {
+          const range = new Range();
+          range.setStart(nodes.currentNode, at);
+          range.setEnd(nodes.currentNode, at + wanted.length);
+          found.add(range);
+        }
+      }
+    }
+    CSS.highlights.set("found", found);
+  }
+
+  const wanted = document.getElementById("search");
+  if (wanted !== null) search(wanted);
+
+  // A step that has no row of a metric's kind is no gap in its curve.
+  for (const series of data.series) {
+    const kind = ["epoch", "time"].includes(series.name) ? 3 : series.name.startsWith("eval_") ? 2 : 1;
+    for (const values of [series.y, series.lo, series.hi]) {
+      values?.forEach((v, i) => {
+        if (v === null && (data.rows[i] & kind) === 0) values[i] = undefined;
+      });
+    }
   }
 
   if (data.steps.length > 0) {

@@ -4,6 +4,9 @@ use super::words;
 use crate::run::{EventKind, EventLine};
 use serde_json::Value;
 
+/// Characters of a reason that a chart's mark shows; the events have all of it.
+const LONGEST_REASON: usize = 240;
+
 /// Returns what an event says besides its name and step. For an unknown event, that is all its fields.
 pub(super) fn about(event: &EventLine) -> String {
     let (name, text) = (event.text("plugin"), |key: &str| event.text(key));
@@ -16,13 +19,12 @@ pub(super) fn about(event: &EventLine) -> String {
         EventKind::PluginLoaded => {
             let granted = text("granted");
             let granted = if granted.is_empty() { String::new() } else { format!(", granted {granted}") };
-            let version = if text("version").is_empty() { String::new() } else { format!(" {}", text("version")) };
-            format!("{} {name}{version}, {}{granted}", text("role"), words::hash(text("hash")))
+            format!("{} {name}{}, {}{granted}", text("role"), stated(event), words::hash(text("hash")))
         }
         EventKind::PluginSwapped => {
             let (from, to) = (words::hash(text("from")), words::hash(text("to")));
             let change = if from == to { format!("{to} with other settings") } else { format!("{from} \u{2192} {to}") };
-            format!("{name}: {change}{}", shadow(event))
+            format!("{name}{}: {change}{}", stated(event), shadow(event))
         }
         EventKind::PluginRolledBack => {
             format!("{name}: {} rolled back to {}; {}", words::hash(text("from")), words::hash(text("to")), text("reason"))
@@ -30,15 +32,7 @@ pub(super) fn about(event: &EventLine) -> String {
         EventKind::PluginRefused => format!("{name}: {}", text("reason")),
         EventKind::SettingsRefused if name.is_empty() => text("reason").to_owned(),
         EventKind::SettingsRefused => format!("{name}: {}", text("reason")),
-        EventKind::PluginError => {
-            let rows = event.fields.get("rows").and_then(Value::as_array).map_or(0, Vec::len);
-            let lost = if rows == 0 {
-                "succeeded when retried".to_owned()
-            } else {
-                format!("{} without a score", words::counted(rows as u64, "row"))
-            };
-            format!("{name}: {}; {lost}", text("reason"))
-        }
+        EventKind::PluginError => repeated(event, unscored(event)),
         EventKind::SettingsChanged => {
             let side = |key: &str| event.fields.get(key).cloned().unwrap_or_default();
             format!("{name}: {}", differences(&side("from"), &side("to")))
@@ -59,6 +53,21 @@ pub(super) fn about(event: &EventLine) -> String {
         EventKind::Warning | EventKind::Finding => text("text").to_owned(),
         EventKind::Finished | EventKind::Stopped => took(event, "after "),
     }
+}
+
+/// Returns the version that a plugin states, after a space.
+fn stated(event: &EventLine) -> String {
+    Some(event.text("version")).filter(|version| !version.is_empty()).map(|version| format!(" {version}")).unwrap_or_default()
+}
+
+/// Describes a plugin or settings that were refused, for a chart's mark.
+pub(super) fn refused(event: &EventLine) -> String {
+    let (name, hash) = (event.text("plugin"), words::hash(event.text("hash")));
+    let what = [name, &hash].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+    let joint = if what.is_empty() { "" } else { ": " };
+    let reason = event.text("reason").split_whitespace().collect::<Vec<_>>().join(" ");
+    let (shown, more) = words::shortened(&reason, LONGEST_REASON);
+    format!("{what}{joint}{shown}{}", if more > 0 { "\u{2026}" } else { "" })
 }
 
 fn took(event: &EventLine, before: &str) -> String {
@@ -107,6 +116,31 @@ pub(super) fn shadow(event: &EventLine) -> String {
         }
         _ => String::new(),
     }
+}
+
+/// Returns the number of completions that an event says have no score.
+pub(super) fn unscored(event: &EventLine) -> usize {
+    event.fields.get("rows").and_then(Value::as_array).map_or(0, Vec::len)
+}
+
+/// Returns what an event says that may have happened several times, with so many completions without a score in all.
+pub(super) fn repeated(event: &EventLine, rows: usize) -> String {
+    if event.kind != Some(EventKind::PluginError) {
+        return about(event);
+    }
+    let lost = match rows {
+        0 => "succeeded when retried".to_owned(),
+        rows => format!("{} without a score", words::counted(rows as u64, "row")),
+    };
+    format!("{}: {}; {lost}", event.text("plugin"), event.text("reason"))
+}
+
+/// Lists a plugin's settings that have a value.
+pub(super) fn settings(of: &Value) -> String {
+    let given = of.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let text = given.map(|(key, value)| format!("{key} {}", words::value(value))).collect::<Vec<_>>().join(", ");
+    let (shown, more) = words::shortened(&text, LONGEST_REASON);
+    format!("{shown}{}", if more > 0 { "\u{2026}" } else { "" })
 }
 
 /// Describes the keys in which two settings differ.

@@ -58,8 +58,20 @@ pub(super) struct Version {
     /// The step at which another replaced it.
     pub until: Option<u64>,
     pub how: &'static str,
+    /// Which of the plugin's versions it is, from 1, and what is special about its settings.
+    pub number: usize,
+    pub settings: String,
     #[serde(skip)]
     pub config: Value,
+}
+
+/// A step after which the metrics of a plugin are not comparable with those before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub step: u64,
+    pub plugin: String,
+    /// Whether only the weight of its scores is another, so that the scores themselves stay comparable.
+    pub of_weight: bool,
 }
 
 /// The state of the run.
@@ -75,6 +87,7 @@ pub(super) struct Story {
     pub events: Vec<Happened>,
     pub marks: Vec<Mark>,
     pub versions: Vec<Version>,
+    pub changes: Vec<Change>,
     /// Steps at which a checkpoint was written.
     pub checkpoints: Vec<u64>,
 }
@@ -133,7 +146,13 @@ impl Story {
                 Some(EventKind::PluginLoaded) => self.loaded(event, &events),
                 Some(EventKind::PluginSwapped | EventKind::PluginRolledBack) => self.swapped(event),
                 Some(EventKind::CheckpointSaved) => self.checkpoints.extend(event.step),
-                Some(EventKind::SettingsChanged) => self.mark(event, "settings", sentences::about(event)),
+                Some(EventKind::SettingsChanged) => {
+                    self.mark(event, "settings", sentences::about(event));
+                    self.change(event, event.text("plugin"), true);
+                }
+                Some(EventKind::PluginRefused) => self.mark(event, "refused", sentences::refused(event)),
+                // Of versions that tell both apart.
+                None if event.name == "settings_refused" => self.mark(event, "refused", sentences::refused(event)),
                 Some(EventKind::Resumed) => self.mark(event, "resume", sentences::resumed(event)),
                 Some(EventKind::Failed) => self.mark(event, "failure", sentences::about(event)),
                 _ => {}
@@ -152,10 +171,20 @@ impl Story {
                 "rollback" => "rolled back",
                 "resume" => "resumed",
                 "failure" => "failed",
+                "refused" => "refused",
                 _ => "changed",
             };
             self.marks.push(Mark { number: 0, step, kind, word, text });
         }
+    }
+
+    fn change(&mut self, event: &EventLine, plugin: &str, of_weight: bool) {
+        self.changes.extend(event.step.map(|step| Change { step, plugin: plugin.to_owned(), of_weight }));
+    }
+
+    /// Returns whether a plugin is the run's algorithm.
+    pub(super) fn is_algorithm(&self, plugin: &str) -> bool {
+        self.versions.iter().any(|v| v.plugin == plugin && !["reward", "environment", ""].contains(&v.role.as_str()))
     }
 
     fn current(&self, plugin: &str) -> Option<&Version> {
@@ -174,11 +203,18 @@ impl Story {
             since,
             until: None,
             how: if since == 0 { "from the start" } else { "loaded with the checkpoint" },
+            number: 0,
+            settings: String::new(),
             config: event.fields.get("config").cloned().unwrap_or_default(),
         };
         match self.current(&version.plugin) {
             Some(now) if now.hash == version.hash && now.config == version.config => {}
-            _ => self.versions.push(version),
+            before => {
+                if before.is_some() {
+                    self.changes.push(Change { step: since, plugin: version.plugin.clone(), of_weight: false });
+                }
+                self.versions.push(version);
+            }
         }
     }
 
@@ -202,19 +238,23 @@ impl Story {
             ("swap", "swapped in", format!("{}{with}", sentences::about(event)))
         };
         self.mark(event, kind, text);
+        self.change(event, name, false);
+        let stated = Some(event.text("version").to_owned()).filter(|version| !version.is_empty());
         self.versions.push(Version {
             plugin: name.to_owned(),
             role: before.map(|v| v.role).unwrap_or_default(),
-            version: known.map(|v| v.version).unwrap_or_default(),
+            version: stated.or(known.map(|v| v.version)).unwrap_or_default(),
             hash: to.to_owned(),
             since: event.step.unwrap_or(0),
             until: None,
             how,
+            number: 0,
+            settings: String::new(),
             config,
         });
     }
 
-    /// Sorts the versions by plugin and sets the step until which each was used.
+    /// Sorts the versions by plugin, sets the step until which each was used, and describes them.
     fn end_versions(&mut self) {
         let mut names: Vec<String> = Vec::new();
         for version in &self.versions {
@@ -223,9 +263,22 @@ impl Story {
             }
         }
         self.versions.sort_by_key(|v| names.iter().position(|name| *name == v.plugin));
-        for i in 1..self.versions.len() {
-            if self.versions[i].plugin == self.versions[i - 1].plugin {
-                self.versions[i - 1].until = Some(self.versions[i].since);
+        let nothing = Value::default();
+        for i in 0..self.versions.len() {
+            let before = i.checked_sub(1).filter(|before| self.versions[*before].plugin == self.versions[i].plugin);
+            let config = before.map_or(&nothing, |i| &self.versions[i].config);
+            let settings = match before {
+                Some(_) => sentences::differences(config, &self.versions[i].config),
+                None => sentences::settings(&self.versions[i].config),
+            };
+            // One that came back has the number that it had.
+            let own = &self.versions[i];
+            let others = self.versions[..i].iter().filter(|v| v.plugin == own.plugin);
+            let same = others.clone().find(|v| v.hash == own.hash && v.config == own.config).map(|v| v.number);
+            let number = same.unwrap_or_else(|| 1 + others.map(|v| v.number).max().unwrap_or(0));
+            (self.versions[i].number, self.versions[i].settings) = (number, settings);
+            if let Some(before) = before {
+                self.versions[before].until = Some(self.versions[i].since);
             }
         }
     }
@@ -244,6 +297,11 @@ impl Story {
     /// Returns the event with which the current process started.
     pub(super) fn beginning(&self) -> Option<&EventLine> {
         self.all().rev().find(|e| e.begins())
+    }
+
+    /// Returns the events with which the run's processes started.
+    pub(super) fn beginnings(&self) -> impl Iterator<Item = &EventLine> {
+        self.all().filter(|e| e.begins())
     }
 
     /// Returns the very first event.

@@ -1,5 +1,6 @@
 //! Renders pages of runs that the tests write.
 
+use super::eras::Eras;
 use super::figures::{Figures, MOST_POINTS};
 use super::story::Story;
 use super::{Error, charts, render, samples, write};
@@ -14,29 +15,29 @@ use tempfile::TempDir;
 const CONFIG: &str = "algorithm = \"grpo\"\nseed = 42\nmax_steps = 30\n\n[[plugin]]\npath = \"a/length.wasm\"\nweight = 0.5\n";
 const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\u{202e}\u{1b}\u{9b}{{ 1117 * 7 }}";
 
-fn lines(values: impl IntoIterator<Item = Value>) -> String {
+pub(super) fn lines(values: impl IntoIterator<Item = Value>) -> String {
     values.into_iter().fold(String::new(), |mut text, value| {
         writeln!(text, "{value}").unwrap();
         text
     })
 }
 
-fn begun(kind: &str, step: u64) -> Value {
+pub(super) fn begun(kind: &str, step: u64) -> Value {
     json!({ "time": "2026-01-01T00:00:00Z", "event": kind, "step": step, "checkpoint": null, "max_steps": 30, "version": "0.1.0", "model": "models/small" })
 }
 
-fn loaded(hash: &str, target: u64) -> Value {
+pub(super) fn loaded(hash: &str, target: u64) -> Value {
     json!({ "time": "2026-01-01T00:00:00Z", "event": "plugin_loaded", "role": "reward", "plugin": "length", "version": "1", "hash": hash, "config": { "target": target } })
 }
 
-fn at(step: u64, event: &str, mut fields: Value) -> Value {
+pub(super) fn at(step: u64, event: &str, mut fields: Value) -> Value {
     fields["time"] = "2026-01-01T00:01:00Z".into();
     fields["event"] = event.into();
     fields["step"] = step.into();
     fields
 }
 
-fn swapped(step: u64, from: &str, to: &str, target: u64) -> Value {
+pub(super) fn swapped(step: u64, from: &str, to: &str, target: u64) -> Value {
     at(
         step,
         "plugin_swapped",
@@ -45,7 +46,7 @@ fn swapped(step: u64, from: &str, to: &str, target: u64) -> Value {
 }
 
 /// Creates a run with these events, metrics and completions.
-fn run(events: &str, metrics: &str, completions: &str) -> TempDir {
+pub(super) fn run(events: &str, metrics: &str, completions: &str) -> TempDir {
     let run = TempDir::new().unwrap();
     fs::write(run.path().join("config.toml"), CONFIG).unwrap();
     fs::write(run.path().join("events.jsonl"), events).unwrap();
@@ -55,7 +56,7 @@ fn run(events: &str, metrics: &str, completions: &str) -> TempDir {
 }
 
 /// Returns what the page's script reads.
-fn data(page: &str) -> Value {
+pub(super) fn data(page: &str) -> Value {
     let begin = page.split_once("id=\"report-data\">").unwrap().1;
     serde_json::from_str(begin.split_once("</script>").unwrap().0).unwrap()
 }
@@ -212,7 +213,7 @@ fn thousands_of_steps_become_means_with_their_extremes() {
     let steps = 2 * MOST_POINTS as u64 + 1;
     let figures =
         figures(&lines((1..=steps).map(|step| json!({ "step": step, "reward": step, "rare": (step == 5).then_some(9.0) }))));
-    let thinned = figures.thinned();
+    let thinned = figures.thinned(&[]);
     let n = thinned.steps.len();
     assert_eq!((thinned.per_point, n), (3, steps.div_ceil(3) as usize));
     assert!(n <= MOST_POINTS && thinned.steps[..2] == [3, 6] && thinned.steps[n - 1] == steps);
@@ -264,7 +265,8 @@ fn every_logged_figure_has_its_place() {
         line
     };
     let figures = figures(&lines([line(1), line(2)]));
-    let (sections, others) = charts::arrange(&figures, &[("a".into(), 2.0)]);
+    let story = Story::default();
+    let (sections, others) = charts::arrange(&figures, &Eras::new(&figures, &story), &[("a".into(), 2.0)]);
     let shown: Vec<&charts::Chart> = sections.iter().flat_map(|s| &s.charts).chain(&others).collect();
     let places = shown
         .iter()

@@ -1,0 +1,95 @@
+//! The lines of config.toml, and which of them the user set.
+
+use super::Run;
+use crate::config::PluginEntry;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// Keys of entries with a table each, such as `[[plugin]]`.
+const ENTRIES: [&str; 2] = ["plugin", "environment"];
+
+/// A line of config.toml.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Line<'a> {
+    pub text: &'a str,
+    /// Whether the user set its key.
+    pub set: bool,
+}
+
+/// The configuration as shown.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Configuration<'a> {
+    pub lines: Vec<Line<'a>>,
+    /// Those that the user set, under the headers of their tables. Empty if the run's events don't say.
+    pub own: Vec<&'a str>,
+}
+
+/// Returns the names of a run's plugins or environments, in the order of the configuration.
+pub(super) fn names(run: &Run, entries: &str) -> Vec<String> {
+    let entries = run.settings.get(entries).and_then(toml::Value::as_array).into_iter().flatten();
+    let name = |entry: &toml::Value| {
+        let text = |key: &str| entry.get(key).and_then(toml::Value::as_str).map(str::to_owned);
+        let mut own = PluginEntry::new(text("path").unwrap_or_default());
+        own.name = text("name");
+        own.model = entry.get("model").and_then(toml::Value::as_bool) == Some(true);
+        own.name().to_owned()
+    };
+    entries.map(name).collect()
+}
+
+/// Returns the configuration of a run.
+pub(super) fn configuration(run: &Run) -> Configuration<'_> {
+    let set = set(run);
+    let mut names = ENTRIES.map(|entries| names(run, entries).into_iter());
+    // The path of the table that a line is in, of the entry around it, and the headers that `own` still lacks.
+    let (mut table, mut entry, mut headers) = (String::new(), String::new(), Vec::new());
+    let (mut lines, mut own) = (Vec::new(), Vec::new());
+    for text in run.config.lines() {
+        if let Some(header) = text.strip_prefix('[') {
+            let key = header.trim_matches(['[', ']', ' ']);
+            let place = ENTRIES.iter().position(|entries| *entries == key).filter(|_| header.starts_with('['));
+            if let Some(place) = place {
+                entry = format!("{key}.{}", names[place].next().unwrap_or_default());
+                (table, headers) = (entry.clone(), vec![text]);
+            } else {
+                let inner = ENTRIES.iter().find_map(|entries| key.strip_prefix(entries)?.strip_prefix('.'));
+                table = inner.map_or_else(|| key.to_owned(), |inner| format!("{entry}.{inner}"));
+                // An entry's own header stays, since what was set may be in one of its tables.
+                headers.truncate(if inner.is_some() { 1 } else { 0 });
+                headers.push(text);
+            }
+            lines.push(Line { text, set: false });
+            continue;
+        }
+        let key = text.split_once(" = ").map(|(key, _)| key);
+        let is_set = key.is_some_and(|key| is_set(&set, &table, key));
+        if is_set {
+            own.append(&mut headers);
+            own.push(text);
+        }
+        lines.push(Line { text, set: is_set });
+    }
+    Configuration { lines, own }
+}
+
+/// Returns the keys that the user set, when the run began or later.
+fn set(run: &Run) -> BTreeSet<&str> {
+    let begun = run.story.beginnings();
+    let keys = begun.flat_map(|event| {
+        let set = event.fields.get("set").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        let changed = event.fields.get("changed").and_then(Value::as_object).into_iter().flatten().map(|(key, _)| key.as_str());
+        set.chain(changed)
+    });
+    keys.collect()
+}
+
+/// Returns whether a key of a table was set: itself, with the whole table, or as what every entry needs.
+fn is_set(set: &BTreeSet<&str>, table: &str, key: &str) -> bool {
+    if table.is_empty() {
+        return set.contains(key);
+    }
+    let of_entry = ENTRIES.iter().any(|entries| table.strip_prefix(entries).is_some_and(|rest| rest.starts_with('.')));
+    let as_whole = table.contains('.') && set.contains(table);
+    as_whole || set.contains(format!("{table}.{key}").as_str()) || of_entry && key == "path" && !set.is_empty()
+}

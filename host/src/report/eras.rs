@@ -1,0 +1,147 @@
+//! Stretches of steps whose metrics are comparable: a swap of a reward begins another, in which the same number means something else.
+
+use super::figures::Figures;
+use super::story::{Story, Version};
+use super::words;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Most stretches of one metric. Of more, the first are one.
+const MOST: usize = 40;
+
+/// Metrics that all rewards and their weights decide.
+const OF_REWARDS: [&str; 6] =
+    ["reward", "reward_std", "frac_reward_zero_std", "objective/scores", "objective/rlhf_reward", "objective/scores_margin"];
+/// What the names of metrics of a reward's own scores end in, and of those that depend on the other rewards too.
+const OF_ONE: [&str; 4] = ["/mean", "/std", "/stderr", "/varies"];
+const AMONG_OTHERS: [&str; 2] = ["/alone", "/share"];
+
+/// The plugins that a metric depends on.
+#[derive(Clone, Copy, PartialEq)]
+enum Dependence<'a> {
+    Reward(&'a str),
+    Rewards,
+    Algorithm,
+}
+
+impl<'a> Dependence<'a> {
+    fn new(metric: &'a str) -> Self {
+        let metric = metric.strip_prefix("eval_").unwrap_or(metric);
+        let own = metric.strip_suffix("/stderr").unwrap_or(metric);
+        if OF_REWARDS.contains(&own) {
+            return Self::Rewards;
+        }
+        let of_scores = metric.strip_prefix("rewards/");
+        let ends = |ends: &[&str]| ends.iter().find_map(|end| of_scores?.strip_suffix(end));
+        match (ends(&OF_ONE), ends(&AMONG_OTHERS)) {
+            (Some(reward), _) => Self::Reward(reward),
+            (None, Some(_)) => Self::Rewards,
+            (None, None) => Self::Algorithm,
+        }
+    }
+}
+
+/// A stretch of a metric.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Era {
+    /// Its steps.
+    pub label: String,
+    /// The number of its colour; a version that comes back has the colour that it had.
+    pub colour: usize,
+}
+
+/// The stretches of a run's metrics.
+pub(super) struct Eras<'a> {
+    figures: &'a Figures,
+    story: &'a Story,
+}
+
+impl<'a> Eras<'a> {
+    pub(super) fn new(figures: &'a Figures, story: &'a Story) -> Self {
+        Self { figures, story }
+    }
+
+    /// Returns whether a metric depends on rewards, so that its curve is worth a colour for each stretch.
+    pub(super) fn is_of_rewards(metric: &str) -> bool {
+        Dependence::new(metric) != Dependence::Algorithm
+    }
+
+    /// Returns the points at which another stretch of a metric begins, without the first point.
+    pub(super) fn starts(&self, metric: &str) -> Vec<usize> {
+        let dependence = Dependence::new(metric);
+        let starts = self.starts_where(|plugin, of_weight| self.matters(dependence, plugin, of_weight));
+        starts[starts.len().saturating_sub(MOST - 1)..].to_vec()
+    }
+
+    /// Returns the points at which a stretch of any metric begins.
+    pub(super) fn all(&self) -> Vec<usize> {
+        self.starts_where(|_, _| true)
+    }
+
+    /// Returns whether a metric is another after a change of a plugin, or of the weight of its scores.
+    fn matters(&self, dependence: Dependence<'_>, plugin: &str, of_weight: bool) -> bool {
+        match dependence {
+            Dependence::Reward(name) => plugin == name && !of_weight,
+            Dependence::Rewards => !self.story.is_algorithm(plugin),
+            Dependence::Algorithm => self.story.is_algorithm(plugin),
+        }
+    }
+
+    fn starts_where(&self, matters: impl Fn(&str, bool) -> bool) -> Vec<usize> {
+        let steps = &self.figures.steps;
+        let changes = self.story.changes.iter().filter(|change| matters(&change.plugin, change.of_weight));
+        let mut starts: BTreeSet<usize> = changes.map(|change| steps.partition_point(|step| *step <= change.step)).collect();
+        // Rows name the plugins that they were made with, whatever the events say.
+        let mut before = None;
+        for (point, now) in self.figures.versions().enumerate() {
+            let Some(now) = now else { continue };
+            if let Some(before) = before.replace(now)
+                && now.iter().any(|(plugin, hash)| before.get(plugin).is_some_and(|old| old != hash) && matters(plugin, false))
+            {
+                starts.insert(point);
+            }
+        }
+        starts.into_iter().filter(|start| (1..steps.len()).contains(start)).collect()
+    }
+
+    /// Returns the first point of a metric's newest stretch.
+    pub(super) fn newest(&self, metric: &str) -> usize {
+        self.starts(metric).last().copied().unwrap_or(0)
+    }
+
+    /// Names the stretches of a metric by their steps, if there are several.
+    pub(super) fn named(&self, metric: &str) -> Vec<Era> {
+        let starts = self.starts(metric);
+        let step = |point: usize| self.figures.steps.get(point).map_or_else(String::new, |step| words::count(*step));
+        let Some((first, last)) = starts.first().zip(starts.last()) else { return Vec::new() };
+        let between = starts.windows(2).map(|pair| match (step(pair[0]), step(pair[1] - 1)) {
+            (from, to) if from == to => format!("step {from}"),
+            (from, to) => format!("{from} to {to}"),
+        });
+        let begin = std::iter::once(format!("to step {}", step(first - 1)));
+        let labels = begin.chain(between).chain([format!("from step {}", step(*last))]);
+        let mut seen: Vec<String> = Vec::new();
+        let points = starts.first().map(|first| first - 1).into_iter().chain(starts.iter().copied());
+        let colours = points.map(|point| {
+            let made_by = self.made_by(metric, point);
+            seen.iter().position(|other| *other == made_by).unwrap_or_else(|| {
+                seen.push(made_by);
+                seen.len() - 1
+            })
+        });
+        labels.zip(colours.collect::<Vec<_>>()).map(|(label, colour)| Era { label, colour }).collect()
+    }
+
+    /// Returns what made a metric at a point: the versions and weights that it depends on.
+    fn made_by(&self, metric: &str, point: usize) -> String {
+        let (dependence, step) = (Dependence::new(metric), self.figures.steps[point]);
+        let matters = |plugin: &str, of_weight| self.matters(dependence, plugin, of_weight);
+        let in_use = |v: &&Version| v.since < step && v.until.is_none_or(|until| step <= until) && matters(&v.plugin, false);
+        let versions: Vec<(&str, usize)> =
+            self.story.versions.iter().filter(in_use).map(|v| (v.plugin.as_str(), v.number)).collect();
+        let weights = self.story.changes.iter().filter(|c| c.of_weight && c.step < step && matters(&c.plugin, true)).count();
+        let named = self.figures.versions().nth(point).flatten();
+        let hashes: Vec<_> = named.into_iter().flatten().filter(|(plugin, _)| matters(plugin, false)).collect();
+        format!("{versions:?} {weights} {hashes:?}")
+    }
+}
