@@ -11,6 +11,7 @@ mod cli {
     mod init;
     mod mistakes;
     mod output;
+    mod rollouts;
     mod trackers;
     mod trl_commands;
 }

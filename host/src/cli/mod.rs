@@ -33,7 +33,9 @@ mod man;
 mod merge;
 mod models;
 mod new_model;
+mod numbers;
 mod output;
+mod pager;
 mod plugin;
 mod progress;
 mod replay;
@@ -41,6 +43,7 @@ mod replayed_episodes;
 mod replayed_versions;
 mod report;
 mod resume;
+mod rollouts;
 mod score;
 mod stopping;
 mod swap;
@@ -119,6 +122,8 @@ enum Other {
     Report(report::Args),
     /// Export a run's metrics and settings for wandb, MLflow or Trackio
     ExportRun(export_run::Args),
+    /// Show a run's completions, by step, prompt, reward or version
+    Rollouts(rollouts::Args),
     /// Find out why a run does not learn, and what to try
     Diagnose(diagnose::Args),
     /// Create, inspect, check, time and build plugins
@@ -292,6 +297,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Replay(args) => replay::run(&args),
         Other::Score(args) => score::run(&args),
         Other::Report(args) => report::run(&args),
+        Other::Rollouts(args) => rollouts::run(&args),
         Other::ExportRun(args) => export_run::run(&args),
         Other::Diagnose(args) => diagnose::run(&args),
         Other::Plugin(args) => plugin::run(&args),

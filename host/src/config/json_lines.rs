@@ -134,15 +134,29 @@ impl Reader {
             {
                 return Ok(Some(object));
             }
-            let unread = &mut self.unread;
-            let (lines, first) =
-                if is_long { (&mut unread.long, &mut unread.first_long) } else { (&mut unread.lines, &mut unread.first) };
-            if *lines == 0 {
-                *first = self.number;
-            }
-            *lines += 1;
+            self.count(is_long);
         }
         Ok(None)
+    }
+
+    /// Counts the last line as one that is not read.
+    pub fn count_unread(&mut self) {
+        self.count(self.is_within);
+    }
+
+    fn count(&mut self, is_long: bool) {
+        let unread = &mut self.unread;
+        let (lines, first) =
+            if is_long { (&mut unread.long, &mut unread.first_long) } else { (&mut unread.lines, &mut unread.first) };
+        if *lines == 0 {
+            *first = self.number;
+        }
+        *lines += 1;
+    }
+
+    /// Returns the last line, or its beginning if it is too long.
+    pub fn text(&self) -> &[u8] {
+        &self.text
     }
 
     /// Returns where the last line begins, in bytes.
@@ -162,6 +176,16 @@ impl Reader {
     pub fn go_to(&mut self, place: u64) -> io::Result<()> {
         self.from.seek(SeekFrom::Start(place))?;
         (self.begin, self.end, self.is_within) = (place, place, false);
+        Ok(())
+    }
+
+    /// Goes to the line of this number, which begins at `place`.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn go_to_line(&mut self, place: u64, number: u64) -> io::Result<()> {
+        self.go_to(place)?;
+        self.number = number - 1;
         Ok(())
     }
 

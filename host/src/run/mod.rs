@@ -7,6 +7,7 @@ mod files;
 mod granted;
 mod lock;
 mod metrics;
+mod rollouts;
 
 pub use checkpoint_files::CheckpointFiles;
 pub use completions::{CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, ScoredCompletion, TurnRow};
@@ -19,3 +20,4 @@ pub use lock::{RunLock, Whereabouts, is_running, lock};
 #[allow(unused_imports)]
 pub use metrics::Metrics;
 pub use metrics::{MetricsRow, RowKind, each_metrics_row};
+pub use rollouts::{Bound, Rollout, Rollouts, Seen, Selection, Steps, VALUES};

@@ -1,0 +1,445 @@
+//! Reads completions.jsonl as a whole, to be looked through: in bounded memory however large it is, without the lines that a later
+//! resume undid, and only those that meet conditions.
+
+use super::is_completion_undone;
+use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader, Unread};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+
+/// Most places at which a resume took steps back; the file of a run that resumed has none, since a resume removes what it undoes.
+const MOST_RESTARTS: usize = 1 << 20;
+
+/// Most names of rewards, and most versions of plugins, that are remembered for a message.
+const MOST_NAMES: usize = 1024;
+
+/// How lines begin as a run writes them.
+const STEP: &[u8] = b"{\"step\":";
+
+/// A completion, as it is looked at: whatever is missing is left out.
+#[derive(Debug, Default, Deserialize)]
+pub struct Rollout {
+    /// The number of steps taken before it was generated.
+    pub step: u64,
+    /// The row of the dataset.
+    #[serde(default)]
+    pub row: Value,
+    /// Text of the prompt.
+    #[serde(default)]
+    pub prompt: String,
+    /// Its text.
+    #[serde(default)]
+    pub completion: String,
+    /// Its tokens, which are only counted.
+    #[serde(default)]
+    pub completion_ids: Option<Vec<IgnoredAny>>,
+    /// Whether it ended on its own rather than at a limit.
+    #[serde(default)]
+    pub finished: Option<bool>,
+    /// Its scores.
+    #[serde(default)]
+    pub rewards: Map<String, Value>,
+    /// Its advantage.
+    #[serde(default)]
+    pub advantage: Value,
+    /// Hashes of the plugins in use, by their names.
+    #[serde(default)]
+    pub plugins: Map<String, Value>,
+    /// The conversation of an episode.
+    #[serde(default)]
+    pub messages: Vec<Value>,
+    /// The reward of each turn, or none.
+    #[serde(default)]
+    pub turn_rewards: Vec<Value>,
+    /// Why the episode failed, if it did.
+    #[serde(default)]
+    pub failed: Option<String>,
+}
+
+impl Rollout {
+    /// Returns whether another one answers the same prompt in the same step.
+    #[must_use]
+    pub fn is_of_group(&self, other: &Self) -> bool {
+        (self.step, &self.row, &self.prompt) == (other.step, &other.row, &other.prompt)
+    }
+
+    /// Returns a value by its name: a reward's score, `advantage`, `tokens`, or `reward`, the sum of the scores times `weights`. A
+    /// reward without a weight counts once. None if there is no such value.
+    #[must_use]
+    pub fn value(&self, name: &str, weights: &BTreeMap<String, f64>) -> Option<f64> {
+        let score = self.rewards.get(name).map(Value::as_f64);
+        score.unwrap_or_else(|| match name {
+            "advantage" => self.advantage.as_f64(),
+            "tokens" => self.completion_ids.as_ref().map(|ids| ids.len() as f64),
+            "reward" => {
+                let parts = self.rewards.iter().filter_map(|(name, score)| Some((name, score.as_f64()?)));
+                let parts: Vec<f64> = parts.map(|(name, score)| score * weights.get(name).unwrap_or(&1.0)).collect();
+                (!parts.is_empty()).then(|| parts.iter().sum())
+            }
+            _ => None,
+        })
+    }
+}
+
+/// The names that [`Rollout::value`] knows besides those of rewards.
+pub const VALUES: [&str; 3] = ["reward", "advantage", "tokens"];
+
+/// A condition on a value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bound {
+    /// The value's name.
+    pub name: String,
+    /// The least and the greatest value that meet it.
+    pub low: f64,
+    pub high: f64,
+}
+
+/// The steps whose completions are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steps {
+    /// The newest step with completions.
+    Last,
+    /// From one to the other, both included.
+    Between(u64, u64),
+}
+
+/// The completions that are read. The default is all.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    pub steps: Steps,
+    /// The row of the dataset.
+    pub row: Option<u64>,
+    /// A text in the prompt, and one in the completion or episode, both in lower case.
+    pub prompt: Option<String>,
+    pub text: Option<String>,
+    /// Conditions on values, which all must be met.
+    pub bounds: Vec<Bound>,
+    /// The beginning of the hash of a plugin, and the plugin's name, if it must be that one.
+    pub version: Option<(Option<String>, String)>,
+    /// Only those that a limit cut off.
+    pub cut_off: bool,
+    /// The weights of rewards, for the value `reward`.
+    pub weights: BTreeMap<String, f64>,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self::Between(0, u64::MAX)
+    }
+}
+
+impl Selection {
+    /// Returns whether a completion meets all conditions but that on its step.
+    fn takes(&self, rollout: &Rollout) -> bool {
+        let is_in = |wanted: &Option<String>, text: &str| wanted.as_ref().is_none_or(|wanted| contains(text, wanted));
+        let within = |bound: &Bound| {
+            let value = rollout.value(&bound.name, &self.weights);
+            value.is_some_and(|value| (bound.low..=bound.high).contains(&value))
+        };
+        let is_version = |(name, hash): &(Option<String>, String)| {
+            let mut plugins = rollout.plugins.iter().filter(|(plugin, _)| name.as_ref().is_none_or(|name| name == *plugin));
+            plugins.any(|(_, own)| own.as_str().is_some_and(|own| own.starts_with(hash.as_str())))
+        };
+        let said =
+            || rollout.messages.iter().any(|message| message["content"].as_str().is_some_and(|text| is_in(&self.text, text)));
+        self.row.is_none_or(|row| rollout.row.as_u64() == Some(row))
+            && (!self.cut_off || rollout.finished == Some(false))
+            && self.bounds.iter().all(within)
+            && self.version.as_ref().is_none_or(is_version)
+            && is_in(&self.prompt, &rollout.prompt)
+            && (is_in(&self.text, &rollout.completion) || said())
+    }
+}
+
+/// Returns whether a text contains another, which is in lower case, in whatever case.
+fn contains(text: &str, wanted: &str) -> bool {
+    text.contains(wanted) || text.to_lowercase().contains(wanted)
+}
+
+/// The newest step, and where its lines begin: a place and a line's number.
+#[derive(Clone, Copy)]
+struct Newest {
+    step: u64,
+    place: u64,
+    number: u64,
+}
+
+/// A place in the file at which the run took steps again, and the first of these.
+struct Restart {
+    place: u64,
+    step: u64,
+}
+
+/// The completions of a run.
+pub struct Rollouts {
+    reader: Reader,
+    /// In the order of the file; each with the least step of it and of those after it.
+    restarts: Vec<Restart>,
+    newest: Option<Newest>,
+    /// Where the first pass ended; what a live run appends is not read.
+    end: u64,
+    /// What the completions that were read have, for messages.
+    seen: Seen,
+    /// Completions whose keys are of other kinds, and the number of the first one's line.
+    misfits: u64,
+    first_misfit: u64,
+}
+
+/// Names and versions among the completions that were read.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Names of rewards.
+    pub rewards: BTreeSet<String>,
+    /// Versions of plugins, by name and hash, with the first step and the last.
+    pub versions: BTreeMap<(String, String), (u64, u64)>,
+    /// The completions.
+    pub completions: u64,
+}
+
+impl Seen {
+    fn add(&mut self, rollout: &Rollout) {
+        self.completions += 1;
+        for name in rollout.rewards.keys() {
+            if self.rewards.len() < MOST_NAMES && !self.rewards.contains(name) {
+                self.rewards.insert(name.clone());
+            }
+        }
+        for (name, hash) in &rollout.plugins {
+            let key = (name.clone(), hash.as_str().unwrap_or_default().to_owned());
+            if self.versions.len() < MOST_NAMES || self.versions.contains_key(&key) {
+                let (from, to) = self.versions.entry(key).or_insert((rollout.step, rollout.step));
+                (*from, *to) = ((*from).min(rollout.step), (*to).max(rollout.step));
+            }
+        }
+    }
+}
+
+/// Parses only the step of a line.
+#[derive(Deserialize)]
+struct Head {
+    step: u64,
+}
+
+/// Returns the step of a line, judging by its beginning.
+fn step_at_a_glance(line: &[u8]) -> Option<u64> {
+    let rest = line.strip_prefix(STEP)?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
+}
+
+impl Rollouts {
+    /// Opens the file, and reads it once to find out which lines count.
+    ///
+    /// # Errors
+    /// If it is not a regular file or can't be read.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut reader = Reader::open(path, LONGEST_COMPLETION)?.up_to(u64::MAX);
+        let (mut restarts, mut before, mut newest): (Vec<Restart>, Option<u64>, Option<Newest>) = (Vec::new(), None, None);
+        while let Some(line) = reader.line()? {
+            let Line::Whole(text) = line else { continue };
+            let glanced = step_at_a_glance(text).filter(|step| before.is_none_or(|before| before <= *step));
+            // What is not as expected is read properly: a damaged line must not undo others.
+            let Some(step) = glanced.or_else(|| Some(serde_json::from_slice::<Head>(text).ok()?.step)) else { continue };
+            let place = reader.place();
+            if before.is_some_and(|before| step < before) && restarts.len() < MOST_RESTARTS {
+                restarts.push(Restart { place, step });
+            }
+            if before != Some(step) {
+                newest = Some(Newest { step, place, number: reader.number() });
+            }
+            before = Some(step);
+        }
+        let end = reader.place();
+        let mut least = u64::MAX;
+        for restart in restarts.iter_mut().rev() {
+            least = least.min(restart.step);
+            restart.step = least;
+        }
+        Ok(Self { reader, restarts, newest, end, seen: Seen::default(), misfits: 0, first_misfit: 0 })
+    }
+
+    /// Returns the newest step with completions.
+    #[must_use]
+    pub fn newest_step(&self) -> Option<u64> {
+        self.newest.map(|newest| newest.step)
+    }
+
+    /// Returns what the completions have that were read.
+    #[must_use]
+    pub fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
+    /// Returns whether a resume undid the line of a step that begins at `place`.
+    fn is_undone(&self, place: u64, step: u64) -> bool {
+        let next = self.restarts.partition_point(|restart| restart.place <= place);
+        self.restarts.get(next).is_some_and(|restart| is_completion_undone(step, restart.step))
+    }
+
+    /// Calls `take` with each selected completion, its place and its line, until it returns false.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn each(&mut self, selection: &Selection, mut take: impl FnMut(Rollout, u64, &[u8]) -> bool) -> io::Result<()> {
+        let Some(newest) = self.newest else { return Ok(()) };
+        let (from, to) = match selection.steps {
+            Steps::Last => (newest.step, newest.step),
+            Steps::Between(from, to) => (from, to),
+        };
+        // What comes before the newest step's lines can't be of it, unless it was undone.
+        let (place, number) = if from == newest.step { (newest.place, newest.number) } else { (0, 1) };
+        self.reader.go_to_line(place, number)?;
+        loop {
+            match self.reader.line()? {
+                None => break,
+                Some(Line::TooLong) => {
+                    self.reader.count_unread();
+                    continue;
+                }
+                Some(Line::Whole(_)) => {}
+            }
+            let place = self.reader.place();
+            if place >= self.end {
+                break;
+            }
+            let text = self.reader.text();
+            // Lines that are not as a run writes them are parsed to see whether they are damaged.
+            if step_at_a_glance(text).is_some_and(|step| !(from..=to).contains(&step)) {
+                continue;
+            }
+            let Ok(rollout) = serde_json::from_slice::<Rollout>(text) else {
+                if serde_json::from_slice::<Map<String, Value>>(text).is_ok() {
+                    if self.misfits == 0 {
+                        self.first_misfit = self.reader.number();
+                    }
+                    self.misfits += 1;
+                } else {
+                    self.reader.count_unread();
+                }
+                continue;
+            };
+            if !(from..=to).contains(&rollout.step) || self.is_undone(place, rollout.step) {
+                continue;
+            }
+            self.seen.add(&rollout);
+            if selection.takes(&rollout) && !take(rollout, place, self.reader.text()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the completion at a place that [`Self::each`] gave. Returns it and its line.
+    ///
+    /// # Errors
+    /// If the file can't be read, or has changed.
+    pub fn at(&mut self, place: u64) -> io::Result<(Rollout, &[u8])> {
+        self.reader.go_to(place)?;
+        let changed = || io::Error::new(io::ErrorKind::InvalidData, "it changed while it was read");
+        match self.reader.line()? {
+            Some(Line::Whole(_)) => {}
+            _ => return Err(changed()),
+        }
+        let rollout = serde_json::from_slice(self.reader.text()).map_err(|_| changed())?;
+        Ok((rollout, self.reader.text()))
+    }
+
+    /// Says what was not read from the file of this name.
+    #[must_use]
+    pub fn notes(self, file: &str) -> Vec<String> {
+        let unread: Unread = self.reader.unread();
+        let mut notes = unread.notes(file);
+        let first = self.first_misfit;
+        match self.misfits {
+            0 => {}
+            1 => notes.push(format!("{file}: line {first} is not a completion as a run writes it and is ignored")),
+            n => notes.push(format!("{file}: {n} lines are not completions as a run writes them; the first is line {first}")),
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+
+    fn line(step: u64, row: u64, completion: &str, score: f64, hash: &str) -> String {
+        let plugins = format!("{{\"r\":\"{hash}\"}}");
+        format!(
+            "{{\"step\":{step},\"row\":{row},\"prompt\":\"Q{row}\",\"completion\":\"{completion}\",\"completion_ids\":[1,2],\
+             \"finished\":{},\"rewards\":{{\"r\":{score},\"s\":null}},\"plugins\":{plugins}}}\n",
+            score > 0.0
+        )
+    }
+
+    fn selected(text: &str, selection: &Selection) -> (Vec<(u64, String)>, Vec<String>) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let mut rollouts = Rollouts::open(file.path()).unwrap();
+        let mut found = Vec::new();
+        rollouts
+            .each(selection, |rollout, _, _| {
+                found.push((rollout.step, rollout.completion));
+                true
+            })
+            .unwrap();
+        (found, rollouts.notes("c"))
+    }
+
+    fn names(found: &[(u64, String)]) -> String {
+        found.iter().map(|(step, name)| format!("{step}{name} ")).collect()
+    }
+
+    #[test]
+    fn lines_that_a_resume_undid_are_passed_over_and_damaged_ones_undo_nothing() {
+        let mut text = String::new();
+        for (step, name) in [(0, "a"), (1, "b"), (2, "c"), (3, "d"), (1, "e"), (2, "f"), (2, "g")] {
+            text.push_str(&line(step, 0, name, 1.0, "aa"));
+        }
+        let all = Selection::default();
+        assert_eq!(names(&selected(&text, &all).0), "0a 1e 2f 2g ");
+        let last = Selection { steps: Steps::Last, ..Selection::default() };
+        assert_eq!(names(&selected(&text, &last).0), "2f 2g ");
+        // Torn lines, one that a live run still writes, and an object that is no completion.
+        let torn = format!("{text}{{\"step\":0,\"row\":garb\n[]\n{{\"step\":\"x\"}}\n{{\"step\":2,\"row\":0}}\n{{\"step\":0,");
+        let (found, notes) = selected(&torn, &all);
+        assert_eq!(names(&found), "0a 1e 2f 2g 2 ");
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].contains("2 lines are not JSON objects") && notes[0].ends_with("line 8"), "{notes:?}");
+        assert!(notes[1].contains("line 10 is not a completion"), "{notes:?}");
+    }
+
+    #[test]
+    fn conditions_are_met_together() {
+        let mut text = String::new();
+        for step in 0..6 {
+            let _ = write!(text, "{}{}", line(step, 1, "Hello there", step as f64, "aabb"), line(step, 2, "bye", -1.0, "ccdd"));
+        }
+        let pick = |change: &dyn Fn(&mut Selection)| {
+            let mut selection = Selection::default();
+            change(&mut selection);
+            let found = selected(&text, &selection).0;
+            (found.len(), found.first().map(|(step, _)| *step))
+        };
+        assert_eq!(pick(&|s| s.steps = Steps::Between(2, 3)), (4, Some(2)));
+        assert_eq!(pick(&|s| s.text = Some("hello".into())), (6, Some(0)));
+        assert_eq!(pick(&|s| s.prompt = Some("q2".into())), (6, Some(0)));
+        assert_eq!(pick(&|s| s.row = Some(2)), (6, Some(0)));
+        let bound = |name: &str, low, high| vec![Bound { name: name.into(), low, high }];
+        assert_eq!(pick(&|s| s.bounds = bound("r", 4.0, f64::INFINITY)), (2, Some(4)));
+        assert_eq!(pick(&|s| s.bounds = bound("s", 0.0, 1.0)), (0, None));
+        assert_eq!(pick(&|s| s.bounds = bound("tokens", 2.0, 2.0)), (12, Some(0)));
+        let doubled = |s: &mut Selection| {
+            s.weights = BTreeMap::from([("r".into(), 2.0)]);
+            s.bounds = bound("reward", 10.0, 10.0);
+        };
+        assert_eq!(pick(&doubled), (1, Some(5)));
+        assert_eq!(pick(&|s| s.version = Some((None, "cc".into()))), (6, Some(0)));
+        assert_eq!(pick(&|s| s.version = Some((Some("other".into()), "cc".into()))), (0, None));
+        assert_eq!(pick(&|s| s.cut_off = true), (7, Some(0)));
+    }
+}
