@@ -12,6 +12,7 @@ mod cli {
     mod mistakes;
     mod output;
     mod rollouts;
+    mod sweep;
     mod trackers;
     mod trl_commands;
 }

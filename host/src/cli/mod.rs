@@ -47,6 +47,7 @@ mod rollouts;
 mod score;
 mod stopping;
 mod swap;
+mod sweep;
 mod train;
 mod unknown;
 
@@ -112,6 +113,8 @@ enum Other {
     Models(models::Args),
     /// Resume a run from its newest intact checkpoint
     Resume(resume::Args),
+    /// Run a grid of settings with several seeds, and compare the runs in a table
+    Sweep(sweep::Args),
     /// Replace a plugin or reward model of a running run
     Swap(swap::Args),
     /// Score a run's completions with another reward and compare the scores
@@ -293,6 +296,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
             Ok(())
         }
         Other::Resume(args) => resume::run(&args),
+        Other::Sweep(args) => sweep::run(&args),
         Other::Swap(args) => swap::run(&args),
         Other::Replay(args) => replay::run(&args),
         Other::Score(args) => score::run(&args),

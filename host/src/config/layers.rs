@@ -109,7 +109,11 @@ impl ConfigFile {
         Ok(self.table()?.into_iter().map(|(key, _)| key).filter(|key| own_name(key).is_none()).collect())
     }
 
-    pub(super) fn table(&self) -> Result<Table> {
+    /// Parses the file as it is.
+    ///
+    /// # Errors
+    /// Names the line.
+    pub fn table(&self) -> Result<Table> {
         let parsed = match self.path.extension().and_then(|ending| ending.to_str()) {
             Some("yaml" | "yml") => yaml::table(&self.text),
             Some("toml") => toml_table(&self.text),

@@ -1,0 +1,315 @@
+//! `rlhost sweep`: runs a grid of settings with several seeds, one run after another, and compares them in a table.
+
+mod children;
+mod plan;
+mod state;
+mod table;
+
+use super::Failure;
+use super::output::counted;
+use crate::config::{files, printable, printable_path, shell_word};
+use crate::run::{RunFiles, lock};
+use anyhow::{Context, anyhow};
+use children::Children;
+use plan::{Plan, Run};
+use state::State;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use table::SweepTable;
+
+/// Most runs at a time.
+const MOST_JOBS: usize = 256;
+
+/// Largest file of a run's settings.
+const LARGEST: u64 = 4 << 20;
+
+/// Longest printed reason, in bytes, and most names in a message.
+const REASON: usize = 300;
+const NAMES: usize = 5;
+
+/// Arguments of `sweep`.
+#[derive(clap::Args)]
+#[command(after_help = "A sweep's file:\n\n    \
+                        command = \"grpo\"             # the training command [default: train]\n    \
+                        output_dir = \"sweeps/lr\"     # folder of the runs [default: runs/ and the file's name]\n    \
+                        seeds = [1, 2, 3]\n    \
+                        metric = \"eval_reward\"       # or a list; last = 10 averages the last 10 values of a run\n\n    \
+                        [settings]                   # as in a configuration file; config = FILE reads them from one\n    \
+                        model = \"HuggingFaceTB/SmolLM2-135M-Instruct\"\n    \
+                        max_steps = 100\n\n    \
+                        [grid]                       # a list of values each; all combinations run\n    \
+                        learning_rate = [1e-6, 1e-5]\n    \
+                        \"loss.beta\" = [0.0, 0.04]\n\n\
+                        Given again, the command skips finished runs and resumes the others. Ctrl-C stops the current runs after their \
+                        step, and saves them. Exit codes: 0 all runs finished, 1 some failed, 2 the file is wrong, 3 stopped.")]
+pub(super) struct Args {
+    /// File of the sweep, in TOML
+    file: PathBuf,
+    /// Number of runs at a time [default: jobs in the file, or 1]
+    #[arg(long, short = 'j', value_name = "N")]
+    jobs: Option<usize>,
+    /// Start no further runs after one has failed
+    #[arg(long, alias = "fail_fast")]
+    fail_fast: bool,
+    /// List the runs without starting them
+    #[arg(long, alias = "dry_run")]
+    dry_run: bool,
+    /// Metric of the table, instead of the file's; may be repeated
+    #[arg(long, value_name = "NAME")]
+    metric: Vec<String>,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let mut plan = Plan::read(&args.file).map_err(Failure::of)?;
+    if !args.metric.is_empty() {
+        plan.metrics.clone_from(&args.metric);
+    }
+    plan.jobs = args.jobs.unwrap_or(plan.jobs);
+    if !(1..=MOST_JOBS).contains(&plan.jobs) {
+        return Err(Failure::mistake(anyhow!("--jobs {}: expected a number from 1 to {MOST_JOBS}", plan.jobs)));
+    }
+    if plan.folder.exists() && !plan.folder.is_dir() {
+        return Err(Failure::mistake(anyhow!("{}: is a file; output_dir names the sweep's folder", plan.folder.display())));
+    }
+    if RunFiles(&plan.folder).are_there() {
+        let advice = "give the sweep a folder of its own with output_dir";
+        return Err(Failure::mistake(anyhow!("{}: is the folder of a run; {advice}", plan.folder.display())));
+    }
+    let states: Vec<State> = plan.runs.iter().map(|run| State::read(&plan.folder.join(&run.name))).collect();
+    check(&plan, &states).map_err(Failure::of)?;
+    if args.dry_run {
+        list(&plan, &states);
+        return Ok(());
+    }
+    fs::create_dir_all(&plan.folder)
+        .map_err(|source| Failure::of(crate::train::Error::Write { path: plan.folder.clone(), source }))?;
+    // Two of the same sweep would start the same runs.
+    let _lock = lock(&plan.folder).map_err(|error| match error {
+        TryLockError::WouldBlock => Failure::mistake(anyhow!("{}: another process runs this sweep", plan.folder.display())),
+        TryLockError::Error(source) => Failure::of(crate::train::Error::Write { path: plan.folder.clone(), source }),
+    })?;
+    let mut sweep = Sweep::new(&plan, &states);
+    let stopped = sweep.run(args.fail_fast).map_err(Failure::of)?;
+    sweep.report(&args.file, stopped)
+}
+
+/// Refuses runs that were made with other settings than the file has now.
+fn check(plan: &Plan, states: &[State]) -> anyhow::Result<()> {
+    for (run, _) in plan.runs.iter().zip(states).filter(|(_, state)| **state != State::New) {
+        let own = settings_file(plan, run);
+        let folder = plan.folder.join(&run.name);
+        let advice = || format!("remove {}, or give the sweep another output_dir", shell_word(&folder));
+        let text = match files::read_text(&own, LARGEST) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(anyhow!("{}: this run is not of the sweep; {}", folder.display(), advice()));
+            }
+            read => read.map_err(|source| crate::config::Error::Io { path: own.clone(), source })?,
+        };
+        if text == run.file(&plan.command) {
+            continue;
+        }
+        let before: toml::Table = text.parse().unwrap_or_default();
+        let keys = before.keys().chain(run.settings.keys()).filter(|key| before.get(*key) != run.settings.get(*key));
+        let mut keys: Vec<String> = keys.map(|key| printable(key, REASON)).collect();
+        keys.sort();
+        keys.dedup();
+        let keys = if keys.is_empty() { "in its command".to_owned() } else { keys.join(", ") };
+        return Err(anyhow!("{}: this run was made with other settings ({keys}); {}", folder.display(), advice()));
+    }
+    Ok(())
+}
+
+/// Prints the runs and the command of the first.
+fn list(plan: &Plan, states: &[State]) {
+    let count = |wanted: State| states.iter().filter(|state| **state == wanted).count();
+    let counts = [State::Finished, State::Interrupted, State::Running, State::New].map(|state| (count(state), state.word()));
+    let counts: Vec<String> =
+        counts.iter().filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
+    say!("{} in {}: {}", counted(plan.runs.len() as u64, "run"), printable_path(&plan.folder), counts.join(", "));
+    for (run, state) in plan.runs.iter().zip(states) {
+        say!("{:<12} {}", state.word(), run.name);
+    }
+    if let Some(run) = plan.runs.first() {
+        say!("\nsettings of each:");
+        let shown = run.settings.iter().filter(|(key, _)| *key != "seed" && !plan.keys.contains(*key));
+        shown.for_each(|(key, value)| say!("    {} = {value}", key));
+    }
+}
+
+/// Returns the path of a run's settings.
+fn settings_file(plan: &Plan, run: &Run) -> PathBuf {
+    plan.folder.join(format!("{}.toml", run.name))
+}
+
+/// What became of a run in this sweep.
+#[derive(Clone, Debug, PartialEq)]
+enum End {
+    /// It was not started.
+    None,
+    Finished,
+    Stopped,
+    Failed(String),
+}
+
+/// A sweep that runs.
+struct Sweep<'a> {
+    plan: &'a Plan,
+    states: &'a [State],
+    ends: Vec<End>,
+}
+
+impl<'a> Sweep<'a> {
+    fn new(plan: &'a Plan, states: &'a [State]) -> Self {
+        let end = |state: &State| if *state == State::Finished { End::Finished } else { End::None };
+        Self { plan, states, ends: states.iter().map(end).collect() }
+    }
+
+    /// Runs what is not finished. Returns whether a signal stopped the sweep.
+    fn run(&mut self, fail_fast: bool) -> anyhow::Result<bool> {
+        let mut children = Children::listen()?;
+        let mut waiting: Vec<usize> = (0..self.ends.len()).rev().filter(|&i| self.ends[i] != End::Finished).collect();
+        let skipped = self.ends.len() - waiting.len();
+        if skipped > 0 {
+            tracing::info!("{} of {} are finished and skipped", skipped, counted(self.ends.len() as u64, "run"));
+        }
+        loop {
+            let failed = fail_fast && self.ends.iter().any(|end| matches!(end, End::Failed(_)));
+            let more = !failed && !children.is_stopping();
+            match waiting.pop().filter(|_| more) {
+                Some(run) if children.running() < self.plan.jobs => self.start(&mut children, run),
+                next => {
+                    waiting.extend(next);
+                    if children.running() == 0 {
+                        return Ok(children.is_stopping());
+                    }
+                    let (run, status) = children.wait()?;
+                    self.ends[run] = self.end(run, status);
+                    self.say(run, &self.ends[run]);
+                }
+            }
+        }
+    }
+
+    fn folder(&self, run: usize) -> PathBuf {
+        self.plan.folder.join(&self.plan.runs[run].name)
+    }
+
+    /// Starts a run, or says why it can't be started.
+    fn start(&mut self, children: &mut Children, run: usize) {
+        if self.states[run] == State::Running {
+            self.ends[run] = End::Failed("another process runs it".to_owned());
+        } else if let Err(error) = self.command(run).and_then(|mut command| Ok(children.start(run, &mut command)?)) {
+            self.ends[run] = End::Failed(format!("can't start it: {error:#}"));
+        } else {
+            let how = if self.states[run] == State::Interrupted { "resuming" } else { "starting" };
+            let log =
+                if self.plan.jobs > 1 { format!("; it writes to {}", printable_path(&self.log(run))) } else { String::new() };
+            tracing::info!("{}: {how}{log}", self.title(run));
+            return;
+        }
+        self.say(run, &self.ends[run]);
+    }
+
+    /// Returns a run's place in the sweep and its name.
+    fn title(&self, run: usize) -> String {
+        format!("[{}/{}] {}", run + 1, self.ends.len(), self.plan.runs[run].name)
+    }
+
+    fn say(&self, run: usize, end: &End) {
+        match end {
+            End::Failed(reason) => tracing::error!("{}: {reason}", self.title(run)),
+            End::Stopped => tracing::info!("{}: stopped", self.title(run)),
+            End::Finished | End::None => tracing::info!("{}: finished", self.title(run)),
+        }
+    }
+
+    fn log(&self, run: usize) -> PathBuf {
+        self.plan.folder.join(format!("{}.log", self.plan.runs[run].name))
+    }
+
+    /// Returns the command of a run, after writing its settings.
+    fn command(&self, run: usize) -> anyhow::Result<Command> {
+        let own = &self.plan.runs[run];
+        let settings = settings_file(self.plan, own);
+        let written = files::temporary_in(&self.plan.folder).and_then(|mut file| {
+            file.write_all(own.file(&self.plan.command).as_bytes())?;
+            file.persist(&settings).map_err(|error| error.error)?;
+            Ok(())
+        });
+        written.with_context(|| format!("can't write {}", settings.display()))?;
+        let mut command = Command::new(std::env::current_exe().context("can't find this program's file")?);
+        command.arg(&self.plan.command).arg("--config").arg(&settings).arg("--output-dir").arg(self.folder(run));
+        for set in &own.sets {
+            command.args(["--set", set]);
+        }
+        if !tracing::enabled!(tracing::Level::INFO) {
+            command.arg("--quiet");
+        }
+        if self.states[run] == State::Interrupted {
+            command.arg("--resume-from-checkpoint");
+        } else if self.plan.jobs > 1 && !own.settings.keys().any(|key| key.replace('-', "_") == "num_threads") {
+            // Otherwise each would take all processors.
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            command.args(["--num-threads", &(processors / self.plan.jobs).max(1).to_string()]);
+        }
+        command.stdin(Stdio::null());
+        if self.plan.jobs > 1 {
+            let path = self.log(run);
+            let log =
+                files::own(&path, File::options().append(true)).with_context(|| format!("can't write {}", path.display()))?;
+            command.stdout(log.try_clone()?).stderr(log);
+        } else {
+            // Standard output is for the table.
+            command.stdout(io::stderr());
+        }
+        Ok(command)
+    }
+
+    /// Says how a run's process ended.
+    fn end(&self, run: usize, status: ExitStatus) -> End {
+        match status.code() {
+            Some(0) => End::Finished,
+            Some(3 | 130 | 143) => End::Stopped,
+            code => {
+                let how = code.map_or_else(|| status.to_string(), |code| format!("exit code {code}"));
+                let reason = state::reason(&self.folder(run)).map(|reason| format!(": {}", printable(&reason, REASON)));
+                let log = if self.plan.jobs > 1 { format!("; see {}", printable_path(&self.log(run))) } else { String::new() };
+                End::Failed(format!("failed with {how}{}{log}", reason.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// Prints the table, and what is left to do.
+    fn report(&self, file: &Path, stopped: bool) -> Result<(), Failure> {
+        let finished: Vec<bool> = self.ends.iter().map(|end| *end == End::Finished).collect();
+        let table = SweepTable::read(self.plan, &finished);
+        table.lines.iter().for_each(|line| say!("{line}"));
+        table.note.iter().for_each(|note| tracing::warn!("{note}"));
+        let again = format!("rlhost sweep {}", shell_word(file));
+        let failed: Vec<&str> = self
+            .ends
+            .iter()
+            .zip(&self.plan.runs)
+            .filter(|(end, _)| matches!(end, End::Failed(_)))
+            .map(|(_, run)| run.name.as_str())
+            .collect();
+        let open = finished.iter().filter(|finished| !**finished).count();
+        if stopped {
+            say!("stopped with {open} of {} to do; resume with: {again}", counted(finished.len() as u64, "run"));
+            return Err(Failure::Stopped);
+        }
+        if !failed.is_empty() {
+            let more = if failed.len() > NAMES { format!(" and {} more", failed.len() - NAMES) } else { String::new() };
+            let names = failed.iter().take(NAMES).copied().collect::<Vec<_>>().join(", ");
+            let runs = counted(finished.len() as u64, "run");
+            return Err(Failure::failed(anyhow!("{} of {runs} failed: {names}{more}; to try again: {again}", failed.len())));
+        }
+        if open > 0 {
+            let runs = counted(finished.len() as u64, "run");
+            return Err(Failure::failed(anyhow!("{open} of {runs} were stopped; to resume them: {again}")));
+        }
+        Ok(())
+    }
+}

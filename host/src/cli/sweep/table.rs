@@ -1,0 +1,151 @@
+//! The table of a sweep: the grid's combinations, with means and spreads over the seeds.
+
+use super::plan::Plan;
+use crate::cli::numbers::number;
+use crate::config::{did_you_mean, printable};
+use crate::run::each_metrics_row;
+use console::measure_text_width;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Most names of metrics that are remembered, and most values of a metric.
+const MOST_NAMES: usize = 4096;
+const MOST_VALUES: usize = 4 << 20;
+
+/// Maximum length of a printed name or value, in bytes.
+const SHOWN: usize = 60;
+
+/// Metrics that say how good a run became, the best first. The table has the first that runs have.
+const USUAL: [&str; 6] = ["eval_reward", "reward", "objective/scores", "rewards/accuracies", "eval_loss", "loss"];
+
+/// What a run logged of the wanted metrics.
+struct Logged {
+    /// The mean of the last values of each metric.
+    values: BTreeMap<String, f64>,
+    /// Names of all metrics.
+    names: BTreeSet<String>,
+}
+
+/// Reads a run's metrics.
+fn logged(run: &Path, wanted: &[&str], last: usize) -> Logged {
+    let (mut series, mut names) = (BTreeMap::<&str, BTreeMap<u64, f64>>::new(), BTreeSet::new());
+    // A run that logged nothing has no values.
+    let _ = each_metrics_row(run, |row| {
+        for (name, value) in row.values {
+            if let (Some(wanted), Some(value)) = (wanted.iter().find(|wanted| **wanted == name), value) {
+                let series = series.entry(*wanted).or_default();
+                if series.len() < MOST_VALUES {
+                    series.insert(row.step, value);
+                }
+            }
+            if names.len() < MOST_NAMES && !names.contains(&name) {
+                names.insert(name);
+            }
+        }
+    });
+    let mean = |values: &BTreeMap<u64, f64>| {
+        let last: Vec<f64> = values.values().rev().take(last).copied().collect();
+        last.iter().sum::<f64>() / last.len() as f64
+    };
+    Logged { values: series.iter().map(|(name, values)| ((*name).to_owned(), mean(values))).collect(), names }
+}
+
+/// The table, and what is to be said about it.
+pub(super) struct SweepTable {
+    pub lines: Vec<String>,
+    pub note: Option<String>,
+}
+
+impl SweepTable {
+    /// Reads the runs of a sweep, with what became of each.
+    pub(super) fn read(plan: &Plan, finished: &[bool]) -> Self {
+        let wanted: Vec<&str> =
+            if plan.metrics.is_empty() { USUAL.to_vec() } else { plan.metrics.iter().map(String::as_str).collect() };
+        let logged: Vec<Logged> = plan.runs.iter().map(|run| logged(&plan.folder.join(&run.name), &wanted, plan.last)).collect();
+        let has = |name: &&str| logged.iter().any(|logged| logged.values.contains_key(*name));
+        let metrics: Vec<&str> =
+            if plan.metrics.is_empty() { wanted.into_iter().find(has).into_iter().collect() } else { wanted };
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        let heading = plan.keys.iter().map(|key| printable(key, SHOWN)).chain(["runs".to_owned()]);
+        rows.push(heading.chain(metrics.iter().map(|name| printable(name, SHOWN))).collect());
+        let combinations = plan.runs.iter().map(|run| run.combination + 1).max().unwrap_or(0);
+        for combination in 0..combinations {
+            let own: Vec<usize> = (0..plan.runs.len()).filter(|&i| plan.runs[i].combination == combination).collect();
+            let mut row: Vec<String> = plan.runs[own[0]].values.clone();
+            let done = own.iter().filter(|&&i| finished[i]).count();
+            row.push(if done == own.len() { done.to_string() } else { format!("{done} of {}", own.len()) });
+            for name in &metrics {
+                // Unfinished runs have not come as far as the others.
+                let values = own.iter().filter(|&&i| finished[i]).filter_map(|&i| logged[i].values.get(*name).copied());
+                row.push(spread(&values.collect::<Vec<_>>()));
+            }
+            rows.push(row);
+        }
+        Self { lines: columns(&rows), note: note(&metrics, &logged, plan.metrics.is_empty()) }
+    }
+}
+
+/// Says which metric no run has.
+fn note(metrics: &[&str], logged: &[Logged], is_usual: bool) -> Option<String> {
+    let names: BTreeSet<&str> = logged.iter().flat_map(|logged| &logged.names).map(String::as_str).collect();
+    if names.is_empty() {
+        return Some("no run has logged any metrics".to_owned());
+    }
+    if is_usual && metrics.is_empty() {
+        return Some("no run has logged a usual metric; name one with --metric".to_owned());
+    }
+    let missing = metrics.iter().find(|name| !names.contains(**name))?;
+    let near = did_you_mean(missing, names.iter().copied());
+    Some(format!("no run has logged the metric {:?}{near}", printable(missing, SHOWN)))
+}
+
+/// Formats the mean of some values and their standard deviation.
+fn spread(values: &[f64]) -> String {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    match values.len() {
+        0 => "-".to_owned(),
+        1 => number(mean),
+        _ => {
+            let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
+            format!("{} \u{b1} {}", number(mean), number(variance.sqrt()))
+        }
+    }
+}
+
+/// Aligns the cells of rows.
+fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let count = rows.first().map_or(0, Vec::len);
+    let width = |i: usize| rows.iter().map(|row| measure_text_width(&row[i])).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell}{}", " ".repeat(width - measure_text_width(cell))));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::RunFiles;
+
+    #[test]
+    fn values_of_seeds_have_a_mean_and_a_spread() {
+        assert_eq!((spread(&[]), spread(&[1.5]), spread(&[1.0, 2.0, 3.0])), ("-".into(), "1.5".into(), "2 \u{b1} 1".into()));
+        let rows = [vec!["lr".to_owned(), "reward".to_owned()], vec!["1e-5".to_owned(), "2 \u{b1} 1".to_owned()]];
+        assert_eq!(columns(&rows), ["lr    reward", "1e-5  2 \u{b1} 1"]);
+    }
+
+    #[test]
+    fn the_last_values_count_also_of_steps_that_were_taken_again() {
+        let run = tempfile::tempdir().unwrap();
+        let rows =
+            "{\"step\":1,\"reward\":1}\n{\"step\":2,\"reward\":9}\n{\"step\":2,\"eval_reward\":5}\n{\"step\":2,\"reward\":3}\n";
+        std::fs::write(RunFiles(run.path()).metrics(), rows).unwrap();
+        let last = |last| logged(run.path(), &["reward", "eval_reward"], last).values;
+        assert_eq!(last(1), BTreeMap::from([("reward".to_owned(), 3.0), ("eval_reward".to_owned(), 5.0)]));
+        assert_eq!(last(2)["reward"], 2.0);
+    }
+}
