@@ -5,6 +5,7 @@
 #     host/packaging/try.sh WHEEL
 set -euo pipefail
 wheel=$(realpath "$1")
+reader=$(realpath "$(dirname "$0")/try_reader.py")
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 mkdir "$place/home"
@@ -19,6 +20,12 @@ fi
 cd "$place"
 bare rlhost --version
 bare rlhost --plugin tldr_length_reward.wasm --max-steps 3 --output-dir run
+# The reader needs nothing but Python, and gives data frames where there is a package for them.
+bare python "$reader" run
+for package in pandas polars; do
+    "$place/venv/bin/pip" install --quiet --disable-pip-version-check "$package" || echo "$package can't be had"
+done
+bare python "$reader" run
 bare rlhost plugin new my_reward --lang rust
 
 cd my_reward
