@@ -5,6 +5,7 @@
 
 mod cli {
     mod command_line;
+    mod compare;
     mod diagnosis;
     mod dry_run;
     mod from_trl;

@@ -13,6 +13,8 @@ macro_rules! say {
 mod algorithm;
 mod bench;
 mod checkpoint;
+mod columns;
+mod compare;
 mod completions;
 mod diagnose;
 mod display;
@@ -123,6 +125,8 @@ enum Other {
     Score(score::Args),
     /// Write an HTML report of a run: metrics, completions, plugins and events
     Report(report::Args),
+    /// Compare runs: settings that differ, values, and curves on one page
+    Compare(compare::Args),
     /// Export a run's metrics and settings for wandb, MLflow or Trackio
     ExportRun(export_run::Args),
     /// Show a run's completions, by step, prompt, reward or version
@@ -301,6 +305,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Replay(args) => replay::run(&args),
         Other::Score(args) => score::run(&args),
         Other::Report(args) => report::run(&args),
+        Other::Compare(args) => compare::run(&args),
         Other::Rollouts(args) => rollouts::run(&args),
         Other::ExportRun(args) => export_run::run(&args),
         Other::Diagnose(args) => diagnose::run(&args),

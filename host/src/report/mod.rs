@@ -7,6 +7,7 @@
 //! can start.
 
 mod charts;
+mod comparison;
 mod configuration;
 mod eras;
 mod evaluations;
@@ -21,6 +22,8 @@ mod swap_tests;
 #[cfg(test)]
 mod tests;
 mod words;
+
+pub use comparison::{Best, ComparedRun, Comparison, Difference, Group, Spread};
 
 use crate::config::{files, json_lines};
 use crate::diagnosis::{self, Diagnosis};

@@ -18,8 +18,8 @@ use std::path::Path;
 /// The extension turns escaping on.
 const NAME: &str = "report.html";
 const TEMPLATE: &str = include_str!("report.html");
-const STYLE: &str = concat!(include_str!("vendor/uplot/uPlot.min.css"), "\n", include_str!("report.css"));
-const LIBRARY: &str = include_str!("vendor/uplot/uPlot.iife.min.js");
+pub(super) const STYLE: &str = concat!(include_str!("vendor/uplot/uPlot.min.css"), "\n", include_str!("report.css"));
+pub(super) const LIBRARY: &str = include_str!("vendor/uplot/uPlot.iife.min.js");
 const SCRIPT: &str = include_str!("report.js");
 
 /// Metrics at the top, in this order, if the run has them.
@@ -175,10 +175,11 @@ pub(super) fn render(run: &Run) -> Result<String, Error> {
         written => words::moment(now()),
         version => env!("CARGO_PKG_VERSION"),
     };
-    Ok(environment()?.get_template(NAME)?.render(page)?)
+    Ok(environment(NAME, TEMPLATE)?.get_template(NAME)?.render(page)?)
 }
 
-fn environment() -> Result<Environment<'static>, minijinja::Error> {
+/// Creates an environment with one template, whose values are escaped and visible.
+pub(super) fn environment(name: &'static str, template: &'static str) -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -186,22 +187,22 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
         Some(Cow::Owned(shown)) => escape_formatter(out, state, &Value::from(shown)),
         _ => escape_formatter(out, state, value),
     });
-    environment.add_template(NAME, TEMPLATE)?;
+    environment.add_template(name, template)?;
     Ok(environment)
 }
 
 /// Returns a value that the template escapes.
-fn plain(value: impl Serialize) -> Value {
+pub(super) fn plain(value: impl Serialize) -> Value {
     Value::from(Serde(value))
 }
 
 /// Returns text that goes into the page unescaped.
-fn safe(text: &str) -> Value {
+pub(super) fn safe(text: &str) -> Value {
     Value::from_safe_string(text.to_owned())
 }
 
 /// Returns JSON that can't end its enclosing element, with visible texts.
-fn json(data: &impl Serialize) -> Result<String, Error> {
+pub(super) fn json(data: &impl Serialize) -> Result<String, Error> {
     let mut data =
         serde_json::to_value(data).map_err(|e| minijinja::Error::new(minijinja::ErrorKind::BadSerialization, e.to_string()))?;
     show(&mut data);

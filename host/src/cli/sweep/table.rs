@@ -1,10 +1,10 @@
 //! The table of a sweep: the grid's combinations, with means and spreads over the seeds.
 
 use super::plan::Plan;
-use crate::cli::numbers::number;
+use crate::cli::columns::{aligned, spread};
 use crate::config::{did_you_mean, printable};
+use crate::report::Spread;
 use crate::run::each_metrics_row;
-use console::measure_text_width;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -77,11 +77,11 @@ impl SweepTable {
             for name in &metrics {
                 // Unfinished runs have not come as far as the others.
                 let values = own.iter().filter(|&&i| finished[i]).filter_map(|&i| logged[i].values.get(*name).copied());
-                row.push(spread(&values.collect::<Vec<_>>()));
+                row.push(spread(Spread::from_values(&values.collect::<Vec<_>>())));
             }
             rows.push(row);
         }
-        Self { lines: columns(&rows), note: note(&metrics, &logged, plan.metrics.is_empty()) }
+        Self { lines: aligned(&rows), note: note(&metrics, &logged, plan.metrics.is_empty()) }
     }
 }
 
@@ -99,44 +99,10 @@ fn note(metrics: &[&str], logged: &[Logged], is_usual: bool) -> Option<String> {
     Some(format!("no run has logged the metric {:?}{near}", printable(missing, SHOWN)))
 }
 
-/// Formats the mean of some values and their standard deviation.
-fn spread(values: &[f64]) -> String {
-    let n = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    match values.len() {
-        0 => "-".to_owned(),
-        1 => number(mean),
-        _ => {
-            let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
-            format!("{} \u{b1} {}", number(mean), number(variance.sqrt()))
-        }
-    }
-}
-
-/// Aligns the cells of rows.
-fn columns(rows: &[Vec<String>]) -> Vec<String> {
-    let count = rows.first().map_or(0, Vec::len);
-    let width = |i: usize| rows.iter().map(|row| measure_text_width(&row[i])).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..count).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell}{}", " ".repeat(width - measure_text_width(cell))));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    rows.iter().map(line).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::run::RunFiles;
-
-    #[test]
-    fn values_of_seeds_have_a_mean_and_a_spread() {
-        assert_eq!((spread(&[]), spread(&[1.5]), spread(&[1.0, 2.0, 3.0])), ("-".into(), "1.5".into(), "2 \u{b1} 1".into()));
-        let rows = [vec!["lr".to_owned(), "reward".to_owned()], vec!["1e-5".to_owned(), "2 \u{b1} 1".to_owned()]];
-        assert_eq!(columns(&rows), ["lr    reward", "1e-5  2 \u{b1} 1"]);
-    }
 
     #[test]
     fn the_last_values_count_also_of_steps_that_were_taken_again() {

@@ -1,0 +1,40 @@
+//! Tables of text.
+
+use super::numbers::number;
+use crate::report::Spread;
+use console::measure_text_width;
+
+/// Aligns the cells of rows, which have as many as the first.
+pub(super) fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+    let count = rows.first().map_or(0, Vec::len);
+    let width = |i: usize| rows.iter().map(|row| measure_text_width(&row[i])).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell}{}", " ".repeat(width - measure_text_width(cell))));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Formats a mean with its standard deviation.
+pub(super) fn spread(spread: Option<Spread>) -> String {
+    match spread {
+        None => "-".to_owned(),
+        Some(Spread { mean, deviation: None }) => number(mean),
+        Some(Spread { mean, deviation: Some(deviation) }) => format!("{} \u{b1} {}", number(mean), number(deviation)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_seeds_have_a_mean_and_a_spread() {
+        let shown = |values: &[f64]| spread(Spread::from_values(values));
+        assert_eq!((shown(&[]), shown(&[1.5]), shown(&[1.0, 2.0, 3.0])), ("-".into(), "1.5".into(), "2 \u{b1} 1".into()));
+        let rows = [vec!["lr".to_owned(), "reward".to_owned()], vec!["1e-5".to_owned(), "2 \u{b1} 1".to_owned()]];
+        assert_eq!(aligned(&rows), ["lr    reward", "1e-5  2 \u{b1} 1"]);
+    }
+}

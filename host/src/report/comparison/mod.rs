@@ -1,0 +1,364 @@
+//! Compares runs: the settings that differ, final and best values, and curves on one page. Runs that differ in their seed only are one
+//! group, with a mean and a band.
+
+mod page;
+mod run;
+#[cfg(test)]
+mod tests;
+
+pub use run::ComparedRun;
+
+use super::Error;
+use crate::run::RunFiles;
+use run::VERSION;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Most runs of a comparison, and the most values of their metrics together.
+pub const MOST_RUNS: usize = 512;
+const MOST_VALUES: usize = 40 << 20;
+
+/// Settings that make no other run of it: of these, a group may have several values.
+const NEUTRAL: [&str; 8] =
+    ["seed", "output_dir", "run_name", "num_threads", "metrics_port", "metrics_address", "report_to", "log_completions"];
+
+/// Settings that differ anyway.
+const OWN: [&str; 3] = ["seed", "output_dir", "run_name"];
+
+/// Most settings that a group's name has.
+const IN_NAME: usize = 3;
+
+/// Metrics that say how good a run is, and others that are worth a look first, in this order. `*` is the name of a reward or a number.
+const KEY: [&str; 20] = [
+    "eval_reward",
+    "reward",
+    "eval_rewards/*/mean",
+    "rewards/*/mean",
+    "eval_pass@*",
+    "eval_maj@*",
+    "eval_objective/scores",
+    "objective/scores",
+    "eval_rewards/accuracies",
+    "rewards/accuracies",
+    "eval_mean_token_accuracy",
+    "mean_token_accuracy",
+    "eval_loss",
+    "loss",
+    "kl",
+    "objective/kl",
+    "entropy",
+    "completions/mean_length",
+    "completions/clipped_ratio",
+    "grad_norm",
+];
+
+/// Which of a metric's values is the best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Best {
+    /// As of a reward.
+    Greatest,
+    /// As of a loss.
+    Least,
+}
+
+impl Best {
+    /// Returns it for a metric of this name; none if neither end is better.
+    #[must_use]
+    pub fn from_metric(name: &str) -> Option<Self> {
+        let plain = name.strip_prefix("eval_").unwrap_or(name);
+        let is_score = ["reward", "objective/scores", "rewards/accuracies", "rewards/margins", "mean_token_accuracy"]
+            .contains(&plain)
+            || (plain.starts_with("rewards/") && plain.ends_with("/mean"))
+            || ["pass@", "maj@"].iter().any(|start| plain.starts_with(start));
+        match plain {
+            _ if is_score => Some(Self::Greatest),
+            _ if plain.ends_with("loss") => Some(Self::Least),
+            _ => None,
+        }
+    }
+}
+
+/// The mean of some runs' values, and their standard deviation if there are several.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation.
+    pub deviation: Option<f64>,
+}
+
+impl Spread {
+    /// Returns it for these values; none if there are none.
+    #[must_use]
+    pub fn from_values(values: &[f64]) -> Option<Self> {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let variance = || values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        let deviation = (values.len() > 1).then(|| variance().sqrt());
+        (!values.is_empty()).then_some(Self { mean, deviation })
+    }
+}
+
+/// Runs that differ in their seed only.
+#[derive(Debug)]
+pub struct Group {
+    /// The settings that set it apart, or a run's name.
+    pub name: String,
+    /// Numbers of its runs.
+    pub runs: Vec<usize>,
+}
+
+/// A setting that differs, with the values of each group.
+#[derive(Debug, PartialEq)]
+pub struct Difference {
+    /// Its dotted key.
+    pub key: String,
+    /// The values, in the order of the groups.
+    pub values: Vec<String>,
+    /// Whether it sets groups apart.
+    pub divides: bool,
+}
+
+/// Runs side by side.
+#[derive(Debug)]
+pub struct Comparison {
+    /// The runs.
+    pub runs: Vec<ComparedRun>,
+    /// Their groups.
+    pub groups: Vec<Group>,
+    /// The settings that differ.
+    pub differences: Vec<Difference>,
+    /// All metrics, those that are worth a look first before the others.
+    pub metrics: Vec<String>,
+    /// How many of them are worth a look first.
+    pub key_metrics: usize,
+    /// What could not be read.
+    pub notes: Vec<String>,
+}
+
+impl Comparison {
+    /// Reads runs. A folder that is not a run's stands for the runs in it, as that of a sweep does.
+    ///
+    /// # Errors
+    /// If a path is not a run's folder and has none, there are fewer than two runs or too many, or one of their files can't be read.
+    pub fn load(paths: &[PathBuf]) -> Result<Self, Error> {
+        let folders = expanded(paths)?;
+        let refuse = |detail: String| Err(Error::NotARun { path: paths.first().cloned().unwrap_or_default(), detail });
+        match folders.len() {
+            0 | 1 => return refuse("is one run; give the folders of two or more, or that of a sweep".into()),
+            n if n > MOST_RUNS => return refuse(format!("these are {n} runs; at most {MOST_RUNS} are compared")),
+            _ => {}
+        }
+        let (mut runs, mut notes, mut values) = (Vec::new(), Vec::new(), 0);
+        for folder in &folders {
+            let mut run = ComparedRun::load(folder, &mut notes)?;
+            values += run.series.values().map(Vec::len).sum::<usize>();
+            if values > MOST_VALUES {
+                notes.push(format!("{}: its metrics are left out, since all runs together have too many values", run.name));
+                run.series.clear();
+            }
+            runs.push(run);
+        }
+        // Runs that were named stay in their order; those of a folder are in that of their names, as text.
+        Ok(Self::new(runs, notes, paths.len() == 1))
+    }
+
+    fn new(mut runs: Vec<ComparedRun>, notes: Vec<String>, by_value: bool) -> Self {
+        distinguish(&mut runs);
+        summarize_plugins_of_some(&mut runs);
+        let keys: BTreeSet<&String> = runs.iter().flat_map(|run| run.settings.keys()).collect();
+        let value = |run: &ComparedRun, key: &str| run.settings.get(key).cloned().unwrap_or_else(|| "not set".to_owned());
+        let differs = |key: &&&String| runs.iter().any(|run| run.settings.get(**key) != runs[0].settings.get(**key));
+        let differing: Vec<&String> = keys.iter().filter(|key| !OWN.contains(&key.as_str())).filter(differs).copied().collect();
+        let dividing: Vec<&String> = differing.iter().filter(|key| !NEUTRAL.contains(&key.as_str())).copied().collect();
+        let mut groups: Vec<(Vec<String>, Vec<usize>)> = Vec::new();
+        for (i, run) in runs.iter().enumerate() {
+            let own: Vec<String> = dividing.iter().map(|key| value(run, key)).collect();
+            match groups.iter_mut().find(|(values, _)| *values == own) {
+                Some((_, members)) => members.push(i),
+                None => groups.push((own, vec![i])),
+            }
+        }
+        if by_value {
+            groups.sort_by(|(a, _), (b, _)| by_size(a, b));
+        }
+        let name = |(values, members): &(Vec<String>, Vec<usize>)| {
+            let parts: Vec<String> = dividing.iter().zip(values).map(|(key, value)| format!("{key} {value}")).collect();
+            match parts.len() {
+                1..=IN_NAME => parts.join(", "),
+                0 => "all runs".to_owned(),
+                _ => runs[members[0]].name.clone(),
+            }
+        };
+        let named = groups.iter().map(|group| Group { name: name(group), runs: group.1.clone() }).collect();
+        let difference = |key: &&String| {
+            let of_group = |(_, members): &(Vec<String>, Vec<usize>)| {
+                let values: BTreeSet<String> = members.iter().map(|&i| value(&runs[i], key)).collect();
+                values.into_iter().collect::<Vec<_>>().join(", ")
+            };
+            Difference { key: (*key).clone(), values: groups.iter().map(of_group).collect(), divides: dividing.contains(key) }
+        };
+        let differences = differing.iter().map(difference).collect();
+        let (metrics, key_metrics) = metrics(&runs);
+        Self { groups: named, differences, metrics, key_metrics, notes, runs }
+    }
+
+    /// Returns the mean over a group's runs of the last value of a metric.
+    #[must_use]
+    pub fn last(&self, group: &Group, metric: &str) -> Option<Spread> {
+        self.spread(group, metric, |values| values.last().map(|(_, value)| *value))
+    }
+
+    /// Returns the mean over a group's runs of the best value of a metric; none if neither end is better.
+    #[must_use]
+    pub fn best(&self, group: &Group, metric: &str) -> Option<Spread> {
+        let best = Best::from_metric(metric)?;
+        self.spread(group, metric, |values| {
+            let values = values.iter().map(|(_, value)| *value);
+            match best {
+                Best::Greatest => values.reduce(f64::max),
+                Best::Least => values.reduce(f64::min),
+            }
+        })
+    }
+
+    fn spread(&self, group: &Group, metric: &str, of: impl Fn(&[(u64, f64)]) -> Option<f64>) -> Option<Spread> {
+        let values: Vec<f64> = group.runs.iter().filter_map(|&i| of(self.runs[i].series.get(metric)?)).collect();
+        Spread::from_values(&values)
+    }
+
+    /// Returns the seeds of a group's runs, as text.
+    #[must_use]
+    pub fn seeds(&self, group: &Group) -> String {
+        let seeds: BTreeSet<&str> =
+            group.runs.iter().filter_map(|&i| Some(self.runs[i].settings.get("seed")?.as_str())).collect();
+        let mut seeds: Vec<&str> = seeds.into_iter().collect();
+        seeds.sort_by_key(|seed| (seed.len(), *seed));
+        seeds.join(", ")
+    }
+
+    /// Returns the states of a group's runs, as text.
+    #[must_use]
+    pub fn states(&self, group: &Group) -> String {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        group.runs.iter().for_each(|&i| *counts.entry(self.runs[i].state).or_default() += 1);
+        match counts.len() {
+            1 => counts.into_keys().collect(),
+            _ => counts.iter().map(|(state, count)| format!("{count} {state}")).collect::<Vec<_>>().join(", "),
+        }
+    }
+
+    /// Returns the last logged steps of a group's runs, as text.
+    #[must_use]
+    pub fn steps(&self, group: &Group) -> String {
+        let steps = || group.runs.iter().map(|&i| self.runs[i].last_step);
+        let (least, most) = (steps().min().unwrap_or(0), steps().max().unwrap_or(0));
+        if least == most { least.to_string() } else { format!("{least} to {most}") }
+    }
+
+    /// Renders the page.
+    ///
+    /// # Errors
+    /// If the template can't be rendered.
+    pub fn render(&self) -> Result<String, Error> {
+        page::render(self)
+    }
+}
+
+/// Returns the runs' folders that paths stand for, each once.
+fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
+    let (mut folders, mut known) = (Vec::new(), BTreeSet::new());
+    for path in paths {
+        let inside = if RunFiles(path).are_there() { Vec::new() } else { inside(path) };
+        let found = if inside.is_empty() { vec![path.clone()] } else { inside };
+        for folder in found {
+            super::check(&folder)?;
+            if known.insert(fs::canonicalize(&folder).unwrap_or_else(|_| folder.clone())) {
+                folders.push(folder);
+            }
+        }
+    }
+    Ok(folders)
+}
+
+/// Returns the folders of runs in a folder, in the order of their names.
+fn inside(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    let mut runs: Vec<PathBuf> = entries.filter(|path| RunFiles(path).are_there()).take(MOST_RUNS + 1).collect();
+    runs.sort();
+    runs
+}
+
+/// Orders values as numbers where they are.
+fn by_size(a: &[String], b: &[String]) -> Ordering {
+    let one = |(a, b): (&String, &String)| match (a.parse::<f64>(), b.parse::<f64>()) {
+        (Ok(a), Ok(b)) => a.total_cmp(&b),
+        _ => a.cmp(b),
+    };
+    a.iter().zip(b).map(one).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+}
+
+/// Makes one setting of all settings of a plugin that not all runs have.
+fn summarize_plugins_of_some(runs: &mut [ComparedRun]) {
+    for table in ["plugin.", "environment."] {
+        let named = |key: &String| Some(key.strip_prefix(table)?.strip_suffix(".path")?.to_owned());
+        let names: BTreeSet<String> = runs.iter().flat_map(|run| run.settings.keys().filter_map(named)).collect();
+        for name in names {
+            let (key, path) = (format!("{table}{name}"), format!("{table}{name}.path"));
+            if runs.iter().all(|run| run.settings.contains_key(&path)) {
+                continue;
+            }
+            for run in runs.iter_mut() {
+                let weight = run.settings.get(&format!("{key}.weight")).map(|weight| format!("weight {weight}"));
+                let value = if run.settings.contains_key(&path) {
+                    weight.unwrap_or_else(|| "there".to_owned())
+                } else {
+                    "none".to_owned()
+                };
+                run.settings.retain(|own, _| !own.starts_with(&format!("{key}.")));
+                run.settings.insert(key.clone(), value);
+            }
+        }
+    }
+    // Of runs without events, and of plugins that not all runs have, versions say nothing.
+    let versions: BTreeSet<String> =
+        runs.iter().flat_map(|run| run.settings.keys().filter(|key| key.starts_with(VERSION)).cloned()).collect();
+    for key in versions {
+        if !runs.iter().all(|run| run.settings.contains_key(&key)) {
+            runs.iter_mut().for_each(|run| drop(run.settings.remove(&key)));
+        }
+    }
+}
+
+/// Gives runs of the same name the names of their folders too.
+fn distinguish(runs: &mut [ComparedRun]) {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    runs.iter().for_each(|run| *counts.entry(run.name.clone()).or_default() += 1);
+    for run in runs.iter_mut().filter(|run| counts[&run.name] > 1) {
+        run.name = crate::config::printable_path(&run.path);
+    }
+}
+
+/// Returns the names of all metrics, and how many of them come first.
+fn metrics(runs: &[ComparedRun]) -> (Vec<String>, usize) {
+    let mut names: BTreeSet<&String> = runs.iter().flat_map(|run| run.series.keys()).collect();
+    let mut metrics: Vec<String> = Vec::new();
+    // The mean of an only reward is the reward.
+    let means = names.iter().filter(|name| name.starts_with("rewards/") && name.ends_with("/mean")).count();
+    for pattern in KEY.into_iter().filter(|pattern| means > 1 || !pattern.ends_with("rewards/*/mean")) {
+        let is_meant = |name: &str| match pattern.split_once('*') {
+            None => name == pattern,
+            Some((start, end)) => name.len() > start.len() + end.len() && name.starts_with(start) && name.ends_with(end),
+        };
+        let meant: Vec<&String> = names.iter().filter(|name| is_meant(name)).copied().collect();
+        for name in meant {
+            names.remove(name);
+            metrics.push(name.clone());
+        }
+    }
+    let key_metrics = metrics.len();
+    metrics.extend(names.into_iter().cloned());
+    (metrics, key_metrics)
+}

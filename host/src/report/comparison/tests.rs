@@ -1,0 +1,124 @@
+use super::page::curve;
+use super::*;
+use std::fmt::Write;
+
+/// Writes a run's folder.
+fn run(place: &Path, name: &str, config: &str, metrics: &str, events: &str) -> PathBuf {
+    let folder = place.join(name);
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(RunFiles(&folder).config(), config).unwrap();
+    fs::write(RunFiles(&folder).metrics(), metrics).unwrap();
+    fs::write(RunFiles(&folder).events(), events).unwrap();
+    folder
+}
+
+/// Rows whose reward grows with the step.
+fn rows(steps: u64, scale: f64) -> String {
+    let row = |step: u64| format!("{{\"step\":{step},\"reward\":{},\"loss\":{}}}\n", scale * step as f64, 1.0 / (step as f64));
+    (1..=steps).map(row).collect()
+}
+
+const FINISHED: &str = "{\"event\":\"started\",\"step\":0}\n{\"event\":\"finished\",\"step\":4}\n";
+
+#[test]
+fn runs_that_differ_in_their_seed_only_are_one_group_with_a_spread() {
+    let place = tempfile::tempdir().unwrap();
+    for (name, rate, seed, scale) in [("a1", 0.1, 1, 1.0), ("a2", 0.1, 2, 2.0), ("b10", 0.02, 10, 5.0)] {
+        let config = format!(
+            "learning_rate = {rate}\nseed = {seed}\nnum_threads = {seed}\n[[plugin]]\npath = \"x/r.wasm\"\nweight = 1.0\n"
+        );
+        run(place.path(), name, &config, &rows(4, scale), FINISHED);
+    }
+    let whole = Comparison::load(&[place.path().to_owned()]).unwrap();
+    assert_eq!(whole.groups[0].name, "learning_rate 0.02", "in the order of the values");
+    let both = Comparison::load(&[place.path().to_owned(), place.path().join("a1")]).unwrap();
+    assert_eq!(both.runs.len(), 3, "each run once");
+    let names: Vec<&str> = both.groups.iter().map(|group| group.name.as_str()).collect();
+    assert_eq!(names, ["learning_rate 0.1", "learning_rate 0.02"]);
+    assert_eq!(
+        (both.seeds(&both.groups[0]), both.states(&both.groups[0]), both.steps(&both.groups[0])),
+        ("1, 2".into(), "finished".into(), "4".into())
+    );
+    let difference = |key: &str| both.differences.iter().find(|difference| difference.key == key).unwrap();
+    assert_eq!((difference("learning_rate").divides, difference("num_threads").divides), (true, false));
+    assert_eq!(difference("num_threads").values, ["1, 2", "10"]);
+    let deviation = Some(8.0f64.sqrt());
+    assert_eq!(both.last(&both.groups[0], "reward"), Some(Spread { mean: 6.0, deviation }));
+    assert_eq!(both.best(&both.groups[1], "loss"), Some(Spread { mean: 0.25, deviation: None }));
+    assert_eq!((&both.metrics[..], both.key_metrics), (&["reward".to_owned(), "loss".to_owned()][..], 2));
+    let line = curve(&both, &both.groups[0], "reward", 100);
+    assert_eq!((line.x, line.y), (vec![1.0, 2.0, 3.0, 4.0], vec![Some(1.5), Some(3.0), Some(4.5), Some(6.0)]));
+    assert_eq!((line.lo[3], line.hi[3]), (Some(4.0), Some(8.0)));
+    let page = both.render().unwrap();
+    assert!(page.contains("Comparison of 3 runs") && page.contains("6 \u{b1} 2.828"), "{page}");
+    assert!(!["src=", "href=\"http", "@import", "url("].iter().any(|loads| page.contains(loads)), "the page loads nothing");
+}
+
+#[test]
+fn a_curve_breaks_where_plugins_change_and_only_there() {
+    let place = tempfile::tempdir().unwrap();
+    let events = "{\"event\":\"started\",\"step\":0}\n{\"event\":\"plugin_loaded\",\"plugin\":\"r\",\"hash\":\"aa11\"}\n\
+                  {\"event\":\"plugin_swapped\",\"plugin\":\"r\",\"to\":\"ee55\",\"step\":6}\n{\"event\":\"resumed\",\"step\":4}\n\
+                  {\"event\":\"plugin_loaded\",\"plugin\":\"r\",\"hash\":\"aa11\"}\n\
+                  {\"event\":\"plugin_swapped\",\"plugin\":\"r\",\"to\":\"bb22\",\"step\":5}\n";
+    let old = run(place.path(), "old", "seed = 1\n", &rows(8, 1.0), events);
+    let mut metrics = String::new();
+    for step in 1..=8 {
+        let version = if step > 3 { "bb" } else { "aa" };
+        writeln!(metrics, "{{\"step\":{step},\"reward\":{step},\"versions\":{{\"r\":\"{version}\"}}}}").unwrap();
+    }
+    let loaded = format!("{{\"event\":\"plugin_loaded\",\"plugin\":\"r\",\"hash\":\"aa11\"}}\n{FINISHED}");
+    let new = run(place.path(), "new", "seed = 1\n", &metrics, &loaded);
+    let both = Comparison::load(&[old, new]).unwrap();
+    assert_eq!((&both.runs[0].changes[..], &both.runs[1].changes[..]), (&[5][..], &[3][..]));
+    assert_eq!(both.runs[0].settings["version of r"], "aa11 \u{2192} bb22");
+    assert_eq!((both.runs[0].state, both.groups.len()), ("interrupted", 2));
+    let line = curve(&both, &both.groups[0], "reward", 100);
+    assert_eq!((line.x[4..7].to_vec(), line.y[5]), (vec![5.0, 5.5, 6.0], None));
+    assert!(line.lo.is_empty(), "one run has no band");
+    // A point never stands for steps on both sides.
+    let thinned = curve(&both, &both.groups[1], "reward", 2);
+    assert_eq!((thinned.x, thinned.y), (vec![3.0, 3.5, 7.0, 8.0], vec![Some(2.0), None, Some(5.5), Some(8.0)]));
+}
+
+#[test]
+fn what_can_not_be_compared_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let one = run(place.path(), "one", "a = 1", "", "");
+    let error = |paths: &[&Path]| {
+        Comparison::load(&paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>()).unwrap_err().to_string()
+    };
+    assert!(error(&[&one]).contains("is one run; give the folders of two or more"));
+    assert!(error(&[&one, &one]).contains("is one run"));
+    assert!(error(&[&one, &place.path().join("none")]).contains("there is no such folder"));
+    let empty = place.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    assert!(error(&[&one, &empty]).contains("is not the folder of a run"));
+    // A plugin that only one of them has is one setting.
+    let plugin = "[[plugin]]\npath = \"x/r.wasm\"\nweight = 0.5\n[plugin.config]\nk = 1\n";
+    let with = run(place.path(), "with", &format!("a = 1\n{plugin}"), "", "");
+    let both = Comparison::load(&[one, with]).unwrap();
+    let [difference] = &both.differences[..] else { panic!("{:?}", both.differences) };
+    assert_eq!(
+        (difference.key.as_str(), &difference.values[..]),
+        ("plugin.r", &["none".to_owned(), "weight 0.5".to_owned()][..])
+    );
+    // Damage is named, and texts of others are shown as they are.
+    let odd = run(place.path(), "odd", "a = [", "garbage\n", "garbage\n");
+    let other = run(place.path(), "other", "a = \"</script><u>\\u001b[2J\"", &rows(2, 1.0), FINISHED);
+    let both = Comparison::load(&[odd, other]).unwrap();
+    assert!(both.notes[0].starts_with("odd: config.toml can't be understood"), "{:?}", both.notes);
+    let page = both.render().unwrap();
+    assert!(!page.contains("<u>") && page.contains("&lt;u&gt;\\u{1b}[2J"), "{page}");
+}
+
+#[test]
+fn metrics_have_a_better_end_or_none() {
+    for name in ["reward", "eval_reward", "rewards/a/mean", "eval_pass@8", "rewards/accuracies", "mean_token_accuracy"] {
+        assert_eq!(Best::from_metric(name), Some(Best::Greatest), "{name}");
+    }
+    assert_eq!((Best::from_metric("eval_loss"), Best::from_metric("nll_loss")), (Some(Best::Least), Some(Best::Least)));
+    for name in ["reward_std", "kl", "grad_norm", "rewards/a/std", "loss/policy_avg"] {
+        assert_eq!(Best::from_metric(name), None, "{name}");
+    }
+}
