@@ -122,7 +122,7 @@ fn with_value(arg: Arg, settings: &[Setting]) -> Arg {
             Values { words: Vec::new(), paths: folders() }
         }
         "dataset" | "resume_from_checkpoint" => Values { words: Vec::new(), paths: paths() },
-        id => match (config::key(id), settings.iter().find(|setting| flags::setting_id(&setting.name) == id)) {
+        id => match (config::shown(id), settings.iter().find(|setting| flags::setting_id(&setting.name) == id)) {
             (Some(key), _) => Values { words: key.examples.clone(), paths: paths().filter(|_| key.is_path) },
             (None, Some(setting)) => Values { words: setting.choices.clone(), paths: None },
             (None, None) => return arg,
@@ -150,7 +150,10 @@ struct Sets(Vec<(String, Vec<String>)>);
 
 impl Sets {
     fn new(settings: &[Setting]) -> Self {
-        let keys = config::keys().iter().filter(|key| key.table.is_none()).map(|key| (key.name.clone(), key.examples.clone()));
+        let keys = config::keys().iter().filter(|key| key.table.is_none()).map(|key| {
+            let examples = config::shown(&key.name).map(|shown| shown.examples.clone());
+            (key.name.clone(), examples.unwrap_or_default())
+        });
         let settings = settings.iter().map(|setting| (flags::setting_id(&setting.name), setting.choices.clone()));
         Self(keys.chain(settings).collect())
     }

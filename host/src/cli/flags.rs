@@ -128,7 +128,8 @@ fn spelled(arg: Arg, name: &str) -> Arg {
 
 /// Builds the flag of a key.
 fn flag(key: &Key) -> Arg {
-    let Key { name, help, kind, aliases, bare, heading, .. } = key;
+    let Key { name, help, kind, aliases, bare, .. } = key;
+    let heading = config::shown(name).map_or("", |shown| &*shown.heading);
     let mut arg = spelled(Arg::new(name), name).help(help).help_heading(heading).allow_hyphen_values(true);
     arg = match *kind {
         // A switch's value may be left out, so that what follows it must not be taken for one.

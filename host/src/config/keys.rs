@@ -42,12 +42,6 @@ pub struct Key {
     pub live: bool,
     /// Whether a run that starts from another's checkpoint inherits its value.
     pub inherited: Inherited,
-    /// Heading under which `--help` lists it.
-    pub heading: String,
-    /// All of its values, or some of them.
-    pub examples: Vec<String>,
-    /// Whether its value may be a path.
-    pub is_path: bool,
 }
 
 /// When a run that starts from another's checkpoint inherits a key.
@@ -110,26 +104,8 @@ impl Key {
                 Some("algorithm") => Inherited::WithAlgorithm,
                 Some(key) => Inherited::With(key.to_owned()),
             },
-            heading: text("heading").unwrap_or_default().to_owned(),
-            examples: if has("boolean") {
-                ["true", "false"].map(str::to_owned).into()
-            } else {
-                [values_of(property, definitions), words("examples")].concat()
-            },
-            is_path: has("string") && matches!(text("reach"), Some("read" | "written")),
         }
     }
-}
-
-/// Returns the words that a schema allows, also where it refers to one of the `definitions`.
-fn values_of(schema: &Value, definitions: &Value) -> Vec<String> {
-    let referred = schema["$ref"].as_str().and_then(|to| to.rsplit('/').next()).map(|name| &definitions[name]);
-    let schema = referred.unwrap_or(schema);
-    let own = schema["enum"].as_array().into_iter().flatten().chain(schema.get("const"));
-    let mut values: Vec<String> = own.filter_map(Value::as_str).map(str::to_owned).collect();
-    let below = ["oneOf", "anyOf"].into_iter().filter_map(|key| schema[key].as_array()).flatten().chain(schema.get("items"));
-    values.extend(below.flat_map(|part| values_of(part, definitions)));
-    values
 }
 
 /// Returns whether a schema is an object's, also where it refers to one of the `definitions`.
@@ -144,13 +120,7 @@ pub fn keys() -> &'static [Key] {
         let schema = schemars::schema_for!(Config).to_value();
         let none = Map::new();
         let properties = schema["properties"].as_object().unwrap_or(&none);
-        let mut keys: Vec<Key> = properties.iter().map(|(name, property)| Key::of(name, property, &schema["$defs"])).collect();
-        for i in 1..keys.len() {
-            if keys[i].heading.is_empty() {
-                keys[i].heading = keys[i - 1].heading.clone();
-            }
-        }
-        keys
+        properties.iter().map(|(name, property)| Key::of(name, property, &schema["$defs"])).collect()
     });
     &KEYS
 }
@@ -177,23 +147,6 @@ mod tests {
             let stated = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
             assert!(super::super::same(&stated, default), "{name}: {help}");
         }
-    }
-
-    #[test]
-    fn a_key_has_a_heading_and_examples_of_its_values() {
-        let of = |name: &str| key(name).unwrap();
-        assert_eq!(
-            (&*of("value_model").heading, &*of("max_length").heading, &*of("stop").heading),
-            ("Model", "Data", "Generation")
-        );
-        assert!(keys().iter().all(|key| !key.heading.is_empty()));
-        assert_eq!(of("learn_from").examples, ["generation", "dataset"]);
-        assert_eq!(of("eval_strategy").examples, ["no", "steps", "epoch"]);
-        assert_eq!(of("report_to").examples, ["none", "tensorboard", "wandb", "mlflow", "trackio"]);
-        assert_eq!(of("bf16").examples, ["true", "false"]);
-        assert_eq!(of("device").examples, ["auto", "cpu", "cuda"]);
-        assert!(of("seed").examples.is_empty() && of("plugin").examples.is_empty());
-        assert!(of("model").is_path && of("output_dir").is_path && !of("report_to").is_path && !of("eos_token").is_path);
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod reach;
 mod rewards;
 mod schedule;
 mod set;
+mod shown;
 mod threads;
 mod validate;
 mod values;
@@ -59,6 +60,7 @@ pub use schedule::{
     Waves,
 };
 pub use set::Set;
+pub use shown::{Shown, shown};
 pub use threads::{PLUGIN_STACK, STACK, on_own_stack};
 pub use values::{scalar, switched};
 pub use yaml::{front_matter, yaml_document};

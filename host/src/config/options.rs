@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 /// The default algorithm.
 pub const DEFAULT_ALGORITHM: &str = "grpo";
 
-/// The configuration of a training run. Attributes hold what else is known about a key, most of it by [`super::keys`]. `on_resume = "free"`: the
+/// The configuration of a training run. Attributes hold what else is known about a key, by [`super::keys`] and [`super::shown`]. `on_resume = "free"`: the
 /// key may change when the run resumes, since it does not change results; `"compared"`: what it names is compared separately.
 /// `rank = "own"`: each process has its own value. `aliases`: its names in other programs. `live`: it may change while a run goes
 /// on. `flag = false`: it has no flag. `inherited_with`: a run that starts from another's checkpoint inherits it only with the same
