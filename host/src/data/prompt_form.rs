@@ -149,6 +149,9 @@ fn text_of(columns: &Columns, name: &str) -> Outcome<String> {
         let has = rows::names(columns);
         format!("there is no column {shown:?}; the row has {has}{}", did_you_mean(name, columns.keys().map(String::as_str)))
     })?;
+    if matches!(text_or_chat(name, found.clone()), Ok(TextOrChat::Chat(_))) {
+        return Err(format!("column {shown:?} is a conversation, which is asked as it is; leave prompt_template out"));
+    }
     let is = match found {
         Value::String(text) => return Ok(text.clone()),
         Value::Number(_) | Value::Bool(_) => return Ok(found.to_string()),
@@ -251,6 +254,10 @@ mod tests {
         let of = |template: &str, row: Value| asked(&form(Some(template), None, true), row).unwrap_err();
         assert!(of("{a}", json!({"a": null})).contains("is null"));
         assert!(of("{a}", json!({"a": ["x"]})).contains("not text but a list; {a.0} is its first part"));
+        let talk = json!([{"role": "user", "content": "q"}]);
+        for talk in [talk.clone(), talk.to_string().into()] {
+            assert!(of("{prompt}", json!({"prompt": talk})).contains("is a conversation, which is asked as it is"));
+        }
         assert!(of("{a}", json!({"a": {"b": 1}})).contains("{a.b} is one of its parts"));
         assert!(of("{a.7}", json!({"a": []})).contains("no column \"a.7\""));
         assert!(of("{a}", json!({"a": ""})).contains("column \"prompt\" is empty"));
