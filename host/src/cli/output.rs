@@ -74,23 +74,24 @@ fn broken(line: &str, indent: usize, width: usize) -> String {
     if measure_text_width(line) <= width {
         return line.to_owned();
     }
-    // Columns before the last are padded with spaces, which stay.
-    let start = line.char_indices().nth(indent).map_or(line.len(), |(at, _)| at);
-    let (mut text, indent) = (line[..start].to_owned(), if indent + LEAST_COLUMN > width { LEAST_INDENT } else { indent });
-    let mut taken = measure_text_width(&text);
-    let mut is_first = true;
-    for word in line[start..].split_whitespace() {
-        let wide = measure_text_width(word);
-        if !is_first && taken + 1 + wide > width {
+    let indent = if indent + LEAST_COLUMN > width { LEAST_INDENT } else { indent };
+    let (mut text, mut taken, mut rest) = (String::new(), 0, line);
+    while !rest.is_empty() {
+        // A word with the spaces before it, which pad a column and stay unless the line is broken there.
+        let word = rest.trim_start_matches(' ');
+        let spaces = rest.len() - word.len();
+        let end = word.find(' ').unwrap_or(word.len());
+        let wide = measure_text_width(&word[..end]);
+        if taken > indent && taken + spaces + wide > width {
             text.push('\n');
             text.extend(std::iter::repeat_n(' ', indent));
             taken = indent;
-        } else if !is_first {
-            text.push(' ');
-            taken += 1;
+        } else {
+            text.push_str(&rest[..spaces]);
+            taken += spaces;
         }
-        text.push_str(word);
-        (taken, is_first) = (taken + wide, false);
+        text.push_str(&word[..end]);
+        (taken, rest) = (taken + wide, &word[end..]);
     }
     text
 }
@@ -173,6 +174,7 @@ mod tests {
         let lines = "ok   score    40 of 40 sample completions\n              have a score";
         assert_eq!(broken(line, 14, 44), lines);
         assert_eq!(broken(line, 14, 30), "ok   score    40 of 40 sample\n    completions have a score");
+        assert_eq!(broken("    mode = 1  How answers are compared", 8, 36), "    mode = 1  How answers are\n        compared");
         assert!(broken("name  a_word_that_is_longer_than_all", 6, 10).ends_with("a_word_that_is_longer_than_all"));
         assert_eq!(broken("short", 9, 3), "short");
     }

@@ -194,11 +194,12 @@ impl Summary {
         let Model { family, parameters, dtype, device } = &self.model;
         let processes = if self.processes > 1 { format!(", {} processes of", self.processes) } else { ",".to_owned() };
         let threads = counted(self.threads as u64, "thread");
-        say!("{family} of {:.1} million parameters, {dtype} on {device}{processes} {threads}", *parameters as f64 / 1e6);
+        let size = *parameters as f64 / 1e6;
+        output::row(&format!("{family} of {size:.1} million parameters, {dtype} on {device}{processes} {threads}"), 4);
         let said = |(key, value): (&String, &Value)| {
             format!("{key} {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
         };
-        say!("{}", self.settings.iter().map(said).collect::<Vec<_>>().join(", "));
+        output::row(&self.settings.iter().map(said).collect::<Vec<_>>().join(", "), 4);
 
         let s = &self.step_time;
         let row = |name: &str, value: String, note: String| output::row(&format!("{name:<24}{value:>10} {note}"), 35);
@@ -230,26 +231,24 @@ impl Summary {
         }
 
         let b = &self.bounds;
-        say!(
-            "\nlimits, measured here: {:.1} GB/s of memory reads, {:.0} GFLOP/s in large matrix products",
-            b.read_gb_per_s,
-            b.product_gflop_per_s
+        let (read, products) = (b.read_gb_per_s, b.product_gflop_per_s);
+        say!("");
+        output::row(
+            &format!("limits, measured here: {read:.1} GB/s of memory reads, {products:.0} GFLOP/s in large matrix products"),
+            4,
         );
+        let limit = |part: &str, least: f64, took: f64, times: f64, needs: String| {
+            output::row(&format!("  {part:<10}  at least {least:>9.4} s, took {took:.4} s: {times:.2} times   ({needs})"), 14);
+        };
         if let Some(r) = &b.rollout {
             let needs = format!(
                 "prompts {:.2} GFLOP; {:.0} rounds of tokens, {:.3} GB and {:.2} GFLOP",
                 r.prefill_gflop, r.rounds, r.read_gb, r.decode_gflop
             );
-            say!("  generation  at least {:>9.4} s, took {:.4} s: {:.2} times   ({needs})", r.least_s, r.took_s, r.ratio);
+            limit("generation", r.least_s, r.took_s, r.ratio, needs);
         }
         let t = &b.training;
-        say!(
-            "  training    at least {:>9.4} s, took {:.4} s: {:.2} times   (forward and backward {:.2} GFLOP)",
-            t.least_s,
-            t.took_s,
-            t.ratio,
-            t.gflop
-        );
+        limit("training", t.least_s, t.took_s, t.ratio, format!("forward and backward {:.2} GFLOP", t.gflop));
     }
 }
 

@@ -1,6 +1,7 @@
 //! `rlhost plugin bench`: measures how long a plugin's calls take.
 
 use super::{PluginArgs, episodes, samples};
+use crate::cli::output;
 use crate::config::Limits;
 use crate::plugin::{AnyPlugin, Outline};
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ fn median(mut call: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Durati
 
 fn line(what: &str, units: usize, unit: &str, time: Duration) {
     let each = time.as_secs_f64() * 1e9 / units.max(1) as f64;
-    say!("{what:<24} {:>10.1} us {each:>10.1} ns a {unit}", time.as_secs_f64() * 1e6);
+    output::row(&format!("{what:<24} {:>10.1} us {each:>10.1} ns a {unit}", time.as_secs_f64() * 1e6), 25);
 }
 
 pub(super) fn run(given: &PluginArgs) -> anyhow::Result<()> {

@@ -124,19 +124,19 @@ fn inspect(given: &PluginArgs) -> anyhow::Result<()> {
     let role = outline.role(&source)?;
     let any = given.load(&engine, &source, role)?;
     let (plugin, info) = (any.plugin(), any.plugin().info());
-    say!("{} {}: {}", info.name, info.version, info.description);
+    output::row(&format!("{} {}: {}", info.name, info.version, info.description), 10);
     say!("role:     {}", role.name());
     let made = if outline.wrapped { ", wrapped from a core module" } else { "" };
     say!("size:     {}{made}", indicatif::HumanBytes(outline.bytes as u64));
-    say!("hash:     {}", source.hash());
-    say!("keeps:    {}", keeps(plugin));
-    say!("needs:    {}", needs(&info.needs));
+    output::row(&format!("hash:     {}", source.hash()), 10);
+    output::row(&format!("keeps:    {}", keeps(plugin)), 10);
+    output::row(&format!("needs:    {}", needs(&info.needs)), 10);
     if !matches!(role, Role::Reward | Role::Environment) {
-        say!("rate:     {:e}, the default learning rate of full-size models", info.hints.learning_rate);
+        output::row(&format!("rate:     {:e}, the default learning rate of full-size models", info.hints.learning_rate), 10);
         let own = info.hints.defaults.keys();
         if !own.is_empty() {
             let own: Vec<String> = own.iter().map(|(key, value)| format!("{key} {value}")).collect();
-            say!("defaults: {}", own.join(", "));
+            output::row(&format!("defaults: {}", own.join(", ")), 10);
         }
     }
     output::row(&format!("imports:  {}", list(&outline.imports)), 10);
