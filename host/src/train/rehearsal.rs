@@ -2,6 +2,7 @@
 
 use super::collector::With;
 use super::dataset::Prompt;
+use super::phase::Phase;
 use super::plugins::{Judged, Scored, batch};
 use super::trainer::Trainer;
 use super::{Error, Result};
@@ -101,13 +102,12 @@ impl Trainer {
         };
         let rollout = |(prompt, text): (usize, &String)| {
             let tokens = self.collector.tokens(text)?;
-            let logp = vec![0.0; tokens.len()];
-            Ok(Rollout { prompt, sample: 0, tokens, logp, finished: true, replies: Vec::new(), opening: None, support: None })
+            Ok(Rollout { prompt, tokens, finished: true, ..Rollout::default() })
         };
         let rollouts = texts.iter().enumerate().map(rollout).collect::<Result<Vec<Rollout>>>()?;
         let batch = batch(0, prompts, self.collector.data().columns(), &rollouts, &texts);
         let judged = Judged { batch, prompts: prompts.to_vec(), episodes: Vec::new() };
-        let Scored { columns, for_evaluation, .. } = self.plugins.score(judged, true)?;
+        let Scored { columns, for_evaluation, .. } = self.plugins.score(judged, Phase::Eval)?;
         let columns: Vec<RewardColumn> = columns.into_iter().chain(for_evaluation).collect();
         let scored = |(at, text): (usize, String)| Scores {
             row: prompts[at].row,
@@ -123,7 +123,8 @@ impl Trainer {
     fn scores_of_completions(&mut self, prompts: Vec<Arc<Prompt>>) -> Result<Vec<Scores>> {
         self.collector.shorten(SHORT);
         let at = self.moment();
-        let mut with = With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at };
+        let (learner, phase) = (&self.learner, Phase::Train);
+        let mut with = With { learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase };
         let (experience, _) = self.collector.attempted(prompts, 0, &mut with)?;
         let scored = |at: usize| {
             let rollout = &experience.rollouts[at];

@@ -105,7 +105,7 @@ impl Collector {
             judged
         };
         figures.add(self.world.once(judged));
-        if self.evaluating.is_none() {
+        if with.phase == Phase::Train {
             figures.add(self.world.once(group_metrics(experience)));
         }
         figures.lap("advantage");

@@ -96,6 +96,14 @@ pub(super) struct Collector {
     counters: Counters,
 }
 
+/// Returns what writes the completions of a run with these settings.
+fn source_of(settings: &Config, turns: &Rc<Turns>) -> Box<dyn RolloutSource> {
+    match settings.environment.is_empty() {
+        true => Box::new(Decoder::new(turns.clone())),
+        false => Box::new(Episodes::new(turns.clone())),
+    }
+}
+
 impl Collector {
     /// Creates a collector at the beginning of the data, for a policy of this context, with its reference model, if there is one.
     pub(super) fn new(
@@ -107,10 +115,7 @@ impl Collector {
         (reference, context): (Option<Frozen>, usize),
     ) -> Self {
         let (pending, counters, turns) = (VecDeque::new(), Counters::default(), Rc::new(turns));
-        let source: Box<dyn RolloutSource> = match settings.environment.is_empty() {
-            true => Box::new(Decoder::new(turns.clone())),
-            false => Box::new(Episodes::new(turns.clone())),
-        };
+        let source = source_of(&settings, &turns);
         Self { world, settings, flow, data, turns, source, reference, context, pending, counters }
     }
 

@@ -1,6 +1,6 @@
 //! What a rehearsal asks: short completions, and texts as tokens.
 
-use super::Collector;
+use super::{Collector, source_of};
 use crate::data::TurnEnd;
 use crate::train::Result;
 use std::rc::Rc;
@@ -12,7 +12,8 @@ impl Collector {
         settings.num_generations = Some(settings.group().min(samples));
         settings.max_completion_length = settings.max_completion_length.min(tokens);
         self.settings = Rc::new(settings);
-        self.turns.change(self.settings.clone());
+        self.turns = Rc::new(self.turns.with_settings(self.settings.clone()));
+        self.source = source_of(&self.settings, &self.turns);
     }
 
     /// Returns the tokens of a text as a completion.

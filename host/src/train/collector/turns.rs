@@ -105,9 +105,10 @@ impl Turns {
         Rules { tokenizer: &self.tokenizer, seed, max_turns, most_tokens: max_episode_tokens.unwrap_or(usize::MAX), context }
     }
 
-    /// Changes the settings of later generations.
-    pub(super) fn change(&mut self, settings: Rc<Config>) {
-        self.settings = settings;
+    /// Returns the same for other settings of generations.
+    pub(super) fn with_settings(&self, settings: Rc<Config>) -> Self {
+        let (tokenizer, ends, stops) = (self.tokenizer.clone(), self.ends.clone(), self.stops.clone());
+        Self { settings, tokenizer, ends, stops }
     }
 
     /// Returns the tokenizer.
