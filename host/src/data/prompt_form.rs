@@ -16,6 +16,8 @@ pub struct PromptForm {
     system: Option<String>,
     /// Whether plain texts become conversations: the model has a chat template.
     chat: bool,
+    /// The settings as they were given, as JSON.
+    settings: String,
 }
 
 type Outcome<T> = std::result::Result<T, String>;
@@ -26,7 +28,13 @@ impl PromptForm {
         // Its mistakes were found when the configuration was read.
         let template = config.prompt_template.as_deref().and_then(|template| PromptTemplate::parse(template).ok());
         let system = config.system_prompt.clone();
-        (template.is_some() || system.is_some()).then_some(Self { template, system, chat })
+        let settings = json!([config.prompt_template, system]).to_string();
+        (template.is_some() || system.is_some()).then_some(Self { template, system, chat, settings })
+    }
+
+    /// Returns the settings as text, for comparing them.
+    pub fn settings(&self) -> &str {
+        &self.settings
     }
 
     /// Builds the column `prompt` of a row whose `answers` are in these columns.
@@ -215,6 +223,7 @@ mod tests {
         plain.fill(&place, &mut columns, &[]).unwrap();
         let read = plain.prompt(PromptRow::of(0, &place, columns).unwrap()).unwrap();
         assert_eq!(read.columns.keys().collect::<Vec<_>>(), ["question", "n", "choices", "meta"]);
+        assert_eq!(plain.settings(), "[\"{question}\",\"Think.\"]");
     }
 
     #[test]

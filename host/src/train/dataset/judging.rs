@@ -66,8 +66,8 @@ impl Kind {
         }
     }
 
-    /// Reads a row, which becomes two if it is a pair of labelled completions.
-    pub(super) fn read(self, row: usize, place: &Location, columns: Columns) -> data::Result<Vec<ReadRow>> {
+    /// Reads a row, which becomes two if it is a pair of labelled completions; for [`Reader::rows_of`], which has prompts formed.
+    fn read(self, row: usize, place: &Location, columns: Columns) -> data::Result<Vec<ReadRow>> {
         let one = match self {
             Self::Prompts => ReadRow::Prompt(PromptRow::of(row, place, columns)?),
             Self::Pairs => ReadRow::Pair(PreferenceRow::of(row, place, columns)?),
@@ -355,13 +355,18 @@ impl Reader {
         let prompt = limit(self.longest_prompt.unwrap_or(usize::MAX), reach[0]);
         let text = limit(self.longest, reach[1]);
         let frame = if self.framed { format!("{:?}", self.tokenizer.frame()) } else { String::new() };
-        match kind {
+        let shape = match kind {
             Kind::Prompts => format!("prompts {prompt}"),
             Kind::Pairs => format!("pairs {prompt} {text} {frame}"),
             Kind::Completions(Learned { whole, turns }) => format!("completions {text} {whole} {turns}"),
             Kind::Labelled => format!("labelled {prompt} {text}"),
             // Longer texts are not cut but skipped.
             Kind::ValuedPairs => "valued pairs".to_owned(),
+        };
+        // Nothing is added where no setting forms prompts, as before there were any.
+        match &self.form {
+            Some(form) => format!("{shape} {}", form.settings()),
+            None => shape,
         }
     }
 }
