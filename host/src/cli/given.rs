@@ -103,9 +103,6 @@ impl Given {
     pub(super) fn resolve(&self, beginning: &Beginning, world: &World) -> Result<Config, Failure> {
         let base = beginning.config_file().map_err(Failure::of)?;
         let mut config = self.config(base.as_deref(), beginning)?;
-        if !self.is_of_run {
-            config.metrics_port = None;
-        }
         if let Some(origin) = beginning.origin() {
             // Marks are checked where the first process runs: the key may be on its machine only.
             let accepted = || {
@@ -116,6 +113,9 @@ impl Given {
             let accepted = world.broadcast("accepted grants", accepted).map_err(Failure::of)?;
             let accepted: Vec<Grant> = serde_json::from_str(&accepted).map_err(Failure::of)?;
             granted::check_accepted(&config, &accepted, world.rank())?;
+        }
+        if !self.is_of_run {
+            config.metrics_port = None;
         }
         if world.is_first() {
             granted::show(&config);

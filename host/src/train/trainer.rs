@@ -252,7 +252,7 @@ impl Trainer {
         self.follow(false)?;
         let last = step == self.max_steps;
         if step.is_multiple_of(self.periods.log) || last || step == 1 && self.settings.logging_first_step {
-            self.record(listener, |_, recorder| recorder.log_window())?;
+            self.record(listener, |_, recorder| recorder.end_window())?;
         }
         listener.stepped(step);
         if self.evaluation.as_ref().is_some_and(|evaluation| evaluation.is_due(step)) {

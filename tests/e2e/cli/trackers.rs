@@ -22,7 +22,8 @@ fn an_export_has_every_value_and_replaces_the_one_before() {
         .iter()
         .flat_map(|line| {
             let step = line["step"].as_u64().unwrap();
-            let values = line.as_object().unwrap().iter().filter(|(name, _)| !["step", "time"].contains(&name.as_str()));
+            let values =
+                line.as_object().unwrap().iter().filter(|(name, _)| !["step", "time", "versions"].contains(&name.as_str()));
             values.map(move |(name, value)| ((step, name.clone()), value.as_f64().unwrap()))
         })
         .collect();

@@ -471,7 +471,7 @@ fn a_version_that_fails_beside_its_score_gives_its_place_back() {
         running.on(2);
         let place = running.stop();
         let steps = place.figure("run", "step");
-        assert!(steps.windows(2).all(|w| w[1] == w[0] + 1.0), "{function}: a step was left out");
+        assert!(steps.windows(2).all(|w| w[1] == w[0] + 1.0), "{function}: a step was left out: {steps:?}");
     }
 }
 

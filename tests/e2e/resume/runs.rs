@@ -209,6 +209,8 @@ fn a_run_that_a_plugin_ended_goes_on_as_if_it_had_not() {
         let mut all: Vec<String> = arguments(run).into_iter().map(String::from).collect();
         all.extend(["--plugin".into(), HOSTILE.into(), "--set".into(), format!("plugin.hostile.config.misdeed={misdeed:?}")]);
         all.extend(["--set".into(), "plugin.hostile.config.from_step=4".into()]);
+        // A window ends where settings of a plugin change; here it is one that ends anyway.
+        all.extend(["--logging-steps".into(), "4".into()]);
         place.run(&all.iter().map(String::as_str).collect::<Vec<_>>())
     };
     hostile("whole", "none").succeeded();

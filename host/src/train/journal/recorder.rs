@@ -42,17 +42,16 @@ impl Journal {
 }
 
 impl Recorder<'_> {
-    /// Logs the metrics of the steps since the last row.
-    pub(in crate::train) fn log_window(&mut self) -> Result<()> {
+    /// Logs the metrics of the steps since the last row, if there were any: what follows is another row's. There are none if a change
+    /// after the last step has ended its window.
+    pub(in crate::train) fn end_window(&mut self) -> Result<()> {
+        if !self.journal.window.has_steps() {
+            return Ok(());
+        }
         let figures = self.journal.take();
         self.journal.log(self.step, self.epoch, &figures)?;
         (self.show)(self.step, &figures);
         Ok(())
-    }
-
-    /// Logs the metrics of the steps since the last row, if there were any: what follows is not comparable with them.
-    pub(in crate::train) fn end_window(&mut self) -> Result<()> {
-        if self.journal.window.has_steps() { self.log_window() } else { Ok(()) }
     }
 
     /// Records which versions are in use from now on. At the beginning of a run, first ends a window whose steps had others.

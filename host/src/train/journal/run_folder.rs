@@ -538,13 +538,17 @@ impl RunFolder {
                 self.failed += 1;
             }
         }
-        let what = match (rows.len(), all.len()) {
-            (0, _) => "the completions that a reward failed on are".to_owned(),
-            (_, 1) => "the completion that a reward failed on is".to_owned(),
-            (_, n) => format!("the {n} completions that a reward failed on are"),
-        };
-        let (file, run) = (printable_path(&file), shell_word(&self.path));
-        tracing::warn!("{what} in {file}; to try another version on them: rlhost replay {run} --failed --plugin FILE");
+        // Once is enough.
+        if room == MOST_FAILED {
+            let what = match rows.len() {
+                0 => "the completions of the generation that failed are".to_owned(),
+                1 => "the completion that failed is".to_owned(),
+                n => format!("the {n} completions that failed are"),
+            };
+            let (file, run) = (printable_path(&file), shell_word(&self.path));
+            let replay = format!("; to try another version on them: rlhost replay {run} --failed --plugin FILE");
+            tracing::warn!("{what} in {file}{}", if e.episodes.is_empty() { &replay } else { "" });
+        }
         Ok(())
     }
 }
