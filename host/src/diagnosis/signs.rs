@@ -49,7 +49,7 @@ const MANY_CLIPPED: f64 = 0.4;
 const DOMINANT: f64 = 0.95;
 const MOST: f64 = 0.8;
 /// Part of the groups in which a reward that has no effect differs nevertheless.
-const OFTEN: f64 = 0.2;
+const OFTEN: f64 = 0.15;
 /// Divergence per token that is high while it grows, and that is high in any case.
 const FAR: f64 = 1.0;
 const VERY_FAR: f64 = 3.0;

@@ -1,7 +1,7 @@
 //! The table of events, in which the same error or warning is one row with a count.
 
 use super::sentences;
-use super::story::Happened;
+use super::story::{Happened, SETTINGS_REFUSED};
 use super::words;
 use crate::run::{EventKind, EventLine};
 use serde::Serialize;
@@ -58,6 +58,9 @@ pub(super) fn rows(events: &[Happened]) -> Vec<Row> {
 
 /// Returns what an event says, if it is of a kind that a run may repeat many times.
 fn repeats(event: &EventLine) -> Option<&str> {
+    if event.name == SETTINGS_REFUSED {
+        return Some(event.text("reason"));
+    }
     match event.kind? {
         EventKind::PluginError | EventKind::PluginRefused | EventKind::CheckpointFailed => Some(event.text("reason")),
         EventKind::Warning => Some(event.text("text")),

@@ -23,7 +23,11 @@ pub(super) fn about(event: &EventLine) -> String {
         }
         EventKind::PluginSwapped => {
             let (from, to) = (words::hash(text("from")), words::hash(text("to")));
-            let change = if from == to { format!("{to} with other settings") } else { format!("{from} \u{2192} {to}") };
+            let change = if from == to {
+                format!("{to} loaded again, with its present settings")
+            } else {
+                format!("{from} \u{2192} {to}")
+            };
             format!("{name}{}: {change}{}", stated(event), shadow(event))
         }
         EventKind::PluginRolledBack => {

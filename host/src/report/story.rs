@@ -28,6 +28,9 @@ fn memory(value: &Value) -> usize {
         }
 }
 
+/// The name of the event of a refused edit of config.toml.
+pub(super) const SETTINGS_REFUSED: &str = "settings_refused";
+
 /// An event of the run.
 #[derive(Clone, Debug)]
 pub(super) struct Happened {
@@ -143,6 +146,7 @@ impl Story {
         let events = std::mem::take(&mut self.events);
         for Happened { event, .. } in events.iter().filter(|e| !e.undone) {
             match event.kind {
+                _ if event.name == SETTINGS_REFUSED => self.mark(event, "refused", sentences::refused(event)),
                 Some(EventKind::PluginLoaded) => self.loaded(event, &events),
                 Some(EventKind::PluginSwapped | EventKind::PluginRolledBack) => self.swapped(event),
                 Some(EventKind::CheckpointSaved) => self.checkpoints.extend(event.step),
@@ -151,8 +155,6 @@ impl Story {
                     self.change(event, event.text("plugin"), true);
                 }
                 Some(EventKind::PluginRefused) => self.mark(event, "refused", sentences::refused(event)),
-                // Of versions that tell both apart.
-                None if event.name == "settings_refused" => self.mark(event, "refused", sentences::refused(event)),
                 Some(EventKind::Resumed) => self.mark(event, "resume", sentences::resumed(event)),
                 Some(EventKind::Failed) => self.mark(event, "failure", sentences::about(event)),
                 _ => {}
@@ -231,14 +233,18 @@ impl Story {
         let (kind, how, text) = if back {
             ("rollback", "rolled back", sentences::about(event))
         } else if settings_alone {
-            let what = if changed.is_empty() { "loaded again".to_owned() } else { changed };
-            ("settings", "new settings", format!("{name}: {what}{}", sentences::shadow(event)))
+            let (what, how) =
+                if changed.is_empty() { ("loaded again".to_owned(), "loaded again") } else { (changed, "new settings") };
+            ("settings", how, format!("{name}: {what}{}", sentences::shadow(event)))
         } else {
             let with = if changed.is_empty() { String::new() } else { format!("; {changed}") };
             ("swap", "swapped in", format!("{}{with}", sentences::about(event)))
         };
         self.mark(event, kind, text);
-        self.change(event, name, false);
+        // A version that is loaded again scores as before.
+        if before.as_ref().is_none_or(|v| v.hash != to || v.config != config) {
+            self.change(event, name, false);
+        }
         let stated = Some(event.text("version").to_owned()).filter(|version| !version.is_empty());
         self.versions.push(Version {
             plugin: name.to_owned(),

@@ -66,8 +66,9 @@ fn curves_of_rewards_break_at_a_swap_and_each_version_has_a_colour() {
 #[test]
 fn a_version_that_comes_back_has_its_number_and_its_colour_again() {
     let weight = at(25, "settings_changed", json!({ "plugin": "length", "from": { "weight": 1.0 }, "to": { "weight": 0.5 } }));
-    let events =
-        [begun("started", 0), loaded("aaaa", 20), swapped(10, "aaaa", "bbbb", 20), swapped(20, "bbbb", "aaaa", 20), weight];
+    // The last swap loads the same again.
+    let swaps = [swapped(10, "aaaa", "bbbb", 20), swapped(20, "bbbb", "aaaa", 20), weight, swapped(27, "aaaa", "aaaa", 20)];
+    let events = [begun("started", 0), loaded("aaaa", 20)].into_iter().chain(swaps);
     let row = |step: u64| json!({ "reward": step, "rewards/length/mean": 2 * step });
     let page = render(run(&lines(events), &metrics(1..=30, row), "").path()).unwrap();
     let data = data(&page);
@@ -76,7 +77,7 @@ fn a_version_that_comes_back_has_its_number_and_its_colour_again() {
     };
     // Another weight makes another total, and leaves the reward's own scores.
     assert_eq!((colours("rewards/length/mean"), colours("reward")), (vec![0, 1, 0], vec![0, 1, 0, 2]));
-    assert_eq!(page.matches("<td class=\"number\">1</td>").count(), 2);
+    assert_eq!(page.matches("<td class=\"number\">1</td><td>1</td>").count(), 3);
 }
 
 #[test]
