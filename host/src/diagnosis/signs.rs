@@ -379,10 +379,11 @@ fn is_undecided(history: &History, reward: &Reward) -> bool {
     std > ROUNDING && std > 0.1 * (mean.abs() + std)
 }
 
-/// Returns whether most completions lack a reward that some get: one that most get has been learned.
+/// Returns whether most completions lack a reward that some get: one that most get has been learned, and of a penalty, which takes
+/// something away, most completions should be free.
 fn is_seldom_given(history: &History, reward: &Reward) -> bool {
     let (mean, std) = mean_and_std(history, reward);
-    std > ROUNDING && std > 0.5 * mean.abs()
+    reward.weight * mean > 0.0 && std > ROUNDING && std > 0.5 * mean.abs()
 }
 
 fn mean_and_std(history: &History, reward: &Reward) -> (f64, f64) {

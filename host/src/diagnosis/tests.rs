@@ -163,6 +163,11 @@ fn a_reward_that_dominates_is_judged_by_the_groups() {
         (row["rewards/right/mean"], row["rewards/right/std"]) = (json!(0.97), json!(0.17));
     };
     assert_eq!(found(&CONFIG.replace("weight = 2.0", "weight = 0.1"), 1e-5, learned), [""; 0], "the others are left to learn");
+    let penalty = |step: u64, row: &mut Value| {
+        alone(step, row);
+        (row["rewards/right/mean"], row["rewards/right/std"]) = (json!(-0.01), json!(0.05));
+    };
+    assert_eq!(found(&CONFIG.replace("weight = 2.0", "weight = 0.1"), 1e-5, penalty), [""; 0], "a penalty that is seldom due");
     let by_prompt = |_: u64, row: &mut Value| row["rewards/long/varies"] = json!(0.0);
     assert_eq!(found(CONFIG, 1e-5, by_prompt), ["reward_constant"]);
 }
