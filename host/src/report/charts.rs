@@ -241,16 +241,18 @@ impl Drawing<'_> {
 
     /// Returns lines with these labels and metrics, a colour each, and after them the lines of their evaluations.
     fn lines(&self, named: &[(&str, &str)]) -> Vec<Line> {
-        let mut lines: Vec<Line> = named.iter().filter_map(|(label, name)| self.line(label, name)).collect();
-        lines.iter_mut().enumerate().for_each(|(i, line)| line.colour = i);
-        let only = lines.len() == 1;
-        let evaluation = |line: &Line| {
-            let label = if only { EVALUATION.to_owned() } else { format!("{}, {EVALUATION}", line.label) };
-            let evaluation = self.line(&label, &format!("eval_{}", self.figures.series[line.series].name))?;
-            Some(Line { colour: line.colour, evaluation: true, ..evaluation })
+        let place = |(label, name): &(&str, &str)| {
+            let (own, evaluated) = (self.figures.place(name), self.figures.place(&format!("eval_{name}")));
+            own.or(evaluated).map(|_| ((*label).to_owned(), own, evaluated))
         };
-        let evaluations: Vec<Line> = lines.iter().filter_map(evaluation).collect();
-        lines.into_iter().chain(evaluations).collect()
+        let found: Vec<_> = named.iter().filter_map(place).collect();
+        let own =
+            found.iter().enumerate().filter_map(|(colour, (label, own, _))| Some(Line { colour, ..Line::new(label, (*own)?) }));
+        let of_evaluation = |label: &str| if found.len() == 1 { EVALUATION.to_owned() } else { format!("{label}, {EVALUATION}") };
+        let evaluations = found.iter().enumerate().filter_map(|(colour, (label, _, evaluated))| {
+            Some(Line { colour, evaluation: true, ..Line::new(&of_evaluation(label), (*evaluated)?) })
+        });
+        own.chain(evaluations).collect()
     }
 
     fn plans(&mut self, plans: &[Plan]) -> Vec<Chart> {
@@ -276,9 +278,17 @@ impl Drawing<'_> {
 
     /// Returns a chart for each reward, or none if there is only one and it is the total.
     fn single_rewards(&mut self, weights: &[(String, f64)]) -> Vec<Chart> {
-        let name_of = |name: &str| Some(name.strip_prefix("rewards/")?.strip_suffix("/mean")?.to_owned());
-        let names: Vec<String> = self.figures.series.iter().filter_map(|s| name_of(&s.name)).collect();
+        // A reward of evaluations only has no metrics of training.
+        let own = |name: &str| name.strip_prefix("eval_").unwrap_or(name).to_owned();
+        let name_of = |name: &str| Some(own(name).strip_prefix("rewards/")?.strip_suffix("/mean")?.to_owned());
+        let mut names: Vec<String> = Vec::new();
+        for name in self.figures.series.iter().filter_map(|s| name_of(&s.name)) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         if let [only] = names.as_slice()
+            && self.figures.place("reward").is_some()
             && self.figures.values(&format!("rewards/{only}/mean")) == self.figures.values("reward")
         {
             return Vec::new();

@@ -5,6 +5,7 @@ use super::figures::Figures;
 use super::render;
 use super::story::Story;
 use super::tests::{at, begun, data, lines, loaded, run, swapped};
+use crate::run::RunFiles;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -121,6 +122,18 @@ fn evaluations_are_compared_since_the_last_swap() {
 }
 
 #[test]
+fn what_is_only_evaluated_has_its_chart() {
+    let run =
+        run(&lines([begun("started", 0)]), &metrics([0], |_| json!({ "eval_loss": 2.0, "eval_rewards/judge/mean": 0.5 })), "");
+    let page = render(run.path()).unwrap();
+    let data = data(&page);
+    for name in ["eval_loss", "eval_rewards/judge/mean"] {
+        assert_eq!(chart(&data, name)["lines"][0]["evaluation"], true, "{name}");
+    }
+    assert!(page.contains("id=\"rewards\"") && !page.contains("No metrics have been logged yet."));
+}
+
+#[test]
 fn refused_versions_are_marked_and_errors_that_repeat_are_counted() {
     let refused = |step, hash: &str, reason: &str| {
         at(step, "plugin_refused", json!({ "plugin": "length", "hash": hash, "request": null, "reason": reason }))
@@ -175,7 +188,7 @@ fn the_configuration_shows_what_the_user_set() {
     let folder = run(&lines([start]), "", "");
     let config = "seed = 42\nmax_steps = 30\n\n[[plugin]]\npath = \"a/length.wasm\"\nweight = 0.5\n\n[plugin.config]\ntarget = 20\n\n\
                   [loss]\nbeta = 0.0\n";
-    std::fs::write(folder.path().join("config.toml"), config).unwrap();
+    std::fs::write(RunFiles(folder.path()).config(), config).unwrap();
     let page = render(folder.path()).unwrap();
     let own = page.split("aria-label=\"Keys that were set\">").nth(1).unwrap().split("</pre>").next().unwrap();
     assert_eq!(own, "seed = 42\n[[plugin]]\npath = &quot;a&#x2f;length.wasm&quot;\nweight = 0.5\n");
