@@ -307,7 +307,8 @@ impl Rollouts {
             }
             let text = self.reader.text();
             // Lines that are not as a run writes them are parsed to see whether they are damaged.
-            if step_at_a_glance(text).is_some_and(|step| !(from..=to).contains(&step)) {
+            let is_other = |step: u64| !(from..=to).contains(&step) || self.is_undone(place, step);
+            if step_at_a_glance(text).is_some_and(is_other) {
                 continue;
             }
             let Ok(rollout) = serde_json::from_slice::<Rollout>(text) else {

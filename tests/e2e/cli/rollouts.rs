@@ -116,3 +116,38 @@ fn an_old_damaged_file_is_read_as_far_as_it_goes() {
     let text = place.run(&["rollouts", "run"]).succeeded().stdout.clone();
     assert!(text.contains("     \\u{202e}[2J\\u{1b}\n"), "{text}");
 }
+
+#[test]
+fn a_terminal_gets_colours_its_width_and_a_pager() {
+    let place = trained();
+    let shown = |pager: &str, command: &str| {
+        let mut script = std::process::Command::new("script");
+        let line = format!("stty rows 24 cols 60; {} {command}", rlhost_tests::binary().display());
+        script.args(["-qec", &line, "/dev/null"]).current_dir(place.path("."));
+        script.env("PAGER", pager).env("TERM", "xterm").env_remove("NO_COLOR").stdin(std::process::Stdio::null());
+        script.output().ok().map(|out| String::from_utf8_lossy(&out.stdout).into_owned())
+    };
+    let Some(plain) = shown("", "rollouts run --step 0") else {
+        return eprintln!("skipped: there is no `script`, which makes a terminal");
+    };
+    assert!(plain.contains("\u{1b}["), "{plain}");
+    // Narrower than the table of scores, so they are words.
+    assert!(plain.contains("1. tldr_length_reward "), "{plain}");
+    assert!(plain.lines().all(|line| console_width(line) <= 60), "{plain}");
+    let said = shown("cat > paged", "rollouts run --step 0").unwrap();
+    let paged = std::fs::read_to_string(place.path("paged")).unwrap();
+    assert!(!said.contains("step 0") && paged.contains("step 0, row"), "{said}");
+    // A pager that ends early ends the command, without a complaint.
+    let said = shown("head -n 1", "rollouts run --step ..").unwrap();
+    assert!(said.contains("step 0, row") && !said.contains("error") && said.lines().count() < 4, "{said}");
+    let said = shown("cat > paged", "rollouts run --step 0 --json").unwrap();
+    assert!(said.starts_with("{\"step\":0") && !said.contains("\u{1b}["), "{said}");
+}
+
+/// The number of characters of a line of a terminal, without its colours.
+fn console_width(line: &str) -> usize {
+    let mut parts = line.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default();
+    let rest: usize = parts.map(|part| part.split_once('m').map_or(part, |(_, text)| text).trim_end().chars().count()).sum();
+    first.trim_end().chars().count() + rest
+}

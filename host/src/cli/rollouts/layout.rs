@@ -42,7 +42,7 @@ impl Layout {
     /// Returns the lines of some completions of a prompt in a step.
     pub(super) fn group(&mut self, group: &[Rollout]) -> Vec<String> {
         let Some(first) = group.first() else { return Vec::new() };
-        let mut lines = vec![self.heading(first, group.len())];
+        let mut lines = self.heading(first, group.len());
         let versions = versions(first);
         if self.versions.as_ref() != Some(&versions) {
             lines.extend(self.wrapped(&versions, "").into_iter().map(|line| style(line).dim().to_string()));
@@ -68,11 +68,15 @@ impl Layout {
         lines
     }
 
-    fn heading(&self, first: &Rollout, completions: usize) -> String {
+    fn heading(&self, first: &Rollout, completions: usize) -> Vec<String> {
         let row = first.row.as_u64().map_or_else(String::new, |row| format!(", row {row}"));
         let text = format!("step {}{row}, {}", first.step, counted(completions as u64, "completion"));
-        let rule = self.width.map_or(0, |width| width.saturating_sub(text.len() + 4));
-        format!("{} {} {}", style("--").dim(), style(text).bold(), style("-".repeat(rule)).dim()).trim_end().to_owned()
+        let rule = self.width.map(|width| width.checked_sub(text.len() + 4));
+        if rule == Some(None) {
+            return self.wrapped(&text, "").into_iter().map(|line| style(line).bold().to_string()).collect();
+        }
+        let rule = "-".repeat(rule.flatten().unwrap_or(0));
+        vec![format!("{} {} {}", style("--").dim(), style(text).bold(), style(rule).dim()).trim_end().to_owned()]
     }
 
     /// Returns a completion's text, or what was said in an episode after its prompt.
@@ -88,8 +92,8 @@ impl Layout {
                 for (i, message) in rollout.messages.iter().enumerate().skip(first) {
                     let reward = own.iter().position(|at| *at == i).and_then(|turn| rollout.turn_rewards.get(turn)?.as_f64());
                     let reward = reward.map_or_else(String::new, |reward| format!(", reward {}", number(reward)));
-                    let speaker = format!("{INDENT}{}{reward}:", printable(&role(message), NAME));
-                    lines.push(style(speaker).dim().to_string());
+                    let speaker = self.wrapped(&format!("{}{reward}:", printable(&role(message), NAME)), INDENT);
+                    lines.extend(speaker.into_iter().map(|line| style(line).dim().to_string()));
                     lines.extend(self.text(&content(message), "       ", COMPLETION));
                 }
             }
