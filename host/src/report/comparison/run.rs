@@ -62,11 +62,11 @@ impl ComparedRun {
         };
         metrics.notes.iter().for_each(|text| note(text));
         this.state = history.state(path);
+        this.changes = history.changes();
         for (plugin, versions) in history.versions {
             let hashes: Vec<String> = versions.into_iter().map(|(_, hash)| hash.chars().take(DIGITS).collect()).collect();
             this.settings.insert(format!("{VERSION}{}", printable(&plugin, LONGEST_NAME)), hashes.join(" \u{2192} "));
         }
-        this.changes = history.changes;
         this.add(metrics);
         Ok(this)
     }
@@ -105,7 +105,8 @@ impl ComparedRun {
 struct History {
     /// The versions that each plugin had, each from a step on.
     versions: BTreeMap<String, Vec<(u64, String)>>,
-    changes: Vec<u64>,
+    /// Steps after which weights or error policies are others.
+    settings_changed: Vec<u64>,
     last: Option<EventKind>,
 }
 
@@ -121,23 +122,35 @@ impl History {
             }
             if kind.begins() {
                 begun = step;
-                this.changes.retain(|change| !is_undone(*change, step));
+                this.settings_changed.retain(|change| !is_undone(*change, step));
                 this.versions.values_mut().for_each(|versions| versions.retain(|(since, _)| !is_undone(*since, step)));
             }
-            if kind.changes_plugins() && this.changes.len() < MOST_CHANGES {
-                this.changes.push(step);
+            match kind {
+                EventKind::SettingsChanged if this.settings_changed.len() < MOST_CHANGES => this.settings_changed.push(step),
+                EventKind::PluginLoaded => {
+                    let (plugin, hash) = (event.text("plugin"), event.text("hash"));
+                    // The checkpoint of a swap's step may be from before it.
+                    if let Some(versions) = this.versions.get_mut(plugin) {
+                        versions.retain(|(since, own)| *since < step || own == hash);
+                    }
+                    this.is_version(plugin, hash, step);
+                }
+                EventKind::PluginSwapped | EventKind::PluginRolledBack => {
+                    this.is_version(event.text("plugin"), event.text("to"), step)
+                }
+                _ => {}
             }
-            let hash = match kind {
-                EventKind::PluginLoaded => event.text("hash"),
-                EventKind::PluginSwapped | EventKind::PluginRolledBack => event.text("to"),
-                _ => "",
-            };
-            this.is_version(event.text("plugin"), hash, step);
         });
         match read {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(this),
         }
+    }
+
+    /// Returns the steps after which something scores or teaches otherwise.
+    fn changes(&self) -> Vec<u64> {
+        let swaps = self.versions.values().flat_map(|versions| versions.iter().skip(1).map(|(since, _)| *since));
+        swaps.chain(self.settings_changed.iter().copied()).collect()
     }
 
     /// Records that a plugin has this version from a step on.

@@ -60,7 +60,8 @@ fn a_curve_breaks_where_plugins_change_and_only_there() {
     let events = "{\"event\":\"started\",\"step\":0}\n{\"event\":\"plugin_loaded\",\"plugin\":\"r\",\"hash\":\"aa11\"}\n\
                   {\"event\":\"plugin_swapped\",\"plugin\":\"r\",\"to\":\"ee55\",\"step\":6}\n{\"event\":\"resumed\",\"step\":4}\n\
                   {\"event\":\"plugin_loaded\",\"plugin\":\"r\",\"hash\":\"aa11\"}\n\
-                  {\"event\":\"plugin_swapped\",\"plugin\":\"r\",\"to\":\"bb22\",\"step\":5}\n";
+                  {\"event\":\"plugin_swapped\",\"plugin\":\"r\",\"to\":\"bb22\",\"step\":5}\n\
+                  {\"event\":\"plugin_swapped\",\"plugin\":\"r\",\"to\":\"bb22\",\"step\":6}\n";
     let old = run(place.path(), "old", "seed = 1\n", &rows(8, 1.0), events);
     let mut metrics = String::new();
     for step in 1..=8 {
