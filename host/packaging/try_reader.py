@@ -65,6 +65,10 @@ EVENTS = [
     {"event": "resumed", "step": 1},
     {"event": "plugin_loaded", "role": "reward", "plugin": "r", "version": "1", "hash": "aa" * 32},
     {"event": "plugin_swapped", "plugin": "r", "from": "aa" * 32, "to": "cc" * 32, "step": 1},
+    # Resumed from the checkpoint of the very step, which was saved before the swap, and swapped again.
+    {"event": "resumed", "step": 1},
+    {"event": "plugin_loaded", "role": "reward", "plugin": "r", "version": "1", "hash": "aa" * 32},
+    {"event": "plugin_swapped", "plugin": "r", "from": "aa" * 32, "to": "cc" * 32, "step": 1},
 ]
 
 
@@ -83,7 +87,7 @@ def damaged(folder):
     expected = [(0, "evaluation", 0.5), (1, "train", 1.0), (2, "train", 2.25), (2, "evaluation", None)]
     assert rows == expected, rows
     assert [row["versions"] for row in run.metrics] == [{"r": "a" * 12}, {"r": "a" * 12}, {"r": "cc"}, {"r": "c" * 12}]
-    assert [event["undone"] for event in run.events] == [False, False, True, False, False, False]
+    assert [event["undone"] for event in run.events] == [False, False, True] + 6 * [False]
     spans = [(version["hash"][:2], version["since"], version["until"]) for version in run.versions]
     assert spans == [("aa", 0, 1), ("cc", 1, None)], spans
     assert [row["completion"] for row in run.completions] == ["a", "d", "e"]

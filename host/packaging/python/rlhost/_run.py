@@ -248,6 +248,11 @@ class Run:
                         span["until"] = None
             elif kind == "plugin_loaded" and isinstance(event.get("hash"), str):
                 what = {"role": event.get("role"), "version": event.get("version"), "hash": event["hash"]}
+                # The checkpoint of a swap's step may be from before it.
+                own = [span for span in spans if span["plugin"] == event.get("plugin")]
+                if len(own) > 1 and own[-1]["since"] == begun and own[-2]["hash"] == event["hash"]:
+                    spans.remove(own[-1])
+                    own[-2]["until"] = None
                 replace(event.get("plugin"), begun, **what)
             elif kind in ("plugin_swapped", "plugin_rolled_back") and isinstance(event.get("to"), str):
                 known = next((span["version"] for span in spans if span["hash"] == event["to"]), None)
