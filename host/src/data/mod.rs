@@ -47,7 +47,7 @@ pub use prompts::{PromptRow, TextOrChat, parse_prompts, read_prompts, read_promp
 pub use refused::Refused;
 #[cfg(any(test, fuzzing))]
 pub use rows::Alone;
-pub use rows::{Columns, Location, Peers, Table};
+pub use rows::{Columns, Location, Peers, Table, size_on_disk};
 pub use scored::{Scored, read_scored};
 pub use slices::{Slice, SplitPart};
 pub use tokenized::Tokenized;

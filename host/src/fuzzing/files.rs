@@ -20,6 +20,8 @@ pub fn dataset(input: &[u8]) {
                 drop((PreferenceRow::of(row, place, columns.clone()), LabelledRow::of(row, place, columns)));
             };
             drop(Table::read(&dataset, &Alone, judge, |_, ()| {}));
+            let located = Table::locate(&dataset, &Alone, |_| {});
+            located.iter().for_each(|table| (0..table.count()).for_each(|row| drop(table.row(row))));
         }
         2 => drop(read_completions(&dataset, refused)),
         _ => {

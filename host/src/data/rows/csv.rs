@@ -1,6 +1,10 @@
 //! Tables of values separated by commas or tabs. The first row names the columns, and every value is a string. Quoting follows
 //! RFC 4180; files that deviate from it are read like Python's csv module, and so `datasets`, reads them.
 
+mod records;
+
+pub(super) use records::{Header, Records};
+
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
 use super::{File, Location, Row, listed};
 use crate::config::{json, printable_path};
@@ -13,8 +17,7 @@ use std::io::BufRead;
 
 /// Reads a table. Empty lines are skipped.
 pub(super) fn rows(file: &File, from: &mut dyn BufRead, delimiter: u8, budget: &mut Budget) -> Result<Vec<Row>> {
-    let core = ReaderBuilder::new().delimiter(delimiter).build();
-    let mut reader = Reader { file, from, core, line: 1, returned: false, text: Vec::new(), ends: Vec::new() };
+    let mut reader = Reader::new(file, from, delimiter);
     let Some(place) = reader.record()? else { return Ok(Vec::new()) };
     let names = reader.header(&place)?;
     let mut no_messages = BTreeSet::new();
@@ -25,14 +28,22 @@ pub(super) fn rows(file: &File, from: &mut dyn BufRead, delimiter: u8, budget: &
         rows.push((place, row));
     }
     if !no_messages.is_empty() {
-        let (file, columns) = (printable_path(&file.0), listed(no_messages.into_iter()));
-        tracing::warn!(
-            "{file}: some values in the columns {columns} look like lists of messages but are not, so they are read as text; \
-             messages must be JSON, from json.dumps() and not str(), with \"role\" and \"content\""
-        );
+        warn_of_no_messages(file, no_messages);
     }
     Ok(rows)
 }
+
+/// Warns of columns with values that look like lists of messages but are not.
+fn warn_of_no_messages(file: &File, columns: BTreeSet<&str>) {
+    let (file, columns) = (printable_path(&file.0), listed(columns.into_iter()));
+    tracing::warn!(
+        "{file}: some values in the columns {columns} look like lists of messages but are not, so they are read as text; \
+         messages must be JSON, from json.dumps() and not str(), with \"role\" and \"content\""
+    );
+}
+
+/// Describes a record whose quotes have no end.
+const UNCLOSED: &str = "opens a quote that is never closed; a quote within quotes is written twice";
 
 struct Reader<'a> {
     file: &'a File,
@@ -49,7 +60,12 @@ struct Reader<'a> {
     ends: Vec<usize>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(file: &'a File, from: &'a mut dyn BufRead, delimiter: u8) -> Self {
+        let core = ReaderBuilder::new().delimiter(delimiter).build();
+        Self { file, from, core, line: 1, returned: false, text: Vec::new(), ends: Vec::new() }
+    }
+
     /// Returns the next bytes of the file; none at its end.
     fn seen(&mut self) -> Result<&[u8]> {
         self.from.fill_buf().map_err(|e| self.file.wrong(e.to_string()))
@@ -57,12 +73,8 @@ impl Reader<'_> {
 
     /// Skips bytes and counts the lines that end in them.
     fn pass(&mut self, bytes: usize) -> Result<()> {
-        let (mut lines, mut returned) = (0, self.returned);
-        for byte in &self.seen()?[..bytes] {
-            lines += usize::from(*byte == b'\r' || *byte == b'\n' && !returned);
-            returned = *byte == b'\r';
-        }
-        self.line += lines;
+        let mut returned = self.returned;
+        self.line += records::line_breaks(&self.seen()?[..bytes], &mut returned);
         self.returned = returned;
         self.from.consume(bytes);
         Ok(())
@@ -106,7 +118,7 @@ impl Reader<'_> {
             match result {
                 ReadRecordResult::Record => return Ok(Some(place)),
                 ReadRecordResult::InputEmpty | ReadRecordResult::End if at_end => {
-                    return Err(place.wrong("opens a quote that is never closed; a quote within quotes is written twice"));
+                    return Err(place.wrong(UNCLOSED));
                 }
                 _ => {}
             }

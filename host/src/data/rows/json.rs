@@ -5,6 +5,7 @@ use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
 use super::{File, Location, Row};
 use crate::config::json;
 use crate::data::Result;
+use memchr::memchr2;
 use serde_json::{Map, Value};
 use std::io::{BufRead, Read};
 use std::sync::Once;
@@ -28,7 +29,7 @@ pub(super) struct Text {
     /// Its bytes, including the end of a line.
     pub(super) text: Vec<u8>,
     /// The column of a line in which it begins; none in an array.
-    column: Option<usize>,
+    pub(super) column: Option<usize>,
 }
 
 impl Text {
@@ -74,6 +75,21 @@ struct Scan {
 }
 
 impl Scan {
+    /// Returns the place of the first byte after the element, if it is among these.
+    fn end_in(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        while at < bytes.len() {
+            if self.text && !self.escaped {
+                at += memchr2(b'"', b'\\', &bytes[at..])?;
+            }
+            if self.ends(bytes[at]) {
+                return Some(at);
+            }
+            at += 1;
+        }
+        None
+    }
+
     /// Returns whether a byte is the first one after the element.
     fn ends(&mut self, byte: u8) -> bool {
         if self.text {
@@ -187,7 +203,7 @@ impl<'a> Texts<'a> {
                 Ok(seen) => seen,
                 Err(e) => return Err(self.file.wrong(e.to_string())),
             };
-            let end = seen.iter().position(|b| scan.ends(*b));
+            let end = scan.end_in(seen);
             let part = &seen[..end.unwrap_or(seen.len())];
             if (text.len() + part.len()) as u64 > ROW {
                 return Err(place.wrong(long_row()));

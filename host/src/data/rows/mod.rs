@@ -114,6 +114,15 @@ pub(super) fn read(dataset: &Dataset) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Returns the size of a dataset's files on disk in bytes, including all files in its folders of shards.
+///
+/// # Errors
+/// Names a file that can't be opened, or what a folder holds instead of data.
+pub fn size_on_disk(dataset: &Dataset) -> Result<u64> {
+    let size = |path: &PathBuf| fs::metadata(path).map_err(|source| Error::Io { path: path.clone(), source });
+    files_of(&dataset.files)?.iter().map(|path| Ok(size(path)?.len())).sum()
+}
+
 /// Files that are read one after another.
 struct Window {
     files: Vec<PathBuf>,
@@ -150,11 +159,16 @@ fn windows(dataset: &Dataset) -> Result<Vec<Window>> {
 fn count(path: &Path) -> Result<usize> {
     let opened = files::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
     let mut count = 0;
-    content_of(path, Raw::Disk(opened), |part| {
+    content_as(path, Raw::Disk(opened), true, |part| {
         match part {
             Part::Rows(rows) => count += rows.len(),
             Part::Texts(_, mut texts, ..) => {
                 while texts.next_row()?.is_some() {
+                    count += 1;
+                }
+            }
+            Part::Records(_, mut records, ..) => {
+                while records.next_row()?.is_some() {
                     count += 1;
                 }
             }
@@ -223,6 +237,13 @@ fn rows_of(path: &Path, raw: Raw) -> Result<Vec<Row>> {
         all.extend(match part {
             Part::Rows(rows) => rows,
             Part::Texts(file, texts, _, budget) => json::rows(file, texts, budget)?,
+            Part::Records(file, mut records, header, _) => {
+                let mut rows = Vec::new();
+                while let Some(text) = records.next_row()? {
+                    rows.push((text.place.clone(), header.parse(file, &text.place, &text.text)?));
+                }
+                rows
+            }
         });
         Ok(())
     };
@@ -236,10 +257,17 @@ enum Part<'a> {
     Rows(Vec<Row>),
     /// A reader of its rows' texts, and the file's size if the texts are in it as they are.
     Texts(&'a File, json::Texts<'a>, Option<u64>, &'a mut Budget),
+    /// The same of a table, if only the places of its rows are wanted; with its columns.
+    Records(&'a File, csv::Records<'a>, Arc<csv::Header>, Option<u64>),
 }
 
 /// Detects a file's format and passes its content on.
-fn content_of(path: &Path, raw: Raw, mut take: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
+fn content_of(path: &Path, raw: Raw, take: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
+    content_as(path, raw, false, take)
+}
+
+/// Does the same; if a table's rows are only `located`, their texts are passed on.
+fn content_as(path: &Path, raw: Raw, located: bool, mut take: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
     let file = File::new(path);
     let io = |source| Error::Io { path: path.to_owned(), source };
     let size = raw.size().map_err(io)?;
@@ -265,6 +293,13 @@ fn content_of(path: &Path, raw: Raw, mut take: impl FnMut(Part<'_>) -> Result<()
     }
     let stored = (!packed && matches!(raw, Raw::Disk(_))).then_some(size);
     let read = match folder::kind(path) {
+        Some(kind @ ("csv" | "tsv")) if located => {
+            let delimiter = if kind == "csv" { b',' } else { b'\t' };
+            csv::Records::new(&file, &mut *stream, delimiter, mark as u64).and_then(|(records, header)| match header {
+                Some(header) => take(Part::Records(&file, records, header, stored)),
+                None => Ok(()),
+            })
+        }
         Some("csv") => csv::rows(&file, &mut *stream, b',', budget).and_then(|rows| take(Part::Rows(rows))),
         Some("tsv") => csv::rows(&file, &mut *stream, b'\t', budget).and_then(|rows| take(Part::Rows(rows))),
         Some("txt") => text::rows(&file, &mut *stream, budget).and_then(|rows| take(Part::Rows(rows))),

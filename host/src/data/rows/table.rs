@@ -3,10 +3,11 @@
 
 mod rounds;
 
-use super::json::{self, Text};
+use super::csv::Header;
+use super::json::Text;
 use super::spill::Spill;
 use super::together::{BLOCK, Lines, Peers};
-use super::{File, Location, Part, Raw, Row, Window, columns, content_of, some, windows};
+use super::{File, Location, Part, Raw, Row, Window, columns, content_as, some, windows};
 use crate::config::files;
 use crate::data::{Dataset, Error, Result};
 use rayon::prelude::*;
@@ -17,6 +18,7 @@ use sha2::{Digest, Sha256};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The columns of a row.
 pub type Columns = Map<String, Value>;
@@ -52,11 +54,22 @@ struct Sizes {
     spill: Spill,
 }
 
+impl Sizes {
+    /// Returns the usual ones.
+    fn new(peers: &impl Peers) -> Self {
+        let (most, of_all) = BLOCK;
+        let block = (of_all / peers.ranks().1 as u64).clamp(most / 16, most);
+        Self { small: SMALL, block, spill: Spill::default() }
+    }
+}
+
 /// Some rows of a file.
 #[derive(Debug)]
 struct Shelf {
     file: File,
     held: Held,
+    /// The table's columns, if its rows' texts are those of its records; otherwise they are JSON.
+    header: Option<Arc<Header>>,
 }
 
 /// Where the texts of some rows are.
@@ -76,14 +89,18 @@ struct Stored {
     length: u32,
     at: u64,
     line: usize,
+    /// The column of a line in which it begins; none in an array, and for rows that are kept as JSON.
+    column: Option<u32>,
     /// Part of the hash of its text.
     check: u64,
 }
 
 /// Reads a dataset once, row by row.
-struct Scan<'a, J, K> {
+struct Scan<'a, T, J, K> {
     table: Table,
     judge: &'a J,
+    /// Makes the judgement of any row if rows are only located, not parsed.
+    located: Option<fn() -> T>,
     /// Takes the judgements.
     take: K,
     /// The first row that lacks a column.
@@ -110,9 +127,50 @@ impl Table {
         judge: impl Fn(usize, &Location, Columns) -> T + Sync,
         take: impl FnMut(usize, T),
     ) -> std::result::Result<Self, P::Error> {
-        let (most, of_all) = BLOCK;
-        let block = (of_all / peers.ranks().1 as u64).clamp(most / 16, most);
-        Self::read_again(dataset, peers, judge, take, Sizes { small: SMALL, block, spill: Spill::default() })
+        Self::read_again(dataset, peers, judge, take, Sizes::new(peers))
+    }
+
+    /// Finds where a dataset's rows are, without parsing them if their file holds them as they are. `found` is called for each row, in
+    /// order, some time after.
+    ///
+    /// # Errors
+    /// What is damaged or too large. A row that is not JSON or lacks a column is an error when it is read.
+    pub fn locate<P: Peers>(dataset: &Dataset, peers: &P, found: impl FnMut(usize)) -> std::result::Result<Self, P::Error> {
+        Self::located(dataset, peers, found, Sizes::new(peers))
+    }
+
+    /// The same, with other sizes.
+    fn located<P: Peers>(
+        dataset: &Dataset,
+        peers: &P,
+        mut found: impl FnMut(usize),
+        sizes: Sizes,
+    ) -> std::result::Result<Self, P::Error> {
+        let (never, take) = (|_: usize, _: &Location, _: Columns| (), |row: usize, ()| found(row));
+        let scan = Scan::new(&never, take, dataset.columns.clone(), sizes.small);
+        Self::scanned(dataset, peers, Scan { located: Some(|| ()), ..scan }, sizes)
+    }
+
+    /// Returns the number of rows.
+    pub fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns the number of bytes that the rows' texts have.
+    pub fn bytes(&self) -> u64 {
+        self.rows.iter().map(|row| u64::from(row.length)).sum()
+    }
+
+    /// Returns a hash of the rows' texts, in their order, and of the names that their columns get.
+    pub fn hash(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for name in self.renamed.iter().flat_map(|(name, own)| [name, own]) {
+            hash.update((name.len() as u64).to_le_bytes());
+            hash.update(name);
+        }
+        hash.update((self.renamed.len() as u64).to_le_bytes());
+        self.rows.iter().for_each(|row| hash.update(row.check.to_le_bytes()));
+        hash.finalize().into()
     }
 
     /// The same, with other sizes.
@@ -121,9 +179,22 @@ impl Table {
         peers: &P,
         judge: impl Fn(usize, &Location, Columns) -> T + Sync,
         take: impl FnMut(usize, T),
-        Sizes { small, block, spill }: Sizes,
+        sizes: Sizes,
     ) -> std::result::Result<Self, P::Error> {
-        let mut scan = Scan::new(&judge, take, dataset.columns.clone(), small);
+        Self::scanned(dataset, peers, Scan::new(&judge, take, dataset.columns.clone(), sizes.small), sizes)
+    }
+
+    fn scanned<T, J, K, P: Peers>(
+        dataset: &Dataset,
+        peers: &P,
+        mut scan: Scan<'_, T, J, K>,
+        Sizes { small, block, spill }: Sizes,
+    ) -> std::result::Result<Self, P::Error>
+    where
+        T: Send + Serialize + DeserializeOwned,
+        J: Fn(usize, &Location, Columns) -> T + Sync,
+        K: FnMut(usize, T),
+    {
         scan.table.spill = spill;
         for Window { files, rows } in windows(dataset)? {
             let shared: Vec<Option<Lines>> = match rows {
@@ -166,13 +237,24 @@ impl Table {
     /// If its file has changed.
     pub fn row(&self, row: usize) -> Result<(Location, Columns)> {
         let stored = self.rows.get(row).ok_or_else(|| none(row))?;
-        let (place, mut columns) = self.text(stored)?;
-        columns::rename(&place, &mut columns, &self.renamed)?;
-        Ok((place, columns))
+        let text = self.text(stored)?;
+        let shelf = self.shelves.get(stored.shelf as usize).ok_or_else(|| none(row))?;
+        let mut columns = match &shelf.header {
+            Some(header) => header.parse(&shelf.file, &text.place, &text.text)?,
+            None => text.parse()?.0,
+        };
+        columns::rename(&text.place, &mut columns, &self.renamed)?;
+        Ok((text.place, columns))
     }
 
-    /// Reads the text of a row again, as its columns with the names of its file.
-    fn text(&self, stored: &Stored) -> Result<(Location, Columns)> {
+    /// Returns where a row is.
+    pub fn place(&self, row: usize) -> Option<Location> {
+        let stored = self.rows.get(row)?;
+        Some(self.shelves.get(stored.shelf as usize)?.file.place(stored.line))
+    }
+
+    /// Reads the text of a row again.
+    fn text(&self, stored: &Stored) -> Result<Text> {
         let shelf = self.shelves.get(stored.shelf as usize).ok_or_else(|| none(self.rows.len()))?;
         let place = shelf.file.place(stored.line);
         let since = match self.shared {
@@ -185,9 +267,7 @@ impl Table {
             Held::InFile => stored.text(&shelf.file.0).map_err(changed)?,
             Held::Spilled(begin) => self.spilled(begin + stored.at, stored)?,
         };
-        let text = std::str::from_utf8(&text).map_err(|_| changed(Changed))?;
-        let (columns, _) = json::object(text, None).map_err(|_| changed(Changed))?;
-        Ok((place, columns))
+        Ok(Text { place, at: stored.at, text, column: stored.column.map(|column| column as usize) })
     }
 
     /// Reads a text from the temporary file.
@@ -234,10 +314,10 @@ struct Found<T> {
     judged: Result<T>,
 }
 
-impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, T)> Scan<'a, J, K> {
+impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, T)> Scan<'a, T, J, K> {
     fn new(judge: &'a J, take: K, renamed: Vec<(String, String)>, small: u64) -> Self {
         let table = Table { renamed, ..Table::default() };
-        Self { table, judge, take, lacking: None, small, kept: 0, window: None, passed: 0 }
+        Self { table, judge, located: None, take, lacking: None, small, kept: 0, window: None, passed: 0 }
     }
 
     fn done(self, path: &Path) -> Result<Table> {
@@ -254,17 +334,22 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
     }
 
     fn file(&mut self, path: &Path, raw: Raw) -> Result<()> {
-        content_of(path, raw, |part| match part {
+        let located = self.located.is_some();
+        content_as(path, raw, located, |part| match part {
             Part::Rows(rows) => self.rows(File::new(path), rows),
             // Rows are parsed some at a time, so they take no more memory than their texts.
-            Part::Texts(file, texts, stored, _) => self.texts(file, texts, stored),
+            Part::Texts(file, mut texts, stored, _) => self.texts(file, || texts.next_row(), stored, None),
+            Part::Records(file, mut records, header, stored) => self.texts(file, || records.next_row(), stored, Some(&header)),
         })
     }
 
     /// Returns a function that renames a row's columns, then judges it.
     fn judging(&self) -> impl Fn(usize, &Location, Columns) -> Result<T> + Sync {
-        let (judge, renamed) = (self.judge, &self.table.renamed);
+        let (judge, renamed, located) = (self.judge, &self.table.renamed, self.located);
         move |number, place, mut columns| {
+            if let Some(judged) = located {
+                return Ok(judged());
+            }
             columns::rename(place, &mut columns, renamed)?;
             Ok(judge(number, place, columns))
         }
@@ -280,9 +365,9 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
         }
     }
 
-    fn shelf(&mut self, file: &File, kept: Option<Vec<u8>>) {
+    fn shelf(&mut self, file: &File, kept: Option<Vec<u8>>, header: Option<&Arc<Header>>) {
         let held = kept.map_or(Held::InFile, |texts| self.keep(texts));
-        self.table.shelves.push(Shelf { file: File(file.0.clone()), held });
+        self.table.shelves.push(Shelf { file: File(file.0.clone()), held, header: header.cloned() });
     }
 
     /// Keeps texts: the first ones in memory, others in a temporary file, unless that fails.
@@ -314,20 +399,27 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
             let mut kept = Vec::new();
             for found in found {
                 let (text, check, line, judged) = found?;
-                self.add(judged, Stored { shelf, length: text.len() as u32, at: kept.len() as u64, line, check });
+                let (length, at) = (text.len() as u32, kept.len() as u64);
+                self.add(judged, Stored { shelf, length, at, line, column: None, check });
                 kept.extend_from_slice(&text);
             }
-            self.shelf(&file, Some(kept));
+            self.shelf(&file, Some(kept), None);
         }
     }
 
     /// Takes rows that are read one by one, some at a time.
-    fn texts(&mut self, file: &File, mut texts: json::Texts<'_>, size: Option<u64>) -> Result<()> {
+    fn texts(
+        &mut self,
+        file: &File,
+        mut next_row: impl FnMut() -> Result<Option<Text>>,
+        size: Option<u64>,
+        header: Option<&Arc<Header>>,
+    ) -> Result<()> {
         let again = size.is_some_and(|size| size > self.small);
         loop {
             let (mut some, mut bytes, mut ending) = (Vec::new(), 0, None);
             while ending.is_none() && bytes < TOGETHER.0 && some.len() < TOGETHER.1 {
-                match texts.next_row() {
+                match next_row() {
                     Ok(Some(_)) if !self.is_used() => {}
                     Ok(Some(text)) => {
                         bytes += text.text.len();
@@ -337,7 +429,7 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
                     Err(error) => ending = Some(Err(error)),
                 }
             }
-            self.some_texts(file, &some, again)?;
+            self.some_texts(file, &some, again, header)?;
             if let Some(ending) = ending {
                 return ending;
             }
@@ -346,27 +438,31 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
 
     /// Looks at rows, of which the first has the number `begin`.
     fn find(&self, begin: usize, some: &[Text]) -> Vec<Result<Found<T>>> {
-        let judge = self.judging();
+        let (judge, located) = (self.judging(), self.located);
         let find = |(i, text): (usize, &Text)| {
-            let (columns, _) = text.parse()?;
-            Ok(Found { check: check(&text.text), judged: judge(begin + i, &text.place, columns) })
+            let judged = match located {
+                Some(judged) => Ok(judged()),
+                None => judge(begin + i, &text.place, text.parse()?.0),
+            };
+            Ok(Found { check: check(&text.text), judged })
         };
         some.par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect()
     }
 
-    fn some_texts(&mut self, file: &File, some: &[Text], again: bool) -> Result<()> {
+    fn some_texts(&mut self, file: &File, some: &[Text], again: bool, header: Option<&Arc<Header>>) -> Result<()> {
         let shelf = self.table.shelves.len() as u32;
         let found = self.find(self.table.rows.len(), some);
         let mut kept = Vec::new();
         for (text, found) in some.iter().zip(found) {
             let Found { check, judged } = found?;
             let at = if again { text.at } else { kept.len() as u64 };
-            self.add(judged, Stored { shelf, length: text.text.len() as u32, at, line: text.place.line, check });
+            let (length, line, column) = (text.text.len() as u32, text.place.line, text.column.map(|column| column as u32));
+            self.add(judged, Stored { shelf, length, at, line, column, check });
             if !again {
                 kept.extend_from_slice(&text.text);
             }
         }
-        self.shelf(file, (!again).then_some(kept));
+        self.shelf(file, (!again).then_some(kept), header);
         Ok(())
     }
 }

@@ -22,6 +22,7 @@ struct ToldRow<T> {
     at: u64,
     length: u32,
     line: usize,
+    column: Option<u32>,
     check: u64,
     /// None if it lacks a column.
     judged: Option<T>,
@@ -46,7 +47,7 @@ pub(super) fn shared<P: Peers>(
     Ok(if all.iter().all(|other| *other == own) { own } else { alone })
 }
 
-impl<T, J, K> Scan<'_, J, K>
+impl<T, J, K> Scan<'_, T, J, K>
 where
     T: Send + Serialize + DeserializeOwned,
     J: Fn(usize, &Location, Columns) -> T + Sync,
@@ -56,7 +57,7 @@ where
     pub(super) fn rounds<P: Peers>(&mut self, path: &Path, lines: Lines, peers: &P) -> std::result::Result<(), P::Error> {
         let file = File::new(path);
         let (rank, ranks) = peers.ranks();
-        self.shelf(&file, None);
+        self.shelf(&file, None, None);
         self.table.shared = true;
         let mut line = 0;
         for round in 0..lines.rounds(ranks) {
@@ -98,7 +99,8 @@ where
                         None
                     }
                 };
-                rows.push(ToldRow { at: text.at, length: text.text.len() as u32, line: text.place.line, check, judged });
+                let (length, column) = (text.text.len() as u32, text.column.map(|column| column as u32));
+                rows.push(ToldRow { at: text.at, length, line: text.place.line, column, check, judged });
             }
         }
         let later = |error| match error {
@@ -110,9 +112,9 @@ where
 
     fn told(&mut self, Told { rows, lacking }: Told<T>) -> Result<()> {
         let shelf = self.table.shelves.len() as u32 - 1;
-        for ToldRow { at, length, line, check, judged } in rows {
+        for ToldRow { at, length, line, column, check, judged } in rows {
             let number = self.table.rows.len();
-            self.table.rows.push(Stored { shelf, length, at, line, check });
+            self.table.rows.push(Stored { shelf, length, at, line, column, check });
             if let Some(judged) = judged {
                 (self.take)(number, judged);
             }

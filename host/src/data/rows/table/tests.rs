@@ -24,8 +24,22 @@ fn read_as<P: Peers<Error = Error>>(dataset: &Dataset, peers: &P, (small, block)
         seen.push(judged);
     };
     let cache = tempfile::tempdir().unwrap();
-    let sizes = Sizes { small, block, spill: Spill::within(cache.path().into()) };
-    let table = Table::read_again(dataset, peers, Judged::of, take, sizes)?;
+    let sizes = || Sizes { small, block, spill: Spill::within(cache.path().into()) };
+    let table = Table::read_again(dataset, peers, Judged::of, take, sizes())?;
+    // Rows that are only located are the same.
+    let mut found = Vec::new();
+    let located = Table::located(dataset, peers, |row| found.push(row), sizes())?;
+    assert_eq!(found, (0..table.count()).collect::<Vec<_>>());
+    // The texts of a table's rows are kept as JSON or as its records.
+    let are_json = located.shelves.iter().all(|shelf| shelf.header.is_none());
+    assert!(!are_json || located.hash() == table.hash() && located.bytes() == table.bytes());
+    assert_eq!(located.count(), table.count());
+    assert_eq!(seen.len(), table.count());
+    for (row, judged) in seen.iter().enumerate() {
+        assert_eq!(located.row(row).ok(), table.row(row).ok());
+        // Another rank's file may have another path.
+        assert!(peers.ranks().1 > 1 || located.place(row).unwrap().wrong("").to_string() == judged.1);
+    }
     Ok((table, seen))
 }
 
@@ -115,6 +129,43 @@ fn errors_are_those_of_reading_all_rows() {
         let got = read_as(&dataset, &Alone, (SMALL, BLOCK.0)).map(drop).unwrap_err().to_string();
         assert_eq!(got, want, "{text}");
     }
+}
+
+#[test]
+fn what_is_wrong_with_a_located_row_is_said_when_it_is_read() {
+    let text = "{\"a\": 1}\n  {\"a\": \n{\"b\": 1}\n[]\n\u{e9}\n{\"a\": 2}\n";
+    for (name, text) in [("x.jsonl", text), ("x.json", "[{\"a\": 1}, {\"a\": }, {\"b\": 1}, 2, nul, {\"a\": 2}]")] {
+        let (_folder, path) = written(name, text.as_bytes());
+        let dataset = Dataset { columns: vec![("p".into(), "a".into())], ..path.as_path().into() };
+        for small in [0, SMALL] {
+            let spill = Spill::within(path.with_file_name("cache"));
+            let table = Table::located(&dataset, &Alone, |_| {}, Sizes { small, block: BLOCK.0, spill }).unwrap();
+            let said: Vec<Option<String>> = (0..6).map(|row| table.row(row).err().map(|error| error.to_string())).collect();
+            // As the first of them is said where all rows are read.
+            let whole: Vec<&str> = text.split_inclusive('\n').collect();
+            let after = |text: &str| text.split_once(name).map(|(_, rest)| rest.to_owned()).unwrap();
+            for (row, said) in said.iter().enumerate() {
+                let Some(said) = said.as_ref().map(|said| after(said)) else {
+                    assert!([0, 5].contains(&row));
+                    continue;
+                };
+                assert!(said.starts_with(&format!(":{}: ", row + 1)), "{said}");
+                let alone = match name {
+                    "x.jsonl" => [whole[0], &"\n".repeat(row - 1), whole[row]].concat(),
+                    _ if row == 1 => text.to_owned(),
+                    _ => continue,
+                };
+                let (_folder, path) = written(name, alone.as_bytes());
+                let want = all_of(&Dataset { columns: dataset.columns.clone(), ..path.as_path().into() });
+                assert_eq!(said, after(&want), "row {row}");
+            }
+        }
+    }
+}
+
+/// Returns what is wrong with a dataset of which all rows are read.
+fn all_of(dataset: &Dataset) -> String {
+    crate::data::rows::read(dataset).map(drop).unwrap_err().to_string()
 }
 
 /// One of several ranks, each of which is a thread.

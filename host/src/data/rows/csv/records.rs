@@ -1,0 +1,211 @@
+//! Cuts a table into the texts of its records without reading their fields.
+
+use super::super::bounds::{Budget, ROW, long_row};
+use super::super::json::Text;
+use super::super::{Columns, File, Location};
+use super::{Reader, warn_of_no_messages};
+use crate::data::Result;
+use memchr::{memchr, memchr_iter, memchr3};
+use std::collections::BTreeSet;
+use std::io::BufRead;
+use std::sync::{Arc, Once};
+
+/// What a record's text needs to be read: the table's columns.
+#[derive(Debug)]
+pub(in crate::data::rows) struct Header {
+    names: Vec<String>,
+    delimiter: u8,
+}
+
+/// Cuts a stream into a table's records. Empty lines are skipped.
+pub(in crate::data::rows) struct Records<'a> {
+    file: &'a File,
+    from: &'a mut dyn BufRead,
+    delimiter: u8,
+    /// The offset of the next byte.
+    at: u64,
+    /// The current line, from 1.
+    line: usize,
+    /// Whether the last byte was a carriage return; a line feed after it belongs to it.
+    returned: bool,
+}
+
+/// Where a record was cut off.
+#[derive(Clone, Copy, PartialEq)]
+enum Within {
+    /// At the beginning of a field, where a quote would open.
+    Begin,
+    Field,
+    Quotes,
+    /// After a quote within quotes, which closes them unless another follows.
+    Quote,
+}
+
+impl Within {
+    /// Passes over the bytes of a record, up to the line break that ends it. Returns their number, and whether it ends there.
+    fn pass(&mut self, bytes: &[u8], delimiter: u8) -> (usize, bool) {
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            *self = match (*self, *byte) {
+                (Self::Begin, b'"') | (Self::Quote, b'"') => Self::Quotes,
+                (Self::Begin | Self::Quote | Self::Field, byte) if byte == delimiter => Self::Begin,
+                (Self::Begin | Self::Quote | Self::Field, b'\r' | b'\n') => return (at, true),
+                (Self::Begin | Self::Quote, _) => Self::Field,
+                (Self::Field, _) => {
+                    at += memchr3(delimiter, b'\r', b'\n', &bytes[at..]).unwrap_or(bytes.len() - at);
+                    continue;
+                }
+                (Self::Quotes, _) => match memchr(b'"', &bytes[at..]) {
+                    Some(quote) => {
+                        at += quote;
+                        Self::Quote
+                    }
+                    None => return (bytes.len(), false),
+                },
+            };
+            at += 1;
+        }
+        (at, false)
+    }
+}
+
+/// Returns the number of lines that end in these bytes. `returned` says whether the byte before was a carriage return.
+pub(super) fn line_breaks(bytes: &[u8], returned: &mut bool) -> usize {
+    let Some(last) = bytes.last() else { return 0 };
+    let feeds = memchr_iter(b'\n', bytes).filter(|at| match at.checked_sub(1) {
+        Some(before) => bytes[before] != b'\r',
+        None => !*returned,
+    });
+    let lines = feeds.count() + memchr_iter(b'\r', bytes).count();
+    *returned = *last == b'\r';
+    lines
+}
+
+impl<'a> Records<'a> {
+    /// Reads a stream that begins at this offset of the file. Also returns the table's columns; none if it is empty.
+    ///
+    /// # Errors
+    /// If its first row does not name them.
+    pub(in crate::data::rows) fn new(
+        file: &'a File,
+        from: &'a mut dyn BufRead,
+        delimiter: u8,
+        at: u64,
+    ) -> Result<(Self, Option<Arc<Header>>)> {
+        let mut records = Self { file, from, delimiter, at, line: 1, returned: false };
+        let Some(first) = records.next_row()? else { return Ok((records, None)) };
+        let mut text = &first.text[..];
+        let mut reader = Reader::new(file, &mut text, delimiter);
+        reader.record()?;
+        let names = reader.header(&first.place)?;
+        Ok((records, Some(Arc::new(Header { names, delimiter }))))
+    }
+
+    /// Returns the next record's text, or none at the end.
+    pub(in crate::data::rows) fn next_row(&mut self) -> Result<Option<Text>> {
+        loop {
+            let seen = self.seen()?;
+            let empty = seen.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+            let all = empty == seen.len();
+            if all && empty == 0 {
+                return Ok(None);
+            }
+            self.pass(empty)?;
+            if !all {
+                break;
+            }
+        }
+        let (place, at, mut text, mut within) = (self.file.place(self.line), self.at, Vec::new(), Within::Begin);
+        loop {
+            let delimiter = self.delimiter;
+            let seen = self.seen()?;
+            if seen.is_empty() && within == Within::Quotes {
+                return Err(place.wrong(super::UNCLOSED));
+            }
+            let at_end = seen.is_empty();
+            let (length, ended) = within.pass(seen, delimiter);
+            text.extend_from_slice(&seen[..length]);
+            if text.len() as u64 > ROW {
+                return Err(place.wrong(format!("{}; are its quotes closed?", long_row())));
+            }
+            self.pass(length)?;
+            if ended || at_end {
+                return Ok(Some(Text { place, at, text, column: None }));
+            }
+        }
+    }
+
+    /// Returns the next bytes of the file; none at its end.
+    fn seen(&mut self) -> Result<&[u8]> {
+        self.from.fill_buf().map_err(|e| self.file.wrong(e.to_string()))
+    }
+
+    /// Skips bytes and counts the lines that end in them.
+    fn pass(&mut self, bytes: usize) -> Result<()> {
+        let mut returned = self.returned;
+        self.line += line_breaks(&self.seen()?[..bytes], &mut returned);
+        self.returned = returned;
+        self.from.consume(bytes);
+        self.at += bytes as u64;
+        Ok(())
+    }
+}
+
+impl Header {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If it has more or fewer fields than the table has columns, or what is no text.
+    pub(in crate::data::rows) fn parse(&self, file: &File, place: &Location, mut text: &[u8]) -> Result<Columns> {
+        static SAID: Once = Once::new();
+        let mut reader = Reader::new(file, &mut text, self.delimiter);
+        reader.line = place.line;
+        if reader.record()?.is_none() {
+            return Err(place.wrong("has no values"));
+        }
+        let mut no_messages = BTreeSet::new();
+        let (columns, bytes) = reader.row(place, &self.names, &mut no_messages)?;
+        Budget::new(super::super::bounds::limit(0)).row(file, bytes)?;
+        if !no_messages.is_empty() {
+            SAID.call_once(|| warn_of_no_messages(file, no_messages));
+        }
+        Ok(columns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows;
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::BufReader;
+    use std::path::Path;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn records_that_are_cut_out_are_those_that_are_read(
+            text in "([ab,\"\r\n]|\r\n|,\"|\",|\"\"){0,40}",
+            piece in 1..40_usize,
+        ) {
+            let (file, text) = (File::new(Path::new("t.csv")), format!("x,y\n{text}"));
+            let read = rows(&file, &mut text.as_bytes(), b',', &mut Budget::new(1 << 30));
+            let mut pieces = BufReader::with_capacity(piece, text.as_bytes());
+            let (mut records, header) = Records::new(&file, &mut pieces, b',', 0).unwrap();
+            let header = header.unwrap();
+            let mut cut = || -> Result<Vec<(Location, Columns)>> {
+                let mut all = Vec::new();
+                while let Some(record) = records.next_row()? {
+                    assert_eq!(&text.as_bytes()[record.at as usize..][..record.text.len()], &record.text);
+                    all.push((record.place.clone(), header.parse(&file, &record.place, &record.text)?));
+                }
+                Ok(all)
+            };
+            match (cut(), read) {
+                (Ok(cut), Ok(read)) => prop_assert_eq!(cut, read),
+                (Err(cut), Err(read)) => prop_assert_eq!(cut.to_string(), read.to_string()),
+                (cut, read) => prop_assert!(false, "{:?} {:?}", cut, read),
+            }
+        }
+    }
+}
