@@ -17,6 +17,8 @@ pub struct Cursor {
 #[derive(Clone, Debug)]
 pub struct Loader {
     rows: usize,
+    /// How many of the rows can be used, as far as is known.
+    usable: usize,
     batch: usize,
     partial: bool,
     seed: u64,
@@ -29,9 +31,16 @@ pub struct Loader {
 impl Loader {
     /// `rows` must be at least `batch`, or at least one if the rest of a pass is returned too (`partial`).
     pub fn new(rows: usize, batch: usize, seed: u64, shuffle: bool, partial: bool) -> Self {
-        let mut this = Self { rows, batch, partial, seed, shuffle, mix: false, cursor: Cursor::default(), order: Vec::new() };
+        let (usable, mix, cursor, order) = (rows, false, Cursor::default(), Vec::new());
+        let mut this = Self { rows, usable, batch, partial, seed, shuffle, mix, cursor, order };
         this.deal();
         this
+    }
+
+    /// Does the same where only this many of the rows can be used. Batches are then those of [`Loader::next_usable`].
+    #[must_use]
+    pub fn with_usable(self, usable: usize) -> Self {
+        Self { usable, ..self }
     }
 
     /// Does the same with the rows of each batch in random order, for batches that several updates train on in parts.
@@ -60,18 +69,37 @@ impl Loader {
 
     /// Returns the batches in a pass.
     pub fn batches_per_epoch(&self) -> usize {
-        if self.partial { self.rows.div_ceil(self.batch) } else { self.rows / self.batch }
+        if self.partial { self.usable.div_ceil(self.batch) } else { self.usable / self.batch }
     }
 
     /// Returns the rows of the incomplete batch that ends a pass; 0 if there is none.
     pub fn rest(&self) -> usize {
-        if self.partial { self.rows % self.batch } else { 0 }
+        if self.partial { self.usable % self.batch } else { 0 }
+    }
+
+    /// Returns the number of rows in a batch, and whether a pass may end with fewer.
+    pub fn batch(&self) -> (usize, bool) {
+        (self.batch, self.partial)
     }
 
     /// Returns whether the next batch starts another pass.
     pub fn is_at_end(&self) -> bool {
         let left = self.rows.saturating_sub(self.cursor.taken);
         left < if self.partial { 1 } else { self.batch }
+    }
+
+    /// Returns the same where only some rows can be used, which `judge` decides for rows that come next.
+    ///
+    /// # Errors
+    /// Those of `judge`.
+    pub fn is_at_usable_end<E>(&self, mut judge: impl FnMut(&[usize]) -> Result<Vec<bool>, E>) -> Result<bool, E> {
+        let (mut missing, mut end) = (if self.partial { 1 } else { self.batch }, self.cursor.taken);
+        while missing > 0 && end < self.rows {
+            let some = &self.order[end..(end + missing).min(self.rows)];
+            missing -= judge(some)?.into_iter().filter(|usable| *usable).count();
+            end += some.len();
+        }
+        Ok(missing > 0)
     }
 
     /// Returns the next batch's row indices.
@@ -110,6 +138,61 @@ impl Loader {
             self.cursor = Cursor { epoch: epoch + 1, taken: 0 };
             self.deal();
         }
+    }
+
+    /// Returns the next batch of rows that can be used, which `judge` decides for rows that come next, without those to skip, and the
+    /// number of the skipped ones. An incomplete batch at the end of a pass is dropped or returned. A batch that finds too few rows in a
+    /// whole pass has fewer; if rows are skipped, it has those too.
+    ///
+    /// The order is that of all rows, so it doesn't depend on which rows were judged before.
+    ///
+    /// # Errors
+    /// Those of `judge`. The position stays as it was.
+    pub fn next_usable<E>(
+        &mut self,
+        mut judge: impl FnMut(&[usize]) -> Result<Vec<bool>, E>,
+        skips: impl Fn(u64, usize) -> bool,
+    ) -> Result<(Vec<usize>, usize), E> {
+        let (before, mut left_out) = (self.cursor, 0);
+        loop {
+            let begun = self.cursor.taken;
+            let (batch, skipped, end) = match self.usable_from(begun, &mut judge, &skips) {
+                Ok(found) => found,
+                Err(error) => {
+                    self.seek(before);
+                    return Err(error);
+                }
+            };
+            let is_rest = self.partial && !batch.is_empty();
+            if batch.len() == self.batch || is_rest || begun == 0 {
+                let missing = (self.batch - batch.len()).min(skipped.len());
+                let batch = [&batch[..], &skipped[..missing]].concat();
+                return Ok((self.taken(batch, end), left_out + skipped.len() - missing));
+            }
+            left_out += skipped.len();
+            self.cursor = Cursor { epoch: self.cursor.epoch + 1, taken: 0 };
+            self.deal();
+        }
+    }
+
+    /// Returns the rows of a batch from this place of the order on, those that it skips, and where it ends. Rows are judged as they are
+    /// needed, and not one more.
+    fn usable_from<E>(
+        &self,
+        begun: usize,
+        judge: &mut impl FnMut(&[usize]) -> Result<Vec<bool>, E>,
+        skips: &impl Fn(u64, usize) -> bool,
+    ) -> Result<(Vec<usize>, Vec<usize>, usize), E> {
+        let (mut batch, mut skipped, mut end) = (Vec::with_capacity(self.batch), Vec::new(), begun);
+        while batch.len() < self.batch && end < self.rows {
+            let some = &self.order[end..(end + self.batch - batch.len()).min(self.rows)];
+            for (row, _) in some.iter().zip(judge(some)?).filter(|(_, usable)| *usable) {
+                let skips = skips(self.cursor.epoch, *row);
+                if skips { &mut skipped } else { &mut batch }.push(*row);
+            }
+            end += some.len();
+        }
+        Ok((batch, skipped, end))
     }
 
     /// Moves behind a batch, and puts it into random order if that is asked for.
@@ -186,6 +269,70 @@ mod tests {
                 assert_eq!(other.next_batch_without(|_, _| false), (usual.next_batch(), 0));
             }
         }
+    }
+
+    type Judged = Result<Vec<bool>, String>;
+
+    fn thirds(rows: &[usize]) -> Judged {
+        Ok(rows.iter().map(|row| row % 3 != 1).collect())
+    }
+
+    #[test]
+    fn rows_that_can_not_be_used_are_left_out_of_the_order_of_all() {
+        // Where all can be used, it is the usual order.
+        for (shuffled, mixed, partial) in [(true, false, false), (false, true, false), (true, false, true)] {
+            let new = || Loader::new(11, 4, 9, shuffled, partial).mixing(mixed);
+            let (mut usual, mut other) = (new(), new());
+            for _ in 0..9 {
+                let all = |rows: &[usize]| Judged::Ok(vec![true; rows.len()]);
+                assert_eq!(other.is_at_usable_end(all).unwrap(), usual.is_at_end());
+                assert_eq!(other.next_usable(all, |_, _| false).unwrap(), (usual.next_batch(), 0));
+                assert_eq!(other.cursor(), usual.cursor());
+            }
+        }
+        // 8 of 12 rows.
+        for partial in [false, true] {
+            let mut loader = Loader::new(12, 3, 9, true, partial).with_usable(8);
+            assert_eq!((loader.batches_per_epoch(), loader.rest()), if partial { (3, 2) } else { (2, 0) });
+            let mut order: Vec<usize> = (0..12).collect();
+            shuffle(&mut order, 9, 0);
+            order.retain(|row| row % 3 != 1);
+            let sizes: &[usize] = if partial { &[3, 3, 2] } else { &[3, 3] };
+            let got: Vec<Vec<usize>> = sizes.iter().map(|_| loader.next_usable(thirds, |_, _| false).unwrap().0).collect();
+            assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), sizes);
+            assert_eq!(got.concat(), order[..sizes.iter().sum()]);
+            assert!(loader.is_at_usable_end(thirds).unwrap());
+            // The next pass, from its beginning and from a position.
+            let mut resumed = Loader::new(12, 3, 9, true, partial);
+            resumed.seek(loader.cursor());
+            let next = loader.next_usable(thirds, |_, _| false).unwrap();
+            assert_eq!((next.0.len(), loader.cursor().epoch), (3, 1));
+            assert_eq!(resumed.next_usable(thirds, |_, _| false).unwrap(), next);
+        }
+    }
+
+    #[test]
+    fn no_row_is_judged_before_it_is_needed_and_an_error_moves_nothing() {
+        let (mut loader, mut seen) = (Loader::new(12, 3, 9, false, false), Vec::new());
+        let mut judge = |rows: &[usize]| {
+            seen.extend_from_slice(rows);
+            thirds(rows)
+        };
+        assert_eq!(loader.next_usable(&mut judge, |_, _| false).unwrap(), (vec![0, 2, 3], 0));
+        assert_eq!(seen, [0, 1, 2, 3]);
+        let before = loader.cursor();
+        let fails = |rows: &[usize]| if rows.contains(&5) { Err("5".to_owned()) } else { thirds(rows) };
+        assert_eq!(loader.next_usable(fails, |_, _| false), Err("5".to_owned()));
+        assert_eq!(loader.cursor(), before);
+        assert_eq!(loader.next_usable(thirds, |_, _| false).unwrap(), (vec![5, 6, 8], 0));
+        // Fewer than a batch, or none, in a whole pass.
+        let one = |rows: &[usize]| Judged::Ok(rows.iter().map(|row| *row == 7).collect());
+        assert_eq!(loader.next_usable(one, |_, _| false).unwrap(), (vec![7], 0));
+        assert_eq!(loader.next_usable(|rows| Judged::Ok(vec![false; rows.len()]), |_, _| false).unwrap(), (vec![], 0));
+        // Skipped rows are only taken if there are no others.
+        let mut loader = Loader::new(12, 3, 9, false, false);
+        assert_eq!(loader.next_usable(thirds, |_, row| row < 6).unwrap(), (vec![6, 8, 9], 4));
+        assert_eq!(loader.next_usable(thirds, |_, row| row > 2).unwrap(), (vec![0, 2, 3], 1 + 5));
     }
 
     #[test]

@@ -58,6 +58,21 @@ impl Refused {
         }
     }
 
+    /// Returns how many were skipped so far.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Describes the rows that were skipped so far, besides this many that can be used.
+    pub fn so_far(&self, usable: usize) -> String {
+        let mut named: Vec<String> = self.first.values().map(ToString::to_string).collect();
+        if self.count > named.len() {
+            named.push(format!("{} more", self.count - named.len()));
+        }
+        let (count, all) = (self.count, self.count + usable);
+        format!("skipped {count} of {all} rows (strict_data refuses them): {}", named.join("; "))
+    }
+
     /// Returns a warning that names the first rows, if any were skipped and this many remain.
     ///
     /// # Errors
@@ -78,12 +93,7 @@ impl Refused {
                 other => Error::Tokenizer { path: "dataset".into(), detail: other.to_string() },
             });
         }
-        let mut named: Vec<String> = self.first.values().map(ToString::to_string).collect();
-        if self.count > named.len() {
-            named.push(format!("{} more", self.count - named.len()));
-        }
-        let (count, all) = (self.count, self.count + remaining);
-        Ok(Some(format!("skipped {count} of {all} rows (strict_data refuses them): {}", named.join("; "))))
+        Ok(Some(self.so_far(remaining)))
     }
 }
 
