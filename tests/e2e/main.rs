@@ -20,6 +20,7 @@ mod cli {
 
 mod data {
     mod datasets;
+    mod large;
     mod odd_rows;
     mod prompt_templates;
     mod rows_read;

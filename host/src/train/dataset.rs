@@ -2,6 +2,7 @@
 
 mod bar;
 mod counted;
+mod drawing;
 mod judging;
 mod looking;
 mod prompts;
@@ -9,6 +10,7 @@ mod splitting;
 mod tokenizing;
 mod usable;
 
+pub(super) use drawing::OF_LINES;
 pub(super) use judging::Kind;
 pub(super) use prompts::{OF_ROWS, Prompts};
 pub(super) use splitting::{split, wrap};

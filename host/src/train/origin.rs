@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 /// Maximum number of processes of an earlier run.
 const MOST_RANKS: u64 = 1 << 20;
 
+/// The value of `dataset_order` in the trainer_state.json of a run that draws from all rows of its dataset.
+pub(super) const ORDER_OF_ALL: &str = "all rows";
+
 /// A verified checkpoint and its run.
 #[derive(Clone, Debug)]
 pub struct Origin {
@@ -75,10 +78,21 @@ impl Origin {
         Ok(config::read([self.config_file().as_path()], &Overrides::default())?)
     }
 
+    /// Returns what trainer_state.json says.
+    fn summary(&self) -> Value {
+        let text = files::read(&CheckpointFiles::find(&self.checkpoint).summary(), config::LARGEST).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Returns whether the dataset's order is that of all its rows, without those that can't be used. In older checkpoints, and for small
+    /// datasets, it is that of the rows that can be used.
+    pub(super) fn has_order_of_all(&self) -> bool {
+        self.summary()["dataset_order"] == ORDER_OF_ALL
+    }
+
     /// Returns the number of processes that wrote it.
     fn ranks(&self) -> usize {
-        let text = files::read(&CheckpointFiles::find(&self.checkpoint).summary(), config::LARGEST).unwrap_or_default();
-        let state: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let state = self.summary();
         // Before there were several it was not said.
         let ranks = state["world_size"].as_u64().filter(|ranks| (1..=MOST_RANKS).contains(ranks));
         ranks.map_or(1, |ranks| ranks as usize)

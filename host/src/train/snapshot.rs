@@ -7,13 +7,13 @@ mod given;
 pub(super) use given::Given;
 
 use super::collector::{Counters, Position, Streaks};
-use super::dataset::{OF_ROWS, Prompt};
+use super::dataset::{OF_LINES, OF_ROWS, Prompt};
 use super::evaluation::Evaluation;
 use super::experience::{Experience, MicroBatch, Pair};
 use super::flow::Flow;
 use super::journal::{Best, Kept, Parent, Versions};
 use super::learner::Optimizers;
-use super::origin::{Beginning, Origin};
+use super::origin::{Beginning, ORDER_OF_ALL, Origin};
 use super::patience::Patience;
 use super::plugins::{Chosen, Predecessor, Predecessors, Replaced, Seen, Swap, What};
 use super::trainer::{State, Trainer};
@@ -237,7 +237,8 @@ impl Restored {
         }
         let moments = candle_core::safetensors::load(CheckpointFiles::find(checkpoint).optimizer(), &Device::Cpu);
         let moments = moments.map_err(|e| unfit(format!("optimizer.safetensors: {e}")))?;
-        if dataset.starts_with(OF_ROWS) && !rest.dataset.starts_with(OF_ROWS) && rest.dataset == of_tokens()? {
+        let of_older = ![OF_ROWS, OF_LINES].iter().any(|kind| rest.dataset.starts_with(kind));
+        if dataset.starts_with(OF_ROWS) && of_older && rest.dataset == of_tokens()? {
             tracing::info!("{} is of an older version; its dataset is the same", checkpoint.display());
             rest.dataset = dataset.to_owned();
         }
@@ -437,6 +438,9 @@ impl Trainer {
             summary[name] = value;
         }
         summary["parents"] = json!(self.journal.parents());
+        if self.collector.data().prompts().are_drawn() {
+            summary["dataset_order"] = ORDER_OF_ALL.into();
+        }
         Ok(Snapshot {
             weights: self.learner.policy().copied_weights()?,
             source: self.source.clone(),

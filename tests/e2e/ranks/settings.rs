@@ -95,7 +95,8 @@ fn of_very_many_unusable_rows_ranks_name_those_that_one_process_names() {
     let rows = fs::read_to_string(place.path("many.jsonl")).unwrap();
     // A block of them holds more than are named.
     let odd: String = (0..60_000).map(|i| format!("{{\"text\": {i}, \"filler\": \"{}\"}}\n", "x".repeat(100))).collect();
-    let own = ["--learn-from", "dataset", "--dataset", "many.jsonl", "--max-length", "64", "--max-steps", "1"];
+    // Counted at the start, since epochs are.
+    let own = ["--learn-from", "dataset", "--dataset", "many.jsonl", "--max-length", "64", "--num-train-epochs", "0.00001"];
     for (name, text) in [("first", [&odd[..], &rows].concat()), ("last", [&rows[..], &odd].concat())] {
         place.write("many.jsonl", text);
         compare_in(&place, &[(&format!("{name}:sft"), &own)], false, &[(1, "2"), (2, "1")], &[]);
@@ -118,7 +119,7 @@ fn a_row_that_one_rank_refuses_ends_all_of_them() {
     if !possible() {
         return;
     }
-    let own = ["--learn-from", "dataset", "--dataset", "many.jsonl", "--max-steps", "1", "--output-dir", "run"];
+    let own = ["--learn-from", "dataset", "--dataset", "many.jsonl", "--num-train-epochs", "0.00001", "--output-dir", "run"];
     for (odd, more, want) in [
         ((39_999, "{\"text\": "), &[][..], "many.jsonl:40000: is not a line of JSON"),
         ((20_000, "{\"txet\": 1}"), &["--strict-data"], "many.jsonl:20001: "),

@@ -3,10 +3,11 @@
 use super::skipping::{Skipping, Streaks};
 use crate::config::Config;
 use crate::data::{Cursor, Loader};
-use crate::train::Result;
 use crate::train::dataset::{Prompt, Prompts};
 use crate::train::experience::Experience;
 use crate::train::flow::Flow;
+use crate::train::{Error, Result};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Prompts, and the order in which they are drawn.
@@ -50,9 +51,10 @@ impl Data {
     /// Returns the next batch, and the number of prompts that were skipped for it, if some may be.
     ///
     /// # Errors
-    /// If a row has changed since it was read first.
-    pub(super) fn next(&mut self) -> Result<(Vec<Arc<Prompt>>, Option<usize>)> {
+    /// If a row has changed since it was read first. Of rows that are judged now, if one ends the run, or too few can be used.
+    pub(super) fn next(&mut self, generates: bool) -> Result<(Vec<Arc<Prompt>>, Option<usize>)> {
         let (rows, skipped) = match &self.skipping {
+            _ if self.prompts.are_drawn() => self.next_drawn(generates)?,
             None => (self.loader.next_batch(), None),
             Some(skipping) => {
                 let (rows, skipped) = self.loader.next_batch_without(|epoch, row| skipping.skips(epoch, row));
@@ -66,6 +68,25 @@ impl Data {
         Ok((prompts?, skipped))
     }
 
+    /// Returns the next rows that can be used, which are judged now if they were not before.
+    fn next_drawn(&mut self, generates: bool) -> Result<(Vec<usize>, Option<usize>)> {
+        let (prompts, skipping) = (&self.prompts, self.skipping.as_ref());
+        let skips = |epoch, row| skipping.is_some_and(|skipping| skipping.skips(epoch, row));
+        let (rows, skipped) = self.loader.next_usable(|rows| prompts.usable(rows), skips)?;
+        let (batch, takes_rest) = self.loader.batch();
+        if rows.len() < batch && (!takes_rest || rows.is_empty()) {
+            // All rows were judged.
+            let usable = prompts.usable_so_far()?;
+            return Err(too_few(usable, batch, generates));
+        }
+        Ok((rows, skipping.map(|_| skipped)))
+    }
+
+    /// Takes the warnings about rows that were drawn since the last time.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        self.prompts.warnings()
+    }
+
     /// Notes the rewards of these prompts' completions.
     pub(super) fn saw(&mut self, experience: &Experience) {
         self.skipping.iter_mut().for_each(|skipping| skipping.saw(experience));
@@ -77,8 +98,14 @@ impl Data {
     }
 
     /// Returns whether the next batch begins another epoch.
-    pub(super) fn is_at_end(&self) -> bool {
-        self.loader.is_at_end()
+    ///
+    /// # Errors
+    /// As [`Data::next`].
+    pub(super) fn is_at_end(&self) -> Result<bool> {
+        if self.prompts.are_drawn() {
+            return self.loader.is_at_usable_end(|rows| self.prompts.usable(rows));
+        }
+        Ok(self.loader.is_at_end())
     }
 
     /// Returns all prompts.
@@ -89,6 +116,14 @@ impl Data {
     /// Returns the names of the dataset's other columns.
     pub(in crate::train) fn columns(&self) -> &[String] {
         &self.columns
+    }
+
+    /// Returns the same names with those of these prompts' columns, since not all rows of a large dataset were seen.
+    pub(super) fn columns_with(&self, prompts: &[Arc<Prompt>]) -> Vec<String> {
+        let known: BTreeSet<&String> = self.columns.iter().collect();
+        let own = prompts.iter().flat_map(|prompt| prompt.columns.keys()).filter(|name| !known.contains(name));
+        let own: BTreeSet<&String> = own.collect();
+        known.union(&own).map(|name| (*name).clone()).collect()
     }
 
     /// Returns a hash of what determines the prompts and their columns.
@@ -107,6 +142,26 @@ impl Data {
         whole * sizes.micro_batches_per_pass * config.num_iterations + rest.div_ceil(sizes.micro_batch)
     }
 
+    /// Returns the number of epochs after which training is when this many micro-batches wait, if that follows from the position in the
+    /// order of all rows. As long as all can be used, it is what the number of steps gives.
+    pub(super) fn epochs_drawn(&self, flow: Flow, config: &Config, ranks: usize, waiting: usize) -> Option<f64> {
+        if !self.prompts.are_drawn() {
+            return None;
+        }
+        let ((batch, takes_rest), rows, sizes) = (self.loader.batch(), self.prompts.len(), config.batches(ranks));
+        let each = if flow.generates() { sizes.micro_batches_per_pass * config.num_iterations } else { 1 };
+        let rest = if takes_rest { rows % batch } else { 0 };
+        let of_rest = if flow.generates() { rest.div_ceil(sizes.micro_batch) } else { rest.div_ceil(batch) };
+        let all = (rows / batch * each + of_rest).max(1) as f64;
+        let Cursor { epoch, taken } = self.loader.cursor();
+        let left = rows.saturating_sub(taken);
+        let drawn = match left == 0 || left < batch && !takes_rest {
+            true => all,
+            false => (taken * each) as f64 / batch as f64,
+        };
+        Some(epoch as f64 + ((drawn - waiting as f64) / all).clamp(0.0, 1.0))
+    }
+
     /// Returns the number of epochs so far, including the fraction of the current one.
     pub(super) fn passes(&self) -> f64 {
         let Cursor { epoch, taken } = self.loader.cursor();
@@ -123,4 +178,13 @@ impl Data {
         self.loader.seek(cursor);
         self.skipping.iter_mut().for_each(|skipping| skipping.streaks.clone_from(&streaks));
     }
+}
+
+/// Returns the error of a dataset of which only this many rows can be used.
+pub(in crate::train) fn too_few(usable: usize, batch: usize, generates: bool) -> Error {
+    if generates {
+        return Error::TooFewPrompts { prompts: usable, generation: batch };
+    }
+    let detail = format!("leaves nothing: the dataset has {usable} rows, but a batch takes {batch}");
+    Error::setting("dataloader_drop_last", detail)
 }

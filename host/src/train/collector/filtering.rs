@@ -24,7 +24,7 @@ impl Collector {
         let (mut wanted, mut found) = (0, 0);
         let most = self.settings.max_num_gen_batches;
         for attempt in 1..=most {
-            let prompts = self.draw(&mut figures)?;
+            let prompts = self.draw(&mut figures, with)?;
             wanted = wanted.max(prompts.len());
             let (part, made) = self.attempted(prompts, self.counters.generation, with)?;
             figures.merge(made);

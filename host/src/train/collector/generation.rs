@@ -149,7 +149,7 @@ impl Collector {
     /// Has all completions scored, and reports errors.
     fn score(&mut self, e: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let step = with.at.step;
-        let mut batch = batch(step, &e.prompts, self.data.columns(), &e.rollouts, &e.texts);
+        let mut batch = batch(step, &e.prompts, &self.data.columns_with(&e.prompts), &e.rollouts, &e.texts);
         by_episode(&mut batch, &e.episodes);
         let scored = with.plugins.score(judged(batch, e, with.plugins.has_models()), with.phase);
         let scored = scored.or_else(|error| {

@@ -13,7 +13,7 @@ mod skipping;
 mod source;
 mod turns;
 
-pub(super) use data::Data;
+pub(super) use data::{Data, too_few};
 pub(super) use episodes::Episode;
 pub use samples::Sample;
 pub(super) use skipping::Streaks;
@@ -35,6 +35,7 @@ use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::model::{Decoding, Frozen, Policy, PromptPass};
 use crate::ops::dropout::mixed_bits;
+use crate::run::Event;
 use source::{Decoder, Episodes, RolloutSource};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -137,7 +138,7 @@ impl Collector {
                     taken.push(micro_batch);
                 }
                 // If prompts are skipped, a generation can end anywhere in an epoch.
-                None if !taken.is_empty() && self.data.is_at_end() && !self.settings.passes_over_prompts() => break,
+                None if !taken.is_empty() && !self.settings.passes_over_prompts() && self.data.is_at_end()? => break,
                 None => figures.merge(self.refill(with)?),
             }
         }
@@ -166,7 +167,7 @@ impl Collector {
             self.generated_with_spread(with)?
         } else {
             let mut figures = Figures::begin();
-            let prompts = self.draw(&mut figures)?;
+            let prompts = self.draw(&mut figures, with)?;
             let (experience, collected) = self.collect(prompts, self.counters.generation, with)?;
             figures.merge(collected);
             (experience, figures)
@@ -201,8 +202,13 @@ impl Collector {
     }
 
     /// Returns the dataset's next prompts.
-    fn draw(&mut self, figures: &mut Figures) -> Result<Vec<Arc<Prompt>>> {
-        let (prompts, skipped) = self.data.next()?;
+    fn draw(&mut self, figures: &mut Figures, with: &mut With<'_>) -> Result<Vec<Arc<Prompt>>> {
+        let drawn = self.data.next(self.flow.generates());
+        for text in self.data.warnings() {
+            tracing::warn!("{text}");
+            with.journal.event(&Event::Warning { text: &text })?;
+        }
+        let (prompts, skipped) = drawn?;
         figures.add(self.world.once(skipped.map(|skipped| skipping::skipped(skipped, prompts.len()))));
         Ok(prompts)
     }
@@ -265,11 +271,21 @@ impl Collector {
         if self.settings.passes_over_prompts() {
             return self.data.passes();
         }
+        let waiting = self.waiting();
+        if let Some(epochs) = self.data.epochs_drawn(self.flow, &self.settings, self.world.size(), waiting) {
+            return epochs;
+        }
         let micro_batches = self.data.micro_batches_per_epoch(self.flow, &self.settings, self.world.size()) as u64;
         let a_step = self.settings.gradient_accumulation_steps as u64;
         let updates = micro_batches.div_ceil(a_step).max(1);
         let begun = (steps % updates * a_step) as f64 / micro_batches.max(1) as f64;
         (steps / updates) as f64 + begun
+    }
+
+    /// Returns how many micro-batches of what was drawn have not been trained on.
+    fn waiting(&self) -> usize {
+        let passes = self.counters.passes_left as usize * self.settings.batches(self.world.size()).micro_batches_per_pass;
+        self.pending.len() + passes
     }
 
     /// Returns the current position.

@@ -1,6 +1,6 @@
 //! The first look at a dataset: decides which of its rows can be used, on several threads.
 
-use super::bar::bar;
+use super::bar::Progress;
 use super::judging::{ReadRow, Verdict};
 use super::usable::{Known, Usable};
 use super::{BUILT_IN_PROMPTS, Kind, Reader};
@@ -97,9 +97,9 @@ impl Reader {
         let refused = Refused::new(self.strict);
         let look = Look::new(self, kind, &refused);
         let row = |number: usize, place: &Location, row: Columns| look.row(number, place, row);
-        let (mut usable, bar) = (Usable::new(self, kind), bar("reading the dataset", None));
+        let (mut usable, progress) = (Usable::new(self, kind), Progress::new("reading the dataset", None));
         let take = |number: usize, parts: Parts| {
-            bar.inc(1);
+            progress.add(1);
             usable.take(number, parts);
         };
         let table = match given {

@@ -1,7 +1,8 @@
 //! The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
 
-use super::bar::bar;
+use super::bar::Progress;
 use super::counted::counted;
+use super::drawing::{Drawing, Readable};
 use super::judging::ReadRow;
 use super::splitting::{Cut, Outline};
 use super::usable::{Known, Used};
@@ -54,10 +55,17 @@ struct Rows {
     reader: Reader,
     kind: Kind,
     table: Table,
-    /// The rows that are used, in the order in which they are learned.
-    used: Vec<Used>,
+    places: Places,
     fingerprint: String,
     recent: Mutex<Recent>,
+}
+
+/// Which rows are used.
+enum Places {
+    /// These, in the order in which they are learned.
+    Usable(Vec<Used>),
+    /// All that can be used, which is decided when they are drawn.
+    All(Box<Drawing>),
 }
 
 /// Prompts that were needed last.
@@ -116,15 +124,65 @@ impl Reader {
         }
         let (table, Known { used, sums, hash, columns, warning }) = self.look(given, kind, world)?;
         let fingerprint = format!("{OF_ROWS}{hash}");
-        let rows = Rows { reader: self.clone(), kind, table, used, fingerprint, recent: Mutex::default() };
+        let rows =
+            Rows { reader: self.clone(), kind, table, places: Places::Usable(used), fingerprint, recent: Mutex::default() };
         let source = Source::Rows(Box::new(rows));
         Ok((Prompts { all: OnceLock::new(), source, columns, chat: sums.chat, longest: sums.longest }, warning))
+    }
+
+    /// Does the same for a dataset whose rows are drawn from all of them, and judged when they are drawn or, if they must be `counted`,
+    /// now.
+    pub(in crate::train) fn read_drawn(
+        &self,
+        dataset: &Dataset,
+        kind: Kind,
+        counted: bool,
+        world: &World,
+    ) -> Result<(Prompts, Vec<String>)> {
+        if let Some(detail) = kind.lacks_prompt_limit().filter(|_| self.longest_prompt.is_some()) {
+            return Err(Error::setting("max_prompt_length", detail));
+        }
+        let progress = Progress::new("finding the dataset's rows", None);
+        let table = Table::locate(dataset, world, |_| progress.add(1))?;
+        drop(progress);
+        let drawing = Drawing::new(kind, table.count(), self.strict);
+        let of = Readable { reader: self, kind, table: &table };
+        let (columns, fingerprint) = drawing.begin(of)?;
+        if counted || drawing.is_small(&table) {
+            let all = world.gather("datasets that are judged together", fingerprint.clone())?;
+            let are_same = all.iter().all(|other| *other == fingerprint);
+            drawing.judge_all(of, are_same.then_some(world))?;
+        }
+        let warnings = drawing.describe(of);
+        let places = Places::All(Box::new(drawing));
+        let rows = Rows { reader: self.clone(), kind, table, places, fingerprint, recent: Mutex::default() };
+        let source = Source::Rows(Box::new(rows));
+        Ok((Prompts { all: OnceLock::new(), source, columns, chat: false, longest: 0 }, warnings))
     }
 }
 
 impl Rows {
+    fn len(&self) -> usize {
+        match &self.places {
+            Places::Usable(used) => used.len(),
+            Places::All(drawing) => drawing.len(),
+        }
+    }
+
+    /// Returns what is known of the rows, if they are judged when they are drawn.
+    fn drawing(&self) -> Option<&Drawing> {
+        if let Places::All(drawing) = &self.places { Some(drawing) } else { None }
+    }
+
+    fn readable(&self) -> Readable<'_> {
+        Readable { reader: &self.reader, kind: self.kind, table: &self.table }
+    }
+
     fn read(&self, index: usize) -> Result<ReadRow> {
-        let Used { row, part } = self.used[index];
+        let Used { row, part } = match &self.places {
+            Places::Usable(used) => used[index],
+            Places::All(drawing) => drawing.used(index),
+        };
         let (place, columns) = self.table.row(row)?;
         let parts = self.reader.rows_of(self.kind, row, &place, columns)?;
         parts.into_iter().nth(part).ok_or(Error::Bug("a row has lost a part"))
@@ -136,10 +194,10 @@ impl Rows {
     }
 
     fn lengths(&self, world: &World) -> Result<Vec<usize>> {
-        let counts = counted(&self.fingerprint, self.used.len(), world, |rows| {
-            let bar = bar("counting tokens", Some(rows.len()));
+        let counts = counted(&self.fingerprint, self.len(), world, |rows| {
+            let progress = Progress::new("counting tokens", Some(rows.len()));
             let length = |index| {
-                bar.inc(1);
+                progress.add(1);
                 Ok([self.reader.length(self.kind, self.read(index)?)?])
             };
             let lengths = rows.into_par_iter().with_min_len(ROWS_A_THREAD).map(length);
@@ -150,10 +208,10 @@ impl Rows {
 
     /// Returns each row's length and the number of its tokens at the beginning that are not learned, or [`MASKED`].
     fn outlines(&self, whole: bool, world: &World) -> Result<Vec<[usize; 2]>> {
-        counted(&format!("{} outlines {whole}", self.fingerprint), self.used.len(), world, |rows| {
-            let bar = bar("counting tokens", Some(rows.len()));
+        counted(&format!("{} outlines {whole}", self.fingerprint), self.len(), world, |rows| {
+            let progress = Progress::new("counting tokens", Some(rows.len()));
             let outline = |index| {
-                bar.inc(1);
+                progress.add(1);
                 let row = self.read(index)?;
                 if row.is_plain(self.kind) {
                     return Ok([self.reader.length(self.kind, row)?, 0]);
@@ -186,10 +244,10 @@ impl Rows {
 }
 
 impl Prompts {
-    /// Returns their number.
+    /// Returns their number, including those that turn out to be unusable when they are drawn.
     pub(in crate::train) fn len(&self) -> usize {
         match &self.source {
-            Source::Rows(rows) => rows.used.len(),
+            Source::Rows(rows) => rows.len(),
             Source::Cut(cut) => cut.len(),
             Source::Prepared => self.all.get().map_or(0, Vec::len),
         }
@@ -200,7 +258,7 @@ impl Prompts {
     /// # Errors
     /// If a row has changed since it was read first.
     pub(in crate::train) fn get(&self, indices: &[usize]) -> Result<Vec<Arc<Prompt>>> {
-        if let Some(all) = self.all.get() {
+        if let Some(all) = self.all.get().filter(|_| !self.are_drawn()) {
             return Ok(indices.iter().map(|index| all[*index].clone()).collect());
         }
         let rows = match &self.source {
@@ -221,12 +279,62 @@ impl Prompts {
         found.ok_or(Error::Bug("a prompt was not prepared"))
     }
 
+    /// Returns the rows that are judged when they are drawn, and what is known of them.
+    fn drawn(&self) -> Option<(&Rows, &Drawing)> {
+        if let Source::Rows(rows) = &self.source { Some((rows, rows.drawing()?)) } else { None }
+    }
+
+    /// Returns whether their order is that of all rows, of which some may turn out to be unusable when they are drawn.
+    pub(in crate::train) fn are_drawn(&self) -> bool {
+        self.drawn().is_some()
+    }
+
+    /// Returns whether every one of them was judged.
+    pub(in crate::train) fn are_judged(&self) -> bool {
+        self.drawn().is_none_or(|(_, drawing)| drawing.is_done())
+    }
+
+    /// Returns which of these positions can be used.
+    ///
+    /// # Errors
+    /// If a row ends the run: it has changed, is not JSON, or is unusable where that is an error.
+    pub(in crate::train) fn usable(&self, indices: &[usize]) -> Result<Vec<bool>> {
+        match self.drawn() {
+            Some((rows, drawing)) => drawing.usable(rows.readable(), indices),
+            None => Ok(vec![true; indices.len()]),
+        }
+    }
+
+    /// Returns how many of the positions that were judged so far can be used.
+    ///
+    /// # Errors
+    /// If all were judged and none can, as the first row says.
+    pub(in crate::train) fn usable_so_far(&self) -> Result<usize> {
+        let Some((_, drawing)) = self.drawn() else { return Ok(self.len()) };
+        drawing.check_some()?;
+        Ok(drawing.usable_so_far())
+    }
+
+    /// Takes the warnings about rows that were drawn since the last time.
+    pub(in crate::train) fn warnings(&self) -> Vec<String> {
+        self.drawn().map(|(_, drawing)| drawing.warnings()).unwrap_or_default()
+    }
+
     /// Returns the first prompts, at most this many.
     ///
     /// # Errors
-    /// As [`Prompts::get`].
+    /// As [`Prompts::get`] and [`Prompts::usable`]; if there are none, why the first row can't be used.
     pub(in crate::train) fn first(&self, count: usize) -> Result<Vec<Arc<Prompt>>> {
-        self.get(&(0..self.len().min(count)).collect::<Vec<_>>())
+        let (mut first, mut next) = (Vec::new(), 0);
+        while first.len() < count && next < self.len() {
+            let some: Vec<usize> = (next..self.len().min(next + count - first.len())).collect();
+            next += some.len();
+            first.extend(some.iter().zip(self.usable(&some)?).filter(|(_, usable)| *usable).map(|(index, _)| *index));
+        }
+        if first.is_empty() {
+            self.usable_so_far()?;
+        }
+        self.get(&first)
     }
 
     /// Prepares all of them, and keeps them.
@@ -235,6 +343,9 @@ impl Prompts {
     /// As [`Prompts::get`].
     pub(in crate::train) fn all(&self) -> Result<&[Arc<Prompt>]> {
         if self.all.get().is_none() {
+            if let Some((rows, drawing)) = self.drawn() {
+                drawing.judge_all(rows.readable(), None)?;
+            }
             let mut all = Vec::with_capacity(self.len());
             self.each(0..self.len(), |prompt| {
                 all.push(prompt);
@@ -256,9 +367,15 @@ impl Prompts {
     ) -> Result<()> {
         let mut order = order.into_iter();
         loop {
-            let some: Vec<usize> = order.by_ref().take(TOGETHER).collect();
+            let mut some: Vec<usize> = order.by_ref().take(TOGETHER).collect();
+            if some.is_empty() {
+                return Ok(());
+            }
+            if self.are_drawn() {
+                let mut usable = self.usable(&some)?.into_iter();
+                some.retain(|_| usable.next() == Some(true));
+            }
             let prompts = match (self.all.get(), &self.source) {
-                _ if some.is_empty() => return Ok(()),
                 (None, Source::Rows(rows)) => rows.prepared(&some)?,
                 _ => self.get(&some)?,
             };
@@ -317,12 +434,12 @@ impl Prompts {
 
     /// Returns whether any is a conversation.
     pub(in crate::train) fn has_chat(&self) -> bool {
-        self.chat
+        self.chat || self.drawn().is_some_and(|(_, drawing)| drawing.has_chat())
     }
 
     /// Returns the length of the longest prompt, or less if completions of it end within the model's context anyway.
     pub(in crate::train) fn longest(&self) -> usize {
-        self.longest
+        self.drawn().map_or(self.longest, |(_, drawing)| drawing.longest())
     }
 
     /// Returns a hash of everything that determines their tokens and columns.

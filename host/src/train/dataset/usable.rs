@@ -154,7 +154,7 @@ impl<'a> Usable<'a> {
 }
 
 /// Warns about prompts that merge with their answers.
-fn warn_of_merges(merged: usize, all: bool) {
+pub(super) fn warn_of_merges(merged: usize, all: bool) {
     let pairs = match (merged, all) {
         (0, _) => return,
         (1, true) => "1 pair".to_owned(),
@@ -175,14 +175,14 @@ fn check_margins(with: usize, all: usize) -> Result<()> {
 }
 
 /// Returns a warning if the chat template leaves something out of some of the rows.
-fn unwritten((count, first): &(usize, Option<String>), all: usize) -> Option<String> {
+pub(super) fn unwritten((count, first): &(usize, Option<String>), all: usize) -> Option<String> {
     let first = first.as_ref()?;
     let advice = "use a template that writes it (chat_template_path), or remove it from the dataset";
     Some(format!("{first}, so it is not learned. {count} of {all} rows are affected; {advice} (strict_data refuses such rows)"))
 }
 
 /// Returns a warning if labelled completions, of which so many are undesirable and desirable, are all of one kind.
-fn one_sided([undesirable, desirable]: [usize; 2]) -> Option<String> {
+pub(super) fn one_sided([undesirable, desirable]: [usize; 2]) -> Option<String> {
     let kind = match (undesirable, desirable) {
         (1.., 0) => "undesirable",
         (0, 1..) => "desirable",

@@ -1,14 +1,18 @@
 //! Reads the datasets of a run and sets their order.
 
-use crate::config::{Config, PackingStrategy};
-use crate::data::{Dataset, Lengths, Loader, PromptForm, Tokenizer, pack};
+use crate::config::{Config, PackingStrategy, Strategy};
+use crate::data::{self, Dataset, Lengths, Loader, PromptForm, Tokenizer, pack};
 use crate::dist::World;
-use crate::train::collector::Data;
+use crate::train::collector::{Data, too_few};
 use crate::train::dataset::{self, Kind, Learned, Prompts, Reader};
 use crate::train::flow::Flow;
+use crate::train::origin::Beginning;
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
 use std::sync::Arc;
+
+/// Bytes of files from which on a new run draws from all rows of a dataset: fewer are judged in less than a second.
+const LARGE: u64 = 4 << 20;
 
 /// The training and evaluation data of a run.
 pub(super) struct Datasets {
@@ -23,8 +27,8 @@ pub(super) struct Datasets {
 pub(super) fn read(
     mut config: Config,
     (flow, framed): (Flow, bool),
-    tokenizer: &Tokenizer,
-    context: usize,
+    (tokenizer, context): (&Tokenizer, usize),
+    beginning: &Beginning,
     world: &World,
 ) -> Result<(Config, Datasets)> {
     let (given, name) = after_the_first(world, || named::dataset_of(&config))?.unzip();
@@ -43,29 +47,63 @@ pub(super) fn read(
     let (tokenizer, completion) = (tokenizer.clone(), if flow.generates() { config.max_completion_length } else { 0 });
     let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form };
     let what = Learned { whole: !config.completion_only_loss, turns: config.assistant_only_loss };
+    let kind = kind(flow, what);
     let read = |path: Option<&Dataset>, packing: &Packing| {
         let reader = Reader { longest: packing.longest, ..reader.clone() };
-        let kind = match flow {
-            Flow::Generated | Flow::GeneratedPairs => Kind::Prompts,
-            Flow::GivenPairs => Kind::Pairs,
-            Flow::Given => Kind::Completions(what),
-            Flow::Labelled => Kind::Labelled,
-            Flow::ValuedPairs => Kind::ValuedPairs,
-        };
         let (prompts, left_out) = reader.read(path, kind, world)?;
-        Ok::<_, Error>((packing.cut(prompts, world)?, left_out))
+        Ok::<_, Error>((packing.cut(prompts, world)?, Vec::from_iter(left_out)))
     };
-    let (prompts, left_out): (Prompts, _) = read(given.as_ref(), &packing)?;
+    let drawn = given.as_ref().filter(|_| packing.strategy.is_none() && is_drawn(&config));
+    let drawn = drawn.map(|dataset| Ok::<_, Error>((dataset, has_order_of_all(dataset, beginning, world)?))).transpose()?;
+    let (prompts, left_out): (Prompts, _) = match drawn {
+        Some((dataset, true)) => reader.read_drawn(dataset, kind, counts_epochs(&config), world)?,
+        _ => read(given.as_ref(), &packing)?,
+    };
     let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset), &of_evaluations)).transpose()?.unzip();
     if config.precompute_ref_log_probs {
         // They are kept with each prompt.
         prompts.all()?;
     }
-    let warnings = left_out.into_iter().chain(also.flatten()).collect();
+    let warnings = left_out.into_iter().chain(also.into_iter().flatten()).collect();
     let packs = packing.packs(&prompts, world)?;
-    let loader = loader(&config, flow, packs.as_ref().map_or(prompts.len(), Vec::len), world.size())?;
+    let rows = packs.as_ref().map_or(prompts.len(), Vec::len);
+    // Until all are judged, all may be usable.
+    let usable = if packs.is_none() && prompts.are_judged() { prompts.usable_so_far()? } else { rows };
+    let loader = loader(&config, flow, (rows, usable), world.size())?;
     let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?.skipping(&config);
     Ok((config, Datasets { data, evaluated, warnings }))
+}
+
+/// Returns what the rows are for a way of learning; `what` is learned of given completions.
+fn kind(flow: Flow, what: Learned) -> Kind {
+    match flow {
+        Flow::Generated | Flow::GeneratedPairs => Kind::Prompts,
+        Flow::GivenPairs => Kind::Pairs,
+        Flow::Given => Kind::Completions(what),
+        Flow::Labelled => Kind::Labelled,
+        Flow::ValuedPairs => Kind::ValuedPairs,
+    }
+}
+
+/// Returns whether a run can begin before all of its rows were seen.
+fn is_drawn(config: &Config) -> bool {
+    !config.precompute_ref_log_probs && config.environment.len() < 2
+}
+
+/// Returns whether the number of rows that can be used must be known before the first step.
+fn counts_epochs(config: &Config) -> bool {
+    let strategies = [config.save_strategy, config.logging_strategy, config.eval_strategy.unwrap_or(Strategy::Steps)];
+    config.max_steps < 0 || strategies.contains(&Strategy::Epoch)
+}
+
+/// Returns whether the order of a dataset is that of all its rows: as in the checkpoint that the run starts from, or for a new run if the
+/// dataset is large. The order of others is that of the rows that can be used.
+fn has_order_of_all(dataset: &Dataset, beginning: &Beginning, world: &World) -> Result<bool> {
+    world.broadcast("the order of the dataset", || match beginning.origin() {
+        Some(origin) => Ok(origin.has_order_of_all()),
+        // What is wrong with a file is said when it is read.
+        None => Ok(data::size_on_disk(dataset).is_ok_and(|size| size > LARGE)),
+    })
 }
 
 /// How texts become sequences.
@@ -121,21 +159,18 @@ impl Packing {
     }
 }
 
-/// Creates the loader that orders this many rows.
-fn loader(config: &Config, flow: Flow, rows: usize, ranks: usize) -> Result<Loader> {
+/// Creates the loader that orders this many rows, of which so many can be used.
+fn loader(config: &Config, flow: Flow, (rows, usable): (usize, usize), ranks: usize) -> Result<Loader> {
     let (generates, sizes) = (flow.generates(), config.batches(ranks));
     let batch = if generates { flow.prompts(sizes.generation(), config) } else { sizes.micro_batch };
     let drops = flow.drops_rest(config);
-    if generates && drops && rows < batch {
-        return Err(Error::TooFewPrompts { prompts: rows, generation: batch });
-    }
-    if config.dataloader_drop_last && rows < batch {
-        let detail = format!("leaves nothing: the dataset has {rows} rows, but a batch takes {batch}");
-        return Err(Error::setting("dataloader_drop_last", detail));
+    if (generates && drops || config.dataloader_drop_last) && usable < batch {
+        return Err(too_few(usable, batch, generates && drops));
     }
     // Labelled rows go in the dataset's order, as in TRL.
     let shuffled = config.shuffle_dataset.unwrap_or(flow != Flow::Labelled);
     // As in TRL, so that prompts which are neighbours in the dataset don't share an update; groups stay whole.
     let in_parts = generates && sizes.micro_batches_per_pass > config.gradient_accumulation_steps;
-    Ok(Loader::new(rows, batch, config.data_seed.unwrap_or(config.seed), shuffled, !drops).mixing(in_parts))
+    let loader = Loader::new(rows, batch, config.data_seed.unwrap_or(config.seed), shuffled, !drops);
+    Ok(loader.with_usable(usable).mixing(in_parts))
 }

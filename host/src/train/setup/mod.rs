@@ -79,8 +79,13 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let opener = Opener { backend: backend.clone(), tokenizer: opened.tokenizer.clone() };
     // Before the ranks read data together.
     compare_settings(&world, &config, backend.is_bf16())?;
-    let (config, Datasets { data, evaluated, mut warnings }) =
-        data::read(config, (plugins.flow, plugins.about().hints.framed), &opened.tokenizer, opened.context(), &world)?;
+    let (config, Datasets { data, evaluated, mut warnings }) = data::read(
+        config,
+        (plugins.flow, plugins.about().hints.framed),
+        (&opened.tokenizer, opened.context()),
+        beginning,
+        &world,
+    )?;
     overview::of_data(data.prompts().len(), evaluated.as_ref().map(Prompts::len), &config);
     let trial = plugins.try_on(&data, &config, beginning, &world)?;
     best_metric::check(&config, &plugins)?;

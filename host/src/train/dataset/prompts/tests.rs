@@ -1,7 +1,7 @@
 use super::*;
 use crate::data::{Lengths, Tokenizer, Wording};
 use crate::train::dataset::looking::NAMED;
-use crate::train::dataset::{Answers, Learned, splitting};
+use crate::train::dataset::{Answers, Learned, OF_LINES, splitting};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -294,3 +294,5 @@ fn a_fingerprint_changes_with_what_shapes_tokens_and_nothing_else() {
     let (_folder, other) = written(&changed);
     assert_ne!(first, of(&other, 8192, 1024));
 }
+
+mod drawn;
