@@ -17,6 +17,10 @@ pub enum Activity {
     LoadingModel,
     /// Reads the rows of a dataset, or looks at them.
     ReadingDataset,
+    /// Finds where the rows of a dataset begin.
+    FindingRows,
+    /// Finds out which rows of a dataset can be used.
+    JudgingRows,
     /// Counts the tokens of a dataset's rows.
     CountingTokens,
     /// Translates a plugin to machine code, or reads the result of an earlier translation.
@@ -50,6 +54,8 @@ impl Activity {
             Self::Downloading => "downloading",
             Self::LoadingModel => "loading the model",
             Self::ReadingDataset => "reading the dataset",
+            Self::FindingRows => "finding the dataset's rows",
+            Self::JudgingRows => "judging the dataset's rows",
             Self::CountingTokens => "counting tokens",
             Self::CompilingPlugin => "compiling",
             Self::TryingPlugin => "trying",

@@ -15,7 +15,7 @@ const TICK: Duration = Duration::from_millis(100);
 const SHORT: Duration = Duration::from_millis(300);
 
 /// Without a terminal, a line is printed after so much silence: before a run's first step, and later.
-const SILENCE: Duration = Duration::from_secs(15);
+const SILENCE: Duration = Duration::from_secs(5);
 const SILENCE_OF_STEPS: Duration = Duration::from_secs(60);
 
 /// Widths of the bar, from which the first is chosen that leaves room for the words.

@@ -1,6 +1,5 @@
 //! Reads the dataset as the run uses it: tokenized prompts and, for pairs, their two answers.
 
-mod bar;
 mod counted;
 mod drawing;
 mod judging;

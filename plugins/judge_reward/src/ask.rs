@@ -292,6 +292,6 @@ fn reason(answer: &Result<Response, String>) -> String {
 fn said(answer: &Response) -> String {
     let body: Value = answer.parsed().unwrap_or_default();
     let places = ["/choices/0/message/content", "/error/message", "/error", "/message", "/detail"];
-    let text = places.iter().find_map(|place| body.pointer(place)?.as_str()).map_or_else(|| answer.text().into(), str::to_owned);
+    let text = places.iter().find_map(|place| body.pointer(place)?.as_str()).map_or_else(|| answer.text(), str::to_owned);
     text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(QUOTED).collect()
 }

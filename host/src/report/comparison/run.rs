@@ -136,7 +136,7 @@ impl History {
                     this.is_version(plugin, hash, step);
                 }
                 EventKind::PluginSwapped | EventKind::PluginRolledBack => {
-                    this.is_version(event.text("plugin"), event.text("to"), step)
+                    this.is_version(event.text("plugin"), event.text("to"), step);
                 }
                 _ => {}
             }

@@ -3,11 +3,11 @@
 //! A place is a number for a part of a row, whether it can be used or not: the order of a pass is that of all places, without those that
 //! turn out to be unusable. So it is the same whichever rows were judged before, and whether all are judged at the start.
 
-use super::bar::Progress;
 use super::judging::Verdict;
 use super::looking::Seen;
 use super::usable::{Used, one_sided, unwritten, warn_of_merges};
 use super::{Kind, Reader, hex};
+use crate::activity::{Activity, Task, Unit};
 use crate::data::{self, Refused, Table};
 use crate::dist::World;
 use crate::train::{Error, Result};
@@ -92,7 +92,7 @@ impl Readable<'_> {
     /// If the row has changed, is not JSON or lacks a column, which ends the run.
     fn look(self, Used { row, part }: Used) -> data::Result<Seen> {
         let (place, columns) = self.table.row(row)?;
-        let parts = match self.kind.read(row, &place, columns) {
+        let parts = match self.reader.rows_of(self.kind, row, &place, columns) {
             Ok(parts) => parts,
             // It is named with the first part.
             Err(_) if part > 0 => return Ok(Seen::Passed),
@@ -206,7 +206,7 @@ impl Drawing {
         let mut names = BTreeSet::new();
         for row in some {
             let (place, columns) = table.row(row)?;
-            let parts = kind.read(row, &place, columns).unwrap_or_default();
+            let parts = reader.rows_of(kind, row, &place, columns).unwrap_or_default();
             names.extend(parts.iter().flat_map(|part| part.columns().keys().cloned()));
         }
         let mut hash = Sha256::new_with_prefix(table.hash());
@@ -240,7 +240,7 @@ impl Drawing {
         if unknown.is_empty() {
             return state.check_some();
         }
-        let progress = Progress::new("judging the dataset's rows", Some(unknown.len()));
+        let task = Task::new(Activity::JudgingRows).out_of(unknown.len() as u64, Unit::Rows);
         let warnings = state.warnings.take();
         for some in unknown.chunks(TOGETHER * together.map_or(1, World::size)) {
             let own = together.map_or(0..some.len(), |world| world.share(some.len()));
@@ -253,7 +253,7 @@ impl Drawing {
             for (place, seen) in some.iter().zip(seen) {
                 state.take(of, (*place, self.used(*place)), seen)?;
             }
-            progress.add(some.len());
+            task.add(some.len() as u64);
         }
         state.warnings = warnings;
         state.check_some()

@@ -1,9 +1,9 @@
 //! The first look at a dataset: decides which of its rows can be used, on several threads.
 
-use super::bar::Progress;
 use super::judging::{ReadRow, Verdict};
 use super::usable::{Known, Usable};
 use super::{BUILT_IN_PROMPTS, Kind, Reader};
+use crate::activity::{Activity, Task, Unit};
 use crate::data::{self, Columns, Dataset, Location, Refused, Table};
 use crate::dist::World;
 use crate::train::Result;
@@ -97,9 +97,9 @@ impl Reader {
         let refused = Refused::new(self.strict);
         let look = Look::new(self, kind, &refused);
         let row = |number: usize, place: &Location, row: Columns| look.row(number, place, row);
-        let (mut usable, progress) = (Usable::new(self, kind), Progress::new("reading the dataset", None));
+        let (mut usable, task) = (Usable::new(self, kind), Task::new(Activity::ReadingDataset).out_of(None, Unit::Rows));
         let take = |number: usize, parts: Parts| {
-            progress.add(1);
+            task.add(1);
             usable.take(number, parts);
         };
         let table = match given {

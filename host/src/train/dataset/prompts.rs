@@ -1,12 +1,12 @@
 //! The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
 
-use super::bar::Progress;
 use super::counted::counted;
 use super::drawing::{Drawing, Readable};
 use super::judging::ReadRow;
 use super::splitting::{Cut, Outline};
 use super::usable::{Known, Used};
 use super::{Kind, OfTokens, Prompt, Reader};
+use crate::activity::{Activity, Task, Unit};
 use crate::data::{Dataset, Table};
 use crate::dist::World;
 use crate::train::{Error, Result};
@@ -142,9 +142,9 @@ impl Reader {
         if let Some(detail) = kind.lacks_prompt_limit().filter(|_| self.longest_prompt.is_some()) {
             return Err(Error::setting("max_prompt_length", detail));
         }
-        let progress = Progress::new("finding the dataset's rows", None);
-        let table = Table::locate(dataset, world, |_| progress.add(1))?;
-        drop(progress);
+        let task = Task::new(Activity::FindingRows).out_of(None, Unit::Rows);
+        let table = Table::locate(dataset, world, |_| task.add(1))?;
+        drop(task);
         let drawing = Drawing::new(kind, table.count(), self.strict);
         let of = Readable { reader: self, kind, table: &table };
         let (columns, fingerprint) = drawing.begin(of)?;
@@ -195,9 +195,9 @@ impl Rows {
 
     fn lengths(&self, world: &World) -> Result<Vec<usize>> {
         let counts = counted(&self.fingerprint, self.len(), world, |rows| {
-            let progress = Progress::new("counting tokens", Some(rows.len()));
+            let task = Task::new(Activity::CountingTokens).out_of(rows.len() as u64, Unit::Rows);
             let length = |index| {
-                progress.add(1);
+                task.add(1);
                 Ok([self.reader.length(self.kind, self.read(index)?)?])
             };
             let lengths = rows.into_par_iter().with_min_len(ROWS_A_THREAD).map(length);
@@ -209,9 +209,9 @@ impl Rows {
     /// Returns each row's length and the number of its tokens at the beginning that are not learned, or [`MASKED`].
     fn outlines(&self, whole: bool, world: &World) -> Result<Vec<[usize; 2]>> {
         counted(&format!("{} outlines {whole}", self.fingerprint), self.len(), world, |rows| {
-            let progress = Progress::new("counting tokens", Some(rows.len()));
+            let task = Task::new(Activity::CountingTokens).out_of(rows.len() as u64, Unit::Rows);
             let outline = |index| {
-                progress.add(1);
+                task.add(1);
                 let row = self.read(index)?;
                 if row.is_plain(self.kind) {
                     return Ok([self.reader.length(self.kind, row)?, 0]);

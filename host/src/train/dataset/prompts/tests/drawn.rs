@@ -10,7 +10,7 @@ fn reader(strict: bool) -> Reader {
     let tokenizer = tokenizer();
     let lengths = Lengths::of(&tokenizer).map(Arc::new);
     let (context, longest, longest_prompt, completion, framed, messages) = (96, 96, None, 8, false, false);
-    Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages }
+    Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form: None }
 }
 
 /// More rows than are judged at the start in any case.
