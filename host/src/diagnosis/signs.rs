@@ -46,7 +46,7 @@ const MANY_CUT_OFF: f64 = 0.5;
 const MANY_EQUAL: f64 = 0.8;
 const MANY_CLIPPED: f64 = 0.4;
 /// Share of the advantages of a reward that alone decides them, and of one that decides most of them although its weight is small.
-const DOMINANT: f64 = 0.95;
+const DOMINANT: f64 = 0.98;
 const MOST: f64 = 0.8;
 /// Part of the groups in which a reward that has no effect differs nevertheless.
 const OFTEN: f64 = 0.15;
