@@ -172,7 +172,7 @@ mod tests {
         eval_delay num_generations_eval eval_temperature eval_top_p eval_top_k eval_min_p eval_pass_threshold eval_pass_reward \
         eval_pass_k eval_answer_after save_strategy save_steps save_total_limit save_only_model on_save_error \
         load_best_model_at_end metric_for_best_model greater_is_better early_stopping_patience early_stopping_threshold \
-        log_completions chat_template_kwargs replay_only hot_reload loss max_turns max_episode_tokens";
+        log_completions chat_template_kwargs replay_only hot_reload loss max_turns max_episode_tokens run_name";
 
     /// The same of an entry of a reward or environment. `config` is the plugin's own.
     const COMPUTES_OF_ENTRY: &str =

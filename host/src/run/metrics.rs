@@ -22,7 +22,6 @@ const MOST_PLUGINS: usize = 256;
 const LONGEST_NAME: usize = 200;
 
 /// Maximum number of values that [`Metrics::load`] keeps.
-#[allow(dead_code)]
 const MOST_VALUES: usize = 4 << 20;
 
 /// What a row of metrics.jsonl measures.
@@ -106,7 +105,6 @@ pub fn each_metrics_row(run: &Path, mut take: impl FnMut(MetricsRow)) -> io::Res
 
 /// All metrics of a run, for what compares runs.
 #[derive(Clone, Debug, Default)]
-#[allow(dead_code)]
 pub struct Metrics {
     /// The rows in the order of their steps, a step's training before its evaluation. Of rows of the same step and kind, the newest.
     pub rows: Vec<MetricsRow>,
@@ -114,7 +112,6 @@ pub struct Metrics {
     pub notes: Vec<String>,
 }
 
-#[allow(dead_code)]
 impl Metrics {
     /// Reads a run's metrics.jsonl, up to a number of values.
     ///
@@ -136,7 +133,8 @@ impl Metrics {
     }
 
     /// Returns the steps and values of a metric, without steps where it is missing.
-    pub fn series(&self, name: &str) -> Vec<(u64, f64)> {
+    #[cfg(test)]
+    fn series(&self, name: &str) -> Vec<(u64, f64)> {
         self.rows.iter().filter_map(|row| Some((row.step, row.value(name)?))).collect()
     }
 }

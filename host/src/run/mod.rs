@@ -17,7 +17,5 @@ pub use files::step_of;
 pub use files::{RunFiles, is_checkpoint};
 pub use granted::{Granted, accept};
 pub use lock::{RunLock, Whereabouts, is_running, lock};
-#[allow(unused_imports)]
-pub use metrics::Metrics;
-pub use metrics::{MetricsRow, RowKind, each_metrics_row};
+pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row};
 pub use rollouts::{Bound, Rollout, Rollouts, Seen, Selection, Steps, VALUES};
