@@ -109,3 +109,21 @@ fn mistakes_are_named_with_the_columns_that_there_are() {
     checked(&["--columns", "prompt=question"]).succeeded();
     checked(&["--prompt-template", "{question}!"]).succeeded();
 }
+
+#[test]
+fn rows_of_a_large_dataset_are_asked_in_the_same_way() {
+    let place = place();
+    let padding = "x".repeat(1000);
+    let row = |i: usize| format!("{{\"question\": \"{i} + 1?\", \"answer\": \"#### {}\", \"padding\": \"{padding}\"}}\n", i + 1);
+    place.write("asked.jsonl", (0..6_000).map(row).collect::<String>());
+    let form = ["--prompt-template", "{question} Well?", "--chat-template-path", "chat.jinja"];
+    grpo(&place, "run", &form).succeeded();
+    let prompts: Vec<String> =
+        place.lines("run/completions.jsonl").iter().map(|line| line["prompt"].as_str().unwrap().to_owned()).collect();
+    assert!(
+        !prompts.is_empty() && prompts.iter().all(|prompt| prompt.ends_with("+ 1? Well?<|endoftext|><assistant>")),
+        "{prompts:?}"
+    );
+    let changed = place.run(&["resume", "run", "--max-steps", "3", "--set", "prompt_template={question} Now?"]);
+    assert!(changed.code == Some(2) && changed.error().contains("the dataset has changed"), "{}", changed.stderr);
+}
