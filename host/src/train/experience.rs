@@ -1,7 +1,7 @@
 //! Experience: completions with everything that training needs, and the micro-batches they are split into.
 
-use super::collector::Episode;
 use super::dataset::Prompt;
+use super::episode::Episode;
 use crate::dist::World;
 use crate::plugin::{Advantages, RewardColumn, Scale};
 use crate::rollout::Rollout;

@@ -2,6 +2,7 @@
 
 mod collector;
 mod dataset;
+mod episode;
 mod error;
 mod evaluation;
 mod experience;
@@ -10,6 +11,7 @@ mod flow;
 mod journal;
 mod learner;
 mod measure;
+mod moment;
 mod named;
 mod origin;
 mod packed;
@@ -20,6 +22,7 @@ mod plugins;
 mod ranks;
 mod rehearsal;
 mod rescoring;
+mod reward_failure;
 mod reward_model;
 mod setup;
 mod snapshot;

@@ -1,7 +1,7 @@
 //! Scores recorded completions again, as a run scores its own: for `rlhost replay`.
 
-use super::collector::Episode;
 use super::dataset::Prompt;
+use super::episode::Episode;
 use super::plugins::{AskedModel, Judged, Reward, Scorer, Told, scored};
 use super::{Result, named};
 use crate::config::PluginEntry;

@@ -1,11 +1,12 @@
 //! The parts of a run and the loop over its steps.
 
-use super::collector::{Collector, Moment, Position, Sample};
+use super::collector::{Collector, Position, Sample};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
 use super::flow::Flow;
 use super::journal::{Journal, Recorder};
 use super::learner::Learner;
+use super::moment::Moment;
 use super::patience::Patience;
 use super::periods::{Calendar, Periods, Recurring};
 use super::plugins::{PluginStates, Plugins};

@@ -12,12 +12,12 @@ use crate::plugin::{self, EnvironmentPlugin, LARGEST_SCORE, Opening, Reply, Sess
 use crate::rollout::{Ended, Follow, Next, Request, Rollout};
 use crate::run::TurnRow;
 use crate::train::dataset::Prompt;
+use crate::train::episode::{Episode, sum};
 use crate::train::experience::Experience;
 use crate::train::plugins::{Environments, start};
 use crate::train::{Error, Result};
 use rand::RngExt;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,47 +27,6 @@ const SEEDS: u64 = 0x6570_6973_6f64_6573;
 
 /// Maximum length of a printed token, in bytes.
 const LONGEST_SHOWN: usize = 64;
-
-/// The outcome of an episode, besides its tokens.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(in crate::train) struct Episode {
-    /// The environment's index in the run.
-    pub environment: usize,
-    /// Text of its prompt.
-    pub prompt: String,
-    /// The whole conversation: a JSON list of messages.
-    pub messages: String,
-    /// The template's variables, as JSON: [`Extras`].
-    pub extras: String,
-    /// Its random seed.
-    pub seed: u64,
-    /// Its turns, without their texts.
-    pub turns: Vec<TurnRow>,
-    /// The reward of each turn.
-    pub rewards: Vec<Option<f32>>,
-    /// Why it failed, if it did.
-    pub failed: Option<String>,
-}
-
-impl Episode {
-    /// Returns the sum of its turns' rewards; none if no turn has one.
-    pub(in crate::train) fn reward(&self) -> Option<f32> {
-        sum(&self.rewards)
-    }
-
-    /// Returns its conversation and the template's variables.
-    pub(in crate::train) fn conversation(&self) -> (Vec<Message>, Extras) {
-        // Both were written by this program.
-        let [messages, extras] = [&self.messages, &self.extras];
-        (serde_json::from_str(messages).unwrap_or_default(), serde_json::from_str(extras).unwrap_or_default())
-    }
-}
-
-/// Returns the sum of turns' rewards; none if no turn has one.
-fn sum(rewards: &[Option<f32>]) -> Option<f32> {
-    let mut given = rewards.iter().flatten().copied().peekable();
-    given.peek().is_some().then(|| given.map(f64::from).sum::<f64>() as f32)
-}
 
 /// An episode being played.
 #[derive(Default)]

@@ -1,8 +1,8 @@
 //! Makes one generation: rollouts, their rewards, and the algorithm's advantages or pairs.
 
-use super::episodes::{self, Episode};
+use super::episodes;
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest};
-use super::{Collector, Moment, With};
+use super::{Collector, With};
 use crate::activity::{Activity, Task};
 use crate::config::{OldLogp, RolloutDtype};
 use crate::diagnosis::{self, Parts, Scores};
@@ -10,12 +10,15 @@ use crate::metrics::{Metric, Reduction};
 use crate::plugin::{Column, Generation, RewardBatch, RewardColumn, Rollouts};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
+use crate::train::episode::Episode;
 use crate::train::experience::Experience;
 use crate::train::figures::{Figures, Work};
 use crate::train::learner::Learner;
+use crate::train::moment::Moment;
 use crate::train::packed::Packed;
 use crate::train::phase::Phase;
-use crate::train::plugins::{Judged, Scored, Told, Trouble, batch, from_plugin};
+use crate::train::plugins::{Judged, Scored, Told, batch, from_plugin};
+use crate::train::reward_failure::RewardFailure;
 use crate::train::{Error, Result};
 use candle_core::DType;
 use serde_json::json;
@@ -158,26 +161,26 @@ impl Collector {
             }
             Err(error)
         })?;
-        let Scored { mut columns, for_evaluation, mut troubles, mut figures } = scored;
+        let Scored { mut columns, for_evaluation, mut failures, mut figures } = scored;
         for (place, entry) in with.plugins.environments().entries.iter().enumerate() {
             let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
             let values = e.episodes.iter().map(reward).collect();
             columns.push(RewardColumn { name: entry.name().to_owned(), weight: entry.weight as f32, values });
-            troubles.extend(trouble_of(&e.episodes, place, entry.name()));
+            failures.extend(failure_of(&e.episodes, place, entry.name()));
         }
         // A failed episode costs its row, whoever else could score it.
         for (row, _) in e.episodes.iter().enumerate().filter(|(_, episode)| episode.failed.is_some()) {
             columns.iter_mut().for_each(|column| column.values[row] = None);
         }
-        for trouble in &troubles {
-            with.journal.reward_failed(step, trouble)?;
-            let rows: Vec<usize> = trouble.failed.iter().map(|(row, _)| *row).filter(|row| *row < e.rollouts.len()).collect();
+        for failure in &failures {
+            with.journal.reward_failed(step, failure)?;
+            let rows: Vec<usize> = failure.failed.iter().map(|(row, _)| *row).filter(|row| *row < e.rollouts.len()).collect();
             if !rows.is_empty() {
-                with.journal.keep_failed(e, &rows, &trouble.error)?;
+                with.journal.keep_failed(e, &rows, &failure.error)?;
             }
         }
         let scorable = (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));
-        self.count_unscored(with, scorable, troubles.is_empty())?;
+        self.count_unscored(with, scorable, failures.is_empty())?;
         (e.rewards, e.eval_rewards) = (columns, for_evaluation);
         figures.lap("reward");
         Ok(figures)
@@ -287,11 +290,11 @@ fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
 }
 
 /// Returns the report on an environment's failed episodes.
-fn trouble_of(episodes: &[Episode], environment: usize, name: &str) -> Option<Trouble> {
+fn failure_of(episodes: &[Episode], environment: usize, name: &str) -> Option<RewardFailure> {
     let own = episodes.iter().enumerate().filter(|(_, episode)| episode.environment == environment);
     let failed: Vec<(usize, String)> = own.filter_map(|(row, episode)| Some((row, episode.failed.clone()?))).collect();
     let (_, error) = failed.first()?.clone();
-    Some(Trouble { name: name.to_owned(), error, failed })
+    Some(RewardFailure { name: name.to_owned(), error, failed })
 }
 
 /// Returns a generation as algorithms see it. While the policy still equals the reference, both get bit-identical

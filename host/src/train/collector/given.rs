@@ -1,11 +1,12 @@
 //! Makes experience from a dataset's own completions or pairs.
 
-use super::{Collector, Moment};
+use super::Collector;
 use crate::plugin::Advantages;
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::figures::Figures;
+use crate::train::moment::Moment;
 use crate::train::{Error, Result};
 use std::sync::Arc;
 

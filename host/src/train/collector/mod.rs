@@ -14,7 +14,6 @@ mod source;
 mod turns;
 
 pub(super) use data::{Data, too_few};
-pub(super) use episodes::Episode;
 pub use samples::Sample;
 pub(super) use skipping::Streaks;
 pub(super) use turns::Turns;
@@ -26,6 +25,7 @@ use super::figures::{Figures, Work};
 use super::flow::Flow;
 use super::journal::Journal;
 use super::learner::{Learner, batches_of};
+use super::moment::Moment;
 use super::packed::Packed;
 use super::phase::Phase;
 use super::plugins::Plugins;
@@ -40,15 +40,6 @@ use source::{Decoder, Episodes, RolloutSource};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// The part of a run's position that affects how completions are processed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
-    /// Number of optimizer updates so far.
-    pub step: u64,
-    /// Whether the policy still has the weights of the reference model.
-    pub is_reference: bool,
-}
 
 /// The parts of a run that collecting experience needs.
 pub(super) struct With<'a> {

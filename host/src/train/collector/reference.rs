@@ -1,12 +1,13 @@
 //! The reference model: computes log-probabilities of completions, each time or once in advance, and may follow the policy.
 
-use super::{Collector, Moment};
+use super::Collector;
 use crate::activity::{Activity, Task, Unit};
 use crate::model::Policy;
 use crate::train::Result;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
 use crate::train::figures::Figures;
+use crate::train::moment::Moment;
 use crate::train::packed::Packed;
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
 //! The seam at which rollouts enter a run: requests and sampling parameters in, rollouts out, each with the version of the policy
 //! that wrote it.
 
-use super::episodes::Episode;
 use super::turns::Turns;
 use crate::model::{Decoding, Policy, PromptPass};
 use crate::plugin::Metric;
 use crate::rollout::{Rollout, Sampling};
 use crate::train::dataset::Prompt;
+use crate::train::episode::Episode;
 use crate::train::phase::Phase;
 use crate::train::plugins::Environments;
 use crate::train::{Error, Result};

@@ -12,9 +12,9 @@ pub use run_folder::RunFolder;
 pub(super) use run_folder::{GoesOn, keep_bytes, put};
 
 use super::experience::Experience;
-use super::plugins::Trouble;
+use super::reward_failure::RewardFailure;
 use super::{Error, Result};
-use crate::config::{self, Config};
+use crate::config::{self, Config, PluginEntry};
 use crate::metrics::{self, Metric, Prometheus, Reduction, Window};
 use crate::plugin::Source;
 use crate::run::Event;
@@ -124,8 +124,8 @@ impl Journal {
     }
 
     /// Reports that a reward failed, and which rows have no score.
-    pub(super) fn reward_failed(&mut self, step: u64, trouble: &Trouble) -> Result<()> {
-        let Trouble { name, error, failed } = trouble;
+    pub(super) fn reward_failed(&mut self, step: u64, failure: &RewardFailure) -> Result<()> {
+        let RewardFailure { name, error, failed } = failure;
         let rows: Vec<usize> = failed.iter().map(|(row, _)| *row).collect();
         let what = if rows.is_empty() { "succeeded when retried".to_owned() } else { format!("rows without a score: {rows:?}") };
         tracing::warn!("{error}; {what}");
@@ -209,7 +209,13 @@ impl Journal {
         line.insert("time".into(), seconds.into());
         line.extend(self.of_episodes(seconds, figures));
         line.extend(figures.iter().map(|(name, value)| (name.clone(), (*value).into())));
-        line.insert("versions".into(), recorder::shown(&self.versions));
+        let mut versions = self.versions.clone();
+        if !figures.keys().any(|name| name.starts_with("eval_")) {
+            // They have no part in a row of training.
+            let eval_only: Vec<&str> = self.settings.plugin.iter().filter(|p| p.eval_only).map(PluginEntry::name).collect();
+            versions.retain(|name, _| !eval_only.contains(&name.as_str()));
+        }
+        line.insert("versions".into(), recorder::shown(&versions));
         if let Some(scraped) = &self.scraped {
             scraped.figures(&line);
         }

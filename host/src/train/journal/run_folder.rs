@@ -12,7 +12,7 @@ use crate::run::{
     self, CheckpointFiles, CompletionLine, EpisodeLine, Event, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone,
     lock,
 };
-use crate::train::collector::Episode;
+use crate::train::episode::Episode;
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
 use serde::Deserialize;

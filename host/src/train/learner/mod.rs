@@ -9,10 +9,10 @@ pub(super) use critic::{Begun, Critic};
 pub(super) use packing::batches_of;
 pub(super) use trained::Rates;
 
-use super::collector::Moment;
 use super::experience::{MicroBatch, scale};
 use super::figures::{Figures, Work};
 use super::flow::Flow;
+use super::moment::Moment;
 use super::packed::Packed;
 use super::plugins::Plugins;
 use super::{Error, Result};

@@ -11,7 +11,7 @@ mod swap;
 pub(super) use asked_model::{AskedModel, Opener};
 pub(super) use comparing::REFERENCE;
 pub use scoring::start_of;
-pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, Trouble, batch, scored, start};
+pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, batch, scored, start};
 pub(super) use separable::is_separable;
 pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, cant_change, dry_run};
 

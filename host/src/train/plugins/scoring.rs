@@ -11,11 +11,12 @@ use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{self, Column, Outcome, RewardBatch, RewardColumn, RewardPlugin, Start};
 use crate::rollout::Rollout;
-use crate::train::collector::Episode;
 use crate::train::dataset::Prompt;
+use crate::train::episode::Episode;
 use crate::train::experience::offsets;
 use crate::train::figures::Figures;
 use crate::train::phase::Phase;
+use crate::train::reward_failure::RewardFailure;
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -226,16 +227,6 @@ impl Answers {
     }
 }
 
-/// A reward that failed, and the rows without a score.
-pub(in crate::train) struct Trouble {
-    /// The reward.
-    pub name: String,
-    /// Why the first attempt failed.
-    pub error: String,
-    /// The rows that therefore have no score, each with its own error.
-    pub failed: Vec<(usize, String)>,
-}
-
 /// The scores of a batch.
 pub(in crate::train) struct Scored {
     /// One column per reward.
@@ -243,7 +234,7 @@ pub(in crate::train) struct Scored {
     /// Columns of the rewards that score only in evaluations.
     pub for_evaluation: Vec<RewardColumn>,
     /// Rewards that failed, even if a retry succeeded.
-    pub troubles: Vec<Trouble>,
+    pub failures: Vec<RewardFailure>,
     /// Metrics of all rewards.
     pub figures: Figures,
 }
@@ -320,7 +311,7 @@ pub(in crate::train) fn scored(
     evaluating: bool,
 ) -> Result<(Scored, Option<Judged>)> {
     let mut figures = Figures::begin();
-    let (mut columns, mut troubles, mut for_evaluation) = (Vec::with_capacity(rewards.len()), Vec::new(), Vec::new());
+    let (mut columns, mut failures, mut for_evaluation) = (Vec::with_capacity(rewards.len()), Vec::new(), Vec::new());
     let asked = |reward: &Reward| evaluating || !reward.eval_only;
     let mut given = step_values(rewards, world, judged, asked)?;
     let with_steps = steps::seen(judged, &given);
@@ -334,11 +325,11 @@ pub(in crate::train) fn scored(
         figures.add(own);
         let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
         figures.add(world.once([errors]));
-        troubles.extend(first_error.map(|error| Trouble { name: name.clone(), error, failed }));
+        failures.extend(first_error.map(|error| RewardFailure { name: name.clone(), error, failed }));
         let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
         into.push(RewardColumn { name, weight: reward.weight, values });
     }
-    Ok((Scored { columns, for_evaluation, troubles, figures }, with_steps))
+    Ok((Scored { columns, for_evaluation, failures, figures }, with_steps))
 }
 
 impl Plugins {
