@@ -33,6 +33,12 @@ impl Outcome {
         self
     }
 
+    /// The lines of standard error that are no information: warnings and errors, and whatever else is said.
+    #[must_use]
+    pub fn complaints(&self) -> Vec<&str> {
+        self.stderr.lines().filter(|line| !line.starts_with(" INFO ")).collect()
+    }
+
     /// The one line of standard error that begins with `error:`.
     ///
     /// # Panics

@@ -14,6 +14,7 @@ mod cli {
     mod output;
     mod rollouts;
     mod sweep;
+    mod terminal;
     mod trackers;
     mod trl_commands;
 }

@@ -61,7 +61,14 @@ pub(super) fn start() {
 /// Prints with `print` above the line.
 pub(super) fn above<T>(print: impl FnOnce() -> T) -> T {
     let Some(display) = DISPLAY.get() else { return print() };
-    display.with(|state| state.printed = Instant::now());
+    let is_idle = display.with(|state| {
+        state.printed = Instant::now();
+        state.run.is_none()
+    });
+    if is_idle && activity::current().is_empty() {
+        // Otherwise the last task would be shown again below, until the next look.
+        display.draw(None);
+    }
     match &display.line {
         Some(line) => line.suspend(print),
         None => print(),

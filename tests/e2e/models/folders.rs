@@ -24,7 +24,7 @@ fn refused(outcome: &Outcome, what: &str, expected: &[&str]) {
     for part in expected {
         assert!(error.contains(part), "{what} should mention {part:?}: {error}");
     }
-    assert_eq!(outcome.stderr.trim().lines().count(), 1, "{what}: {}", outcome.stderr);
+    assert_eq!(outcome.complaints(), [error], "{what}: {}", outcome.stderr);
 }
 
 /// A safetensors file of a header and as many bytes.

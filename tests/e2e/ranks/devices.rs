@@ -56,7 +56,7 @@ fn a_device_that_is_not_there_is_missed_in_one_line() {
     let outcome = run(&place, "sft", "run", "cpu", &["--max-steps", "1", "--bf16"]);
     // Products in bf16, or in f32 with a word on it where the processor gains nothing by bf16.
     let device = place.events("run", "started")[0]["device"].to_string();
-    assert!(outcome.succeeded().stderr.contains("f32") != device.contains("bf16"), "{device}: {}", outcome.stderr);
+    assert!(outcome.succeeded().stderr.contains("computing in f32") != device.contains("bf16"), "{device}: {}", outcome.stderr);
 }
 
 /// A place with a driver, which is the device in software, and nothing of a toolkit; or none, with the reason on the terminal.

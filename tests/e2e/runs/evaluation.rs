@@ -175,7 +175,7 @@ fn a_metric_that_a_run_will_not_have_is_refused_before_it_begins_with_those_that
         let (_, known) = refused.error().split_once("the metrics are ").unwrap_or_else(|| panic!("{}", refused.stderr));
         let known: Vec<&str> = known.split(", ").collect();
         let beside = |name: &str| {
-            ["step", "epoch", "time", "step_time", "eps", "lr"].contains(&name)
+            ["step", "epoch", "time", "step_time", "eps", "lr", "versions"].contains(&name)
                 || ["time/", "perf/", "plugins/", "sampling/"].iter().any(|group| name.starts_with(group))
         };
         for line in place.lines(&format!("{run}/metrics.jsonl")) {

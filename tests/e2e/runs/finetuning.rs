@@ -93,7 +93,7 @@ fn texts_that_are_cut_at_the_models_context_are_mentioned() {
         whole.contains("texts.jsonl:1: has a text of 301 tokens; it and others are cut at the model's context of 192"),
         "{whole}"
     );
-    assert!(!said("asked", &["--max-length", "100"]).contains("context"));
+    assert!(!said("asked", &["--max-length", "100"]).contains("model's context"));
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn a_reference_that_is_asked_once_says_the_same() {
     place.run(&[&dpo[..], &steps, &["each"]].concat()).succeeded();
     place.run(&[&dpo[..], &steps, &["once", "--precompute-ref-log-probs"]].concat()).succeeded();
     for (once, each) in place.timeless("once/metrics.jsonl").iter().zip(place.timeless("each/metrics.jsonl")) {
-        for (name, each) in each.as_object().unwrap() {
+        for (name, each) in each.as_object().unwrap().iter().filter(|(name, _)| *name != "versions") {
             let (once, each) = (once[name].as_f64().unwrap(), each.as_f64().unwrap());
             assert!((once - each).abs() <= 1e-5 * each.abs().max(0.1), "{name}: {once} and {each}");
         }
