@@ -67,7 +67,11 @@ impl Judge {
     pub fn steady() -> Self {
         Self::new(|_, headers, stream| {
             let sum: usize = headers[BODY].bytes().map(usize::from).sum();
-            verdict(stream, &format!("[[{}]]", 1 + sum % 10));
+            // Asked which of two answers is better, it names one.
+            match headers[BODY].contains("[[A]]") {
+                true => verdict(stream, ["[[A]]", "[[B]]", "[[C]]"][sum % 3]),
+                false => verdict(stream, &format!("[[{}]]", 1 + sum % 10)),
+            }
         })
     }
 
