@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let metrics = metrics(args, &comparison).map_err(Failure::of)?;
     comparison.notes.iter().for_each(|note| tracing::warn!("{note}"));
     if args.json {
-        say!("{}", line(&comparison));
+        say!("{}", line(&comparison, if args.metric.is_empty() { &comparison.metrics } else { &metrics }));
     } else {
         show(&comparison, &metrics);
     }
@@ -167,7 +167,7 @@ fn print(rows: &[Vec<String>]) {
 }
 
 /// Returns everything of the tables as JSON.
-fn line(comparison: &Comparison) -> Value {
+fn line(comparison: &Comparison, metrics: &[String]) -> Value {
     let spread =
         |spread: Option<report::Spread>| spread.map(|spread| json!({ "mean": spread.mean, "deviation": spread.deviation }));
     let group = |(i, group): (usize, &Group)| {
@@ -176,7 +176,7 @@ fn line(comparison: &Comparison) -> Value {
             .iter()
             .map(|difference| (difference.key.clone(), difference.values[i].clone().into()))
             .collect();
-        let metrics = comparison.metrics.iter().filter_map(|name| {
+        let metrics = metrics.iter().filter_map(|name| {
             let last = spread(comparison.last(group, name))?;
             Some((name.clone(), json!({ "last": last, "best": spread(comparison.best(group, name)) })))
         });

@@ -208,25 +208,27 @@ impl Comparison {
     /// Returns the mean over a group's runs of the last value of a metric.
     #[must_use]
     pub fn last(&self, group: &Group, metric: &str) -> Option<Spread> {
-        self.spread(group, metric, |values| values.last().map(|(_, value)| *value))
+        let last = |&i: &usize| self.runs[i].series.get(metric)?.last().map(|(_, value)| *value);
+        Spread::from_values(&group.runs.iter().filter_map(last).collect::<Vec<f64>>())
     }
 
-    /// Returns the mean over a group's runs of the best value of a metric; none if neither end is better.
+    /// Returns the mean over a group's runs of the best value of a metric; none if neither end is better. Of a reward, only values since
+    /// the last change of a plugin count: earlier ones are of another reward.
     #[must_use]
     pub fn best(&self, group: &Group, metric: &str) -> Option<Spread> {
         let best = Best::from_metric(metric)?;
-        self.spread(group, metric, |values| {
-            let values = values.iter().map(|(_, value)| *value);
+        let is_of_rewards = metric.trim_start_matches("eval_").starts_with("reward");
+        let best_of = |&i: &usize| {
+            let run = &self.runs[i];
+            let since = run.changes.iter().max().filter(|_| is_of_rewards);
+            let values = run.series.get(metric)?.iter().filter(|(step, _)| since.is_none_or(|since| step > since));
+            let values = values.map(|(_, value)| *value);
             match best {
                 Best::Greatest => values.reduce(f64::max),
                 Best::Least => values.reduce(f64::min),
             }
-        })
-    }
-
-    fn spread(&self, group: &Group, metric: &str, of: impl Fn(&[(u64, f64)]) -> Option<f64>) -> Option<Spread> {
-        let values: Vec<f64> = group.runs.iter().filter_map(|&i| of(self.runs[i].series.get(metric)?)).collect();
-        Spread::from_values(&values)
+        };
+        Spread::from_values(&group.runs.iter().filter_map(best_of).collect::<Vec<f64>>())
     }
 
     /// Returns the seeds of a group's runs, as text.
