@@ -97,7 +97,12 @@ fn show(args: &Args) -> anyhow::Result<()> {
     let file = RunFiles(&args.run).completions();
     let selection = selecting::selection(args, weights(&args.run))?;
     let unread = |source: io::Error| anyhow::Error::from(report::Error::Read { path: file.clone(), source });
-    let none = || anyhow!("{}: no completions (was log_completions = none?)", file.display());
+    let none = || {
+        anyhow!(
+            "{}: no completions (SFT and preference training generate none, and log_completions = none keeps none)",
+            file.display()
+        )
+    };
     let mut rollouts = Rollouts::open(&file).map_err(|e| if e.kind() == io::ErrorKind::NotFound { none() } else { unread(e) })?;
     let newest = rollouts.newest_step().ok_or_else(none)?;
     let mut out = Out::new(args, &selection);
@@ -105,7 +110,7 @@ fn show(args: &Args) -> anyhow::Result<()> {
         true => chosen(args, &mut rollouts, &selection, &mut out).map_err(unread)?,
         false => rollouts.each(&selection, |rollout, _, line| out.take(rollout, line)).map_err(unread)?,
     }
-    let (shown, is_whole) = (out.shown, out.is_whole());
+    let (shown, is_whole, is_limited) = (out.shown, out.is_whole(), out.has_reader && out.shown == out.limit);
     out.finish();
     if shown == 0 && is_whole {
         selecting::check_names(args, &selection, rollouts.seen(), newest)?;
@@ -114,6 +119,9 @@ fn show(args: &Args) -> anyhow::Result<()> {
         (0, _) if is_whole => Some(nothing(&selection, &rollouts, newest)),
         (_, Steps::Last) if args.conditions.step.is_none() && newest > 0 => {
             Some(format!("this is step {newest}, the newest with completions; --step .. shows all"))
+        }
+        _ if is_limited => {
+            Some(format!("only the first {}; there may be more, see --limit", counted(shown as u64, "completion")))
         }
         _ => None,
     };
