@@ -60,7 +60,7 @@ fn show_prompt(Shown { row, text, tokens, answers }: &Shown, rows: usize) {
 }
 
 fn show_scores(scores: &[Scores]) {
-    for Scores { row, column, text, tokens, scores } in scores {
+    for Scores { row, column, text, tokens, is_cut, scores } in scores {
         let what = column.map_or_else(|| "completion".to_owned(), |column| format!("column {column:?} as a completion"));
         let score = |(name, score): &(String, Option<f32>)| match score {
             Some(score) => format!("{name} {score:.3}"),
@@ -68,7 +68,8 @@ fn show_scores(scores: &[Scores]) {
         };
         let scores: Vec<String> = scores.iter().map(score).collect();
         let scores = if scores.is_empty() { String::new() } else { format!(": {}", scores.join(", ")) };
-        say!("\nrow {row}, {what}, {}{scores}", counted(*tokens as u64, "token"));
+        let cut = if *is_cut { ", cut off here though not in a run" } else { "" };
+        say!("\nrow {row}, {what}, {}{cut}{scores}", counted(*tokens as u64, "token"));
         say!("    {}", printable(text.trim(), LONGEST.1));
     }
 }

@@ -59,6 +59,8 @@ pub struct Scores {
     pub text: String,
     /// Number of its tokens.
     pub tokens: usize,
+    /// Whether it was cut off earlier than a run would.
+    pub is_cut: bool,
     /// The names of rewards with their scores.
     pub scores: Vec<(String, Option<f32>)>,
 }
@@ -114,6 +116,7 @@ impl Trainer {
             column: Some(name),
             text,
             tokens: rollouts[at].tokens.len(),
+            is_cut: false,
             scores: at_row(&columns, at),
         };
         Ok(texts.into_iter().enumerate().map(scored).collect())
@@ -121,6 +124,7 @@ impl Trainer {
 
     /// Has short completions of these prompts scored.
     fn scores_of_completions(&mut self, prompts: Vec<Arc<Prompt>>) -> Result<Vec<Scores>> {
+        let is_shortened = self.settings.max_completion_length > SHORT.1;
         self.collector.shorten(SHORT);
         let at = self.moment();
         let (learner, phase) = (&self.learner, Phase::Train);
@@ -133,6 +137,7 @@ impl Trainer {
                 column: None,
                 text: experience.texts[at].clone(),
                 tokens: rollout.sampled(),
+                is_cut: is_shortened && !rollout.finished,
                 scores: at_row(&experience.rewards, at),
             }
         };
