@@ -31,6 +31,8 @@ pub enum Activity {
     ReferenceModel,
     /// Samples completions.
     Generating,
+    /// Samples a completion before and after training, to be printed at the end.
+    SamplingExample,
     /// Calls the rewards.
     Scoring,
     /// Computes the critic's values.
@@ -61,6 +63,7 @@ impl Activity {
             Self::TryingPlugin => "trying",
             Self::ReferenceModel => "reference model",
             Self::Generating => "generating",
+            Self::SamplingExample => "an example for the end",
             Self::Scoring => "scoring",
             Self::ComputingValues => "critic",
             Self::Training => "training",

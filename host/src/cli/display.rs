@@ -3,8 +3,8 @@
 use crate::activity::{self, Activity, Spent, Status, Unit};
 use crate::train::Calendar;
 use console::Term;
-use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use indicatif::{HumanBytes, HumanCount};
+use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const SHORT: Duration = Duration::from_millis(300);
 
 /// Without a terminal, a line is printed after so much silence: before a run's first step, and later.
 const SILENCE: Duration = Duration::from_secs(5);
-const SILENCE_OF_STEPS: Duration = Duration::from_secs(60);
+const SILENCE_OF_STEPS: Duration = Duration::from_secs(30);
 
 /// Widths of the bar, from which the first is chosen that leaves room for the words.
 const BARS: [usize; 3] = [30, 12, 0];
@@ -25,13 +25,15 @@ const BARS: [usize; 3] = [30, 12, 0];
 const DEPTH: usize = 2;
 
 struct Display {
-    /// The line; none without a terminal.
-    line: Option<ProgressBar>,
+    /// Whether there is a terminal to draw the line on.
+    on_terminal: bool,
     state: Mutex<State>,
 }
 
 struct State {
     run: Option<Run>,
+    /// The line that is drawn; empty if there is none.
+    line: String,
     /// When something was last printed.
     printed: Instant,
     over: bool,
@@ -45,13 +47,8 @@ pub(super) fn start() {
         return;
     }
     let terminal = std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-    let line = terminal.then(|| {
-        let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
-        let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_style(style);
-        line.finish_and_clear();
-        line
-    });
-    let display = Display { line, state: Mutex::new(State { run: None, printed: Instant::now(), over: false }) };
+    let state = State { run: None, line: String::new(), printed: Instant::now(), over: false };
+    let display = Display { on_terminal: terminal, state: Mutex::new(state) };
     if DISPLAY.set(display).is_ok() {
         // Without it, a run is silent and otherwise the same.
         drop(std::thread::Builder::new().name("display".into()).stack_size(512 << 10).spawn(watch));
@@ -61,25 +58,22 @@ pub(super) fn start() {
 /// Prints with `print` above the line.
 pub(super) fn above<T>(print: impl FnOnce() -> T) -> T {
     let Some(display) = DISPLAY.get() else { return print() };
-    let is_idle = display.with(|state| {
+    display.with(|state| {
         state.printed = Instant::now();
-        state.run.is_none()
-    });
-    if is_idle && activity::current().is_empty() {
-        // Otherwise the last task would be shown again below, until the next look.
-        display.draw(None);
-    }
-    match &display.line {
-        Some(line) => line.suspend(print),
-        None => print(),
-    }
+        // It is drawn again at the next look, if there still is something to show.
+        state.draw(String::new());
+        print()
+    })
 }
 
 /// Removes the line for good: the process is about to end.
 pub(super) fn end() {
-    let Some(display) = DISPLAY.get() else { return };
-    display.with(|state| state.over = true);
-    display.draw(None);
+    if let Some(display) = DISPLAY.get() {
+        display.with(|state| {
+            state.over = true;
+            state.draw(String::new());
+        });
+    }
 }
 
 /// Shows the steps of a run, or none.
@@ -103,20 +97,20 @@ fn watch() {
         std::thread::sleep(TICK);
         let now = Instant::now();
         let tasks = activity::current();
-        match &display.line {
-            Some(_) => {
-                let width = usize::from(Term::stderr().size().1);
-                display.draw(display.with(|state| if state.over { None } else { shown(&tasks, state.run.as_ref(), now, width) }));
-            }
-            None => {
-                let text = display.with(|state| {
-                    let silence = if state.run.is_some() { SILENCE_OF_STEPS } else { SILENCE };
-                    (now - state.printed > silence).then(|| shown(&tasks, state.run.as_ref(), now, usize::MAX)).flatten()
-                });
-                if let Some(text) = text {
-                    tracing::info!("{text}");
-                }
-            }
+        if display.on_terminal {
+            let width = usize::from(Term::stderr().size().1);
+            display.with(|state| {
+                let text = shown(&tasks, state.run.as_ref(), now, width).filter(|_| !state.over);
+                state.draw(text.unwrap_or_default());
+            });
+            continue;
+        }
+        let text = display.with(|state| {
+            let silence = if state.run.is_some() { SILENCE_OF_STEPS } else { SILENCE };
+            (now - state.printed > silence).then(|| shown(&tasks, state.run.as_ref(), now, usize::MAX)).flatten()
+        });
+        if let Some(text) = text {
+            tracing::info!("{text}");
         }
     }
 }
@@ -125,19 +119,15 @@ impl Display {
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
 
-    fn draw(&self, text: Option<String>) {
-        match (&self.line, text) {
-            (Some(line), Some(text)) => {
-                if line.is_finished() {
-                    line.reset();
-                }
-                if line.message() != text {
-                    line.set_message(text);
-                }
-            }
-            (Some(line), None) if !line.is_finished() => line.finish_and_clear(),
-            _ => {}
+impl State {
+    /// Draws another line in place of the present one. The cursor stays behind it, so that what the terminal echoes is drawn over too.
+    fn draw(&mut self, line: String) {
+        if line != self.line {
+            // Where nobody looks, nothing is lost.
+            drop(write!(std::io::stderr(), "\r\x1b[2K{line}"));
+            self.line = line;
         }
     }
 }
@@ -196,7 +186,11 @@ impl Run {
 
     /// Returns the line, without its bar: `3/100  0:12 elapsed, 7:05 left`.
     fn words(&self, now: Instant) -> String {
-        let left = self.left(now).map(|left| format!(", {} left", clock(left))).unwrap_or_default();
+        let left = self
+            .left(now)
+            .filter(|_| self.step < self.calendar.last)
+            .map(|left| format!(", {} left", clock(left)))
+            .unwrap_or_default();
         format!("{}/{}  {} elapsed{left}", self.step, self.calendar.last, clock(now - self.began))
     }
 

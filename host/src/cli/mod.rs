@@ -183,7 +183,7 @@ fn one_line(error: &clap::Error, command: Option<&Command>) -> String {
     {
         let tip = Some(given).filter(|given| given.starts_with('-')).and_then(|given| unknown::meant(command, given));
         let tip = tip.map(|near| format!("tip: a similar argument exists: '{near}'"));
-        let tip = tip.unwrap_or_else(|| "--help lists all flags, including the algorithm's settings".to_owned());
+        let tip = tip.unwrap_or_else(|| all_flags(command).to_owned());
         return format!("error: unexpected argument '{given}' found; {tip}");
     }
 
@@ -192,9 +192,17 @@ fn one_line(error: &clap::Error, command: Option<&Command>) -> String {
     let said = said.take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
     let said = said.collect::<Vec<_>>().join(" ").replace(" tip: ", "; tip: ");
     if error.kind() == ErrorKind::UnknownArgument && !said.contains("tip: ") {
-        return format!("{said}; --help lists all flags, including the algorithm's settings");
+        return format!("{said}; {}", command.map_or("--help lists all flags", all_flags));
     }
     said
+}
+
+/// Says where a command's flags are listed.
+fn all_flags(command: &Command) -> &'static str {
+    match takes_keys(command.get_name()) {
+        true => "--help lists all flags, including the algorithm's settings",
+        false => "--help lists all flags",
+    }
 }
 
 /// Returns the training command of this name.

@@ -100,7 +100,7 @@ impl Training {
     pub(super) fn run(&self, matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         let by_set = texts(matches, "set").iter().flat_map(|set| Set::read(set)).rfind(|set| set.sets("algorithm"));
         let asked = by_set.map(|set| set.text()).or_else(|| texts(matches, "algorithm").pop());
-        if let ([(_, own)], Some(other)) = (self.sets, asked) {
+        if let ([(_, own)], Some(other)) = (self.sets, asked.filter(|asked| self.sets.iter().all(|(_, own)| asked != own))) {
             let advice = format!(
                 "`rlhost {}` trains with {own}; for another algorithm, use `rlhost train --algorithm {other}`",
                 self.name
@@ -197,9 +197,10 @@ pub(super) fn introduce(config: &Config) {
     let name =
         |given: Option<&str>, built_in: &str| given.map_or_else(|| built_in.to_owned(), |name| printable_path(Path::new(name)));
     let algorithm = name(Some(&config.algorithm), "");
-    let (model, dataset) =
-        (name(config.model.as_deref(), "the built-in model"), name(config.dataset.as_deref(), "the built-in prompts"));
-    tracing::info!("rlhost {}: {algorithm} of {model} on {dataset}", env!("CARGO_PKG_VERSION"));
+    let model = name(config.model.as_deref(), "the built-in model");
+    // Whether there is a built-in dataset depends on the algorithm, which is not read yet.
+    let dataset = config.dataset.as_deref().map(|given| format!(" on {}", name(Some(given), ""))).unwrap_or_default();
+    tracing::info!("rlhost {}: {algorithm} of {model}{dataset}", env!("CARGO_PKG_VERSION"));
 }
 
 /// Runs to the end and prints where everything is.

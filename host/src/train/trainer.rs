@@ -208,7 +208,11 @@ impl Trainer {
         self.journal.tidy(step);
         let seconds = self.journal.took().as_secs_f64();
         self.journal.event(&if stopped { Event::Stopped { step, seconds } } else { Event::Finished { step, seconds } })?;
-        let after = if stopped || idle { None } else { self.collector.sample(self.learner.policy(), step)? };
+        let after = if stopped || idle || stop.load(Ordering::Relaxed) {
+            None
+        } else {
+            self.collector.sample(self.learner.policy(), step)?
+        };
         let chat = self.collector.data().prompts().has_chat();
         Ok(Finished {
             idle,

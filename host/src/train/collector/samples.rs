@@ -2,6 +2,7 @@
 
 use super::Collector;
 use super::source::{PolicyVersion, RolloutRequest};
+use crate::activity::{Activity, Task};
 use crate::model::Policy;
 use crate::train::Result;
 use crate::train::phase::Phase;
@@ -41,6 +42,7 @@ impl Collector {
             environments: Environments::default(),
             keeps_prompt_pass: false,
         };
+        let _task = Task::new(Activity::SamplingExample);
         let batch = self.source.roll_out(&request, PolicyVersion { policy, version: step })?;
         let Some(rollout) = batch.rollouts.first() else { return Ok(None) };
         let completion = self.turns.text(rollout)?;

@@ -17,7 +17,7 @@ const DIGITS: usize = 12;
 /// Maximum length of the printed names of adapted matrices.
 const LONGEST_TARGETS: usize = 200;
 
-/// Logs which algorithm trains, and the rewards with their versions.
+/// Logs which algorithm trains, and the rewards and environments with their versions.
 pub(super) fn of_plugins(plugins: &Loaded, config: &Config) {
     let version = |hash: &str| hash.chars().take(DIGITS).collect::<String>();
     tracing::info!("algorithm: {} {}", plugins.algorithm_source.name(), version(plugins.algorithm_source.hash()));
@@ -28,8 +28,11 @@ pub(super) fn of_plugins(plugins: &Loaded, config: &Config) {
         format!("{}{}{weight}", entry.name(), version.unwrap_or_default())
     };
     let rewards: Vec<String> = config.plugin.iter().map(reward).collect();
-    if !rewards.is_empty() {
-        tracing::info!("rewards: {}", rewards.join(", "));
+    let acting = config.environment.iter().zip(plugins.environment_sources());
+    let environments: Vec<String> =
+        acting.map(|(entry, source)| format!("{} {}", entry.name(), version(source.hash()))).collect();
+    for (what, all) in [("rewards", rewards), ("environments", environments)].iter().filter(|(_, all)| !all.is_empty()) {
+        tracing::info!("{what}: {}", all.join(", "));
     }
 }
 
@@ -76,7 +79,10 @@ pub(super) fn of_steps(config: &Config, flow: Flow, world: &World, (max_steps, e
             let (prompts, group) = (sizes.generation() / config.group(), config.group());
             let whole = sizes.generation();
             let reused = if whole == step { String::new() } else { format!("; a generation has {whole}") };
-            format!("{step} completions{split}{processes}{reused}: {prompts} prompts x {group}")
+            format!(
+                "{step} completions{split}{processes}{reused}: {prompts} {} x {group}",
+                if prompts == 1 { "prompt" } else { "prompts" }
+            )
         }
         _ if flow.generates() => format!("{step} pairs of completions{split}{processes}"),
         _ => format!("{step} rows{split}{processes}"),

@@ -387,6 +387,11 @@ impl Loaded {
         self.reward_sources.iter()
     }
 
+    /// Returns the environments' components, in the order of the configuration.
+    pub(super) fn environment_sources(&self) -> impl Iterator<Item = &Source> {
+        self.environments.iter().map(|(_, source)| source)
+    }
+
     /// Stores the plugins in the run's folder and records that they were loaded.
     pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
         folder.keep_plugin(&self.algorithm_source, "algorithm", self.algorithm.plugin(), &Grants::default())?;

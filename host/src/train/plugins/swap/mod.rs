@@ -199,7 +199,10 @@ impl Plugins {
         let step = recorder.step;
         let in_use = self.hashes().get(*name).map_or_else(|| "the run".to_owned(), |hash| shortened(hash).to_owned());
         if **trigger == Trigger::Settings {
-            tracing::warn!("the edit of {} was refused: {reason}; the run keeps its settings", RunFiles::CONFIG);
+            tracing::warn!(
+                "the edit of {} was refused: {reason}; the run keeps its settings. Undo the edit: a resumed run reads the file again",
+                RunFiles::CONFIG
+            );
             let plugin = Some(*name).filter(|name| *name != RunFiles::CONFIG);
             return recorder.journal.event(&Event::SettingsRefused { plugin, step, reason });
         }
