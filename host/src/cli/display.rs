@@ -41,12 +41,16 @@ struct State {
 
 static DISPLAY: OnceLock<Display> = OnceLock::new();
 
-/// Begins to show tasks, unless messages are not wanted.
-pub(super) fn start() {
+/// Begins to show tasks, unless messages are not wanted; without a terminal only if a `log` of them is.
+pub(super) fn start(log: bool) {
     if !tracing::enabled!(tracing::Level::INFO) || DISPLAY.get().is_some() {
         return;
     }
     let terminal = std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    if !terminal && !log {
+        // A thread takes address space, which may be limited.
+        return;
+    }
     let state = State { run: None, line: String::new(), printed: Instant::now(), over: false };
     let display = Display { on_terminal: terminal, state: Mutex::new(state) };
     if DISPLAY.set(display).is_ok() {

@@ -279,7 +279,7 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
         }
     };
     start_log(matches.get_flag("quiet"), matches.get_count("verbose"));
-    display::start();
+    display::start(matches.subcommand_name().is_some_and(|name| takes_keys(name) || name == "resume"));
     let outcome = carry_out(&matches, &known);
     display::end();
     ended(outcome.and_then(|()| output::finish()))
