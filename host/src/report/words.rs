@@ -1,6 +1,7 @@
 //! Formats numbers, times, hashes and outside text for the page.
 
 use crate::config::{is_hidden, is_variation_selector};
+use crate::run::short_hash;
 use jiff::Timestamp;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -69,7 +70,7 @@ pub(super) fn moment(time: Timestamp) -> String {
 
 /// Shortens a hash.
 pub(super) fn hash(hash: &str) -> String {
-    hash.chars().take(12).collect()
+    short_hash(hash).to_owned()
 }
 
 /// Formats a value of the configuration or of an event.

@@ -103,6 +103,11 @@ pub fn each_metrics_row(run: &Path, mut take: impl FnMut(MetricsRow)) -> io::Res
     Ok(notes)
 }
 
+/// Returns the digits of a hash that name a plugin's version, in rows of metrics and wherever one is shown.
+pub fn short_hash(hash: &str) -> &str {
+    hash.char_indices().nth(12).map_or(hash, |(end, _)| &hash[..end])
+}
+
 /// All metrics of a run, for what compares runs.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {

@@ -17,5 +17,5 @@ pub use files::step_of;
 pub use files::{RunFiles, is_checkpoint};
 pub use granted::{Granted, accept};
 pub use lock::{RunLock, Whereabouts, is_running, lock};
-pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row};
+pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row, short_hash};
 pub use rollouts::{Bound, Rollout, Rollouts, Seen, Selection, Steps, VALUES};

@@ -185,7 +185,7 @@ fn whose(prefix: &str) -> &'static str {
 }
 
 /// Returns a number of things in words: `1 prompt`, `2 prompts`.
-fn counted(count: u64, what: &str) -> String {
+pub(super) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::config::{json_lines, printable};
 use crate::report::Error;
-use crate::run::{EventKind, EventLine, Metrics, RunFiles, is_running, is_undone};
+use crate::run::{EventKind, EventLine, Metrics, RunFiles, is_running, is_undone, short_hash};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -18,9 +18,6 @@ const MOST_CHANGES: usize = 10_000;
 
 /// How the keys of versions begin.
 pub(super) const VERSION: &str = "version of ";
-
-/// Digits of a plugin's hash that are shown, as many as a row of metrics has.
-const DIGITS: usize = 12;
 
 /// A run of a comparison.
 #[derive(Debug, Default)]
@@ -64,7 +61,7 @@ impl ComparedRun {
         this.state = history.state(path);
         this.changes = history.changes();
         for (plugin, versions) in history.versions {
-            let hashes: Vec<String> = versions.into_iter().map(|(_, hash)| hash.chars().take(DIGITS).collect()).collect();
+            let hashes: Vec<String> = versions.into_iter().map(|(_, hash)| short_hash(&hash).to_owned()).collect();
             this.settings.insert(format!("{VERSION}{}", printable(&plugin, LONGEST_NAME)), hashes.join(" \u{2192} "));
         }
         this.add(metrics);

@@ -2,7 +2,7 @@
 //! that wrote it.
 
 use super::turns::Turns;
-use crate::model::{Decoding, Policy, PromptPass};
+use crate::model::{Policy, PromptPass};
 use crate::plugin::Metric;
 use crate::rollout::{Rollout, Sampling};
 use crate::train::dataset::Prompt;
@@ -90,7 +90,7 @@ impl Decoder {
 impl RolloutSource for Decoder {
     fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
         self.kept = None;
-        let model = decoding(&self.turns, request, policy)?;
+        let model = self.turns.decoding(policy.policy, request.phase)?;
         let (mut rollouts, pass) = self.turns.roll_out(&model, request, policy.policy.continues_prompts())?;
         stamp(&mut rollouts, policy.version);
         self.kept = pass.map(|pass| KeptPass { version: policy.version, prompts: request.prompts.to_vec(), pass });
@@ -123,7 +123,7 @@ impl RolloutSource for Episodes {
         if request.environments.plugins.is_empty() {
             return Err(Error::Bug("episodes without an environment"));
         }
-        let model = decoding(&self.turns, request, policy)?;
+        let model = self.turns.decoding(policy.policy, request.phase)?;
         // Evaluations play the same episodes again and again, which a server has to be asked for again.
         let scope = if request.phase == Phase::Eval { 1 + policy.version } else { 0 };
         let mut played = self.turns.play(&model, request, scope)?;
@@ -134,11 +134,6 @@ impl RolloutSource for Episodes {
     fn take_prompt_pass(&mut self, _: &[Arc<Prompt>], _: u64) -> Option<PromptPass> {
         None
     }
-}
-
-/// Prepares the policy's weights for decoding.
-fn decoding(turns: &Turns, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<Decoding> {
-    turns.decoding(policy.policy, request.phase)
 }
 
 /// Records which version of the policy wrote these rollouts.

@@ -2,6 +2,7 @@
 
 use super::Journal;
 use crate::metrics::Line;
+use crate::run::short_hash;
 use crate::train::Result;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -9,13 +10,9 @@ use std::collections::BTreeMap;
 /// Hashes of plugins and reward models, by their names.
 pub(in crate::train) type Versions = BTreeMap<String, String>;
 
-/// Digits of a hash in a row of metrics.
-const DIGITS: usize = 12;
-
 /// Returns versions as a row of metrics has them.
 pub(super) fn shown(versions: &Versions) -> Value {
-    let short = |hash: &String| hash.chars().take(DIGITS).collect::<String>();
-    Value::Object(versions.iter().map(|(name, hash)| (name.clone(), short(hash).into())).collect::<Map<_, _>>())
+    Value::Object(versions.iter().map(|(name, hash)| (name.clone(), short_hash(hash).into())).collect::<Map<_, _>>())
 }
 
 /// Returns versions as a completion's line has them.

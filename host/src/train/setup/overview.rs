@@ -7,30 +7,28 @@ use crate::config::{Config, PluginEntry, printable, printable_path};
 use crate::dist::World;
 use crate::model::{Backend, Dtype, Held};
 use crate::ops::quantized::Scheme;
+use crate::run::short_hash;
+use crate::train::error::counted;
 use crate::train::flow::Flow;
 use indicatif::HumanCount;
 use std::path::Path;
-
-/// Number of a hash's digits that are shown.
-const DIGITS: usize = 12;
 
 /// Maximum length of the printed names of adapted matrices.
 const LONGEST_TARGETS: usize = 200;
 
 /// Logs which algorithm trains, and the rewards and environments with their versions.
 pub(super) fn of_plugins(plugins: &Loaded, config: &Config) {
-    let version = |hash: &str| hash.chars().take(DIGITS).collect::<String>();
-    tracing::info!("algorithm: {} {}", plugins.algorithm_source.name(), version(plugins.algorithm_source.hash()));
+    tracing::info!("algorithm: {} {}", plugins.algorithm_source.name(), short_hash(plugins.algorithm_source.hash()));
     let mut sources = plugins.reward_sources();
     let reward = |entry: &PluginEntry| {
-        let version = if entry.model { None } else { sources.next().map(|source| format!(" {}", version(source.hash()))) };
+        let version = if entry.model { None } else { sources.next().map(|source| format!(" {}", short_hash(source.hash()))) };
         let weight = if entry.weight == 1.0 { String::new() } else { format!(" x {}", entry.weight) };
         format!("{}{}{weight}", entry.name(), version.unwrap_or_default())
     };
     let rewards: Vec<String> = config.plugin.iter().map(reward).collect();
     let acting = config.environment.iter().zip(plugins.environment_sources());
     let environments: Vec<String> =
-        acting.map(|(entry, source)| format!("{} {}", entry.name(), version(source.hash()))).collect();
+        acting.map(|(entry, source)| format!("{} {}", entry.name(), short_hash(source.hash()))).collect();
     for (what, all) in [("rewards", rewards), ("environments", environments)].iter().filter(|(_, all)| !all.is_empty()) {
         tracing::info!("{what}: {}", all.join(", "));
     }
@@ -79,10 +77,7 @@ pub(super) fn of_steps(config: &Config, flow: Flow, world: &World, (max_steps, e
             let (prompts, group) = (sizes.generation() / config.group(), config.group());
             let whole = sizes.generation();
             let reused = if whole == step { String::new() } else { format!("; a generation has {whole}") };
-            format!(
-                "{step} completions{split}{processes}{reused}: {prompts} {} x {group}",
-                if prompts == 1 { "prompt" } else { "prompts" }
-            )
+            format!("{step} completions{split}{processes}{reused}: {} x {group}", counted(prompts as u64, "prompt"))
         }
         _ if flow.generates() => format!("{step} pairs of completions{split}{processes}"),
         _ => format!("{step} rows{split}{processes}"),

@@ -9,7 +9,7 @@ use crate::dist::World;
 use crate::model::Backend;
 use crate::plugin::Source;
 use crate::plugin::{AnyPlugin, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, Outline, RewardPlugin, Role};
-use crate::run::{Event, RunFiles};
+use crate::run::{Event, RunFiles, short_hash};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::named::model_of;
@@ -172,7 +172,7 @@ fn same_as_before(was: Option<&str>, now: &str, what: &str, beginning: &Beginnin
     match was.filter(|was| resumed && *was != now) {
         None => Ok(()),
         Some(was) => {
-            let changed = format!("{what} have changed since the run began ({} to {})", shortened(was), shortened(now));
+            let changed = format!("{what} have changed since the run began ({} to {})", short_hash(was), short_hash(now));
             Err(Error::Changed(format!("{changed}; --allow-changed goes on with what is there now")))
         }
     }
@@ -213,10 +213,6 @@ fn grant_folders(
         engine.grant_folders(entry.name(), folders);
     }
     Ok(())
-}
-
-fn shortened(hash: &str) -> String {
-    hash.chars().take(12).collect()
 }
 
 /// Lets a reward send requests as its entry says. The first rank asks for all; a run that resumes has the answers it had.

@@ -20,7 +20,7 @@ use crate::config::{OnError, PluginEntry, printable};
 use crate::metrics::{Comparison, Metric, Reduction};
 use crate::plugin::{AnyPlugin, Engine, Generation, Plugin, RewardColumn};
 use crate::plugin::{Examples, Pairs, Tokens, ValuedPairs};
-use crate::run::{Event, RunFiles, Scoring};
+use crate::run::{Event, RunFiles, Scoring, short_hash};
 use crate::train::journal::{Journal, Recorder};
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -197,7 +197,7 @@ impl Plugins {
         let Refusal { name, hash, trigger, reason } = refusal;
         self.swaps.handled(name, trigger, *hash);
         let step = recorder.step;
-        let in_use = self.hashes().get(*name).map_or_else(|| "the run".to_owned(), |hash| shortened(hash).to_owned());
+        let in_use = self.hashes().get(*name).map_or_else(|| "the run".to_owned(), |hash| short_hash(hash).to_owned());
         if **trigger == Trigger::Settings {
             tracing::warn!(
                 "the edit of {} was refused: {reason}; the run keeps its settings. Undo the edit: a resumed run reads the file again",
@@ -206,7 +206,7 @@ impl Plugins {
             let plugin = Some(*name).filter(|name| *name != RunFiles::CONFIG);
             return recorder.journal.event(&Event::SettingsRefused { plugin, step, reason });
         }
-        let version = hash.map_or_else(String::new, |hash| format!("version {} was refused: ", shortened(hash)));
+        let version = hash.map_or_else(String::new, |hash| format!("version {} was refused: ", short_hash(hash)));
         tracing::warn!("{name} was not swapped: {version}{reason}; {in_use} keeps running");
         recorder.journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: trigger.request(), reason })
     }
@@ -382,7 +382,7 @@ impl Plugins {
     fn rolled_back(&mut self, swap: &Swap, error: &Error, recorder: &mut Recorder<'_>) -> Result<()> {
         self.note_swap(swap, recorder)?;
         let Swap { step, plugin, from, to, .. } = swap;
-        tracing::warn!("{error}; {plugin} is rolled back to {}", shortened(to));
+        tracing::warn!("{error}; {plugin} is rolled back to {}", short_hash(to));
         recorder.journal.event(&Event::PluginRolledBack { plugin, from, to, step: *step, reason: error.to_string() })?;
         self.world.go_on();
         Ok(())
@@ -445,12 +445,7 @@ fn changes(before: &Slot, slot: &Slot) -> String {
 }
 
 fn changed_hashes(from: &str, to: &str) -> String {
-    format!("{} -> {}", shortened(from), shortened(to))
-}
-
-/// Returns the first digits of a hash.
-fn shortened(hash: &str) -> &str {
-    hash.get(..12).unwrap_or(hash)
+    format!("{} -> {}", short_hash(from), short_hash(to))
 }
 
 /// Describes how a weight or an error policy changes, as in "weight 1 -> 3".

@@ -1,12 +1,12 @@
 //! The watching thread: detects changed files, reads them once they are complete, loads and tries them, and proposes swaps.
 
 use super::requests::{Inbox, Request};
-use super::shortened;
 use super::slots::{Board, Chosen, Slot};
 use super::version::Version;
 use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files, printable_path};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::run::RunFiles;
+use crate::run::short_hash;
 use crate::train::journal::keep_bytes;
 use crate::train::plugins::{Opener, is_separable};
 use rayon::ThreadPool;
@@ -210,7 +210,7 @@ impl Watching {
         let proposal = match slot {
             Some(slot) if !request.is_of_model() => {
                 let source = Source::new(name.to_owned(), Cow::Owned(bytes));
-                tracing::info!("{name}: rlhost swap sent version {}; compiling and trying it", shortened(source.hash()));
+                tracing::info!("{name}: rlhost swap sent version {}; compiling and trying it", short_hash(source.hash()));
                 self.candidate(Slot { source, ..slot }, trigger)
             }
             None if !request.is_of_model() => refused(request, "it is a reward model, and the file a plugin".to_owned()),
@@ -254,7 +254,7 @@ impl Watching {
             }
             let hash = source.hash().to_owned();
             if source.is_whole() {
-                let (name, hash) = (&slot.name, shortened(&hash));
+                let (name, hash) = (&slot.name, short_hash(&hash));
                 tracing::info!("{name}: new version {hash} in {}; compiling and trying it", printable_path(file));
             }
             let (proposal, whole) = self.tried(Slot { source, ..slot.clone() }, Trigger::File);
