@@ -11,6 +11,7 @@ use crate::config::{json, printable_path};
 use crate::data::Result;
 use crate::data::message::{begins_conversation, conversation_in};
 use csv_core::{ReadRecordResult, ReaderBuilder};
+use memchr::memchr_iter;
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashSet};
 use std::io::BufRead;
@@ -45,25 +46,22 @@ fn warn_of_no_messages(file: &File, columns: BTreeSet<&str>) {
 /// Describes a record whose quotes have no end.
 const UNCLOSED: &str = "opens a quote that is never closed; a quote within quotes is written twice";
 
-struct Reader<'a> {
+/// The bytes of a table, and where they are.
+struct Bytes<'a> {
     file: &'a File,
     from: &'a mut dyn BufRead,
-    /// Uses only the core of the crate csv, which reads into a buffer of ours: the crate's own reader holds a whole record in
-    /// memory before its length is known.
-    core: csv_core::Reader,
+    /// The offset of the next byte.
+    at: u64,
     /// The current line, from 1.
     line: usize,
     /// Whether the last byte was a carriage return; a line feed after it belongs to it.
     returned: bool,
-    /// The record's fields, concatenated, and where each ends; both buffers may be longer than the record.
-    text: Vec<u8>,
-    ends: Vec<usize>,
 }
 
-impl<'a> Reader<'a> {
-    fn new(file: &'a File, from: &'a mut dyn BufRead, delimiter: u8) -> Self {
-        let core = ReaderBuilder::new().delimiter(delimiter).build();
-        Self { file, from, core, line: 1, returned: false, text: Vec::new(), ends: Vec::new() }
+impl<'a> Bytes<'a> {
+    /// Begins at this offset of the file.
+    fn new(file: &'a File, from: &'a mut dyn BufRead, at: u64) -> Self {
+        Self { file, from, at, line: 1, returned: false }
     }
 
     /// Returns the next bytes of the file; none at its end.
@@ -74,32 +72,69 @@ impl<'a> Reader<'a> {
     /// Skips bytes and counts the lines that end in them.
     fn pass(&mut self, bytes: usize) -> Result<()> {
         let mut returned = self.returned;
-        self.line += records::line_breaks(&self.seen()?[..bytes], &mut returned);
+        self.line += line_breaks(&self.seen()?[..bytes], &mut returned);
         self.returned = returned;
         self.from.consume(bytes);
+        self.at += bytes as u64;
         Ok(())
     }
 
-    /// Reads the next record. Returns where it begins, if there is one.
-    fn record(&mut self) -> Result<Option<Location>> {
+    /// Skips empty lines. Returns whether anything follows them.
+    fn skip_empty_lines(&mut self) -> Result<bool> {
         loop {
             let seen = self.seen()?;
             let empty = seen.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
             let all = empty == seen.len();
             if all && empty == 0 {
-                return Ok(None);
+                return Ok(false);
             }
             self.pass(empty)?;
             if !all {
-                break;
+                return Ok(true);
             }
         }
-        let place = self.file.place(self.line);
+    }
+}
+
+/// Returns the number of lines that end in these bytes. `returned` says whether the byte before was a carriage return.
+fn line_breaks(bytes: &[u8], returned: &mut bool) -> usize {
+    let Some(last) = bytes.last() else { return 0 };
+    let feeds = memchr_iter(b'\n', bytes).filter(|at| match at.checked_sub(1) {
+        Some(before) => bytes[before] != b'\r',
+        None => !*returned,
+    });
+    let lines = feeds.count() + memchr_iter(b'\r', bytes).count();
+    *returned = *last == b'\r';
+    lines
+}
+
+struct Reader<'a> {
+    bytes: Bytes<'a>,
+    /// Uses only the core of the crate csv, which reads into a buffer of ours: the crate's own reader holds a whole record in
+    /// memory before its length is known.
+    core: csv_core::Reader,
+    /// The record's fields, concatenated, and where each ends; both buffers may be longer than the record.
+    text: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(file: &'a File, from: &'a mut dyn BufRead, delimiter: u8) -> Self {
+        let core = ReaderBuilder::new().delimiter(delimiter).build();
+        Self { bytes: Bytes::new(file, from, 0), core, text: Vec::new(), ends: Vec::new() }
+    }
+
+    /// Reads the next record. Returns where it begins, if there is one.
+    fn record(&mut self) -> Result<Option<Location>> {
+        if !self.bytes.skip_empty_lines()? {
+            return Ok(None);
+        }
+        let place = self.bytes.file.place(self.bytes.line);
         self.ends.clear();
         let (mut length, mut written) = (0, 0);
         loop {
             let fields = self.ends.len();
-            let seen = self.from.fill_buf().map_err(|e| self.file.wrong(e.to_string()))?;
+            let seen = self.bytes.seen()?;
             let at_end = seen.is_empty();
             // A line break ends the file's last record, unless it is a part of the text in open quotes.
             let seen = if at_end { b"\n" } else { seen };
@@ -107,7 +142,7 @@ impl<'a> Reader<'a> {
             self.ends.resize(fields + FIELDS, 0);
             let (result, read, wrote, ended) = self.core.read_record(seen, &mut self.text[written..], &mut self.ends[fields..]);
             self.ends.truncate(fields + ended);
-            self.pass(if at_end { 0 } else { read })?;
+            self.bytes.pass(if at_end { 0 } else { read })?;
             (length, written) = (length + read as u64, written + wrote);
             if length > ROW {
                 return Err(place.wrong(format!("{}; are its quotes closed?", long_row())));

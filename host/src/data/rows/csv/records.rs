@@ -3,9 +3,9 @@
 use super::super::bounds::{Budget, ROW, long_row};
 use super::super::json::Text;
 use super::super::{Columns, File, Location};
-use super::{Reader, warn_of_no_messages};
+use super::{Bytes, Reader, warn_of_no_messages};
 use crate::data::Result;
-use memchr::{memchr, memchr_iter, memchr3};
+use memchr::{memchr, memchr3};
 use std::collections::BTreeSet;
 use std::io::BufRead;
 use std::sync::{Arc, Once};
@@ -19,15 +19,8 @@ pub(in crate::data::rows) struct Header {
 
 /// Cuts a stream into a table's records. Empty lines are skipped.
 pub(in crate::data::rows) struct Records<'a> {
-    file: &'a File,
-    from: &'a mut dyn BufRead,
+    bytes: Bytes<'a>,
     delimiter: u8,
-    /// The offset of the next byte.
-    at: u64,
-    /// The current line, from 1.
-    line: usize,
-    /// Whether the last byte was a carriage return; a line feed after it belongs to it.
-    returned: bool,
 }
 
 /// Where a record was cut off.
@@ -69,18 +62,6 @@ impl Within {
     }
 }
 
-/// Returns the number of lines that end in these bytes. `returned` says whether the byte before was a carriage return.
-pub(super) fn line_breaks(bytes: &[u8], returned: &mut bool) -> usize {
-    let Some(last) = bytes.last() else { return 0 };
-    let feeds = memchr_iter(b'\n', bytes).filter(|at| match at.checked_sub(1) {
-        Some(before) => bytes[before] != b'\r',
-        None => !*returned,
-    });
-    let lines = feeds.count() + memchr_iter(b'\r', bytes).count();
-    *returned = *last == b'\r';
-    lines
-}
-
 impl<'a> Records<'a> {
     /// Reads a stream that begins at this offset of the file. Also returns the table's columns; none if it is empty.
     ///
@@ -92,7 +73,7 @@ impl<'a> Records<'a> {
         delimiter: u8,
         at: u64,
     ) -> Result<(Self, Option<Arc<Header>>)> {
-        let mut records = Self { file, from, delimiter, at, line: 1, returned: false };
+        let mut records = Self { bytes: Bytes::new(file, from, at), delimiter };
         let Some(first) = records.next_row()? else { return Ok((records, None)) };
         let mut text = &first.text[..];
         let mut reader = Reader::new(file, &mut text, delimiter);
@@ -103,51 +84,27 @@ impl<'a> Records<'a> {
 
     /// Returns the next record's text, or none at the end.
     pub(in crate::data::rows) fn next_row(&mut self) -> Result<Option<Text>> {
-        loop {
-            let seen = self.seen()?;
-            let empty = seen.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-            let all = empty == seen.len();
-            if all && empty == 0 {
-                return Ok(None);
-            }
-            self.pass(empty)?;
-            if !all {
-                break;
-            }
+        let bytes = &mut self.bytes;
+        if !bytes.skip_empty_lines()? {
+            return Ok(None);
         }
-        let (place, at, mut text, mut within) = (self.file.place(self.line), self.at, Vec::new(), Within::Begin);
+        let (place, at, mut text, mut within) = (bytes.file.place(bytes.line), bytes.at, Vec::new(), Within::Begin);
         loop {
-            let delimiter = self.delimiter;
-            let seen = self.seen()?;
+            let seen = bytes.seen()?;
             if seen.is_empty() && within == Within::Quotes {
                 return Err(place.wrong(super::UNCLOSED));
             }
             let at_end = seen.is_empty();
-            let (length, ended) = within.pass(seen, delimiter);
+            let (length, ended) = within.pass(seen, self.delimiter);
             text.extend_from_slice(&seen[..length]);
             if text.len() as u64 > ROW {
                 return Err(place.wrong(format!("{}; are its quotes closed?", long_row())));
             }
-            self.pass(length)?;
+            bytes.pass(length)?;
             if ended || at_end {
                 return Ok(Some(Text { place, at, text, column: None }));
             }
         }
-    }
-
-    /// Returns the next bytes of the file; none at its end.
-    fn seen(&mut self) -> Result<&[u8]> {
-        self.from.fill_buf().map_err(|e| self.file.wrong(e.to_string()))
-    }
-
-    /// Skips bytes and counts the lines that end in them.
-    fn pass(&mut self, bytes: usize) -> Result<()> {
-        let mut returned = self.returned;
-        self.line += line_breaks(&self.seen()?[..bytes], &mut returned);
-        self.returned = returned;
-        self.from.consume(bytes);
-        self.at += bytes as u64;
-        Ok(())
     }
 }
 
@@ -159,7 +116,7 @@ impl Header {
     pub(in crate::data::rows) fn parse(&self, file: &File, place: &Location, mut text: &[u8]) -> Result<Columns> {
         static SAID: Once = Once::new();
         let mut reader = Reader::new(file, &mut text, self.delimiter);
-        reader.line = place.line;
+        reader.bytes.line = place.line;
         if reader.record()?.is_none() {
             return Err(place.wrong("has no values"));
         }
