@@ -20,6 +20,7 @@ const NAME: &str = "report.html";
 const TEMPLATE: &str = include_str!("report.html");
 pub(super) const STYLE: &str = concat!(include_str!("vendor/uplot/uPlot.min.css"), "\n", include_str!("report.css"));
 pub(super) const LIBRARY: &str = include_str!("vendor/uplot/uPlot.iife.min.js");
+pub(super) const DRAWING: &str = include_str!("drawing.js");
 const SCRIPT: &str = include_str!("report.js");
 
 /// Metrics at the top, in this order, if the run has them.
@@ -149,6 +150,7 @@ pub(super) fn render(run: &Run) -> Result<String, Error> {
     let page = context! {
         style => safe(STYLE),
         library => safe(LIBRARY),
+        drawing => safe(DRAWING),
         script => safe(SCRIPT),
         data => safe(&json(&data)?),
         name => run.name.as_str(),
@@ -178,7 +180,7 @@ pub(super) fn render(run: &Run) -> Result<String, Error> {
     Ok(environment(NAME, TEMPLATE)?.get_template(NAME)?.render(page)?)
 }
 
-/// Creates an environment with one template, whose values are escaped and visible.
+/// Creates an environment with one page's template, whose values are escaped and visible.
 pub(super) fn environment(name: &'static str, template: &'static str) -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -187,6 +189,7 @@ pub(super) fn environment(name: &'static str, template: &'static str) -> Result<
         Some(Cow::Owned(shown)) => escape_formatter(out, state, &Value::from(shown)),
         _ => escape_formatter(out, state, value),
     });
+    environment.add_template("head.html", include_str!("head.html"))?;
     environment.add_template(name, template)?;
     Ok(environment)
 }

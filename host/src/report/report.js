@@ -1,9 +1,7 @@
-"use strict";
-
 (() => {
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const root = document.documentElement;
-  const COLOURS = 8;
+  const { WHOLE, colour, faded, fit, lineColour, lonely, number, ticks, whenVisible } = drawing;
   const AXIS_WIDTH = 54;
   // Room above the plot for marks' flags.
   const FLAG_HEIGHT = 14;
@@ -11,44 +9,6 @@
   const LAYER_SHARE = 0.72;
   const drawn = [];
   let smoothing = 1;
-
-  // Colours change with the colour scheme and in print, so each drawing looks them up.
-  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const lineColour = (i) => `--line-${(i % COLOURS) + 1}`;
-
-  /** Formats a number with four significant digits; `words.rs` has the same rule. */
-  function number(v) {
-    if (v === null || v === undefined) return "\u2013";
-    const size = Math.abs(v);
-    let text;
-    if (v === 0) text = "0";
-    else if (size < 1e-3 || size >= 1e7) text = trimmed(v.toExponential(2)).replace("e+", "e");
-    else if (size >= 1000) text = Math.round(v).toLocaleString("en-US");
-    else text = trimmed(v.toFixed(Math.max(0, 3 - Math.floor(Math.log10(size)))));
-    return text.replaceAll("-", "\u2212");
-  }
-
-  function trimmed(text) {
-    const [digits, power] = text.split("e");
-    const short = digits.includes(".") ? digits.replace(/\.?0+$/, "") : digits;
-    return power === undefined ? short : `${short}e${power}`;
-  }
-
-  /** Formats an axis's labels with the same power and enough decimals to tell them apart. */
-  function ticks(values, step) {
-    const greatest = Math.max(...values.map(Math.abs));
-    let power = 0;
-    let suffix = "";
-    if (greatest >= 1e9 || (greatest > 0 && greatest < 0.01)) {
-      power = Math.floor(Math.log10(greatest));
-      suffix = `e${power}`;
-    } else if (greatest >= 1e6) [power, suffix] = [6, "M"];
-    else if (greatest >= 1e4) [power, suffix] = [3, "k"];
-    const unit = 10 ** power;
-    const whole = (d) => Math.abs((step / unit) * 10 ** d - Math.round((step / unit) * 10 ** d)) < 1e-6;
-    const decimals = [0, 1, 2, 3, 4, 5].find(whole) ?? 6;
-    return values.map((v) => (v === 0 ? "0" : `${(v / unit).toFixed(decimals)}${suffix}`.replaceAll("-", "\u2212")));
-  }
 
   /**
    * Returns the mean of the `over` points around each one. Gaps stay gaps, and no mean crosses a
@@ -92,13 +52,6 @@
     return alone && lo !== undefined ? [lo, hi] : null;
   }
 
-  /** Returns the points that no line reaches, because both neighbours are gaps. */
-  function lonely(values) {
-    const there = values.flatMap((v, i) => (v === undefined ? [] : [i]));
-    const has = (at) => values[there[at]] !== null && values[there[at]] !== undefined;
-    return there.filter((_, at) => has(at) && !has(at - 1) && !has(at + 1));
-  }
-
   function line(values, name, width, alpha = 1, evaluation = false) {
     const stroke = () => faded(colour(name), alpha);
     // Evaluations are few, and each is worth a point.
@@ -119,14 +72,6 @@
     const part = (text, i) => parseInt(text.slice(1 + 2 * i, 3 + 2 * i), 16);
     const byte = (i) => Math.round(share * part(hex, i) + (1 - share) * part(paper, i));
     return `#${[0, 1, 2].map((i) => byte(i).toString(16).padStart(2, "0")).join("")}`;
-  }
-
-  function faded(hex, alpha) {
-    if (alpha === 1) return hex;
-    const byte = Math.round(alpha * 255)
-      .toString(16)
-      .padStart(2, "0");
-    return hex + byte;
   }
 
   /** Returns what uPlot draws for a line chart: columns, their style, the bands between them. */
@@ -364,7 +309,7 @@
           gap: 5,
           ticks: { show: false },
           space: 56,
-          incrs: [1, 2, 5].flatMap((n) => [...Array(9).keys()].map((p) => n * 10 ** p)).sort((a, b) => a - b),
+          incrs: WHOLE,
           values: (_, at, __, ___, step) => ticks(at, step),
         },
         {
@@ -400,28 +345,6 @@
     keyboard(plot, chart, figure.querySelector("figcaption > :first-child").textContent);
     drawn.push({ plot, again: () => draw(plot, chart, show) });
     new ResizeObserver(() => fit(plot)).observe(plot);
-  }
-
-  function fit(plot) {
-    const { width, height } = plot.chart;
-    const wanted = { width: plot.clientWidth, height: plot.clientHeight };
-    if (wanted.width > 0 && (wanted.width !== width || wanted.height !== height)) plot.chart.setSize(wanted);
-  }
-
-  /** Draws visible charts; those in a collapsed part of the page are drawn when it opens. */
-  function beginAll() {
-    const waiting = new Set(data.charts);
-    const open = () => {
-      for (const chart of waiting) {
-        if (document.getElementById(chart.id).closest("details:not([open])") === null) {
-          waiting.delete(chart);
-          begin(chart);
-        }
-      }
-    };
-    document.querySelectorAll("details").forEach((d) => d.addEventListener("toggle", open));
-    open();
-    return open;
   }
 
   function repaint() {
@@ -513,7 +436,7 @@
         drawn.forEach(({ again }) => again());
       });
     }
-    const open = beginAll();
+    const open = whenVisible(data.charts, begin);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 
     // Paper is white, narrower than most windows, and can't be expanded.

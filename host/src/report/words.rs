@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Formats a number with four significant digits; `report.js` has the same rule.
+/// Formats a number with four significant digits; `drawing.js` has the same rule.
 pub(super) fn number(v: f64) -> String {
     let size = v.abs();
     let text = if v == 0.0 {

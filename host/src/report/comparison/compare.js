@@ -1,47 +1,10 @@
-"use strict";
-
 (() => {
   const data = JSON.parse(document.getElementById("comparison-data").textContent);
   const root = document.documentElement;
-  const COLOURS = 8;
+  const { COLOURS, WHOLE, colour, faded, fit, lineColour, lonely, number, ticks, whenVisible } = drawing;
   const DASHES = [[], [7, 3], [2, 3]];
   const drawn = [];
   let smoothing = 1;
-
-  // Colours change with the colour scheme and in print, so each drawing looks them up.
-  const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const lineColour = (group) => `--line-${(group % COLOURS) + 1}`;
-  const faded = (hex, alpha) => hex + Math.round(alpha * 255).toString(16).padStart(2, "0");
-
-  /** Formats a number with four significant digits; `words.rs` has the same rule. */
-  function number(v) {
-    if (v === null || v === undefined) return "\u2013";
-    const size = Math.abs(v);
-    const trimmed = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
-    let text;
-    if (v === 0) text = "0";
-    else if (size < 1e-3 || size >= 1e7) {
-      const [digits, power] = v.toExponential(2).replace("e+", "e").split("e");
-      text = `${trimmed(digits)}e${power}`;
-    } else if (size >= 1000) text = Math.round(v).toLocaleString("en-US");
-    else text = trimmed(v.toFixed(Math.max(0, 3 - Math.floor(Math.log10(size)))));
-    return text.replaceAll("-", "\u2212");
-  }
-
-  /** Formats an axis's labels with the same power and enough decimals to tell them apart. */
-  function ticks(values, step) {
-    const greatest = Math.max(...values.map(Math.abs));
-    let [power, suffix] = [0, ""];
-    if (greatest >= 1e9 || (greatest > 0 && greatest < 0.01)) {
-      power = Math.floor(Math.log10(greatest));
-      suffix = `e${power}`;
-    } else if (greatest >= 1e6) [power, suffix] = [6, "M"];
-    else if (greatest >= 1e4) [power, suffix] = [3, "k"];
-    const unit = 10 ** power;
-    const isWhole = (d) => Math.abs((step / unit) * 10 ** d - Math.round((step / unit) * 10 ** d)) < 1e-6;
-    const decimals = [0, 1, 2, 3, 4, 5].find(isWhole) ?? 6;
-    return values.map((v) => (v === 0 ? "0" : `${(v / unit).toFixed(decimals)}${suffix}`.replaceAll("-", "\u2212")));
-  }
 
   /** Returns the mean of the `over` points around each one. No mean crosses a gap, at which plugins change. */
   function runningMean(values, over) {
@@ -60,16 +23,6 @@
       }
       return sum / count;
     });
-  }
-
-  /** Returns the points that no line reaches, because both neighbours are gaps. */
-  function lonely(values) {
-    // What another group alone has steps for is undefined, and no gap.
-    const next = (i, by) => {
-      for (i += by; i >= 0 && i < values.length && values[i] === undefined; i += by);
-      return values[i] ?? null;
-    };
-    return values.flatMap((v, i) => (v !== null && v !== undefined && next(i, -1) === null && next(i, 1) === null ? [i] : []));
   }
 
   /** Returns what uPlot draws: columns, their style, the bands between them, and the column of each line. */
@@ -112,7 +65,6 @@
     const grid = { stroke: () => colour("--grid"), width: 1 };
     const axis = { stroke: () => colour("--muted"), font: "11px system-ui, sans-serif", grid, ticks: { show: false } };
     const values = (_, at, __, ___, step) => ticks(at, step);
-    const whole = [1, 2, 5].flatMap((n) => [...Array(9).keys()].map((p) => n * 10 ** p)).sort((a, b) => a - b);
     const options = {
       width: plot.clientWidth,
       height: plot.clientHeight,
@@ -126,7 +78,7 @@
       },
       scales: { x: { time: false }, y: { range } },
       axes: [
-        { ...axis, size: 26, gap: 5, space: 56, incrs: whole, values },
+        { ...axis, size: 26, gap: 5, space: 56, incrs: WHOLE, values },
         { ...axis, size: 54, gap: 4, space: 30, values },
       ],
       series,
@@ -165,24 +117,7 @@
     new ResizeObserver(() => fit(plot)).observe(plot);
   }
 
-  function fit(plot) {
-    const { width, height } = plot.chart;
-    const wanted = { width: plot.clientWidth, height: plot.clientHeight };
-    if (wanted.width > 0 && (wanted.width !== width || wanted.height !== height)) plot.chart.setSize(wanted);
-  }
-
-  /** Draws visible charts; those in a collapsed part of the page are drawn when it opens. */
-  const waiting = new Set(data.charts.filter((chart) => chart.lines.length > 0));
-  function open() {
-    for (const chart of waiting) {
-      if (document.getElementById(chart.id).closest("details:not([open])") === null) {
-        waiting.delete(chart);
-        begin(chart);
-      }
-    }
-  }
-  document.querySelectorAll("details").forEach((d) => d.addEventListener("toggle", open));
-  open();
+  whenVisible(data.charts.filter((chart) => chart.lines.length > 0), begin);
 
   document.getElementById("smooth")?.addEventListener("change", (event) => {
     smoothing = Number(event.target.value);

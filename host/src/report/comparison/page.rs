@@ -2,7 +2,7 @@
 
 use super::{ComparedRun, Comparison, Group, Spread};
 use crate::config::now;
-use crate::report::page::{LIBRARY, STYLE, environment, json, plain, safe};
+use crate::report::page::{DRAWING, LIBRARY, STYLE, environment, json, plain, safe};
 use crate::report::{Error, words};
 use minijinja::context;
 use serde::Serialize;
@@ -97,6 +97,7 @@ pub(super) fn render(comparison: &Comparison) -> Result<String, Error> {
     let page = context! {
         style => safe(STYLE),
         library => safe(LIBRARY),
+        drawing => safe(DRAWING),
         script => safe(SCRIPT),
         data => safe(&json(&data)?),
         runs => comparison.runs.len(),
