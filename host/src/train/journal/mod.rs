@@ -1,6 +1,7 @@
 //! Writes everything a run records: the files of its folder, metrics, events and checkpoints.
 
 mod best;
+mod completion_lines;
 mod findings;
 mod recorder;
 mod run_folder;

@@ -1,18 +1,14 @@
 //! The folder of a run and its log files.
 
+use super::completion_lines::line_of;
 use crate::checkpoint;
 use crate::config::json_lines::{self, Reader};
 use crate::config::{
     self, Config, Grant, Grants, LogCompletions, OnSaveError, ReportTo, files, local_now, printable_path, shell_word,
 };
-use crate::data::Extras;
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
-use crate::run::{
-    self, CheckpointFiles, CompletionLine, EpisodeLine, Event, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone,
-    lock,
-};
-use crate::train::episode::Episode;
+use crate::run::{self, CheckpointFiles, Event, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone, lock};
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
 use serde::Deserialize;
@@ -550,44 +546,6 @@ impl RunFolder {
             tracing::warn!("{what} in {file}{}", if e.episodes.is_empty() { &replay } else { "" });
         }
         Ok(())
-    }
-}
-
-/// Returns a completion as completions.jsonl has it; `error` is why a reward failed on it.
-fn line_of<'a>(e: &'a Experience, row: usize, plugins: &'a Line, error: Option<&'a str>) -> CompletionLine<'a> {
-    let rollout = &e.rollouts[row];
-    let prompt = &e.prompts[rollout.prompt];
-    CompletionLine {
-        step: rollout.policy_version,
-        row: prompt.row,
-        prompt: e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
-        completion: &e.texts[row],
-        prompt_ids: e.prompt_of(row),
-        completion_ids: &rollout.tokens,
-        finished: rollout.finished,
-        rewards: e.rewards.iter().map(|r| (r.name.clone(), json!(r.values[row]))).collect(),
-        advantage: e.advantages.advantages.get(e.offsets[row] as usize).copied(),
-        plugins,
-        error,
-        episode: e.episodes.get(row).map(|episode| of_episode(e, row, episode)),
-    }
-}
-
-/// Returns what a line has of an episode besides a completion's keys.
-fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a Episode) -> EpisodeLine<'a> {
-    let rollout = &e.rollouts[row];
-    // Those of the turns' first tokens.
-    let begins = std::iter::once(0).chain(rollout.replies.iter().map(|(_, end)| *end));
-    let turn_advantages = begins.map(|at| e.advantages.advantages.get(e.offsets[row] as usize + at).copied()).collect();
-    EpisodeLine {
-        messages: serde_json::from_str(&episode.messages).unwrap_or_default(),
-        turn_rewards: &episode.rewards,
-        turn_advantages,
-        replies: &rollout.replies,
-        turns: &episode.turns,
-        seed: episode.seed,
-        tools: serde_json::from_str(&episode.extras).map_or(Value::Null, |Extras { tools, .. }| tools),
-        failed: episode.failed.as_deref(),
     }
 }
 
