@@ -6,7 +6,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/wit/deps/first"
 cp ../../plugin-sdk/wit/0.2/*.wit "$work/wit"
-cp ../../plugin-sdk/wit/*.wit "$work/wit/deps/first"
+cp ../../plugin-sdk/wit/0.1/*.wit "$work/wit/deps/first"
 cp package.json "$work"
 npm install --prefix "$work" --no-audit --no-fund
 "$work/node_modules/.bin/componentize-qjs" --wit "$work/wit" --world cell-reward-plugin --sync --opt-size \

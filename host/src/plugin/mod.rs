@@ -3,6 +3,7 @@
 //! Data is passed as flat slices; no tensor, file, clock or network reaches a plugin. The only exception are requests to servers
 //! that the user granted to a reward by name; the host makes them. Everything a plugin returns is checked before use.
 
+mod algorithm;
 mod any;
 mod asked;
 mod asking;
@@ -11,7 +12,9 @@ mod capture;
 mod cells;
 mod census;
 mod code;
+pub mod columns;
 mod compiler;
+mod contract;
 mod deadline;
 mod embedded;
 mod engine;

@@ -16,7 +16,7 @@ mod described {
                 export rlhost:plugin/plugin@0.1.0;
             }
         ",
-        path: "../plugin-sdk/wit",
+        path: "../plugin-sdk/wit/0.1",
     });
 }
 
@@ -30,7 +30,7 @@ mod rewarding {
                 export rlhost:plugin/reward@0.1.0;
             }
         ",
-        path: "../plugin-sdk/wit",
+        path: "../plugin-sdk/wit/0.1",
         with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
     });
 }
@@ -45,7 +45,7 @@ mod guiding {
                 export rlhost:plugin/policy@0.1.0;
             }
         ",
-        path: "../plugin-sdk/wit",
+        path: "../plugin-sdk/wit/0.1",
         with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
     });
 }
@@ -60,7 +60,7 @@ mod preferring {
                 export rlhost:plugin/preference@0.1.0;
             }
         ",
-        path: "../plugin-sdk/wit",
+        path: "../plugin-sdk/wit/0.1",
         with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
     });
 }
@@ -76,7 +76,7 @@ mod weighing {
                 export rlhost:plugin/weighted-preference@0.2.0;
             }
         ",
-        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
         with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
     });
 }
@@ -92,7 +92,7 @@ mod prompted {
                 export rlhost:plugin/prompted-preference@0.2.0;
             }
         ",
-        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
         with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
     });
 }
@@ -108,7 +108,7 @@ mod turning {
                 export rlhost:plugin/turn-policy@0.2.0;
             }
         ",
-        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
         with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
     });
 }
@@ -123,7 +123,7 @@ mod valuing {
                 export rlhost:plugin/reward-model@0.2.0;
             }
         ",
-        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
         with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
     });
 }
@@ -138,7 +138,7 @@ mod pairing_up {
                 export rlhost:plugin/pairing@0.1.0;
             }
         ",
-        path: "../plugin-sdk/wit",
+        path: "../plugin-sdk/wit/0.1",
         with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
     });
 }
@@ -153,7 +153,7 @@ mod observing {
                 export rlhost:plugin/observer@0.1.0;
             }
         ",
-        path: "../plugin-sdk/wit",
+        path: "../plugin-sdk/wit/0.1",
         with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
     });
 }
@@ -168,7 +168,7 @@ mod remembering {
                 export rlhost:plugin/state@0.1.0;
             }
         ",
-        path: "../plugin-sdk/wit",
+        path: "../plugin-sdk/wit/0.1",
         with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
     });
 }
@@ -183,7 +183,7 @@ mod confining {
                 export rlhost:plugin/inside@0.2.0;
             }
         ",
-        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
     });
 }
 
@@ -197,7 +197,7 @@ mod acting {
                 export rlhost:plugin/environment@0.2.0;
             }
         ",
-        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
         with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
         additional_derives: [PartialEq],
     });
@@ -213,7 +213,7 @@ mod labelling {
                 export rlhost:plugin/labelled@0.2.0;
             }
         ",
-        path: ["../plugin-sdk/wit", "../plugin-sdk/wit/0.2"],
+        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
         with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
     });
 }

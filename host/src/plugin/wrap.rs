@@ -8,8 +8,10 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::{InterfaceId, Package, Resolve};
 
 /// The contract's interfaces of version 0.1, and those that came with 0.2.
-const CONTRACT: [&str; 2] =
-    [include_str!("../../../plugin-sdk/wit/rlhost-plugin.wit"), include_str!("../../../plugin-sdk/wit/0.2/rlhost-plugin.wit")];
+const CONTRACT: [&str; 2] = [
+    include_str!("../../../plugin-sdk/wit/0.1/rlhost-plugin.wit"),
+    include_str!("../../../plugin-sdk/wit/0.2/rlhost-plugin.wit"),
+];
 
 const PREVIEW1: &str = "wasi_snapshot_preview1";
 /// A WASI preview 1 without access to anything: `preview1.wat`, assembled.

@@ -123,8 +123,8 @@ fn section(resolve: &Resolve, world: WorldId) -> Vec<u8> {
 
 /// Each kept file of the SDK and what it should hold.
 fn bound() -> Vec<(PathBuf, Vec<u8>)> {
-    const FIRST: &[&str] = &["wit"];
-    const BOTH: &[&str] = &["wit", "wit/0.2"];
+    const FIRST: &[&str] = &["wit/0.1"];
+    const BOTH: &[&str] = &["wit/0.1", "wit/0.2"];
     let (resolve, contract, stateful) = contract_and(FIRST, STATEFUL);
     let (newer, _, included) = contract_and(BOTH, INCLUDED);
     let worlds = [

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 static FILES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
 /// The contract, for tools that generate bindings from it.
-const WIT: &str = include_str!("../../../../plugin-sdk/wit/rlhost-plugin.wit");
+const WIT: &str = include_str!("../../../../plugin-sdk/wit/0.1/rlhost-plugin.wit");
 const NEWER_WIT: &str = include_str!("../../../../plugin-sdk/wit/0.2/rlhost-plugin.wit");
 
 /// The Rust SDK's files, copied into a project because its machine may have no checkout of rlhost. Path inside, contents.

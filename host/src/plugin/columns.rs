@@ -1,0 +1,132 @@
+//! The columns that the host knows: their names, what their entries belong to, and when they are known.
+
+use super::contract::types::{Column, Unit};
+
+/// Current log-probabilities of the policy.
+pub const LOGP: &str = "logp";
+/// Log-probabilities of the policy that generated the sequences, the denominators of ratios.
+pub const OLD_LOGP: &str = "old_logp";
+/// Log-probabilities of the reference model.
+pub const REF_LOGP: &str = "ref_logp";
+/// Log-probabilities as the sampler computed them.
+pub const SAMPLING_LOGP: &str = "sampling_logp";
+/// Entropies of the policy's distributions.
+pub const ENTROPY: &str = "entropy";
+/// Means over the vocabulary of the raw logits.
+pub const MEAN_LOGITS: &str = "mean_logits";
+/// Logarithms of the sums over the vocabulary of the squared probabilities.
+pub const LOG_SUM_SQUARES: &str = "log_sum_squares";
+/// Current log-probabilities of prompts' tokens.
+pub const PROMPT_LOGP: &str = "prompt_logp";
+/// Current values of the critic.
+pub const VALUE: &str = "value";
+/// Values of the critic when the sequences were generated.
+pub const OLD_VALUE: &str = "old_value";
+/// The value that a reward model gives a whole sequence.
+pub const SEQUENCE_VALUE: &str = "sequence_value";
+/// Whether a sequence is desirable: 1 or 0.
+pub const LABEL: &str = "label";
+/// By how much a pair's chosen sequence is better, if the dataset says so.
+pub const MARGIN: &str = "margin";
+/// Whether a sequence ended by itself rather than at a limit: 1 or 0.
+pub const FINISHED: &str = "finished";
+/// `label` of each sequence of the whole micro-batch.
+pub const MICRO_BATCH_LABEL: &str = "micro_batch/label";
+/// Current log-probability of each prompt of the whole micro-batch with another sequence's completion.
+pub const MISMATCHED_LOGP: &str = "micro_batch/mismatched_logp";
+/// The same under the reference model.
+pub const MISMATCHED_REF_LOGP: &str = "micro_batch/mismatched_ref_logp";
+/// The need for the rewards of turns, which are columns `turn_reward/NAME` for each environment.
+pub const TURN_REWARD: &str = "turn_reward";
+/// The column in which an estimator returns a mask.
+pub const MASK: &str = "mask";
+/// The usual name of an estimator's advantages.
+pub const ADVANTAGE: &str = "advantage";
+/// The usual name of an estimator's returns.
+pub const RETURN: &str = "return";
+
+/// Returns the name of the column with a reward's scores.
+pub fn reward(name: &str) -> String {
+    format!("reward/{name}")
+}
+
+/// Returns the name of the column with the rewards of an environment's turns.
+pub fn turn_reward(name: &str) -> String {
+    format!("{TURN_REWARD}/{name}")
+}
+
+/// A column that the host can compute.
+#[derive(Debug)]
+pub struct Known {
+    /// Its name.
+    pub name: &'static str,
+    /// What its entries belong to.
+    pub unit: Unit,
+    /// Whether an estimator and a pairing see it, before anything is learned from a generation.
+    pub in_generation: bool,
+    /// Whether a loss sees it.
+    pub in_loss: bool,
+    /// Whether a loss may return derivatives with respect to it.
+    pub has_derivative: bool,
+}
+
+const fn known(name: &'static str, unit: Unit) -> Known {
+    Known { name, unit, in_generation: false, in_loss: true, has_derivative: false }
+}
+
+/// All columns that the host can compute, except those whose names contain a reward's.
+pub const KNOWN: [Known; 18] = [
+    Known { has_derivative: true, ..known(LOGP, Unit::Token) },
+    Known { in_generation: true, ..known(OLD_LOGP, Unit::Token) },
+    Known { in_generation: true, ..known(REF_LOGP, Unit::Token) },
+    Known { in_generation: true, ..known(SAMPLING_LOGP, Unit::Token) },
+    Known { has_derivative: true, ..known(ENTROPY, Unit::Token) },
+    known(MEAN_LOGITS, Unit::Token),
+    known(LOG_SUM_SQUARES, Unit::Token),
+    Known { has_derivative: true, ..known(PROMPT_LOGP, Unit::PromptToken) },
+    Known { has_derivative: true, ..known(VALUE, Unit::Token) },
+    Known { in_generation: true, ..known(OLD_VALUE, Unit::Token) },
+    Known { has_derivative: true, ..known(SEQUENCE_VALUE, Unit::Sequence) },
+    known(LABEL, Unit::Sequence),
+    known(MARGIN, Unit::Group),
+    Known { in_generation: true, ..known(FINISHED, Unit::Sequence) },
+    known(MICRO_BATCH_LABEL, Unit::MicroBatch),
+    known(MISMATCHED_LOGP, Unit::MicroBatch),
+    known(MISMATCHED_REF_LOGP, Unit::MicroBatch),
+    Known { in_generation: true, in_loss: false, ..known(TURN_REWARD, Unit::Turn) },
+];
+
+impl Known {
+    /// Returns the known column of this name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        KNOWN.iter().find(|known| known.name == name)
+    }
+}
+
+impl Column {
+    /// Creates a column with a value for each entry.
+    pub fn new(name: impl Into<String>, unit: Unit, values: Vec<f32>) -> Self {
+        Self { name: name.into(), unit, values, missing: Vec::new() }
+    }
+
+    /// Creates a column of entries that may have no value.
+    pub fn sparse(name: impl Into<String>, unit: Unit, entries: impl IntoIterator<Item = Option<f32>>) -> Self {
+        let mut column = Self::new(name, unit, Vec::new());
+        for (entry, value) in entries.into_iter().enumerate() {
+            column.values.push(value.unwrap_or(0.0));
+            if value.is_none() {
+                column.missing.push(entry as u32);
+            }
+        }
+        column
+    }
+
+    /// Returns the entries, none where there is no value.
+    pub fn entries(&self) -> impl Iterator<Item = Option<f32>> + '_ {
+        let mut missing = self.missing.iter().copied().peekable();
+        self.values.iter().enumerate().map(move |(entry, value)| {
+            let is_missing = missing.next_if_eq(&(entry as u32)).is_some();
+            (!is_missing).then_some(*value)
+        })
+    }
+}
