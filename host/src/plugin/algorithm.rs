@@ -1,16 +1,31 @@
 //! Algorithms: what they learn from, the advantages or pairs that they make of a generation, and a loss with its derivatives.
 
-use super::contract::types;
+mod checks;
+mod interface;
+mod sent;
+
+pub(super) use checks::values as check_values;
+pub(super) use interface::{Ask, Current, Interface, Shaped};
+pub(super) use sent::Sent;
+
+use super::columns;
+use super::contract::{algorithm, estimator, pairing};
 use super::engine::Engine;
 use super::instance::Plugin;
-use super::{Metric, Result, Source};
-use crate::config::Limits;
+use super::loaded::Call;
+use super::world::Role;
+use super::{Error, LONGEST_TEXT, Metric, Result, Source};
+use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 pub use super::contract::algorithm::{Data, Shape, Source as Origin};
 pub use super::contract::pairing::Pair;
 pub use super::contract::types::{Batch, Column, Scale, Turn as TurnSpan, Unit, WeightedReward};
+
+/// Factor of the seeds of a run's plugins, in which they differ by the step.
+const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// A generation as an estimator or a pairing sees it: that of all ranks.
 #[derive(Clone, Debug)]
@@ -81,6 +96,7 @@ impl Batch {
 /// A loaded algorithm of any version of the contract.
 pub struct Algorithm {
     plugin: Plugin,
+    interface: Arc<dyn Interface>,
     data: Data,
 }
 
@@ -100,8 +116,15 @@ impl DerefMut for Algorithm {
 
 impl Algorithm {
     /// Loads and configures a plugin; `seed` is the run's.
-    pub fn load(_engine: &Engine, _source: &Source, _config: &Map<String, Value>, _limits: &Limits, _seed: u64) -> Result<Self> {
-        todo!()
+    pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
+        let mut plugin = Plugin::load(engine, source, Role::Algorithm, config, limits, seed)?;
+        let name = plugin.name().to_owned();
+        let wrong = |detail: String| Error::Config { name: name.clone(), detail: printable(&detail, LONGEST_TEXT) };
+        let interface = plugin.shared().exports.algorithm().map_err(|e| wrong(e.to_string()))?;
+        let data = plugin.call(Call::new("describe-data"), |store, linked| interface.data(store, linked))?;
+        checks::data(&data, interface.sees_generations()).map_err(wrong)?;
+        plugin.info().needs.check(Role::Algorithm, &data.estimates).map_err(wrong)?;
+        Ok(Self { plugin, interface, data })
     }
 
     /// Returns what it learns from.
@@ -109,18 +132,98 @@ impl Algorithm {
         &self.data
     }
 
-    /// Returns an estimator's columns for a whole generation.
-    pub fn estimate(&mut self, _generation: &Generation) -> Result<Estimates> {
-        todo!()
+    /// Returns an estimator's columns for a whole generation. Sends only the columns that the plugin needs.
+    pub fn estimate(&mut self, generation: &Generation) -> Result<Estimates> {
+        let (at, interface) = (Call::at("estimate", generation.batch.step), self.interface.clone());
+        let sent = self.generation_sent(generation)?;
+        let ask = interface.estimate(&sent, &generation.rewards).map_err(|detail| self.lacks(detail))?;
+        let given = self.plugin.call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
+        let (columns, mask) =
+            checks::estimates(&given.columns, &self.data, &generation.batch).map_err(|detail| self.wrong(at, detail))?;
+        let metrics = self.metrics(at, given.metrics)?;
+        let same = |again: Shaped<estimator::Estimates>| again.is_ok_and(|again| again.columns == given.columns);
+        if !self.plugin.answer_again(at, false, &ask).is_none_or(same) {
+            return Err(self.plugin.not_stateless(at, "the advantages differ"));
+        }
+        Ok(Estimates { columns, mask, metrics })
     }
 
-    /// Returns the pairs that it makes of a whole generation.
-    pub fn choose(&mut self, _generation: &Generation) -> Result<Choice> {
-        todo!()
+    /// Returns the pairs that it makes of a whole generation. Sends only the columns that the plugin needs.
+    pub fn choose(&mut self, generation: &Generation) -> Result<Choice> {
+        let (at, interface) = (Call::at("choose", generation.batch.step), self.interface.clone());
+        let sent = self.generation_sent(generation)?;
+        let ask = interface.choose(&sent, &generation.rewards).map_err(|detail| self.lacks(detail))?;
+        let given = self.plugin.call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
+        checks::pairs(&given.pairs, &generation.batch).map_err(|detail| self.wrong(at, detail))?;
+        let metrics = self.metrics(at, given.metrics)?;
+        let same = |again: Shaped<pairing::Choice>| again.is_ok_and(|again| again.pairs == given.pairs);
+        if !self.plugin.answer_again(at, false, &ask).is_none_or(same) {
+            return Err(self.plugin.not_stateless(at, "the pairs differ"));
+        }
+        Ok(Choice { pairs: given.pairs, metrics })
     }
 
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin needs.
-    pub fn loss(&mut self, _batch: &Batch) -> Result<Gradient> {
-        todo!()
+    pub fn loss(&mut self, batch: &Batch) -> Result<Gradient> {
+        let (at, interface) = (Call::at("loss", batch.step), self.interface.clone());
+        let needs = self.info().needs.clone();
+        let sent = Sent::new(batch, self.seed_of(batch), |column| needs.has(&column.name));
+        let ask = interface.loss(&sent).map_err(|detail| self.lacks(detail))?;
+        let given = self.plugin.call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
+        checks::loss(given.loss)
+            .and_then(|()| checks::derivatives(&given.derivatives, &needs, batch, interface.knows_mask()))
+            .map_err(|detail| self.wrong(at, detail))?;
+        let metrics = self.metrics(at, given.metrics)?;
+        let same = |again: Shaped<algorithm::Gradient>| {
+            again.is_ok_and(|again| again.loss.to_bits() == given.loss.to_bits() && again.derivatives == given.derivatives)
+        };
+        if !self.plugin.answer_again(at, false, &ask).is_none_or(same) {
+            return Err(self.plugin.not_stateless(at, "the loss differs"));
+        }
+        Ok(Gradient { loss: given.loss, derivatives: given.derivatives, metrics })
+    }
+
+    /// Returns what is sent of a generation: the rewards' scores, and the columns that the plugin needs.
+    fn generation_sent<'a>(&self, generation: &'a Generation) -> Result<Sent<'a>> {
+        let needs = &self.info().needs;
+        let by_turn = needs.has(columns::TURN_REWARD);
+        if by_turn && generation.batch.turns.is_empty() && generation.batch.entries(Unit::Sequence) > 0 {
+            return Err(self.lacks("it needs the rewards of turns, which only episodes have; set environment".to_owned()));
+        }
+        let is_reward = |name: &str| generation.rewards.iter().any(|reward| columns::reward(&reward.name) == name);
+        let is_of_turn =
+            |name: &str| by_turn && name.strip_prefix(columns::TURN_REWARD).is_some_and(|rest| rest.starts_with('/'));
+        let needed = |column: &Column| needs.has(&column.name) || is_reward(&column.name) || is_of_turn(&column.name);
+        Ok(Sent::new(&generation.batch, self.seed_of(&generation.batch), needed))
+    }
+
+    /// Returns the seed that it is sent with a batch.
+    fn seed_of(&self, batch: &Batch) -> u64 {
+        self.plugin.seed().wrapping_add(batch.seed).wrapping_mul(ODD).wrapping_add(batch.step)
+    }
+
+    /// Checks the metrics of an answer.
+    fn metrics(&self, at: Call, given: Vec<Metric>) -> Result<Vec<Metric>> {
+        // Of pairs and labelled completions, the host itself reports entropies.
+        let role = match self.data.shape {
+            Shape::Completions if !self.info().needs.has(columns::LABEL) => Role::Policy,
+            _ => Role::Algorithm,
+        };
+        self.plugin.checked_metrics(role, given).map_err(|detail| self.wrong(at, detail))
+    }
+
+    /// Returns the error of an answer.
+    fn wrong(&self, at: Call, detail: String) -> Error {
+        Error::Call {
+            name: self.name().to_owned(),
+            function: at.function,
+            step: at.step,
+            detail: printable(&detail, LONGEST_TEXT),
+        }
+    }
+
+    /// Returns the error of a run that lacks what the plugin needs.
+    fn lacks(&self, detail: String) -> Error {
+        Error::Config { name: self.name().to_owned(), detail }
     }
 }

@@ -1,5 +1,6 @@
 //! A plugin of any role.
 
+use super::algorithm::Algorithm;
 use super::compiler::Compiled;
 use super::engine::Engine;
 use super::instance::Plugin;
@@ -15,6 +16,8 @@ use std::borrow::Cow;
 pub enum AnyPlugin {
     /// Scores completions.
     Reward(Box<RewardPlugin>),
+    /// Computes a loss, and advantages or pairs.
+    Algorithm(Box<Algorithm>),
     /// Computes advantages and a loss for completions.
     Policy(Box<PolicyPlugin>),
     /// Computes a loss for pairs, and chooses the pairs if it is online.
@@ -39,6 +42,7 @@ impl AnyPlugin {
     ) -> Result<Self> {
         Ok(match role {
             Role::Reward => Self::Reward(Box::new(RewardPlugin::load(engine, source, config, limits, seed)?)),
+            Role::Algorithm => Self::Algorithm(Box::new(Algorithm::load(engine, source, config, limits, seed)?)),
             Role::Policy => Self::Policy(Box::new(PolicyPlugin::load(engine, source, config, limits, seed)?)),
             Role::Environment => Self::Environment(Box::new(EnvironmentPlugin::load(engine, source, config, limits, seed)?)),
             Role::Preference | Role::OnlinePreference => {
@@ -48,6 +52,14 @@ impl AnyPlugin {
             Role::Labelled => Self::Labelled(Box::new(LabelledPlugin::load(engine, source, config, limits, seed)?)),
             Role::RewardModel => Self::RewardModel(Box::new(RewardModelPlugin::load(engine, source, config, limits, seed)?)),
         })
+    }
+
+    /// Returns the plugin as an algorithm.
+    pub fn as_algorithm(&mut self) -> Result<&mut Algorithm> {
+        match self {
+            Self::Algorithm(plugin) => Ok(plugin),
+            other => Err(other.not(Role::Algorithm)),
+        }
     }
 
     /// Returns the plugin as a policy.
@@ -91,6 +103,7 @@ impl AnyPlugin {
     pub fn plugin(&self) -> &Plugin {
         match self {
             Self::Reward(plugin) => plugin,
+            Self::Algorithm(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
             Self::Environment(plugin) => plugin,
@@ -103,6 +116,7 @@ impl AnyPlugin {
     pub fn plugin_mut(&mut self) -> &mut Plugin {
         match self {
             Self::Reward(plugin) => plugin,
+            Self::Algorithm(plugin) => plugin,
             Self::Policy(plugin) => plugin,
             Self::Preference(plugin) => plugin,
             Self::Environment(plugin) => plugin,

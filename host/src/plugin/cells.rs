@@ -4,13 +4,13 @@
 //! A *keeper* is a cell that may open cells; other cells may not. In it, a plugin processes cells' answers: if an answer causes
 //! an endless loop or a huge list, this ends the keeper and not the plugin's call.
 
+use super::contract::cells::{self, Failure};
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
+use super::exports::Function;
 use super::limits::Share;
 use super::loaded::CARRIED;
 use super::sandbox::{Logged, Sandbox};
-use super::world::Confining;
-use super::world::cells::{self, Failure};
 use crate::config::Limits;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +34,8 @@ const LEFT: u64 = 8;
 /// How a plugin's cells are created. Shared by its instances.
 pub(super) struct Walls {
     pre: InstancePre<Sandbox>,
+    /// `inside.answer`.
+    answer: Function,
     limits: Limits,
     /// What each of its instances takes besides memories and tables, in bytes.
     fixed: usize,
@@ -48,10 +50,18 @@ pub(super) struct Walls {
 }
 
 impl Walls {
-    pub(super) fn new(pre: InstancePre<Sandbox>, engine: &Engine, name: &str, limits: &Limits, fixed: usize, seed: u64) -> Self {
+    /// Prepares cells, which are asked with this function.
+    pub(super) fn new(
+        (pre, answer): (InstancePre<Sandbox>, Function),
+        engine: &Engine,
+        name: &str,
+        limits: &Limits,
+        fixed: usize,
+        seed: u64,
+    ) -> Self {
         let (clock, logged) = (engine.clock.clone(), engine.logged.clone());
         let (name, limits) = (name.to_owned(), limits.clone());
-        Self { pre, limits, fixed, logged, clock, name, seed, size: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
+        Self { pre, answer, limits, fixed, logged, clock, name, seed, size: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
     }
 
     /// Returns the memory that a cell, and its keeper if it has one, may take, in bytes.
@@ -115,9 +125,8 @@ impl Cells {
         let walls = &self.walls;
         let deadline = walls.clock.after(Duration::from_millis(timeout_ms.into())).min(self.deadline);
         let (store, linked) = cell.instance(walls, &self.share, deadline)?;
-        let answer = Confining::new(&mut *store, linked)
-            .and_then(|inside| inside.rlhost_plugin0_2_0_inside().call_answer(&mut *store, message))
-            .map_err(|error| why(store, &error))?;
+        let answered = walls.answer.call::<_, (String,)>(store, linked, (message,));
+        let (answer,) = answered.map_err(|error| why(store, &error))?;
         self.open.insert(number, cell);
         Ok(answer)
     }

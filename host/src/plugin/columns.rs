@@ -2,6 +2,18 @@
 
 use super::contract::types::{Column, Unit};
 
+/// Texts of the prompts; what rewards may need.
+pub const PROMPT_TEXT: &str = "prompt_text";
+/// Texts of the completions.
+pub const COMPLETION_TEXT: &str = "completion_text";
+/// Token ids of the completions.
+pub const TOKEN_IDS: &str = "token_ids";
+/// The dataset's other columns.
+pub const DATASET_COLUMNS: &str = "dataset_columns";
+
+/// What rewards may need.
+pub(super) const OF_REWARDS: [&str; 4] = [PROMPT_TEXT, COMPLETION_TEXT, TOKEN_IDS, DATASET_COLUMNS];
+
 /// Current log-probabilities of the policy.
 pub const LOGP: &str = "logp";
 /// Log-probabilities of the policy that generated the sequences, the denominators of ratios.

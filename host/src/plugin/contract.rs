@@ -26,7 +26,5 @@ mod bindings {
     });
 }
 
-pub use bindings::exports::rlhost::plugin::{
-    algorithm, environment, estimator, inside, observer, pairing, plugin, reward, state,
-};
+pub use bindings::exports::rlhost::plugin::{algorithm, environment, estimator, pairing, plugin, reward};
 pub use bindings::rlhost::plugin::{cells, host, types};

@@ -8,7 +8,8 @@ use super::deadline::{Clock, Watchdog};
 use super::figures::Names;
 use super::folders::Folders;
 use super::sandbox::{Logged, Sandbox};
-use super::{Error, Result};
+use super::world::PACKAGE;
+use super::{Error, Result, contract};
 use crate::config::{Limits, PLUGIN_STACK, STACK};
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -51,8 +52,7 @@ impl Engine {
         let fail = |e: wasmtime::Error| Error::Engine(format!("{e:#}"));
         let wasmtime = wasmtime::Engine::new(&configuration()).map_err(fail)?;
         let mut linker = Linker::new(&wasmtime);
-        super::world::host::add_to_linker::<_, HasSelf<Sandbox>>(&mut linker, |sandbox| sandbox).map_err(fail)?;
-        super::world::cells::add_to_linker::<_, HasSelf<Sandbox>>(&mut linker, |sandbox| sandbox).map_err(fail)?;
+        offer(&mut linker).map_err(fail)?;
         let (clock, watchdog, weak) = (Clock::default(), Watchdog::default(), wasmtime.weak());
         let tick = move || weak.upgrade().map(|engine| engine.increment_epoch()).is_some();
         clock.begin(tick).and_then(|()| watchdog.begin()).map_err(|e| Error::Engine(e.to_string()))?;
@@ -123,6 +123,19 @@ impl Engine {
         let unmade = if let Trial::Unmade(why) = trial { Some(why) } else { None };
         Ok(Compiled { component, fixed: code.fixed(), unmade })
     }
+}
+
+/// Adds to a linker what every plugin may import. All versions of these interfaces are the same.
+fn offer(linker: &mut Linker<Sandbox>) -> wasmtime::Result<()> {
+    for version in ["0.1.0", "1.0.0"] {
+        let mut host = linker.instance(&format!("{PACKAGE}host@{version}"))?;
+        contract::host::add_to_linker_instance::<_, HasSelf<Sandbox>>(&mut host, |sandbox| sandbox)?;
+    }
+    for version in ["0.2.0", "1.0.0"] {
+        let mut cells = linker.instance(&format!("{PACKAGE}cells@{version}"))?;
+        contract::cells::add_to_linker_instance::<_, HasSelf<Sandbox>>(&mut cells, |sandbox| sandbox)?;
+    }
+    Ok(())
 }
 
 /// Returns the number of threads of the pool. It would be started at its first use, and panic where the system has no room for threads.

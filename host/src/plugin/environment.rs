@@ -3,20 +3,24 @@
 
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
+use super::exports::Environment;
 use super::instance::{Plugin, Running, Slot};
 use super::limits::Share;
 use super::loaded::{Call as Named, Loaded};
 use super::reward::{LARGEST_SCORE, is_score};
 use super::room::{LEAST_SHARE, Room, WAITING};
-use super::world::{Acting, Role};
+use super::sandbox::Sandbox;
+use super::world::Role;
 use super::{Error, Metric, Result, Source};
 use crate::config::{Limits, is_shown, printable};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use wasmtime::Store;
+use wasmtime::component::Instance as Linked;
 
-pub use super::world::environment::{Call, Message, Opening, Reply, Start, Tool, Turn};
+pub use super::contract::environment::{Call, Message, Opening, Reply, Start, Tool, Turn};
 
 /// How many calls of a session may take all the time that servers have in one.
 const CALLS_WITH_SERVERS: u32 = 10;
@@ -84,7 +88,7 @@ impl EnvironmentPlugin {
         let mut plugin = Plugin::load(engine, source, Role::Environment, config, limits, seed)?;
         let (loaded, shared) = (plugin.memory_of_idle(), plugin.shared());
         // The first instance is called again only for these.
-        let grows = shared.observes || shared.has_state;
+        let grows = shared.exports.observes() || shared.exports.has_state();
         let kept = loaded.saturating_add(if grows { LEAST_SHARE } else { 0 }).min(limits.total_memory());
         plugin.limit_total(kept);
         let room = Room::new(limits, (loaded, kept), shared.asker.is_some(), shared.opens_cells());
@@ -232,8 +236,9 @@ impl Session {
         let finished = if open.is_empty() || self.broken.is_some() {
             Ok(Vec::new())
         } else {
-            self.ready(deadline)
-                .and_then(|()| self.call("finish", deadline, |environment, store| environment.call_finish(store, &open)))
+            self.ready(deadline).and_then(|()| {
+                self.call("finish", deadline, |environment, store, linked| environment.finish(store, linked, &open))
+            })
         };
         self.spend(began);
         open.iter().for_each(|episode| drop(self.episodes.remove(episode)));
@@ -413,10 +418,10 @@ impl Session {
             }
         }
         let answers: Vec<Answer> = if turns.is_empty() {
-            let given = self.call(function, deadline, |environment, store| environment.call_begin(store, &starts))?;
+            let given = self.call(function, deadline, |environment, store, linked| environment.begin(store, linked, &starts))?;
             given.into_iter().map(|opening| checked_opening(opening).map(Answer::Opening)).collect::<Checked<_>>()
         } else {
-            let given = self.call(function, deadline, |environment, store| environment.call_step(store, &turns))?;
+            let given = self.call(function, deadline, |environment, store, linked| environment.step(store, linked, &turns))?;
             given.into_iter().map(|reply| checked_reply(reply).map(Answer::Reply)).collect::<Checked<_>>()
         }
         .map_err(|detail| self.error(function, printable(&detail, super::LONGEST_TEXT)))?;
@@ -430,14 +435,12 @@ impl Session {
         &mut self,
         function: &'static str,
         deadline: Deadline,
-        f: impl FnOnce(&super::world::environment::Guest, &mut wasmtime::Store<super::sandbox::Sandbox>) -> super::instance::Answer<R>,
+        f: impl FnOnce(Environment, &mut Store<Sandbox>, &Linked) -> super::instance::Answer<R>,
     ) -> Result<R> {
         let call = Named::of_episodes(function, self.scope, self.last);
         let slot = Slot { running: self.running.take(), share: self.share.clone() };
-        let (running, answer) = self.loaded.ask(slot, None, deadline, call, |store, linked| {
-            let acting = Acting::new(&mut *store, linked)?;
-            f(acting.rlhost_plugin0_2_0_environment(), store)
-        });
+        let (running, answer) =
+            self.loaded.ask(slot, None, deadline, call, |store, linked| f(self.loaded.exports.environment()?, store, linked));
         self.running = running;
         answer
     }

@@ -89,14 +89,6 @@ pub struct Hints {
     pub defaults: Defaults,
     /// Whether given pairs begin and end with the tokenizer's begin and end tokens, whatever a chat template writes.
     pub framed: bool,
-    /// Whether labelled completions are also scored after each other's prompts.
-    pub mismatched: bool,
-    /// Whether pairs come with the logarithms of the sums of squared probabilities, for `weighted-preference`.
-    pub log_sum_squares: bool,
-    /// Whether pairs come with the log-probabilities of their prompts, for `prompted-preference`.
-    pub prompt_logp: bool,
-    /// Whether advantages follow from the rewards of turns, for `turn-policy`.
-    pub turn_rewards: bool,
     /// Whether given tokens may be scored as smoothed targets, of which a share is spread evenly over the vocabulary.
     pub smoothed: bool,
     /// Whether completions of a prompt are compared with each other, so that training needs at least two.
@@ -111,10 +103,6 @@ impl Default for Hints {
             learning_rate: 1e-6,
             defaults: Defaults::default(),
             framed: false,
-            mismatched: false,
-            log_sum_squares: false,
-            prompt_logp: false,
-            turn_rewards: false,
             smoothed: false,
             compares: false,
             isolated_rows: false,
@@ -139,10 +127,6 @@ impl Hints {
         hints.defaults = members.get("defaults").map_or(Ok(Defaults::default()), Defaults::of)?;
         let switches = [
             ("framed", &mut hints.framed),
-            ("mismatched", &mut hints.mismatched),
-            ("log_sum_squares", &mut hints.log_sum_squares),
-            ("prompt_logp", &mut hints.prompt_logp),
-            ("turn_rewards", &mut hints.turn_rewards),
             ("smoothed", &mut hints.smoothed),
             ("compares", &mut hints.compares),
             ("isolated_rows", &mut hints.isolated_rows),
@@ -150,9 +134,6 @@ impl Hints {
         for (name, hint) in switches {
             let Some(given) = members.get(name) else { continue };
             *hint = given.as_bool().ok_or_else(|| format!("has {KEYWORD}.{name} {given}; it must be true or false"))?;
-        }
-        if hints.log_sum_squares && hints.prompt_logp {
-            return Err(format!("has both log_sum_squares and prompt_logp in {KEYWORD}; a loss can have only one of them"));
         }
         Ok(hints)
     }
@@ -207,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_may_ask_for_framed_pairs_squares_prompts_turns_or_isolated_rows_and_take_smoothed_targets() {
+    fn a_plugin_may_ask_for_framed_pairs_or_isolated_rows_and_take_smoothed_targets() {
         let framed = |schema: &str| Hints::of(schema).map(|hints| hints.framed);
         assert_eq!(framed("{}"), Ok(false));
         assert_eq!(framed(r#"{"x-rlhost": {"framed": true}}"#), Ok(true));
@@ -216,14 +197,6 @@ mod tests {
         let compares = |schema: &str| Hints::of(schema).map(|hints| hints.compares);
         assert_eq!((compares("{}"), compares(r#"{"x-rlhost": {"compares": true}}"#)), (Ok(false), Ok(true)));
         assert_eq!((smoothed("{}"), smoothed(r#"{"x-rlhost": {"smoothed": true}}"#)), (Ok(false), Ok(true)));
-        let squares = |schema: &str| Hints::of(schema).map(|hints| hints.log_sum_squares);
-        assert_eq!((squares("{}"), squares(r#"{"x-rlhost": {"log_sum_squares": true}}"#)), (Ok(false), Ok(true)));
-        let prompts = |schema: &str| Hints::of(schema).map(|hints| hints.prompt_logp);
-        assert_eq!((prompts("{}"), prompts(r#"{"x-rlhost": {"prompt_logp": true}}"#)), (Ok(false), Ok(true)));
-        let both = r#"{"x-rlhost": {"prompt_logp": true, "log_sum_squares": true}}"#;
-        assert!(prompts(both).unwrap_err().contains("only one"));
-        let turns = |schema: &str| Hints::of(schema).map(|hints| hints.turn_rewards);
-        assert_eq!((turns("{}"), turns(r#"{"x-rlhost": {"turn_rewards": true}}"#)), (Ok(false), Ok(true)));
         let apart = |schema: &str| Hints::of(schema).map(|hints| hints.isolated_rows);
         assert_eq!((apart("{}"), apart(r#"{"x-rlhost": {"isolated_rows": true}}"#)), (Ok(false), Ok(true)));
         assert!(apart(r#"{"x-rlhost": {"isolated_rows": "yes"}}"#).unwrap_err().contains("isolated_rows"));

@@ -2,12 +2,13 @@
 //! replaced, and a state survives them.
 
 use super::asking::Asker;
+use super::contract::types;
 use super::deadline::Deadline;
 use super::engine::Engine;
 use super::limits::Share;
 use super::loaded::{CARRIED, Call, Info, Loaded, carried_by_each, said};
 use super::sandbox::Sandbox;
-use super::world::{Observing, Remembering, Role, types};
+use super::world::Role;
 use super::{Error, Metric, Result, Source, schema};
 use crate::config::Limits;
 use rayon::prelude::*;
@@ -152,17 +153,16 @@ impl Plugin {
 
     /// Passes it a step's metrics, if it observes them.
     pub fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
-        if !self.loaded.observes {
+        if !self.observes() {
             return Ok(());
         }
-        self.call(Call::at("observe", step), |store, linked| {
-            Ok(Ok(Observing::new(&mut *store, linked)?.rlhost_plugin_observer().call_observe(&mut *store, step, figures)?))
-        })
+        let loaded = self.loaded.clone();
+        self.call(Call::at("observe", step), |store, linked| loaded.exports.observe(store, linked, step, figures))
     }
 
     /// Returns whether it exports `observer`.
     pub fn observes(&self) -> bool {
-        self.loaded.observes
+        self.loaded.exports.observes()
     }
 
     /// Returns the memory of its largest instance, in bytes.
@@ -172,15 +172,14 @@ impl Plugin {
 
     /// Returns whether its answers depend on earlier calls and it exports no state that could be moved to another instance.
     pub fn forgets(&self) -> bool {
-        !self.loaded.info.stateless && !self.loaded.has_state
+        !self.loaded.info.stateless && !self.loaded.exports.has_state()
     }
 
     /// Exports its state, if it has one and was called since the last time. The next instance starts with it.
     pub fn snapshot(&mut self) -> Result<Option<PluginState>> {
-        if self.loaded.has_state && self.changed {
-            let bytes = self.call(Call::new("snapshot"), |store, linked| {
-                Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_snapshot(&mut *store)
-            })?;
+        if self.loaded.exports.has_state() && self.changed {
+            let loaded = self.loaded.clone();
+            let bytes = self.call(Call::new("snapshot"), |store, linked| loaded.exports.snapshot(store, linked))?;
             if bytes.len() > LARGEST_STATE {
                 let (has, most) = (bytes.len() >> 20, LARGEST_STATE >> 20);
                 return Err(self.loaded.error(Call::new("snapshot"), format!("its state has {has} MiB; the limit is {most}")));

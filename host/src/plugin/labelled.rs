@@ -1,20 +1,22 @@
 //! Plugins for labelled completions: compute a loss over completions that are desirable or not, with its derivatives.
 
+use super::adapters::labelled;
 use super::asked;
+use super::columns;
 use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::policy::Check;
 use super::sandbox::Sandbox;
-use super::world::{Labelling, Role, labelled};
-use super::{Error, Gradient, Result, Source};
+use super::world::Role;
+use super::{Gradient, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
 use std::ops::{Deref, DerefMut};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
-pub use super::world::labelled::{Examples, Mismatched};
+pub use super::adapters::labelled::{Examples, Mismatched};
 
 /// A loaded algorithm for labelled completions.
 pub struct LabelledPlugin {
@@ -39,20 +41,15 @@ impl LabelledPlugin {
     /// Loads and configures a plugin; `seed` is the run's.
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
         let plugin = Plugin::load(engine, source, Role::Labelled, config, limits, seed)?;
-        if plugin.info().hints.mismatched && !plugin.info().needs.ref_logp {
-            let detail = "it asks for mismatched completions, which come with ref-logp, but not for ref-logp itself".to_owned();
-            return Err(Error::Config { name: source.name().to_owned(), detail });
-        }
         Ok(Self { plugin })
     }
 
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin asks for.
     pub fn loss(&mut self, examples: &Examples) -> Result<Gradient> {
-        let examples = &*asked::examples(examples, &self.info().needs, self.info().hints.mismatched);
+        let examples = &*asked::examples(examples, &self.info().needs, self.info().needs.has(columns::MISMATCHED_LOGP));
         let at = Call::at("loss", examples.step);
-        let loss = |store: &mut Store<Sandbox>, linked: &Linked| {
-            Labelling::new(&mut *store, linked)?.rlhost_plugin0_2_0_labelled().call_loss(&mut *store, examples)
-        };
+        let loaded = self.plugin.shared();
+        let loss = |store: &mut Store<Sandbox>, linked: &Linked| loaded.exports.old()?.call_labelled(store, linked, examples);
         let given: labelled::Gradient = self.plugin.call(at, loss)?;
         let check = |tokens| Check { name: self.name(), function: "loss", step: examples.step, tokens };
         check(0).loss(given.loss)?;

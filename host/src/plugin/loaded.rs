@@ -5,15 +5,17 @@ use super::asking::{self, Asker, Line};
 use super::cells::{Cells, Walls};
 use super::census::Refusal;
 use super::compiler::Compiled;
+use super::contract::types;
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
+use super::exports::{Description, Exports};
 use super::figures::Reporter;
 use super::folders::Folders;
 use super::hints::Hints;
 use super::instance::{PluginState, Running};
 use super::limits::{Refused, Share};
 use super::sandbox::{MOST_HANDLES, Sandbox};
-use super::world::{self, Described, Remembering, Role, plugin, types};
+use super::world::{self, Role};
 use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
 use crate::activity::{Activity, Task};
 use crate::config::{Limits, printable};
@@ -55,10 +57,10 @@ pub(super) struct Loaded {
     pub seed: u64,
     pub config: Map<String, Value>,
     pub info: Info,
-    /// Whether it exports `state`.
-    pub has_state: bool,
-    /// Whether it exports `observer`.
-    pub observes: bool,
+    /// What it exports.
+    pub exports: Exports,
+    /// The role that it was loaded in.
+    role: Role,
     maker: Maker,
     engine: Engine,
     /// Whether a run continues without it if it hangs.
@@ -130,20 +132,6 @@ fn of_its_own(name: &str) -> u64 {
     Sha256::digest(name).iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-fn needs(flags: plugin::Needs) -> Needs {
-    Needs {
-        prompt_text: flags.contains(plugin::Needs::PROMPT_TEXT),
-        completion_text: flags.contains(plugin::Needs::COMPLETION_TEXT),
-        token_ids: flags.contains(plugin::Needs::TOKEN_IDS),
-        dataset_columns: flags.contains(plugin::Needs::DATASET_COLUMNS),
-        ref_logp: flags.contains(plugin::Needs::REF_LOGP),
-        sampling_logp: flags.contains(plugin::Needs::SAMPLING_LOGP),
-        values: flags.contains(plugin::Needs::VALUES),
-        entropy: flags.contains(plugin::Needs::ENTROPY),
-        mean_logits: flags.contains(plugin::Needs::MEAN_LOGITS),
-    }
-}
-
 impl Loaded {
     /// Compiles the plugin, checks it against the role, describes it, validates the configuration and configures it. Then
     /// describes it again, since what a plugin needs may depend on its configuration. Also returns the instance used.
@@ -160,6 +148,10 @@ impl Loaded {
         let deadline = this.deadline();
         let mut running = this.start(None, &this.whole_share(), deadline)?;
         this.info = this.describe(&mut running, deadline)?;
+        if matches!(role, Role::Reward | Role::Environment) {
+            let wrong = |detail| Error::Config { name: this.name.clone(), detail };
+            this.info.needs.check(role, &[]).map_err(wrong)?;
+        }
         Ok((this, running))
     }
 
@@ -173,9 +165,13 @@ impl Loaded {
             name: name.to_owned(),
             detail: printable(&format!("its imports don't fit what rlhost offers: {e:#}"), LONGEST_TEXT),
         })?;
+        let exports = Exports::of(&pre).map_err(|e| Error::WrongWorld {
+            name: name.to_owned(),
+            wanted: role.name(),
+            detail: printable(&format!("{e:#}"), LONGEST_TEXT),
+        })?;
         let seed = seed ^ of_its_own(name);
-        let confines = world::exports(&component, &engine.wasmtime, "inside");
-        let walls = confines.then(|| Arc::new(Walls::new(pre.clone(), engine, name, limits, fixed, seed)));
+        let walls = exports.answer().map(|answer| Arc::new(Walls::new((pre.clone(), answer), engine, name, limits, fixed, seed)));
         // An algorithm may be called like a reward.
         let may_read = matches!(role, Role::Reward | Role::Environment);
         let folders = engine.folders.get(name).filter(|_| may_read).cloned();
@@ -195,8 +191,8 @@ impl Loaded {
             seed,
             config: Map::new(),
             info,
-            has_state: world::exports(&component, &engine.wasmtime, "state"),
-            observes: world::exports(&component, &engine.wasmtime, "observer"),
+            exports,
+            role,
             maker: Maker { pre, fixed, walls, folders },
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
@@ -292,25 +288,26 @@ impl Loaded {
     }
 
     fn describe(&self, running: &mut Running, deadline: Deadline) -> Result<Info> {
-        let info = self.bounded(running, Call::new("describe"), deadline, |store, linked| {
-            Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_describe(&mut *store)
-        })?;
+        let described = self
+            .bounded(running, Call::new("describe"), deadline, |store, linked| self.exports.describe(self.role, store, linked))?;
+        let of_schema = |detail: String| Error::Config {
+            name: self.name.clone(),
+            detail: printable(&format!("its configuration schema {detail}"), LONGEST_TEXT),
+        };
+        let info: Description = described.map_err(of_schema)?;
         if info.config_schema.len() > LONGEST_SCHEMA {
             let detail =
                 format!("its configuration schema has {} bytes; the limit is {LONGEST_SCHEMA}", info.config_schema.len());
             return Err(Error::Config { name: self.name.clone(), detail });
         }
-        let hints = Hints::of(&info.config_schema).map_err(|detail| Error::Config {
-            name: self.name.clone(),
-            detail: printable(&format!("its configuration schema {detail}"), LONGEST_TEXT),
-        })?;
+        let hints = Hints::of(&info.config_schema).map_err(of_schema)?;
         Ok(Info {
             name: printable(&info.name, LONGEST_TEXT),
             version: printable(&info.version, LONGEST_TEXT),
             description: printable(&info.description, LONGEST_TEXT),
             config_schema: info.config_schema,
             hints,
-            needs: needs(info.needs),
+            needs: info.needs,
             stateless: info.stateless,
         })
     }
@@ -349,14 +346,13 @@ impl Loaded {
     fn started(&self, mut running: Running, state: Option<&PluginState>, deadline: Deadline) -> Result<Running> {
         let json = Value::Object(self.config.clone()).to_string();
         let configured = self.bounded(&mut running, Call::new("configure"), deadline, |store, linked| {
-            Described::new(&mut *store, linked)?.rlhost_plugin_plugin().call_configure(&mut *store, &json)
+            self.exports.configure(store, linked, &json)
         })?;
         configured.map_err(|e| Error::Config { name: self.name.clone(), detail: said(e) })?;
-        if let Some(PluginState { bytes, written_by }) = state.filter(|_| self.has_state) {
+        if let Some(PluginState { bytes, written_by }) = state.filter(|_| self.exports.has_state()) {
             let call = Call::new("restore");
-            let restored = self.bounded(&mut running, call, deadline, |store, linked| {
-                Remembering::new(&mut *store, linked)?.rlhost_plugin_state().call_restore(&mut *store, bytes, written_by)
-            })?;
+            let restored = self
+                .bounded(&mut running, call, deadline, |store, linked| self.exports.restore(store, linked, bytes, written_by))?;
             restored.map_err(|e| self.error(call, format!("it can't restore the state of {written_by}: {}", said(e))))?;
         }
         Ok(running)
@@ -453,16 +449,14 @@ pub(super) fn with_output(mut detail: String, sandbox: &mut Sandbox) -> String {
 
 /// Returns the sender of requests for a plugin that imports `http`.
 fn asker_for(engine: &Engine, name: &str, role: Role, component: &Component) -> Result<Option<Arc<Asker>>> {
-    if !world::imports(component, &engine.wasmtime, asking::INTERFACE) {
-        return Ok(None);
-    }
+    let Some(interface) = world::imported(component, &engine.wasmtime, &asking::INTERFACES) else { return Ok(None) };
     match engine.askers.get(name) {
         _ if !matches!(role, Role::Reward | Role::Environment) => Err(Error::WrongWorld {
             name: name.to_owned(),
             wanted: role.name(),
-            detail: format!("it imports {}; only rewards and environments may send requests", asking::INTERFACE),
+            detail: format!("it imports {interface}; only rewards and environments may send requests"),
         }),
-        None => Err(Error::NotGranted { name: name.to_owned() }),
+        None => Err(Error::NotGranted { name: name.to_owned(), interface }),
         some => Ok(some.cloned()),
     }
 }

@@ -3,7 +3,8 @@
 //! Data is passed as flat slices; no tensor, file, clock or network reaches a plugin. The only exception are requests to servers
 //! that the user granted to a reward by name; the host makes them. Everything a plugin returns is checked before use.
 
-mod algorithm;
+mod adapters;
+pub mod algorithm;
 mod any;
 mod asked;
 mod asking;
@@ -19,6 +20,7 @@ mod deadline;
 mod embedded;
 mod engine;
 mod environment;
+mod exports;
 mod figures;
 mod folders;
 mod hints;
@@ -26,6 +28,7 @@ mod instance;
 mod labelled;
 mod limits;
 mod loaded;
+mod needs;
 mod policy;
 mod preference;
 mod reward;
@@ -55,6 +58,7 @@ pub use hints::{Defaults, Hints};
 pub use instance::{LARGEST_STATE, Plugin, PluginState};
 pub use labelled::{Examples, LabelledPlugin, Mismatched};
 pub use loaded::Info;
+pub use needs::Needs;
 pub use policy::{Advantages, Generation, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens, Turns};
 pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Prompts, Side};
 pub use reward::{Column, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
@@ -64,8 +68,8 @@ pub use source::{Source, embedded_of, read_file};
 pub use trial::TrialOrder;
 pub use watch::Watch;
 
+pub use contract::types::{Metric, Reduction};
 pub use world::Role;
-pub use world::types::{Metric, Reduction};
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use schema::resolve as resolve_settings;
@@ -74,29 +78,6 @@ pub(crate) use schema::resolve as resolve_settings;
 #[cfg(any(test, fuzzing))]
 pub(crate) fn is_compiled(bytes: &[u8]) -> bool {
     compiler::counted(bytes, u64::MAX).is_ok()
-}
-
-/// Columns that a plugin asks for. The host computes and sends only these.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
-    /// Texts of the prompts.
-    pub prompt_text: bool,
-    /// Texts of the completions.
-    pub completion_text: bool,
-    /// Token ids of the completions.
-    pub token_ids: bool,
-    /// The dataset's other columns.
-    pub dataset_columns: bool,
-    /// Log-probabilities under the reference model.
-    pub ref_logp: bool,
-    /// Log-probabilities at sampling time.
-    pub sampling_logp: bool,
-    /// The critic's values.
-    pub values: bool,
-    /// Entropies of the policy.
-    pub entropy: bool,
-    /// Mean logits.
-    pub mean_logits: bool,
 }
 
 /// Why a plugin can't be loaded or used. Every message names the plugin.
@@ -156,13 +137,14 @@ pub enum Error {
     },
     /// It sends requests, but no server was granted.
     #[error(
-        "plugin {name} sends requests to servers (it imports {}), but none is granted to it; grant them: --set \
-         plugin.{name}.hosts=HOST:PORT (environment.{name}.hosts if it is an environment), or hosts = [\"HOST:PORT\"] in its table",
-        asking::INTERFACE
+        "plugin {name} sends requests to servers (it imports {interface}), but none is granted to it; grant them: --set \
+         plugin.{name}.hosts=HOST:PORT (environment.{name}.hosts if it is an environment), or hosts = [\"HOST:PORT\"] in its table"
     )]
     NotGranted {
         /// The plugin.
         name: String,
+        /// The interface that it imports.
+        interface: &'static str,
     },
     /// A call failed: a trap, a limit, or the plugin's own error.
     #[error("plugin {name}, {function}{}: {detail}", step.map(|s| format!(" at step {s}")).unwrap_or_default())]

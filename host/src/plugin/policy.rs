@@ -1,12 +1,14 @@
 //! Policy plugins: compute advantages from a generation's rewards, and a loss with its derivatives.
 
+use super::adapters::policy;
 use super::asked;
+use super::columns;
 use super::engine::Engine;
 use super::figures::LARGEST;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::sandbox::Sandbox;
-use super::world::{Guiding, Role, Turning, policy, turned};
+use super::world::Role;
 use super::{Error, Metric, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
@@ -14,9 +16,9 @@ use std::ops::{Deref, DerefMut};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
-pub use super::world::policy::Tokens;
-pub use super::world::turn_policy::Turns;
-pub use super::world::types::{RewardColumn, Rollouts, Scale};
+pub use super::adapters::policy::Tokens;
+pub use super::adapters::turn_policy::Turns;
+pub use super::adapters::types::{RewardColumn, Rollouts, Scale};
 
 /// A generation batch as algorithms see it.
 #[derive(Clone, Debug)]
@@ -90,14 +92,9 @@ impl PolicyPlugin {
     pub fn estimate(&mut self, generation: &Generation) -> Result<Advantages> {
         let rollouts = &*asked::rollouts(&generation.rollouts, &self.info().needs);
         let (turns, at) = (self.turns(generation)?, Call::at("estimate", rollouts.step));
-        let estimate = |store: &mut Store<Sandbox>, linked: &Linked| match turns {
-            Some(turns) => {
-                let turning = Turning::new(&mut *store, linked)?;
-                let given = turning.rlhost_plugin0_2_0_turn_policy().call_estimate(&mut *store, rollouts, turns)?;
-                Ok(given.map(unturned))
-            }
-            None => Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_estimate(&mut *store, rollouts),
-        };
+        let loaded = self.plugin.shared();
+        let estimate =
+            |store: &mut Store<Sandbox>, linked: &Linked| loaded.exports.old()?.call_estimate(store, linked, rollouts, turns);
         let given: policy::Advantages = self.plugin.call(at, estimate)?;
         let check = Check { name: self.name(), function: "estimate", step: rollouts.step, tokens: rollouts.mask.len() };
         check.column("advantages", &given.advantages)?;
@@ -127,7 +124,7 @@ impl PolicyPlugin {
 
     /// Returns the turns of a generation, if the plugin asks for them.
     fn turns<'a>(&self, generation: &'a Generation) -> Result<Option<&'a Turns>> {
-        if !self.info().hints.turn_rewards {
+        if !self.info().needs.has(columns::TURN_REWARD) {
             return Ok(None);
         }
         let missing = || Error::Config {
@@ -141,9 +138,8 @@ impl PolicyPlugin {
     pub fn loss(&mut self, tokens: &Tokens) -> Result<Gradient> {
         let tokens = &*asked::tokens(tokens, &self.info().needs);
         let at = Call::at("loss", tokens.step);
-        let loss = |store: &mut Store<Sandbox>, linked: &Linked| {
-            Guiding::new(&mut *store, linked)?.rlhost_plugin_policy().call_loss(&mut *store, tokens)
-        };
+        let loaded = self.plugin.shared();
+        let loss = |store: &mut Store<Sandbox>, linked: &Linked| loaded.exports.old()?.call_policy(store, linked, tokens);
         let given: policy::Gradient = self.plugin.call(at, loss)?;
         let check = Check { name: self.name(), function: "loss", step: tokens.step, tokens: tokens.mask.len() };
         check.loss(given.loss)?;
@@ -163,11 +159,6 @@ impl PolicyPlugin {
         }
         Ok(Gradient { loss: given.loss, d_logp: given.d_logp, d_entropy: given.d_entropy, d_values: given.d_values, metrics })
     }
-}
-
-/// The same, as the bindings of the other interface have it.
-fn unturned(turned::Advantages { advantages, returns, mask, metrics }: turned::Advantages) -> policy::Advantages {
-    policy::Advantages { advantages, returns, mask, metrics }
 }
 
 /// Checks returned columns; the fields are what errors name.

@@ -1,14 +1,16 @@
 //! Preference plugins: compute a loss over pairs of completions with its derivatives. Online ones also choose the pairs among a
 //! generation's completions.
 
+use super::adapters::weighted_preference::LogSumSquares;
+use super::adapters::{Beside, pairing, preference};
 use super::asked;
+use super::columns;
 use super::engine::Engine;
-use super::instance::{Answer, Plugin};
+use super::instance::Plugin;
 use super::loaded::Call;
 use super::policy::Check;
 use super::sandbox::Sandbox;
-use super::world::weighted_preference::LogSumSquares;
-use super::world::{PairingUp, Preferring, Prompted, Role, Weighing, pairing, preference, weighed, with_prompts};
+use super::world::Role;
 use super::{Error, Metric, Result, Rollouts, Scale, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
@@ -17,64 +19,8 @@ use std::ops::{Deref, DerefMut};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
-pub use super::world::pairing::Pair;
-pub use super::world::prompted_preference::Prompts;
-
-/// Pairs as the bindings of another interface have them.
-macro_rules! pairs_of {
-    ($bindings:ident, $pairs:expr) => {{
-        let preference::Pairs { step, chosen, rejected, scale } = $pairs;
-        let side = |preference::Side { offsets, logp, ref_logp, mean_logits }: preference::Side| $bindings::Side {
-            offsets,
-            logp,
-            ref_logp,
-            mean_logits,
-        };
-        $bindings::Pairs { step, chosen: side(chosen), rejected: side(rejected), scale }
-    }};
-}
-
-/// A gradient from the bindings of another interface.
-macro_rules! gradient_of {
-    ($bindings:ident, $gradient:expr) => {{
-        let $bindings::Gradient { loss, d_chosen, d_rejected, metrics } = $gradient;
-        preference::Gradient { loss, d_chosen, d_rejected, metrics }
-    }};
-}
-
-/// What a loss gets beside its pairs.
-enum Beside {
-    Nothing,
-    Squares(LogSumSquares),
-    Prompts(Prompts),
-}
-
-/// Calls the loss of the interface that fits. Also returns the derivatives of prompts, if the loss sees them.
-fn loss_beside(
-    sent: &preference::Pairs,
-    beside: &Beside,
-    store: &mut Store<Sandbox>,
-    linked: &Linked,
-) -> Answer<(preference::Gradient, Option<Vec<f32>>)> {
-    match beside {
-        Beside::Nothing => {
-            let given = Preferring::new(&mut *store, linked)?.rlhost_plugin_preference().call_loss(&mut *store, sent)?;
-            Ok(given.map(|gradient| (gradient, None)))
-        }
-        Beside::Squares(squares) => {
-            let weighing = Weighing::new(&mut *store, linked)?;
-            let sent = pairs_of!(weighed, sent.clone());
-            let given = weighing.rlhost_plugin0_2_0_weighted_preference().call_loss(&mut *store, &sent, squares)?;
-            Ok(given.map(|gradient| (gradient_of!(weighed, gradient), None)))
-        }
-        Beside::Prompts(prompts) => {
-            let prompted = Prompted::new(&mut *store, linked)?;
-            let sent = pairs_of!(with_prompts, sent.clone());
-            let given = prompted.rlhost_plugin0_2_0_prompted_preference().call_loss(&mut *store, &sent, prompts)?;
-            Ok(given.map(|given| (gradient_of!(with_prompts, given.pairs), Some(given.d_prompts))))
-        }
-    }
-}
+pub use super::adapters::pairing::Pair;
+pub use super::adapters::prompted_preference::Prompts;
 
 /// One completion of each pair, per token.
 #[derive(Clone, Debug, Default)]
@@ -173,7 +119,9 @@ impl PreferencePlugin {
     pub fn loss(&mut self, pairs: &Pairs) -> Result<PairGradient> {
         let sent = asked::pairs(pairs, &self.info().needs);
         let (at, beside) = (Call::at("loss", pairs.step), self.beside(pairs)?);
-        let loss = |store: &mut Store<Sandbox>, linked: &Linked| loss_beside(&sent, &beside, store, linked);
+        let loaded = self.plugin.shared();
+        let loss =
+            |store: &mut Store<Sandbox>, linked: &Linked| loaded.exports.old()?.call_preference(store, linked, &sent, &beside);
         let (given, d_prompts) = self.plugin.call(at, loss)?;
         let check = |tokens| Check { name: self.name(), function: "loss", step: pairs.step, tokens };
         check(0).loss(given.loss)?;
@@ -199,12 +147,12 @@ impl PreferencePlugin {
             name: self.name().to_owned(),
             detail: format!("it asks for {column}, which this batch does not have"),
         };
-        let hints = &self.info().hints;
-        if hints.log_sum_squares {
+        let needs = &self.info().needs;
+        if needs.has(columns::LOG_SUM_SQUARES) {
             let side = |side: &Side| side.log_sum_squares.clone().ok_or_else(|| missing("log_sum_squares"));
             return Ok(Beside::Squares(LogSumSquares { chosen: side(&pairs.chosen)?, rejected: side(&pairs.rejected)? }));
         }
-        if hints.prompt_logp {
+        if needs.has(columns::PROMPT_LOGP) {
             return Ok(Beside::Prompts(pairs.prompts.clone().ok_or_else(|| missing("prompt_logp"))?));
         }
         Ok(Beside::Nothing)
@@ -214,9 +162,8 @@ impl PreferencePlugin {
     pub fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice> {
         let rollouts = &*asked::rollouts(rollouts, &self.info().needs);
         let at = Call::at("choose", rollouts.step);
-        let choose = |store: &mut Store<Sandbox>, linked: &Linked| {
-            PairingUp::new(&mut *store, linked)?.rlhost_plugin_pairing().call_choose(&mut *store, rollouts)
-        };
+        let loaded = self.plugin.shared();
+        let choose = |store: &mut Store<Sandbox>, linked: &Linked| loaded.exports.old()?.call_choose(store, linked, rollouts);
         let given: pairing::Choice = self.plugin.call(at, choose)?;
         let check = Check { name: self.name(), function: "choose", step: rollouts.step, tokens: 0 };
         let rows = rollouts.prompt_of.len();

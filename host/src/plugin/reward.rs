@@ -5,8 +5,9 @@ use super::engine::Engine;
 use super::instance::{Answer, OUT_OF_TIME, Plugin};
 use super::loaded::{Call, Loaded};
 use super::sandbox::Sandbox;
-use super::world::{Rewarding, Role, reward};
+use super::world::Role;
 use super::{Error, Metric, Result, Source};
+use super::{columns, contract::reward};
 use crate::config::{Limits, OnError};
 use serde_json::{Map, Value};
 use std::ops::{Deref, DerefMut, Range};
@@ -14,10 +15,10 @@ use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
 /// A dataset column: its name and one JSON value per prompt.
-pub use super::world::reward::Column;
+pub use super::contract::reward::Column;
 
 /// Completions as reward plugins see them; see `wit/rlhost-plugin.wit`.
-pub use super::world::reward::Batch as RewardBatch;
+pub use super::contract::reward::Batch as RewardBatch;
 
 /// Fewest completions for which another instance is worth its cost.
 const ROWS_AN_INSTANCE: usize = 16;
@@ -93,8 +94,8 @@ fn checked(loaded: &Loaded, given: reward::Scores, rows: Range<usize>) -> Checke
     Ok(Scores { rewards: given.rewards, metrics })
 }
 
-fn ask(batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<reward::Scores> {
-    Rewarding::new(&mut *store, linked)?.rlhost_plugin_reward().call_score(&mut *store, batch)
+fn ask(loaded: &Loaded, batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<reward::Scores> {
+    loaded.exports.score(store, linked, batch)
 }
 
 impl RewardPlugin {
@@ -154,7 +155,9 @@ impl RewardPlugin {
         }
         let call = Call::at("score", batch.step);
         let sent = self.columns(batch, rows.clone());
-        let Some(again) = self.plugin.answer_again(call, true, |store, linked| ask(&sent, store, linked)) else { return Ok(()) };
+        let loaded = self.plugin.shared();
+        let again = self.plugin.answer_again(call, true, |store, linked| ask(&loaded, &sent, store, linked));
+        let Some(again) = again else { return Ok(()) };
         let shown = |score: Option<f32>| score.map_or_else(|| "none".to_owned(), |score| score.to_string());
         let different =
             scores.rewards.iter().zip(&again.rewards).position(|(one, other)| one.map(f32::to_bits) != other.map(f32::to_bits));
@@ -171,18 +174,17 @@ impl RewardPlugin {
 
     /// Scores rows in this many calls.
     fn score_parts(&mut self, batch: &RewardBatch, rows: Range<usize>, parts: usize) -> Result<Scores> {
-        let call = Call::at("score", batch.step);
+        let (call, loaded) = (Call::at("score", batch.step), self.plugin.shared());
         if parts == 1 {
             let sent = self.columns(batch, rows.clone());
-            let given = self.plugin.call(call, |store, linked| ask(&sent, store, linked))?;
+            let given = self.plugin.call(call, |store, linked| ask(&loaded, &sent, store, linked))?;
             return self.checked(call, given, rows);
         }
         let cut = |i: usize| rows.start + rows.len() * i / parts;
         let ranges: Vec<Range<usize>> = (0..parts).map(|i| cut(i)..cut(i + 1)).collect();
         let sent: Vec<RewardBatch> = ranges.iter().map(|range| self.columns(batch, range.clone())).collect();
-        let loaded = self.plugin.shared();
         let given = self.plugin.call_side_by_side(parts, call, |i, store, linked| {
-            Ok(ask(&sent[i], store, linked)?.map(|given| checked(&loaded, given, ranges[i].clone())))
+            Ok(ask(&loaded, &sent[i], store, linked)?.map(|given| checked(&loaded, given, ranges[i].clone())))
         })?;
         self.joined(call, given)
     }
@@ -194,7 +196,7 @@ impl RewardPlugin {
         let loaded = self.plugin.shared();
         let given = self.plugin.call_apart(sent.len(), until, call, |i, store, linked| {
             let row = rows.start + i;
-            Ok(ask(&sent[i], store, linked)?.map(|given| checked(&loaded, given, row..row + 1)))
+            Ok(ask(&loaded, &sent[i], store, linked)?.map(|given| checked(&loaded, given, row..row + 1)))
         })?;
         self.joined(call, given)
     }
@@ -245,6 +247,7 @@ impl RewardPlugin {
             false => self.plugin.deadline_of_several(),
         };
         let (mut scores, mut failed) = (Scores::default(), Vec::new());
+        let loaded = self.plugin.shared();
         for row in rows {
             let call = Call::at("score", batch.step);
             let sent = self.columns(batch, row..row + 1);
@@ -252,7 +255,7 @@ impl RewardPlugin {
                 Err(self.error(call, OUT_OF_TIME.into()))
             } else {
                 let own = deadline.min(self.plugin.deadline());
-                let given = self.plugin.call_until(own, call, |store, linked| ask(&sent, store, linked));
+                let given = self.plugin.call_until(own, call, |store, linked| ask(&loaded, &sent, store, linked));
                 given.and_then(|given| self.checked(call, given, row..row + 1))
             };
             match outcome {
@@ -290,7 +293,7 @@ impl RewardPlugin {
 
     /// Returns what is sent for these rows: their prompts, and the columns that the plugin asks for.
     fn columns(&self, batch: &RewardBatch, rows: Range<usize>) -> RewardBatch {
-        let needs = self.info().needs;
+        let needs = &self.info().needs;
         let texts = |wanted: bool, texts: &[String]| if wanted { texts.to_vec() } else { vec![String::new(); texts.len()] };
         let all = rows.len() == batch.prompt_of.len();
         // Rows are ordered by prompt.
@@ -303,7 +306,7 @@ impl RewardPlugin {
         };
         let column = |c: &Column| Column { name: c.name.clone(), values: c.values.get(first..last).unwrap_or_default().to_vec() };
         let range = batch.offsets[rows.start]..batch.offsets[rows.end];
-        let (offsets, token_ids) = if needs.token_ids {
+        let (offsets, token_ids) = if needs.has(columns::TOKEN_IDS) {
             let offsets = batch.offsets[rows.start..=rows.end].iter().map(|o| o - range.start).collect();
             (offsets, batch.token_ids[range.start as usize..range.end as usize].to_vec())
         } else {
@@ -312,10 +315,10 @@ impl RewardPlugin {
         reward::Batch {
             step: batch.step,
             seed: (self.plugin.seed().wrapping_add(rows.start as u64)).wrapping_mul(ODD).wrapping_add(batch.step),
-            prompts: texts(needs.prompt_text, &batch.prompts[first..last]),
-            columns: if needs.dataset_columns { batch.columns.iter().map(column).collect() } else { Vec::new() },
+            prompts: texts(needs.has(columns::PROMPT_TEXT), &batch.prompts[first..last]),
+            columns: if needs.has(columns::DATASET_COLUMNS) { batch.columns.iter().map(column).collect() } else { Vec::new() },
             prompt_of: named.iter().map(|p| p - first as u32).collect(),
-            completions: texts(needs.completion_text, &batch.completions[rows.clone()]),
+            completions: texts(needs.has(columns::COMPLETION_TEXT), &batch.completions[rows.clone()]),
             finished: batch.finished[rows].to_vec(),
             offsets,
             token_ids,

@@ -1,11 +1,12 @@
 //! Losses of reward models: computed from one value per completion, with their derivatives.
 
+use super::adapters::reward_model;
 use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::policy::Check;
 use super::sandbox::Sandbox;
-use super::world::{Role, Valuing, reward_model};
+use super::world::Role;
 use super::{Metric, Result, Source};
 use crate::config::Limits;
 use serde_json::{Map, Value};
@@ -13,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
 
-pub use super::world::reward_model::Pairs as ValuedPairs;
+pub use super::adapters::reward_model::Pairs as ValuedPairs;
 
 /// A micro-batch of pairs' part of the loss and its derivatives, per pair.
 #[derive(Clone, Debug, Default)]
@@ -56,9 +57,8 @@ impl RewardModelPlugin {
     /// Returns one micro-batch's part of the loss.
     pub fn loss(&mut self, pairs: &ValuedPairs) -> Result<ValueGradient> {
         let at = Call::at("loss", pairs.step);
-        let loss = |store: &mut Store<Sandbox>, linked: &Linked| {
-            Valuing::new(&mut *store, linked)?.rlhost_plugin0_2_0_reward_model().call_loss(&mut *store, pairs)
-        };
+        let loaded = self.plugin.shared();
+        let loss = |store: &mut Store<Sandbox>, linked: &Linked| loaded.exports.old()?.call_reward_model(store, linked, pairs);
         let given: reward_model::Gradient = self.plugin.call(at, loss)?;
         let check = Check { name: self.name(), function: "loss", step: pairs.step, tokens: pairs.chosen.len() };
         check.loss(given.loss)?;

@@ -4,9 +4,9 @@ use super::LONGEST_TEXT;
 use super::asking::Line;
 use super::capture::Capture;
 use super::cells::Cells;
+use super::contract::host;
 use super::limits::{Ceiling, Share};
 use super::wasi::Wasi;
-use super::world::{host, types};
 use crate::config::{Limits, printable};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -117,8 +117,6 @@ impl Sandbox {
         }
     }
 }
-
-impl types::Host for Sandbox {}
 
 impl host::Host for Sandbox {
     fn log(&mut self, level: host::Level, message: String) {

@@ -116,12 +116,7 @@ impl Kind {
             _ => None,
         });
         let names: Vec<&str> = sections.flatten().filter_map(|export| Some(export.ok()?.name.name)).collect();
-        let exports = |role: Role| names.contains(&role.exported().as_str());
-        match () {
-            () if exports(Role::Reward) => Self::Reward,
-            () if exports(Role::Environment) => Self::Environment,
-            () => Self::Algorithm,
-        }
+        Role::of_exports(names).map_or(Self::Algorithm, Self::of_role)
     }
 
     fn name(self) -> &'static str {

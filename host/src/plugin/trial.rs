@@ -90,7 +90,7 @@ impl TrialOrder {
         let engine = Engine::new().map_err(|e| failed(&e))?;
         let component = cache::component(&engine.wasmtime, &code).ok_or_else(damaged)?;
         let limits = &self.limits;
-        let requests = world::imports(&component, &engine.wasmtime, asking::INTERFACE);
+        let requests = world::imported(&component, &engine.wasmtime, &asking::INTERFACES).is_some();
         let Ok(pre) = linked(&engine.linker, &component, requests) else { return Ok(Outcome::Unlinked) };
         let mut sandbox = Sandbox::new("", limits, Share::new(limits.total_memory()), Logged::default(), 0);
         if !sandbox.ceiling.take(code.fixed()) {

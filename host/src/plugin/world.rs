@@ -1,260 +1,17 @@
-//! The contract's bindings for wasmtime, and the check of a component against a role, with errors in words.
+//! The roles of plugins, and the check of a component against a role, with errors in words.
 
 use super::{Error, LONGEST_TEXT, Result, wasi};
 use crate::config::printable;
 use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;
 
-#[allow(missing_docs)]
-mod described {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world described {
-                import rlhost:plugin/types@0.1.0;
-                import rlhost:plugin/host@0.1.0;
-                export rlhost:plugin/plugin@0.1.0;
-            }
-        ",
-        path: "../plugin-sdk/wit/0.1",
-    });
-}
-
-#[allow(missing_docs)]
-mod rewarding {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world rewarding {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/reward@0.1.0;
-            }
-        ",
-        path: "../plugin-sdk/wit/0.1",
-        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
-    });
-}
-
-#[allow(missing_docs)]
-mod guiding {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world guiding {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/policy@0.1.0;
-            }
-        ",
-        path: "../plugin-sdk/wit/0.1",
-        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
-    });
-}
-
-#[allow(missing_docs)]
-mod preferring {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world preferring {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/preference@0.1.0;
-            }
-        ",
-        path: "../plugin-sdk/wit/0.1",
-        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
-    });
-}
-
-#[allow(missing_docs)]
-mod weighing {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world weighing {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/preference@0.1.0;
-                export rlhost:plugin/weighted-preference@0.2.0;
-            }
-        ",
-        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
-        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
-    });
-}
-
-#[allow(missing_docs)]
-mod prompted {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world prompted {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/preference@0.1.0;
-                export rlhost:plugin/prompted-preference@0.2.0;
-            }
-        ",
-        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
-        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
-    });
-}
-
-#[allow(missing_docs)]
-mod turning {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world turning {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/policy@0.1.0;
-                export rlhost:plugin/turn-policy@0.2.0;
-            }
-        ",
-        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
-        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
-    });
-}
-
-#[allow(missing_docs)]
-mod valuing {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world valuing {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/reward-model@0.2.0;
-            }
-        ",
-        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
-        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
-    });
-}
-
-#[allow(missing_docs)]
-mod pairing_up {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world pairing-up {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/pairing@0.1.0;
-            }
-        ",
-        path: "../plugin-sdk/wit/0.1",
-        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
-    });
-}
-
-#[allow(missing_docs)]
-mod observing {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world observing {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/observer@0.1.0;
-            }
-        ",
-        path: "../plugin-sdk/wit/0.1",
-        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
-    });
-}
-
-#[allow(missing_docs)]
-mod remembering {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world remembering {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/state@0.1.0;
-            }
-        ",
-        path: "../plugin-sdk/wit/0.1",
-        with: { "rlhost:plugin/types": super::described::rlhost::plugin::types },
-    });
-}
-
-#[allow(missing_docs)]
-mod confining {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:confining;
-            world confining {
-                import rlhost:plugin/cells@0.2.0;
-                export rlhost:plugin/inside@0.2.0;
-            }
-        ",
-        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
-    });
-}
-
-#[allow(missing_docs)]
-mod acting {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world acting {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/environment@0.2.0;
-            }
-        ",
-        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
-        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
-        additional_derives: [PartialEq],
-    });
-}
-
-#[allow(missing_docs)]
-mod labelling {
-    wasmtime::component::bindgen!({
-        inline: "
-            package rlhost:host;
-            world labelling {
-                import rlhost:plugin/types@0.1.0;
-                export rlhost:plugin/labelled@0.2.0;
-            }
-        ",
-        path: ["../plugin-sdk/wit/0.1", "../plugin-sdk/wit/0.2"],
-        with: { "rlhost:plugin/types@0.1.0": super::described::rlhost::plugin::types },
-    });
-}
-
-// One set of bindings per interface, so that an instance is asked only for what its role has.
-pub(super) use acting::Acting;
-pub(super) use acting::exports::rlhost::plugin0_2_0::environment;
-pub(super) use confining::Confining;
-pub(super) use confining::rlhost::plugin0_2_0::cells;
-pub(super) use described::Described;
-pub(super) use described::exports::rlhost::plugin::plugin;
-pub(super) use described::rlhost::plugin::{host, types};
-pub(super) use guiding::Guiding;
-pub(super) use guiding::exports::rlhost::plugin::policy;
-pub(super) use labelling::Labelling;
-pub(super) use labelling::exports::rlhost::plugin0_2_0::labelled;
-pub(super) use observing::Observing;
-pub(super) use pairing_up::PairingUp;
-pub(super) use pairing_up::exports::rlhost::plugin::pairing;
-pub(super) use preferring::Preferring;
-pub(super) use preferring::exports::rlhost::plugin::preference;
-pub(super) use prompted::Prompted;
-pub(super) use prompted::exports::rlhost::plugin0_1_0::preference as with_prompts;
-pub(super) use prompted::exports::rlhost::plugin0_2_0::prompted_preference;
-pub(super) use remembering::Remembering;
-pub(super) use rewarding::Rewarding;
-pub(super) use rewarding::exports::rlhost::plugin::reward;
-pub(super) use turning::Turning;
-pub(super) use turning::exports::rlhost::plugin0_1_0::policy as turned;
-pub(super) use turning::exports::rlhost::plugin0_2_0::turn_policy;
-pub(super) use valuing::Valuing;
-pub(super) use valuing::exports::rlhost::plugin0_2_0::reward_model;
-pub(super) use weighing::Weighing;
-pub(super) use weighing::exports::rlhost::plugin0_1_0::preference as weighed;
-pub(super) use weighing::exports::rlhost::plugin0_2_0::weighted_preference;
-
 /// The role of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Scores completions.
     Reward,
+    /// Computes a loss, and advantages or pairs if it learns from what the policy generates.
+    Algorithm,
     /// Computes advantages and a loss for completions.
     Policy,
     /// Computes a loss for pairs.
@@ -269,59 +26,104 @@ pub enum Role {
     RewardModel,
 }
 
-const PACKAGE: &str = "rlhost:plugin/";
+/// The package of the contract's interfaces.
+pub(super) const PACKAGE: &str = "rlhost:plugin/";
 
-/// Returns the contract version in which an interface was added, which it keeps.
-fn version(interface: &str) -> &'static str {
-    match interface {
-        "cells"
-        | "inside"
-        | "http"
-        | "environment"
-        | "reward-model"
-        | "labelled"
-        | "weighted-preference"
-        | "prompted-preference"
-        | "turn-policy" => "0.2",
-        _ => "0.1",
+/// The versions of `plugin`, the interface that every plugin exports: each stands for the versions of all others.
+const VERSIONS: [&str; 2] = ["1.0", "0.1"];
+
+/// Returns the version that an interface has beside `plugin` of this version: 0.2 added some, and changed none of 0.1.
+fn beside(version: &'static str, interface: &str) -> &'static str {
+    let of_0_2 = ["inside", "environment", "reward-model", "labelled"];
+    if version == "0.1" && of_0_2.contains(&interface) { "0.2" } else { version }
+}
+
+/// Returns whether an export is an interface of a version, whose patches are compatible.
+fn is(export: &str, interface: &str, version: &str) -> bool {
+    let rest =
+        export.strip_prefix(PACKAGE).and_then(|rest| rest.strip_prefix(interface)?.strip_prefix('@')?.strip_prefix(version));
+    rest.is_some_and(|rest| rest.starts_with('.'))
+}
+
+/// The names of what a component exports.
+struct Exported(Vec<String>);
+
+impl Exported {
+    fn of(component: &Component, engine: &wasmtime::Engine) -> Self {
+        let ty = component.component_type();
+        let instances = ty.exports(engine).filter(|(_, item)| matches!(item.ty, ComponentItem::ComponentInstance(_)));
+        Self(instances.map(|(name, _)| name.to_owned()).collect())
+    }
+
+    fn has(&self, interface: &str, version: &str) -> bool {
+        self.0.iter().any(|export| is(export, interface, version))
+    }
+
+    /// Returns the newest version of `plugin`.
+    fn version(&self) -> Option<&'static str> {
+        VERSIONS.into_iter().find(|version| self.has("plugin", version))
+    }
+
+    /// Returns the role.
+    fn role(&self) -> Option<Role> {
+        let version = self.version()?;
+        let all = |interfaces: &[&str]| interfaces.iter().all(|interface| self.has(interface, beside(version, interface)));
+        let roles = if version == "1.0" { &Role::ALL } else { &Role::OLD[..] };
+        roles.iter().find(|(_, interfaces)| all(interfaces)).map(|(role, _)| *role)
+    }
+
+    /// Returns the version of an interface that is there in another one than it should be.
+    fn another(&self, interface: &str) -> Option<&String> {
+        let prefix = format!("{PACKAGE}{interface}@");
+        self.0.iter().find(|export| export.starts_with(&prefix))
+    }
+
+    fn listed(&self) -> String {
+        if self.0.is_empty() { "no interface".to_owned() } else { self.0.join(", ") }
     }
 }
 
 impl Role {
-    /// All roles. Those whose exports include another's come first.
-    const ALL: [Self; 7] = [
-        Self::OnlinePreference,
-        Self::Preference,
-        Self::Labelled,
-        Self::Policy,
-        Self::RewardModel,
-        Self::Reward,
-        Self::Environment,
+    /// All roles, each with the interfaces that a plugin in it exports.
+    const ALL: [(Self, &'static [&'static str]); 3] =
+        [(Self::Algorithm, &["algorithm"]), (Self::Reward, &["reward"]), (Self::Environment, &["environment"])];
+
+    /// The same of versions 0.1 and 0.2. Those whose exports include another's come first.
+    const OLD: [(Self, &'static [&'static str]); 7] = [
+        (Self::OnlinePreference, &["preference", "pairing"]),
+        (Self::Preference, &["preference"]),
+        (Self::Labelled, &["labelled"]),
+        (Self::Policy, &["policy"]),
+        (Self::RewardModel, &["reward-model"]),
+        (Self::Reward, &["reward"]),
+        (Self::Environment, &["environment"]),
     ];
 
-    fn interfaces(self) -> &'static [&'static str] {
+    /// Returns the role of an algorithm for those of its kinds, which versions 0.1 and 0.2 have.
+    #[must_use]
+    pub fn general(self) -> Self {
+        if matches!(self, Self::Reward | Self::Environment) { self } else { Self::Algorithm }
+    }
+
+    /// Returns the name of the interface that a plugin in this role exports, without the version.
+    fn interface(self) -> &'static str {
         match self {
-            Self::Reward => &["reward"],
-            Self::Policy => &["policy"],
-            Self::Preference => &["preference"],
-            Self::OnlinePreference => &["preference", "pairing"],
-            Self::Environment => &["environment"],
-            Self::Labelled => &["labelled"],
-            Self::RewardModel => &["reward-model"],
+            Self::Reward => "reward",
+            Self::Environment => "environment",
+            _ => "algorithm",
         }
     }
 
-    /// Returns the full name of the interface that a plugin in this role exports first.
+    /// Returns the full name of the interface that a plugin in this role exports.
     pub(super) fn exported(self) -> String {
-        let interface = self.interfaces()[0];
-        format!("{PACKAGE}{interface}@{}.0", version(interface))
+        format!("{PACKAGE}{}@{}.0", self.interface(), VERSIONS[0])
     }
 
     /// Returns the role as words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reward => "a reward",
-            Self::Policy => "an algorithm",
+            Self::Policy | Self::Algorithm => "an algorithm",
             Self::Preference => "a preference algorithm",
             Self::OnlinePreference => "an online preference algorithm",
             Self::Environment => "an environment",
@@ -332,7 +134,12 @@ impl Role {
 
     /// Returns the role that a component's exports match.
     pub(super) fn of(component: &Component, engine: &wasmtime::Engine) -> Option<Self> {
-        Self::ALL.into_iter().find(|role| role.interfaces().iter().all(|interface| exports(component, engine, interface)))
+        Exported::of(component, engine).role()
+    }
+
+    /// Returns the role of a component with exports of these names.
+    pub(super) fn of_exports<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        Exported(names.into_iter().map(str::to_owned).collect()).role()
     }
 
     /// Checks exports and imports by name. Types are checked when the component is linked.
@@ -342,23 +149,8 @@ impl Role {
             wanted: self.name(),
             detail: printable(&detail, LONGEST_TEXT),
         };
-        let ty = component.component_type();
-        let exports: Vec<String> = ty
-            .exports(engine)
-            .filter(|(_, item)| matches!(item.ty, ComponentItem::ComponentInstance(_)))
-            .map(|(name, _)| name.to_owned())
-            .collect();
-        for wanted in std::iter::once(&"plugin").chain(self.interfaces()) {
-            let (prefix, version) = (format!("{PACKAGE}{wanted}@"), version(wanted));
-            match exports.iter().find(|e| e.starts_with(&prefix)) {
-                Some(export) if export[prefix.len()..].starts_with(&format!("{version}.")) => {}
-                Some(export) => {
-                    return Err(fail(format!("it exports {export}; this rlhost supports version {version} of {wanted}")));
-                }
-                None => return Err(fail(format!("it does not export {prefix}{version}.0; it exports {}", listed(&exports)))),
-            }
-        }
-        for (import, _) in ty.imports(engine) {
+        self.check_exports(&Exported::of(component, engine)).map_err(fail)?;
+        for (import, _) in component.component_type().imports(engine) {
             let offered = wasi::offers(import) || import.starts_with(PACKAGE);
             if !offered {
                 return Err(fail(format!(
@@ -368,19 +160,34 @@ impl Role {
         }
         Ok(())
     }
+
+    fn check_exports(self, exports: &Exported) -> std::result::Result<(), String> {
+        let Some(version) = exports.version() else {
+            return Err(match exports.another("plugin") {
+                Some(other) => format!("it exports {other}; this rlhost supports versions {} of plugin", VERSIONS.join(" and ")),
+                None => format!("it does not export {PACKAGE}plugin@{}.0; it exports {}", VERSIONS[0], exports.listed()),
+            });
+        };
+        let all = |(_, interfaces): &&(Self, &[&str])| {
+            interfaces.iter().all(|interface| exports.has(interface, beside(version, interface)))
+        };
+        let known = if version == VERSIONS[0] { &Self::ALL[..] } else { &Self::OLD };
+        let fits = |role: Self| role == self || role.general() == self;
+        if known.iter().filter(|(role, _)| fits(*role)).any(|role| all(&role)) {
+            return Ok(());
+        }
+        // A plugin of 1.0 has none of the old kinds.
+        let interface = known.iter().find(|(role, _)| *role == self).map_or(self.interface(), |(_, interfaces)| interfaces[0]);
+        let version = beside(version, interface);
+        Err(match exports.another(interface) {
+            Some(other) => format!("it exports {other}; this rlhost supports version {version} of {interface}"),
+            None => format!("it does not export {PACKAGE}{interface}@{version}.0; it exports {}", exports.listed()),
+        })
+    }
 }
 
-/// Returns whether a component exports an optional interface of the contract.
-pub(super) fn exports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
-    let name = format!("{PACKAGE}{interface}@{}.", version(interface));
-    component.component_type().exports(engine).any(|(export, _)| export.starts_with(&name))
-}
-
-/// Returns whether a component imports an interface.
-pub(super) fn imports(component: &Component, engine: &wasmtime::Engine, interface: &str) -> bool {
-    component.component_type().imports(engine).any(|(import, _)| import == interface)
-}
-
-fn listed(exports: &[String]) -> String {
-    if exports.is_empty() { "no interface".to_owned() } else { exports.join(", ") }
+/// Returns the first of some interfaces that a component imports.
+pub(super) fn imported<'a>(component: &Component, engine: &wasmtime::Engine, interfaces: &[&'a str]) -> Option<&'a str> {
+    let ty = component.component_type();
+    interfaces.iter().copied().find(|interface| ty.imports(engine).any(|(import, _)| import == *interface))
 }

@@ -7,11 +7,15 @@ use wasmparser::{Parser, Payload};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::{InterfaceId, Package, Resolve};
 
-/// The contract's interfaces of version 0.1, and those that came with 0.2.
-const CONTRACT: [&str; 2] = [
+/// The contract's interfaces of version 1.0, those of 0.1, and those that came with 0.2.
+const CONTRACT: [&str; 3] = [
+    include_str!("../../../plugin-sdk/wit/rlhost-plugin.wit"),
     include_str!("../../../plugin-sdk/wit/0.1/rlhost-plugin.wit"),
     include_str!("../../../plugin-sdk/wit/0.2/rlhost-plugin.wit"),
 ];
+
+/// What plugins import.
+const IMPORTED: [&str; 3] = ["host", "http", "cells"];
 
 const PREVIEW1: &str = "wasi_snapshot_preview1";
 /// A WASI preview 1 without access to anything: `preview1.wat`, assembled.
@@ -68,9 +72,9 @@ pub(super) fn as_component(bytes: &[u8]) -> Result<Cow<'_, [u8]>, String> {
 }
 
 /// Returns what a wrapped module is linked with.
-pub(super) fn made_with() -> [&'static [u8]; 3] {
-    let [first, newer] = CONTRACT;
-    [first.as_bytes(), newer.as_bytes(), PREVIEW1_STUB]
+pub(super) fn made_with() -> [&'static [u8]; 4] {
+    let [current, first, newer] = CONTRACT.map(str::as_bytes);
+    [current, first, newer, PREVIEW1_STUB]
 }
 
 /// Wraps a core module into a component. Its world follows from its `component-type` section or, without one, from the names of
@@ -109,14 +113,15 @@ impl WitWorld {
     fn of(outline: &Outline) -> Result<Self, String> {
         let mut resolve = Resolve::default();
         let mut push = |text| resolve.push_str("rlhost-plugin.wit", text).map_err(|e| format!("{e:#}"));
-        let [first, newer] = [push(CONTRACT[0])?, push(CONTRACT[1])?];
-        let first = &resolve.packages[first];
-        let mut text = format!("package rlhost:wrapped; world wrapped {{ import {};", interface_name(first, "host"));
-        for name in exported_interfaces(&resolve, [first, &resolve.packages[newer]], outline)? {
+        let [current, first, newer] = [push(CONTRACT[0])?, push(CONTRACT[1])?, push(CONTRACT[2])?];
+        let [current, first, newer] = [current, first, newer].map(|id| &resolve.packages[id]);
+        let hosts = [current, first].map(|package| interface_name(package, "host"));
+        let mut text = format!("package rlhost:wrapped; world wrapped {{ import {}; import {};", hosts[0], hosts[1]);
+        for name in exported_interfaces(&resolve, [current, first, newer], outline)? {
             text.push_str(&format!("export {name};"));
         }
         text.push('}');
-        check_imports(&resolve, first, outline)?;
+        check_imports(&resolve, [current, first], outline)?;
 
         let wrapped = resolve.push_str("wrapped.wit", &text).map_err(|e| format!("{e:#}"))?;
         let id = resolve.select_world(&[wrapped], None).map_err(|e| format!("{e:#}"))?;
@@ -134,12 +139,12 @@ fn functions(resolve: &Resolve, interface: InterfaceId) -> impl Iterator<Item = 
 }
 
 /// Returns the contract's interfaces from which the module exports a function. It must then export all their functions.
-fn exported_interfaces(resolve: &Resolve, versions: [&Package; 2], outline: &Outline) -> Result<Vec<String>, String> {
+fn exported_interfaces(resolve: &Resolve, versions: [&Package; 3], outline: &Outline) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
     let interfaces =
         versions.into_iter().flat_map(|package| package.interfaces.iter().map(move |(short, &id)| (package, short, id)));
-    for (package, short, id) in interfaces.filter(|(_, short, _)| !["host", "http", "cells"].contains(&short.as_str())) {
+    for (package, short, id) in interfaces.filter(|(_, short, _)| !IMPORTED.contains(&short.as_str())) {
         let name = interface_name(package, short);
         let wanted: Vec<String> = functions(resolve, id).map(|function| format!("{name}#{function}")).collect();
         let missing: Vec<&str> = wanted.iter().map(String::as_str).filter(|w| !outline.exports.contains(*w)).collect();
@@ -152,14 +157,17 @@ fn exported_interfaces(resolve: &Resolve, versions: [&Package; 2], outline: &Out
         known.extend(wanted);
     }
 
-    let [first, _] = versions;
-    let contract = format!("{}:{}/", first.name.namespace, first.name.name);
+    let [current, first, _] = versions;
+    let contract = format!("{}:{}/", current.name.namespace, current.name.name);
     let strange = outline.exports.iter().find(|e| e.starts_with(&contract) && !known.contains(*e));
     if let Some(strange) = strange {
         return Err(format!("it exports {strange}, which is not in this rlhost's contract; the contract has {}", listed(&known)));
     }
-    let plugin = interface_name(first, "plugin");
-    if !found.contains(&plugin) {
+    let plugins = [current, first].map(|package| interface_name(package, "plugin"));
+    if !plugins.iter().any(|plugin| found.contains(plugin)) {
+        // That of the version that it has something else of.
+        let is_old = found.iter().any(|name| !name.ends_with("@1.0.0"));
+        let plugin = &plugins[usize::from(is_old)];
         return Err(format!(
             "it is a core module that does not export {plugin}#describe; it exports {}",
             listed(&outline.exports)
@@ -169,14 +177,16 @@ fn exported_interfaces(resolve: &Resolve, versions: [&Package; 2], outline: &Out
 }
 
 /// Checks imports: a module without a described world may import the contract's `host` and preview 1.
-fn check_imports(resolve: &Resolve, package: &Package, outline: &Outline) -> Result<(), String> {
-    let host = interface_name(package, "host");
-    let offered: Vec<&str> = package.interfaces.get("host").map_or_else(Vec::new, |&id| functions(resolve, id).collect());
+fn check_imports(resolve: &Resolve, versions: [&Package; 2], outline: &Outline) -> Result<(), String> {
+    let hosts = versions.map(|package| interface_name(package, "host"));
+    let [current, _] = versions;
+    let offered: Vec<&str> = current.interfaces.get("host").map_or_else(Vec::new, |&id| functions(resolve, id).collect());
     for (module, name) in &outline.imports {
-        let fine = module == PREVIEW1 || *module == host && offered.contains(&name.as_str());
+        let fine = module == PREVIEW1 || hosts.contains(module) && offered.contains(&name.as_str());
         if !fine {
             return Err(format!(
-                "it imports {name:?} from {module:?}, which rlhost does not offer to core modules; it offers {PREVIEW1} and {host} ({})",
+                "it imports {name:?} from {module:?}, which rlhost does not offer to core modules; it offers {PREVIEW1} and {} ({})",
+                hosts.join(" or "),
                 offered.join(", ")
             ));
         }
@@ -231,6 +241,22 @@ mod tests {
     }
 
     #[test]
+    fn all_interfaces_of_1_0_may_be_exported() {
+        let part = |text: &str| text.replace("@0.1.0", "@1.0.0");
+        let pointer = |name: &str| format!(r#"(func (export "rlhost:plugin/{name}") (param i32) (result i32) unreachable)"#);
+        let algorithm = r#"(func (export "rlhost:plugin/algorithm@1.0.0#describe-data") (result i32) unreachable)"#;
+        let loss = pointer("algorithm@1.0.0#loss");
+        let estimate = pointer("estimator@1.0.0#estimate");
+        let log = r#"(import "rlhost:plugin/host@1.0.0" "log" (func (param i32 i32 i32)))"#;
+        let (imports, exports) = doors(&wrapped(&[log, MEMORY, &part(PLUGIN), algorithm, &loss, &estimate]).unwrap());
+        assert_eq!(exports, ["plugin", "algorithm", "estimator"].map(|name| format!("rlhost:plugin/{name}@1.0.0")));
+        assert!(imports.contains(&"rlhost:plugin/host@1.0.0".to_owned()), "{imports:?}");
+        assert!(!imports.iter().any(|import| import.contains("@0.1.0")), "{imports:?}");
+        refused(&[MEMORY, &part(PLUGIN), &loss], &["part of rlhost:plugin/algorithm@1.0.0", "#describe-data"]);
+        refused(&[MEMORY, algorithm, &loss], &["rlhost:plugin/plugin@1.0.0#describe"]);
+    }
+
+    #[test]
     fn an_interface_may_be_of_a_later_version() {
         let loss = r#"(func (export "rlhost:plugin/reward-model@0.2.0#loss")
             (param i64 i32 i32 i32 i32 i32 i32 i32 i32 i64 i32) (result i32) unreachable)"#;
@@ -269,7 +295,7 @@ mod tests {
     #[test]
     fn a_missing_export_is_named() {
         refused(&[PLUGIN, REWARD], &["\"memory\""]);
-        refused(&[MEMORY], &["rlhost:plugin/plugin@0.1.0#describe", "it exports cabi_realloc, memory"]);
+        refused(&[MEMORY], &["rlhost:plugin/plugin@1.0.0#describe", "it exports cabi_realloc, memory"]);
         refused(&[MEMORY, REWARD], &["rlhost:plugin/plugin@0.1.0#describe"]);
         refused(&[MEMORY, PLUGIN, LOSS], &["part of rlhost:plugin/policy@0.1.0", "policy@0.1.0#estimate"]);
         let other = r#"(func (export "rlhost:plugin/reward@9.0.0#score"))"#;

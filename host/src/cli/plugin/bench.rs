@@ -47,6 +47,7 @@ pub(super) fn times(any: &mut AnyPlugin, given: &PluginArgs) -> anyhow::Result<(
                 line(&format!("score, {rows} completions"), rows, "completion", time);
             }
         }
+        AnyPlugin::Algorithm(_) => {}
         AnyPlugin::Policy(plugin) => {
             let (generation, tokens) = samples::policy(64, 1024);
             let n = tokens.logp.len();

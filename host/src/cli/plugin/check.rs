@@ -6,7 +6,7 @@ use crate::cli::{Failure, output};
 use crate::config::Limits;
 use crate::plugin::{
     AnyPlugin, Choice, Generation, LabelledPlugin, Outline, PolicyPlugin, PreferencePlugin, RewardBatch, RewardModelPlugin,
-    RewardPlugin,
+    RewardPlugin, columns,
 };
 use anyhow::anyhow;
 
@@ -52,7 +52,7 @@ pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Failure
     let load = || given.load(&engine, &source, role).map_err(Failure::of);
     let (mut any, mut other) = (load()?, load()?);
     let info = any.plugin().info();
-    let lacks_dataset = info.needs.dataset_columns && given.dataset.is_none();
+    let lacks_dataset = info.needs.has(columns::DATASET_COLUMNS) && given.dataset.is_none();
     let mut report = Report { failures: 0, lacks_dataset, stop_gradient };
     report.line(true, "contract", &format!("{} {}, {}", info.name, info.version, role.name()));
     match (&mut any, &mut other) {
@@ -136,7 +136,7 @@ fn only(batch: &RewardBatch, row: usize) -> RewardBatch {
 fn check_policy(report: &mut Report, plugin: &mut PolicyPlugin, other: &mut PolicyPlugin) {
     let (generation, tokens) = samples::policy(12, 24);
     let Some(advantages) = report.call("estimate", plugin.estimate(&generation)) else { return };
-    let by_turn = if plugin.info().hints.turn_rewards { ", by turn" } else { "" };
+    let by_turn = if plugin.info().needs.has(columns::TURN_REWARD) { ", by turn" } else { "" };
     report.line(true, "estimate", &format!("advantages for {} tokens{by_turn}", advantages.advantages.len()));
     if let Some(again) = report.call("determinism", other.estimate(&generation)) {
         let (Ok(one), Ok(two)) = (plugin.loss(&tokens), other.loss(&tokens)) else {

@@ -130,7 +130,7 @@ fn inspect(given: &PluginArgs) -> anyhow::Result<()> {
     say!("size:     {}{made}", indicatif::HumanBytes(outline.bytes as u64));
     output::row(&format!("hash:     {}", source.hash()), 10);
     output::row(&format!("keeps:    {}", keeps(plugin)), 10);
-    output::row(&format!("needs:    {}", needs(&info.needs)), 10);
+    output::row(&format!("needs:    {}", list(&info.needs.names().map(str::to_owned).collect::<Vec<_>>())), 10);
     if !matches!(role, Role::Reward | Role::Environment) {
         output::row(&format!("rate:     {:e}, the default learning rate of full-size models", info.hints.learning_rate), 10);
         let own = info.hints.defaults.keys();
@@ -158,22 +158,6 @@ fn keeps(plugin: &plugin::Plugin) -> &'static str {
         (false, false) => "state, which survives checkpoints and swaps",
         (false, true) => "state that it can't export: a resumed run will differ (export `state`)",
     }
-}
-
-fn needs(needs: &plugin::Needs) -> String {
-    let all = [
-        ("prompt text", needs.prompt_text),
-        ("completion text", needs.completion_text),
-        ("token ids", needs.token_ids),
-        ("dataset columns", needs.dataset_columns),
-        ("log-probabilities of a reference model", needs.ref_logp),
-        ("log-probabilities at sampling", needs.sampling_logp),
-        ("values of a critic", needs.values),
-        ("entropies", needs.entropy),
-        ("mean logits", needs.mean_logits),
-    ];
-    let wanted: Vec<String> = all.iter().filter(|(_, wanted)| *wanted).map(|(name, _)| (*name).to_owned()).collect();
-    list(&wanted)
 }
 
 /// Returns one line per setting: name, value and description.

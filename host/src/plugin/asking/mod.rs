@@ -22,8 +22,8 @@ use wasmtime::StoreContextMut;
 use wasmtime::component::{ComponentType, Lift, Linker, Lower};
 use wire::Wire;
 
-/// The interface that a plugin imports to send requests.
-pub(super) const INTERFACE: &str = "rlhost:plugin/http@0.2.0";
+/// The interface that a plugin imports to send requests, in all versions, which are the same.
+pub(super) const INTERFACES: [&str; 2] = ["rlhost:plugin/http@1.0.0", "rlhost:plugin/http@0.2.0"];
 
 /// Maximum number of requests in a batch.
 const MOST_REQUESTS: usize = 16_384;
@@ -311,13 +311,16 @@ impl Line {
 
 /// Adds the import to a linker.
 pub(super) fn offer(linker: &mut Linker<Sandbox>) -> wasmtime::Result<()> {
-    linker.instance(INTERFACE)?.func_wrap("fetch", |mut store: StoreContextMut<'_, Sandbox>, (requests,): (Vec<Request>,)| {
-        let line = store.data_mut().line.as_mut().ok_or_else(|| wasmtime::Error::msg("it was granted no server"))?;
-        let answers = line.fetch(requests).map_err(wasmtime::Error::msg)?;
-        let ticks = line.clock.until(line.deadline);
-        store.set_epoch_deadline(ticks + 1);
-        Ok((answers,))
-    })
+    INTERFACES.into_iter().try_for_each(|interface| linker.instance(interface)?.func_wrap("fetch", fetch))
+}
+
+/// Answers a plugin's requests.
+fn fetch(mut store: StoreContextMut<'_, Sandbox>, (requests,): (Vec<Request>,)) -> wasmtime::Result<(Vec<Answer>,)> {
+    let line = store.data_mut().line.as_mut().ok_or_else(|| wasmtime::Error::msg("it was granted no server"))?;
+    let answers = line.fetch(requests).map_err(wasmtime::Error::msg)?;
+    let ticks = line.clock.until(line.deadline);
+    store.set_epoch_deadline(ticks + 1);
+    Ok((answers,))
 }
 
 #[cfg(test)]

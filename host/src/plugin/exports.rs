@@ -1,0 +1,238 @@
+//! What a component exports of the contract, in any version, looked up once. Interfaces that all versions have in the same shape are
+//! called with the types of 1.0; the others differ by version ([`adapters`](super::adapters), [`Interface`]).
+
+use super::adapters::{self, OldAlgorithm};
+use super::algorithm::{Current, Interface};
+use super::contract::{environment, plugin, reward, types};
+use super::instance::Answer;
+use super::needs::Needs;
+use super::sandbox::Sandbox;
+use super::world::{PACKAGE, Role};
+use std::sync::Arc;
+use wasmtime::Store;
+use wasmtime::component::{Component, Instance as Linked};
+use wasmtime::component::{ComponentExportIndex, ComponentNamedList, InstancePre, Lift, Lower};
+
+/// A function that a component exports.
+#[derive(Clone, Copy)]
+pub(super) struct Function(ComponentExportIndex);
+
+impl Function {
+    /// Returns the function of an interface.
+    pub(super) fn find(component: &Component, interface: &str, name: &str) -> Option<Self> {
+        let interface = component.get_export_index(None, interface)?;
+        component.get_export_index(Some(&interface), name).map(Self)
+    }
+
+    /// Calls the function of an instance, whose types are checked.
+    pub(super) fn call<Given, Answered>(
+        self,
+        store: &mut Store<Sandbox>,
+        linked: &Linked,
+        given: Given,
+    ) -> wasmtime::Result<Answered>
+    where
+        Given: ComponentNamedList + Lower,
+        Answered: ComponentNamedList + Lift + 'static,
+    {
+        linked.get_typed_func::<Given, Answered>(&mut *store, &self.0)?.call(store, given)
+    }
+
+    /// Calls a function that returns an answer or the plugin's own error.
+    pub(super) fn ask<Given, Answered>(self, store: &mut Store<Sandbox>, linked: &Linked, given: Given) -> Answer<Answered>
+    where
+        Given: ComponentNamedList + Lower,
+        Answered: Lift + 'static,
+    {
+        let (answer,) = self.call::<Given, (Result<Answered, types::Error>,)>(store, linked, given)?;
+        Ok(answer)
+    }
+}
+
+/// The functions of an interface that is there only in some roles.
+fn there<T>(interface: Option<T>, name: &str) -> wasmtime::Result<T> {
+    interface.ok_or_else(|| wasmtime::Error::msg(format!("it does not export {PACKAGE}{name}")))
+}
+
+/// How a plugin describes itself.
+#[derive(Clone)]
+enum Describe {
+    Current(Function),
+    Old(adapters::plugin::GuestIndices),
+}
+
+/// The functions of an environment.
+#[derive(Clone, Copy)]
+pub(super) struct Environment {
+    begin: Function,
+    step: Function,
+    finish: Function,
+}
+
+impl Environment {
+    pub(super) fn begin(
+        &self,
+        store: &mut Store<Sandbox>,
+        linked: &Linked,
+        starts: &[environment::Start],
+    ) -> Answer<Vec<environment::Opening>> {
+        self.begin.ask(store, linked, (starts,))
+    }
+
+    pub(super) fn step(
+        &self,
+        store: &mut Store<Sandbox>,
+        linked: &Linked,
+        turns: &[environment::Turn],
+    ) -> Answer<Vec<environment::Reply>> {
+        self.step.ask(store, linked, (turns,))
+    }
+
+    pub(super) fn finish(&self, store: &mut Store<Sandbox>, linked: &Linked, episodes: &[u64]) -> Answer<Vec<types::Metric>> {
+        self.finish.ask(store, linked, (episodes,))
+    }
+}
+
+/// A plugin's description of itself, the same for all versions.
+pub(super) struct Description {
+    pub name: String,
+    pub version: String,
+    pub description: String,
+    pub config_schema: String,
+    pub needs: Needs,
+    pub stateless: bool,
+}
+
+/// See the module documentation.
+#[derive(Clone)]
+pub(super) struct Exports {
+    describe: Describe,
+    configure: Function,
+    /// `snapshot` and `restore`.
+    state: Option<[Function; 2]>,
+    observe: Option<Function>,
+    answer: Option<Function>,
+    score: Option<Function>,
+    environment: Option<Environment>,
+    current: Option<Arc<Current>>,
+    old: Option<Arc<OldAlgorithm>>,
+}
+
+impl Exports {
+    /// Looks up what a component exports that was checked against a role.
+    pub(super) fn of(pre: &InstancePre<Sandbox>) -> wasmtime::Result<Self> {
+        let component = pre.component();
+        let find = |interface: &str, version: &str, name: &str| {
+            Function::find(component, &format!("{PACKAGE}{interface}@{version}.0"), name)
+        };
+        let current = find("plugin", "1.0", "describe");
+        let (first, second) = if current.is_some() { ("1.0", "1.0") } else { ("0.1", "0.2") };
+        let describe = match current {
+            Some(describe) => Describe::Current(describe),
+            None => Describe::Old(adapters::plugin::GuestIndices::new(pre)?),
+        };
+        let pair = |interface: &str, names: [&str; 2]| -> Option<[Function; 2]> {
+            Some([find(interface, first, names[0])?, find(interface, first, names[1])?])
+        };
+        let environment = |name| find("environment", second, name);
+        let environment =
+            || Some(Environment { begin: environment("begin")?, step: environment("step")?, finish: environment("finish")? });
+        Ok(Self {
+            configure: there(find("plugin", first, "configure"), "plugin")?,
+            state: pair("state", ["snapshot", "restore"]),
+            observe: find("observer", first, "observe"),
+            answer: find("inside", second, "answer"),
+            score: find("reward", first, "score"),
+            environment: environment(),
+            current: current.and_then(|_| Current::of(component)).map(Arc::new),
+            old: if current.is_some() { None } else { OldAlgorithm::of(pre).map(Arc::new) },
+            describe,
+        })
+    }
+
+    /// Returns whether it exports `state`.
+    pub(super) fn has_state(&self) -> bool {
+        self.state.is_some()
+    }
+
+    /// Returns whether it exports `observer`.
+    pub(super) fn observes(&self) -> bool {
+        self.observe.is_some()
+    }
+
+    /// Returns the function that cells are asked with, if it opens any.
+    pub(super) fn answer(&self) -> Option<Function> {
+        self.answer
+    }
+
+    /// Returns the functions of an environment.
+    pub(super) fn environment(&self) -> wasmtime::Result<Environment> {
+        there(self.environment, "environment")
+    }
+
+    /// Returns the functions of an algorithm.
+    pub(super) fn algorithm(&self) -> wasmtime::Result<Arc<dyn Interface>> {
+        let current = || self.current.clone().map(|current| current as Arc<dyn Interface>);
+        there(self.old.clone().map(|old| old as Arc<dyn Interface>).or_else(current), "algorithm")
+    }
+
+    /// Returns the functions of an algorithm of version 0.1 or 0.2.
+    pub(super) fn old(&self) -> wasmtime::Result<&OldAlgorithm> {
+        there(self.old.as_deref(), "policy")
+    }
+
+    /// Has an instance describe itself, in this role. The inner error is the end of a sentence about its configuration schema.
+    pub(super) fn describe(
+        &self,
+        role: Role,
+        store: &mut Store<Sandbox>,
+        linked: &Linked,
+    ) -> wasmtime::Result<Result<Description, String>> {
+        match &self.describe {
+            Describe::Current(describe) => {
+                let (info,): (plugin::Info,) = describe.call(store, linked, ())?;
+                let plugin::Info { name, version, description, config_schema, needs, stateless } = info;
+                let needs = needs.into_iter().collect();
+                Ok(Ok(Description { name, version, description, config_schema, needs, stateless }))
+            }
+            Describe::Old(describe) => {
+                let info = describe.load(&mut *store, linked)?.call_describe(&mut *store)?;
+                let needs = match (&self.old, role) {
+                    (_, Role::Reward | Role::Environment) | (None, _) => Ok(adapters::needs_of_texts(info.needs)),
+                    (Some(old), _) => old.needs(info.needs, &info.config_schema),
+                };
+                let adapters::plugin::Info { name, version, description, config_schema, stateless, .. } = info;
+                Ok(needs.map(|needs| Description { name, version, description, config_schema, needs, stateless }))
+            }
+        }
+    }
+
+    pub(super) fn configure(&self, store: &mut Store<Sandbox>, linked: &Linked, json: &str) -> Answer<()> {
+        self.configure.ask(store, linked, (json,))
+    }
+
+    pub(super) fn snapshot(&self, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<Vec<u8>> {
+        let [snapshot, _] = there(self.state, "state")?;
+        snapshot.ask(store, linked, ())
+    }
+
+    pub(super) fn restore(&self, store: &mut Store<Sandbox>, linked: &Linked, state: &[u8], written_by: &str) -> Answer<()> {
+        let [_, restore] = there(self.state, "state")?;
+        restore.ask(store, linked, (state, written_by))
+    }
+
+    pub(super) fn observe(
+        &self,
+        store: &mut Store<Sandbox>,
+        linked: &Linked,
+        step: u64,
+        metrics: &[(String, f64)],
+    ) -> Answer<()> {
+        there(self.observe, "observer")?.call::<_, ()>(store, linked, (step, metrics))?;
+        Ok(Ok(()))
+    }
+
+    pub(super) fn score(&self, store: &mut Store<Sandbox>, linked: &Linked, batch: &reward::Batch) -> Answer<reward::Scores> {
+        there(self.score, "reward")?.ask(store, linked, (batch,))
+    }
+}

@@ -1,0 +1,80 @@
+//! What a plugin reads, by name.
+
+use super::columns;
+use super::{LONGEST_TEXT, Role};
+use crate::config::{did_you_mean, printable};
+use std::collections::BTreeSet;
+
+/// The inputs that a plugin reads, by name; see [`columns`]. The host computes and sends only these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needs(BTreeSet<String>);
+
+impl<Name: Into<String>> FromIterator<Name> for Needs {
+    fn from_iter<Names: IntoIterator<Item = Name>>(names: Names) -> Self {
+        Self(names.into_iter().map(Into::into).collect())
+    }
+}
+
+impl Needs {
+    /// Returns whether the plugin reads the input of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains(name)
+    }
+
+    /// Returns all names, in alphabetical order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    /// Returns the same without an input.
+    #[must_use]
+    pub fn without(&self, name: &str) -> Self {
+        self.names().filter(|own| *own != name).collect()
+    }
+
+    /// Checks the names of a plugin in this role; an algorithm also reads its own `estimates`. The error is a sentence about the plugin.
+    pub(super) fn check(&self, role: Role, estimates: &[String]) -> Result<(), String> {
+        let known: Vec<&str> = match role {
+            Role::Reward | Role::Environment => columns::OF_REWARDS.to_vec(),
+            _ => columns::KNOWN.iter().map(|known| known.name).collect(),
+        };
+        let own = estimates.iter().map(String::as_str);
+        let Some(unknown) = self.names().find(|name| !known.contains(name) && !own.clone().any(|own| own == *name)) else {
+            return Ok(());
+        };
+        let meant = did_you_mean(unknown, known.iter().copied().chain(own));
+        let own = match estimates {
+            [] => String::new(),
+            some => format!(", and it estimates {}", some.join(", ")),
+        };
+        let what = if matches!(role, Role::Reward | Role::Environment) { "input" } else { "column" };
+        let text = format!("it needs {unknown:?}, which is no {what}; there are {}{own}{meant}", known.join(", "));
+        Err(printable(&text, LONGEST_TEXT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_need_is_named_with_the_nearest_known_one() {
+        let check = |role, names: &[&str]| names.iter().copied().collect::<Needs>().check(role, &["advantage".to_owned()]);
+        assert_eq!(check(Role::Algorithm, &["logp", "ref_logp", "micro_batch/label", "turn_reward", "advantage"]), Ok(()));
+        let wrong = check(Role::Algorithm, &["ref_lopg"]).unwrap_err();
+        assert!(wrong.starts_with("it needs \"ref_lopg\", which is no column; there are logp, old_logp, "), "{wrong}");
+        assert!(wrong.ends_with("and it estimates advantage; did you mean \"ref_logp\"?"), "{wrong}");
+        assert!(check(Role::Algorithm, &["prompt_text"]).unwrap_err().contains("\"prompt_text\""));
+        assert_eq!(check(Role::Reward, &["prompt_text", "completion_text", "token_ids", "dataset_columns"]), Ok(()));
+        let wrong = check(Role::Reward, &["logp"]).unwrap_err();
+        assert!(wrong.contains("no input") && wrong.contains("there are prompt_text"), "{wrong}");
+        assert!(check(Role::Algorithm, &["\u{1b}[2J"]).is_err_and(|wrong| !wrong.contains('\u{1b}')));
+    }
+
+    #[test]
+    fn a_name_can_be_left_out() {
+        let needs: Needs = ["logp", "ref_logp"].into_iter().collect();
+        assert!(needs.has("ref_logp") && !needs.without("ref_logp").has("ref_logp"));
+        assert_eq!(needs.without("ref_logp").names().collect::<Vec<_>>(), ["logp"]);
+    }
+}
