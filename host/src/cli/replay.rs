@@ -10,7 +10,7 @@ use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
 use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
 use crate::data::{self, Extras, Message, PromptForm, TextOrChat, Tokenizer};
 use crate::model::{Backend, Chosen, ModelFolder};
-use crate::plugin::{Asker, Asking, Column, Engine, RewardBatch, RewardPlugin, Source};
+use crate::plugin::{Asker, Asking, TextColumn, Engine, RewardBatch, RewardPlugin, Source};
 use crate::run::{Recorded, RecordedEpisode, RunFiles};
 use crate::train::{self, Asked, Played, Recording, Rescorer};
 use anyhow::anyhow;
@@ -321,8 +321,8 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
     let names: BTreeSet<&String> = dataset.iter().flat_map(|row| row.columns.keys()).collect();
     let value =
         |row: &usize, name: &str| dataset.get(*row).and_then(|row| row.columns.get(name)).unwrap_or(&Value::Null).to_string();
-    let column = |name: &&String| Column { name: (*name).clone(), values: rows.iter().map(|row| value(row, name)).collect() };
-    let mut columns: Vec<Column> = names.iter().map(column).collect();
+    let column = |name: &&String| TextColumn { name: (*name).clone(), values: rows.iter().map(|row| value(row, name)).collect() };
+    let mut columns: Vec<TextColumn> = names.iter().map(column).collect();
     if generation.iter().any(|recorded| recorded.episode.is_some()) {
         let spoken = |of: fn(&RecordedEpisode) -> &Value| {
             let value = |recorded: &Recorded| recorded.episode.as_ref().map_or(&Value::Null, of).to_string();
@@ -330,7 +330,7 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
         };
         for (name, values) in [("messages", spoken(|s| &s.messages)), ("turn_rewards", spoken(|s| &s.turn_rewards))] {
             columns.retain(|column| column.name != name);
-            columns.push(Column { name: name.to_owned(), values });
+            columns.push(TextColumn { name: name.to_owned(), values });
         }
     }
     let mut offsets = vec![0];

@@ -8,7 +8,7 @@ mod v0_2;
 pub(super) use bindings::{labelled, pairing, plugin, policy, preference, prompted_preference, reward_model};
 pub(super) use bindings::{turn_policy, types, weighted_preference};
 
-use super::algorithm::{Ask, Data, Interface, Origin, Sent, Shape, Shaped};
+use super::algorithm::{Ask, Data, Interface, DataSource, Sent, Shape, Shaped};
 use super::columns;
 use super::contract::algorithm::Gradient;
 use super::contract::estimator::Estimates;
@@ -123,10 +123,10 @@ impl Kind {
     /// Returns what it learns from.
     fn data(self) -> Data {
         let (source, shape) = match self {
-            Self::Policy => (Origin::Either, Shape::Completions),
-            Self::Preference | Self::RewardModel => (Origin::Dataset, Shape::Pairs),
-            Self::OnlinePreference => (Origin::Policy, Shape::Pairs),
-            Self::Labelled => (Origin::Dataset, Shape::Completions),
+            Self::Policy => (DataSource::Either, Shape::Completions),
+            Self::Preference | Self::RewardModel => (DataSource::Dataset, Shape::Pairs),
+            Self::OnlinePreference => (DataSource::Policy, Shape::Pairs),
+            Self::Labelled => (DataSource::Dataset, Shape::Completions),
         };
         let estimates: &[&str] = match self {
             Self::Policy => &[columns::ADVANTAGE, columns::RETURN, columns::MASK],

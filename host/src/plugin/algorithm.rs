@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-pub use super::contract::algorithm::{Data, Shape, Source as Origin};
+pub use super::contract::algorithm::{Data, Shape, Source as DataSource};
 pub use super::contract::pairing::Pair;
 pub use super::contract::types::{Batch, Column, Scale, Turn as TurnSpan, Unit, WeightedReward};
 

@@ -2,7 +2,8 @@
 
 use super::adapters::preference;
 use super::columns::{ENTROPY, MEAN_LOGITS, REF_LOGP, SAMPLING_LOGP, VALUE};
-use super::{Examples, Needs, Pairs, Rollouts, Side, Tokens};
+use super::Needs;
+use super::old::{Examples, Pairs, Rollouts, Side, Tokens};
 use std::borrow::Cow;
 
 /// Returns a generation with only the columns asked for. It never has entropies.

@@ -44,6 +44,9 @@ mod watch;
 mod world;
 mod wrap;
 
+pub use algorithm::{
+    Algorithm, Batch, Choice, Column, Data, DataSource, Estimates, Generation, Gradient, Pair, Scale, Shape, TurnSpan, Unit, WeightedReward,
+};
 pub use any::{AnyPlugin, Outline, as_component};
 pub use asking::{Asker, Asking};
 pub use compiler::{CompileOrder, compile_apart};
@@ -56,13 +59,19 @@ pub use figures::is_reserved;
 pub use folders::Folders;
 pub use hints::{Defaults, Hints};
 pub use instance::{LARGEST_STATE, Plugin, PluginState};
-pub use labelled::{Examples, LabelledPlugin, Mismatched};
 pub use loaded::Info;
 pub use needs::Needs;
-pub use policy::{Advantages, Generation, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens, Turns};
-pub use preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Prompts, Side};
-pub use reward::{Column, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
-pub use reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};
+pub use reward::{Column as TextColumn, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
+
+/// Types of the roles of older versions.
+#[allow(missing_docs)]
+pub mod old {
+    pub use super::labelled::{Examples, LabelledPlugin, Mismatched};
+    pub use super::policy::{Advantages, Generation, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens, Turns};
+    pub use super::preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Prompts, Side};
+    pub use super::reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};
+}
+use old::{LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardModelPlugin};
 pub use settings::{Setting, Takes, hints_of, settings_in, settings_of};
 pub use source::{Source, embedded_of, read_file};
 pub use trial::TrialOrder;

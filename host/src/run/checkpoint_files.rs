@@ -28,6 +28,7 @@ impl<'a> CheckpointFiles<'a> {
     const MANIFEST: &'static str = "manifest.json";
     const SUMMARY: &'static str = "trainer_state.json";
     const REST: &'static str = "snapshot.json";
+    const ROLLOUTS: &'static str = "rollouts.safetensors";
     const OPTIMIZER: &'static str = "optimizer.safetensors";
     const REFERENCE: &'static str = "reference.safetensors";
     const CRITIC: &'static str = "critic.safetensors";
@@ -107,9 +108,14 @@ impl<'a> CheckpointFiles<'a> {
         self.folder().join(Self::SUMMARY)
     }
 
-    /// Returns the path of the counters and rollouts.
+    /// Returns the path of the counters, and of a manifest of the rollouts.
     pub fn rest(self) -> PathBuf {
         self.folder().join(Self::REST)
+    }
+
+    /// Returns the path of the numbers of the rollouts that wait to be trained on, if there are any.
+    pub fn rollouts(self) -> PathBuf {
+        self.folder().join(Self::ROLLOUTS)
     }
 
     /// Returns the path of the optimizer's moments.

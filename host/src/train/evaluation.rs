@@ -6,11 +6,12 @@ use super::experience::{Experience, MicroBatch};
 use super::figures::Figures;
 use super::periods::Periods;
 use super::phase::Phase;
+use super::plan::Batching;
 use super::solved;
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
 use crate::activity::{Activity, Task, Unit};
-use crate::config::{self, Config, LrShape};
+use crate::config::{self, Config};
 use crate::data::pack;
 use crate::metrics::{Metric, Window};
 use std::collections::BTreeMap;
@@ -73,7 +74,7 @@ impl Trainer {
         } else {
             tracing::warn!("the evaluation at step {step} has nothing to compare: no reward could score any of its completions");
         }
-        self.state.patience = self.state.patience.after(&self.settings, step, &figures);
+        self.state.patience = self.state.patience.after(&self.plan.evaluation, step, &figures);
         listener.evaluated(step, &figures);
         Ok(())
     }
@@ -111,18 +112,14 @@ impl Trainer {
     /// set while their completions were collected.
     fn losses(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<(f64, Figures)>> {
         let (at, mut figures) = (self.moment(), Figures::begin());
-        let sizes = self.settings.batches(self.world.size());
-        let size = sizes.eval_micro_batch;
-        let flow = self.collector.flow();
-        let whole_generation = flow.generates() && self.settings.per_device_eval_batch_size.is_none();
-        let items = if whole_generation { sizes.generation() } else { flow.evaluated_together(sizes) };
-        let together = flow.prompts_of(items, self.settings.eval_group());
-        let used = flow.evaluated(prompts.len(), &self.settings, self.world.size());
+        let batching = self.plan.batching.clone();
+        let (flow, size) = (batching.flow, batching.sizes.eval_micro_batch);
+        let used = batching.evaluated(prompts.len());
         // Given rows are cut afterwards: mismatched completions come from all.
         let collected = if flow.generates() { used } else { prompts.len() };
-        let groups = match self.settings.packs_evaluations() {
-            true => self.packed(prompts, size),
-            false => prompts[..collected].chunks(together.max(1)).map(<[_]>::to_vec).collect(),
+        let groups = match self.plan.evaluation.packs_into {
+            Some(length) => packed(prompts, length, &batching),
+            None => prompts[..collected].chunks(batching.prompts_evaluated_together()).map(<[_]>::to_vec).collect(),
         };
         let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
         let mut parts = Vec::new();
@@ -146,28 +143,18 @@ impl Trainer {
         let mut with =
             With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase: Phase::Eval };
         figures.merge(self.collector.judge(&mut experience, &mut with)?);
-        figures.add(self.world.once(solved::figures(&experience, &self.settings)));
+        figures.add(self.world.once(solved::figures(&experience, self.plan.evaluation.solved.as_ref())));
         let items = if flow.generates() { experience.items() } else { experience.items().min(used) };
         let experience = Arc::new(experience);
-        let sizes = match self.settings.packs_evaluations() {
-            true => sizes,
+        let sizes = match self.plan.evaluation.packs_into {
+            Some(_) => sizes,
             // As in TRL, all are full but the last, which matters to losses that compare rows.
-            false => (0..items).step_by(size).map(|first| size.min(items - first)).collect(),
+            None => (0..items).step_by(size).map(|first| size.min(items - first)).collect(),
         };
         let micro_batches: Vec<MicroBatch> = MicroBatch::cut(&experience, sizes).collect();
         let (loss, evaluated) = self.learner.evaluate(&micro_batches, &mut self.plugins, at)?;
         figures.merge(evaluated);
         Ok(Some((loss, figures)))
-    }
-
-    /// Groups prompts as they are packed in training, this many packs together.
-    fn packed(&self, prompts: &[Arc<Prompt>], size: usize) -> Vec<Vec<Arc<Prompt>>> {
-        let longest = self.settings.longest(self.learner.policy().architecture().max_positions);
-        let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length()).collect();
-        let rows = |packs: &[Vec<usize>]| packs.iter().flatten().map(|row| prompts[*row].clone()).collect();
-        let packs = pack(&lengths, longest);
-        let used = self.collector.flow().evaluated(packs.len(), &self.settings, self.world.size());
-        packs[..used].chunks(size).map(rows).collect()
     }
 
     /// Records the metrics of an evaluation.
@@ -176,20 +163,26 @@ impl Trainer {
     /// If the metric is not one of them.
     pub(super) fn follow_evaluation(&mut self, figures: &BTreeMap<String, f64>) -> Result<()> {
         // As in transformers, the one before training only shows where it starts.
-        let (Ok(LrShape::ReduceLrOnPlateau(settings)), true) = (self.settings.lr_shape(), self.state.global_step > 0) else {
-            return Ok(());
-        };
-        let (metric, greater) = self.settings.best_by().unwrap_or(self.collector.flow().usual_metric());
-        let name = format!("eval_{}", metric.trim_start_matches("eval_"));
+        let (Some(settings), true) = (self.plan.evaluation.plateau, self.state.global_step > 0) else { return Ok(()) };
+        let (metric, greater) = &self.plan.evaluation.metric;
+        let name = format!("eval_{metric}");
         let Some(value) = figures.get(&name) else {
             let meant = config::did_you_mean(&name, figures.keys().map(String::as_str));
             let detail = format!("reduce_lr_on_plateau follows metric_for_best_model, and no metric is named {name:?}{meant}");
             return Err(Error::setting("lr_scheduler_type", detail));
         };
-        self.state.plateau.observe(*value, settings, greater);
+        self.state.plateau.observe(*value, settings, *greater);
         self.learner.reduce_rates(self.state.plateau.plateaus);
         Ok(())
     }
+}
+
+/// Groups prompts as they are packed in training into sequences of this length, a micro-batch of packs together.
+fn packed(prompts: &[Arc<Prompt>], length: usize, batching: &Batching) -> Vec<Vec<Arc<Prompt>>> {
+    let lengths: Vec<usize> = prompts.iter().map(|prompt| prompt.length()).collect();
+    let rows = |packs: &[Vec<usize>]| packs.iter().flatten().map(|row| prompts[*row].clone()).collect();
+    let packs = pack(&lengths, length);
+    packs[..batching.evaluated(packs.len())].chunks(batching.sizes.eval_micro_batch).map(rows).collect()
 }
 
 /// Names the metrics as transformers does.

@@ -1,9 +1,11 @@
 //! Experience: completions with everything that training needs, and the micro-batches they are split into.
 
+use super::columns::Columns;
 use super::dataset::Prompt;
 use super::episode::Episode;
 use crate::dist::World;
-use crate::plugin::{Advantages, RewardColumn, Scale};
+use crate::plugin::columns::{ADVANTAGE, OLD_LOGP, SAMPLING_LOGP};
+use crate::plugin::{Column, Scale, Unit};
 use crate::rollout::Rollout;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +13,16 @@ use std::sync::Arc;
 /// Rows of the chosen and the rejected completion.
 pub(super) type Pair = (usize, usize);
 
-/// Completions of prompts, in the order of the prompts. Per-token columns are flat; the tokens of row `i` are at
+/// The scores that one reward gave to completions.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct RewardColumn {
+    pub name: String,
+    pub weight: f32,
+    /// One entry per row; none if the reward could not score it.
+    pub values: Vec<Option<f32>>,
+}
+
+/// Completions of prompts, in the order of the prompts. Ragged data is flat; the tokens of row `i` are at
 /// `offsets[i]..offsets[i + 1]`. Training uses items: pairs if there are any, otherwise completions.
 #[derive(Default)]
 pub(super) struct Experience {
@@ -24,25 +35,26 @@ pub(super) struct Experience {
     /// In an evaluation, the columns of rewards with `eval_only`.
     pub eval_rewards: Vec<RewardColumn>,
     pub offsets: Vec<u32>,
-    /// Log-probabilities at sampling.
-    pub logp: Vec<f32>,
-    /// The same from the training forward pass, if requested.
-    pub old_logp: Option<Vec<f32>>,
-    pub ref_logp: Option<Vec<f32>>,
-    /// The critic's values at sampling.
-    pub values: Option<Vec<f32>>,
-    pub advantages: Advantages,
+    /// 1 for tokens that are learned from, else 0; empty if all tokens are.
+    pub mask: Vec<u8>,
+    /// What was computed when the completions were collected, and what the algorithm's estimator returned.
+    pub columns: Columns,
     /// For algorithms that learn from pairs.
     pub pairs: Option<Vec<Pair>>,
-    /// For algorithms that request it: each prompt with another row's completion.
+    /// For algorithms that need it: each prompt with another row's completion.
     pub mismatched: Option<Box<Experience>>,
 }
 
 impl Experience {
-    /// Creates an experience from completions without any further columns.
+    /// Creates an experience from completions, with their log-probabilities at sampling if they were sampled.
     pub(super) fn new(prompts: Vec<Arc<Prompt>>, rollouts: Vec<Rollout>) -> Self {
-        let logp = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();
-        Self { prompts, offsets: offsets(&rollouts), rollouts, logp, ..Self::default() }
+        let mut columns = Columns::default();
+        let offsets = offsets(&rollouts);
+        let logp: Vec<f32> = rollouts.iter().flat_map(|r| r.logp.iter().copied()).collect();
+        if offsets.last().is_some_and(|end| *end as usize == logp.len()) {
+            columns.set(Column::new(SAMPLING_LOGP, Unit::Token, logp));
+        }
+        Self { prompts, offsets, rollouts, columns, ..Self::default() }
     }
 
     /// Joins experiences that were collected one after another and have not been scored.
@@ -62,14 +74,7 @@ impl Experience {
             for (column, more) in rewards.chain(all.eval_rewards.iter_mut().zip(part.eval_rewards)) {
                 column.values.extend(more.values);
             }
-            all.logp.extend(part.logp);
-            let columns =
-                [(&mut all.old_logp, part.old_logp), (&mut all.ref_logp, part.ref_logp), (&mut all.values, part.values)];
-            for (column, more) in columns {
-                if let (Some(column), Some(more)) = (column, more) {
-                    column.extend(more);
-                }
-            }
+            all.columns.append(part.columns);
         }
         all.offsets = offsets(&all.rollouts);
         all
@@ -86,8 +91,6 @@ impl Experience {
             Rollout { prompt: place_of[rollout.prompt], ..rollout.clone() }
         };
         let tokens: Vec<usize> = rows.iter().flat_map(|&row| self.tokens(&(row..row + 1))).collect();
-        let by_token = |column: &Vec<f32>| -> Vec<f32> { these(column, &tokens) };
-        let Advantages { advantages, returns, mask, metrics } = &self.advantages;
         let pairs = self.pairs.as_ref().map(|pairs| {
             let mut pairs: Vec<Pair> = pairs.iter().map(|&(chosen, rejected)| (row_of[chosen], row_of[rejected])).collect();
             pairs.sort_by_key(|&(chosen, _)| place_of[self.rollouts[rows[chosen]].prompt]);
@@ -100,15 +103,8 @@ impl Experience {
             episodes: these(&self.episodes, &rows),
             rewards: self.rewards.iter().map(reward).collect(),
             eval_rewards: self.eval_rewards.iter().map(reward).collect(),
-            old_logp: self.old_logp.as_ref().map(by_token),
-            ref_logp: self.ref_logp.as_ref().map(by_token),
-            values: self.values.as_ref().map(by_token),
-            advantages: Advantages {
-                advantages: by_token(advantages),
-                returns: returns.as_ref().map(by_token),
-                mask: these(mask, &tokens),
-                metrics: metrics.clone(),
-            },
+            mask: these(&self.mask, &tokens),
+            columns: self.columns.selected(|unit| if unit == Unit::Token { tokens.clone() } else { rows.clone() }),
             pairs,
             ..Self::new(prompts, rows.iter().map(rollout).collect())
         }
@@ -159,9 +155,17 @@ impl Experience {
         rows.into_iter().map(|row| length(row) as u64).sum()
     }
 
-    /// Returns the policy's log-probabilities at generation, the denominators of ratios.
+    /// Returns the policy's log-probabilities at generation, the denominators of ratios: recomputed or as sampled. Empty if nothing
+    /// was sampled.
     pub(super) fn old_logp(&self) -> &[f32] {
-        self.old_logp.as_deref().unwrap_or(&self.logp)
+        self.columns.values(OLD_LOGP).or(self.columns.values(SAMPLING_LOGP)).unwrap_or_default()
+    }
+
+    /// Returns the advantage of a token of a completion, if the algorithm estimates advantages.
+    pub(super) fn advantage(&self, row: usize, token: usize) -> Option<f32> {
+        let column = self.columns.get(ADVANTAGE)?;
+        let entry = if column.unit == Unit::Token { self.offsets[row] as usize + token } else { row };
+        column.values.get(entry).copied()
     }
 
     /// Returns whether the policy still is of the version that wrote this completion.
@@ -242,17 +246,20 @@ impl MicroBatch {
     fn counted(&self) -> usize {
         let e = &self.experience;
         match &e.pairs {
-            None => e.advantages.mask[e.tokens(&self.items)].iter().filter(|&&m| m == 1).count(),
+            None if e.mask.is_empty() => e.tokens(&self.items).len(),
+            None => e.mask[e.tokens(&self.items)].iter().filter(|&&m| m == 1).count(),
             Some(pairs) => pairs[self.items.clone()].iter().map(|&(chosen, _)| e.rollouts[chosen].tokens.len()).sum(),
         }
     }
 }
 
-/// Returns the size of a whole step, by which a loss is normalised.
-pub(super) fn scale(micro_batches: &[MicroBatch], max_completion_length: usize) -> Scale {
+/// Returns the size of a whole step, by which a loss is normalised; the tokens of prompts are counted if the loss sees them.
+pub(super) fn scale(micro_batches: &[MicroBatch], max_completion_length: usize, sees_prompts: bool) -> Scale {
+    let prompt_tokens = || micro_batches.iter().flat_map(MicroBatch::prompt_tokens).sum::<usize>() as u64;
     Scale {
-        rows: micro_batches.iter().map(|m| m.items.len() as u32).sum(),
+        items: micro_batches.iter().map(|m| m.items.len() as u32).sum(),
         tokens: micro_batches.iter().map(|m| m.counted() as u64).sum(),
+        prompt_tokens: if sees_prompts { prompt_tokens() } else { 0 },
         max_completion_length: max_completion_length as u32,
     }
 }
@@ -286,10 +293,10 @@ mod tests {
         };
         let mut e = Experience::new((0..3).map(prompt).collect(), (0..6).map(rollout).collect());
         e.texts = (0..6).map(|row| row.to_string()).collect();
-        let column = Some(e.logp.clone());
-        (e.old_logp, e.ref_logp, e.values) = (column.clone(), column.clone(), column.clone());
-        let mask = e.logp.iter().map(|token| (*token as usize % 2) as u8).collect();
-        e.advantages = Advantages { advantages: e.logp.clone(), returns: column, mask, metrics: Vec::new() };
+        let logp = e.columns.values(SAMPLING_LOGP).unwrap().to_vec();
+        e.mask = logp.iter().map(|token| (*token as usize % 2) as u8).collect();
+        [OLD_LOGP, ADVANTAGE, "of the plugin"].iter().for_each(|name| e.columns.set_per_token(name, Some(logp.clone())));
+        e.columns.set(Column::sparse("per row", Unit::Sequence, (0..6).map(|row| (row != 3).then_some(row as f32))));
         e.rewards = vec![RewardColumn { name: "r".into(), weight: 1.0, values: (0..6).map(|row| Some(row as f32)).collect() }];
         e
     }
@@ -307,20 +314,20 @@ mod tests {
         assert_eq!(e.rewards[0].values, [4.0, 5.0, 0.0, 1.0, 2.0, 3.0].map(Some));
         let tokens: Vec<f32> = e.rollouts.iter().flat_map(|r| &r.tokens).map(|token| *token as f32).collect();
         assert_eq!(tokens[..3], [500.0, 600.0, 601.0]);
-        let Advantages { advantages, returns, mask, .. } = &e.advantages;
-        for column in
-            [Some(&e.logp), e.old_logp.as_ref(), e.ref_logp.as_ref(), e.values.as_ref(), Some(advantages), returns.as_ref()]
-        {
-            assert_eq!(column, Some(&tokens));
+        for column in e.columns.iter().filter(|column| column.unit == Unit::Token) {
+            assert_eq!(column.values, tokens, "{}", column.name);
         }
-        assert!(mask.iter().zip(&tokens).all(|(mask, token)| usize::from(*mask) == *token as usize % 2));
+        let by_row: Vec<Option<f32>> = e.columns.get("per row").unwrap().entries().collect();
+        assert_eq!(by_row, [Some(4.0), Some(5.0), Some(0.0), Some(1.0), Some(2.0), None]);
+        assert_eq!((e.advantage(0, 0), e.advantage(1, 1)), (Some(500.0), Some(601.0)));
+        assert!(e.mask.iter().zip(&tokens).all(|(mask, token)| usize::from(*mask) == *token as usize % 2));
         assert_eq!(e.offsets, [0, 1, 3, 4, 6, 9, 13]);
     }
 
     #[test]
     fn in_another_order_pairs_follow_their_prompts() {
         let mut e = experience();
-        (e.advantages, e.pairs) = (Advantages::default(), Some(vec![(1, 0), (2, 3), (5, 4)]));
+        e.pairs = Some(vec![(1, 0), (2, 3), (5, 4)]);
         let e = e.reordered(&[2, 0, 1]);
         assert_eq!(e.pairs, Some(vec![(1, 0), (3, 2), (4, 5)]));
         assert!(e.advantages.advantages.is_empty() && e.advantages.mask.is_empty());

@@ -1,90 +1,91 @@
-//! Defines the ways to learn.
+//! What an algorithm learns from: where its sequences come from, and what its loss is a sum over.
 
-use crate::config::{Batches, Config, LearnFrom};
-use crate::plugin::{self, Outline, Role, Source};
+use crate::config::{Config, LearnFrom};
+use crate::plugin::columns::{LABEL, SEQUENCE_VALUE};
+use crate::plugin::{Algorithm, DataSource, Shape};
+use std::fmt;
 
-/// Where an algorithm's completions come from, and whether it learns from pairs.
+/// The data that an algorithm learns from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// Completions that the policy generates, singly: GRPO, RLOO, PPO.
-    Generated,
-    /// Pairs among completions that the policy generates: Online DPO.
-    GeneratedPairs,
-    /// A dataset's completions, singly: SFT.
-    Given,
-    /// A dataset's pairs: DPO, CPO.
-    GivenPairs,
-    /// A dataset's completions with labels: KTO.
-    Labelled,
-    /// A dataset's pairs, in which each answer gets one value: reward models.
-    ValuedPairs,
+pub struct Flow {
+    generates: bool,
+    has_pairs: bool,
+    has_labels: bool,
+    gives_values: bool,
 }
 
 impl Flow {
-    /// Returns the role and the flow of an algorithm that was outlined from `source`.
-    ///
-    /// # Errors
-    /// If the plugin is not an algorithm.
-    pub fn of(outline: &Outline, source: &Source, learn_from: LearnFrom) -> plugin::Result<(Role, Self)> {
-        let role = outline.role(source)?;
-        let flow = match role {
-            Role::Reward | Role::Environment => return Err(outline.is_no(Role::Policy, source)),
-            Role::Policy if learn_from == LearnFrom::Generation => Self::Generated,
-            Role::Policy => Self::Given,
-            Role::OnlinePreference => Self::GeneratedPairs,
-            Role::Preference => Self::GivenPairs,
-            Role::Labelled => Self::Labelled,
-            Role::RewardModel => Self::ValuedPairs,
-        };
-        Ok((role, flow))
+    /// Returns the data of an algorithm, in a run with this setting.
+    pub fn new(algorithm: &Algorithm, learn_from: LearnFrom) -> Self {
+        let (data, needs) = (algorithm.data(), &algorithm.info().needs);
+        Self {
+            generates: match data.source {
+                DataSource::Policy => true,
+                DataSource::Dataset => false,
+                DataSource::Either => learn_from == LearnFrom::Generation,
+            },
+            has_pairs: data.shape == Shape::Pairs,
+            has_labels: needs.has(LABEL),
+            gives_values: needs.has(SEQUENCE_VALUE),
+        }
+    }
+
+    /// Returns the data of algorithms that learn from what the policy generates, as pairs or one by one.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn generated(has_pairs: bool) -> Self {
+        Self { generates: true, has_pairs, has_labels: false, gives_values: false }
     }
 
     /// Returns whether the policy generates the completions.
-    pub(super) fn generates(self) -> bool {
-        matches!(self, Self::Generated | Self::GeneratedPairs)
+    pub fn generates(self) -> bool {
+        self.generates
     }
 
-    /// Returns whether the end of an epoch is left out if it fills no batch. As in TRL, generations of single completions are whole;
-    /// Online DPO takes what is left, unless several passes or filters need whole generations.
-    pub(super) fn drops_rest(self, config: &Config) -> bool {
-        let several = config.num_iterations > 1 || config.num_mini_batches.is_some() || config.passes_over_prompts();
-        config.dataloader_drop_last || self == Self::Generated || self == Self::GeneratedPairs && several
+    /// Returns whether it learns from pairs.
+    pub fn has_pairs(self) -> bool {
+        self.has_pairs
+    }
+
+    /// Returns whether completions have labels.
+    pub fn has_labels(self) -> bool {
+        self.has_labels
+    }
+
+    /// Returns whether each completion gets one value, as a reward model gives it.
+    pub fn gives_values(self) -> bool {
+        self.gives_values
+    }
+
+    /// Returns whether the policy's own completions are learned from one by one: GRPO, RLOO, PPO.
+    pub(super) fn learns_samples(self) -> bool {
+        self.generates && !self.has_pairs
+    }
+
+    /// Returns whether a dataset's completions are learned as they are: SFT.
+    pub(super) fn imitates(self) -> bool {
+        !self.generates && !self.has_pairs && !self.has_labels
     }
 
     /// Returns the metric that checkpoints and evaluations are compared by where none is named, and whether a greater one is better.
     pub(super) fn usual_metric(self) -> (&'static str, bool) {
-        if self.generates() { ("reward", true) } else { ("loss", false) }
-    }
-
-    /// Returns whether it learns from pairs.
-    pub(super) fn has_pairs(self) -> bool {
-        matches!(self, Self::GeneratedPairs | Self::GivenPairs | Self::ValuedPairs)
-    }
-
-    /// Returns the number of prompts in a batch of this many items: completions, or prompts if their completions become pairs.
-    pub(super) fn prompts(self, items: usize, config: &Config) -> usize {
-        self.prompts_of(items, config.group())
-    }
-
-    /// Returns the same, for groups of this size.
-    pub(super) fn prompts_of(self, items: usize, group: usize) -> usize {
-        if self == Self::Generated { items / group } else { items }
-    }
-
-    /// Returns how many given items of an evaluation are collected together. Mismatched completions come from batches of training's size,
-    /// as in TRL.
-    pub(super) fn evaluated_together(self, sizes: Batches) -> usize {
-        if self == Self::Labelled { sizes.micro_batch } else { sizes.eval_micro_batch }
-    }
-
-    /// Returns how many of `rows` an evaluation uses: all, or those that fill batches, as in transformers, if there are such.
-    pub(super) fn evaluated(self, rows: usize, config: &Config, ranks: usize) -> usize {
-        let batch = self.prompts_of(config.batches(ranks).eval_micro_batch, config.eval_group()).max(1);
-        if config.dataloader_drop_last && rows >= batch { rows - rows % batch } else { rows }
+        if self.generates { ("reward", true) } else { ("loss", false) }
     }
 
     /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one.
     pub(super) fn temperature(self, config: &Config) -> f32 {
-        if self == Self::Generated { config.temperature as f32 } else { 1.0 }
+        if self.learns_samples() { config.temperature as f32 } else { 1.0 }
+    }
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match (self.has_pairs, self.has_labels, self.gives_values) {
+            (true, _, true) => "pairs of whole texts with a value each",
+            (true, _, false) => "pairs of completions",
+            (false, true, _) => "completions with labels",
+            (false, false, _) => "completions",
+        };
+        let whose = if self.generates { "that the policy generates" } else { "of the dataset" };
+        write!(f, "{what} {whose}")
     }
 }

@@ -156,8 +156,8 @@ impl Trainer {
             return 1;
         }
         let (shares, a_step) = (
-            self.settings.batches(self.world.size()).micro_batches_per_pass * self.settings.num_iterations,
-            self.settings.gradient_accumulation_steps,
+            self.plan.batching.micro_batches_per_generation(),
+            self.plan.batching.accumulation,
         );
         let (mut a, mut b) = (shares, a_step);
         while b > 0 {

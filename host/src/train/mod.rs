@@ -1,6 +1,7 @@
 //! The training loop, which uses all the other modules.
 
 mod collector;
+mod columns;
 mod dataset;
 mod episode;
 mod error;
@@ -18,6 +19,7 @@ mod packed;
 mod patience;
 mod periods;
 mod phase;
+mod plan;
 mod plugins;
 mod ranks;
 mod rehearsal;

@@ -219,7 +219,7 @@ impl Beginning {
     /// # Errors
     /// If there is no such plugin, or its file can't be read.
     pub fn algorithm(&self, location: &str) -> Result<Source> {
-        self.plugin(&PluginEntry::new(location.to_owned()), Role::Policy)
+        self.plugin(&PluginEntry::new(location.to_owned()), Role::Algorithm)
     }
 
     /// Opens an entry's plugin of this role under its name; a resumed run keeps its bytes.

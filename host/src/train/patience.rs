@@ -1,6 +1,6 @@
 //! Early stopping, as in transformers' `EarlyStoppingCallback`: a run ends if its evaluations have not improved for a while.
 
-use crate::config::Config;
+use super::plan::EvaluationPlan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -16,13 +16,11 @@ pub(super) struct Patience {
 impl Patience {
     /// Returns the state after an evaluation with these metrics. As in transformers, an evaluation before the first step does not
     /// count.
-    pub(super) fn after(mut self, settings: &Config, step: u64, figures: &BTreeMap<String, f64>) -> Self {
-        let Some((metric, greater)) = settings.best_by().filter(|_| settings.early_stopping_patience.is_some() && step > 0)
-        else {
-            return self;
-        };
-        if let Some(value) = figures.get(&format!("eval_{}", metric.trim_start_matches("eval_"))) {
-            self.observe(*value, greater, settings.early_stopping_threshold);
+    pub(super) fn after(mut self, plan: &EvaluationPlan, step: u64, figures: &BTreeMap<String, f64>) -> Self {
+        let (metric, greater) = &plan.metric;
+        let value = figures.get(&format!("eval_{metric}"));
+        if let (Some(stopping), Some(value)) = (plan.early_stopping.filter(|_| step > 0), value) {
+            self.observe(*value, *greater, stopping.threshold);
         }
         self
     }
@@ -38,14 +36,16 @@ impl Patience {
     }
 
     /// Returns whether the run should end, with the number of evaluations that did not improve.
-    pub(super) fn is_lost(&self, settings: &Config) -> Option<u64> {
-        settings.early_stopping_patience.filter(|patience| self.without >= *patience).map(|_| self.without)
+    pub(super) fn is_lost(&self, plan: &EvaluationPlan) -> Option<u64> {
+        plan.early_stopping.filter(|stopping| self.without >= stopping.patience).map(|_| self.without)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::train::flow::Flow;
     use serde_json::Value;
 
     /// Created by `make_early_stopping.py` in the same folder with transformers' own callback.
@@ -61,6 +61,7 @@ mod tests {
                 greater_is_better: case["greater"].as_bool(),
                 ..Config::default()
             };
+            let settings = EvaluationPlan::new(&settings, Flow::generated(false), 1);
             let (mut patience, mut stopped, mut counters) = (Patience::default(), None, Vec::new());
             for (at, value) in case["values"].as_array().unwrap().iter().enumerate() {
                 let figures = BTreeMap::from([("eval_x".to_owned(), value.as_f64().unwrap())]);

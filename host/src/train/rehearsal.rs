@@ -7,7 +7,7 @@ use super::plugins::{Judged, Scored, batch};
 use super::trainer::Trainer;
 use super::{Error, Result};
 use crate::data::TurnEnd;
-use crate::plugin::RewardColumn;
+use crate::train::experience::RewardColumn;
 use crate::rollout::Rollout;
 use serde_json::Value;
 use std::io::ErrorKind;
@@ -124,7 +124,7 @@ impl Trainer {
 
     /// Has short completions of these prompts scored.
     fn scores_of_completions(&mut self, prompts: Vec<Arc<Prompt>>) -> Result<Vec<Scores>> {
-        let is_shortened = self.settings.max_completion_length > SHORT.1;
+        let is_shortened = self.plan.rollout.max_completion_length > SHORT.1;
         self.collector.shorten(SHORT);
         let at = self.moment();
         let (learner, phase) = (&self.learner, Phase::Train);

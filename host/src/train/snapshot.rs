@@ -3,13 +3,14 @@
 mod adapted;
 mod checks;
 mod given;
+mod waiting;
 
 pub(super) use given::Given;
 
 use super::collector::{Counters, Position, Streaks};
 use super::dataset::{OF_LINES, OF_ROWS, Prompt};
 use super::evaluation::Evaluation;
-use super::experience::{Experience, MicroBatch, Pair};
+use super::experience::{Experience, MicroBatch};
 use super::flow::Flow;
 use super::journal::{Best, Kept, Parent, Versions};
 use super::learner::Optimizers;
@@ -24,8 +25,7 @@ use crate::data::Cursor;
 use crate::metrics::Window;
 use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
 use crate::optim::Plateau;
-use crate::plugin::{Advantages, LARGEST_STATE, PluginState, RewardColumn, Source, read_file};
-use crate::rollout::Rollout;
+use crate::plugin::{LARGEST_STATE, PluginState, Source, read_file};
 #[cfg(any(test, fuzzing))]
 use crate::run::step_of;
 use crate::run::{CheckpointFiles, RunFiles};
@@ -39,6 +39,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+use waiting::{Manifest, Tensors, Waiting};
 
 /// Maximum size in bytes; a waiting token takes about a hundred with all its columns.
 const LARGEST_REST: u64 = 8 << 30;
@@ -66,7 +67,7 @@ struct Resumable {
 }
 
 /// A waiting micro-batch: the index of its experience and the range of its items.
-type Waiting = (usize, usize, usize);
+type Place = (usize, usize, usize);
 
 /// Counters, position in the data, metrics not yet logged, and rollouts not yet trained on.
 #[derive(Deserialize, Serialize)]
@@ -99,8 +100,8 @@ struct Rest {
     /// Plugins and models whose replacements are on trial.
     #[serde(default)]
     replaced: BTreeMap<String, Replaced>,
-    experiences: Vec<Saved>,
-    pending: Vec<Waiting>,
+    experiences: Vec<Manifest>,
+    pending: Vec<Place>,
 }
 
 /// Counters of a run.
@@ -123,62 +124,19 @@ struct Counts {
     given: Given,
 }
 
-/// An [`Experience`] without what can be recomputed from the dataset or its own columns.
-#[derive(Deserialize, Serialize)]
-struct Saved {
-    /// The version of the policy that wrote all of them, in checkpoints whose rollouts do not state it themselves.
-    #[serde(default, skip_serializing)]
-    generated_at: Option<u64>,
-    /// Their positions among the prompts that are used.
-    prompts: Vec<usize>,
-    rollouts: Vec<Rollout>,
-    texts: Vec<String>,
-    /// Name, weight and scores.
-    rewards: Vec<(String, f32, Vec<Option<f32>>)>,
-    #[serde(default)]
-    old_logp: Option<Vec<f32>>,
-    ref_logp: Option<Vec<f32>>,
-    values: Option<Vec<f32>>,
-    advantages: Vec<f32>,
-    returns: Option<Vec<f32>>,
-    mask: Vec<u8>,
-    pairs: Vec<Pair>,
-}
-
-impl Saved {
-    fn of(e: &Experience) -> Self {
-        Self {
-            generated_at: None,
-            prompts: e.prompts.iter().map(|p| p.index).collect(),
-            rollouts: e.rollouts.clone(),
-            texts: e.texts.clone(),
-            rewards: e.rewards.iter().map(|r| (r.name.clone(), r.weight, r.values.clone())).collect(),
-            old_logp: e.old_logp.clone(),
-            ref_logp: e.ref_logp.clone(),
-            values: e.values.clone(),
-            advantages: e.advantages.advantages.clone(),
-            returns: e.advantages.returns.clone(),
-            mask: e.advantages.mask.clone(),
-            pairs: e.pairs.clone().unwrap_or_default(),
-        }
-    }
-
+impl Waiting {
     /// Restores the experience; none if a prompt is not in the dataset.
-    fn restored(mut self, run: &Fits<'_>) -> Option<Experience> {
-        if let Some(version) = self.generated_at {
-            self.rollouts.iter_mut().for_each(|rollout| rollout.policy_version = version);
-        }
+    fn restored(self, run: &Fits<'_>) -> Option<Experience> {
         let prompts = self.prompts.iter().map(|row| run.prompts.1.get(row).cloned()).collect::<Option<Vec<_>>>()?;
-        Some(Experience {
+        let mut experience = Experience {
             texts: self.texts,
-            rewards: self.rewards.into_iter().map(|(name, weight, values)| RewardColumn { name, weight, values }).collect(),
-            old_logp: self.old_logp,
-            ref_logp: self.ref_logp,
-            values: self.values,
-            advantages: Advantages { advantages: self.advantages, returns: self.returns, mask: self.mask, metrics: Vec::new() },
+            rewards: self.rewards,
+            mask: self.mask,
             pairs: run.flow.has_pairs().then_some(self.pairs),
             ..Experience::new(prompts, self.rollouts)
-        })
+        };
+        self.columns.into_iter().for_each(|column| experience.columns.set(column));
+        Some(experience)
     }
 }
 
@@ -193,6 +151,8 @@ struct Fits<'a> {
 /// The state in a checkpoint, read but not yet applied.
 pub(super) struct Restored {
     rest: Rest,
+    /// The rollouts of its manifests.
+    waiting: Vec<Waiting>,
     /// None if the optimizer starts without moments.
     moments: Option<HashMap<String, Tensor>>,
 }
@@ -235,6 +195,7 @@ impl Restored {
         if let Some(fault) = rest.fault(origin.step) {
             return Err(unfit(format!("snapshot.json: {fault}")));
         }
+        let waiting = rest.read_waiting(&CheckpointFiles::find(checkpoint).rollouts()).map_err(unfit)?;
         let moments = candle_core::safetensors::load(CheckpointFiles::find(checkpoint).optimizer(), &Device::Cpu);
         let moments = moments.map_err(|e| unfit(format!("optimizer.safetensors: {e}")))?;
         let of_older = ![OF_ROWS, OF_LINES].iter().any(|kind| rest.dataset.starts_with(kind));
@@ -253,7 +214,7 @@ impl Restored {
                 checkpoint.display()
             );
         }
-        Ok(Self { rest, moments: Some(moments) })
+        Ok(Self { rest, waiting, moments: Some(moments) })
     }
 }
 
@@ -276,8 +237,8 @@ pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
         Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
     };
     let prompts = (4, (0..4).map(|index| (index, prompt(index))).collect());
-    let flow = if pairs { Flow::GeneratedPairs } else { Flow::Generated };
-    let position = restored.rest.position(&Fits { flow, prompts, architecture: &architecture }).map_err(unfit)?;
+    let run = Fits { flow: Flow::generated(pairs), prompts, architecture: &architecture };
+    let position = restored.rest.position(restored.waiting, &run).map_err(unfit)?;
     // As the learner takes them.
     for MicroBatch { experience, items } in &position.pending {
         assert!(items.end <= experience.items(), "{items:?} of {}", experience.items());
@@ -337,7 +298,12 @@ impl Snapshot {
         if let Some(reference) = &resumable.reference {
             model::write_weights(reference.weights(), &files.reference()).map_err(|e| e.to_string())?;
         }
-        resumable.rest.experiences = resumable.experiences.iter().map(|e| Saved::of(e)).collect();
+        let mut tensors = Tensors::new();
+        let manifests = resumable.experiences.iter().enumerate().map(|(place, e)| Manifest::of(e, place, &mut tensors));
+        resumable.rest.experiences = manifests.collect::<candle_core::Result<_>>().map_err(|e| e.to_string())?;
+        if !tensors.is_empty() {
+            model::write_tensors(tensors.into_iter().collect(), None, &files.rollouts()).map_err(|e| e.to_string())?;
+        }
         fs::write(files.rest(), readable(&resumable.rest)?).map_err(text)
     }
 }
@@ -358,15 +324,31 @@ impl Rest {
         self.state.owes_evaluation && evaluation.is_some_and(|evaluation| evaluation.is_due(self.state.global_step))
     }
 
-    /// Returns the run's position in the data.
-    fn position(self, run: &Fits<'_>) -> std::result::Result<Position, String> {
-        if let Some(fault) = self.experiences.iter().find_map(|saved| saved.fault(run)) {
+    /// Takes its manifests and reads their rollouts, from this file if their numbers are there.
+    fn read_waiting(&mut self, file: &Path) -> std::result::Result<Vec<Waiting>, String> {
+        let mut tensors = Tensors::new();
+        if self.experiences.iter().any(Manifest::has_tensors) {
+            let size = fs::metadata(file).map_err(|e| format!("rollouts.safetensors: {e}"))?.len();
+            if size > LARGEST_REST {
+                return Err(format!("rollouts.safetensors has {size} bytes; the limit is {LARGEST_REST}"));
+            }
+            tensors = candle_core::safetensors::load(file, &Device::Cpu).map_err(|e| format!("rollouts.safetensors: {e}"))?;
+        }
+        let read = |(place, manifest): (usize, Manifest)| {
+            manifest.read(place, &mut tensors).map_err(|e| format!("rollouts.safetensors: {e}"))
+        };
+        std::mem::take(&mut self.experiences).into_iter().enumerate().map(read).collect()
+    }
+
+    /// Returns the run's position in the data, with these waiting rollouts.
+    fn position(self, waiting: Vec<Waiting>, run: &Fits<'_>) -> std::result::Result<Position, String> {
+        if let Some(fault) = waiting.iter().find_map(|waiting| waiting.fault(run)) {
             return Err(fault);
         }
-        let restored = self.experiences.into_iter().map(|saved| saved.restored(run).map(Arc::new));
+        let restored = waiting.into_iter().map(|waiting| waiting.restored(run).map(Arc::new));
         let experiences: Option<Vec<Arc<Experience>>> = restored.collect();
         let experiences = experiences.ok_or("rollouts without their prompts")?;
-        let micro_batch = |(index, start, end): Waiting| {
+        let micro_batch = |(index, start, end): Place| {
             let experience = experiences.get(index).filter(|e| start <= end && end <= e.items());
             let experience = experience.ok_or("a micro-batch without its rollouts")?.clone();
             Ok::<_, String>(MicroBatch { experience, items: start..end })
@@ -504,7 +486,7 @@ impl Trainer {
     pub(super) fn restore(&mut self, beginning: &Beginning, origin: &Origin, state: Restored) -> Result<()> {
         let (checkpoint, changed) = (origin.checkpoint.as_path(), beginning.may_change());
         let unfit = |detail: String| Error::unusable(checkpoint, detail);
-        let Restored { mut rest, moments } = state;
+        let Restored { mut rest, waiting, moments } = state;
         let state = |moments| Optimizers { updates: rest.optimizer_updates, critic_updates: rest.critic_updates, moments };
         for fault in moments.map(|moments| self.learner.restore(state(moments))).unwrap_or_default() {
             if !changed {
@@ -541,13 +523,13 @@ impl Trainer {
         let position = if rest.dataset == data.fingerprint() {
             let architecture = self.learner.policy().architecture();
             let all = data.prompts();
-            let mut needed: Vec<usize> = rest.experiences.iter().flat_map(|saved| &saved.prompts).copied().collect();
+            let mut needed: Vec<usize> = waiting.iter().flat_map(|waiting| &waiting.prompts).copied().collect();
             needed.retain(|index| *index < all.len());
             needed.sort_unstable();
             needed.dedup();
             let prompts = (all.len(), needed.iter().copied().zip(all.get(&needed)?).collect());
             let run = Fits { flow: self.collector.flow(), prompts, architecture };
-            rest.position(&run).map_err(|fault| unfit(format!("snapshot.json: {fault}")))?
+            rest.position(waiting, &run).map_err(|fault| unfit(format!("snapshot.json: {fault}")))?
         } else {
             Position { counters: rest.state.collected(), ..self.collector.position() }
         };
@@ -573,7 +555,7 @@ fn scores_alike(was: &Config, now: &Config) -> bool {
 }
 
 /// Returns the distinct experiences of the micro-batches, and for each micro-batch the index of its experience and its items.
-fn told_apart<'a>(micro_batches: impl IntoIterator<Item = &'a MicroBatch>) -> (Vec<Arc<Experience>>, Vec<Waiting>) {
+fn told_apart<'a>(micro_batches: impl IntoIterator<Item = &'a MicroBatch>) -> (Vec<Arc<Experience>>, Vec<Place>) {
     let (mut experiences, mut places): (Vec<Arc<Experience>>, Vec<_>) = (Vec::new(), Vec::new());
     for MicroBatch { experience, items } in micro_batches {
         let index = experiences.iter().position(|e| Arc::ptr_eq(e, experience)).unwrap_or_else(|| {

@@ -3,7 +3,7 @@
 //! Completions of one prompt are not independent of each other, so every error is that of a mean over the prompts' own means.
 
 use super::experience::Experience;
-use crate::config::Config;
+use super::plan::SolvedPlan;
 use crate::metrics::Metric;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ struct Attempt<'a> {
 }
 
 /// Returns the metrics of an evaluation's completions in addition to those of training; none for completions without rewards.
-pub(super) fn figures(e: &Experience, config: &Config) -> Vec<Metric> {
+pub(super) fn figures(e: &Experience, solved: Option<&SolvedPlan>) -> Vec<Metric> {
     let groups: Vec<Range<usize>> = (0..e.prompts.len()).map(|prompt| e.rows(prompt..prompt + 1)).collect();
     let mut metrics = Vec::new();
     for column in e.rewards.iter().chain(&e.eval_rewards) {
@@ -27,23 +27,22 @@ pub(super) fn figures(e: &Experience, config: &Config) -> Vec<Metric> {
         let means: Vec<f64> = means.collect();
         metrics.extend(error(format!("rewards/{}/stderr", column.name), &means));
     }
-    metrics.extend(passes(e, config, &groups));
+    metrics.extend(solved.map(|plan| passes(e, plan, &groups)).unwrap_or_default());
     metrics
 }
 
-/// Returns pass@k and maj@k over groups of rows, if a threshold says what is solved.
-fn passes(e: &Experience, config: &Config, groups: &[Range<usize>]) -> Vec<Metric> {
-    let Some(threshold) = config.eval_pass_threshold else { return Vec::new() };
-    let named = |name: &str| config.eval_pass_reward.as_deref().is_none_or(|wanted| wanted == name);
+/// Returns pass@k and maj@k over groups of rows.
+fn passes(e: &Experience, plan: &SolvedPlan, groups: &[Range<usize>]) -> Vec<Metric> {
+    let named = |name: &str| plan.reward.as_deref().is_none_or(|wanted| wanted == name);
     let Some(column) = e.rewards.iter().chain(&e.eval_rewards).find(|column| named(&column.name)) else { return Vec::new() };
     let attempt = |row: usize| Attempt {
         // A completion without a score has not solved anything.
-        solved: column.values[row].is_some_and(|score| f64::from(score) >= threshold),
-        answer: answer(&e.texts[row], config.eval_answer_after.as_deref()),
+        solved: column.values[row].is_some_and(|score| f64::from(score) >= plan.threshold),
+        answer: answer(&e.texts[row], plan.answer_after.as_deref()),
     };
     let groups: Vec<Vec<Attempt<'_>>> = groups.iter().map(|rows| rows.clone().map(attempt).collect()).collect();
     let mut metrics = Vec::new();
-    for k in config.pass_k() {
+    for &k in &plan.k {
         let solved = |group: &Vec<Attempt<'_>>| group.iter().filter(|attempt| attempt.solved).count();
         metrics.extend(mean(format!("pass@{k}"), groups.iter().map(|group| pass_at(group.len(), solved(group), k))));
         // A majority of fewer is any one of them.

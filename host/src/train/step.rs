@@ -17,7 +17,7 @@ impl Trainer {
 
         let mut with =
             With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase: Phase::Train };
-        let (micro_batches, collected) = self.collector.next(self.settings.gradient_accumulation_steps, &mut with)?;
+        let (micro_batches, collected) = self.collector.next(self.plan.batching.accumulation, &mut with)?;
         figures.merge(collected);
 
         let prompt_pass = self.collector.take_prompt_pass(&micro_batches, at);

@@ -3,7 +3,7 @@
 use super::collector::{Collector, Position, Sample};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
-use super::flow::Flow;
+use super::plan::Plan;
 use super::journal::{Journal, Recorder};
 use super::learner::Learner;
 use super::moment::Moment;
@@ -47,7 +47,9 @@ pub(super) struct State {
 
 /// A run: the source of experience, the learner, the plugins and the journal. No part knows the trainer.
 pub struct Trainer {
+    /// The configuration as it is recorded.
     pub(super) settings: Rc<Config>,
+    pub(super) plan: Plan,
     pub(super) world: Rc<World>,
     pub(super) plugins: Plugins,
     pub(super) collector: Collector,
@@ -120,10 +122,10 @@ impl Trainer {
             let every = if evaluation.is_regular() { evaluate } else { u64::MAX };
             Recurring { every, from: evaluate_from }
         });
-        let sizes = self.settings.batches(self.world.size());
-        let a_step = sizes.micro_batch * self.settings.gradient_accumulation_steps;
+        let batching = &self.plan.batching;
+        let a_step = batching.sizes.micro_batch * batching.accumulation;
         let evaluated = self.evaluation.as_ref().map_or(0, |evaluation| evaluation.prompts().len());
-        let rows = if self.collector.flow().generates() { evaluated * self.settings.eval_group() } else { evaluated };
+        let rows = if batching.flow.generates() { evaluated * batching.eval_group } else { evaluated };
         Calendar {
             first: self.state.global_step,
             last: self.max_steps,
@@ -173,7 +175,7 @@ impl Trainer {
 
     /// Returns whether all steps are taken, or evaluations have ended the run.
     fn is_over(&self) -> bool {
-        self.state.global_step >= self.max_steps || self.state.patience.is_lost(&self.settings).is_some()
+        self.state.global_step >= self.max_steps || self.state.patience.is_lost(&self.plan.evaluation).is_some()
     }
 
     fn steps(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Finished> {
@@ -185,7 +187,7 @@ impl Trainer {
             self.record(listener, |plugins, recorder| recorder.use_versions(plugins.hashes()))?;
         }
         let owed = self.state.owes_evaluation;
-        if owed || self.settings.eval_on_start && self.state.global_step == 0 {
+        if owed || self.plan.evaluation.on_start && self.state.global_step == 0 {
             self.evaluate(stop, listener)?;
         }
         if owed && !self.state.owes_evaluation {
@@ -200,7 +202,7 @@ impl Trainer {
             stopped = self.after_step(stop, listener)?;
         }
         let step = self.state.global_step;
-        if let (Some(evaluations), false) = (self.state.patience.is_lost(&self.settings), stopped || step == self.max_steps) {
+        if let (Some(evaluations), false) = (self.state.patience.is_lost(&self.plan.evaluation), stopped || step == self.max_steps) {
             self.journal.stops_early(step, evaluations)?;
         }
         // Before the first step there is nothing to keep.
@@ -217,7 +219,7 @@ impl Trainer {
         Ok(Finished {
             idle,
             chat,
-            scores: self.collector.flow() == Flow::ValuedPairs,
+            scores: self.collector.flow().gives_values(),
             folder: self.journal.path().to_owned(),
             steps: step,
             checkpoint,
@@ -256,7 +258,7 @@ impl Trainer {
         self.show_progress();
         self.follow(false)?;
         let last = step == self.max_steps;
-        if step.is_multiple_of(self.periods.log) || last || step == 1 && self.settings.logging_first_step {
+        if step.is_multiple_of(self.periods.log) || last || step == 1 && self.plan.logs_first_step {
             self.record(listener, |_, recorder| recorder.end_window())?;
         }
         listener.stepped(step);
@@ -367,7 +369,7 @@ impl Trainer {
 
     /// Returns the run's position.
     pub(super) fn moment(&self) -> Moment {
-        Moment { step: self.state.global_step, is_reference: !self.state.moved && self.settings.begins_as_reference() }
+        Moment { step: self.state.global_step, is_reference: !self.state.moved && self.plan.begins_as_reference }
     }
 
     /// Returns the number of epochs trained, including the fraction of the current one.

@@ -12,7 +12,7 @@ use crate::config::{Config, PluginEntry, ReportTo};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{ModelFolder, builtin};
-use crate::plugin::{Engine, Outline, Source};
+use crate::plugin::{Algorithm, Engine, Source};
 use crate::train::{self, Beginning, Flow, set_up};
 use anyhow::{anyhow, bail, ensure};
 use clap::parser::ValueSource;
@@ -116,8 +116,8 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
     (config.load_best_model_at_end, config.metric_for_best_model) = (false, None);
 
     let algorithm = Source::open(&config.algorithm)?;
-    let outline = Outline::of(&Engine::new()?, &algorithm, &config.loss_limits)?;
-    let kind = Kind::of(Flow::of(&outline, &algorithm, config.learn_from)?.1);
+    let algorithm = Algorithm::load(&Engine::new()?, &algorithm, &config.loss, &config.loss_limits, config.seed)?;
+    let kind = Kind::of(Flow::new(&algorithm, config.learn_from));
     if kind == Kind::Prompts && config.plugin.is_empty() {
         config.plugin.push(PluginEntry::new("tldr_length_reward.wasm".into()));
     }

@@ -25,11 +25,14 @@ pub(super) enum Kind {
 
 impl Kind {
     pub(super) fn of(flow: Flow) -> Self {
-        match flow {
-            Flow::Generated | Flow::GeneratedPairs => Self::Prompts,
-            Flow::Given => Self::Completions,
-            Flow::GivenPairs | Flow::ValuedPairs => Self::Pairs,
-            Flow::Labelled => Self::Labelled,
+        if flow.generates() {
+            Self::Prompts
+        } else if flow.has_pairs() {
+            Self::Pairs
+        } else if flow.has_labels() {
+            Self::Labelled
+        } else {
+            Self::Completions
         }
     }
 }

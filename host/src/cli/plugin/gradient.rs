@@ -1,7 +1,8 @@
 //! Compares the derivatives that a loss plugin returns with finite differences of its loss.
 
-use crate::plugin::{Examples, LabelledPlugin, PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Result, Side};
-use crate::plugin::{RewardModelPlugin, Tokens, ValuedPairs};
+use crate::plugin::{Result};
+use crate::plugin::old::{Examples, LabelledPlugin, PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Side};
+use crate::plugin::old::{RewardModelPlugin, Tokens, ValuedPairs};
 
 /// Step of the central difference to each side.
 const STEP: f32 = 1.0 / 512.0;

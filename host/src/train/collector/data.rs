@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::data::{Cursor, Loader};
 use crate::train::dataset::{Prompt, Prompts};
 use crate::train::experience::Experience;
-use crate::train::flow::Flow;
+use crate::train::plan::Batching;
 use crate::train::{Error, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -132,26 +132,26 @@ impl Data {
     }
 
     /// Returns the number of micro-batches per epoch.
-    pub(in crate::train) fn micro_batches_per_epoch(&self, flow: Flow, config: &Config, ranks: usize) -> usize {
+    pub(in crate::train) fn micro_batches_per_epoch(&self, batching: &Batching) -> usize {
         let loaded = self.loader.batches_per_epoch();
-        if !flow.generates() {
+        if !batching.flow.generates() {
             return loaded;
         }
-        let (rest, sizes) = (self.loader.rest(), config.batches(ranks));
+        let rest = self.loader.rest();
         let whole = loaded - usize::from(rest > 0);
-        whole * sizes.micro_batches_per_pass * config.num_iterations + rest.div_ceil(sizes.micro_batch)
+        whole * batching.micro_batches_per_generation() + rest.div_ceil(batching.sizes.micro_batch)
     }
 
     /// Returns the number of epochs after which training is when this many micro-batches wait, if that follows from the position in the
     /// order of all rows. As long as all can be used, it is what the number of steps gives.
-    pub(super) fn epochs_drawn(&self, flow: Flow, config: &Config, ranks: usize, waiting: usize) -> Option<f64> {
+    pub(super) fn epochs_drawn(&self, batching: &Batching, waiting: usize) -> Option<f64> {
         if !self.prompts.are_drawn() {
             return None;
         }
-        let ((batch, takes_rest), rows, sizes) = (self.loader.batch(), self.prompts.len(), config.batches(ranks));
-        let each = if flow.generates() { sizes.micro_batches_per_pass * config.num_iterations } else { 1 };
+        let ((batch, takes_rest), rows, sizes) = (self.loader.batch(), self.prompts.len(), batching.sizes);
+        let each = if batching.flow.generates() { batching.micro_batches_per_generation() } else { 1 };
         let rest = if takes_rest { rows % batch } else { 0 };
-        let of_rest = if flow.generates() { rest.div_ceil(sizes.micro_batch) } else { rest.div_ceil(batch) };
+        let of_rest = if batching.flow.generates() { rest.div_ceil(sizes.micro_batch) } else { rest.div_ceil(batch) };
         let all = (rows / batch * each + of_rest).max(1) as f64;
         let Cursor { epoch, taken } = self.loader.cursor();
         let left = rows.saturating_sub(taken);

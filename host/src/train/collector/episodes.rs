@@ -8,7 +8,8 @@ use crate::data::{Extras, Message, Tokenizer};
 use crate::metrics::{Metric, Reduction};
 use crate::model::Decoding;
 use crate::ops::sampler::stream;
-use crate::plugin::{self, EnvironmentPlugin, LARGEST_SCORE, Opening, Reply, Session, Turn};
+use crate::plugin::columns::turn_reward;
+use crate::plugin::{self, Column, EnvironmentPlugin, Generation, LARGEST_SCORE, Opening, Reply, Session, Turn, TurnSpan, Unit};
 use crate::rollout::{Ended, Follow, Next, Request, Rollout};
 use crate::run::TurnRow;
 use crate::train::dataset::Prompt;
@@ -350,21 +351,27 @@ pub(super) fn fatal(episodes: &[Episode], entries: &[PluginEntry]) -> Option<Err
     Some(plugin::Error::Call { name, function: "an episode", step: None, detail }.into())
 }
 
-/// Returns the turns of scored episodes, with the reward of each, as algorithms see them; none without an environment. Their
-/// environments' columns are the last rewards, in order.
-pub(super) fn turns(e: &Experience, environments: &[PluginEntry]) -> Option<plugin::Turns> {
-    let first = e.rewards.len().checked_sub(environments.len())?;
-    let mut turns = plugin::Turns { offsets: vec![0], ends: Vec::new(), rewards: Vec::new(), columns: Vec::new() };
+/// Adds the turns of episodes to a generation, with a column of their rewards for each environment.
+pub(super) fn add_turns(generation: &mut Generation, e: &Experience, environments: &[PluginEntry]) {
+    let batch = &mut generation.batch;
+    let mut rewards: Vec<Vec<Option<f32>>> = vec![Vec::new(); environments.len()];
     for (row, episode) in e.episodes.iter().enumerate() {
         let rollout = &e.rollouts[row];
-        let begins = rollout.replies.iter().map(|(begin, _)| *begin).chain([rollout.tokens.len()]);
-        turns.ends.extend(begins.map(|at| e.offsets[row] + at as u32));
-        let given = |turn: usize| episode.rewards.get(turn).copied().flatten().filter(|_| episode.failed.is_none());
-        turns.rewards.extend((0..=rollout.replies.len()).map(given));
-        turns.offsets.push(turns.ends.len() as u32);
-        turns.columns.push((first + episode.environment) as u32);
+        let mut start = e.offsets[row];
+        let ends = rollout.replies.iter().map(|(begin, _)| *begin).chain([rollout.tokens.len()]);
+        for (number, end) in ends.enumerate() {
+            let end = e.offsets[row] + end as u32;
+            batch.turns.push(TurnSpan { sequence: row as u32, start, end });
+            start = end;
+            let given = episode.rewards.get(number).copied().flatten().filter(|_| episode.failed.is_none());
+            for (place, column) in rewards.iter_mut().enumerate() {
+                column.push(given.filter(|_| place == episode.environment));
+            }
+        }
     }
-    (!e.episodes.is_empty()).then_some(turns)
+    for (entry, rewards) in environments.iter().zip(rewards) {
+        batch.columns.push(Column::sparse(turn_reward(entry.name()), Unit::Turn, rewards));
+    }
 }
 
 /// Returns the metrics of episodes.

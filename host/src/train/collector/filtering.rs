@@ -3,10 +3,10 @@
 
 use super::{Collector, With};
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::RewardColumn;
 use crate::rollout::Rollout;
-use crate::train::experience::Experience;
+use crate::train::experience::{Experience, RewardColumn};
 use crate::train::figures::Figures;
+use crate::train::plan::GroupFilter;
 use crate::train::{Error, Result};
 
 /// Minimum difference of rewards, relative to the largest, or absolute if that is below one. Sums of f32 differ in their last
@@ -19,16 +19,16 @@ impl Collector {
     ///
     /// # Errors
     /// If `max_num_gen_batches` generations have too few of them.
-    pub(super) fn generated_with_spread(&mut self, with: &mut With<'_>) -> Result<(Experience, Figures)> {
+    pub(super) fn generated_with_spread(&mut self, filter: &GroupFilter, with: &mut With<'_>) -> Result<(Experience, Figures)> {
         let (mut figures, mut parts) = (Figures::begin(), Vec::new());
         let (mut wanted, mut found) = (0, 0);
-        let most = self.settings.max_num_gen_batches;
-        for attempt in 1..=most {
+        let GroupFilter { reward, most } = filter;
+        for attempt in 1..=*most {
             let prompts = self.draw(&mut figures, with)?;
             wanted = wanted.max(prompts.len());
             let (part, made) = self.attempted(prompts, self.counters.generation, with)?;
             figures.merge(made);
-            let rewards = totals(&part.rewards, self.settings.filter_groups_metric.as_deref());
+            let rewards = totals(&part.rewards, reward.as_deref());
             let groups = part.prompts.len();
             let mut kept: Vec<usize> = (0..groups).filter(|&group| differ(&rewards[part.rows(group..group + 1)])).collect();
             figures.add(self.world.once(measured(&rewards, kept.len(), groups)));
@@ -44,7 +44,7 @@ impl Collector {
             }
             self.counters.generation += 1;
         }
-        Err(Error::NoSpread { generations: most, found, wanted })
+        Err(Error::NoSpread { generations: *most, found, wanted })
     }
 }
 

@@ -4,19 +4,22 @@ use super::episodes;
 use super::source::{PolicyVersion, RolloutBatch, RolloutRequest};
 use super::{Collector, With};
 use crate::activity::{Activity, Task};
-use crate::config::{OldLogp, RolloutDtype};
+use crate::config::RolloutDtype;
 use crate::diagnosis::{self, Parts, Scores};
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{Column, Generation, RewardBatch, RewardColumn, Rollouts};
+use crate::ops::dropout::mixed_bits;
+use crate::plugin::columns::{FINISHED, OLD_LOGP, OLD_VALUE, REF_LOGP, TURN_REWARD};
+use crate::plugin::{self, Batch, Column, Generation, Needs, RewardBatch, Scale, TextColumn, Unit, WeightedReward};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::episode::Episode;
-use crate::train::experience::Experience;
+use crate::train::experience::{Experience, RewardColumn};
 use crate::train::figures::{Figures, Work};
 use crate::train::learner::Learner;
 use crate::train::moment::Moment;
 use crate::train::packed::Packed;
 use crate::train::phase::Phase;
+use crate::train::plan::RolloutPlan;
 use crate::train::plugins::{Judged, Scored, Told, batch, from_plugin};
 use crate::train::reward_failure::RewardFailure;
 use crate::train::{Error, Result};
@@ -27,6 +30,9 @@ use std::sync::Arc;
 
 /// Number of consecutive generations without a score, and without errors, that ends a run.
 const MOST_UNSCORED: u64 = 16;
+
+/// Distinguishes the seeds of estimates from those of losses and dropout.
+const ESTIMATE_SEEDS: u64 = 0x6573_7469;
 
 /// The columns with an episode's whole conversation, and with the reward of each turn.
 const OF_EPISODES: [&str; 2] = ["messages", "turn_rewards"];
@@ -79,13 +85,13 @@ impl Collector {
     /// Computes the other columns of scored completions that the algorithm requests.
     pub(super) fn completed(&self, experience: &mut Experience, with: &With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
-        experience.ref_logp = self.reference_logp(experience)?;
-        if experience.ref_logp.is_some() {
+        if let Some(reference) = self.reference_logp(experience)? {
+            experience.columns.set_per_token(REF_LOGP, Some(reference));
             figures.lap("reference");
         }
         figures.merge(self.recompute(experience, with)?);
-        experience.values = self.values(with.learner, experience)?;
-        if experience.values.is_some() {
+        if let Some(values) = self.values(with.learner, experience)? {
+            experience.columns.set_per_token(OLD_VALUE, Some(values));
             figures.lap("values");
         }
         Ok(figures)
@@ -96,15 +102,19 @@ impl Collector {
         let mut figures = Figures::begin();
         let columns = experience.rewards.iter().chain(&experience.eval_rewards);
         figures.add(self.world.once(columns.flat_map(reward_metrics)));
-        let turns = episodes::turns(experience, with.plugins.environments().entries);
-        let seen = Generation { rollouts: rollouts_seen(experience, with.at), turns };
+        let needs = with.plugins.needs();
+        let mut seen = generation_seen(experience, needs, with.at, &self.rollout);
+        if needs.has(TURN_REWARD) {
+            episodes::add_turns(&mut seen, experience, with.plugins.environments().entries);
+        }
         let judged = if self.flow.has_pairs() {
             let (pairs, judged) = with.plugins.choose(seen)?;
             experience.pairs = Some(pairs);
             judged
         } else {
-            let (advantages, judged) = with.plugins.estimate(seen)?;
-            experience.advantages = advantages;
+            let (estimates, judged) = with.plugins.estimate(seen)?;
+            experience.mask = estimates.mask;
+            estimates.columns.into_iter().for_each(|column| experience.columns.set(column));
             judged
         };
         figures.add(self.world.once(judged));
@@ -127,7 +137,7 @@ impl Collector {
         let environments = with.plugins.environments();
         let request = RolloutRequest {
             prompts: &prompts[own.clone()],
-            samples: if with.phase == Phase::Eval { self.settings.eval_group() } else { self.settings.group() },
+            samples: if with.phase == Phase::Eval { self.batching.eval_group } else { self.batching.group },
             sampling: self.turns.sampling(with.phase),
             logp_temperature: self.temperature(),
             generation,
@@ -214,14 +224,14 @@ impl Collector {
     /// or for a divergence from the reference model.
     fn recompute(&self, e: &mut Experience, with: &With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
-        let is_used = self.settings.batches(self.world.size()).trains_later || e.ref_logp.is_some();
-        if self.settings.old_logp != Some(OldLogp::Recompute) || !is_used || with.phase == Phase::Eval {
+        let is_used = self.batching.sizes.trains_later || e.columns.get(REF_LOGP).is_some();
+        if !self.rollout.recomputes_old_logp || !is_used || with.phase == Phase::Eval {
             return Ok(figures);
         }
         let policy = with.learner.policy().frozen();
         let score = |packed: &Packed| Ok(policy.score(&packed.forest, &packed.selected, self.temperature())?.logp);
         let recomputed = self.column(e, score)?;
-        e.old_logp = Some(recomputed);
+        e.columns.set_per_token(OLD_LOGP, Some(recomputed));
         figures.lap("old_logp");
         Ok(figures)
     }
@@ -245,8 +255,8 @@ impl Collector {
             }
         }
         let policy = with.learner.policy();
-        let (model, a, most) = (policy.computing(), policy.architecture(), self.settings.max_num_seqs);
-        let bits = match (self.settings.rollout_dtype, policy.computes_in()) {
+        let (model, a, most) = (policy.computing(), policy.architecture(), self.rollout.max_num_seqs);
+        let bits = match (self.rollout.dtype, policy.computes_in()) {
             (RolloutDtype::Int8, _) if with.phase == Phase::Train => 8,
             (RolloutDtype::Bfloat16, _) if with.phase == Phase::Train => 16,
             (_, DType::BF16) => 16,
@@ -283,7 +293,7 @@ fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
     let messages = episodes.iter().map(|episode| episode.messages.clone()).collect();
     let rewards = episodes.iter().map(|episode| json!(episode.rewards).to_string()).collect();
     for (name, values) in OF_EPISODES.into_iter().zip([messages, rewards]) {
-        batch.columns.push(Column { name: name.to_owned(), values });
+        batch.columns.push(TextColumn { name: name.to_owned(), values });
     }
     batch.prompts = episodes.iter().map(|episode| episode.prompt.clone()).collect();
     batch.prompt_of = (0..episodes.len() as u32).collect();
@@ -297,22 +307,48 @@ fn failure_of(episodes: &[Episode], environment: usize, name: &str) -> Option<Re
     Some(RewardFailure { name: name.to_owned(), error, failed })
 }
 
-/// Returns a generation as algorithms see it. While the policy still equals the reference, both get bit-identical
-/// log-probabilities: those of generation and of the reference's forward pass differ by rounding, which a divergence in the
-/// reward would turn into advantages.
-fn rollouts_seen(e: &Experience, at: Moment) -> Rollouts {
-    Rollouts {
+/// Returns a generation as algorithms see it, with the columns that they need. While the policy still equals the reference, both get
+/// bit-identical log-probabilities: those of generation and of the reference's forward pass differ by rounding, which a divergence in
+/// the reward would turn into advantages.
+fn generation_seen(e: &Experience, needs: &Needs, at: Moment, plan: &RolloutPlan) -> Generation {
+    let rows = e.rollouts.len();
+    let column = |name: &str| match name {
+        OLD_LOGP => Some(Column::new(name, Unit::Token, e.old_logp().to_vec())),
+        REF_LOGP if at.is_reference => {
+            e.columns.get(name).map(|_| Column::new(name, Unit::Token, e.old_logp().to_vec()))
+        }
+        FINISHED => {
+            let finished = e.rollouts.iter().map(|rollout| f32::from(u8::from(rollout.finished)));
+            Some(Column::new(name, Unit::Sequence, finished.collect()))
+        }
+        _ => e.columns.get(name).cloned(),
+    };
+    let mut columns: Vec<Column> = needs.names().filter_map(column).collect();
+    let scores = |reward: &RewardColumn| {
+        Column::sparse(plugin::columns::reward(&reward.name), Unit::Sequence, reward.values.iter().copied())
+    };
+    columns.extend(e.rewards.iter().map(scores));
+    let first_of_prompt = |row: &usize| *row == 0 || *row == rows || e.rollouts[*row].prompt != e.rollouts[row - 1].prompt;
+    let mask: Vec<u8> = e.rollouts.iter().flat_map(Rollout::mask).collect();
+    let scale = Scale {
+        items: rows as u32,
+        tokens: mask.iter().filter(|counts| **counts == 1).count() as u64,
+        prompt_tokens: 0,
+        max_completion_length: plan.max_completion_length as u32,
+    };
+    let batch = Batch {
         step: at.step,
-        rewards: e.rewards.clone(),
-        prompt_of: e.rollouts.iter().map(|r| r.prompt as u32).collect(),
-        finished: e.rollouts.iter().map(|r| r.finished).collect(),
-        offsets: e.offsets.clone(),
-        mask: e.rollouts.iter().flat_map(Rollout::mask).collect(),
-        logp: e.old_logp().to_vec(),
-        ref_logp: e.ref_logp.as_ref().map(|r| if at.is_reference { e.old_logp().to_vec() } else { r.clone() }),
-        values: e.values.clone(),
-        entropy: None,
-    }
+        seed: mixed_bits(plan.seed ^ mixed_bits(at.step ^ ESTIMATE_SEEDS)),
+        groups: (0..=rows).filter(first_of_prompt).map(|row| row as u32).collect(),
+        tokens: e.offsets.clone(),
+        prompt_tokens: Vec::new(),
+        turns: Vec::new(),
+        mask,
+        columns,
+        scale,
+    };
+    let weighted = |reward: &RewardColumn| WeightedReward { name: reward.name.clone(), weight: reward.weight };
+    Generation { batch, rewards: e.rewards.iter().map(weighted).collect() }
 }
 
 /// Returns `rewards/<name>/mean` and `/std` (n - 1) over the scorable completions.
@@ -341,8 +377,7 @@ fn group_metrics(e: &Experience) -> Vec<Metric> {
     let scores = rewards.iter().map(|reward| Scores { weight: f64::from(reward.weight), values: &reward.values });
     let scores: Vec<Scores<'_>> = scores.collect();
     let group_of: Vec<usize> = e.rollouts.iter().map(|rollout| rollout.prompt).collect();
-    let of_first = |row: usize| e.advantages.advantages.get(e.offsets[row] as usize).copied();
-    let advantages: Option<Vec<f32>> = (0..e.rollouts.len()).map(of_first).collect();
+    let advantages: Option<Vec<f32>> = (0..e.rollouts.len()).map(|row| e.advantage(row, 0)).collect();
     let Parts { teaching, size, rewards: parts } = diagnosis::parts(&scores, &group_of, advantages.as_deref());
     let mut metrics = Vec::new();
     for (RewardColumn { name, .. }, part) in rewards.into_iter().zip(parts) {

@@ -1,7 +1,7 @@
 //! Makes experience from a dataset's own completions or pairs.
 
 use super::Collector;
-use crate::plugin::Advantages;
+use crate::plugin::columns::REF_LOGP;
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
@@ -17,11 +17,13 @@ impl Collector {
         let rollouts = answers(&prompts, if self.flow.has_pairs() { 2 } else { 1 }, at.step)?;
         let mut experience = Experience::new(prompts, rollouts);
         figures.lap("data");
-        experience.ref_logp = self.reference_logp(&experience)?;
+        let reference = self.reference_logp(&experience)?;
+        let has_reference = reference.is_some();
+        experience.columns.set_per_token(REF_LOGP, reference);
         if mismatched {
             experience.mismatched = Some(Box::new(self.mismatched(&experience)?));
         }
-        if experience.ref_logp.is_some() {
+        if has_reference {
             figures.lap("reference");
         }
         Ok((experience, figures))
@@ -29,7 +31,7 @@ impl Collector {
 
     /// Appends each completion to the next row's prompt, the last one to the first's, within a batch of all processes.
     fn mismatched(&self, e: &Experience) -> Result<Experience> {
-        let (count, longest) = (e.rollouts.len(), self.settings.longest(self.context));
+        let (count, longest) = (e.rollouts.len(), self.longest);
         let follows = |row: usize| self.follows(row, count);
         let mismatch = |row: usize| {
             let (own, other) = (&e.rollouts[row], &e.rollouts[follows(row)]);
@@ -39,28 +41,29 @@ impl Collector {
             Rollout { tokens, ..own.clone() }
         };
         let mut all = Experience::new(e.prompts.clone(), (0..count).map(mismatch).collect());
-        all.ref_logp = match &self.reference {
+        let reference = match &self.reference {
             Some(_) => self.reference_logp(&all)?,
             None => (0..count)
                 .map(|row| known_mismatched(&e.prompts[row], &e.prompts[follows(row)]))
                 .collect::<Result<Vec<_>>>()
                 .map(|columns| Some(columns.concat()))?,
         };
+        all.columns.set_per_token(REF_LOGP, reference);
         Ok(all)
     }
 
     /// Returns the row, out of `count`, whose completion is appended to this row's prompt.
     pub(super) fn follows(&self, row: usize, count: usize) -> usize {
-        let size = self.settings.batches(self.world.size()).micro_batch;
+        let size = self.batching.sizes.micro_batch;
         if row.is_multiple_of(size) { (row + size).min(count) - 1 } else { row - 1 }
     }
 
-    /// Pairs the dataset's answers, or gives them equal advantages.
+    /// Pairs the dataset's answers, or marks the tokens of theirs that are learned.
     pub(super) fn judge_given(&self, experience: &mut Experience) {
         if self.flow.has_pairs() {
             experience.pairs = Some((0..experience.prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect());
         } else {
-            experience.advantages = all_alike(experience);
+            experience.mask = learned(experience);
         }
     }
 }
@@ -90,12 +93,8 @@ fn answers(prompts: &[Arc<Prompt>], count: usize, policy_version: u64) -> Result
     Ok(rollouts)
 }
 
-/// Gives every learned token advantage 1.
-fn all_alike(e: &Experience) -> Advantages {
-    let tokens = e.offsets.last().map_or(0, |end| *end as usize);
-    let learned = e.prompts.iter().flat_map(|prompt| &prompt.answers).flat_map(|answers| match &answers.learned {
-        Some(mask) => mask.clone(),
-        None => vec![1; answers.chosen.len()],
-    });
-    Advantages { advantages: vec![1.0; tokens], mask: learned.collect(), ..Advantages::default() }
+/// Returns the mask of the tokens that are learned.
+fn learned(e: &Experience) -> Vec<u8> {
+    let answers = e.prompts.iter().flat_map(|prompt| &prompt.answers);
+    answers.flat_map(|answers| answers.learned.clone().unwrap_or_else(|| vec![1; answers.chosen.len()])).collect()
 }

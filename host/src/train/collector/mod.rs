@@ -28,8 +28,8 @@ use super::learner::{Learner, batches_of};
 use super::moment::Moment;
 use super::packed::Packed;
 use super::phase::Phase;
+use super::plan::{Batching, Plan, ReferencePlan, RolloutPlan};
 use super::plugins::Plugins;
-use crate::config::Config;
 use crate::data::{Cursor, shuffle};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
@@ -75,40 +75,45 @@ pub(super) struct Position {
 /// See the module documentation.
 pub(super) struct Collector {
     world: Rc<World>,
-    settings: Rc<Config>,
     flow: Flow,
+    batching: Rc<Batching>,
+    rollout: Rc<RolloutPlan>,
+    reference_plan: ReferencePlan,
     data: Data,
     turns: Rc<Turns>,
     source: Box<dyn RolloutSource>,
     reference: Option<Frozen>,
-    /// The context of the policy.
-    context: usize,
+    /// The longest sequence of given completions.
+    longest: usize,
     /// Micro-batches waiting to be trained on.
     pending: VecDeque<MicroBatch>,
     counters: Counters,
 }
 
-/// Returns what writes the completions of a run with these settings.
-fn source_of(settings: &Config, turns: &Rc<Turns>) -> Box<dyn RolloutSource> {
-    match settings.environment.is_empty() {
-        true => Box::new(Decoder::new(turns.clone())),
-        false => Box::new(Episodes::new(turns.clone())),
+/// Returns what writes the completions of a run with this plan.
+fn source_of(plan: &RolloutPlan, turns: &Rc<Turns>) -> Box<dyn RolloutSource> {
+    match plan.has_environment {
+        false => Box::new(Decoder::new(turns.clone())),
+        true => Box::new(Episodes::new(turns.clone())),
     }
 }
 
 impl Collector {
-    /// Creates a collector at the beginning of the data, for a policy of this context, with its reference model, if there is one.
+    /// Creates a collector at the beginning of the data, with a reference model if there is one; `longest` is the length of the longest
+    /// sequence of given completions.
     pub(super) fn new(
         world: Rc<World>,
-        settings: Rc<Config>,
-        flow: Flow,
+        plan: &Plan,
         data: Data,
         turns: Turns,
-        (reference, context): (Option<Frozen>, usize),
+        reference: Option<Frozen>,
+        longest: usize,
     ) -> Self {
         let (pending, counters, turns) = (VecDeque::new(), Counters::default(), Rc::new(turns));
-        let source = source_of(&settings, &turns);
-        Self { world, settings, flow, data, turns, source, reference, context, pending, counters }
+        let source = source_of(&plan.rollout, &turns);
+        let (batching, rollout, reference_plan) = (plan.batching.clone(), plan.rollout.clone(), plan.reference);
+        let flow = batching.flow;
+        Self { world, flow, batching, rollout, reference_plan, data, turns, source, reference, longest, pending, counters }
     }
 
     /// Prepares a generation as one in training.
@@ -129,7 +134,7 @@ impl Collector {
                     taken.push(micro_batch);
                 }
                 // If prompts are skipped, a generation can end anywhere in an epoch.
-                None if !taken.is_empty() && !self.settings.passes_over_prompts() && self.data.is_at_end()? => break,
+                None if !taken.is_empty() && !self.batching.passes_over_prompts && self.data.is_at_end()? => break,
                 None => figures.merge(self.refill(with)?),
             }
         }
@@ -147,15 +152,15 @@ impl Collector {
 
     /// Returns whether the completions of so many prompts are one micro-batch and the only one of their step.
     fn trains_at_once(&self, prompts: usize, phase: Phase) -> bool {
-        let whole = self.settings.gradient_accumulation_steps == 1 && self.settings.max_tokens_per_microbatch.is_none();
-        whole && phase == Phase::Train && !self.settings.filter_groups && self.parts_of(prompts) == 1
+        let whole = self.batching.accumulation == 1 && self.batching.max_tokens.is_none();
+        whole && phase == Phase::Train && self.batching.filter.is_none() && self.parts_of(prompts) == 1
     }
 
     /// Collects one more generation, split into `num_iterations` rounds of `steps_per_generation` micro-batches, or the dataset's
     /// next pairs or completions as one micro-batch.
     fn refill(&mut self, with: &mut With<'_>) -> Result<Figures> {
-        let (mut experience, mut figures) = if self.settings.filter_groups {
-            self.generated_with_spread(with)?
+        let (mut experience, mut figures) = if let Some(filter) = self.batching.clone().filter.as_ref() {
+            self.generated_with_spread(filter, with)?
         } else {
             let mut figures = Figures::begin();
             let prompts = self.draw(&mut figures, with)?;
@@ -172,10 +177,10 @@ impl Collector {
             with.journal.completions(&experience)?;
             figures.lap("log");
             self.counters.generation += 1;
-            (rounds, parts) = (self.settings.num_iterations, self.parts_of(experience.prompts.len()));
+            (rounds, parts) = (self.batching.iterations, self.parts_of(experience.prompts.len()));
         }
         self.counters.passes_left = 0;
-        if self.settings.num_mini_batches.is_some() {
+        if self.batching.redeals {
             self.counters.passes_left = rounds as u64 - 1;
             rounds = 1;
         }
@@ -187,9 +192,9 @@ impl Collector {
 
     /// Returns the number of micro-batches of a generation for so many prompts; the last of an epoch may have fewer.
     fn parts_of(&self, prompts: usize) -> usize {
-        let sizes = self.settings.batches(self.world.size());
+        let sizes = self.batching.sizes;
         let whole = sizes.micro_batches_per_pass;
-        if self.flow.drops_rest(&self.settings) { whole } else { whole.min(prompts.div_ceil(sizes.micro_batch)) }
+        if self.batching.drops_rest { whole } else { whole.min(prompts.div_ceil(sizes.micro_batch)) }
     }
 
     /// Returns the dataset's next prompts.
@@ -208,11 +213,11 @@ impl Collector {
     /// The order follows from the seed, the generation and the pass.
     fn deal_again(&mut self, experience: &Experience) {
         let Counters { generation, passes_left, .. } = self.counters;
-        let seed = mixed_bits(self.settings.data_seed.unwrap_or(self.settings.seed) ^ mixed_bits(generation));
+        let seed = mixed_bits(self.batching.seed ^ mixed_bits(generation));
         let mut order: Vec<usize> = (0..experience.prompts.len()).collect();
         shuffle(&mut order, seed, passes_left);
         let experience = Arc::new(experience.reordered(&order));
-        let parts = self.settings.batches(self.world.size()).micro_batches_per_pass;
+        let parts = self.batching.sizes.micro_batches_per_pass;
         self.pending.extend(MicroBatch::deal(&experience, parts));
         self.counters.passes_left -= 1;
     }
@@ -228,7 +233,7 @@ impl Collector {
         if self.flow.generates() {
             self.generated(prompts, generation, with)
         } else {
-            self.given(prompts, with.at, with.plugins.hints().mismatched)
+            self.given(prompts, with.at, with.plugins.needs_mismatched())
         }
     }
 
@@ -245,7 +250,7 @@ impl Collector {
     fn column(&self, e: &Experience, column: impl Fn(&Packed) -> Result<Vec<f32>>) -> Result<Vec<f32>> {
         let rows = e.rows(self.world.share(e.prompts.len()));
         let mut own = Vec::with_capacity(e.tokens(&rows).len());
-        for rows in batches_of(e, rows, self.settings.per_device_train_batch_size, self.settings.max_tokens_per_microbatch) {
+        for rows in batches_of(e, rows, self.batching.rows, self.batching.max_tokens) {
             own.extend(column(&Packed::new(e, rows))?);
         }
         Ok(self.world.concat("a column", own)?)
@@ -253,21 +258,21 @@ impl Collector {
 
     /// Returns the divisor of logits; see [`Flow::temperature`].
     fn temperature(&self) -> f32 {
-        self.flow.temperature(&self.settings)
+        self.rollout.logp_temperature
     }
 
     /// Returns the number of epochs that this many steps take, including the fraction of the last one; if prompts are skipped,
     /// the number so far.
     pub(super) fn epochs(&self, steps: u64) -> f64 {
-        if self.settings.passes_over_prompts() {
+        if self.batching.passes_over_prompts {
             return self.data.passes();
         }
         let waiting = self.waiting();
-        if let Some(epochs) = self.data.epochs_drawn(self.flow, &self.settings, self.world.size(), waiting) {
+        if let Some(epochs) = self.data.epochs_drawn(&self.batching, waiting) {
             return epochs;
         }
-        let micro_batches = self.data.micro_batches_per_epoch(self.flow, &self.settings, self.world.size()) as u64;
-        let a_step = self.settings.gradient_accumulation_steps as u64;
+        let micro_batches = self.data.micro_batches_per_epoch(&self.batching) as u64;
+        let a_step = self.batching.accumulation as u64;
         let updates = micro_batches.div_ceil(a_step).max(1);
         let begun = (steps % updates * a_step) as f64 / micro_batches.max(1) as f64;
         (steps / updates) as f64 + begun
@@ -275,7 +280,7 @@ impl Collector {
 
     /// Returns how many micro-batches of what was drawn have not been trained on.
     fn waiting(&self) -> usize {
-        let passes = self.counters.passes_left as usize * self.settings.batches(self.world.size()).micro_batches_per_pass;
+        let passes = self.counters.passes_left as usize * self.batching.sizes.micro_batches_per_pass;
         self.pending.len() + passes
     }
 

@@ -3,6 +3,7 @@
 use super::Collector;
 use crate::activity::{Activity, Task, Unit};
 use crate::model::Policy;
+use crate::plugin::columns::REF_LOGP;
 use crate::train::Result;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
@@ -31,14 +32,13 @@ impl Collector {
         at: Moment,
         mismatched: bool,
     ) -> Result<()> {
-        if self.reference.is_none() || !self.settings.precompute_ref_log_probs {
+        if self.reference.is_none() || !self.reference_plan.precomputes {
             return Ok(());
         }
-        let sizes = self.settings.batches(self.world.size());
         let rows = self.data.prompts().all()?.len() + evaluated.len();
         let task = Task::new(Activity::ReferenceModel).out_of(rows as u64, Unit::Rows);
-        let batches = self.data.prompts().all()?.chunks(sizes.micro_batch);
-        for some in batches.chain(evaluated.chunks(self.flow.evaluated_together(sizes))) {
+        let batches = self.data.prompts().all()?.chunks(self.batching.sizes.micro_batch);
+        for some in batches.chain(evaluated.chunks(self.batching.items_evaluated_together())) {
             let (experience, _) = self.given(some.to_vec(), at, mismatched)?;
             task.add(some.len() as u64);
             // The same row of the same dataset has the same figures.
@@ -57,9 +57,9 @@ impl Collector {
     /// Mixes the policy into the reference model if due after this step (TRL's `SyncRefModelCallback`).
     pub(in crate::train) fn sync_reference(&mut self, policy: &Policy, step: u64) -> Result<Figures> {
         let mut figures = Figures::begin();
-        let due = self.settings.sync_ref_model && step.is_multiple_of(self.settings.ref_model_sync_steps);
-        if let Some(reference) = self.reference.as_mut().filter(|_| due) {
-            *reference = reference.mixed(policy.weights(), self.settings.ref_model_mixup_alpha)?;
+        let due = self.reference_plan.sync.filter(|sync| step.is_multiple_of(sync.steps));
+        if let (Some(reference), Some(sync)) = (self.reference.as_mut(), due) {
+            *reference = reference.mixed(policy.weights(), sync.alpha)?;
             figures.lap("reference");
         }
         Ok(figures)
@@ -68,6 +68,6 @@ impl Collector {
 
 /// Returns the reference model's log-probabilities of each prompt's completions.
 fn by_prompt(e: &Experience) -> impl Iterator<Item = Vec<f32>> {
-    let logp = e.ref_logp.as_deref().unwrap_or_default();
+    let logp = e.columns.values(REF_LOGP).unwrap_or_default();
     (0..e.prompts.len()).map(move |prompt| logp.get(e.tokens(&e.rows(prompt..prompt + 1))).unwrap_or_default().to_vec())
 }

@@ -8,12 +8,13 @@ use std::rc::Rc;
 impl Collector {
     /// Makes generations short: at most so many completions of a prompt, of at most so many tokens.
     pub(in crate::train) fn shorten(&mut self, (samples, tokens): (usize, usize)) {
-        let mut settings = (*self.settings).clone();
-        settings.num_generations = Some(settings.group().min(samples));
-        settings.max_completion_length = settings.max_completion_length.min(tokens);
-        self.settings = Rc::new(settings);
-        self.turns = Rc::new(self.turns.with_settings(self.settings.clone()));
-        self.source = source_of(&self.settings, &self.turns);
+        let mut batching = (*self.batching).clone();
+        batching.group = batching.group.min(samples);
+        let mut rollout = (*self.rollout).clone();
+        rollout.max_completion_length = rollout.max_completion_length.min(tokens);
+        (self.batching, self.rollout) = (Rc::new(batching), Rc::new(rollout));
+        self.turns = Rc::new(self.turns.with_plan(self.rollout.clone()));
+        self.source = source_of(&self.rollout, &self.turns);
     }
 
     /// Returns the tokens of a text as a completion.

@@ -20,7 +20,7 @@ pub(super) fn line_of<'a>(e: &'a Experience, row: usize, plugins: &'a Line, erro
         completion_ids: &rollout.tokens,
         finished: rollout.finished,
         rewards: e.rewards.iter().map(|r| (r.name.clone(), json!(r.values[row]))).collect(),
-        advantage: e.advantages.advantages.get(e.offsets[row] as usize).copied(),
+        advantage: e.advantage(row, 0),
         plugins,
         error,
         episode: e.episodes.get(row).map(|episode| of_episode(e, row, episode)),
@@ -32,7 +32,7 @@ fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a Episode) -> Episod
     let rollout = &e.rollouts[row];
     // Those of the turns' first tokens.
     let begins = std::iter::once(0).chain(rollout.replies.iter().map(|(_, end)| *end));
-    let turn_advantages = begins.map(|at| e.advantages.advantages.get(e.offsets[row] as usize + at).copied()).collect();
+    let turn_advantages = begins.map(|at| e.advantage(row, at)).collect();
     EpisodeLine {
         messages: serde_json::from_str(&episode.messages).unwrap_or_default(),
         turn_rewards: &episode.rewards,

@@ -1,283 +1,227 @@
-//! Builds the columns of a micro-batch that a loss asks for.
+//! Builds the batch that a micro-batch's loss gets, and takes this rank's part of the loss's answer.
 
+use super::forward::Forward;
 use crate::metrics::{Metric, Reduction};
-use crate::model::{self, Pass};
-use crate::ops::logprob::TokenStats;
-use crate::plugin::{Examples, Gradient, Mismatched, Needs, Pairs, Prompts, Scale, Side, Tokens, ValuedPairs};
+use crate::plugin::columns::{
+    FINISHED, LABEL, LOGP, MARGIN, MICRO_BATCH_LABEL, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, SAMPLING_LOGP, VALUE,
+};
+use crate::plugin::{Batch, Column, Gradient, Needs, Scale, Unit};
 use crate::rollout::Rollout;
+use crate::train::columns::{Columns, selected};
 use crate::train::experience::{Experience, MicroBatch};
 use crate::train::flow::Flow;
 use crate::train::moment::Moment;
-use crate::train::plugins::LossBatch;
-use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use std::rc::Rc;
 
-/// What a forward pass shows a loss, per token in row order; for a reward model, `values` alone, per completion.
-#[derive(Default, Deserialize, Serialize)]
-pub(super) struct Observed {
-    logp: Vec<f32>,
-    entropy: Vec<f32>,
-    values: Option<Vec<f32>>,
-    mean_logits: Option<Vec<f32>>,
-    log_sum_squares: Option<Vec<f32>>,
-    /// Of the tokens of pairs' prompts.
-    prompt_logp: Option<Vec<f32>>,
-}
-
-impl Observed {
-    /// Takes from a pass what is asked for, and the critic's values. The pass's first predictions are the completions' tokens, this
-    /// many, the others prompts'.
-    pub(super) fn new(pass: &Pass<'_>, tokens: usize, values: Option<&[f32]>, asked: &Asked) -> model::Result<Self> {
-        let of_completions = |mut column: Vec<f32>| {
-            column.truncate(tokens);
-            column
-        };
-        let pairs = matches!(asked.flow, Flow::GivenPairs | Flow::GeneratedPairs);
-        let wanted = asked.needs.mean_logits && asked.flow != Flow::Generated && asked.flow != Flow::Given;
-        Ok(Self {
-            logp: pass.stats().logp[..tokens].to_vec(),
-            entropy: if asked.needs.entropy { pass.stats().entropy.clone() } else { Vec::new() },
-            values: values.map(<[f32]>::to_vec),
-            mean_logits: wanted.then(|| pass.mean_logits()).transpose()?.map(of_completions),
-            log_sum_squares: (pairs && asked.squares).then(|| pass.log_sum_squares()).transpose()?,
-            prompt_logp: asked.of_prompts.map(|_| pass.stats().logp[tokens..].to_vec()),
-        })
-    }
-
-    /// Takes the values of completions.
-    pub(super) fn of_values(values: &[f32]) -> Self {
-        Self { values: Some(values.to_vec()), ..Self::default() }
-    }
-
-    /// Joins what several ranks' passes show; those without rows show nothing.
-    pub(super) fn joined(parts: Vec<Self>) -> Self {
-        let mut all = Self::default();
-        for part in parts {
-            all.logp.extend(part.logp);
-            all.entropy.extend(part.entropy);
-            let columns = [
-                (&mut all.values, part.values),
-                (&mut all.mean_logits, part.mean_logits),
-                (&mut all.log_sum_squares, part.log_sum_squares),
-                (&mut all.prompt_logp, part.prompt_logp),
-            ];
-            for (column, more) in columns {
-                if let Some(more) = more {
-                    column.get_or_insert_default().extend(more);
-                }
-            }
-        }
-        all
-    }
-}
-
-/// The inputs of a micro-batch's columns, besides its own.
-pub(super) struct Asked {
+/// What a loss gets besides its rows and their forward pass.
+pub(super) struct LossInputs {
     pub flow: Flow,
-    pub needs: Needs,
+    pub needs: Rc<Needs>,
     pub at: Moment,
+    /// The only randomness of the loss.
+    pub seed: u64,
     pub scale: Scale,
     /// The micro-batch, for a loss that compares rows: the parts of all ranks then go into it together.
     pub shared: Option<MicroBatch>,
-    /// Of the whole micro-batch.
-    pub mismatched: Option<Mismatched>,
-    /// Its desirable and its undesirable rows.
-    pub labelled: (u32, u32),
-    /// Whether a loss of pairs weights them by sums of squared probabilities.
-    pub squares: bool,
-    /// Number of the prompts' tokens in the complete step, if a loss of pairs sees them.
-    pub of_prompts: Option<u64>,
+    /// Columns of the whole micro-batch.
+    pub of_micro_batch: Vec<Column>,
     /// Whether log-probabilities are compared with those of sampling.
     pub compares_sampling: bool,
 }
 
-/// Returns the columns of a micro-batch after its forward pass.
-pub(super) fn columns(micro_batch: &MicroBatch, observed: Observed, asked: &Asked) -> LossBatch {
-    match asked.flow {
-        Flow::Generated | Flow::Given => LossBatch::Tokens(tokens(micro_batch, observed, asked)),
-        Flow::GeneratedPairs | Flow::GivenPairs => LossBatch::Pairs(pairs(micro_batch, &observed, asked)),
-        Flow::ValuedPairs => LossBatch::Values(valued_pairs(micro_batch, &observed.values.unwrap_or_default(), asked)),
-        Flow::Labelled => LossBatch::Labelled(examples(micro_batch, observed, asked)),
+/// Joins what several ranks' passes show; those without rows show nothing.
+pub(super) fn joined(parts: Vec<Columns>) -> Columns {
+    parts.into_iter().filter(|part| part.iter().next().is_some()).reduce(|mut all, part| {
+        all.append(part);
+        all
+    }).unwrap_or_default()
+}
+
+/// The completions of a batch: rows of an experience, in the order of the batch.
+struct Rows<'a> {
+    micro_batch: &'a MicroBatch,
+    rows: Vec<usize>,
+    /// Places of their tokens in the experience's columns.
+    tokens: Vec<usize>,
+}
+
+impl<'a> Rows<'a> {
+    fn new(micro_batch: &'a MicroBatch) -> Self {
+        let (e, rows) = (&micro_batch.experience, micro_batch.rows());
+        let tokens = rows.iter().flat_map(|row| e.tokens(&(*row..row + 1))).collect();
+        Self { micro_batch, rows, tokens }
+    }
+
+    fn experience(&self) -> &'a Experience {
+        &self.micro_batch.experience
+    }
+
+    /// Returns a column of the whole experience for these rows.
+    fn of(&self, column: &Column) -> Column {
+        selected(column, if column.unit == Unit::Token { &self.tokens } else { &self.rows })
+    }
+
+    /// Returns a column of their tokens: the `current` values of completions that this version of the policy wrote, and the `old` ones,
+    /// which cover the whole experience, of others.
+    fn of_versions(&self, version: u64, current: &[f32], old: &[f32]) -> Vec<f32> {
+        let e = self.experience();
+        let mut at = 0;
+        let mut values = Vec::with_capacity(current.len());
+        for row in &self.rows {
+            let tokens = e.tokens(&(*row..row + 1));
+            let now = &current[at..at + tokens.len()];
+            at += tokens.len();
+            values.extend(if e.is_on_policy(*row, version) { now } else { old.get(tokens).unwrap_or(now) });
+        }
+        values
+    }
+
+    /// Returns the dataset's label of each row, 1 if it is desirable.
+    fn labels(&self) -> Vec<f32> {
+        let e = self.experience();
+        let label = |row: &usize| e.prompts[e.rollouts[*row].prompt].answers.as_ref()?.label.as_ref();
+        self.rows.iter().map(|row| f32::from(u8::from(label(row).is_some_and(|label| label.desirable)))).collect()
+    }
+
+    /// Returns the dataset's margin of each pair.
+    fn margins(&self) -> impl Iterator<Item = Option<f32>> + '_ {
+        let e = self.experience();
+        self.rows.iter().step_by(2).map(|row| e.prompts[e.rollouts[*row].prompt].answers.as_ref()?.margin)
+    }
+
+    /// Returns the offsets of the groups: pairs, or adjacent completions of a prompt.
+    fn groups(&self, flow: Flow) -> Vec<u32> {
+        let e = self.experience();
+        let rows = self.rows.len() as u32;
+        if flow.has_pairs() {
+            return (0..=rows).step_by(2).collect();
+        }
+        let begins = |place: &u32| {
+            let prompt = |place: u32| e.rollouts[self.rows[place as usize]].prompt;
+            *place == 0 || *place == rows || prompt(*place) != prompt(*place - 1)
+        };
+        (0..=rows).filter(begins).collect()
+    }
+}
+
+/// Returns the label of each completion of a micro-batch as a column of the whole micro-batch.
+pub(super) fn labels(micro_batch: &MicroBatch) -> Column {
+    Column::new(MICRO_BATCH_LABEL, Unit::MicroBatch, Rows::new(micro_batch).labels())
+}
+
+/// Returns the batch of a micro-batch after its forward pass, which shows the columns `observed`.
+pub(super) fn batch(micro_batch: &MicroBatch, observed: &Columns, inputs: &LossInputs) -> Batch {
+    let rows = Rows::new(micro_batch);
+    let e = rows.experience();
+    let mask = if e.mask.is_empty() { vec![1; rows.tokens.len()] } else { rows.tokens.iter().map(|t| e.mask[*t]).collect() };
+    let prompt_tokens = observed.get(PROMPT_LOGP).map(|_| ends(micro_batch.prompt_tokens()));
+    Batch {
+        step: inputs.at.step,
+        seed: inputs.seed,
+        groups: rows.groups(inputs.flow),
+        tokens: ends(rows.rows.iter().map(|row| e.rollouts[*row].tokens.len())),
+        prompt_tokens: prompt_tokens.unwrap_or_default(),
+        turns: Vec::new(),
+        mask,
+        columns: inputs.needs.names().filter_map(|name| column(name, &rows, observed, inputs)).collect(),
+        scale: inputs.scale,
+    }
+}
+
+/// Returns where each part of these lengths begins, and the end of the last.
+fn ends(lengths: impl IntoIterator<Item = usize>) -> Vec<u32> {
+    let mut end = 0;
+    std::iter::once(0)
+        .chain(lengths.into_iter().map(|length| {
+            end += length as u32;
+            end
+        }))
+        .collect()
+}
+
+/// Returns the column of this name, if there is one. For completions of the policy's current version, the current values also serve as
+/// the old ones, so the first update's ratios are exactly one.
+fn column(name: &str, rows: &Rows<'_>, observed: &Columns, inputs: &LossInputs) -> Option<Column> {
+    let (e, at) = (rows.experience(), inputs.at);
+    let current = |name: &str| observed.values(name).unwrap_or_default();
+    match name {
+        OLD_LOGP => Some(Column::new(name, Unit::Token, rows.of_versions(at.step, current(LOGP), e.old_logp()))),
+        OLD_VALUE => {
+            let (current, old) = (observed.values(VALUE)?, e.columns.values(OLD_VALUE));
+            let is_known = old.is_some() || rows.rows.iter().all(|row| e.is_on_policy(*row, at.step));
+            is_known.then(|| Column::new(name, Unit::Token, rows.of_versions(at.step, current, old.unwrap_or_default())))
+        }
+        // As long as both are one model, they differ by rounding alone, and a pair would have an accuracy by chance.
+        REF_LOGP if at.is_reference && (inputs.flow.has_pairs() || inputs.flow.has_labels()) => {
+            e.columns.get(name).map(|_| Column::new(name, Unit::Token, current(LOGP).to_vec()))
+        }
+        FINISHED => {
+            let finished = rows.rows.iter().map(|row| f32::from(u8::from(e.rollouts[*row].finished)));
+            Some(Column::new(name, Unit::Sequence, finished.collect()))
+        }
+        LABEL => Some(Column::new(name, Unit::Sequence, rows.labels())),
+        MARGIN => Some(Column::sparse(name, Unit::Group, rows.margins())),
+        _ => {
+            let of_micro_batch = inputs.of_micro_batch.iter().find(|column| column.name == name);
+            let own = of_micro_batch.or(observed.get(name)).cloned();
+            own.or_else(|| e.columns.get(name).map(|column| rows.of(column)))
+        }
     }
 }
 
 /// Returns the part of a micro-batch's derivatives that belongs to some of its items.
-pub(super) fn cut(gradient: Gradient, whole: &MicroBatch, items: &Range<usize>, flow: Flow) -> Gradient {
-    let size = |items: Range<usize>| match flow {
-        Flow::ValuedPairs => 2 * items.len(),
-        _ => whole.experience.lengths(items).iter().map(|(_, tokens)| tokens).sum(),
+pub(super) fn cut(gradient: Gradient, whole: &MicroBatch, items: &Range<usize>) -> Gradient {
+    let rows = |items: Range<usize>| whole.part(items).rows();
+    let e = &whole.experience;
+    let size = |unit: Unit, items: Range<usize>| match unit {
+        Unit::Token => rows(items).iter().map(|row| e.rollouts[*row].tokens.len()).sum(),
+        Unit::PromptToken => whole.part(items).prompt_tokens().iter().sum(),
+        Unit::Sequence => rows(items).len(),
+        Unit::Group | Unit::Turn | Unit::MicroBatch => items.len(),
     };
-    let first = size(whole.items.start..items.start);
-    let own = first..first + size(items.clone());
-    let cut = |column: Vec<f32>| column.get(own.clone()).map(<[f32]>::to_vec).unwrap_or_default();
-    let Gradient { loss, d_logp, d_entropy, d_values, metrics } = gradient;
-    // Prompts' derivatives come after all completions'.
-    let prompts = |items: Range<usize>| whole.part(items).prompt_tokens();
-    let before = size(whole.items.clone()) + prompts(whole.items.start..items.start).iter().sum::<usize>();
-    let of_prompts = before..before + prompts(items.clone()).iter().sum::<usize>();
-    let of_prompts = d_logp.get(of_prompts).map(<[f32]>::to_vec).unwrap_or_default();
-    let d_logp = [cut(d_logp), of_prompts].concat();
-    Gradient { loss, d_logp, d_entropy: d_entropy.map(cut), d_values: d_values.map(cut), metrics }
-}
-
-/// Returns the columns of completions. For completions of the policy's current version, the current log-probabilities also serve as the
-/// old ones, so the first update's ratios are exactly one.
-fn tokens(micro_batch: &MicroBatch, observed: Observed, asked: &Asked) -> Tokens {
-    let MicroBatch { experience: e, items: rows } = micro_batch;
-    let Asked { needs, at, scale, .. } = asked;
-    let Observed { logp, entropy, values, .. } = observed;
-    let range = e.tokens(rows);
-    let first = e.offsets[rows.start];
-    let old_values = match (&values, &e.values) {
-        (Some(current), Some(old)) => Some(of_versions(micro_batch, at.step, current, old)),
-        (current, _) => current.clone().filter(|_| is_on_policy(micro_batch, at.step)),
+    let cut = |column: Column| {
+        let first = size(column.unit, whole.items.start..items.start);
+        let own = first..first + size(column.unit, items.clone());
+        Column { values: column.values.get(own).map(<[f32]>::to_vec).unwrap_or_default(), ..column }
     };
-    Tokens {
-        step: at.step,
-        offsets: e.offsets[rows.start..=rows.end].iter().map(|o| o - first).collect(),
-        mask: e.advantages.mask[range.clone()].to_vec(),
-        advantages: e.advantages.advantages[range.clone()].to_vec(),
-        old_logp: of_versions(micro_batch, at.step, &logp, e.old_logp()),
-        logp,
-        ref_logp: e.ref_logp.as_ref().map(|r| r[range.clone()].to_vec()),
-        sampling_logp: needs.sampling_logp.then(|| e.logp[range.clone()].to_vec()),
-        entropy: needs.entropy.then_some(entropy),
-        values,
-        old_values,
-        returns: e.advantages.returns.as_ref().map(|r| r[range].to_vec()),
-        scale: *scale,
+    Gradient { derivatives: gradient.derivatives.into_iter().map(cut).collect(), ..gradient }
+}
+
+/// Returns the host's own metrics of a pass: token accuracy for given and chosen completions, and the entropy for pairs and labelled
+/// completions.
+pub(super) fn metrics(micro_batch: &MicroBatch, forward: &Forward<'_>, inputs: &LossInputs) -> Vec<Metric> {
+    let (e, flow) = (&micro_batch.experience, inputs.flow);
+    let Some((stats, tokens)) = forward.stats() else { return Vec::new() };
+    if flow.learns_samples() {
+        let range = e.tokens(&micro_batch.items);
+        // As long as the weights are those of the generation, they are known without another pass.
+        let is_current = micro_batch.items.clone().all(|row| e.is_on_policy(row, inputs.at.step));
+        let current = is_current.then_some(&stats.logp[..]);
+        let recomputed = e.columns.values(OLD_LOGP).map(|old| &old[range.clone()]);
+        let logp = recomputed.or(current).filter(|_| inputs.compares_sampling);
+        let sampled = e.columns.values(SAMPLING_LOGP).map(|sampled| &sampled[range]);
+        let compared = logp.zip(sampled);
+        let compare = |(logp, sampled)| sampling_metrics(&e.rollouts[micro_batch.items.clone()], logp, sampled);
+        return compared.map(compare).unwrap_or_default();
     }
-}
-
-/// Returns whether the policy still is of the version that wrote all completions of a micro-batch.
-fn is_on_policy(MicroBatch { experience, items }: &MicroBatch, version: u64) -> bool {
-    items.clone().all(|row| experience.is_on_policy(row, version))
-}
-
-/// Returns a column of a micro-batch's tokens: the `current` values of completions that this version of the policy wrote, and the `old`
-/// ones, which cover the whole experience, of others.
-fn of_versions(MicroBatch { experience: e, items }: &MicroBatch, version: u64, current: &[f32], old: &[f32]) -> Vec<f32> {
-    let first = e.offsets[items.start] as usize;
-    let of_row = |row: usize| {
-        let range = e.tokens(&(row..row + 1));
-        if e.is_on_policy(row, version) { &current[range.start - first..range.end - first] } else { &old[range] }
-    };
-    items.clone().flat_map(of_row).copied().collect()
-}
-
-/// Returns whether each completion is desirable.
-pub(super) fn labels(micro_batch: &MicroBatch) -> impl Iterator<Item = bool> {
-    let e = &micro_batch.experience;
-    let label = |row: usize| e.prompts[e.rollouts[row].prompt].answers.as_ref()?.label.as_ref();
-    micro_batch.items.clone().map(move |row| label(row).is_some_and(|label| label.desirable))
-}
-
-/// Returns the columns of labelled completions.
-fn examples(micro_batch: &MicroBatch, observed: Observed, asked: &Asked) -> Examples {
-    let MicroBatch { experience: e, items: rows } = micro_batch;
-    let Observed { logp, mean_logits, .. } = observed;
-    let (range, first) = (e.tokens(rows), e.offsets[rows.start]);
-    // As long as both are one model, they differ by rounding alone.
-    let reference = |r: &Vec<f32>| if asked.at.is_reference { logp.clone() } else { r[range].to_vec() };
-    Examples {
-        step: asked.at.step,
-        labels: labels(micro_batch).collect(),
-        desirable: asked.labelled.0,
-        undesirable: asked.labelled.1,
-        offsets: e.offsets[rows.start..=rows.end].iter().map(|o| o - first).collect(),
-        ref_logp: e.ref_logp.as_ref().map(reference),
-        logp,
-        mean_logits,
-        mismatched: asked.mismatched.clone(),
-        scale: asked.scale,
-    }
-}
-
-/// Returns the columns of pairs.
-fn pairs(micro_batch: &MicroBatch, observed: &Observed, asked: &Asked) -> Pairs {
-    let e = &micro_batch.experience;
-    let (logp, mean_logits, squares) = (&observed.logp, observed.mean_logits.as_ref(), observed.log_sum_squares.as_ref());
-    let empty = || Side {
-        offsets: vec![0],
-        logp: Vec::new(),
-        ref_logp: e.ref_logp.as_ref().map(|_| Vec::new()),
-        mean_logits: mean_logits.map(|_| Vec::new()),
-        log_sum_squares: squares.map(|_| Vec::new()),
-    };
-    let (mut chosen, mut rejected) = (empty(), empty());
-    let mut at = 0;
-    for (i, row) in micro_batch.rows().into_iter().enumerate() {
-        let side = if i % 2 == 0 { &mut chosen } else { &mut rejected };
-        let length = e.rollouts[row].tokens.len();
-        side.logp.extend(&logp[at..at + length]);
-        for (into, from) in [(&mut side.mean_logits, mean_logits), (&mut side.log_sum_squares, squares)] {
-            if let (Some(into), Some(from)) = (into, from) {
-                into.extend(&from[at..at + length]);
-            }
-        }
-        if let (Some(into), Some(from)) = (&mut side.ref_logp, &e.ref_logp) {
-            // As long as both are one model, they differ by rounding alone, and a pair would have
-            // an accuracy by chance.
-            let same = asked.at.is_reference;
-            into.extend(if same { &logp[at..at + length] } else { &from[e.tokens(&(row..row + 1))] });
-        }
-        side.offsets.push(side.logp.len() as u32);
-        at += length;
-    }
-    let prompts = asked.of_prompts.map(|tokens| prompts(micro_batch, observed, tokens));
-    Pairs { step: asked.at.step, chosen, rejected, prompts, scale: asked.scale }
-}
-
-/// Returns the columns of pairs' prompts, of which the complete step has this many tokens.
-fn prompts(micro_batch: &MicroBatch, observed: &Observed, tokens: u64) -> Prompts {
-    let mut offsets = vec![0];
-    for length in micro_batch.prompt_tokens() {
-        offsets.push(offsets.last().copied().unwrap_or(0) + length as u32);
-    }
-    Prompts { offsets, logp: observed.prompt_logp.clone().unwrap_or_default(), tokens }
-}
-
-/// Returns the columns of pairs for a reward model's loss, given the value of each completion; chosen and rejected alternate.
-fn valued_pairs(micro_batch: &MicroBatch, values: &[f32], asked: &Asked) -> ValuedPairs {
-    let e = &micro_batch.experience;
-    let side = |side: usize| values.iter().skip(side).step_by(2).copied().collect();
-    let answers = |row: usize| e.prompts[e.rollouts[row].prompt].answers.as_ref();
-    let margins = micro_batch.rows().into_iter().step_by(2).map(|row| answers(row)?.margin);
-    let (step, scale) = (asked.at.step, asked.scale);
-    ValuedPairs { step, chosen: side(0), rejected: side(1), margin: margins.collect(), scale }
-}
-
-/// Returns the host's own metrics of a pass, whose first predictions are the completions' tokens, this many: token accuracy for given
-/// and chosen completions, and the entropy for pairs and labelled completions.
-pub(super) fn figures(micro_batch: &MicroBatch, stats: &TokenStats, tokens: usize, asked: &Asked) -> Vec<Metric> {
-    let e = &micro_batch.experience;
     let entropy = || {
         let entropies = stats.entropy[..tokens].iter().map(|h| f64::from(*h));
         Metric::mean("entropy", entropies.sum::<f64>() / tokens as f64, tokens as f64)
     };
-    match asked.flow {
-        Flow::Generated => {
-            let range = e.tokens(&micro_batch.items);
-            // As long as the weights are those of the generation, they are known without another pass.
-            let current = is_on_policy(micro_batch, asked.at.step).then_some(&stats.logp[..]);
-            let logp = e.old_logp.as_ref().map(|old| &old[range.clone()]).or(current).filter(|_| asked.compares_sampling);
-            let compare = |logp| sampling_figures(&e.rollouts[micro_batch.items.clone()], logp, &e.logp[range.clone()]);
-            return logp.map(compare).unwrap_or_default();
-        }
-        Flow::ValuedPairs => return Vec::new(),
-        Flow::Labelled => return vec![entropy()],
-        Flow::GeneratedPairs | Flow::GivenPairs => {
-            return vec![entropy(), token_accuracy(&chosen(micro_batch, &stats.top))];
-        }
-        Flow::Given => {}
+    if flow.has_labels() {
+        return vec![entropy()];
     }
-    let mask = &e.advantages.mask[e.tokens(&micro_batch.items)];
+    if flow.has_pairs() {
+        return vec![entropy(), token_accuracy(&chosen(micro_batch, &stats.top))];
+    }
+    let mask = &e.mask[e.tokens(&micro_batch.items)];
     let counted: Vec<bool> = stats.top.iter().zip(mask).filter(|(_, m)| **m == 1).map(|(top, _)| *top).collect();
     vec![token_accuracy(&counted)]
 }
 
 /// Returns how far the log-probabilities of training are from those of sampling, over the sampled tokens: TRL's figures.
-fn sampling_figures(rollouts: &[Rollout], logp: &[f32], sampled: &[f32]) -> Vec<Metric> {
+fn sampling_metrics(rollouts: &[Rollout], logp: &[f32], sampled: &[f32]) -> Vec<Metric> {
     let mask = rollouts.iter().flat_map(Rollout::mask);
     let differences = logp.iter().zip(sampled).zip(mask).filter(|(_, counts)| *counts == 1);
     let differences: Vec<f64> = differences.map(|((new, old), _)| f64::from(*new) - f64::from(*old)).collect();
@@ -320,6 +264,7 @@ fn token_accuracy(top: &[bool]) -> Metric {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plugin::columns::SEQUENCE_VALUE;
     use crate::train::dataset::Prompt;
     use std::sync::Arc;
 
@@ -349,15 +294,25 @@ mod tests {
         let micro_batch = MicroBatch { items: 1..4, experience: Arc::new(e) };
         // Rows 1 to 3 have 2, 3 and 4 tokens.
         let current: Vec<f32> = (0..9u8).map(|token| 10.0 + f32::from(token)).collect();
-        let old = |version: u64| of_versions(&micro_batch, version, &current, micro_batch.experience.old_logp());
+        let old = |version: u64| Rows::new(&micro_batch).of_versions(version, &current, micro_batch.experience.old_logp());
         let of_rows = |two_and_three: [f32; 7]| [&[-1.0, -1.0][..], &two_and_three].concat();
         assert_eq!(old(1), of_rows([12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0]));
         assert_eq!(old(0), [10.0, 11.0, -2.0, -2.0, -2.0, -3.0, -3.0, -3.0, -3.0]);
         assert_eq!(old(7), of_rows([-2.0, -2.0, -2.0, -3.0, -3.0, -3.0, -3.0]));
-        let is_on_policy = |items: Range<usize>, version: u64| {
-            is_on_policy(&MicroBatch { experience: micro_batch.experience.clone(), items }, version)
+        // A dataset's completions have none.
+        assert_eq!(Rows::new(&micro_batch).of_versions(7, &current, &[]), current);
+    }
+
+    #[test]
+    fn adjacent_completions_of_a_prompt_are_a_group_and_so_are_pairs() {
+        let mut e = experience();
+        e.pairs = Some(vec![(1, 0), (4, 5)]);
+        let groups = |items: Range<usize>, flow: Flow, e: Experience| {
+            Rows::new(&MicroBatch { items, experience: Arc::new(e) }).groups(flow)
         };
-        assert!(is_on_policy(2..4, 1) && !is_on_policy(1..4, 1) && !is_on_policy(2..4, 2));
+        assert_eq!(groups(0..2, Flow::generated(true), e), [0, 2, 4]);
+        assert_eq!(groups(1..6, Flow::generated(false), experience()), [0, 1, 3, 5]);
+        assert_eq!(groups(2..2, Flow::generated(false), experience()), [0]);
     }
 
     #[test]
@@ -367,17 +322,19 @@ mod tests {
         let whole = MicroBatch { experience: Arc::new(e), items: 0..3 };
         assert_eq!(whole.prompt_tokens(), [2, 0, 3]);
 
-        // 21 of the answers, 5 of the prompts.
-        let d_logp: Vec<f32> = (0..26u8).map(f32::from).collect();
-        let cut = |items: Range<usize>, d_logp: &[f32]| {
-            let gradient = Gradient { d_logp: d_logp.to_vec(), ..Gradient::default() };
-            super::cut(gradient, &whole, &items, Flow::GivenPairs).d_logp
+        let numbers = |range: Range<u8>| range.map(f32::from).collect::<Vec<f32>>();
+        let cut = |items: Range<usize>| {
+            let derivatives = vec![
+                Column::new(LOGP, Unit::Token, numbers(0..21)),
+                Column::new(PROMPT_LOGP, Unit::PromptToken, numbers(21..26)),
+                Column::new(SEQUENCE_VALUE, Unit::Sequence, numbers(0..6)),
+            ];
+            let cut = super::cut(Gradient { derivatives, ..Gradient::default() }, &whole, &items);
+            [LOGP, PROMPT_LOGP, SEQUENCE_VALUE].map(|name| cut.by(name).unwrap().to_vec())
         };
-        assert_eq!(cut(0..1, &d_logp), [0.0, 1.0, 2.0, 21.0, 22.0]);
-        assert_eq!(cut(1..2, &d_logp), (3..10u8).map(f32::from).collect::<Vec<_>>());
-        assert_eq!(cut(2..3, &d_logp), (10..21u8).chain(23..26).map(f32::from).collect::<Vec<_>>());
-        assert_eq!(cut(0..3, &d_logp), d_logp);
-        // Of a loss that sees no prompts.
-        assert_eq!(cut(0..1, &d_logp[..21]), [0.0, 1.0, 2.0]);
+        assert_eq!(cut(0..1), [numbers(0..3), numbers(21..23), numbers(0..2)]);
+        assert_eq!(cut(1..2), [numbers(3..10), numbers(0..0), numbers(2..4)]);
+        assert_eq!(cut(2..3), [numbers(10..21), numbers(23..26), numbers(4..6)]);
+        assert_eq!(cut(0..3), [numbers(0..21), numbers(21..26), numbers(0..6)]);
     }
 }

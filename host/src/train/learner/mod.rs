@@ -2,6 +2,7 @@
 
 mod columns;
 mod critic;
+mod forward;
 mod packing;
 mod trained;
 
@@ -9,27 +10,33 @@ pub(super) use critic::{Begun, Critic};
 pub(super) use packing::batches_of;
 pub(super) use trained::Rates;
 
+use super::columns::Columns;
 use super::experience::{MicroBatch, scale};
 use super::figures::{Figures, Work};
 use super::flow::Flow;
 use super::moment::Moment;
 use super::packed::Packed;
+use super::plan::{Batching, LossPlan};
 use super::plugins::Plugins;
 use super::{Error, Result};
-use crate::activity::{Activity, Task, Unit};
-use crate::config::{Config, OldLogp, RolloutDtype};
+use crate::activity::{self, Activity, Task};
 use crate::dist::World;
 use crate::metrics::Metric;
 use crate::model::{self, Architecture, ModelFolder, Passed, Policy, PromptPass, Weights};
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
-use crate::plugin::{Gradient, Mismatched};
+use crate::plugin::columns::{MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SAMPLING_LOGP};
+use crate::plugin::{Column, Gradient, Unit};
 use candle_core::{DType, Tensor};
-use columns::{Asked, Observed, columns};
+use columns::LossInputs;
+use forward::{Forward, TokenPass};
 use std::collections::HashMap;
 use std::rc::Rc;
 use trained::{Trained, Updated};
+
+/// Distinguishes the seeds of losses from those of dropout.
+const LOSS_SEEDS: u64 = 0x6c6f_7373;
 
 /// What to do with a micro-batch's gradients.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,14 +77,15 @@ pub(super) struct Optimizers {
 }
 
 /// Returns the coefficient of the auxiliary loss of a model's experts; 0 without experts.
-pub(super) fn aux_coefficient(settings: &Config, model: &Architecture) -> f64 {
-    model.mixture.as_ref().map_or(0.0, |mixture| settings.router_aux_loss_coef.unwrap_or(mixture.coefficient))
+pub(super) fn aux_coefficient(given: Option<f64>, model: &Architecture) -> f64 {
+    model.mixture.as_ref().map_or(0.0, |mixture| given.unwrap_or(mixture.coefficient))
 }
 
 /// See the module documentation.
 pub(super) struct Learner {
     world: Rc<World>,
-    settings: Rc<Config>,
+    batching: Rc<Batching>,
+    plan: LossPlan,
     flow: Flow,
     policy: Policy,
     trained: Trained,
@@ -88,14 +96,14 @@ impl Learner {
     /// Creates a learner that trains a policy at these rates, and a critic of its own, if there is one.
     pub(super) fn new(
         world: Rc<World>,
-        settings: Rc<Config>,
-        flow: Flow,
+        batching: Rc<Batching>,
+        plan: LossPlan,
         policy: Policy,
         (optimizer, rates): (Settings, Rates),
         critic: Option<Critic>,
     ) -> Result<Self> {
         let trained = Trained::new("", &policy, optimizer, rates)?;
-        Ok(Self { world, settings, flow, policy, trained, critic })
+        Ok(Self { world, flow: batching.flow, batching, plan, policy, trained, critic })
     }
 
     /// Computes the loss of a step's micro-batches and leaves its gradient in `gradients`. The ranks' gradients are summed during
@@ -111,16 +119,16 @@ impl Learner {
         self.trained.zero()?;
         self.critic.as_ref().map_or(Ok(()), Critic::zero)?;
         figures.lap("optimizer");
-        let asked = self.asked(micro_batches, plugins, at)?;
+        let inputs = self.inputs(micro_batches, plugins, at)?;
         let own = self.own(micro_batches, plugins);
         let mut loss = 0.0;
-        let task = Task::new(Activity::Training).out_of(own.len() as u64, Unit::Things);
+        let task = Task::new(Activity::Training).out_of(own.len() as u64, activity::Unit::Things);
         match own.split_last() {
             None => self.backward(Learn::AddAndSum, &mut figures, |_| Ok(()))?,
             Some((last, others)) => {
                 let all = others.iter().map(|m| (m, Learn::Add)).chain([(last, Learn::AddAndSum)]);
                 for ((place, micro_batch), learn) in all {
-                    let (part, of_pass) = self.pass(micro_batch, learn, &asked[*place], plugins, known.take())?;
+                    let (part, of_pass) = self.pass(micro_batch, learn, &inputs[*place], plugins, known.take())?;
                     loss += part;
                     figures.merge(of_pass);
                     task.add(1);
@@ -138,9 +146,9 @@ impl Learner {
     /// Computes this rank's part of the loss of micro-batches without learning from them.
     pub(super) fn evaluate(&self, micro_batches: &[MicroBatch], plugins: &mut Plugins, at: Moment) -> Result<(f64, Figures)> {
         let (mut figures, mut loss) = (Figures::begin(), 0.0);
-        let asked = self.asked(micro_batches, plugins, at)?;
+        let inputs = self.inputs(micro_batches, plugins, at)?;
         for (place, micro_batch) in self.own(micro_batches, plugins) {
-            let (part, of_pass) = self.pass(&micro_batch, Learn::Nothing, &asked[place], plugins, None)?;
+            let (part, of_pass) = self.pass(&micro_batch, Learn::Nothing, &inputs[place], plugins, None)?;
             loss += part;
             figures.merge(of_pass);
         }
@@ -150,57 +158,48 @@ impl Learner {
     /// Returns this rank's part of micro-batches as they go through the model, each with the place of its micro-batch. None is
     /// empty, unless the ranks compute the loss together.
     fn own(&self, micro_batches: &[MicroBatch], plugins: &Plugins) -> Vec<(usize, MicroBatch)> {
-        let mut own = packing::packed(micro_batches, &self.world, self.settings.max_tokens_per_microbatch);
+        let mut own = packing::packed(micro_batches, &self.world, self.batching.max_tokens);
         own.retain(|(_, part)| plugins.shares_losses() || !part.items.is_empty());
         own
     }
 
-    /// Returns what the columns of each micro-batch are made from besides its own pass.
-    fn asked(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<Asked>> {
-        let scale = scale(micro_batches, self.settings.max_completion_length);
-        let rounds = self.policy.computes_in() == DType::BF16 || self.settings.rollout_dtype != RolloutDtype::Auto;
-        let trains_later = self.settings.batches(self.world.size()).trains_later;
-        let differs = self.settings.old_logp == Some(OldLogp::Recompute) || trains_later || rounds;
-        let compares_sampling = differs || plugins.needs().sampling_logp;
-        let prompt_tokens = || micro_batches.iter().flat_map(MicroBatch::prompt_tokens).sum::<usize>() as u64;
-        let of_prompts = plugins.hints().prompt_logp.then(prompt_tokens);
-        let asked = |micro_batch: &MicroBatch| {
-            let mismatched = self.mismatched(micro_batch, at)?;
-            let (desirable, undesirable): (Vec<bool>, Vec<bool>) = columns::labels(micro_batch).partition(|desirable| *desirable);
-            let labelled = (desirable.len() as u32, undesirable.len() as u32);
+    /// Returns what the loss of each micro-batch gets besides its own pass.
+    fn inputs(&self, micro_batches: &[MicroBatch], plugins: &Plugins, at: Moment) -> Result<Vec<LossInputs>> {
+        let needs = Rc::new(plugins.needs().clone());
+        let scale = scale(micro_batches, self.plan.max_completion_length, needs.has(PROMPT_LOGP));
+        let differs = self.plan.differs_from_sampling || self.policy.computes_in() == DType::BF16;
+        let compares_sampling = differs || needs.has(SAMPLING_LOGP);
+        let seed = mixed_bits(self.plan.seed ^ mixed_bits(at.step ^ LOSS_SEEDS));
+        let inputs = |micro_batch: &MicroBatch| {
+            let mut of_micro_batch = self.mismatched(micro_batch, at)?;
+            if needs.has(MICRO_BATCH_LABEL) {
+                of_micro_batch.push(columns::labels(micro_batch));
+            }
             let shared = plugins.shares_losses().then(|| micro_batch.clone());
-            Ok(Asked {
-                flow: self.flow,
-                needs: plugins.needs(),
-                at,
-                scale,
-                shared,
-                mismatched,
-                labelled,
-                squares: plugins.hints().log_sum_squares,
-                of_prompts,
-                compares_sampling,
-            })
+            Ok(LossInputs { flow: self.flow, needs: needs.clone(), at, seed, scale, shared, of_micro_batch, compares_sampling })
         };
-        micro_batches.iter().map(asked).collect()
+        micro_batches.iter().map(inputs).collect()
     }
 
     /// Computes the log-probabilities of a micro-batch's mismatched completions, if it has any: each rank its part.
-    fn mismatched(&self, micro_batch: &MicroBatch, at: Moment) -> Result<Option<Mismatched>> {
-        let Some(e) = micro_batch.experience.mismatched.as_deref() else { return Ok(None) };
+    fn mismatched(&self, micro_batch: &MicroBatch, at: Moment) -> Result<Vec<Column>> {
+        let Some(e) = micro_batch.experience.mismatched.as_deref() else { return Ok(Vec::new()) };
         let (rows, frozen) = (micro_batch.items.clone(), self.policy.frozen());
         let mut own = Vec::new();
-        let (size, most) = (self.settings.per_device_train_batch_size, self.settings.max_tokens_per_microbatch);
+        let (size, most) = (self.batching.rows, self.batching.max_tokens);
         for part in batches_of(e, micro_batch.own(&self.world).items, size, most) {
             let packed = Packed::new(e, part.clone());
-            let logp = frozen.score(&packed.forest, &packed.selected, self.flow.temperature(&self.settings))?.logp;
+            let logp = frozen.score(&packed.forest, &packed.selected, self.plan.temperature)?.logp;
             own.extend(e.sums(&logp, part));
         }
         let logp = self.world.concat("mismatched completions", own)?;
-        let of_reference = |column: &Vec<f32>| e.sums(&column[e.tokens(&rows)], rows.clone());
+        let of_reference = |column: &[f32]| e.sums(&column[e.tokens(&rows)], rows.clone());
         // As long as both are one model, they differ by rounding alone.
-        let ref_logp = if at.is_reference { logp.clone() } else { e.ref_logp.as_ref().map(of_reference).unwrap_or_default() };
-        Ok(Some(Mismatched { logp, ref_logp }))
+        let ref_logp =
+            if at.is_reference { Some(logp.clone()) } else { e.columns.values(REF_LOGP).map(of_reference) };
+        let column = |name: &str, values: Vec<f32>| Column::new(name, Unit::MicroBatch, values);
+        let of_reference = ref_logp.map(|values| column(MISMATCHED_REF_LOGP, values));
+        Ok(std::iter::once(column(MISMATCHED_LOGP, logp)).chain(of_reference).collect())
     }
 
     /// Runs one micro-batch forward and through the algorithm's loss. Returns its part of the loss; runs the backward pass, which
@@ -209,58 +208,68 @@ impl Learner {
         &self,
         micro_batch: &MicroBatch,
         learn: Learn,
-        asked: &Asked,
+        inputs: &LossInputs,
         plugins: &mut Plugins,
         known: Option<PromptPass>,
     ) -> Result<(f64, Figures)> {
-        if micro_batch.items.is_empty() {
-            return self.pass_of_nothing(micro_batch, learn, asked, plugins);
-        }
-        if self.flow == Flow::ValuedPairs {
-            return self.pass_of_values(micro_batch, learn, asked, plugins);
-        }
         let mut figures = Figures::begin();
-        let pack = if asked.of_prompts.is_some() { Packed::with_prompts } else { Packed::new };
-        let packed = pack(&micro_batch.experience, micro_batch.rows());
+        let packed = self.packed(micro_batch, inputs);
+        let (key, aux_weight) = (self.dropping(learn, inputs.at), self.aux_weight(micro_batch, inputs));
+        let forward = self.forward(&packed, key, known, aux_weight)?;
         figures.did(self.work(&packed));
-        let (forest, selected, temperature) = (&packed.forest, &packed.selected, self.flow.temperature(&self.settings));
-        let key = self.dropping(learn, asked.at);
-        let pass = match key {
-            Some(key) => self.policy.forward_learning(forest, selected, temperature, key, known)?,
-            None => self.policy.forward(forest, selected, temperature)?,
-        };
-        let aux_weight = self.aux_weight(micro_batch, asked);
-        let pass = pass.weighing_aux_loss(aux_weight).smoothing_targets(self.settings.label_smoothing_factor)?;
-        let aux_loss = pass.aux_loss();
-        let valued = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(&packed, key)?))).transpose()?;
-        let values = valued.as_ref().map_or(pass.values(), |(_, valued)| Some(valued.values()));
-        let activations = pass.kept_bytes() + valued.as_ref().map_or(0, |(_, valued)| valued.kept_bytes());
-        let not_repeated = Passed { forward: -pass.known_work(), backward: 0.0 };
-        figures.did(Work { activations, passes: not_repeated, ..Work::default() });
-        let observed = Observed::new(&pass, packed.of_completions, values, asked)?;
+        let not_repeated = Passed { forward: -forward.known_work(), backward: 0.0 };
+        figures.did(Work { activations: forward.kept_bytes(), passes: not_repeated, ..Work::default() });
+        let observed = forward.columns(&inputs.needs)?;
         figures.lap("forward");
 
-        let (gradient, of_algorithm) = self.loss(micro_batch, observed, asked, plugins)?;
-        let mut own = columns::figures(micro_batch, pass.stats(), packed.of_completions, asked);
+        let (gradient, of_algorithm) = self.loss(micro_batch, observed, inputs, plugins)?;
+        let mut own = columns::metrics(micro_batch, &forward, inputs);
         // An algorithm that corrects by the ratios logs what it has made of them.
         own.retain(|figure| of_algorithm.iter().all(|other| other.name != figure.name));
-        figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));
+        let aux_loss = forward.aux_loss();
+        figures.add(of_algorithm.into_iter().filter(|_| self.reports(inputs)));
         figures.add(own);
         figures.add(aux_loss.map(|loss| Metric::mean("aux_loss", loss, micro_batch.items.len() as f64)));
         figures.lap("loss");
 
-        let (d_logp, d_entropy, d_values) = (&gradient.d_logp, gradient.d_entropy.as_deref(), gradient.d_values.as_deref());
-        // Without a critic of its own, the policy has its head, or there is no such derivative.
-        let of_policy = d_values.filter(|_| valued.is_none());
-        let backward = |done: &dyn Fn()| {
-            pass.backward(d_logp, d_entropy, of_policy, self.trained.gradients(), done)?;
-            match (valued, d_values) {
-                (Some((critic, valued)), Some(d_values)) => valued.backward(d_values, critic.gradients(), done),
-                _ => Ok(()),
-            }
-        };
-        self.backward(learn, &mut figures, backward)?;
+        self.backward(learn, &mut figures, |done| forward.backward(&gradient, self.trained.gradients(), done))?;
         Ok((gradient.loss + aux_weight * aux_loss.unwrap_or_default(), figures))
+    }
+
+    /// Packs a micro-batch's completions with their prompts, and selects the states that its loss sees.
+    fn packed(&self, micro_batch: &MicroBatch, inputs: &LossInputs) -> Packed {
+        let pack = match (self.flow.gives_values(), inputs.needs.has(PROMPT_LOGP)) {
+            (true, _) => Packed::valued,
+            (false, true) => Packed::with_prompts,
+            (false, false) => Packed::new,
+        };
+        pack(&micro_batch.experience, micro_batch.rows())
+    }
+
+    /// Runs packed completions through the policy and the critic, with the dropout that follows from a `key`. If the pass over all
+    /// prompts is `known`, it is continued.
+    fn forward<'a>(
+        &'a self,
+        packed: &'a Packed,
+        key: Option<u64>,
+        known: Option<PromptPass>,
+        aux_weight: f64,
+    ) -> Result<Forward<'a>> {
+        let (forest, selected) = (&packed.forest, &packed.selected);
+        if forest.len() == 0 {
+            return Ok(Forward::Nothing);
+        }
+        if self.flow.gives_values() {
+            return Ok(Forward::Values(self.policy.forward_values(forest, &selected.rows, key)?));
+        }
+        let temperature = self.plan.temperature;
+        let pass = match key {
+            Some(key) => self.policy.forward_learning(forest, selected, temperature, key, known)?,
+            None => self.policy.forward(forest, selected, temperature)?,
+        };
+        let pass = pass.weighing_aux_loss(aux_weight).smoothing_targets(self.plan.label_smoothing)?;
+        let critic = self.critic.as_ref().map(|critic| Ok::<_, Error>((critic, critic.forward(packed, key)?))).transpose()?;
+        Ok(Forward::Tokens(Box::new(TokenPass { pass, critic, tokens: packed.of_completions })))
     }
 
     /// Returns the derivatives of a micro-batch's loss by what this rank's pass has `observed`, with this rank's part of the loss, and
@@ -268,87 +277,34 @@ impl Learner {
     fn loss(
         &self,
         micro_batch: &MicroBatch,
-        observed: Observed,
-        asked: &Asked,
+        observed: Columns,
+        inputs: &LossInputs,
         plugins: &mut Plugins,
     ) -> Result<(Gradient, Vec<Metric>)> {
-        let Some(whole) = &asked.shared else { return plugins.loss(columns(micro_batch, observed, asked)) };
-        let all = Observed::joined(self.world.gather("the columns of a loss", observed)?);
-        let (gradient, metrics) = plugins.loss(columns(whole, all, asked))?;
-        let own = columns::cut(gradient, whole, &micro_batch.items, self.flow);
-        let loss = if self.reports(asked) { own.loss } else { 0.0 };
+        let Some(whole) = &inputs.shared else { return plugins.loss(columns::batch(micro_batch, &observed, inputs)) };
+        let all = columns::joined(self.world.gather("the columns of a loss", observed)?);
+        let (gradient, metrics) = plugins.loss(columns::batch(whole, &all, inputs))?;
+        let own = columns::cut(gradient, whole, &micro_batch.items);
+        let loss = if self.reports(inputs) { own.loss } else { 0.0 };
         Ok((Gradient { loss, ..own }, metrics))
     }
 
-    /// Returns the same derivatives, of a pass whose only metrics are the algorithm's, which it adds to `figures`.
-    fn reported_loss(
-        &self,
-        micro_batch: &MicroBatch,
-        observed: Observed,
-        asked: &Asked,
-        plugins: &mut Plugins,
-        figures: &mut Figures,
-    ) -> Result<Gradient> {
-        let (gradient, of_algorithm) = self.loss(micro_batch, observed, asked, plugins)?;
-        figures.add(of_algorithm.into_iter().filter(|_| self.reports(asked)));
-        figures.lap("loss");
-        Ok(gradient)
-    }
-
-    /// Returns whether this rank reports the algorithm's metrics of what it has asked.
-    fn reports(&self, asked: &Asked) -> bool {
-        asked.shared.is_none() || self.world.is_first()
+    /// Returns whether this rank reports the algorithm's metrics of a loss with these inputs.
+    fn reports(&self, inputs: &LossInputs) -> bool {
+        inputs.shared.is_none() || self.world.is_first()
     }
 
     /// Returns by how much the auxiliary loss of a micro-batch's experts counts: each row of the step alike, so that a step's loss is
     /// the mean over its micro-batches, as in TRL, if they are equally large.
-    fn aux_weight(&self, micro_batch: &MicroBatch, asked: &Asked) -> f64 {
-        let part = micro_batch.items.len() as f64 / f64::from(asked.scale.rows.max(1));
-        aux_coefficient(&self.settings, self.policy.architecture()) * part
-    }
-
-    /// Runs one micro-batch of a reward model, whose loss sees the values of whole texts, like [`Learner::pass`].
-    fn pass_of_values(
-        &self,
-        micro_batch: &MicroBatch,
-        learn: Learn,
-        asked: &Asked,
-        plugins: &mut Plugins,
-    ) -> Result<(f64, Figures)> {
-        let mut figures = Figures::begin();
-        let packed = Packed::valued(&micro_batch.experience, micro_batch.rows());
-        figures.did(self.work(&packed));
-        let key = self.dropping(learn, asked.at);
-        let pass = self.policy.forward_values(&packed.forest, &packed.selected.rows, key)?;
-        figures.did(Work { activations: pass.kept_bytes(), ..Work::default() });
-        let observed = Observed::of_values(pass.values());
-        figures.lap("forward");
-
-        let gradient = self.reported_loss(micro_batch, observed, asked, plugins, &mut figures)?;
-
-        let d_values = gradient.d_values.unwrap_or_default();
-        self.backward(learn, &mut figures, |done| pass.backward(&d_values, self.trained.gradients(), done))?;
-        Ok((gradient.loss, figures))
-    }
-
-    /// Takes part in the loss of a micro-batch of which this rank has no rows.
-    fn pass_of_nothing(
-        &self,
-        micro_batch: &MicroBatch,
-        learn: Learn,
-        asked: &Asked,
-        plugins: &mut Plugins,
-    ) -> Result<(f64, Figures)> {
-        let mut figures = Figures::begin();
-        let gradient = self.reported_loss(micro_batch, Observed::default(), asked, plugins, &mut figures)?;
-        self.backward(learn, &mut figures, |_| Ok(()))?;
-        Ok((gradient.loss, figures))
+    fn aux_weight(&self, micro_batch: &MicroBatch, inputs: &LossInputs) -> f64 {
+        let part = micro_batch.items.len() as f64 / f64::from(inputs.scale.items.max(1));
+        aux_coefficient(self.plan.router_aux_loss_coef, self.policy.architecture()) * part
     }
 
     /// Returns what an adapter's dropout and the noise on embeddings follow from in a pass of a step; none in an evaluation, which has
     /// neither.
     fn dropping(&self, learn: Learn, at: Moment) -> Option<u64> {
-        (learn != Learn::Nothing).then(|| mixed_bits(self.settings.seed ^ mixed_bits(at.step)))
+        (learn != Learn::Nothing).then(|| mixed_bits(self.plan.seed ^ mixed_bits(at.step)))
     }
 
     /// Runs a backward `pass`; with the step's last one, sums the ranks' gradients. A rank that failed earlier reports it where
@@ -364,7 +320,7 @@ impl Learner {
         }
         self.world.barrier("the last backward pass")?;
         figures.lap("reduce");
-        let how = (self.settings.reduce_dtype, self.settings.overlap_comm);
+        let how = (self.plan.reduce_dtype, self.plan.overlaps_reduction);
         let timed = |done: &dyn Fn()| {
             let passed = pass(done);
             figures.lap("backward");

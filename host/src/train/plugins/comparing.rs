@@ -6,7 +6,7 @@
 
 use super::scoring::{Answers, Judged};
 use crate::config::Compare;
-use crate::plugin::{Column, RewardBatch};
+use crate::plugin::{TextColumn, RewardBatch};
 use crate::train::Result;
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ impl Matches {
         let mut matches = judged.apart(&of);
         let columns = &mut matches.batch.columns;
         columns.retain(|column| column.name != REFERENCE);
-        columns.insert(0, Column { name: REFERENCE.to_owned(), values: texts.collect() });
+        columns.insert(0, TextColumn { name: REFERENCE.to_owned(), values: texts.collect() });
         Some(Self { judged: matches, of, rows: batch.prompt_of.len() })
     }
 
@@ -97,7 +97,7 @@ fn alone(groups: &[Range<usize>]) -> bool {
     groups.iter().all(|group| group.len() < 2)
 }
 
-fn reference(batch: &RewardBatch) -> Option<&Column> {
+fn reference(batch: &RewardBatch) -> Option<&TextColumn> {
     batch.columns.iter().find(|column| column.name == REFERENCE)
 }
 
@@ -163,7 +163,7 @@ fn probabilities(judged: &Judged, answers: Answers, references: Option<&Answers>
 mod tests {
     use super::*;
 
-    fn judged(prompt_of: &[u32], columns: Vec<Column>) -> Judged {
+    fn judged(prompt_of: &[u32], columns: Vec<TextColumn>) -> Judged {
         let rows = prompt_of.len();
         let batch = RewardBatch {
             step: 0,
@@ -179,8 +179,8 @@ mod tests {
         Judged { batch, prompts: Vec::new(), episodes: Vec::new() }
     }
 
-    fn column(values: [&str; 2]) -> Vec<Column> {
-        vec![Column { name: REFERENCE.into(), values: values.map(str::to_owned).to_vec() }]
+    fn column(values: [&str; 2]) -> Vec<TextColumn> {
+        vec![TextColumn { name: REFERENCE.into(), values: values.map(str::to_owned).to_vec() }]
     }
 
     fn scored(values: &[Option<f32>]) -> Answers {

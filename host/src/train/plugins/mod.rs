@@ -3,6 +3,7 @@
 
 mod asked_model;
 mod comparing;
+mod made_up;
 mod scoring;
 mod separable;
 mod steps;
@@ -12,37 +13,27 @@ pub(super) use asked_model::{AskedModel, Opener};
 pub(super) use comparing::REFERENCE;
 pub use scoring::start_of;
 pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, batch, scored, start};
+pub(super) use made_up::Extras;
 pub(super) use separable::is_separable;
 pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, cant_change, dry_run};
 
 use super::experience::Pair;
+use super::flow::Flow;
 use super::ranks::known_to_all;
 use super::{Error, Result};
 use crate::config::{Config, PluginEntry};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
+use crate::plugin::columns::MISMATCHED_LOGP;
 use crate::plugin::{
-    self, Advantages, AnyPlugin, EnvironmentPlugin, Generation, Gradient, Hints, Needs, Plugin, PluginState, Tokens,
+    self, Algorithm, Batch, EnvironmentPlugin, Estimates, Generation, Gradient, Hints, Needs, Plugin, PluginState,
 };
-use crate::plugin::{Examples, PairGradient, Pairs, ValueGradient, ValuedPairs};
 use std::rc::Rc;
 use std::sync::Arc;
 use swap::Swaps;
 
 /// Name and state of each plugin.
 pub(super) type PluginStates = Vec<(String, Option<PluginState>)>;
-
-/// The input of a loss.
-pub(super) enum LossBatch {
-    /// Completions.
-    Tokens(Tokens),
-    /// Pairs of completions.
-    Pairs(Pairs),
-    /// Completions with labels.
-    Labelled(Examples),
-    /// Pairs of completions with one value each.
-    Values(ValuedPairs),
-}
 
 /// The environments of a run's episodes; none if completions have one turn.
 #[derive(Clone, Copy, Default)]
@@ -58,7 +49,8 @@ pub(super) struct Plugins {
     world: Rc<World>,
     /// The run's configuration; its plugin settings change when plugins do.
     config: Config,
-    algorithm: AnyPlugin,
+    algorithm: Algorithm,
+    flow: Flow,
     /// Whether several ranks compute the algorithm's loss together.
     shares_losses: bool,
     rewards: Vec<Reward>,
@@ -83,13 +75,14 @@ impl Plugins {
     pub(super) fn new(
         world: Rc<World>,
         config: Config,
-        algorithm: AnyPlugin,
+        algorithm: Algorithm,
         (rewards, environments): (Vec<Reward>, Vec<EnvironmentPlugin>),
         slots: Vec<Slot>,
         trial: Trial,
     ) -> Result<Self> {
+        let flow = trial.flow();
         let swaps = Swaps::new(slots, trial);
-        let mut plugins = Self { world, config, algorithm, shares_losses: false, rewards, environments, swaps };
+        let mut plugins = Self { world, config, algorithm, flow, shares_losses: false, rewards, environments, swaps };
         plugins.see_algorithm()?;
         Ok(plugins)
     }
@@ -98,8 +91,8 @@ impl Plugins {
     /// decides for all.
     fn see_algorithm(&mut self) -> Result<()> {
         if self.world.size() > 1 {
-            let Self { world, algorithm, .. } = self;
-            let shares = || Ok::<_, Error>(!is_separable(algorithm).unwrap_or(false));
+            let Self { world, algorithm, flow, .. } = self;
+            let shares = || Ok::<_, Error>(!is_separable(algorithm, *flow).unwrap_or(false));
             self.shares_losses = world.broadcast("whether a loss compares rows", shares)?;
         }
         Ok(())
@@ -124,7 +117,7 @@ impl Plugins {
     pub(super) fn has(&self, name: &str) -> bool {
         let rewards = self.rewards.iter().map(Reward::name);
         let environments = self.environments.iter().map(|environment| environment.name());
-        rewards.chain(environments).any(|own| own == name) || self.algorithm.plugin().name() == name
+        rewards.chain(environments).any(|own| own == name) || self.algorithm.name() == name
     }
 
     /// Returns the completions of the last generation on which the reward of this name failed; empty if that is unknown.
@@ -135,63 +128,43 @@ impl Plugins {
     }
 
     /// Returns the columns that the algorithm asks for.
-    pub(super) fn needs(&self) -> Needs {
-        self.algorithm.plugin().info().needs
+    pub(super) fn needs(&self) -> &Needs {
+        &self.algorithm.info().needs
+    }
+
+    /// Returns whether the algorithm needs completions after other rows' prompts.
+    pub(super) fn needs_mismatched(&self) -> bool {
+        self.needs().has(MISMATCHED_LOGP)
     }
 
     /// Returns what the algorithm tells besides.
     pub(super) fn hints(&self) -> Hints {
-        self.algorithm.plugin().info().hints
+        self.algorithm.info().hints
     }
 
-    /// Returns the algorithm's advantages for a generation, and its metrics, which are the same on all ranks.
-    pub(super) fn estimate(&mut self, generation: Generation) -> Result<(Advantages, Vec<Metric>)> {
+    /// Returns the algorithm's columns for a generation, and its metrics, which are the same on all ranks.
+    pub(super) fn estimate(&mut self, generation: Generation) -> Result<(Estimates, Vec<Metric>)> {
         let generation = Arc::new(generation);
-        let mut advantages = self.algorithm.as_policy()?.estimate(&generation)?;
+        let mut estimates = self.algorithm.estimate(&generation)?;
         self.swaps.saw_generation(generation);
-        let metrics = from_plugin(std::mem::take(&mut advantages.metrics));
-        Ok((advantages, metrics))
+        let metrics = from_plugin(std::mem::take(&mut estimates.metrics));
+        Ok((estimates, metrics))
     }
 
     /// Returns the pairs that the algorithm chooses from a generation, and its metrics, which are the same on all ranks.
     pub(super) fn choose(&mut self, generation: Generation) -> Result<(Vec<Pair>, Vec<Metric>)> {
         let generation = Arc::new(generation);
-        let choice = self.algorithm.as_preference()?.choose(&generation.rollouts)?;
+        let choice = self.algorithm.choose(&generation)?;
         self.swaps.saw_generation(generation);
         let pairs = choice.pairs.iter().map(|pair| (pair.chosen as usize, pair.rejected as usize)).collect();
         Ok((pairs, from_plugin(choice.metrics)))
     }
 
-    /// Returns a micro-batch's part of the loss, its derivatives per token or value in row order (for pairs, chosen and rejected
-    /// alternate), and the algorithm's metrics of these rows.
-    pub(super) fn loss(&mut self, batch: LossBatch) -> Result<(Gradient, Vec<Metric>)> {
-        let mut gradient = match batch {
-            LossBatch::Tokens(tokens) => {
-                let tokens = Arc::new(tokens);
-                let gradient = self.algorithm.as_policy()?.loss(&tokens)?;
-                self.swaps.saw_tokens(tokens);
-                gradient
-            }
-            LossBatch::Pairs(pairs) => {
-                let pairs = Arc::new(pairs);
-                let gradient = self.algorithm.as_preference()?.loss(&pairs)?;
-                let gradient = in_turn(&pairs, gradient);
-                self.swaps.saw_pairs(pairs);
-                gradient
-            }
-            LossBatch::Labelled(examples) => {
-                let examples = Arc::new(examples);
-                let gradient = self.algorithm.as_labelled()?.loss(&examples)?;
-                self.swaps.saw_examples(examples);
-                gradient
-            }
-            LossBatch::Values(pairs) => {
-                let pairs = Arc::new(pairs);
-                let gradient = self.algorithm.as_reward_model()?.loss(&pairs)?;
-                self.swaps.saw_values(pairs);
-                of_values(gradient)
-            }
-        };
+    /// Returns a micro-batch's part of the loss with its derivatives, and the algorithm's metrics of these rows.
+    pub(super) fn loss(&mut self, batch: Batch) -> Result<(Gradient, Vec<Metric>)> {
+        let batch = Arc::new(batch);
+        let mut gradient = self.algorithm.loss(&batch)?;
+        self.swaps.saw_loss(batch);
         let metrics = from_plugin(std::mem::take(&mut gradient.metrics));
         Ok((gradient, metrics))
     }
@@ -216,7 +189,7 @@ impl Plugins {
     /// Returns all plugins, the algorithm first, the environments last.
     fn all_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
         let rewards = self.rewards.iter_mut().filter_map(Reward::plugin_mut).map(|plugin| &mut **plugin);
-        std::iter::once(self.algorithm.plugin_mut()).chain(rewards).chain(self.environments.iter_mut().map(|e| &mut **e))
+        std::iter::once(&mut *self.algorithm).chain(rewards).chain(self.environments.iter_mut().map(|e| &mut **e))
     }
 
     /// Returns the states of all plugins.
@@ -259,20 +232,4 @@ impl Plugins {
     pub(super) fn restart_from_exported(&mut self) {
         self.all_mut().for_each(Plugin::restart_from_exported);
     }
-}
-
-/// Returns the derivatives of pairs in the order of their rows.
-fn in_turn(pairs: &Pairs, gradient: PairGradient) -> Gradient {
-    let sides = [(&pairs.chosen.offsets, &gradient.d_chosen), (&pairs.rejected.offsets, &gradient.d_rejected)];
-    let of_pair = |i: usize| sides.map(|(offsets, d)| &d[offsets[i] as usize..offsets[i + 1] as usize]).concat();
-    let of_pairs = (0..pairs.chosen.offsets.len().saturating_sub(1)).flat_map(of_pair);
-    let d_logp = of_pairs.chain(gradient.d_prompts.into_iter().flatten()).collect();
-    Gradient { loss: gradient.loss, d_logp, d_entropy: None, d_values: None, metrics: gradient.metrics }
-}
-
-/// Returns the derivatives of pairs of values in the order of their rows.
-fn of_values(gradient: ValueGradient) -> Gradient {
-    let pairs = gradient.d_chosen.into_iter().zip(gradient.d_rejected);
-    let d_values = pairs.flat_map(|(chosen, rejected)| [chosen, rejected]).collect();
-    Gradient { loss: gradient.loss, d_logp: Vec::new(), d_entropy: None, d_values: Some(d_values), metrics: gradient.metrics }
 }

@@ -9,7 +9,8 @@ use crate::config::{self, Compare, OnError, PluginEntry};
 use crate::data::Message;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Column, Outcome, RewardBatch, RewardColumn, RewardPlugin, Start};
+use crate::plugin::{self, Outcome, RewardBatch, RewardPlugin, Start, TextColumn};
+use crate::train::experience::RewardColumn;
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::episode::Episode;
@@ -72,7 +73,7 @@ impl Judged {
             step: batch.step,
             seed: batch.seed,
             prompts: each(&batch.prompts),
-            columns: batch.columns.iter().map(|c| Column { name: c.name.clone(), values: each(&c.values) }).collect(),
+            columns: batch.columns.iter().map(|c| TextColumn { name: c.name.clone(), values: each(&c.values) }).collect(),
             prompt_of: (0..rows.len() as u32).collect(),
             completions: rows.iter().map(|row| batch.completions[*row].clone()).collect(),
             finished: rows.iter().map(|row| batch.finished[*row]).collect(),
@@ -256,7 +257,7 @@ pub(in crate::train) fn batch(
         // Each plugin's own is put in when it is asked.
         seed: 0,
         prompts: prompts.iter().map(|p| p.text.clone()).collect(),
-        columns: columns.iter().map(|name| Column { name: name.clone(), values: values(name) }).collect(),
+        columns: columns.iter().map(|name| TextColumn { name: name.clone(), values: values(name) }).collect(),
         prompt_of: rollouts.iter().map(|r| r.prompt as u32).collect(),
         completions: texts.to_vec(),
         finished: rollouts.iter().map(|r| r.finished).collect(),

@@ -1,9 +1,12 @@
 //! Tests whether an algorithm's loss can be computed on any split of a micro-batch.
 
-use crate::plugin::{self, AnyPlugin, Examples, Info, Mismatched, Needs, Pairs, Prompts, Scale, Side, Tokens, ValuedPairs};
+use super::made_up;
+use crate::plugin::columns::{ADVANTAGE, ENTROPY, FINISHED, Known, LABEL, LOG_SUM_SQUARES, MARGIN, MICRO_BATCH_LABEL};
+use crate::plugin::{self, Algorithm, Batch, Column, Gradient, Needs, Unit};
+use crate::train::flow::Flow;
 use std::ops::Range;
 
-/// Number of rows or pairs, and of tokens in each, on which a loss is tried.
+/// Number of rows or pairs, and of tokens in each sequence, on which a loss is tried.
 const TRIED: usize = 6;
 const LENGTH: usize = 2;
 
@@ -13,115 +16,77 @@ const LENGTH: usize = 2;
 ///
 /// # Errors
 /// If the plugin's loss fails.
-pub(in crate::train) fn is_separable(algorithm: &mut AnyPlugin) -> plugin::Result<bool> {
-    let state = algorithm.plugin_mut().snapshot()?;
-    let needs = &algorithm.plugin().info().needs.clone();
-    let each = (0..TRIED).map(|row| row..row + 1);
-    let mut derivatives = |rows: Range<usize>| {
-        let derivatives = derivatives(algorithm, rows, needs);
+pub(in crate::train) fn is_separable(algorithm: &mut Algorithm, flow: Flow) -> plugin::Result<bool> {
+    let state = algorithm.snapshot()?;
+    let needs = algorithm.info().needs.clone();
+    let mut derivatives = |items: Range<usize>| {
+        let gradient = algorithm.loss(&made_up(items.clone(), &needs, flow));
         // Each loss follows from the same state.
-        algorithm.plugin_mut().restore(state.clone());
-        derivatives
+        algorithm.restore(state.clone());
+        gradient.map(|gradient| by_item(&gradient, items.len()))
     };
     let together = derivatives(0..TRIED)?;
-    let alone = each.map(derivatives).collect::<plugin::Result<Vec<_>>>()?.concat();
+    let alone = (0..TRIED).map(|item| derivatives(item..item + 1)).collect::<plugin::Result<Vec<_>>>()?.concat();
     let size = together.iter().fold(1e-6f32, |m, d| m.max(d.abs()));
-    Ok(together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size))
+    Ok(together.len() == alone.len() && together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size))
 }
 
-/// Returns the derivatives of a loss of these synthetic completions, row by row.
-fn derivatives(algorithm: &mut AnyPlugin, rows: Range<usize>, needs: &Needs) -> plugin::Result<Vec<f32>> {
-    Ok(match algorithm {
-        AnyPlugin::Policy(policy) => {
-            let gradient = policy.loss(&made_up_tokens(rows, needs))?;
-            by_row(&[Some(gradient.d_logp), gradient.d_entropy, gradient.d_values], LENGTH)
-        }
-        AnyPlugin::Preference(preference) => {
-            let gradient = preference.loss(&made_up_pairs(rows, preference.info()))?;
-            by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected), gradient.d_prompts], LENGTH)
-        }
-        AnyPlugin::Labelled(labelled) => labelled.loss(&made_up_examples(rows, labelled.info()))?.d_logp,
-        AnyPlugin::RewardModel(plugin) => {
-            let gradient = plugin.loss(&made_up_values(rows))?;
-            by_row(&[Some(gradient.d_chosen), Some(gradient.d_rejected)], 1)
-        }
-        AnyPlugin::Reward(_) | AnyPlugin::Environment(_) => Vec::new(),
-    })
-}
-
-/// Returns columns row by row, of which each has this many entries in a column.
-fn by_row(columns: &[Option<Vec<f32>>], length: usize) -> Vec<f32> {
-    let rows = columns.iter().flatten().map(|column| column.len() / length).max().unwrap_or_default();
-    (0..rows).flat_map(|row| columns.iter().flatten().flat_map(move |c| &c[row * length..(row + 1) * length])).copied().collect()
-}
-
-const SCALE: Scale = Scale { rows: TRIED as u32, tokens: (TRIED * LENGTH) as u64, max_completion_length: LENGTH as u32 };
-
-/// Returns an oscillating column for `rows`, with a frequency that depends on `kind`.
-fn wave(rows: &Range<usize>, kind: f32) -> Vec<f32> {
-    (rows.start * LENGTH..rows.end * LENGTH).map(|i| (i as f32 * (1.0 + 0.7 * kind)).sin()).collect()
-}
-
-/// Returns log-probabilities that differ from each other by this much.
-fn logp(rows: &Range<usize>, kind: f32, by: f32) -> Vec<f32> {
-    wave(rows, kind).into_iter().map(|w| -1.5 + by * w).collect()
-}
-
-fn offsets(rows: &Range<usize>) -> Vec<u32> {
-    (0..=rows.len()).map(|row| (row * LENGTH) as u32).collect()
-}
-
-fn made_up_tokens(rows: Range<usize>, needs: &Needs) -> Tokens {
-    let critic = |kind: f32| needs.values.then(|| wave(&rows, kind));
-    Tokens {
-        step: 0,
-        offsets: offsets(&rows),
-        mask: vec![1; rows.len() * LENGTH],
-        advantages: rows.clone().flat_map(|row| [if row % 2 == 0 { 1.0 } else { -0.6 }; LENGTH]).collect(),
-        logp: logp(&rows, 1.0, 0.1),
-        old_logp: logp(&rows, 2.0, 0.1),
-        ref_logp: needs.ref_logp.then(|| logp(&rows, 3.0, 0.1)),
-        sampling_logp: needs.sampling_logp.then(|| logp(&rows, 4.0, 0.1)),
-        entropy: needs.entropy.then(|| wave(&rows, 5.0).into_iter().map(|w| 2.0 + w).collect()),
-        values: critic(6.0),
-        old_values: critic(7.0),
-        returns: critic(8.0),
-        scale: SCALE,
-    }
-}
-
-fn made_up_examples(rows: Range<usize>, info: &Info) -> Examples {
-    // A micro-batch's mismatched completions are the same however it is split.
-    let column = |kind: f32| wave(&(0..TRIED), kind).into_iter().step_by(LENGTH).collect();
-    Examples {
-        step: 0,
-        offsets: offsets(&rows),
-        logp: logp(&rows, 1.0, 1.0),
-        ref_logp: info.needs.ref_logp.then(|| logp(&rows, 2.0, 1.0)),
-        mean_logits: info.needs.mean_logits.then(|| wave(&rows, 3.0)),
-        mismatched: info.hints.mismatched.then(|| Mismatched { logp: column(4.0), ref_logp: column(5.0) }),
-        labels: rows.map(|row| row % 3 != 1).collect(),
-        desirable: 4,
-        undesirable: 2,
-        scale: SCALE,
-    }
-}
-
-fn made_up_pairs(rows: Range<usize>, Info { needs, hints, .. }: &Info) -> Pairs {
-    // By enough that a loss which is nearly a straight line where the policy is the reference is no line any more.
-    let side = |kind: f32| Side {
-        offsets: offsets(&rows),
-        logp: logp(&rows, kind, 1.0),
-        ref_logp: needs.ref_logp.then(|| logp(&rows, kind + 1.0, 1.0)),
-        mean_logits: needs.mean_logits.then(|| wave(&rows, kind + 2.0)),
-        log_sum_squares: hints.log_sum_squares.then(|| logp(&rows, kind + 0.5, 1.0)),
+/// Returns the derivatives of a loss of this many items, item by item.
+fn by_item(gradient: &Gradient, items: usize) -> Vec<f32> {
+    let of_item = |item: usize| {
+        let part = move |column: &Column| {
+            let size = column.values.len() / items;
+            column.values[item * size..(item + 1) * size].to_vec()
+        };
+        gradient.derivatives.iter().flat_map(part).collect::<Vec<f32>>()
     };
-    let prompts = Prompts { offsets: offsets(&rows), logp: logp(&rows, 7.0, 1.0), tokens: SCALE.tokens };
-    let prompts = hints.prompt_logp.then_some(prompts);
-    Pairs { step: 0, chosen: side(1.0), rejected: side(4.0), prompts, scale: SCALE }
+    (0..items).flat_map(of_item).collect()
 }
 
-fn made_up_values(rows: Range<usize>) -> ValuedPairs {
-    let side = |kind: f32| wave(&rows, kind).into_iter().step_by(LENGTH).collect();
-    ValuedPairs { step: 0, chosen: side(1.0), rejected: side(2.0), margin: None, scale: SCALE }
+/// Returns a batch of these synthetic rows or pairs, which have the same values in whatever batch they are.
+fn made_up(items: Range<usize>, needs: &Needs, flow: Flow) -> Batch {
+    let each = if flow.has_pairs() { 2 } else { 1 };
+    let sequences = items.start * each..items.end * each;
+    let groups = (0..=sequences.len() as u32).step_by(each).collect();
+    let mut batch = made_up::batch(&vec![LENGTH; sequences.len()], groups, flow);
+    batch.prompt_tokens = (0..=items.len()).map(|item| (item * LENGTH) as u32).collect();
+    batch.scale = made_up::batch(&[LENGTH; 2 * TRIED][..TRIED * each], vec![0; TRIED + 1], flow).scale;
+    batch.scale.prompt_tokens = (TRIED * LENGTH) as u64;
+    batch.scale.max_completion_length = LENGTH as u32;
+    for name in needs.names() {
+        let unit = match Known::find(name) {
+            Some(known) if !known.in_loss => continue,
+            Some(known) => known.unit,
+            None => Unit::Token,
+        };
+        let entries = match unit {
+            Unit::Token => sequences.start * LENGTH..sequences.end * LENGTH,
+            Unit::PromptToken => items.start * LENGTH..items.end * LENGTH,
+            Unit::Sequence => sequences.clone(),
+            // What belongs to a micro-batch is the same however it is split.
+            Unit::MicroBatch => 0..TRIED * each,
+            Unit::Group | Unit::Turn => items.clone(),
+        };
+        batch.columns.push(Column::sparse(name, unit, entries.map(|entry| value(name, entry, flow))));
+    }
+    batch
+}
+
+/// Returns an entry of a column: a wave, whose frequency differs from column to column.
+fn value(name: &str, entry: usize, flow: Flow) -> Option<f32> {
+    let kind = name.bytes().fold(7u32, |kind, byte| (kind * 31 + u32::from(byte)) % 101) as f32 / 12.0;
+    let wave = (entry as f32 * (1.0 + 0.7 * kind)).sin();
+    // By enough that a loss which is nearly a straight line where the policy is the reference is no line any more; ratios stay near
+    // one.
+    let by = if flow.learns_samples() || flow.imitates() { 0.1 } else { 1.0 };
+    Some(match name {
+        MARGIN => return None,
+        FINISHED => 1.0,
+        LABEL | MICRO_BATCH_LABEL => f32::from(u8::from(entry % 3 != 1)),
+        ENTROPY => 2.0 + wave,
+        LOG_SUM_SQUARES => -1.5 + by * wave,
+        ADVANTAGE => [1.0, -0.6][entry / LENGTH % 2],
+        _ if name.ends_with("logp") => -1.5 + by * wave,
+        _ => wave,
+    })
 }

@@ -1,7 +1,7 @@
 //! Process rewards: what models say of the steps of completions, as a column that plugins see.
 
 use super::scoring::{Answers, Judged};
-use crate::plugin::Column;
+use crate::plugin::TextColumn;
 use std::collections::BTreeMap;
 
 /// What the models that value steps said of a generation: their places among the rewards, names and answers.
@@ -12,13 +12,13 @@ pub(super) type StepValues = BTreeMap<usize, (String, Answers)>;
 pub(super) fn seen(judged: &Judged, given: &StepValues) -> Option<Judged> {
     let columns = given.values().map(|(name, answers)| {
         let list = |steps: &Vec<f32>| serde_json::json!(steps).to_string();
-        Column { name: name.clone(), values: answers.steps.iter().map(list).collect() }
+        TextColumn { name: name.clone(), values: answers.steps.iter().map(list).collect() }
     });
     (!given.is_empty()).then(|| with_columns(judged, columns.collect()))
 }
 
 /// Gives each completion a prompt of its own, and the batch these columns, with a value each.
-pub(super) fn with_columns(judged: &Judged, own: Vec<Column>) -> Judged {
+pub(super) fn with_columns(judged: &Judged, own: Vec<TextColumn>) -> Judged {
     let rows: Vec<usize> = (0..judged.batch.prompt_of.len()).collect();
     let mut seen = judged.apart(&rows);
     seen.batch.columns.retain(|column| own.iter().all(|own| own.name != column.name));

@@ -1,6 +1,7 @@
 //! Chooses `metric_for_best_model`. If all plugins ship with the host, refuses one that the run will not have before anything is
 //! written; metrics of other plugins are known only after the first step.
 
+use crate::plugin::columns::VALUE;
 use super::plugins::Loaded;
 use crate::config::{Config, PluginEntry};
 use crate::train::Result;
@@ -55,7 +56,7 @@ pub(super) fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     fixed.extend(of_flow(plugins.flow));
     if !of_evaluations {
         fixed.extend(OF_UPDATES);
-        fixed.extend(OF_CRITIC.into_iter().filter(|_| plugins.about().needs.values));
+        fixed.extend(OF_CRITIC.into_iter().filter(|_| plugins.about().needs.has(VALUE)));
     }
     let scores = |entry: &PluginEntry| ["mean", "std"].map(|figure| format!("rewards/{}/{figure}", entry.name()));
     let scores = config.plugin.iter().filter(|entry| !entry.eval_only).flat_map(scores);
@@ -70,11 +71,14 @@ pub(super) fn check(config: &Config, plugins: &Loaded) -> Result<()> {
 
 /// Returns the metrics that the host computes of completions and of a pass.
 fn of_flow(flow: Flow) -> impl Iterator<Item = &'static str> {
-    let of_pass: &[&str] = match flow {
-        Flow::GeneratedPairs | Flow::GivenPairs => &["entropy", "mean_token_accuracy"],
-        Flow::Given => &["mean_token_accuracy"],
-        Flow::Labelled => &["entropy"],
-        Flow::Generated | Flow::ValuedPairs => &[],
+    let of_pass: &[&str] = if flow.learns_samples() || flow.gives_values() {
+        &[]
+    } else if flow.has_pairs() {
+        &["entropy", "mean_token_accuracy"]
+    } else if flow.has_labels() {
+        &["entropy"]
+    } else {
+        &["mean_token_accuracy"]
     };
     let of_completions = if flow.generates() { OF_COMPLETIONS.as_slice() } else { &[] };
     of_completions.iter().chain(of_pass).copied()

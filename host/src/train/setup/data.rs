@@ -7,6 +7,7 @@ use crate::train::collector::{Data, too_few};
 use crate::train::dataset::{self, Kind, Learned, Prompts, Reader};
 use crate::train::flow::Flow;
 use crate::train::origin::Beginning;
+use crate::train::plan::Batching;
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(super) struct Datasets {
 /// algorithm requests it. Returns the configuration with names that stay valid wherever the run resumes.
 pub(super) fn read(
     mut config: Config,
-    (flow, framed): (Flow, bool),
+    (batching, framed): (&Batching, bool),
     (tokenizer, context): (&Tokenizer, usize),
     beginning: &Beginning,
     world: &World,
@@ -36,6 +37,7 @@ pub(super) fn read(
     let (held_out, name) = after_the_first(world, || named::held_out(&config))?.unzip();
     config.eval_dataset = name;
 
+    let flow = batching.flow;
     let longest = config.longest(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
     let messages = !config.environment.is_empty() || config.plugin.iter().any(|entry| entry.model);
@@ -69,19 +71,19 @@ pub(super) fn read(
     let rows = packs.as_ref().map_or(prompts.len(), Vec::len);
     // Until all are judged, all may be usable.
     let usable = if packs.is_none() && prompts.are_judged() { prompts.usable_so_far()? } else { rows };
-    let loader = loader(&config, flow, (rows, usable), world.size())?;
+    let loader = loader(&config, batching, (rows, usable))?;
     let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?.skipping(&config);
     Ok((config, Datasets { data, evaluated, warnings }))
 }
 
 /// Returns what the rows are for a way of learning; `what` is learned of given completions.
 fn kind(flow: Flow, what: Learned) -> Kind {
-    match flow {
-        Flow::Generated | Flow::GeneratedPairs => Kind::Prompts,
-        Flow::GivenPairs => Kind::Pairs,
-        Flow::Given => Kind::Completions(what),
-        Flow::Labelled => Kind::Labelled,
-        Flow::ValuedPairs => Kind::ValuedPairs,
+    match (flow.generates(), flow.has_pairs(), flow.has_labels()) {
+        (true, _, _) => Kind::Prompts,
+        (false, true, _) if flow.gives_values() => Kind::ValuedPairs,
+        (false, true, _) => Kind::Pairs,
+        (false, false, true) => Kind::Labelled,
+        (false, false, false) => Kind::Completions(what),
     }
 }
 
@@ -123,7 +125,7 @@ struct Packing {
 impl Packing {
     /// Returns how rows are packed if the key of this name is `on`.
     fn of(config: &Config, (key, on): (&'static str, bool), flow: Flow, length: usize) -> Result<Self> {
-        if on && flow != Flow::Given {
+        if on && !flow.imitates() {
             return Err(Error::setting(key, "only for algorithms that learn from given completions"));
         }
         if on && length < 2 {
@@ -160,17 +162,17 @@ impl Packing {
 }
 
 /// Creates the loader that orders this many rows, of which so many can be used.
-fn loader(config: &Config, flow: Flow, (rows, usable): (usize, usize), ranks: usize) -> Result<Loader> {
-    let (generates, sizes) = (flow.generates(), config.batches(ranks));
-    let batch = if generates { flow.prompts(sizes.generation(), config) } else { sizes.micro_batch };
-    let drops = flow.drops_rest(config);
+fn loader(config: &Config, batching: &Batching, (rows, usable): (usize, usize)) -> Result<Loader> {
+    let (flow, sizes) = (batching.flow, batching.sizes);
+    let (generates, drops) = (flow.generates(), batching.drops_rest);
+    let batch = if generates { batching.prompts(sizes.generation()) } else { sizes.micro_batch };
     if (generates && drops || config.dataloader_drop_last) && usable < batch {
         return Err(too_few(usable, batch, generates && drops));
     }
     // Labelled rows go in the dataset's order, as in TRL.
-    let shuffled = config.shuffle_dataset.unwrap_or(flow != Flow::Labelled);
+    let shuffled = config.shuffle_dataset.unwrap_or(!flow.has_labels());
     // As in TRL, so that prompts which are neighbours in the dataset don't share an update; groups stay whole.
-    let in_parts = generates && sizes.micro_batches_per_pass > config.gradient_accumulation_steps;
-    let loader = Loader::new(rows, batch, config.data_seed.unwrap_or(config.seed), shuffled, !drops);
+    let in_parts = generates && sizes.micro_batches_per_pass > batching.accumulation;
+    let loader = Loader::new(rows, batch, batching.seed, shuffled, !drops);
     Ok(loader.with_usable(usable).mixing(in_parts))
 }

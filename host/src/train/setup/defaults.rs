@@ -47,7 +47,7 @@ mod tests {
         let own =
             Defaults { num_generations: Some(2), temperature: Some(0.9), max_completion_length: Some(64), ..Defaults::default() };
         let resolved = |config: &Config, own: &Defaults| {
-            let config = of_algorithm(config.clone(), Flow::Generated, own);
+            let config = of_algorithm(config.clone(), Flow::generated(false), own);
             (config.num_generations, config.temperature, config.max_completion_length)
         };
         let plain = Config::default();

@@ -24,6 +24,7 @@ use super::journal::{GoesOn, Journal, Parent};
 use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
+use super::plan::{Batching, Plan};
 use super::plugins::Opener;
 use super::ranks::{compare_datasets, compare_settings, compare_weights};
 use super::rehearsal::check_can_make;
@@ -37,7 +38,7 @@ use crate::metrics::Prometheus;
 use crate::model::{Backend, Chosen, Frozen, ModelFolder, Policy};
 use crate::ops;
 use crate::optim::Settings;
-use crate::plugin::{Hints, Needs};
+use crate::plugin::columns::{LOG_SUM_SQUARES, MISMATCHED_LOGP, OLD_VALUE, REF_LOGP, VALUE};
 use crate::run::{Event, RunBegun, RunFiles};
 use candle_core::DType;
 use data::Datasets;
@@ -69,6 +70,7 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let (config, mut plugins) = plugins::load(config, beginning, &world, &backend)?;
     check(&config, &plugins, world.size())?;
     overview::of_plugins(&plugins, &config);
+    let batching = Batching::new(&config, plugins.flow, world.size());
     let config = best_metric::resolve(config, plugins.flow, beginning)?;
     let names_folder = instead.is_none() && config.output_dir.is_none() && !matches!(beginning, Beginning::Resume { .. });
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
@@ -81,7 +83,7 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     compare_settings(&world, &config, backend.is_bf16())?;
     let (config, Datasets { data, evaluated, mut warnings }) = data::read(
         config,
-        (plugins.flow, plugins.about().hints.framed),
+        (&batching, plugins.about().hints.framed),
         (&opened.tokenizer, opened.context()),
         beginning,
         &world,
@@ -96,7 +98,7 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
 
     check_episodes(&config, &opened)?;
     world.meet_on(backend.device())?;
-    let epoch = updates_per_epoch(&config, &data, plugins.flow, world.size());
+    let epoch = updates_per_epoch(&data, &batching);
     let max_steps = max_steps(&config, epoch);
     check_goes_on(beginning, max_steps)?;
     let periods = Periods::of(&config, max_steps, epoch);
@@ -106,7 +108,8 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
         check_can_make(&folder)?;
     }
     let folder = instead.unwrap_or(folder);
-    let (config, learner, reference, usual_rate) = learner(config, &plugins, &opened, beginning, &backend, max_steps, &world)?;
+    let (config, models) = models(config, &plugins, &opened, beginning, &backend, (max_steps, batching), &world)?;
+    let Models { plan, learner, reference, usual_rate } = models;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods, max_steps));
     let device = backend.describe();
     let mut run = Run { settings: Rc::new(config), world, beginning, names_folder, max_steps, device, usual_rate };
@@ -114,16 +117,16 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     // By one rank: the one that then also rewrites config.toml.
     let changed = if run.world.is_first() { beginning.changes(&run.settings, run.world.size())? } else { Map::new() };
     let given = run.given(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
-    let context = opened.context();
+    let longest = run.settings.longest(opened.context());
     let goes_on = goes_on(beginning, restored.as_ref(), evaluation.as_ref());
-    let (journal, source, turns) = run.begin((folder, goes_on), &plugins, opened, changed, warnings)?;
+    let (journal, source, turns) = run.begin((folder, goes_on), &plugins, &plan, opened, changed, warnings)?;
 
     let Run { settings, world, .. } = run;
-    let collector = Collector::new(world.clone(), settings.clone(), plugins.flow, data, turns, (reference, context));
+    let collector = Collector::new(world.clone(), &plan, data, turns, reference, longest);
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State { given, ..State::default() }, Clock::default());
     let mut trainer =
-        Trainer { settings, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
+        Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
     trainer.begin_as(beginning, restored)?;
     trainer.plugins.watch(engine, opener, &trainer.journal, beginning.origin().is_some())?;
     Ok(trainer)
@@ -189,8 +192,8 @@ fn check_rows<'a>(config: &Config, datasets: impl Iterator<Item = &'a Prompts>) 
 
 /// Refuses settings that the algorithm can't work with.
 fn check(config: &Config, plugins: &Loaded, ranks: usize) -> Result<()> {
-    let Hints { mismatched, compares, .. } = plugins.about().hints;
-    if compares && config.group() < 2 {
+    let mismatched = plugins.about().needs.has(MISMATCHED_LOGP);
+    if plugins.about().hints.compares && config.group() < 2 {
         let detail = format!(
             "{} compares completions of a prompt with each other, but this prompt has only one; set num_generations to 2 or more",
             plugins.algorithm_source.name()
@@ -203,7 +206,7 @@ fn check(config: &Config, plugins: &Loaded, ranks: usize) -> Result<()> {
         ("skip_groups", "this algorithm learns from given answers, which have no rewards")
     } else if config.num_mini_batches.is_some() && !plugins.flow.generates() {
         ("num_mini_batches", "this algorithm learns from given answers; gradient_accumulation_steps sets the size of an update")
-    } else if config.assistant_only_loss && plugins.flow != Flow::Given {
+    } else if config.assistant_only_loss && !plugins.flow.imitates() {
         ("assistant_only_loss", "only for algorithms that learn from given completions")
     } else if config.precompute_ref_log_probs && plugins.flow.generates() {
         ("precompute_ref_log_probs", "this algorithm generates its completions; they are not known before training")
@@ -223,7 +226,7 @@ fn check(config: &Config, plugins: &Loaded, ranks: usize) -> Result<()> {
 /// Warns about a reward model that transformers can't open.
 fn only_here(flow: Flow, opened: &Opened) -> Option<String> {
     let family = opened.source.architecture().family;
-    (flow == Flow::ValuedPairs && !family.is_classified()).then(|| {
+    (flow.gives_values() && !family.is_classified()).then(|| {
         let name = family.described().name;
         format!("transformers has no sequence classification class for {name}, so only rlhost will open this reward model")
     })
@@ -242,9 +245,8 @@ fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> 
 }
 
 /// Returns the number of optimizer steps of an epoch.
-fn updates_per_epoch(config: &Config, data: &Data, flow: Flow, ranks: usize) -> u64 {
-    let micro_batches = data.micro_batches_per_epoch(flow, config, ranks);
-    micro_batches.div_ceil(config.gradient_accumulation_steps) as u64
+fn updates_per_epoch(data: &Data, batching: &Batching) -> u64 {
+    data.micro_batches_per_epoch(batching).div_ceil(batching.accumulation) as u64
 }
 
 /// Returns the number of optimizer steps of a run whose epoch has this many.
@@ -252,24 +254,34 @@ fn max_steps(config: &Config, epoch: u64) -> u64 {
     u64::try_from(config.max_steps).unwrap_or_else(|_| ((config.num_train_epochs * epoch as f64).ceil() as u64).max(1))
 }
 
-/// Creates the learner and the reference model. Returns the configuration with the learning rates set, and the usual rate.
-fn learner(
+/// What a run trains and compares with, and the plan that the complete configuration gives.
+struct Models {
+    plan: Plan,
+    learner: Learner,
+    reference: Option<Frozen>,
+    /// The default learning rate.
+    usual_rate: f64,
+}
+
+/// Creates the learner and the reference model. Returns the complete configuration, with the learning rates.
+fn models(
     config: Config,
     plugins: &Loaded,
     opened: &Opened,
     beginning: &Beginning,
     backend: &Backend,
-    max_steps: u64,
+    (max_steps, batching): (u64, Batching),
     world: &Rc<World>,
-) -> Result<(Config, Learner, Option<Frozen>, f64)> {
-    let (needs, rate) = (plugins.about().needs, plugins.about().hints.learning_rate);
-    let (config, mut values) = value_model::resolve(config, needs.values, opened, beginning, world)?;
-    if plugins.flow == Flow::ValuedPairs {
+) -> Result<(Config, Models)> {
+    let (needs, rate) = (&plugins.about().needs, plugins.about().hints.learning_rate);
+    let has_critic = needs.has(VALUE) || needs.has(OLD_VALUE);
+    let (config, mut values) = value_model::resolve(config, has_critic, opened, beginning, world)?;
+    if plugins.flow.gives_values() {
         values = Values::Trained;
     }
     let config = resolve_scoring(config, plugins.flow, backend)?;
     let config = resolve_aux_loss(config, &plugins.about().hints.defaults, &opened.source);
-    check_squares(plugins.about().hints.log_sum_squares, backend)?;
+    check_squares(needs.has(LOG_SUM_SQUARES), backend)?;
     check_smoothing(&config, plugins.flow, plugins.about().hints.smoothed, backend)?;
     let (config, dropout) = resolve_dropout(config, &opened.source, backend)?;
     let adapter = opened.lora.is_some();
@@ -279,8 +291,8 @@ fn learner(
         short.iter().for_each(|short| tracing::warn!("{short}"));
     }
     // A named reference model is read by itself.
-    let own = Needs { ref_logp: needs.ref_logp && opened.reference.is_none(), ..needs };
-    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (&own, &values), beginning, backend)?;
+    let own = needs.has(REF_LOGP) && opened.reference.is_none();
+    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (own, &values), beginning, backend)?;
     let named = opened.reference.as_ref().map(|folder| reference::open(folder, &config, beginning, backend, &policy));
     let reference = named.transpose()?.or(reference);
     let policy = policy.with_dropout(dropout).with_noise(noise(&config, plugins.flow, backend)?);
@@ -307,9 +319,9 @@ fn learner(
         (config, schedule) = schedule::of_critic(config, plugins.flow, size(&begun.model), max_steps)?;
         critic = Some(Critic::new(begun, optimizer, schedule)?);
     }
-    let settings = Rc::new(config.clone());
-    let learner = Learner::new(world.clone(), settings, plugins.flow, policy, (optimizer, rates), critic)?;
-    Ok((config, learner, reference, usual_rate))
+    let plan = Plan::new(&config, batching, opened.context());
+    let learner = Learner::new(world.clone(), plan.batching.clone(), plan.loss, policy, (optimizer, rates), critic)?;
+    Ok((config, Models { plan, learner, reference, usual_rate }))
 }
 
 /// Returns the optimizer.
@@ -386,6 +398,7 @@ impl Run<'_> {
         &mut self,
         (path, goes_on): (PathBuf, GoesOn),
         plugins: &Loaded,
+        plan: &Plan,
         opened: Opened,
         changed: Map<String, Value>,
         warnings: Vec<String>,
@@ -400,8 +413,8 @@ impl Run<'_> {
             true => RunFolder::open(path, &self.settings, go_on_from)?,
             false => RunFolder::elsewhere(path),
         };
-        let turns = Turns::new(self.settings.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
-        let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow == Flow::ValuedPairs);
+        let turns = Turns::new(plan.rollout.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
+        let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow.gives_values());
         let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
         folder.event(&self.event(&source, changed))?;
         plugins.keep(&self.settings, &mut folder)?;
@@ -500,6 +513,6 @@ impl Trainer {
         compare_weights(&self.world, &weights, self.state.global_step)?;
         let evaluated = self.evaluation.as_ref().filter(|_| self.settings.precompute_ref_log_probs).map(Evaluation::prompts);
         let evaluated = evaluated.map(Prompts::all).transpose()?.unwrap_or_default();
-        self.collector.precompute_reference(evaluated, self.moment(), self.plugins.hints().mismatched)
+        self.collector.precompute_reference(evaluated, self.moment(), self.plugins.needs_mismatched())
     }
 }

@@ -5,7 +5,8 @@ use super::value_model::Values;
 use crate::activity::{Activity, Task};
 use crate::config::{self, Config, OldLogp, RolloutDtype};
 use crate::model::{Backend, Biases, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
-use crate::plugin::{Defaults, Needs};
+use crate::plugin::Defaults;
+use crate::plugin::columns::LOG_SUM_SQUARES;
 use crate::run::CheckpointFiles;
 use crate::train::flow::Flow;
 use crate::train::learner::aux_coefficient;
@@ -203,10 +204,14 @@ pub(super) fn noise(config: &Config, flow: Flow, backend: &Backend) -> Result<f6
     Err(Error::setting("neftune_noise_alpha", refused))
 }
 
-/// Refuses an algorithm that asks for sums of squared probabilities on a device, which has no kernel for them yet.
+/// Refuses an algorithm that needs sums of squared probabilities on a device, which has no kernel for them yet.
 pub(super) fn check_squares(squares: bool, backend: &Backend) -> Result<()> {
     if squares && !backend.device().is_cpu() {
-        return Err(Error::setting("use_weighting", "has no kernel for a device yet; leave it out, or use --device cpu"));
+        let detail = format!(
+            "the algorithm needs {LOG_SUM_SQUARES} with these settings, which has no kernel for a device yet; use other settings, or \
+             --device cpu"
+        );
+        return Err(Error::setting("device", detail));
     }
     Ok(())
 }
@@ -214,7 +219,7 @@ pub(super) fn check_squares(squares: bool, backend: &Backend) -> Result<()> {
 /// Refuses label smoothing for an algorithm that does not support it, or on a backend that can't compute it.
 pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, backend: &Backend) -> Result<()> {
     let share = config.label_smoothing_factor;
-    let refused = if flow != Flow::Given || !smoothed {
+    let refused = if !flow.imitates() || !smoothed {
         format!(
             "is {share}, but with these settings {} has no cross-entropy loss on given tokens to smooth; leave it out",
             config.algorithm
@@ -238,7 +243,7 @@ pub(super) fn resolve_scoring(mut config: Config, flow: Flow, backend: &Backend)
         let detail = if on_device { "is for the CPU" } else { "is for algorithms that generate completions" };
         return Err(Error::setting("rollout_dtype", format!("{detail}; leave it out")));
     }
-    if flow == Flow::Generated {
+    if flow.learns_samples() {
         config.score_sampling_support.get_or_insert(true);
         let differs = backend.is_bf16() || rounds;
         let old_logp = config.old_logp.get_or_insert(if differs { OldLogp::Recompute } else { OldLogp::Sampling });
@@ -318,7 +323,7 @@ pub(super) fn policy_and_reference(
     source: &ModelFolder,
     lora: Option<Lora>,
     config: &Config,
-    (needs, values): (&Needs, &Values),
+    (with_reference, values): (bool, &Values),
     beginning: &Beginning,
     backend: &Backend,
 ) -> Result<(Policy, Option<Frozen>)> {
@@ -338,7 +343,7 @@ pub(super) fn policy_and_reference(
             _ => decoder,
         };
         let policy = Policy::new(decoder).at(backend)?;
-        let balances = aux_coefficient(config, policy.architecture()) > 0.0;
+        let balances = aux_coefficient(config.router_aux_loss_coef, policy.architecture()) > 0.0;
         Ok(policy.with_gradient_checkpointing(config.gradient_checkpointing).with_aux_loss(balances))
     };
     let _task = Task::new(Activity::LoadingModel);
@@ -349,15 +354,15 @@ pub(super) fn policy_and_reference(
         if let Some(lora) = lora.filter(|_| source.lora().is_none()) {
             let began = began.at(backend)?;
             let adapted = began.clone().with_new_adapter(lora, &targets(config, source)?, config.seed)?;
-            return Ok((policy(source, adapted)?, needs.ref_logp.then(|| Frozen::new(began))));
+            return Ok((policy(source, adapted)?, with_reference.then(|| Frozen::new(began))));
         }
         // On the CPU the reference model stays as it is stored. Where that is f32, the policy starts in the same storage.
-        let own = backend.device().is_cpu() && needs.ref_logp;
+        let own = backend.device().is_cpu() && with_reference;
         let stored = own.then(|| began.clone());
         let policy = policy(source, began)?;
         let reference = match stored {
             Some(stored) => Some(Frozen::new(stored.unshared()?.at(backend)?)),
-            None => needs.ref_logp.then(|| policy.frozen_copy()).transpose()?,
+            None => with_reference.then(|| policy.frozen_copy()).transpose()?,
         };
         return Ok((policy, reference));
     };
@@ -377,11 +382,11 @@ pub(super) fn policy_and_reference(
     if lora.is_some() {
         let began = whole(source)?.at(backend)?;
         let policy = policy(&kept, over(&kept, began.clone())?)?;
-        return Ok((policy, needs.ref_logp.then(|| Frozen::new(began))));
+        return Ok((policy, with_reference.then(|| Frozen::new(began))));
     }
     let moved = reference::moved(beginning, config)?;
     let began = || moved.as_deref().map_or_else(|| source.decoder(), |file| source.decoder_in(file))?.at(backend);
-    Ok((policy(&kept, whole(&kept)?)?, needs.ref_logp.then(|| began().map(Frozen::new)).transpose()?))
+    Ok((policy(&kept, whole(&kept)?)?, with_reference.then(|| began().map(Frozen::new)).transpose()?))
 }
 
 /// Returns whether both are full models, or adapters with the same settings.

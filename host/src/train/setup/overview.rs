@@ -72,15 +72,15 @@ pub(super) fn of_steps(config: &Config, flow: Flow, world: &World, (max_steps, e
         epoch => format!(" ({} epochs)", rounded(max_steps as f64 / epoch as f64)),
     };
     let split = if parts > 1 { format!(" in {parts} micro-batches of {micro_batch}") } else { String::new() };
-    let items = match flow {
-        Flow::Generated => {
-            let (prompts, group) = (sizes.generation() / config.group(), config.group());
-            let whole = sizes.generation();
-            let reused = if whole == step { String::new() } else { format!("; a generation has {whole}") };
-            format!("{step} completions{split}{processes}{reused}: {} x {group}", counted(prompts as u64, "prompt"))
-        }
-        _ if flow.generates() => format!("{step} pairs of completions{split}{processes}"),
-        _ => format!("{step} rows{split}{processes}"),
+    let items = if flow.learns_samples() {
+        let (prompts, group) = (sizes.generation() / config.group(), config.group());
+        let whole = sizes.generation();
+        let reused = if whole == step { String::new() } else { format!("; a generation has {whole}") };
+        format!("{step} completions{split}{processes}{reused}: {} x {group}", counted(prompts as u64, "prompt"))
+    } else if flow.generates() {
+        format!("{step} pairs of completions{split}{processes}")
+    } else {
+        format!("{step} rows{split}{processes}")
     };
     tracing::info!("steps: {}{epochs}; each trains on {items}", HumanCount(max_steps));
 }

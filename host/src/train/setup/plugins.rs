@@ -8,13 +8,14 @@ use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::Backend;
 use crate::plugin::Source;
-use crate::plugin::{AnyPlugin, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, Outline, RewardPlugin, Role};
+use crate::plugin::columns::{OLD_VALUE, REF_LOGP, VALUE};
+use crate::plugin::{Algorithm, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, RewardPlugin, Role};
 use crate::run::{Event, RunFiles, short_hash};
 use crate::train::collector::Data;
 use crate::train::flow::Flow;
 use crate::train::named::model_of;
 use crate::train::origin::Beginning;
-use crate::train::plugins::{AskedModel, Chosen, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run, is_separable};
+use crate::train::plugins::{AskedModel, Chosen, Extras, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run, is_separable};
 use crate::train::ranks::{after_the_first, same_source};
 use crate::train::{Error, Result, RunFolder};
 use serde_json::json;
@@ -26,8 +27,7 @@ use std::sync::Arc;
 pub(super) struct Loaded {
     engine: Engine,
     pub flow: Flow,
-    role: Role,
-    algorithm: AnyPlugin,
+    algorithm: Algorithm,
     pub algorithm_source: Source,
     rewards: Vec<Reward>,
     reward_sources: Vec<Source>,
@@ -40,14 +40,13 @@ pub(super) struct Loaded {
 pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, backend: &Backend) -> Result<(Config, Loaded)> {
     let mut engine = Engine::new()?;
     let algorithm_source = same_source(world, || beginning.algorithm(&config.algorithm))?;
-    let outline = Outline::of(&engine, &algorithm_source, &config.loss_limits)?;
-    let (role, flow) = Flow::of(&outline, &algorithm_source, config.learn_from)?;
     let chosen = chosen(&config, algorithm_source.name());
-    let algorithm = AnyPlugin::load(&engine, &algorithm_source, role, &config.loss, &config.loss_limits, config.seed)?;
-    config.loss = algorithm.plugin().config();
+    let algorithm = Algorithm::load(&engine, &algorithm_source, &config.loss, &config.loss_limits, config.seed)?;
+    let flow = Flow::new(&algorithm, config.learn_from);
+    config.loss = algorithm.config();
     config = defaults::of_evaluations(config, beginning)?;
     if flow.generates() {
-        config = defaults::of_algorithm(config, flow, &algorithm.plugin().info().hints.defaults);
+        config = defaults::of_algorithm(config, flow, &algorithm.info().hints.defaults);
         config.check_generation(flow.has_pairs(), world.size())?;
     } else {
         config.check_no_generation()?;
@@ -76,7 +75,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, bac
     }
     let (config, environments) = environments(config, &engine, beginning, world)?;
     check_names(&config, algorithm_source.name())?;
-    Ok((config, Loaded { engine, flow, role, algorithm, algorithm_source, rewards, reward_sources, environments, chosen }))
+    Ok((config, Loaded { engine, flow, algorithm, algorithm_source, rewards, reward_sources, environments, chosen }))
 }
 
 /// Refuses rewards and environments that are called like the algorithm: checkpoints keep plugins under their names, on file systems some
@@ -296,7 +295,7 @@ fn without_rewards(mut config: Config, flow: Flow, algorithm: &str, beginning: &
 impl Loaded {
     /// Returns the algorithm's description of itself.
     pub(super) fn about(&self) -> &Info {
-        self.algorithm.plugin().info()
+        self.algorithm.info()
     }
 
     /// Tells reward models which tokenizer the policy has.
@@ -318,7 +317,6 @@ impl Loaded {
 
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial.
     pub(super) fn try_on(&mut self, data: &Data, config: &Config, beginning: &Beginning, world: &World) -> Result<Trial> {
-        let needs = self.about().needs;
         let lacks =
             |entry: &&PluginEntry| entry.compare == Some(Compare::Reference) && !data.columns().iter().any(|c| c == REFERENCE);
         let invalid = |entry: &PluginEntry, detail: String| {
@@ -340,7 +338,10 @@ impl Loaded {
         // With several environments, the first rows of each are played.
         let all = config.environment.len() > 1;
         let prompts = if all { data.prompts().all()?.to_vec() } else { data.prompts().first(Trial::PROMPTS)? };
-        let mut trial = Trial::made_up(&prompts, data.columns(), group, &needs).comparing(&self.rewards);
+        let needs = &self.about().needs;
+        let extras = Extras { reference: needs.has(REF_LOGP), critic: needs.has(VALUE) || needs.has(OLD_VALUE), margins: false };
+        let trial = Trial::made_up(&prompts, data.columns(), group, self.flow, extras);
+        let mut trial = trial.comparing(&self.rewards);
         trial.begin(&prompts, &config.environment);
         let _task = Task::new(Activity::TryingPlugin).on("the plugins");
         let kept = self.kept(config);
@@ -352,7 +353,7 @@ impl Loaded {
         for (environment, _) in &self.environments {
             trial.play(environment).or_else(|error| bear(environment.name(), error))?;
         }
-        if config.max_tokens_per_microbatch.is_some() && !is_separable(&mut self.algorithm)? {
+        if config.max_tokens_per_microbatch.is_some() && !is_separable(&mut self.algorithm, self.flow)? {
             let name = self.algorithm_source.name();
             let detail = format!("the loss of {name}, with these settings, compares the rows of a micro-batch with each other");
             return Err(Error::setting("max_tokens_per_microbatch", format!("{detail}; micro-batches can't be split by tokens")));
@@ -390,7 +391,7 @@ impl Loaded {
 
     /// Stores the plugins in the run's folder and records that they were loaded.
     pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
-        folder.keep_plugin(&self.algorithm_source, "algorithm", self.algorithm.plugin(), &Grants::default())?;
+        folder.keep_plugin(&self.algorithm_source, "algorithm", &self.algorithm, &Grants::default())?;
         let entries = config.plugin.iter().filter(|entry| !entry.model);
         let rewards = self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources);
         for ((plugin, source), entry) in rewards.zip(entries) {
@@ -409,8 +410,8 @@ impl Loaded {
 
     /// Returns the plugins in their slots, and the engine that loaded them.
     pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> Result<(Plugins, Engine)> {
-        let Self { engine, role, algorithm, algorithm_source, rewards, reward_sources, environments, chosen, .. } = self;
-        let mut slots = vec![Slot::algorithm(config, algorithm_source, role, algorithm.plugin(), &chosen)];
+        let Self { engine, algorithm, algorithm_source, rewards, reward_sources, environments, chosen, .. } = self;
+        let mut slots = vec![Slot::algorithm(config, algorithm_source, &algorithm, &chosen)];
         let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(Reward::plugin));
         let scoring = plugins.zip(reward_sources);
         slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin, &chosen)));

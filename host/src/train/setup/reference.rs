@@ -1,5 +1,6 @@
 //! Opens a reference model other than the run's initial model.
 
+use crate::plugin::columns::REF_LOGP;
 use super::model::Opened;
 use super::plugins::Loaded;
 use super::value_model::{check_sizes, open_named};
@@ -28,11 +29,11 @@ pub(super) fn resolve(
     beginning: &Beginning,
     world: &World,
 ) -> Result<(Config, Option<String>)> {
-    if config.ref_model.is_none() && plugins.about().needs.ref_logp {
+    if config.ref_model.is_none() && plugins.about().needs.has(REF_LOGP) {
         config.ref_model = fine_tuned(&config, opened, beginning)?;
     }
     let Some(given) = &config.ref_model else { return Ok((config, None)) };
-    if !plugins.about().needs.ref_logp {
+    if !plugins.about().needs.has(REF_LOGP) {
         // A run that continues may have had another version of its algorithm.
         if beginning.origin().is_some() {
             tracing::info!("{KEY} {given} is ignored: {} has no reference model with these settings", config.algorithm);

@@ -25,7 +25,7 @@ impl Size {
     /// carry more information per token. An adapter gets ten times as much, as in TRL's LoRA guide.
     fn factor(self, flow: Flow) -> f64 {
         let smaller = (FULL_SIZE / self.parameters as f64).max(1.0);
-        let factor = if flow == Flow::Generated { smaller } else { smaller.sqrt() };
+        let factor = if flow.learns_samples() { smaller } else { smaller.sqrt() };
         if self.adapter { 10.0 * factor } else { factor }
     }
 }

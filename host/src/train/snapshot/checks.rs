@@ -1,9 +1,11 @@
 //! Checks that the waiting rollouts in a checkpoint can be trained on, since its numbers are used as indices.
 
-use super::{Counts, Fits, Rest, Saved};
+use super::waiting::{Manifest, Waiting};
+use super::{Counts, Fits, Rest};
 use crate::config::printable;
 use crate::metrics::Window;
 use crate::ops::support::Support;
+use crate::plugin::{Column, Unit};
 
 /// Maximum of any counter of a run: steps, tokens, epochs. Adding to it never overflows.
 const MOST: u64 = 1 << 52;
@@ -30,8 +32,7 @@ impl Rest {
         if let Some(fault) = self.fault_of_swaps(step) {
             return Some(fault);
         }
-        let stated = self.experiences.iter().flat_map(|saved| &saved.rollouts).map(|rollout| rollout.policy_version);
-        let versions = stated.chain(self.experiences.iter().filter_map(|saved| saved.generated_at));
+        let versions = self.experiences.iter().filter_map(Manifest::newest_version);
         if let Some(version) = versions.max().filter(|version| *version > step) {
             return Some(format!("a completion was written by the policy of version {version}, after step {step}"));
         }
@@ -73,7 +74,7 @@ impl Rest {
     }
 }
 
-impl Saved {
+impl Waiting {
     /// Returns what is wrong with it, if anything.
     pub(super) fn fault(&self, run: &Fits<'_>) -> Option<String> {
         let (rows, generated) = (self.rollouts.len(), run.flow.generates());
@@ -88,15 +89,14 @@ impl Saved {
             return Some(format!("there are too many tokens: {tokens}"));
         }
         let mut columns = vec![("texts", self.texts.len(), if generated { rows } else { 0 })];
-        columns.extend(self.rewards.iter().map(|(_, _, values)| ("rewards", values.len(), rows)));
-        let by_token =
-            [("old_logp", &self.old_logp), ("ref_logp", &self.ref_logp), ("values", &self.values), ("returns", &self.returns)];
-        columns.extend(by_token.into_iter().filter_map(|(name, column)| Some((name, column.as_ref()?.len(), tokens))));
+        columns.extend(self.rewards.iter().map(|reward| ("rewards", reward.values.len(), rows)));
+        let wanted = |column: &Column| if column.unit == Unit::Token { tokens } else { rows };
+        columns.extend(self.columns.iter().map(|column| (column.name.as_str(), column.values.len(), wanted(column))));
         if !run.flow.has_pairs() {
-            columns.extend([("advantages", self.advantages.len(), tokens), ("mask", self.mask.len(), tokens)]);
+            columns.push(("mask", self.mask.len(), tokens));
         }
         if let Some((name, found, wanted)) = columns.into_iter().find(|(_, found, wanted)| found != wanted) {
-            return Some(format!("{name} has {found} values instead of {wanted}"));
+            return Some(format!("{} has {found} values instead of {wanted}", printable(name, LONGEST_NAME)));
         }
         if self.mask.iter().any(|m| *m > 1) {
             return Some("mask holds values other than 0 and 1".to_owned());

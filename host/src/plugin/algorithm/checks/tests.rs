@@ -1,4 +1,4 @@
-use super::super::{Origin, Pair, Scale};
+use super::super::{DataSource, Pair, Scale};
 use super::*;
 
 /// Two groups of two sequences, with 1, 2, 0 and 1 tokens, of which the second does not count.
@@ -18,7 +18,7 @@ fn batch() -> Batch {
 
 fn lists(estimates: &[&str]) -> Data {
     let estimates = estimates.iter().map(|name| (*name).to_owned()).collect();
-    Data { source: Origin::Either, shape: Shape::Completions, estimates }
+    Data { source: DataSource::Either, shape: Shape::Completions, estimates }
 }
 
 fn tokens(name: &str, values: [f32; 4]) -> Column {
@@ -132,25 +132,25 @@ fn losses_are_bounded() {
 #[test]
 fn what_it_learns_from_fits_its_exports_and_its_estimates_are_its_own() {
     let said = |source, shape, names: &[&str], exports| data(&Data { source, shape, ..lists(names) }, exports);
-    assert_eq!(said(Origin::Either, Shape::Completions, &["advantage", "mask"], (true, false)), Ok(()));
-    assert_eq!(said(Origin::Policy, Shape::Pairs, &[], (false, true)), Ok(()));
-    assert_eq!(said(Origin::Dataset, Shape::Pairs, &[], (false, false)), Ok(()));
+    assert_eq!(said(DataSource::Either, Shape::Completions, &["advantage", "mask"], (true, false)), Ok(()));
+    assert_eq!(said(DataSource::Policy, Shape::Pairs, &[], (false, true)), Ok(()));
+    assert_eq!(said(DataSource::Dataset, Shape::Pairs, &[], (false, false)), Ok(()));
     for (source, shape, exports, wanted) in [
-        (Origin::Policy, Shape::Completions, (false, true), "does not export estimator"),
-        (Origin::Either, Shape::Completions, (false, false), "does not export estimator"),
-        (Origin::Policy, Shape::Pairs, (true, false), "does not export pairing"),
+        (DataSource::Policy, Shape::Completions, (false, true), "does not export estimator"),
+        (DataSource::Either, Shape::Completions, (false, false), "does not export estimator"),
+        (DataSource::Policy, Shape::Pairs, (true, false), "does not export pairing"),
     ] {
         assert!(said(source, shape, &[], exports).unwrap_err().contains(wanted), "{source:?} {shape:?}");
     }
-    assert!(said(Origin::Dataset, Shape::Completions, &["advantage"], (true, true)).unwrap_err().contains("lists estimates"));
-    assert!(said(Origin::Policy, Shape::Pairs, &["advantage"], (true, true)).unwrap_err().contains("lists estimates"));
+    assert!(said(DataSource::Dataset, Shape::Completions, &["advantage"], (true, true)).unwrap_err().contains("lists estimates"));
+    assert!(said(DataSource::Policy, Shape::Pairs, &["advantage"], (true, true)).unwrap_err().contains("lists estimates"));
     for own in ["logp", "turn_reward", "turn_reward/x", "reward/x", "micro_batch/label"] {
-        let refused = said(Origin::Either, Shape::Completions, &[own], (true, false)).unwrap_err();
+        let refused = said(DataSource::Either, Shape::Completions, &[own], (true, false)).unwrap_err();
         assert!(refused.contains("a column of the host's"), "{refused}");
     }
-    let twice = said(Origin::Either, Shape::Completions, &["a", "a"], (true, false)).unwrap_err();
+    let twice = said(DataSource::Either, Shape::Completions, &["a", "a"], (true, false)).unwrap_err();
     assert!(twice.contains("\"a\" twice"), "{twice}");
     for hidden in ["", "a\nb", &"x".repeat(129)] {
-        assert!(said(Origin::Either, Shape::Completions, &[hidden], (true, false)).is_err(), "{hidden:?}");
+        assert!(said(DataSource::Either, Shape::Completions, &[hidden], (true, false)).is_err(), "{hidden:?}");
     }
 }

@@ -18,9 +18,9 @@ pub(in crate::train) use watching::cant_change;
 use super::{Judged, Opener, Plugins};
 use crate::config::{OnError, PluginEntry, printable};
 use crate::metrics::{Comparison, Metric, Reduction};
-use crate::plugin::{AnyPlugin, Engine, Generation, Plugin, RewardColumn};
-use crate::plugin::{Examples, Pairs, Tokens, ValuedPairs};
+use crate::plugin::{AnyPlugin, Batch, Engine, Generation, Plugin};
 use crate::run::{Event, RunFiles, Scoring, short_hash};
+use crate::train::experience::RewardColumn;
 use crate::train::journal::{Journal, Recorder};
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -94,23 +94,8 @@ impl Swaps {
     }
 
     /// Records the newest micro-batch as the algorithm saw it.
-    pub(super) fn saw_tokens(&self, tokens: Arc<Tokens>) {
-        self.with(|board| board.trial.tokens = tokens);
-    }
-
-    /// Records the newest micro-batch of labelled completions.
-    pub(super) fn saw_examples(&self, examples: Arc<Examples>) {
-        self.with(|board| board.trial.examples = examples);
-    }
-
-    /// Records the newest micro-batch of pairs.
-    pub(super) fn saw_pairs(&self, pairs: Arc<Pairs>) {
-        self.with(|board| board.trial.pairs = pairs);
-    }
-
-    /// Records the newest micro-batch of a reward model.
-    pub(super) fn saw_values(&self, values: Arc<ValuedPairs>) {
-        self.with(|board| board.trial.values = values);
+    pub(super) fn saw_loss(&self, batch: Arc<Batch>) {
+        self.with(|board| board.trial.loss = batch);
     }
 
     /// Records that the content of a plugin's own file has been handled, accepted or not.
@@ -345,12 +330,13 @@ impl Plugins {
                 let old = std::mem::replace(&mut self.environments[index], *new);
                 Some(AnyPlugin::Environment(Box::new(old)))
             }
-            new => {
-                (self.config.loss, self.config.loss_limits) = (new.plugin().config(), new.plugin().limits().clone());
-                let old = std::mem::replace(&mut self.algorithm, new);
+            AnyPlugin::Algorithm(new) => {
+                (self.config.loss, self.config.loss_limits) = (new.config(), new.limits().clone());
+                let old = std::mem::replace(&mut self.algorithm, *new);
                 self.see_algorithm()?;
-                Some(old)
+                Some(AnyPlugin::Algorithm(Box::new(old)))
             }
+            _ => None,
         })
     }
 

@@ -31,10 +31,10 @@ pub(in crate::train) struct Slot {
 
 impl Slot {
     /// Creates the algorithm's slot.
-    pub(in crate::train) fn algorithm(config: &Config, source: Source, role: Role, plugin: &Plugin, chosen: &Chosen) -> Self {
+    pub(in crate::train) fn algorithm(config: &Config, source: Source, plugin: &Plugin, chosen: &Chosen) -> Self {
         let slot = Self {
             name: source.name().to_owned(),
-            role,
+            role: Role::Algorithm,
             file: file(&config.algorithm),
             source,
             config: config.loss.clone(),

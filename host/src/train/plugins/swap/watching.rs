@@ -4,9 +4,11 @@ use super::requests::{Inbox, Request};
 use super::slots::{Board, Chosen, Slot};
 use super::version::Version;
 use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files, printable_path};
+use crate::plugin::columns::{OLD_VALUE, REF_LOGP, VALUE};
 use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
 use crate::run::RunFiles;
 use crate::run::short_hash;
+use crate::train::flow::Flow;
 use crate::train::journal::keep_bytes;
 use crate::train::plugins::{Opener, is_separable};
 use rayon::ThreadPool;
@@ -371,7 +373,7 @@ impl Watching {
                 Edit::Settings { name, weight, on_error } => Proposal::Settings { name, weight, on_error },
                 Edit::Plugin { name, config, limits } => {
                     let found = self.with(|board| {
-                        let of_algorithm = |s: &&Slot| s.role != Role::Reward;
+                        let of_algorithm = |s: &&Slot| s.role == Role::Algorithm;
                         let slots = &board.slots;
                         name.map_or_else(|| slots.iter().find(of_algorithm), |n| slots.iter().find(|s| s.name == n)).cloned()
                     });
@@ -394,30 +396,31 @@ fn refused(request: &Request, reason: String) -> Proposal {
 const COMPARES: &str = "its loss, with these settings, compares the rows of a micro-batch with each other, and this run splits \
                         micro-batches by tokens (max_tokens_per_microbatch)";
 
-/// Checks that the run has what a plugin needs, and that the plugin takes the run's targets and its cuts of micro-batches.
+/// Checks that the run has what a plugin needs, and that an algorithm learns from the run's data and takes its targets and its cuts of
+/// micro-batches.
 fn fits(loaded: &mut AnyPlugin, trial: &super::Trial, config: &Config) -> Result<(), String> {
-    if config.max_tokens_per_microbatch.is_some() && !is_separable(loaded).map_err(|e| e.to_string())? {
+    let AnyPlugin::Algorithm(algorithm) = loaded else { return Ok(()) };
+    let (flow, extras) = (trial.flow(), trial.extras());
+    let own = Flow::new(algorithm, config.learn_from);
+    if own != flow {
+        return Err(format!("it learns from {own}, and this run from {flow}"));
+    }
+    if config.max_tokens_per_microbatch.is_some() && !is_separable(algorithm, flow).map_err(|e| e.to_string())? {
         return Err(COMPARES.to_owned());
     }
-    let needs = loaded.plugin().info().needs;
-    let reference = trial.generation.rollouts.ref_logp.is_some();
-    let critic = trial.generation.rollouts.values.is_some();
-    match loaded {
-        AnyPlugin::Policy(_) if needs.values && !critic => {
-            Err("it needs a critic's values, but this run was started without a critic".to_owned())
-        }
-        AnyPlugin::Policy(_) | AnyPlugin::Preference(_) | AnyPlugin::Labelled(_) if needs.ref_logp && !reference => {
-            Err("it needs log-probabilities of the reference model, but this run was started without one".to_owned())
-        }
-        AnyPlugin::Policy(_) if loaded.plugin().info().hints.compares && config.group() < 2 => {
-            Err("it compares completions of a prompt with each other, and this run generates one of each (num_generations)"
-                .to_owned())
-        }
-        AnyPlugin::Policy(_) if config.label_smoothing_factor > 0.0 && !loaded.plugin().info().hints.smoothed => {
-            Err("it does not take the run's smoothed targets (label_smoothing_factor) with these settings".to_owned())
-        }
-        _ => Ok(()),
-    }
+    let (needs, hints) = (&algorithm.info().needs, &algorithm.info().hints);
+    let reason = if (needs.has(VALUE) || needs.has(OLD_VALUE)) && !extras.critic {
+        "it needs a critic's values, but this run was started without a critic"
+    } else if needs.has(REF_LOGP) && !extras.reference {
+        "it needs log-probabilities of the reference model, but this run was started without one"
+    } else if flow.learns_samples() && hints.compares && config.group() < 2 {
+        "it compares completions of a prompt with each other, and this run generates one of each (num_generations)"
+    } else if flow.imitates() && config.label_smoothing_factor > 0.0 && !hints.smoothed {
+        "it does not take the run's smoothed targets (label_smoothing_factor) with these settings"
+    } else {
+        return Ok(());
+    };
+    Err(reason.to_owned())
 }
 
 /// A change of the configuration that is allowed during a run.

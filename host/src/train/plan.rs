@@ -1,0 +1,318 @@
+//! What a run does: its configuration, resolved for its algorithm, its model and its processes. Each part of a run gets the sections
+//! that it works by, and none changes them.
+
+use super::flow::Flow;
+use crate::config::{Batches, Config, LrShape, OldLogp, OnPlateau, ReduceDtype, RolloutDtype};
+use crate::rollout::Sampling;
+use std::rc::Rc;
+
+/// All sections of a run's plan.
+#[derive(Clone)]
+pub(super) struct Plan {
+    pub batching: Rc<Batching>,
+    pub rollout: Rc<RolloutPlan>,
+    pub loss: LossPlan,
+    pub reference: ReferencePlan,
+    pub evaluation: EvaluationPlan,
+    /// Whether the first step is logged, whatever the period.
+    pub logs_first_step: bool,
+    /// Whether the policy is the reference model until the first update.
+    pub begins_as_reference: bool,
+}
+
+impl Plan {
+    /// Resolves a configuration that is complete, for a model of this context.
+    pub(super) fn new(config: &Config, batching: Batching, context: usize) -> Self {
+        Self {
+            rollout: Rc::new(RolloutPlan::new(config, batching.flow)),
+            loss: LossPlan::new(config, &batching),
+            reference: ReferencePlan::new(config),
+            evaluation: EvaluationPlan::new(config, batching.flow, context),
+            logs_first_step: config.logging_first_step,
+            begins_as_reference: config.begins_as_reference(),
+            batching: Rc::new(batching),
+        }
+    }
+}
+
+/// How a dataset's rows, and the completions of its prompts, become micro-batches and steps.
+#[derive(Clone, Debug)]
+pub(super) struct Batching {
+    pub flow: Flow,
+    /// Sizes over all processes.
+    pub sizes: Batches,
+    /// Rows that go through a model together on one process.
+    pub rows: usize,
+    /// The same in tokens, if that is the limit.
+    pub max_tokens: Option<usize>,
+    /// Micro-batches of an update.
+    pub accumulation: usize,
+    /// Passes over a generation.
+    pub iterations: usize,
+    /// Whether each pass divides a generation anew.
+    pub redeals: bool,
+    /// Completions of a prompt, in training and in evaluations.
+    pub group: usize,
+    pub eval_group: usize,
+    /// Whether the end of an epoch is left out if it fills no batch. As in TRL, generations of single completions are whole; Online DPO
+    /// takes what is left, unless several passes or filters need whole generations.
+    pub drops_rest: bool,
+    /// Whether rows that fill no batch are left out of evaluations too.
+    drops_last: bool,
+    /// Whether evaluations collect as many completions at a time as a generation has.
+    evaluates_in_generations: bool,
+    /// Replaces prompts whose completions all have the same reward.
+    pub filter: Option<GroupFilter>,
+    /// Whether an epoch's number of steps depends on which prompts are left out.
+    pub passes_over_prompts: bool,
+    /// Seed of the order of prompts.
+    pub seed: u64,
+}
+
+/// Which groups of completions are replaced by those of other prompts.
+#[derive(Clone, Debug)]
+pub(super) struct GroupFilter {
+    /// The reward that must differ; their weighted sum if none is named.
+    pub reward: Option<String>,
+    /// Most generations for one batch.
+    pub most: u64,
+}
+
+impl Batching {
+    /// Resolves the batches of a run of this many processes.
+    pub(super) fn new(config: &Config, flow: Flow, ranks: usize) -> Self {
+        let several = config.num_iterations > 1 || config.num_mini_batches.is_some() || config.passes_over_prompts();
+        let filter =
+            GroupFilter { reward: config.filter_groups_metric.clone(), most: config.max_num_gen_batches };
+        Self {
+            flow,
+            sizes: config.batches(ranks),
+            rows: config.per_device_train_batch_size,
+            max_tokens: config.max_tokens_per_microbatch,
+            accumulation: config.gradient_accumulation_steps,
+            iterations: config.num_iterations,
+            redeals: config.num_mini_batches.is_some(),
+            group: config.group(),
+            eval_group: config.eval_group(),
+            drops_rest: config.dataloader_drop_last || flow.generates() && (!flow.has_pairs() || several),
+            drops_last: config.dataloader_drop_last,
+            evaluates_in_generations: flow.generates() && config.per_device_eval_batch_size.is_none(),
+            filter: config.filter_groups.then_some(filter),
+            passes_over_prompts: config.passes_over_prompts(),
+            seed: config.data_seed.unwrap_or(config.seed),
+        }
+    }
+
+    /// Returns the number of prompts in a batch of this many items: completions, or prompts if their completions become pairs.
+    pub(super) fn prompts(&self, items: usize) -> usize {
+        self.prompts_in_groups(items, self.group)
+    }
+
+    fn prompts_in_groups(&self, items: usize, group: usize) -> usize {
+        if self.flow.learns_samples() { items / group } else { items }
+    }
+
+    /// Returns the number of micro-batches that train on a generation.
+    pub(super) fn micro_batches_per_generation(&self) -> usize {
+        self.sizes.micro_batches_per_pass * self.iterations
+    }
+
+    /// Returns how many prompts of an evaluation are collected together. Mismatched completions come from batches of training's size, as
+    /// in TRL.
+    pub(super) fn prompts_evaluated_together(&self) -> usize {
+        let items =
+            if self.evaluates_in_generations { self.sizes.generation() } else { self.items_evaluated_together() };
+        self.prompts_in_groups(items, self.eval_group).max(1)
+    }
+
+    /// Returns how many given items of an evaluation are collected together.
+    pub(super) fn items_evaluated_together(&self) -> usize {
+        if self.flow.has_labels() { self.sizes.micro_batch } else { self.sizes.eval_micro_batch }
+    }
+
+    /// Returns how many of `rows` an evaluation uses: all, or those that fill batches, as in transformers, if there are such.
+    pub(super) fn evaluated(&self, rows: usize) -> usize {
+        let batch = self.prompts_in_groups(self.sizes.eval_micro_batch, self.eval_group).max(1);
+        if self.drops_last && rows >= batch { rows - rows % batch } else { rows }
+    }
+}
+
+/// How completions are generated.
+#[derive(Clone, Debug)]
+pub(super) struct RolloutPlan {
+    pub train_sampling: Sampling,
+    pub eval_sampling: Sampling,
+    /// Divisor of the logits of recorded log-probabilities: that of training.
+    pub logp_temperature: f32,
+    /// Precision of generation in training.
+    pub dtype: RolloutDtype,
+    /// Whether tokens are scored among those that could be sampled.
+    pub scores_support: bool,
+    pub max_completion_length: usize,
+    pub max_num_seqs: usize,
+    /// Texts that end a completion.
+    pub stop: Vec<String>,
+    /// Whether completions are episodes, with these limits.
+    pub has_environment: bool,
+    pub max_turns: usize,
+    pub max_episode_tokens: usize,
+    pub seed: u64,
+    /// Whether log-probabilities of later updates are computed by a training pass rather than taken from sampling.
+    pub recomputes_old_logp: bool,
+}
+
+impl RolloutPlan {
+    fn new(config: &Config, flow: Flow) -> Self {
+        let train_sampling = Sampling {
+            temperature: config.temperature as f32,
+            top_p: config.top_p as f32,
+            top_k: config.top_k,
+            min_p: config.min_p.unwrap_or(0.0) as f32,
+            repetition_penalty: config.repetition_penalty as f32,
+        };
+        let eval_sampling = Sampling {
+            temperature: config.eval_temperature.unwrap_or(config.temperature) as f32,
+            top_p: config.eval_top_p.unwrap_or(config.top_p) as f32,
+            top_k: config.eval_top_k.unwrap_or(config.top_k),
+            min_p: config.eval_min_p.or(config.min_p).unwrap_or(0.0) as f32,
+            ..train_sampling
+        };
+        Self {
+            train_sampling,
+            eval_sampling,
+            logp_temperature: flow.temperature(config),
+            dtype: config.rollout_dtype,
+            scores_support: config.score_sampling_support == Some(true),
+            max_completion_length: config.max_completion_length,
+            max_num_seqs: config.max_num_seqs,
+            stop: config.stop.clone(),
+            has_environment: !config.environment.is_empty(),
+            max_turns: config.max_turns,
+            max_episode_tokens: config.max_episode_tokens.unwrap_or(usize::MAX),
+            seed: config.seed,
+            recomputes_old_logp: config.old_logp == Some(OldLogp::Recompute),
+        }
+    }
+}
+
+/// How a micro-batch's loss is computed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LossPlan {
+    /// Divisor of logits.
+    pub temperature: f32,
+    pub label_smoothing: f64,
+    /// Coefficient of the auxiliary loss of experts' routers, unless it is the model's own.
+    pub router_aux_loss_coef: Option<f64>,
+    /// The longest completion that generation allows.
+    pub max_completion_length: usize,
+    /// Whether training's log-probabilities can differ from those of sampling.
+    pub differs_from_sampling: bool,
+    /// Precision in which ranks exchange gradients, and whether they do so during the backward pass.
+    pub reduce_dtype: ReduceDtype,
+    pub overlaps_reduction: bool,
+    pub seed: u64,
+}
+
+impl LossPlan {
+    fn new(config: &Config, batching: &Batching) -> Self {
+        let recomputes = config.old_logp == Some(OldLogp::Recompute);
+        Self {
+            temperature: batching.flow.temperature(config),
+            label_smoothing: config.label_smoothing_factor,
+            router_aux_loss_coef: config.router_aux_loss_coef,
+            max_completion_length: config.max_completion_length,
+            differs_from_sampling: recomputes
+                || batching.sizes.trains_later
+                || config.rollout_dtype != RolloutDtype::Auto,
+            reduce_dtype: config.reduce_dtype,
+            overlaps_reduction: config.overlap_comm,
+            seed: config.seed,
+        }
+    }
+}
+
+/// What becomes of the reference model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReferencePlan {
+    /// Whether its log-probabilities are computed in advance.
+    pub precomputes: bool,
+    pub sync: Option<ReferenceSync>,
+}
+
+/// How the reference model follows the policy (TRL's `SyncRefModelCallback`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReferenceSync {
+    /// Steps between two updates.
+    pub steps: u64,
+    /// Weight of the policy in an update.
+    pub alpha: f64,
+}
+
+impl ReferencePlan {
+    fn new(config: &Config) -> Self {
+        let sync = ReferenceSync { steps: config.ref_model_sync_steps, alpha: config.ref_model_mixup_alpha };
+        Self { precomputes: config.precompute_ref_log_probs, sync: config.sync_ref_model.then_some(sync) }
+    }
+}
+
+/// What evaluations compute, and what follows from them.
+#[derive(Clone, Debug)]
+pub(super) struct EvaluationPlan {
+    /// Whether there is one before the first step.
+    pub on_start: bool,
+    /// Length of the sequences that rows are packed into, if they are.
+    pub packs_into: Option<usize>,
+    /// Which completions solve their prompt.
+    pub solved: Option<SolvedPlan>,
+    /// The metric that schedules and early stopping follow, without its prefix, and whether a greater value is better.
+    pub metric: (String, bool),
+    /// The schedule that evaluations reduce.
+    pub plateau: Option<OnPlateau>,
+    pub early_stopping: Option<EarlyStopping>,
+}
+
+/// Which completions of an evaluation solve their prompt.
+#[derive(Clone, Debug)]
+pub(super) struct SolvedPlan {
+    /// The reward from which a completion counts as solved.
+    pub threshold: f64,
+    /// The name of that reward; the first if none is named.
+    pub reward: Option<String>,
+    /// Text after which the answer begins.
+    pub answer_after: Option<String>,
+    /// The numbers of completions for which pass@k is computed.
+    pub k: Vec<usize>,
+}
+
+/// When a run ends because its evaluations no longer improve.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EarlyStopping {
+    /// Evaluations in a row without an improvement.
+    pub patience: u64,
+    /// By how much an improvement exceeds the best value.
+    pub threshold: f64,
+}
+
+impl EvaluationPlan {
+    pub(super) fn new(config: &Config, flow: Flow, context: usize) -> Self {
+        let (metric, greater) = config.best_by().unwrap_or(flow.usual_metric());
+        let solved = config.eval_pass_threshold.map(|threshold| SolvedPlan {
+            threshold,
+            reward: config.eval_pass_reward.clone(),
+            answer_after: config.eval_answer_after.clone(),
+            k: config.pass_k(),
+        });
+        let threshold = config.early_stopping_threshold;
+        Self {
+            on_start: config.eval_on_start,
+            packs_into: config.packs_evaluations().then(|| config.longest(context)),
+            solved,
+            metric: (metric.trim_start_matches("eval_").to_owned(), greater),
+            plateau: match config.lr_shape() {
+                Ok(LrShape::ReduceLrOnPlateau(settings)) => Some(settings),
+                _ => None,
+            },
+            early_stopping: config.early_stopping_patience.map(|patience| EarlyStopping { patience, threshold }),
+        }
+    }
+}

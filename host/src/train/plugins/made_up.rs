@@ -1,0 +1,93 @@
+//! Synthetic batches that algorithms are tried on: before a run begins, before a swap, and to find out whether a loss can be split.
+
+use crate::plugin::columns::{
+    ADVANTAGE, ENTROPY, FINISHED, Known, LABEL, LOG_SUM_SQUARES, MARGIN, MEAN_LOGITS, MICRO_BATCH_LABEL, MISMATCHED_LOGP,
+    MISMATCHED_REF_LOGP, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, RETURN, SEQUENCE_VALUE, TURN_REWARD, VALUE,
+};
+use crate::plugin::{Algorithm, Batch, Column, Scale, Unit};
+use crate::train::flow::Flow;
+
+/// What a run has that not every algorithm needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::train) struct Extras {
+    pub reference: bool,
+    pub critic: bool,
+    /// Whether the dataset says by how much a pair's chosen completion is better.
+    pub margins: bool,
+}
+
+/// Returns a batch without columns, of sequences with these numbers of tokens.
+pub(super) fn batch(lengths: &[usize], groups: Vec<u32>, flow: Flow) -> Batch {
+    let mut tokens = vec![0];
+    for length in lengths {
+        tokens.push(tokens[tokens.len() - 1] + *length as u32);
+    }
+    let counted: usize = if flow.has_pairs() { lengths.iter().step_by(2).sum() } else { lengths.iter().sum() };
+    let scale = Scale {
+        items: (lengths.len() / if flow.has_pairs() { 2 } else { 1 }) as u32,
+        tokens: counted as u64,
+        prompt_tokens: (groups.len() - 1) as u64,
+        max_completion_length: 4,
+    };
+    let mask = vec![1; lengths.iter().sum()];
+    Batch { step: 0, seed: 0, groups, tokens, prompt_tokens: Vec::new(), turns: Vec::new(), mask, columns: Vec::new(), scale }
+}
+
+/// Adds the columns that an algorithm needs for its loss and that a batch lacks.
+pub(super) fn fill_loss(batch: &mut Batch, algorithm: &Algorithm, extras: Extras) {
+    let estimates = |name: &str| algorithm.data().estimates.iter().any(|estimate| estimate == name);
+    fill(batch, algorithm, extras, |name| match Known::find(name) {
+        Some(known) => known.in_loss.then_some(known.unit),
+        None => estimates(name).then_some(Unit::Token),
+    });
+}
+
+/// Adds the columns that an algorithm needs to see of a generation and that a batch lacks.
+pub(super) fn fill_generation(batch: &mut Batch, algorithm: &Algorithm, extras: Extras) {
+    fill(batch, algorithm, extras, |name| {
+        Known::find(name).filter(|known| known.in_generation && known.unit != Unit::Turn).map(|known| known.unit)
+    });
+}
+
+fn fill(batch: &mut Batch, algorithm: &Algorithm, extras: Extras, unit_of: impl Fn(&str) -> Option<Unit>) {
+    for name in algorithm.info().needs.names().filter(|name| has(name, extras)) {
+        let (Some(unit), None) = (unit_of(name), batch.column(name)) else { continue };
+        if unit == Unit::PromptToken {
+            batch.prompt_tokens = (0..batch.groups.len() as u32).collect();
+        }
+        let entries = if unit == Unit::MicroBatch { batch.entries(Unit::Sequence) } else { batch.entries(unit) };
+        let value = |entry: usize| value(name, entry, extras);
+        batch.columns.push(Column::sparse(name, unit, (0..entries).map(value)));
+    }
+}
+
+/// Returns whether a run can have a column.
+fn has(name: &str, extras: Extras) -> bool {
+    match name {
+        REF_LOGP => extras.reference,
+        VALUE | OLD_VALUE | RETURN => extras.critic,
+        _ => true,
+    }
+}
+
+/// Returns a plausible entry of a column.
+fn value(name: &str, entry: usize, extras: Extras) -> Option<f32> {
+    let is_even = entry.is_multiple_of(2);
+    Some(match name {
+        OLD_LOGP => -1.05,
+        REF_LOGP => -1.1,
+        LOG_SUM_SQUARES => -1.0,
+        PROMPT_LOGP => -2.0,
+        MISMATCHED_LOGP => -3.0,
+        MISMATCHED_REF_LOGP => -3.5,
+        ENTROPY => 1.0,
+        VALUE | OLD_VALUE | MEAN_LOGITS | TURN_REWARD => 0.0,
+        RETURN => 0.1,
+        ADVANTAGE => [-1.0, 1.0][usize::from(is_even)],
+        LABEL | MICRO_BATCH_LABEL | FINISHED => f32::from(u8::from(is_even)),
+        SEQUENCE_VALUE => [-0.25, 0.5][usize::from(is_even)],
+        MARGIN => return extras.margins.then_some(0.5),
+        // Log-probabilities, and what an estimator returns under a name of its own.
+        _ => -1.0,
+    })
+}

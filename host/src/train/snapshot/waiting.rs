@@ -1,0 +1,257 @@
+//! Rollouts that wait to be trained on, in a checkpoint: their numbers are tensors of one file, everything else is a manifest in
+//! `snapshot.json`. Older checkpoints have all of it there.
+
+use crate::ops::support::Support;
+use crate::plugin::columns::{ADVANTAGE, OLD_LOGP, OLD_VALUE, REF_LOGP, RETURN, SAMPLING_LOGP};
+use crate::plugin::{Column, Unit};
+use crate::rollout::Rollout;
+use crate::train::columns::Columns;
+use crate::train::experience::{Experience, Pair, RewardColumn};
+use candle_core::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// The tensors of all waiting rollouts, by name.
+pub(super) type Tensors = HashMap<String, Tensor>;
+
+/// The manifest of an [`Experience`], without what can be recomputed from the dataset or its own columns.
+#[derive(Default, Deserialize, Serialize)]
+pub(super) struct Manifest {
+    /// Positions of the prompts among those that are used.
+    pub prompts: Vec<usize>,
+    /// In checkpoints of this version without their tokens and log-probabilities.
+    pub rollouts: Vec<Rollout>,
+    texts: Vec<String>,
+    /// Name, weight and scores.
+    rewards: Vec<(String, f32, Vec<Option<f32>>)>,
+    pairs: Vec<Pair>,
+    /// The columns among the tensors; none in older checkpoints.
+    #[serde(default)]
+    columns: Option<Vec<ColumnEntry>>,
+    /// The version of the policy that wrote all of them, in checkpoints whose rollouts do not state it themselves.
+    #[serde(default, skip_serializing)]
+    generated_at: Option<u64>,
+    /// The columns of older checkpoints.
+    #[serde(default, skip_serializing)]
+    old_logp: Option<Vec<f32>>,
+    #[serde(default, skip_serializing)]
+    ref_logp: Option<Vec<f32>>,
+    #[serde(default, skip_serializing)]
+    values: Option<Vec<f32>>,
+    #[serde(default, skip_serializing)]
+    advantages: Vec<f32>,
+    #[serde(default, skip_serializing)]
+    returns: Option<Vec<f32>>,
+    #[serde(default, skip_serializing)]
+    mask: Vec<u8>,
+}
+
+/// A column among the tensors.
+#[derive(Deserialize, Serialize)]
+struct ColumnEntry {
+    name: String,
+    per: Per,
+}
+
+/// What an entry of a column belongs to.
+#[derive(Clone, Copy, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Per {
+    Token,
+    Sequence,
+}
+
+/// Waiting rollouts as they were read, to be checked.
+pub(super) struct Waiting {
+    pub prompts: Vec<usize>,
+    pub rollouts: Vec<Rollout>,
+    pub texts: Vec<String>,
+    pub rewards: Vec<RewardColumn>,
+    pub mask: Vec<u8>,
+    pub columns: Columns,
+    pub pairs: Vec<Pair>,
+}
+
+/// Returns the name of a tensor of the experience at this place.
+fn tensor_name(place: usize, what: &str) -> String {
+    format!("{place}/{what}")
+}
+
+fn column_name(place: usize, column: &str) -> String {
+    format!("{place}/column/{column}")
+}
+
+fn missing_name(place: usize, column: &str) -> String {
+    format!("{place}/missing/{column}")
+}
+
+impl Manifest {
+    /// Returns the manifest of an experience, and adds its tensors to those of others; `place` is its place among them.
+    pub(super) fn of(e: &Experience, place: usize, tensors: &mut Tensors) -> candle_core::Result<Self> {
+        let mut add = |what: String, tensor: Tensor| tensors.insert(what, tensor);
+        let flat = |values: Vec<u32>| Tensor::new(values, &Device::Cpu);
+        let tokens: Vec<u32> = e.rollouts.iter().flat_map(|rollout| rollout.tokens.iter().copied()).collect();
+        add(tensor_name(place, "tokens"), flat(tokens)?);
+        let lengths = e.rollouts.iter().map(|rollout| rollout.tokens.len() as u32).collect();
+        add(tensor_name(place, "lengths"), flat(lengths)?);
+        if !e.mask.is_empty() {
+            add(tensor_name(place, "mask"), Tensor::new(&e.mask[..], &Device::Cpu)?);
+        }
+        let supports = || e.rollouts.iter().map(|rollout| rollout.support.as_ref());
+        if supports().any(|support| support.is_some()) {
+            let of = |part: fn(&Support) -> &Vec<u32>| {
+                flat(supports().flatten().flat_map(|support| part(support).iter().copied()).collect())
+            };
+            add(tensor_name(place, "support/ends"), of(|support| &support.ends)?);
+            add(tensor_name(place, "support/words"), of(|support| &support.words)?);
+            let counts = |part: fn(&Support) -> &Vec<u32>| {
+                flat(supports().map(|support| support.map_or(0, |support| part(support).len() as u32)).collect())
+            };
+            add(tensor_name(place, "support/positions"), counts(|support| &support.ends)?);
+            add(tensor_name(place, "support/lengths"), counts(|support| &support.words)?);
+        }
+        let mut columns = Vec::new();
+        for column in e.columns.iter() {
+            let per = if column.unit == Unit::Token { Per::Token } else { Per::Sequence };
+            columns.push(ColumnEntry { name: column.name.clone(), per });
+            add(column_name(place, &column.name), Tensor::new(&column.values[..], &Device::Cpu)?);
+            if !column.missing.is_empty() {
+                add(missing_name(place, &column.name), Tensor::new(&column.missing[..], &Device::Cpu)?);
+            }
+        }
+        let emptied = |rollout: &Rollout| {
+            let support = rollout.support.as_ref().map(|support| Support::new(support.penalty));
+            Rollout {
+                prompt: rollout.prompt,
+                sample: rollout.sample,
+                finished: rollout.finished,
+                policy_version: rollout.policy_version,
+                replies: rollout.replies.clone(),
+                opening: rollout.opening.clone(),
+                support,
+                ..Rollout::default()
+            }
+        };
+        Ok(Self {
+            prompts: e.prompts.iter().map(|p| p.index).collect(),
+            rollouts: e.rollouts.iter().map(emptied).collect(),
+            texts: e.texts.clone(),
+            rewards: e.rewards.iter().map(|r| (r.name.clone(), r.weight, r.values.clone())).collect(),
+            pairs: e.pairs.clone().unwrap_or_default(),
+            columns: Some(columns),
+            ..Self::default()
+        })
+    }
+
+    /// Returns the greatest version of the policy that wrote one of its completions.
+    pub(super) fn newest_version(&self) -> Option<u64> {
+        self.rollouts.iter().map(|rollout| rollout.policy_version).chain(self.generated_at).max()
+    }
+
+    /// Returns whether its numbers are tensors.
+    pub(super) fn has_tensors(&self) -> bool {
+        self.columns.is_some()
+    }
+
+    /// Reads its numbers: those of the experience at this place.
+    pub(super) fn read(self, place: usize, tensors: &mut Tensors) -> Result<Waiting, String> {
+        let Self { prompts, mut rollouts, texts, rewards, pairs, columns, mut mask, .. } = self;
+        let columns = if let Some(entries) = columns {
+            fill_rollouts(&mut rollouts, place, tensors)?;
+            mask = tensors.remove(&tensor_name(place, "mask")).map_or(Ok(Vec::new()), of_u8)?;
+            let columns = entries.into_iter().map(|entry| entry.read(place, tensors)).collect::<Result<Columns, _>>()?;
+            if let Some(logp) = columns.values(SAMPLING_LOGP) {
+                divide(&mut rollouts, logp)?;
+            }
+            columns
+        } else {
+            if let Some(version) = self.generated_at {
+                rollouts.iter_mut().for_each(|rollout| rollout.policy_version = version);
+            }
+            let advantages = Some(self.advantages).filter(|advantages| !advantages.is_empty());
+            let of_policy = [(OLD_LOGP, self.old_logp), (REF_LOGP, self.ref_logp), (OLD_VALUE, self.values)];
+            let mut columns = Columns::default();
+            for (name, values) in of_policy.into_iter().chain([(ADVANTAGE, advantages), (RETURN, self.returns)]) {
+                columns.set_per_token(name, values);
+            }
+            columns
+        };
+        let rewards = rewards.into_iter().map(|(name, weight, values)| RewardColumn { name, weight, values }).collect();
+        Ok(Waiting { prompts, rollouts, texts, rewards, mask, columns, pairs })
+    }
+}
+
+impl ColumnEntry {
+    fn read(self, place: usize, tensors: &mut Tensors) -> Result<Column, String> {
+        let values = take(tensors, &column_name(place, &self.name))?;
+        let values = values.to_vec1::<f32>().map_err(|e| format!("column {}: {e}", self.name))?;
+        if !values.iter().all(|value| value.is_finite()) {
+            return Err(format!("column {} has values that are not finite", self.name));
+        }
+        let missing = tensors.remove(&missing_name(place, &self.name)).map_or(Ok(Vec::new()), of_u32)?;
+        let ascends = missing.is_sorted_by(|a, b| a < b) && missing.last().is_none_or(|last| (*last as usize) < values.len());
+        if !ascends {
+            return Err(format!("column {} misses entries that it does not have", self.name));
+        }
+        let unit = match self.per {
+            Per::Token => Unit::Token,
+            Per::Sequence => Unit::Sequence,
+        };
+        Ok(Column { name: self.name, unit, values, missing })
+    }
+}
+
+/// Gives rollouts their tokens, and the tokens that could be sampled in place of each.
+fn fill_rollouts(rollouts: &mut [Rollout], place: usize, tensors: &mut Tensors) -> Result<(), String> {
+    let mut numbers = |what: &str| of_u32(take(tensors, &tensor_name(place, what))?);
+    let (tokens, lengths) = (numbers("tokens")?, numbers("lengths")?);
+    let mut tokens = cut(&tokens, &lengths, rollouts.len())?;
+    rollouts.iter_mut().for_each(|rollout| rollout.tokens = tokens.next().unwrap_or_default().to_vec());
+    if rollouts.iter().all(|rollout| rollout.support.is_none()) {
+        return Ok(());
+    }
+    let (ends, positions) = (numbers("support/ends")?, numbers("support/positions")?);
+    let (words, lengths) = (numbers("support/words")?, numbers("support/lengths")?);
+    let ends = cut(&ends, &positions, rollouts.len())?;
+    let words = cut(&words, &lengths, rollouts.len())?;
+    for (rollout, (ends, words)) in rollouts.iter_mut().zip(ends.zip(words)) {
+        if let Some(support) = &mut rollout.support {
+            (support.ends, support.words) = (ends.to_vec(), words.to_vec());
+        }
+    }
+    Ok(())
+}
+
+/// Gives rollouts the log-probabilities of sampling, which are also a column.
+fn divide(rollouts: &mut [Rollout], logp: &[f32]) -> Result<(), String> {
+    let lengths: Vec<u32> = rollouts.iter().map(|rollout| rollout.tokens.len() as u32).collect();
+    let mut parts = cut(logp, &lengths, rollouts.len())?;
+    rollouts.iter_mut().for_each(|rollout| rollout.logp = parts.next().unwrap_or_default().to_vec());
+    Ok(())
+}
+
+/// Cuts flat values into one part per rollout.
+fn cut<'a, T>(values: &'a [T], lengths: &'a [u32], rollouts: usize) -> Result<impl Iterator<Item = &'a [T]>, String> {
+    let whole: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
+    if lengths.len() != rollouts || whole != values.len() as u64 {
+        return Err(format!("{} values in {} parts for {rollouts} completions", values.len(), lengths.len()));
+    }
+    let mut rest = values;
+    Ok(lengths.iter().map(move |length| {
+        let (part, others) = rest.split_at(*length as usize);
+        rest = others;
+        part
+    }))
+}
+
+fn take(tensors: &mut Tensors, name: &str) -> Result<Tensor, String> {
+    tensors.remove(name).ok_or_else(|| format!("it has no tensor {name}"))
+}
+
+fn of_u32(tensor: Tensor) -> Result<Vec<u32>, String> {
+    tensor.to_vec1::<u32>().map_err(|e| e.to_string())
+}
+
+fn of_u8(tensor: Tensor) -> Result<Vec<u8>, String> {
+    tensor.to_vec1::<u8>().map_err(|e| e.to_string())
+}
