@@ -102,7 +102,7 @@ macro_rules! asking_reward {
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: env!("CARGO_PKG_DESCRIPTION").into(),
                     config_schema: $crate::config::schema::<$config>(),
-                    needs: $($crate::reward::Needs::$need)|+,
+                    needs: ($($crate::Needs::$need)|+).names(),
                     stateless: true,
                 }
             }
@@ -120,6 +120,6 @@ macro_rules! asking_reward {
             }
         }
 
-        $crate::export_interfaces!(__Plugin, ASKING_REWARD, reward: __export_rlhost_plugin_reward_0_1_0_cabi);
+        $crate::export_interfaces!(__Plugin, plugin, reward);
     };
 }

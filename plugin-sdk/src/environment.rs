@@ -207,19 +207,6 @@ impl Message {
     }
 }
 
-impl PartialEq for Message {
-    fn eq(&self, other: &Self) -> bool {
-        let all = |m: &Self| (m.role.clone(), m.content.clone(), m.name.clone(), m.tool_call_id.clone());
-        all(self) == all(other)
-    }
-}
-
-impl PartialEq for Reply {
-    fn eq(&self, other: &Self) -> bool {
-        (&self.messages, self.done, self.reward) == (&other.messages, other.done, other.reward)
-    }
-}
-
 impl Opening {
     /// Opens an episode with the dataset's prompt and no tools.
     #[must_use]
@@ -340,13 +327,10 @@ impl Call {
 /// ```
 #[macro_export]
 macro_rules! environment_plugin {
-    ($environment:ty) => {
-        $crate::environment_plugin!(@$environment, ENVIRONMENT);
-    };
     ($environment:ty, asking) => {
-        $crate::environment_plugin!(@$environment, ASKING_ENVIRONMENT);
+        $crate::environment_plugin!($environment);
     };
-    (@$environment:ty, $world:ident) => {
+    ($environment:ty) => {
         #[doc(hidden)]
         pub struct __Plugin;
         static __TABLE: $crate::slot::Slot<$crate::environment::Table<$environment>> = $crate::slot::Slot::new();
@@ -358,7 +342,7 @@ macro_rules! environment_plugin {
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: env!("CARGO_PKG_DESCRIPTION").into(),
                     config_schema: $crate::config::schema::<<$environment as $crate::environment::Environments>::Config>(),
-                    needs: $crate::reward::Needs::DATASET_COLUMNS,
+                    needs: $crate::Needs::DATASET_COLUMNS.names(),
                     stateless: true,
                 }
             }
@@ -382,14 +366,12 @@ macro_rules! environment_plugin {
                 __TABLE.with(|table| table.step(&turns))
             }
 
-            fn finish(
-                episodes: ::std::vec::Vec<u64>,
-            ) -> ::core::result::Result<::std::vec::Vec<$crate::Metric>, $crate::Error> {
+            fn finish(episodes: ::std::vec::Vec<u64>) -> ::core::result::Result<::std::vec::Vec<$crate::Metric>, $crate::Error> {
                 __TABLE.with(|table| ::core::result::Result::Ok(table.finish(&episodes)))
             }
         }
 
-        $crate::export_interfaces!(__Plugin, $world, environment: __export_rlhost_plugin_environment_0_2_0_cabi);
+        $crate::export_interfaces!(__Plugin, plugin, environment);
     };
 }
 

@@ -1,15 +1,14 @@
 //! Algorithms for labelled completions: compute a loss over completions that are desirable or not, with its derivatives per
 //! token.
 
-use crate::bindings::contract::labelled::Mismatched;
-pub use crate::bindings::contract::labelled::{Examples, Gradient};
-use crate::bindings::contract::plugin::Info;
-pub use crate::bindings::contract::plugin::Needs;
-pub use crate::bindings::types::Scale;
-use crate::config::Config;
+pub use crate::algorithm::Scale;
+use crate::algorithm::{Algorithm, Data, Source};
+use crate::batch::{Batch, Selected, Unit};
+use crate::config::{Config, Defaults};
 use crate::dual::Dual;
-pub use crate::policy::rows;
-use crate::{Error, Metric};
+pub use crate::needs::Needs;
+pub use crate::rows::rows;
+use crate::{Error, Metric, algorithm, columns};
 
 /// An algorithm for labelled completions.
 ///
@@ -39,7 +38,7 @@ use crate::{Error, Metric};
 ///         for (row, ratio) in examples.log_ratios()?.into_iter().enumerate() {
 ///             let [ratio] = Dual::variables([ratio]);
 ///             let wrong = if examples.labels[row] { -ratio } else { ratio };
-///             total.add(row, wrong.sigmoid() / f64::from(examples.scale.rows));
+///             total.add(row, wrong.sigmoid() / f64::from(examples.scale.items));
 ///         }
 ///         Ok(total.gradient(examples, Vec::new()))
 ///     }
@@ -54,21 +53,64 @@ pub trait Labelled: Sized + Send + 'static {
     const DESCRIPTION: &'static str;
     /// The peak learning rate of a run that sets none, for a full-size model.
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
+    /// Its own defaults for keys of the run.
+    const DEFAULTS: Defaults = Defaults::NONE;
 
-    /// Returns the columns it needs under these settings.
+    /// Returns the columns that it needs under these settings, besides `logp` and the labels.
     fn needs(config: &Self::Config) -> Needs;
-
-    /// Returns whether it needs the log-probabilities of mismatched completions under these settings.
-    fn mismatched(_: &Self::Config) -> bool {
-        false
-    }
 
     /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `examples.scale`: its `rows` are the
+    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `examples.scale`: its `items` are the
     /// completions of the complete step, its `tokens` theirs.
     fn loss(&mut self, examples: &Examples) -> Result<Gradient, Error>;
+}
+
+/// Log-probabilities of mismatched completions, summed over tokens: each prompt with another row's completion. One per row of the
+/// whole micro-batch, of which other calls may get the other rows. They have no gradient.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mismatched {
+    /// Those of the policy, with `Needs::MISMATCHED_LOGP`.
+    pub logp: Vec<f32>,
+    /// Those of the reference model, with `Needs::MISMATCHED_REF_LOGP`.
+    pub ref_logp: Vec<f32>,
+}
+
+/// One micro-batch of labelled completions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Examples {
+    /// The optimizer step.
+    pub step: u64,
+    /// One entry per row: whether it is desirable.
+    pub labels: Vec<bool>,
+    /// Desirable rows in the whole micro-batch, of which other calls may get some.
+    pub desirable: u32,
+    /// The same of undesirable rows.
+    pub undesirable: u32,
+    /// The tokens of row i are at `offsets[i]..offsets[i+1]`.
+    pub offsets: Vec<u32>,
+    /// Per token: current log-probabilities.
+    pub logp: Vec<f32>,
+    /// Those of the reference model, with `Needs::REF_LOGP`.
+    pub ref_logp: Option<Vec<f32>>,
+    /// Means over the vocabulary of the raw logits, with `Needs::MEAN_LOGITS`.
+    pub mean_logits: Option<Vec<f32>>,
+    /// Mismatched completions, with `Needs::MISMATCHED_LOGP | Needs::MISMATCHED_REF_LOGP`.
+    pub mismatched: Option<Mismatched>,
+    /// Totals of the complete step, to divide by.
+    pub scale: Scale,
+}
+
+/// A micro-batch's part of the loss and its derivatives per token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gradient {
+    /// This micro-batch's part of the step's loss.
+    pub loss: f64,
+    /// Its derivatives by `logp`.
+    pub d_logp: Vec<f32>,
+    /// To log.
+    pub metrics: Vec<Metric>,
 }
 
 impl Examples {
@@ -91,7 +133,7 @@ impl Examples {
     /// Returns the mean log-ratio of the mismatched completions.
     ///
     /// # Errors
-    /// If the host sent none, which happens only if `mismatched` returns false.
+    /// If the host sent none, which happens only if `needs` lacks `MISMATCHED_LOGP` or `MISMATCHED_REF_LOGP`.
     pub fn mismatched_log_ratio(&self) -> Result<f64, Error> {
         let missing = || Error::Input("the mismatched completions are missing".into());
         let Mismatched { logp, ref_logp } = self.mismatched.as_ref().ok_or_else(missing)?;
@@ -108,23 +150,31 @@ impl Examples {
         rows(&self.offsets).map(|tokens| values[tokens].iter().map(|&v| f64::from(v)).sum()).collect()
     }
 
-    /// Checks the lengths of the columns; the exported plugin calls this before `loss`.
+    /// Reads a micro-batch, of whose completions only the tokens that count.
     ///
     /// # Errors
-    /// If they don't fit together.
-    pub fn check(&self) -> Result<(), Error> {
-        let (rows, tokens) = (self.labels.len(), self.logp.len());
-        let ends_right = self.offsets.first() == Some(&0) && self.offsets.last().is_some_and(|&end| end as usize == tokens);
-        if !ends_right || !self.offsets.is_sorted() || self.offsets.len() != rows + 1 {
-            return Err(Error::Input(format!("the offsets don't fit {rows} rows of {tokens} tokens")));
-        }
-        if [&self.ref_logp, &self.mean_logits].into_iter().flatten().any(|column| column.len() != tokens) {
-            return Err(Error::Input("the columns differ in length".into()));
-        }
-        if self.mismatched.as_ref().is_some_and(|m| m.logp.len() != m.ref_logp.len()) {
-            return Err(Error::Input("the columns of the mismatched completions differ in length".into()));
-        }
-        Ok(())
+    /// If it has no log-probabilities or labels.
+    pub fn from_batch(batch: &Batch) -> Result<Self, Error> {
+        Self::of_tokens(batch, &Selected::new(batch, 0..batch.entries(Unit::Sequence)))
+    }
+
+    fn of_tokens(batch: &Batch, tokens: &Selected) -> Result<Self, Error> {
+        let of_micro_batch = |name: &str| batch.optional(name, Unit::MicroBatch);
+        let all = batch.values(columns::MICRO_BATCH_LABEL, Unit::MicroBatch)?;
+        let desirable = all.iter().filter(|&&label| label != 0.0).count();
+        let mismatched = of_micro_batch(columns::MISMATCHED_LOGP)?.zip(of_micro_batch(columns::MISMATCHED_REF_LOGP)?);
+        Ok(Self {
+            step: batch.step,
+            labels: batch.values(columns::LABEL, Unit::Sequence)?.iter().map(|&label| label != 0.0).collect(),
+            desirable: desirable as u32,
+            undesirable: (all.len() - desirable) as u32,
+            offsets: tokens.offsets.clone(),
+            logp: tokens.values(batch, columns::LOGP)?,
+            ref_logp: tokens.optional(batch, columns::REF_LOGP)?,
+            mean_logits: tokens.optional(batch, columns::MEAN_LOGITS)?,
+            mismatched: mismatched.map(|(logp, reference)| Mismatched { logp: logp.to_vec(), ref_logp: reference.to_vec() }),
+            scale: batch.scale,
+        })
     }
 }
 
@@ -161,32 +211,34 @@ impl Total {
     }
 }
 
-/// Holds an exported algorithm and its settings.
+/// An algorithm for labelled completions as one over columns.
 #[doc(hidden)]
-pub struct Exported<L: Labelled> {
-    pub config: L::Config,
-    pub algorithm: L,
-}
+pub struct OverColumns<L>(L);
 
-#[doc(hidden)]
-pub fn configured<L: Labelled>(config: &str) -> Result<Exported<L>, Error> {
-    let config: L::Config = crate::config::parse(config)?;
-    Ok(Exported { algorithm: L::new(config.clone())?, config })
-}
+impl<L: Labelled> Algorithm for OverColumns<L> {
+    type Config = L::Config;
+    const DESCRIPTION: &'static str = L::DESCRIPTION;
+    const LEARNING_RATE: f64 = L::LEARNING_RATE;
+    const DEFAULTS: Defaults = L::DEFAULTS;
 
-#[doc(hidden)]
-#[must_use]
-pub fn described<L: Labelled>(name: &str, version: &str, exported: Option<&Exported<L>>) -> Info {
-    let default = L::Config::default();
-    let config = exported.map_or(&default, |e| &e.config);
-    let hints = serde_json::json!({ "learning_rate": L::LEARNING_RATE, "mismatched": L::mismatched(config) });
-    Info {
-        name: name.into(),
-        version: version.into(),
-        description: L::DESCRIPTION.into(),
-        config_schema: crate::config::algorithm_schema::<L::Config>(hints),
-        needs: L::needs(config),
-        stateless: true,
+    fn needs(config: &L::Config) -> Needs {
+        L::needs(config) | Needs::LOGP | Needs::LABEL | Needs::MICRO_BATCH_LABEL
+    }
+
+    fn data(_: &L::Config) -> Data {
+        Data::completions(Source::Dataset)
+    }
+
+    fn new(config: L::Config) -> Result<Self, Error> {
+        L::new(config).map(Self)
+    }
+
+    fn loss(&mut self, batch: &Batch) -> Result<algorithm::Gradient, Error> {
+        let tokens = Selected::new(batch, 0..batch.entries(Unit::Sequence));
+        let Gradient { loss, d_logp: by_token, metrics } = self.0.loss(&Examples::of_tokens(batch, &tokens)?)?;
+        let mut d_logp = batch.zeros(Unit::Token);
+        tokens.put(&by_token, &mut d_logp)?;
+        Ok(algorithm::Gradient::new(loss).by(columns::LOGP, Unit::Token, d_logp).with(metrics))
     }
 }
 
@@ -194,30 +246,7 @@ pub fn described<L: Labelled>(name: &str, version: &str, exported: Option<&Expor
 #[macro_export]
 macro_rules! labelled_plugin {
     ($algorithm:ty) => {
-        #[doc(hidden)]
-        pub struct __Plugin;
-        static __ALGORITHM: $crate::slot::Slot<$crate::labelled::Exported<$algorithm>> = $crate::slot::Slot::new();
-
-        impl $crate::bindings::contract::plugin::Guest for __Plugin {
-            fn describe() -> $crate::bindings::contract::plugin::Info {
-                __ALGORITHM.read(|e| $crate::labelled::described(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"), e))
-            }
-
-            fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
-                $crate::labelled::configured(&config).map(|exported| __ALGORITHM.set(exported))
-            }
-        }
-
-        impl $crate::bindings::contract::labelled::Guest for __Plugin {
-            fn loss(
-                examples: $crate::labelled::Examples,
-            ) -> ::core::result::Result<$crate::labelled::Gradient, $crate::Error> {
-                examples.check()?;
-                __ALGORITHM.with(|e| $crate::labelled::Labelled::loss(&mut e.algorithm, &examples))
-            }
-        }
-
-        $crate::export_interfaces!(__Plugin, LABELLED, labelled: __export_rlhost_plugin_labelled_0_2_0_cabi);
+        $crate::algorithm_plugin!($crate::labelled::OverColumns<$algorithm>);
     };
 }
 
@@ -238,7 +267,7 @@ pub mod testing {
         let sums: Vec<f32> = (0..5).map(|_| -30.0 * noise.unit()).collect();
         let ref_sums = sums.iter().map(|l| l + 4.0 * noise.unit() - 3.0).collect();
         let labels = vec![true, false, true, true, false];
-        let scale = Scale { rows: 7, tokens: 31, max_completion_length: 0 };
+        let scale = Scale { items: 7, tokens: 31, ..Scale::default() };
         let mismatched = Some(Mismatched { logp: sums, ref_logp: ref_sums });
         let (desirable, undesirable) = (3, 2);
         Examples { step: 0, labels, desirable, undesirable, offsets, logp, ref_logp, mean_logits, mismatched, scale }
@@ -267,6 +296,7 @@ pub mod testing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::Column;
 
     #[test]
     fn sums_are_by_completion_and_derivatives_go_to_all_of_its_tokens() {
@@ -288,22 +318,55 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_do_not_fit_are_refused() {
-        assert!(testing::examples(2).check().is_ok());
-        let broken: [fn(&mut Examples); 6] = [
-            |e| e.offsets = vec![0, 16],
-            |e| e.offsets.swap(1, 2),
-            |e| e.offsets.clear(),
-            |e| e.labels.push(true),
-            |e| e.mean_logits = Some(vec![0.0]),
-            |e| e.mismatched = Some(Mismatched { logp: vec![0.0], ref_logp: vec![] }),
-        ];
-        for breaks in broken {
-            let mut e = testing::examples(2);
-            breaks(&mut e);
-            assert!(matches!(e.check(), Err(Error::Input(_))), "{:?}", e.offsets);
-        }
+    fn examples_are_columns_and_counts_are_of_the_whole_micro_batch() {
+        let mut batch = crate::batch::testing::batch(&[&[2], &[1]])
+            .with(Column::new("logp", Unit::Token, vec![-1.0, -2.0, -3.0]))
+            .with(Column::new("label", Unit::Sequence, vec![0.0, 1.0]))
+            .with(Column::new("micro_batch/label", Unit::MicroBatch, vec![0.0, 1.0, 1.0, 0.0, 1.0]))
+            .with(Column::new("micro_batch/mismatched_logp", Unit::MicroBatch, vec![-5.0; 5]))
+            .with(Column::new("micro_batch/mismatched_ref_logp", Unit::MicroBatch, vec![-6.0; 5]));
+        batch.mask[0] = 0;
+        let want = Examples {
+            labels: vec![false, true],
+            desirable: 3,
+            undesirable: 2,
+            offsets: vec![0, 1, 2],
+            logp: vec![-2.0, -3.0],
+            mismatched: Some(Mismatched { logp: vec![-5.0; 5], ref_logp: vec![-6.0; 5] }),
+            scale: batch.scale,
+            ..Examples::default()
+        };
+        assert_eq!(Examples::from_batch(&batch).unwrap(), want);
+
+        let gradient = OverColumns(Sum).loss(&batch).unwrap();
+        assert_eq!(gradient.derivatives, [Column::new("logp", Unit::Token, vec![0.0, 1.0, 1.0])]);
+        batch.columns.truncate(2);
+        assert!(matches!(Examples::from_batch(&batch), Err(Error::Input(_))));
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_missed_where_it_is_used() {
         let absent = Examples { ref_logp: None, mismatched: None, ..testing::examples(2) };
-        assert!(absent.check().is_ok() && absent.log_ratios().is_err() && absent.mismatched_log_ratio().is_err());
+        assert!(absent.log_ratios().is_err() && absent.mismatched_log_ratio().is_err());
+    }
+
+    /// Adds log-probabilities up.
+    struct Sum;
+
+    impl Labelled for Sum {
+        type Config = crate::config::NoConfig;
+        const DESCRIPTION: &'static str = "";
+
+        fn needs(_: &Self::Config) -> Needs {
+            Needs::empty()
+        }
+
+        fn new(_: Self::Config) -> Result<Self, Error> {
+            Ok(Self)
+        }
+
+        fn loss(&mut self, examples: &Examples) -> Result<Gradient, Error> {
+            Ok(Gradient { d_logp: vec![1.0; examples.logp.len()], ..Gradient::default() })
+        }
     }
 }

@@ -11,32 +11,35 @@
 //! }
 //! ```
 //!
-//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`; if it gives each turn of an episode its own
-//! advantage, also [`policy::TurnPolicy`] and `policy_plugin!(MyType, turns);`. Over pairs of completions it is
-//! [`preference::Preference`] and `preference_plugin!(MyType);`, or [`preference::WeightedPreference`] and
-//! `weighted_preference_plugin!(MyType);` if it weights them, or [`preference::PromptedPreference`] and
-//! `prompted_preference_plugin!(MyType);` if its loss depends on the prompts, over labelled completions [`labelled::Labelled`] and
-//! `labelled_plugin!(MyType);`, and for a reward model [`reward_model::RewardModel`] and `reward_model_plugin!(MyType);`.
+//! An algorithm implements [`policy::Policy`] and ends with `policy_plugin!(MyType);`. Over pairs of completions it is
+//! [`preference::Preference`] and `preference_plugin!(MyType);`, over labelled completions [`labelled::Labelled`] and
+//! `labelled_plugin!(MyType);`, and for a reward model [`reward_model::RewardModel`] and `reward_model_plugin!(MyType);`. All of
+//! them are layers over [`algorithm::Algorithm`] and `algorithm_plugin!(MyType);`, for losses of any other columns.
 //! What models act in (a game, tools) implements [`environment::Environment`] and ends with `environment_plugin!(MyType);`.
-//! Build either with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
+//! Build any of them with `cargo build --release --target wasm32-wasip2` as a `cdylib`.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod algorithm;
 pub mod asking;
+mod batch;
 pub mod bindings;
+pub mod columns;
 pub mod config;
 pub mod dual;
 pub mod environment;
 pub mod http;
 pub mod labelled;
 pub mod metric;
+mod needs;
 pub mod pairing;
 pub mod policy;
 pub mod preference;
 pub mod reward;
 pub mod reward_model;
+mod rollouts;
 pub mod rows;
 pub mod scores;
 #[doc(hidden)]
@@ -46,6 +49,7 @@ pub mod turns;
 
 pub use bindings::types::Error;
 pub use metric::Metric;
+pub use needs::Needs;
 
 /// Logs a line under the plugin's name.
 pub fn log(message: &str) {
@@ -67,9 +71,8 @@ pub fn warn(message: &str) {
 pub mod prelude {
     pub use crate::config::Config;
     pub use crate::reward::Sample;
-    pub use crate::{Error, Metric, asking_reward, environment_plugin, reward, stateful_reward};
-    pub use crate::{labelled_plugin, online_preference_plugin, policy_plugin, preference_plugin, reward_model_plugin};
-    pub use crate::{prompted_preference_plugin, weighted_preference_plugin};
+    pub use crate::{Error, Metric, asking_reward, environment_plugin, reward, reward_model_plugin, stateful_reward};
+    pub use crate::{algorithm_plugin, labelled_plugin, online_preference_plugin, policy_plugin, preference_plugin};
     pub use schemars::JsonSchema;
     pub use serde::{Deserialize, Serialize};
 }
@@ -77,21 +80,50 @@ pub mod prelude {
 #[doc(hidden)]
 pub use {schemars, serde, serde_json};
 
-/// Exports `plugin` and other interfaces, and embeds the world that contains them.
+/// Exports interfaces of the contract that a type implements, and embeds the section of each.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_interfaces {
-    ($plugin:ident, $world:ident, $($interface:ident: $export:ident),+) => {
+    ($plugin:ident $(, $interface:ident)+) => {
+        $($crate::export_interfaces!(@$interface $plugin);)+
+    };
+    (@plugin $plugin:ident) => {
+        $crate::export_interfaces!(@$plugin, plugin, PLUGIN, __export_rlhost_plugin_plugin_1_0_0_cabi);
+    };
+    (@state $plugin:ident) => {
+        $crate::export_interfaces!(@$plugin, state, STATE, __export_rlhost_plugin_state_1_0_0_cabi);
+    };
+    (@observer $plugin:ident) => {
+        $crate::export_interfaces!(@$plugin, observer, OBSERVER, __export_rlhost_plugin_observer_1_0_0_cabi);
+    };
+    (@reward $plugin:ident) => {
+        $crate::export_interfaces!(@$plugin, reward, REWARD, __export_rlhost_plugin_reward_1_0_0_cabi);
+    };
+    (@algorithm $plugin:ident) => {
+        $crate::export_interfaces!(@$plugin, algorithm, ALGORITHM, __export_rlhost_plugin_algorithm_1_0_0_cabi);
+    };
+    (@estimator $plugin:ident) => {
+        $crate::export_interfaces!(@$plugin, estimator, ESTIMATOR, __export_rlhost_plugin_estimator_1_0_0_cabi);
+    };
+    (@pairing $plugin:ident) => {
+        $crate::export_interfaces!(@$plugin, pairing, PAIRING, __export_rlhost_plugin_pairing_1_0_0_cabi);
+    };
+    (@environment $plugin:ident) => {
+        $crate::export_interfaces!(@$plugin, environment, ENVIRONMENT, __export_rlhost_plugin_environment_1_0_0_cabi);
+    };
+    (@inside $plugin:ident) => {
+        $crate::export_interfaces!(@$plugin, inside, INSIDE, __export_rlhost_plugin_inside_1_0_0_cabi);
+    };
+    (@$plugin:ident, $interface:ident, $section:ident, $export:ident) => {
         #[cfg(target_arch = "wasm32")]
         #[allow(unsafe_code)]
         const _: () = {
-            $crate::bindings::contract::plugin::__export_rlhost_plugin_plugin_0_1_0_cabi!($plugin with_types_in $crate::bindings::contract::plugin);
-            $($crate::bindings::contract::$interface::$export!($plugin with_types_in $crate::bindings::contract::$interface);)+
+            $crate::bindings::contract::$interface::$export!($plugin with_types_in $crate::bindings::contract::$interface);
 
-            #[unsafe(link_section = concat!("component-type:rlhost:", stringify!($world)))]
-            static WORLD: [u8; $crate::bindings::worlds::$world.len()] = {
-                let mut section = [0; $crate::bindings::worlds::$world.len()];
-                section.copy_from_slice($crate::bindings::worlds::$world);
+            #[unsafe(link_section = concat!("component-type:rlhost:", stringify!($interface)))]
+            static SECTION: [u8; $crate::bindings::sections::$section.len()] = {
+                let mut section = [0; $crate::bindings::sections::$section.len()];
+                section.copy_from_slice($crate::bindings::sections::$section);
                 section
             };
         };

@@ -2,8 +2,13 @@
 //! pairs.
 
 use crate::Error;
-pub use crate::bindings::contract::pairing::{Choice, Pair};
-pub use crate::bindings::types::{RewardColumn, Rollouts};
+use crate::algorithm::{Algorithm, Data, Gradient, Source, WeightedReward};
+pub use crate::algorithm::{Choice, Pair};
+use crate::batch::Batch;
+use crate::config::Defaults;
+use crate::needs::Needs;
+use crate::preference::{self, Preference};
+pub use crate::rollouts::{RewardColumn, Rollouts};
 
 /// Chooses which of the policy's completions to compare.
 ///
@@ -47,26 +52,43 @@ pub trait Pairing {
     fn choose(&mut self, rollouts: &Rollouts) -> Result<Choice, Error>;
 }
 
+/// An online preference algorithm as one over columns.
+#[doc(hidden)]
+pub struct OverColumns<P>(P);
+
+impl<P: Preference + Pairing> Algorithm for OverColumns<P> {
+    type Config = P::Config;
+    const DESCRIPTION: &'static str = P::DESCRIPTION;
+    const LEARNING_RATE: f64 = P::LEARNING_RATE;
+    const DEFAULTS: Defaults = P::DEFAULTS;
+    const FRAMED: bool = P::FRAMED;
+
+    fn needs(config: &P::Config) -> Needs {
+        P::needs(config) | Needs::LOGP | Needs::OLD_LOGP | Needs::FINISHED
+    }
+
+    fn data(_: &P::Config) -> Data {
+        Data::pairs(Source::Policy)
+    }
+
+    fn new(config: P::Config) -> Result<Self, Error> {
+        P::new(config).map(Self)
+    }
+
+    fn loss(&mut self, batch: &Batch) -> Result<Gradient, Error> {
+        preference::loss(&mut self.0, batch)
+    }
+
+    fn choose(&mut self, generation: &Batch, rewards: &[WeightedReward]) -> Result<Choice, Error> {
+        self.0.choose(&Rollouts::from_batch(generation, rewards)?)
+    }
+}
+
 /// Exports a type that implements [`Preference`](crate::preference::Preference) and
 /// [`Pairing`](crate::pairing::Pairing). Name and version are the crate's.
 #[macro_export]
 macro_rules! online_preference_plugin {
     ($algorithm:ty) => {
-        $crate::preference_plugin!(@interfaces $algorithm, described);
-
-        impl $crate::bindings::contract::pairing::Guest for __Plugin {
-            fn choose(
-                rollouts: $crate::pairing::Rollouts,
-            ) -> ::core::result::Result<$crate::pairing::Choice, $crate::Error> {
-                __ALGORITHM.with(|e| $crate::pairing::Pairing::choose(&mut e.algorithm, &rollouts))
-            }
-        }
-
-        $crate::export_interfaces!(
-            __Plugin,
-            ONLINE_PREFERENCE,
-            preference: __export_rlhost_plugin_preference_0_1_0_cabi,
-            pairing: __export_rlhost_plugin_pairing_0_1_0_cabi
-        );
+        $crate::algorithm_plugin!($crate::pairing::OverColumns<$algorithm>, pairing);
     };
 }

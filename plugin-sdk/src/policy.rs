@@ -2,16 +2,16 @@
 
 pub mod testing;
 
-use crate::Error;
-use crate::bindings::contract::plugin::Info;
-pub use crate::bindings::contract::plugin::Needs;
-pub use crate::bindings::contract::policy::{Advantages, Gradient, Tokens};
-pub use crate::bindings::types::{RewardColumn, Rollouts, Scale};
+use crate::algorithm::{Algorithm, Data, Estimates, Source, WeightedReward};
+pub use crate::algorithm::{Observing, Scale, Stateful, figure};
+use crate::batch::{Batch, Column, Unit};
 use crate::config::Config;
 pub use crate::config::Defaults;
+pub use crate::needs::Needs;
+pub use crate::rollouts::{RewardColumn, Rollouts};
 pub use crate::rows::rows;
-use crate::stateful::State;
 pub use crate::turns::Turns;
+use crate::{Error, Metric, algorithm, columns};
 
 /// An online policy algorithm.
 pub trait Policy: Sized + Send + 'static {
@@ -23,8 +23,11 @@ pub trait Policy: Sized + Send + 'static {
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
     /// Its own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
+    /// Where completions come from. A dataset's have advantages of 1.
+    const SOURCE: Source = Source::Either;
 
-    /// Returns the columns it needs under these settings.
+    /// Returns the columns that it needs under these settings, besides `logp` and `old_logp`, the advantages, and whether completions
+    /// finished. With [`Needs::RETURN`], what [`Self::estimate`] returns for a critic comes to the loss.
     fn needs(config: &Self::Config) -> Needs;
 
     /// Returns whether `logp` of given tokens may be that of smoothed targets under these settings: with
@@ -43,88 +46,178 @@ pub trait Policy: Sized + Send + 'static {
     /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// Returns advantages for the complete generation batch of all ranks.
+    /// Returns advantages for the complete generation batch of all ranks. With [`Needs::TURN_REWARD`], it has the rewards of turns;
+    /// runs without an environment then refuse the algorithm.
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error>;
 
     /// Returns one micro-batch's part of the loss, and its derivatives.
     fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error>;
 }
 
-/// An algorithm with a state, such as an adapted coefficient, that survives checkpoints and hot swaps. Exported by
-/// `policy_plugin!(MyType, stateful);`.
-pub trait Stateful: Policy {
-    /// Its state, without its settings. Settings may change when a run is forked or a plugin swapped, so a state must work with
-    /// new ones.
-    type State: State;
-
-    /// Returns its state, to be read for a snapshot or replaced by one.
-    fn state(&mut self) -> &mut Self::State;
+/// Advantages of a generation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Advantages {
+    /// Per token.
+    pub advantages: Vec<f32>,
+    /// Per token: what a critic learns.
+    pub returns: Option<Vec<f32>>,
+    /// Per token; replaces the mask where given (truncated or unscorable rows, say).
+    pub mask: Option<Vec<u8>>,
+    /// To log.
+    pub metrics: Vec<Metric>,
 }
 
-/// An algorithm that adapts to the metrics of training. Exported by `policy_plugin!(MyType, observing);`, together with its
-/// state: without it, everything adapted would be lost at every resume.
-pub trait Observing: Stateful {
-    /// Receives the metrics of an optimizer step after it, reduced over micro-batches and ranks, so that all ranks adapt alike.
-    /// Metrics for which a step had no values are missing.
-    fn observe(&mut self, step: u64, metrics: &[(String, f64)]);
+/// One micro-batch, per token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tokens {
+    /// The optimizer step.
+    pub step: u64,
+    /// The tokens of row i are at `offsets[i]..offsets[i+1]`.
+    pub offsets: Vec<u32>,
+    /// 1 for tokens that the policy chose and that count, else 0.
+    pub mask: Vec<u8>,
+    /// What [`Policy::estimate`] returned; 1 for a dataset's completions.
+    pub advantages: Vec<f32>,
+    /// Current log-probabilities.
+    pub logp: Vec<f32>,
+    /// Those of the policy that generated the completions; the current ones if the batch has no others.
+    pub old_logp: Vec<f32>,
+    /// Those of the reference model, with `Needs::REF_LOGP`.
+    pub ref_logp: Option<Vec<f32>>,
+    /// Those that the sampler computed, with `Needs::SAMPLING_LOGP`.
+    pub sampling_logp: Option<Vec<f32>>,
+    /// Entropies of the policy's distributions, with `Needs::ENTROPY`.
+    pub entropy: Option<Vec<f32>>,
+    /// The critic's current values, with `Needs::VALUE`.
+    pub values: Option<Vec<f32>>,
+    /// Its values at the generation, with `Needs::OLD_VALUE`.
+    pub old_values: Option<Vec<f32>>,
+    /// What [`Policy::estimate`] returned for the critic, with `Needs::RETURN`.
+    pub returns: Option<Vec<f32>>,
+    /// Totals of the complete step, to divide by.
+    pub scale: Scale,
 }
 
-/// An algorithm that can give each turn of an episode its own advantage. Exported by `policy_plugin!(MyType, turns);`, or with
-/// its state and its observer by `policy_plugin!(MyType, observing, turns);`.
-pub trait TurnPolicy: Policy {
-    /// Returns whether it uses the rewards of turns under these settings. If so, [`Self::estimate_turns`] is called in place of
-    /// [`Policy::estimate`], and runs without an environment refuse it.
-    fn sees_turns(config: &Self::Config) -> bool;
-
-    /// Returns the same as [`Policy::estimate`]. `turns` has the reward of each turn.
-    fn estimate_turns(&mut self, rollouts: &Rollouts, turns: &Turns) -> Result<Advantages, Error>;
+/// A micro-batch's part of the loss and its derivatives per token, which are 0 where the mask is 0.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gradient {
+    /// This micro-batch's part of the step's loss.
+    pub loss: f64,
+    /// Its derivatives by `logp`.
+    pub d_logp: Vec<f32>,
+    /// Its derivatives by `entropy`, if it depends on that.
+    pub d_entropy: Option<Vec<f32>>,
+    /// Its derivatives by `values`, if it depends on them.
+    pub d_values: Option<Vec<f32>>,
+    /// To log.
+    pub metrics: Vec<Metric>,
 }
 
-/// Returns a metric by name from those that [`Observing::observe`] receives.
-#[must_use]
-pub fn figure(metrics: &[(String, f64)], name: &str) -> Option<f64> {
-    metrics.iter().find(|(n, _)| n == name).map(|&(_, value)| value)
-}
-
-/// Holds an exported algorithm and its settings.
-#[doc(hidden)]
-pub struct Exported<P: Policy> {
-    pub config: P::Config,
-    pub policy: P,
-}
-
-#[doc(hidden)]
-#[must_use]
-pub fn described<P: Policy>(
-    name: &str,
-    version: &str,
-    stateless: bool,
-    exported: Option<&Exported<P>>,
-    turns: impl FnOnce(&P::Config) -> Option<bool>,
-) -> Info {
-    let config = exported.map_or_else(P::Config::default, |e| e.config.clone());
-    let mut hints = serde_json::json!({
-        "learning_rate": P::LEARNING_RATE,
-        "defaults": P::DEFAULTS,
-        "smoothed": P::smoothed(&config),
-        "compares": P::compares(&config),
-    });
-    if let Some(sees_turns) = turns(&config) {
-        hints["turn_rewards"] = sees_turns.into();
+impl Tokens {
+    /// Reads a micro-batch.
+    ///
+    /// # Errors
+    /// If it has no log-probabilities.
+    pub fn from_batch(batch: &Batch) -> Result<Self, Error> {
+        let optional = |name: &str| Ok::<_, Error>(batch.optional(name, Unit::Token)?.map(<[f32]>::to_vec));
+        let logp = batch.values(columns::LOGP, Unit::Token)?.to_vec();
+        Ok(Self {
+            step: batch.step,
+            offsets: batch.tokens.clone(),
+            mask: batch.mask.clone(),
+            advantages: optional(columns::ADVANTAGE)?.unwrap_or_else(|| vec![1.0; batch.mask.len()]),
+            old_logp: optional(columns::OLD_LOGP)?.unwrap_or_else(|| logp.clone()),
+            logp,
+            ref_logp: optional(columns::REF_LOGP)?,
+            sampling_logp: optional(columns::SAMPLING_LOGP)?,
+            entropy: optional(columns::ENTROPY)?,
+            values: optional(columns::VALUE)?,
+            old_values: optional(columns::OLD_VALUE)?,
+            returns: optional(columns::RETURN)?,
+            scale: batch.scale,
+        })
     }
-    Info {
-        name: name.into(),
-        version: version.into(),
-        description: P::DESCRIPTION.into(),
-        config_schema: crate::config::algorithm_schema::<P::Config>(hints),
-        needs: P::needs(&config),
-        stateless,
+}
+
+impl From<Gradient> for algorithm::Gradient {
+    fn from(gradient: Gradient) -> Self {
+        let Gradient { loss, d_logp, d_entropy, d_values, metrics } = gradient;
+        let mut all = Self::new(loss).by(columns::LOGP, Unit::Token, d_logp).with(metrics);
+        for (name, derivatives) in [(columns::ENTROPY, d_entropy), (columns::VALUE, d_values)] {
+            all.derivatives.extend(derivatives.map(|values| Column::new(name, Unit::Token, values)));
+        }
+        all
+    }
+}
+
+/// A policy algorithm as one over columns.
+#[doc(hidden)]
+pub struct OverColumns<P>(P);
+
+impl<P: Policy> Algorithm for OverColumns<P> {
+    type Config = P::Config;
+    const DESCRIPTION: &'static str = P::DESCRIPTION;
+    const LEARNING_RATE: f64 = P::LEARNING_RATE;
+    const DEFAULTS: Defaults = P::DEFAULTS;
+
+    fn smoothed(config: &P::Config) -> bool {
+        P::smoothed(config)
+    }
+
+    fn compares(config: &P::Config) -> bool {
+        P::compares(config)
+    }
+
+    fn needs(config: &P::Config) -> Needs {
+        let of_generations = match P::SOURCE {
+            Source::Dataset => Needs::empty(),
+            Source::Policy | Source::Either => Needs::OLD_LOGP | Needs::ADVANTAGE | Needs::FINISHED,
+        };
+        P::needs(config) | Needs::LOGP | of_generations
+    }
+
+    fn data(_: &P::Config) -> Data {
+        let data = Data::completions(P::SOURCE);
+        match P::SOURCE {
+            Source::Dataset => data,
+            Source::Policy | Source::Either => data.estimating([columns::ADVANTAGE, columns::RETURN, columns::MASK]),
+        }
+    }
+
+    fn new(config: P::Config) -> Result<Self, Error> {
+        P::new(config).map(Self)
+    }
+
+    fn loss(&mut self, batch: &Batch) -> Result<algorithm::Gradient, Error> {
+        self.0.loss(&Tokens::from_batch(batch)?).map(Into::into)
+    }
+
+    fn estimate(&mut self, generation: &Batch, rewards: &[WeightedReward]) -> Result<Estimates, Error> {
+        let Advantages { advantages, returns, mask, metrics } = self.0.estimate(&Rollouts::from_batch(generation, rewards)?)?;
+        let mask = mask.map(|mask| mask.into_iter().map(f32::from).collect());
+        let named = [(columns::ADVANTAGE, Some(advantages)), (columns::RETURN, returns), (columns::MASK, mask)];
+        let given = named.into_iter().filter_map(|(name, values)| Some(Column::new(name, Unit::Token, values?)));
+        Ok(Estimates { columns: given.collect(), metrics })
+    }
+}
+
+impl<P: Stateful> Stateful for OverColumns<P> {
+    type State = P::State;
+
+    fn state(&mut self) -> &mut P::State {
+        self.0.state()
+    }
+}
+
+impl<P: Observing> Observing for OverColumns<P> {
+    fn observe(&mut self, step: u64, metrics: &[(String, f64)]) {
+        self.0.observe(step, metrics);
     }
 }
 
 /// Exports a type that implements [`Policy`](crate::policy::Policy). With `stateful`, it also exports its
-/// [state](crate::policy::Stateful), and with `observing`, its state and its [observer](crate::policy::Observing). With `turns`,
-/// also after `observing`, it can give each [turn](crate::policy::TurnPolicy) its own advantage. Name and version are the crate's.
+/// [state](crate::policy::Stateful), and with `observing`, its state and its [observer](crate::policy::Observing). Name and version
+/// are the crate's.
 ///
 /// ```
 /// use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, figure};
@@ -188,123 +281,82 @@ pub fn described<P: Policy>(
 /// ```
 #[macro_export]
 macro_rules! policy_plugin {
-    ($policy:ty) => {
-        $crate::policy_plugin!(@policy $policy, stateless: true, turns: |_| None);
-        $crate::export_interfaces!(__Plugin, POLICY, policy: __export_rlhost_plugin_policy_0_1_0_cabi);
+    ($policy:ty $(, $more:ident)*) => {
+        $crate::algorithm_plugin!($crate::policy::OverColumns<$policy>, estimating $(, $more)*);
     };
-    ($policy:ty, stateful) => {
-        $crate::policy_plugin!(@policy $policy, stateless: false, turns: |_| None);
-        $crate::policy_plugin!(@state $policy);
-        $crate::export_interfaces!(
-            __Plugin,
-            STATEFUL_POLICY,
-            policy: __export_rlhost_plugin_policy_0_1_0_cabi,
-            state: __export_rlhost_plugin_state_0_1_0_cabi
-        );
-    };
-    ($policy:ty, observing) => {
-        $crate::policy_plugin!(@policy $policy, stateless: false, turns: |_| None);
-        $crate::policy_plugin!(@state $policy);
-        $crate::policy_plugin!(@observer $policy);
-        $crate::export_interfaces!(
-            __Plugin,
-            OBSERVING_POLICY,
-            policy: __export_rlhost_plugin_policy_0_1_0_cabi,
-            state: __export_rlhost_plugin_state_0_1_0_cabi,
-            observer: __export_rlhost_plugin_observer_0_1_0_cabi
-        );
-    };
-    ($policy:ty, turns) => {
-        $crate::policy_plugin!(@policy $policy, stateless: true, turns: |c| Some(<$policy as $crate::policy::TurnPolicy>::sees_turns(c)));
-        $crate::policy_plugin!(@turns $policy);
-        $crate::export_interfaces!(
-            __Plugin,
-            TURN_POLICY,
-            policy: __export_rlhost_plugin_policy_0_1_0_cabi,
-            turn_policy: __export_rlhost_plugin_turn_policy_0_2_0_cabi
-        );
-    };
-    ($policy:ty, observing, turns) => {
-        $crate::policy_plugin!(@policy $policy, stateless: false, turns: |c| Some(<$policy as $crate::policy::TurnPolicy>::sees_turns(c)));
-        $crate::policy_plugin!(@state $policy);
-        $crate::policy_plugin!(@observer $policy);
-        $crate::policy_plugin!(@turns $policy);
-        $crate::export_interfaces!(
-            __Plugin,
-            OBSERVING_TURN_POLICY,
-            policy: __export_rlhost_plugin_policy_0_1_0_cabi,
-            state: __export_rlhost_plugin_state_0_1_0_cabi,
-            observer: __export_rlhost_plugin_observer_0_1_0_cabi,
-            turn_policy: __export_rlhost_plugin_turn_policy_0_2_0_cabi
-        );
-    };
-    (@policy $policy:ty, stateless: $stateless:literal, turns: $turns:expr) => {
-        #[doc(hidden)]
-        pub struct __Plugin;
-        static __POLICY: $crate::slot::Slot<$crate::policy::Exported<$policy>> = $crate::slot::Slot::new();
+}
 
-        impl $crate::bindings::contract::plugin::Guest for __Plugin {
-            fn describe() -> $crate::bindings::contract::plugin::Info {
-                let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-                __POLICY.read(|p| $crate::policy::described(name, version, $stateless, p, $turns))
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::Shape;
+    use crate::batch::testing::batch;
+    use crate::config::NoConfig;
 
-            fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
-                let config: <$policy as $crate::policy::Policy>::Config = $crate::config::parse(&config)?;
-                let policy = <$policy as $crate::policy::Policy>::new(config.clone())?;
-                __POLICY.set($crate::policy::Exported { config, policy });
-                Ok(())
-            }
+    /// Keeps its inputs.
+    struct Seen<const CRITIC: bool>;
+
+    impl<const CRITIC: bool> Policy for Seen<CRITIC> {
+        type Config = NoConfig;
+        const DESCRIPTION: &'static str = "";
+
+        fn needs(_: &NoConfig) -> Needs {
+            if CRITIC { Needs::VALUE | Needs::RETURN } else { Needs::ENTROPY }
         }
 
-        impl $crate::bindings::contract::policy::Guest for __Plugin {
-            fn estimate(
-                rollouts: $crate::policy::Rollouts,
-            ) -> ::core::result::Result<$crate::policy::Advantages, $crate::Error> {
-                __POLICY.with(|p| $crate::policy::Policy::estimate(&mut p.policy, &rollouts))
-            }
+        fn new(_: NoConfig) -> Result<Self, Error> {
+            Ok(Self)
+        }
 
-            fn loss(tokens: $crate::policy::Tokens) -> ::core::result::Result<$crate::policy::Gradient, $crate::Error> {
-                __POLICY.with(|p| $crate::policy::Policy::loss(&mut p.policy, &tokens))
-            }
+        fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
+            let advantages = rollouts.logp.iter().map(|logp| 2.0 * logp).collect();
+            Ok(Advantages { advantages, mask: Some(vec![1, 0, 1]), ..Advantages::default() })
         }
-    };
-    (@turns $policy:ty) => {
-        impl $crate::bindings::contract::turn_policy::Guest for __Plugin {
-            fn estimate(
-                rollouts: $crate::policy::Rollouts,
-                turns: $crate::policy::Turns,
-            ) -> ::core::result::Result<$crate::policy::Advantages, $crate::Error> {
-                turns.check(&rollouts)?;
-                __POLICY.with(|p| $crate::policy::TurnPolicy::estimate_turns(&mut p.policy, &rollouts, &turns))
-            }
-        }
-    };
-    (@observer $policy:ty) => {
-        impl $crate::bindings::contract::observer::Guest for __Plugin {
-            fn observe(step: u64, metrics: ::std::vec::Vec<(::std::string::String, f64)>) {
-                // Before `configure` there is no plugin to tell, and the contract has no answer here.
-                let _ = __POLICY.with(|p| {
-                    $crate::policy::Observing::observe(&mut p.policy, step, &metrics);
-                    ::core::result::Result::Ok(())
-                });
-            }
-        }
-    };
-    (@state $policy:ty) => {
-        impl $crate::bindings::contract::state::Guest for __Plugin {
-            fn snapshot() -> ::core::result::Result<::std::vec::Vec<u8>, $crate::Error> {
-                __POLICY.with(|p| $crate::stateful::snapshot($crate::policy::Stateful::state(&mut p.policy)))
-            }
 
-            fn restore(
-                snapshot: ::std::vec::Vec<u8>,
-                _written_by: ::std::string::String,
-            ) -> ::core::result::Result<(), $crate::Error> {
-                __POLICY.with(|p| {
-                    $crate::stateful::restored(&snapshot).map(|state| *$crate::policy::Stateful::state(&mut p.policy) = state)
-                })
-            }
+        fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
+            let (d_logp, d_values) = (tokens.advantages.clone(), tokens.values.clone());
+            Ok(Gradient { loss: 1.5, d_logp, d_values, ..Gradient::default() })
         }
-    };
+    }
+
+    fn column(name: &str, values: [f32; 3]) -> Column {
+        Column::new(name, Unit::Token, values.to_vec())
+    }
+
+    #[test]
+    fn tokens_are_columns_and_a_datasets_advantages_are_1() {
+        let given = batch(&[&[2], &[1]]).with(column("logp", [-1.0, -2.0, -3.0]));
+        let tokens = Tokens::from_batch(&given).unwrap();
+        assert_eq!((tokens.advantages, tokens.old_logp), (vec![1.0; 3], vec![-1.0, -2.0, -3.0]));
+        assert_eq!((tokens.offsets, tokens.mask, tokens.ref_logp), (vec![0, 2, 3], vec![1; 3], None));
+        let learned = given.with(column("advantage", [0.5; 3])).with(column("old_logp", [-4.0; 3]));
+        let tokens = Tokens::from_batch(&learned.with(column("return", [7.0; 3]))).unwrap();
+        assert_eq!((tokens.advantages, tokens.old_logp, tokens.returns), (vec![0.5; 3], vec![-4.0; 3], Some(vec![7.0; 3])));
+        assert!(matches!(Tokens::from_batch(&batch(&[&[1]])), Err(Error::Input(_))));
+    }
+
+    #[test]
+    fn estimates_and_derivatives_are_columns_too() {
+        let mut seen = OverColumns::<Seen<true>>::new(NoConfig {}).unwrap();
+        let finished = Column::new("finished", Unit::Sequence, vec![1.0, 0.0]);
+        let generation = batch(&[&[2, 1]]).with(column("old_logp", [-1.0, -2.0, -3.0])).with(finished);
+        let estimates = seen.estimate(&generation, &[]).unwrap();
+        assert_eq!(estimates.columns, [column("advantage", [-2.0, -4.0, -6.0]), column("mask", [1.0, 0.0, 1.0])]);
+        let given = generation.with(column("logp", [0.0; 3])).with(column("value", [4.0, 5.0, 6.0]));
+        let gradient = seen.loss(&given.with(column("advantage", [1.0, 2.0, 3.0]))).unwrap();
+        let want = [column("logp", [1.0, 2.0, 3.0]), column("value", [4.0, 5.0, 6.0])];
+        assert_eq!((gradient.loss, &gradient.derivatives[..]), (1.5, &want[..]));
+    }
+
+    #[test]
+    fn needs_include_what_every_policy_reads() {
+        let names = |needs: Needs| needs.names();
+        let critic = OverColumns::<Seen<true>>::needs(&NoConfig {});
+        assert_eq!(names(critic), ["logp", "old_logp", "value", "finished", "advantage", "return"]);
+        let plain = OverColumns::<Seen<false>>::needs(&NoConfig {});
+        assert_eq!(names(plain), ["logp", "old_logp", "entropy", "finished", "advantage"]);
+        let data = OverColumns::<Seen<false>>::data(&NoConfig {});
+        assert_eq!((data.source, data.shape), (Source::Either, Shape::Completions));
+        assert_eq!(data.estimates, ["advantage", "return", "mask"]);
+    }
 }

@@ -2,17 +2,16 @@
 
 pub mod testing;
 
-use crate::bindings::contract::plugin::Info;
-pub use crate::bindings::contract::plugin::Needs;
-pub use crate::bindings::contract::preference::{Gradient, Pairs, Side};
-pub use crate::bindings::contract::prompted_preference::{PromptedGradient, Prompts};
-pub use crate::bindings::contract::weighted_preference::LogSumSquares;
-pub use crate::bindings::types::Scale;
+pub use crate::algorithm::Scale;
+use crate::algorithm::{Algorithm, Data, Source};
+use crate::batch::{Batch, Column, Selected, Unit};
 use crate::config::Config;
 pub use crate::config::Defaults;
 use crate::dual::Dual;
-pub use crate::policy::rows;
-use crate::{Error, Metric};
+pub use crate::needs::Needs;
+pub use crate::rows::rows;
+use crate::{Error, Metric, algorithm, columns};
+use std::ops::Range;
 
 /// A preference algorithm.
 ///
@@ -42,7 +41,7 @@ use crate::{Error, Metric};
 ///         let mut total = Total::new(pairs);
 ///         for row in 0..chosen.len() {
 ///             let [c, r] = Dual::variables([chosen[row], rejected[row]]);
-///             total.add(row, row, -(c - r).log_sigmoid() / f64::from(pairs.scale.rows));
+///             total.add(row, row, -(c - r).log_sigmoid() / f64::from(pairs.scale.items));
 ///         }
 ///         Ok(total.gradient(pairs, figures(pairs, None, [&chosen, &rejected])))
 ///     }
@@ -63,75 +62,70 @@ pub trait Preference: Sized + Send + 'static {
     /// template writes something else there.
     const FRAMED: bool = false;
 
-    /// Returns the columns it needs under these settings.
+    /// Returns the columns that it needs under these settings, besides `logp`.
     fn needs(config: &Self::Config) -> Needs;
 
     /// Creates the algorithm from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `rows` are the pairs of the
-    /// complete step, its `tokens` those of their chosen completions.
+    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `items` are the pairs of the
+    /// complete step, its `tokens` those of their chosen completions, its `prompt_tokens` those of [`Pairs::prompts`].
     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error>;
 }
 
-/// A preference algorithm that may weight pairs by how likely the model itself is to write them, as WPO does (Zhou et al. 2024,
-/// arXiv 2406.11827). Export it with [`weighted_preference_plugin`](crate::weighted_preference_plugin).
-pub trait WeightedPreference: Preference {
-    /// Returns whether it weights pairs under these settings. If so, [`Self::weighted_loss`] is called in place of
-    /// [`Preference::loss`].
-    fn weights_pairs(config: &Self::Config) -> bool;
-
-    /// Returns the same as [`Preference::loss`]. `squares` has the logarithm of the sum of the squared probabilities of all
-    /// tokens of the vocabulary, per token: a token's log-probability minus this one is 0 on average.
-    fn weighted_loss(&mut self, pairs: &Pairs, squares: &LogSumSquares) -> Result<Gradient, Error>;
+/// One completion of each pair, per token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Side {
+    /// The tokens of pair i are at `offsets[i]..offsets[i+1]`.
+    pub offsets: Vec<u32>,
+    /// Current log-probabilities.
+    pub logp: Vec<f32>,
+    /// Those of the reference model, with `Needs::REF_LOGP`.
+    pub ref_logp: Option<Vec<f32>>,
+    /// Means over the vocabulary of the raw logits, with `Needs::MEAN_LOGITS`.
+    pub mean_logits: Option<Vec<f32>>,
+    /// Logarithms of the sums over the vocabulary of the squared probabilities, with `Needs::LOG_SUM_SQUARES`: how concentrated the
+    /// model's distribution was at each token. A token's log-probability minus this one is 0 on average.
+    pub log_sum_squares: Option<Vec<f32>>,
 }
 
-/// A preference algorithm whose loss depends on the prompts too, as TRL's ORPO does. Export it with
-/// [`prompted_preference_plugin`](crate::prompted_preference_plugin).
-pub trait PromptedPreference: Preference {
-    /// Returns whether the loss depends on the prompts under these settings. If so, [`Self::prompted_loss`] is called in place of
-    /// [`Preference::loss`].
-    fn sees_prompts(config: &Self::Config) -> bool;
-
-    /// Returns the same as [`Preference::loss`], and the derivatives with respect to the prompts' log-probabilities. `prompts.tokens`
-    /// counts the prompts' tokens of the complete step, without each prompt's first, which nothing predicts.
-    fn prompted_loss(&mut self, pairs: &Pairs, prompts: &Prompts) -> Result<PromptedGradient, Error>;
+/// The prompts of pairs, token by token. Nothing predicts a prompt's first token, which has no entry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prompts {
+    /// The tokens of pair i's prompt are at `offsets[i]..offsets[i+1]`.
+    pub offsets: Vec<u32>,
+    /// Current log-probabilities.
+    pub logp: Vec<f32>,
 }
 
-/// Checks the lengths of the columns; the exported plugin calls this before `prompted_loss`.
-///
-/// # Errors
-/// If they don't fit together.
-pub fn check_prompts(pairs: &Pairs, prompts: &Prompts) -> Result<(), Error> {
-    pairs.check()?;
-    let (given, wanted) = (prompts.offsets.len(), pairs.chosen.offsets.len());
-    if given != wanted {
-        return Err(Error::Input(format!("{given} offsets of prompts for {} pairs", wanted - 1)));
-    }
-    ends_right(&prompts.offsets, prompts.logp.len())
-        .then_some(())
-        .ok_or_else(|| Error::Input(format!("the offsets of the prompts don't fit {} tokens", prompts.logp.len())))
+/// One micro-batch of pairs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pairs {
+    /// The optimizer step.
+    pub step: u64,
+    /// The better completions.
+    pub chosen: Side,
+    /// The other ones.
+    pub rejected: Side,
+    /// The prompts, with `Needs::PROMPT_LOGP`.
+    pub prompts: Option<Prompts>,
+    /// Totals of the complete step, to divide by.
+    pub scale: Scale,
 }
 
-fn ends_right(offsets: &[u32], tokens: usize) -> bool {
-    offsets.first() == Some(&0) && offsets.last().is_some_and(|&end| end as usize == tokens) && offsets.is_sorted()
-}
-
-/// Checks the lengths of the columns; the exported plugin calls this before `weighted_loss`.
-///
-/// # Errors
-/// If they don't fit together.
-pub fn check_squares(pairs: &Pairs, squares: &LogSumSquares) -> Result<(), Error> {
-    pairs.check()?;
-    for (name, side, column) in [("chosen", &pairs.chosen, &squares.chosen), ("rejected", &pairs.rejected, &squares.rejected)] {
-        if column.len() != side.logp.len() {
-            let (given, wanted) = (column.len(), side.logp.len());
-            return Err(Error::Input(format!(
-                "{given} sums of squared probabilities for {wanted} tokens of the {name} completions"
-            )));
-        }
-    }
-    Ok(())
+/// A micro-batch's part of the loss and its derivatives per token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gradient {
+    /// This micro-batch's part of the step's loss.
+    pub loss: f64,
+    /// Its derivatives by `chosen.logp`.
+    pub d_chosen: Vec<f32>,
+    /// Its derivatives by `rejected.logp`.
+    pub d_rejected: Vec<f32>,
+    /// Its derivatives by `prompts.logp`, if it depends on them.
+    pub d_prompts: Option<Vec<f32>>,
+    /// To log.
+    pub metrics: Vec<Metric>,
 }
 
 impl Side {
@@ -170,30 +164,72 @@ impl Side {
         by_token
     }
 
-    fn check(&self, name: &str) -> Result<usize, Error> {
-        let tokens = self.logp.len();
-        if !ends_right(&self.offsets, tokens) {
-            return Err(Error::Input(format!("the offsets of the {name} completions don't fit {tokens} tokens")));
-        }
-        if [&self.ref_logp, &self.mean_logits].into_iter().flatten().any(|column| column.len() != tokens) {
-            return Err(Error::Input(format!("the columns of the {name} completions differ in length")));
-        }
-        Ok(self.offsets.len() - 1)
+    fn from_batch(batch: &Batch, selected: &Selected) -> Result<Self, Error> {
+        Ok(Self {
+            offsets: selected.offsets.clone(),
+            logp: selected.values(batch, columns::LOGP)?,
+            ref_logp: selected.optional(batch, columns::REF_LOGP)?,
+            mean_logits: selected.optional(batch, columns::MEAN_LOGITS)?,
+            log_sum_squares: selected.optional(batch, columns::LOG_SUM_SQUARES)?,
+        })
+    }
+}
+
+/// The tokens of the chosen and of the rejected completions.
+struct Sides {
+    chosen: Selected,
+    rejected: Selected,
+}
+
+impl Sides {
+    fn new(batch: &Batch) -> Result<Self, Error> {
+        let pairs = groups_of_two(batch)?;
+        let chosen = Selected::new(batch, pairs.iter().map(|pair| pair.start));
+        Ok(Self { chosen, rejected: Selected::new(batch, pairs.iter().map(|pair| pair.start + 1)) })
+    }
+
+    /// Returns a gradient as derivatives by the columns of the batch.
+    fn gradient(&self, batch: &Batch, gradient: Gradient) -> Result<algorithm::Gradient, Error> {
+        let Gradient { loss, d_chosen, d_rejected, d_prompts, metrics } = gradient;
+        let mut d_logp = batch.zeros(Unit::Token);
+        self.chosen.put(&d_chosen, &mut d_logp)?;
+        self.rejected.put(&d_rejected, &mut d_logp)?;
+        let mut all = algorithm::Gradient::new(loss).by(columns::LOGP, Unit::Token, d_logp).with(metrics);
+        all.derivatives.extend(d_prompts.map(|d| Column::new(columns::PROMPT_LOGP, Unit::PromptToken, d)));
+        Ok(all)
+    }
+}
+
+/// Returns the sequences of each pair.
+///
+/// # Errors
+/// If a group has not two.
+pub(crate) fn groups_of_two(batch: &Batch) -> Result<Vec<Range<usize>>, Error> {
+    let pairs: Vec<Range<usize>> = batch.grouped().collect();
+    match pairs.iter().find(|pair| pair.len() != 2) {
+        Some(pair) => Err(Error::Input(format!("a group has {} sequences; a pair has two", pair.len()))),
+        None => Ok(pairs),
     }
 }
 
 impl Pairs {
-    /// Checks the lengths of the columns; the exported plugin calls this before `loss`.
+    /// Reads a micro-batch, of whose completions only the tokens that count.
     ///
     /// # Errors
-    /// If they don't fit together.
-    pub fn check(&self) -> Result<(), Error> {
-        let (chosen, rejected) = (self.chosen.check("chosen")?, self.rejected.check("rejected")?);
-        if chosen == rejected {
-            Ok(())
-        } else {
-            Err(Error::Input(format!("{chosen} chosen completions and {rejected} rejected")))
-        }
+    /// If its groups are not pairs, or it has no log-probabilities.
+    pub fn from_batch(batch: &Batch) -> Result<Self, Error> {
+        Self::of_sides(batch, &Sides::new(batch)?)
+    }
+
+    fn of_sides(batch: &Batch, sides: &Sides) -> Result<Self, Error> {
+        let prompts = batch.optional(columns::PROMPT_LOGP, Unit::PromptToken)?;
+        Ok(Self {
+            step: batch.step,
+            chosen: Side::from_batch(batch, &sides.chosen)?,
+            rejected: Side::from_batch(batch, &sides.rejected)?,
+            prompts: prompts.map(|logp| Prompts { offsets: batch.prompt_tokens.clone(), logp: logp.to_vec() }),
+            scale: batch.scale,
+        })
     }
 }
 
@@ -227,7 +263,7 @@ impl Total {
     #[must_use]
     pub fn gradient(self, pairs: &Pairs, metrics: Vec<Metric>) -> Gradient {
         let (d_chosen, d_rejected) = (pairs.chosen.spread(&self.by_chosen), pairs.rejected.spread(&self.by_rejected));
-        Gradient { loss: self.loss, d_chosen, d_rejected, metrics }
+        Gradient { loss: self.loss, d_chosen, d_rejected, d_prompts: None, metrics }
     }
 }
 
@@ -256,51 +292,38 @@ fn mean(name: &str, values: &[f64]) -> Option<Metric> {
     Metric::mean_of(name, values.iter().copied())
 }
 
-/// Holds an exported algorithm and its settings.
-#[doc(hidden)]
-pub struct Exported<P: Preference> {
-    pub config: P::Config,
-    pub algorithm: P,
+/// Returns one micro-batch's part of a preference algorithm's loss.
+pub(crate) fn loss<P: Preference>(algorithm: &mut P, batch: &Batch) -> Result<algorithm::Gradient, Error> {
+    let sides = Sides::new(batch)?;
+    let gradient = algorithm.loss(&Pairs::of_sides(batch, &sides)?)?;
+    sides.gradient(batch, gradient)
 }
 
+/// A preference algorithm as one over columns, which learns from a dataset's pairs.
 #[doc(hidden)]
-pub fn configured<P: Preference>(config: &str) -> Result<Exported<P>, Error> {
-    let config: P::Config = crate::config::parse(config)?;
-    Ok(Exported { algorithm: P::new(config.clone())?, config })
-}
+pub struct OverColumns<P>(P);
 
-#[doc(hidden)]
-#[must_use]
-pub fn described<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
-    info::<P>(name, version, exported, None)
-}
+impl<P: Preference> Algorithm for OverColumns<P> {
+    type Config = P::Config;
+    const DESCRIPTION: &'static str = P::DESCRIPTION;
+    const LEARNING_RATE: f64 = P::LEARNING_RATE;
+    const DEFAULTS: Defaults = P::DEFAULTS;
+    const FRAMED: bool = P::FRAMED;
 
-#[doc(hidden)]
-#[must_use]
-pub fn described_weighted<P: WeightedPreference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
-    let weights = exported.map_or_else(|| P::weights_pairs(&P::Config::default()), |e| P::weights_pairs(&e.config));
-    info::<P>(name, version, exported, Some(("log_sum_squares", weights)))
-}
-
-#[doc(hidden)]
-#[must_use]
-pub fn described_prompted<P: PromptedPreference>(name: &str, version: &str, exported: Option<&Exported<P>>) -> Info {
-    let sees = exported.map_or_else(|| P::sees_prompts(&P::Config::default()), |e| P::sees_prompts(&e.config));
-    info::<P>(name, version, exported, Some(("prompt_logp", sees)))
-}
-
-fn info<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>, asks: Option<(&str, bool)>) -> Info {
-    let mut hints = serde_json::json!({ "learning_rate": P::LEARNING_RATE, "defaults": P::DEFAULTS, "framed": P::FRAMED });
-    if let Some((column, asks)) = asks {
-        hints[column] = asks.into();
+    fn needs(config: &P::Config) -> Needs {
+        P::needs(config) | Needs::LOGP
     }
-    Info {
-        name: name.into(),
-        version: version.into(),
-        description: P::DESCRIPTION.into(),
-        config_schema: crate::config::algorithm_schema::<P::Config>(hints),
-        needs: exported.map_or_else(|| P::needs(&P::Config::default()), |e| P::needs(&e.config)),
-        stateless: true,
+
+    fn data(_: &P::Config) -> Data {
+        Data::pairs(Source::Dataset)
+    }
+
+    fn new(config: P::Config) -> Result<Self, Error> {
+        P::new(config).map(Self)
+    }
+
+    fn loss(&mut self, batch: &Batch) -> Result<algorithm::Gradient, Error> {
+        loss(&mut self.0, batch)
     }
 }
 
@@ -308,84 +331,7 @@ fn info<P: Preference>(name: &str, version: &str, exported: Option<&Exported<P>>
 #[macro_export]
 macro_rules! preference_plugin {
     ($algorithm:ty) => {
-        $crate::preference_plugin!(@interfaces $algorithm, described);
-        $crate::export_interfaces!(__Plugin, PREFERENCE, preference: __export_rlhost_plugin_preference_0_1_0_cabi);
-    };
-    (@interfaces $algorithm:ty, $described:ident) => {
-        #[doc(hidden)]
-        pub struct __Plugin;
-        static __ALGORITHM: $crate::slot::Slot<$crate::preference::Exported<$algorithm>> = $crate::slot::Slot::new();
-
-        impl $crate::bindings::contract::plugin::Guest for __Plugin {
-            fn describe() -> $crate::bindings::contract::plugin::Info {
-                __ALGORITHM.read(|e| $crate::preference::$described(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"), e))
-            }
-
-            fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
-                $crate::preference::configured(&config).map(|exported| __ALGORITHM.set(exported))
-            }
-        }
-
-        impl $crate::bindings::contract::preference::Guest for __Plugin {
-            fn loss(
-                pairs: $crate::preference::Pairs,
-            ) -> ::core::result::Result<$crate::preference::Gradient, $crate::Error> {
-                pairs.check()?;
-                __ALGORITHM.with(|e| $crate::preference::Preference::loss(&mut e.algorithm, &pairs))
-            }
-        }
-    };
-}
-
-/// Exports a type that implements [`WeightedPreference`](crate::preference::WeightedPreference). Name and version are the
-/// crate's.
-#[macro_export]
-macro_rules! weighted_preference_plugin {
-    ($algorithm:ty) => {
-        $crate::preference_plugin!(@interfaces $algorithm, described_weighted);
-
-        impl $crate::bindings::contract::weighted_preference::Guest for __Plugin {
-            fn loss(
-                pairs: $crate::preference::Pairs,
-                squares: $crate::preference::LogSumSquares,
-            ) -> ::core::result::Result<$crate::preference::Gradient, $crate::Error> {
-                $crate::preference::check_squares(&pairs, &squares)?;
-                __ALGORITHM.with(|e| $crate::preference::WeightedPreference::weighted_loss(&mut e.algorithm, &pairs, &squares))
-            }
-        }
-
-        $crate::export_interfaces!(
-            __Plugin,
-            WEIGHTED_PREFERENCE,
-            preference: __export_rlhost_plugin_preference_0_1_0_cabi,
-            weighted_preference: __export_rlhost_plugin_weighted_preference_0_2_0_cabi
-        );
-    };
-}
-
-/// Exports a type that implements [`PromptedPreference`](crate::preference::PromptedPreference). Name and version are the
-/// crate's.
-#[macro_export]
-macro_rules! prompted_preference_plugin {
-    ($algorithm:ty) => {
-        $crate::preference_plugin!(@interfaces $algorithm, described_prompted);
-
-        impl $crate::bindings::contract::prompted_preference::Guest for __Plugin {
-            fn loss(
-                pairs: $crate::preference::Pairs,
-                prompts: $crate::preference::Prompts,
-            ) -> ::core::result::Result<$crate::preference::PromptedGradient, $crate::Error> {
-                $crate::preference::check_prompts(&pairs, &prompts)?;
-                __ALGORITHM.with(|e| $crate::preference::PromptedPreference::prompted_loss(&mut e.algorithm, &pairs, &prompts))
-            }
-        }
-
-        $crate::export_interfaces!(
-            __Plugin,
-            PROMPTED_PREFERENCE,
-            preference: __export_rlhost_plugin_preference_0_1_0_cabi,
-            prompted_preference: __export_rlhost_plugin_prompted_preference_0_2_0_cabi
-        );
+        $crate::algorithm_plugin!($crate::preference::OverColumns<$algorithm>);
     };
 }
 
@@ -395,13 +341,13 @@ mod tests {
 
     fn side(offsets: &[u32], logp: &[f32]) -> Side {
         let mean_logits = Some(logp.iter().map(|l| l * 10.0).collect());
-        Side { offsets: offsets.to_vec(), logp: logp.to_vec(), ref_logp: None, mean_logits }
+        Side { offsets: offsets.to_vec(), logp: logp.to_vec(), mean_logits, ..Side::default() }
     }
 
     fn pairs() -> Pairs {
         let chosen = side(&[0, 2, 3], &[-1.0, -2.0, -4.0]);
         let rejected = side(&[0, 1, 4], &[-1.0, -0.5, -0.5, -1.0]);
-        Pairs { step: 0, chosen, rejected, scale: Scale { rows: 2, tokens: 3, max_completion_length: 0 } }
+        Pairs { chosen, rejected, scale: Scale { items: 2, tokens: 3, ..Scale::default() }, ..Pairs::default() }
     }
 
     #[test]
@@ -435,20 +381,44 @@ mod tests {
         assert_eq!(given, wanted);
     }
 
+    /// Returns a batch of the same pairs, chosen and rejected completions alternating, with a masked token more.
+    fn batch() -> Batch {
+        let mut batch = crate::batch::testing::batch(&[&[2, 1], &[2, 3]]);
+        batch.prompt_tokens = vec![0, 2, 5];
+        batch.mask[4] = 0;
+        batch.scale = Scale { items: 2, tokens: 3, prompt_tokens: 7, max_completion_length: 0 };
+        let logp = vec![-1.0, -2.0, -1.0, -4.0, -99.0, -0.5, -0.5, -1.0];
+        let logits = logp.iter().map(|l| l * 10.0).collect();
+        batch
+            .with(Column::new("logp", Unit::Token, logp))
+            .with(Column::new("mean_logits", Unit::Token, logits))
+            .with(Column::new("prompt_logp", Unit::PromptToken, vec![-0.1; 5]))
+    }
+
     #[test]
-    fn columns_that_do_not_fit_are_refused() {
-        assert!(pairs().check().is_ok());
-        let broken: [fn(&mut Pairs); 5] = [
-            |p| p.chosen.offsets = vec![0, 3],
-            |p| p.chosen.offsets = vec![0, 2, 4],
-            |p| p.chosen.offsets = vec![],
-            |p| p.rejected.offsets = vec![0, 5, 4],
-            |p| p.rejected.mean_logits = Some(vec![0.0]),
+    fn pairs_are_groups_of_two_with_the_chosen_first() {
+        let scale = batch().scale;
+        let prompts = Some(Prompts { offsets: vec![0, 2, 5], logp: vec![-0.1; 5] });
+        assert_eq!(Pairs::from_batch(&batch()).unwrap(), Pairs { prompts, scale, ..pairs() });
+        let three = Batch { groups: vec![0, 3, 4], ..batch() };
+        assert!(Pairs::from_batch(&three).unwrap_err().to_string().contains("a group has 3 sequences"));
+        let without = Batch { columns: Vec::new(), ..batch() };
+        assert!(matches!(Pairs::from_batch(&without), Err(Error::Input(_))));
+    }
+
+    #[test]
+    fn derivatives_go_back_to_the_tokens_of_the_batch() {
+        let batch = batch();
+        let sides = Sides::new(&batch).unwrap();
+        let (d_chosen, d_rejected) = (vec![0.1, 0.2, 0.3], vec![1.0, 2.0, 3.0, 4.0]);
+        let gradient = Gradient { loss: 0.5, d_chosen, d_rejected, d_prompts: Some(vec![9.0; 5]), metrics: Vec::new() };
+        let got = sides.gradient(&batch, gradient.clone()).unwrap();
+        let want = [
+            Column::new("logp", Unit::Token, vec![0.1, 0.2, 1.0, 0.3, 0.0, 2.0, 3.0, 4.0]),
+            Column::new("prompt_logp", Unit::PromptToken, vec![9.0; 5]),
         ];
-        for breaks in broken {
-            let mut p = pairs();
-            breaks(&mut p);
-            assert!(matches!(p.check(), Err(Error::Input(_))), "{:?}", p.chosen.offsets);
-        }
+        assert_eq!((got.loss, &got.derivatives[..]), (0.5, &want[..]));
+        let few = Gradient { d_rejected: vec![1.0; 3], ..gradient };
+        assert!(sides.gradient(&batch, few).unwrap_err().to_string().contains("3 derivatives for 4 tokens"));
     }
 }

@@ -1,6 +1,6 @@
 //! Rewards: compute a score, or none, for each completion.
 
-pub use crate::bindings::contract::plugin::Needs;
+pub use crate::Needs;
 use crate::bindings::contract::reward::{Batch, Scores};
 use crate::{Error, Metric};
 use serde::de::DeserializeOwned;
@@ -183,10 +183,10 @@ pub fn all_columns() -> Needs {
 #[macro_export]
 macro_rules! reward {
     ($(#[$meta:meta])* config: $config:ty, prepared: $prepared:ty = $prepare:expr, needs: $($need:ident)|+, |$c:ident, $s:ident| $body:expr) => {
-        $crate::reward!(@export [$(#[$meta])*], $config, $prepared = $prepare, $($crate::reward::Needs::$need)|+, |$c, $s| $body);
+        $crate::reward!(@export [$(#[$meta])*], $config, $prepared = $prepare, ($($crate::Needs::$need)|+), |$c, $s| $body);
     };
     ($(#[$meta:meta])* config: $config:ty, needs: $($need:ident)|+, |$c:ident, $s:ident| $body:expr) => {
-        $crate::reward!(@export [$(#[$meta])*], $config, $config = ::core::result::Result::Ok, $($crate::reward::Needs::$need)|+, |$c, $s| $body);
+        $crate::reward!(@export [$(#[$meta])*], $config, $config = ::core::result::Result::Ok, ($($crate::Needs::$need)|+), |$c, $s| $body);
     };
     ($(#[$meta:meta])* config: $config:ty, |$c:ident, $s:ident| $body:expr) => {
         $crate::reward!(@export [$(#[$meta])*], $config, $config = ::core::result::Result::Ok, $crate::reward::all_columns(), |$c, $s| $body);
@@ -212,7 +212,7 @@ macro_rules! reward {
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: env!("CARGO_PKG_DESCRIPTION").into(),
                     config_schema: $crate::config::schema::<$config>(),
-                    needs: $needs,
+                    needs: $needs.names(),
                     stateless: true,
                 }
             }
@@ -230,7 +230,7 @@ macro_rules! reward {
             }
         }
 
-        $crate::export_interfaces!(__Plugin, REWARD, reward: __export_rlhost_plugin_reward_0_1_0_cabi);
+        $crate::export_interfaces!(__Plugin, plugin, reward);
     };
 }
 

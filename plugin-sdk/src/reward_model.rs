@@ -1,12 +1,14 @@
 //! Losses of reward models, which give each completion one value. They learn from pairs of completions, of which one is
 //! preferred.
 
-use crate::bindings::contract::plugin::Info;
-pub use crate::bindings::contract::reward_model::{Gradient, Pairs};
-pub use crate::bindings::types::Scale;
-use crate::config::Config;
+pub use crate::algorithm::Scale;
+use crate::algorithm::{Algorithm, Data, Source};
+use crate::batch::{Batch, Unit};
+use crate::config::{Config, Defaults};
 use crate::dual::Dual;
-use crate::{Error, Metric};
+use crate::needs::Needs;
+use crate::preference::groups_of_two;
+use crate::{Error, Metric, algorithm, columns};
 
 /// A loss of a reward model.
 ///
@@ -29,7 +31,7 @@ use crate::{Error, Metric};
 ///     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error> {
 ///         let mut total = Total::default();
 ///         for (chosen, rejected) in pairs.values() {
-///             total.add((rejected - chosen + 1.0).max(0.0) / f64::from(pairs.scale.rows));
+///             total.add((rejected - chosen + 1.0).max(0.0) / f64::from(pairs.scale.items));
 ///         }
 ///         Ok(total.gradient(Vec::new()))
 ///     }
@@ -44,13 +46,43 @@ pub trait RewardModel: Sized + Send + 'static {
     const DESCRIPTION: &'static str;
     /// The peak learning rate of a run that sets none, for a full-size model.
     const LEARNING_RATE: f64 = 1e-4;
+    /// Its own defaults for keys of the run.
+    const DEFAULTS: Defaults = Defaults::NONE;
 
     /// Creates the loss from its settings.
     fn new(config: Self::Config) -> Result<Self, Error>;
 
-    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `rows` are the pairs of the
+    /// Returns one micro-batch's part of the loss, and its derivatives. Divide by `pairs.scale`: its `items` are the pairs of the
     /// complete step.
     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error>;
+}
+
+/// One micro-batch of pairs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pairs {
+    /// The optimizer step.
+    pub step: u64,
+    /// The model's values of the chosen completions, one per pair.
+    pub chosen: Vec<f32>,
+    /// The same of the rejected completions.
+    pub rejected: Vec<f32>,
+    /// By how much the chosen completion is better, if the dataset says so of all pairs.
+    pub margin: Option<Vec<f32>>,
+    /// Totals of the complete step, to divide by.
+    pub scale: Scale,
+}
+
+/// A micro-batch's part of the loss and its derivatives, one per pair.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gradient {
+    /// This micro-batch's part of the step's loss.
+    pub loss: f64,
+    /// Its derivatives by `chosen`.
+    pub d_chosen: Vec<f32>,
+    /// Its derivatives by `rejected`.
+    pub d_rejected: Vec<f32>,
+    /// To log.
+    pub metrics: Vec<Metric>,
 }
 
 impl Pairs {
@@ -62,17 +94,21 @@ impl Pairs {
         })
     }
 
-    /// Checks the lengths of the columns; the exported plugin calls this before `loss`.
+    /// Reads a micro-batch.
     ///
     /// # Errors
-    /// If they don't fit together.
-    pub fn check(&self) -> Result<(), Error> {
-        let (chosen, rejected) = (self.chosen.len(), self.rejected.len());
-        if chosen != rejected || self.margin.as_ref().is_some_and(|margin| margin.len() != chosen) {
-            let margins = self.margin.as_ref().map_or_else(String::new, |margin| format!(" and {} margins", margin.len()));
-            return Err(Error::Input(format!("{chosen} chosen completions, {rejected} rejected{margins}")));
-        }
-        Ok(())
+    /// If its groups are not pairs, or it has no values.
+    pub fn from_batch(batch: &Batch) -> Result<Self, Error> {
+        let values = batch.values(columns::SEQUENCE_VALUE, Unit::Sequence)?;
+        let pairs = groups_of_two(batch)?;
+        let margin = batch.column(columns::MARGIN).filter(|column| column.unit == Unit::Group);
+        Ok(Self {
+            step: batch.step,
+            chosen: pairs.iter().map(|pair| values[pair.start]).collect(),
+            rejected: pairs.iter().map(|pair| values[pair.start + 1]).collect(),
+            margin: margin.and_then(|column| column.entries().collect()),
+            scale: batch.scale,
+        })
     }
 }
 
@@ -99,23 +135,41 @@ impl Total {
     }
 }
 
-/// Holds an exported loss.
-#[doc(hidden)]
-pub fn configured<R: RewardModel>(config: &str) -> Result<R, Error> {
-    R::new(crate::config::parse(config)?)
+/// Returns a gradient of this many pairs as derivatives by the column of values.
+fn by_sequence(gradient: Gradient, pairs: usize) -> Result<algorithm::Gradient, Error> {
+    let Gradient { loss, d_chosen, d_rejected, metrics } = gradient;
+    if d_chosen.len() != pairs || d_rejected.len() != pairs {
+        let (chosen, rejected) = (d_chosen.len(), d_rejected.len());
+        return Err(Error::Internal(format!("the loss has {chosen} and {rejected} derivatives for {pairs} pairs")));
+    }
+    let alternating = d_chosen.into_iter().zip(d_rejected).flat_map(|(chosen, rejected)| [chosen, rejected]);
+    Ok(algorithm::Gradient::new(loss).by(columns::SEQUENCE_VALUE, Unit::Sequence, alternating.collect()).with(metrics))
 }
 
+/// A loss of a reward model as an algorithm over columns.
 #[doc(hidden)]
-#[must_use]
-pub fn described<R: RewardModel>(name: &str, version: &str) -> Info {
-    let hints = serde_json::json!({ "learning_rate": R::LEARNING_RATE });
-    Info {
-        name: name.into(),
-        version: version.into(),
-        description: R::DESCRIPTION.into(),
-        config_schema: crate::config::algorithm_schema::<R::Config>(hints),
-        needs: crate::preference::Needs::empty(),
-        stateless: true,
+pub struct OverColumns<R>(R);
+
+impl<R: RewardModel> Algorithm for OverColumns<R> {
+    type Config = R::Config;
+    const DESCRIPTION: &'static str = R::DESCRIPTION;
+    const LEARNING_RATE: f64 = R::LEARNING_RATE;
+    const DEFAULTS: Defaults = R::DEFAULTS;
+
+    fn needs(_: &R::Config) -> Needs {
+        Needs::SEQUENCE_VALUE | Needs::MARGIN
+    }
+
+    fn data(_: &R::Config) -> Data {
+        Data::pairs(Source::Dataset)
+    }
+
+    fn new(config: R::Config) -> Result<Self, Error> {
+        R::new(config).map(Self)
+    }
+
+    fn loss(&mut self, batch: &Batch) -> Result<algorithm::Gradient, Error> {
+        by_sequence(self.0.loss(&Pairs::from_batch(batch)?)?, batch.entries(Unit::Group))
     }
 }
 
@@ -123,39 +177,17 @@ pub fn described<R: RewardModel>(name: &str, version: &str) -> Info {
 #[macro_export]
 macro_rules! reward_model_plugin {
     ($loss:ty) => {
-        #[doc(hidden)]
-        pub struct __Plugin;
-        static __LOSS: $crate::slot::Slot<$loss> = $crate::slot::Slot::new();
-
-        impl $crate::bindings::contract::plugin::Guest for __Plugin {
-            fn describe() -> $crate::bindings::contract::plugin::Info {
-                $crate::reward_model::described::<$loss>(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))
-            }
-
-            fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
-                $crate::reward_model::configured(&config).map(|loss| __LOSS.set(loss))
-            }
-        }
-
-        impl $crate::bindings::contract::reward_model::Guest for __Plugin {
-            fn loss(
-                pairs: $crate::reward_model::Pairs,
-            ) -> ::core::result::Result<$crate::reward_model::Gradient, $crate::Error> {
-                pairs.check()?;
-                __LOSS.with(|loss| $crate::reward_model::RewardModel::loss(loss, &pairs))
-            }
-        }
-
-        $crate::export_interfaces!(__Plugin, REWARD_MODEL, reward_model: __export_rlhost_plugin_reward_model_0_2_0_cabi);
+        $crate::algorithm_plugin!($crate::reward_model::OverColumns<$loss>);
     };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::Column;
 
     fn pairs() -> Pairs {
-        let scale = Scale { rows: 2, tokens: 3, max_completion_length: 0 };
+        let scale = Scale { items: 2, tokens: 3, ..Scale::default() };
         Pairs { step: 0, chosen: vec![1.0, -2.0], rejected: vec![0.5, 3.0], margin: Some(vec![0.0, 1.0]), scale }
     }
 
@@ -170,14 +202,20 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_do_not_fit_are_refused() {
-        assert!(pairs().check().is_ok());
-        let fault = |breaks: fn(&mut Pairs)| {
-            let mut pairs = pairs();
-            breaks(&mut pairs);
-            pairs.check().unwrap_err().to_string()
-        };
-        assert!(fault(|p| p.rejected.truncate(1)).contains("2 chosen completions, 1 rejected"));
-        assert!(fault(|p| p.margin = Some(Vec::new())).contains("0 margins"));
+    fn pairs_are_groups_of_two_values() {
+        let mut batch = crate::batch::testing::batch(&[&[1, 2], &[1, 1]])
+            .with(Column::new("sequence_value", Unit::Sequence, vec![1.0, 0.5, -2.0, 3.0]))
+            .with(Column::new("margin", Unit::Group, vec![0.0, 1.0]));
+        batch.scale = pairs().scale;
+        assert_eq!(Pairs::from_batch(&batch).unwrap(), pairs());
+        // A margin that only some pairs have is none.
+        batch.columns[1].missing = vec![0];
+        assert_eq!(Pairs::from_batch(&batch).unwrap(), Pairs { margin: None, ..pairs() });
+        let gradient = Gradient { loss: 2.0, d_chosen: vec![0.1, 0.2], d_rejected: vec![0.3, 0.4], metrics: Vec::new() };
+        let wanted = [Column::new("sequence_value", Unit::Sequence, vec![0.1, 0.3, 0.2, 0.4])];
+        assert_eq!(by_sequence(gradient.clone(), 2).unwrap().derivatives, wanted);
+        assert!(matches!(by_sequence(gradient, 3), Err(Error::Internal(_))));
+        batch.groups = vec![0, 4];
+        assert!(Pairs::from_batch(&batch).is_err());
     }
 }

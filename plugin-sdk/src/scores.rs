@@ -2,7 +2,7 @@
 //! algorithm logs about them.
 
 use crate::Metric;
-use crate::bindings::types::Rollouts;
+use crate::rollouts::Rollouts;
 
 /// Returns the weighted sum of each row's rewards. A row without rewards is unscorable: it has no advantage and is in no
 /// baseline.
@@ -68,23 +68,18 @@ pub fn metrics(scores: &[Option<f64>]) -> Vec<Metric> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bindings::types::RewardColumn;
+    use crate::rollouts::RewardColumn;
 
     /// Makes three rows of these prompts, with two rewards.
     fn rollouts(prompt_of: [u32; 3], rewards: [(f32, [Option<f32>; 3]); 2]) -> Rollouts {
         let column =
             |(weight, values): (f32, [Option<f32>; 3])| RewardColumn { name: "r".into(), weight, values: values.to_vec() };
         Rollouts {
-            step: 0,
             rewards: rewards.map(column).to_vec(),
             prompt_of: prompt_of.to_vec(),
             finished: vec![true; 3],
             offsets: vec![0; 4],
-            mask: Vec::new(),
-            logp: Vec::new(),
-            ref_logp: None,
-            values: None,
-            entropy: None,
+            ..Rollouts::default()
         }
     }
 

@@ -108,7 +108,7 @@ macro_rules! stateful_reward {
                     version: env!("CARGO_PKG_VERSION").into(),
                     description: env!("CARGO_PKG_DESCRIPTION").into(),
                     config_schema: $crate::config::schema::<$config>(),
-                    needs: $($crate::reward::Needs::$need)|+,
+                    needs: ($($crate::Needs::$need)|+).names(),
                     stateless: false,
                 }
             }
@@ -141,11 +141,6 @@ macro_rules! stateful_reward {
             }
         }
 
-        $crate::export_interfaces!(
-            __Plugin,
-            STATEFUL_REWARD,
-            reward: __export_rlhost_plugin_reward_0_1_0_cabi,
-            state: __export_rlhost_plugin_state_0_1_0_cabi
-        );
+        $crate::export_interfaces!(__Plugin, plugin, reward, state);
     };
 }

@@ -1,10 +1,24 @@
 //! Turns of episodes, for algorithms that give each turn its own advantage: which tokens they have, and what each earned.
 
 use crate::Error;
-pub use crate::bindings::contract::turn_policy::Turns;
-use crate::bindings::types::Rollouts;
+use crate::batch::{Batch, Unit};
+use crate::rollouts::{RewardColumn, Rollouts};
 use crate::rows::counted;
 use std::ops::Range;
+
+/// The turns of a generation's episodes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Turns {
+    /// Those of row i are at `offsets[i]..offsets[i+1]`.
+    pub offsets: Vec<u32>,
+    /// The end of each turn among the tokens of all rows. What lies between a turn and the next is a reply, whose mask is 0.
+    pub ends: Vec<u32>,
+    /// What the environment gave each turn, without the weight; none for all turns of a row that can't be scored.
+    pub rewards: Vec<Option<f32>>,
+    /// One entry per row: its environment's place in the generation's rewards, whose scores are the sums of the turns' rewards; none
+    /// if it gave none of the row's turns a reward.
+    pub columns: Vec<Option<u32>>,
+}
 
 /// A turn of an episode.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,28 +30,31 @@ pub struct Scored {
 }
 
 impl Turns {
-    /// Checks that the columns fit a generation; the exported plugin calls this before `estimate_turns`.
+    /// Returns the turns of a generation with these rewards, none if it has no rewards of turns.
     ///
     /// # Errors
-    /// If they don't.
-    pub fn check(&self, rollouts: &Rollouts) -> Result<(), Error> {
-        let (rows, turns) = (rollouts.prompt_of.len(), self.ends.len());
-        let offsets_fit = self.offsets.len() == rows + 1
-            && self.offsets.first() == Some(&0)
-            && self.offsets.is_sorted()
-            && self.offsets.last().is_some_and(|&end| end as usize == turns);
-        let columns_fit = self.columns.len() == rows && self.columns.iter().all(|&c| (c as usize) < rollouts.rewards.len());
-        if !offsets_fit || !columns_fit || self.rewards.len() != turns || rollouts.offsets.len() != rows + 1 {
-            return Err(Error::Input(format!("the columns of {turns} turns don't fit {rows} rows")));
+    /// If two environments reward the same row, or one is not among the rewards.
+    pub(crate) fn from_batch(generation: &Batch, rewards: &[RewardColumn]) -> Result<Option<Self>, Error> {
+        let rows = generation.entries(Unit::Sequence);
+        let mut turns = Self { rewards: vec![None; generation.turns.len()], columns: vec![None; rows], ..Self::default() };
+        let mut environments = 0;
+        for (name, column) in generation.turn_rewards() {
+            environments += 1;
+            let place = rewards.iter().position(|reward| reward.name == name).map(|place| place as u32);
+            let missing = || Error::Input(format!("the environment {name:?} has rewards of turns and is not among the rewards"));
+            let place = Some(place.ok_or_else(missing)?);
+            for (number, reward) in column.entries().enumerate().filter(|(_, reward)| reward.is_some()) {
+                let row = generation.turns[number].sequence as usize;
+                if turns.columns[row].is_some_and(|other| Some(other) != place) {
+                    return Err(Error::Input(format!("two environments reward turns of row {row}")));
+                }
+                (turns.columns[row], turns.rewards[number]) = (place, reward);
+            }
         }
-        let in_place = |row: usize| {
-            let ends = &self.ends[self.of(row)];
-            ends.is_sorted() && ends.iter().all(|end| (rollouts.offsets[row]..=rollouts.offsets[row + 1]).contains(end))
-        };
-        match (0..rows).find(|&row| !in_place(row)) {
-            Some(row) => Err(Error::Input(format!("the turns of row {row} don't end within it, one after the other"))),
-            None => Ok(()),
-        }
+        let before = |row: usize| generation.turns.partition_point(|turn| (turn.sequence as usize) < row) as u32;
+        turns.offsets = (0..=rows).map(before).collect();
+        turns.ends = generation.turns.iter().map(|turn| turn.end).collect();
+        Ok((environments > 0).then_some(turns))
     }
 
     /// Returns the turns of a row.
@@ -67,11 +84,11 @@ impl Turns {
     }
 
     fn scored_row(&self, rollouts: &Rollouts, row: usize) -> Option<Vec<Scored>> {
-        let own = self.columns[row] as usize;
+        let own = self.columns[row].map(|place| place as usize);
         rollouts.rewards.iter().any(|column| column.values[row].is_some()).then_some(())?;
-        let others = rollouts.rewards.iter().enumerate().filter(|(place, _)| *place != own);
+        let others = rollouts.rewards.iter().enumerate().filter(|(place, _)| Some(*place) != own);
         let of_others: f64 = others.filter_map(|(_, c)| Some(f64::from(c.weight) * f64::from(c.values[row]?))).sum();
-        let weight = f64::from(rollouts.rewards[own].weight);
+        let weight = own.map_or(0.0, |place| f64::from(rollouts.rewards[place].weight));
         let mut begin = rollouts.offsets[row] as usize;
         let mut scored: Vec<Scored> = self
             .of(row)
@@ -107,32 +124,49 @@ pub fn returns(turns: &[Scored], gamma: f64) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bindings::types::RewardColumn;
+    use crate::batch::{Column, Turn, WeightedReward, testing};
     use crate::scores::scores;
 
     /// Returns three rows of one prompt: two turns, one turn, and one that can't be scored.
-    fn played() -> (Rollouts, Turns) {
-        let column = |weight: f32, values: [Option<f32>; 3]| RewardColumn { name: "r".into(), weight, values: values.to_vec() };
-        let rollouts = Rollouts {
-            step: 0,
-            rewards: vec![column(0.5, [Some(3.0), None, None]), column(2.0, [Some(1.5), Some(-1.0), None])],
-            prompt_of: vec![0; 3],
-            finished: vec![true; 3],
-            offsets: vec![0, 6, 8, 9],
-            mask: vec![1, 1, 0, 0, 1, 1, 1, 1, 1],
-            logp: vec![-1.0; 9],
-            ref_logp: None,
-            values: None,
-            entropy: None,
-        };
-        let rewards = vec![Some(1.0), Some(0.5), Some(-1.0), None];
-        (rollouts, Turns { offsets: vec![0, 2, 3, 4], ends: vec![2, 6, 8, 9], rewards, columns: vec![1; 3] })
+    fn played() -> (Batch, Vec<WeightedReward>) {
+        let mut batch = testing::batch(&[&[6, 2, 1]]);
+        batch.mask = vec![1, 1, 0, 0, 1, 1, 1, 1, 1];
+        let turn = |(sequence, start, end)| Turn { sequence, start, end };
+        batch.turns = [(0, 0, 2), (0, 2, 6), (1, 6, 8), (2, 8, 9)].map(turn).to_vec();
+        let sparse = |name: &str, unit, values: &[Option<f32>]| Column::sparse(name, unit, values.iter().copied());
+        batch.columns = vec![
+            Column::new("old_logp", Unit::Token, vec![-1.0; 9]),
+            Column::new("finished", Unit::Sequence, vec![1.0; 3]),
+            sparse("reward/judge", Unit::Sequence, &[Some(3.0), None, None]),
+            sparse("reward/game", Unit::Sequence, &[Some(1.5), Some(-1.0), None]),
+            sparse("turn_reward/game", Unit::Turn, &[Some(1.0), Some(0.5), Some(-1.0), None]),
+        ];
+        let reward = |name: &str, weight| WeightedReward { name: name.into(), weight };
+        (batch, vec![reward("judge", 0.5), reward("game", 2.0)])
+    }
+
+    fn rollouts((batch, rewards): &(Batch, Vec<WeightedReward>)) -> Result<Rollouts, Error> {
+        batch.check().unwrap();
+        Rollouts::from_batch(batch, rewards)
+    }
+
+    #[test]
+    fn turns_are_those_of_the_batch() {
+        let turns = rollouts(&played()).unwrap().turns.unwrap();
+        assert_eq!((turns.offsets.clone(), turns.ends.clone()), (vec![0, 2, 3, 4], vec![2, 6, 8, 9]));
+        assert_eq!(turns.rewards, [Some(1.0), Some(0.5), Some(-1.0), None]);
+        assert_eq!(turns.columns, [Some(1), Some(1), None]);
+        assert_eq!(turns.of(0), 0..2);
+
+        let (mut batch, rewards) = played();
+        batch.columns.pop();
+        assert_eq!(rollouts(&(batch, rewards)).unwrap().turns, None);
     }
 
     #[test]
     fn scores_of_turns_add_up_to_the_episodes() {
-        let (rollouts, turns) = played();
-        turns.check(&rollouts).unwrap();
+        let rollouts = rollouts(&played()).unwrap();
+        let turns = rollouts.turns.as_ref().unwrap();
         let scored = turns.scored(&rollouts);
         let first = vec![Scored { tokens: 0..2, score: 2.0 }, Scored { tokens: 2..6, score: 1.0 + 1.5 }];
         assert_eq!(scored, [Some(first), Some(vec![Scored { tokens: 6..8, score: -2.0 }]), None]);
@@ -142,30 +176,30 @@ mod tests {
     }
 
     #[test]
+    fn a_row_without_rewards_of_turns_has_what_others_say_of_it() {
+        let (mut batch, rewards) = played();
+        batch.columns[2] = Column::sparse("reward/judge", Unit::Sequence, [None, None, Some(4.0)]);
+        let rollouts = rollouts(&(batch, rewards)).unwrap();
+        let scored = rollouts.turns.as_ref().unwrap().scored(&rollouts);
+        assert_eq!(scored[2], Some(vec![Scored { tokens: 8..9, score: 2.0 }]));
+    }
+
+    #[test]
+    fn a_row_has_one_environment_which_is_one_of_the_rewards() {
+        let (mut batch, rewards) = played();
+        batch.columns.push(Column::sparse("turn_reward/judge", Unit::Turn, [None, Some(1.0), None, None]));
+        let twice = rollouts(&(batch.clone(), rewards.clone())).unwrap_err();
+        assert!(twice.to_string().contains("two environments reward turns of row 0"), "{twice}");
+        batch.columns[5].name = "turn_reward/other".into();
+        assert!(rollouts(&(batch, rewards)).unwrap_err().to_string().contains("other"));
+    }
+
+    #[test]
     fn returns_are_what_is_still_to_come() {
         let turns = [1.0, 0.0, 4.0].map(|score| Scored { tokens: 0..1, score });
         assert_eq!(returns(&turns, 1.0), [5.0, 4.0, 4.0]);
         assert_eq!(returns(&turns, 0.5), [2.0, 2.0, 4.0]);
         assert_eq!(returns(&turns, 0.0), [1.0, 0.0, 4.0]);
         assert!(returns(&[], 1.0).is_empty());
-    }
-
-    #[test]
-    fn columns_that_do_not_fit_are_refused() {
-        let broken: [fn(&mut Turns); 8] = [
-            |t| t.offsets = vec![0, 2, 4],
-            |t| t.offsets = vec![0, 3, 2, 4],
-            |t| t.offsets = vec![0, 2, 3, 5],
-            |t| t.ends = vec![6, 2, 8, 9],
-            |t| t.ends = vec![2, 7, 8, 9],
-            |t| t.rewards.truncate(3),
-            |t| t.columns = vec![2; 3],
-            |t| t.columns.truncate(2),
-        ];
-        for breaks in broken {
-            let (rollouts, mut turns) = played();
-            breaks(&mut turns);
-            assert!(matches!(turns.check(&rollouts), Err(Error::Input(_))), "{turns:?}");
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Made-up pairs and a check of gradients, for an algorithm's own tests.
 
-use super::{Gradient, Pairs, Scale, Side};
+use super::{Gradient, Pairs, Prompts, Scale, Side};
 use crate::policy::testing::Noise;
 use std::ops::Range;
 
@@ -10,16 +10,16 @@ fn side(noise: &mut Noise, lengths: &[u32]) -> Side {
     let logp: Vec<f32> = (0..lengths.iter().sum()).map(|_| -3.0 * noise.unit()).collect();
     let ref_logp = Some(logp.iter().map(|l| l + 4.0 * noise.unit() - 2.0).collect());
     let mean_logits = Some(logp.iter().map(|_| noise.unit()).collect());
-    Side { offsets, logp, ref_logp, mean_logits }
+    Side { offsets, logp, ref_logp, mean_logits, log_sum_squares: None }
 }
 
-/// Returns five pairs of unequal lengths with all columns: a micro-batch of a step with seven pairs, whose chosen completions
+/// Returns five pairs of unequal lengths with reference and logits: a micro-batch of a step with seven pairs, whose chosen completions
 /// have 31 tokens.
 #[must_use]
 pub fn pairs(seed: u64) -> Pairs {
     let mut noise = Noise(seed);
     let (chosen, rejected) = (side(&mut noise, &[4, 1, 3, 6, 2]), side(&mut noise, &[2, 5, 3, 1, 4]));
-    Pairs { step: 0, chosen, rejected, scale: Scale { rows: 7, tokens: 31, max_completion_length: 0 } }
+    Pairs { chosen, rejected, scale: Scale { items: 7, tokens: 31, ..Scale::default() }, ..Pairs::default() }
 }
 
 /// Returns some of the pairs, as a smaller micro-batch of the same step.
@@ -34,14 +34,20 @@ pub fn part(pairs: &Pairs, rows: Range<usize>) -> Pairs {
             logp: side.logp[tokens.clone()].to_vec(),
             ref_logp: cut(&side.ref_logp),
             mean_logits: cut(&side.mean_logits),
+            log_sum_squares: cut(&side.log_sum_squares),
         }
     };
-    Pairs { chosen: side(&pairs.chosen), rejected: side(&pairs.rejected), ..pairs.clone() }
+    let prompts = pairs.prompts.as_ref().map(|prompts| {
+        let offsets = &prompts.offsets[rows.start..=rows.end];
+        let logp = prompts.logp[offsets[0] as usize..offsets[offsets.len() - 1] as usize].to_vec();
+        Prompts { offsets: offsets.iter().map(|o| o - offsets[0]).collect(), logp }
+    });
+    Pairs { chosen: side(&pairs.chosen), rejected: side(&pairs.rejected), prompts, ..pairs.clone() }
 }
 
 /// Computes a loss for the pairs of [`pairs`] in micro-batches of two, one and two, and combines the results.
 pub fn in_parts(pairs: &Pairs, mut loss: impl FnMut(&Pairs) -> Gradient) -> Gradient {
-    let mut sum = Gradient { loss: 0.0, d_chosen: Vec::new(), d_rejected: Vec::new(), metrics: Vec::new() };
+    let mut sum = Gradient::default();
     for rows in [0..2, 2..3, 3..5] {
         let given = loss(&part(pairs, rows));
         sum.loss += given.loss;

@@ -65,7 +65,7 @@ impl Preference for Cpo {
         let (chosen, rejected) = (p.chosen.logps(), p.rejected.logps());
         let (chosen_lengths, rejected_lengths) = (p.chosen.lengths(), p.rejected.lengths());
         let length = |lengths: &[f64], row: usize| if s.per_token() { lengths[row].max(1.0) } else { 1.0 };
-        let pairs = f64::from(p.scale.rows);
+        let pairs = f64::from(p.scale.items);
         let nll_weight = s.nll_weight() / (p.scale.tokens as f64).max(1.0);
 
         let mut total = Total::new(p);

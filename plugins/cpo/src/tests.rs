@@ -31,7 +31,7 @@ fn closed_form(s: &Settings, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64
         LossType::Simpo | LossType::Alphapo => smoothed(c - r - s.simpo_gamma / b),
     });
     let nll = if s.loss_type == LossType::Alphapo { 0.0 } else { -s.cpo_alpha * chosen.iter().sum::<f64>() };
-    pairs.sum::<f64>() / f64::from(p.scale.rows) + nll / p.scale.tokens as f64
+    pairs.sum::<f64>() / f64::from(p.scale.items) + nll / p.scale.tokens as f64
 }
 
 #[test]
@@ -61,24 +61,25 @@ fn micro_batches_add_up_to_the_whole() {
 
 fn side(offsets: &[u32], logp: &[f32]) -> Side {
     let mean_logits = Some(logp.iter().map(|l| 2.0 * l).collect());
-    Side { offsets: offsets.to_vec(), logp: logp.to_vec(), ref_logp: None, mean_logits }
+    Side { offsets: offsets.to_vec(), logp: logp.to_vec(), mean_logits, ..Side::default() }
 }
 
 #[test]
 fn equally_likely_completions_lose_ln_2() {
-    let scale = Scale { rows: 1, tokens: 2, max_completion_length: 0 };
-    let p = Pairs { step: 0, chosen: side(&[0, 2], &[-1.0, -2.0]), rejected: side(&[0, 1], &[-3.0]), scale };
+    let scale = Scale { items: 1, tokens: 2, ..Scale::default() };
+    let p = Pairs { chosen: side(&[0, 2], &[-1.0, -2.0]), rejected: side(&[0, 1], &[-3.0]), scale, ..Pairs::default() };
     let s = Settings { cpo_alpha: 0.0, ..Settings::default() };
     assert!((loss(&s, &p).loss - std::f64::consts::LN_2).abs() < 1e-12);
 }
 
 #[test]
 fn huge_margins_stay_finite() {
-    let scale = Scale { rows: 1, tokens: 1, max_completion_length: 0 };
+    let scale = Scale { items: 1, tokens: 1, ..Scale::default() };
     for loss_type in ALL {
         for alpha in [0.0, 0.5, -0.5] {
             for (chosen, rejected) in [(-1e5, 0.0), (0.0, -1e5), (0.0, 0.0)] {
-                let p = Pairs { step: 0, chosen: side(&[0, 1], &[chosen]), rejected: side(&[0, 1], &[rejected]), scale };
+                let p =
+                    Pairs { chosen: side(&[0, 1], &[chosen]), rejected: side(&[0, 1], &[rejected]), scale, ..Pairs::default() };
                 // The square of a reward of that size exceeds f32, whatever the margin.
                 let alpha = if loss_type == LossType::Ipo { 0.0 } else { alpha };
                 let got = loss(&Settings { loss_type, alpha, ..Settings::default() }, &p);
@@ -90,9 +91,13 @@ fn huge_margins_stay_finite() {
 
 #[test]
 fn figures_are_those_of_trl() {
-    let scale = Scale { rows: 2, tokens: 3, max_completion_length: 0 };
-    let p =
-        Pairs { step: 0, chosen: side(&[0, 2, 3], &[-1.0, -2.0, -4.0]), rejected: side(&[0, 1, 3], &[-5.0, -2.0, -1.0]), scale };
+    let scale = Scale { items: 2, tokens: 3, ..Scale::default() };
+    let p = Pairs {
+        chosen: side(&[0, 2, 3], &[-1.0, -2.0, -4.0]),
+        rejected: side(&[0, 1, 3], &[-5.0, -2.0, -1.0]),
+        scale,
+        ..Pairs::default()
+    };
     let given = |loss_type| -> Vec<(String, f64, f64)> {
         let s = Settings { loss_type, beta: 0.5, ..Settings::default() };
         loss(&s, &p).metrics.into_iter().map(|m| (m.name, m.value, m.weight)).collect()

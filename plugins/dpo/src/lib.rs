@@ -13,7 +13,7 @@ pub mod settings;
 mod tests;
 
 use rlhost_plugin_sdk::Error;
-use rlhost_plugin_sdk::preference::{Gradient, LogSumSquares, Needs, Pairs, Preference, WeightedPreference};
+use rlhost_plugin_sdk::preference::{Gradient, Needs, Pairs, Preference};
 pub use settings::{FDivergence, LossType, LossTypes, Settings};
 
 /// The algorithm with its settings.
@@ -26,7 +26,14 @@ impl Preference for Dpo {
     const DESCRIPTION: &'static str = "Direct Preference Optimization, with fifteen losses";
 
     fn needs(config: &Settings) -> Needs {
-        if config.has_reference() { Needs::MEAN_LOGITS | Needs::REF_LOGP } else { Needs::MEAN_LOGITS }
+        let mut needs = Needs::MEAN_LOGITS;
+        if config.has_reference() {
+            needs |= Needs::REF_LOGP;
+        }
+        if config.use_weighting {
+            needs |= Needs::LOG_SUM_SQUARES;
+        }
+        needs
     }
 
     fn new(settings: Settings) -> Result<Self, Error> {
@@ -35,18 +42,8 @@ impl Preference for Dpo {
     }
 
     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error> {
-        loss::loss(&self.settings, pairs, None)
+        loss::loss(&self.settings, pairs)
     }
 }
 
-impl WeightedPreference for Dpo {
-    fn weights_pairs(settings: &Settings) -> bool {
-        settings.use_weighting
-    }
-
-    fn weighted_loss(&mut self, pairs: &Pairs, squares: &LogSumSquares) -> Result<Gradient, Error> {
-        loss::loss(&self.settings, pairs, Some(squares))
-    }
-}
-
-rlhost_plugin_sdk::weighted_preference_plugin!(Dpo);
+rlhost_plugin_sdk::preference_plugin!(Dpo);

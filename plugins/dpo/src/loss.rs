@@ -3,7 +3,7 @@
 use crate::settings::{FDivergence, LossType, Settings};
 use rlhost_plugin_sdk::Error;
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::preference::{Gradient, LogSumSquares, Pairs, Side, Total, figures, rows};
+use rlhost_plugin_sdk::preference::{Gradient, Pairs, Side, Total, figures, rows};
 
 /// Largest exponent in a score; beyond it, f32 overflows. TRL has it for the alpha divergence.
 const MAX_EXPONENT: f64 = 80.0;
@@ -111,26 +111,29 @@ fn differences(a: &[f64], b: &[f64]) -> Vec<f64> {
 
 /// Returns each pair's weight: the likelihoods of both completions per token, relative to the model's own samples (WPO, Zhou et al.
 /// 2024, arXiv 2406.11827, equation 2). They are constants in the derivatives.
-fn weights(p: &Pairs, squares: &LogSumSquares) -> Vec<f64> {
-    let aligned = |side: &Side, squares: &[f32]| -> Vec<f64> {
+fn weights(p: &Pairs) -> Result<Vec<f64>, Error> {
+    let aligned = |side: &Side| -> Result<Vec<f64>, Error> {
+        let missing =
+            || Error::Input("use_weighting needs the sums of squared probabilities, which the batch does not have".into());
+        let squares = side.log_sum_squares.as_ref().ok_or_else(missing)?;
         let mean = |tokens: std::ops::Range<usize>| {
             let count = tokens.len().max(1) as f64;
             tokens.map(|i| f64::from(side.logp[i]) - f64::from(squares[i])).sum::<f64>() / count
         };
-        rows(&side.offsets).map(mean).collect()
+        Ok(rows(&side.offsets).map(mean).collect())
     };
-    let (chosen, rejected) = (aligned(&p.chosen, &squares.chosen), aligned(&p.rejected, &squares.rejected));
-    chosen.iter().zip(&rejected).map(|(c, r)| (c + r).exp()).collect()
+    let (chosen, rejected) = (aligned(&p.chosen)?, aligned(&p.rejected)?);
+    Ok(chosen.iter().zip(&rejected).map(|(c, r)| (c + r).exp()).collect())
 }
 
-/// Returns the loss of pairs, each weighted if `squares` are given.
-pub(crate) fn loss(s: &Settings, p: &Pairs, squares: Option<&LogSumSquares>) -> Result<Gradient, Error> {
+/// Returns the loss of pairs, each weighted with `use_weighting`.
+pub(crate) fn loss(s: &Settings, p: &Pairs) -> Result<Gradient, Error> {
     let chosen = Completions::new(s, &p.chosen, &p.rejected)?;
     let rejected = Completions::new(s, &p.rejected, &p.chosen)?;
     let ref_margins = differences(&chosen.ref_logps, &rejected.ref_logps);
     let (chosen_ratios, rejected_ratios) = (chosen.log_ratios(), rejected.log_ratios());
 
-    let pair_weights = squares.map(|squares| weights(p, squares));
+    let pair_weights = s.use_weighting.then(|| weights(p)).transpose()?;
     let mut total = Total::new(p);
     let mut sft = 0.0;
     for (kind, weight) in s.terms() {
@@ -152,7 +155,7 @@ pub(crate) fn loss(s: &Settings, p: &Pairs, squares: Option<&LogSumSquares>) -> 
             let [c, r] = Dual::variables([chosen.logps[row], rejected.logps[other]]);
             let ratios = [c - ref_chosen, r - ref_rejected];
             let lengths = [chosen.lengths[row], rejected.lengths[other]];
-            let weight = weight * pair_weights.as_ref().map_or(1.0, |weights| weights[row]) / f64::from(p.scale.rows);
+            let weight = weight * pair_weights.as_ref().map_or(1.0, |weights| weights[row]) / f64::from(p.scale.items);
             total.add(row, other, pair_loss(s, kind, ratios, lengths) * weight);
         }
     }
@@ -169,6 +172,7 @@ pub(crate) fn loss(s: &Settings, p: &Pairs, squares: Option<&LogSumSquares>) -> 
         loss: total.loss - sft * all_tokens,
         d_chosen: spread(&p.chosen, &chosen, &total.by_chosen, -sft),
         d_rejected: spread(&p.rejected, &rejected, &total.by_rejected, 0.0),
+        d_prompts: None,
         metrics: figures(p, rewards, [&chosen.logps, &rejected.logps]),
     })
 }

@@ -120,7 +120,7 @@ fn closed_form(kind: LossType, s: &Settings, p: &Pairs, chosen: &[f64], rejected
     if kind == LossType::Sft {
         return -chosen.iter().sum::<f64>() / p.scale.tokens as f64;
     }
-    sum / f64::from(p.scale.rows)
+    sum / f64::from(p.scale.items)
 }
 
 fn compare(s: &Settings, p: &Pairs) {
@@ -190,7 +190,7 @@ fn a_single_pair_has_no_order_and_aot_is_the_logistic_loss() {
 #[test]
 fn a_policy_that_is_its_reference_loses_ln_2() {
     let mut p = pairs(9);
-    p.scale.rows = 5;
+    p.scale.items = 5;
     for side in [&mut p.chosen, &mut p.rejected] {
         side.ref_logp = Some(side.logp.clone());
     }
@@ -201,11 +201,11 @@ fn a_policy_that_is_its_reference_loses_ln_2() {
 
 #[test]
 fn huge_margins_stay_finite() {
-    let side = |logp: f32| Side { offsets: vec![0, 1], logp: vec![logp], ref_logp: Some(vec![-5e4]), mean_logits: None };
-    let scale = Scale { rows: 1, tokens: 1, max_completion_length: 0 };
+    let side = |logp: f32| Side { offsets: vec![0, 1], logp: vec![logp], ref_logp: Some(vec![-5e4]), ..Side::default() };
+    let scale = Scale { items: 1, tokens: 1, ..Scale::default() };
     let finite = |s: &Settings| {
         for (chosen, rejected) in [(-1e5, 0.0), (0.0, -1e5), (0.0, 0.0), (-1e5, -1e5)] {
-            let got = loss(s, &Pairs { step: 0, chosen: side(chosen), rejected: side(rejected), scale });
+            let got = loss(s, &Pairs { chosen: side(chosen), rejected: side(rejected), scale, ..Pairs::default() });
             assert!(got.loss.is_finite() && got.d_chosen[0].is_finite() && got.d_rejected[0].is_finite(), "{s:?} {got:?}");
         }
     };
@@ -224,12 +224,13 @@ fn figures_are_those_of_trl() {
         logp: logp.to_vec(),
         ref_logp: Some(ref_logp.to_vec()),
         mean_logits: Some(logp.iter().map(|l| 2.0 * l).collect()),
+        log_sum_squares: None,
     };
     let p = Pairs {
-        step: 0,
         chosen: side(&[0, 2, 3], &[-1.0, -2.0, -4.0], &[-1.5, -3.5, -2.0]),
         rejected: side(&[0, 1, 2], &[-3.0, -2.0], &[-2.0, -1.0]),
-        scale: Scale { rows: 2, tokens: 3, max_completion_length: 0 },
+        scale: Scale { items: 2, tokens: 3, ..Scale::default() },
+        ..Pairs::default()
     };
     let given = |s: &Settings| -> Vec<(String, f64, f64)> {
         loss(s, &p).metrics.into_iter().map(|m| (m.name, m.value, m.weight)).collect()
@@ -253,13 +254,13 @@ fn figures_are_those_of_trl() {
 
 #[test]
 fn the_reference_model_is_asked_for_where_the_loss_has_one() {
-    assert!(Dpo::needs(&Settings::default()).contains(Needs::REF_LOGP));
-    assert!(Dpo::needs(&with(&[LossType::Sft, LossType::Aot])).contains(Needs::REF_LOGP));
+    assert!(Dpo::needs(&Settings::default()).has("ref_logp"));
+    assert!(Dpo::needs(&with(&[LossType::Sft, LossType::Aot])).has("ref_logp"));
     let mut p = pairs(1);
     p.chosen.ref_logp = None;
     assert!(matches!(Dpo::new(Settings::default()).unwrap().loss(&p), Err(rlhost_plugin_sdk::Error::Input(_))));
     for s in [with(&[LossType::Sft]), Settings { reference_free: true, ..Settings::default() }] {
-        assert!(!Dpo::needs(&s).contains(Needs::REF_LOGP));
+        assert!(!Dpo::needs(&s).has("ref_logp"));
         assert!(loss(&s, &p).loss.is_finite());
     }
 }
@@ -290,19 +291,21 @@ fn one_name_or_a_list_of_names_is_read() {
 
 #[test]
 fn a_pair_is_weighted_by_how_likely_the_model_writes_it_relative_to_its_own_samples() {
-    let (p, rows) = (pairs(7), 5);
+    let (mut p, rows) = (pairs(7), 5);
     let squares = |side: &Side| side.logp.iter().enumerate().map(|(i, l)| l - 0.3 + 0.2 * (i as f32).sin()).collect::<Vec<f32>>();
-    let given = LogSumSquares { chosen: squares(&p.chosen), rejected: squares(&p.rejected) };
+    p.chosen.log_sum_squares = Some(squares(&p.chosen));
+    p.rejected.log_sum_squares = Some(squares(&p.rejected));
     let s = Settings { use_weighting: true, ..with(&[LossType::Sigmoid, LossType::Ipo]) };
-    let whole = Dpo::new(s.clone()).unwrap().weighted_loss(&p, &given).unwrap();
+    let whole = loss(&s, &p);
     let mut want = 0.0;
     for row in 0..rows {
-        let aligned = |side: &Side, squares: &[f32]| {
+        let aligned = |side: &Side| {
+            let squares = side.log_sum_squares.as_ref().unwrap();
             let tokens = side.offsets[row] as usize..side.offsets[row + 1] as usize;
             let n = tokens.len() as f64;
             tokens.map(|i| f64::from(side.logp[i]) - f64::from(squares[i])).sum::<f64>() / n
         };
-        let weight = aligned(&p.chosen, &given.chosen).exp() * aligned(&p.rejected, &given.rejected).exp();
+        let weight = aligned(&p.chosen).exp() * aligned(&p.rejected).exp();
         let alone = loss(&Settings { use_weighting: false, ..s.clone() }, &part(&p, row..row + 1));
         want += weight * alone.loss;
         let tokens = p.chosen.offsets[row] as usize..p.chosen.offsets[row + 1] as usize;
@@ -311,10 +314,10 @@ fn a_pair_is_weighted_by_how_likely_the_model_writes_it_relative_to_its_own_samp
         }
     }
     assert!((whole.loss - want).abs() < 1e-9, "{} instead of {want}", whole.loss);
-    assert!(Dpo::weights_pairs(&s) && !Dpo::weights_pairs(&Settings::default()));
+    assert!(Dpo::needs(&s).has("log_sum_squares") && !Dpo::needs(&Settings::default()).has("log_sum_squares"));
     for kind in [LossType::Aot, LossType::AotUnpaired, LossType::Sft] {
         assert!(Dpo::new(Settings { use_weighting: true, ..with(&[LossType::Sigmoid, kind]) }).is_err(), "{kind:?}");
     }
-    let short = LogSumSquares { chosen: vec![0.0], rejected: given.rejected };
-    assert!(rlhost_plugin_sdk::preference::check_squares(&p, &short).is_err());
+    p.rejected.log_sum_squares = None;
+    assert!(matches!(Dpo::new(s).unwrap().loss(&p), Err(Error::Input(_))));
 }

@@ -24,7 +24,7 @@ mod turns;
 
 use entropy::EntropyControl;
 use rlhost_plugin_sdk::Error;
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, TurnPolicy, Turns};
+use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
 pub use settings::{
     CorrectionMode, ImportanceSamplingLevel, Lifted, LossType, MultiObjectiveAggregation, ScaleRewards, Settings, TurnAdvantages,
     UpperBound,
@@ -49,6 +49,9 @@ impl Policy for Grpo {
         if config.off_policy_mask_threshold.is_some() || config.vllm_importance_sampling_correction {
             needs |= Needs::SAMPLING_LOGP;
         }
+        if config.turn_advantages != TurnAdvantages::None {
+            needs |= Needs::TURN_REWARD;
+        }
         needs
     }
 
@@ -66,21 +69,14 @@ impl Policy for Grpo {
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
-        Ok(advantage::estimate(&self.settings, rollouts))
+        Ok(match &rollouts.turns {
+            Some(turns) => turns::estimate(&self.settings, rollouts, turns),
+            None => advantage::estimate(&self.settings, rollouts),
+        })
     }
 
     fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
         loss::loss(&self.settings, &self.control, tokens)
-    }
-}
-
-impl TurnPolicy for Grpo {
-    fn sees_turns(config: &Settings) -> bool {
-        config.turn_advantages != TurnAdvantages::None
-    }
-
-    fn estimate_turns(&mut self, rollouts: &Rollouts, turns: &Turns) -> Result<Advantages, Error> {
-        Ok(turns::estimate(&self.settings, rollouts, turns))
     }
 }
 
@@ -98,4 +94,4 @@ impl Observing for Grpo {
     }
 }
 
-rlhost_plugin_sdk::policy_plugin!(Grpo, observing, turns);
+rlhost_plugin_sdk::policy_plugin!(Grpo, observing);

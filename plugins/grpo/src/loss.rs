@@ -14,7 +14,7 @@ use rlhost_plugin_sdk::rows::{counted, masked_mean, rows, spread};
 /// Returns the weight of a token's loss in the step's loss. `bnpo`, which upstream divides by the tokens of each micro-batch,
 /// divides by those of the step, like everything here, and equals `dapo`.
 fn weight(loss_type: LossType, scale: &Scale, row_tokens: usize) -> f64 {
-    let (rows, tokens) = (f64::from(scale.rows.max(1)), (scale.tokens as f64).max(1.0));
+    let (rows, tokens) = (f64::from(scale.items.max(1)), (scale.tokens as f64).max(1.0));
     match loss_type {
         LossType::Grpo | LossType::Sapo => 1.0 / (row_tokens.max(1) as f64 * rows),
         LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => 1.0 / tokens,
@@ -80,7 +80,7 @@ pub(crate) fn loss(s: &Settings, control: &EntropyControl, t: &Tokens) -> Result
         figures.add(s, &sums);
     }
 
-    let mut metrics = figures.metrics(s, control, policy, t.scale.rows);
+    let mut metrics = figures.metrics(s, control, policy, t.scale.items);
     metrics.extend(correction::metrics(s, &factors, t));
     let coef = if s.has_entropy_bonus() { control.applied(s) } else { 0.0 };
     let (bonus, d_entropy) = match entropy.filter(|_| coef != 0.0) {

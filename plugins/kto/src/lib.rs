@@ -53,12 +53,12 @@ impl Labelled for Kto {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Kahneman-Tversky Optimization (kto, apo_zero_unpaired)";
 
-    fn needs(_: &Settings) -> Needs {
-        Needs::MEAN_LOGITS | Needs::REF_LOGP
-    }
-
-    fn mismatched(settings: &Settings) -> bool {
-        settings.loss_type == LossType::Kto
+    fn needs(settings: &Settings) -> Needs {
+        let needs = Needs::MEAN_LOGITS | Needs::REF_LOGP;
+        match settings.loss_type {
+            LossType::Kto => needs | Needs::MISMATCHED_LOGP | Needs::MISMATCHED_REF_LOGP,
+            LossType::ApoZeroUnpaired => needs,
+        }
     }
 
     fn new(settings: Settings) -> Result<Self, Error> {
@@ -76,7 +76,7 @@ impl Labelled for Kto {
             LossType::ApoZeroUnpaired => 0.0,
         };
         let ratios = e.log_ratios()?;
-        let all = f64::from(e.scale.rows.max(1));
+        let all = f64::from(e.scale.items.max(1));
         let mut total = Total::new(e);
         for (row, (&ratio, &desirable)) in ratios.iter().zip(&e.labels).enumerate() {
             let [ratio] = Dual::variables([ratio]);

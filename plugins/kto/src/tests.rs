@@ -1,9 +1,8 @@
 //! Compares the plugin with the formulas of the paper in f64.
 
 use super::*;
-use rlhost_plugin_sdk::bindings::contract::labelled::Mismatched;
-use rlhost_plugin_sdk::labelled::Scale;
 use rlhost_plugin_sdk::labelled::testing::{assert_follows, examples};
+use rlhost_plugin_sdk::labelled::{Mismatched, Scale};
 
 const ALL: [LossType; 2] = [LossType::Kto, LossType::ApoZeroUnpaired];
 
@@ -30,7 +29,7 @@ fn closed_form(s: &Settings, e: &Examples, logp: &[f64]) -> f64 {
             (false, LossType::ApoZeroUnpaired) => s.undesirable_weight * sigma(s.beta * ratio),
         }
     };
-    (0..e.labels.len()).map(of_row).sum::<f64>() / f64::from(e.scale.rows)
+    (0..e.labels.len()).map(of_row).sum::<f64>() / f64::from(e.scale.items)
 }
 
 /// Moves the reference's log-probabilities of mismatched completions.
@@ -59,7 +58,7 @@ fn loss_and_gradient_follow_the_closed_form_for_every_type() {
 #[test]
 fn a_policy_that_is_its_reference_loses_a_half() {
     let mut e = examples(9);
-    e.scale.rows = 5;
+    e.scale.items = 5;
     e.ref_logp = Some(e.logp.clone());
     e.mismatched = e.mismatched.map(|m| Mismatched { ref_logp: m.logp.clone(), ..m });
     for loss_type in ALL {
@@ -89,7 +88,7 @@ fn figures_are_those_of_trl() {
     (e.logp, e.ref_logp) = (vec![-1.0, -2.0, -3.0, -4.0], Some(vec![-4.0, -3.0, -4.0, -2.0]));
     e.mean_logits = Some(vec![1.0, 2.0, 4.0, 8.0]);
     e.mismatched = Some(Mismatched { logp: vec![-1.0, -2.0], ref_logp: vec![-2.0, -2.0] });
-    e.scale = Scale { rows: 3, tokens: 4, max_completion_length: 0 };
+    e.scale = Scale { items: 3, tokens: 4, ..Scale::default() };
     let given = |e: &Examples, loss_type| -> Vec<(String, f64, f64)> {
         let s = Settings { loss_type, beta: 0.5, ..Settings::default() };
         loss(&s, e).metrics.into_iter().map(|m| (m.name, m.value, m.weight)).collect()

@@ -135,7 +135,7 @@ impl Preference for OnlineDpo {
                 LossType::Sigmoid => -((c - r) * beta).log_sigmoid(),
                 LossType::Ipo => (c - r - 0.5 / beta).square(),
             };
-            total.add(row, row, loss / f64::from(p.scale.rows));
+            total.add(row, row, loss / f64::from(p.scale.items));
             rewards[0].push(beta * c.value);
             rewards[1].push(beta * r.value);
         }

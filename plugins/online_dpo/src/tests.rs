@@ -12,7 +12,6 @@ fn algorithm(settings: Settings) -> OnlineDpo {
 fn rollouts(rewards: &[Option<f32>], prompt_of: &[u32], finished: &[bool]) -> Rollouts {
     let rows = rewards.len();
     Rollouts {
-        step: 0,
         rewards: vec![RewardColumn { name: "r".into(), weight: 2.0, values: rewards.to_vec() }],
         prompt_of: prompt_of.to_vec(),
         finished: finished.to_vec(),
@@ -20,8 +19,7 @@ fn rollouts(rewards: &[Option<f32>], prompt_of: &[u32], finished: &[bool]) -> Ro
         mask: vec![1; 2 * rows],
         logp: vec![-1.0; 2 * rows],
         ref_logp: Some(vec![-1.25; 2 * rows]),
-        values: None,
-        entropy: None,
+        ..Rollouts::default()
     }
 }
 
@@ -90,7 +88,7 @@ fn closed_form(s: &Settings, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64
         LossType::Sigmoid => (1.0 + (-s.beta * x).exp()).ln(),
         LossType::Ipo => (x - 1.0 / (2.0 * s.beta)).powi(2),
     });
-    losses.sum::<f64>() / f64::from(p.scale.rows)
+    losses.sum::<f64>() / f64::from(p.scale.items)
 }
 
 #[test]
@@ -114,11 +112,11 @@ fn a_policy_that_is_its_reference_loses_ln_2_and_huge_margins_stay_finite() {
         offsets: vec![0, 1],
         logp: vec![logp],
         ref_logp: Some(vec![ref_logp]),
-        mean_logits: None,
+        ..Side::default()
     };
-    let scale = Scale { rows: 1, tokens: 1, max_completion_length: 0 };
+    let scale = Scale { items: 1, tokens: 1, ..Scale::default() };
     let of = |chosen, rejected, loss_type| {
-        let p = Pairs { step: 0, chosen, rejected, scale };
+        let p = Pairs { chosen, rejected, scale, ..Pairs::default() };
         algorithm(Settings { loss_type, ..Settings::default() }).loss(&p).unwrap()
     };
     let equal = of(side(-3.0, -3.0), side(-9.0, -9.0), LossType::Sigmoid);
@@ -137,10 +135,11 @@ fn figures_of_a_step_are_those_of_trl() {
         offsets: vec![0, 1, 2],
         logp: logp.to_vec(),
         ref_logp: Some(ref_logp.to_vec()),
-        mean_logits: None,
+        ..Side::default()
     };
-    let scale = Scale { rows: 2, tokens: 2, max_completion_length: 0 };
-    let p = Pairs { step: 0, chosen: side([-1.0, -2.0], [-2.0, -1.0]), rejected: side([-3.0, -4.0], [-2.0, -1.0]), scale };
+    let scale = Scale { items: 2, tokens: 2, ..Scale::default() };
+    let p =
+        Pairs { chosen: side([-1.0, -2.0], [-2.0, -1.0]), rejected: side([-3.0, -4.0], [-2.0, -1.0]), scale, ..Pairs::default() };
     let given = algorithm(Settings { beta: 0.5, ..Settings::default() }).loss(&p).unwrap().metrics;
     let given: Vec<(&str, f64, f64)> = given.iter().map(|m| (m.name.as_str(), m.value, m.weight)).collect();
     let wanted = [

@@ -11,7 +11,6 @@ mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
 use rlhost_plugin_sdk::preference::{Defaults, Gradient, Needs, Pairs, Preference, Total, figures};
-use rlhost_plugin_sdk::preference::{PromptedGradient, PromptedPreference, Prompts};
 use rlhost_plugin_sdk::prelude::*;
 
 /// Settings of ORPO.
@@ -49,8 +48,8 @@ impl Preference for Orpo {
     const FRAMED: bool = true;
     const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
 
-    fn needs(_: &Settings) -> Needs {
-        Needs::MEAN_LOGITS
+    fn needs(settings: &Settings) -> Needs {
+        if settings.prompt_likelihood { Needs::MEAN_LOGITS | Needs::PROMPT_LOGP } else { Needs::MEAN_LOGITS }
     }
 
     fn new(settings: Settings) -> Result<Self, Error> {
@@ -58,23 +57,21 @@ impl Preference for Orpo {
     }
 
     fn loss(&mut self, p: &Pairs) -> Result<Gradient, Error> {
-        let likelihood = p.chosen.logp.iter().map(|&logp| -f64::from(logp));
-        Ok(loss(self.settings.beta, p, p.scale.tokens, Metric::mean_of("nll_loss", likelihood)))
-    }
-}
-
-impl PromptedPreference for Orpo {
-    fn sees_prompts(settings: &Settings) -> bool {
-        settings.prompt_likelihood
-    }
-
-    fn prompted_loss(&mut self, p: &Pairs, prompts: &Prompts) -> Result<PromptedGradient, Error> {
-        let tokens = p.scale.tokens + prompts.tokens;
-        let likelihood = prompts.logp.iter().chain(&p.chosen.logp).map(|&logp| -f64::from(logp));
-        let mut pairs = loss(self.settings.beta, p, tokens, Metric::mean_of("nll_loss", likelihood));
+        let beta = self.settings.beta;
+        let of_chosen = p.chosen.logp.iter().map(|&logp| -f64::from(logp));
+        if !self.settings.prompt_likelihood {
+            return Ok(loss(beta, p, p.scale.tokens, Metric::mean_of("nll_loss", of_chosen)));
+        }
+        let missing =
+            || Error::Input("prompt_likelihood needs the prompts' log-probabilities, which the batch does not have".into());
+        let prompts = &p.prompts.as_ref().ok_or_else(missing)?.logp;
+        let tokens = p.scale.tokens + p.scale.prompt_tokens;
+        let likelihood = prompts.iter().map(|&logp| -f64::from(logp)).chain(of_chosen);
+        let mut gradient = loss(beta, p, tokens, Metric::mean_of("nll_loss", likelihood));
         let each = 1.0 / (tokens as f64).max(1.0);
-        pairs.loss -= each * prompts.logp.iter().map(|&logp| f64::from(logp)).sum::<f64>();
-        Ok(PromptedGradient { pairs, d_prompts: vec![-each as f32; prompts.logp.len()] })
+        gradient.loss -= each * prompts.iter().map(|&logp| f64::from(logp)).sum::<f64>();
+        gradient.d_prompts = Some(vec![-each as f32; prompts.len()]);
+        Ok(gradient)
     }
 }
 
@@ -82,7 +79,7 @@ impl PromptedPreference for Orpo {
 fn loss(beta: f64, p: &Pairs, tokens: u64, nll_loss: Option<Metric>) -> Gradient {
     let (chosen, rejected) = (p.chosen.logps(), p.rejected.logps());
     let (chosen_lengths, rejected_lengths) = (p.chosen.lengths(), p.rejected.lengths());
-    let (pairs, tokens) = (f64::from(p.scale.rows), (tokens as f64).max(1.0));
+    let (pairs, tokens) = (f64::from(p.scale.items), (tokens as f64).max(1.0));
 
     let mut total = Total::new(p);
     let (mut logps, mut rewards) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
@@ -108,4 +105,4 @@ fn loss(beta: f64, p: &Pairs, tokens: u64, nll_loss: Option<Metric>) -> Gradient
     total.gradient(p, metrics)
 }
 
-rlhost_plugin_sdk::prompted_preference_plugin!(Orpo);
+rlhost_plugin_sdk::preference_plugin!(Orpo);

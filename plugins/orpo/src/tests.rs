@@ -2,10 +2,10 @@
 
 use super::*;
 use rlhost_plugin_sdk::preference::testing::{assert_follows, in_parts, pairs};
-use rlhost_plugin_sdk::preference::{Scale, Side};
+use rlhost_plugin_sdk::preference::{Prompts, Scale, Side};
 
 fn loss(beta: f64, p: &Pairs) -> Gradient {
-    Orpo::new(Settings { beta, ..Settings::default() }).unwrap().loss(p).unwrap()
+    Orpo::new(Settings { beta, prompt_likelihood: false }).unwrap().loss(p).unwrap()
 }
 
 /// Computes equations 4 to 7 of the paper, from probabilities.
@@ -17,7 +17,7 @@ fn closed_form(beta: f64, p: &Pairs, chosen: &[f64], rejected: &[f64]) -> f64 {
     };
     let ratios = odds(&p.chosen, chosen).into_iter().zip(odds(&p.rejected, rejected)).map(|(c, r)| c / r);
     let log_sigmas = ratios.map(|ratio| (1.0 / (1.0 + (-ratio.ln()).exp())).ln());
-    -chosen.iter().sum::<f64>() / p.scale.tokens as f64 - beta * log_sigmas.sum::<f64>() / f64::from(p.scale.rows)
+    -chosen.iter().sum::<f64>() / p.scale.tokens as f64 - beta * log_sigmas.sum::<f64>() / f64::from(p.scale.items)
 }
 
 #[test]
@@ -30,25 +30,28 @@ fn loss_and_gradient_follow_the_closed_form() {
 
 #[test]
 fn the_likelihood_includes_the_prompts_as_in_trl() {
-    let p = pairs(7);
+    let mut p = pairs(7);
     // Prompts of 3, 0, 2, 1 and 4 tokens after the first, in a step whose prompts have 14.
     let logp: Vec<f32> = (0..10).map(|i| -0.1 - 0.3 * i as f32).collect();
-    let prompts = Prompts { offsets: vec![0, 3, 3, 5, 6, 10], logp, tokens: 14 };
+    let of_prompts: Vec<f64> = logp.iter().map(|&l| f64::from(l)).collect();
+    p.prompts = Some(Prompts { offsets: vec![0, 3, 3, 5, 6, 10], logp });
+    p.scale.prompt_tokens = 14;
     let mut orpo = Orpo::new(Settings { beta: 0.4, ..Settings::default() }).unwrap();
-    let got = orpo.prompted_loss(&p, &prompts).unwrap();
+    let got = orpo.loss(&p).unwrap();
     let wanted = |of_prompts: &[f64], chosen: &[f64], rejected: &[f64]| {
         let odds = closed_form(0.4, &p, chosen, rejected) + chosen.iter().sum::<f64>() / p.scale.tokens as f64;
         odds - of_prompts.iter().chain(chosen).sum::<f64>() / (31.0 + 14.0)
     };
-    let of_prompts: Vec<f64> = prompts.logp.iter().map(|&l| f64::from(l)).collect();
-    assert_follows(&got.pairs, &p, "with prompts", |chosen, rejected| wanted(&of_prompts, chosen, rejected));
-    assert!(got.d_prompts.iter().all(|d| (d + 1.0 / 45.0).abs() < 1e-9) && got.d_prompts.len() == 10);
-    let nll = got.pairs.metrics.iter().find(|m| m.name == "nll_loss").unwrap();
+    assert_follows(&got, &p, "with prompts", |chosen, rejected| wanted(&of_prompts, chosen, rejected));
+    let d_prompts = got.d_prompts.unwrap();
+    assert!(d_prompts.iter().all(|d| (d + 1.0 / 45.0).abs() < 1e-9) && d_prompts.len() == 10);
+    let nll = got.metrics.iter().find(|m| m.name == "nll_loss").unwrap();
     let all: Vec<f64> = of_prompts.into_iter().chain(p.chosen.logp.iter().map(|&l| f64::from(l))).collect();
     assert!((nll.value + all.iter().sum::<f64>() / 26.0).abs() < 1e-12 && nll.weight == 26.0);
 
-    let short = Prompts { offsets: vec![0, 3, 3, 5, 6, 9], ..prompts };
-    assert!(rlhost_plugin_sdk::preference::check_prompts(&p, &short).is_err());
+    assert!(Orpo::needs(&Settings::default()).has("prompt_logp"));
+    assert!(!Orpo::needs(&Settings { prompt_likelihood: false, ..Settings::default() }).has("prompt_logp"));
+    assert!(matches!(orpo.loss(&Pairs { prompts: None, ..p }), Err(Error::Input(_))));
 }
 
 #[test]
@@ -60,10 +63,9 @@ fn micro_batches_add_up_to_the_whole() {
 }
 
 fn pair(chosen: &[f32], rejected: &[f32]) -> Pairs {
-    let side =
-        |logp: &[f32]| Side { offsets: vec![0, logp.len() as u32], logp: logp.to_vec(), ref_logp: None, mean_logits: None };
-    let scale = Scale { rows: 1, tokens: chosen.len() as u64, max_completion_length: 0 };
-    Pairs { step: 0, chosen: side(chosen), rejected: side(rejected), scale }
+    let side = |logp: &[f32]| Side { offsets: vec![0, logp.len() as u32], logp: logp.to_vec(), ..Side::default() };
+    let scale = Scale { items: 1, tokens: chosen.len() as u64, ..Scale::default() };
+    Pairs { chosen: side(chosen), rejected: side(rejected), scale, ..Pairs::default() }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::control::KL;
 use crate::moments::Moments;
 use crate::settings::{KlEstimator, Settings};
-use rlhost_plugin_sdk::policy::{Advantages, Rollouts, Turns};
+use rlhost_plugin_sdk::policy::{Advantages, Rollouts};
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
 use rlhost_plugin_sdk::scores::{self, mean_and_std, scores};
 use rlhost_plugin_sdk::{Error, Metric};
@@ -16,12 +16,7 @@ struct Scored {
     penalty: f64,
 }
 
-pub(crate) fn estimate(
-    s: &Settings,
-    kl_coef: f64,
-    all: &Moments,
-    (rollouts, turns): (&Rollouts, Option<&Turns>),
-) -> Result<Advantages, Error> {
+pub(crate) fn estimate(s: &Settings, kl_coef: f64, all: &Moments, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let values = rollouts.values.as_ref().ok_or_else(|| Error::Input("PPO needs the critic's values".into()))?;
     let given = scores(rollouts);
     let mut mask = rollouts.mask.clone();
@@ -40,11 +35,11 @@ pub(crate) fn estimate(
     let kl = divergence(s, rollouts)?;
 
     let mut rewards: Vec<f64> = kl.iter().map(|kl| -kl_coef * kl).collect();
-    let of_turns = turns.map(|turns| turns.at_last_tokens(rollouts));
+    let of_turns = rollouts.turns.as_ref().map(|turns| turns.at_last_tokens(rollouts));
     rewards.iter_mut().zip(of_turns.iter().flatten()).for_each(|(reward, of_turn)| *reward += of_turn);
     for scored in &scored {
         if let Some(last) = counted(&mask, scored.row.clone()).next_back() {
-            rewards[last] += if turns.is_some() { -scored.penalty } else { scored.score };
+            rewards[last] += if of_turns.is_some() { -scored.penalty } else { scored.score };
         }
     }
     if s.whiten_rewards {

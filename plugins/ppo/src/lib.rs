@@ -19,9 +19,7 @@ pub mod settings;
 mod tests;
 
 use control::KlControl;
-use rlhost_plugin_sdk::policy::{
-    Advantages, Defaults, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens, TurnPolicy, Turns,
-};
+use rlhost_plugin_sdk::policy::{Advantages, Defaults, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
 use rlhost_plugin_sdk::scores::scores;
 use rlhost_plugin_sdk::{Error, Metric};
 pub use settings::{KlEstimator, Settings};
@@ -39,8 +37,14 @@ impl Policy for Ppo {
     const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
 
     fn needs(config: &Settings) -> Needs {
-        let needs = Needs::VALUES | Needs::ENTROPY;
-        if config.has_reference() { needs | Needs::REF_LOGP } else { needs }
+        let mut needs = Needs::VALUE | Needs::OLD_VALUE | Needs::RETURN | Needs::ENTROPY;
+        if config.has_reference() {
+            needs |= Needs::REF_LOGP;
+        }
+        if config.turn_rewards {
+            needs |= Needs::TURN_REWARD;
+        }
+        needs
     }
 
     fn new(settings: Settings) -> Result<Self, Error> {
@@ -53,34 +57,18 @@ impl Policy for Ppo {
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
-        self.estimated(rollouts, None)
-    }
-
-    fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
-        loss::loss(&self.settings, tokens)
-    }
-}
-
-impl Ppo {
-    fn estimated(&mut self, rollouts: &Rollouts, turns: Option<&Turns>) -> Result<Advantages, Error> {
         let coef = self.control.coef(&self.settings);
         if self.settings.normalize_reward {
             self.control.scores.see(scores(rollouts).into_iter().flatten());
         }
-        let mut advantages = advantage::estimate(&self.settings, coef, &self.control.scores, (rollouts, turns))?;
+        let mut advantages = advantage::estimate(&self.settings, coef, &self.control.scores, rollouts)?;
         self.control.saw(rollouts.prompt_of.len());
         advantages.metrics.push(Metric::max("episode", self.control.episode as f64));
         Ok(advantages)
     }
-}
 
-impl TurnPolicy for Ppo {
-    fn sees_turns(config: &Settings) -> bool {
-        config.turn_rewards
-    }
-
-    fn estimate_turns(&mut self, rollouts: &Rollouts, turns: &Turns) -> Result<Advantages, Error> {
-        self.estimated(rollouts, Some(turns))
+    fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
+        loss::loss(&self.settings, tokens)
     }
 }
 
@@ -98,4 +86,4 @@ impl Observing for Ppo {
     }
 }
 
-rlhost_plugin_sdk::policy_plugin!(Ppo, observing, turns);
+rlhost_plugin_sdk::policy_plugin!(Ppo, observing);

@@ -3,7 +3,7 @@
 use super::*;
 use rlhost_plugin_sdk::Metric;
 use rlhost_plugin_sdk::policy::testing::{self, Noise, close};
-use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
+use rlhost_plugin_sdk::policy::{RewardColumn, Scale, Turns};
 
 fn figure(metrics: &[Metric], name: &str) -> (f64, f64) {
     testing::figure(metrics, name).expect(name)
@@ -16,7 +16,6 @@ fn near(got: (f64, f64), want: (f64, f64)) {
 /// Makes completions of three, two and one tokens, the second cut off and the third unscorable.
 fn rollouts() -> Rollouts {
     Rollouts {
-        step: 0,
         rewards: vec![RewardColumn { name: "r".into(), weight: 0.5, values: vec![Some(2.0), Some(-4.0), None] }],
         prompt_of: vec![0, 0, 1],
         finished: vec![true, false, true],
@@ -25,7 +24,7 @@ fn rollouts() -> Rollouts {
         logp: vec![-1.0, -2.0, -0.5, -1.0, -1.5, -9.0],
         ref_logp: Some(vec![-1.5, -2.0, -1.0, -0.75, -1.5, -1.0]),
         values: Some(vec![0.5, 0.25, -0.5, 1.0, -1.0, 7.0]),
-        entropy: None,
+        ..Rollouts::default()
     }
 }
 
@@ -109,7 +108,6 @@ fn advantages_are_discounted_sums_of_errors_over_the_tokens_that_count() {
     let offsets = [0u32, 6, 7, 11];
     let n = 11;
     let r = Rollouts {
-        step: 0,
         rewards: vec![RewardColumn { name: "r".into(), weight: 1.0, values: vec![Some(0.7), Some(-0.4), Some(1.1)] }],
         prompt_of: vec![0, 1, 2],
         finished: vec![true; 3],
@@ -119,7 +117,7 @@ fn advantages_are_discounted_sums_of_errors_over_the_tokens_that_count() {
         logp: noise.column(n, -1.0, 0.5),
         ref_logp: Some(noise.column(n, -1.0, 0.5)),
         values: Some(noise.column(n, 0.0, 1.0)),
-        entropy: None,
+        ..Rollouts::default()
     };
     let s = Settings { gamma: 0.97, ..Settings::default() };
     let given = estimated(&s, &r);
@@ -177,7 +175,7 @@ fn tokens(seed: u64) -> Tokens {
         ref_logp: None,
         sampling_logp: None,
         entropy: Some((0..n).map(|i| i as f32).collect()),
-        scale: Scale { rows: 6, tokens: 25, max_completion_length: 9 },
+        scale: Scale { items: 6, tokens: 25, max_completion_length: 9, ..Scale::default() },
         mask,
     }
 }
@@ -372,9 +370,10 @@ fn the_coefficient_follows_the_divergence() {
 #[test]
 fn what_it_needs_must_be_there() {
     let needs = Ppo::needs(&Settings::default());
-    assert_eq!(needs, Needs::VALUES | Needs::ENTROPY | Needs::REF_LOGP);
+    let critic = Needs::VALUE | Needs::OLD_VALUE | Needs::RETURN | Needs::ENTROPY;
+    assert_eq!(needs, critic.clone() | Needs::REF_LOGP);
     let free = Settings { kl_coef: 0.0, ..Settings::default() };
-    assert_eq!(Ppo::needs(&free), Needs::VALUES | Needs::ENTROPY);
+    assert_eq!(Ppo::needs(&free), critic);
     assert!(Ppo::new(free).unwrap().estimate(&Rollouts { ref_logp: None, ..rollouts() }).is_ok());
     let refused = |r: &Rollouts| matches!(Ppo::new(plain()).unwrap().estimate(r), Err(Error::Input(_)));
     assert!(refused(&Rollouts { ref_logp: None, ..rollouts() }) && refused(&Rollouts { values: None, ..rollouts() }));
@@ -388,9 +387,10 @@ fn what_it_needs_must_be_there() {
 fn each_turn_of_an_episode_may_earn_its_own_reward() {
     // The first episode has turns of one and two tokens, which earn 0.5 * 6 and 0.5 * -4; the third can't be scored.
     let rewards = vec![Some(6.0), Some(-4.0), Some(-4.0), None];
-    let turns = Turns { offsets: vec![0, 2, 3, 4], ends: vec![1, 3, 5, 6], rewards, columns: vec![0; 3] };
+    let turns = Turns { offsets: vec![0, 2, 3, 4], ends: vec![1, 3, 5, 6], rewards, columns: vec![Some(0), Some(0), None] };
+    let rollouts = Rollouts { turns: Some(turns), ..rollouts() };
     let s = Settings { kl_coef: 0.0, turn_rewards: true, missing_eos_penalty: Some(1.0), ..plain() };
-    let given = Ppo::new(s.clone()).unwrap().estimate_turns(&rollouts(), &turns).unwrap();
+    let given = Ppo::new(s.clone()).unwrap().estimate(&rollouts).unwrap();
     // Row 1: deltas -2 + 0.5; -0.25 - 0.25; 3 + 0.125 - 0.5; advantages carry a quarter on.
     let a2 = -1.5;
     let a1 = -0.5 + 0.25 * a2;
@@ -403,7 +403,7 @@ fn each_turn_of_an_episode_may_earn_its_own_reward() {
     close("advantages", &given.advantages, &want);
     close("returns", &given.returns.unwrap(), &[a0 + 0.5, a1 + 0.25, a2 - 0.5, b0 + 1.0, b1 - 1.0, 0.0]);
     near(figure(&given.metrics, "objective/scores"), ((1.0 - 2.0 - 1.0) / 2.0, 2.0));
-    assert!(Ppo::sees_turns(&s) && !Ppo::sees_turns(&plain()));
+    assert!(Ppo::needs(&s).has("turn_reward") && !Ppo::needs(&plain()).has("turn_reward"));
     let refused = Ppo::new(Settings { normalize_reward: true, ..s }).err();
     assert!(matches!(&refused, Some(Error::Config(text)) if text.contains("turn_rewards")), "{refused:?}");
 }

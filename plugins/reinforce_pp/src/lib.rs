@@ -8,7 +8,7 @@
 mod tests;
 
 use rlhost_plugin_sdk::dual::Dual;
-use rlhost_plugin_sdk::policy::{Advantages, Defaults, Gradient, Needs, Policy, Rollouts, Tokens, TurnPolicy, Turns};
+use rlhost_plugin_sdk::policy::{Advantages, Defaults, Gradient, Needs, Policy, Rollouts, Tokens};
 use rlhost_plugin_sdk::prelude::*;
 use rlhost_plugin_sdk::rows::{counted, masked_sum, rows};
 use rlhost_plugin_sdk::scores::{self, by_prompt, mean_and_std, scores};
@@ -130,7 +130,14 @@ impl Policy for ReinforcePp {
     const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
 
     fn needs(config: &Settings) -> Needs {
-        if config.kl_coef > 0.0 { Needs::ENTROPY | Needs::REF_LOGP } else { Needs::ENTROPY }
+        let mut needs = Needs::ENTROPY;
+        if config.kl_coef > 0.0 {
+            needs |= Needs::REF_LOGP;
+        }
+        if config.turn_rewards {
+            needs |= Needs::TURN_REWARD;
+        }
+        needs
     }
 
     fn compares(settings: &Settings) -> bool {
@@ -153,7 +160,7 @@ impl Policy for ReinforcePp {
     }
 
     fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
-        estimate(&self.settings, rollouts, None)
+        estimate(&self.settings, rollouts)
     }
 
     fn loss(&mut self, tokens: &Tokens) -> Result<Gradient, Error> {
@@ -161,17 +168,7 @@ impl Policy for ReinforcePp {
     }
 }
 
-impl TurnPolicy for ReinforcePp {
-    fn sees_turns(config: &Settings) -> bool {
-        config.turn_rewards
-    }
-
-    fn estimate_turns(&mut self, rollouts: &Rollouts, turns: &Turns) -> Result<Advantages, Error> {
-        estimate(&self.settings, rollouts, Some(turns))
-    }
-}
-
-rlhost_plugin_sdk::policy_plugin!(ReinforcePp, turns);
+rlhost_plugin_sdk::policy_plugin!(ReinforcePp);
 
 fn reference<'a>(s: &Settings, column: &'a Option<Vec<f32>>) -> Result<Option<&'a [f32]>, Error> {
     match column.as_deref() {
@@ -182,9 +179,9 @@ fn reference<'a>(s: &Settings, column: &'a Option<Vec<f32>>) -> Result<Option<&'
 
 /// Returns what each token earns besides its divergence: the last one the score, minus the baseline, or the last one of each turn
 /// the turn's score.
-fn earned(s: &Settings, rollouts: &Rollouts, given: &[Option<f64>], turns: Option<&Turns>) -> Vec<f64> {
+fn earned(s: &Settings, rollouts: &Rollouts, given: &[Option<f64>]) -> Vec<f64> {
     let (low, high) = s.reward_clip_range.unwrap_or((f64::NEG_INFINITY, f64::INFINITY));
-    if let Some(turns) = turns {
+    if let Some(turns) = &rollouts.turns {
         return turns
             .at_last_tokens(rollouts)
             .into_iter()
@@ -207,9 +204,9 @@ fn earned(s: &Settings, rollouts: &Rollouts, given: &[Option<f64>], turns: Optio
 
 /// Computes advantages. A token's reward is `-kl_coef KL`, plus what it earned. Its advantage is the discounted sum of the rewards
 /// from there on, minus the mean and divided by the deviation of all tokens of the batch.
-fn estimate(s: &Settings, rollouts: &Rollouts, turns: Option<&Turns>) -> Result<Advantages, Error> {
+fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
     let given = scores(rollouts);
-    let earned = earned(s, rollouts, &given, turns);
+    let earned = earned(s, rollouts, &given);
     let ref_logp = reference(s, &rollouts.ref_logp)?;
     let kl = |i: usize| ref_logp.map_or(0.0, |r| s.kl_estimator.of(Dual::constant(rollouts.logp[i]) - r[i]).value);
     let in_reward = if s.use_kl_loss { 0.0 } else { s.kl_coef };

@@ -2,13 +2,12 @@
 
 use super::*;
 use rlhost_plugin_sdk::policy::testing::{close, figure};
-use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
+use rlhost_plugin_sdk::policy::{RewardColumn, Scale, Turns};
 
 /// Makes two prompts of two completions, of two, one, one and two tokens; the third is unscorable. The first and the last token
 /// are 0.5 nats from the reference.
 fn rollouts() -> Rollouts {
     Rollouts {
-        step: 0,
         rewards: vec![RewardColumn { name: "r".into(), weight: 2.0, values: vec![Some(1.0), Some(2.0), None, Some(-3.0)] }],
         prompt_of: vec![0, 0, 1, 1],
         finished: vec![true; 4],
@@ -16,8 +15,7 @@ fn rollouts() -> Rollouts {
         mask: vec![1; 6],
         logp: vec![-1.0, -1.0, -1.0, -9.0, -1.0, -1.0],
         ref_logp: Some(vec![-1.5, -1.0, -1.0, -1.0, -1.0, -1.5]),
-        values: None,
-        entropy: None,
+        ..Rollouts::default()
     }
 }
 
@@ -152,7 +150,7 @@ fn tokens(seed: u64) -> Tokens {
         values: None,
         old_values: None,
         returns: None,
-        scale: Scale { rows: 6, tokens: 25, max_completion_length: 9 },
+        scale: Scale { items: 6, tokens: 25, max_completion_length: 9, ..Scale::default() },
     }
 }
 
@@ -252,17 +250,22 @@ fn what_it_needs_must_be_there() {
 #[test]
 fn each_turn_of_an_episode_may_earn_its_own_reward() {
     // The first episode has two turns of a token, which earn 2 * 1.5 and 2 * -0.5; the third can't be scored.
-    let r = Rollouts { ref_logp: None, ..rollouts() };
     let rewards = vec![Some(1.5), Some(-0.5), Some(2.0), None, Some(-3.0)];
-    let turns = Turns { offsets: vec![0, 2, 3, 4, 5], ends: vec![1, 2, 3, 4, 6], rewards, columns: vec![0; 4] };
+    let turns = Turns {
+        offsets: vec![0, 2, 3, 4, 5],
+        ends: vec![1, 2, 3, 4, 6],
+        rewards,
+        columns: vec![Some(0), Some(0), None, Some(0)],
+    };
+    let r = Rollouts { ref_logp: None, turns: Some(turns), ..rollouts() };
     let s = Settings { kl_coef: 0.0, gamma: 0.5, turn_rewards: true, ..Settings::default() };
-    let by_turn = |s: &Settings| ReinforcePp::new(s.clone()).unwrap().estimate_turns(&r, &turns).unwrap();
+    let by_turn = |s: &Settings| ReinforcePp::new(s.clone()).unwrap().estimate(&r).unwrap();
     let given = by_turn(&s);
     close("by turn", &given.advantages, &normalized([3.0 - 0.5, -1.0, 4.0, -3.0, -6.0]));
     assert_eq!((figure(&given.metrics, "reward"), figure(&given.metrics, "return")), (Some((0.0, 3.0)), Some((0.0, 3.0))));
     let clipped = by_turn(&Settings { reward_clip_range: Some((-2.0, 2.5)), ..s });
     close("clipped", &clipped.advantages, &normalized([2.5 - 0.5, -1.0, 2.5, -1.0, -2.0]));
-    assert!(ReinforcePp::sees_turns(&s) && !ReinforcePp::sees_turns(&Settings::default()));
+    assert!(ReinforcePp::needs(&s).has("turn_reward") && !ReinforcePp::needs(&Settings::default()).has("turn_reward"));
     let refused = ReinforcePp::new(Settings { baseline: Baseline::Group, ..s }).err();
     assert!(matches!(&refused, Some(Error::Config(text)) if text.contains("turn_rewards")), "{refused:?}");
 }

@@ -33,7 +33,7 @@ impl RewardModel for BradleyTerry {
     }
 
     fn loss(&mut self, pairs: &Pairs) -> Result<Gradient, Error> {
-        let rows = f64::from(pairs.scale.rows);
+        let rows = f64::from(pairs.scale.items);
         let mut total = Total::default();
         for (row, (chosen, rejected)) in pairs.values().enumerate() {
             let margin = pairs.margin.as_ref().map_or(0.0, |margin| f64::from(margin[row]));

@@ -4,7 +4,7 @@ use super::*;
 use rlhost_plugin_sdk::reward_model::Scale;
 
 fn pairs(margin: bool) -> Pairs {
-    let scale = Scale { rows: 7, tokens: 0, max_completion_length: 0 };
+    let scale = Scale { items: 7, tokens: 0, ..Scale::default() };
     let margin = margin.then(|| vec![0.5, 0.0, -1.25, 3.0]);
     Pairs { step: 0, chosen: vec![1.5, -0.25, 0.0, 4.0], rejected: vec![0.5, 0.75, 0.0, -3.0], margin, scale }
 }

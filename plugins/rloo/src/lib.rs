@@ -141,7 +141,7 @@ fn estimate(s: &Settings, rollouts: &Rollouts) -> Result<Advantages, Error> {
 /// complete completion, `exp(sum_t (logp - old_logp))`.
 fn loss(s: &Settings, t: &Tokens) -> Gradient {
     let (low, high) = (1.0 - s.epsilon, 1.0 + s.epsilon_high.unwrap_or(s.epsilon));
-    let weight = 1.0 / f64::from(t.scale.rows.max(1));
+    let weight = 1.0 / f64::from(t.scale.items.max(1));
     let mut d_logp = vec![0.0; t.logp.len()];
     let mut total = 0.0;
     let (mut tokens, mut entropy) = (0.0, 0.0);

@@ -9,7 +9,6 @@ use rlhost_plugin_sdk::policy::{RewardColumn, Scale};
 fn rollouts(rewards: &[Option<f32>]) -> Rollouts {
     let rows = rewards.len() as u32;
     Rollouts {
-        step: 0,
         rewards: vec![RewardColumn { name: "r".into(), weight: 2.0, values: rewards.to_vec() }],
         prompt_of: (0..rows).map(|i| i / 3).collect(),
         finished: (0..rows).map(|i| i != 4).collect(),
@@ -17,8 +16,7 @@ fn rollouts(rewards: &[Option<f32>]) -> Rollouts {
         mask: vec![1; 2 * rewards.len()],
         logp: vec![-1.0; 2 * rewards.len()],
         ref_logp: Some((0..2 * rows).map(|i| -1.0 - 0.25 * ((i / 2) % 3) as f32).collect()),
-        values: None,
-        entropy: None,
+        ..Rollouts::default()
     }
 }
 
@@ -124,7 +122,7 @@ fn tokens(seed: u64) -> Tokens {
         values: None,
         old_values: None,
         returns: None,
-        scale: Scale { rows: 7, tokens: 40, max_completion_length: 9 },
+        scale: Scale { items: 7, tokens: 40, max_completion_length: 9, ..Scale::default() },
     }
 }
 
@@ -141,7 +139,7 @@ fn closed_form(s: &Settings, t: &Tokens, logp: &[f64]) -> f64 {
         let (ratio, a) = ratio(t, logp, row);
         -(ratio * a).min(ratio.clamp(1.0 - s.epsilon, high) * a)
     };
-    t.offsets.windows(2).map(of_row).sum::<f64>() / f64::from(t.scale.rows)
+    t.offsets.windows(2).map(of_row).sum::<f64>() / f64::from(t.scale.items)
 }
 
 #[test]

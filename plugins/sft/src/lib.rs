@@ -1,7 +1,6 @@
-//! Supervised fine-tuning: the mean cross-entropy of given completions. Each token is weighted by its advantage, which is 1
-//! unless the dataset says otherwise. Names and defaults are TRL's.
+//! Supervised fine-tuning: the mean cross-entropy of given completions. Names and defaults are TRL's.
 
-use rlhost_plugin_sdk::policy::{Advantages, Gradient, Needs, Policy, Rollouts, Tokens};
+use rlhost_plugin_sdk::algorithm::{Algorithm, Batch, Data, Gradient, Needs, Source, Unit};
 use rlhost_plugin_sdk::prelude::*;
 
 /// The loss of a token of probability `p`.
@@ -36,14 +35,10 @@ pub struct Sft {
     settings: Settings,
 }
 
-impl Policy for Sft {
+impl Algorithm for Sft {
     type Config = Settings;
     const DESCRIPTION: &'static str = "Supervised fine-tuning on given completions (nll, dft)";
     const LEARNING_RATE: f64 = 2e-5;
-
-    fn needs(_: &Settings) -> Needs {
-        Needs::ENTROPY
-    }
 
     /// With `nll`, the loss is the cross-entropy with any targets. `dft` would weight smoothed targets by a value that is not a
     /// probability.
@@ -51,71 +46,70 @@ impl Policy for Sft {
         settings.loss_type != LossType::Dft
     }
 
+    fn needs(_: &Settings) -> Needs {
+        Needs::LOGP | Needs::ENTROPY
+    }
+
+    fn data(_: &Settings) -> Data {
+        Data::completions(Source::Dataset)
+    }
+
     fn new(settings: Settings) -> Result<Self, Error> {
         Ok(Self { settings })
     }
 
-    /// The policy's own completions all count equally.
-    fn estimate(&mut self, rollouts: &Rollouts) -> Result<Advantages, Error> {
-        let advantages = vec![1.0; rollouts.mask.len()];
-        Ok(Advantages { advantages, returns: None, mask: None, metrics: Vec::new() })
-    }
-
-    fn loss(&mut self, t: &Tokens) -> Result<Gradient, Error> {
-        let weight = 1.0 / (t.scale.tokens as f64).max(1.0);
-        let counted = || (0..t.mask.len()).filter(|&i| t.mask[i] != 0);
-        let mut d_logp = vec![0.0; t.logp.len()];
+    fn loss(&mut self, batch: &Batch) -> Result<Gradient, Error> {
+        let logp = batch.values("logp", Unit::Token)?;
+        let entropy = batch.values("entropy", Unit::Token)?;
+        let weight = 1.0 / (batch.scale.tokens as f64).max(1.0);
+        let mut d_logp = batch.zeros(Unit::Token);
         let mut loss = 0.0;
-        for i in counted() {
-            let logp = f64::from(t.logp[i]);
+        for i in batch.counted() {
+            let logp = f64::from(logp[i]);
             let held = match self.settings.loss_type {
                 LossType::Nll | LossType::ChunkedNll => 1.0,
                 LossType::Dft => logp.exp(),
             };
-            let by = -weight * f64::from(t.advantages[i]) * held;
+            let by = -weight * held;
             d_logp[i] = by as f32;
             loss += by * logp;
         }
-        let entropy = t.entropy.as_ref().and_then(|e| Metric::mean_of("entropy", counted().map(|i| f64::from(e[i]))));
-        Ok(Gradient { loss, d_logp, d_entropy: None, d_values: None, metrics: entropy.into_iter().collect() })
+        let entropy = Metric::mean_of("entropy", batch.counted().map(|i| f64::from(entropy[i])));
+        Ok(Gradient::new(loss).by("logp", Unit::Token, d_logp).with(entropy))
     }
 }
 
-rlhost_plugin_sdk::policy_plugin!(Sft);
+rlhost_plugin_sdk::algorithm_plugin!(Sft);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlhost_plugin_sdk::policy::Scale;
+    use rlhost_plugin_sdk::algorithm::testing::batch;
+    use rlhost_plugin_sdk::algorithm::{Column, Scale};
     use rlhost_plugin_sdk::policy::testing::{Noise, close};
 
-    fn loss(loss_type: LossType, tokens: &Tokens) -> Gradient {
-        Sft::new(Settings { loss_type }).unwrap().loss(tokens).unwrap()
+    fn loss(loss_type: LossType, batch: &Batch) -> Gradient {
+        Sft::new(Settings { loss_type }).unwrap().loss(batch).unwrap()
     }
 
-    fn tokens(offsets: &[u32], mask: &[u8], advantages: &[f32], logp: &[f32], entropy: &[f32]) -> Tokens {
-        Tokens {
-            step: 0,
-            offsets: offsets.to_vec(),
-            mask: mask.to_vec(),
-            advantages: advantages.to_vec(),
-            logp: logp.to_vec(),
-            old_logp: vec![0.0; logp.len()],
-            ref_logp: None,
-            sampling_logp: None,
-            entropy: Some(entropy.to_vec()),
-            values: None,
-            old_values: None,
-            returns: None,
-            scale: Scale { rows: 4, tokens: 8, max_completion_length: 9 },
-        }
+    fn d_logp(gradient: &Gradient) -> &[f32] {
+        assert_eq!((gradient.derivatives.len(), gradient.derivatives[0].name.as_str()), (1, "logp"));
+        &gradient.derivatives[0].values
+    }
+
+    /// Makes completions of these lengths, a micro-batch of a step with eight tokens that count.
+    fn completions(lengths: &[u32], mask: &[u8], logp: &[f32], entropy: &[f32]) -> Batch {
+        let column = |name: &str, values: &[f32]| Column::new(name, Unit::Token, values.to_vec());
+        let scale = Scale { items: 4, tokens: 8, max_completion_length: 9, ..Scale::default() };
+        let batch = batch(&[lengths]).with(column("logp", logp)).with(column("entropy", entropy));
+        Batch { mask: mask.to_vec(), scale, ..batch }
     }
 
     #[test]
     fn the_loss_is_the_mean_over_the_steps_counted_tokens() {
-        let (advantages, logp) = ([1.0, 1.0, 1.0, 2.0], [-1.0, -2.0, -9.0, -0.5]);
-        let got = loss(LossType::Nll, &tokens(&[0, 2, 4], &[1, 1, 0, 1], &advantages, &logp, &[1.0, 2.0, 7.0, 3.0]));
-        assert_eq!((got.loss, got.d_logp), (0.5, vec![-0.125, -0.125, 0.0, -0.25]));
+        let logp = [-1.0, -2.0, -9.0, -0.5];
+        let got = loss(LossType::Nll, &completions(&[2, 2], &[1, 1, 0, 1], &logp, &[1.0, 2.0, 7.0, 3.0]));
+        assert_eq!((got.loss, d_logp(&got)), (0.4375, &[-0.125, -0.125, 0.0, -0.125][..]));
         assert_eq!((got.metrics[0].value, got.metrics[0].weight), (2.0, 3.0));
     }
 
@@ -123,20 +117,25 @@ mod tests {
     fn dynamic_fine_tuning_weighs_a_token_by_its_probability_and_holds_that_fixed() {
         let mut noise = Noise(3);
         let (mask, logp) = ([1, 1, 0, 1, 0, 1, 1], noise.column(7, -2.0, 1.9));
-        let advantages = noise.column(7, 0.0, 1.0);
-        let t = tokens(&[0, 3, 7], &mask, &advantages, &logp, &[0.0; 7]);
+        let batch = completions(&[3, 4], &mask, &logp, &[0.0; 7]);
         // Logarithms at `at`, with the weights from `logp`.
         let wanted = |at: &[f64]| -> f64 {
-            let token = |i: usize| -f64::from(advantages[i]) * f64::from(logp[i]).exp() * at[i];
+            let token = |i: usize| -f64::from(logp[i]).exp() * at[i];
             (0..7).filter(|&i| mask[i] == 1).map(token).sum::<f64>() / 8.0
         };
         let here: Vec<f64> = logp.iter().map(|&l| f64::from(l)).collect();
-        let got = loss(LossType::Dft, &t);
+        let got = loss(LossType::Dft, &batch);
         assert!((got.loss - wanted(&here)).abs() < 1e-12, "{} is not {}", got.loss, wanted(&here));
         let h = 1e-5;
         let moved = |i: usize, by: f64| wanted(&[&here[..i], &[here[i] + by], &here[i + 1..]].concat());
         let slopes: Vec<f64> = (0..7).map(|i| (moved(i, h) - moved(i, -h)) / (2.0 * h)).collect();
-        close("d_logp", &got.d_logp, &slopes);
+        close("d_logp", d_logp(&got), &slopes);
+    }
+
+    #[test]
+    fn it_learns_from_a_dataset() {
+        let data = Sft::data(&Settings::default());
+        assert_eq!((data.source, data.estimates), (Source::Dataset, Vec::new()));
     }
 
     #[test]

@@ -4,10 +4,11 @@
 // Nothing but the exports of the wasm build uses what stands here.
 #![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
 
-use rlhost_plugin_sdk::bindings::contract::{plugin, policy};
+use rlhost_plugin_sdk::algorithm::{Batch, Column, Data, Estimates, Gradient, Source, Unit, WeightedReward};
+use rlhost_plugin_sdk::bindings::contract::{algorithm, estimator, plugin};
 use rlhost_plugin_sdk::config;
 use rlhost_plugin_sdk::slot::Slot;
-use rlhost_plugin_sdk::{Error, Metric};
+use rlhost_plugin_sdk::{Error, Metric, Needs};
 use schemars::JsonSchema;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error as Unknown;
@@ -100,7 +101,7 @@ impl plugin::Guest for Contrary {
             version: env!("CARGO_PKG_VERSION").into(),
             description: env!("CARGO_PKG_DESCRIPTION").into(),
             config_schema: config::schema::<Settings>(),
-            needs: plugin::Needs::empty(),
+            needs: (Needs::LOGP | Needs::ADVANTAGE).names(),
             stateless: true,
         }
     }
@@ -110,54 +111,56 @@ impl plugin::Guest for Contrary {
     }
 }
 
-impl policy::Guest for Contrary {
-    fn estimate(rollouts: policy::Rollouts) -> Result<policy::Advantages, Error> {
-        let misdeed = misdeed(rollouts.step, &ESTIMATES);
-        let mut given = policy::Advantages {
-            advantages: (0..rollouts.mask.len()).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect(),
-            returns: None,
-            mask: None,
-            metrics: Vec::new(),
-        };
+impl estimator::Guest for Contrary {
+    fn estimate(generation: Batch, _: Vec<WeightedReward>) -> Result<Estimates, Error> {
+        let misdeed = misdeed(generation.step, &ESTIMATES);
+        let tokens = generation.mask.len();
+        let mut advantages: Vec<f32> = (0..tokens).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+        let (mut mask, mut metrics) = (None, Vec::new());
         match misdeed {
             Misdeed::EndlessEstimate => for_ever(),
             Misdeed::TrapInEstimate => panic!("no estimate of mine"),
-            Misdeed::FewAdvantages => drop(given.advantages.pop()),
-            Misdeed::NanAdvantages => given.advantages[0] = f32::NAN,
-            Misdeed::LongMask => given.mask = Some(vec![1; rollouts.mask.len() + 1]),
-            Misdeed::OddMask => given.mask = Some(vec![2; rollouts.mask.len()]),
-            Misdeed::CountEstimates => given.advantages.iter_mut().for_each(|a| *a += ESTIMATES.load(Ordering::Relaxed) as f32),
-            Misdeed::TakeScore => given.metrics.push(Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1e6)),
+            Misdeed::FewAdvantages => drop(advantages.pop()),
+            Misdeed::NanAdvantages => advantages[0] = f32::NAN,
+            Misdeed::LongMask => mask = Some(vec![1.0; tokens + 1]),
+            Misdeed::OddMask => mask = Some(vec![2.0; tokens]),
+            Misdeed::CountEstimates => advantages.iter_mut().for_each(|a| *a += ESTIMATES.load(Ordering::Relaxed) as f32),
+            Misdeed::TakeScore => metrics.push(Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1e6)),
             _ => {}
         }
-        Ok(given)
-    }
-
-    fn loss(tokens: policy::Tokens) -> Result<policy::Gradient, Error> {
-        let misdeed = misdeed(tokens.step, &LOSSES);
-        let all = tokens.scale.tokens as f32;
-        let mut given = policy::Gradient {
-            loss: tokens.logp.iter().zip(&tokens.advantages).map(|(logp, a)| f64::from(-a * logp / all)).sum(),
-            d_logp: tokens.advantages.iter().map(|a| -a / all).collect(),
-            d_entropy: None,
-            d_values: None,
-            metrics: Vec::new(),
-        };
-        match misdeed {
-            Misdeed::EndlessLoss => for_ever(),
-            Misdeed::TrapInLoss => panic!("no loss of mine"),
-            Misdeed::CountLosses => given.loss += LOSSES.load(Ordering::Relaxed) as f64,
-            Misdeed::NanLoss => given.loss = f64::NAN,
-            Misdeed::HugeLoss => given.loss = 1.7e308,
-            Misdeed::ManyGradients => given.d_logp.push(0.0),
-            Misdeed::InfiniteGradient => given.d_logp[0] = f32::INFINITY,
-            Misdeed::HugeGradient => given.d_logp.fill(f32::MAX),
-            Misdeed::TakeLoss => given.metrics.push(Metric::mean("loss", 0.0, 1e6)),
-            Misdeed::HugeFigure => given.metrics.extend([Metric::mean("huge", 1.7e308, 1.0), Metric::mean("huge", 1.7e308, 1.0)]),
-            _ => {}
-        }
-        Ok(given)
+        let advantages = Column::new("advantage", Unit::Token, advantages);
+        let mask = mask.map(|mask| Column::new("mask", Unit::Token, mask));
+        Ok(Estimates { columns: [Some(advantages), mask].into_iter().flatten().collect(), metrics })
     }
 }
 
-rlhost_plugin_sdk::export_interfaces!(Contrary, POLICY, policy: __export_rlhost_plugin_policy_0_1_0_cabi);
+impl algorithm::Guest for Contrary {
+    fn describe_data() -> Result<Data, Error> {
+        Ok(Data::completions(Source::Either).estimating(["advantage", "mask"]))
+    }
+
+    fn loss(batch: Batch) -> Result<Gradient, Error> {
+        let misdeed = misdeed(batch.step, &LOSSES);
+        let all = batch.scale.tokens as f32;
+        let (logp, advantages) = (batch.values("logp", Unit::Token)?, batch.values("advantage", Unit::Token)?);
+        let mut loss = logp.iter().zip(advantages).map(|(logp, a)| f64::from(-a * logp / all)).sum();
+        let mut d_logp: Vec<f32> = advantages.iter().map(|a| -a / all).collect();
+        let mut metrics = Vec::new();
+        match misdeed {
+            Misdeed::EndlessLoss => for_ever(),
+            Misdeed::TrapInLoss => panic!("no loss of mine"),
+            Misdeed::CountLosses => loss += LOSSES.load(Ordering::Relaxed) as f64,
+            Misdeed::NanLoss => loss = f64::NAN,
+            Misdeed::HugeLoss => loss = 1.7e308,
+            Misdeed::ManyGradients => d_logp.push(0.0),
+            Misdeed::InfiniteGradient => d_logp[0] = f32::INFINITY,
+            Misdeed::HugeGradient => d_logp.fill(f32::MAX),
+            Misdeed::TakeLoss => metrics.push(Metric::mean("loss", 0.0, 1e6)),
+            Misdeed::HugeFigure => metrics.extend([Metric::mean("huge", 1.7e308, 1.0), Metric::mean("huge", 1.7e308, 1.0)]),
+            _ => {}
+        }
+        Ok(Gradient::new(loss).by("logp", Unit::Token, d_logp).with(metrics))
+    }
+}
+
+rlhost_plugin_sdk::export_interfaces!(Contrary, plugin, algorithm, estimator);

@@ -4,9 +4,10 @@
 // Nothing but the exports of the wasm build uses what stands here.
 #![cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
 
-use rlhost_plugin_sdk::bindings::contract::{pairing, plugin, preference};
+use rlhost_plugin_sdk::algorithm::{Batch, Choice, Data, Gradient, Pair, Source, Unit, WeightedReward};
+use rlhost_plugin_sdk::bindings::contract::{algorithm, pairing, plugin};
 use rlhost_plugin_sdk::slot::Slot;
-use rlhost_plugin_sdk::{Error, config};
+use rlhost_plugin_sdk::{Error, Needs, config};
 use schemars::JsonSchema;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error as Unknown;
@@ -91,7 +92,7 @@ impl plugin::Guest for ContraryPairs {
             version: env!("CARGO_PKG_VERSION").into(),
             description: env!("CARGO_PKG_DESCRIPTION").into(),
             config_schema: config::schema::<Settings>(),
-            needs: plugin::Needs::empty(),
+            needs: Needs::LOGP.names(),
             stateless: true,
         }
     }
@@ -102,13 +103,13 @@ impl plugin::Guest for ContraryPairs {
 }
 
 impl pairing::Guest for ContraryPairs {
-    fn choose(rollouts: pairing::Rollouts) -> Result<pairing::Choice, Error> {
-        let rows = rollouts.prompt_of.len() as u32;
-        let pair = |chosen, rejected| pairing::Pair { chosen, rejected };
-        let of = |row: u32| rollouts.prompt_of[row as usize];
+    fn choose(generation: Batch, _: Vec<WeightedReward>) -> Result<Choice, Error> {
+        let rows = generation.entries(Unit::Sequence) as u32;
+        let pair = |chosen, rejected| Pair { chosen, rejected };
+        let of = |row: u32| generation.groups.partition_point(|&first| first <= row);
         let next = (0..rows.saturating_sub(1)).step_by(2);
         let mut pairs: Vec<_> = next.filter(|row| of(*row) == of(row + 1)).map(|row| pair(row, row + 1)).collect();
-        match misdeed(rollouts.step, &CHOICES) {
+        match misdeed(generation.step, &CHOICES) {
             Misdeed::EndlessChoice => for_ever(),
             Misdeed::TrapInChoice => panic!("no choice of mine"),
             Misdeed::Twice => pairs.push(pairs[0]),
@@ -118,35 +119,33 @@ impl pairing::Guest for ContraryPairs {
             Misdeed::ManyPairs => pairs = (0..1_000_000).map(|i| pair(i % rows, i / rows)).collect(),
             _ => {}
         }
-        Ok(pairing::Choice { pairs, metrics: Vec::new() })
+        Ok(Choice { pairs, metrics: Vec::new() })
     }
 }
 
-impl preference::Guest for ContraryPairs {
-    fn loss(pairs: preference::Pairs) -> Result<preference::Gradient, Error> {
-        let all = pairs.scale.rows as f32;
-        let mut given = preference::Gradient {
-            loss: 0.5,
-            d_chosen: vec![-1.0 / all; pairs.chosen.logp.len()],
-            d_rejected: vec![1.0 / all; pairs.rejected.logp.len()],
-            metrics: Vec::new(),
-        };
-        match misdeed(pairs.step, &LOSSES) {
+impl algorithm::Guest for ContraryPairs {
+    fn describe_data() -> Result<Data, Error> {
+        Ok(Data::pairs(Source::Policy))
+    }
+
+    fn loss(batch: Batch) -> Result<Gradient, Error> {
+        let all = batch.scale.items as f32;
+        let mut loss = 0.5;
+        let mut d_logp = Vec::new();
+        for (row, tokens) in batch.sequences().enumerate() {
+            d_logp.extend(tokens.map(|_| if row % 2 == 0 { -1.0 / all } else { 1.0 / all }));
+        }
+        match misdeed(batch.step, &LOSSES) {
             Misdeed::EndlessLoss => for_ever(),
-            Misdeed::CountLosses => given.loss += LOSSES.load(Ordering::Relaxed) as f64,
-            Misdeed::NanLoss => given.loss = f64::NAN,
-            Misdeed::HugeLoss => given.loss = 1.7e308,
-            Misdeed::FewGradients => drop(given.d_rejected.pop()),
-            Misdeed::NanGradient => given.d_chosen[0] = f32::NAN,
+            Misdeed::CountLosses => loss += LOSSES.load(Ordering::Relaxed) as f64,
+            Misdeed::NanLoss => loss = f64::NAN,
+            Misdeed::HugeLoss => loss = 1.7e308,
+            Misdeed::FewGradients => drop(d_logp.pop()),
+            Misdeed::NanGradient => d_logp[0] = f32::NAN,
             _ => {}
         }
-        Ok(given)
+        Ok(Gradient::new(loss).by("logp", Unit::Token, d_logp))
     }
 }
 
-rlhost_plugin_sdk::export_interfaces!(
-    ContraryPairs,
-    ONLINE_PREFERENCE,
-    preference: __export_rlhost_plugin_preference_0_1_0_cabi,
-    pairing: __export_rlhost_plugin_pairing_0_1_0_cabi
-);
+rlhost_plugin_sdk::export_interfaces!(ContraryPairs, plugin, algorithm, pairing);

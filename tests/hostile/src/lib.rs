@@ -7,7 +7,7 @@
 use rlhost_plugin_sdk::bindings::contract::{plugin, reward, state};
 use rlhost_plugin_sdk::config;
 use rlhost_plugin_sdk::slot::Slot;
-use rlhost_plugin_sdk::{Error, Metric};
+use rlhost_plugin_sdk::{Error, Metric, Needs};
 use schemars::JsonSchema;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error as Unknown;
@@ -170,7 +170,7 @@ impl plugin::Guest for Hostile {
             version: text.clone(),
             description: text,
             config_schema: config::schema::<Settings>(),
-            needs: plugin::Needs::TOKEN_IDS,
+            needs: Needs::TOKEN_IDS.names(),
             stateless: !SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default().stateful,
         }
     }
@@ -343,9 +343,4 @@ impl state::Guest for Hostile {
     }
 }
 
-rlhost_plugin_sdk::export_interfaces!(
-    Hostile,
-    STATEFUL_REWARD,
-    reward: __export_rlhost_plugin_reward_0_1_0_cabi,
-    state: __export_rlhost_plugin_state_0_1_0_cabi
-);
+rlhost_plugin_sdk::export_interfaces!(Hostile, plugin, reward, state);

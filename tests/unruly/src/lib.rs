@@ -7,7 +7,7 @@
 use rlhost_plugin_sdk::bindings::contract::{environment, plugin};
 use rlhost_plugin_sdk::environment::{Message, Opening, Reply, Start, Turn};
 use rlhost_plugin_sdk::slot::Slot;
-use rlhost_plugin_sdk::{Error, Metric, config};
+use rlhost_plugin_sdk::{Error, Metric, Needs, config};
 use schemars::JsonSchema;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error as Unknown;
@@ -77,7 +77,7 @@ impl plugin::Guest for Unruly {
             version: env!("CARGO_PKG_VERSION").into(),
             description: env!("CARGO_PKG_DESCRIPTION").into(),
             config_schema: config::schema::<Settings>(),
-            needs: plugin::Needs::DATASET_COLUMNS,
+            needs: Needs::DATASET_COLUMNS.names(),
             stateless: true,
         }
     }
@@ -167,4 +167,4 @@ fn misbehave(misdeed: Misdeed, turns: u32, replies: &mut Vec<Reply>) -> Result<(
     Ok(())
 }
 
-rlhost_plugin_sdk::export_interfaces!(Unruly, ENVIRONMENT, environment: __export_rlhost_plugin_environment_0_2_0_cabi);
+rlhost_plugin_sdk::export_interfaces!(Unruly, plugin, environment);

@@ -66,16 +66,13 @@ mod tests {
     fn a_row_that_nobody_scores_counts_for_nothing() {
         let column = |weight, values: &[Option<f32>]| RewardColumn { name: String::new(), weight, values: values.to_vec() };
         let rollouts = Rollouts {
-            step: 0,
             rewards: vec![column(2.0, &[Some(1.0), None, None]), column(1.0, &[Some(1.0), Some(5.0), None])],
             prompt_of: vec![0, 0, 1],
             finished: vec![true; 3],
             offsets: vec![0, 2, 3, 5],
             mask: vec![1, 0, 1, 1, 1],
             logp: vec![-1.0; 5],
-            ref_logp: None,
-            values: None,
-            entropy: None,
+            ..Rollouts::default()
         };
         let answer = Reinforce.estimate(&rollouts).unwrap();
         assert_eq!(answer.advantages, [-1.0, -1.0, 1.0, 0.0, 0.0]);
@@ -97,7 +94,7 @@ mod tests {
             values: None,
             old_values: None,
             returns: None,
-            scale: Scale { rows: 2, tokens: 4, max_completion_length: 3 },
+            scale: Scale { items: 2, tokens: 4, max_completion_length: 3, ..Scale::default() },
         };
         let answer = Reinforce.loss(&tokens).unwrap();
         assert_eq!(answer.loss, (3.0 - 2.0) / 4.0);

@@ -24,7 +24,7 @@ fn shown(grpo: &mut Grpo, t: &Tokens) -> (f64, f64) {
     let figure = |name: &str| figure(&got.metrics, name).unwrap();
     let share = figure("entropy").1 / t.scale.tokens as f64;
     // TRL's `test_entropy_bonus_scale`: how far the loss is below the policy's.
-    let policy = figure("policy_loss").0 * figure("policy_loss").1 / f64::from(t.scale.rows);
+    let policy = figure("policy_loss").0 * figure("policy_loss").1 / f64::from(t.scale.items);
     ((policy - got.loss) / (figure("entropy").0 * share), figure("entropy_coef").0)
 }
 

@@ -7,16 +7,13 @@ fn rollouts(rewards: &[(f32, &[Option<f32>])], group: usize, finished: &[bool]) 
     let column =
         |(weight, values): &(f32, &[Option<f32>])| RewardColumn { name: "r".into(), weight: *weight, values: values.to_vec() };
     Rollouts {
-        step: 0,
         rewards: rewards.iter().map(column).collect(),
         prompt_of: (0..rows).map(|i| i / group as u32).collect(),
         finished: finished.to_vec(),
         offsets: (0..=rows).map(|i| i * 2).collect(),
         mask: vec![1; 2 * rows as usize],
         logp: vec![-1.0; 2 * rows as usize],
-        ref_logp: None,
-        values: None,
-        entropy: None,
+        ..Rollouts::default()
     }
 }
 

@@ -51,7 +51,7 @@ fn factors(s: &Settings, t: &Tokens, row: &[usize]) -> Vec<f64> {
 
 /// Computes what a completion's sum over `n` tokens adds to the loss.
 fn share(s: &Settings, t: &Tokens, sum: f64, n: f64) -> f64 {
-    let (rows, tokens, longest) = (f64::from(t.scale.rows), t.scale.tokens as f64, f64::from(t.scale.max_completion_length));
+    let (rows, tokens, longest) = (f64::from(t.scale.items), t.scale.tokens as f64, f64::from(t.scale.max_completion_length));
     match s.loss_type {
         LossType::Grpo | LossType::Sapo => sum / n / rows,
         LossType::Bnpo | LossType::Dapo | LossType::Cispo | LossType::Vespo => sum / tokens,

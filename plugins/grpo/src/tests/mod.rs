@@ -11,7 +11,7 @@ mod turns;
 use super::*;
 use rlhost_plugin_sdk::Metric;
 use rlhost_plugin_sdk::policy::testing::{Noise, close, figure};
-use rlhost_plugin_sdk::policy::{RewardColumn, Scale, TurnPolicy, Turns};
+use rlhost_plugin_sdk::policy::{RewardColumn, Scale, Turns};
 
 /// Makes a micro-batch of rows with these lengths. Some tokens are masked, with arbitrary values; the third row is fully masked,
 /// and the fourth has no advantage.
@@ -43,7 +43,7 @@ fn batch(lengths: &[u32], seed: u64) -> Tokens {
         values: None,
         old_values: None,
         returns: None,
-        scale: Scale { rows: lengths.len() as u32 + 2, tokens, max_completion_length: 17 },
+        scale: Scale { items: lengths.len() as u32 + 2, tokens, max_completion_length: 17, ..Scale::default() },
         mask,
     }
 }

@@ -1,0 +1,338 @@
+//! Algorithms over named columns: a loss of any columns that the host knows or that the algorithm itself made of a generation, with
+//! its derivatives. [`policy`](crate::policy), [`preference`](crate::preference), [`labelled`](crate::labelled) and
+//! [`reward_model`](crate::reward_model) are layers over this, with the usual columns as fields.
+
+pub use crate::batch::{Batch, Column, Scale, Turn, Unit, WeightedReward, testing};
+pub use crate::bindings::contract::algorithm::{Data, Gradient, Shape, Source};
+pub use crate::bindings::contract::estimator::Estimates;
+pub use crate::bindings::contract::pairing::{Choice, Pair};
+use crate::bindings::contract::plugin::Info;
+use crate::config::Config;
+pub use crate::config::Defaults;
+pub use crate::needs::Needs;
+use crate::stateful::State;
+use crate::{Error, Metric};
+
+/// An algorithm.
+///
+/// ```
+/// use rlhost_plugin_sdk::algorithm::{Algorithm, Batch, Column, Data, Gradient, Needs, Source, Unit};
+/// use rlhost_plugin_sdk::config::NoConfig;
+/// use rlhost_plugin_sdk::dual::Dual;
+/// use rlhost_plugin_sdk::prelude::*;
+///
+/// /// Keeps the policy near the reference model on a dataset's completions.
+/// struct Distill;
+///
+/// impl Algorithm for Distill {
+///     type Config = NoConfig;
+///     const DESCRIPTION: &'static str = "Squared distance from the reference model";
+///
+///     fn needs(_: &NoConfig) -> Needs {
+///         Needs::LOGP | Needs::REF_LOGP
+///     }
+///
+///     fn data(_: &NoConfig) -> Data {
+///         Data::completions(Source::Dataset)
+///     }
+///
+///     fn new(_: NoConfig) -> Result<Self, Error> {
+///         Ok(Self)
+///     }
+///
+///     fn loss(&mut self, batch: &Batch) -> Result<Gradient, Error> {
+///         let (logp, ref_logp) = (batch.values("logp", Unit::Token)?, batch.values("ref_logp", Unit::Token)?);
+///         let (mut loss, mut d_logp) = (0.0, batch.zeros(Unit::Token));
+///         for i in batch.counted() {
+///             let term = (Dual::variable(logp[i]) - ref_logp[i]).square() / batch.scale.tokens as f64;
+///             loss += term.value;
+///             d_logp[i] = term.slope() as f32;
+///         }
+///         Ok(Gradient::new(loss).by("logp", Unit::Token, d_logp))
+///     }
+/// }
+///
+/// algorithm_plugin!(Distill);
+///
+/// # use rlhost_plugin_sdk::algorithm::testing::batch;
+/// // One completion of three tokens, of which the last doesn't count.
+/// let mut batch = batch(&[&[3]])
+///     .with(Column::new("logp", Unit::Token, vec![-1.0, -2.0, -9.0]))
+///     .with(Column::new("ref_logp", Unit::Token, vec![-2.0, -2.0, -1.0]));
+/// (batch.mask[2], batch.scale.tokens) = (0, 2);
+/// let gradient = Distill.loss(&batch).unwrap();
+/// assert_eq!((gradient.loss, &gradient.derivatives[0].values[..]), (0.5, &[1.0, 0.0, 0.0][..]));
+/// ```
+pub trait Algorithm: Sized + Send + 'static {
+    /// Its settings.
+    type Config: Config;
+    /// One line that says what it does.
+    const DESCRIPTION: &'static str;
+    /// The peak learning rate of a run that sets none, for a full-size model.
+    const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
+    /// Its own defaults for keys of the run.
+    const DEFAULTS: Defaults = Defaults::NONE;
+    /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, also where a chat
+    /// template writes something else there.
+    const FRAMED: bool = false;
+
+    /// Returns whether `logp` of given tokens may be that of smoothed targets under these settings: with
+    /// `label_smoothing_factor`, the host counts each target as that much of all tokens of the vocabulary alike. So it may where
+    /// a loss is a sum of `logp` with fixed weights, its derivatives.
+    fn smoothed(_config: &Self::Config) -> bool {
+        false
+    }
+
+    /// Returns whether it compares the completions of a prompt with each other under these settings, so that training needs at least
+    /// two. An evaluation may have one, which then has nothing to be compared with.
+    fn compares(_config: &Self::Config) -> bool {
+        false
+    }
+
+    /// Returns the columns that it reads under these settings. The host sends no others.
+    fn needs(config: &Self::Config) -> Needs;
+
+    /// Returns what it learns from under these settings, and which columns [`Self::estimate`] returns.
+    fn data(config: &Self::Config) -> Data;
+
+    /// Creates the algorithm from its settings.
+    fn new(config: Self::Config) -> Result<Self, Error>;
+
+    /// Returns one micro-batch's part of the loss, and its derivatives by the columns that it depends on, which are 0 where the mask
+    /// is 0. Divide by `batch.scale`, which counts the complete step.
+    fn loss(&mut self, batch: &Batch) -> Result<Gradient, Error>;
+
+    /// Returns columns for the loss, such as advantages, from the complete generation of all ranks. The scores of its rewards are
+    /// the columns `reward/NAME`. Export it with `algorithm_plugin!(MyType, estimating);`.
+    fn estimate(&mut self, _generation: &Batch, _rewards: &[WeightedReward]) -> Result<Estimates, Error> {
+        Err(Error::Unsupported("this algorithm makes nothing of a generation".into()))
+    }
+
+    /// Chooses which sequences of a generation become pairs. Those in no pair are not learned from. Export it with
+    /// `algorithm_plugin!(MyType, pairing);`.
+    fn choose(&mut self, _generation: &Batch, _rewards: &[WeightedReward]) -> Result<Choice, Error> {
+        Err(Error::Unsupported("this algorithm makes no pairs".into()))
+    }
+}
+
+/// An algorithm with a state, such as an adapted coefficient, that survives checkpoints and hot swaps. Exported with the word
+/// `stateful`: `policy_plugin!(MyType, stateful);`.
+pub trait Stateful {
+    /// Its state, without its settings. Settings may change when a run is forked or a plugin swapped, so a state must work with
+    /// new ones.
+    type State: State;
+
+    /// Returns its state, to be read for a snapshot or replaced by one.
+    fn state(&mut self) -> &mut Self::State;
+}
+
+/// An algorithm that adapts to the metrics of training. Exported with the word `observing`, together with its state: without it,
+/// everything adapted would be lost at every resume.
+pub trait Observing: Stateful {
+    /// Receives the metrics of an optimizer step after it, reduced over micro-batches and ranks, so that all ranks adapt alike.
+    /// Metrics for which a step had no values are missing.
+    fn observe(&mut self, step: u64, metrics: &[(String, f64)]);
+}
+
+/// Returns a metric by name from those that [`Observing::observe`] receives.
+#[must_use]
+pub fn figure(metrics: &[(String, f64)], name: &str) -> Option<f64> {
+    metrics.iter().find(|(n, _)| n == name).map(|&(_, value)| value)
+}
+
+impl Data {
+    /// Learns from completions, each by itself.
+    #[must_use]
+    pub fn completions(source: Source) -> Self {
+        Self { source, shape: Shape::Completions, estimates: Vec::new() }
+    }
+
+    /// Learns from pairs: groups of two, the chosen sequence first.
+    #[must_use]
+    pub fn pairs(source: Source) -> Self {
+        Self { source, shape: Shape::Pairs, estimates: Vec::new() }
+    }
+
+    /// Names the columns that [`Algorithm::estimate`] returns.
+    #[must_use]
+    pub fn estimating<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        Self { estimates: names.into_iter().map(str::to_owned).collect(), ..self }
+    }
+}
+
+impl Gradient {
+    /// Creates a loss that depends on nothing yet.
+    #[must_use]
+    pub fn new(loss: f64) -> Self {
+        Self { loss, derivatives: Vec::new(), metrics: Vec::new() }
+    }
+
+    /// Adds the derivatives by the entries of a column.
+    #[must_use]
+    pub fn by(mut self, column: &str, unit: Unit, derivatives: Vec<f32>) -> Self {
+        self.derivatives.push(Column::new(column, unit, derivatives));
+        self
+    }
+
+    /// Adds metrics.
+    #[must_use]
+    pub fn with(mut self, metrics: impl IntoIterator<Item = Metric>) -> Self {
+        self.metrics.extend(metrics);
+        self
+    }
+}
+
+/// Holds an exported algorithm and its settings.
+#[doc(hidden)]
+pub struct Exported<A: Algorithm> {
+    config: A::Config,
+    pub algorithm: A,
+}
+
+#[doc(hidden)]
+pub fn configured<A: Algorithm>(config: &str) -> Result<Exported<A>, Error> {
+    let config: A::Config = crate::config::parse(config)?;
+    Ok(Exported { algorithm: A::new(config.clone())?, config })
+}
+
+/// What an exported algorithm's crate says of it.
+#[doc(hidden)]
+#[derive(Clone, Copy)]
+pub struct Identity {
+    pub name: &'static str,
+    pub version: &'static str,
+    pub stateless: bool,
+}
+
+#[doc(hidden)]
+#[must_use]
+pub fn described<A: Algorithm>(identity: Identity, exported: Option<&Exported<A>>) -> Info {
+    let config = exported.map_or_else(A::Config::default, |e| e.config.clone());
+    let hints = serde_json::json!({
+        "learning_rate": A::LEARNING_RATE,
+        "defaults": A::DEFAULTS,
+        "framed": A::FRAMED,
+        "smoothed": A::smoothed(&config),
+        "compares": A::compares(&config),
+    });
+    Info {
+        name: identity.name.into(),
+        version: identity.version.into(),
+        description: A::DESCRIPTION.into(),
+        config_schema: crate::config::algorithm_schema::<A::Config>(hints),
+        needs: A::needs(&config).names(),
+        stateless: identity.stateless,
+    }
+}
+
+#[doc(hidden)]
+pub fn data<A: Algorithm>(exported: &Exported<A>) -> Data {
+    A::data(&exported.config)
+}
+
+/// Exports a type that implements [`Algorithm`](crate::algorithm::Algorithm). Words after it export more: `estimating` its
+/// [estimate](crate::algorithm::Algorithm::estimate), `pairing` its [choice](crate::algorithm::Algorithm::choose), `stateful` its
+/// [state](crate::algorithm::Stateful), and `observing` its state and its [observer](crate::algorithm::Observing). Name and version
+/// are the crate's.
+#[macro_export]
+macro_rules! algorithm_plugin {
+    ($algorithm:ty $(, $more:ident)*) => {
+        #[doc(hidden)]
+        pub struct __Plugin;
+        static __ALGORITHM: $crate::slot::Slot<$crate::algorithm::Exported<$algorithm>> = $crate::slot::Slot::new();
+
+        impl $crate::bindings::contract::plugin::Guest for __Plugin {
+            fn describe() -> $crate::bindings::contract::plugin::Info {
+                let stateless = true $(&& $crate::algorithm_plugin!(@stateless $more))*;
+                let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+                let identity = $crate::algorithm::Identity { name, version, stateless };
+                __ALGORITHM.read(|exported| $crate::algorithm::described(identity, exported))
+            }
+
+            fn configure(config: ::std::string::String) -> ::core::result::Result<(), $crate::Error> {
+                $crate::algorithm::configured(&config).map(|exported| __ALGORITHM.set(exported))
+            }
+        }
+
+        impl $crate::bindings::contract::algorithm::Guest for __Plugin {
+            fn describe_data() -> ::core::result::Result<$crate::algorithm::Data, $crate::Error> {
+                __ALGORITHM.with(|exported| ::core::result::Result::Ok($crate::algorithm::data(exported)))
+            }
+
+            fn loss(
+                batch: $crate::algorithm::Batch,
+            ) -> ::core::result::Result<$crate::algorithm::Gradient, $crate::Error> {
+                batch.check()?;
+                __ALGORITHM.with(|exported| $crate::algorithm::Algorithm::loss(&mut exported.algorithm, &batch))
+            }
+        }
+
+        $crate::export_interfaces!(__Plugin, plugin, algorithm);
+        $($crate::algorithm_plugin!(@$more);)*
+    };
+    (@stateless stateful) => { false };
+    (@stateless observing) => { false };
+    (@stateless $other:ident) => { true };
+    (@estimating) => {
+        impl $crate::bindings::contract::estimator::Guest for __Plugin {
+            fn estimate(
+                generation: $crate::algorithm::Batch,
+                rewards: ::std::vec::Vec<$crate::algorithm::WeightedReward>,
+            ) -> ::core::result::Result<$crate::algorithm::Estimates, $crate::Error> {
+                generation.check()?;
+                __ALGORITHM.with(|exported| $crate::algorithm::Algorithm::estimate(&mut exported.algorithm, &generation, &rewards))
+            }
+        }
+
+        $crate::export_interfaces!(__Plugin, estimator);
+    };
+    (@pairing) => {
+        impl $crate::bindings::contract::pairing::Guest for __Plugin {
+            fn choose(
+                generation: $crate::algorithm::Batch,
+                rewards: ::std::vec::Vec<$crate::algorithm::WeightedReward>,
+            ) -> ::core::result::Result<$crate::algorithm::Choice, $crate::Error> {
+                generation.check()?;
+                __ALGORITHM.with(|exported| $crate::algorithm::Algorithm::choose(&mut exported.algorithm, &generation, &rewards))
+            }
+        }
+
+        $crate::export_interfaces!(__Plugin, pairing);
+    };
+    (@stateful) => {
+        impl $crate::bindings::contract::state::Guest for __Plugin {
+            fn snapshot() -> ::core::result::Result<::std::vec::Vec<u8>, $crate::Error> {
+                __ALGORITHM.with(|exported| {
+                    $crate::stateful::snapshot($crate::algorithm::Stateful::state(&mut exported.algorithm))
+                })
+            }
+
+            fn restore(
+                snapshot: ::std::vec::Vec<u8>,
+                _written_by: ::std::string::String,
+            ) -> ::core::result::Result<(), $crate::Error> {
+                __ALGORITHM.with(|exported| {
+                    let state = $crate::algorithm::Stateful::state(&mut exported.algorithm);
+                    $crate::stateful::restored(&snapshot).map(|restored| *state = restored)
+                })
+            }
+        }
+
+        $crate::export_interfaces!(__Plugin, state);
+    };
+    (@observing) => {
+        $crate::algorithm_plugin!(@stateful);
+
+        impl $crate::bindings::contract::observer::Guest for __Plugin {
+            fn observe(step: u64, metrics: ::std::vec::Vec<(::std::string::String, f64)>) {
+                // Before `configure` there is no plugin to tell, and the contract has no answer here.
+                let _ = __ALGORITHM.with(|exported| {
+                    $crate::algorithm::Observing::observe(&mut exported.algorithm, step, &metrics);
+                    ::core::result::Result::Ok(())
+                });
+            }
+        }
+
+        $crate::export_interfaces!(__Plugin, observer);
+    };
+}
