@@ -29,6 +29,9 @@ def real(folder):
     first = run.completions[0]
     assert first["tokens"] == len(completions[0]["completion_ids"]) and "completion_ids" not in first
     assert {version["plugin"] for version in run.versions} == set(completions[0]["plugins"]), run.versions
+    for version in run.versions:
+        whole, short = completions[0]["plugins"][version["plugin"]], run.metrics[-1]["versions"][version["plugin"]]
+        assert whole == version["hash"] + "+" + version["settings"] and short == whole[:12] + whole[64:], (version, whole, short)
     assert run.events[0]["event"] == "started" and not any(event["undone"] for event in run.events)
     assert run.notes == [] and (run.config is None or run.config["max_steps"] == logged[-1]["step"])
     frames(folder, len(completions))
@@ -107,6 +110,31 @@ def frames_of_any_kind(folder):
         assert len(run.metrics) == 4 and len(run.completions) == 3 and run.metrics["versions/r"][2] == "cc"
 
 
+SETTINGS = [
+    {"event": "started", "step": 0},
+    {"event": "plugin_loaded", "role": "reward", "plugin": "r", "version": "1", "hash": "aa", "settings": "01", "config": {"k": 1}},
+    {"event": "plugin_swapped", "plugin": "r", "from": "aa", "to": "aa", "from_settings": "01", "to_settings": "02",
+     "config": {"k": 2}, "step": 3},
+    # The same again.
+    {"event": "plugin_swapped", "plugin": "r", "from": "aa", "to": "aa", "from_settings": "02", "to_settings": "02",
+     "config": {"k": 2}, "step": 4},
+    {"event": "plugin_rolled_back", "plugin": "r", "from": "aa", "to": "aa", "from_settings": "02", "to_settings": "01",
+     "config": {"k": 1}, "step": 5},
+]
+
+
+def settings(folder):
+    """Other settings are another version, with digests and without, as older runs wrote them."""
+    for has_digests in (True, False):
+        events = [{key: value for key, value in event.items() if has_digests or "settings" not in key} for event in SETTINGS]
+        with open(os.path.join(folder, "events.jsonl"), "w", encoding="utf-8") as file:
+            file.write("".join(json.dumps(event) + "\n" for event in events))
+        run = rlhost.read_run(folder, frames="none")
+        spans = [(version["config"]["k"], version["since"], version["until"]) for version in run.versions]
+        assert spans == [(1, 0, 3), (2, 3, 5), (1, 5, None)], (has_digests, spans)
+        assert [version["settings"] for version in run.versions] == (["01", "02", "01"] if has_digests else 3 * [None])
+
+
 def refused(place):
     for path, reason in [
         (os.path.join(place, "nothing"), "there is no such folder"),
@@ -127,5 +155,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         os.mkdir(os.path.join(place, "old"))
         damaged(os.path.join(place, "old"))
+        settings(os.path.join(place, "old"))
         refused(place)
     print("rlhost.read_run reads runs")

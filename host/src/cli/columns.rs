@@ -2,7 +2,7 @@
 
 use super::numbers::number;
 use crate::report::Spread;
-use console::measure_text_width;
+use console::{Term, measure_text_width};
 
 /// Aligns the cells of rows, which have as many as the first.
 pub(super) fn aligned(rows: &[Vec<String>]) -> Vec<String> {
@@ -15,6 +15,20 @@ pub(super) fn aligned(rows: &[Vec<String>]) -> Vec<String> {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect()
+}
+
+/// Prints rows as columns or, on a terminal that is narrower, each row as a block.
+pub(super) fn print_columns(rows: &[Vec<String>]) {
+    let lines = aligned(rows);
+    let width = Term::stdout().size_checked().map_or(usize::MAX, |(_, columns)| usize::from(columns));
+    if lines.iter().all(|line| measure_text_width(line) <= width) {
+        return lines.iter().for_each(|line| say!("{line}"));
+    }
+    let Some((heading, rows)) = rows.split_first() else { return };
+    for row in rows {
+        let cells: Vec<Vec<String>> = heading.iter().zip(row).map(|(name, cell)| vec![name.clone(), cell.clone()]).collect();
+        aligned(&cells).iter().enumerate().for_each(|(i, line)| say!("{}{line}", if i == 0 { "" } else { "  " }));
+    }
 }
 
 /// Formats a mean with its standard deviation.

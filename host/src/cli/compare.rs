@@ -1,12 +1,11 @@
 //! `rlhost compare`: compares runs in tables and on a page.
 
 use super::Failure;
-use super::columns::{aligned, spread};
+use super::columns::{print_columns, spread};
 use crate::config::{did_you_mean, files, printable, printable_path};
 use crate::report::{self, Best, Comparison, Difference, Group};
 use crate::run::RunFiles;
 use anyhow::anyhow;
-use console::{Term, measure_text_width};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -111,13 +110,13 @@ fn show(comparison: &Comparison, metrics: &[String]) {
             std::iter::once(printable(&difference.key, SHOWN)).chain(values).collect()
         };
         let rows: Vec<Vec<String>> = std::iter::once(heading.collect()).chain(dividing.iter().map(row)).collect();
-        print(&rows);
+        print_columns(&rows);
         say!("");
     }
     let rows: Vec<Vec<String>> = std::iter::once(heading(&dividing, metrics))
         .chain(comparison.groups.iter().enumerate().map(|(i, group)| row(comparison, (i, group), &dividing, metrics)))
         .collect();
-    print(&rows);
+    print_columns(&rows);
     for difference in comparison.differences.iter().filter(|difference| !difference.divides) {
         tracing::info!(
             "{} differs too, which makes no other run: {}",
@@ -150,20 +149,6 @@ fn row(comparison: &Comparison, (i, group): (usize, &Group), dividing: &[&Differ
     });
     let what = [comparison.seeds(group), comparison.steps(group), comparison.states(group)].map(|text| printable(&text, SHOWN));
     keys.into_iter().chain(what).chain(values).collect()
-}
-
-/// Prints rows as columns or, on a terminal that is narrower, each row as a block.
-fn print(rows: &[Vec<String>]) {
-    let lines = aligned(rows);
-    let width = Term::stdout().size_checked().map_or(usize::MAX, |(_, columns)| usize::from(columns));
-    if lines.iter().all(|line| measure_text_width(line) <= width) {
-        return lines.iter().for_each(|line| say!("{line}"));
-    }
-    let Some((heading, rows)) = rows.split_first() else { return };
-    for row in rows {
-        let cells: Vec<Vec<String>> = heading.iter().zip(row).map(|(name, cell)| vec![name.clone(), cell.clone()]).collect();
-        aligned(&cells).iter().enumerate().for_each(|(i, line)| say!("{}{line}", if i == 0 { "" } else { "  " }));
-    }
 }
 
 /// Returns everything of the tables as JSON.

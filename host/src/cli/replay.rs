@@ -1,9 +1,10 @@
 //! `rlhost replay`: scores a run's completions with another reward, or plays its episodes with another environment.
 
+use super::columns::print_columns;
 use super::granted::{self, Granted, grant_folders};
 use super::output::counted;
 use super::replayed_episodes;
-use super::replayed_versions::{OfVersion, compared};
+use super::replayed_versions::{HEADING, OfVersion, compared};
 use super::{Failure, settings_given};
 use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
@@ -51,7 +52,8 @@ pub(super) struct Args {
     /// run's reward of that name unless they are set
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Compare only with this reward of the run, or with one version of it, by the first digits of its hash: NAME or NAME@HASH
+    /// Compare only with this reward of the run, or with one version of it, by the first digits of its hash: NAME, NAME@HASH or, with
+    /// those of its settings, NAME@HASH+DIGEST
     #[arg(long, value_name = "NAME")]
     with: Option<String>,
     #[command(flatten)]
@@ -126,10 +128,16 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     let steps = recorded.last().map_or(0, |r| r.step).saturating_add(1);
     let (completions, steps) = (counted(recorded.len() as u64, "completion"), counted(steps, "step"));
     say!("{completions} of {steps}, scored by {by}");
-    say!("{:<28} {:>10} {:>10} {:>10} {:>10} {:>8}", "compared with", "its mean", "new mean", "mean diff", "max diff", "ranks");
+    let mut table = vec![HEADING.map(str::to_owned).to_vec()];
+    let mut one_sided = Vec::new();
     for version in wanted.iter().take(MOST_NAMES) {
-        version.show(&recorded, &scores);
+        let (row, by_one) = version.row(&recorded, &scores);
+        table.push(row);
+        one_sided
+            .extend((by_one > 0).then(|| format!("{}: {by_one} completions are scored by only one of the two", version.title())));
     }
+    print_columns(&table);
+    one_sided.iter().for_each(|line| say!("{line}"));
     if wanted.len() > MOST_NAMES {
         say!("and {} more; --with NAME shows one of them", wanted.len() - MOST_NAMES);
     }

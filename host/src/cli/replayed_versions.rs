@@ -1,57 +1,55 @@
 //! The versions of rewards that a run's completions were scored by: scores of one are not averaged with those of another.
 
 use crate::metrics::Comparison;
-use crate::run::Recorded;
+use crate::run::{PluginVersion, Recorded};
 use anyhow::anyhow;
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
-/// Digits of a hash that are shown.
-const DIGITS: usize = 12;
+/// What the columns of [`OfVersion::row`] are.
+pub(super) const HEADING: [&str; 7] = ["compared with", "n", "its mean", "new mean", "mean diff", "max diff", "ranks"];
+
+/// A version that no completion names.
+static UNKNOWN: LazyLock<PluginVersion> = LazyLock::new(PluginVersion::default);
 
 /// A reward of the run, or one of the versions that it had.
 #[derive(Debug, PartialEq)]
 pub(super) struct OfVersion<'a> {
     name: &'a str,
-    /// Its hash; none if all completions were scored by the same one.
-    hash: Option<&'a str>,
+    /// Its version; none if all completions were scored by the same one.
+    version: Option<&'a PluginVersion>,
 }
 
-/// Returns the hash of the reward that scored a completion; empty in runs that did not record it.
-fn hash_of<'a>(recorded: &'a Recorded, name: &str) -> &'a str {
-    recorded.plugins.get(name).map_or("", String::as_str)
+/// Returns the version of the reward that scored a completion; an unknown one in runs that did not record it.
+fn version_of<'a>(recorded: &'a Recorded, name: &str) -> &'a PluginVersion {
+    recorded.plugins.get(name).unwrap_or(&UNKNOWN)
 }
 
 impl OfVersion<'_> {
+    fn is_own(&self, recorded: &Recorded) -> bool {
+        self.version.is_none_or(|version| version_of(recorded, self.name) == version)
+    }
+
     /// Returns the score of a completion; none if another version scored it.
     pub(super) fn score(&self, recorded: &Recorded) -> Option<f32> {
-        let is_own = self.hash.is_none_or(|hash| hash_of(recorded, self.name) == hash);
-        recorded.rewards.get(self.name).copied().flatten().filter(|_| is_own)
+        recorded.rewards.get(self.name).copied().flatten().filter(|_| self.is_own(recorded))
     }
 
-    /// Returns its name, and the first digits of its hash if there are several versions.
+    /// Returns its name, and the version if there are several.
     pub(super) fn title(&self) -> String {
-        let Some(hash) = self.hash else { return self.name.to_owned() };
-        format!("{}@{}", self.name, if hash.is_empty() { "unknown" } else { hash.get(..DIGITS).unwrap_or(hash) })
+        let Some(version) = self.version else { return self.name.to_owned() };
+        format!("{}@{}", self.name, if version.is_unknown() { "unknown".to_owned() } else { version.short() })
     }
 
-    /// Prints how new scores differ from its own.
-    pub(super) fn show(&self, recorded: &[Recorded], scores: &[Option<f32>]) {
-        let is_own = |r: &Recorded| self.hash.is_none_or(|hash| hash_of(r, self.name) == hash);
-        let both = recorded.iter().zip(scores).filter(|(r, _)| is_own(r)).map(|(r, new)| (self.score(r), *new));
+    /// Returns how new scores differ from its own, as cells below [`HEADING`], and how many completions only one of the two scored.
+    pub(super) fn row(&self, recorded: &[Recorded], scores: &[Option<f32>]) -> (Vec<String>, usize) {
+        let both = recorded.iter().zip(scores).filter(|(r, _)| self.is_own(r)).map(|(r, new)| (self.score(r), *new));
         let (old, new): (Vec<Option<f32>>, Vec<Option<f32>>) = both.unzip();
         let c = Comparison::of(&old, &new);
         let ranks = c.rank_correlation.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}"));
-        say!(
-            "{:<28} {:>10.4} {:>10.4} {:>10.4} {:>10.4} {ranks:>8}",
-            self.title(),
-            c.old_mean,
-            c.new_mean,
-            c.mean_difference,
-            c.max_difference
-        );
-        if c.one_sided > 0 {
-            say!("{:<28} {} completions are scored by only one of the two", "", c.one_sided);
-        }
+        let figures = [c.old_mean, c.new_mean, c.mean_difference, c.max_difference].map(|figure| format!("{figure:.4}"));
+        let cells = [self.title(), c.rows.to_string()].into_iter().chain(figures).chain([ranks]).collect();
+        (cells, c.one_sided)
     }
 }
 
@@ -73,17 +71,18 @@ pub(super) fn compared<'a>(with: Option<&str>, recorded: &'a [Recorded]) -> anyh
     let mut all = Vec::new();
     for own in names.iter().filter(|own| name.is_none_or(|name| name == **own)) {
         let mut seen = BTreeSet::new();
-        let scored = recorded.iter().filter(|r| r.rewards.contains_key(*own)).map(|r| hash_of(r, own));
-        let hashes: Vec<&str> = scored.filter(|hash| seen.insert(*hash)).collect();
-        let several = hashes.len() > 1 || version.is_some();
-        let matching: Vec<&str> = hashes.iter().filter(|hash| version.is_none_or(|v| hash.starts_with(v))).copied().collect();
+        let scored = recorded.iter().filter(|r| r.rewards.contains_key(*own)).map(|r| version_of(r, own));
+        let versions: Vec<&PluginVersion> = scored.filter(|version| seen.insert(*version)).collect();
+        let several = versions.len() > 1 || version.is_some();
+        let is_meant = |own: &&&PluginVersion| version.is_none_or(|given| own.is_meant(given));
+        let matching: Vec<&PluginVersion> = versions.iter().filter(is_meant).copied().collect();
         if let (Some(version), true) = (version, matching.is_empty()) {
-            let known: Vec<&str> = hashes.iter().map(|hash| hash.get(..DIGITS).unwrap_or(hash)).collect();
+            let known: Vec<String> = versions.iter().map(|version| version.short()).collect();
             return Err(anyhow!("{own} had no version {version:?}; its versions are {}", known.join(", ")));
         }
         match several {
-            true => all.extend(matching.into_iter().map(|hash| OfVersion { name: own, hash: Some(hash) })),
-            false => all.push(OfVersion { name: own, hash: None }),
+            true => all.extend(matching.into_iter().map(|version| OfVersion { name: own, version: Some(version) })),
+            false => all.push(OfVersion { name: own, version: None }),
         }
     }
     if all.is_empty() {
@@ -118,6 +117,12 @@ mod tests {
         assert_eq!(titles(Some("c")).unwrap_err().to_string(), "the run has no reward with that name; it has a, b");
         let first = &compared(Some("a@0"), &recorded).unwrap()[0];
         assert_eq!(recorded.iter().map(|r| first.score(r)).collect::<Vec<_>>(), [Some(1.0), None, Some(2.0)]);
+        assert_eq!(first.row(&recorded, &[Some(3.0); 3]).0[..4], ["a@0123", "2", "1.5000", "3.0000"].map(str::to_owned));
+        // Settings make a version, too.
+        let settings = [completion(1.0, "0123+aa"), completion(5.0, "0123+bb")];
+        let all = compared(None, &settings).unwrap();
+        assert_eq!(all.iter().map(OfVersion::title).collect::<Vec<_>>(), ["a@0123+aa", "a@0123+bb", "b"]);
+        assert_eq!(compared(Some("a@0123+b"), &settings).unwrap()[0].title(), "a@0123+bb");
         // Runs that did not record versions have one.
         let old = [completion(1.0, ""), completion(5.0, "")];
         assert_eq!(compared(None, &old).unwrap()[0].title(), "a");

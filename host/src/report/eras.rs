@@ -1,5 +1,6 @@
 //! Stretches of steps whose metrics are comparable: a swap of a reward begins another, in which the same number means something else.
 
+use super::dependence::Dependence;
 use super::figures::Figures;
 use super::story::{Story, Version};
 use super::words;
@@ -8,38 +9,6 @@ use std::collections::BTreeSet;
 
 /// Most stretches of one metric. Of more, the first are one.
 const MOST: usize = 40;
-
-/// Metrics that all rewards and their weights decide.
-const OF_REWARDS: [&str; 6] =
-    ["reward", "reward_std", "frac_reward_zero_std", "objective/scores", "objective/rlhf_reward", "objective/scores_margin"];
-/// What the names of metrics of a reward's own scores end in, and of those that depend on the other rewards too.
-const OF_ONE: [&str; 4] = ["/mean", "/std", "/stderr", "/varies"];
-const AMONG_OTHERS: [&str; 2] = ["/alone", "/share"];
-
-/// The plugins that a metric depends on.
-#[derive(Clone, Copy, PartialEq)]
-enum Dependence<'a> {
-    Reward(&'a str),
-    Rewards,
-    Algorithm,
-}
-
-impl<'a> Dependence<'a> {
-    fn new(metric: &'a str) -> Self {
-        let metric = metric.strip_prefix("eval_").unwrap_or(metric);
-        let own = metric.strip_suffix("/stderr").unwrap_or(metric);
-        if OF_REWARDS.contains(&own) {
-            return Self::Rewards;
-        }
-        let of_scores = metric.strip_prefix("rewards/");
-        let ends = |ends: &[&str]| ends.iter().find_map(|end| of_scores?.strip_suffix(end));
-        match (ends(&OF_ONE), ends(&AMONG_OTHERS)) {
-            (Some(reward), _) => Self::Reward(reward),
-            (None, Some(_)) => Self::Rewards,
-            (None, None) => Self::Algorithm,
-        }
-    }
-}
 
 /// A stretch of a metric.
 #[derive(Debug, PartialEq, Serialize)]
@@ -78,13 +47,8 @@ impl<'a> Eras<'a> {
         self.starts_where(|_, _| true)
     }
 
-    /// Returns whether a metric is another after a change of a plugin, or of the weight of its scores.
     fn matters(&self, dependence: Dependence<'_>, plugin: &str, of_weight: bool) -> bool {
-        match dependence {
-            Dependence::Reward(name) => plugin == name && !of_weight,
-            Dependence::Rewards => !self.story.is_algorithm(plugin),
-            Dependence::Algorithm => self.story.is_algorithm(plugin),
-        }
+        dependence.is_on(plugin, self.story.is_algorithm(plugin), of_weight)
     }
 
     fn starts_where(&self, matters: impl Fn(&str, bool) -> bool) -> Vec<usize> {
@@ -96,7 +60,9 @@ impl<'a> Eras<'a> {
         for (point, now) in self.figures.versions().enumerate() {
             let Some(now) = now else { continue };
             if let Some(before) = before.replace(now)
-                && now.iter().any(|(plugin, hash)| before.get(plugin).is_some_and(|old| old != hash) && matters(plugin, false))
+                && now
+                    .iter()
+                    .any(|(plugin, own)| before.get(plugin).is_some_and(|old| !old.is_same(own)) && matters(plugin, false))
             {
                 starts.insert(point);
             }
@@ -141,7 +107,7 @@ impl<'a> Eras<'a> {
             self.story.versions.iter().filter(in_use).map(|v| (v.plugin.as_str(), v.number)).collect();
         let weights = self.story.changes.iter().filter(|c| c.of_weight && c.step < step && matters(&c.plugin, true)).count();
         let named = self.figures.versions().nth(point).flatten();
-        let hashes: Vec<_> = named.into_iter().flatten().filter(|(plugin, _)| matters(plugin, false)).collect();
-        format!("{versions:?} {weights} {hashes:?}")
+        let named: Vec<_> = named.into_iter().flatten().filter(|(plugin, _)| matters(plugin, false)).collect();
+        format!("{versions:?} {weights} {named:?}")
     }
 }

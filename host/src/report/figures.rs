@@ -1,7 +1,7 @@
 //! Reads `metrics.jsonl`: each metric as a series over the steps.
 
 use super::Error;
-use crate::run::{MetricsRow, RowKind, RunFiles, each_metrics_row};
+use crate::run::{MetricsRow, PluginVersion, RowKind, RunFiles, each_metrics_row};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -71,7 +71,7 @@ pub(super) struct Figures {
     pub series: Vec<Series>,
     /// The plugins' versions that each step's rows name: an index into `sets`.
     versions: Vec<Option<usize>>,
-    sets: Vec<BTreeMap<String, String>>,
+    sets: Vec<BTreeMap<String, PluginVersion>>,
     /// Logged steps behind each point.
     pub per_point: usize,
     places: HashMap<String, usize>,
@@ -148,7 +148,7 @@ impl Figures {
     }
 
     /// Returns the index of a set of versions; none if it is empty.
-    fn set_of(&mut self, versions: &BTreeMap<String, String>) -> Option<usize> {
+    fn set_of(&mut self, versions: &BTreeMap<String, PluginVersion>) -> Option<usize> {
         if versions.is_empty() {
             return None;
         }
@@ -163,7 +163,7 @@ impl Figures {
     }
 
     /// Returns the plugins' versions at each step, where its rows name them.
-    pub(super) fn versions(&self) -> impl Iterator<Item = Option<&BTreeMap<String, String>>> {
+    pub(super) fn versions(&self) -> impl Iterator<Item = Option<&BTreeMap<String, PluginVersion>>> {
         self.versions.iter().map(|set| set.map(|set| &self.sets[set]))
     }
 

@@ -9,6 +9,7 @@
 mod charts;
 mod comparison;
 mod configuration;
+mod dependence;
 mod eras;
 mod evaluations;
 mod figures;

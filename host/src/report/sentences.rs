@@ -19,19 +19,19 @@ pub(super) fn about(event: &EventLine) -> String {
         EventKind::PluginLoaded => {
             let granted = text("granted");
             let granted = if granted.is_empty() { String::new() } else { format!(", granted {granted}") };
-            format!("{} {name}{}, {}{granted}", text("role"), stated(event), words::hash(text("hash")))
+            format!("{} {name}{}, {}{granted}", text("role"), stated(event), event.version("hash").short())
         }
         EventKind::PluginSwapped => {
-            let (from, to) = (words::hash(text("from")), words::hash(text("to")));
-            let change = if from == to {
-                format!("{to} loaded again, with its present settings")
-            } else {
-                format!("{from} \u{2192} {to}")
+            let (from, to) = (event.version("from"), event.version("to"));
+            let change = match from.hash() == to.hash() && from.is_same(&to) {
+                true => format!("{} loaded again", to.short()),
+                false => format!("{} \u{2192} {}", from.short(), to.short()),
             };
             format!("{name}{}: {change}{}", stated(event), shadow(event))
         }
         EventKind::PluginRolledBack => {
-            format!("{name}: {} rolled back to {}; {}", words::hash(text("from")), words::hash(text("to")), text("reason"))
+            let (from, to) = (event.version("from"), event.version("to"));
+            format!("{name}: {} rolled back to {}; {}", from.short(), to.short(), text("reason"))
         }
         EventKind::PluginRefused => format!("{name}: {}", text("reason")),
         EventKind::SettingsRefused if name.is_empty() => text("reason").to_owned(),

@@ -6,7 +6,7 @@
 use super::Error;
 use super::sentences;
 use super::words;
-use crate::run::{EventKind, EventLine, is_undone};
+use crate::run::{EventKind, EventLine, PluginVersion, is_undone};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -68,6 +68,16 @@ pub(super) struct Version {
     pub config: Value,
 }
 
+impl Version {
+    /// Returns what identifies it.
+    fn identity(&self) -> PluginVersion {
+        match self.config.as_object() {
+            Some(config) => PluginVersion::new(&self.hash, config),
+            None => PluginVersion::from_hash(&self.hash),
+        }
+    }
+}
+
 /// A step after which the metrics of a plugin are not comparable with those before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Change {
@@ -119,18 +129,19 @@ impl Story {
     fn find_undone(&mut self) {
         let mut behind: Option<u64> = None;
         // Plugins loaded by the process whose start was read last. Events are read backwards.
-        let mut loaded: BTreeMap<String, String> = BTreeMap::new();
-        let mut loading: BTreeMap<String, String> = BTreeMap::new();
+        let mut loaded: BTreeMap<String, PluginVersion> = BTreeMap::new();
+        let mut loading: BTreeMap<String, PluginVersion> = BTreeMap::new();
         for Happened { event, undone } in self.events.iter_mut().rev() {
             if event.kind == Some(EventKind::PluginLoaded) {
-                loading.insert(event.text("plugin").to_owned(), event.text("hash").to_owned());
+                loading.insert(event.text("plugin").to_owned(), event.version("hash"));
             }
             let gone = match (event.step, behind) {
                 (Some(step), Some(from)) if is_undone(step, from) => true,
                 // A swap happens before its step: the checkpoint of that step may or may not include it. The plugins loaded from
                 // it show which.
                 (Some(step), Some(from)) if step == from && event.fields.contains_key("to") => {
-                    !event.text("to").is_empty() && loaded.get(event.text("plugin")).is_some_and(|hash| hash != event.text("to"))
+                    let to = event.version("to");
+                    !to.is_unknown() && loaded.get(event.text("plugin")).is_some_and(|own| !own.is_same(&to))
                 }
                 _ => false,
             };
@@ -223,22 +234,23 @@ impl Story {
     /// Adds a plugin swapped in or rolled back to.
     fn swapped(&mut self, event: &EventLine) {
         let back = event.kind == Some(EventKind::PluginRolledBack);
-        let (name, to) = (event.text("plugin"), event.text("to"));
+        let (name, to, version) = (event.text("plugin"), event.text("to"), event.version("to"));
         let before = self.current(name).cloned();
-        let known = self.versions.iter().rev().find(|v| v.plugin == name && v.hash == to).cloned();
+        let known = self.versions.iter().rev().find(|v| v.plugin == name && v.identity().is_same(&version)).cloned();
         let config = event.fields.get("config").cloned();
         let config = config.or_else(|| known.as_ref().map(|v| v.config.clone())).unwrap_or_default();
         let settings_alone = !back && event.text("from") == to;
         let changed = before.as_ref().map(|v| sentences::differences(&v.config, &config)).unwrap_or_default();
+        let with = |changed: &str| if changed.is_empty() { String::new() } else { format!("; {changed}") };
         let (kind, how, text) = if back {
-            ("rollback", "rolled back", sentences::about(event))
+            let of_settings = if event.text("from") == to { with(&changed) } else { String::new() };
+            ("rollback", "rolled back", format!("{}{of_settings}", sentences::about(event)))
         } else if settings_alone {
             let (what, how) =
                 if changed.is_empty() { ("loaded again".to_owned(), "loaded again") } else { (changed, "new settings") };
             ("settings", how, format!("{name}: {what}{}", sentences::shadow(event)))
         } else {
-            let with = if changed.is_empty() { String::new() } else { format!("; {changed}") };
-            ("swap", "swapped in", format!("{}{with}", sentences::about(event)))
+            ("swap", "swapped in", format!("{}{}", sentences::about(event), with(&changed)))
         };
         self.mark(event, kind, text);
         // A version that is loaded again scores as before.

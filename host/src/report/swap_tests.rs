@@ -94,6 +94,23 @@ fn rows_name_the_versions_that_they_were_made_with() {
 }
 
 #[test]
+fn settings_that_are_rolled_back_are_named_and_break_curves() {
+    let settings = |step: u64| if (11..=20).contains(&step) { "aaaa+0b" } else { "aaaa+0a" };
+    let row = |step: u64| json!({ "rewards/length/mean": step, "versions": { "length": settings(step) } });
+    let back = json!({ "plugin": "length", "from": "bbbb", "to": "bbbb", "reason": "trap", "config": { "target": 20 } });
+    let events = [begun("started", 0), loaded("bbbb", 20), swapped(10, "bbbb", "bbbb", 3), at(20, "plugin_rolled_back", back)];
+    // The rows alone tell settings apart, and so do the events.
+    for events in [lines([begun("started", 0)]), lines(events)] {
+        let page = render(run(&events, &metrics(1..=30, row), "").path()).unwrap();
+        assert_eq!(chart(&data(&page), "rewards/length/mean")["lines"][0]["breaks"], json!([10, 20]), "{events}");
+        if events.contains("rolled_back") {
+            let text = data(&page)["marks"][1]["text"].as_str().unwrap().to_owned();
+            assert!(text.ends_with("; trap; target 3 \u{2192} 20") && !text.contains("bbbb rolled back to bbbb;"), "{text}");
+        }
+    }
+}
+
+#[test]
 fn no_mean_of_thousands_of_steps_crosses_a_swap() {
     let row = |step: u64| json!({ "reward": if step <= 2500 { 0.0 } else { 1.0 } });
     let folder = run("", &metrics(1..=9000, row), "");

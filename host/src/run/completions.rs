@@ -1,5 +1,6 @@
 //! The lines of completions.jsonl, as they are written and as each reader takes them.
 
+use super::PluginVersion;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -29,8 +30,8 @@ pub struct CompletionLine<'a> {
     pub rewards: Map<String, Value>,
     /// Its advantage, or that of its first token.
     pub advantage: Option<f32>,
-    /// Hashes of the plugins in use, by their names.
-    pub plugins: &'a Map<String, Value>,
+    /// Versions of the plugins in use, by their names.
+    pub plugins: &'a BTreeMap<String, PluginVersion>,
     /// Why a reward failed on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<&'a str>,
@@ -91,9 +92,9 @@ pub struct Recorded {
     pub finished: bool,
     /// Its scores.
     pub rewards: BTreeMap<String, Option<f32>>,
-    /// Hashes of the plugins that it was made and scored with, by their names.
+    /// Versions of the plugins that it was made and scored with, by their names.
     #[serde(default)]
-    pub plugins: BTreeMap<String, String>,
+    pub plugins: BTreeMap<String, PluginVersion>,
     /// The rest of it, if it is an episode.
     #[serde(flatten)]
     pub episode: Option<RecordedEpisode>,
@@ -255,7 +256,7 @@ mod tests {
             tools: Value::Null,
             failed: Some("it stopped"),
         };
-        let plugins = Map::from_iter([("r".to_owned(), "abc".into())]);
+        let plugins = BTreeMap::from([("r".to_owned(), PluginVersion::parse("abc+de"))]);
         let mut row = CompletionLine {
             step: 3,
             row: 7,
@@ -274,6 +275,7 @@ mod tests {
         let recorded: Recorded = serde_json::from_str(&line).unwrap();
         assert_eq!((recorded.step, recorded.row, recorded.completion_ids.as_slice()), (3, 7, &[5, 6, 7][..]));
         assert_eq!((recorded.rewards["r"], recorded.finished), (Some(0.1), false));
+        assert_eq!((&recorded.plugins, plugins["r"].hash()), (&plugins, "abc"));
         let played = recorded.episode.unwrap();
         assert_eq!((played.seed, played.failed.as_deref(), played.turns[0].calls.len()), (u64::MAX, Some("it stopped"), 1));
         let scored: ScoredCompletion = serde_json::from_str(&line).unwrap();

@@ -1,5 +1,6 @@
 //! The lines of events.jsonl, what they are about, and which of them a later resume undid.
 
+use super::PluginVersion;
 use crate::config::OnError;
 use jiff::Timestamp;
 use serde::de::value::StrDeserializer;
@@ -22,6 +23,8 @@ pub enum Event<'a> {
         plugin: &'a str,
         version: &'a str,
         hash: &'a str,
+        /// Digest of its settings, as in [`PluginVersion`].
+        settings: Option<&'a str>,
         config: &'a Value,
         /// Its grants.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,9 +33,8 @@ pub enum Event<'a> {
     /// A plugin replaced another.
     PluginSwapped {
         plugin: &'a str,
-        /// Hashes.
-        from: &'a str,
-        to: &'a str,
+        #[serde(flatten)]
+        versions: Versions<'a>,
         step: u64,
         /// The step during which it was detected.
         noticed_at_step: u64,
@@ -48,7 +50,15 @@ pub enum Event<'a> {
         pause_ms: f64,
     },
     /// A plugin that failed in its trial steps was rolled back.
-    PluginRolledBack { plugin: &'a str, from: &'a str, to: &'a str, step: u64, reason: String },
+    PluginRolledBack {
+        plugin: &'a str,
+        #[serde(flatten)]
+        versions: Versions<'a>,
+        step: u64,
+        /// The settings that are in use again.
+        config: &'a Map<String, Value>,
+        reason: String,
+    },
     /// A plugin was rejected.
     PluginRefused { plugin: &'a str, hash: Option<&'a str>, step: u64, request: Option<&'a str>, reason: &'a str },
     /// An edit of config.toml was rejected.
@@ -235,6 +245,20 @@ impl EventLine {
         self.fields.get(key).and_then(Value::as_str).unwrap_or_default()
     }
 
+    /// Returns the version of a plugin: what was loaded (`hash`), or the sides of a swap (`from`, `to`). Runs of older versions did not
+    /// record digests of settings, but the settings of what was put in place.
+    pub fn version(&self, key: &str) -> PluginVersion {
+        let (settings, hash) = match key {
+            "hash" => ("settings".to_owned(), self.text("hash")),
+            side => (format!("{side}_settings"), self.text(side)),
+        };
+        match (self.fields.get(&settings), self.fields.get("config").and_then(Value::as_object)) {
+            (Some(digest), _) => PluginVersion::from_hash(hash).with_digest(digest.as_str()),
+            (None, Some(config)) if key != "from" => PluginVersion::new(hash, config),
+            _ => PluginVersion::from_hash(hash),
+        }
+    }
+
     /// Returns a field that is a number.
     pub fn number(&self, key: &str) -> Option<f64> {
         self.fields.get(key).and_then(Value::as_f64)
@@ -248,6 +272,22 @@ impl EventLine {
     /// Returns whether a process reported its end.
     pub fn ends(&self) -> bool {
         self.kind.is_some_and(EventKind::ends)
+    }
+}
+
+/// The two sides of a swap, as its event has them: hashes, and digests of the settings.
+#[derive(Serialize)]
+pub struct Versions<'a> {
+    from: &'a str,
+    to: &'a str,
+    from_settings: Option<&'a str>,
+    to_settings: Option<&'a str>,
+}
+
+impl<'a> Versions<'a> {
+    /// Returns them for a swap from one version to another.
+    pub fn new(from: &'a PluginVersion, to: &'a PluginVersion) -> Self {
+        Self { from: from.hash(), to: to.hash(), from_settings: from.settings(), to_settings: to.settings() }
     }
 }
 
@@ -288,6 +328,23 @@ pub struct Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_swap_of_settings_is_one_of_versions() {
+        let settings = |target: u64| Map::from_iter([("target".to_owned(), target.into())]);
+        let [from, to] = [20, 3].map(|target| PluginVersion::new("abcd", &settings(target)));
+        let (versions, config) = (Versions::new(&from, &to), settings(3));
+        let event = Event::PluginRolledBack { plugin: "r", versions, step: 4, config: &config, reason: String::new() };
+        let line = |event: &Value| EventLine::of(event.as_object().cloned().unwrap_or_default());
+        let mut written = serde_json::to_value(&event).unwrap();
+        let read = line(&written);
+        assert_eq!((read.version("from"), read.version("to"), read.text("to")), (from, to.clone(), "abcd"));
+        // An older run's.
+        let fields = written.as_object_mut().unwrap();
+        fields.retain(|key, _| !key.ends_with("_settings"));
+        let read = line(&written);
+        assert_eq!((read.version("from"), read.version("to")), (PluginVersion::from_hash("abcd"), to));
+    }
 
     #[test]
     fn a_kind_is_read_by_the_name_that_is_written() {

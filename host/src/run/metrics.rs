@@ -3,7 +3,7 @@
 //! A step can have two rows: one of training and one of an evaluation. Every reader uses [`each_metrics_row`] or [`Metrics::load`], so
 //! that no reader loses one of them.
 
-use super::RunFiles;
+use super::{PluginVersion, RunFiles};
 use crate::config::{json_lines, printable};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -51,8 +51,8 @@ pub struct MetricsRow {
     pub step: u64,
     /// What it measures.
     pub kind: RowKind,
-    /// The first digits of the hash of each plugin in use, by the plugins' names. Empty in runs of older versions.
-    pub versions: BTreeMap<String, String>,
+    /// The version of each plugin in use, with the first digits of its hash, by the plugins' names. Empty in runs of older versions.
+    pub versions: BTreeMap<String, PluginVersion>,
     /// Everything else, `epoch` and `time` included, in the order of the row. A value that is not a finite number is none.
     pub values: Vec<(String, Option<f64>)>,
 }
@@ -62,7 +62,8 @@ impl MetricsRow {
     pub fn from_line(line: &Map<String, Value>) -> Option<Self> {
         let step = line.get(STEP)?.as_u64()?;
         let versions = line.get(VERSIONS).and_then(Value::as_object).into_iter().flatten().take(MOST_PLUGINS);
-        let versions = versions.filter_map(|(name, hash)| Some((shown(name), shown(hash.as_str()?))));
+        let versions =
+            versions.filter_map(|(name, version)| Some((shown(name), PluginVersion::parse(&shown(version.as_str()?)))));
         // `versions` of another kind is a metric like any other.
         let is_metric = |name: &str, value: &Value| name != STEP && !(name == VERSIONS && value.is_object());
         let values = line.iter().filter(|(name, value)| is_metric(name, value));
@@ -101,11 +102,6 @@ pub fn each_metrics_row(run: &Path, mut take: impl FnMut(MetricsRow)) -> io::Res
         n => notes.push(format!("{}: {n} lines have no step and are ignored", RunFiles::METRICS)),
     }
     Ok(notes)
-}
-
-/// Returns the digits of a hash that name a plugin's version, in rows of metrics and wherever one is shown.
-pub fn short_hash(hash: &str) -> &str {
-    hash.char_indices().nth(12).map_or(hash, |(end, _)| &hash[..end])
 }
 
 /// All metrics of a run, for what compares runs.
@@ -161,15 +157,15 @@ mod tests {
             "{\"step\":0,\"epoch\":0,\"time\":0.5,\"eval_loss\":2}\n",
             "{\"step\":10,\"epoch\":1,\"time\":1,\"loss\":1.5,\"reward\":null}\n",
             "{\"step\":10,\"epoch\":1,\"time\":2,\"eval_loss\":1.25,\"eval_rewards/a/mean\":3}\n",
-            "{\"step\":20,\"loss\":1,\"versions\":{\"a\":\"0123\",\"b\\u001b\":\"45\",\"c\":6}}\n",
+            "{\"step\":20,\"loss\":1,\"versions\":{\"a\":\"0123+9a\",\"b\\u001b\":\"45\",\"c\":6}}\n",
         ));
         let kinds: Vec<(u64, RowKind)> = metrics.rows.iter().map(|row| (row.step, row.kind)).collect();
         assert_eq!(kinds, [(0, RowKind::Evaluation), (10, RowKind::Train), (10, RowKind::Evaluation), (20, RowKind::Train)]);
         assert_eq!(metrics.series("loss"), [(10, 1.5), (20, 1.0)]);
         assert_eq!(metrics.series("eval_loss"), [(0, 2.0), (10, 1.25)]);
         assert_eq!((metrics.series("reward"), metrics.rows[1].value("time")), (vec![], Some(1.0)));
-        let versions: Vec<(&str, &str)> = metrics.rows[3].versions.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
-        assert_eq!(versions, [("a", "0123"), ("b\\u{1b}", "45")]);
+        let versions: Vec<(&str, String)> = metrics.rows[3].versions.iter().map(|(a, b)| (a.as_str(), b.to_string())).collect();
+        assert_eq!(versions, [("a", "0123+9a".to_owned()), ("b\\u{1b}", "45".to_owned())]);
         assert!(metrics.rows[3].values.iter().all(|(name, _)| name != "versions") && metrics.rows[0].versions.is_empty());
         assert!(metrics.notes.is_empty(), "{:?}", metrics.notes);
     }

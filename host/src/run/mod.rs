@@ -8,14 +8,16 @@ mod granted;
 mod lock;
 mod metrics;
 mod rollouts;
+mod version;
 
 pub use checkpoint_files::CheckpointFiles;
 pub use completions::{CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, ScoredCompletion, TurnRow};
-pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, is_completion_undone, is_undone};
+pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, Versions, is_completion_undone, is_undone};
 #[cfg(any(test, fuzzing))]
 pub use files::step_of;
 pub use files::{RunFiles, is_checkpoint};
 pub use granted::{Granted, accept};
 pub use lock::{RunLock, Whereabouts, is_running, lock};
-pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row, short_hash};
+pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row};
 pub use rollouts::{Bound, Rollout, Rollouts, Seen, Selection, Steps, VALUES};
+pub use version::{PluginVersion, short_hash};

@@ -1,7 +1,7 @@
 //! Reads completions.jsonl as a whole, to be looked through: in bounded memory however large it is, without the lines that a later
 //! resume undid, and only those that meet conditions.
 
-use super::is_completion_undone;
+use super::{PluginVersion, is_completion_undone};
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader, Unread};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -45,7 +45,7 @@ pub struct Rollout {
     /// Its advantage.
     #[serde(default)]
     pub advantage: Value,
-    /// Hashes of the plugins in use, by their names.
+    /// Versions of the plugins in use, by their names.
     #[serde(default)]
     pub plugins: Map<String, Value>,
     /// The conversation of an episode.
@@ -117,7 +117,7 @@ pub struct Selection {
     pub text: Option<String>,
     /// Conditions on values, which all must be met.
     pub bounds: Vec<Bound>,
-    /// The beginning of the hash of a plugin, and the plugin's name, if it must be that one.
+    /// The first digits of a plugin's version, and the plugin's name, if it must be that one.
     pub version: Option<(Option<String>, String)>,
     /// Only those that a limit cut off.
     pub cut_off: bool,
@@ -139,9 +139,9 @@ impl Selection {
             let value = rollout.value(&bound.name, &self.weights);
             value.is_some_and(|value| (bound.low..=bound.high).contains(&value))
         };
-        let is_version = |(name, hash): &(Option<String>, String)| {
+        let is_version = |(name, given): &(Option<String>, String)| {
             let mut plugins = rollout.plugins.iter().filter(|(plugin, _)| name.as_ref().is_none_or(|name| name == *plugin));
-            plugins.any(|(_, own)| own.as_str().is_some_and(|own| own.starts_with(hash.as_str())))
+            plugins.any(|(_, own)| own.as_str().is_some_and(|own| PluginVersion::parse(own).is_meant(given)))
         };
         let said =
             || rollout.messages.iter().any(|message| message["content"].as_str().is_some_and(|text| is_in(&self.text, text)));
@@ -193,8 +193,8 @@ pub struct Rollouts {
 pub struct Seen {
     /// Names of rewards.
     pub rewards: BTreeSet<String>,
-    /// Versions of plugins, by name and hash, with the first step and the last.
-    pub versions: BTreeMap<(String, String), (u64, u64)>,
+    /// Versions of plugins, by name, with the first step and the last.
+    pub versions: BTreeMap<(String, PluginVersion), (u64, u64)>,
     /// The completions.
     pub completions: u64,
 }
@@ -207,8 +207,8 @@ impl Seen {
                 self.rewards.insert(name.clone());
             }
         }
-        for (name, hash) in &rollout.plugins {
-            let key = (name.clone(), hash.as_str().unwrap_or_default().to_owned());
+        for (name, version) in &rollout.plugins {
+            let key = (name.clone(), PluginVersion::parse(version.as_str().unwrap_or_default()));
             if self.versions.len() < MOST_NAMES || self.versions.contains_key(&key) {
                 let (from, to) = self.versions.entry(key).or_insert((rollout.step, rollout.step));
                 (*from, *to) = ((*from).min(rollout.step), (*to).max(rollout.step));

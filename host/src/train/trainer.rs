@@ -184,7 +184,7 @@ impl Trainer {
         let before = if idle { None } else { self.collector.sample(self.learner.policy(), self.state.global_step)? };
         self.show_progress();
         if !idle {
-            self.record(listener, |plugins, recorder| recorder.use_versions(plugins.hashes()))?;
+            self.record(listener, |plugins, recorder| recorder.use_versions(plugins.versions()))?;
         }
         let owed = self.state.owes_evaluation;
         if owed || self.plan.evaluation.on_start && self.state.global_step == 0 {

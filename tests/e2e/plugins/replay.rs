@@ -129,9 +129,13 @@ fn a_reward_that_was_swapped_is_compared_version_by_version() {
     let said = replay(&[]).succeeded().stdout.clone();
     let line =
         |name: &str| said.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {said}")).to_owned();
-    let means = |line: String| line.split_whitespace().skip(1).take(3).map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(means(line(&format!("versioned@{first}"))), ["1.0000", "3.0000", "2.0000"]);
-    assert_eq!(means(line(&format!("versioned@{second}"))), ["2.0000", "3.0000", "1.0000"]);
+    let cells = |line: String| line.split_whitespace().skip(1).take(4).map(str::to_owned).collect::<Vec<_>>();
+    let made = |hash: &str| {
+        let rows = place.lines("swapped/completions.jsonl").into_iter();
+        rows.filter(|row| row["plugins"]["versioned"].as_str().unwrap().starts_with(hash)).count().to_string()
+    };
+    assert_eq!(cells(line(&format!("versioned@{first}"))), [&made(&first), "1.0000", "3.0000", "2.0000"]);
+    assert_eq!(cells(line(&format!("versioned@{second}"))), [&made(&second), "2.0000", "3.0000", "1.0000"]);
     let one = replay(&["--with", &format!("versioned@{}", &second[..4])]).succeeded().stdout.clone();
     assert!(one.contains(&second) && !one.contains(&first), "{one}");
     let unknown = replay(&["--with", "versioned@0123456789abcdef"]);

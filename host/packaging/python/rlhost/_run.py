@@ -13,8 +13,9 @@ _LONGEST_COMPLETION = 8 << 20
 # Keys of a row of metrics that both kinds of rows have.
 _OF_BOTH = ("step", "epoch", "time", "versions")
 
-# Digits of a plugin's hash in a row of metrics.
+# Digits of a plugin's hash in a row of metrics, and what is between it and the digest of its settings.
 _DIGITS = 12
+_JOINT = "+"
 
 
 class RunError(ValueError):
@@ -70,8 +71,8 @@ class Run:
 
     @property
     def metrics(self) -> Any:
-        """All rows of metrics, in the order of their steps. ``kind`` is ``"train"`` or ``"evaluation"``; ``versions`` has the beginnings
-        of the plugins' hashes.
+        """All rows of metrics, in the order of their steps. ``kind`` is ``"train"`` or ``"evaluation"``; ``versions`` has the
+        plugins' versions: the beginning of the hash of a plugin's bytes, ``+``, and a digest of its settings.
         """
         return self._once("metrics table", lambda: frame(self._metrics(), self._frames))
 
@@ -117,8 +118,9 @@ class Run:
 
     @property
     def versions(self) -> Rows:
-        """The versions of the plugins: plugin, role, version, hash, the steps ``since`` and ``until`` which it was in use (None for the
-        last). What a resume undid is left out.
+        """The versions of the plugins: plugin, role, the ``version`` that it states, hash, ``settings`` (their digest, as in ``versions``
+        of the metrics), ``config`` (the settings), the steps ``since`` and ``until`` which it was in use (None for the last). Other
+        settings of the same plugin are another version. What a resume undid is left out.
         """
         return self._once("versions", self._versions)
 
@@ -178,7 +180,8 @@ class Run:
         found = {}
         for version in self.versions:
             if version["since"] < max(step, 1) and (version["until"] is None or step <= version["until"]):
-                found[version["plugin"]] = version["hash"][:_DIGITS]
+                settings = version["settings"]
+                found[version["plugin"]] = version["hash"][:_DIGITS] + (_JOINT + settings if settings else "")
         return found
 
     def _restarts(self) -> List[Tuple[int, int]]:
@@ -229,12 +232,13 @@ class Run:
 
         def replace(plugin: Any, step: int, **what: Any) -> None:
             last = now(plugin)
-            if last is not None and last["hash"] == what["hash"]:
+            if last is not None and _is_same(last, what):
                 return
             if last is not None:
                 last["until"] = step
                 what = {**{key: last[key] for key in ("role",)}, **what}
-            spans.append({"plugin": plugin, "role": None, "version": None, **what, "since": step, "until": None})
+            own = {"plugin": plugin, "role": None, "version": None, "hash": None, "settings": None, "config": None}
+            spans.append({**own, **what, "since": step, "until": None})
 
         for event in self.events:
             kind, step = event.get("event"), event.get("step")
@@ -248,15 +252,23 @@ class Run:
                         span["until"] = None
             elif kind == "plugin_loaded" and isinstance(event.get("hash"), str):
                 what = {"role": event.get("role"), "version": event.get("version"), "hash": event["hash"]}
+                what.update(settings=event.get("settings"), config=event.get("config"))
                 # The checkpoint of a swap's step may be from before it.
                 own = [span for span in spans if span["plugin"] == event.get("plugin")]
-                if len(own) > 1 and own[-1]["since"] == begun and own[-2]["hash"] == event["hash"]:
+                if len(own) > 1 and own[-1]["since"] == begun and _is_same(own[-2], what):
                     spans.remove(own[-1])
                     own[-2]["until"] = None
                 replace(event.get("plugin"), begun, **what)
             elif kind in ("plugin_swapped", "plugin_rolled_back") and isinstance(event.get("to"), str):
-                known = next((span["version"] for span in spans if span["hash"] == event["to"]), None)
-                replace(event.get("plugin"), step, version=known, hash=event["to"])
+                what = {"hash": event["to"], "settings": event.get("to_settings"), "config": event.get("config")}
+                own = [span for span in reversed(spans) if span["plugin"] == event.get("plugin")]
+                known = next((span for span in own if _is_same(span, what)), None)
+                if kind == "plugin_rolled_back" and what["config"] is None and known is not None:
+                    # Older runs do not say to which settings they went back: to those before the newest.
+                    what.update(settings=known["settings"], config=known["config"])
+                known = known or next((span for span in own if span["hash"] == event["to"]), None)
+                stated = event.get("version") or (known and known["version"])
+                replace(event.get("plugin"), step, version=stated, **what)
         return spans
 
     def _config(self) -> Optional[Dict[str, Any]]:
@@ -273,6 +285,16 @@ class Run:
         except (OSError, ValueError, RecursionError) as error:
             self._notes["config.toml"] = [f"config.toml: {error}"]
             return None
+
+
+def _is_same(one: Dict[str, Any], other: Dict[str, Any]) -> bool:
+    """Returns whether two versions are the same, as far as is known: digests of settings are newer than their recording."""
+    if one["hash"] != other["hash"]:
+        return False
+    for key in ("settings", "config"):
+        if one[key] is not None and other[key] is not None:
+            return bool(one[key] == other[key])
+    return True
 
 
 def _kind(line: Dict[str, Any]) -> str:

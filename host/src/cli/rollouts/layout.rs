@@ -3,7 +3,7 @@
 use crate::cli::numbers::number;
 use crate::cli::output::counted;
 use crate::config::{is_hidden, is_variation_selector, printable};
-use crate::run::{Rollout, short_hash};
+use crate::run::{PluginVersion, Rollout};
 use console::{Term, measure_text_width, style};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -179,9 +179,9 @@ fn content(message: &Value) -> String {
 
 /// Returns the versions of the plugins that a completion was made with.
 fn versions(rollout: &Rollout) -> String {
-    let version = |(name, hash): (&String, &Value)| {
-        let hash = short_hash(hash.as_str().unwrap_or_default());
-        format!("{} {}", printable(name, NAME), printable(hash, NAME))
+    let version = |(name, version): (&String, &Value)| {
+        let version = PluginVersion::parse(version.as_str().unwrap_or_default()).short();
+        format!("{} {}", printable(name, NAME), printable(&version, NAME))
     };
     rollout.plugins.iter().map(version).collect::<Vec<_>>().join(", ")
 }

@@ -80,7 +80,7 @@ struct Conditions {
     /// reward for the weighted sum, which needs no name: '>0.5'; may be repeated
     #[arg(long, value_name = "CONDITION", allow_hyphen_values = true)]
     reward: Vec<String>,
-    /// Show completions that this version of a plugin scored: the beginning of its hash, or NAME=HASH
+    /// Show completions that this version of a plugin scored: the beginning of its hash, HASH+DIGEST with that of its settings, or NAME=HASH
     #[arg(long, value_name = "HASH")]
     version: Option<String>,
     /// Show completions that a limit cut off

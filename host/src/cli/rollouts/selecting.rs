@@ -2,7 +2,7 @@
 
 use super::Args;
 use crate::config::{did_you_mean, printable};
-use crate::run::{Bound, Seen, Selection, Steps, VALUES};
+use crate::run::{Bound, PluginVersion, Seen, Selection, Steps, VALUES};
 use anyhow::anyhow;
 use std::collections::BTreeMap;
 
@@ -57,11 +57,12 @@ fn steps(text: &str) -> anyhow::Result<Steps> {
     }
 }
 
-/// Parses the beginning of a hash, or a plugin's name with it.
+/// Parses the beginning of a hash, with that of a digest of settings if there is a `+`, or a plugin's name with it.
 fn version(text: &str) -> anyhow::Result<(Option<String>, String)> {
     let (name, hash) = text.rsplit_once('=').map_or((None, text), |(name, hash)| (Some(name.to_owned()), hash));
     let hash = hash.trim().to_lowercase();
-    if hash.is_empty() || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    let is_of_version = |byte: u8| byte.is_ascii_hexdigit() || byte == b'+';
+    if hash.is_empty() || !hash.bytes().all(is_of_version) {
         return Err(anyhow!("--version {text:?}: expected the beginning of a plugin's hash, as in 3fa9, or NAME=HASH"));
     }
     Ok((name, hash))
@@ -127,15 +128,15 @@ pub(super) fn check_names(args: &Args, selection: &Selection, seen: &Seen, newes
         }
     }
     let Some((name, hash)) = &selection.version else { return Ok(()) };
-    let is_it = |(plugin, own): &&(String, String)| own.starts_with(hash) && name.as_ref().is_none_or(|name| name == plugin);
+    let is_it = |(plugin, own): &&(String, PluginVersion)| own.is_meant(hash) && name.as_ref().is_none_or(|name| name == plugin);
     if seen.versions.keys().any(|key| is_it(&key)) {
         return Ok(());
     }
     if seen.versions.is_empty() {
         return Err(anyhow!("these completions don't say which versions of plugins scored them"));
     }
-    let version = |((name, hash), (from, to)): (&(String, String), &(u64, u64))| {
-        let short: String = hash.chars().take(12).collect();
+    let version = |((name, version), (from, to)): (&(String, PluginVersion), &(u64, u64))| {
+        let short = version.short();
         let to = if *to == newest { "the end".to_owned() } else { format!("step {to}") };
         format!("{name}={short} (step {from} to {to})")
     };
@@ -193,6 +194,7 @@ mod tests {
     fn versions_are_hashes_with_or_without_a_name() {
         assert_eq!(version("3FA9").unwrap(), (None, "3fa9".into()));
         assert_eq!(version("a=b=3f").unwrap(), (Some("a=b".into()), "3f".into()));
+        assert_eq!(version("a=3f+0C").unwrap(), (Some("a".into()), "3f+0c".into()));
         for wrong in ["", "a=", "xyz", "a=xyz"] {
             assert!(version(wrong).is_err(), "{wrong}");
         }

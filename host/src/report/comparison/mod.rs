@@ -9,6 +9,7 @@ mod tests;
 pub use run::ComparedRun;
 
 use super::Error;
+use super::eras::Eras;
 use crate::run::RunFiles;
 use run::VERSION;
 use std::cmp::Ordering;
@@ -213,15 +214,14 @@ impl Comparison {
     }
 
     /// Returns the mean over a group's runs of the best value of a metric; none if neither end is better. Of a reward, only values since
-    /// the last change of a plugin count: earlier ones are of another reward.
+    /// the last change of what decides it count: earlier ones are of another reward.
     #[must_use]
     pub fn best(&self, group: &Group, metric: &str) -> Option<Spread> {
         let best = Best::from_metric(metric)?;
-        let is_of_rewards = metric.trim_start_matches("eval_").starts_with("reward");
         let best_of = |&i: &usize| {
             let run = &self.runs[i];
-            let since = run.changes.iter().max().filter(|_| is_of_rewards);
-            let values = run.series.get(metric)?.iter().filter(|(step, _)| since.is_none_or(|since| step > since));
+            let since = run.breaks(metric).pop().filter(|_| Eras::is_of_rewards(metric));
+            let values = run.series.get(metric)?.iter().filter(|(step, _)| since.is_none_or(|since| *step > since));
             let values = values.map(|(_, value)| *value);
             match best {
                 Best::Greatest => values.reduce(f64::max),
@@ -302,7 +302,16 @@ fn by_size(a: &[String], b: &[String]) -> Ordering {
     a.iter().zip(b).map(one).find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
 }
 
-/// Makes one setting of all settings of a plugin that not all runs have.
+/// Returns the keys that begin so and in which those of the runs differ that have them.
+fn differing_of_some(runs: &[ComparedRun], prefix: &str) -> BTreeSet<String> {
+    let all = runs.iter().flat_map(|run| &run.settings).filter(|(key, _)| key.starts_with(prefix));
+    let mut first: BTreeMap<&String, &String> = BTreeMap::new();
+    let others = all.filter(|(key, value)| *first.entry(key).or_insert(value) != *value);
+    let differing: Vec<String> = others.map(|(key, _)| key.clone()).collect();
+    differing.into_iter().collect()
+}
+
+/// Makes one setting of the settings of a plugin that not all runs have, but for those in which the others differ.
 fn summarize_plugins_of_some(runs: &mut [ComparedRun]) {
     for table in ["plugin.", "environment."] {
         let named = |key: &String| Some(key.strip_prefix(table)?.strip_suffix(".path")?.to_owned());
@@ -312,6 +321,7 @@ fn summarize_plugins_of_some(runs: &mut [ComparedRun]) {
             if runs.iter().all(|run| run.settings.contains_key(&path)) {
                 continue;
             }
+            let differing = differing_of_some(runs, &format!("{key}."));
             for run in runs.iter_mut() {
                 let weight = run.settings.get(&format!("{key}.weight")).map(|weight| format!("weight {weight}"));
                 let value = if run.settings.contains_key(&path) {
@@ -319,7 +329,8 @@ fn summarize_plugins_of_some(runs: &mut [ComparedRun]) {
                 } else {
                     "none".to_owned()
                 };
-                run.settings.retain(|own, _| !own.starts_with(&format!("{key}.")));
+                let is_told = |own: &String| own.starts_with(&format!("{key}.")) && !differing.contains(own);
+                run.settings.retain(|own, _| !is_told(own));
                 run.settings.insert(key.clone(), value);
             }
         }
@@ -328,7 +339,7 @@ fn summarize_plugins_of_some(runs: &mut [ComparedRun]) {
     let versions: BTreeSet<String> =
         runs.iter().flat_map(|run| run.settings.keys().filter(|key| key.starts_with(VERSION)).cloned()).collect();
     for key in versions {
-        if !runs.iter().all(|run| run.settings.contains_key(&key)) {
+        if !runs.iter().all(|run| run.settings.contains_key(&key)) && differing_of_some(runs, &key).is_empty() {
             runs.iter_mut().for_each(|run| drop(run.settings.remove(&key)));
         }
     }

@@ -37,7 +37,7 @@ struct Chart {
     lines: Vec<Line>,
 }
 
-/// The curve of a group. Where the plugins change, it has a gap.
+/// The curve of a group. Where what decides the metric changes, it has a gap.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct Line {
     pub group: usize,
@@ -155,7 +155,7 @@ fn shown(spread: Option<Spread>) -> String {
 #[derive(Clone, Copy)]
 struct Point {
     step: u64,
-    /// Number of changes of plugins before it.
+    /// Number of changes of what decides the metric before it.
     part: usize,
     sum: f64,
     count: usize,
@@ -180,9 +180,10 @@ impl Point {
 pub(super) fn curve(comparison: &Comparison, group: &Group, metric: &str, most: usize) -> Line {
     let runs: Vec<&ComparedRun> = group.runs.iter().map(|&i| &comparison.runs[i]).collect();
     let mut points: BTreeMap<u64, Point> = BTreeMap::new();
+    let breaks: Vec<u64> = runs.iter().flat_map(|run| run.breaks(metric)).collect();
     for run in &runs {
         for &(step, value) in run.series.get(metric).into_iter().flatten() {
-            let part = runs.iter().map(|run| run.part(step)).sum();
+            let part = breaks.iter().filter(|change| **change < step).count();
             let own = Point { step, part, sum: value, count: 1, least: value, greatest: value };
             points.entry(step).and_modify(|point| *point = point.with(own)).or_insert(own);
         }

@@ -2,7 +2,9 @@
 
 use crate::config::{json_lines, printable};
 use crate::report::Error;
-use crate::run::{EventKind, EventLine, Metrics, RunFiles, is_running, is_undone, short_hash};
+use crate::report::dependence::Dependence;
+use crate::report::story::Change;
+use crate::run::{EventKind, EventLine, Metrics, PluginVersion, RunFiles, is_running, is_undone, short_hash};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -32,8 +34,10 @@ pub struct ComparedRun {
     pub settings: BTreeMap<String, String>,
     /// Steps and values of each metric.
     pub series: BTreeMap<String, Vec<(u64, f64)>>,
-    /// Steps after which other plugins score or teach.
-    pub changes: Vec<u64>,
+    /// What scores or teaches otherwise after a step, in the order of the steps.
+    pub(super) changes: Vec<Change>,
+    /// The algorithm's name; empty if it is not known.
+    pub(super) algorithm: String,
     /// The last logged step.
     pub last_step: u64,
 }
@@ -60,22 +64,23 @@ impl ComparedRun {
         metrics.notes.iter().for_each(|text| note(text));
         this.state = history.state(path);
         this.changes = history.changes();
+        this.algorithm.clone_from(&history.algorithm);
         for (plugin, versions) in history.versions {
-            let hashes: Vec<String> = versions.into_iter().map(|(_, hash)| short_hash(&hash).to_owned()).collect();
-            this.settings.insert(format!("{VERSION}{}", printable(&plugin, LONGEST_NAME)), hashes.join(" \u{2192} "));
+            this.settings.insert(format!("{VERSION}{}", printable(&plugin, LONGEST_NAME)), in_words(&versions));
         }
         this.add(metrics);
         Ok(this)
     }
 
     fn add(&mut self, metrics: Metrics) {
-        let mut before: Option<(u64, BTreeMap<String, String>)> = None;
+        let mut before: Option<(u64, BTreeMap<String, PluginVersion>)> = None;
         for row in metrics.rows {
-            if let Some((step, versions)) = &before
-                && !row.versions.is_empty()
-                && *versions != row.versions
-            {
-                self.changes.push(*step);
+            for (plugin, version) in &row.versions {
+                if let Some((step, versions)) = &before
+                    && versions.get(plugin).is_some_and(|old| !old.is_same(version))
+                {
+                    self.changes.push(Change { step: *step, plugin: plugin.clone(), of_weight: false });
+                }
             }
             if !row.versions.is_empty() {
                 before = Some((row.step, row.versions));
@@ -87,13 +92,17 @@ impl ComparedRun {
                 }
             }
         }
-        self.changes.sort_unstable();
+        self.changes.sort_by_key(|change| change.step);
         self.changes.dedup();
     }
 
-    /// Returns how often the plugins had changed before a step was taken.
-    pub(super) fn part(&self, step: u64) -> usize {
-        self.changes.partition_point(|change| *change < step)
+    /// Returns the steps after which a metric is another.
+    pub(super) fn breaks(&self, metric: &str) -> Vec<u64> {
+        let dependence = Dependence::new(metric);
+        let is_of_it = |change: &&Change| dependence.is_on(&change.plugin, change.plugin == self.algorithm, change.of_weight);
+        let mut steps: Vec<u64> = self.changes.iter().filter(is_of_it).map(|change| change.step).collect();
+        steps.dedup();
+        steps
     }
 }
 
@@ -101,9 +110,10 @@ impl ComparedRun {
 #[derive(Default)]
 struct History {
     /// The versions that each plugin had, each from a step on.
-    versions: BTreeMap<String, Vec<(u64, String)>>,
-    /// Steps after which weights or error policies are others.
-    settings_changed: Vec<u64>,
+    versions: BTreeMap<String, Vec<(u64, PluginVersion)>>,
+    /// Steps after which weights or error policies are others, with the reward.
+    settings_changed: Vec<(u64, String)>,
+    algorithm: String,
     last: Option<EventKind>,
 }
 
@@ -119,21 +129,26 @@ impl History {
             }
             if kind.begins() {
                 begun = step;
-                this.settings_changed.retain(|change| !is_undone(*change, step));
+                this.settings_changed.retain(|(change, _)| !is_undone(*change, step));
                 this.versions.values_mut().for_each(|versions| versions.retain(|(since, _)| !is_undone(*since, step)));
             }
             match kind {
-                EventKind::SettingsChanged if this.settings_changed.len() < MOST_CHANGES => this.settings_changed.push(step),
+                EventKind::SettingsChanged if this.settings_changed.len() < MOST_CHANGES => {
+                    this.settings_changed.push((step, event.text("plugin").to_owned()));
+                }
                 EventKind::PluginLoaded => {
-                    let (plugin, hash) = (event.text("plugin"), event.text("hash"));
+                    let (plugin, version) = (event.text("plugin"), event.version("hash"));
+                    if !["reward", "reward model", "environment", ""].contains(&event.text("role")) {
+                        plugin.clone_into(&mut this.algorithm);
+                    }
                     // The checkpoint of a swap's step may be from before it.
                     if let Some(versions) = this.versions.get_mut(plugin) {
-                        versions.retain(|(since, own)| *since < step || own == hash);
+                        versions.retain(|(since, own)| *since < step || own.is_same(&version));
                     }
-                    this.is_version(plugin, hash, step);
+                    this.is_version(plugin, version, step);
                 }
                 EventKind::PluginSwapped | EventKind::PluginRolledBack => {
-                    this.is_version(event.text("plugin"), event.text("to"), step);
+                    this.is_version(event.text("plugin"), event.version("to"), step);
                 }
                 _ => {}
             }
@@ -144,20 +159,24 @@ impl History {
         }
     }
 
-    /// Returns the steps after which something scores or teaches otherwise.
-    fn changes(&self) -> Vec<u64> {
-        let swaps = self.versions.values().flat_map(|versions| versions.iter().skip(1).map(|(since, _)| *since));
-        swaps.chain(self.settings_changed.iter().copied()).collect()
+    /// Returns what scores or teaches otherwise after a step.
+    fn changes(&self) -> Vec<Change> {
+        let change = |step: u64, plugin: &String, of_weight| Change { step, plugin: plugin.clone(), of_weight };
+        let swaps = self
+            .versions
+            .iter()
+            .flat_map(|(plugin, versions)| versions.iter().skip(1).map(move |(since, _)| change(*since, plugin, false)));
+        swaps.chain(self.settings_changed.iter().map(|(step, plugin)| change(*step, plugin, true))).collect()
     }
 
     /// Records that a plugin has this version from a step on.
-    fn is_version(&mut self, plugin: &str, hash: &str, step: u64) {
-        if hash.is_empty() || (self.versions.len() == MOST_PLUGINS && !self.versions.contains_key(plugin)) {
+    fn is_version(&mut self, plugin: &str, version: PluginVersion, step: u64) {
+        if version.is_unknown() || (self.versions.len() == MOST_PLUGINS && !self.versions.contains_key(plugin)) {
             return;
         }
         let versions = self.versions.entry(plugin.to_owned()).or_default();
-        if versions.last().is_none_or(|(_, last)| last != hash) && versions.len() < MOST_CHANGES {
-            versions.push((step, hash.to_owned()));
+        if versions.last().is_none_or(|(_, last)| !last.is_same(&version)) && versions.len() < MOST_CHANGES {
+            versions.push((step, version));
         }
     }
 
@@ -171,6 +190,17 @@ impl History {
             None => "unknown",
         }
     }
+}
+
+/// Names the versions that a plugin had: by their hashes, and by their settings where these changed during the run. What they were from
+/// the start is among the settings.
+fn in_words(versions: &[(u64, PluginVersion)]) -> String {
+    let has_settings = versions.windows(2).any(|pair| pair[0].1.hash() == pair[1].1.hash());
+    let name = |(_, version): &(u64, PluginVersion)| match has_settings {
+        true => version.short(),
+        false => short_hash(version.hash()).to_owned(),
+    };
+    versions.iter().map(name).collect::<Vec<_>>().join(" \u{2192} ")
 }
 
 /// Adds the leaves of a value under their dotted keys. Entries of plugins go by their names.

@@ -71,7 +71,7 @@ fn a_curve_breaks_where_plugins_change_and_only_there() {
     let loaded = format!("{{\"event\":\"plugin_loaded\",\"plugin\":\"r\",\"hash\":\"aa11\"}}\n{FINISHED}");
     let new = run(place.path(), "new", "seed = 1\n", &metrics, &loaded);
     let both = Comparison::load(&[old, new]).unwrap();
-    assert_eq!((&both.runs[0].changes[..], &both.runs[1].changes[..]), (&[5][..], &[3][..]));
+    assert_eq!((both.runs[0].breaks("reward"), both.runs[1].breaks("reward")), (vec![5], vec![3]));
     assert_eq!(both.runs[0].settings["version of r"], "aa11 \u{2192} bb22");
     assert_eq!((both.runs[0].state, both.groups.len()), ("interrupted", 2));
     let line = curve(&both, &both.groups[0], "reward", 100);
@@ -80,6 +80,61 @@ fn a_curve_breaks_where_plugins_change_and_only_there() {
     // A point never stands for steps on both sides.
     let thinned = curve(&both, &both.groups[1], "reward", 2);
     assert_eq!((thinned.x, thinned.y), (vec![3.0, 3.5, 7.0, 8.0], vec![Some(2.0), None, Some(5.5), Some(8.0)]));
+}
+
+#[test]
+fn a_curve_breaks_at_new_settings_of_what_decides_it_and_at_nothing_else() {
+    let place = tempfile::tempdir().unwrap();
+    let loaded = |role: &str, plugin: &str, hash: &str| {
+        format!(
+            "{{\"event\":\"plugin_loaded\",\"role\":\"{role}\",\"plugin\":\"{plugin}\",\"hash\":\"{hash}\",\"config\":{{\"k\":1}}}}\n"
+        )
+    };
+    let swapped = |plugin: &str, hash: &str, k: u64, step: u64| {
+        format!(
+            "{{\"event\":\"plugin_swapped\",\"plugin\":\"{plugin}\",\"from\":\"{hash}\",\"to\":\"{hash}\",\"config\":{{\"k\":{k}}},\"step\":{step}}}\n"
+        )
+    };
+    let events = [
+        "{\"event\":\"started\",\"step\":0}\n".to_owned(),
+        loaded("algorithm", "grpo", "ff"),
+        loaded("reward", "a", "aa"),
+        loaded("reward", "b", "bb"),
+        swapped("a", "aa", 2, 3),
+        swapped("b", "bb", 2, 5),
+        swapped("grpo", "ff", 2, 6),
+        // The same again.
+        swapped("b", "bb", 2, 7),
+    ]
+    .concat();
+    let one = run(place.path(), "one", "seed = 1\n", &rows(8, 1.0), &events);
+    let two = run(place.path(), "two", "seed = 1\n", &rows(8, 1.0), FINISHED);
+    let both = Comparison::load(&[one, two]).unwrap();
+    let breaks = |metric: &str| both.runs[0].breaks(metric);
+    assert_eq!((breaks("rewards/a/mean"), breaks("eval_rewards/b/mean")), (vec![3], vec![5]));
+    assert_eq!((breaks("reward"), breaks("kl")), (vec![3, 5], vec![6]));
+}
+
+#[test]
+fn settings_of_a_plugin_that_not_all_runs_have_set_the_others_apart() {
+    let place = tempfile::tempdir().unwrap();
+    let with = |name: &str, k: u64| {
+        let config = format!("a = 1\n[[plugin]]\npath = \"x/r.wasm\"\nweight = 0.5\n[plugin.config]\nk = {k}\nm = 7\n");
+        let hash = format!("{{\"event\":\"plugin_loaded\",\"plugin\":\"r\",\"hash\":\"{k}{k}\"}}\n");
+        run(place.path(), name, &config, "", &hash)
+    };
+    let runs = [with("one", 1), with("two", 2), run(place.path(), "three", "a = 1\n", "", "")];
+    let all = Comparison::load(&runs).unwrap();
+    let shown: Vec<(&str, Vec<&str>)> =
+        all.differences.iter().map(|d| (d.key.as_str(), d.values.iter().map(String::as_str).collect())).collect();
+    assert_eq!(
+        shown,
+        [
+            ("plugin.r", vec!["weight 0.5", "weight 0.5", "none"]),
+            ("plugin.r.config.k", vec!["1", "2", "not set"]),
+            ("version of r", vec!["11", "22", "not set"])
+        ]
+    );
 }
 
 #[test]

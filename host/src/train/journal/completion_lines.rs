@@ -1,14 +1,14 @@
 //! Completions as lines of completions.jsonl and failed.jsonl.
 
+use super::Versions;
 use crate::data::Extras;
-use crate::metrics::Line;
 use crate::run::{CompletionLine, EpisodeLine};
 use crate::train::episode::Episode;
 use crate::train::experience::Experience;
 use serde_json::{Value, json};
 
 /// Returns a completion as completions.jsonl has it; `error` is why a reward failed on it.
-pub(super) fn line_of<'a>(e: &'a Experience, row: usize, plugins: &'a Line, error: Option<&'a str>) -> CompletionLine<'a> {
+pub(super) fn line_of<'a>(e: &'a Experience, row: usize, plugins: &'a Versions, error: Option<&'a str>) -> CompletionLine<'a> {
     let rollout = &e.rollouts[row];
     let prompt = &e.prompts[rollout.prompt];
     CompletionLine {

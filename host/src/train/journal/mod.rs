@@ -136,12 +136,12 @@ impl Journal {
 
     /// Logs a generation's completions, if enabled.
     pub(super) fn completions(&mut self, experience: &Experience) -> Result<()> {
-        self.folder.log_completions(self.settings.log_completions, experience, &recorder::whole(&self.versions))
+        self.folder.log_completions(self.settings.log_completions, experience, &self.versions)
     }
 
     /// Keeps completions that a reward failed on in failed.jsonl: these rows, or all if none are known.
     pub(super) fn keep_failed(&mut self, experience: &Experience, rows: &[usize], error: &str) -> Result<()> {
-        self.folder.keep_failed(experience, rows, error, &recorder::whole(&self.versions))
+        self.folder.keep_failed(experience, rows, error, &self.versions)
     }
 
     /// Adds the metrics of a step.
@@ -300,7 +300,7 @@ impl Journal {
     pub(super) fn restore(&mut self, step: u64, kept: Kept, is_changed: bool) {
         (self.window, self.parents, self.counted_from) = (kept.window, kept.parents, None);
         self.steps_done.store(step, Ordering::Relaxed);
-        let are_others = !kept.versions.is_empty() && kept.versions != self.versions;
+        let are_others = !kept.versions.is_empty() && !recorder::are_same(&kept.versions, &self.versions);
         if are_others {
             self.versions = kept.versions;
         }

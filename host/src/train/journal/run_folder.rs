@@ -1,5 +1,6 @@
 //! The folder of a run and its log files.
 
+use super::Versions;
 use super::completion_lines::line_of;
 use crate::checkpoint;
 use crate::config::json_lines::{self, Reader};
@@ -8,7 +9,9 @@ use crate::config::{
 };
 use crate::metrics::{Line, Lines, TensorBoard, code_block};
 use crate::plugin::{Plugin, Source};
-use crate::run::{self, CheckpointFiles, Event, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone, lock};
+use crate::run::{
+    self, CheckpointFiles, Event, PluginVersion, RunFiles, RunLock, Whereabouts, is_completion_undone, is_undone, lock,
+};
 use crate::train::experience::Experience;
 use crate::train::{Error, Result};
 use serde::Deserialize;
@@ -499,14 +502,15 @@ impl RunFolder {
             }
         }
         self.plugins.push(source.clone());
-        let (version, hash, config) = (plugin.info().version.as_str(), source.hash(), &Value::Object(plugin.config()));
+        let own = PluginVersion::new(source.hash(), &plugin.config());
+        let (version, hash, config) = (plugin.info().version.as_str(), own.hash(), &Value::Object(plugin.config()));
         let granted = Some(grants.to_string()).filter(|_| !grants.is_empty());
         granted.iter().for_each(|granted| tracing::info!("{name} is granted {granted}"));
-        self.event(&Event::PluginLoaded { role, plugin: name, version, hash, config, granted })
+        self.event(&Event::PluginLoaded { role, plugin: name, version, hash, settings: own.settings(), config, granted })
     }
 
     /// Appends a generation's completions.
-    pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience, plugins: &Line) -> Result<()> {
+    pub(super) fn log_completions(&mut self, which: LogCompletions, e: &Experience, plugins: &Versions) -> Result<()> {
         let Some(lines) = self.files.as_mut().and_then(|files| files.completions.as_mut()) else { return Ok(()) };
         for (row, rollout) in e.rollouts.iter().enumerate() {
             if which == LogCompletions::Sample && rollout.prompt > 0 {
@@ -520,7 +524,7 @@ impl RunFolder {
     }
 
     /// Appends completions that a reward failed on to failed.jsonl, and says where they are: these rows, or all if none are known.
-    pub(super) fn keep_failed(&mut self, e: &Experience, rows: &[usize], error: &str, plugins: &Line) -> Result<()> {
+    pub(super) fn keep_failed(&mut self, e: &Experience, rows: &[usize], error: &str, plugins: &Versions) -> Result<()> {
         let file = RunFiles(&self.path).failed();
         let room = MOST_FAILED.saturating_sub(self.failed);
         if self.files.is_none() || room == 0 {

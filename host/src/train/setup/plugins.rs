@@ -400,7 +400,7 @@ impl Loaded {
         for entry in config.plugin.iter().filter(|entry| entry.model) {
             let (role, plugin, version) = ("reward model", entry.name(), "");
             let (hash, config) = (entry.hash.as_deref().unwrap_or_default(), &json!({ "path": entry.path }));
-            folder.event(&Event::PluginLoaded { role, plugin, version, hash, config, granted: None })?;
+            folder.event(&Event::PluginLoaded { role, plugin, version, hash, settings: None, config, granted: None })?;
         }
         for ((plugin, source), entry) in self.environments.iter().zip(&config.environment) {
             folder.keep_plugin(source, "environment", plugin, &entry.grants())?;

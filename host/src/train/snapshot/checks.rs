@@ -64,7 +64,7 @@ impl Rest {
         if let Some((name, entries)) = lists.into_iter().find(|(_, entries)| *entries > MOST_ENTRIES) {
             return Some(format!("{name} has {entries} entries; the limit is {MOST_ENTRIES}"));
         }
-        if let Some((name, _)) = self.versions.iter().find(|(_, hash)| !hash.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+        if let Some((name, _)) = self.versions.iter().find(|(_, version)| !version.is_hexadecimal()) {
             return Some(format!("versions.{} is no hash", printable(name, LONGEST_NAME)));
         }
         self.replaced.iter().find_map(|(name, replaced)| {

@@ -19,7 +19,7 @@ use super::{Judged, Opener, Plugins};
 use crate::config::{OnError, PluginEntry, printable};
 use crate::metrics::{Comparison, Metric, Reduction};
 use crate::plugin::{AnyPlugin, Batch, Engine, Generation, Plugin};
-use crate::run::{Event, RunFiles, Scoring, short_hash};
+use crate::run::{Event, PluginVersion, RunFiles, Scoring, Versions, short_hash};
 use crate::train::experience::RewardColumn;
 use crate::train::journal::{Journal, Recorder};
 use crate::train::{Error, Result};
@@ -42,10 +42,8 @@ const TRIAL_STEPS: u64 = 8;
 pub(in crate::train) struct Swap {
     pub step: u64,
     pub plugin: String,
-    /// Hash of the plugin before.
-    pub from: String,
-    /// Hash of the plugin after.
-    pub to: String,
+    pub from: PluginVersion,
+    pub to: PluginVersion,
     /// Whether it was a rollback.
     pub rolled_back: bool,
 }
@@ -200,22 +198,22 @@ impl Plugins {
     fn take_in(&mut self, candidate: Candidate, recorder: &mut Recorder<'_>) -> Result<()> {
         let (begun, step) = (Instant::now(), recorder.step);
         let Candidate { mut version, report, trigger, noticed } = candidate;
-        let (name, to, config) = (version.name().to_owned(), version.hash().to_owned(), version.settings());
+        let (name, to, config) = (version.name().to_owned(), version.identity(), version.settings());
         let stated = version.stated();
         let handed_over = match self.prepared(&mut version)? {
             Ok(handed_over) => handed_over,
             Err(reason) => {
-                let refusal = Refusal { name: &name, hash: Some(&to), trigger: &trigger, reason: &reason };
+                let refusal = Refusal { name: &name, hash: Some(to.hash()), trigger: &trigger, reason: &reason };
                 return self.refuse(&refusal, recorder);
             }
         };
         recorder.end_window()?;
         if let Some(source) = version.source() {
-            self.swaps.handled(&name, &trigger, Some(&to));
+            self.swaps.handled(&name, &trigger, Some(to.hash()));
             recorder.journal.use_plugin(source);
         }
         let Some((mut before, changes)) = self.put(version)? else { return Ok(()) };
-        let (from, idle) = (before.hash().to_owned(), before.release());
+        let (from, idle) = (before.identity(), before.release());
         self.swaps.earlier.remove(&name);
         let older = self.swaps.before.insert(name.clone(), Before { version: before, until: step + TRIAL_STEPS });
         // Giving the memory of a large plugin or model back takes time.
@@ -273,10 +271,10 @@ impl Plugins {
             self.hand_back(loaded);
             recorder.journal.use_plugin(&slot.source);
         }
-        let (to, step) = (version.hash().to_owned(), recorder.step);
-        let Some((failed, _)) = self.put(version)? else { return Ok(false) };
-        let from = failed.hash().to_owned();
-        self.rolled_back(&Swap { step, plugin: name.to_owned(), from, to, rolled_back: true }, error, recorder)?;
+        let (to, step, config) = (version.identity(), recorder.step, version.settings());
+        let Some((failed, changes)) = self.put(version)? else { return Ok(false) };
+        let swap = Swap { step, plugin: name.to_owned(), from: failed.identity(), to, rolled_back: true };
+        self.rolled_back(&swap, &changes, &config, error, recorder)?;
         Ok(true)
     }
 
@@ -351,8 +349,7 @@ impl Plugins {
         }
         recorder.journal.event(&Event::PluginSwapped {
             plugin,
-            from,
-            to,
+            versions: Versions::new(from, to),
             step: *step,
             noticed_at_step: how.noticed,
             request: how.trigger.request(),
@@ -365,11 +362,19 @@ impl Plugins {
     }
 
     /// Records that a plugin or a model is back in place, and lets the ranks take the step again.
-    fn rolled_back(&mut self, swap: &Swap, error: &Error, recorder: &mut Recorder<'_>) -> Result<()> {
+    fn rolled_back(
+        &mut self,
+        swap: &Swap,
+        changes: &str,
+        config: &Map<String, Value>,
+        error: &Error,
+        recorder: &mut Recorder<'_>,
+    ) -> Result<()> {
         self.note_swap(swap, recorder)?;
         let Swap { step, plugin, from, to, .. } = swap;
-        tracing::warn!("{error}; {plugin} is rolled back to {}", short_hash(to));
-        recorder.journal.event(&Event::PluginRolledBack { plugin, from, to, step: *step, reason: error.to_string() })?;
+        tracing::warn!("{error}; {plugin} is rolled back: {changes}");
+        let (step, versions, reason) = (*step, Versions::new(from, to), error.to_string());
+        recorder.journal.event(&Event::PluginRolledBack { plugin, versions, step, config, reason })?;
         self.world.go_on();
         Ok(())
     }
@@ -378,7 +383,7 @@ impl Plugins {
     fn note_swap(&mut self, swap: &Swap, recorder: &mut Recorder<'_>) -> Result<()> {
         self.swaps.history.push(swap.clone());
         self.swaps.with(|board| board.config = self.config.clone());
-        recorder.use_versions(self.hashes())?;
+        recorder.use_versions(self.versions())?;
         recorder.journal.set_config(&self.config)
     }
 

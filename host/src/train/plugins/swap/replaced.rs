@@ -3,10 +3,10 @@
 use super::version::Version;
 use super::{Before, Slot, TRIAL_STEPS};
 use crate::config::{Grant, Limits, PluginEntry};
-use crate::plugin::{AnyPlugin, PluginState, Source};
-use crate::run::Granted;
+use crate::plugin::{AnyPlugin, Plugin, PluginState, Source};
+use crate::run::{Granted, PluginVersion};
 use crate::train::Result;
-use crate::train::journal::{Journal, keep_bytes};
+use crate::train::journal::{Journal, Versions, keep_bytes};
 use crate::train::plugins::{Plugins, Reward};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -114,6 +114,15 @@ impl Plugins {
         let models = self.rewards.iter().filter_map(Reward::model).map(|asked| &asked.model);
         let models: Vec<(String, String)> = models.map(|model| (model.name().to_owned(), model.hash().to_owned())).collect();
         self.all_mut().map(|plugin| (plugin.name().to_owned(), plugin.hash().to_owned())).chain(models).collect()
+    }
+
+    /// Returns the versions of all plugins and models that are in place, by name.
+    pub(in crate::train) fn versions(&mut self) -> Versions {
+        let models = self.rewards.iter().filter_map(Reward::model).map(|asked| &asked.model);
+        let models: Vec<(String, PluginVersion)> =
+            models.map(|model| (model.name().to_owned(), PluginVersion::from_hash(model.hash()))).collect();
+        let of = |plugin: &mut Plugin| (plugin.name().to_owned(), PluginVersion::new(plugin.hash(), &plugin.config()));
+        self.all_mut().map(of).chain(models).collect()
     }
 
     /// Opens the predecessor that a checkpoint kept of this plugin or model, if it did: on all ranks, or on none.

@@ -2,6 +2,7 @@
 
 use super::slots::Slot;
 use crate::plugin::{AnyPlugin, Source};
+use crate::run::PluginVersion;
 use crate::train::plugins::AskedModel;
 use serde_json::{Map, Value};
 use std::any::Any;
@@ -32,6 +33,14 @@ impl Version {
         match self {
             Self::Plugin { slot, .. } => slot.source.hash(),
             Self::Model { asked, .. } => asked.model.hash(),
+        }
+    }
+
+    /// Returns what identifies it.
+    pub(super) fn identity(&self) -> PluginVersion {
+        match self {
+            Self::Plugin { loaded, slot } => PluginVersion::new(slot.source.hash(), &loaded.plugin().config()),
+            Self::Model { asked, .. } => PluginVersion::from_hash(asked.model.hash()),
         }
     }
 
