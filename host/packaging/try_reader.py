@@ -135,6 +135,37 @@ def settings(folder):
         assert [version["settings"] for version in run.versions] == (["01", "02", "01"] if has_digests else 3 * [None])
 
 
+def edited(folder):
+    """An edit of config.toml that the run has not taken up is none of its settings."""
+    if sys.version_info < (3, 11):
+        return
+
+    def write(name, text):
+        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def seed():
+        run = rlhost.read_run(folder, frames="none")
+        return run.config["seed"], run.notes
+
+    write("config.toml", "seed = 1\n")
+    assert seed() == (1, [])
+    write("checkpoint-9/trainer/config.toml", "seed = 2\n")
+    write("checkpoint-10/trainer/config.toml", "seed = 3\n")
+    found, notes = seed()
+    assert found == 3 and "checkpoint-10" in notes[0], (found, notes)
+    # Cut off, and whole.
+    write(".config.toml", "seed = 4")
+    assert seed()[0] == 3
+    write(".config.toml", "seed = 4\n")
+    write("config.toml", "# mine\nseed = 4")
+    assert seed() == (4, [])
+    write("config.toml", "seed = ")
+    found, notes = seed()
+    assert found == 4 and len(notes) == 1, (found, notes)
+
+
 def refused(place):
     for path, reason in [
         (os.path.join(place, "nothing"), "there is no such folder"),
@@ -156,5 +187,6 @@ if __name__ == "__main__":
         os.mkdir(os.path.join(place, "old"))
         damaged(os.path.join(place, "old"))
         settings(os.path.join(place, "old"))
+        edited(os.path.join(place, "edited"))
         refused(place)
     print("rlhost.read_run reads runs")

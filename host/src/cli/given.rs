@@ -94,9 +94,14 @@ impl Given {
         Self { is_of_run: false, ..self }
     }
 
-    /// Returns the plugins that the command line names.
+    /// Returns the plugins that the command line names, also as `--set plugin.NAME.path=FILE`.
     pub(super) fn named_plugins(&self) -> Vec<String> {
-        self.overrides.plugins.iter().cloned().chain(self.overrides.value_of("algorithm")).collect()
+        let is_path = |set: &&Set| match set.path() {
+            [table, .., key] => ["plugin", "environment"].contains(&table.as_str()) && key == "path",
+            _ => false,
+        };
+        let by_set = self.overrides.sets.iter().filter(is_path).map(Set::text);
+        self.overrides.plugins.iter().cloned().chain(self.overrides.value_of("algorithm")).chain(by_set).collect()
     }
 
     /// Returns the configuration of a run. What it reaches must be granted: by the command line, or before, by this user.

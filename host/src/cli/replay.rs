@@ -11,8 +11,8 @@ use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
 use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
 use crate::data::{self, Extras, Message, PromptForm, TextOrChat, Tokenizer};
 use crate::model::{Backend, Chosen, ModelFolder};
-use crate::plugin::{Asker, Asking, TextColumn, Engine, RewardBatch, RewardPlugin, Source};
-use crate::run::{Recorded, RecordedEpisode, RunFiles};
+use crate::plugin::{Asker, Asking, Engine, RewardBatch, RewardPlugin, Source, TextColumn};
+use crate::run::{ConfigInForce, Recorded, RecordedEpisode, RunFiles};
 use crate::train::{self, Asked, Played, Recording, Rescorer};
 use anyhow::anyhow;
 use serde_json::{Map, Value};
@@ -110,7 +110,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     if recorded.is_empty() {
         return Err(anyhow!("{}: no completions (was log_completions = none?)", file.display()));
     }
-    let config = read([RunFiles(&args.run).config().as_path()], &Overrides::default())?;
+    let config = read([ConfigInForce::path(&args.run).as_path()], &Overrides::default())?;
     // Whether plain prompts become conversations matters only where settings build or extend them.
     let is_formed = PromptForm::of(&config, true).is_some();
     let has_chat = is_formed && policys_tokenizer(&args.run, &config).is_none_or(|tokenizer| tokenizer.has_chat());

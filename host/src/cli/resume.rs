@@ -7,7 +7,7 @@ use super::train::go_on;
 use crate::config::Set;
 use crate::dist::World;
 use crate::run::RunFiles;
-use crate::train::Origin;
+use crate::train::{Origin, Terms};
 use anyhow::anyhow;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -29,6 +29,9 @@ pub(super) struct Args {
     /// Allow settings that change results
     #[arg(long, alias = "allow_changed")]
     allow_changed: bool,
+    /// Drop edits of config.toml that the run has not taken up, such as one that it refused
+    #[arg(long, alias = "discard_edits")]
+    discard_edits: bool,
     /// Allow what the run's folder sets beyond the defaults: servers, secrets, folders, ports and limits of plugins
     #[arg(long, alias = "accept_grants")]
     accept_grants: bool,
@@ -62,7 +65,8 @@ fn go_on_with(args: &Args, stopping: &Stopping, world: &Rc<World>) -> Result<(),
         let advice = "to start a new run from a checkpoint, use rlhost train --resume-from-checkpoint with another --output-dir";
         return Err(Failure::mistake(anyhow!("resume continues in the run's own folder; {advice}")));
     }
-    go_on(&Given::of_sets(sets, args.accept_grants), origin, args.allow_changed, (stopping, world))
+    let terms = Terms { allow_changed: args.allow_changed, discard_edits: args.discard_edits, ..Terms::default() };
+    go_on(&Given::of_sets(sets, args.accept_grants), origin, terms, (stopping, world))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::Failure;
 use crate::config::{Overrides, PluginEntry, did_you_mean, files, now, printable, read};
 use crate::metrics::Comparison;
 use crate::plugin::Source;
-use crate::run::{EventKind, EventLine, RunFiles, is_running};
+use crate::run::{ConfigInForce, EventKind, EventLine, RunFiles, is_running};
 use crate::train;
 use anyhow::{Context, anyhow};
 use std::fs;
@@ -82,7 +82,7 @@ fn check(run: &Path, name: &str) -> anyhow::Result<Replaced> {
         Some(false) => return Err(anyhow!("{}: no rlhost process is running this run", run.display())),
         None => return Err(anyhow!("{} is not the folder of a run", run.display())),
     }
-    let config = read([RunFiles(run).config().as_path()], &Overrides::default())?;
+    let config = read([ConfigInForce::path(run).as_path()], &Overrides::default())?;
     if !config.hot_reload {
         return Err(anyhow!("{}: this run was started with hot_reload = false", run.display()));
     }

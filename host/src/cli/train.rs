@@ -13,7 +13,7 @@ use crate::dist::World;
 use crate::report;
 use crate::run::RunFiles;
 use crate::trackers::Format;
-use crate::train::{self, Beginning, Finished, Origin, Trainer};
+use crate::train::{self, Beginning, Finished, Origin, Terms, Trainer};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use indicatif::HumanDuration;
@@ -110,7 +110,8 @@ impl Training {
         let given = Given::of(matches, self.sets, known)?;
         let stopping = Stopping::listen()?;
         let from = texts(matches, "resume_from_checkpoint");
-        let (allow_changed, dries) = (matches.get_flag("allow_changed"), matches.get_flag("dry_run"));
+        let terms = Terms { allow_changed: matches.get_flag("allow_changed"), ..Terms::default() };
+        let dries = matches.get_flag("dry_run");
         super::on_this_rank(|world| {
             if from.iter().any(String::is_empty) {
                 let detail = "--resume-from-checkpoint: the path is empty; leave it out to resume the run in --output-dir";
@@ -130,9 +131,9 @@ impl Training {
             match from.iter().rfind(|path| !is_latest(path)) {
                 Some(path) => {
                     let origin = Origin::find(Path::new(path)).map_err(Failure::of)?;
-                    go_on(&given, origin, allow_changed, (&stopping, world))
+                    go_on(&given, origin, terms.clone(), (&stopping, world))
                 }
-                None => go_on_with_latest(&given, allow_changed, (&stopping, world)),
+                None => go_on_with_latest(&given, terms.clone(), (&stopping, world)),
             }
         })
     }
@@ -144,14 +145,14 @@ pub(super) fn is_latest(path: &str) -> bool {
 }
 
 /// Resumes the run in the output directory, or starts it if it has no checkpoint.
-fn go_on_with_latest(given: &Given, allow_changed: bool, (stopping, world): (&Stopping, &Rc<World>)) -> Result<(), Failure> {
+fn go_on_with_latest(given: &Given, terms: Terms, (stopping, world): (&Stopping, &Rc<World>)) -> Result<(), Failure> {
     let Some(run) = given.output_dir().map_err(Failure::of)? else {
         let detail = "--resume-from-checkpoint needs a path, or --output-dir to find the latest checkpoint in";
         return Err(Failure::mistake(anyhow!(detail)));
     };
     let run = PathBuf::from(run);
     if RunFiles(&run).steps().is_ok_and(|steps| !steps.is_empty()) {
-        return go_on(given, Origin::find(&run).map_err(Failure::of)?, allow_changed, (stopping, world));
+        return go_on(given, Origin::find(&run).map_err(Failure::of)?, terms, (stopping, world));
     }
     tracing::info!("{} has no checkpoint; starting from the first step", run.display());
     // The lock is the first thing that a run puts into its folder.
@@ -162,7 +163,7 @@ fn go_on_with_latest(given: &Given, allow_changed: bool, (stopping, world): (&St
 pub(super) fn go_on(
     given: &Given,
     origin: Origin,
-    allow_changed: bool,
+    terms: Terms,
     (stopping, world): (&Stopping, &Rc<World>),
 ) -> Result<(), Failure> {
     let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
@@ -177,18 +178,29 @@ pub(super) fn go_on(
     let beginning = if fork.is_some() {
         Beginning::Fork { origin, fresh: given.named_plugins() }
     } else {
-        Beginning::Resume { origin, allow_changed }
+        Beginning::Resume { origin, terms: Terms { named: given.named_plugins(), ..terms } }
     };
     start(given, &beginning, stopping, world)
 }
 
 /// Sets up a run and trains.
 fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<World>) -> Result<(), Failure> {
-    let config = given.resolve(beginning, world)?;
-    if world.is_first() {
-        introduce(&config);
-    }
-    let trainer = train::set_up(config.clone(), beginning, world.clone()).map_err(Failure::of)?;
+    let set_up = || {
+        let config = given.resolve(beginning, world)?;
+        if world.is_first() {
+            introduce(&config);
+        }
+        let trainer = train::set_up(config.clone(), beginning, world.clone()).map_err(Failure::of)?;
+        Ok((config, trainer))
+    };
+    let (config, trainer) = set_up().map_err(|failure| match (failure, beginning.without_edits()) {
+        // Whether the edit is at fault is not known, but without it the run can go on.
+        (Failure::Mistake(error), Some(advice)) => {
+            let said = format!("{error}; {advice}");
+            Failure::Mistake(error.context(said))
+        }
+        (other, _) => other,
+    })?;
     finish(trainer, stopping, &config, world)
 }
 

@@ -4,13 +4,11 @@
 use super::older::Older;
 use super::{Held, Settings, Watch};
 use crate::config::json_lines::{self, Unread};
-use crate::config::{files, printable};
-use crate::run::{EventLine, RowKind, RunFiles, each_metrics_row, is_undone};
+use crate::config::printable;
+use crate::run::{ConfigInForce, EventLine, RowKind, RunFiles, each_metrics_row, is_undone};
 use std::io;
 use std::path::Path;
 
-/// Maximum size of config.toml.
-const LARGEST_CONFIG: u64 = 4 << 20;
 /// Maximum number of events that matter to signs.
 const MOST_CHANGES: usize = 100_000;
 /// Maximum length of an error.
@@ -37,11 +35,12 @@ pub struct Diagnosis {
 #[must_use]
 pub fn read(run: &Path) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
-    let config = files::read(&RunFiles(run).config(), LARGEST_CONFIG).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    let config = config.unwrap_or_else(|error| {
+    let config = ConfigInForce::read(run).unwrap_or_else(|error| {
         diagnosis.note(RunFiles::CONFIG, &error);
-        String::new()
+        ConfigInForce::default()
     });
+    diagnosis.notes.extend(config.note);
+    let config = config.text;
     let watch = diagnosis.follow(run, |usual| Settings::of(&config, usual), true);
     (diagnosis.findings, diagnosis.enough) = (watch.findings(), watch.has_enough());
     diagnosis

@@ -26,16 +26,13 @@ mod words;
 
 pub use comparison::{Best, ComparedRun, Comparison, Difference, Group, Spread};
 
-use crate::config::{files, json_lines};
+use crate::config::json_lines;
 use crate::diagnosis::{self, Diagnosis};
-use crate::run::{CheckpointFiles, RunFiles, is_running};
+use crate::run::{CheckpointFiles, ConfigInForce, RunFiles, is_running};
 use serde_json::{Map, Value};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-
-/// Largest config.toml.
-const LARGEST_CONFIG: u64 = 4 << 20;
 
 /// Returns the names of the metrics that the page has a place for, besides those of rewards and of a step's parts.
 pub fn metrics_read() -> impl Iterator<Item = &'static str> {
@@ -124,7 +121,9 @@ impl Run {
     fn read(run: &Path) -> Result<Self, Error> {
         check(run)?;
         let (files, mut notes) = (RunFiles(run), Vec::new());
-        let config = text(&files.config())?;
+        let config = config_of(run)?;
+        notes.extend(config.note);
+        let config = config.text;
         let settings = config.parse().unwrap_or_else(|error: toml::de::Error| {
             notes.push(format!("config.toml can't be understood: {}", error.message()));
             toml::Table::new()
@@ -173,12 +172,11 @@ pub fn check(path: &Path) -> Result<(), Error> {
     refuse(format!("is not the folder of a run, which contains config.toml and events.jsonl{advice}"))
 }
 
-/// Returns config.toml's text, empty if there is none.
-fn text(path: &Path) -> Result<String, Error> {
-    match files::read(path, LARGEST_CONFIG) {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        Err(source) => Err(Error::Read { path: path.to_owned(), source }),
+/// Reads a run's configuration; one without any has an empty one.
+fn config_of(run: &Path) -> Result<ConfigInForce, Error> {
+    match ConfigInForce::read(run) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ConfigInForce::default()),
+        read => read.map_err(|source| Error::Read { path: RunFiles(run).config(), source }),
     }
 }
 

@@ -5,6 +5,7 @@ mod completions;
 mod events;
 mod files;
 mod granted;
+mod in_force;
 mod lock;
 mod metrics;
 mod rollouts;
@@ -17,6 +18,7 @@ pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, Version
 pub use files::step_of;
 pub use files::{RunFiles, is_checkpoint};
 pub use granted::{Granted, accept};
+pub use in_force::ConfigInForce;
 pub use lock::{RunLock, Whereabouts, is_running, lock};
 pub use metrics::{Metrics, MetricsRow, RowKind, each_metrics_row};
 pub use rollouts::{Bound, Rollout, Rollouts, Seen, Selection, Steps, VALUES};

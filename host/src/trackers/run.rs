@@ -1,7 +1,7 @@
 //! What trackers are told of a run.
 
 use crate::config::{files, json_lines, printable};
-use crate::run::{EventLine, RunFiles, each_metrics_row};
+use crate::run::{ConfigInForce, EventLine, RunFiles, each_metrics_row};
 use jiff::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -10,8 +10,6 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Largest config.toml, most metrics, the most values of all metrics together, and the most cells of a table of them.
-const LARGEST_CONFIG: u64 = 4 << 20;
 const MOST_METRICS: usize = 4096;
 const MOST_VALUES: usize = 50_000_000;
 const MOST_CELLS: usize = 200_000_000;
@@ -94,8 +92,8 @@ pub(super) struct Run {
 
 /// Returns the settings of the run in this folder; the error is one line.
 fn table(run: &Path) -> Result<toml::Table, String> {
-    let config = files::read(&RunFiles(run).config(), LARGEST_CONFIG).map_err(|error| error.to_string())?;
-    String::from_utf8_lossy(&config).parse().map_err(|error: toml::de::Error| error.message().to_owned())
+    let config = ConfigInForce::read(run).map_err(|error| error.to_string())?;
+    config.text.parse().map_err(|error: toml::de::Error| error.message().to_owned())
 }
 
 impl Run {

@@ -40,7 +40,7 @@ pub use flow::Flow;
 pub use journal::RunFolder;
 pub use measure::{Measured, Measurement, MemoryUse};
 pub use named::{dataset_of, has_split, local_dataset, model_in, model_of};
-pub use origin::{Beginning, Origin};
+pub use origin::{Beginning, Origin, Terms};
 pub use periods::{Calendar, Recurring};
 pub use plugins::start_of;
 pub use rehearsal::{Rehearsal, Scores, Shown};

@@ -3,10 +3,11 @@
 use super::plugins::cant_change;
 use super::{Error, Result};
 use crate::checkpoint;
-use crate::config::{self, Config, OnResume, Overrides, PluginEntry, files, same};
+use crate::config::{self, Config, OnResume, Overrides, PluginEntry, files, same, shell_word};
 use crate::plugin::{Role, Source};
 use crate::run::{CheckpointFiles, RunFiles, is_checkpoint};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,17 @@ pub struct Origin {
     pub step: u64,
 }
 
+/// On what terms a run resumes.
+#[derive(Clone, Debug, Default)]
+pub struct Terms {
+    /// Whether settings that change results may differ.
+    pub allow_changed: bool,
+    /// Whether edits of config.toml that the run has not taken up are dropped.
+    pub discard_edits: bool,
+    /// Files of plugins that the user named: the run goes on with these or not at all.
+    pub named: Vec<String>,
+}
+
 /// How a run starts.
 #[derive(Clone, Debug)]
 pub enum Beginning {
@@ -38,8 +50,8 @@ pub enum Beginning {
     Resume {
         /// The checkpoint.
         origin: Origin,
-        /// Whether settings that change results may differ.
-        allow_changed: bool,
+        /// What may differ.
+        terms: Terms,
     },
     /// A new run that takes over another's state.
     Fork {
@@ -194,24 +206,44 @@ impl Beginning {
         Ok(edited.or_else(|| self.origin().map(Origin::config_file)))
     }
 
+    /// Says how to resume without the edits of config.toml, if there are any that the run has not taken up.
+    pub fn without_edits(&self) -> Option<String> {
+        let (Some(origin), Ok(Some(_))) = (self.origin(), self.edited_config()) else { return None };
+        let resume = format!("rlhost resume {} --discard-edits", shell_word(&origin.run));
+        Some(format!("{} was edited, and the run has not taken the edit up; to go on without it: {resume}", RunFiles::CONFIG))
+    }
+
     fn edited_config(&self) -> Result<Option<PathBuf>> {
         match self {
-            Self::Resume { origin, .. } => origin.edited_config(),
+            Self::Resume { origin, terms } if !terms.discard_edits => origin.edited_config(),
             _ => Ok(None),
         }
     }
 
     /// Returns whether settings that change results may differ.
     pub(super) fn may_change(&self) -> bool {
-        matches!(self, Self::Fork { .. } | Self::Resume { allow_changed: true, .. })
+        matches!(self, Self::Fork { .. } | Self::Resume { terms: Terms { allow_changed: true, .. }, .. })
     }
 
-    /// Returns whether the plugin of this name is read from its own file, rather than from the checkpoint.
+    /// Returns whether the user named the file of the plugin of this name, so that it matters what the file has now, and not what it had.
     pub(super) fn opens_anew(&self, name: &str, config: &Config) -> bool {
-        let Self::Fork { fresh, .. } = self else { return false };
+        self.named(config).contains_key(name)
+    }
+
+    /// Returns the files of plugins that the user named for a run that goes on or forks, by the plugins' names.
+    pub(super) fn named(&self, config: &Config) -> BTreeMap<String, String> {
         let algorithm = PluginEntry::new(config.algorithm.clone());
-        let mut entries = config.plugin.iter().chain(&config.environment).chain(std::iter::once(&algorithm));
-        entries.any(|entry| entry.name() == name && fresh.contains(&entry.path))
+        let entries = config.plugin.iter().chain(&config.environment).chain(std::iter::once(&algorithm));
+        let named = entries.filter(|entry| !entry.model && self.names(&entry.path));
+        named.map(|entry| (entry.name().to_owned(), entry.path.clone())).collect()
+    }
+
+    /// Returns whether the user named this file of a plugin for a run that goes on or forks.
+    pub(super) fn names(&self, path: &String) -> bool {
+        match self {
+            Self::New | Self::Over => false,
+            Self::Resume { terms: Terms { named, .. }, .. } | Self::Fork { fresh: named, .. } => named.contains(path),
+        }
     }
 
     /// Opens an algorithm; a resumed run keeps its bytes.
@@ -227,12 +259,14 @@ impl Beginning {
     /// # Errors
     /// If there is no such plugin, or its file can't be read.
     pub fn plugin(&self, entry: &PluginEntry, role: Role) -> Result<Source> {
-        let fresh = match self {
-            Self::Fork { fresh, .. } => fresh.contains(&entry.path),
-            _ => false,
-        };
-        let source = match self.origin().map(|origin| origin.plugin_file(entry.name())) {
-            Some(kept) if !fresh && kept.exists() => Source::open(&kept.display().to_string())?,
+        let kept = self.origin().map(|origin| origin.plugin_file(entry.name())).filter(|kept| kept.exists());
+        let source = match kept {
+            Some(kept) if !self.names(&entry.path) => Source::open(&kept.display().to_string())?,
+            Some(kept) if matches!(self, Self::Resume { .. }) => {
+                // It is swapped in for the checkpoint's, with that one's state, so it must be there.
+                Source::open_as(&entry.path, Some(role))?;
+                Source::open(&kept.display().to_string())?
+            }
             _ => Source::open_as(&entry.path, Some(role))?,
         };
         Ok(match &entry.name {

@@ -196,6 +196,42 @@ fn an_edited_configuration_counts_when_a_run_is_resumed() {
     place.run(&["resume", "run", "--max-steps", "7"]).succeeded();
 }
 
+#[test]
+fn an_edit_that_the_run_refused_is_no_setting_of_it_and_no_dead_end() {
+    let place = Place::new();
+    place.train("run", &["--max-steps", "2"]).succeeded();
+    let file = place.path("run/config.toml");
+    let whole = fs::read_to_string(&file).unwrap();
+    // As it stays in the file where a live run refuses it.
+    for (from, to) in
+        [("target = 20", "target = \"x\""), ("target = 20", "traget = 20"), ("seed = 42", "seed = "), ("beta = 0.0", "beta = -1")]
+    {
+        assert!(whole.contains(from), "{from:?} is not in {whole}");
+        fs::write(&file, whole.replacen(from, to, 1)).unwrap();
+        let refused = place.run(&["resume", "run", "--max-steps", "3"]);
+        assert_eq!(refused.code, Some(2), "{to}: {}", refused.stderr);
+        let advice = "config.toml was edited, and the run has not taken the edit up; to go on without it: rlhost resume run --discard-edits";
+        assert!(refused.error().contains(advice), "{to}: {}", refused.error());
+        place.run(&["report", "run"]).succeeded();
+        let page = fs::read_to_string(place.path("run/report.html")).unwrap();
+        assert!(page.contains("the run has not taken the edit up") && page.contains("target = 20\n"), "{to}");
+        let shown = place.run(&["compare", "run", "run/../run", "--json"]);
+        assert!(shown.error().contains("is one run"), "{}", shown.stderr);
+        place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]).succeeded();
+        place.run(&["rollouts", "run"]).succeeded();
+        place.run(&["diagnose", "run"]).succeeded();
+    }
+    place.copy("run", "other");
+    fs::write(&file, whole.replacen("weight = 1.0", "weight = 2.0", 1)).unwrap();
+    let compared = place.run(&["compare", "run", "other", "--json"]);
+    let line: Value = serde_json::from_str(&compared.succeeded().stdout).unwrap();
+    assert_eq!(line["groups"].as_array().unwrap().len(), 1, "{line}");
+    place.run(&["resume", "run", "--max-steps", "3", "--discard-edits"]).succeeded();
+    assert_eq!(fs::read_to_string(&file).unwrap(), whole.replacen("max_steps = 2", "max_steps = 3", 1));
+    let page = fs::read_to_string(place.path("run/report.html")).unwrap();
+    assert!(!page.contains("the run has not taken the edit up"));
+}
+
 /// A metric of a window.
 fn metric(total: f64) -> Value {
     json!({"total": total, "weight": 1.0, "reduction": "Last"})

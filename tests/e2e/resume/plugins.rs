@@ -65,6 +65,73 @@ fn a_checkpoint_whose_plugin_fails_its_trial_is_no_dead_end() {
 }
 
 #[test]
+fn a_file_that_is_named_is_taken_in_or_ends_the_run() {
+    let place = Place::new();
+    place.write("versioned.wasm", version(1));
+    let plus = ["--plugin", "versioned.wasm", "--set", "plugin.versioned.config.plus=0.5", "--max-steps", "2"];
+    place.run(&arguments(&plus)).succeeded();
+    place.write("other.wasm", core_reward("", NO_SCORES));
+    place.write("second.wasm", version(2));
+    place.write("none.wasm", "garbage");
+    let path = |file: &str| format!("plugin.versioned.path={file}");
+    let resume = |to: &str, file: &str, more: &[&str]| {
+        place.copy("run", to);
+        place.run(&[&["resume", to, "--max-steps", "4", "--set", &path(file)], more].concat())
+    };
+    let fork = |to: &str, file: &str| {
+        let from = ["train", "--resume-from-checkpoint", "run", "--output-dir", to, "--max-steps", "4"];
+        place.run(&[&from[..], &["--set", &path(file)]].concat())
+    };
+    for (file, reason) in
+        [("other.wasm", "plus"), ("none.wasm", "not a WebAssembly component"), ("no/such.wasm", "there is no such file")]
+    {
+        for (how, outcome) in
+            [("resumed", resume(&format!("r-{reason}"), file, &[])), ("forked", fork(&format!("f-{reason}"), file))]
+        {
+            assert_eq!(outcome.code, Some(2), "{how} with {file}: {}", outcome.stderr);
+            let error = outcome.error();
+            assert!(error.contains(file) && error.contains(reason), "{how} with {file}: {error}");
+            assert_eq!(place.figure("run", "step"), [1.0, 2.0]);
+        }
+    }
+    let blind = resume("blind", "second.wasm", &["--set", "hot_reload=false", "--allow-changed"]);
+    assert!(blind.code == Some(2) && blind.error().contains("second.wasm has another version"), "{}", blind.stderr);
+    resume("taken", "second.wasm", &[]).succeeded();
+    assert_eq!(place.figure("taken", "rewards/versioned/mean"), [1.5, 1.5, 2.5, 2.5]);
+    fork("forked", "second.wasm").succeeded();
+    assert_eq!(place.figure("forked", "rewards/versioned/mean"), [2.5, 2.5]);
+    // The same command again names the file too.
+    let again = ["--resume-from-checkpoint", "latest", "--plugin", "versioned.wasm", "--max-steps", "3"];
+    place.run(&arguments(&again)).succeeded();
+    assert_eq!(place.figure("run", "rewards/versioned/mean"), [1.5, 1.5, 1.5]);
+}
+
+#[test]
+fn a_checkpoint_whose_plugin_does_not_load_is_no_dead_end() {
+    let place = Place::new();
+    place.write("versioned.wasm", version(1));
+    place.run(&arguments(&["--plugin", "versioned.wasm", "--max-steps", "2"])).succeeded();
+    // As one of an older contract.
+    place.write("run/checkpoint-2/trainer/plugins/versioned.wasm", "garbage");
+    rlhost_tests::seal(&place.path("run/checkpoint-2"), &[]);
+    let resume = |to: &str, more: &[&str]| {
+        place.copy("run", to);
+        place.run(&[&["resume", to, "--max-steps", "3"], more].concat())
+    };
+    let own = resume("own", &[]);
+    assert!(own.succeeded().stderr.contains("does not load, so the version that is now in"), "{}", own.stderr);
+    assert_eq!(place.figure("own", "step"), [1.0, 2.0, 3.0]);
+    place.write("second.wasm", version(2));
+    std::fs::remove_file(place.path("versioned.wasm")).unwrap();
+    let refused = resume("refused", &[]);
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    let advice = "name another file: rlhost resume refused --set plugin.versioned.path=FILE";
+    assert!(refused.error().contains("versioned does not load") && refused.error().contains(advice), "{}", refused.error());
+    resume("named", &["--set", "plugin.versioned.path=second.wasm"]).succeeded();
+    assert_eq!(place.figure("named", "rewards/versioned/mean"), [1.0, 1.0, 2.0]);
+}
+
+#[test]
 fn a_run_that_a_reward_ended_goes_on_with_the_fixed_file() {
     let place = Place::new();
     place.write("versioned.wasm", version(1));

@@ -10,6 +10,11 @@ from ._lines import Lines
 _LONGEST_LINE = 1 << 20
 _LONGEST_COMPLETION = 8 << 20
 
+# Largest configuration, in bytes, and where a checkpoint has its own: older versions had it among the model's files.
+_LARGEST_CONFIG = 4 << 20
+_CHECKPOINT = "checkpoint-"
+_IN_CHECKPOINT = (os.path.join("trainer", "config.toml"), "config.toml")
+
 # Keys of a row of metrics that both kinds of rows have.
 _OF_BOTH = ("step", "epoch", "time", "versions")
 
@@ -126,7 +131,9 @@ class Run:
 
     @property
     def config(self) -> Optional[Dict[str, Any]]:
-        """The settings of config.toml; None before Python 3.11, which has no parser for it."""
+        """The settings that the run has, or had at its end: what a person wrote into config.toml and the run has not taken up is none of
+        them, and is in :attr:`notes`. None before Python 3.11, which has no parser for TOML.
+        """
         return self._once("config", self._config)
 
     @property
@@ -277,14 +284,42 @@ class Run:
         except ImportError:
             self._notes["config.toml"] = ["config.toml: not read, since Python before 3.11 has no parser for TOML"]
             return None
+
+        def read(name: str) -> Any:
+            with open(self._file(name), "rb") as file:
+                text = file.read(_LARGEST_CONFIG)
+            if name != "config.toml" and not text.endswith(b"\n"):
+                raise ValueError("it was cut off")
+            return tomllib.loads(text.decode("utf-8"))
+
+        edited, problem = None, None
         try:
-            with open(self._file("config.toml"), "rb") as file:
-                return tomllib.load(file)
+            edited = read("config.toml")
         except FileNotFoundError:
-            return None
+            pass
         except (OSError, ValueError, RecursionError) as error:
-            self._notes["config.toml"] = [f"config.toml: {error}"]
-            return None
+            problem = f"config.toml: {error}"
+        for name in self._own_configs():
+            try:
+                own = read(name)
+            except (OSError, ValueError, RecursionError):
+                continue
+            if edited is not None and edited != own:
+                problem = f"config.toml was edited, and the run has not taken the edit up; its own settings are of {name}"
+            self._notes["config.toml"] = [problem] if problem else []
+            return own
+        self._notes["config.toml"] = [problem] if problem else []
+        return edited
+
+    def _own_configs(self) -> List[str]:
+        """Returns the files with the configuration as the run itself wrote it, the newest first."""
+        steps = []
+        for name in os.listdir(self.path):
+            digits = name[len(_CHECKPOINT) :] if name.startswith(_CHECKPOINT) else ""
+            if digits.isascii() and digits.isdigit():
+                steps.append((int(digits), name))
+        of_checkpoints = [os.path.join(name, place) for _, name in sorted(steps, reverse=True) for place in _IN_CHECKPOINT]
+        return [".config.toml", *of_checkpoints]
 
 
 def _is_same(one: Dict[str, Any], other: Dict[str, Any]) -> bool:

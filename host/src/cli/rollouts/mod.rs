@@ -8,7 +8,7 @@ use super::output::counted;
 use super::pager::Pager;
 use crate::config::{Overrides, PluginEntry, is_hidden, read};
 use crate::report;
-use crate::run::{Rollout, Rollouts, RunFiles, Selection, Steps};
+use crate::run::{ConfigInForce, Rollout, Rollouts, RunFiles, Selection, Steps};
 use anyhow::anyhow;
 use layout::Layout;
 use std::cmp::Reverse;
@@ -149,7 +149,7 @@ fn output_name(file: &Path) -> String {
 
 /// Returns the weights of the run's rewards, as far as its configuration can be read.
 fn weights(run: &Path) -> BTreeMap<String, f64> {
-    let config = read([RunFiles(run).config().as_path()], &Overrides::default());
+    let config = read([ConfigInForce::path(run).as_path()], &Overrides::default());
     let weight = |entry: &PluginEntry| (entry.name().to_owned(), entry.weight);
     config.map_or_else(
         |error| {

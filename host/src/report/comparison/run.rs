@@ -50,8 +50,9 @@ impl ComparedRun {
         let name = absolute.file_name().map(|name| printable(&name.to_string_lossy(), LONGEST_NAME)).unwrap_or_default();
         let mut this = Self { name, path: path.to_owned(), ..Self::default() };
         let mut note = |text: &str| notes.push(format!("{}: {}", this.name, printable(text, 2 * LONGEST_VALUE)));
-        let config = crate::report::text(&RunFiles(path).config())?;
-        let table: toml::Table = config.parse().unwrap_or_else(|error: toml::de::Error| {
+        let config = crate::report::config_of(path)?;
+        config.note.iter().for_each(|text| note(text));
+        let table: toml::Table = config.text.parse().unwrap_or_else(|error: toml::de::Error| {
             note(&format!("config.toml can't be understood: {}", error.message()));
             toml::Table::new()
         });

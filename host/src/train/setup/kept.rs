@@ -1,12 +1,82 @@
-//! What becomes of a checkpoint's plugin that fails its trial when the run resumes. The run may have swapped it in while it worked, and it
+//! What becomes of a checkpoint's plugin that does not load, or fails its trial, when the run resumes. The run may have swapped it in while it worked, and it
 //! may still work on real completions, so the run must not be stuck with it.
 
 use crate::config::{Config, PluginEntry, printable_path, shell_word};
 use crate::dist::World;
-use crate::plugin::{self, Source};
+use crate::plugin::{self, Role, Source};
 use crate::train::origin::{Beginning, Origin};
+use crate::train::ranks::same_source;
 use crate::train::{Error, Result};
 use std::path::Path;
+
+/// What opens and loads a plugin that a run begins with.
+pub(super) struct Opening<'a> {
+    /// The key that names its file.
+    pub key: String,
+    pub entry: &'a PluginEntry,
+    pub role: Role,
+    pub beginning: &'a Beginning,
+    pub world: &'a World,
+}
+
+impl Opening<'_> {
+    /// Opens it and loads it. A run that resumes must not be stuck with a checkpoint's version that no longer loads, such as one of an
+    /// older contract: it takes what is in the plugin's file now.
+    ///
+    /// # Errors
+    /// If it can't be loaded. Names the file, if the user named it, and says how a run can resume.
+    pub(super) fn load<T>(&self, load: impl Fn(&Source) -> Result<T>) -> Result<(T, Source)> {
+        let source = same_source(self.world, || self.beginning.plugin(self.entry, self.role))?;
+        let error = match load(&source) {
+            Ok(loaded) => return Ok((loaded, source)),
+            Err(error) => error,
+        };
+        let (name, file) = (source.name(), Path::new(&self.entry.path));
+        let origin = match self.beginning {
+            Beginning::Resume { origin, .. } => origin,
+            Beginning::Fork { .. } if self.beginning.names(&self.entry.path) => return Err(self.as_fork(error)),
+            _ => return Err(error),
+        };
+        let newer = same_source(self.world, || {
+            let there = if file.is_file() { Some(Source::open(&self.entry.path)?.named(name)) } else { None };
+            let newer = there.filter(|newer| newer.hash() != source.hash());
+            newer.ok_or_else(|| Error::unusable(&origin.checkpoint, format!("{error}; {}", self.advice(origin))))
+        })?;
+        match load(&newer) {
+            Ok(loaded) => {
+                let file = printable_path(file);
+                tracing::warn!("{error}; {name} in the checkpoint does not load, so the version that is now in {file} is used");
+                Ok((loaded, newer))
+            }
+            Err(of_newer) => Err(Error::unusable(file, format!("{of_newer}; the checkpoint's version does not load: {error}"))),
+        }
+    }
+
+    /// Names the file that the user named for a fork.
+    fn as_fork(&self, error: Error) -> Error {
+        match error {
+            Error::Plugin(plugin::Error::Config { .. }) => {
+                let detail = format!(
+                    "{error}; a fork has the settings of its parent's {}; a file of another name has its own",
+                    self.entry.name()
+                );
+                Error::unusable(Path::new(&self.entry.path), detail)
+            }
+            error if error.is_mistake() => Error::unusable(Path::new(&self.entry.path), error),
+            error => error,
+        }
+    }
+
+    fn advice(&self, origin: &Origin) -> String {
+        let (file, resume) = (Path::new(&self.entry.path), format!("rlhost resume {}", shell_word(&origin.run)));
+        let fix = if file.is_file() { format!("put one that loads into {}, or ", printable_path(file)) } else { String::new() };
+        format!(
+            "the checkpoint's version of {} does not load. To go on, {fix}name another file: {resume} --set {}=FILE",
+            self.entry.name(),
+            self.key
+        )
+    }
+}
 
 /// A plugin that a run begins with.
 pub(super) struct Kept {
@@ -42,7 +112,7 @@ impl Kept {
     /// # Errors
     /// If it does not; a resumed run's error says what would help.
     pub(super) fn bear(&self, error: plugin::Error, config: &Config, beginning: &Beginning, world: &World) -> Result<()> {
-        let Beginning::Resume { origin, allow_changed } = beginning else { return Err(Error::DryRun(error)) };
+        let Beginning::Resume { origin, terms } = beginning else { return Err(Error::DryRun(error)) };
         let (name, file) = (&self.name, printable_path(Path::new(&self.location)));
         match self.has_new_version() {
             _ if !world.is_first() => Ok(()),
@@ -52,7 +122,7 @@ impl Kept {
                 );
                 Ok(())
             }
-            _ if *allow_changed => {
+            _ if terms.allow_changed => {
                 tracing::warn!("{error}; {name} in the checkpoint fails its trial; going on with it (--allow-changed)");
                 Ok(())
             }

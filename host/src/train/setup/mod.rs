@@ -128,7 +128,7 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let mut trainer =
         Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
     trainer.begin_as(beginning, restored)?;
-    trainer.plugins.watch(engine, opener, &trainer.journal, beginning.origin().is_some())?;
+    trainer.plugins.watch((engine, opener), &trainer.journal, beginning)?;
     Ok(trainer)
 }
 

@@ -1,7 +1,7 @@
 //! Loads the run's plugins and tries them on the kind of input they will get.
 
 use super::defaults;
-use super::kept::Kept;
+use super::kept::{Kept, Opening};
 use crate::activity::{Activity, Task};
 use crate::config::{self, Compare, Config, Grants, PluginEntry};
 use crate::data::Tokenizer;
@@ -16,7 +16,7 @@ use crate::train::flow::Flow;
 use crate::train::named::model_of;
 use crate::train::origin::Beginning;
 use crate::train::plugins::{AskedModel, Chosen, Extras, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run, is_separable};
-use crate::train::ranks::{after_the_first, same_source};
+use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, RunFolder};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -39,10 +39,12 @@ pub(super) struct Loaded {
 /// rewards, and the group size.
 pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, backend: &Backend) -> Result<(Config, Loaded)> {
     let mut engine = Engine::new()?;
-    let algorithm_source = same_source(world, || beginning.algorithm(&config.algorithm))?;
-    let chosen = chosen(&config, algorithm_source.name());
-    let algorithm = Algorithm::load(&engine, &algorithm_source, &config.loss, &config.loss_limits, config.seed)?;
+    let (entry, key) = (PluginEntry::new(config.algorithm.clone()), "algorithm".to_owned());
+    let opening = Opening { key, entry: &entry, role: Role::Algorithm, beginning, world };
+    let (algorithm, algorithm_source) = opening
+        .load(|source| Algorithm::load(&engine, source, &config.loss, &config.loss_limits, config.seed))?;
     let flow = Flow::new(&algorithm, config.learn_from);
+    let chosen = chosen(&config, algorithm_source.name());
     config.loss = algorithm.config();
     config = defaults::of_evaluations(config, beginning)?;
     if flow.generates() {
@@ -66,8 +68,7 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, bac
         let by = if entry.model {
             Scorer::Model(Box::new(asked_model(entry, beginning, world, backend)?))
         } else {
-            let source = same_source(world, || beginning.plugin(entry, Role::Reward))?;
-            let plugin = asked_plugin(&engine, &source, entry, config.seed, beginning)?;
+            let (plugin, source) = asked_plugin(&engine, entry, config.seed, (beginning, world))?;
             reward_sources.push(source);
             Scorer::Plugin(Box::new(plugin))
         };
@@ -108,8 +109,9 @@ fn environments(
 ) -> Result<(Config, Vec<(EnvironmentPlugin, Source)>)> {
     let seed = config.seed;
     let load = |entry: &mut PluginEntry| {
-        let source = same_source(world, || beginning.plugin(entry, Role::Environment))?;
-        let plugin = EnvironmentPlugin::load(engine, &source, &entry.config, &entry.limits, seed)?;
+        let opening = Opening { key: path_of("environment", entry), entry, role: Role::Environment, beginning, world };
+        let (plugin, source) =
+            opening.load(|source| Ok(EnvironmentPlugin::load(engine, source, &entry.config, &entry.limits, seed)?))?;
         if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
             return Err(idle_hosts("environment", entry));
         }
@@ -123,17 +125,22 @@ fn environments(
 /// Loads a reward plugin, and sets in its entry the settings that it defines.
 fn asked_plugin(
     engine: &Engine,
-    source: &Source,
     entry: &mut PluginEntry,
     seed: u64,
-    beginning: &Beginning,
-) -> Result<RewardPlugin> {
-    let plugin = RewardPlugin::load(engine, source, &entry.config, &entry.limits, seed)?;
+    (beginning, world): (&Beginning, &World),
+) -> Result<(RewardPlugin, Source)> {
+    let opening = Opening { key: path_of("plugin", entry), entry, role: Role::Reward, beginning, world };
+    let (plugin, source) = opening.load(|source| Ok(RewardPlugin::load(engine, source, &entry.config, &entry.limits, seed)?))?;
     if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
         return Err(idle_hosts("plugin", entry));
     }
     entry.config = plugin.config();
-    Ok(plugin)
+    Ok((plugin, source))
+}
+
+/// Returns the key of an entry's file.
+fn path_of(table: &str, entry: &PluginEntry) -> String {
+    format!("{table}.{}.path", entry.name())
 }
 
 /// Returns the error for hosts that a plugin can't ask.

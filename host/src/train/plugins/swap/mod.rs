@@ -18,10 +18,11 @@ pub(in crate::train) use watching::cant_change;
 use super::{Judged, Opener, Plugins};
 use crate::config::{OnError, PluginEntry, printable};
 use crate::metrics::{Comparison, Metric, Reduction};
-use crate::plugin::{AnyPlugin, Batch, Engine, Generation, Plugin};
+use crate::plugin::{AnyPlugin, Batch, Engine, Generation, Plugin, Source};
 use crate::run::{Event, PluginVersion, RunFiles, Scoring, Versions, short_hash};
 use crate::train::experience::RewardColumn;
 use crate::train::journal::{Journal, Recorder};
+use crate::train::origin::Beginning;
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -55,6 +56,9 @@ struct Before {
     until: u64,
 }
 
+/// Files of plugins that the user named, by the plugins' names.
+type Named = BTreeMap<String, String>;
+
 /// The state of a run's swaps.
 pub(super) struct Swaps {
     board: Arc<Mutex<Board>>,
@@ -64,6 +68,8 @@ pub(super) struct Swaps {
     before: BTreeMap<String, Before>,
     /// Those of before the run was resumed.
     earlier: Predecessors,
+    /// The run begins with these files or not at all.
+    named: Named,
     /// All swaps of the run.
     history: Vec<Swap>,
 }
@@ -72,8 +78,8 @@ impl Swaps {
     /// Creates the state from the run's initial plugins. A new plugin is tried on `trial` until there is a newer batch.
     pub(super) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
         let board = Arc::new(Mutex::new(Board::new(slots, trial)));
-        let (before, earlier) = Default::default();
-        Self { board, loads: None, proposals: None, before, earlier, history: Vec::new() }
+        let (before, earlier, named) = Default::default();
+        Self { board, loads: None, proposals: None, before, earlier, named, history: Vec::new() }
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
@@ -132,19 +138,46 @@ struct How<'a> {
 
 impl Plugins {
     /// Starts watching the plugins' files, the run's config.toml, and what `rlhost swap` sends. Only the first rank watches, for
-    /// all. A run that `goes_on` first tries what has changed since its checkpoint, so that it takes no step without it.
-    pub(in crate::train) fn watch(&mut self, engine: Engine, opener: Opener, journal: &Journal, goes_on: bool) -> Result<()> {
+    /// all. A run that goes on first tries what has changed since its checkpoint, so that it takes no step without it.
+    ///
+    /// # Errors
+    /// If the inbox can't be made, or a file that the user named can't be taken in.
+    pub(in crate::train) fn watch(
+        &mut self,
+        (engine, opener): (Engine, Opener),
+        journal: &Journal,
+        beginning: &Beginning,
+    ) -> Result<()> {
         self.swaps.loads = Some((engine.clone(), opener.clone()));
-        if !self.world.is_first() || !self.config.hot_reload {
+        if !self.world.is_first() {
             return Ok(());
+        }
+        self.swaps.named = beginning.named(&self.config);
+        if !self.config.hot_reload {
+            return self.check_named();
         }
         journal.open_inbox()?;
         let (sender, proposals) = channel();
         self.swaps.with(|board| (board.config, board.run) = (self.config.clone(), journal.path().to_owned()));
         let watching = Watching::new((engine, opener), self.swaps.board.clone(), sender);
-        match watching.and_then(|watching| watching.begin(goes_on)) {
+        match watching.and_then(|watching| watching.begin(beginning.origin().is_some())) {
             Ok(()) => self.swaps.proposals = Some(proposals),
             Err(error) => tracing::warn!("plugin changes won't be detected: {error}"),
+        }
+        Ok(())
+    }
+
+    /// Refuses to go on without a file that the user named: without `hot_reload`, the run has its checkpoint's version.
+    fn check_named(&mut self) -> Result<()> {
+        let hashes = self.hashes();
+        for (name, file) in &self.swaps.named {
+            let is_new =
+                |file: &str| Source::open(file).is_ok_and(|source| hashes.get(name).is_some_and(|own| own != source.hash()));
+            if Path::new(file).is_file() && is_new(file) {
+                let advice =
+                    format!("{file} has another version of {name} than the checkpoint, which only hot_reload=true takes in");
+                return Err(Error::setting("hot_reload", advice));
+            }
         }
         Ok(())
     }
@@ -163,12 +196,15 @@ impl Plugins {
         let stays = |name: &String, until: u64| until > step || goes_back.contains(&name.as_str());
         self.swaps.before.retain(|name, before| stays(name, before.until));
         self.swaps.earlier.retain(|name, kept| stays(name, kept.replaced.until));
+        // Of these, what is proposed before the first step counts.
+        let named = std::mem::take(&mut self.swaps.named);
         let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
         for proposal in self.agreed(proposals, step)? {
             match proposal {
-                Proposal::Swap(candidate) => self.take_in(*candidate, recorder)?,
+                Proposal::Swap(candidate) => self.take_in(*candidate, &named, recorder)?,
                 Proposal::Settings { name, weight, on_error } => self.take_settings(&name, weight, on_error, recorder)?,
                 Proposal::Refused { name, hash, trigger, reason } => {
+                    insist(&named, &name, &trigger, &reason)?;
                     self.refuse(&Refusal { name: &name, hash: hash.as_deref(), trigger: &trigger, reason: &reason }, recorder)?;
                 }
             }
@@ -183,7 +219,8 @@ impl Plugins {
         let in_use = self.hashes().get(*name).map_or_else(|| "the run".to_owned(), |hash| short_hash(hash).to_owned());
         if **trigger == Trigger::Settings {
             tracing::warn!(
-                "the edit of {} was refused: {reason}; the run keeps its settings. Undo the edit: a resumed run reads the file again",
+                "the edit of {} was refused: {reason}; the run keeps its settings. Undo the edit: a resumed run reads the file again, unless it \
+                 resumes with --discard-edits",
                 RunFiles::CONFIG
             );
             let plugin = Some(*name).filter(|name| *name != RunFiles::CONFIG);
@@ -195,7 +232,7 @@ impl Plugins {
     }
 
     /// Swaps in a version that passed its trial.
-    fn take_in(&mut self, candidate: Candidate, recorder: &mut Recorder<'_>) -> Result<()> {
+    fn take_in(&mut self, candidate: Candidate, named: &Named, recorder: &mut Recorder<'_>) -> Result<()> {
         let (begun, step) = (Instant::now(), recorder.step);
         let Candidate { mut version, report, trigger, noticed } = candidate;
         let (name, to, config) = (version.name().to_owned(), version.identity(), version.settings());
@@ -203,6 +240,7 @@ impl Plugins {
         let handed_over = match self.prepared(&mut version)? {
             Ok(handed_over) => handed_over,
             Err(reason) => {
+                insist(named, &name, &trigger, &reason)?;
                 let refusal = Refusal { name: &name, hash: Some(to.hash()), trigger: &trigger, reason: &reason };
                 return self.refuse(&refusal, recorder);
             }
@@ -420,6 +458,14 @@ impl Plugins {
             board.seen.extend(seen);
             board.choose(chosen);
         });
+    }
+}
+
+/// Ends a run whose user named a file that is refused, before it trains on with the version that it had.
+fn insist(named: &Named, name: &str, trigger: &Trigger, reason: &str) -> Result<()> {
+    match named.get(name).filter(|_| *trigger == Trigger::File) {
+        None => Ok(()),
+        Some(file) => Err(Error::unusable(Path::new(file), format!("it can't take the place of {name}: {reason}"))),
     }
 }
 
