@@ -1,12 +1,12 @@
 //! The activation of a layer's MLP between its wide products and its down projection: `f(gate) * up` (Shazeer 2020, arXiv
 //! 2002.05202), or `f(gate)` alone. Gates and factors are read in f32 or, as a layer may keep them, in bf16.
 
-use super::cpu::{Shared, filled, filled_each, read, read_as, tensor_of};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::{exp, normal_below, sigmoid, tanh};
 use super::rounding::Number;
 use super::simd::wide;
+use super::slices::{Shared, filled, filled_each, read, read_as, tensor_of};
 use super::{Error, Result, on_device, team};
 use candle_core::{DType, Tensor};
 use half::bf16;

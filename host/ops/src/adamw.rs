@@ -1,9 +1,10 @@
 //! Updates a parameter in one fused pass of AdamW (Loshchilov and Hutter 2019).
 
-use super::cpu::{read, to_vec, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::elementwise::to_vec;
 use super::simd::wide;
+use super::slices::{read, write};
 use super::{Error, Result, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -6,8 +6,8 @@
 //! for the CPU; its CUDA kernel also keeps a small negative first moment from becoming zero, though not a positive one.
 
 use super::adamw::{self, Scalars, Step};
-use super::cpu::{read, read_as, tensor, write, write_bytes};
 use super::simd::wide;
+use super::slices::{read, read_as, tensor, write, write_bytes};
 use super::{Error, Result};
 use candle_core::Tensor;
 use rayon::prelude::*;

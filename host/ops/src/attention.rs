@@ -5,14 +5,15 @@
 //! keeps only the logarithm of each softmax's normaliser; the backward pass recomputes the probabilities (as FlashAttention does,
 //! Dao et al. 2022).
 
-use super::cpu::{ROWS_PER_TASK, Shared, filled_each, read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::forest::Forest;
-use super::gemm::{Dst, Mat, Precision, matmul, matmul_raw};
+use super::gemm::{Dst, matmul, matmul_raw};
 use super::math::{dot, exp, max, sum_by, tanh};
 use super::simd::wide;
+use super::slices::{ROWS_PER_TASK, Shared, filled_each, read, tensor};
 use super::stored::Stored;
+use super::view::{Mat, Precision};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
@@ -494,7 +495,7 @@ impl Given<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::{to_vec, zeros_like};
+    use crate::elementwise::{to_vec, zeros_like};
     use candle_core::Device;
 
     /// Irregular values.

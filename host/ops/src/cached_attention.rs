@@ -3,9 +3,10 @@
 
 use super::attention::{Attention, Heads};
 use super::caches::{PromptCache, SequenceCache};
-use super::cpu::{Shared, read, share, tensor};
 use super::math::{exp, max, sum_by};
 use super::simd::wide;
+use super::slices::{Shared, read, tensor};
+use super::team::share;
 use super::{Error, Result, matrix_dims, team};
 use candle_core::Tensor;
 
@@ -150,7 +151,7 @@ fn normalise(a: &mut [f32], b: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gemm::Precision;
+    use crate::view::Precision;
     use candle_core::Device;
     use half::bf16;
     use rand_chacha::ChaCha8Rng;

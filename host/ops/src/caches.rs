@@ -1,14 +1,14 @@
 //! Keys and values that a generation keeps: of prompts, and of the sequences that continue them.
 
-use super::cpu::read;
-use super::gemm::Precision;
 use super::lines::{Lines, ROWS, Tile, Value, has_pairs, sums};
 #[cfg(target_arch = "x86_64")]
 use super::lines::{Pairs, sums_of_pairs};
 use super::rounding::{round_into, rounded};
 use super::simd::wide;
+use super::slices::read;
 use super::tiles::turn_padded;
 use super::unpack::WIDTH;
+use super::view::Precision;
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use half::bf16;

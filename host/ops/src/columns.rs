@@ -3,9 +3,9 @@
 //! A row of outputs is one or more groups, each with parts of these widths in turn: Phi 3 has one group of all query, key and
 //! value heads, GPT-NeoX a group for each head.
 
-use super::cpu::{read, tensor};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::slices::{read, tensor};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 

@@ -1,8 +1,8 @@
 //! Dropout whose random numbers depend on what is dropped: a key, the text up to each token, and the feature. So the same values
 //! are dropped however rows are packed, split or recomputed. CPU only.
 
-use super::cpu::{read, tensor, write};
 use super::simd::wide;
+use super::slices::{read, tensor, write};
 use super::{Error, Forest, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -1,8 +1,8 @@
 //! Token embedding: rows of a table.
 
-use super::cpu::{filled, read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::slices::{filled, read, tensor, write};
 use super::stored::Stored;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;

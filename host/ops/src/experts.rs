@@ -4,12 +4,14 @@
 //! Tokens are sorted by expert, so each expert's rows are adjacent: nothing is padded, and an expert without a token costs
 //! nothing. Shapes: `E` experts, `K` of them for each token, `R = N K` sorted rows.
 
-use super::cpu::{Shared, cast, from_vec, read, tensor, to_vec, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, Mat, Precision, Run, matmul};
+use super::elementwise::{cast, from_vec, to_vec};
+use super::gemm::{self, Dst, Run, matmul};
 use super::simd::wide;
+use super::slices::{Shared, read, tensor, write};
 use super::stored::Stored;
+use super::view::{Mat, Precision};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -2,24 +2,13 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
-use super::bf16::Values;
-use super::cpu::{Read, Shared, filled};
 use super::f32_kernel;
+use super::slices::{Read, Shared, filled};
 use super::stored::Stored;
+use super::view::{Mat, Precision, Values};
 use gemm_common::Parallelism;
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
-use std::ops::Range;
-
-/// The precision to which operands of products are rounded. Sums are f32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// No rounding.
-    #[default]
-    F32,
-    /// bf16, which processors with AVX-512 BF16 or AMX multiply several times faster.
-    Bf16,
-}
 
 /// Where a product is computed.
 #[derive(Clone, Copy)]
@@ -37,67 +26,6 @@ impl Precision {
     /// On all threads of the pool, if the product is large enough.
     pub(super) fn on_all_threads(self) -> Run {
         Run { precision: self, par: Parallelism::Rayon(rayon::current_num_threads()) }
-    }
-}
-
-/// A matrix inside a slice: element `(i, j)` is at `i * row_stride + j * col_stride`. One of the strides is one.
-#[derive(Clone, Copy)]
-pub(super) struct Mat<'a> {
-    data: Values<'a>,
-    pub rows: usize,
-    pub cols: usize,
-    row_stride: usize,
-    col_stride: usize,
-}
-
-impl<'a> Mat<'a> {
-    /// Creates a row-major `[rows, cols]` view.
-    pub fn new(data: &'a [f32], rows: usize, cols: usize) -> Self {
-        Self::strided(data, rows, cols, cols)
-    }
-
-    /// Creates a view of rows of `cols` values, `row_stride` apart.
-    pub fn strided(data: &'a [f32], rows: usize, cols: usize, row_stride: usize) -> Self {
-        assert!(rows == 0 || cols == 0 || (rows - 1) * row_stride + cols <= data.len(), "matrix view out of bounds");
-        Self { data: Values::F32(data), rows, cols, row_stride, col_stride: 1 }
-    }
-
-    /// Creates a row-major `[rows, cols]` view of values in bf16.
-    pub fn of_bf16(data: &'a [half::bf16], rows: usize, cols: usize) -> Self {
-        assert_eq!(data.len(), rows * cols, "matrix view out of bounds");
-        Self { data: Values::Bf16(data), rows, cols, row_stride: cols, col_stride: 1 }
-    }
-
-    /// Returns a view of some of the rows.
-    pub fn some_rows(self, rows: &Range<usize>) -> Self {
-        assert!(rows.start <= rows.end && rows.end <= self.rows, "rows outside of the matrix");
-        let data = if rows.is_empty() { Values::F32(&[]) } else { self.data.from(rows.start * self.row_stride) };
-        Self { data, rows: rows.len(), ..self }
-    }
-
-    /// Returns a view of some of the columns.
-    pub fn some_columns(self, columns: &Range<usize>) -> Self {
-        assert!(columns.start <= columns.end && columns.end <= self.cols, "columns outside of the matrix");
-        let data = if self.rows == 0 { self.data } else { self.data.from(columns.start * self.col_stride) };
-        Self { data, cols: columns.len(), ..self }
-    }
-
-    /// Returns the transpose, without a copy.
-    pub fn t(self) -> Self {
-        Self { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
-    }
-
-    /// Returns it as the left operand of a product in bf16; the right one is that of its transpose.
-    #[cfg(target_arch = "x86_64")]
-    fn as_left(self) -> bf16::Operand<'a> {
-        let Self { data, rows, cols, row_stride, col_stride } = self;
-        bf16::Operand { values: data, outer: rows, inner: cols, outer_stride: row_stride, inner_stride: col_stride }
-    }
-
-    /// Returns the values rounded to bf16, row by row in f32.
-    fn rounded(self) -> Vec<f32> {
-        let places = (0..self.rows).flat_map(|i| (0..self.cols).map(move |j| i * self.row_stride + j * self.col_stride));
-        places.map(|place| self.data.rounded(place)).collect()
     }
 }
 
@@ -179,7 +107,7 @@ pub(super) fn of_rows_all(x: Mat<'_>, all: &[Weight<'_>], run: Run) -> Vec<Vec<f
             // SAFETY: every value is a bias's or set by a product; the views' bounds were checked when they were made, and no two
             // products have a destination in common.
             return unsafe {
-                super::cpu::filled_all(all.iter().map(|w| x.rows * w.outputs), |outs| {
+                super::slices::filled_all(all.iter().map(|w| x.rows * w.outputs), |outs| {
                     let to = |(w, out): (&Weight<'_>, &Shared)| {
                         if let Some(bias) = &w.bias {
                             (0..x.rows).for_each(|row| {
@@ -188,9 +116,9 @@ pub(super) fn of_rows_all(x: Mat<'_>, all: &[Weight<'_>], run: Run) -> Vec<Vec<f
                         }
                         bf16::Destination { out: *out, stride: w.outputs, add: w.bias.is_some(), scale: 1.0 }
                     };
-                    let operands = weights.iter().map(|w| w.as_left());
+                    let operands = weights.iter().map(|w| bf16::Operand::from(*w));
                     let products: Vec<_> = operands.zip(all.iter().zip(outs).map(to)).filter(|(b, _)| b.outer > 0).collect();
-                    bf16::products(kernel, x.as_left(), &products, threads);
+                    bf16::products(kernel, x.into(), &products, threads);
                 })
             };
         }
@@ -267,7 +195,7 @@ pub(super) unsafe fn matmul_raw(out: *mut f32, out_stride: usize, dst: Dst, a: M
     }
     #[cfg(target_arch = "x86_64")]
     if let (Some(kernel), 1..) = (bf16::kernel(), a.cols) {
-        let (a, b) = (a.as_left(), b.t().as_left());
+        let (a, b) = (bf16::Operand::from(a), bf16::Operand::from(b.t()));
         let to = bf16::Destination { out: Shared::at_pointer(out), stride: out_stride, add: dst == Dst::Add, scale };
         let threads = !matches!(run.par, Parallelism::None);
         // SAFETY: both operands were bounds-checked when their views were made; the caller guarantees the destination.
@@ -315,7 +243,7 @@ unsafe fn in_f32(out: *mut f32, out_stride: usize, dst: Dst, a: Mat<'_>, b: Mat<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::read;
+    use crate::slices::read;
     use candle_core::{Device, Tensor};
 
     fn values(n: usize, step: usize) -> Vec<f32> {

@@ -4,9 +4,9 @@
 //! In a row, 128 inputs share a scale, their largest magnitude (llama.cpp has 32 in `Q8_0` and 256 in `Q8_K`): a large value costs only
 //! those beside it their precision. The products of a block are summed exactly, and the blocks' sums in f32.
 
+use super::codes::{A_CODE, codes_of_8_bits, largest};
 #[cfg(target_arch = "x86_64")]
 use super::processor::{Features, features};
-use super::quantized::{A_CODE, codes_of_8_bits, largest};
 use std::ops::Range;
 
 /// Inputs of a row that share a scale.
@@ -162,7 +162,7 @@ mod avx512 {
 
     use super::{BLOCK, Block, Line, ROWS, STEP, WIDTH};
     use crate::bf16::{PAIRS, lanes_summed, place, write_pairs};
-    use crate::quantized::MOST;
+    use crate::codes::MOST;
     use std::arch::x86_64::*;
 
     /// Registers of a whole block.

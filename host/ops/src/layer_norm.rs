@@ -1,12 +1,12 @@
 //! Layer normalisation (Ba et al. 2016, arXiv 1607.06450): `y = (x - mean) / sqrt(variance + eps) * w + b`, over the last
 //! dimension, in f32.
 
-use super::cpu::{ROWS_PER_TASK, filled, read, tensor_of, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::sum_by;
 use super::rounding::Number;
 use super::simd::wide;
+use super::slices::{ROWS_PER_TASK, filled, read, tensor_of, write};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use half::bf16;

@@ -20,13 +20,16 @@ mod bf16;
 pub mod bounded;
 pub mod cached_attention;
 pub mod caches;
+mod codes;
 pub mod columns;
-mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod device;
+mod dispatch;
 pub mod dropout;
+mod elementwise;
 pub mod embedding;
+mod error;
 pub mod experts;
 mod f32_kernel;
 pub mod forest;
@@ -50,10 +53,14 @@ mod process;
 pub mod processor;
 pub mod quantized;
 mod reading;
+mod reduce;
 pub mod rope;
 mod rounding;
+mod rows;
 pub mod sampler;
+mod shape;
 mod simd;
+mod slices;
 pub mod splice;
 pub mod squares;
 mod stored;
@@ -61,90 +68,28 @@ pub mod support;
 pub mod team;
 mod tiles;
 mod unpack;
+mod view;
 pub mod words;
 
 pub use bf16::supported as multiplies_bf16;
-pub use cpu::{
-    add_into, all_finite, bounded_by, cast, checksum, copied, fill_zero, from_vec, gather_rows, mixed, on_host, on_pool,
-    plus_one, scaled, scatter_add_rows, sum_of_squares, to_vec, write, zeros_like,
-};
 #[cfg(feature = "cuda")]
 pub use cuda::decode;
+pub use elementwise::{
+    add_into, bounded_by, cast, copied, fill_zero, from_vec, mixed, on_host, plus_one, scaled, to_vec, zeros_like,
+};
+pub use error::{Error, Result};
 pub use forest::{Forest, Segment};
-pub use gemm::Precision;
 pub use memory::{available_memory, keep_freed_memory, peak_memory};
 pub use process::{limit_memory, limit_process};
 pub use reading::read_tensor;
+pub use reduce::{all_finite, checksum, sum_of_squares};
 pub use rounding::{round_bf16, round_in_place, sum_bf16, widen_bf16};
+pub use rows::{gather_rows, scatter_add_rows};
 pub use simd::wide_registers;
+pub use slices::write;
 pub use stored::Matrix;
+pub use team::on_pool;
+pub use view::Precision;
 
-use candle_core::Tensor;
-
-/// Errors of operations. Shapes are the callers' invariants, so all but [`Error::OutOfMemory`] and [`Error::Device`] indicate a bug or a
-/// device that lacks an implementation, not a user's mistake.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// An error of candle (allocation, dtype, device).
-    #[error(transparent)]
-    Candle(candle_core::Error),
-    /// The device is out of memory.
-    #[error(
-        "the device's memory is full; lower per_device_train_batch_size, max_tokens_per_microbatch, max_completion_length, \
-         max_num_seqs or, with an environment, max_episode_tokens, or set gradient_checkpointing"
-    )]
-    OutOfMemory,
-    /// A device can't be opened.
-    #[error("{0}")]
-    Device(String),
-    /// An operation has no kernel for a tensor.
-    #[error("{op}: no kernel for a {dtype:?} tensor with this layout on {device}")]
-    Unsupported {
-        /// The operation or access that failed.
-        op: &'static str,
-        /// The tensor's element type.
-        dtype: candle_core::DType,
-        /// The tensor's device.
-        device: String,
-    },
-    /// Two tensors don't fit together.
-    #[error("{op}: {detail}")]
-    Shape {
-        /// The operation.
-        op: &'static str,
-        /// What does not fit.
-        detail: String,
-    },
-}
-
-impl From<candle_core::Error> for Error {
-    fn from(error: candle_core::Error) -> Self {
-        // Errors of the driver come as text.
-        let said = error.to_string();
-        let full = ["CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED"].iter().any(|status| said.contains(status));
-        if full { Self::OutOfMemory } else { Self::Candle(error) }
-    }
-}
-
-/// Result of an operation.
-pub type Result<T> = std::result::Result<T, Error>;
-
-/// Returns the device's result of an operation if the tensor is on a device.
-macro_rules! on_device {
-    ($tensor:expr, $call:expr) => {
-        #[cfg(feature = "cuda")]
-        {
-            if $tensor.device().is_cuda() {
-                return $call;
-            }
-        }
-    };
-}
-use on_device;
-
-/// Returns the rows and columns of a tensor seen as a matrix over its last dimension.
-fn matrix_dims(t: &Tensor) -> (usize, usize) {
-    let dims = t.dims();
-    let cols = dims.last().copied().unwrap_or(1);
-    (t.elem_count() / cols.max(1), cols)
-}
+use dispatch::on_device;
+use shape::matrix_dims;

@@ -2,12 +2,13 @@
 //! f32 or bf16 in which products are computed ([`Precision`]; on a device, the tensors' own). Rows that products in bf16 read may be
 //! in bf16 already, with the same results.
 
-use super::cpu::{ROWS_PER_TASK, Read, read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, Precision, Weight, matmul};
+use super::gemm::{self, Dst, Weight, matmul};
 use super::simd::wide;
+use super::slices::{ROWS_PER_TASK, Read, read, tensor, write};
 use super::stored::{Matrix, Stored};
+use super::view::Precision;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
@@ -113,7 +114,7 @@ pub fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&Tensor>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quantized::{Quantized, Scheme};
+    use crate::codes::{Quantized, Scheme};
     use crate::to_vec;
     use candle_core::{DType, Device};
 

@@ -2,16 +2,17 @@
 //! and vocabulary (`tiles.rs`), so that the complete `[M, V]` logits never exist. The backward pass recomputes each tile's logits,
 //! unless the forward pass has summed what it needs (`mean_rows.rs`).
 
-use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{Dst, Mat, matmul};
+use super::gemm::{Dst, matmul};
 use super::math::{exp, max, sum_by};
 use super::mean_rows::MeanRows;
 use super::simd::wide;
+use super::slices::{read, tensor, write};
 use super::stored::{Blocks, Stored};
 use super::support::Restriction;
 use super::tiles::{LANES, TOKENS, TOKENS_PER_TASK, Tile, turn};
+use super::view::Mat;
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -1,11 +1,12 @@
 //! `y += s (x A^T) B^T`: a low-rank adapter's contribution to a linear layer (LoRA, Hu et al. 2021, arXiv 2106.09685), with `A:
 //! [r, in]` and `B: [out, r]` as in the `peft` package.
 
-use super::cpu::{read, tensor, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
-use super::gemm::{self, Dst, Mat, Precision, matmul};
+use super::gemm::{self, Dst, matmul};
+use super::slices::{read, tensor, write};
 use super::stored::{Matrix, Stored};
+use super::view::{Mat, Precision};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 

@@ -1,7 +1,7 @@
 //! Measures a device's limits with a model's own operations, for comparison with a run's speed.
 
-use super::cpu::read;
 use super::simd::wide;
+use super::slices::read;
 use super::{Precision, Result, cast, from_vec, linear, sum_of_squares};
 use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;

@@ -2,11 +2,12 @@
 //! direction that a low-rank adapter changes (DoRA, Liu et al. 2024, arXiv 2402.09353, equation 5). As in its section 4.3 and in
 //! the `peft` package, the lengths `|V|` count as constants in the gradient. CPU only.
 
-use super::cpu::{read, tensor, write};
-use super::gemm::{Dst, Mat, Precision, matmul};
+use super::gemm::{Dst, matmul};
 use super::low_rank::LowRank;
 use super::simd::wide;
+use super::slices::{read, tensor, write};
 use super::stored::{Matrix, Stored};
+use super::view::{Mat, Precision};
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -3,11 +3,12 @@
 //! rescaled when a block of the vocabulary brings a new maximum (as in FlashAttention, Dao et al. 2022, arXiv 2205.14135). A backward
 //! pass then computes no logits, unless it needs more than that.
 
-use super::gemm::{Dst, Mat, matmul};
+use super::gemm::{Dst, matmul};
 use super::math::exp;
 use super::simd::wide;
 use super::stored::Stored;
 use super::tiles::{LANES, Scale, TOKENS_PER_TASK, Tile};
+use super::view::Mat;
 use rayon::prelude::*;
 
 /// For each row, the sum of the output matrix's rows of all tokens but the target, weighted by their probabilities; until it is

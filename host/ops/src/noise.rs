@@ -1,8 +1,8 @@
 //! Uniform noise whose random numbers depend on what it is added to, as in `dropout.rs`: a key, the text up to each token, and
 //! the feature. So the noise is the same however rows are packed, split or recomputed. CPU only.
 
-use super::cpu::write;
 use super::dropout::mixed_bits;
+use super::slices::write;
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -1,12 +1,12 @@
 //! Root-mean-square normalisation (Zhang and Sennrich 2019): `y = x / sqrt(mean(x^2) + eps) * w`,
 //! over the last dimension, in f32.
 
-use super::cpu::{ROWS_PER_TASK, filled, read, tensor_of, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::math::dot;
 use super::rounding::Number;
 use super::simd::wide;
+use super::slices::{ROWS_PER_TASK, filled, read, tensor_of, write};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use half::bf16;

@@ -1,7 +1,9 @@
 //! Updates a parameter by the optimizers other than AdamW. CPU only; sums over a parameter have a fixed order.
 
-use super::cpu::{read, squares, write};
-use super::gemm::{Mat, Precision, product};
+use super::gemm::product;
+use super::reduce::squares;
+use super::slices::{read, write};
+use super::view::{Mat, Precision};
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -8,12 +8,14 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::bf16;
-use super::cpu::{Shared, cast, filled_all, read, share, tensor};
+use super::codes::{Quantized, Scheme};
+use super::elementwise::cast;
 use super::gemm::Dst;
 use super::int8;
 use super::lines::{Lines, ROWS, Tile, sums};
-use super::quantized::{Quantized, Scheme};
+use super::slices::{Shared, filled_all, read, tensor};
 use super::stored::{Matrix, Stored};
+use super::team::share;
 use super::unpack::{INPUTS, Room, WIDTH};
 use super::{Error, Precision, Result, matrix_dims, team};
 use candle_core::{DType, Tensor};

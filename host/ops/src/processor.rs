@@ -75,7 +75,7 @@ impl Features {
                 Self::Avx512
             } else if !has!("avx512bf16") {
                 Self::Avx512Vnni
-            } else if !super::bf16::has_tiles() {
+            } else if !has_tiles() {
                 Self::Avx512Bf16
             } else {
                 Self::Amx
@@ -84,6 +84,30 @@ impl Features {
         #[cfg(not(target_arch = "x86_64"))]
         Self::Baseline
     }
+}
+
+/// Asks the system for permission to use AMX tiles. Returns whether the processor has them in bf16 and this process may use them.
+#[cfg(target_arch = "x86_64")]
+fn has_tiles() -> bool {
+    /// Bits of EDX in the processor's leaf 7.
+    const BF16: u32 = 1 << 22;
+    const TILE: u32 = 1 << 24;
+    let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
+    features & (BF16 | TILE) == (BF16 | TILE) && asked()
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn asked() -> bool {
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    // SAFETY: this request changes nothing but what the process may use.
+    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+}
+
+/// Other systems are not known to need permission.
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn asked() -> bool {
+    false
 }
 
 impl fmt::Display for Features {

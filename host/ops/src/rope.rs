@@ -1,11 +1,11 @@
 //! Rotary position embedding (Su et al. 2021) in the half-split form of Hugging Face models: dimension `i` is rotated with
 //! dimension `i + C/2`.
 
-use super::cpu::{ROWS_PER_TASK, write};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::forest::Forest;
 use super::simd::wide;
+use super::slices::{ROWS_PER_TASK, write};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -1,8 +1,8 @@
 //! Converts numbers to bf16.
 
 use super::Result;
-use super::cpu::write;
 use super::simd::wide;
+use super::slices::write;
 use candle_core::{Tensor, WithDType};
 use half::bf16;
 use rayon::prelude::*;

@@ -1,6 +1,6 @@
 //! Puts rows that were computed apart into one tensor.
 
-use super::cpu::{Read, Shared, filled, read_as, tensor_of};
+use super::slices::{Read, Shared, filled, read_as, tensor_of};
 use super::stored::Stored;
 use super::{Error, Result, matrix_dims};
 use candle_core::{DType, Tensor, WithDType};
@@ -98,7 +98,7 @@ impl Splice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::to_vec;
+    use crate::elementwise::to_vec;
     use candle_core::Device;
 
     /// Rows of `width` values that tell their number.

@@ -1,9 +1,9 @@
 //! Computes how concentrated the distribution over the vocabulary is at each row: the logarithm of the sum of squared
 //! probabilities, in the same tiles as log-probabilities, so that the complete logits never exist.
 
-use super::cpu::read;
 use super::math::exp;
 use super::simd::wide;
+use super::slices::read;
 use super::stored::Blocks;
 use super::tiles::{Scale, Tile, turn};
 use super::{Error, Result, matrix_dims};

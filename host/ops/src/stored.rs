@@ -3,10 +3,11 @@
 //! Half-precision and quantized weights are widened where a product reads them, a part at a time. Widening is exact, and parts
 //! are split such that no sum changes its order: a product's result is bit-identical to that with the same weights in f32.
 
-use super::cpu::{Read, filled, read, read_as, share, tensor, unsupported};
-use super::gemm::{Mat, Precision};
-use super::quantized::{Quantized, Scheme};
+use super::codes::{Quantized, Scheme};
 use super::simd::wide;
+use super::slices::{Read, filled, read, read_as, tensor, unsupported};
+use super::team::share;
+use super::view::{Mat, Precision};
 use super::{Result, matrix_dims};
 use candle_core::{DType, Tensor};
 use half::{bf16, f16};

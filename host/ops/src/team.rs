@@ -4,7 +4,7 @@
 //! than many of the products do, so threads that work on a token together wait in a loop. While they wait, they ask for the memory
 //! of the weights that come next ([`tell`]).
 
-use super::cpu::share;
+use candle_core::Tensor;
 use rayon::prelude::*;
 use std::cell::Cell;
 use std::mem::transmute;
@@ -34,6 +34,19 @@ const LINE: usize = 64;
 
 /// Lines that a waiting thread asks for between two looks for a task.
 const LINES_A_LOOK: usize = 4;
+
+/// Returns the `i`-th of `count` shares of so many things. Shares differ by one at most, as do sums of as many neighbouring ones.
+pub(super) fn share(total: usize, i: usize, count: usize) -> Range<usize> {
+    total * i / count..total * (i + 1) / count
+}
+
+/// Runs `work` with tensors like `t`, on the CPU on a thread of the pool. If it comes from outside, the pool's other threads stay awake
+/// for a while: operations don't wait for one to wake up.
+pub fn on_pool<T: Send>(t: &Tensor, work: impl FnOnce() -> T + Send) -> T {
+    // On a thread of the pool, or in a team, others may be busy with parts of their own, which it must not wait for.
+    let outside = t.device().is_cpu() && rayon::current_thread_index().is_none() && !is_led();
+    if outside { awake(work) } else { work() }
+}
 
 type Part<'a> = dyn Fn(usize) + Sync + 'a;
 

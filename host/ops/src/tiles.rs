@@ -4,10 +4,11 @@
 //! largest operand, is read from memory once per pass. A tile is transposed: it has one line for each token, because then no
 //! product has to rearrange the output matrix.
 
-use super::gemm::{Dst, Mat, Precision, matmul};
+use super::gemm::{Dst, matmul};
 use super::math::tanh;
 use super::simd::wide;
 use super::support::Restriction;
+use super::view::{Mat, Precision};
 use rayon::prelude::*;
 use std::ops::Range;
 

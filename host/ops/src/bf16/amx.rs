@@ -18,35 +18,12 @@ struct Shapes {
 /// Bytes of a row of a tile.
 const ROW: usize = 64;
 
-/// Asks the system for permission to use tiles, once per process. Returns whether they are available.
-pub(super) fn permitted() -> bool {
-    /// Bits of EDX in the processor's leaf 7.
-    const BF16: u32 = 1 << 22;
-    const TILE: u32 = 1 << 24;
-    let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
-    features & (BF16 | TILE) == (BF16 | TILE) && asked()
-}
-
-#[cfg(target_os = "linux")]
-fn asked() -> bool {
-    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-    const XFEATURE_XTILEDATA: libc::c_long = 18;
-    // SAFETY: this request changes nothing but what the process may use.
-    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
-}
-
-/// Other systems are not known to need permission.
-#[cfg(not(target_os = "linux"))]
-fn asked() -> bool {
-    false
-}
-
 /// Tiles in use by this thread. Until it is dropped, the thread runs nothing else that uses them.
 pub(super) struct Tiles(PhantomData<*mut ()>);
 
 impl Tiles {
     /// # Safety
-    /// [`permitted`] has returned true.
+    /// [`crate::processor`] has found tiles.
     pub(super) unsafe fn new() -> Self {
         let mut shapes = Shapes { palette: 1, start_row: 0, reserved: [0; 14], bytes_a_row: [0; 16], rows: [0; 16] };
         shapes.bytes_a_row[..8].fill(ROW as u16);

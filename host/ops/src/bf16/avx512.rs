@@ -7,7 +7,7 @@
 use super::amx::Out;
 use super::pack::{INNER, Line, SIDE};
 use super::tile::{PAIRS, WIDTH, place};
-use crate::quantized::{BLOCK, NF4};
+use crate::codes::{BLOCK, NF4};
 use half::bf16;
 use std::arch::x86_64::*;
 

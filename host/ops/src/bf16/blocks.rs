@@ -1,11 +1,12 @@
 //! Splits a product into blocks that fit into the caches, and shares them among threads.
 
-use super::Kernel;
 use super::amx::{self, Tiles};
 use super::avx512;
+use super::kernel::Kernel;
 use super::pack::{INNER, Line, Operand, Order, SIDE};
 use super::tile::{Tile, WIDTH};
-use crate::cpu::{Shared, share};
+use crate::slices::Shared;
+use crate::team::share;
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
@@ -254,8 +255,8 @@ impl Part<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Values;
     use super::*;
+    use crate::view::Values;
 
     #[test]
     fn tasks_cover_each_row_and_column_once_and_rearrange_columns_seldom() {

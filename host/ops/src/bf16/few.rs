@@ -2,12 +2,13 @@
 
 use super::amx::{self, Tiles};
 use super::avx512::{self, Rows};
+use super::kernel::Kernel;
 use super::pack::{INNER, Line, Operand, Order, SIDE};
 use super::tile::{WIDTH, write_pairs};
-use super::{Kernel, Values};
-use crate::quantized::{A_CODE, BLOCK, Scheme};
+use crate::codes::{A_CODE, BLOCK, Scheme};
 use crate::rounding::round_into;
 use crate::stored::Stored;
+use crate::view::Values;
 use half::bf16;
 use std::ops::Range;
 

@@ -14,6 +14,7 @@ mod avx512;
 mod blocks;
 #[cfg(target_arch = "x86_64")]
 mod few;
+mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 #[cfg(target_arch = "x86_64")]
@@ -25,79 +26,23 @@ pub(super) use avx512::lanes_summed;
 pub(super) use blocks::{Destination, products};
 #[cfg(target_arch = "x86_64")]
 pub(super) use few::Few;
+pub use kernel::supported;
+#[cfg(target_arch = "x86_64")]
+pub(super) use kernel::{Kernel, kernel};
 #[cfg(target_arch = "x86_64")]
 pub(super) use pack::Operand;
 #[cfg(target_arch = "x86_64")]
 pub(super) use tile::{PAIRS, place, write_pairs};
 
-#[cfg(target_arch = "x86_64")]
-use super::processor::{Features, features};
-use half::bf16;
-
-/// The values of an operand.
-#[derive(Clone, Copy)]
-pub(crate) enum Values<'a> {
-    F32(&'a [f32]),
-    Bf16(&'a [bf16]),
-}
-
-impl Values<'_> {
-    /// Returns the values from a place on.
-    pub(super) fn from(self, place: usize) -> Self {
-        match self {
-            Self::F32(values) => Self::F32(&values[place..]),
-            Self::Bf16(values) => Self::Bf16(&values[place..]),
-        }
-    }
-
-    /// Returns a value, rounded to bf16.
-    pub(super) fn rounded(self, place: usize) -> f32 {
-        match self {
-            Self::F32(values) => bf16::from_f32(values[place]).to_f32(),
-            Self::Bf16(values) => values[place].to_f32(),
-        }
-    }
-}
-
-/// How sums are computed.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kernel {
-    Amx,
-    Avx512,
-}
-
-/// Returns the processor's fastest kernel, if it has one.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn kernel() -> Option<Kernel> {
-    match features() {
-        Features::Amx => Some(Kernel::Amx),
-        Features::Avx512Bf16 => Some(Kernel::Avx512),
-        _ => None,
-    }
-}
-
-/// Returns whether the processor has AMX tiles in bf16 and the system lets this process use them.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn has_tiles() -> bool {
-    amx::permitted()
-}
-
-/// Returns whether the processor multiplies bf16 faster than f32.
-pub fn supported() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return kernel().is_some();
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
-    use crate::cpu::Shared;
-    use crate::quantized::{Quantized, Scheme};
+    use crate::codes::{Quantized, Scheme};
+    use crate::slices::Shared;
     use crate::stored::{Matrix, Stored};
+    use crate::view::Values;
     use candle_core::{DType, Device, Tensor};
+    use half::bf16;
 
     /// All kernels that this processor has.
     fn kernels() -> Vec<Kernel> {

@@ -1,6 +1,6 @@
 //! Rearranges operands into the blocks that kernels read.
 
-use super::Values;
+use crate::view::{Mat, Values};
 use std::arch::x86_64::*;
 
 /// Rows or columns of a block.
@@ -22,6 +22,14 @@ pub(crate) struct Operand<'a> {
     pub inner: usize,
     pub outer_stride: usize,
     pub inner_stride: usize,
+}
+
+/// A matrix is the left operand of a product; the right one is that of its transpose.
+impl<'a> From<Mat<'a>> for Operand<'a> {
+    fn from(matrix: Mat<'a>) -> Self {
+        let Mat { data, rows, cols, row_stride, col_stride } = matrix;
+        Self { values: data, outer: rows, inner: cols, outer_stride: row_stride, inner_stride: col_stride }
+    }
 }
 
 /// What a line of a block holds.
