@@ -2,10 +2,10 @@
 
 use super::{choice, refused};
 use crate::config::{Limits, OnError, is_hidden};
-use crate::plugin::{Engine, Metric, Result, RewardBatch, RewardPlugin};
+use crate::plugin::Source;
 use crate::plugin::old::{Pairs, PolicyPlugin, PreferencePlugin};
-use crate::plugin::{Source};
 use crate::plugin::old::{Rollouts, Scale, Side, Tokens};
+use crate::plugin::{Engine, Metric, Result, RewardBatch, RewardPlugin};
 use serde_json::Map;
 use std::cell::RefCell;
 

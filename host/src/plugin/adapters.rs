@@ -8,7 +8,7 @@ mod v0_2;
 pub(super) use bindings::{labelled, pairing, plugin, policy, preference, prompted_preference, reward_model};
 pub(super) use bindings::{turn_policy, types, weighted_preference};
 
-use super::algorithm::{Ask, Data, Interface, DataSource, Sent, Shape, Shaped};
+use super::algorithm::{Ask, Data, DataSource, Interface, Sent, Shape, Shaped};
 use super::columns;
 use super::contract::algorithm::Gradient;
 use super::contract::estimator::Estimates;

@@ -1,8 +1,8 @@
 //! Batches with only the columns that a plugin asks for, so that one which forgets to ask fails in every trial and not in a run.
 
+use super::Needs;
 use super::adapters::preference;
 use super::columns::{ENTROPY, MEAN_LOGITS, REF_LOGP, SAMPLING_LOGP, VALUE};
-use super::Needs;
 use super::old::{Examples, Pairs, Rollouts, Side, Tokens};
 use std::borrow::Cow;
 

@@ -77,8 +77,7 @@ impl<'de> Deserialize<'de> for Columns {
 }
 
 /// The units by the numbers that ranks exchange.
-const UNITS: [Unit; 6] =
-    [Unit::Token, Unit::PromptToken, Unit::Turn, Unit::Sequence, Unit::Group, Unit::MicroBatch];
+const UNITS: [Unit; 6] = [Unit::Token, Unit::PromptToken, Unit::Turn, Unit::Sequence, Unit::Group, Unit::MicroBatch];
 
 fn number(unit: Unit) -> u8 {
     UNITS.iter().position(|other| *other == unit).unwrap_or_default() as u8

@@ -155,10 +155,7 @@ impl Trainer {
         if !self.collector.flow().generates() {
             return 1;
         }
-        let (shares, a_step) = (
-            self.plan.batching.micro_batches_per_generation(),
-            self.plan.batching.accumulation,
-        );
+        let (shares, a_step) = (self.plan.batching.micro_batches_per_generation(), self.plan.batching.accumulation);
         let (mut a, mut b) = (shares, a_step);
         while b > 0 {
             (a, b) = (b, a % b);

@@ -82,8 +82,7 @@ impl Batching {
     /// Resolves the batches of a run of this many processes.
     pub(super) fn new(config: &Config, flow: Flow, ranks: usize) -> Self {
         let several = config.num_iterations > 1 || config.num_mini_batches.is_some() || config.passes_over_prompts();
-        let filter =
-            GroupFilter { reward: config.filter_groups_metric.clone(), most: config.max_num_gen_batches };
+        let filter = GroupFilter { reward: config.filter_groups_metric.clone(), most: config.max_num_gen_batches };
         Self {
             flow,
             sizes: config.batches(ranks),
@@ -120,8 +119,7 @@ impl Batching {
     /// Returns how many prompts of an evaluation are collected together. Mismatched completions come from batches of training's size, as
     /// in TRL.
     pub(super) fn prompts_evaluated_together(&self) -> usize {
-        let items =
-            if self.evaluates_in_generations { self.sizes.generation() } else { self.items_evaluated_together() };
+        let items = if self.evaluates_in_generations { self.sizes.generation() } else { self.items_evaluated_together() };
         self.prompts_in_groups(items, self.eval_group).max(1)
     }
 
@@ -221,9 +219,7 @@ impl LossPlan {
             label_smoothing: config.label_smoothing_factor,
             router_aux_loss_coef: config.router_aux_loss_coef,
             max_completion_length: config.max_completion_length,
-            differs_from_sampling: recomputes
-                || batching.sizes.trains_later
-                || config.rollout_dtype != RolloutDtype::Auto,
+            differs_from_sampling: recomputes || batching.sizes.trains_later || config.rollout_dtype != RolloutDtype::Auto,
             reduce_dtype: config.reduce_dtype,
             overlaps_reduction: config.overlap_comm,
             seed: config.seed,

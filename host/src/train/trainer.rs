@@ -3,12 +3,12 @@
 use super::collector::{Collector, Position, Sample};
 use super::evaluation::Evaluation;
 use super::figures::Clock;
-use super::plan::Plan;
 use super::journal::{Journal, Recorder};
 use super::learner::Learner;
 use super::moment::Moment;
 use super::patience::Patience;
 use super::periods::{Calendar, Periods, Recurring};
+use super::plan::Plan;
 use super::plugins::{PluginStates, Plugins};
 use super::ranks::{self, known_to_all};
 use super::snapshot::Given;
@@ -202,7 +202,9 @@ impl Trainer {
             stopped = self.after_step(stop, listener)?;
         }
         let step = self.state.global_step;
-        if let (Some(evaluations), false) = (self.state.patience.is_lost(&self.plan.evaluation), stopped || step == self.max_steps) {
+        if let (Some(evaluations), false) =
+            (self.state.patience.is_lost(&self.plan.evaluation), stopped || step == self.max_steps)
+        {
             self.journal.stops_early(step, evaluations)?;
         }
         // Before the first step there is nothing to keep.

@@ -4,8 +4,8 @@ use super::gradient::{self, Verdict};
 use super::{PluginArgs, bench, episodes, samples};
 use crate::cli::{Failure, output};
 use crate::config::Limits;
-use crate::plugin::{AnyPlugin, Outline, RewardBatch, RewardPlugin, columns};
 use crate::plugin::old::{Choice, Generation, LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardModelPlugin};
+use crate::plugin::{AnyPlugin, Outline, RewardBatch, RewardPlugin, columns};
 use anyhow::anyhow;
 
 /// Number of completions for testing a reward.

@@ -1,6 +1,6 @@
 //! Compares the derivatives that a loss plugin returns with finite differences of its loss.
 
-use crate::plugin::{Result};
+use crate::plugin::Result;
 use crate::plugin::old::{Examples, LabelledPlugin, PairGradient, Pairs, PolicyPlugin, PreferencePlugin, Side};
 use crate::plugin::old::{RewardModelPlugin, Tokens, ValuedPairs};
 

@@ -1,9 +1,9 @@
 //! Samples for testing plugins: completions of many shapes, and columns of random numbers.
 
 use crate::data::{PromptRow, TextOrChat};
-use crate::plugin::{TextColumn as Column, RewardBatch};
-use crate::plugin::old::{Generation, RewardColumn, Rollouts, Scale, Tokens, Turns};
 use crate::plugin::old::{Examples, Mismatched, Pairs, Prompts, Side, ValuedPairs};
+use crate::plugin::old::{Generation, RewardColumn, Rollouts, Scale, Tokens, Turns};
+use crate::plugin::{RewardBatch, TextColumn as Column};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;

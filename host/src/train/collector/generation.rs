@@ -314,9 +314,7 @@ fn generation_seen(e: &Experience, needs: &Needs, at: Moment, plan: &RolloutPlan
     let rows = e.rollouts.len();
     let column = |name: &str| match name {
         OLD_LOGP => Some(Column::new(name, Unit::Token, e.old_logp().to_vec())),
-        REF_LOGP if at.is_reference => {
-            e.columns.get(name).map(|_| Column::new(name, Unit::Token, e.old_logp().to_vec()))
-        }
+        REF_LOGP if at.is_reference => e.columns.get(name).map(|_| Column::new(name, Unit::Token, e.old_logp().to_vec())),
         FINISHED => {
             let finished = e.rollouts.iter().map(|rollout| f32::from(u8::from(rollout.finished)));
             Some(Column::new(name, Unit::Sequence, finished.collect()))

@@ -73,9 +73,7 @@ impl Turns {
             model,
             sampling,
             logp_temperature,
-            keep_support: plan.scores_support
-                && sampling == self.sampling(Phase::Train)
-                && sampling.changes_support(),
+            keep_support: plan.scores_support && sampling == self.sampling(Phase::Train) && sampling.changes_support(),
             max_new_tokens: plan.max_completion_length,
             max_num_seqs: plan.max_num_seqs,
             seed: plan.seed,

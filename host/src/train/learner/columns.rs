@@ -32,10 +32,14 @@ pub(super) struct LossInputs {
 
 /// Joins what several ranks' passes show; those without rows show nothing.
 pub(super) fn joined(parts: Vec<Columns>) -> Columns {
-    parts.into_iter().filter(|part| part.iter().next().is_some()).reduce(|mut all, part| {
-        all.append(part);
-        all
-    }).unwrap_or_default()
+    parts
+        .into_iter()
+        .filter(|part| part.iter().next().is_some())
+        .reduce(|mut all, part| {
+            all.append(part);
+            all
+        })
+        .unwrap_or_default()
 }
 
 /// The completions of a batch: rows of an experience, in the order of the batch.

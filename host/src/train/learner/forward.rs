@@ -62,9 +62,7 @@ impl Forward<'_> {
     pub(super) fn columns(&self, needs: &Needs) -> model::Result<Columns> {
         match self {
             Self::Nothing => Ok(Columns::default()),
-            Self::Values(pass) => {
-                Ok(Columns::from_iter([Column::new(SEQUENCE_VALUE, Unit::Sequence, pass.values().to_vec())]))
-            }
+            Self::Values(pass) => Ok(Columns::from_iter([Column::new(SEQUENCE_VALUE, Unit::Sequence, pass.values().to_vec())])),
             Self::Tokens(pass) => pass.columns(needs),
         }
     }

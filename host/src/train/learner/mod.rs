@@ -195,8 +195,7 @@ impl Learner {
         let logp = self.world.concat("mismatched completions", own)?;
         let of_reference = |column: &[f32]| e.sums(&column[e.tokens(&rows)], rows.clone());
         // As long as both are one model, they differ by rounding alone.
-        let ref_logp =
-            if at.is_reference { Some(logp.clone()) } else { e.columns.values(REF_LOGP).map(of_reference) };
+        let ref_logp = if at.is_reference { Some(logp.clone()) } else { e.columns.values(REF_LOGP).map(of_reference) };
         let column = |name: &str, values: Vec<f32>| Column::new(name, Unit::MicroBatch, values);
         let of_reference = ref_logp.map(|values| column(MISMATCHED_REF_LOGP, values));
         Ok(std::iter::once(column(MISMATCHED_LOGP, logp)).chain(of_reference).collect())

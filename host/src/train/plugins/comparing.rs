@@ -6,7 +6,7 @@
 
 use super::scoring::{Answers, Judged};
 use crate::config::Compare;
-use crate::plugin::{TextColumn, RewardBatch};
+use crate::plugin::{RewardBatch, TextColumn};
 use crate::train::Result;
 use std::ops::Range;
 

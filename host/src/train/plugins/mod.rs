@@ -11,9 +11,9 @@ mod swap;
 
 pub(super) use asked_model::{AskedModel, Opener};
 pub(super) use comparing::REFERENCE;
+pub(super) use made_up::Extras;
 pub use scoring::start_of;
 pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, batch, scored, start};
-pub(super) use made_up::Extras;
 pub(super) use separable::is_separable;
 pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, cant_change, dry_run};
 

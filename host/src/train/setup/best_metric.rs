@@ -1,9 +1,9 @@
 //! Chooses `metric_for_best_model`. If all plugins ship with the host, refuses one that the run will not have before anything is
 //! written; metrics of other plugins are known only after the first step.
 
-use crate::plugin::columns::VALUE;
 use super::plugins::Loaded;
 use crate::config::{Config, PluginEntry};
+use crate::plugin::columns::VALUE;
 use crate::train::Result;
 use crate::train::flow::Flow;
 use crate::train::journal::{OF_CRITIC, OF_UPDATES, no_such_metric};

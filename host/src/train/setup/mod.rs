@@ -81,13 +81,8 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let opener = Opener { backend: backend.clone(), tokenizer: opened.tokenizer.clone() };
     // Before the ranks read data together.
     compare_settings(&world, &config, backend.is_bf16())?;
-    let (config, Datasets { data, evaluated, mut warnings }) = data::read(
-        config,
-        (&batching, plugins.about().hints.framed),
-        (&opened.tokenizer, opened.context()),
-        beginning,
-        &world,
-    )?;
+    let (config, Datasets { data, evaluated, mut warnings }) =
+        data::read(config, (&batching, plugins.about().hints.framed), (&opened.tokenizer, opened.context()), beginning, &world)?;
     overview::of_data(data.prompts().len(), evaluated.as_ref().map(Prompts::len), &config);
     let trial = plugins.try_on(&data, &config, beginning, &world)?;
     best_metric::check(&config, &plugins)?;
@@ -125,8 +120,21 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let collector = Collector::new(world.clone(), &plan, data, turns, reference, longest);
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State { given, ..State::default() }, Clock::default());
-    let mut trainer =
-        Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock, max_steps, periods };
+    let mut trainer = Trainer {
+        settings,
+        plan,
+        world,
+        plugins,
+        collector,
+        learner,
+        journal,
+        evaluation,
+        source,
+        state,
+        clock,
+        max_steps,
+        periods,
+    };
     trainer.begin_as(beginning, restored)?;
     trainer.plugins.watch((engine, opener), &trainer.journal, beginning)?;
     Ok(trainer)

@@ -41,8 +41,8 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, bac
     let mut engine = Engine::new()?;
     let (entry, key) = (PluginEntry::new(config.algorithm.clone()), "algorithm".to_owned());
     let opening = Opening { key, entry: &entry, role: Role::Algorithm, beginning, world };
-    let (algorithm, algorithm_source) = opening
-        .load(|source| Algorithm::load(&engine, source, &config.loss, &config.loss_limits, config.seed))?;
+    let load = |source: &Source| Ok(Algorithm::load(&engine, source, &config.loss, &config.loss_limits, config.seed)?);
+    let (algorithm, algorithm_source) = opening.load(load)?;
     let flow = Flow::new(&algorithm, config.learn_from);
     let chosen = chosen(&config, algorithm_source.name());
     config.loss = algorithm.config();

@@ -1,6 +1,5 @@
 //! Opens a reference model other than the run's initial model.
 
-use crate::plugin::columns::REF_LOGP;
 use super::model::Opened;
 use super::plugins::Loaded;
 use super::value_model::{check_sizes, open_named};
@@ -8,6 +7,7 @@ use crate::config::{Config, LearnFrom};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{Backend, Frozen, Held, ModelFolder, Policy, Weights};
+use crate::plugin::columns::REF_LOGP;
 use crate::run::CheckpointFiles;
 use crate::train::origin::Beginning;
 use crate::train::ranks::after_the_first;

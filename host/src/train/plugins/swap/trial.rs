@@ -104,7 +104,8 @@ impl Trial {
         let of_steps = rewards.iter().filter(|reward| reward.model().is_some_and(|asked| asked.model.judges_steps()));
         let judged = &self.scored.0;
         let made_up = || (0..judged.batch.prompt_of.len()).map(|row| ["[0.5, 1.0]", "[]"][row % 2].to_owned()).collect();
-        let columns: Vec<TextColumn> = of_steps.map(|reward| TextColumn { name: reward.name().to_owned(), values: made_up() }).collect();
+        let columns: Vec<TextColumn> =
+            of_steps.map(|reward| TextColumn { name: reward.name().to_owned(), values: made_up() }).collect();
         let with_steps = (!columns.is_empty()).then(|| Arc::new(with_columns(judged, columns)));
         Self { compare, with_steps, ..self }
     }
