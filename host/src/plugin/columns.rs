@@ -115,6 +115,20 @@ impl Known {
     }
 }
 
+impl Unit {
+    /// Returns what an entry belongs to, in words.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::PromptToken => "prompt token",
+            Self::Turn => "turn",
+            Self::Sequence => "sequence",
+            Self::Group => "group",
+            Self::MicroBatch => "sequence of the micro-batch",
+        }
+    }
+}
+
 impl Column {
     /// Creates a column with a value for each entry.
     pub fn new(name: impl Into<String>, unit: Unit, values: Vec<f32>) -> Self {

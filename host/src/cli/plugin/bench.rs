@@ -1,8 +1,10 @@
 //! `rlhost plugin bench`: measures how long a plugin's calls take.
 
+use super::batches::{self, Batches, Size};
 use super::{PluginArgs, episodes, samples};
 use crate::cli::output;
 use crate::config::Limits;
+use crate::plugin::algorithm::{Algorithm, Origin, Shape};
 use crate::plugin::{AnyPlugin, Outline};
 use std::time::{Duration, Instant};
 
@@ -30,7 +32,7 @@ fn line(what: &str, units: usize, unit: &str, time: Duration) {
 
 pub(super) fn run(given: &PluginArgs) -> anyhow::Result<()> {
     let (engine, source) = given.open()?;
-    let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?;
+    let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?.general();
     let begun = Instant::now();
     let mut any = given.load(&engine, &source, role)?;
     say!("{:<24} {:>10.1} us", "load", begun.elapsed().as_secs_f64() * 1e6);
@@ -47,21 +49,7 @@ pub(super) fn times(any: &mut AnyPlugin, given: &PluginArgs) -> anyhow::Result<(
                 line(&format!("score, {rows} completions"), rows, "completion", time);
             }
         }
-        AnyPlugin::Algorithm(_) => {}
-        AnyPlugin::Policy(plugin) => {
-            let (generation, tokens) = samples::policy(64, 1024);
-            let n = tokens.logp.len();
-            let time = median(|| Ok(plugin.estimate(&generation).map(drop)?))?;
-            line(&format!("estimate, {n} tokens"), n, "token", time);
-            let time = median(|| Ok(plugin.loss(&tokens).map(drop)?))?;
-            line(&format!("loss, {n} tokens"), n, "token", time);
-        }
-        AnyPlugin::Preference(plugin) => {
-            let pairs = samples::pairs(64, 512);
-            let n = pairs.chosen.logp.len() + pairs.rejected.logp.len();
-            let time = median(|| Ok(plugin.loss(&pairs).map(drop)?))?;
-            line(&format!("loss, {n} tokens"), n, "token", time);
-        }
+        AnyPlugin::Algorithm(plugin) => of_algorithm(plugin)?,
         AnyPlugin::Environment(plugin) => {
             for count in [1, 64] {
                 let starts = episodes::starts(&given.prompts()?.unwrap_or_default(), count);
@@ -70,17 +58,27 @@ pub(super) fn times(any: &mut AnyPlugin, given: &PluginArgs) -> anyhow::Result<(
                 line(&format!("{count} episodes, {turns} turns"), turns, "turn", time);
             }
         }
-        AnyPlugin::Labelled(plugin) => {
-            let examples = samples::examples(64, 512);
-            let n = examples.logp.len();
-            let time = median(|| Ok(plugin.loss(&examples).map(drop)?))?;
-            line(&format!("loss, {n} tokens"), n, "token", time);
-        }
-        AnyPlugin::RewardModel(plugin) => {
-            let pairs = samples::valued_pairs(64);
-            let time = median(|| Ok(plugin.loss(&pairs).map(drop)?))?;
-            line("loss, 64 pairs", 64, "pair", time);
-        }
+        // Algorithms of all kinds were loaded as such.
+        _ => {}
     }
+    Ok(())
+}
+
+/// Prints the times of an algorithm's calls.
+fn of_algorithm(plugin: &mut Algorithm) -> anyhow::Result<()> {
+    let mut batches = Batches::new(plugin.data(), Size { sequences: 64, longest: 1024 });
+    let (generation, n) = (batches.generation(), batches.tokens());
+    let estimates = batches::estimated(plugin, &generation)?;
+    if estimates.is_some() {
+        let time = median(|| Ok(plugin.estimate(&generation).map(drop)?))?;
+        line(&format!("estimate, {n} tokens"), n, "token", time);
+    }
+    if plugin.data().shape == Shape::Pairs && plugin.data().source != Origin::Dataset {
+        let time = median(|| Ok(plugin.choose(&generation).map(drop)?))?;
+        line(&format!("choose, {n} tokens"), n, "token", time);
+    }
+    let batch = batches.micro_batch(&estimates.unwrap_or_default());
+    let time = median(|| Ok(plugin.loss(&batch).map(drop)?))?;
+    line(&format!("loss, {n} tokens"), n, "token", time);
     Ok(())
 }

@@ -1,15 +1,19 @@
 //! `rlhost plugin check`: tests a plugin the way a run uses it.
 
+use super::batches::{self, Batches, Size};
 use super::gradient::{self, Verdict};
 use super::{PluginArgs, bench, episodes, samples};
 use crate::cli::{Failure, output};
 use crate::config::Limits;
-use crate::plugin::old::{Choice, Generation, LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardModelPlugin};
+use crate::plugin::algorithm::{Algorithm, Estimates, Generation, Origin, Shape, Unit};
 use crate::plugin::{AnyPlugin, Outline, RewardBatch, RewardPlugin, columns};
 use anyhow::anyhow;
 
 /// Number of completions for testing a reward.
 const ROWS: usize = 40;
+
+/// Number of sequences for testing an algorithm.
+const SEQUENCES: usize = 20;
 
 /// Number of episodes for testing an environment.
 const EPISODES: usize = 24;
@@ -46,7 +50,7 @@ impl Report {
 pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Failure> {
     let (engine, source) = given.open().map_err(Failure::of)?;
     let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::of)?;
-    let role = outline.role(&source).map_err(Failure::of)?;
+    let role = outline.role(&source).map_err(Failure::of)?.general();
     let load = || given.load(&engine, &source, role).map_err(Failure::of);
     let (mut any, mut other) = (load()?, load()?);
     let info = any.plugin().info();
@@ -58,14 +62,11 @@ pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Failure
             let batch = samples::rewards(given.prompts().map_err(Failure::of)?.as_deref(), ROWS);
             check_reward(&mut report, plugin, other, &batch);
         }
-        (AnyPlugin::Policy(plugin), AnyPlugin::Policy(other)) => check_policy(&mut report, plugin, other),
-        (AnyPlugin::Preference(plugin), AnyPlugin::Preference(other)) => check_preference(&mut report, plugin, other),
+        (AnyPlugin::Algorithm(plugin), AnyPlugin::Algorithm(other)) => check_algorithm(&mut report, plugin, other),
         (AnyPlugin::Environment(plugin), AnyPlugin::Environment(other)) => {
             let starts = episodes::starts(&given.prompts().map_err(Failure::of)?.unwrap_or_default(), EPISODES);
             episodes::check(&mut report, plugin, other, &starts);
         }
-        (AnyPlugin::Labelled(plugin), AnyPlugin::Labelled(other)) => check_labelled(&mut report, plugin, other),
-        (AnyPlugin::RewardModel(plugin), AnyPlugin::RewardModel(other)) => check_reward_model(&mut report, plugin, other),
         _ => {}
     }
     let memory = any.plugin().memory_used();
@@ -131,75 +132,61 @@ fn only(batch: &RewardBatch, row: usize) -> RewardBatch {
     }
 }
 
-fn check_policy(report: &mut Report, plugin: &mut PolicyPlugin, other: &mut PolicyPlugin) {
-    let (generation, tokens) = samples::policy(12, 24);
-    let Some(advantages) = report.call("estimate", plugin.estimate(&generation)) else { return };
-    let by_turn = if plugin.info().needs.has(columns::TURN_REWARD) { ", by turn" } else { "" };
-    report.line(true, "estimate", &format!("advantages for {} tokens{by_turn}", advantages.advantages.len()));
-    if let Some(again) = report.call("determinism", other.estimate(&generation)) {
-        let (Ok(one), Ok(two)) = (plugin.loss(&tokens), other.loss(&tokens)) else {
-            return report.line(false, "loss", "it fails on random tokens");
-        };
-        let same = advantages.advantages == again.advantages && one.loss == two.loss && one.d_logp == two.d_logp;
-        deterministic(report, same);
+fn check_algorithm(report: &mut Report, plugin: &mut Algorithm, other: &mut Algorithm) {
+    let mut batches = Batches::new(plugin.data(), Size { sequences: SEQUENCES, longest: 24 });
+    let generation = batches.generation();
+    let Some(estimates) = check_estimates(report, plugin, other, &generation) else { return };
+    if plugin.data().source == Origin::Policy
+        && plugin.data().shape == Shape::Pairs
+        && !check_pairs(report, plugin, other, &generation)
+    {
+        return;
     }
-    if let Some((verdicts, detached)) = report.call("gradient", gradient::policy(plugin, &tokens)) {
+    let batch = batches.micro_batch(&estimates);
+    let Some(first) = report.call("loss", plugin.loss(&batch)) else { return };
+    let of = first.derivatives.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", ");
+    report.line(true, "loss", &format!("{:.6} for random sequences, with derivatives of {of}", first.loss));
+    if let Some(again) = report.call("determinism", other.loss(&batch)) {
+        deterministic(report, first.loss == again.loss && first.derivatives == again.derivatives);
+    }
+    if let Some(verdicts) = report.call("gradient", gradient::verdicts(plugin, &batch)) {
         gradients(report, &verdicts);
-        if detached {
+        if verdicts.iter().any(|verdict| verdict.detached) {
             report.line(true, "stop-gradient", "its derivative treats ratios as constant");
         }
     }
 }
 
-fn check_preference(report: &mut Report, plugin: &mut PreferencePlugin, other: &mut PreferencePlugin) {
-    if plugin.is_online() {
-        let (Generation { mut rollouts, .. }, _) = samples::policy(12, 24);
-        // As many completions of a prompt as a run of pairs has by default.
-        rollouts.prompt_of = (0..12).map(|row| row / 2).collect();
-        let Some(choice) = report.call("choose", plugin.choose(&rollouts)) else { return };
-        report.line(true, "choose", &format!("{} pairs of {} completions", choice.pairs.len(), rollouts.prompt_of.len()));
-        let Some(again) = report.call("determinism", other.choose(&rollouts)) else { return };
-        let rows = |choice: &Choice| choice.pairs.iter().map(|pair| (pair.chosen, pair.rejected)).collect::<Vec<_>>();
-        if rows(&choice) != rows(&again) {
-            return report.line(false, "determinism", "a second instance chooses other pairs");
-        }
+/// Checks what an estimator makes of a generation; of an algorithm without one, nothing. Returns nothing if it fails.
+fn check_estimates(
+    report: &mut Report,
+    plugin: &mut Algorithm,
+    other: &mut Algorithm,
+    generation: &Generation,
+) -> Option<Estimates> {
+    let Some(estimates) = report.call("estimate", batches::estimated(plugin, generation))? else {
+        return Some(Estimates::default());
+    };
+    let by_turn = if plugin.info().needs.has(columns::TURN_REWARD) { ", by turn" } else { "" };
+    let names = estimates.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", ");
+    report.line(true, "estimate", &format!("{names} for {} tokens{by_turn}", generation.batch.mask.len()));
+    let again = report.call("determinism", batches::estimated(other, generation))?.unwrap_or_default();
+    if again.columns != estimates.columns || again.mask != estimates.mask {
+        report.line(false, "determinism", "a second instance estimates something else");
     }
-    let pairs = samples::pairs(10, 20);
-    let Some(first) = report.call("loss", plugin.loss(&pairs)) else { return };
-    report.line(true, "loss", &format!("{:.6} for random pairs", first.loss));
-    if let Some(again) = report.call("determinism", other.loss(&pairs)) {
-        let same = first.loss == again.loss && first.d_chosen == again.d_chosen && first.d_rejected == again.d_rejected;
-        deterministic(report, same);
-    }
-    if let Some(verdicts) = report.call("gradient", gradient::preference(plugin, &pairs)) {
-        gradients(report, &verdicts);
-    }
+    Some(estimates)
 }
 
-fn check_labelled(report: &mut Report, plugin: &mut LabelledPlugin, other: &mut LabelledPlugin) {
-    let examples = samples::examples(10, 20);
-    let Some(first) = report.call("loss", plugin.loss(&examples)) else { return };
-    report.line(true, "loss", &format!("{:.6} for random completions", first.loss));
-    if let Some(again) = report.call("determinism", other.loss(&examples)) {
-        let same = first.loss == again.loss && first.d_logp == again.d_logp;
-        deterministic(report, same);
+/// Checks which pairs are made of a generation. Returns whether that worked.
+fn check_pairs(report: &mut Report, plugin: &mut Algorithm, other: &mut Algorithm, generation: &Generation) -> bool {
+    let Some(choice) = report.call("choose", plugin.choose(generation)) else { return false };
+    let completions = generation.batch.entries(Unit::Sequence);
+    report.line(true, "choose", &format!("{} pairs of {completions} completions", choice.pairs.len()));
+    let Some(again) = report.call("determinism", other.choose(generation)) else { return false };
+    if choice.pairs != again.pairs {
+        report.line(false, "determinism", "a second instance chooses other pairs");
     }
-    if let Some(verdict) = report.call("gradient", gradient::labelled(plugin, &examples)) {
-        gradients(report, &[verdict]);
-    }
-}
-
-fn check_reward_model(report: &mut Report, plugin: &mut RewardModelPlugin, other: &mut RewardModelPlugin) {
-    let pairs = samples::valued_pairs(10);
-    let Some(first) = report.call("loss", plugin.loss(&pairs)) else { return };
-    report.line(true, "loss", &format!("{:.6} for random pairs", first.loss));
-    if let Some(again) = report.call("determinism", other.loss(&pairs)) {
-        let same = first.loss == again.loss && first.d_chosen == again.d_chosen && first.d_rejected == again.d_rejected;
-        deterministic(report, same);
-    }
-    if let Some(verdicts) = report.call("gradient", gradient::reward_model(plugin, &pairs)) {
-        gradients(report, &verdicts);
-    }
+    choice.pairs == again.pairs
 }
 
 /// Reports whether two instances agree.
@@ -209,16 +196,17 @@ fn deterministic(report: &mut Report, same: bool) {
 }
 
 fn gradients(report: &mut Report, verdicts: &[Verdict]) {
-    for Verdict { column, distance, at, kinks } in verdicts {
-        let good = verdicts.iter().any(|v| v.column == *column && v.good());
-        let place = if good { String::new() } else { format!(" at token {at}") };
-        let left = if *kinks > 0 { format!(", {kinks} tokens at a kink skipped") } else { String::new() };
+    for verdict in verdicts {
+        let Verdict { column, item, distance, at, kinks, .. } = verdict;
+        let good = verdict.good();
+        let place = if good { String::new() } else { format!(" at {item} {at}") };
+        let left = if *kinks > 0 { format!(", {kinks} {item}s at a kink skipped") } else { String::new() };
         let hint = match (good, report.stop_gradient) {
             (true, _) => "",
             (false, true) => ", as --stop-gradient expects",
             (false, false) => "; if the loss has a stop-gradient on purpose, pass --stop-gradient",
         };
         let detail = format!("within {distance:.1e} of finite differences{place}{left}{hint}");
-        report.line(good || report.stop_gradient, column, &detail);
+        report.line(good || report.stop_gradient, &format!("d_{column}"), &detail);
     }
 }

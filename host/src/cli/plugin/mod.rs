@@ -1,5 +1,6 @@
 //! `rlhost plugin`: tools for plugin authors.
 
+mod batches;
 mod bench;
 mod check;
 mod episodes;
@@ -11,6 +12,7 @@ use super::granted::Granted;
 use super::{Failure, output, settings_given};
 use crate::config::{self, Limits, Overrides, Set};
 use crate::data::{self, Dataset, PromptForm, PromptRow, Refused};
+use crate::plugin::algorithm::{Data, Origin, Shape};
 use crate::plugin::{self, AnyPlugin, Engine, Outline, Role, Source};
 use crate::train;
 use anyhow::anyhow;
@@ -121,7 +123,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn inspect(given: &PluginArgs) -> anyhow::Result<()> {
     let (engine, source) = given.open()?;
     let outline = Outline::of(&engine, &source, &Limits::default())?;
-    let role = outline.role(&source)?;
+    let role = outline.role(&source)?.general();
     let any = given.load(&engine, &source, role)?;
     let (plugin, info) = (any.plugin(), any.plugin().info());
     output::row(&format!("{} {}: {}", info.name, info.version, info.description), 10);
@@ -131,7 +133,8 @@ fn inspect(given: &PluginArgs) -> anyhow::Result<()> {
     output::row(&format!("hash:     {}", source.hash()), 10);
     output::row(&format!("keeps:    {}", keeps(plugin)), 10);
     output::row(&format!("needs:    {}", list(&info.needs.names().map(str::to_owned).collect::<Vec<_>>())), 10);
-    if !matches!(role, Role::Reward | Role::Environment) {
+    if let AnyPlugin::Algorithm(algorithm) = &any {
+        output::row(&format!("learns:   {}", learns(algorithm.data())), 10);
         output::row(&format!("rate:     {:e}, the default learning rate of full-size models", info.hints.learning_rate), 10);
         let own = info.hints.defaults.keys();
         if !own.is_empty() {
@@ -150,6 +153,23 @@ fn inspect(given: &PluginArgs) -> anyhow::Result<()> {
 
 fn list(names: &[String]) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
+/// Says what an algorithm learns from.
+fn learns(data: &Data) -> String {
+    let what = match data.shape {
+        Shape::Completions => "completions",
+        Shape::Pairs => "pairs of completions",
+    };
+    let source = match data.source {
+        Origin::Policy => "that the policy generates",
+        Origin::Dataset => "of a dataset",
+        Origin::Either => "that the policy generates, or of a dataset",
+    };
+    match &data.estimates[..] {
+        [] => format!("from {what} {source}"),
+        names => format!("from {what} {source}; estimates {}", names.join(", ")),
+    }
 }
 
 fn keeps(plugin: &plugin::Plugin) -> &'static str {
@@ -183,7 +203,7 @@ fn build(file: &std::path::Path, output: Option<&std::path::Path>) -> anyhow::Re
     let component = plugin::as_component(&source)?;
     let made = Source::new(source.name().to_owned(), component.into());
     let outline = Outline::of(&Engine::new()?, &made, &Limits::default())?;
-    let role = outline.role(&made)?;
+    let role = outline.role(&made)?.general();
     let output = output.map_or_else(|| file.with_extension("component.wasm"), PathBuf::from);
     std::fs::write(&output, made.bytes()).map_err(|e| anyhow!("can't write {}: {e}", output.display()))?;
     say!("{}: {}, {}", output.display(), role.name(), indicatif::HumanBytes(outline.bytes as u64));

@@ -15,18 +15,6 @@ const LONGEST_NAME: usize = 128;
 /// Most columns that it estimates.
 const MOST_ESTIMATES: usize = 64;
 
-/// Returns what entries of this unit belong to, in words.
-pub(super) fn noun(unit: Unit) -> &'static str {
-    match unit {
-        Unit::Token => "token",
-        Unit::PromptToken => "prompt token",
-        Unit::Turn => "turn",
-        Unit::Sequence => "sequence",
-        Unit::Group => "group",
-        Unit::MicroBatch => "sequence of the micro-batch",
-    }
-}
-
 /// Rejects a loss that is not finite or too large to be added up.
 pub(in crate::plugin) fn loss(loss: f64) -> Result<(), String> {
     match () {
@@ -57,7 +45,7 @@ pub(in crate::plugin) fn masked(what: &str, derivatives: &[f32], mask: &[u8]) ->
 
 /// Rejects entries without a value that are not ascending, do not exist, or have one.
 fn missing(column: &Column) -> Result<(), String> {
-    let (name, item) = (shown(&column.name), noun(column.unit));
+    let (name, item) = (shown(&column.name), column.unit.noun());
     if let Some(pair) = column.missing.windows(2).find(|pair| pair[0] >= pair[1]) {
         let [first, second] = [pair[0], pair[1]];
         return Err(format!("returned values of {name} with the missing entries {first} and {second}; they must be ascending"));
@@ -137,10 +125,10 @@ pub(super) fn estimates(given: &[Column], data: &Data, batch: &Batch) -> Result<
             continue;
         }
         if !matches!(column.unit, Unit::Token | Unit::Sequence) {
-            let item = noun(column.unit);
+            let item = column.unit.noun();
             return Err(format!("returned {name} with an entry per {item}; estimates have one per token or per sequence"));
         }
-        values(&format!("values of {name}"), noun(column.unit), &column.values, batch.entries(column.unit))?;
+        values(&format!("values of {name}"), column.unit.noun(), &column.values, batch.entries(column.unit))?;
         missing(column)?;
         columns.push(column.clone());
     }
@@ -201,9 +189,9 @@ pub(super) fn derivatives(given: &[Column], needs: &Needs, batch: &Batch, knows_
         if !needs.has(known.name) {
             return Err(format!("returned derivatives of {name}, which it does not need: its needs are {}", listed(needs)));
         }
-        let (what, item) = (format!("derivatives of {name}"), noun(known.unit));
+        let (what, item) = (format!("d_{name}"), known.unit.noun());
         if column.unit != known.unit {
-            return Err(format!("returned {what} with an entry per {}; there is one per {item}", noun(column.unit)));
+            return Err(format!("returned {what} with an entry per {}; there is one per {item}", column.unit.noun()));
         }
         if let Some(entry) = column.missing.first() {
             return Err(format!(

@@ -101,7 +101,7 @@ fn derivatives_are_of_needed_columns_and_0_where_the_mask_is() {
     assert_eq!(said(tokens("logp", [1.0, 0.0, 1.0, 1.0])), Ok(()));
     assert_eq!(said(Column::new("sequence_value", Unit::Sequence, vec![1.0; 4])), Ok(()));
     let beside = said(tokens("logp", [0.0, 1.0, 0.0, 0.0])).unwrap_err();
-    assert_eq!(beside, "returned 1 in derivatives of logp at token 1, whose mask is 0");
+    assert_eq!(beside, "returned 1 in d_logp at token 1, whose mask is 0");
     assert_eq!(derivatives(&[tokens("logp", [0.0, 1.0, 0.0, 0.0])], &needs, &batch(), false), Ok(()));
     assert!(
         said(tokens("old_logp", [0.0; 4])).unwrap_err().contains("a loss has derivatives of logp, entropy, prompt_logp, value")
@@ -114,8 +114,8 @@ fn derivatives_are_of_needed_columns_and_0_where_the_mask_is() {
             .unwrap_err()
             .contains("an entry per sequence; there is one per token")
     );
-    assert!(said(Column::new("logp", Unit::Token, vec![0.0; 5])).unwrap_err().contains("5 derivatives of logp for 4 tokens"));
-    assert!(said(tokens("logp", [0.0, 0.0, f32::INFINITY, 0.0])).unwrap_err().contains("inf in derivatives of logp at token 2"));
+    assert!(said(Column::new("logp", Unit::Token, vec![0.0; 5])).unwrap_err().contains("5 d_logp for 4 tokens"));
+    assert!(said(tokens("logp", [0.0, 0.0, f32::INFINITY, 0.0])).unwrap_err().contains("inf in d_logp at token 2"));
     assert!(said(Column { missing: vec![3], ..tokens("logp", [0.0; 4]) }).unwrap_err().contains("without a value at token 3"));
     let twice = [tokens("logp", [0.0; 4]), tokens("logp", [0.0; 4])];
     assert!(derivatives(&twice, &needs, &batch(), true).unwrap_err().contains("logp twice"));
