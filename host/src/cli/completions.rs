@@ -117,7 +117,7 @@ fn with_value(arg: Arg, settings: &[Setting]) -> Arg {
         "set" => return arg.add(ArgValueCompleter::new(Sets::new(settings))),
         "plugin" => Values { words: plugins(Role::Reward, ""), paths: paths() },
         "environment" => Values { words: plugins(Role::Environment, ".wasm"), paths: paths() },
-        "algorithm" => Values { words: plugins(Role::Policy, ".wasm"), paths: paths() },
+        "algorithm" => Values { words: plugins(Role::Algorithm, ".wasm"), paths: paths() },
         "model" | "reward_model" | "value_model" | "ref_model" | "run" | "output_dir" => {
             Values { words: Vec::new(), paths: folders() }
         }

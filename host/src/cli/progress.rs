@@ -143,7 +143,7 @@ fn rounded(v: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::{Role, is_reserved};
+    use crate::plugin::{MetricsOf, is_reserved};
     use crate::{diagnosis, report};
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         let read: Vec<&str> = columns.chain(diagnosis::metrics_read()).chain(report::metrics_read()).collect();
         assert!(read.len() > 60 && ["kl", "objective/kl", "val/clipfrac_avg"].iter().all(|name| read.contains(name)), "{read:?}");
         for name in read {
-            assert!(is_reserved(name, Role::Reward) && is_reserved(name, Role::Environment), "{name}");
+            assert!(is_reserved(name, MetricsOf::Scores), "{name}");
         }
     }
 

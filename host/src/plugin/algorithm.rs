@@ -11,6 +11,7 @@ pub(super) use sent::Sent;
 use super::columns;
 use super::contract::{algorithm, estimator, pairing};
 use super::engine::Engine;
+use super::figures::MetricsOf;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::world::Role;
@@ -205,11 +206,11 @@ impl Algorithm {
     /// Checks the metrics of an answer.
     fn metrics(&self, at: Call, given: Vec<Metric>) -> Result<Vec<Metric>> {
         // Of pairs and labelled completions, the host itself reports entropies.
-        let role = match self.data.shape {
-            Shape::Completions if !self.info().needs.has(columns::LABEL) => Role::Policy,
-            _ => Role::Algorithm,
+        let of = match self.data.shape {
+            Shape::Completions if !self.info().needs.has(columns::LABEL) => MetricsOf::Completions,
+            _ => MetricsOf::Pairs,
         };
-        self.plugin.checked_metrics(role, given).map_err(|detail| self.wrong(at, detail))
+        self.plugin.checked_metrics(of, given).map_err(|detail| self.wrong(at, detail))
     }
 
     /// Returns the error of an answer.

@@ -6,7 +6,7 @@ use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::compile;
 use super::world::Role;
-use super::{EnvironmentPlugin, LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardModelPlugin, RewardPlugin};
+use super::{EnvironmentPlugin, RewardPlugin};
 use super::{Error, LONGEST_TEXT, Result, Source, wrap};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
@@ -18,16 +18,8 @@ pub enum AnyPlugin {
     Reward(Box<RewardPlugin>),
     /// Computes a loss, and advantages or pairs.
     Algorithm(Box<Algorithm>),
-    /// Computes advantages and a loss for completions.
-    Policy(Box<PolicyPlugin>),
-    /// Computes a loss for pairs, and chooses the pairs if it is online.
-    Preference(Box<PreferencePlugin>),
     /// Plays episodes with several turns.
     Environment(Box<EnvironmentPlugin>),
-    /// Computes a loss for labelled completions.
-    Labelled(Box<LabelledPlugin>),
-    /// Computes a loss for pairs of completions with one value each.
-    RewardModel(Box<RewardModelPlugin>),
 }
 
 impl AnyPlugin {
@@ -43,60 +35,8 @@ impl AnyPlugin {
         Ok(match role {
             Role::Reward => Self::Reward(Box::new(RewardPlugin::load(engine, source, config, limits, seed)?)),
             Role::Algorithm => Self::Algorithm(Box::new(Algorithm::load(engine, source, config, limits, seed)?)),
-            Role::Policy => Self::Policy(Box::new(PolicyPlugin::load(engine, source, config, limits, seed)?)),
             Role::Environment => Self::Environment(Box::new(EnvironmentPlugin::load(engine, source, config, limits, seed)?)),
-            Role::Preference | Role::OnlinePreference => {
-                let online = role == Role::OnlinePreference;
-                Self::Preference(Box::new(PreferencePlugin::load(engine, source, online, config, limits, seed)?))
-            }
-            Role::Labelled => Self::Labelled(Box::new(LabelledPlugin::load(engine, source, config, limits, seed)?)),
-            Role::RewardModel => Self::RewardModel(Box::new(RewardModelPlugin::load(engine, source, config, limits, seed)?)),
         })
-    }
-
-    /// Returns the plugin as an algorithm.
-    pub fn as_algorithm(&mut self) -> Result<&mut Algorithm> {
-        match self {
-            Self::Algorithm(plugin) => Ok(plugin),
-            other => Err(other.not(Role::Algorithm)),
-        }
-    }
-
-    /// Returns the plugin as a policy.
-    pub fn as_policy(&mut self) -> Result<&mut PolicyPlugin> {
-        match self {
-            Self::Policy(plugin) => Ok(plugin),
-            other => Err(other.not(Role::Policy)),
-        }
-    }
-
-    /// Returns the plugin as a preference algorithm.
-    pub fn as_preference(&mut self) -> Result<&mut PreferencePlugin> {
-        match self {
-            Self::Preference(plugin) => Ok(plugin),
-            other => Err(other.not(Role::Preference)),
-        }
-    }
-
-    /// Returns the plugin as an algorithm for labelled completions.
-    pub fn as_labelled(&mut self) -> Result<&mut LabelledPlugin> {
-        match self {
-            Self::Labelled(plugin) => Ok(plugin),
-            other => Err(other.not(Role::Labelled)),
-        }
-    }
-
-    /// Returns the plugin as a loss of reward models.
-    pub fn as_reward_model(&mut self) -> Result<&mut RewardModelPlugin> {
-        match self {
-            Self::RewardModel(plugin) => Ok(plugin),
-            other => Err(other.not(Role::RewardModel)),
-        }
-    }
-
-    fn not(&self, role: Role) -> Error {
-        let detail = "it was loaded in another role".to_owned();
-        Error::WrongWorld { name: self.plugin().name().to_owned(), wanted: role.name(), detail }
     }
 
     /// Returns what all roles have in common.
@@ -104,11 +44,7 @@ impl AnyPlugin {
         match self {
             Self::Reward(plugin) => plugin,
             Self::Algorithm(plugin) => plugin,
-            Self::Policy(plugin) => plugin,
-            Self::Preference(plugin) => plugin,
             Self::Environment(plugin) => plugin,
-            Self::Labelled(plugin) => plugin,
-            Self::RewardModel(plugin) => plugin,
         }
     }
 
@@ -117,11 +53,7 @@ impl AnyPlugin {
         match self {
             Self::Reward(plugin) => plugin,
             Self::Algorithm(plugin) => plugin,
-            Self::Policy(plugin) => plugin,
-            Self::Preference(plugin) => plugin,
             Self::Environment(plugin) => plugin,
-            Self::Labelled(plugin) => plugin,
-            Self::RewardModel(plugin) => plugin,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
+use super::figures::MetricsOf;
 use super::exports::Environment;
 use super::instance::{Plugin, Running, Slot};
 use super::limits::Share;
@@ -243,7 +244,7 @@ impl Session {
         self.spend(began);
         open.iter().for_each(|episode| drop(self.episodes.remove(episode)));
         let metrics = finished?;
-        self.loaded.checked_metrics(Role::Environment, metrics).map_err(|detail| self.error("finish", detail))
+        self.loaded.checked_metrics(MetricsOf::Scores, metrics).map_err(|detail| self.error("finish", detail))
     }
 
     fn error(&self, function: &'static str, detail: String) -> Error {

@@ -1,6 +1,6 @@
 //! Checks the metrics that plugins report and their names.
 
-use super::{Metric, Role};
+use super::Metric;
 use crate::config::{is_shown, printable};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,7 +83,7 @@ impl Names {
     /// Rejects metrics that can't be averaged, have a name of the run's or of another plugin's, or are too many to read. Keeps the names if
     /// the plugin is `in_run`: those of a version that is only tried are no one's.
     pub(super) fn checked(&self, reporter: &Reporter<'_>, given: Vec<Metric>) -> Result<Vec<Metric>, String> {
-        let Reporter { plugin, role, in_run } = *reporter;
+        let Reporter { plugin, metrics: of, in_run } = *reporter;
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut new: Vec<&String> = Vec::new();
         for Metric { name, value, weight, .. } in &given {
@@ -103,9 +103,9 @@ impl Names {
                 ));
             }
             match names.get(name) {
-                _ if is_reserved(name, role) => {
+                _ if is_reserved(name, of) => {
                     let own = [format!("{plugin}/{name}"), format!("{plugin}_{name}")];
-                    let free = own.into_iter().find(|name| !is_reserved(name, role)).unwrap_or_default();
+                    let free = own.into_iter().find(|name| !is_reserved(name, of)).unwrap_or_default();
                     return Err(format!(
                         "metric {name:?} is reserved for the run and its algorithm; choose another name, such as {free:?}"
                     ));
@@ -136,24 +136,35 @@ impl Names {
     }
 }
 
+/// Whose metrics they are, which says what names they may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsOf {
+    /// Those of a reward or an environment.
+    Scores,
+    /// Those of an algorithm for pairs or labelled completions, whose entropies the host reports.
+    Pairs,
+    /// Those of an algorithm for completions one by one.
+    Completions,
+}
+
 /// Who reports metrics.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reporter<'a> {
     pub plugin: &'a str,
-    pub role: Role,
+    pub metrics: MetricsOf,
     /// Whether the run depends on it, which it does not on a version that is tried.
     pub in_run: bool,
 }
 
-/// Returns whether a plugin in this role may not report a metric of this name.
-pub fn is_reserved(name: &str, role: Role) -> bool {
+/// Returns whether a plugin may not report a metric of this name among these.
+pub fn is_reserved(name: &str, of: MetricsOf) -> bool {
     // A reward's own scores, `rewards/NAME/mean`. `rewards/chosen` and the like belong to an algorithm.
     let suffixed = |rest: &str| OF_SCORES.iter().any(|suffix| rest.ends_with(suffix));
     let of_scores = name.strip_prefix("rewards/").is_some_and(suffixed);
     let starts_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     let of_algorithms = (OF_ALGORITHMS.contains(&name) || starts_with(&OF_ALGORITHMS_PREFIXES))
-        && matches!(role, Role::Reward | Role::Environment);
-    let of_policies = (name == ENTROPY || name.starts_with(SAMPLING)) && role != Role::Policy;
+        && of == MetricsOf::Scores;
+    let of_policies = (name == ENTROPY || name.starts_with(SAMPLING)) && of != MetricsOf::Completions;
     let of_host = RESERVED.contains(&name) || starts_with(&RESERVED_PREFIXES);
     of_scores || of_host || of_algorithms || of_policies
 }
@@ -169,14 +180,14 @@ mod tests {
         Metric { name: name.to_owned(), value, weight, reduction: Reduction::Mean }
     }
 
-    fn reporter(plugin: &str, role: Role) -> Reporter<'_> {
-        Reporter { plugin, role, in_run: true }
+    fn reporter(plugin: &str, metrics: MetricsOf) -> Reporter<'_> {
+        Reporter { plugin, metrics, in_run: true }
     }
 
     #[test]
     fn nothing_takes_a_name_of_the_runs_or_of_anothers() {
         let names = Names::default();
-        let said = |plugin, name| names.checked(&reporter(plugin, Role::Policy), vec![metric(name, 1.0, 1.0)]).err();
+        let said = |plugin, name| names.checked(&reporter(plugin, MetricsOf::Completions), vec![metric(name, 1.0, 1.0)]).err();
         for name in [
             "step",
             "loss",
@@ -206,7 +217,7 @@ mod tests {
         let names = Names::default();
         let look_alikes = ["kl\u{fe0f}", "kl\u{3164}", "k\u{34f}l", "kl\u{e0101}", "kl\u{a0}", "kl ", " kl", "k\u{2060}l"];
         for name in ["", "a\nb", "\u{1b}[2J", &"x".repeat(129)].into_iter().chain(look_alikes) {
-            assert!(names.checked(&reporter("a", Role::Reward), vec![metric(name, 0.0, 0.0)]).is_err(), "{name:?}");
+            assert!(names.checked(&reporter("a", MetricsOf::Scores), vec![metric(name, 0.0, 0.0)]).is_err(), "{name:?}");
         }
         let wrong = [
             (f64::NAN, 1.0),
@@ -218,17 +229,17 @@ mod tests {
             (0.0, 1.7e308),
         ];
         for (value, weight) in wrong {
-            assert!(names.checked(&reporter("a", Role::Reward), vec![metric("x", value, weight)]).is_err(), "{value} {weight}");
+            assert!(names.checked(&reporter("a", MetricsOf::Scores), vec![metric("x", value, weight)]).is_err(), "{value} {weight}");
         }
-        let said = names.checked(&reporter("a", Role::Reward), vec![metric("x", 1e300, 1e300)]).unwrap_err();
+        let said = names.checked(&reporter("a", MetricsOf::Scores), vec![metric("x", 1e300, 1e300)]).unwrap_err();
         assert!(said.starts_with("metric \"x\" has value 1e300 and weight 1e300; the limit of both is 1e100"), "{said}");
         let many = |n: usize| (0..n).map(|i| metric(&i.to_string(), 0.0, 0.0)).collect::<Vec<_>>();
-        names.checked(&reporter("a", Role::Reward), many(256)).unwrap();
-        assert!(names.checked(&reporter("a", Role::Reward), many(257)).unwrap_err().contains("256"));
+        names.checked(&reporter("a", MetricsOf::Scores), many(256)).unwrap();
+        assert!(names.checked(&reporter("a", MetricsOf::Scores), many(257)).unwrap_err().contains("256"));
         let again = |n: usize| vec![metric("0", 1.0, 1.0); n];
-        assert_eq!(names.checked(&reporter("a", Role::Reward), again(1024)).unwrap().len(), 1024);
-        assert!(names.checked(&reporter("a", Role::Reward), again(1025)).unwrap_err().contains("1025 metrics in one answer"));
-        names.checked(&reporter("b", Role::Reward), vec![metric("other", 0.0, 0.0)]).unwrap();
+        assert_eq!(names.checked(&reporter("a", MetricsOf::Scores), again(1024)).unwrap().len(), 1024);
+        assert!(names.checked(&reporter("a", MetricsOf::Scores), again(1025)).unwrap_err().contains("1025 metrics in one answer"));
+        names.checked(&reporter("b", MetricsOf::Scores), vec![metric("other", 0.0, 0.0)]).unwrap();
     }
 
     #[test]
@@ -238,7 +249,7 @@ mod tests {
         for _ in 0..1000 {
             // A name may be given twice in one answer.
             let given = vec![metric("x", -LARGEST, LARGEST), metric("x", -LARGEST, LARGEST)];
-            for m in names.checked(&reporter("a", Role::Reward), given).unwrap() {
+            for m in names.checked(&reporter("a", MetricsOf::Scores), given).unwrap() {
                 total += m.value * m.weight;
                 weights += m.weight;
             }
@@ -249,21 +260,21 @@ mod tests {
     #[test]
     fn some_names_are_for_algorithms_alone() {
         let names = Names::default();
-        let said = |name, role| names.checked(&reporter("a", role), vec![metric(name, 1.0, 1.0)]).err();
+        let said = |name, of| names.checked(&reporter("a", of), vec![metric(name, 1.0, 1.0)]).err();
         for (name, allowed) in [
-            ("entropy", [Role::Policy].as_slice()),
-            ("sampling/importance_sampling_ratio/mean", &[Role::Policy]),
-            ("reward", &[Role::Policy, Role::OnlinePreference]),
-            ("episode", &[Role::Policy, Role::OnlinePreference]),
-            ("kl", &[Role::Policy, Role::OnlinePreference]),
-            ("objective/kl", &[Role::Policy, Role::OnlinePreference]),
-            ("rewards/accuracies", &[Role::Policy, Role::OnlinePreference]),
-            ("policy/approxkl_avg", &[Role::Policy, Role::OnlinePreference]),
-            ("a/kl", &[Role::Policy, Role::OnlinePreference, Role::Reward, Role::Environment]),
+            ("entropy", [MetricsOf::Completions].as_slice()),
+            ("sampling/importance_sampling_ratio/mean", &[MetricsOf::Completions]),
+            ("reward", &[MetricsOf::Completions, MetricsOf::Pairs]),
+            ("episode", &[MetricsOf::Completions, MetricsOf::Pairs]),
+            ("kl", &[MetricsOf::Completions, MetricsOf::Pairs]),
+            ("objective/kl", &[MetricsOf::Completions, MetricsOf::Pairs]),
+            ("rewards/accuracies", &[MetricsOf::Completions, MetricsOf::Pairs]),
+            ("policy/approxkl_avg", &[MetricsOf::Completions, MetricsOf::Pairs]),
+            ("a/kl", &[MetricsOf::Completions, MetricsOf::Pairs, MetricsOf::Scores]),
         ] {
-            for role in [Role::Policy, Role::OnlinePreference, Role::Reward, Role::Environment] {
-                let refused = said(name, role).is_some_and(|said| said.contains("reserved"));
-                assert_eq!(refused, !allowed.contains(&role), "{name} {role:?}");
+            for of in [MetricsOf::Completions, MetricsOf::Pairs, MetricsOf::Scores] {
+                let refused = said(name, of).is_some_and(|said| said.contains("reserved"));
+                assert_eq!(refused, !allowed.contains(&of), "{name} {of:?}");
             }
         }
     }
@@ -272,10 +283,10 @@ mod tests {
     fn a_version_that_is_only_tried_takes_no_names() {
         let names = Names::default();
         let many = || (0..256).map(|i| metric(&i.to_string(), 0.0, 0.0)).collect::<Vec<_>>();
-        names.checked(&Reporter { in_run: false, ..reporter("a", Role::Reward) }, many()).unwrap();
+        names.checked(&Reporter { in_run: false, ..reporter("a", MetricsOf::Scores) }, many()).unwrap();
         assert_eq!(names.reported(), [""; 0]);
-        names.checked(&reporter("a", Role::Reward), vec![metric("x", 0.0, 0.0)]).unwrap();
-        names.checked(&reporter("b", Role::Reward), vec![metric("0", 0.0, 0.0)]).unwrap();
+        names.checked(&reporter("a", MetricsOf::Scores), vec![metric("x", 0.0, 0.0)]).unwrap();
+        names.checked(&reporter("b", MetricsOf::Scores), vec![metric("0", 0.0, 0.0)]).unwrap();
     }
 
     /// Returns the names of the host's metrics that a Rust source has as texts, with `x` for what is put into them, and the number of
@@ -331,7 +342,7 @@ mod tests {
         }
         assert!(names.len() > 40 && names.contains(&"rewards/x/mean".to_owned()), "{names:?}");
         for name in names {
-            assert!(is_reserved(&name, Role::Reward), "{name} is the host's");
+            assert!(is_reserved(&name, MetricsOf::Scores), "{name} is the host's");
         }
     }
 }

@@ -5,6 +5,7 @@ use super::asking::Asker;
 use super::contract::types;
 use super::deadline::Deadline;
 use super::engine::Engine;
+use super::figures::MetricsOf;
 use super::limits::Share;
 use super::loaded::{CARRIED, Call, Info, Loaded, carried_by_each, said};
 use super::sandbox::Sandbox;
@@ -138,8 +139,8 @@ impl Plugin {
     }
 
     /// Checks the metrics that it reported in a role.
-    pub(super) fn checked_metrics(&self, role: Role, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
-        self.loaded.checked_metrics(role, given)
+    pub(super) fn checked_metrics(&self, of: MetricsOf, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
+        self.loaded.checked_metrics(of, given)
     }
 
     /// Returns what its instances share.

@@ -9,7 +9,7 @@ use super::contract::types;
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
 use super::exports::{Description, Exports};
-use super::figures::Reporter;
+use super::figures::{MetricsOf, Reporter};
 use super::folders::Folders;
 use super::hints::Hints;
 use super::instance::{PluginState, Running};
@@ -282,9 +282,9 @@ impl Loaded {
     }
 
     /// Checks the metrics that it reported in a role.
-    pub(super) fn checked_metrics(&self, role: Role, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
+    pub(super) fn checked_metrics(&self, metrics: MetricsOf, given: Vec<Metric>) -> std::result::Result<Vec<Metric>, String> {
         let in_run = !self.beside.load(Ordering::Relaxed);
-        self.engine.names.checked(&Reporter { plugin: &self.name, role, in_run }, given)
+        self.engine.names.checked(&Reporter { plugin: &self.name, metrics, in_run }, given)
     }
 
     fn describe(&self, running: &mut Running, deadline: Deadline) -> Result<Info> {

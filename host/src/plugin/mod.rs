@@ -6,7 +6,6 @@
 mod adapters;
 pub mod algorithm;
 mod any;
-mod asked;
 mod asking;
 mod cache;
 mod capture;
@@ -25,14 +24,10 @@ mod figures;
 mod folders;
 mod hints;
 mod instance;
-mod labelled;
 mod limits;
 mod loaded;
 mod needs;
-mod policy;
-mod preference;
 mod reward;
-mod reward_model;
 mod room;
 mod sandbox;
 mod schema;
@@ -56,7 +51,7 @@ pub use engine::Engine;
 #[cfg(any(test, fuzzing))]
 pub(crate) use environment::check_answers;
 pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
-pub use figures::is_reserved;
+pub use figures::{MetricsOf, is_reserved};
 pub use folders::Folders;
 pub use hints::{Defaults, Hints};
 pub use instance::{LARGEST_STATE, Plugin, PluginState};
@@ -64,15 +59,6 @@ pub use loaded::Info;
 pub use needs::Needs;
 pub use reward::{Column as TextColumn, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
 
-/// Types of the roles of older versions.
-#[allow(missing_docs)]
-pub mod old {
-    pub use super::labelled::{Examples, LabelledPlugin, Mismatched};
-    pub use super::policy::{Advantages, Generation, Gradient, PolicyPlugin, RewardColumn, Rollouts, Scale, Tokens, Turns};
-    pub use super::preference::{Choice, Pair, PairGradient, Pairs, PreferencePlugin, Prompts, Side};
-    pub use super::reward_model::{RewardModelPlugin, ValueGradient, ValuedPairs};
-}
-use old::{LabelledPlugin, PolicyPlugin, PreferencePlugin, RewardModelPlugin};
 pub use settings::{Setting, Takes, hints_of, settings_in, settings_of};
 pub use source::{Source, embedded_of, read_file};
 pub use trial::TrialOrder;

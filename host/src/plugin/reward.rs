@@ -2,6 +2,7 @@
 
 use super::deadline::Deadline;
 use super::engine::Engine;
+use super::figures::MetricsOf;
 use super::instance::{Answer, OUT_OF_TIME, Plugin};
 use super::loaded::{Call, Loaded};
 use super::sandbox::Sandbox;
@@ -90,7 +91,7 @@ fn checked(loaded: &Loaded, given: reward::Scores, rows: Range<usize>) -> Checke
             "returned {bad:e} for row {row}; a reward must be a number of at most {LARGEST_SCORE:e} either way, or none to abstain"
         ));
     }
-    let metrics = loaded.checked_metrics(Role::Reward, given.metrics)?;
+    let metrics = loaded.checked_metrics(MetricsOf::Scores, given.metrics)?;
     Ok(Scores { rewards: given.rewards, metrics })
 }
 

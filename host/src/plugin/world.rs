@@ -12,18 +12,8 @@ pub enum Role {
     Reward,
     /// Computes a loss, and advantages or pairs if it learns from what the policy generates.
     Algorithm,
-    /// Computes advantages and a loss for completions.
-    Policy,
-    /// Computes a loss for pairs.
-    Preference,
-    /// Chooses pairs of completions and computes a loss for them.
-    OnlinePreference,
     /// Plays episodes with several turns.
     Environment,
-    /// Computes a loss for labelled completions.
-    Labelled,
-    /// Computes a loss for pairs of completions with one value each.
-    RewardModel,
 }
 
 /// The package of the contract's interfaces.
@@ -88,29 +78,22 @@ impl Role {
     const ALL: [(Self, &'static [&'static str]); 3] =
         [(Self::Algorithm, &["algorithm"]), (Self::Reward, &["reward"]), (Self::Environment, &["environment"])];
 
-    /// The same of versions 0.1 and 0.2. Those whose exports include another's come first.
-    const OLD: [(Self, &'static [&'static str]); 7] = [
-        (Self::OnlinePreference, &["preference", "pairing"]),
-        (Self::Preference, &["preference"]),
-        (Self::Labelled, &["labelled"]),
-        (Self::Policy, &["policy"]),
-        (Self::RewardModel, &["reward-model"]),
+    /// The same of versions 0.1 and 0.2, which have several kinds of algorithms.
+    const OLD: [(Self, &'static [&'static str]); 6] = [
+        (Self::Algorithm, &["policy"]),
+        (Self::Algorithm, &["preference"]),
+        (Self::Algorithm, &["labelled"]),
+        (Self::Algorithm, &["reward-model"]),
         (Self::Reward, &["reward"]),
         (Self::Environment, &["environment"]),
     ];
-
-    /// Returns the role of an algorithm for those of its kinds, which versions 0.1 and 0.2 have.
-    #[must_use]
-    pub fn general(self) -> Self {
-        if matches!(self, Self::Reward | Self::Environment) { self } else { Self::Algorithm }
-    }
 
     /// Returns the name of the interface that a plugin in this role exports, without the version.
     fn interface(self) -> &'static str {
         match self {
             Self::Reward => "reward",
             Self::Environment => "environment",
-            _ => "algorithm",
+            Self::Algorithm => "algorithm",
         }
     }
 
@@ -123,12 +106,8 @@ impl Role {
     pub fn name(self) -> &'static str {
         match self {
             Self::Reward => "a reward",
-            Self::Policy | Self::Algorithm => "an algorithm",
-            Self::Preference => "a preference algorithm",
-            Self::OnlinePreference => "an online preference algorithm",
+            Self::Algorithm => "an algorithm",
             Self::Environment => "an environment",
-            Self::Labelled => "an algorithm for labelled completions",
-            Self::RewardModel => "a loss of reward models",
         }
     }
 
@@ -172,11 +151,9 @@ impl Role {
             interfaces.iter().all(|interface| exports.has(interface, beside(version, interface)))
         };
         let known = if version == VERSIONS[0] { &Self::ALL[..] } else { &Self::OLD };
-        let fits = |role: Self| role == self || role.general() == self;
-        if known.iter().filter(|(role, _)| fits(*role)).any(|role| all(&role)) {
+        if known.iter().filter(|(role, _)| *role == self).any(|role| all(&role)) {
             return Ok(());
         }
-        // A plugin of 1.0 has none of the old kinds.
         let interface = known.iter().find(|(role, _)| *role == self).map_or(self.interface(), |(_, interfaces)| interfaces[0]);
         let version = beside(version, interface);
         Err(match exports.another(interface) {

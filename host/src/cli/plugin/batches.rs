@@ -1,6 +1,6 @@
 //! Batches for testing algorithms: sequences of random lengths, with columns of random numbers.
 
-use crate::plugin::algorithm::{Algorithm, Batch, Column, Data, Estimates, Generation, Origin, Scale, Shape, TurnSpan};
+use crate::plugin::algorithm::{Algorithm, Batch, Column, Data, Estimates, Generation, DataSource, Scale, Shape, TurnSpan};
 use crate::plugin::algorithm::{Unit, WeightedReward};
 use crate::plugin::columns::{self, KNOWN};
 use rand::{RngExt, SeedableRng};
@@ -33,7 +33,7 @@ impl Batches {
         let mut random = ChaCha8Rng::seed_from_u64(5);
         let group = match (data.shape, data.source) {
             (Shape::Pairs, _) => 2,
-            (Shape::Completions, Origin::Dataset) => 1,
+            (Shape::Completions, DataSource::Dataset) => 1,
             (Shape::Completions, _) => 4,
         };
         let groups = (size.sequences / group).max(1);
@@ -42,7 +42,7 @@ impl Batches {
         let prompt_tokens = offsets(&mut random, groups, size.longest);
         let (n, prompts) = (last(&tokens), last(&prompt_tokens));
         // Given pairs and labels have no tokens that don't count.
-        let all = data.source == Origin::Dataset;
+        let all = data.source == DataSource::Dataset;
         let mask: Vec<u8> = (0..n).map(|_| u8::from(all || random.random_range(0..8) != 0)).collect();
         let items = if data.shape == Shape::Pairs { groups } else { sequences };
         let scale = Scale {
@@ -156,7 +156,7 @@ impl Batches {
 pub(super) fn estimated(algorithm: &mut Algorithm, generation: &Generation) -> crate::plugin::Result<Option<Estimates>> {
     let Data { source, shape, .. } = algorithm.data();
     match (source, shape) {
-        (Origin::Policy | Origin::Either, Shape::Completions) => algorithm.estimate(generation).map(Some),
+        (DataSource::Policy | DataSource::Either, Shape::Completions) => algorithm.estimate(generation).map(Some),
         _ => Ok(None),
     }
 }
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn batches_have_groups_columns_and_turns_that_fit_together() {
         for (source, shape, group) in
-            [(Origin::Either, Shape::Completions, 4), (Origin::Dataset, Shape::Completions, 1), (Origin::Policy, Shape::Pairs, 2)]
+            [(DataSource::Either, Shape::Completions, 4), (DataSource::Dataset, Shape::Completions, 1), (DataSource::Policy, Shape::Pairs, 2)]
         {
             let data = Data { source, shape, estimates: Vec::new() };
             let mut batches = Batches::new(&data, Size { sequences: 12, longest: 20 });

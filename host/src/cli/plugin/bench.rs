@@ -4,7 +4,7 @@ use super::batches::{self, Batches, Size};
 use super::{PluginArgs, episodes, samples};
 use crate::cli::output;
 use crate::config::Limits;
-use crate::plugin::algorithm::{Algorithm, Origin, Shape};
+use crate::plugin::algorithm::{Algorithm, DataSource, Shape};
 use crate::plugin::{AnyPlugin, Outline};
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn line(what: &str, units: usize, unit: &str, time: Duration) {
 
 pub(super) fn run(given: &PluginArgs) -> anyhow::Result<()> {
     let (engine, source) = given.open()?;
-    let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?.general();
+    let role = Outline::of(&engine, &source, &Limits::default())?.role(&source)?;
     let begun = Instant::now();
     let mut any = given.load(&engine, &source, role)?;
     say!("{:<24} {:>10.1} us", "load", begun.elapsed().as_secs_f64() * 1e6);
@@ -58,8 +58,6 @@ pub(super) fn times(any: &mut AnyPlugin, given: &PluginArgs) -> anyhow::Result<(
                 line(&format!("{count} episodes, {turns} turns"), turns, "turn", time);
             }
         }
-        // Algorithms of all kinds were loaded as such.
-        _ => {}
     }
     Ok(())
 }
@@ -73,7 +71,7 @@ fn of_algorithm(plugin: &mut Algorithm) -> anyhow::Result<()> {
         let time = median(|| Ok(plugin.estimate(&generation).map(drop)?))?;
         line(&format!("estimate, {n} tokens"), n, "token", time);
     }
-    if plugin.data().shape == Shape::Pairs && plugin.data().source != Origin::Dataset {
+    if plugin.data().shape == Shape::Pairs && plugin.data().source != DataSource::Dataset {
         let time = median(|| Ok(plugin.choose(&generation).map(drop)?))?;
         line(&format!("choose, {n} tokens"), n, "token", time);
     }

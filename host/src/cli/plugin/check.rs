@@ -5,7 +5,7 @@ use super::gradient::{self, Verdict};
 use super::{PluginArgs, bench, episodes, samples};
 use crate::cli::{Failure, output};
 use crate::config::Limits;
-use crate::plugin::algorithm::{Algorithm, Estimates, Generation, Origin, Shape, Unit};
+use crate::plugin::algorithm::{Algorithm, Estimates, Generation, DataSource, Shape, Unit};
 use crate::plugin::{AnyPlugin, Outline, RewardBatch, RewardPlugin, columns};
 use anyhow::anyhow;
 
@@ -50,7 +50,7 @@ impl Report {
 pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Failure> {
     let (engine, source) = given.open().map_err(Failure::of)?;
     let outline = Outline::of(&engine, &source, &Limits::default()).map_err(Failure::of)?;
-    let role = outline.role(&source).map_err(Failure::of)?.general();
+    let role = outline.role(&source).map_err(Failure::of)?;
     let load = || given.load(&engine, &source, role).map_err(Failure::of);
     let (mut any, mut other) = (load()?, load()?);
     let info = any.plugin().info();
@@ -136,7 +136,7 @@ fn check_algorithm(report: &mut Report, plugin: &mut Algorithm, other: &mut Algo
     let mut batches = Batches::new(plugin.data(), Size { sequences: SEQUENCES, longest: 24 });
     let generation = batches.generation();
     let Some(estimates) = check_estimates(report, plugin, other, &generation) else { return };
-    if plugin.data().source == Origin::Policy
+    if plugin.data().source == DataSource::Policy
         && plugin.data().shape == Shape::Pairs
         && !check_pairs(report, plugin, other, &generation)
     {

@@ -1,7 +1,7 @@
 //! Compares the derivatives that a loss returns with finite differences of it.
 
 use crate::plugin::Result;
-use crate::plugin::algorithm::{Algorithm, Batch, Column, Origin};
+use crate::plugin::algorithm::{Algorithm, Batch, Column, DataSource};
 use crate::plugin::columns;
 
 /// Step of the central difference to each side.
@@ -85,7 +85,7 @@ fn moved(algorithm: &mut Algorithm, batch: &mut Batch, names: &[&str], at: usize
 /// probabilities is a constant in the derivatives, so that sum moves with the log-probability that it is compared with.
 pub(super) fn verdicts(algorithm: &mut Algorithm, batch: &Batch) -> Result<Vec<Verdict>> {
     let given = algorithm.loss(batch)?;
-    let sampled = algorithm.data().source != Origin::Dataset;
+    let sampled = algorithm.data().source != DataSource::Dataset;
     let mut batch = batch.clone();
     let mut verdicts = Vec::new();
     for derivatives in &given.derivatives {

@@ -12,7 +12,7 @@ use super::granted::Granted;
 use super::{Failure, output, settings_given};
 use crate::config::{self, Limits, Overrides, Set};
 use crate::data::{self, Dataset, PromptForm, PromptRow, Refused};
-use crate::plugin::algorithm::{Data, Origin, Shape};
+use crate::plugin::algorithm::{Data, DataSource, Shape};
 use crate::plugin::{self, AnyPlugin, Engine, Outline, Role, Source};
 use crate::train;
 use anyhow::anyhow;
@@ -123,7 +123,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 fn inspect(given: &PluginArgs) -> anyhow::Result<()> {
     let (engine, source) = given.open()?;
     let outline = Outline::of(&engine, &source, &Limits::default())?;
-    let role = outline.role(&source)?.general();
+    let role = outline.role(&source)?;
     let any = given.load(&engine, &source, role)?;
     let (plugin, info) = (any.plugin(), any.plugin().info());
     output::row(&format!("{} {}: {}", info.name, info.version, info.description), 10);
@@ -162,9 +162,9 @@ fn learns(data: &Data) -> String {
         Shape::Pairs => "pairs of completions",
     };
     let source = match data.source {
-        Origin::Policy => "that the policy generates",
-        Origin::Dataset => "of a dataset",
-        Origin::Either => "that the policy generates, or of a dataset",
+        DataSource::Policy => "that the policy generates",
+        DataSource::Dataset => "of a dataset",
+        DataSource::Either => "that the policy generates, or of a dataset",
     };
     match &data.estimates[..] {
         [] => format!("from {what} {source}"),
@@ -203,7 +203,7 @@ fn build(file: &std::path::Path, output: Option<&std::path::Path>) -> anyhow::Re
     let component = plugin::as_component(&source)?;
     let made = Source::new(source.name().to_owned(), component.into());
     let outline = Outline::of(&Engine::new()?, &made, &Limits::default())?;
-    let role = outline.role(&made)?.general();
+    let role = outline.role(&made)?;
     let output = output.map_or_else(|| file.with_extension("component.wasm"), PathBuf::from);
     std::fs::write(&output, made.bytes()).map_err(|e| anyhow!("can't write {}: {e}", output.display()))?;
     say!("{}: {}, {}", output.display(), role.name(), indicatif::HumanBytes(outline.bytes as u64));

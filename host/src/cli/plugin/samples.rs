@@ -1,7 +1,7 @@
 //! Samples for testing rewards: completions of many shapes.
 
 use crate::data::{PromptRow, TextOrChat};
-use crate::plugin::{Column, RewardBatch};
+use crate::plugin::{TextColumn, RewardBatch};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub(super) fn rewards(given: Option<&[PromptRow]>, rows: usize) -> RewardBatch {
             let names: BTreeSet<&String> = given.iter().flat_map(|row| row.columns.keys()).collect();
             let value = |row: &PromptRow, name: &str| row.columns.get(name).unwrap_or(&Value::Null).to_string();
             let column =
-                |name: &&String| Column { name: (*name).clone(), values: given.iter().map(|row| value(row, name)).collect() };
+                |name: &&String| TextColumn { name: (*name).clone(), values: given.iter().map(|row| value(row, name)).collect() };
             (given.iter().map(|row| text(&row.prompt)).collect(), names.iter().map(column).collect())
         }
     };

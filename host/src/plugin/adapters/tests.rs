@@ -161,7 +161,7 @@ fn losses_of_completions_are_those_of_their_own_version() {
     ] {
         let mut plugin = load(name, settings.clone());
         let data = plugin.data();
-        assert_eq!((data.source, data.shape), (Origin::Either, Shape::Completions), "{name}");
+        assert_eq!((data.source, data.shape), (DataSource::Either, Shape::Completions), "{name}");
         let needs = plugin.info().needs.clone();
         let want = by_hand(&mut plugin, "loss", |old, store, linked| old.call_policy(store, linked, &tokens(&needs)));
         let given = plugin.loss(&batch()).unwrap();
@@ -248,7 +248,7 @@ fn losses_of_pairs_are_those_of_their_own_version() {
     let settings = [("dpo", json!({})), ("dpo", squares), ("orpo", json!({})), ("online_dpo", json!({}))];
     for (name, settings) in settings {
         let mut plugin = load(name, settings.clone());
-        let origin = if name == "online_dpo" { Origin::Policy } else { Origin::Dataset };
+        let origin = if name == "online_dpo" { DataSource::Policy } else { DataSource::Dataset };
         assert_eq!((plugin.data().source, plugin.data().shape), (origin, Shape::Pairs), "{name}");
         let needs = plugin.info().needs.clone();
         let beside = if needs.has(columns::LOG_SUM_SQUARES) {
@@ -287,7 +287,7 @@ fn pairs_are_chosen_as_in_their_own_version() {
 #[test]
 fn losses_of_labelled_completions_are_those_of_their_own_version() {
     let mut plugin = load("kto", json!({}));
-    assert_eq!((plugin.data().source, plugin.data().shape), (Origin::Dataset, Shape::Completions));
+    assert_eq!((plugin.data().source, plugin.data().shape), (DataSource::Dataset, Shape::Completions));
     let needs = plugin.info().needs.clone();
     assert!(needs.has(columns::MISMATCHED_LOGP) && needs.has(columns::MISMATCHED_REF_LOGP));
     let examples = labelled::Examples {
@@ -310,7 +310,7 @@ fn losses_of_labelled_completions_are_those_of_their_own_version() {
 #[test]
 fn losses_of_reward_models_are_those_of_their_own_version() {
     let mut plugin = load("reward_model", json!({}));
-    assert_eq!((plugin.data().source, plugin.data().shape), (Origin::Dataset, Shape::Pairs));
+    assert_eq!((plugin.data().source, plugin.data().shape), (DataSource::Dataset, Shape::Pairs));
     let values = wave(4, 2.5);
     for margin in [Some(vec![0.5, 1.0]), None] {
         let side = |first: usize| vec![values[first], values[first + 2]];

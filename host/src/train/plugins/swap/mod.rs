@@ -372,7 +372,6 @@ impl Plugins {
                 self.see_algorithm()?;
                 Some(AnyPlugin::Algorithm(Box::new(old)))
             }
-            _ => None,
         })
     }
 

@@ -117,7 +117,6 @@ impl Trial {
             AnyPlugin::Reward(plugin) => self.reward(plugin),
             AnyPlugin::Algorithm(plugin) => self.algorithm(plugin).map(|()| Value::Null),
             AnyPlugin::Environment(plugin) => self.play(plugin).map(|()| Value::Null),
-            _ => Ok(Value::Null),
         };
         let plugin = any.plugin_mut();
         let kept = report.and_then(|report| {
