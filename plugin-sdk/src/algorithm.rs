@@ -8,7 +8,7 @@ pub use crate::bindings::contract::estimator::Estimates;
 pub use crate::bindings::contract::pairing::{Choice, Pair};
 use crate::bindings::contract::plugin::Info;
 use crate::config::Config;
-pub use crate::config::Defaults;
+pub use crate::config::{Defaults, Derivation, DerivedMetric};
 pub use crate::needs::Needs;
 use crate::stateful::State;
 use crate::{Error, Metric};
@@ -72,6 +72,8 @@ pub trait Algorithm: Sized + Send + 'static {
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
     /// Its own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
+    /// Metrics that the host logs because of others.
+    const DERIVED_METRICS: &'static [DerivedMetric] = &[];
     /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, also where a chat
     /// template writes something else there.
     const FRAMED: bool = false;
@@ -211,6 +213,7 @@ pub fn described<A: Algorithm>(identity: Identity, exported: Option<&Exported<A>
     let hints = serde_json::json!({
         "learning_rate": A::LEARNING_RATE,
         "defaults": A::DEFAULTS,
+        "derived_metrics": crate::config::derived(A::DERIVED_METRICS),
         "framed": A::FRAMED,
         "smoothed": A::smoothed(&config),
         "compares": A::compares(&config),

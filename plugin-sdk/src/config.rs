@@ -50,6 +50,29 @@ impl Defaults {
     pub const NO_AUX_LOSS: Self = Self { router_aux_loss_coef: Some(0.0), ..Self::NONE };
 }
 
+/// How a metric that the host logs follows from another of the same row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Derivation {
+    /// It is the same as the metric of this name.
+    Copy(&'static str),
+    /// By how much the metric of this name grows in a second, rounded down.
+    PerSecond(&'static str),
+}
+
+/// A metric that the host logs because of another, under a name that an algorithm's users know.
+pub type DerivedMetric = (&'static str, Derivation);
+
+/// Returns derived metrics as the host reads them.
+#[doc(hidden)]
+#[must_use]
+pub fn derived(metrics: &[DerivedMetric]) -> serde_json::Value {
+    let rule = |derivation: Derivation| match derivation {
+        Derivation::Copy(from) => serde_json::json!({ "copy": from }),
+        Derivation::PerSecond(from) => serde_json::json!({ "per_second": from }),
+    };
+    metrics.iter().map(|(name, derivation)| ((*name).to_owned(), rule(*derivation))).collect()
+}
+
 /// The same with what an algorithm tells the host besides its settings, under the keyword `x-rlhost`.
 #[doc(hidden)]
 pub fn algorithm_schema<C: Config>(hints: serde_json::Value) -> String {

@@ -6,7 +6,7 @@ use crate::algorithm::{Algorithm, Data, Estimates, Source, WeightedReward};
 pub use crate::algorithm::{Observing, Scale, Stateful, figure};
 use crate::batch::{Batch, Column, Unit};
 use crate::config::Config;
-pub use crate::config::Defaults;
+pub use crate::config::{Defaults, Derivation, DerivedMetric};
 pub use crate::needs::Needs;
 pub use crate::rollouts::{RewardColumn, Rollouts};
 pub use crate::rows::rows;
@@ -23,6 +23,8 @@ pub trait Policy: Sized + Send + 'static {
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
     /// Its own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
+    /// Metrics that the host logs because of others.
+    const DERIVED_METRICS: &'static [DerivedMetric] = &[];
     /// Where completions come from. A dataset's have advantages of 1.
     const SOURCE: Source = Source::Either;
 
@@ -159,6 +161,7 @@ impl<P: Policy> Algorithm for OverColumns<P> {
     const DESCRIPTION: &'static str = P::DESCRIPTION;
     const LEARNING_RATE: f64 = P::LEARNING_RATE;
     const DEFAULTS: Defaults = P::DEFAULTS;
+    const DERIVED_METRICS: &'static [DerivedMetric] = P::DERIVED_METRICS;
 
     fn smoothed(config: &P::Config) -> bool {
         P::smoothed(config)

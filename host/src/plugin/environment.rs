@@ -3,8 +3,8 @@
 
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
-use super::figures::MetricsOf;
 use super::exports::Environment;
+use super::figures::MetricsOf;
 use super::instance::{Plugin, Running, Slot};
 use super::limits::Share;
 use super::loaded::{Call as Named, Loaded};

@@ -162,8 +162,7 @@ pub fn is_reserved(name: &str, of: MetricsOf) -> bool {
     let suffixed = |rest: &str| OF_SCORES.iter().any(|suffix| rest.ends_with(suffix));
     let of_scores = name.strip_prefix("rewards/").is_some_and(suffixed);
     let starts_with = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    let of_algorithms = (OF_ALGORITHMS.contains(&name) || starts_with(&OF_ALGORITHMS_PREFIXES))
-        && of == MetricsOf::Scores;
+    let of_algorithms = (OF_ALGORITHMS.contains(&name) || starts_with(&OF_ALGORITHMS_PREFIXES)) && of == MetricsOf::Scores;
     let of_policies = (name == ENTROPY || name.starts_with(SAMPLING)) && of != MetricsOf::Completions;
     let of_host = RESERVED.contains(&name) || starts_with(&RESERVED_PREFIXES);
     of_scores || of_host || of_algorithms || of_policies
@@ -229,7 +228,10 @@ mod tests {
             (0.0, 1.7e308),
         ];
         for (value, weight) in wrong {
-            assert!(names.checked(&reporter("a", MetricsOf::Scores), vec![metric("x", value, weight)]).is_err(), "{value} {weight}");
+            assert!(
+                names.checked(&reporter("a", MetricsOf::Scores), vec![metric("x", value, weight)]).is_err(),
+                "{value} {weight}"
+            );
         }
         let said = names.checked(&reporter("a", MetricsOf::Scores), vec![metric("x", 1e300, 1e300)]).unwrap_err();
         assert!(said.starts_with("metric \"x\" has value 1e300 and weight 1e300; the limit of both is 1e100"), "{said}");
@@ -238,7 +240,9 @@ mod tests {
         assert!(names.checked(&reporter("a", MetricsOf::Scores), many(257)).unwrap_err().contains("256"));
         let again = |n: usize| vec![metric("0", 1.0, 1.0); n];
         assert_eq!(names.checked(&reporter("a", MetricsOf::Scores), again(1024)).unwrap().len(), 1024);
-        assert!(names.checked(&reporter("a", MetricsOf::Scores), again(1025)).unwrap_err().contains("1025 metrics in one answer"));
+        assert!(
+            names.checked(&reporter("a", MetricsOf::Scores), again(1025)).unwrap_err().contains("1025 metrics in one answer")
+        );
         names.checked(&reporter("b", MetricsOf::Scores), vec![metric("other", 0.0, 0.0)]).unwrap();
     }
 

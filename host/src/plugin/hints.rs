@@ -1,6 +1,7 @@
 //! What a plugin tells the host besides its settings: the members of the keyword `x-rlhost` in its configuration schema. Plugins
 //! older than a member lack it.
 
+use crate::config::is_shown;
 use serde_json::Value;
 
 const KEYWORD: &str = "x-rlhost";
@@ -80,13 +81,64 @@ impl Defaults {
     }
 }
 
+/// A metric that the host logs because of another, under a name that an algorithm's users know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DerivedMetric {
+    /// Its name.
+    pub name: String,
+    /// How it follows from the other.
+    pub rule: Derivation,
+    /// The metric whose rows it is logged in.
+    pub from: String,
+}
+
+/// How a metric follows from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Derivation {
+    /// It is the same.
+    Copy,
+    /// By how much the other grows in a second, rounded down.
+    PerSecond,
+}
+
+/// Most derived metrics of an algorithm, and the longest of their names, in bytes.
+const MOST_DERIVED: usize = 16;
+const LONGEST_NAME: usize = 128;
+
+impl DerivedMetric {
+    /// Reads them from `derived_metrics` in the keyword. The error is the end of a sentence.
+    fn all(given: &Value) -> Result<Vec<Self>, String> {
+        let shape = || {
+            format!(
+                "has {KEYWORD}.derived_metrics {given}; it must be an object of at most {MOST_DERIVED} members such as \
+                 {{\"lr\": {{\"copy\": \"learning_rate\"}}, \"eps\": {{\"per_second\": \"episode\"}}}}"
+            )
+        };
+        let members = given.as_object().filter(|members| members.len() <= MOST_DERIVED).ok_or_else(shape)?;
+        let read = |(name, given): (&String, &Value)| {
+            let mut rules = given.as_object().ok_or_else(shape)?.iter();
+            let (Some((rule, from)), None) = (rules.next(), rules.next()) else { return Err(shape()) };
+            let rule = match rule.as_str() {
+                "copy" => Derivation::Copy,
+                "per_second" => Derivation::PerSecond,
+                _ => return Err(shape()),
+            };
+            let from = from.as_str().filter(|from| is_shown(from, LONGEST_NAME) && is_shown(name, LONGEST_NAME));
+            Ok(Self { name: name.clone(), rule, from: from.ok_or_else(shape)?.to_owned() })
+        };
+        members.iter().map(read).collect()
+    }
+}
+
 /// See the module documentation.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Hints {
     /// The peak learning rate of a run that sets none, for a full-size model.
     pub learning_rate: f64,
     /// The algorithm's own defaults for other keys.
     pub defaults: Defaults,
+    /// Metrics that the host logs because of the algorithm's.
+    pub derived_metrics: Vec<DerivedMetric>,
     /// Whether given pairs begin and end with the tokenizer's begin and end tokens, whatever a chat template writes.
     pub framed: bool,
     /// Whether given tokens may be scored as smoothed targets, of which a share is spread evenly over the vocabulary.
@@ -102,6 +154,7 @@ impl Default for Hints {
         Self {
             learning_rate: 1e-6,
             defaults: Defaults::default(),
+            derived_metrics: Vec::new(),
             framed: false,
             smoothed: false,
             compares: false,
@@ -125,6 +178,7 @@ impl Hints {
             })?;
         }
         hints.defaults = members.get("defaults").map_or(Ok(Defaults::default()), Defaults::of)?;
+        hints.derived_metrics = members.get("derived_metrics").map_or(Ok(Vec::new()), DerivedMetric::all)?;
         let switches = [
             ("framed", &mut hints.framed),
             ("smoothed", &mut hints.smoothed),
@@ -156,6 +210,33 @@ mod tests {
             assert!(refused.contains("x-rlhost.learning_rate") && refused.contains("above 0"), "{refused}");
         }
         assert!(rate(r#"{"x-rlhost": 2e-5}"#).unwrap_err().contains("must be an object"));
+    }
+
+    #[test]
+    fn an_algorithm_may_have_metrics_derived_from_its_own() {
+        let derived = |given: &str| {
+            Hints::of(&format!("{{\"x-rlhost\": {{\"derived_metrics\": {given}}}}}")).map(|hints| hints.derived_metrics)
+        };
+        let of = |name: &str, rule: Derivation, from: &str| DerivedMetric { name: name.into(), rule, from: from.into() };
+        assert_eq!(derived("{}"), Ok(Vec::new()));
+        assert_eq!(
+            derived(r#"{"eps": {"per_second": "episode"}, "lr": {"copy": "learning_rate"}}"#),
+            Ok(vec![of("eps", Derivation::PerSecond, "episode"), of("lr", Derivation::Copy, "learning_rate")])
+        );
+        let many: Vec<String> = (0..=MOST_DERIVED).map(|i| format!("\"{i}\": {{\"copy\": \"x\"}}")).collect();
+        for wrong in [
+            "7",
+            r#"{"a": "b"}"#,
+            r#"{"a": {}}"#,
+            r#"{"a": {"copy": "b", "per_second": "c"}}"#,
+            r#"{"a": {"twice": "b"}}"#,
+            r#"{"a": {"copy": 3}}"#,
+            r#"{"a\u001b": {"copy": "b"}}"#,
+            r#"{"": {"copy": "b"}}"#,
+            &format!("{{{}}}", many.join(", ")),
+        ] {
+            assert!(derived(wrong).unwrap_err().contains("x-rlhost.derived_metrics"), "{wrong}");
+        }
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub(crate) use environment::check_answers;
 pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
 pub use figures::{MetricsOf, is_reserved};
 pub use folders::Folders;
-pub use hints::{Defaults, Hints};
+pub use hints::{Defaults, Derivation, DerivedMetric, Hints};
 pub use instance::{LARGEST_STATE, Plugin, PluginState};
 pub use loaded::Info;
 pub use needs::Needs;

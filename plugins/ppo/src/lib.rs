@@ -19,7 +19,9 @@ pub mod settings;
 mod tests;
 
 use control::KlControl;
-use rlhost_plugin_sdk::policy::{Advantages, Defaults, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens};
+use rlhost_plugin_sdk::policy::{
+    Advantages, Defaults, Derivation, DerivedMetric, Gradient, Needs, Observing, Policy, Rollouts, Stateful, Tokens,
+};
 use rlhost_plugin_sdk::scores::scores;
 use rlhost_plugin_sdk::{Error, Metric};
 pub use settings::{KlEstimator, Settings};
@@ -35,6 +37,9 @@ impl Policy for Ppo {
     const DESCRIPTION: &'static str = "Proximal Policy Optimization with a critic";
     const LEARNING_RATE: f64 = 3e-6;
     const DEFAULTS: Defaults = Defaults::NO_AUX_LOSS;
+    // As TRL's PPO logs them.
+    const DERIVED_METRICS: &'static [DerivedMetric] =
+        &[("eps", Derivation::PerSecond("episode")), ("lr", Derivation::Copy("learning_rate"))];
 
     fn needs(config: &Settings) -> Needs {
         let mut needs = Needs::VALUE | Needs::OLD_VALUE | Needs::RETURN | Needs::ENTROPY;

@@ -1,6 +1,6 @@
 //! Batches for testing algorithms: sequences of random lengths, with columns of random numbers.
 
-use crate::plugin::algorithm::{Algorithm, Batch, Column, Data, Estimates, Generation, DataSource, Scale, Shape, TurnSpan};
+use crate::plugin::algorithm::{Algorithm, Batch, Column, Data, DataSource, Estimates, Generation, Scale, Shape, TurnSpan};
 use crate::plugin::algorithm::{Unit, WeightedReward};
 use crate::plugin::columns::{self, KNOWN};
 use rand::{RngExt, SeedableRng};
@@ -188,9 +188,11 @@ mod tests {
 
     #[test]
     fn batches_have_groups_columns_and_turns_that_fit_together() {
-        for (source, shape, group) in
-            [(DataSource::Either, Shape::Completions, 4), (DataSource::Dataset, Shape::Completions, 1), (DataSource::Policy, Shape::Pairs, 2)]
-        {
+        for (source, shape, group) in [
+            (DataSource::Either, Shape::Completions, 4),
+            (DataSource::Dataset, Shape::Completions, 1),
+            (DataSource::Policy, Shape::Pairs, 2),
+        ] {
             let data = Data { source, shape, estimates: Vec::new() };
             let mut batches = Batches::new(&data, Size { sequences: 12, longest: 20 });
             let given = batches.micro_batch(&Estimates::default());

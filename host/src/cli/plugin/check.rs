@@ -5,7 +5,7 @@ use super::gradient::{self, Verdict};
 use super::{PluginArgs, bench, episodes, samples};
 use crate::cli::{Failure, output};
 use crate::config::Limits;
-use crate::plugin::algorithm::{Algorithm, Estimates, Generation, DataSource, Shape, Unit};
+use crate::plugin::algorithm::{Algorithm, DataSource, Estimates, Generation, Shape, Unit};
 use crate::plugin::{AnyPlugin, Outline, RewardBatch, RewardPlugin, columns};
 use anyhow::anyhow;
 

@@ -1,7 +1,7 @@
 //! Samples for testing rewards: completions of many shapes.
 
 use crate::data::{PromptRow, TextOrChat};
-use crate::plugin::{TextColumn, RewardBatch};
+use crate::plugin::{RewardBatch, TextColumn};
 use serde_json::Value;
 use std::collections::BTreeSet;
 

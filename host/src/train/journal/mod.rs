@@ -2,6 +2,7 @@
 
 mod best;
 mod completion_lines;
+mod derived;
 mod findings;
 mod recorder;
 mod run_folder;
@@ -17,12 +18,13 @@ use super::reward_failure::RewardFailure;
 use super::{Error, Result};
 use crate::config::{self, Config, PluginEntry};
 use crate::metrics::{self, Metric, Prometheus, Reduction, Window};
-use crate::plugin::Source;
+use crate::plugin::{DerivedMetric, Source};
 use crate::run::Event;
+use derived::DerivedMetrics;
 use findings::Findings;
 use saving::Saves;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Map;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -55,8 +57,7 @@ pub(super) struct Journal {
     parents: Vec<Parent>,
     /// When this process started training.
     begun: Instant,
-    /// Episodes and seconds for computing their rate; unknown until the first line of a resumed run.
-    counted_from: Option<(f64, f64)>,
+    derived: DerivedMetrics,
     findings: Findings,
     /// Number of steps done, for other threads.
     steps_done: Arc<AtomicU64>,
@@ -80,22 +81,9 @@ impl Journal {
         let saves = Saves::new(folder.path().to_owned());
         let (window, parents, begun) = (Window::default(), Vec::new(), Instant::now());
         let findings = Findings::new(&folder, usual_rate);
-        let (versions, is_of_others, counted_from) = (Versions::new(), false, Some((0.0, 0.0)));
+        let (versions, is_of_others, derived) = (Versions::new(), false, DerivedMetrics::default());
         let steps_done = Arc::default();
-        Self {
-            settings,
-            folder,
-            window,
-            versions,
-            is_of_others,
-            scraped,
-            saves,
-            parents,
-            begun,
-            counted_from,
-            findings,
-            steps_done,
-        }
+        Self { settings, folder, window, versions, is_of_others, scraped, saves, parents, begun, derived, findings, steps_done }
     }
 
     /// Marks the start of training.
@@ -208,7 +196,7 @@ impl Journal {
         line.insert("epoch".into(), epoch.into());
         let seconds = self.begun.elapsed().as_secs_f64();
         line.insert("time".into(), seconds.into());
-        line.extend(self.of_episodes(seconds, figures));
+        line.extend(self.derived.of(figures, seconds));
         line.extend(figures.iter().map(|(name, value)| (name.clone(), (*value).into())));
         let mut versions = self.versions.clone();
         if !figures.keys().any(|name| name.starts_with("eval_")) {
@@ -225,17 +213,9 @@ impl Journal {
         self.tell(step, &begun)
     }
 
-    /// Returns what TRL's PPO logs in addition to the number of episodes, if the algorithm logs that: whole episodes per second,
-    /// and the learning rate under another name.
-    fn of_episodes(&mut self, seconds: f64, figures: &BTreeMap<String, f64>) -> Map<String, Value> {
-        let mut more = Map::new();
-        let Some(&episode) = figures.get("episode") else { return more };
-        let (first, since) = *self.counted_from.get_or_insert((episode, seconds));
-        if seconds > since {
-            more.insert("eps".into(), ((episode - first) / (seconds - since)).floor().into());
-        }
-        more.extend(figures.get("learning_rate").map(|rate| ("lr".to_owned(), (*rate).into())));
-        more
+    /// Sets the metrics that are logged because of the algorithm's.
+    pub(super) fn derive(&mut self, metrics: &[DerivedMetric]) {
+        self.derived.set(metrics);
     }
 
     /// Returns the number of steps done, which another thread may read while the run goes on.
@@ -298,7 +278,8 @@ impl Journal {
 
     /// Continues from the run's checkpoint of this step. `is_changed` says whether plugins have other weights or settings than in it.
     pub(super) fn restore(&mut self, step: u64, kept: Kept, is_changed: bool) {
-        (self.window, self.parents, self.counted_from) = (kept.window, kept.parents, None);
+        (self.window, self.parents) = (kept.window, kept.parents);
+        self.derived.resume();
         self.steps_done.store(step, Ordering::Relaxed);
         let are_others = !kept.versions.is_empty() && !recorder::are_same(&kept.versions, &self.versions);
         if are_others {

@@ -26,7 +26,7 @@ use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::columns::MISMATCHED_LOGP;
 use crate::plugin::{
-    self, Algorithm, Batch, EnvironmentPlugin, Estimates, Generation, Gradient, Hints, Needs, Plugin, PluginState,
+    self, Algorithm, Batch, DerivedMetric, EnvironmentPlugin, Estimates, Generation, Gradient, Needs, Plugin, PluginState,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -137,9 +137,9 @@ impl Plugins {
         self.needs().has(MISMATCHED_LOGP)
     }
 
-    /// Returns what the algorithm tells besides.
-    pub(super) fn hints(&self) -> Hints {
-        self.algorithm.info().hints
+    /// Returns the metrics that are logged because of the algorithm's.
+    pub(super) fn derived_metrics(&self) -> &[DerivedMetric] {
+        &self.algorithm.info().hints.derived_metrics
     }
 
     /// Returns the algorithm's columns for a generation, and its metrics, which are the same on all ranks.

@@ -501,6 +501,7 @@ impl Run<'_> {
 impl Trainer {
     /// Moves the run to its starting point and checks that all ranks are there.
     fn begin_as(&mut self, beginning: &Beginning, restored: Option<Restored>) -> Result<()> {
+        self.journal.derive(self.plugins.derived_metrics());
         self.journal.begin_with(self.plugins.versions());
         if let (Some(origin), Some(restored)) = (beginning.origin(), restored) {
             self.restore(beginning, origin, restored)?;

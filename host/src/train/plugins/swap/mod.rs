@@ -421,6 +421,7 @@ impl Plugins {
         self.swaps.history.push(swap.clone());
         self.swaps.with(|board| board.config = self.config.clone());
         recorder.use_versions(self.versions())?;
+        recorder.journal.derive(self.derived_metrics());
         recorder.journal.set_config(&self.config)
     }
 
