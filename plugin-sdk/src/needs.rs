@@ -1,7 +1,6 @@
 //! The inputs that a plugin reads, of which the host sends no others.
 
 use crate::columns;
-use std::collections::BTreeSet;
 use std::fmt::{Debug, Formatter};
 use std::ops::{BitOr, BitOrAssign};
 
@@ -19,8 +18,8 @@ use std::ops::{BitOr, BitOrAssign};
 pub struct Needs {
     /// Those of [`KNOWN`], by place.
     known: u32,
-    /// All others.
-    others: BTreeSet<String>,
+    /// All others, sorted.
+    others: Vec<String>,
 }
 
 macro_rules! known {
@@ -89,15 +88,15 @@ impl Needs {
     /// Returns a need for nothing.
     #[must_use]
     pub const fn empty() -> Self {
-        Self { known: 0, others: BTreeSet::new() }
+        Self { known: 0, others: Vec::new() }
     }
 
     /// Returns the need for a column of this name.
     #[must_use]
     pub fn column(name: &str) -> Self {
         match KNOWN.iter().position(|known| *known == name) {
-            Some(place) => Self { known: 1 << place, others: BTreeSet::new() },
-            None => Self { known: 0, others: BTreeSet::from([name.to_owned()]) },
+            Some(place) => Self { known: 1 << place, others: Vec::new() },
+            None => Self { known: 0, others: vec![name.to_owned()] },
         }
     }
 
@@ -106,7 +105,7 @@ impl Needs {
     pub fn has(&self, name: &str) -> bool {
         match KNOWN.iter().position(|known| *known == name) {
             Some(place) => self.known & (1 << place) != 0,
-            None => self.others.contains(name),
+            None => self.others.iter().any(|other| other == name),
         }
     }
 
@@ -123,7 +122,7 @@ impl Needs {
         while !equal(KNOWN[place], name) {
             place += 1;
         }
-        Self { known: 1 << place, others: BTreeSet::new() }
+        Self { known: 1 << place, others: Vec::new() }
     }
 }
 
@@ -148,7 +147,11 @@ impl BitOr for Needs {
 impl BitOrAssign for Needs {
     fn bitor_assign(&mut self, other: Self) {
         self.known |= other.known;
-        self.others.extend(other.others);
+        for name in other.others {
+            if let Err(place) = self.others.binary_search(&name) {
+                self.others.insert(place, name);
+            }
+        }
     }
 }
 
@@ -176,6 +179,8 @@ mod tests {
     fn sets_unite() {
         let both = Needs::column("surprise") | Needs::VALUE | Needs::empty() | Needs::VALUE;
         assert_eq!(both.names(), ["value", "surprise"]);
+        let more = both.clone() | Needs::column("doubt") | Needs::column("surprise");
+        assert_eq!(more.names(), ["value", "doubt", "surprise"]);
         assert_eq!(both, Needs::VALUE | Needs::column("surprise"));
         assert!(both.has("surprise") && !both.has("old_value") && !both.has("surprise2"));
         assert_eq!(format!("{both:?}"), r#"{"value", "surprise"}"#);
