@@ -3,6 +3,5 @@
 set -eu
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 cd "$(dirname "$0")"
-wit=../../../plugin-sdk/wit
-componentize-py --wit-path $wit --wit-path $wit/0.2 --world rlhost:plugin/cell-reward-plugin@0.2.0 \
+componentize-py --wit-path ../../../plugin-sdk/wit --wit-path world.wit --world rlhost:python-reward/python-reward \
     componentize python_reward --output "$out/python_reward.wasm"

@@ -13,7 +13,7 @@ import judge
 import library  # noqa: F401: what the code may import
 from componentize_py_types import Err
 from wit_world import exports
-from wit_world.exports.plugin import Info, Needs
+from wit_world.exports.plugin import Info
 from wit_world.exports.reward import Batch, Scores
 from wit_world.imports import cells
 from wit_world.imports.types import Error_Config, Error_Input, Error_Internal, Metric, Reduction
@@ -90,7 +90,7 @@ class Plugin(exports.Plugin):
             version="0.1.0",
             description="Runs the completion's Python code against the row's tests",
             config_schema=json.dumps(SCHEMA),
-            needs=Needs.COMPLETION_TEXT | Needs.DATASET_COLUMNS,
+            needs=["completion_text", "dataset_columns"],
             stateless=True,
         )
 

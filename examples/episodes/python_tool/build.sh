@@ -10,8 +10,7 @@ tools=$out/.tools
 [ -d "$tools" ] || python3 -m venv "$tools" || { rm -rf "$tools"; exit 1; }
 "$tools/bin/pip" install --quiet --disable-pip-version-check -r "$here/requirements.txt"
 cd "$here"
-wit=$root/plugin-sdk/wit
 # The standard library that the code may import is the Python reward's.
-"$tools/bin/componentize-py" --wit-path "$wit" --wit-path "$wit/0.2" --world rlhost:plugin/cell-environment-plugin@0.2.0 \
+"$tools/bin/componentize-py" --wit-path "$root/plugin-sdk/wit" --wit-path world.wit --world rlhost:python-tool/python-tool \
     componentize -p . -p "$root/examples/code-rewards/python" python_tool --output "$out/python_tool.wasm"
 echo "$out/python_tool.wasm: $(wc -c <"$out/python_tool.wasm") bytes"

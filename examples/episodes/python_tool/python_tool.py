@@ -15,7 +15,7 @@ import text
 from componentize_py_types import Err
 from wit_world import exports
 from wit_world.exports.environment import Call, Message, Opening, Reply, Start, Tool, Turn
-from wit_world.exports.plugin import Info, Needs
+from wit_world.exports.plugin import Info
 from wit_world.imports import cells
 from wit_world.imports.types import Error_Config, Error_Input, Error_Internal, Metric, Reduction
 
@@ -75,7 +75,7 @@ class Plugin(exports.Plugin):
             version="0.1.0",
             description="Offers a tool that runs Python, and rewards the right answer",
             config_schema=json.dumps(SCHEMA),
-            needs=Needs.DATASET_COLUMNS,
+            needs=["dataset_columns"],
             stateless=True,
         )
 

@@ -33,26 +33,24 @@ export class List {
   }
 }
 
-export namespace needs {
-  export const completionText: u16 = 1 << 1;
-  export const datasetColumns: u16 = 1 << 3;
-}
-
 export function info(
   name: string,
   version: string,
   description: string,
   schema: string,
-  needs: u16,
+  needs: string[],
   stateless: bool,
 ): usize {
-  const answer = heap.alloc(36);
+  const names = heap.alloc(8 * needs.length);
+  for (let i = 0; i < needs.length; i++) stringAt(names, i).set(needs[i]);
+  const answer = heap.alloc(44);
   changetype<List>(answer).set(name);
   changetype<List>(answer + 8).set(version);
   changetype<List>(answer + 16).set(description);
   changetype<List>(answer + 24).set(schema);
-  store<u16>(answer, needs, 32);
-  store<bool>(answer, stateless, 34);
+  store<usize>(answer, names, 32);
+  store<i32>(answer, needs.length, 36);
+  store<bool>(answer, stateless, 40);
   return answer;
 }
 

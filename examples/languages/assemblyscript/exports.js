@@ -1,7 +1,7 @@
 // AssemblyScript can't give an export a name that is not an identifier. This gives them the
-// contract's: plugin_describe becomes rlhost:plugin/plugin@0.1.0#describe, and `after` is what the
+// contract's: plugin_describe becomes rlhost:plugin/plugin@1.0.0#describe, and `after` is what the
 // host calls when it has read an answer.
-const INTERFACES = ["plugin", "reward", "policy"];
+const INTERFACES = ["plugin", "reward", "algorithm", "estimator"];
 
 export default class {
   afterCompile(module) {
@@ -13,7 +13,7 @@ export default class {
     for (const [name, value] of functions) {
       const [face, ...rest] = name.split("_");
       if (!INTERFACES.includes(face)) continue;
-      const full = `rlhost:plugin/${face}@0.1.0#${rest.join("-")}`;
+      const full = `rlhost:plugin/${face}@1.0.0#${rest.join("-")}`;
       module.removeExport(name);
       module.addFunctionExport(value, full);
       module.addFunctionExport(functions.get("after"), `cabi_post_${full}`);

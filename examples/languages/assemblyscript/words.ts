@@ -1,6 +1,6 @@
 // Prefers completions of a target number of words: -|words - target|, none without a word.
 
-import { List, Scores, columnNamed, configured, info, needs, stringAt } from "./abi";
+import { List, Scores, columnNamed, configured, info, stringAt } from "./abi";
 
 export { after, cabi_realloc } from "./abi";
 
@@ -15,7 +15,7 @@ export function plugin_describe(): usize {
     "Prefers completions of a target number of words",
     `{"type": "object", "additionalProperties": false, "properties": {"target": {
       "description": "The number of words that scores highest.", "type": "integer", "minimum": 0, "default": 20}}}`,
-    needs.completionText | needs.datasetColumns,
+    ["completion_text", "dataset_columns"],
     true,
   );
 }

@@ -7,6 +7,8 @@
 
 static int64_t target = DEFAULT_TARGET;
 
+static const rl_string needs[] = {RL_TEXT("completion_text"), RL_TEXT("dataset_columns")};
+
 rl_info describe(void) {
     return (rl_info){
         .name = rl_text("words-c"),
@@ -15,7 +17,7 @@ rl_info describe(void) {
         .config_schema = rl_text("{\"type\": \"object\", \"additionalProperties\": false, \"properties\": {\"target\": "
                                  "{\"description\": \"The number of words that scores highest.\", "
                                  "\"type\": \"integer\", \"minimum\": 0, \"default\": 20}}}"),
-        .needs = RL_COMPLETION_TEXT | RL_DATASET_COLUMNS,
+        .needs = RL_ALL(needs),
         .stateless = true,
     };
 }

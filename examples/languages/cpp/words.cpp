@@ -71,13 +71,14 @@ std::int64_t target_of(const rl_batch &batch, std::size_t row) {
 } // namespace
 
 rl_info describe() {
+    static constexpr rl_string needs[] = {RL_TEXT("completion_text"), RL_TEXT("dataset_columns")};
     return {
         .name = rl_text("words-cpp"),
         .version = rl_text("0.1.0"),
         .description = rl_text("Prefers completions of a target number of words"),
         .config_schema = rl_text(R"({"type": "object", "additionalProperties": false, "properties": {"target": {
             "description": "The number of words that scores highest.", "type": "integer", "minimum": 0, "default": 20}}})"),
-        .needs = RL_COMPLETION_TEXT | RL_DATASET_COLUMNS,
+        .needs = RL_ALL(needs),
         .stateless = true,
     };
 }

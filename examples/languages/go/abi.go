@@ -40,14 +40,9 @@ func listOf[T any](items []T) list[T] {
 
 func bytesOf(s string) list[byte] { return listOf([]byte(s)) }
 
-const (
-	needsCompletionText = 1 << 1
-	needsDatasetColumns = 1 << 3
-)
-
 type info struct {
 	name, version, description, configSchema list[byte]
-	needs                                    uint16
+	needs                                    list[list[byte]]
 	stateless                                bool
 }
 
@@ -93,13 +88,13 @@ var (
 	scoreAnswer     scored
 )
 
-//go:wasmexport rlhost:plugin/plugin@0.1.0#describe
+//go:wasmexport rlhost:plugin/plugin@1.0.0#describe
 func exportDescribe() unsafe.Pointer {
 	describeAnswer = describe()
 	return unsafe.Pointer(&describeAnswer)
 }
 
-//go:wasmexport rlhost:plugin/plugin@0.1.0#configure
+//go:wasmexport rlhost:plugin/plugin@1.0.0#configure
 func exportConfigure(config, length uint32) unsafe.Pointer {
 	configureAnswer = configured{}
 	if err := configure(list[byte]{config, length}.slice()); err != nil {
@@ -110,7 +105,7 @@ func exportConfigure(config, length uint32) unsafe.Pointer {
 	return unsafe.Pointer(&configureAnswer)
 }
 
-//go:wasmexport rlhost:plugin/reward@0.1.0#score
+//go:wasmexport rlhost:plugin/reward@1.0.0#score
 func exportScore(step, seed uint64, prompts, promptsLength, columns, columnsLength, promptOf, rows, completions, completionsLength,
 	finished, finishedLength, offsets, offsetsLength, tokenIds, tokenIdsLength uint32) unsafe.Pointer {
 	b := batch{
@@ -139,13 +134,13 @@ func texts(l list[list[byte]]) []string {
 
 // The host calls these when it has read an answer.
 
-//go:wasmexport cabi_post_rlhost:plugin/plugin@0.1.0#describe
+//go:wasmexport cabi_post_rlhost:plugin/plugin@1.0.0#describe
 func afterDescribe(unsafe.Pointer) { kept = nil }
 
-//go:wasmexport cabi_post_rlhost:plugin/plugin@0.1.0#configure
+//go:wasmexport cabi_post_rlhost:plugin/plugin@1.0.0#configure
 func afterConfigure(unsafe.Pointer) { kept = nil }
 
-//go:wasmexport cabi_post_rlhost:plugin/reward@0.1.0#score
+//go:wasmexport cabi_post_rlhost:plugin/reward@1.0.0#score
 func afterScore(unsafe.Pointer) { kept = nil }
 
 func main() {}

@@ -22,7 +22,7 @@ func describe() info {
 		version:      bytesOf("0.1.0"),
 		description:  bytesOf("Prefers completions of a target number of words"),
 		configSchema: bytesOf(schema),
-		needs:        needsCompletionText | needsDatasetColumns,
+		needs:        listOf([]list[byte]{bytesOf("completion_text"), bytesOf("dataset_columns")}),
 		stateless:    true,
 	}
 }

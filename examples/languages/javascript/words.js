@@ -36,7 +36,7 @@ export const plugin = {
       version: "0.1.0",
       description: "Prefers completions of a target number of words",
       configSchema: JSON.stringify(schema),
-      needs: { completionText: true, datasetColumns: true },
+      needs: ["completion_text", "dataset_columns"],
       stateless: true,
     };
   },

@@ -6,7 +6,7 @@ import random
 from componentize_py_types import Err
 from wit_world import exports
 from wit_world.exports.environment import Message, Opening, Reply, Start, Turn
-from wit_world.exports.plugin import Info, Needs
+from wit_world.exports.plugin import Info
 from wit_world.imports.types import Error_Config, Error_Input, Metric, Reduction
 
 SCHEMA = {
@@ -60,7 +60,7 @@ class Plugin(exports.Plugin):
             version="0.1.0",
             description="Says a word and waits until the model repeats it",
             config_schema=json.dumps(SCHEMA),
-            needs=Needs.DATASET_COLUMNS,
+            needs=["dataset_columns"],
             stateless=True,
         )
 

@@ -4,7 +4,7 @@ import json
 
 from componentize_py_types import Err
 from wit_world import exports
-from wit_world.exports.plugin import Info, Needs
+from wit_world.exports.plugin import Info
 from wit_world.exports.reward import Batch, Scores
 from wit_world.imports.types import Error_Config
 
@@ -42,7 +42,7 @@ class Plugin(exports.Plugin):
             version="0.1.0",
             description="Prefers completions of a target number of words",
             config_schema=json.dumps(SCHEMA),
-            needs=Needs.COMPLETION_TEXT | Needs.DATASET_COLUMNS,
+            needs=["completion_text", "dataset_columns"],
             stateless=True,
         )
 

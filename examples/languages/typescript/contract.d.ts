@@ -11,7 +11,7 @@ export interface Info {
   version: string;
   description: string;
   configSchema: string;
-  needs: Partial<Record<"promptText" | "completionText" | "tokenIds" | "datasetColumns", boolean>>;
+  needs: ("prompt_text" | "completion_text" | "token_ids" | "dataset_columns")[];
   stateless: boolean;
 }
 

@@ -37,20 +37,12 @@ pub fn List(comptime T: type) type {
 
 pub const String = List(u8);
 
-pub const Needs = packed struct(u16) {
-    prompt_text: bool = false,
-    completion_text: bool = false,
-    token_ids: bool = false,
-    dataset_columns: bool = false,
-    unused: u12 = 0,
-};
-
 pub const Info = extern struct {
     name: String,
     version: String,
     description: String,
     config_schema: String,
-    needs: Needs,
+    needs: List(String),
     stateless: bool,
 };
 
@@ -162,9 +154,9 @@ pub fn exportReward(comptime plugin: type) void {
     };
     @export(&realloc, .{ .name = "cabi_realloc" });
     for (.{
-        .{ "plugin/plugin@0.1.0#describe", &exports.describe },
-        .{ "plugin/plugin@0.1.0#configure", &exports.configure },
-        .{ "plugin/reward@0.1.0#score", &exports.score },
+        .{ "plugin/plugin@1.0.0#describe", &exports.describe },
+        .{ "plugin/plugin@1.0.0#configure", &exports.configure },
+        .{ "plugin/reward@1.0.0#score", &exports.score },
     }) |pair| {
         @export(pair[1], .{ .name = "rlhost:" ++ pair[0] });
         @export(&after, .{ .name = "cabi_post_rlhost:" ++ pair[0] });

@@ -15,13 +15,15 @@ const schema =
 const default_target = 20;
 var target: i64 = default_target;
 
+const needs = [_]abi.String{ .of("completion_text"), .of("dataset_columns") };
+
 pub fn describe() abi.Info {
     return .{
         .name = .of("words-zig"),
         .version = .of("0.1.0"),
         .description = .of("Prefers completions of a target number of words"),
         .config_schema = .of(schema),
-        .needs = .{ .completion_text = true, .dataset_columns = true },
+        .needs = .of(&needs),
         .stateless = true,
     };
 }
