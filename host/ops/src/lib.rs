@@ -69,7 +69,6 @@ pub mod team;
 mod tiles;
 mod unpack;
 mod view;
-pub mod words;
 
 pub use bf16::supported as multiplies_bf16;
 #[cfg(feature = "cuda")]

@@ -2,7 +2,7 @@
 //! texts must be tokenized.
 
 use super::Tokenizer;
-use crate::ops::words::{Words, first_cut, most};
+use rlhost_words::{Words, first_cut, most};
 use serde_json::Value;
 use std::fmt;
 use std::ops::Range;
