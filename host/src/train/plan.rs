@@ -2,6 +2,7 @@
 //! that it works by, and none changes them.
 
 use super::flow::Flow;
+use super::periods::Periods;
 use crate::config::{Batches, Config, LrShape, OldLogp, OnPlateau, ReduceDtype, RolloutDtype};
 use crate::rollout::Sampling;
 use std::rc::Rc;
@@ -14,6 +15,9 @@ pub(super) struct Plan {
     pub loss: LossPlan,
     pub reference: ReferencePlan,
     pub evaluation: EvaluationPlan,
+    /// The last step.
+    pub max_steps: u64,
+    pub periods: Periods,
     /// Whether the first step is logged, whatever the period.
     pub logs_first_step: bool,
     /// Whether the policy is the reference model until the first update.
@@ -21,13 +25,16 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Resolves a configuration that is complete, for a model of this context.
-    pub(super) fn new(config: &Config, batching: Batching, context: usize) -> Self {
+    /// Resolves a configuration that is complete, for a run of so many steps with a model of this context.
+    pub(super) fn new(config: &Config, batching: Batching, steps: (u64, Periods), context: usize) -> Self {
+        let (max_steps, periods) = steps;
         Self {
             rollout: Rc::new(RolloutPlan::new(config, batching.flow)),
             loss: LossPlan::new(config, &batching),
             reference: ReferencePlan::new(config),
             evaluation: EvaluationPlan::new(config, batching.flow, context),
+            max_steps,
+            periods,
             logs_first_step: config.logging_first_step,
             begins_as_reference: config.begins_as_reference(),
             batching: Rc::new(batching),
@@ -47,26 +54,43 @@ pub(super) struct Batching {
     pub max_tokens: Option<usize>,
     /// Micro-batches of an update.
     pub accumulation: usize,
-    /// Passes over a generation.
-    pub iterations: usize,
-    /// Whether each pass divides a generation anew.
-    pub redeals: bool,
-    /// Completions of a prompt, in training and in evaluations.
-    pub group: usize,
-    pub eval_group: usize,
-    /// Whether the end of an epoch is left out if it fills no batch. As in TRL, generations of single completions are whole; Online DPO
-    /// takes what is left, unless several passes or filters need whole generations.
-    pub drops_rest: bool,
-    /// Whether rows that fill no batch are left out of evaluations too.
-    drops_last: bool,
+    pub passes: Passes,
+    pub groups: GroupSizes,
+    pub epoch: EpochPlan,
     /// Whether evaluations collect as many completions at a time as a generation has.
     evaluates_in_generations: bool,
     /// Replaces prompts whose completions all have the same reward.
     pub filter: Option<GroupFilter>,
-    /// Whether an epoch's number of steps depends on which prompts are left out.
-    pub passes_over_prompts: bool,
     /// Seed of the order of prompts.
     pub seed: u64,
+}
+
+/// How often a generation is trained on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passes {
+    /// Number of passes over it.
+    pub iterations: usize,
+    /// Whether each pass divides it anew.
+    pub redeals: bool,
+}
+
+/// Number of completions of a prompt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupSizes {
+    pub train: usize,
+    pub eval: usize,
+}
+
+/// What becomes of rows that fill no batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EpochPlan {
+    /// Whether the end of an epoch is left out if it fills no batch. As in TRL, generations of single completions are whole; Online DPO
+    /// takes what is left, unless several passes or filters need whole generations.
+    pub drops_rest: bool,
+    /// Whether rows that fill no batch are left out of evaluations.
+    evaluates_whole_batches: bool,
+    /// Whether an epoch's number of steps depends on which prompts are left out.
+    pub passes_over_prompts: bool,
 }
 
 /// Which groups of completions are replaced by those of other prompts.
@@ -89,22 +113,22 @@ impl Batching {
             rows: config.per_device_train_batch_size,
             max_tokens: config.max_tokens_per_microbatch,
             accumulation: config.gradient_accumulation_steps,
-            iterations: config.num_iterations,
-            redeals: config.num_mini_batches.is_some(),
-            group: config.group(),
-            eval_group: config.eval_group(),
-            drops_rest: config.dataloader_drop_last || flow.generates() && (!flow.has_pairs() || several),
-            drops_last: config.dataloader_drop_last,
+            passes: Passes { iterations: config.num_iterations, redeals: config.num_mini_batches.is_some() },
+            groups: GroupSizes { train: config.group(), eval: config.eval_group() },
+            epoch: EpochPlan {
+                drops_rest: config.dataloader_drop_last || flow.generates() && (!flow.has_pairs() || several),
+                evaluates_whole_batches: config.dataloader_drop_last,
+                passes_over_prompts: config.passes_over_prompts(),
+            },
             evaluates_in_generations: flow.generates() && config.per_device_eval_batch_size.is_none(),
             filter: config.filter_groups.then_some(filter),
-            passes_over_prompts: config.passes_over_prompts(),
             seed: config.data_seed.unwrap_or(config.seed),
         }
     }
 
     /// Returns the number of prompts in a batch of this many items: completions, or prompts if their completions become pairs.
     pub(super) fn prompts(&self, items: usize) -> usize {
-        self.prompts_in_groups(items, self.group)
+        self.prompts_in_groups(items, self.groups.train)
     }
 
     fn prompts_in_groups(&self, items: usize, group: usize) -> usize {
@@ -113,14 +137,14 @@ impl Batching {
 
     /// Returns the number of micro-batches that train on a generation.
     pub(super) fn micro_batches_per_generation(&self) -> usize {
-        self.sizes.micro_batches_per_pass * self.iterations
+        self.sizes.micro_batches_per_pass * self.passes.iterations
     }
 
     /// Returns how many prompts of an evaluation are collected together. Mismatched completions come from batches of training's size, as
     /// in TRL.
     pub(super) fn prompts_evaluated_together(&self) -> usize {
         let items = if self.evaluates_in_generations { self.sizes.generation() } else { self.items_evaluated_together() };
-        self.prompts_in_groups(items, self.eval_group).max(1)
+        self.prompts_in_groups(items, self.groups.eval).max(1)
     }
 
     /// Returns how many given items of an evaluation are collected together.
@@ -130,22 +154,17 @@ impl Batching {
 
     /// Returns how many of `rows` an evaluation uses: all, or those that fill batches, as in transformers, if there are such.
     pub(super) fn evaluated(&self, rows: usize) -> usize {
-        let batch = self.prompts_in_groups(self.sizes.eval_micro_batch, self.eval_group).max(1);
-        if self.drops_last && rows >= batch { rows - rows % batch } else { rows }
+        let batch = self.prompts_in_groups(self.sizes.eval_micro_batch, self.groups.eval).max(1);
+        if self.epoch.evaluates_whole_batches && rows >= batch { rows - rows % batch } else { rows }
     }
 }
 
 /// How completions are generated.
 #[derive(Clone, Debug)]
 pub(super) struct RolloutPlan {
-    pub train_sampling: Sampling,
-    pub eval_sampling: Sampling,
-    /// Divisor of the logits of recorded log-probabilities: that of training.
-    pub logp_temperature: f32,
+    pub sampling: SamplingPlan,
     /// Precision of generation in training.
     pub dtype: RolloutDtype,
-    /// Whether tokens are scored among those that could be sampled.
-    pub scores_support: bool,
     pub max_completion_length: usize,
     pub max_num_seqs: usize,
     /// Texts that end a completion.
@@ -159,28 +178,43 @@ pub(super) struct RolloutPlan {
     pub recomputes_old_logp: bool,
 }
 
-impl RolloutPlan {
+/// How tokens are sampled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SamplingPlan {
+    pub train: Sampling,
+    pub eval: Sampling,
+    /// Divisor of the logits of recorded log-probabilities: that of training.
+    pub logp_temperature: f32,
+    /// Whether tokens are scored among those that could be sampled.
+    pub scores_support: bool,
+}
+
+impl SamplingPlan {
     fn new(config: &Config, flow: Flow) -> Self {
-        let train_sampling = Sampling {
+        let train = Sampling {
             temperature: config.temperature as f32,
             top_p: config.top_p as f32,
             top_k: config.top_k,
             min_p: config.min_p.unwrap_or(0.0) as f32,
             repetition_penalty: config.repetition_penalty as f32,
         };
-        let eval_sampling = Sampling {
+        let eval = Sampling {
             temperature: config.eval_temperature.unwrap_or(config.temperature) as f32,
             top_p: config.eval_top_p.unwrap_or(config.top_p) as f32,
             top_k: config.eval_top_k.unwrap_or(config.top_k),
             min_p: config.eval_min_p.or(config.min_p).unwrap_or(0.0) as f32,
-            ..train_sampling
+            ..train
         };
+        let (logp_temperature, scores_support) = (flow.temperature(config), config.score_sampling_support == Some(true));
+        Self { train, eval, logp_temperature, scores_support }
+    }
+}
+
+impl RolloutPlan {
+    fn new(config: &Config, flow: Flow) -> Self {
         Self {
-            train_sampling,
-            eval_sampling,
-            logp_temperature: flow.temperature(config),
+            sampling: SamplingPlan::new(config, flow),
             dtype: config.rollout_dtype,
-            scores_support: config.score_sampling_support == Some(true),
             max_completion_length: config.max_completion_length,
             max_num_seqs: config.max_num_seqs,
             stop: config.stop.clone(),

@@ -412,7 +412,7 @@ impl Trainer {
         let mut summary = json!({
             "global_step": self.state.global_step,
             "epoch": self.epoch(),
-            "max_steps": self.max_steps,
+            "max_steps": self.plan.max_steps,
             "world_size": self.world.size(),
             "num_input_tokens_seen": self.collector.counters().num_tokens,
         });

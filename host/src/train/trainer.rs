@@ -60,8 +60,6 @@ pub struct Trainer {
     pub(super) source: ModelFolder,
     pub(super) state: State,
     pub(super) clock: Clock,
-    pub(super) max_steps: u64,
-    pub(super) periods: Periods,
 }
 
 /// Receives the progress of a run.
@@ -112,12 +110,12 @@ pub struct Finished {
 impl Trainer {
     /// Returns the run's last step.
     pub fn max_steps(&self) -> u64 {
-        self.max_steps
+        self.plan.max_steps
     }
 
     /// Returns the run's steps, and when it pauses to evaluate and to save.
     pub fn calendar(&self) -> Calendar {
-        let Periods { save, evaluate, evaluate_from, .. } = self.periods;
+        let Periods { save, evaluate, evaluate_from, .. } = self.plan.periods;
         let evaluations = self.evaluation.as_ref().map(|evaluation| {
             let every = if evaluation.is_regular() { evaluate } else { u64::MAX };
             Recurring { every, from: evaluate_from }
@@ -125,10 +123,10 @@ impl Trainer {
         let batching = &self.plan.batching;
         let a_step = batching.sizes.micro_batch * batching.accumulation;
         let evaluated = self.evaluation.as_ref().map_or(0, |evaluation| evaluation.prompts().len());
-        let rows = if batching.flow.generates() { evaluated * batching.eval_group } else { evaluated };
+        let rows = if batching.flow.generates() { evaluated * batching.groups.eval } else { evaluated };
         Calendar {
             first: self.state.global_step,
-            last: self.max_steps,
+            last: self.plan.max_steps,
             evaluations,
             saves: Some(Recurring { every: save, from: 0 }),
             evaluation_in_steps: rows as f64 / a_step.max(1) as f64,
@@ -175,7 +173,7 @@ impl Trainer {
 
     /// Returns whether all steps are taken, or evaluations have ended the run.
     fn is_over(&self) -> bool {
-        self.state.global_step >= self.max_steps || self.state.patience.is_lost(&self.plan.evaluation).is_some()
+        self.state.global_step >= self.plan.max_steps || self.state.patience.is_lost(&self.plan.evaluation).is_some()
     }
 
     fn steps(&mut self, stop: &AtomicBool, listener: &mut dyn Listener) -> Result<Finished> {
@@ -203,7 +201,7 @@ impl Trainer {
         }
         let step = self.state.global_step;
         if let (Some(evaluations), false) =
-            (self.state.patience.is_lost(&self.plan.evaluation), stopped || step == self.max_steps)
+            (self.state.patience.is_lost(&self.plan.evaluation), stopped || step == self.plan.max_steps)
         {
             self.journal.stops_early(step, evaluations)?;
         }
@@ -259,8 +257,8 @@ impl Trainer {
         let step = self.state.global_step;
         self.show_progress();
         self.follow(false)?;
-        let last = step == self.max_steps;
-        if step.is_multiple_of(self.periods.log) || last || step == 1 && self.plan.logs_first_step {
+        let last = step == self.plan.max_steps;
+        if step.is_multiple_of(self.plan.periods.log) || last || step == 1 && self.plan.logs_first_step {
             self.record(listener, |_, recorder| recorder.end_window())?;
         }
         listener.stepped(step);
@@ -302,7 +300,7 @@ impl Trainer {
 
     /// Returns whether the run saves after this step without being asked to.
     pub(super) fn saves_at(&self, step: u64) -> bool {
-        step.is_multiple_of(self.periods.save) || step == self.max_steps
+        step.is_multiple_of(self.plan.periods.save) || step == self.plan.max_steps
     }
 
     /// Updates the progress that the metrics endpoint shows.

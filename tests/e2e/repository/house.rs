@@ -214,7 +214,7 @@ const LARGE: [(&str, &str); 8] = [
     ("Config", "a field for each key"),
     ("PluginEntry", "a field for each key"),
     ("Architecture", "a field for each size and switch of config.json"),
-    ("Experience", "a field for each column"),
+    ("Manifest", "a file, field by field, with those of older versions"),
     ("Tokens", "a field for each column that a policy's loss may read"),
     ("Rest", "a file, field by field"),
     ("Summary", "a line of JSON, field by field"),

@@ -137,7 +137,7 @@ impl Collector {
         let environments = with.plugins.environments();
         let request = RolloutRequest {
             prompts: &prompts[own.clone()],
-            samples: if with.phase == Phase::Eval { self.batching.eval_group } else { self.batching.group },
+            samples: if with.phase == Phase::Eval { self.batching.groups.eval } else { self.batching.groups.train },
             sampling: self.turns.sampling(with.phase),
             logp_temperature: self.temperature(),
             generation,

@@ -134,7 +134,7 @@ impl Collector {
                     taken.push(micro_batch);
                 }
                 // If prompts are skipped, a generation can end anywhere in an epoch.
-                None if !taken.is_empty() && !self.batching.passes_over_prompts && self.data.is_at_end()? => break,
+                None if !taken.is_empty() && !self.batching.epoch.passes_over_prompts && self.data.is_at_end()? => break,
                 None => figures.merge(self.refill(with)?),
             }
         }
@@ -177,10 +177,10 @@ impl Collector {
             with.journal.completions(&experience)?;
             figures.lap("log");
             self.counters.generation += 1;
-            (rounds, parts) = (self.batching.iterations, self.parts_of(experience.prompts.len()));
+            (rounds, parts) = (self.batching.passes.iterations, self.parts_of(experience.prompts.len()));
         }
         self.counters.passes_left = 0;
-        if self.batching.redeals {
+        if self.batching.passes.redeals {
             self.counters.passes_left = rounds as u64 - 1;
             rounds = 1;
         }
@@ -194,7 +194,7 @@ impl Collector {
     fn parts_of(&self, prompts: usize) -> usize {
         let sizes = self.batching.sizes;
         let whole = sizes.micro_batches_per_pass;
-        if self.batching.drops_rest { whole } else { whole.min(prompts.div_ceil(sizes.micro_batch)) }
+        if self.batching.epoch.drops_rest { whole } else { whole.min(prompts.div_ceil(sizes.micro_batch)) }
     }
 
     /// Returns the dataset's next prompts.
@@ -258,13 +258,13 @@ impl Collector {
 
     /// Returns the divisor of logits; see [`Flow::temperature`].
     fn temperature(&self) -> f32 {
-        self.rollout.logp_temperature
+        self.rollout.sampling.logp_temperature
     }
 
     /// Returns the number of epochs that this many steps take, including the fraction of the last one; if prompts are skipped,
     /// the number so far.
     pub(super) fn epochs(&self, steps: u64) -> f64 {
-        if self.batching.passes_over_prompts {
+        if self.batching.epoch.passes_over_prompts {
             return self.data.passes();
         }
         let waiting = self.waiting();

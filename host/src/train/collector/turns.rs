@@ -36,7 +36,7 @@ impl Turns {
 
     /// Returns how tokens are sampled in training or in evaluations.
     pub(super) fn sampling(&self, phase: Phase) -> Sampling {
-        if phase == Phase::Eval { self.plan.eval_sampling } else { self.plan.train_sampling }
+        if phase == Phase::Eval { self.plan.sampling.eval } else { self.plan.sampling.train }
     }
 
     /// Prepares a generation with the policy's current weights: in training as `rollout_dtype` has them, in evaluations as they are.
@@ -73,7 +73,7 @@ impl Turns {
             model,
             sampling,
             logp_temperature,
-            keep_support: plan.scores_support && sampling == self.sampling(Phase::Train) && sampling.changes_support(),
+            keep_support: plan.sampling.scores_support && sampling == self.sampling(Phase::Train) && sampling.changes_support(),
             max_new_tokens: plan.max_completion_length,
             max_num_seqs: plan.max_num_seqs,
             seed: plan.seed,

@@ -164,7 +164,7 @@ impl Packing {
 /// Creates the loader that orders this many rows, of which so many can be used.
 fn loader(config: &Config, batching: &Batching, (rows, usable): (usize, usize)) -> Result<Loader> {
     let (flow, sizes) = (batching.flow, batching.sizes);
-    let (generates, drops) = (flow.generates(), batching.drops_rest);
+    let (generates, drops) = (flow.generates(), batching.epoch.drops_rest);
     let batch = if generates { batching.prompts(sizes.generation()) } else { sizes.micro_batch };
     if (generates && drops || config.dataloader_drop_last) && usable < batch {
         return Err(too_few(usable, batch, generates && drops));

@@ -103,7 +103,7 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
         check_can_make(&folder)?;
     }
     let folder = instead.unwrap_or(folder);
-    let (config, models) = models(config, &plugins, &opened, beginning, &backend, (max_steps, batching), &world)?;
+    let (config, models) = models(config, &plugins, &opened, beginning, &backend, (batching, (max_steps, periods)), &world)?;
     let Models { plan, learner, reference, usual_rate } = models;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods, max_steps));
     let device = backend.describe();
@@ -120,21 +120,7 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     let collector = Collector::new(world.clone(), &plan, data, turns, reference, longest);
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
     let (state, clock) = (State { given, ..State::default() }, Clock::default());
-    let mut trainer = Trainer {
-        settings,
-        plan,
-        world,
-        plugins,
-        collector,
-        learner,
-        journal,
-        evaluation,
-        source,
-        state,
-        clock,
-        max_steps,
-        periods,
-    };
+    let mut trainer = Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock };
     trainer.begin_as(beginning, restored)?;
     trainer.plugins.watch((engine, opener), &trainer.journal, beginning)?;
     Ok(trainer)
@@ -278,7 +264,7 @@ fn models(
     opened: &Opened,
     beginning: &Beginning,
     backend: &Backend,
-    (max_steps, batching): (u64, Batching),
+    (batching, (max_steps, periods)): (Batching, (u64, Periods)),
     world: &Rc<World>,
 ) -> Result<(Config, Models)> {
     let (needs, rate) = (&plugins.about().needs, plugins.about().hints.learning_rate);
@@ -327,7 +313,7 @@ fn models(
         (config, schedule) = schedule::of_critic(config, plugins.flow, size(&begun.model), max_steps)?;
         critic = Some(Critic::new(begun, optimizer, schedule)?);
     }
-    let plan = Plan::new(&config, batching, opened.context());
+    let plan = Plan::new(&config, batching, (max_steps, periods), opened.context());
     let learner = Learner::new(world.clone(), plan.batching.clone(), plan.loss, policy, (optimizer, rates), critic)?;
     Ok((config, Models { plan, learner, reference, usual_rate }))
 }
