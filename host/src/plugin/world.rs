@@ -158,7 +158,10 @@ impl Role {
         let version = beside(version, interface);
         Err(match exports.another(interface) {
             Some(other) => format!("it exports {other}; this rlhost supports version {version} of {interface}"),
-            None => format!("it does not export {PACKAGE}{interface}@{version}.0; it exports {}", exports.listed()),
+            None => {
+                let is = exports.role().map(|role| format!("it is {}; ", role.name())).unwrap_or_default();
+                format!("{is}it does not export {PACKAGE}{interface}@{version}.0; it exports {}", exports.listed())
+            }
         })
     }
 }

@@ -14,8 +14,8 @@ type Misdeeds = &'static [(&'static str, &'static str, &'static str)];
 const OF_POLICY: Misdeeds = &[
     ("endless_estimate", "estimate", TOO_LONG),
     ("trap_in_estimate", "estimate", "no estimate of mine"),
-    ("few_advantages", "estimate", "advantages for"),
-    ("nan_advantages", "estimate", "NaN in advantages at token 0"),
+    ("few_advantages", "estimate", "values of advantage for"),
+    ("nan_advantages", "estimate", "NaN in values of advantage at token 0"),
     ("long_mask", "estimate", "returned a mask of"),
     ("odd_mask", "estimate", "entries other than 0 and 1"),
     ("take_score", "estimate", "is reserved for the run"),
@@ -40,8 +40,8 @@ const OF_PAIRS: Misdeeds = &[
     ("endless_loss", "loss", TOO_LONG),
     ("nan_loss", "loss", "a loss of NaN"),
     ("huge_loss", "loss", "a loss of 1.7e308; the limit is 1e100 either way"),
-    ("few_gradients", "loss", "d_rejected for"),
-    ("nan_gradient", "loss", "NaN in d_chosen at token 0"),
+    ("few_gradients", "loss", "d_logp for"),
+    ("nan_gradient", "loss", "NaN in d_logp at token 0"),
 ];
 
 /// Both algorithms: name, file, misdeeds.

@@ -302,7 +302,7 @@ fn nothing_is_granted_that_the_user_did_not_name() {
     let line = "--set plugin.judge_reward.hosts=HOST:PORT";
     let set = |text: &str| format!("plugin.judge_reward.{text}");
     let no_secrets = ["--set", &set("secrets={}"), "--set", &set("hosts=[]")];
-    refused(&whole, &no_secrets, &["plugin judge_reward", "rlhost:plugin/http@0.2.0", line]);
+    refused(&whole, &no_secrets, &["plugin judge_reward", "rlhost:plugin/http@1.0.0", line]);
     refused(&without("hosts"), &[], &["judge_reward", "none are granted"]);
     refused(&without("secrets"), &[], &["JUDGE_KEY, which is not granted", "env:JUDGE_KEY"]);
     refused(&whole, &["--set", &set("hosts=judge.internal:8000")], &["http://127.0.0.1:", "is not granted"]);

@@ -173,7 +173,7 @@ fn what_does_not_fit_is_refused_by_name_and_the_old_one_stays() {
     let cases: [(&str, Vec<u8>, &str); 4] = [
         ("rubbish", b"rubbish".to_vec(), "magic bytes"),
         ("nothing", Vec::new(), "empty"),
-        ("another world", grpo, "rlhost:plugin/reward@0.1.0"),
+        ("another world", grpo, "rlhost:plugin/reward@1.0.0"),
         ("another configuration", fs::read(HOSTILE).unwrap(), "plus"),
     ];
     for (i, (what, bytes, expected)) in cases.into_iter().enumerate() {

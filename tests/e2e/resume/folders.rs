@@ -17,6 +17,35 @@ fn change_snapshot(folder: &Path, change: impl FnOnce(&mut Value)) {
     seal(folder, &[]);
 }
 
+/// Changes the header and the numbers of the waiting rollouts in a checkpoint, and their sum. The numbers begin where the header's
+/// `data_offsets` count from.
+fn change_rollouts(folder: &Path, change: impl FnOnce(&mut Value, &mut [u8])) {
+    let file = folder.join("trainer/rollouts.safetensors");
+    let bytes = fs::read(&file).unwrap();
+    let (size, rest) = bytes.split_at(8);
+    let (header, numbers) = rest.split_at(u64::from_le_bytes(size.try_into().unwrap()) as usize);
+    let (mut header, mut numbers) = (serde_json::from_slice(header).unwrap(), numbers.to_vec());
+    change(&mut header, &mut numbers);
+    let mut header = header.to_string().into_bytes();
+    // Numbers are aligned, as the format has it.
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let size = (header.len() as u64).to_le_bytes();
+    fs::write(&file, [&size[..], &header, &numbers].concat()).unwrap();
+    seal(folder, &[]);
+}
+
+/// Sets the first number of a tensor.
+fn set_first(header: &Value, numbers: &mut [u8], tensor: &str, number: &[u8]) {
+    let begin = header[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+    numbers[begin..begin + number.len()].copy_from_slice(number);
+}
+
+/// Gives a tensor another name.
+fn rename(header: &mut Value, from: &str, to: &str) {
+    let tensor = header.as_object_mut().unwrap().remove(from).unwrap();
+    header[to] = tensor;
+}
+
 #[test]
 fn a_file_of_somebody_elses_keeps_a_checkpoint_and_is_said_once() {
     let place = Place::new();
@@ -257,13 +286,12 @@ fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
     let changes: &[(&str, Change)] = &[
         ("prompt refers to row", |s| s["experiences"][0]["prompts"][0] = json!(1_000_000_000u64)),
         ("belongs to prompt", |s| s["experiences"][0]["rollouts"][0]["prompt"] = json!(1_000_000)),
-        ("token", |s| s["experiences"][0]["rollouts"][0]["tokens"][0] = json!(999_999)),
-        ("tokens after a prompt", |s| s["experiences"][0]["rollouts"][0]["tokens"] = json!(vec![1; 1000])),
-        ("log-probabilities", |s| s["experiences"][0]["rollouts"][0]["logp"] = json!([])),
+        ("log-probabilities", |s| s["experiences"][0]["columns"][0]["name"] = json!("advantage")),
         ("texts", |s| s["experiences"][0]["texts"] = json!([])),
         ("rewards", |s| s["experiences"][0]["rewards"][0][2] = json!([])),
-        ("advantages", |s| s["experiences"][0]["advantages"] = json!([])),
-        ("mask", |s| s["experiences"][0]["mask"][0] = json!(7)),
+        ("advantage has", |s| s["experiences"][0]["columns"][1]["per"] = json!("sequence")),
+        ("no tensor 0/column/another", |s| s["experiences"][0]["columns"][1]["name"] = json!("another")),
+        ("values in", |s| drop(s["experiences"][0]["rollouts"].as_array_mut().unwrap().pop())),
         ("pair", |s| s["experiences"][0]["pairs"] = json!([[0, 1_000_000]])),
         ("micro-batch", |s| s["pending"][0] = json!([7, 0, 1])),
         ("micro-batch", |s| s["pending"][0] = json!([0, 5, 1])),
@@ -286,10 +314,35 @@ fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
         let refused = place.run(&["resume", "copy", "--max-steps", "2"]);
         assert_eq!(refused.code, Some(2), "{expected}: {}", refused.stderr);
         let error = refused.error();
-        assert!(error.contains("snapshot.json") && error.contains(expected), "{expected}: {error}");
+        let file = error.contains("snapshot.json") || error.contains("rollouts.safetensors");
+        assert!(file && error.contains(expected), "{expected}: {error}");
+        fs::remove_dir_all(place.path("copy")).unwrap();
+    }
+    type ChangeNumbers = fn(&mut Value, &mut [u8]);
+    let changes: &[(&str, ChangeNumbers)] = &[
+        ("has token 999999", |h, n| set_first(h, n, "0/tokens", &999_999u32.to_le_bytes())),
+        ("values in", |h, n| set_first(h, n, "0/lengths", &1_000u32.to_le_bytes())),
+        ("values in", |h, n| set_first(h, n, "0/lengths", &u32::MAX.to_le_bytes())),
+        ("mask holds values", |h, n| set_first(h, n, "0/mask", &[7])),
+        ("column advantage has values that are not finite", |h, n| {
+            set_first(h, n, "0/column/advantage", &f32::NAN.to_le_bytes());
+        }),
+        ("no tensor 0/tokens", |h, _| rename(h, "0/tokens", "0/token")),
+        ("no tensor 0/column/sampling_logp", |h, _| rename(h, "0/column/sampling_logp", "1/column/sampling_logp")),
+        ("misses entries", |h, _| rename(h, "0/lengths", "0/missing/advantage")),
+        ("rollouts.safetensors", |h, _| h["0/mask"]["dtype"] = json!("F64")),
+        ("rollouts.safetensors", |h, _| h["0/tokens"]["shape"] = json!([1u64 << 60])),
+    ];
+    for (expected, change) in changes {
+        place.copy("run", "copy");
+        change_rollouts(&place.path("copy/checkpoint-1"), change);
+        let refused = place.run(&["resume", "copy", "--max-steps", "2"]);
+        assert_eq!(refused.code, Some(2), "{expected}: {}", refused.stderr);
+        assert!(refused.error().contains(expected), "{expected}: {}", refused.error());
         fs::remove_dir_all(place.path("copy")).unwrap();
     }
     change_snapshot(&place.path("run/checkpoint-1"), |_| ());
+    change_rollouts(&place.path("run/checkpoint-1"), |_, _| ());
     place.run(&["resume", "run", "--max-steps", "2"]).succeeded();
 }
 

@@ -1,6 +1,7 @@
 //! Tests whether an algorithm's loss can be computed on any split of a micro-batch.
 
 use super::made_up;
+use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::{ADVANTAGE, ENTROPY, FINISHED, Known, LABEL, LOG_SUM_SQUARES, MARGIN, MICRO_BATCH_LABEL};
 use crate::plugin::{self, Algorithm, Batch, Column, Gradient, Needs, Unit};
 use crate::train::flow::Flow;
@@ -67,15 +68,15 @@ fn made_up(items: Range<usize>, needs: &Needs, flow: Flow) -> Batch {
             Unit::MicroBatch => 0..TRIED * each,
             Unit::Group | Unit::Turn => items.clone(),
         };
-        batch.columns.push(Column::sparse(name, unit, entries.map(|entry| value(name, entry, flow))));
+        batch.columns.push(Column::sparse(name, unit, entries.map(|entry| value(name, unit, entry, flow))));
     }
     batch
 }
 
-/// Returns an entry of a column: a wave, whose frequency differs from column to column.
-fn value(name: &str, entry: usize, flow: Flow) -> Option<f32> {
-    let kind = name.bytes().fold(7u32, |kind, byte| (kind * 31 + u32::from(byte)) % 101) as f32 / 12.0;
-    let wave = (entry as f32 * (1.0 + 0.7 * kind)).sin();
+/// Returns an entry of a column. Values are spread at random, by rows and within them, so that what compares rows finds differences.
+fn value(name: &str, unit: Unit, entry: usize, flow: Flow) -> Option<f32> {
+    let row = if matches!(unit, Unit::Token | Unit::PromptToken) { entry / LENGTH } else { entry };
+    let spread = 0.5 * noise(name, entry) + 0.5 * noise(name, TRIED * LENGTH * LENGTH + row);
     // By enough that a loss which is nearly a straight line where the policy is the reference is no line any more; ratios stay near
     // one.
     let by = if flow.learns_samples() || flow.imitates() { 0.1 } else { 1.0 };
@@ -83,10 +84,16 @@ fn value(name: &str, entry: usize, flow: Flow) -> Option<f32> {
         MARGIN => return None,
         FINISHED => 1.0,
         LABEL | MICRO_BATCH_LABEL => f32::from(u8::from(entry % 3 != 1)),
-        ENTROPY => 2.0 + wave,
-        LOG_SUM_SQUARES => -1.5 + by * wave,
-        ADVANTAGE => [1.0, -0.6][entry / LENGTH % 2],
-        _ if name.ends_with("logp") => -1.5 + by * wave,
-        _ => wave,
+        ENTROPY => 2.0 + spread,
+        LOG_SUM_SQUARES => -1.5 + by * spread,
+        ADVANTAGE => [1.0, -0.6][row % 2],
+        _ if name.ends_with("logp") => -1.5 + by * spread,
+        _ => spread,
     })
+}
+
+/// Returns a number from -1 to 1 that depends on nothing but a column's name and a place.
+fn noise(name: &str, place: usize) -> f32 {
+    let seed = name.bytes().fold(place as u64, |seed, byte| mixed_bits(seed ^ u64::from(byte)));
+    (mixed_bits(seed) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }

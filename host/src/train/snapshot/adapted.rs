@@ -11,11 +11,11 @@ impl Restored {
         let learns = |config: &Config| (PluginEntry::new(config.algorithm.clone()).name().to_owned(), config.learn_from);
         let (was, now) = (learns(written), learns(settings));
         if was != now {
-            let waiting: usize = self.rest.experiences.iter().map(|experience| experience.rollouts.len()).sum();
+            let waiting: usize = self.waiting.iter().map(|waiting| waiting.rollouts.len()).sum();
             if waiting > 0 {
                 tracing::info!("dropped {waiting} completions that {} had prepared and not yet trained on", was.0);
             }
-            (self.rest.pending, self.rest.experiences) = Default::default();
+            (self.rest.pending, self.waiting) = Default::default();
             (self.rest.window, self.rest.since_save) = Default::default();
         }
         let kind = |config: &Config| config.rule().ok().map(|rule: Rule| std::mem::discriminant(&rule));
