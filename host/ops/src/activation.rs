@@ -30,6 +30,18 @@ pub enum Activation {
     GeluTanh,
 }
 
+#[cfg(feature = "cuda")]
+impl Activation {
+    /// Returns the prefix of the names of its kernels on a device.
+    pub(super) fn kernel(self) -> &'static str {
+        match self {
+            Self::Silu => "silu",
+            Self::Gelu => "gelu",
+            Self::GeluTanh => "gelu_tanh",
+        }
+    }
+}
+
 /// Returns the function's value and slope.
 #[inline(always)]
 fn silu(x: f32) -> (f32, f32) {
@@ -55,7 +67,7 @@ fn gelu_tanh(x: f32) -> (f32, f32) {
 
 /// Returns `f(gate) * up`, elementwise over equal shapes, or `f(gate)`. On the CPU it is in f32 or, if `rounds`, in bf16.
 pub fn forward(gate: &Tensor, up: Option<&Tensor>, f: Activation, rounds: bool) -> Result<Tensor> {
-    on_device!(gate, cuda::activation::forward(gate, up, f));
+    on_device!(gate, cuda::activation::forward(gate, up, f.kernel()));
     match f {
         Activation::Silu => forward_by(gate, up, silu, rounds),
         Activation::Gelu => forward_by(gate, up, gelu, rounds),
@@ -71,7 +83,7 @@ pub fn backward(
     f: Activation,
     rounds: bool,
 ) -> Result<(Tensor, Option<Tensor>)> {
-    on_device!(gate, cuda::activation::backward(gate, up, dy, f));
+    on_device!(gate, cuda::activation::backward(gate, up, dy, f.kernel()));
     match f {
         // In the order in which each has always been multiplied, so that runs keep their bits.
         Activation::Silu => backward_by(gate, up, dy, silu, |dy, u, slope| dy * u * slope, rounds),

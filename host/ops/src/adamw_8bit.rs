@@ -5,9 +5,10 @@
 //! update computes in f32 from what the codes stand for, then takes the nearest codes. Like the paper and bitsandbytes' own code
 //! for the CPU; its CUDA kernel also keeps a small negative first moment from becoming zero, though not a positive one.
 
-use super::adamw::{self, Scalars, Step};
+use super::adamw;
 use super::simd::wide;
 use super::slices::{read, read_as, tensor, write, write_bytes};
+use super::update::{Scalars, Step};
 use super::{Error, Result};
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -36,6 +36,13 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Creates an error about tensors that don't fit together.
+    pub(super) fn shape(op: &'static str, detail: String) -> Self {
+        Self::Shape { op, detail }
+    }
+}
+
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
         // Errors of the driver come as text.

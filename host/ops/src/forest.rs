@@ -129,7 +129,9 @@ impl Forest {
     #[cfg(feature = "cuda")]
     pub(super) fn plan(&self, device: &candle_core::CudaDevice) -> super::Result<&Plan> {
         if self.plan.get().is_none() {
-            let _ = self.plan.set(Arc::new(Plan::new(device, self)?));
+            let segments: Vec<_> = self.segments.iter().map(Segment::range).collect();
+            let paths: Vec<_> = (0..segments.len()).map(|index| self.path(index)).collect();
+            let _ = self.plan.set(Arc::new(Plan::new(device, &self.positions, &segments, &paths)?));
         }
         let missing = || super::Error::Shape { op: "forest", detail: "no plan".into() };
         self.plan.get().map(|plan| &**plan).ok_or_else(missing)

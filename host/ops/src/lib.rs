@@ -8,6 +8,19 @@
 //! `unsafe` code is confined to this crate: strided matrix products, disjoint parallel writes, device kernels and system calls.
 //! Each function takes tensors on the CPU or a device; with the feature `cuda`, the latter go to its counterpart in `cuda/`.
 //!
+//! # Layers
+//!
+//! A file imports from its own layer and those before it, and no two files import each other, directly or through others. `layers.rs`
+//! holds every file to this, and has the list.
+//!
+//! 1. The machine: the process and its memory (`system/`), what the processor can do, threads that stay awake.
+//! 2. Tensors: reading and writing them, views of matrices, stored precisions, and what operations are given (a forest, heads, the
+//!    matrices of an adapter). A device's twin is `cuda/array.rs` and what copies and converts.
+//! 3. Products: of matrices in f32 (`gemm.rs`), bf16 (`bf16/`) and 8 bits, of few rows, and in tiles of the logits.
+//! 4. Operations, forward and backward, each with its twin in `cuda/`; optimizers.
+//! 5. Generation: caches, rearranged weights, sampling, and a device's session (`cuda/decode/`).
+//! 6. Measurements of a machine with these operations.
+//!
 //! Shapes: `N` packed tokens, `D` hidden size, `H` query heads, `K` key/value heads, `C` head size, `V` vocabulary, `M` selected
 //! rows.
 #![allow(unsafe_code)]
@@ -15,9 +28,9 @@
 pub mod activation;
 pub mod adamw;
 pub mod adamw_8bit;
+mod adapter;
 pub mod attention;
 mod bf16;
-pub mod bounded;
 pub mod cached_attention;
 pub mod caches;
 mod codes;
@@ -34,8 +47,11 @@ pub mod experts;
 mod f32_kernel;
 pub mod forest;
 mod gemm;
+mod heads;
 mod int8;
 pub mod layer_norm;
+#[cfg(test)]
+mod layers;
 pub mod linear;
 mod lines;
 pub mod logprob;
@@ -44,18 +60,17 @@ pub mod machine;
 pub mod magnitude;
 mod math;
 mod mean_rows;
-mod memory;
 pub mod noise;
 pub mod norm;
 pub mod optimizers;
 pub mod panels;
-mod process;
 pub mod processor;
 pub mod quantized;
 mod reading;
 mod reduce;
 pub mod rope;
 mod rounding;
+mod routes;
 mod rows;
 pub mod sampler;
 mod shape;
@@ -65,9 +80,12 @@ pub mod splice;
 pub mod squares;
 mod stored;
 pub mod support;
+mod system;
 pub mod team;
 mod tiles;
+mod token_stats;
 mod unpack;
+mod update;
 mod view;
 
 pub use bf16::supported as multiplies_bf16;
@@ -78,8 +96,6 @@ pub use elementwise::{
 };
 pub use error::{Error, Result};
 pub use forest::{Forest, Segment};
-pub use memory::{available_memory, keep_freed_memory, peak_memory};
-pub use process::{limit_memory, limit_process};
 pub use reading::read_tensor;
 pub use reduce::{all_finite, checksum, sum_of_squares};
 pub use rounding::{round_bf16, round_in_place, sum_bf16, widen_bf16};
@@ -87,6 +103,7 @@ pub use rows::{gather_rows, scatter_add_rows};
 pub use simd::wide_registers;
 pub use slices::write;
 pub use stored::Matrix;
+pub use system::{available_memory, bounded, keep_freed_memory, limit_memory, limit_process, peak_memory};
 pub use team::on_pool;
 pub use view::Precision;
 

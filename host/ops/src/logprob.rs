@@ -18,23 +18,7 @@ use candle_core::Tensor;
 use rayon::prelude::*;
 
 pub use super::tiles::Scale;
-
-/// The forward pass's results for each of the `M` rows.
-#[derive(Clone, Debug, Default)]
-pub struct TokenStats {
-    /// Log-probability of the target token, natural logarithm.
-    pub logp: Vec<f32>,
-    /// Entropy of the complete distribution, in nats.
-    pub entropy: Vec<f32>,
-    /// Whether no token was more likely than the target.
-    pub top: Vec<bool>,
-    /// Logarithm of the normaliser.
-    pub(super) log_sum: Vec<f32>,
-    /// What [`backward`] needs to compute no logits.
-    mean_rows: Option<MeanRows>,
-    /// Share of each target that is spread evenly over the vocabulary; see [`smooth`].
-    smoothing: f32,
-}
+pub use super::token_stats::TokenStats;
 
 fn check(hidden: &Tensor, w: &Tensor, targets: &[u32]) -> Result<(usize, usize, usize)> {
     let ((m, d), (vocab, w_d)) = (matrix_dims(hidden), matrix_dims(w));

@@ -10,27 +10,7 @@ use super::view::{Mat, Precision};
 use super::{Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 
-/// The two matrices and the factor of their product.
-#[derive(Clone, Copy)]
-pub struct LowRank<'a> {
-    /// `[r, in]`
-    pub a: &'a Tensor,
-    /// `[out, r]`
-    pub b: &'a Tensor,
-    /// `s`
-    pub scale: f32,
-    /// Of the products on the CPU, except in [`LowRank::merged`].
-    pub precision: Precision,
-}
-
-/// Where gradients of the two matrices are added.
-#[derive(Clone, Copy)]
-pub struct Gradient<'a> {
-    /// `[r, in]`
-    pub a: &'a Tensor,
-    /// `[out, r]`
-    pub b: &'a Tensor,
-}
+pub use super::adapter::{Gradient, LowRank};
 
 impl LowRank<'_> {
     /// Returns rank, inputs and outputs.

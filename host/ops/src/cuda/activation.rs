@@ -1,19 +1,9 @@
 //! The activation between an MLP's wide products and its last one.
 
-use super::super::activation::Activation;
 use super::super::{Error, Result};
 use super::array::{Array, Kind, unset};
 use super::launch::Launch;
 use candle_core::Tensor;
-
-/// Returns the prefix of the kernels of a function.
-pub(super) fn name(f: Activation) -> &'static str {
-    match f {
-        Activation::Silu => "silu",
-        Activation::Gelu => "gelu",
-        Activation::GeluTanh => "gelu_tanh",
-    }
-}
 
 /// Returns an array like `gate`, of the same length.
 fn like<'a>(t: &'a Tensor, gate: Array<'_>) -> Result<Array<'a>> {
@@ -29,24 +19,24 @@ fn optional(array: Option<Array<'_>>) -> u64 {
     array.map_or(0, |array| array.at)
 }
 
-/// See [`crate::activation::forward`].
-pub(crate) fn forward(gate: &Tensor, up: Option<&Tensor>, f: Activation) -> Result<Tensor> {
+/// See [`crate::activation::forward`]; for the function with kernels of this name.
+pub(crate) fn forward(gate: &Tensor, up: Option<&Tensor>, kernel: &str) -> Result<Tensor> {
     let g = Array::of(gate)?;
     let up = up.map(|up| like(up, g)).transpose()?;
     let out = unset(g.device, gate.shape(), g.kind)?;
-    let launch = Launch::of_kind(g.device, "elementwise", &format!("{}_forward", name(f)), g.kind).over(g.len);
+    let launch = Launch::of_kind(g.device, "elementwise", &format!("{kernel}_forward"), g.kind).over(g.len);
     launch.array(Array::of(&out)?).array(g).address(optional(up)).size(g.len).run()?;
     Ok(out)
 }
 
 /// See [`crate::activation::backward`].
-pub(crate) fn backward(gate: &Tensor, up: Option<&Tensor>, dy: &Tensor, f: Activation) -> Result<(Tensor, Option<Tensor>)> {
+pub(crate) fn backward(gate: &Tensor, up: Option<&Tensor>, dy: &Tensor, kernel: &str) -> Result<(Tensor, Option<Tensor>)> {
     let g = Array::of(gate)?;
     let (up, dy) = (up.map(|up| like(up, g)).transpose()?, like(dy, g)?);
     let make = || unset(g.device, gate.shape(), Kind::of(gate)?);
     let (d_gate, d_up) = (make()?, up.map(|_| make()).transpose()?);
     let of_up = d_up.as_ref().map(Array::of).transpose()?;
-    let launch = Launch::of_kind(g.device, "elementwise", &format!("{}_backward", name(f)), g.kind).over(g.len);
+    let launch = Launch::of_kind(g.device, "elementwise", &format!("{kernel}_backward"), g.kind).over(g.len);
     let launch = launch.array(Array::of(&d_gate)?).address(optional(of_up)).array(g).address(optional(up));
     launch.array(dy).size(g.len).run()?;
     Ok((d_gate, d_up))

@@ -1,7 +1,7 @@
 //! Attention over a forest of segments.
 
-use super::super::attention::{Attention, Heads, Kept};
 use super::super::forest::Forest;
+use super::super::heads::{Attention, Heads, Kept};
 use super::super::{Error, Result};
 use super::array::{Array, Kind, at, buffer, unset};
 use super::launch::Launch;

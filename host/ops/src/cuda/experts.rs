@@ -1,6 +1,6 @@
 //! Products of sorted rows with their experts' matrices, one product for each expert that has rows, and sums over a token's experts.
 
-use super::super::experts::Routes;
+use super::super::routes::Routes;
 use super::super::{Result, matrix_dims};
 use super::array::{Array, Kind, Uploaded, unset};
 use super::gemm::{Mat, product};
@@ -23,7 +23,7 @@ fn mat<'a>(t: &'a Tensor, kind: Kind) -> Result<(Array<'a>, Mat)> {
 
 /// Returns the matrix of an expert among those of all, `[E * out, in]`.
 fn of_expert(all: Mat, expert: usize, routes: &Routes) -> Mat {
-    let own = all.rows / routes.experts();
+    let own = all.rows / routes.experts;
     all.rows(expert * own, own)
 }
 
@@ -35,7 +35,7 @@ fn part(of: Mat, rows: &Range<usize>) -> Mat {
 pub(crate) fn forward(x: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor> {
     let kind = Kind::of(x)?;
     let ((xs, x), (_, w)) = (mat(x, kind)?, mat(w, kind)?);
-    let out = unset(xs.device, (x.rows, w.rows / routes.experts()), kind)?;
+    let out = unset(xs.device, (x.rows, w.rows / routes.experts), kind)?;
     let (_, to) = mat(&out, kind)?;
     for (expert, rows) in routes.groups() {
         product(xs, part(to, &rows), 0.0, part(x, &rows), of_expert(w, expert, routes).t(), 1.0)?;

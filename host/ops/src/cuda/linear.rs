@@ -1,6 +1,6 @@
 //! Linear layers and low-rank adapters.
 
-use super::super::low_rank::{Gradient, LowRank};
+use super::super::adapter::{Gradient, LowRank};
 use super::super::{Result, matrix_dims};
 use super::array::{Array, Kind, unset};
 use super::gemm::{Mat, product};

@@ -1,7 +1,8 @@
 //! Log-probabilities and entropies in blocks of rows, so that the complete logits never exist.
 
-use super::super::logprob::{Scale, TokenStats};
 use super::super::support::Restriction;
+use super::super::tiles::Scale;
+use super::super::token_stats::TokenStats;
 use super::super::{Result, matrix_dims};
 use super::array::{Array, Kind, Uploaded, at, buffer, unset};
 use super::gemm::{Mat, product};

@@ -1,6 +1,7 @@
 //! Updates a parameter.
 
-use super::super::{Error, Result, adamw::Scalars};
+use super::super::update::Scalars;
+use super::super::{Error, Result};
 use super::array::{Array, Kind};
 use super::launch::Launch;
 use candle_core::Tensor;

@@ -1,9 +1,9 @@
 //! A forest of segments in device memory, in the layout of `forest.cuh`.
 
 use super::super::Result;
-use super::super::forest::Forest;
 use super::array::Uploaded;
 use candle_core::cuda_backend::CudaDevice;
+use std::ops::Range;
 
 /// Most rows per tile: for attention of any type, and on tensor cores.
 pub(super) const SIZES: [usize; 2] = [32, 64];
@@ -21,43 +21,41 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Lays out a forest and copies it to the device.
-    pub fn new(device: &CudaDevice, forest: &Forest) -> Result<Self> {
-        let all = forest.segments();
+    /// Lays out a forest and copies it to the device: the position of each token, the places of each segment's tokens, and the
+    /// segments that lead to each, itself last.
+    pub fn new(device: &CudaDevice, positions: &[u32], all: &[Range<usize>], paths: &[Vec<usize>]) -> Result<Self> {
         let number = |n: usize| n as u32;
         let (mut segments, mut ranges) = (Vec::new(), Vec::new());
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); all.len()];
-        for index in 0..all.len() {
-            let path = forest.path(index);
+        for (index, path) in paths.iter().enumerate() {
             path[..path.len() - 1].iter().for_each(|&before| after[before].push(index));
         }
-        for (index, segment) in all.iter().enumerate() {
-            let path = forest.path(index);
-            segments.extend([segment.start, segment.len].map(number));
+        for (index, (segment, path)) in all.iter().zip(paths).enumerate() {
+            segments.extend([segment.start, segment.len()].map(number));
             for list in [&path[..path.len() - 1], &after[index][..]] {
                 segments.extend([ranges.len() / 2, list.len()].map(number));
-                ranges.extend(list.iter().flat_map(|&s| [all[s].start, all[s].len].map(number)));
+                ranges.extend(list.iter().flat_map(|&s| [all[s].start, all[s].len()].map(number)));
             }
         }
         let mut table = segments;
         let at_ranges = table.len();
         table.extend(ranges);
         let seen_by = |index: usize, first: usize| {
-            let after = after[index].iter().map(|&s| all[s].len).sum::<usize>();
-            after + all[index].range().end - first
+            let after = after[index].iter().map(|&s| all[s].len()).sum::<usize>();
+            after + all[index].end - first
         };
         let tiles = SIZES.map(|size| {
             let begin = table.len();
-            let of_segment = |index: usize| all[index].range().step_by(size).map(move |first| (index, first));
+            let of_segment = |index: usize| all[index].clone().step_by(size).map(move |first| (index, first));
             let mut tiles: Vec<(usize, usize)> = (0..all.len()).flat_map(of_segment).collect();
             // See `struct Forest`.
             tiles.sort_by_cached_key(|&(index, first)| std::cmp::Reverse(seen_by(index, first)));
             for (index, first) in tiles {
-                table.extend([first, size.min(all[index].range().end - first), index].map(number));
+                table.extend([first, size.min(all[index].end - first), index].map(number));
             }
             (begin, (table.len() - begin) / 3)
         });
-        let (positions, table) = (Uploaded::new(device, forest.positions())?, Uploaded::new(device, &table)?);
+        let (positions, table) = (Uploaded::new(device, positions)?, Uploaded::new(device, &table)?);
         Ok(Self { positions, table, segments: 0, ranges: at_ranges, tiles })
     }
 

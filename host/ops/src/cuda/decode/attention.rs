@@ -1,44 +1,18 @@
 //! Attention of the newest tokens; see `host/kernels/decode_attention.cu`.
 
-use super::super::super::attention::Attention;
-use super::super::super::{Error, Result};
+use super::super::super::Result;
+use super::super::super::heads::Attention;
 use super::super::array::{Array, Kind, at};
 use super::super::attention::scores;
 use super::super::launch::Launch;
-use super::{Session, Sizes};
+use super::session::Session;
+use super::state::QUERIES;
 
-/// Queries, and positions, that a block processes at once.
-const QUERIES: usize = 64;
+/// Positions that a block processes at once.
 const TILE: usize = 64;
 
 /// Most threads of a block that brings runs together.
 const COMBINING: usize = 256;
-
-/// Head sizes that kernels are compiled for; other sizes use the next larger one.
-const DIMS: [usize; 3] = [64, 128, 256];
-
-/// Returns the head size of the kernel to use.
-fn dim(sizes: &Sizes) -> Result<usize> {
-    let dim = sizes.heads.head_dim;
-    DIMS.into_iter()
-        .find(|d| dim <= *d)
-        .ok_or_else(|| Error::Shape { op: "decode", detail: format!("heads of size {dim}; the limit on a device is 256") })
-}
-
-/// Returns the number of rows whose queries fit into one block.
-pub(super) fn rows_of_block(sizes: &Sizes) -> usize {
-    (QUERIES / sizes.heads.per_kv()).max(1)
-}
-
-/// Checks that the kernels support these heads.
-pub(super) fn check(sizes: &Sizes) -> Result<()> {
-    dim(sizes)?;
-    if sizes.heads.per_kv() > QUERIES {
-        let detail = format!("{} query heads per key/value head; the limit on a device is {QUERIES}", sizes.heads.per_kv());
-        return Err(Error::Shape { op: "decode", detail });
-    }
-    Ok(())
-}
 
 impl Session {
     /// Returns the addresses of the sequences' own keys and values in a layer.
@@ -51,7 +25,7 @@ impl Session {
     /// Computes attention of the rows' queries over their prompts and their own positions in a layer, including the newest, as the
     /// layer attends.
     pub fn attend(&self, layer: usize, how: Attention) -> Result<()> {
-        let (sizes, h, dim) = (&self.sizes, self.sizes.heads, dim(&self.sizes)?);
+        let (sizes, h, dim) = (&self.sizes, self.sizes.heads, self.sizes.kernel_dim()?);
         let (own_k, own_v) = self.own(layer)?;
         let [sequences, slots, step] = self.tables();
         let (split, own_runs, runs) = (sizes.split(), sizes.own_runs(), sizes.runs());

@@ -1,15 +1,14 @@
 //! The stages of a decoding step, one method each. Rows are the `R` newest tokens.
 
 use super::super::super::activation::Activation;
-use super::super::super::logprob::Scale;
 use super::super::super::rope::Rotation;
+use super::super::super::tiles::Scale;
 use super::super::super::{Error, Result, matrix_dims};
-use super::super::activation::name;
 use super::super::array::{Array, Kind, unset};
 use super::super::elementwise::copy_to;
 use super::super::gemm::{Mat, product};
 use super::super::launch::Launch;
-use super::Session;
+use super::session::Session;
 use candle_core::Tensor;
 
 /// Most threads per block.
@@ -129,7 +128,7 @@ impl Session {
         self.product(&self.values.wide, 0.0, &self.values.h, weight)?;
         let ((_, width), (_, columns)) = (matrix_dims(&self.values.active), matrix_dims(&self.values.wide));
         let [_, _, step] = self.tables();
-        let kernel = format!("decode_{}", name(f));
+        let kernel = format!("decode_{}", f.kernel());
         let launch = self.launch(&kernel).grid(width.div_ceil(THREADS as usize), self.rows, 1);
         let launch = launch.array(Array::of(&self.values.active)?).array(Array::of(&self.values.wide)?);
         let [gate, up] = bias;

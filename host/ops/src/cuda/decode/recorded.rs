@@ -4,7 +4,7 @@
 use super::super::super::{Error, Result};
 use super::super::array::at;
 use super::super::launch::driver_error;
-use super::Session;
+use super::session::Session;
 use candle_core::cuda_backend::cudarc::driver::CudaGraph;
 use candle_core::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 

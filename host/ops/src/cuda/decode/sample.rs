@@ -6,14 +6,14 @@ use super::super::super::support::Support;
 use super::super::super::{Error, Result, matrix_dims};
 use super::super::array::{Array, Kind, Uploaded, at};
 use super::super::launch::{Launch, driver_error};
-use super::{Session, Sizes};
+use super::session::Session;
+use super::state::PART;
 use candle_core::Tensor;
 
 /// Most threads per block.
 const THREADS: usize = 1024;
 
-/// Logits in a part of a row, and most parts of a row, as in the kernels.
-const PART: usize = 4096;
+/// Most parts of a row of logits, as in the kernels.
 const MOST_PARTS: usize = 1024;
 
 /// How tokens are sampled.
@@ -25,13 +25,6 @@ pub struct Drawing {
     pub logp_temperature: f32,
     /// Whether to keep each token's support, as in [`Sampling::draw`].
     pub keep_support: bool,
-}
-
-impl Sizes {
-    /// Returns the number of parts of a row of logits.
-    pub(super) fn parts(&self) -> usize {
-        self.vocabulary.div_ceil(PART)
-    }
 }
 
 impl Session {

@@ -1,22 +1,28 @@
 //! State of sequences, prompts and rows in device memory; the structures are those of `host/kernels/decode.cuh`.
 
-use super::super::super::attention::Heads;
+use super::super::super::heads::Heads;
 use super::super::super::{Error, Result};
-use super::super::array::{Array, at, buffer};
-use super::Session;
-use candle_core::Tensor;
+use super::super::array::buffer;
 use candle_core::cuda_backend::CudaDevice;
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DeviceRepr};
-use std::ops::Range;
+use candle_core::cuda_backend::cudarc::driver::CudaSlice;
 
 /// Number of values in `struct Sequence`.
-const SEQUENCE: usize = 4;
+pub(super) const SEQUENCE: usize = 4;
 
 /// Most runs that a prompt's positions, or a sequence's own, are split into.
 const MOST_RUNS: usize = 32;
 
 /// Fewest positions of a run.
 const SHORTEST_RUN: usize = 128;
+
+/// Queries that a block of attention processes at once.
+pub(super) const QUERIES: usize = 64;
+
+/// Head sizes that kernels are compiled for; other sizes use the next larger one.
+const DIMS: [usize; 3] = [64, 128, 256];
+
+/// Logits in a part of a row of which samples are drawn, as in the kernels.
+pub(super) const PART: usize = 4096;
 
 /// Sizes of a generation.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +70,35 @@ impl Sizes {
     /// Returns the most prompts known at once: one per sequence, and one whose last sequences still wait.
     pub fn places(&self) -> usize {
         self.slots + 1
+    }
+
+    /// Returns the head size of the kernel to use.
+    pub(super) fn kernel_dim(&self) -> Result<usize> {
+        let dim = self.heads.head_dim;
+        DIMS.into_iter().find(|d| dim <= *d).ok_or_else(|| Error::Shape {
+            op: "decode",
+            detail: format!("heads of size {dim}; the limit on a device is 256"),
+        })
+    }
+
+    /// Returns the number of rows whose queries fit into one block.
+    pub(super) fn rows_of_block(&self) -> usize {
+        (QUERIES / self.heads.per_kv()).max(1)
+    }
+
+    /// Checks that the kernels support these heads.
+    pub(super) fn check(&self) -> Result<()> {
+        self.kernel_dim()?;
+        if self.heads.per_kv() > QUERIES {
+            let detail = format!("{} query heads per key/value head; the limit on a device is {QUERIES}", self.heads.per_kv());
+            return Err(Error::Shape { op: "decode", detail });
+        }
+        Ok(())
+    }
+
+    /// Returns the number of parts of a row of logits.
+    pub(super) fn parts(&self) -> usize {
+        self.vocabulary.div_ceil(PART)
     }
 
     /// Returns the number of words in a bit set of the vocabulary.
@@ -127,106 +162,5 @@ impl State {
             drawn: buffer(device, sizes.slots * 2)?,
             support: buffer(device, if sizes.keeps_support { sizes.slots * sizes.words() } else { 1 })?,
         })
-    }
-}
-
-/// Copies values to an array, from index `first` on.
-pub(super) fn put<T: DeviceRepr + 'static>(
-    device: &CudaDevice,
-    into: &mut CudaSlice<T>,
-    first: usize,
-    values: &[T],
-) -> Result<()> {
-    if values.is_empty() {
-        return Ok(());
-    }
-    let (len, end) = (into.len(), first + values.len());
-    let mut view = into
-        .try_slice_mut(first..end)
-        .ok_or_else(|| Error::Shape { op: "decode", detail: format!("values {first} to {end} of an array of {len}") })?;
-    Ok(device.memcpy_htod(values, &mut view)?)
-}
-
-impl Session {
-    /// Registers a prompt's keys and values under a place: rows `rows` of `[N, K * C]` in each layer. The caller keeps the
-    /// tensors alive while the prompt's sequences are decoded.
-    pub fn put_prompt(&mut self, place: usize, layers: &[(Tensor, Tensor)], rows: Range<usize>) -> Result<()> {
-        let width = self.sizes.heads.kv_heads * self.sizes.heads.head_dim;
-        let mut addresses = Vec::with_capacity(layers.len() * 2);
-        for (k, v) in layers {
-            for t in [k, v] {
-                let array = Array::of_kind(t, self.kind)?;
-                if rows.end * width > array.len || rows.len() > self.sizes.longest_prompt {
-                    return Err(Error::Shape { op: "decode", detail: format!("prompt rows {rows:?} of {:?}", t.shape()) });
-                }
-                addresses.push(array.at + (rows.start * width * self.kind.size()) as u64);
-            }
-        }
-        put(&self.device, &mut self.state.prompts, place * self.sizes.layers * 2, &addresses)?;
-        put(&self.device, &mut self.state.prompt_lengths, place, &[rows.len() as u32])
-    }
-
-    /// Starts a sequence in a slot, with its prompt's tokens and its random numbers.
-    pub fn begin(&mut self, slot: usize, prompt: &[u32], uniforms: &[f64]) -> Result<()> {
-        put(&self.device, &mut self.state.sequences, slot * SEQUENCE, &[0, 0, prompt.len() as u32, 0])?;
-        self.renew(slot, 0, uniforms)?;
-        self.remember(slot, prompt)
-    }
-
-    /// Sets a sequence's random numbers for its tokens from this index on.
-    pub fn renew(&mut self, slot: usize, first: usize, uniforms: &[f64]) -> Result<()> {
-        if first + uniforms.len() > self.sizes.room {
-            let detail = format!("{} numbers from {first} on for {}", uniforms.len(), self.sizes.room);
-            return Err(Error::Shape { op: "decode", detail });
-        }
-        put(&self.device, &mut self.state.uniforms, slot * self.sizes.room + first, uniforms)
-    }
-
-    /// Sets the tokens that occurred in a sequence, if they are remembered.
-    pub fn remember(&mut self, slot: usize, tokens: &[u32]) -> Result<()> {
-        if !self.sizes.remembers {
-            return Ok(());
-        }
-        let mut seen = vec![0u32; self.sizes.words()];
-        for &token in tokens {
-            seen[token as usize / 32] |= 1 << (token % 32);
-        }
-        put(&self.device, &mut self.state.seen, slot * self.sizes.words(), &seen)
-    }
-
-    /// Replaces a sequence's newest token, which the model has not seen.
-    pub fn replace(&mut self, slot: usize, token: u32) -> Result<()> {
-        put(&self.device, &mut self.state.sequences, slot * SEQUENCE, &[token])
-    }
-
-    /// Sets the slot of each row in the following steps. Rows of a share belong to sequences of its prompt.
-    pub fn arrange(&mut self, slots: &[u32], shares: &[SharedPrompt]) -> Result<()> {
-        let (split, most_rows) = (self.sizes.split(), super::attention::rows_of_block(&self.sizes));
-        let mut blocks: Vec<u32> = Vec::new();
-        for share in shares {
-            let (first, count) = share.rows;
-            for row in (first..first + count).step_by(most_rows) {
-                for position in (0..share.len).step_by(split) {
-                    let rows = most_rows.min(first + count - row);
-                    blocks.extend([share.place, row, rows, position].map(|n| n as u32));
-                }
-            }
-        }
-        if slots.len() > self.sizes.slots {
-            return Err(Error::Shape { op: "decode", detail: format!("{} rows for {} slots", slots.len(), self.sizes.slots) });
-        }
-        if blocks.len() > self.state.shares.len() {
-            // A recorded step has the old address.
-            self.state.shares = buffer(&self.device, blocks.len().next_power_of_two())?;
-        }
-        (self.rows, self.shares) = (slots.len(), blocks.len() / 4);
-        put(&self.device, &mut self.state.slots, 0, slots)?;
-        put(&self.device, &mut self.state.shares, 0, &blocks)?;
-        put(&self.device, &mut self.state.step, 0, &[self.rows as u32, self.shares as u32])
-    }
-
-    /// Returns the addresses of the sequences, of the rows' slots and of the step.
-    pub(super) fn tables(&self) -> [u64; 3] {
-        [at(&self.state.sequences), at(&self.state.slots), at(&self.state.step)]
     }
 }

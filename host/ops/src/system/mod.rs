@@ -1,0 +1,11 @@
+//! The process and the memory that operations run in: limits on untrusted work, the allocator, and what the system grants.
+//!
+//! Nothing here knows of tensors. It is in this crate because the crate has all unsafe code, and because its allocator, which every
+//! allocation goes through, has to be optimised as fully as the arithmetic.
+
+pub mod bounded;
+mod memory;
+mod process;
+
+pub use memory::{available_memory, keep_freed_memory, peak_memory};
+pub use process::{limit_memory, limit_process};
