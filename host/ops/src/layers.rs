@@ -11,6 +11,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
         "tensors",
         &[
             "adapter",
+            "capability",
             "codes",
             "cuda::array",
             "cuda::device",

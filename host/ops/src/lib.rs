@@ -33,6 +33,7 @@ pub mod attention;
 mod bf16;
 pub mod cached_attention;
 pub mod caches;
+mod capability;
 mod codes;
 pub mod columns;
 #[cfg(feature = "cuda")]
@@ -89,6 +90,7 @@ mod update;
 mod view;
 
 pub use bf16::supported as multiplies_bf16;
+pub use capability::{Capability, LARGEST_HEAD};
 #[cfg(feature = "cuda")]
 pub use cuda::decode;
 pub use elementwise::{

@@ -13,7 +13,7 @@ use super::stored::{Blocks, Stored};
 use super::support::Restriction;
 use super::tiles::{LANES, TOKENS, TOKENS_PER_TASK, Tile, turn};
 use super::view::Mat;
-use super::{Error, Result, matrix_dims, on_device};
+use super::{Capability, Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 
@@ -170,8 +170,9 @@ fn sums_of(lines: &[f32], line: usize) -> Vec<Sums> {
 /// On a device, or if the sizes don't fit.
 pub fn smooth(stats: &mut TokenStats, share: f64, hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<()> {
     let (rows, _) = matrix_dims(hidden);
-    if !hidden.device().is_cpu() || rows != stats.logp.len() {
-        let detail = format!("smoothed targets of {rows} rows and {} statistics; they are for the CPU", stats.logp.len());
+    Capability::SmoothedTargets.require(hidden)?;
+    if rows != stats.logp.len() {
+        let detail = format!("smoothed targets of {rows} rows and {} statistics", stats.logp.len());
         return Err(Error::Shape { op: "logprob", detail });
     }
     let means = mean_logits(hidden, w, scale)?;

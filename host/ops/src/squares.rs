@@ -6,7 +6,7 @@ use super::simd::wide;
 use super::slices::read;
 use super::stored::Blocks;
 use super::tiles::{Scale, Tile, turn};
-use super::{Error, Result, matrix_dims};
+use super::{Capability, Result, matrix_dims};
 use candle_core::Tensor;
 
 /// Returns `ln(sum_j p_j^2)` of each row, `[M]`, from `hidden: [M, D]` and `w: [V, D]`: 0 for a distribution that is certain,
@@ -15,9 +15,7 @@ use candle_core::Tensor;
 /// # Errors
 /// On a device.
 pub fn log_sum_squares(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
-    if !hidden.device().is_cpu() {
-        return Err(Error::Shape { op: "log_sum_squares", detail: "it is computed only on the CPU".into() });
-    }
+    Capability::SquaredProbabilities.require(hidden)?;
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let (turned, mut w) = (turn(&read(hidden)?, d), Blocks::new(w, scale.precision)?);
     let mut room = Tile::room(m, vocab);

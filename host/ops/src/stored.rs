@@ -3,6 +3,8 @@
 //! Half-precision and quantized weights are widened where a product reads them, a part at a time. Widening is exact, and parts
 //! are split such that no sum changes its order: a product's result is bit-identical to that with the same weights in f32.
 
+#[cfg(feature = "cuda")]
+use super::Capability;
 use super::codes::{Quantized, Scheme};
 use super::simd::wide;
 use super::slices::{Read, filled, read, read_as, tensor, unsupported};
@@ -71,7 +73,7 @@ impl<'a> Matrix<'a> {
     pub(super) fn plain(self) -> Result<&'a Tensor> {
         match self {
             Self::Plain(t) => Ok(t),
-            Self::Quantized(q) => Err(unsupported("quantized weight", q.codes)),
+            Self::Quantized(q) => Err(unsupported(Capability::QuantizedWeights.name(), q.codes)),
         }
     }
 }

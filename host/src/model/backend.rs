@@ -3,11 +3,8 @@
 use super::{Architecture, Biases, Error, Lora, Result};
 use crate::config;
 use crate::ops::processor::{CAP, Features, features};
-use crate::ops::{self, Precision};
+use crate::ops::{self, Capability, LARGEST_HEAD, Precision};
 use candle_core::{DType, Device, Tensor};
-
-/// Largest size of a head that a device's kernels are compiled for.
-const LARGEST_HEAD: usize = 256;
 
 /// A device and a precision.
 #[derive(Clone, Debug)]
@@ -114,25 +111,33 @@ impl Backend {
 
     /// Returns an error if this backend can't compute the model or its adapter.
     pub(super) fn check(&self, architecture: &Architecture, lora: Option<Lora>) -> Result<()> {
-        if self.device.is_cpu() {
-            return Ok(());
+        let needs = lora.map_or([None; 2], |lora| {
+            let biases = lora.biases != Biases::None || lora.b_bias || lora.stacks.router;
+            [lora.use_dora.then_some(Capability::Magnitudes), biases.then_some(Capability::AdapterBiases)]
+        });
+        if let Some(why) = needs.into_iter().flatten().find_map(|needed| needed.refusal(&self.device)) {
+            let detail = format!(
+                "this adapter is for the CPU: {why}; set device = \"cpu\", or merge it into its base model with rlhost merge"
+            );
+            return Err(Error::Device(detail));
         }
-        if lora.is_some_and(|lora| lora.use_dora) {
-            let detail = "this adapter has magnitudes (use_dora), which only the CPU supports; set device = \"cpu\", or merge it \
-                          into its base model with rlhost merge";
-            return Err(Error::Device(detail.to_owned()));
-        }
-        if lora.is_some_and(|lora| lora.biases != Biases::None || lora.b_bias || lora.stacks.router) {
-            let detail = "this adapter trains biases or routers, which only the CPU supports; set device = \"cpu\", or merge it into \
-                          its base model with rlhost merge";
-            return Err(Error::Device(detail.to_owned()));
-        }
-        if architecture.heads.head_dim > LARGEST_HEAD {
+        if !self.device.is_cpu() && architecture.heads.head_dim > LARGEST_HEAD {
             let size = architecture.heads.head_dim;
             let detail = format!("heads of size {size}; a device supports {LARGEST_HEAD} at most; set device = \"cpu\"");
             return Err(Error::Device(detail));
         }
         Ok(())
+    }
+
+    /// Returns whether it can compute this.
+    pub fn supports(&self, capability: Capability) -> bool {
+        capability.is_on(&self.device)
+    }
+
+    /// Returns what to say of a setting that asks for something it can't compute; nothing if it can.
+    pub fn refusal(&self, capability: Capability) -> Option<String> {
+        let why = capability.refusal(&self.device)?;
+        Some(format!("is for the CPU: {why}; leave it out, or use --device cpu"))
     }
 
     /// Returns the device of the tensors.

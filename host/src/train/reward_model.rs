@@ -5,8 +5,8 @@ use super::{Error, Result};
 use crate::config::{self, Config, PluginEntry, printable};
 use crate::data::{self, CompletionRow, Dataset, Extras, Message, PromptForm, Refused, Scored, TextOrChat, Tokenizer};
 use crate::model::{self, Backend, Frozen, Held, ModelFolder, NewHead};
-use crate::ops::Forest;
 use crate::ops::quantized::Scheme;
+use crate::ops::{Capability, Forest};
 use crate::run::CheckpointFiles;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
@@ -74,11 +74,10 @@ impl RewardModel {
         let schemes = [(entry.load_in_8bit, Scheme::Int8), (entry.load_in_4bit, Scheme::Nf4)];
         let scheme = schemes.into_iter().find(|(asked, _)| *asked).map(|(_, scheme)| scheme);
         let unable = |detail: &str| Err(Error::RewardModel { name: entry.name().to_owned(), detail: detail.to_owned() });
-        let on_cpu = backend.device().is_cpu();
-        if scheme.is_some() && !on_cpu {
-            return unable("quantized weights have no kernel for a device yet; leave load_in_8bit and load_in_4bit out");
+        if let Some(why) = scheme.and_then(|_| Capability::QuantizedWeights.refusal(backend.device())) {
+            return unable(&format!("{why}; leave load_in_8bit and load_in_4bit out"));
         }
-        let held = if on_cpu { Held { scheme, ..Held::AS_STORED } } else { Held::default() };
+        let held = if backend.supports(Capability::StoredWeights) { Held { scheme, ..Held::AS_STORED } } else { Held::default() };
         let folder = ModelFolder::open(folder)?.holding(held);
         let tokenizer = Tokenizer::open(folder.tokenizer())?;
         let (decoder, pad, separator) = if folder.judges_steps()? {

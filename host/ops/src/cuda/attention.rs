@@ -2,7 +2,7 @@
 
 use super::super::forest::Forest;
 use super::super::heads::{Attention, Heads, Kept};
-use super::super::{Error, Result};
+use super::super::{Error, LARGEST_HEAD, Result};
 use super::array::{Array, Kind, at, buffer, unset};
 use super::launch::Launch;
 use super::plan::{Plan, SIZES};
@@ -69,7 +69,7 @@ impl<'a> Shape<'a> {
         let dim = kernels.dims.iter().copied().find(|dim| heads.head_dim <= *dim);
         let dim = dim.ok_or_else(|| Error::Shape {
             op: "attention",
-            detail: format!("heads of size {}; the limit on a device is 256", heads.head_dim),
+            detail: format!("heads of size {}; the limit on a device is {LARGEST_HEAD}", heads.head_dim),
         })?;
         Ok(Self { plan: forest.plan(q.device)?, kernels, how, dim, n: forest.len() })
     }

@@ -2,6 +2,7 @@
 
 use crate::config::{self, Config, ModelDtype};
 use crate::model::{Backend, Dtype, Held, ModelFolder};
+use crate::ops::Capability;
 use crate::ops::quantized::Scheme;
 use crate::train::Result;
 
@@ -13,15 +14,14 @@ use crate::train::Result;
 pub(super) fn resolve(mut config: Config, source: ModelFolder, backend: &Backend) -> Result<(Config, ModelFolder)> {
     let asked = [("load_in_8bit", config.load_in_8bit, Scheme::Int8), ("load_in_4bit", config.load_in_4bit, Scheme::Nf4)];
     let asked = asked.into_iter().find(|(_, on, _)| *on);
-    let on_cpu = backend.device().is_cpu();
-    if let Some((key, ..)) = asked.filter(|_| !on_cpu || !config.use_peft) {
-        let detail = if on_cpu {
-            "needs an adapter, since quantized weights can't be trained; set use_peft"
-        } else {
-            "has no kernel for a device yet; leave it out, or use --device cpu"
-        };
-        return Err(config::Error::Invalid { place: key.to_owned(), detail: detail.to_owned() }.into());
+    if let Some((key, ..)) = asked {
+        let trained =
+            (!config.use_peft).then(|| "needs an adapter, since quantized weights can't be trained; set use_peft".to_owned());
+        if let Some(detail) = backend.refusal(Capability::QuantizedWeights).or(trained) {
+            return Err(config::Error::Invalid { place: key.to_owned(), detail }.into());
+        }
     }
+    let as_stored = backend.supports(Capability::StoredWeights);
     // On a device too, so that a run may resume elsewhere.
     if config.use_peft && config.dtype == ModelDtype::Auto {
         config.dtype = source.stored_in()?.map_or(ModelDtype::Auto, |stored| match stored {
@@ -29,10 +29,10 @@ pub(super) fn resolve(mut config: Config, source: ModelFolder, backend: &Backend
             Dtype::Bf16 => ModelDtype::Bfloat16,
             Dtype::F16 => ModelDtype::Float16,
         });
-    } else if !on_cpu && config.dtype != ModelDtype::Auto {
+    } else if !as_stored && config.dtype != ModelDtype::Auto {
         tracing::info!("dtype has no effect on a device; use bf16");
     }
-    if !on_cpu {
+    if !as_stored {
         return Ok((config, source));
     }
     let dtype = match config.dtype {

@@ -36,7 +36,7 @@ use crate::data::{Extras, Message};
 use crate::dist::World;
 use crate::metrics::Prometheus;
 use crate::model::{Backend, Chosen, Frozen, ModelFolder, Policy};
-use crate::ops;
+use crate::ops::{self, Capability};
 use crate::optim::Settings;
 use crate::plugin::columns::{LOG_SUM_SQUARES, MISMATCHED_LOGP, OLD_VALUE, REF_LOGP, VALUE};
 use crate::run::{Event, RunBegun, RunFiles};
@@ -325,11 +325,10 @@ fn models(
 fn rule(config: &Config, backend: &Backend) -> Result<Rule> {
     let invalid = |place: &str, detail: String| config::Error::Invalid { place: place.to_owned(), detail };
     let rule = config.rule().map_err(|(key, detail)| invalid(key, detail))?;
-    if rule != Rule::AdamW && !backend.device().is_cpu() {
-        let detail = format!("{} has no kernel for a device yet; use adamw_torch there, or --device cpu", config.optim_name());
-        return Err(invalid("optim", detail).into());
+    match backend.refusal(Capability::OtherOptimizers).filter(|_| rule != Rule::AdamW) {
+        Some(detail) => Err(invalid("optim", detail).into()),
+        None => Ok(rule),
     }
-    Ok(rule)
 }
 
 /// A run with all settings resolved.

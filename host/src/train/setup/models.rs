@@ -5,6 +5,7 @@ use super::value_model::Values;
 use crate::activity::{Activity, Task};
 use crate::config::{self, Config, OldLogp, RolloutDtype};
 use crate::model::{Backend, Biases, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
+use crate::ops::Capability;
 use crate::plugin::Defaults;
 use crate::plugin::columns::LOG_SUM_SQUARES;
 use crate::run::CheckpointFiles;
@@ -145,10 +146,10 @@ fn check_whole(config: &Config, lora: Option<Lora>, values: &Values, backend: &B
     if !matches!(values, Values::Trained) && config.whole_modules().any(|name| name == SCORE) {
         return refused("names score, the head of a reward model, and this run trains none; leave it out");
     }
-    if !whole.is_empty() && !backend.device().is_cpu() {
-        return refused("is for the CPU as yet; leave it out, or use --device cpu");
+    match backend.refusal(Capability::WholeModules).filter(|_| !whole.is_empty()) {
+        Some(detail) => refused(&detail),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// TRL's default of `lora_dropout`.
@@ -162,14 +163,11 @@ pub(super) fn resolve_dropout(mut config: Config, source: &ModelFolder, backend:
     if !config.use_peft {
         return Ok((config, 0.0));
     }
-    let on_device = !backend.device().is_cpu();
-    if on_device && config.use_dora == Some(true) {
-        let detail = "is true, and magnitudes have no kernel for a device yet; leave it out, or use --device cpu";
+    if let Some(detail) = backend.refusal(Capability::Magnitudes).filter(|_| config.use_dora == Some(true)) {
         return Err(Error::setting("use_dora", detail));
     }
-    if let Some(p) = config.lora_dropout.filter(|p| on_device && *p > 0.0) {
-        let detail = format!("is {p}, and dropout has no kernel for a device yet; set it to 0, or use --device cpu");
-        return Err(config::Error::Invalid { place: "lora_dropout".to_owned(), detail }.into());
+    if let Some(detail) = backend.refusal(Capability::Dropout).filter(|_| config.lora_dropout.is_some_and(|p| p > 0.0)) {
+        return Err(Error::setting("lora_dropout", detail));
     }
     let stacked = source.lora().is_some_and(|lora| !lora.stacks.is_empty());
     if let Some(p) = config.lora_dropout.filter(|p| stacked && *p > 0.0) {
@@ -179,7 +177,7 @@ pub(super) fn resolve_dropout(mut config: Config, source: &ModelFolder, backend:
         );
         return Err(Error::setting("lora_dropout", detail));
     }
-    let without = on_device || config.adapted_parameters().next().is_some();
+    let without = !backend.supports(Capability::Dropout) || config.adapted_parameters().next().is_some();
     let by_default = || if without { 0.0 } else { source.lora().map_or(DROPOUT, |lora| lora.dropout) };
     let dropout = config.lora_dropout.unwrap_or_else(by_default);
     config.lora_dropout = Some(dropout);
@@ -191,29 +189,26 @@ pub(super) fn resolve_dropout(mut config: Config, source: &ModelFolder, backend:
 /// # Errors
 /// If the policy generates its texts, or the backend does not support noise.
 pub(super) fn noise(config: &Config, flow: Flow, backend: &Backend) -> Result<f64> {
-    let refused = if flow.generates() {
-        "is for texts of a dataset; this algorithm generates its own, and noise would change their probabilities; leave it out"
-    } else if !backend.device().is_cpu() {
-        "has no kernel for a device yet; leave it out, or use --device cpu"
-    } else {
-        return Ok(config.noise());
-    };
     if config.noise() <= 0.0 {
         return Ok(0.0);
     }
-    Err(Error::setting("neftune_noise_alpha", refused))
+    if flow.generates() {
+        let detail = "is for texts of a dataset; this algorithm generates its own, and noise would change their probabilities; leave \
+                      it out";
+        return Err(Error::setting("neftune_noise_alpha", detail));
+    }
+    match backend.refusal(Capability::Noise) {
+        Some(detail) => Err(Error::setting("neftune_noise_alpha", detail)),
+        None => Ok(config.noise()),
+    }
 }
 
-/// Refuses an algorithm that needs sums of squared probabilities on a device, which has no kernel for them yet.
+/// Refuses an algorithm that needs sums of squared probabilities on a backend that can't compute them.
 pub(super) fn check_squares(squares: bool, backend: &Backend) -> Result<()> {
-    if squares && !backend.device().is_cpu() {
-        let detail = format!(
-            "the algorithm needs {LOG_SUM_SQUARES} with these settings, which has no kernel for a device yet; use other settings, or \
-             --device cpu"
-        );
-        return Err(Error::setting("device", detail));
+    match backend.refusal(Capability::SquaredProbabilities).filter(|_| squares) {
+        Some(detail) => Err(Error::setting(LOG_SUM_SQUARES, format!("a column that the algorithm needs, {detail}"))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Refuses label smoothing for an algorithm that does not support it, or on a backend that can't compute it.
@@ -224,10 +219,9 @@ pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, backe
             "is {share}, but with these settings {} has no cross-entropy loss on given tokens to smooth; leave it out",
             config.algorithm
         )
-    } else if !backend.device().is_cpu() {
-        format!("is {share}, and there is no kernel for it yet on a device; leave it out, or use --device cpu")
     } else {
-        return Ok(());
+        let Some(refusal) = backend.refusal(Capability::SmoothedTargets) else { return Ok(()) };
+        refusal
     };
     if share > 0.0 { Err(Error::setting("label_smoothing_factor", refused)) } else { Ok(()) }
 }
@@ -237,11 +231,10 @@ pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, backe
 /// # Errors
 /// If the backend can't do what was requested.
 pub(super) fn resolve_scoring(mut config: Config, flow: Flow, backend: &Backend) -> Result<Config> {
-    let on_device = !backend.device().is_cpu();
     let rounds = config.rollout_dtype != RolloutDtype::Auto;
-    if rounds && (on_device || !flow.generates()) {
-        let detail = if on_device { "is for the CPU" } else { "is for algorithms that generate completions" };
-        return Err(Error::setting("rollout_dtype", format!("{detail}; leave it out")));
+    let useless = (!flow.generates()).then(|| "is for algorithms that generate completions; leave it out".to_owned());
+    if let Some(detail) = backend.refusal(Capability::RolloutPrecision).or(useless).filter(|_| rounds) {
+        return Err(Error::setting("rollout_dtype", detail));
     }
     if flow.learns_samples() {
         config.score_sampling_support.get_or_insert(true);

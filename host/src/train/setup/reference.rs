@@ -8,6 +8,7 @@ use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{Backend, Frozen, Held, ModelFolder, Policy, Weights};
 use crate::plugin::columns::REF_LOGP;
+use crate::ops::Capability;
 use crate::run::CheckpointFiles;
 use crate::train::origin::Beginning;
 use crate::train::ranks::after_the_first;
@@ -107,7 +108,7 @@ pub(super) fn open(
     policy: &Policy,
 ) -> Result<Frozen> {
     let as_stored = || folder.clone().holding(Held::AS_STORED);
-    let folder = &if backend.device().is_cpu() { as_stored() } else { folder.clone() };
+    let folder = &if backend.supports(Capability::StoredWeights) { as_stored() } else { folder.clone() };
     let decoder = match moved(beginning, config)? {
         Some(file) => folder.decoder_in(&file)?,
         None => folder.decoder()?,

@@ -7,6 +7,7 @@ use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{Backend, Biases, Lora, ModelFolder, NewHead, Policy};
+use crate::ops::Capability;
 use crate::run::CheckpointFiles;
 use crate::train::learner::Begun;
 use crate::train::named::model_of;
@@ -136,7 +137,11 @@ pub(super) fn open(
         (Some(kept), Some(_)) => start.with_adapter_in(kept)?,
     };
     check(&folder, opened)?;
-    let folder = if backend.device().is_cpu() && opened.lora.is_some() { folder.holding(opened.source.held()) } else { folder };
+    let folder = if backend.supports(Capability::StoredWeights) && opened.lora.is_some() {
+        folder.holding(opened.source.held())
+    } else {
+        folder
+    };
     // The policy's own has modules or biases of its own, which only its adapter's folder shows.
     let is_plain = |lora: &Lora| lora.whole.is_empty() && lora.biases == Biases::None;
     let base = opened.lora.filter(|lora| is_plain(lora) && same_place(folder.base(), opened.source.base()));

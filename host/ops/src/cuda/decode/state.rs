@@ -1,7 +1,7 @@
 //! State of sequences, prompts and rows in device memory; the structures are those of `host/kernels/decode.cuh`.
 
 use super::super::super::heads::Heads;
-use super::super::super::{Error, Result};
+use super::super::super::{Error, LARGEST_HEAD, Result};
 use super::super::array::buffer;
 use candle_core::cuda_backend::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::CudaSlice;
@@ -19,7 +19,7 @@ const SHORTEST_RUN: usize = 128;
 pub(super) const QUERIES: usize = 64;
 
 /// Head sizes that kernels are compiled for; other sizes use the next larger one.
-const DIMS: [usize; 3] = [64, 128, 256];
+const DIMS: [usize; 3] = [64, 128, LARGEST_HEAD];
 
 /// Logits in a part of a row of which samples are drawn, as in the kernels.
 pub(super) const PART: usize = 4096;
@@ -77,7 +77,7 @@ impl Sizes {
         let dim = self.heads.head_dim;
         DIMS.into_iter().find(|d| dim <= *d).ok_or_else(|| Error::Shape {
             op: "decode",
-            detail: format!("heads of size {dim}; the limit on a device is 256"),
+            detail: format!("heads of size {dim}; the limit on a device is {LARGEST_HEAD}"),
         })
     }
 

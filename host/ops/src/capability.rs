@@ -1,0 +1,120 @@
+//! What a device lacks kernels for, said in one place: where a run is set up, and where an operation is called nevertheless.
+
+use super::{Error, Result};
+use candle_core::{Device, Tensor};
+
+/// Largest size of a head that a device's kernels are compiled for; the CPU has no limit.
+pub const LARGEST_HEAD: usize = 256;
+
+/// What not every device can compute. The CPU can do all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// Products with weights in 8 or 4 bits.
+    QuantizedWeights,
+    /// Products with weights in another precision than the pass's.
+    StoredWeights,
+    /// Generation with weights in a precision of its own.
+    RolloutPrecision,
+    /// Biases of an adapter and adapters of routers.
+    AdapterBiases,
+    /// Modules that are trained whole beside an adapter.
+    WholeModules,
+    /// Magnitudes of adapted weights (DoRA).
+    Magnitudes,
+    /// Dropout of an adapter's inputs.
+    Dropout,
+    /// Noise on embeddings (NEFTune).
+    Noise,
+    /// Sums of squared probabilities.
+    SquaredProbabilities,
+    /// Smoothed targets.
+    SmoothedTargets,
+    /// Optimizers other than AdamW in f32.
+    OtherOptimizers,
+}
+
+impl Capability {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::QuantizedWeights,
+        Self::StoredWeights,
+        Self::RolloutPrecision,
+        Self::AdapterBiases,
+        Self::WholeModules,
+        Self::Magnitudes,
+        Self::Dropout,
+        Self::Noise,
+        Self::SquaredProbabilities,
+        Self::SmoothedTargets,
+        Self::OtherOptimizers,
+    ];
+
+    /// Returns whether there are kernels for it on an NVIDIA device.
+    const fn has_kernels(self) -> bool {
+        match self {
+            Self::QuantizedWeights
+            | Self::StoredWeights
+            | Self::RolloutPrecision
+            | Self::AdapterBiases
+            | Self::WholeModules
+            | Self::Magnitudes
+            | Self::Dropout
+            | Self::Noise
+            | Self::SquaredProbabilities
+            | Self::SmoothedTargets
+            | Self::OtherOptimizers => false,
+        }
+    }
+
+    /// Returns its name, as it follows "kernels for".
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::QuantizedWeights => "quantized weights",
+            Self::StoredWeights => "weights in another precision",
+            Self::RolloutPrecision => "generation in a precision of its own",
+            Self::AdapterBiases => "biases and routers of adapters",
+            Self::WholeModules => "modules trained whole beside an adapter",
+            Self::Magnitudes => "magnitudes (DoRA)",
+            Self::Dropout => "dropout",
+            Self::Noise => "noise on embeddings",
+            Self::SquaredProbabilities => "sums of squared probabilities",
+            Self::SmoothedTargets => "smoothed targets",
+            Self::OtherOptimizers => "optimizers other than adamw_torch",
+        }
+    }
+
+    /// Returns whether a device can compute it.
+    pub fn is_on(self, device: &Device) -> bool {
+        device.is_cpu() || self.has_kernels()
+    }
+
+    /// Returns why a device can't compute it; nothing if it can.
+    pub fn refusal(self, device: &Device) -> Option<String> {
+        (!self.is_on(device)).then(|| format!("a device has no kernels for {} yet", self.name()))
+    }
+
+    /// Refuses an operation on a tensor whose device can't compute it.
+    pub(super) fn require(self, t: &Tensor) -> Result<()> {
+        if self.is_on(t.device()) {
+            return Ok(());
+        }
+        Err(Error::Unsupported { op: self.name(), dtype: t.dtype(), device: format!("{:?}", t.device().location()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_cpu_refuses_nothing_and_each_has_a_name_of_its_own() {
+        let t = Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap();
+        for capability in Capability::ALL {
+            assert_eq!(capability.refusal(t.device()), None);
+            assert!(capability.require(&t).is_ok());
+        }
+        let names: BTreeSet<_> = Capability::ALL.map(Capability::name).into();
+        assert_eq!(names.len(), Capability::ALL.len());
+    }
+}
