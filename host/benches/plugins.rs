@@ -10,7 +10,8 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use grpo::{Grpo, Settings};
 use rlhost::config::Limits;
-use rlhost::plugin::{Column, Engine, PolicyPlugin, RewardBatch, RewardPlugin, Scale, Source, Tokens};
+use rlhost::plugin::algorithm::{self, Algorithm, Batch, Scale, Unit};
+use rlhost::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source, columns};
 use rlhost_plugin_sdk::policy::{self, Policy};
 use rlhost_plugin_sdk::reward::testing::Case;
 use serde_json::{Map, Value};
@@ -96,20 +97,22 @@ fn losses(c: &mut Criterion) {
     let wave = |f: f32, low: f32| (0..n).map(|i| (i as f32 * f).sin() * 0.3 + low).collect::<Vec<f32>>();
     let (logp, old_logp, entropy, advantages) = (wave(0.7, -2.0), wave(0.71, -2.0), wave(1.3, 1.0), wave(0.01, 0.1));
     let offsets: Vec<u32> = (0..=64).map(|row| row * 512).collect();
-    let tokens = Tokens {
+    let column = |name: &str, values: &Vec<f32>| algorithm::Column::new(name, Unit::Token, values.clone());
+    let batch = Batch {
         step: 0,
-        offsets: offsets.clone(),
+        seed: 0,
+        groups: (0..=64).collect(),
+        tokens: offsets.clone(),
+        prompt_tokens: Vec::new(),
+        turns: Vec::new(),
         mask: vec![1; n],
-        advantages: advantages.clone(),
-        logp: logp.clone(),
-        old_logp: old_logp.clone(),
-        ref_logp: None,
-        sampling_logp: None,
-        entropy: Some(entropy.clone()),
-        values: None,
-        old_values: None,
-        returns: None,
-        scale: Scale { rows: 64, tokens: n as u64, max_completion_length: 512 },
+        columns: vec![
+            column(columns::LOGP, &logp),
+            column(columns::OLD_LOGP, &old_logp),
+            column(columns::ENTROPY, &entropy),
+            column(columns::ADVANTAGE, &advantages),
+        ],
+        scale: Scale { items: 64, tokens: n as u64, prompt_tokens: 0, max_completion_length: 512 },
     };
     let native = policy::Tokens {
         step: 0,
@@ -128,12 +131,12 @@ fn losses(c: &mut Criterion) {
     };
     let engine = Engine::new().unwrap();
     let source = Source::open("grpo").unwrap();
-    let mut plugin = PolicyPlugin::load(&engine, &source, &Map::new(), &Limits::default(), 0).unwrap();
+    let mut plugin = Algorithm::load(&engine, &source, &Map::new(), &Limits::default(), 0).unwrap();
     let mut grpo = Grpo::new(Settings::default()).unwrap();
     let mut group = c.benchmark_group("grpo loss, 32768 tokens");
     group.throughput(Throughput::Elements(n as u64));
     group.bench_function("native", |b| b.iter(|| grpo.loss(&native).unwrap()));
-    group.bench_function("plugin", |b| b.iter(|| plugin.loss(&tokens).unwrap()));
+    group.bench_function("plugin", |b| b.iter(|| plugin.loss(&batch).unwrap()));
 }
 
 criterion_group!(benches, rewards, code, losses);

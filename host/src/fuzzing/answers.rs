@@ -2,15 +2,18 @@
 
 use super::{choice, refused};
 use crate::config::{Limits, OnError, is_hidden};
-use crate::plugin::Source;
-use crate::plugin::old::{Pairs, PolicyPlugin, PreferencePlugin};
-use crate::plugin::old::{Rollouts, Scale, Side, Tokens};
-use crate::plugin::{Engine, Metric, Result, RewardBatch, RewardPlugin};
+use crate::plugin::algorithm::{Algorithm, Batch, Choice, Column, Estimates, Generation, Gradient, Scale, Unit};
+use crate::plugin::{Engine, Metric, Result, RewardBatch, RewardPlugin, Source, columns};
 use serde_json::Map;
 use std::cell::RefCell;
 
-/// A plugin that answers with what it was sent.
+/// A plugin that answers with what it was sent: a reward of version 0.1, and an algorithm that makes pairs or, without what makes it one,
+/// an algorithm of completions.
 const ECHO: &str = include_str!("answers.wat");
+const OF_PAIRS: [&str; 2] = ["rlhost:plugin/pairing@0.1.0#choose", "rlhost:plugin/preference@0.1.0#loss"];
+
+/// The same as an algorithm of version 1.0.
+const CURRENT: &str = include_str!("current.wat");
 
 /// Size of an answer in bytes: the number of tokens, so that a column of the right length has this size.
 const BYTES: usize = 512;
@@ -23,22 +26,29 @@ const ANSWERS: usize = 500;
 
 struct Echo {
     reward: RewardPlugin,
-    policy: PolicyPlugin,
-    preference: PreferencePlugin,
+    policy: Algorithm,
+    preference: Algorithm,
+    current: Algorithm,
     answers: usize,
+}
+
+fn source(text: &str) -> Source {
+    let bytes = wat::parse_str(text).unwrap_or_else(|e| panic!("{e}"));
+    Source::new("echo".into(), bytes.into())
 }
 
 impl Echo {
     fn load() -> Self {
-        let bytes = wat::parse_str(ECHO).unwrap_or_else(|e| panic!("{e}"));
-        let source = Source::new("echo".into(), bytes.into());
+        let of_completions = OF_PAIRS.iter().fold(ECHO.to_owned(), |text, name| text.replace(name, &name[name.len() - 6..]));
         let (none, limits) = (Map::new(), Limits::default());
+        // An engine each: those of one engine don't share names.
+        let algorithm = |text: &str| Algorithm::load(&Engine::new()?, &source(text), &none, &limits, 0);
         let load = || -> Result<Self> {
             Ok(Self {
-                // An engine each: those of one engine don't share names.
-                reward: RewardPlugin::load(&Engine::new()?, &source, &none, &limits, 0)?,
-                policy: PolicyPlugin::load(&Engine::new()?, &source, &none, &limits, 0)?,
-                preference: PreferencePlugin::load(&Engine::new()?, &source, true, &none, &limits, 0)?,
+                reward: RewardPlugin::load(&Engine::new()?, &source(ECHO), &none, &limits, 0)?,
+                policy: algorithm(&of_completions)?,
+                preference: algorithm(ECHO)?,
+                current: algorithm(CURRENT)?,
                 answers: 0,
             })
         };
@@ -47,21 +57,35 @@ impl Echo {
 
     /// Whether the answer was accepted.
     fn answer(&mut self, function: u8, bytes: &[u8; BYTES]) -> bool {
+        let old = |columns: Vec<Column>| Generation { batch: Batch { columns, ..batch(bytes) }, rewards: Vec::new() };
+        // What the interfaces of version 0.1 always have.
+        let generated = || {
+            let old_logp = Column::new(columns::OLD_LOGP, Unit::Token, Vec::new());
+            old(vec![old_logp, Column::new(columns::FINISHED, Unit::Sequence, vec![1.0; 3])])
+        };
+        let logp = || vec![Column::new(columns::LOGP, Unit::Token, Vec::new())];
         match function {
             0 | 1 => self.score(function == 1, bytes),
-            2 => checked(self.policy.estimate(&rollouts(bytes).into()), |given| {
-                assert!(given.advantages.len() == BYTES && given.advantages.iter().all(|a| a.is_finite()));
-                assert!(given.returns.iter().all(|r| r.len() == BYTES && r.iter().all(|r| r.is_finite())));
-                assert!(given.mask.len() == BYTES && given.mask.iter().all(|m| *m < 2));
-                metrics(&given.metrics);
-            }),
-            3 => checked(self.preference.choose(&rollouts(bytes)), |given| {
-                assert!(given.pairs.len() <= 3);
-                assert!(given.pairs.iter().all(|pair| pair.chosen < 2 && pair.rejected == 1 - pair.chosen));
-                metrics(&given.metrics);
-            }),
-            4 => self.loss(bytes),
-            _ => self.loss_of_pairs(bytes),
+            2 => checked(self.policy.estimate(&generated()), |given| check_estimates(&given, bytes)),
+            3 => checked(self.preference.choose(&generated()), |given| check_choice(&given)),
+            4 => {
+                let of_one = Batch { groups: vec![0, 1], tokens: vec![0, BYTES as u32], columns: logp(), ..batch(bytes) };
+                checked(self.policy.loss(&of_one), |given| check_gradient(&given, Some(bytes)))
+            }
+            5 => {
+                let logp: Vec<f32> = words(bytes).map(f32::from_bits).chain(vec![0.0; BYTES / 4]).collect();
+                let pair = Batch {
+                    groups: vec![0, 2],
+                    tokens: vec![0, BYTES as u32 / 4, BYTES as u32 / 2],
+                    mask: vec![1; logp.len()],
+                    columns: vec![Column::new(columns::LOGP, Unit::Token, logp)],
+                    ..batch(bytes)
+                };
+                checked(self.preference.loss(&pair), |given| check_gradient(&given, None))
+            }
+            6 => checked(self.current.estimate(&old(Vec::new())), |given| check_estimates(&given, bytes)),
+            7 => checked(self.current.choose(&old(Vec::new())), |given| check_choice(&given)),
+            _ => checked(self.current.loss(&batch(bytes)), |given| check_gradient(&given, Some(bytes))),
         }
     }
 
@@ -90,66 +114,56 @@ impl Echo {
             metrics(&scores.metrics);
         })
     }
+}
 
-    fn loss(&mut self, bytes: &[u8; BYTES]) -> bool {
-        let tokens = Tokens {
-            step: 1,
-            offsets: vec![0, BYTES as u32],
-            mask: bytes.to_vec(),
-            advantages: Vec::new(),
-            logp: Vec::new(),
-            old_logp: Vec::new(),
-            ref_logp: None,
-            sampling_logp: None,
-            entropy: None,
-            values: None,
-            old_values: None,
-            returns: None,
-            scale: scale(),
-        };
-        checked(self.policy.loss(&tokens), |given| {
-            let masked =
-                |d: &[f32]| d.len() == BYTES && d.iter().zip(bytes).all(|(d, m)| d.is_finite() && (*m != 0 || *d == 0.0));
-            assert!(given.loss.is_finite() && masked(&given.d_logp));
-            assert!([&given.d_entropy, &given.d_values].into_iter().flatten().all(|d| masked(d)));
-            metrics(&given.metrics);
-        })
+/// Checks estimates that were accepted.
+fn check_estimates(given: &Estimates, mask: &[u8; BYTES]) {
+    for column in &given.columns {
+        let count = if column.unit == Unit::Token { BYTES } else { 3 };
+        assert!(column.values.len() == count && column.values.iter().all(|value| value.is_finite()), "{column:?}");
+        assert!(column.entries().filter(Option::is_none).count() == column.missing.len(), "{column:?}");
     }
+    assert!(given.mask.len() == BYTES && given.mask.iter().zip(mask).all(|(given, own)| given <= own));
+    metrics(&given.metrics);
+}
 
-    fn loss_of_pairs(&mut self, bytes: &[u8; BYTES]) -> bool {
-        let side = |logp: Vec<f32>| Side { offsets: vec![0, logp.len() as u32], logp, ..Side::default() };
-        let chosen = side(words(bytes).map(f32::from_bits).collect());
-        let pairs = Pairs { step: 1, rejected: side(vec![0.0; chosen.logp.len()]), chosen, prompts: None, scale: scale() };
-        checked(self.preference.loss(&pairs), |given| {
-            let fine = |d: &[f32]| d.len() == BYTES / 4 && d.iter().all(|d| d.is_finite());
-            assert!(given.loss.is_finite() && fine(&given.d_chosen) && fine(&given.d_rejected));
-            metrics(&given.metrics);
-        })
+/// Checks pairs that were accepted.
+fn check_choice(given: &Choice) {
+    assert!(given.pairs.len() <= 3);
+    assert!(given.pairs.iter().all(|pair| pair.chosen < 2 && pair.rejected == 1 - pair.chosen));
+    metrics(&given.metrics);
+}
+
+/// Checks derivatives that were accepted: with a mask, of completions, and otherwise of a pair.
+fn check_gradient(given: &Gradient, mask: Option<&[u8; BYTES]>) {
+    assert!(given.loss.is_finite());
+    for column in &given.derivatives {
+        let count = mask.map_or(BYTES / 2, |mask| mask.len());
+        assert!(column.values.len() == count && column.values.iter().all(|d| d.is_finite()), "{column:?}");
+        let beside = mask.into_iter().flat_map(|mask| mask.iter().zip(&column.values)).any(|(m, d)| *m == 0 && *d != 0.0);
+        assert!(!beside, "{column:?}");
     }
+    metrics(&given.metrics);
 }
 
 fn words(bytes: &[u8; BYTES]) -> impl Iterator<Item = u32> {
     bytes.chunks(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
-/// Returns three completions, the first two of one prompt.
-fn rollouts(mask: &[u8; BYTES]) -> Rollouts {
-    Rollouts {
+/// Returns three completions, the first two of one prompt, of which the first has all tokens.
+fn batch(mask: &[u8; BYTES]) -> Batch {
+    let end = BYTES as u32;
+    Batch {
         step: 1,
-        rewards: Vec::new(),
-        prompt_of: vec![0, 0, 1],
-        finished: vec![true; 3],
-        offsets: vec![0, BYTES as u32, BYTES as u32, BYTES as u32],
+        seed: 1,
+        groups: vec![0, 2, 3],
+        tokens: vec![0, end, end, end],
+        prompt_tokens: Vec::new(),
+        turns: Vec::new(),
         mask: mask.to_vec(),
-        logp: Vec::new(),
-        ref_logp: None,
-        values: None,
-        entropy: None,
+        columns: Vec::new(),
+        scale: Scale { items: 1, tokens: BYTES as u64, prompt_tokens: 0, max_completion_length: end },
     }
-}
-
-fn scale() -> Scale {
-    Scale { rows: 1, tokens: BYTES as u64, max_completion_length: BYTES as u32 }
 }
 
 /// Checks what was accepted, or how it was refused; returns which of the two.
@@ -178,7 +192,7 @@ pub fn plugin_answers(input: &[u8]) {
     thread_local! {
         static LOADED: RefCell<Option<Echo>> = const { RefCell::new(None) };
     }
-    let Some((function, input)) = choice(input, 6) else { return };
+    let Some((function, input)) = choice(input, 9) else { return };
     let mut bytes = [0; BYTES];
     bytes.iter_mut().zip(input).for_each(|(byte, given)| *byte = *given);
     LOADED.with_borrow_mut(|loaded| {
@@ -205,6 +219,9 @@ mod tests {
             (3, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/choose")[1..]),
             (4, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/loss")[1..]),
             (5, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/pairs")[1..]),
+            (6, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/current_estimate")[1..]),
+            (7, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/current_choose")[1..]),
+            (8, &include_bytes!("../../../tests/fuzz/seeds/plugin_answers/current_loss")[1..]),
         ] {
             let mut bytes = [0; BYTES];
             bytes[..seed.len()].copy_from_slice(seed);

@@ -1,6 +1,8 @@
 //! Algorithms: what they learn from, the advantages or pairs that they make of a generation, and a loss with its derivatives.
 
 mod checks;
+#[cfg(test)]
+mod crafted;
 mod interface;
 mod sent;
 
@@ -228,3 +230,6 @@ impl Algorithm {
         Error::Config { name: self.name().to_owned(), detail }
     }
 }
+
+#[cfg(test)]
+mod tests;

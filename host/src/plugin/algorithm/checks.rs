@@ -86,7 +86,7 @@ pub(super) fn data(data: &Data, (estimates, pairs): (bool, bool)) -> Result<(), 
         let what = if completions { "completions" } else { "pairs of completions" };
         return Err(format!("it learns from {what} that the policy generates, but does not export {wanted}"));
     }
-    if !names.is_empty() && !(generated && completions) {
+    if !(names.is_empty() || generated && completions) {
         let names = printable(&names.join(", "), LONGEST_TEXT);
         return Err(format!("it lists estimates ({names}), which only completions that the policy generates have"));
     }
