@@ -127,7 +127,7 @@ fn losses(c: &mut Criterion) {
         values: None,
         old_values: None,
         returns: None,
-        scale: policy::Scale { rows: 64, tokens: n as u64, max_completion_length: 512 },
+        scale: policy::Scale { items: 64, tokens: n as u64, max_completion_length: 512, ..policy::Scale::default() },
     };
     let engine = Engine::new().unwrap();
     let source = Source::open("grpo").unwrap();
