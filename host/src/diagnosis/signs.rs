@@ -318,7 +318,7 @@ fn reward_dominates(history: &History, settings: &Settings) -> Option<Finding> {
     if let Some((drowned, _)) = drowned.filter(|_| at_least(DOMINANT)) {
         return drowns(history, largest, drowned);
     }
-    let heavier = |reward: &Reward| reward.weight.abs() > largest.weight.abs() && is_seldom_given(history, reward);
+    let heavier = |reward: &Reward| reward.weight.abs() > largest.weight.abs() && is_left_to_learn(history, reward);
     let heavier = others().filter(|(reward, share)| *share <= 1.0 - MOST && heavier(reward));
     let (heaviest, _) = heavier.max_by(|a, b| a.0.weight.abs().total_cmp(&b.0.weight.abs())).filter(|_| at_least(MOST))?;
     let sentence = format!(
@@ -379,11 +379,12 @@ fn is_undecided(history: &History, reward: &Reward) -> bool {
     std > ROUNDING && std > 0.1 * (mean.abs() + std)
 }
 
-/// Returns whether most completions lack a reward that some get: one that most get has been learned, and of a penalty, which takes
-/// something away, most completions should be free.
-fn is_seldom_given(history: &History, reward: &Reward) -> bool {
+/// Returns whether a reward is left to learn: some completions lack what others get, or pay what others don't. Of one that all but a
+/// fifth get, or of a penalty that less than a fifth pay, little is. The bounds are those of a score that is given or not.
+fn is_left_to_learn(history: &History, reward: &Reward) -> bool {
     let (mean, std) = mean_and_std(history, reward);
-    reward.weight * mean > 0.0 && std > ROUNDING && std > 0.5 * mean.abs()
+    let spread = std / mean.abs();
+    std > ROUNDING && if reward.weight * mean > 0.0 { spread > 0.5 } else { spread < 2.0 }
 }
 
 fn mean_and_std(history: &History, reward: &Reward) -> (f64, f64) {

@@ -168,6 +168,22 @@ fn a_reward_that_dominates_is_judged_by_the_groups() {
         (row["rewards/right/mean"], row["rewards/right/std"]) = (json!(-0.01), json!(0.05));
     };
     assert_eq!(found(&CONFIG.replace("weight = 2.0", "weight = 0.1"), 1e-5, penalty), [""; 0], "a penalty that is seldom due");
+    let due = |step: u64, row: &mut Value| {
+        alone(step, row);
+        (row["rewards/right/mean"], row["rewards/right/std"]) = (json!(-0.7), json!(0.46));
+    };
+    assert_eq!(
+        found(&CONFIG.replace("weight = 2.0", "weight = 0.1"), 1e-5, due),
+        ["reward_dominates"],
+        "a penalty that most pay"
+    );
+    let costs = |step: u64, row: &mut Value| {
+        alone(step, row);
+        (row["rewards/right/mean"], row["rewards/right/std"]) = (json!(0.7), json!(0.46));
+    };
+    let negative = CONFIG.replace("weight = 2.0", "weight = 0.1").replace("weight = 1.0", "weight = -1.0");
+    assert_ne!(negative, CONFIG);
+    assert_eq!(found(&negative, 1e-5, costs), ["reward_dominates"], "by a negative weight");
     let by_prompt = |_: u64, row: &mut Value| row["rewards/long/varies"] = json!(0.0);
     assert_eq!(found(CONFIG, 1e-5, by_prompt), ["reward_constant"]);
 }
