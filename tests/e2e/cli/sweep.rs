@@ -28,6 +28,7 @@ fn a_grid_runs_with_each_seed_once_and_ends_in_one_table() {
     place.write("lr.toml", file("[1, 2]", 2, ""));
     let listed = place.run(&["sweep", "lr.toml", "--dry-run"]).succeeded().stdout.clone();
     assert!(listed.starts_with("4 runs in sweep: 4 new\nnew          learning_rate=0.001,seed=1\n"), "{listed}");
+    assert!(listed.ends_with("4 new runs can begin; nothing was trained or written\n"), "{listed}");
     assert!(!place.path("sweep").exists());
 
     let first = place.run(&["sweep", "lr.toml", "--jobs", "2"]);
@@ -92,6 +93,15 @@ fn a_run_that_fails_does_not_end_the_sweep_unless_it_is_to() {
     let place = Place::new();
     let text = file("[1]", 1, "").replace("[1e-3, 1e-2]", "[-1.0, 1e-2]");
     place.write("lr.toml", &text);
+    // Which is known before anything runs, whether the key or a setting of a plugin is wrong.
+    let tried = place.run(&["sweep", "lr.toml", "--dry-run"]);
+    assert!(tried.code == Some(2) && tried.error().contains("1 of 2 new runs could not begin"), "{}", tried.stderr);
+    assert!(tried.stderr.contains("learning_rate=-1.0,seed=1: ") && tried.stderr.contains("learning_rate: "), "{}", tried.stderr);
+    assert!(!tried.stderr.contains("settings.toml"), "{}", tried.stderr);
+    place.write("loss.toml", file("[1]", 1, "loss = { bata = 0.1 }"));
+    let tried = place.run(&["sweep", "loss.toml", "--dry-run"]);
+    assert!(tried.stderr.contains("bata") && tried.error().contains("2 of 2 new runs"), "{}", tried.stderr);
+    assert!(!place.path("sweep").exists());
     let outcome = place.run(&["sweep", "lr.toml", "--fail-fast"]);
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(

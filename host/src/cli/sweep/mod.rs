@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     check(&plan, &states).map_err(Failure::of)?;
     if args.dry_run {
         list(&plan, &states);
-        return Ok(());
+        return rehearse(&plan, &states);
     }
     fs::create_dir_all(&plan.folder)
         .map_err(|source| Failure::of(crate::train::Error::Write { path: plan.folder.clone(), source }))?;
@@ -135,6 +135,42 @@ fn list(plan: &Plan, states: &[State]) {
         say!("\nsettings of each:");
         let shown = run.settings.iter().filter(|(key, _)| *key != "seed" && !plan.keys.contains(*key));
         shown.for_each(|(key, value)| say!("    {} = {value}", key));
+    }
+}
+
+/// Has each run that is new show what it would do, as `--dry-run` of its command does.
+///
+/// # Errors
+/// Names the runs that could not begin, with the reason of each.
+fn rehearse(plan: &Plan, states: &[State]) -> Result<(), Failure> {
+    let new: Vec<&Run> = plan.runs.iter().zip(states).filter(|(_, state)| **state == State::New).map(|(run, _)| run).collect();
+    let place = tempfile::tempdir().map_err(Failure::of)?;
+    let program = std::env::current_exe().map_err(Failure::of)?;
+    let mut wrong = 0;
+    for (i, run) in new.iter().enumerate() {
+        tracing::info!("[{}/{}] {}: trying its settings", i + 1, new.len(), run.name);
+        let settings = place.path().join("settings.toml");
+        std::fs::write(&settings, run.file(&plan.command)).map_err(Failure::of)?;
+        let mut command = Command::new(&program);
+        command.arg(&plan.command).arg("--config").arg(&settings).arg("--output-dir").arg(plan.folder.join(&run.name));
+        run.sets.iter().for_each(|set| drop(command.args(["--set", set])));
+        let tried = command.args(["--dry-run", "--quiet"]).stdin(Stdio::null()).output().map_err(Failure::of)?;
+        if !tried.status.success() {
+            wrong += 1;
+            let said = String::from_utf8_lossy(&tried.stderr);
+            let reason = said.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or("it failed without a word");
+            // The file is one of this sweep's own.
+            let reason = reason.replace(&format!("{}: ", settings.display()), "");
+            tracing::error!("{}: {}", run.name, printable(&reason, REASON));
+        }
+    }
+    match wrong {
+        0 if new.is_empty() => Ok(()),
+        0 => {
+            say!("\n{} can begin; nothing was trained or written", counted(new.len() as u64, "new run"));
+            Ok(())
+        }
+        _ => Err(Failure::mistake(anyhow!("{wrong} of {} could not begin", counted(new.len() as u64, "new run")))),
     }
 }
 
