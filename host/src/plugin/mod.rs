@@ -143,7 +143,7 @@ pub enum Error {
         interface: &'static str,
     },
     /// A call failed: a trap, a limit, or the plugin's own error.
-    #[error("plugin {name}, {function}{}: {detail}", step.map(|s| format!(" at step {s}")).unwrap_or_default())]
+    #[error("plugin {name}, {function}{}: {detail}", step.map(|s| format!(" in step {}", s + 1)).unwrap_or_default())]
     Call {
         /// The plugin.
         name: String,

@@ -89,9 +89,9 @@ pub enum Error {
         detail: String,
     },
     /// No reward scored any completion.
-    #[error("no reward could score any completion at step {step}{}", in_a_row(*generations))]
+    #[error("no reward could score any completion in step {}{}", step + 1, in_a_row(*generations))]
     Unscored {
-        /// The step.
+        /// Number of steps done before.
         step: u64,
         /// Generations in a row without a score.
         generations: u64,

@@ -75,7 +75,7 @@ fn at_the_start_each_is_refused_before_the_run_has_a_folder() {
         for (misdeed, function, says) in misdeeds {
             let (place, outcome) = three_steps(file, misdeed, 0, &[]);
             assert_eq!(outcome.code, Some(2), "{misdeed}: {}", outcome.stderr);
-            let call = format!("plugin {name}, {function} at step 0");
+            let call = format!("plugin {name}, {function} in step 1");
             assert!(outcome.error().contains(&call) && outcome.error().contains(says), "{misdeed}: {}", outcome.error());
             assert!(!place.path("run").exists(), "{misdeed}");
         }
@@ -88,7 +88,7 @@ fn in_a_step_each_ends_the_run_after_a_checkpoint() {
         for (misdeed, function, says) in misdeeds {
             let (place, outcome) = three_steps(file, misdeed, 1, &[]);
             assert_ended(misdeed, says, &place, &outcome);
-            let call = format!("plugin {name}, {function} at step 1");
+            let call = format!("plugin {name}, {function} in step 2");
             assert!(outcome.error().contains(&call), "{misdeed}: {}", outcome.error());
             assert_ordinary(&place, misdeed);
         }
@@ -118,7 +118,7 @@ fn in_an_evaluation_each_costs_nothing_of_what_was_learned() {
         for (misdeed, function, says) in misdeeds {
             let (place, outcome) = three_steps(file, misdeed, 3, &["--eval-dataset", "prompts.jsonl", "--eval-steps", "3"]);
             assert_ended(misdeed, says, &place, &outcome);
-            let call = format!("plugin {name}, {function} at step 3");
+            let call = format!("plugin {name}, {function} in step 4");
             assert!(outcome.error().contains(&call), "{misdeed}: {}", outcome.error());
             assert_eq!((place.checkpoints("run"), place.figure("run", "loss").len()), (vec![3], 3), "{misdeed}");
         }

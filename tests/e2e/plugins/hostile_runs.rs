@@ -256,7 +256,7 @@ fn at_the_start_each_is_refused_before_the_run_has_a_folder() {
         Harmless(_) | Flooding(_) => assert_harmless(what, place, outcome),
         _ => {
             assert_eq!(outcome.code, Some(2), "{what}: {}", outcome.stderr);
-            let call = if matches!(misdeed, Scoring(_)) { "plugin hostile, score at step 0" } else { "hostile" };
+            let call = if matches!(misdeed, Scoring(_)) { "plugin hostile, score in step 1" } else { "hostile" };
             assert!(outcome.error().contains(call) && outcome.error().contains(says), "{what}: {}", outcome.error());
             assert!(!place.path("run").exists(), "{what}");
         }
@@ -270,7 +270,7 @@ fn in_a_step_each_ends_the_run_after_a_checkpoint() {
     let arguments = |misdeed: &Misdeed| comes(misdeed).then(|| three_steps(&[]));
     each("step", 1, arguments, |what, misdeed, says, place, outcome| {
         assert_ended(what, says, place, outcome);
-        let score = outcome.error().contains("plugin hostile, score at step 1");
+        let score = outcome.error().contains("plugin hostile, score in step 2");
         assert!(score || !matches!(misdeed, Scoring(_)), "{what}: {}", outcome.error());
     });
 }

@@ -86,7 +86,7 @@ fn a_run_that_nothing_can_score_ends_after_a_checkpoint() {
     let misdeed = ["--set", "plugin.hostile.config.misdeed=\"trap\""];
     let outcome = place.run(&[&small()[..], &alone, &misdeed, &LATER, &UNSCORABLE].concat());
     assert_eq!(outcome.code, Some(1));
-    assert!(outcome.error().contains("no reward could score any completion at step 1"), "{}", outcome.error());
+    assert!(outcome.error().contains("no reward could score any completion in step 2"), "{}", outcome.error());
     assert_eq!(place.checkpoints("run"), [1]);
 }
 

@@ -246,7 +246,7 @@ fn counts(from: u32) -> Vec<u8> {
 
 #[test]
 fn a_reward_that_is_not_stateless_as_it_says_is_found_out() {
-    let said = "made, score at step";
+    let said = "made, score in step";
     let why = "it declares stateless: true, but answers the same call differently after other calls: row 0 scores";
     // At once, and when its scores have been the same for some steps.
     let place = Place::new();

@@ -218,7 +218,7 @@ fn a_plugin_that_fails_on_one_rank_ends_the_run_after_a_checkpoint() {
     let more = ["--plugin", HOSTILE, "--max-completion-length", "8", "--per-device-train-batch-size", "8", "--max-steps", "9"];
     let outcome = run(&place, "run", 3, &[&more[..], &misdeed, &["--dataset", STORIES]].concat());
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
-    assert!(outcome.error().contains("plugin hostile, score at step 2"), "{}", outcome.error());
+    assert!(outcome.error().contains("plugin hostile, score in step 3"), "{}", outcome.error());
     assert_eq!(place.checkpoints("run"), [2]);
     assert_eq!(place.events("run", "failed").len(), 1);
 }

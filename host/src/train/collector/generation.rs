@@ -214,7 +214,8 @@ impl Collector {
         }
         if self.counters.unscored == 1 && with.phase == Phase::Train {
             tracing::warn!(
-                "no reward could score any completion of the generation at step {step}; {MOST_UNSCORED} in a row end the run"
+                "no reward could score any completion of the generation of step {}; {MOST_UNSCORED} in a row end the run",
+                step + 1
             );
         }
         Ok(())
