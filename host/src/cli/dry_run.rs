@@ -6,7 +6,7 @@ use super::output::counted;
 use super::train::introduce;
 use crate::config::{Config, printable};
 use crate::dist::World;
-use crate::train::{Beginning, Rehearsal, Scores, Shown, set_up_in};
+use crate::train::{Beginning, Purpose, Rehearsal, Scores, Shown, set_up_for};
 use std::rc::Rc;
 
 /// Maximum length of a printed prompt, and of a printed completion, in bytes.
@@ -23,7 +23,8 @@ pub(super) fn run(given: &Given, world: &Rc<World>) -> Result<(), Failure> {
     let path = world.broadcast("a folder that is removed", || {
         anyhow::Ok(folder.as_ref().map(|folder| folder.path().join("run")).unwrap_or_default())
     });
-    let trainer = set_up_in(config.clone(), &beginning, world.clone(), Some(path.map_err(Failure::of)?)).map_err(Failure::of)?;
+    let purpose = Purpose::Rehearsal(path.map_err(Failure::of)?);
+    let trainer = set_up_for(config.clone(), &beginning, world.clone(), purpose).map_err(Failure::of)?;
     let rehearsal = trainer.rehearse().map_err(Failure::of)?;
     if world.is_first() {
         show(&rehearsal, &config);

@@ -1,23 +1,48 @@
 //! `rlhost eval`: computes the metrics of training without training.
 
 use super::algorithm::Known;
+use super::columns::aligned;
 use super::given::Given;
 use super::made::Unfinished;
+use super::numbers::number;
+use super::output::counted;
 use super::{Failure, flags};
+use crate::config::{Config, printable_path};
 use crate::dist::World;
-use crate::train::{Beginning, Origin, set_up};
+use crate::train::{Beginning, Origin, Purpose, set_up_for};
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+
+/// Metrics that say how good a model is, without `eval_`. `*` is the name of a reward or a number.
+const KEY: [&str; 14] = [
+    "reward",
+    "rewards/*/mean",
+    "pass@*",
+    "maj@*",
+    "objective/scores",
+    "rewards/accuracies",
+    "rewards/margins",
+    "mean_token_accuracy",
+    "loss",
+    "kl",
+    "objective/kl",
+    "completions/mean_length",
+    "completions/clipped_ratio",
+    "plugins/*/errors",
+];
 
 /// Returns the command with `train`'s flags, plus an optional run to take the model and settings from.
 pub(super) fn command() -> Command {
     flags::command("eval")
         .about("Evaluate a model or a run's checkpoint on a dataset")
         .after_long_help(
-            "Prints the metrics of training, prefixed with eval_. With RUN, evaluates the run's newest intact checkpoint with the \
+            "An evaluation generates completions of each prompt, or reads the given ones, scores them as a run does, and trains nothing. \
+             Prints the metrics that say how good the model is, prefixed with eval_, with the standard error as a 95% interval; --all \
+             prints all metrics of training. With RUN, evaluates the run's newest intact checkpoint with the \
              run's configuration, on --eval-dataset or otherwise on the run's own dataset. Without RUN, evaluates --model; it \
              takes the flags of `rlhost train`.",
         )
@@ -26,6 +51,9 @@ pub(super) fn command() -> Command {
                 .value_name("RUN")
                 .value_parser(value_parser!(PathBuf))
                 .help("Folder of a run or of one of its checkpoints"),
+        )
+        .arg(
+            Arg::new("all").long("all").action(ArgAction::SetTrue).help("Print all metrics, not only those that say how good the model is"),
         )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print the result as one line of JSON"))
 }
@@ -52,7 +80,10 @@ fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<()
         }
     };
     let config = given.resolve(&beginning, world)?;
-    let trainer = set_up(config, &beginning, world.clone()).map_err(Failure::of)?;
+    if world.is_first() {
+        introduce(&config, &beginning);
+    }
+    let trainer = set_up_for(config, &beginning, world.clone(), Purpose::Evaluation).map_err(Failure::of)?;
     let figures = trainer.evaluate_only().map_err(Failure::of)?;
     if !world.is_first() {
         return Ok(());
@@ -62,11 +93,79 @@ fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<()
         say!("{}", serde_json::to_string(&line).map_err(|e| Failure::failed(anyhow!(e)))?);
         return Ok(());
     }
-    let width = figures.keys().map(String::len).max().unwrap_or(0);
-    for (name, value) in &figures {
-        let error = figures.get(&format!("{}/stderr", name.strip_suffix("/mean").unwrap_or(name)));
-        let interval = error.map_or_else(String::new, |error| format!("  \u{b1} {:.6} (95%)", 1.96 * error));
-        say!("{name:width$}  {value:.6}{interval}");
+    let shown = if matches.get_flag("all") { figures.keys().map(String::as_str).collect() } else { key_figures(&figures) };
+    let row = |name: &&str| vec![(*name).to_owned(), number(figures[*name]), interval(&figures, name)];
+    aligned(&shown.iter().map(row).collect::<Vec<_>>()).iter().for_each(|line| say!("{line}"));
+    if let more @ 1.. = figures.len() - shown.len() {
+        tracing::info!("{}: --all prints them, --json gives all on one line", counted(more as u64, "more metric"));
     }
     Ok(())
+}
+
+/// Says at once what is evaluated.
+fn introduce(config: &Config, beginning: &Beginning) {
+    let name = |path: &str| printable_path(Path::new(path));
+    let model = config.model.as_deref().map_or_else(|| "the built-in model".to_owned(), name);
+    let model = beginning.origin().map_or(model, |origin| printable_path(&origin.checkpoint));
+    let dataset = config.eval_dataset.as_deref().or(config.dataset.as_deref()).map(|given| format!(" on {}", name(given)));
+    tracing::info!("rlhost {}: evaluation of {model}{}", env!("CARGO_PKG_VERSION"), dataset.unwrap_or_default());
+}
+
+/// Returns the metrics that say how good a model is. A loss does of one that learns from given texts, and not of one that is scored.
+fn key_figures(figures: &BTreeMap<String, f64>) -> Vec<&str> {
+    let is_scored = figures.contains_key("eval_reward");
+    let is_meant = |name: &str, pattern: &str| match pattern.split_once('*') {
+        None => name == pattern,
+        Some((start, end)) => name.len() > start.len() + end.len() && name.starts_with(start) && name.ends_with(end),
+    };
+    let of = |pattern: &str| {
+        let names = figures.iter().map(|(name, value)| (name.as_str(), *value));
+        let plain = |name: &str| name.strip_prefix("eval_").is_some_and(|name| is_meant(name, pattern));
+        // A plugin's own metrics have one more part.
+        let own = |name: &str| pattern == "rewards/*/mean" && name.matches('/').count() > 2;
+        let is_shown = move |(name, value): &(&str, f64)| {
+            plain(name) && !own(name) && !name.ends_with("/stderr") && (*value != 0.0 || !pattern.ends_with("/errors"))
+        };
+        names.filter(is_shown).map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    let wanted = KEY.iter().filter(|pattern| !(is_scored && **pattern == "loss"));
+    wanted.flat_map(|pattern| of(pattern)).collect()
+}
+
+/// Returns the 95% interval of a mean whose standard error is known.
+fn interval(figures: &BTreeMap<String, f64>, name: &str) -> String {
+    let error = figures.get(&format!("{}/stderr", name.strip_suffix("/mean").unwrap_or(name)));
+    error.map_or_else(String::new, |error| format!("\u{b1} {} (95%)", number(1.96 * error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(names: &[(&str, f64)]) -> BTreeMap<String, f64> {
+        names.iter().map(|(name, value)| (format!("eval_{name}"), *value)).collect()
+    }
+
+    #[test]
+    fn of_a_scored_model_scores_are_shown_and_of_another_its_loss() {
+        let scored = figures(&[
+            ("reward", 1.0),
+            ("rewards/a/mean", 1.0),
+            ("rewards/a/stderr", 0.1),
+            ("rewards/a/parsed/mean", 1.0),
+            ("pass@2", 0.5),
+            ("pass@2/stderr", 0.1),
+            ("loss", 0.001),
+            ("clip_ratio/low_mean", 0.0),
+            ("plugins/a/errors", 0.0),
+            ("plugins/b/errors", 0.25),
+            ("completions/mean_length", 9.0),
+            ("runtime", 2.0),
+        ]);
+        let expected = ["reward", "rewards/a/mean", "pass@2", "completions/mean_length", "plugins/b/errors"];
+        assert_eq!(key_figures(&scored), expected.map(|name| format!("eval_{name}")));
+        assert_eq!(interval(&scored, "eval_rewards/a/mean"), "\u{b1} 0.196 (95%)");
+        let given = figures(&[("loss", 2.0), ("mean_token_accuracy", 0.5), ("runtime", 1.0)]);
+        assert_eq!(key_figures(&given), ["eval_mean_token_accuracy", "eval_loss"]);
+    }
 }

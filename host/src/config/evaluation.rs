@@ -20,7 +20,9 @@ impl Config {
         }
         self.eval_dataset = self.dataset.clone().filter(|dataset| has_split(dataset, &self.dataset_test_split));
         if self.eval_dataset.is_none() {
-            tracing::warn!("eval_strategy: there is no --eval-dataset, so nothing is evaluated; it may be the training dataset");
+            tracing::warn!(
+                "eval_strategy: there is no --eval-dataset, so training is not interrupted by evaluations; it may be the training dataset"
+            );
         }
     }
 

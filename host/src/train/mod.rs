@@ -46,7 +46,7 @@ pub use plugins::start_of;
 pub use rehearsal::{Rehearsal, Scores, Shown};
 pub use rescoring::{Asked, Played, Recording, Rescorer};
 pub use reward_model::{RewardModel, ScoredRows};
-pub use setup::{set_up, set_up_in};
+pub use setup::{Purpose, set_up, set_up_for};
 pub use trainer::{Finished, Listener, Trainer};
 
 #[cfg(any(test, fuzzing))]

@@ -35,7 +35,9 @@ fn a_run_is_shown_and_nothing_is_left_of_it() {
     ] {
         assert!(said.contains(words), "{words}: {said}");
     }
-    for words in ["steps: 3", "4 completions: 2 prompts x 2", "folder: runs/grpo-", "of memory"] {
+    for words in
+        ["steps: 3", "4 completions: 2 prompts x 2", "folder: runs/grpo-", "memory: at least ", " for a micro-batch of up to "]
+    {
         assert!(shown.stderr.contains(words), "{words}: {}", shown.stderr);
     }
     let open = place.run(&[&base[..], &few, &form[..4], &["--chat-template-path", "open.jinja"]].concat());

@@ -35,6 +35,31 @@ fn an_algorithm_does_not_train_on_what_another_has_prepared() {
 }
 
 #[test]
+fn a_fork_that_would_take_no_step_is_refused() {
+    let place = parent(&[]);
+    for steps in ["1", "2"] {
+        let from = ["train", "--resume-from-checkpoint", "parent", "--output-dir", "none", "--max-steps", steps];
+        let refused = place.run(&from);
+        let said = format!("max_steps: is {steps}, so no step would follow parent/checkpoint-2; the steps before it count");
+        assert!(refused.code == Some(2) && refused.error().contains(&said), "{}", refused.stderr);
+        assert!(!place.path("none").exists());
+    }
+    // An evaluation takes none anyway.
+    let evaluated = place.run(&["eval", "parent", "--max-steps", "1"]);
+    let said = &evaluated.succeeded().stderr;
+    assert!(said.contains("evaluation of parent/checkpoint-2") && said.contains("nothing is trained"), "{said}");
+    for training in ["steps:", "folder:", "memory:", "WARN"] {
+        assert!(!said.contains(training), "{training}: {said}");
+    }
+    let lines: Vec<&str> = evaluated.stdout.lines().collect();
+    assert!(lines.len() < 8 && lines[0].starts_with("eval_reward ") && lines[1].contains("(95%)"), "{lines:?}");
+    let all = place.run(&["eval", "parent", "--all"]).succeeded().stdout.clone();
+    let json: serde_json::Value = serde_json::from_str(&place.run(&["eval", "parent", "--json"]).succeeded().stdout).unwrap();
+    assert_eq!(all.lines().count(), json.as_object().unwrap().len());
+    assert!(said.contains(&format!("{} more metrics: --all", all.lines().count() - lines.len())), "{said}");
+}
+
+#[test]
 fn a_fork_to_another_algorithm_may_have_any_number_of_threads() {
     let place = Place::with_answers();
     let sft = ["sft", "--model", tiny(), "--dataset", "answers.jsonl", "--max-steps", "1", "--output-dir", "parent"];

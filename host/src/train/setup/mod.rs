@@ -31,7 +31,7 @@ use super::rehearsal::check_can_make;
 use super::snapshot::{Given, Restored};
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
-use crate::config::{self, Config, PluginEntry, Rule};
+use crate::config::{self, Config, PluginEntry, Rule, printable_path};
 use crate::data::{Extras, Message};
 use crate::dist::World;
 use crate::metrics::Prometheus;
@@ -57,14 +57,30 @@ use value_model::Values;
 /// # Errors
 /// If anything in the configuration is wrong or does not fit.
 pub fn set_up(config: Config, beginning: &Beginning, world: Rc<World>) -> Result<Trainer> {
-    set_up_in(config, beginning, world, None)
+    set_up_for(config, beginning, world, Purpose::Training)
 }
 
-/// Does the same for a run that is not begun: it writes into the folder `instead` of its own, which is only checked.
+/// What a run is set up for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To train.
+    Training,
+    /// To look at it before it begins: it writes into this folder instead of its own, which is only checked.
+    Rehearsal(PathBuf),
+    /// To evaluate its model, and nothing else: what is to be said of training is left unsaid.
+    Evaluation,
+}
+
+/// Loads everything that `config` names, for this purpose.
 ///
 /// # Errors
 /// As [`set_up`].
-pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instead: Option<PathBuf>) -> Result<Trainer> {
+pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpose: Purpose) -> Result<Trainer> {
+    let trains = purpose != Purpose::Evaluation;
+    let instead = match purpose {
+        Purpose::Rehearsal(folder) => Some(folder),
+        Purpose::Training | Purpose::Evaluation => None,
+    };
     world.set_patience(config.dist_timeout_s);
     let Chosen { backend, warnings: of_backend } = Backend::choose(config.device, config.bf16, world.local_rank())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &backend)?;
@@ -88,17 +104,27 @@ pub fn set_up_in(config: Config, beginning: &Beginning, world: Rc<World>, instea
     best_metric::check(&config, &plugins)?;
     warnings.extend(of_backend.into_iter().chain(of_reference));
     check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
-    warnings.extend(only_here(plugins.flow, &opened));
+    warnings.extend(only_here(plugins.flow, &opened).filter(|_| trains));
     warnings.extend(too_long(&config, &plugins, &data, &opened));
 
     check_episodes(&config, &opened)?;
     world.meet_on(backend.device())?;
     let epoch = updates_per_epoch(&data, &batching);
     let max_steps = max_steps(&config, epoch);
-    check_goes_on(beginning, max_steps)?;
+    if trains {
+        check_goes_on(beginning, max_steps)?;
+    }
     let periods = Periods::of(&config, max_steps, epoch);
-    overview::of_steps(&config, plugins.flow, &world, (max_steps, epoch));
-    overview::of_machine(&config, &opened, plugins.flow, &backend, &folder);
+    if trains {
+        overview::of_steps(&config, plugins.flow, &world, (max_steps, epoch));
+        let how = in_use(&config, &plugins, &opened, &data, &backend);
+        overview::of_machine(&config, &opened, how, &backend);
+        overview::of_folder(&folder);
+        warn_of_room(&config, &opened, how, &backend);
+    } else {
+        overview::of_evaluation(&config, plugins.flow, evaluated.as_ref().unwrap_or(data.prompts()).len());
+        overview::of_device(&backend);
+    }
     if instead.is_some() && world.is_first() {
         check_can_make(&folder)?;
     }
@@ -146,8 +172,15 @@ fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, wo
     Ok((config, folder))
 }
 
-/// Refuses to go back to a checkpoint after which no step would be taken: that would undo later steps for nothing.
+/// Refuses to go back to a checkpoint after which no step would be taken: that would undo later steps for nothing. A fork would be a run
+/// of no steps.
 fn check_goes_on(beginning: &Beginning, max_steps: u64) -> Result<()> {
+    if let (Beginning::Fork { origin, .. }, true) = (beginning, beginning.step() >= max_steps) {
+        let checkpoint = printable_path(&origin.checkpoint);
+        let detail =
+            format!("is {max_steps}, so no step would follow {checkpoint}; the steps before it count, so set a larger one");
+        return Err(Error::setting("max_steps", detail));
+    }
     let (Beginning::Resume { origin, .. }, step) = (beginning, beginning.step()) else { return Ok(()) };
     let later = RunFiles(&origin.run).steps().ok().and_then(|steps| steps.last().copied()).filter(|last| *last > step);
     match later.filter(|_| step >= max_steps) {
@@ -226,6 +259,25 @@ fn only_here(flow: Flow, opened: &Opened) -> Option<String> {
     })
 }
 
+/// Returns what of a run decides how much memory it takes.
+fn in_use(config: &Config, plugins: &Loaded, opened: &Opened, data: &Data, backend: &Backend) -> room::Use {
+    room::Use {
+        adapter: opened.lora.is_some(),
+        generates: plugins.flow.generates(),
+        bf16: backend.is_bf16(),
+        critic: plugins.about().needs.values && config.value_model.as_deref() != Some(value_model::SHARED),
+        prompt: data.prompts().longest(),
+    }
+}
+
+/// Warns about a run that may take more memory than there is.
+fn warn_of_room(config: &Config, opened: &Opened, how: room::Use, backend: &Backend) {
+    if backend.device().is_cpu() {
+        let short = room::shortage(config, &opened.source, how, ops::available_memory());
+        short.iter().for_each(|short| tracing::warn!("{short}"));
+    }
+}
+
 /// Warns about completions that the model's context will cut off.
 fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> Option<String> {
     let longest = data.prompts().longest();
@@ -279,11 +331,6 @@ fn models(
     check_smoothing(&config, plugins.flow, plugins.about().hints.smoothed, backend)?;
     let (config, dropout) = resolve_dropout(config, &opened.source, backend)?;
     let adapter = opened.lora.is_some();
-    if backend.device().is_cpu() {
-        let how = room::Use { adapter, generates: plugins.flow.generates(), bf16: backend.is_bf16() };
-        let short = room::shortage(&config, &opened.source, how, ops::available_memory());
-        short.iter().for_each(|short| tracing::warn!("{short}"));
-    }
     // A named reference model is read by itself.
     let own = needs.has(REF_LOGP) && opened.reference.is_none();
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (own, &values), beginning, backend)?;

@@ -2,7 +2,7 @@
 
 use super::model::Opened;
 use super::plugins::Loaded;
-use super::room;
+use super::room::{self, Estimate};
 use crate::config::{Config, PluginEntry, printable, printable_path};
 use crate::dist::World;
 use crate::model::{Backend, Dtype, Held};
@@ -85,22 +85,50 @@ pub(super) fn of_steps(config: &Config, flow: Flow, world: &World, (max_steps, e
     tracing::info!("steps: {}{epochs}; each trains on {items}", HumanCount(max_steps));
 }
 
-/// Logs where it computes, with how much memory at least, and where its files are.
-pub(super) fn of_machine(config: &Config, opened: &Opened, flow: Flow, backend: &Backend, folder: &Path) {
-    let how = room::Use { adapter: opened.lora.is_some(), generates: flow.generates(), bf16: backend.is_bf16() };
-    let size = |bytes: f64| if bytes < 1e9 { format!("{:.0} MB", bytes / 1e6) } else { format!("{:.1} GB", bytes / 1e9) };
-    let available = crate::ops::available_memory().map(|bytes| format!(", {} available", size(bytes as f64)));
-    let least = size(room::least(config, &opened.source, how));
-    let threads = match backend.device().is_cpu() {
+/// Logs what is evaluated.
+pub(super) fn of_evaluation(config: &Config, flow: Flow, rows: usize) {
+    let rows = HumanCount(rows as u64);
+    let what = match flow.generates() {
+        true => {
+            let completions = counted(config.eval_group() as u64, "completion");
+            format!("{rows} prompts, {completions} of each with at most {} tokens", config.max_completion_length)
+        }
+        false => format!("{rows} rows"),
+    };
+    tracing::info!("evaluation: {what}; nothing is trained, and no run is begun");
+}
+
+/// Logs where it computes.
+pub(super) fn of_device(backend: &Backend) {
+    tracing::info!("device: {}{}", backend.describe(), threads(backend));
+}
+
+/// Logs where the run's files are.
+pub(super) fn of_folder(folder: &Path) {
+    tracing::info!("folder: {}", printable_path(folder));
+}
+
+fn threads(backend: &Backend) -> String {
+    match backend.device().is_cpu() {
         true => format!(", {} threads", rayon::current_num_threads()),
         false => String::new(),
-    };
-    let memory = match backend.device().is_cpu() {
-        true => format!("; at least {least} of memory{}", available.unwrap_or_default()),
-        false => String::new(),
-    };
-    tracing::info!("device: {}{threads}{memory}", backend.describe());
-    tracing::info!("folder: {}", printable_path(folder));
+    }
+}
+
+/// Logs where it computes, with how much memory.
+pub(super) fn of_machine(config: &Config, opened: &Opened, how: room::Use, backend: &Backend) {
+    of_device(backend);
+    if !backend.device().is_cpu() {
+        return;
+    }
+    let size = |bytes: f64| if bytes < 1e9 { format!("{:.0} MB", bytes / 1e6) } else { format!("{:.1} GB", bytes / 1e9) };
+    let available = crate::ops::available_memory().map(|bytes| format!("; {} available", size(bytes as f64)));
+    let Estimate { model, critic, batch } = room::estimate(config, &opened.source, how);
+    let critic = Some(critic).filter(|bytes| *bytes > 0.0).map(|bytes| format!(", {} for the critic", size(bytes)));
+    let batch =
+        batch.map(|(tokens, bytes)| format!(", {} for a micro-batch of up to {} tokens", size(bytes), HumanCount(tokens as u64)));
+    let parts = [critic, batch, available].map(Option::unwrap_or_default).concat();
+    tracing::info!("memory: at least {} for the model{parts}", size(model));
 }
 
 /// Returns a number with two decimals, or with two digits if it is small.

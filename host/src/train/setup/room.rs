@@ -13,6 +13,8 @@ struct Least {
     moments: f64,
     /// Copies of the weights that generations read.
     copies: f64,
+    /// The same of a critic beside the policy.
+    critic: f64,
 }
 
 /// What a run does with its model.
@@ -24,18 +26,33 @@ pub(super) struct Use {
     pub generates: bool,
     /// Whether it computes in bf16.
     pub bf16: bool,
+    /// Whether it trains a critic that is a model of its own.
+    pub critic: bool,
+    /// Tokens of the longest prompt.
+    pub prompt: usize,
+}
+
+/// What a run is likely to need, as far as its settings say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Estimate {
+    /// Bytes of the policy and of the critic, with gradients, moments and copies.
+    pub model: f64,
+    pub critic: f64,
+    /// The most tokens that are trained on at once, and the bytes that their passes keep. None where rows of any length are learned.
+    pub batch: Option<(usize, f64)>,
 }
 
 impl Least {
     /// Counts them for the matrices of a model.
-    fn of(config: &Config, source: &ModelFolder, Use { adapter, generates, bf16 }: Use) -> Self {
+    fn of(config: &Config, source: &ModelFolder, Use { adapter, generates, bf16, critic, .. }: Use) -> Self {
         let a = source.architecture();
         let values = a.values_of_matrices() as f64;
         // Generations read rows of the embedding as they are, and copy it only as the output matrix.
         let read = if a.tied { values } else { values - a.hidden_size as f64 * a.vocab_size as f64 };
         if adapter {
             // The adapter's own values are few.
-            return Self { weights: values * bytes_held(source.held()), ..Self::default() };
+            let weights = values * bytes_held(source.held());
+            return Self { weights, critic: if critic { weights } else { 0.0 }, ..Self::default() };
         }
         let copied = match config.rollout_dtype {
             _ if !generates => 0.0,
@@ -50,7 +67,14 @@ impl Least {
             }
         };
         let moments = config.rule().map_or(0.0, bytes_of_moments);
-        Self { weights: 4.0 * values, gradients: 4.0 * values, moments: moments * values, copies: copied * read }
+        let of_critic = if critic { (8.0 + moments) * values } else { 0.0 };
+        Self {
+            weights: 4.0 * values,
+            gradients: 4.0 * values,
+            moments: moments * values,
+            copies: copied * read,
+            critic: of_critic,
+        }
     }
 
     /// Counts what forward passes of `tokens` keep at least until the gradients are known: what each layer's maps, norms and heads read.
@@ -65,7 +89,7 @@ impl Least {
     }
 
     fn total(self) -> f64 {
-        self.weights + self.gradients + self.moments + self.copies
+        self.weights + self.gradients + self.moments + self.copies + self.critic
     }
 }
 
@@ -109,9 +133,27 @@ fn bytes_of_moments(rule: Rule) -> f64 {
     }
 }
 
-/// Returns the bytes that a run on the CPU needs at least, whatever its batches.
-pub(super) fn least(config: &Config, source: &ModelFolder, how: Use) -> f64 {
-    Least::of(config, source, how).total()
+/// Returns what a run on the CPU needs. A micro-batch is counted as if no completion ended early and all prompts were as long as the
+/// longest; plugins, the dataset and the program itself are not.
+pub(super) fn estimate(config: &Config, source: &ModelFolder, how: Use) -> Estimate {
+    let least = Least::of(config, source, how);
+    let tokens = tokens_at_once(config, how);
+    let batch = tokens.map(|tokens| (tokens, Least::activations(config, source, how.bf16, tokens)));
+    Estimate { model: least.total() - least.critic, critic: least.critic, batch }
+}
+
+/// Returns the most tokens of a micro-batch, in which a prompt is there once for all of its completions.
+fn tokens_at_once(config: &Config, how: Use) -> Option<usize> {
+    let rows = config.per_device_train_batch_size;
+    let tokens = match how.generates {
+        true => {
+            let prompts = rows.div_ceil(config.group().max(1)).saturating_mul(how.prompt);
+            rows.saturating_mul(config.max_completion_length).saturating_add(prompts)
+        }
+        // Packs are full.
+        false => rows.saturating_mul(config.max_length.filter(|_| config.packing)?),
+    };
+    Some(tokens.min(config.max_tokens_per_microbatch.unwrap_or(usize::MAX)))
 }
 
 /// Returns a warning if a run on the CPU needs more than the `available` bytes for what is counted here alone.
@@ -121,8 +163,13 @@ pub(super) fn shortage(config: &Config, source: &ModelFolder, how: Use, availabl
     if least.total() <= available {
         return crowded(config, source, how, (least.total(), available));
     }
-    let parts =
-        [("weights", least.weights), ("gradients", least.gradients), ("moments", least.moments), ("copies", least.copies)];
+    let parts = [
+        ("weights", least.weights),
+        ("gradients", least.gradients),
+        ("moments", least.moments),
+        ("copies", least.copies),
+        ("the critic", least.critic),
+    ];
     let parts: Vec<String> =
         parts.into_iter().filter(|(_, bytes)| *bytes > 0.0).map(|(part, bytes)| format!("{part} {}", gigabytes(bytes))).collect();
     let advice = match how.adapter {
@@ -143,9 +190,9 @@ const WORDLESS: &str = "the system may end this process without a word";
 /// takes so many.
 fn crowded(config: &Config, source: &ModelFolder, how: Use, (model, available): (f64, f64)) -> Option<String> {
     let (rows, length) = (config.per_device_train_batch_size, config.max_completion_length);
-    let tokens = rows.saturating_mul(length).min(config.max_tokens_per_microbatch.unwrap_or(usize::MAX));
+    let tokens = tokens_at_once(config, how).filter(|_| how.generates)?;
     let activations = Least::activations(config, source, how.bf16, tokens);
-    let is_crowded = how.generates && model + activations > available;
+    let is_crowded = model + activations > available;
     is_crowded.then(|| {
         format!(
             "training on {rows} completions of up to {length} tokens at once may take {} GB and more, and {} GB are available: {WORDLESS}; \
@@ -165,6 +212,8 @@ mod tests {
     use super::*;
     use crate::config::Optim;
 
+    const USE: Use = Use { adapter: false, generates: true, bf16: false, critic: false, prompt: 0 };
+
     /// The folder of a small model, without weights.
     fn folder(place: &std::path::Path) -> ModelFolder {
         let config = serde_json::json!({
@@ -181,13 +230,12 @@ mod tests {
         let source = folder(place.path());
         let values = source.architecture().values_of_matrices() as f64;
         let plain = Config::default();
-        let whole = |config: &Config, generates, bf16| {
-            Least::of(config, &source, Use { adapter: false, generates, bf16 }).total() / values
-        };
+        let whole =
+            |config: &Config, generates, bf16| Least::of(config, &source, Use { generates, bf16, ..USE }).total() / values;
         assert_eq!((whole(&plain, false, false), whole(&plain, true, false)), (16.0, 20.0));
         let half = Config { optim: Optim::Sgd, ..plain.clone() };
         assert_eq!((whole(&half, false, true), whole(&half, true, true)), (8.0, 10.0));
-        let tuned = Use { adapter: true, generates: true, bf16: false };
+        let tuned = Use { adapter: true, ..USE };
         let adapter = |held| Least::of(&plain, &source.clone().holding(held), tuned).total() / values;
         assert_eq!(adapter(Held { dtype: None, scheme: None }), 2.0);
         assert_eq!(adapter(Held { dtype: Some(Dtype::F32), scheme: None }), 4.0);
@@ -208,7 +256,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let source = folder(place.path());
         let values = source.architecture().values_of_matrices() as u64;
-        let how = Use { adapter: false, generates: true, bf16: false };
+        let how = USE;
         let of = |rows: usize, more: Config| {
             let config = Config { per_device_train_batch_size: rows, max_completion_length: 100, ..more };
             shortage(&config, &source, how, Some(20 * values + 10_000_000))
@@ -222,5 +270,32 @@ mod tests {
         let bounded = Config { max_tokens_per_microbatch: Some(tokens), ..Config::default() };
         assert_eq!(of(1 << 40, bounded), None);
         assert_eq!(of(5 * tokens / 100, Config { gradient_checkpointing: true, ..Config::default() }), None);
+    }
+
+    #[test]
+    fn an_estimate_has_the_critic_and_the_tokens_of_a_micro_batch() {
+        let place = tempfile::tempdir().unwrap();
+        let source = folder(place.path());
+        let values = source.architecture().values_of_matrices() as f64;
+        let config = Config { per_device_train_batch_size: 16, max_completion_length: 100, ..Config::default() };
+        let of = |config: &Config, how: Use| estimate(config, &source, how);
+        // Two groups of eight, whose prompts are there once each.
+        let plain = of(&config, Use { prompt: 30, ..USE });
+        let tokens = 16 * 100 + 2 * 30;
+        assert_eq!(
+            plain,
+            Estimate { model: 20.0 * values, critic: 0.0, batch: Some((tokens, (tokens * 2 * 2 * 320 * 4) as f64)) }
+        );
+        let taught = of(&config, Use { critic: true, ..USE });
+        assert_eq!((taught.model, taught.critic), (20.0 * values, 16.0 * values));
+        let bounded = Config { max_tokens_per_microbatch: Some(64), ..config.clone() };
+        assert_eq!(of(&bounded, USE).batch.map(|(tokens, _)| tokens), Some(64));
+        // Given rows have any length, unless they are packed.
+        let given = Use { generates: false, ..USE };
+        assert_eq!(of(&config, given).batch, None);
+        let packed = Config { packing: true, max_length: Some(512), ..config };
+        assert_eq!(of(&packed, given).batch.map(|(tokens, _)| tokens), Some(16 * 512));
+        let said = shortage(&packed, &source, Use { critic: true, ..given }, Some(1)).unwrap();
+        assert!(said.contains("the critic "), "{said}");
     }
 }

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 /// Values of `value_model` that are not folders.
 const COPY: &str = "policy";
-const SHARED: &str = "shared";
+pub(super) const SHARED: &str = "shared";
 
 /// What values the states of a run.
 pub(super) enum Values {
