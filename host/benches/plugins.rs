@@ -11,7 +11,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use grpo::{Grpo, Settings};
 use rlhost::config::Limits;
 use rlhost::plugin::algorithm::{self, Algorithm, Batch, Scale, Unit};
-use rlhost::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source, columns};
+use rlhost::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source, TextColumn, columns};
 use rlhost_plugin_sdk::policy::{self, Policy};
 use rlhost_plugin_sdk::reward::testing::Case;
 use serde_json::{Map, Value};
@@ -81,7 +81,7 @@ fn code(c: &mut Criterion) {
         let answers = problems.iter().map(|problem| format!("```\n{}\n```", problem[language]["right"].as_str().unwrap()));
         let batch = RewardBatch {
             prompts: vec![String::new(); 64],
-            columns: vec![Column { name: "tests".to_owned(), values }],
+            columns: vec![TextColumn { name: "tests".to_owned(), values }],
             prompt_of: (0..64).collect(),
             completions: answers.collect(),
             ..batch(64)

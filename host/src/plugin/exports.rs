@@ -177,6 +177,7 @@ impl Exports {
     }
 
     /// Returns the functions of an algorithm of version 0.1 or 0.2.
+    #[cfg(test)]
     pub(super) fn old(&self) -> wasmtime::Result<&OldAlgorithm> {
         there(self.old.as_deref(), "policy")
     }

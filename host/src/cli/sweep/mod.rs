@@ -153,7 +153,9 @@ fn rehearse(plan: &Plan, states: &[State]) -> Result<(), Failure> {
         std::fs::write(&settings, run.file(&plan.command)).map_err(Failure::of)?;
         let mut command = Command::new(&program);
         command.arg(&plan.command).arg("--config").arg(&settings).arg("--output-dir").arg(plan.folder.join(&run.name));
-        run.sets.iter().for_each(|set| drop(command.args(["--set", set])));
+        for set in &run.sets {
+            command.args(["--set", set]);
+        }
         let tried = command.args(["--dry-run", "--quiet"]).stdin(Stdio::null()).output().map_err(Failure::of)?;
         if !tried.status.success() {
             wrong += 1;

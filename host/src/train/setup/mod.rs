@@ -265,7 +265,7 @@ fn in_use(config: &Config, plugins: &Loaded, opened: &Opened, data: &Data, backe
         adapter: opened.lora.is_some(),
         generates: plugins.flow.generates(),
         bf16: backend.is_bf16(),
-        critic: plugins.about().needs.values && config.value_model.as_deref() != Some(value_model::SHARED),
+        critic: plugins.about().needs.has(VALUE) && config.value_model.as_deref() != Some(value_model::SHARED),
         prompt: data.prompts().longest(),
     }
 }
