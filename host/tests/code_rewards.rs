@@ -8,7 +8,7 @@
 #![allow(clippy::print_stdout)]
 
 use rlhost::config::{Limits, OnError};
-use rlhost::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source};
+use rlhost::plugin::{Engine, RewardBatch, RewardPlugin, Source, TextColumn};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn batch(rows: &[(&Value, String)]) -> RewardBatch {
         step: 1,
         seed: 0,
         prompts: vec![String::new(); n],
-        columns: vec![Column { name: "tests".to_owned(), values: rows.iter().map(|(tests, _)| tests.to_string()).collect() }],
+        columns: vec![TextColumn { name: "tests".to_owned(), values: rows.iter().map(|(tests, _)| tests.to_string()).collect() }],
         prompt_of: (0..n as u32).collect(),
         completions: rows.iter().map(|(_, text)| text.clone()).collect(),
         finished: vec![true; n],
@@ -116,7 +116,7 @@ fn tests_hold_against_code_that_knows_how_they_are_read() {
         for trick in tricks.iter().filter(|trick| trick["language"] == language) {
             let code = |which: &str| trick[which].as_str().unwrap().to_owned();
             let mut given = batch(&[(&trick["tests"], code("wrong")), (&trick["tests"], code("right"))]);
-            let setup = Column { name: "test_setup_code".to_owned(), values: vec![trick["setup"].to_string(); 2] };
+            let setup = TextColumn { name: "test_setup_code".to_owned(), values: vec![trick["setup"].to_string(); 2] };
             given.columns.push(setup);
             let rewards = plugin.score(&given).map(|scores| scores.rewards);
             assert_eq!(rewards.unwrap(), [Some(0.0), Some(1.0)], "{trick}");

@@ -118,7 +118,7 @@ fn needs_and_data_that_can_not_be_met_are_refused_at_the_start() {
 fn wrong_answers_are_refused_with_the_call_that_gave_them() {
     let estimate = |estimates: Vec<Column>| load(&Answers { estimates, ..good() }).unwrap().estimate(&generation());
     let said = estimate(vec![token("advantage", [f32::NAN; 4])]).unwrap_err().to_string();
-    assert_eq!(said, "plugin crafted, estimate at step 3: returned NaN in values of advantage at token 0");
+    assert_eq!(said, "plugin crafted, estimate in step 4: returned NaN in values of advantage at token 0");
     for (column, wrong) in [
         (Column::new("advantage", Unit::Token, vec![0.0; 3]), "3 values of advantage for 4 tokens"),
         (token("surprise", [0.0; 4]), "surprise, which is none of the estimates that it lists"),
@@ -134,11 +134,11 @@ fn wrong_answers_are_refused_with_the_call_that_gave_them() {
         let pairs = vec![Pair { chosen, rejected }];
         load(&Answers { pairs, ..good() }).unwrap().choose(&generation()).unwrap_err().to_string()
     };
-    assert!(choose(0, 2).contains("plugin crafted, choose at step 3: returned a pair of rows 0 and 2"));
+    assert!(choose(0, 2).contains("plugin crafted, choose in step 4: returned a pair of rows 0 and 2"));
     assert!(choose(u32::MAX, 0).contains("4294967295"));
 
     let loss = |answers: Answers| load(&answers).unwrap().loss(&batch()).unwrap_err().to_string();
-    assert!(loss(Answers { loss: f64::NAN, ..good() }).contains("plugin crafted, loss at step 3: returned a loss of NaN"));
+    assert!(loss(Answers { loss: f64::NAN, ..good() }).contains("plugin crafted, loss in step 4: returned a loss of NaN"));
     assert!(loss(Answers { loss: 1e300, ..good() }).contains("a loss of 1e300; the limit is"));
     for (column, wrong) in [
         (Column::new("logp", Unit::Token, vec![0.0; 5]), "5 d_logp for 4 tokens"),
@@ -191,5 +191,8 @@ fn a_reward_of_1_0_needs_texts_and_ids() {
     assert!(refused.contains("no input") && refused.ends_with("did you mean \"completion_text\"?"), "{refused}");
     let as_algorithm = Algorithm::load(&Engine::new().unwrap(), &crafted::reward(&[]), &Map::new(), &Limits::default(), 0);
     let refused = as_algorithm.err().unwrap().to_string();
-    assert!(refused.contains("can't serve as an algorithm: it does not export rlhost:plugin/algorithm@1.0.0"), "{refused}");
+    assert!(
+        refused.contains("can't serve as an algorithm: it is a reward; it does not export rlhost:plugin/algorithm@1.0.0"),
+        "{refused}"
+    );
 }

@@ -12,7 +12,7 @@ pub(super) enum Forward<'a> {
     /// This rank has no rows.
     Nothing,
     /// One value per completion, by a reward model.
-    Values(ValuePass<'a>),
+    Values(Box<ValuePass<'a>>),
     /// Predictions of tokens.
     Tokens(Box<TokenPass<'a>>),
 }

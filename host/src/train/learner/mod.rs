@@ -255,11 +255,11 @@ impl Learner {
         aux_weight: f64,
     ) -> Result<Forward<'a>> {
         let (forest, selected) = (&packed.forest, &packed.selected);
-        if forest.len() == 0 {
+        if forest.is_empty() {
             return Ok(Forward::Nothing);
         }
         if self.flow.gives_values() {
-            return Ok(Forward::Values(self.policy.forward_values(forest, &selected.rows, key)?));
+            return Ok(Forward::Values(Box::new(self.policy.forward_values(forest, &selected.rows, key)?)));
         }
         let temperature = self.plan.temperature;
         let pass = match key {

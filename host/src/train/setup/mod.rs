@@ -71,16 +71,23 @@ pub enum Purpose {
     Evaluation,
 }
 
+impl Purpose {
+    /// Returns the folder that is written into instead of the run's own.
+    fn folder(self) -> Option<PathBuf> {
+        match self {
+            Self::Rehearsal(folder) => Some(folder),
+            Self::Training | Self::Evaluation => None,
+        }
+    }
+}
+
 /// Loads everything that `config` names, for this purpose.
 ///
 /// # Errors
 /// As [`set_up`].
 pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpose: Purpose) -> Result<Trainer> {
     let trains = purpose != Purpose::Evaluation;
-    let instead = match purpose {
-        Purpose::Rehearsal(folder) => Some(folder),
-        Purpose::Training | Purpose::Evaluation => None,
-    };
+    let instead = purpose.folder();
     world.set_patience(config.dist_timeout_s);
     let Chosen { backend, warnings: of_backend } = Backend::choose(config.device, config.bf16, world.local_rank())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &backend)?;
@@ -102,25 +109,17 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     overview::of_data(data.prompts().len(), evaluated.as_ref().map(Prompts::len), &config);
     let trial = plugins.try_on(&data, &config, beginning, &world)?;
     best_metric::check(&config, &plugins)?;
-    warnings.extend(of_backend.into_iter().chain(of_reference));
     check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
-    warnings.extend(only_here(plugins.flow, &opened).filter(|_| trains));
-    warnings.extend(too_long(&config, &plugins, &data, &opened));
-
     check_episodes(&config, &opened)?;
+    let of_model = only_here(plugins.flow, &opened).filter(|_| trains);
+    let of_length = too_long(&config, &plugins, &data, &opened);
+    warnings.extend(of_backend.into_iter().chain(of_reference).chain(of_model).chain(of_length));
     world.meet_on(backend.device())?;
-    let epoch = updates_per_epoch(&data, &batching);
-    let max_steps = max_steps(&config, epoch);
+    let (epoch, max_steps, periods) = steps(&config, &data, &batching);
     if trains {
         check_goes_on(beginning, max_steps)?;
-    }
-    let periods = Periods::of(&config, max_steps, epoch);
-    if trains {
         overview::of_steps(&config, plugins.flow, &world, (max_steps, epoch));
-        let how = in_use(&config, &plugins, &opened, &data, &backend);
-        overview::of_machine(&config, &opened, how, &backend);
-        overview::of_folder(&folder);
-        warn_of_room(&config, &opened, how, &backend);
+        log_machine(&config, &opened, in_use(&config, &plugins, &opened, &data, &backend), &backend, &folder);
     } else {
         overview::of_evaluation(&config, plugins.flow, evaluated.as_ref().unwrap_or(data.prompts()).len());
         overview::of_device(&backend);
@@ -270,6 +269,13 @@ fn in_use(config: &Config, plugins: &Loaded, opened: &Opened, data: &Data, backe
     }
 }
 
+/// Logs where a run computes and writes, and warns if it may take more memory than there is.
+fn log_machine(config: &Config, opened: &Opened, how: room::Use, backend: &Backend, folder: &Path) {
+    overview::of_machine(config, opened, how, backend);
+    overview::of_folder(folder);
+    warn_of_room(config, opened, how, backend);
+}
+
 /// Warns about a run that may take more memory than there is.
 fn warn_of_room(config: &Config, opened: &Opened, how: room::Use, backend: &Backend) {
     if backend.device().is_cpu() {
@@ -288,6 +294,13 @@ fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> 
              max_completion_length {most}"
         )
     })
+}
+
+/// Returns the number of optimizer steps of an epoch and of the run, and the periods of what happens between them.
+fn steps(config: &Config, data: &Data, batching: &Batching) -> (u64, u64, Periods) {
+    let epoch = updates_per_epoch(data, batching);
+    let max_steps = max_steps(config, epoch);
+    (epoch, max_steps, Periods::of(config, max_steps, epoch))
 }
 
 /// Returns the number of optimizer steps of an epoch.
