@@ -11,7 +11,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use grpo::{Grpo, Settings};
 use rlhost::config::Limits;
 use rlhost::plugin::algorithm::{self, Algorithm, Batch, Scale, Unit};
-use rlhost::plugin::{Column, Engine, RewardBatch, RewardPlugin, Source, TextColumn, columns};
+use rlhost::plugin::{Engine, RewardBatch, RewardPlugin, Source, TextColumn, columns};
 use rlhost_plugin_sdk::policy::{self, Policy};
 use rlhost_plugin_sdk::reward::testing::Case;
 use serde_json::{Map, Value};
