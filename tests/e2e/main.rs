@@ -56,6 +56,7 @@ mod plugins {
     mod sandbox;
     mod sandbox_limits;
     mod swaps;
+    mod versions;
     mod windows;
 }
 
