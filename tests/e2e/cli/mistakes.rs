@@ -130,7 +130,7 @@ fn each_mistake_is_one_clear_line_with_exit_code_2_and_leaves_nothing() {
         (&["--max-steps", "many"], &["max_steps", "many"]),
         (&["--set", "plugin.tldr_length_reward.name=GRPO"], &["GRPO is the algorithm's name, too"]),
         (&["--algorithm", "tldr_length_reward"], &["algorithm", "rlhost:plugin/algorithm@1.0.0"]),
-        (&["--plugin", "grpo.wasm"], &["grpo", "reward", "rlhost:plugin/reward@0.1.0"]),
+        (&["--plugin", "grpo.wasm"], &["grpo", "reward", "rlhost:plugin/reward@1.0.0"]),
         (&["--plugin", "text.wasm"], &["text", "magic"]),
         (&["--plugin", "empty.wasm"], &["empty"]),
         (&["--plugin", "core.wasm"], &["core module"]),

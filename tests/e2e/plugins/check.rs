@@ -83,7 +83,8 @@ fn a_new_environment_is_begun_in_two_languages() {
     assert!(std::fs::read_to_string(place.path("my-game/src/lib.rs")).unwrap().contains("environment_plugin!"));
     place.run(&["plugin", "new", "my-tool", "--environment", "--lang", "py"]).succeeded();
     let script = std::fs::read_to_string(place.path("my-tool/build.sh")).unwrap();
-    assert!(script.contains("environment-plugin@0.2.0") && place.path("my-tool/wit/0.2/rlhost-plugin.wit").is_file(), "{script}");
+    let wit = std::fs::read_to_string(place.path("my-tool/wit/rlhost-plugin.wit")).unwrap();
+    assert!(script.contains("--world environment-plugin") && wit.contains("package rlhost:plugin@1.0.0;"), "{script}");
     let refused = place.run(&["plugin", "new", "other", "--environment", "--lang", "zig"]);
     assert!(refused.error().contains("the languages of environments are python, rust"), "{}", refused.error());
 }

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 static FILES: &[(&str, &str, &str)] = include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
 /// The contract, for tools that generate bindings from it.
-const WIT: &str = include_str!("../../../../plugin-sdk/wit/0.1/rlhost-plugin.wit");
-const NEWER_WIT: &str = include_str!("../../../../plugin-sdk/wit/0.2/rlhost-plugin.wit");
+const WIT: &str = include_str!("../../../../plugin-sdk/wit/rlhost-plugin.wit");
 
 /// The Rust SDK's files, copied into a project because its machine may have no checkout of rlhost. Path inside, contents.
 static SDK: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/sdk.rs"));
@@ -92,7 +91,6 @@ fn fill(folder: &Path, language: &str, name: &str) -> anyhow::Result<Vec<String>
     }
     if sources.contains("plugin-sdk/wit") {
         write(&folder.join("wit/rlhost-plugin.wit"), WIT.as_bytes())?;
-        write(&folder.join("wit/0.2/rlhost-plugin.wit"), NEWER_WIT.as_bytes())?;
     }
     if sources.contains(DEPENDENCY) {
         for (inside, contents) in SDK {
