@@ -81,6 +81,7 @@ mod resume {
     mod grants;
     mod layouts;
     mod plugins;
+    mod rollouts;
     mod runs;
 }
 
