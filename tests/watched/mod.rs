@@ -162,7 +162,8 @@ impl Running {
     }
 
     /// Events of a kind; half a line at the end is not there yet.
-    fn events(&self, kind: &str) -> Vec<Value> {
+    #[must_use]
+    pub fn events(&self, kind: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.place.path("run/events.jsonl")).unwrap_or_default();
         let lines = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
         lines.filter(|e| e["event"] == kind).collect()

@@ -50,6 +50,8 @@ pub enum Misdeed {
     TakeScore,
     /// Reports a figure twice, of which the sum is infinite.
     HugeFigure,
+    /// Does nothing wrong, but names its advantages as it likes.
+    OwnColumn,
 }
 
 /// Settings.
@@ -71,11 +73,21 @@ static LOSSES: AtomicU64 = AtomicU64::new(0);
 /// function only, which is none of a trial's.
 static OWN: [u8; 40] = *b"contrary=none...........................";
 
+/// The text that tests write over.
+fn own() -> &'static str {
+    // Read as if it could be anything, or the compiler would put it into the code.
+    std::str::from_utf8(&std::hint::black_box(&OWN)[9..]).unwrap_or_default().trim_end_matches('.')
+}
+
+/// Returns the name of its advantages.
+fn column() -> &'static str {
+    if own() == "own_column" { "own_advantage" } else { "advantage" }
+}
+
 /// What it does wrong in a step, in this call of a function.
 fn misdeed(step: u64, calls: &AtomicU64) -> Misdeed {
     let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
-    // Read as if it could be anything, or the compiler would put it into the code.
-    let text = std::str::from_utf8(&std::hint::black_box(&OWN)[9..]).unwrap_or_default().trim_end_matches('.');
+    let text = own();
     let (name, waits) = text.strip_suffix('+').map_or((text, false), |name| (name, true));
     let own = Misdeed::deserialize(IntoDeserializer::<Unknown>::into_deserializer(name));
     let settings = SETTINGS.with(|s| Ok(s.clone())).unwrap_or_default();
@@ -101,7 +113,7 @@ impl plugin::Guest for Contrary {
             version: env!("CARGO_PKG_VERSION").into(),
             description: env!("CARGO_PKG_DESCRIPTION").into(),
             config_schema: config::schema::<Settings>(),
-            needs: (Needs::LOGP | Needs::ADVANTAGE).names(),
+            needs: (Needs::LOGP | Needs::column(column())).names(),
             stateless: true,
         }
     }
@@ -128,7 +140,7 @@ impl estimator::Guest for Contrary {
             Misdeed::TakeScore => metrics.push(Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1e6)),
             _ => {}
         }
-        let advantages = Column::new("advantage", Unit::Token, advantages);
+        let advantages = Column::new(column(), Unit::Token, advantages);
         let mask = mask.map(|mask| Column::new("mask", Unit::Token, mask));
         Ok(Estimates { columns: [Some(advantages), mask].into_iter().flatten().collect(), metrics })
     }
@@ -136,13 +148,13 @@ impl estimator::Guest for Contrary {
 
 impl algorithm::Guest for Contrary {
     fn describe_data() -> Result<Data, Error> {
-        Ok(Data::completions(Source::Either).estimating(["advantage", "mask"]))
+        Ok(Data::completions(Source::Either).estimating([column(), "mask"]))
     }
 
     fn loss(batch: Batch) -> Result<Gradient, Error> {
         let misdeed = misdeed(batch.step, &LOSSES);
         let all = batch.scale.tokens as f32;
-        let (logp, advantages) = (batch.values("logp", Unit::Token)?, batch.values("advantage", Unit::Token)?);
+        let (logp, advantages) = (batch.values("logp", Unit::Token)?, batch.values(column(), Unit::Token)?);
         let mut loss = logp.iter().zip(advantages).map(|(logp, a)| f64::from(-a * logp / all)).sum();
         let mut d_logp: Vec<f32> = advantages.iter().map(|a| -a / all).collect();
         let mut metrics = Vec::new();

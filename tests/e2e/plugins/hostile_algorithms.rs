@@ -156,6 +156,22 @@ fn as_a_swap_each_that_passed_its_trial_gives_its_place_back() {
     }
 }
 
+#[test]
+fn completions_that_wait_get_the_columns_of_an_algorithm_that_is_swapped_in() {
+    let place = Place::new();
+    place.write("contrary.wasm", fs::read(CONTRARY).unwrap());
+    let arguments = with("contrary.wasm");
+    // A generation serves four steps, so that there are completions without the column at most steps.
+    let arguments = arguments.iter().map(String::as_str).chain(["--steps-per-generation", "4"]);
+    let mut running = Running::start(place, "contrary", &arguments.collect::<Vec<_>>());
+    for _ in 0..3 {
+        running.taken_in("own_column", &contrary(CONTRARY, "own_column"));
+        running.taken_in("none", &contrary(CONTRARY, "none"));
+    }
+    assert_eq!(running.events("plugin_rolled_back"), Vec::<serde_json::Value>::new());
+    running.end("contrary");
+}
+
 /// What the environment calls so, and a part of what is said of it.
 const OF_ENVIRONMENT: [(&str, &str); 9] = [
     ("hang", TOO_LONG),

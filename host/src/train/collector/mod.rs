@@ -125,6 +125,9 @@ impl Collector {
     /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
     pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
         let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
+        if with.plugins.take_algorithm_changed() {
+            self.estimate_anew(with)?;
+        }
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => {
@@ -141,6 +144,29 @@ impl Collector {
         let trained = taken.iter().map(|m| m.experience.num_tokens(m.rows())).sum();
         figures.did(Work { trained, ..Work::default() });
         Ok((taken, figures))
+    }
+
+    /// Has the algorithm, which is another one than before, estimate the columns that it needs and that waiting completions lack.
+    fn estimate_anew(&mut self, with: &mut With<'_>) -> Result<()> {
+        let mut waiting = std::mem::take(&mut self.pending);
+        let mut anew: Vec<(Arc<Experience>, Arc<Experience>)> = Vec::new();
+        for micro_batch in &mut waiting {
+            let before = micro_batch.experience.clone();
+            if before.pairs.is_some() || !with.plugins.lacks_estimates(&before.columns) {
+                continue;
+            }
+            if !anew.iter().any(|(other, _)| Arc::ptr_eq(other, &before)) {
+                let mut after = before.reordered(&(0..before.prompts.len()).collect::<Vec<_>>());
+                // Their metrics were logged when they were generated.
+                self.judge_generated(&mut after, with)?;
+                anew.push((before.clone(), Arc::new(after)));
+            }
+            if let Some((_, after)) = anew.iter().find(|(other, _)| Arc::ptr_eq(other, &before)) {
+                micro_batch.experience = after.clone();
+            }
+        }
+        self.pending = waiting;
+        Ok(())
     }
 
     /// Returns the pass over the prompts of a step's micro-batches, if the source has kept it: then training need not repeat it.

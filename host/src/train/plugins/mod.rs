@@ -17,6 +17,7 @@ pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, batch, scored, st
 pub(super) use separable::is_separable;
 pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, cant_change, dry_run};
 
+use super::columns::Columns;
 use super::experience::Pair;
 use super::flow::Flow;
 use super::ranks::known_to_all;
@@ -50,6 +51,8 @@ pub(super) struct Plugins {
     /// The run's configuration; its plugin settings change when plugins do.
     config: Config,
     algorithm: Algorithm,
+    /// Whether the algorithm is another one than when this was last asked.
+    algorithm_changed: bool,
     flow: Flow,
     /// Whether several ranks compute the algorithm's loss together.
     shares_losses: bool,
@@ -82,7 +85,8 @@ impl Plugins {
     ) -> Result<Self> {
         let flow = trial.flow();
         let swaps = Swaps::new(slots, trial);
-        let mut plugins = Self { world, config, algorithm, flow, shares_losses: false, rewards, environments, swaps };
+        let mut plugins =
+            Self { world, config, algorithm, algorithm_changed: false, flow, shares_losses: false, rewards, environments, swaps };
         plugins.see_algorithm()?;
         Ok(plugins)
     }
@@ -130,6 +134,17 @@ impl Plugins {
     /// Returns the columns that the algorithm asks for.
     pub(super) fn needs(&self) -> &Needs {
         &self.algorithm.info().needs
+    }
+
+    /// Returns whether the algorithm was swapped since the last call.
+    pub(super) fn take_algorithm_changed(&mut self) -> bool {
+        std::mem::take(&mut self.algorithm_changed)
+    }
+
+    /// Returns whether the algorithm needs columns that its estimator returns and that these lack.
+    pub(super) fn lacks_estimates(&self, columns: &Columns) -> bool {
+        let needed = self.algorithm.data().estimates.iter().filter(|name| self.needs().has(name));
+        needed.into_iter().any(|name| columns.get(name).is_none())
     }
 
     /// Returns whether the algorithm needs completions after other rows' prompts.
