@@ -342,4 +342,6 @@ impl Interface for OldAlgorithm {
 }
 
 #[cfg(test)]
+mod kept;
+#[cfg(test)]
 mod tests;
