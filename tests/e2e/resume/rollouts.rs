@@ -45,7 +45,7 @@ fn tensors_of_waiting_rollouts_that_do_not_fit_are_one_line() {
         ("values in", |h, n| set_first(h, n, "0/lengths", &1_000u32.to_le_bytes())),
         ("values in", |h, n| set_first(h, n, "0/lengths", &u32::MAX.to_le_bytes())),
         ("mask holds values", |h, n| set_first(h, n, "0/mask", &[7])),
-        ("column advantage has values that are not finite", |h, n| {
+        ("0/column/advantage in trainer/rollouts.safetensors is not finite", |h, n| {
             set_first(h, n, "0/column/advantage", &f32::NAN.to_le_bytes());
         }),
         ("no tensor 0/tokens", |h, _| rename(h, "0/tokens", "0/token")),
