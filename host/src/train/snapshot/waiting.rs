@@ -255,3 +255,67 @@ fn of_u32(tensor: Tensor) -> Result<Vec<u32>, String> {
 fn of_u8(tensor: Tensor) -> Result<Vec<u8>, String> {
     tensor.to_vec1::<u8>().map_err(|e| e.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An experience of two completions of one prompt, one of them scored among the tokens that could be sampled.
+    fn experience() -> Experience {
+        let mut support = Support::new(1.5);
+        (support.ends, support.words) = (vec![2, 3], vec![7, 9, 8]);
+        let rollout = |sample: usize, tokens: &[u32]| Rollout {
+            sample,
+            tokens: tokens.to_vec(),
+            logp: tokens.iter().map(|token| -(*token as f32)).collect(),
+            policy_version: 4 + sample as u64,
+            replies: vec![(0, sample)],
+            support: (sample == 1).then(|| support.clone()),
+            ..Rollout::default()
+        };
+        let mut e = Experience::new(Vec::new(), vec![rollout(0, &[5]), rollout(1, &[7, 8])]);
+        e.texts = vec!["a".into(), "b".into()];
+        e.mask = vec![1, 0, 1];
+        e.rewards = vec![RewardColumn { name: "r".into(), weight: 0.5, values: vec![Some(1.0), None] }];
+        e.columns.set_per_token(ADVANTAGE, Some(vec![0.25, f32::MIN_POSITIVE, -3.0]));
+        e.columns.set(Column::sparse("own", Unit::Sequence, [None, Some(2.0)]));
+        e
+    }
+
+    /// Writes an experience as a checkpoint has it, and reads it.
+    fn read_again(change: impl FnOnce(&mut Manifest, &mut Tensors)) -> Result<Waiting, String> {
+        let mut tensors = Tensors::new();
+        let manifest = Manifest::of(&experience(), 3, &mut tensors).unwrap();
+        let mut manifest: Manifest = serde_json::from_str(&serde_json::to_string(&manifest).unwrap()).unwrap();
+        change(&mut manifest, &mut tensors);
+        manifest.read(3, &mut tensors)
+    }
+
+    #[test]
+    fn waiting_rollouts_are_read_as_they_were_written() {
+        let (waiting, e) = (read_again(|_, _| ()).unwrap(), experience());
+        assert_eq!(format!("{:?}", waiting.rollouts), format!("{:?}", e.rollouts));
+        assert_eq!((waiting.texts, waiting.mask, waiting.rewards), (e.texts, e.mask, e.rewards));
+        let columns = |columns: &Columns| columns.iter().cloned().collect::<Vec<_>>();
+        assert_eq!(columns(&waiting.columns), columns(&e.columns));
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_refused() {
+        type Change = fn(&mut Manifest, &mut Tensors);
+        fn flat(values: &[u32]) -> Tensor {
+            Tensor::new(values, &Device::Cpu).unwrap()
+        }
+        let changes: [(&str, Change); 5] = [
+            ("values in 1 parts for 2 completions", |_, t| drop(t.insert("3/lengths".into(), flat(&[3])))),
+            ("values in 2 parts", |_, t| drop(t.insert("3/lengths".into(), flat(&[u32::MAX, 4])))),
+            ("misses entries", |_, t| drop(t.insert("3/missing/own".into(), flat(&[1, 0])))),
+            ("misses entries", |_, t| drop(t.insert("3/missing/own".into(), flat(&[2])))),
+            ("no tensor 3/support/words", |_, t| drop(t.remove("3/support/words"))),
+        ];
+        for (expected, change) in changes {
+            let said = read_again(change).err().unwrap_or_default();
+            assert!(said.contains(expected), "{expected}: {said}");
+        }
+    }
+}
