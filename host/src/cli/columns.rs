@@ -1,6 +1,6 @@
 //! Tables of text.
 
-use super::numbers::number;
+use crate::config::words::number;
 use crate::report::Spread;
 use console::{Term, measure_text_width};
 

@@ -2,8 +2,8 @@
 
 use super::Failure;
 use super::given::Given;
-use super::output::counted;
 use super::train::introduce;
+use crate::config::words::counted;
 use crate::config::{Config, printable};
 use crate::dist::World;
 use crate::train::{Beginning, Purpose, Rehearsal, Scores, Shown, set_up_for};

@@ -1,6 +1,6 @@
 //! How a run can go on after its end, whatever the end was.
 
-use super::output::counted;
+use crate::config::words::counted;
 use crate::config::{Config, PluginEntry, printable_path, shell_word};
 use crate::run::RunFiles;
 use crate::train::{self, Finished};

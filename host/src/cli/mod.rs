@@ -35,7 +35,6 @@ mod man;
 mod merge;
 mod models;
 mod new_model;
-mod numbers;
 mod output;
 mod pager;
 mod plugin;

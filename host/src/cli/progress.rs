@@ -3,9 +3,9 @@
 use super::display::{self, Run};
 use super::output;
 use crate::config::printable;
+use crate::config::words::in_column;
 use crate::train::{Calendar, Listener};
 use console::{Term, style};
-use indicatif::HumanCount;
 use std::collections::BTreeMap;
 
 /// Metrics with a column, and their short names. A narrow terminal shows the first.
@@ -88,13 +88,13 @@ impl Listener for Progress {
         }
         self.lines += 1;
         let cells = self.columns.iter().zip(values);
-        let cells: String = cells.map(|(name, v)| format!("  {:>width$}", rounded(v), width = width(name))).collect();
+        let cells: String = cells.map(|(name, v)| format!("  {:>width$}", in_column(v), width = width(name))).collect();
         say!("{:>first$}{cells}", format!("{step}/{}", self.steps));
     }
 
     fn evaluated(&mut self, step: u64, figures: &BTreeMap<String, f64>) {
         if !self.quiet {
-            let shown = shown(figures, "eval_").into_iter().map(|(name, v)| format!("{name} {}", rounded(v)));
+            let shown = shown(figures, "eval_").into_iter().map(|(name, v)| format!("{name} {}", in_column(v)));
             say!("evaluation at step {step}:  {}", shown.collect::<Vec<_>>().join("  "));
         }
     }
@@ -124,20 +124,6 @@ fn shown(figures: &BTreeMap<String, f64>, prefix: &str) -> Vec<(String, f64)> {
 
 fn width(name: &str) -> usize {
     name.chars().count().max(WIDTH)
-}
-
-/// Returns a number with the digits that matter to a reader.
-fn rounded(v: f64) -> String {
-    match v.abs() {
-        0.0 => "0".to_owned(),
-        size if !(1e-3..1e7).contains(&size) => format!("{v:.1e}"),
-        size if size >= 1e4 => {
-            let sign = if v < 0.0 { "-" } else { "" };
-            format!("{sign}{}", HumanCount(size.round() as u64))
-        }
-        size if size >= 100.0 => format!("{v:.1}"),
-        _ => format!("{v:.3}"),
-    }
 }
 
 #[cfg(test)]
@@ -170,12 +156,5 @@ mod tests {
         assert_eq!(names(&evaluated, "eval_"), ["reward", "answer", "form"]);
         let long = of(&["reward", "rewards/a/mean", "rewards/a_name_that_is_longer_than_a_column/mean"]);
         assert_eq!(names(&long, "")[2].chars().count(), WIDEST);
-    }
-
-    #[test]
-    fn numbers_have_the_digits_that_matter() {
-        let all = [0.0, 0.25, -1.5, 123.456, 9876.54, 123_456.7, -123_456.7, 1e9, 0.000_123];
-        let expected = ["0", "0.250", "-1.500", "123.5", "9876.5", "123,457", "-123,457", "1.0e9", "1.2e-4"];
-        assert_eq!(all.map(rounded), expected);
     }
 }

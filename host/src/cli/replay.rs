@@ -2,12 +2,12 @@
 
 use super::columns::print_columns;
 use super::granted::{self, Granted, grant_folders};
-use super::output::counted;
 use super::replayed_episodes;
 use super::replayed_versions::{HEADING, OfVersion, compared};
 use super::{Failure, settings_given};
 use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
+use crate::config::words::counted;
 use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
 use crate::data::{self, Extras, Message, PromptForm, TextOrChat, Tokenizer};
 use crate::model::{Backend, Chosen, ModelFolder};

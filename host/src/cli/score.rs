@@ -1,7 +1,7 @@
 //! `rlhost score`: scores texts with a reward model.
 
 use super::Failure;
-use super::output::counted;
+use crate::config::words::counted;
 use crate::config::{self, Config, Device, Overrides, PluginEntry};
 use crate::model::Backend;
 use crate::train::{self, RewardModel};

@@ -34,6 +34,7 @@ mod shown;
 mod threads;
 mod validate;
 mod values;
+pub mod words;
 mod yaml;
 
 pub use address::Address;

@@ -1,55 +1,16 @@
 //! Formats numbers, times, hashes and outside text for the page.
 
+use crate::config::words as plain;
+pub(super) use crate::config::words::{count, counted};
 use crate::config::{is_hidden, is_variation_selector};
 use crate::run::short_hash;
 use jiff::Timestamp;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// Formats a number with four significant digits; `drawing.js` has the same rule.
+/// Formats a number with four significant digits and a minus as it is printed; `drawing.js` has the same rule.
 pub(super) fn number(v: f64) -> String {
-    let size = v.abs();
-    let text = if v == 0.0 {
-        "0".to_owned()
-    } else if !(1e-3..1e7).contains(&size) {
-        let text = format!("{v:.2e}");
-        let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
-        format!("{}e{power}", trimmed(digits))
-    } else if size >= 1000.0 {
-        grouped(v)
-    } else {
-        let decimals = (3.0 - size.log10().floor()).max(0.0) as usize;
-        trimmed(&format!("{v:.decimals$}")).to_owned()
-    };
-    text.replace('-', "\u{2212}")
-}
-
-/// Removes trailing zeros.
-fn trimmed(text: &str) -> &str {
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
-}
-
-/// Formats an integer with separated thousands.
-fn grouped(v: f64) -> String {
-    let digits = format!("{:.0}", v.abs());
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    if v < 0.0 { format!("-{text}") } else { text }
-}
-
-/// Formats a count of steps or tokens.
-pub(super) fn count(n: u64) -> String {
-    grouped(n as f64)
-}
-
-/// Formats a counted noun: `1 step`, `2 steps`.
-pub(super) fn counted(n: u64, what: &str) -> String {
-    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+    plain::number(v).replace('-', "\u{2212}")
 }
 
 /// Formats a duration in its two largest units.

@@ -1,5 +1,6 @@
 //! Errors that can end a run, and whose fault they are.
 
+use crate::config::words::counted;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -182,11 +183,6 @@ pub enum Error {
 /// Names the model in an error.
 fn whose(prefix: &str) -> &'static str {
     if prefix.is_empty() { "" } else { "critic's " }
-}
-
-/// Returns a number of things in words: `1 prompt`, `2 prompts`.
-pub(super) fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn in_a_row(generations: u64) -> String {

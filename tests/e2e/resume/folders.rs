@@ -481,7 +481,7 @@ fn the_last_step_there_can_be_is_a_step() {
     }
     place.write("run/completions.jsonl", lines.iter().map(|line| format!("{line}\n")).collect::<String>());
     let replayed = place.run(&["replay", "run", "--plugin", "tldr_length_reward.wasm"]);
-    assert!(replayed.succeeded().stdout.contains("completions of 18446744073709551615 steps"), "{}", replayed.stdout);
+    assert!(replayed.succeeded().stdout.contains("completions of 18,446,744,073,709,551,615 steps"), "{}", replayed.stdout);
 }
 
 #[test]

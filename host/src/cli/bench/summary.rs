@@ -1,6 +1,7 @@
 //! Prints a measurement as a table or as JSON.
 
-use crate::cli::output::{self, counted};
+use crate::cli::output;
+use crate::config::words::counted;
 use crate::train::{self, Measurement, Work};
 use serde::Serialize;
 use serde_json::{Map, Value};

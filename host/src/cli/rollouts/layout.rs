@@ -1,7 +1,6 @@
 //! Lays completions out for a terminal of some width, or for a file.
 
-use crate::cli::numbers::number;
-use crate::cli::output::counted;
+use crate::config::words::{counted, number};
 use crate::config::{is_hidden, is_variation_selector, printable};
 use crate::run::{PluginVersion, Rollout};
 use console::{Term, measure_text_width, style};

@@ -4,8 +4,8 @@ mod layout;
 mod selecting;
 
 use super::Failure;
-use super::output::counted;
 use super::pager::Pager;
+use crate::config::words::counted;
 use crate::config::{Overrides, PluginEntry, is_hidden, read};
 use crate::report;
 use crate::run::{ConfigInForce, Rollout, Rollouts, RunFiles, Selection, Steps};

@@ -6,7 +6,7 @@ mod state;
 mod table;
 
 use super::Failure;
-use super::output::counted;
+use crate::config::words::counted;
 use crate::config::{files, printable, printable_path, shell_word};
 use crate::run::{RunFiles, lock};
 use anyhow::{Context, anyhow};

@@ -3,12 +3,12 @@
 use super::model::Opened;
 use super::plugins::Loaded;
 use super::room::{self, Estimate};
+use crate::config::words::counted;
 use crate::config::{Config, PluginEntry, printable, printable_path};
 use crate::dist::World;
 use crate::model::{Backend, Dtype, Held};
 use crate::ops::quantized::Scheme;
 use crate::run::short_hash;
-use crate::train::error::counted;
 use crate::train::flow::Flow;
 use indicatif::HumanCount;
 use std::path::Path;

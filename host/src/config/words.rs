@@ -1,0 +1,97 @@
+//! Numbers and counted things as people read them, on the terminal, in the log, in findings and on pages.
+
+/// Formats a number with four significant digits, and separated thousands.
+pub fn number(v: f64) -> String {
+    let size = v.abs();
+    if v == 0.0 {
+        "0".to_owned()
+    } else if !v.is_finite() {
+        v.to_string()
+    } else if !(1e-3..1e7).contains(&size) {
+        let text = format!("{v:.2e}");
+        let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+        format!("{}e{power}", trimmed(digits))
+    } else if size >= 1000.0 {
+        grouped(&format!("{v:.0}"))
+    } else {
+        let decimals = (3.0 - size.log10().floor()).max(0.0) as usize;
+        trimmed(&format!("{v:.decimals$}")).to_owned()
+    }
+}
+
+/// Formats a number for a column of such numbers, whose points are mostly below each other.
+pub fn in_column(v: f64) -> String {
+    match v.abs() {
+        0.0 => "0".to_owned(),
+        size if !(1e-3..1e7).contains(&size) => format!("{v:.1e}"),
+        size if size >= 1e4 => grouped(&format!("{v:.0}")),
+        size if size >= 100.0 => format!("{v:.1}"),
+        _ => format!("{v:.3}"),
+    }
+}
+
+/// Formats a count, with separated thousands.
+pub fn count(n: u64) -> String {
+    grouped(&n.to_string())
+}
+
+/// Formats a number of things: `1 step`, `2 steps`.
+pub fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+/// Removes trailing zeros.
+fn trimmed(text: &str) -> &str {
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
+}
+
+/// Separates the thousands of a whole number, which may have a sign.
+fn grouped(text: &str) -> String {
+    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
+    let mut shown = sign.to_owned();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_four_digits_that_say_something() {
+        let cases = [
+            (0.0, "0"),
+            (20.0, "20"),
+            (-0.10000000149, "-0.1"),
+            (1.592144823, "1.592"),
+            (0.0023224, "0.002322"),
+            (99.99999, "100"),
+            (606_556.4, "606,556"),
+            (-1234.5, "-1,234"),
+            (3.0e9, "3e9"),
+            (-3.85e-4, "-3.85e-4"),
+            (f64::NEG_INFINITY, "-inf"),
+        ];
+        for (v, expected) in cases {
+            assert_eq!(number(v), expected);
+        }
+    }
+
+    #[test]
+    fn numbers_of_a_column_have_the_digits_that_matter() {
+        let all = [0.0, 0.25, -1.5, 123.456, 9876.54, 123_456.7, -123_456.7, 1e9, 0.000_123];
+        let expected = ["0", "0.250", "-1.500", "123.5", "9876.5", "123,457", "-123,457", "1.0e9", "1.2e-4"];
+        assert_eq!(all.map(in_column), expected);
+    }
+
+    #[test]
+    fn things_are_counted() {
+        assert_eq!([0, 1, 2, 1000].map(|n| counted(n, "step")), ["0 steps", "1 step", "2 steps", "1,000 steps"]);
+        assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+    }
+}
