@@ -439,7 +439,7 @@ fn start_log(quiet: bool, verbose: u8) {
     }
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(move || output::Log { to: std::io::stderr(), colored })
+        .with_writer(move || output::Log { to: std::io::stderr(), colored, term: terminal.then(console::Term::stderr) })
         .log_internal_errors(false)
         .with_ansi(colored)
         .with_target(false)

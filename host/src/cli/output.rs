@@ -17,17 +17,16 @@ static FAILED: OnceLock<String> = OnceLock::new();
 /// Maximum length of a printed error, in bytes.
 const LONGEST_ERROR: usize = 64 << 10;
 
+/// Where the text of a line of the log and of an error begins.
+const LOG_INDENT: usize = 6;
+const ERROR_INDENT: usize = 7;
+
 /// Least width of a last column that is filled below itself, and the indentation otherwise.
 const LEAST_COLUMN: usize = 24;
 const LEAST_INDENT: usize = 4;
 
 /// Maximum length of what is printed of an argument that can't be read, in bytes.
 const LONGEST_ARGUMENT: usize = 4096;
-
-/// Returns a number of things in words: `1 step`, `2 steps`.
-pub(super) fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
 
 /// Says which arguments are not UTF-8 text, with the flags before them.
 pub(super) fn unreadable(arguments: &[OsString]) -> String {
@@ -64,9 +63,12 @@ pub(super) fn lines(text: fmt::Arguments<'_>) {
 
 /// Prints a line of a table. What does not fit the terminal goes on below the last column, which begins at `indent`.
 pub(super) fn row(line: &str, indent: usize) {
-    let term = Term::stdout();
-    let width = if term.is_term() { usize::from(term.size().1) } else { usize::MAX };
-    lines(format_args!("{}", broken(&visible(line), indent, width)));
+    lines(format_args!("{}", broken(&visible(line), indent, width_of(&Term::stdout()))));
+}
+
+/// Returns the width of a terminal; what is none has room for any line.
+fn width_of(term: &Term) -> usize {
+    if term.is_term() { usize::from(term.size().1) } else { usize::MAX }
 }
 
 /// Breaks a line between words so that it fits a `width`; what follows is indented.
@@ -124,8 +126,9 @@ pub(super) fn has_complained() -> bool {
 /// Prints an error on one line. If that fails, there is nowhere left to report it.
 pub(super) fn complain(error: &anyhow::Error) {
     COMPLAINED.store(true, Ordering::SeqCst);
-    let error = printable(&error.to_string(), LONGEST_ERROR);
-    let _ = super::display::above(|| writeln!(io::stderr(), "error: {error}"));
+    let error = format!("error: {}", printable(&error.to_string(), LONGEST_ERROR));
+    let error = broken(&error, ERROR_INDENT, width_of(&Term::stderr()));
+    let _ = super::display::above(|| writeln!(io::stderr(), "{error}"));
 }
 
 /// Returns a text with hidden characters made visible, except line ends.
@@ -139,6 +142,8 @@ pub(super) struct Log<W> {
     pub to: W,
     /// Whether the log itself writes escape sequences.
     pub colored: bool,
+    /// The terminal, whose lines are broken between words.
+    pub term: Option<Term>,
 }
 
 impl<W: Write> Write for Log<W> {
@@ -152,6 +157,9 @@ impl<W: Write> Write for Log<W> {
                 c if is_hidden(c) => shown.extend(c.escape_unicode()),
                 c => shown.push(c),
             }
+        }
+        if let Some(term) = &self.term {
+            shown = broken(&shown, LOG_INDENT, width_of(term));
         }
         shown.push('\n');
         super::display::above(|| self.to.write_all(shown.as_bytes()))?;
@@ -177,11 +185,14 @@ mod tests {
         assert_eq!(broken("    mode = 1  How answers are compared", 8, 36), "    mode = 1  How answers are\n        compared");
         assert!(broken("name  a_word_that_is_longer_than_all", 6, 10).ends_with("a_word_that_is_longer_than_all"));
         assert_eq!(broken("short", 9, 3), "short");
+        // As a line of the log, with its level coloured.
+        let line = "\u{1b}[32m INFO\u{1b}[0m resume with: rlhost resume run";
+        assert_eq!(broken(line, LOG_INDENT, 30), "\u{1b}[32m INFO\u{1b}[0m resume with: rlhost\n      resume run");
     }
 
     #[test]
     fn nothing_forges_a_line_of_the_log_or_moves_the_cursor() {
-        let mut log = Log { to: Vec::new(), colored: false };
+        let mut log = Log { to: Vec::new(), colored: false, term: None };
         log.write_all(b" WARN a\nERROR forged \x1b[2J\r\n").unwrap();
         log.write_all(b" INFO b\n").unwrap();
         assert_eq!(String::from_utf8(log.to).unwrap(), " WARN a\\nERROR forged \\u{1b}[2J\\u{d}\n INFO b\n");

@@ -65,9 +65,9 @@ impl Refused {
 
     /// Describes the rows that were skipped so far, besides this many that can be used.
     pub fn so_far(&self, usable: usize) -> String {
-        let mut named: Vec<String> = self.first.values().map(ToString::to_string).collect();
-        if self.count > named.len() {
-            named.push(format!("{} more", self.count - named.len()));
+        let mut named = named(self.first.values());
+        if self.count > self.first.len() {
+            named.push(format!("{} more", self.count - self.first.len()));
         }
         let (count, all) = (self.count, self.count + usable);
         format!("skipped {count} of {all} rows (strict_data refuses them): {}", named.join("; "))
@@ -97,6 +97,28 @@ impl Refused {
     }
 }
 
+/// Says what is wrong with rows; of those of a file with which the same is wrong, it is said once.
+fn named<'a>(errors: impl Iterator<Item = &'a Error>) -> Vec<String> {
+    let mut alike: Vec<(&Error, Vec<String>)> = Vec::new();
+    for error in errors {
+        let Error::Row { path, line, detail } = error else {
+            alike.push((error, Vec::new()));
+            continue;
+        };
+        let is_same =
+            |other: &Error| matches!(other, Error::Row { path: own, detail: said, .. } if own == path && said == detail);
+        match alike.iter_mut().find(|(other, _)| is_same(other)) {
+            Some((_, lines)) => lines.push(line.to_string()),
+            None => alike.push((error, Vec::new())),
+        }
+    }
+    let text = |(error, lines): (&Error, Vec<String>)| match lines[..] {
+        [] => error.to_string(),
+        _ => format!("{error}, as in {}", lines.join(" and ")),
+    };
+    alike.into_iter().map(text).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Location;
@@ -115,6 +137,13 @@ mod tests {
         assert!(warning.starts_with("skipped 5 of 7 rows"), "{warning}");
         assert!(warning.ends_with("test:1: odd 0; test:1: odd 1; test:1: odd 2; 2 more"), "{warning}");
         assert!(Refused::default().warning(0).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_with_several_rows_is_said_once() {
+        let wrong = |line: usize, detail: &str| Error::Row { path: "a.jsonl".into(), line, detail: detail.into() };
+        let said = named([wrong(1, "odd"), wrong(3, "odd"), wrong(4, "bad"), wrong(7, "odd")].iter());
+        assert_eq!(said, ["a.jsonl:1: odd, as in 3 and 7", "a.jsonl:4: bad"]);
     }
 
     #[test]
