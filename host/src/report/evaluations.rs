@@ -20,12 +20,34 @@ pub(super) struct Row {
     pub steps: String,
 }
 
-/// Returns the metrics of evaluations that are means over prompts, with their intervals.
+/// Metrics of evaluations that are shown without an interval where their standard errors are not logged.
+const PLAIN: [&str; 3] = ["eval_reward", "eval_objective/scores", "eval_loss"];
+
+/// Returns the metrics of evaluations that are means over prompts, with their intervals, and what evaluations are compared by.
 pub(super) fn rows(figures: &Figures, eras: &Eras<'_>) -> Vec<Row> {
     let mut rows: Vec<Row> = figures.series.iter().filter_map(|series| row(figures, eras, &series.name)).collect();
     rows.sort_by(|a, b| a.name.cmp(&b.name));
+    let plain: Vec<Row> = PLAIN
+        .into_iter()
+        .filter(|name| rows.iter().all(|row| row.name != *name))
+        .filter_map(|name| plain(figures, eras, name))
+        .collect();
+    rows.splice(0..0, plain);
     rows.truncate(MOST);
     rows
+}
+
+/// Returns the row of a metric without an interval.
+fn plain(figures: &Figures, eras: &Eras<'_>, name: &str) -> Option<Row> {
+    let values = figures.values(name).iter().zip(&figures.steps).skip(eras.newest(name));
+    let values: Vec<(f64, u64)> = values.filter_map(|(value, step)| Some(((*value)?, *step))).collect();
+    let (first, last) = (values.first()?, values.last()?);
+    Some(Row {
+        name: name.to_owned(),
+        first: words::number(first.0),
+        last: words::number(last.0),
+        steps: format!("{} to {}", words::count(first.1), words::count(last.1)),
+    })
 }
 
 /// Returns the row of a metric: the first and the last evaluation since the last swap that changed what it means.

@@ -139,6 +139,19 @@ fn evaluations_are_compared_since_the_last_swap() {
 }
 
 #[test]
+fn evaluations_have_their_reward_in_the_table_with_an_interval_or_without() {
+    let row = |step: u64| json!({ "eval_reward": step, "eval_rewards/length/mean": step, "eval_rewards/length/stderr": 0.1, "eval_entropy": 1.0 });
+    let page = render(run(&lines([begun("started", 0)]), &metrics([5, 10], row), "").path()).unwrap();
+    let table = page.split("<h2 id=\"evaluations\">").nth(1).unwrap().split("</table>").next().unwrap();
+    let of = |name: &str| {
+        table.split(&format!("<th scope=\"row\">{name}</th>")).nth(1).map(|rest| rest.split("</tr>").next().unwrap())
+    };
+    let reward = of("eval_reward").unwrap();
+    assert!(reward.contains(">5<") && reward.contains(">10<") && reward.contains("5 to 10"), "{reward}");
+    assert!(of("eval_rewards&#x2f;length").unwrap().contains("5 \u{b1} 0.196") && of("eval_entropy").is_none());
+}
+
+#[test]
 fn what_is_only_evaluated_has_its_chart() {
     let run =
         run(&lines([begun("started", 0)]), &metrics([0], |_| json!({ "eval_loss": 2.0, "eval_rewards/judge/mean": 0.5 })), "");
