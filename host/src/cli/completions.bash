@@ -23,4 +23,4 @@ _rlhost() {
         compopt -o nospace 2>/dev/null
     fi
 }
-complete -o bashdefault -o default -F _rlhost rlhost
+complete -F _rlhost rlhost

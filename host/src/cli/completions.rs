@@ -3,8 +3,8 @@
 
 use super::flags::with_settings;
 use super::{Failure, algorithm, command, command_at, flags, output, takes_keys, training};
-use crate::config;
-use crate::plugin::{Role, Setting, embedded_of};
+use crate::config::{self, Limits, PluginEntry};
+use crate::plugin::{Engine, Role, Setting, Source, embedded_of, settings_of};
 use anyhow::anyhow;
 use clap::{Arg, Command};
 use clap_complete::Shell;
@@ -89,32 +89,67 @@ fn completed_by(words: &[OsString]) -> Command {
     let root = if is_implied { flags::command("rlhost") } else { command() };
     let named = if is_implied { Some(root.clone()) } else { words.get(at).and_then(|name| root.find_subcommand(name)).cloned() };
     let Some(named) = named.filter(|command| is_implied || takes_keys(command.get_name())) else {
-        return with_values(root, &[]);
+        return with_values(root, &Known::default());
     };
     let sets = training(named.get_name()).map_or(&[][..], |training| training.sets);
     // With help, whatever is wrong in them so far is no error.
     let rest = [&spelled[at + 1..], &["--help".into()]].concat();
     let settings = algorithm::known_of(&named, sets, &rest).map(|known| known.settings).unwrap_or_default();
+    let known = Known { entries: entries(&named, &rest), settings };
     let root = match is_implied {
-        true => with_settings(root, &settings),
-        false => root.mut_subcommand(named.get_name(), |command| with_settings(command, &settings)),
+        true => with_settings(root, &known.settings),
+        false => root.mut_subcommand(named.get_name(), |command| with_settings(command, &known.settings)),
     };
-    with_values(root, &settings)
+    with_values(root, &known)
+}
+
+/// What the words so far select.
+#[derive(Default)]
+struct Known {
+    /// The algorithm's settings.
+    settings: Vec<Setting>,
+    /// Keys of the plugins and environments that are named, with their values if they are few.
+    entries: Vec<(String, Vec<String>)>,
+}
+
+/// Returns the keys of the rewards and environments that words name, once a key of one is begun: their settings are their own.
+fn entries(command: &Command, words: &[OsString]) -> Vec<(String, Vec<String>)> {
+    const TABLES: [&str; 2] = ["plugin", "environment"];
+    let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let is_begun = |word: &String| TABLES.iter().any(|table| word.trim_start_matches("--set=").starts_with(&format!("{table}.")));
+    if !words.iter().any(is_begun) {
+        return Vec::new();
+    }
+    let scanned = flags::scan(command, &words);
+    let Ok(engine) = Engine::new() else { return Vec::new() };
+    let mut keys = Vec::new();
+    for table in TABLES {
+        for given in scanned.values(table) {
+            let prefix = format!("{table}.{}", PluginEntry::new(given.clone()).name());
+            keys.push((format!("{prefix}.weight"), Vec::new()));
+            keys.push((format!("{prefix}.on_error"), ["fail", "unscorable", "previous"].map(str::to_owned).to_vec()));
+            let settings = Source::open(&given).and_then(|source| settings_of(&engine, &source, &Limits::default()));
+            let settings = settings.unwrap_or_default().into_iter();
+            keys.extend(settings.map(|setting| (format!("{prefix}.config.{}", setting.name), setting.choices)));
+        }
+    }
+    keys
 }
 
 /// Lets the arguments of all commands complete their values.
-fn with_values(command: Command, settings: &[Setting]) -> Command {
-    let command = command.mut_args(|arg| with_value(arg, settings));
-    command.mut_subcommands(|below| with_values(below, settings))
+fn with_values(command: Command, known: &Known) -> Command {
+    let command = command.mut_args(|arg| with_value(arg, known));
+    command.mut_subcommands(|below| with_values(below, known))
 }
 
-fn with_value(arg: Arg, settings: &[Setting]) -> Arg {
+fn with_value(arg: Arg, known: &Known) -> Arg {
+    let settings = &known.settings;
     let id = arg.get_id().to_string();
     let paths = || Some(PathCompleter::any());
     let folders = || Some(PathCompleter::dir());
     let plugins = |role: Role, ending: &str| embedded_of(role).map(|name| name.trim_end_matches(ending).to_owned()).collect();
     let values = match id.as_str() {
-        "set" => return arg.add(ArgValueCompleter::new(Sets::new(settings))),
+        "set" => return arg.add(ArgValueCompleter::new(Sets::new(known))),
         "plugin" => Values { words: plugins(Role::Reward, ""), paths: paths() },
         "environment" => Values { words: plugins(Role::Environment, ".wasm"), paths: paths() },
         "algorithm" => Values { words: plugins(Role::Algorithm, ".wasm"), paths: paths() },
@@ -149,13 +184,13 @@ impl ValueCompleter for Values {
 struct Sets(Vec<(String, Vec<String>)>);
 
 impl Sets {
-    fn new(settings: &[Setting]) -> Self {
+    fn new(known: &Known) -> Self {
         let keys = config::keys().iter().filter(|key| key.table.is_none()).map(|key| {
             let examples = config::shown(&key.name).map(|shown| shown.examples.clone());
             (key.name.clone(), examples.unwrap_or_default())
         });
-        let settings = settings.iter().map(|setting| (flags::setting_id(&setting.name), setting.choices.clone()));
-        Self(keys.chain(settings).collect())
+        let settings = known.settings.iter().map(|setting| (flags::setting_id(&setting.name), setting.choices.clone()));
+        Self(keys.chain(settings).chain(known.entries.iter().cloned()).collect())
     }
 }
 
@@ -221,6 +256,34 @@ mod tests {
         let losses = completed(&["dpo", "--loss-type", "s"]);
         assert!(losses.contains(&"sigmoid".to_owned()), "{losses:?}");
         assert_eq!(completed(&["dpo", "--set", "loss.loss_type=hin"]), ["loss.loss_type=hinge"]);
+    }
+
+    #[test]
+    fn settings_of_the_plugins_that_are_named_are_completed() {
+        let of =
+            |set: &str| completed(&["grpo", "--plugin", "answer_reward.wasm", "--plugin", "tldr_length_reward", "--set", set]);
+        assert_eq!(of("plugin.tldr_length_reward.w"), ["plugin.tldr_length_reward.weight="]);
+        assert_eq!(of("plugin.tldr_length_reward.config.ta"), ["plugin.tldr_length_reward.config.target="]);
+        assert_eq!(of("plugin.answer_reward.on_error=pr"), ["plugin.answer_reward.on_error=previous"]);
+        let modes = of("plugin.answer_reward.config.mode=");
+        assert!(modes.contains(&"plugin.answer_reward.config.mode=formula".to_owned()), "{modes:?}");
+        assert!(completed(&["grpo", "--set", "plugin."]).is_empty(), "no plugin is named");
+    }
+
+    #[test]
+    fn numbers_are_not_completed_and_files_are_where_one_is_expected() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("lr.toml"), "").unwrap();
+        let begun = format!("{}/", place.path().display());
+        for number in [&["train", "--max-steps"][..], &["resume", "--step"], &["train", "--learning-rate"]] {
+            assert!(completed(&[number, &[begun.as_str()]].concat()).is_empty(), "{number:?}");
+        }
+        let file = vec![format!("{begun}lr.toml")];
+        for wanted in [&["sweep"][..], &["train", "--config"], &["train", "--dataset"], &["train", "--chat-template-path"]] {
+            assert_eq!(completed(&[wanted, &[begun.as_str()]].concat()), file, "{wanted:?}");
+        }
+        // Otherwise bash would offer files wherever rlhost has nothing.
+        assert!(!BASH.contains("-o default") && !BASH.contains("bashdefault"));
     }
 
     #[test]

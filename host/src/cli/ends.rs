@@ -85,9 +85,13 @@ fn settings(error: &train::Error) -> &'static str {
 pub(super) fn lost(folder: &Path, steps: u64) -> String {
     let saved = RunFiles(folder).steps().ok().and_then(|saved| saved.into_iter().rfind(|step| *step <= steps)).unwrap_or(0);
     let resume = format!("resume with: rlhost resume {}", shell_word(folder));
+    let over = || {
+        let folder = shell_word(folder);
+        format!("{folder} has no checkpoint; remove it, or start over: give the command again, with --resume-from-checkpoint")
+    };
     match (saved, steps - saved) {
-        (0, 0) => "nothing was trained or saved".to_owned(),
-        (0, _) => format!("{} lost, as nothing was saved yet", are(1, steps)),
+        (0, 0) => format!("nothing was trained or saved; {}", over()),
+        (0, _) => format!("{} lost, as nothing was saved yet; {}", are(1, steps), over()),
         (saved, 0) => format!("step {saved} is saved, and the step that was under way is lost; {resume}"),
         (saved, _) => format!("{} lost; step {saved} is saved, {resume}", are(saved + 1, steps)),
     }
@@ -107,8 +111,12 @@ mod tests {
     fn what_is_lost_is_said_by_step() {
         let place = tempfile::tempdir().unwrap();
         let run = place.path();
-        assert_eq!(lost(run, 0), "nothing was trained or saved");
-        assert_eq!(lost(run, 1), "step 1 is lost, as nothing was saved yet");
+        let over = format!(
+            "{} has no checkpoint; remove it, or start over: give the command again, with --resume-from-checkpoint",
+            shell_word(run)
+        );
+        assert_eq!(lost(run, 0), format!("nothing was trained or saved; {over}"));
+        assert_eq!(lost(run, 1), format!("step 1 is lost, as nothing was saved yet; {over}"));
         fs::create_dir(RunFiles(run).checkpoint(4)).unwrap();
         // One that a resumed run has not reached again.
         fs::create_dir(RunFiles(run).checkpoint(90)).unwrap();

@@ -1,6 +1,7 @@
 //! `rlhost init`: writes a configuration to start from.
 
 use super::Failure;
+use super::columns::aligned;
 use crate::config::{printable_path, shell_word};
 use anyhow::anyhow;
 use clap::ValueEnum;
@@ -17,7 +18,7 @@ use toml::Value;
 )]
 pub(super) struct Args {
     /// What to start from
-    kind: Kind,
+    kind: Option<Kind>,
     /// File to write [default: KIND.toml]
     file: Option<PathBuf>,
 }
@@ -64,12 +65,23 @@ impl Kind {
 const DATASET: &str = "\"DATASET\"";
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let file = args.file.clone().unwrap_or_else(|| PathBuf::from(args.kind.name()).with_extension("toml"));
-    write(args.kind, &file).map_err(Failure::of)?;
+    let Some(kind) = args.kind else {
+        list();
+        return Err(Failure::mistake(anyhow!("name what to start from, as in: rlhost init {}", Kind::Gsm8k.name())));
+    };
+    let file = args.file.clone().unwrap_or_else(|| PathBuf::from(kind.name()).with_extension("toml"));
+    write(kind, &file).map_err(Failure::of)?;
     let command = shell_word(&file);
     say!("next: rlhost --config {command} --dry-run   shows what it would do");
     say!("      rlhost --config {command}");
     Ok(())
+}
+
+/// Prints what there is to start from.
+fn list() {
+    let help = |kind: &Kind| kind.to_possible_value().and_then(|value| value.get_help().map(ToString::to_string));
+    let rows = Kind::value_variants().iter().map(|kind| vec![kind.name().to_owned(), help(kind).unwrap_or_default()]);
+    aligned(&rows.collect::<Vec<_>>()).iter().for_each(|line| say!("{line}"));
 }
 
 /// Writes the files of a kind, and says which.

@@ -39,10 +39,14 @@ fn nothing_is_overwritten_and_files_may_be_elsewhere() {
         (&["init", "sft", "absent/a.toml"], "its folder does not exist"),
         (&["init", "sft", "a.jsonl"], "end it with .toml"),
         (&["init", "chat"], "gsm8k, tldr, sft, dpo, agent"),
-        (&["init"], "<KIND>"),
+        (&["init"], "name what to start from, as in: rlhost init gsm8k"),
     ] {
         let refused = place.run(arguments);
         assert!(refused.code == Some(2) && refused.error().contains(words), "{arguments:?}: {}", refused.stderr);
     }
+    let listed = place.run(&["init"]).stdout;
+    let lines: Vec<&str> = listed.lines().collect();
+    assert!(lines.len() == KINDS.len() && lines.iter().zip(KINDS).all(|(line, kind)| line.starts_with(kind)), "{listed}");
+    assert!(lines[2].ends_with("  Fine-tuning on given answers"), "{listed}");
     assert_eq!(place.entries(), ["dpo.jsonl", "my files", "run"]);
 }
