@@ -79,6 +79,9 @@ fn a_line_on_the_terminal_moves_in_every_phase_and_is_gone_at_the_end() {
     // The table has a column for each of several rewards.
     let names = &lines[find("repetition_reward  ")];
     assert!(names.contains("tldr_length_reward"), "{names}");
+    // What is longer than the terminal goes on below, between words.
+    assert!(lines.iter().filter(|line| line.contains("INFO")).all(|line| line.chars().count() <= COLUMNS), "{drawn}");
+    assert!(lines[find("grpo of") + 1].starts_with("      /") || lines[find("grpo of")].ends_with(".jsonl"), "{drawn}");
     // Drawings within one phase differ.
     for (phase, at_least) in [("generating ", 2), ("evaluating ", 2)] {
         let mut all: Vec<&String> = lines.iter().filter(|line| line.contains("elapsed") && line.contains(phase)).collect();
