@@ -58,7 +58,8 @@ fn a_line_on_the_terminal_moves_in_every_phase_and_is_gone_at_the_end() {
     let long = ["--num-generations", "8", "--per-device-train-batch-size", "64", "--max-completion-length", "96"];
     let evaluated = ["--eval-dataset", STORIES, "--eval-steps", "2", "--save-steps", "2", "--max-steps", "2"];
     let run = ["grpo", "--model", tiny(), "--dataset", STORIES, "--plugin", "tldr_length_reward.wasm", "--output-dir", "run"];
-    let more = ["--plugin", "repetition_reward.wasm", "--logging-steps", "1", "--num-iterations", "2"];
+    // The second step is as long as the first, so that there is time for what is drawn after one step.
+    let more = ["--plugin", "repetition_reward.wasm", "--logging-steps", "1"];
     let Some(drawn) = drawn(&place, &[&run[..], &long, &evaluated, &more].concat()) else { return };
     let lines = lines(&drawn);
     let find = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap_or_else(|| panic!("no {part:?} in {drawn}"));
