@@ -255,7 +255,7 @@ fn of_very_many_unusable_rows_the_first_are_named_and_all_are_counted() {
     let warning = warning.unwrap();
     assert_eq!(prompts.len(), 4);
     assert!(warning.starts_with(&format!("skipped {odd} of {} rows", odd + 4)), "{warning}");
-    assert!(warning.contains("jsonl:1: ") && warning.contains("jsonl:3: "), "{warning}");
+    assert!(warning.contains("jsonl:1: ") && warning.contains(", as in 3; ") && warning.contains("jsonl:2: "), "{warning}");
     assert!(warning.ends_with(&format!("; {} more", odd - 3)), "{warning}");
 }
 
