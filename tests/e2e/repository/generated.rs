@@ -1,30 +1,9 @@
 //! What is generated and kept in the tree is what its source gives: the SDK's bindings, and the preview 1 of core modules.
 
 use std::path::{Path, PathBuf};
-use wit_bindgen_core::{Files, WorldGenerator};
-use wit_bindgen_rust::Opts;
 use wit_component::{StringEncoding, metadata};
 use wit_parser::decoding::{DecodedWasm, decode};
 use wit_parser::{PackageId, Resolve};
-
-/// A world of every interface, of which bindings are made once.
-const EVERYTHING: &str = "
-    package rlhost:sdk;
-    world everything {
-        import rlhost:plugin/host@1.0.0;
-        import rlhost:plugin/http@1.0.0;
-        import rlhost:plugin/cells@1.0.0;
-        export rlhost:plugin/plugin@1.0.0;
-        export rlhost:plugin/state@1.0.0;
-        export rlhost:plugin/observer@1.0.0;
-        export rlhost:plugin/reward@1.0.0;
-        export rlhost:plugin/algorithm@1.0.0;
-        export rlhost:plugin/estimator@1.0.0;
-        export rlhost:plugin/pairing@1.0.0;
-        export rlhost:plugin/environment@1.0.0;
-        export rlhost:plugin/inside@1.0.0;
-    }
-";
 
 /// The interfaces that a plugin may export, each of which has a section of its own. What a plugin imports is in a section of the
 /// bindings.
@@ -43,21 +22,9 @@ fn contract_and(text: &str) -> (Resolve, PackageId) {
     (resolve, other)
 }
 
+/// The bindings of the contract, as the build script generated them.
 fn bindings() -> Vec<u8> {
-    let (mut resolve, package) = contract_and(EVERYTHING);
-    let world = resolve.select_world(&[package], None).unwrap();
-    let options = Opts {
-        pub_export_macro: true,
-        default_bindings_module: Some("rlhost_plugin_sdk::bindings".to_owned()),
-        additional_derive_attributes: vec!["PartialEq".to_owned()],
-        generate_all: true,
-        format: true,
-        ..Opts::default()
-    };
-    let mut files = Files::default();
-    options.build().generate(&mut resolve, world, &mut files).unwrap();
-    let (_, source) = files.iter().find(|(name, _)| name.ends_with(".rs")).unwrap();
-    source.to_vec()
+    include_bytes!(concat!(env!("OUT_DIR"), "/generated.rs")).to_vec()
 }
 
 /// The section of a world that exports one interface. The linker merges those of a plugin.
@@ -81,7 +48,8 @@ fn check(files: Vec<(PathBuf, Vec<u8>)>) {
             std::fs::write(&file, &wanted).unwrap();
         }
         let kept = std::fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-        let write = "RLHOST_WRITE_GENERATED=1 cargo test --package rlhost-tests --test generated writes it anew";
+        let write =
+            "RLHOST_WRITE_GENERATED=1 cargo test --package rlhost-tests --test e2e -- repository::generated writes it anew";
         assert!(kept == wanted, "{} is not what its source gives: {write}", file.display());
     }
 }
