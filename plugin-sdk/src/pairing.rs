@@ -1,4 +1,4 @@
-//! Choosing pairs from rollouts. Together with [`Preference`](crate::preference::Preference), this is an online algorithm over
+//! Choosing pairs from rollouts. Together with [`Preference`], this is an online algorithm over
 //! pairs.
 
 use crate::Error;
@@ -84,7 +84,7 @@ impl<P: Preference + Pairing> Algorithm for OverColumns<P> {
     }
 }
 
-/// Exports a type that implements [`Preference`](crate::preference::Preference) and
+/// Exports a type that implements [`Preference`] and
 /// [`Pairing`](crate::pairing::Pairing). Name and version are the crate's.
 #[macro_export]
 macro_rules! online_preference_plugin {
