@@ -2,7 +2,7 @@
 //! `snapshot.json`. Older checkpoints have all of it there.
 
 use crate::ops::support::Support;
-use crate::plugin::columns::{ADVANTAGE, OLD_LOGP, OLD_VALUE, REF_LOGP, RETURN, SAMPLING_LOGP};
+use crate::plugin::columns::{ADVANTAGE, Known, OLD_LOGP, OLD_VALUE, REF_LOGP, RETURN, SAMPLING_LOGP};
 use crate::plugin::{Column, Unit};
 use crate::rollout::Rollout;
 use crate::train::columns::Columns;
@@ -197,6 +197,10 @@ impl ColumnEntry {
             Per::Token => Unit::Token,
             Per::Sequence => Unit::Sequence,
         };
+        if let Some(known) = Known::find(&self.name).filter(|known| known.unit != unit) {
+            let (wanted, found) = (known.unit.noun(), unit.noun());
+            return Err(format!("column {} has one value for each {found} instead of each {wanted}", self.name));
+        }
         Ok(Column { name: self.name, unit, values, missing })
     }
 }
@@ -306,7 +310,12 @@ mod tests {
         fn flat(values: &[u32]) -> Tensor {
             Tensor::new(values, &Device::Cpu).unwrap()
         }
-        let changes: [(&str, Change); 5] = [
+        fn per_sequence(manifest: &mut Manifest, _: &mut Tensors) {
+            let of_sampling = |column: &&mut ColumnEntry| column.name == SAMPLING_LOGP;
+            manifest.columns.iter_mut().flatten().filter(of_sampling).for_each(|column| column.per = Per::Sequence);
+        }
+        let changes: [(&str, Change); 6] = [
+            ("column sampling_logp has one value for each sequence instead of each token", per_sequence),
             ("values in 1 parts for 2 completions", |_, t| drop(t.insert("3/lengths".into(), flat(&[3])))),
             ("values in 2 parts", |_, t| drop(t.insert("3/lengths".into(), flat(&[u32::MAX, 4])))),
             ("misses entries", |_, t| drop(t.insert("3/missing/own".into(), flat(&[1, 0])))),
