@@ -1,8 +1,10 @@
 //! What an algorithm learns from: where its sequences come from, and what its loss is a sum over.
 
 use crate::config::{Config, LearnFrom};
-use crate::plugin::columns::{LABEL, SEQUENCE_VALUE};
-use crate::plugin::{Algorithm, DataSource, Shape};
+use crate::plugin::columns::{
+    Known, LABEL, MARGIN, MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SEQUENCE_VALUE,
+};
+use crate::plugin::{Algorithm, DataSource, Needs, Shape, Unit};
 use std::fmt;
 
 /// The data that an algorithm learns from.
@@ -66,6 +68,26 @@ impl Flow {
         !self.generates && !self.has_pairs && !self.has_labels
     }
 
+    /// Checks that a run that learns from this has the columns that an algorithm needs. The error is a sentence about the algorithm.
+    pub(super) fn check_needs(self, needs: &Needs) -> Result<(), String> {
+        let (of_dataset, has_pairs) = (!self.generates, self.has_pairs);
+        let has = |name: &&str| match *name {
+            LABEL | MICRO_BATCH_LABEL | MISMATCHED_LOGP | MISMATCHED_REF_LOGP => of_dataset && !has_pairs,
+            MARGIN => of_dataset && has_pairs && self.gives_values,
+            PROMPT_LOGP => has_pairs && !self.gives_values,
+            // A pass that gives a value of each sequence has no outputs of tokens.
+            name => !(self.gives_values && Known::find(name).is_some_and(|known| known.unit == Unit::Token)),
+        };
+        if let Some(name) = needs.names().find(|name| !has(name)) {
+            return Err(format!("it needs {name:?}, which a run that learns from {self} does not have"));
+        }
+        let of_reference = needs.has(MISMATCHED_LOGP) || needs.has(MISMATCHED_REF_LOGP);
+        if of_reference && !needs.has(REF_LOGP) {
+            return Err(format!("it needs mismatched completions, whose columns come with {REF_LOGP:?}, but not that column"));
+        }
+        Ok(())
+    }
+
     /// Returns the metric that checkpoints and evaluations are compared by where none is named, and whether a greater one is better.
     pub(super) fn usual_metric(self) -> (&'static str, bool) {
         if self.generates { ("reward", true) } else { ("loss", false) }
@@ -83,9 +105,44 @@ impl fmt::Display for Flow {
             (true, _, true) => "pairs of whole texts with a value each",
             (true, _, false) => "pairs of completions",
             (false, true, _) => "completions with labels",
-            (false, false, _) => "completions",
+            (false, false, true) => "completions with a value each",
+            (false, false, false) => "completions",
         };
         let whose = if self.generates { "that the policy generates" } else { "of the dataset" };
         write!(f, "{what} {whose}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_that_a_run_can_not_have_are_refused_by_name() {
+        let dataset = |has_pairs, has_labels, gives_values| Flow { generates: false, has_pairs, has_labels, gives_values };
+        let (labelled, pairs, values) = (dataset(false, true, false), dataset(true, false, false), dataset(true, false, true));
+        let refused = |flow: Flow, names: &[&str]| flow.check_needs(&names.iter().copied().collect()).err();
+        for (flow, names) in [
+            (labelled, &["logp", "label", "micro_batch/label", "micro_batch/mismatched_logp", "ref_logp"][..]),
+            (pairs, &["logp", "ref_logp", "prompt_logp", "log_sum_squares"]),
+            (values, &["sequence_value", "margin"]),
+            (Flow::generated(false), &["logp", "old_logp", "advantage", "turn_reward", "value"]),
+            (Flow::generated(true), &["logp", "ref_logp", "prompt_logp"]),
+        ] {
+            assert_eq!(refused(flow, names), None, "{flow}");
+        }
+        for (flow, names, wrong) in [
+            (Flow::generated(false), &["logp", "label"][..], "label"),
+            (pairs, &["logp", "label"], "label"),
+            (pairs, &["logp", "margin"], "margin"),
+            (labelled, &["logp", "margin"], "margin"),
+            (Flow::generated(false), &["logp", "prompt_logp"], "prompt_logp"),
+            (values, &["sequence_value", "logp"], "logp"),
+            (Flow::generated(true), &["logp", "micro_batch/label"], "micro_batch/label"),
+            (labelled, &["logp", "label", "micro_batch/mismatched_logp"], "ref_logp"),
+        ] {
+            let said = refused(flow, names).unwrap_or_default();
+            assert!(said.contains(&format!("{wrong:?}")), "{flow}, {names:?}: {said}");
+        }
     }
 }

@@ -7,8 +7,8 @@ use crate::config::{self, Compare, Config, Grants, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::Backend;
-use crate::plugin::Source;
 use crate::plugin::columns::{OLD_VALUE, REF_LOGP, VALUE};
+use crate::plugin::{self, Source};
 use crate::plugin::{Algorithm, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, RewardPlugin, Role};
 use crate::run::{Event, RunFiles, short_hash};
 use crate::train::collector::Data;
@@ -44,6 +44,8 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, bac
     let load = |source: &Source| Ok(Algorithm::load(&engine, source, &config.loss, &config.loss_limits, config.seed)?);
     let (algorithm, algorithm_source) = opening.load(load)?;
     let flow = Flow::new(&algorithm, config.learn_from);
+    flow.check_needs(&algorithm.info().needs)
+        .map_err(|detail| plugin::Error::Config { name: algorithm.name().to_owned(), detail })?;
     let chosen = chosen(&config, algorithm_source.name());
     config.loss = algorithm.config();
     config = defaults::of_evaluations(config, beginning)?;

@@ -405,6 +405,7 @@ fn fits(loaded: &mut AnyPlugin, trial: &super::Trial, config: &Config) -> Result
     if own != flow {
         return Err(format!("it learns from {own}, and this run from {flow}"));
     }
+    flow.check_needs(&algorithm.info().needs)?;
     if config.max_tokens_per_microbatch.is_some() && !is_separable(algorithm, flow).map_err(|e| e.to_string())? {
         return Err(COMPARES.to_owned());
     }
