@@ -14,6 +14,7 @@ use super::contract::algorithm::Gradient;
 use super::contract::estimator::Estimates;
 use super::contract::pairing::Choice;
 use super::contract::types::WeightedReward;
+use super::hints::{Derivation, DerivedMetric};
 use super::instance::Answer;
 use super::needs::Needs;
 use super::sandbox::Sandbox;
@@ -161,6 +162,17 @@ impl OldAlgorithm {
             labelled,
             reward_model,
         })
+    }
+
+    /// Returns the metrics that the host used to log with the number of episodes, whichever algorithm logged that.
+    pub(super) fn derived_metrics(&self) -> Vec<DerivedMetric> {
+        let metric = |name: &str, rule, from: &str| DerivedMetric { name: name.into(), rule, from: from.into() };
+        match self.kind {
+            Kind::Policy => {
+                vec![metric("eps", Derivation::PerSecond, "episode"), metric("lr", Derivation::Copy, "learning_rate")]
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Returns the columns that it needs, given its flags and its schema.

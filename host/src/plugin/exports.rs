@@ -4,6 +4,7 @@
 use super::adapters::{self, OldAlgorithm};
 use super::algorithm::{Current, Interface};
 use super::contract::{environment, plugin, reward, types};
+use super::hints::DerivedMetric;
 use super::instance::Answer;
 use super::needs::Needs;
 use super::sandbox::Sandbox;
@@ -101,6 +102,8 @@ pub(super) struct Description {
     pub config_schema: String,
     pub needs: Needs,
     pub stateless: bool,
+    /// Metrics that are derived from its own, besides those of its schema.
+    pub derived_metrics: Vec<DerivedMetric>,
 }
 
 /// See the module documentation.
@@ -194,7 +197,8 @@ impl Exports {
                 let (info,): (plugin::Info,) = describe.call(store, linked, ())?;
                 let plugin::Info { name, version, description, config_schema, needs, stateless } = info;
                 let needs = needs.into_iter().collect();
-                Ok(Ok(Description { name, version, description, config_schema, needs, stateless }))
+                let derived_metrics = Vec::new();
+                Ok(Ok(Description { name, version, description, config_schema, needs, stateless, derived_metrics }))
             }
             Describe::Old(describe) => {
                 let info = describe.load(&mut *store, linked)?.call_describe(&mut *store)?;
@@ -203,7 +207,16 @@ impl Exports {
                     (Some(old), _) => old.needs(info.needs, &info.config_schema),
                 };
                 let adapters::plugin::Info { name, version, description, config_schema, stateless, .. } = info;
-                Ok(needs.map(|needs| Description { name, version, description, config_schema, needs, stateless }))
+                let derived_metrics = self.old.as_ref().map(|old| old.derived_metrics()).unwrap_or_default();
+                Ok(needs.map(|needs| Description {
+                    name,
+                    version,
+                    description,
+                    config_schema,
+                    needs,
+                    stateless,
+                    derived_metrics,
+                }))
             }
         }
     }

@@ -300,7 +300,8 @@ impl Loaded {
                 format!("its configuration schema has {} bytes; the limit is {LONGEST_SCHEMA}", info.config_schema.len());
             return Err(Error::Config { name: self.name.clone(), detail });
         }
-        let hints = Hints::of(&info.config_schema).map_err(of_schema)?;
+        let mut hints = Hints::of(&info.config_schema).map_err(of_schema)?;
+        hints.derived_metrics.extend(info.derived_metrics);
         Ok(Info {
             name: printable(&info.name, LONGEST_TEXT),
             version: printable(&info.version, LONGEST_TEXT),

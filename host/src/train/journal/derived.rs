@@ -28,9 +28,13 @@ impl DerivedMetrics {
         self.first.clear();
     }
 
-    /// Returns the metrics for a row with these, logged after so many seconds.
+    /// Returns the metrics for a row with these, logged after so many seconds: all of them, or none if the row lacks what one follows
+    /// from.
     pub(super) fn of(&mut self, row: &BTreeMap<String, f64>, seconds: f64) -> Map<String, Value> {
         let mut more = Map::new();
+        if !self.metrics.iter().all(|metric| row.contains_key(&metric.from)) {
+            return more;
+        }
         for DerivedMetric { name, rule, from } in &self.metrics {
             let Some(&value) = row.get(from) else { continue };
             match rule {
@@ -62,7 +66,7 @@ mod tests {
         let row = |episode: f64| BTreeMap::from([("learning_rate".to_owned(), 0.5), ("episode".to_owned(), episode)]);
         let shown = |map: Map<String, Value>| Value::Object(map).to_string();
         assert_eq!(shown(derived.of(&row(25.0), 10.0)), r#"{"lr":0.5,"eps":2.0}"#);
-        assert_eq!(shown(derived.of(&BTreeMap::new(), 11.0)), "{}");
+        assert_eq!(shown(derived.of(&BTreeMap::from([("learning_rate".to_owned(), 0.5)]), 11.0)), "{}");
         derived.resume();
         assert_eq!(shown(derived.of(&row(100.0), 4.0)), r#"{"lr":0.5}"#);
         assert_eq!(shown(derived.of(&row(130.0), 14.0)), r#"{"lr":0.5,"eps":3.0}"#);
