@@ -304,6 +304,10 @@ impl Interface for OldAlgorithm {
         self.kind == Kind::Policy
     }
 
+    fn optional_estimates(&self) -> &'static [&'static str] {
+        &[columns::MASK, columns::RETURN]
+    }
+
     fn estimate<'a>(&'a self, sent: &'a Sent<'a>, rewards: &'a [WeightedReward]) -> Shaped<Ask<'a, Estimates>> {
         let rollouts = v0_1::rollouts(sent, rewards)?;
         // They are sent only to an algorithm that asks for them.

@@ -20,6 +20,7 @@ use super::world::Role;
 use super::{Error, LONGEST_TEXT, Metric, Result, Source};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -101,6 +102,8 @@ pub struct Algorithm {
     plugin: Plugin,
     interface: Arc<dyn Interface>,
     data: Data,
+    /// What the entries of the columns that its estimator returned last belong to.
+    estimated: BTreeMap<String, Unit>,
 }
 
 impl Deref for Algorithm {
@@ -127,12 +130,23 @@ impl Algorithm {
         let data = plugin.call(Call::new("describe-data"), |store, linked| interface.data(store, linked))?;
         checks::data(&data, interface.sees_generations()).map_err(wrong)?;
         plugin.info().needs.check(Role::Algorithm, &data.estimates).map_err(wrong)?;
-        Ok(Self { plugin, interface, data })
+        Ok(Self { plugin, interface, data, estimated: BTreeMap::new() })
     }
 
     /// Returns what it learns from.
     pub fn data(&self) -> &Data {
         &self.data
+    }
+
+    /// Returns the columns that its loss reads and that its estimator always returns.
+    pub fn required_estimates(&self) -> impl Iterator<Item = &str> {
+        let (needs, optional) = (&self.info().needs, self.interface.optional_estimates());
+        self.data.estimates.iter().map(String::as_str).filter(move |name| needs.has(name) && !optional.contains(name))
+    }
+
+    /// Returns what the entries of an estimate belong to, as far as that is known: from what the estimator returned last.
+    pub fn unit_of_estimate(&self, name: &str) -> Option<Unit> {
+        self.estimated.get(name).copied()
     }
 
     /// Returns an estimator's columns for a whole generation. Sends only the columns that the plugin needs.
@@ -143,6 +157,11 @@ impl Algorithm {
         let given = self.plugin.call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
         let (columns, mask) =
             checks::estimates(&given.columns, &self.data, &generation.batch).map_err(|detail| self.wrong(at, detail))?;
+        if let Some(name) = self.required_estimates().find(|name| !columns.iter().any(|column| column.name == **name)) {
+            let detail = format!("returned no column {name:?}, which is among its estimates and which its loss needs");
+            return Err(self.wrong(at, detail));
+        }
+        self.estimated = columns.iter().map(|column| (column.name.clone(), column.unit)).collect();
         let metrics = self.metrics(at, given.metrics)?;
         let same = |again: Shaped<estimator::Estimates>| again.is_ok_and(|again| again.columns == given.columns);
         if !self.plugin.answer_again(at, false, &ask).is_none_or(same) {

@@ -25,6 +25,8 @@ pub enum Misdeed {
     EndlessLoss,
     TrapInEstimate,
     TrapInLoss,
+    /// Returns no advantages at all.
+    NoAdvantages,
     /// Returns an advantage too few.
     FewAdvantages,
     NanAdvantages,
@@ -52,6 +54,8 @@ pub enum Misdeed {
     HugeFigure,
     /// Does nothing wrong, but names its advantages as it likes.
     OwnColumn,
+    /// The same with one advantage per sequence.
+    OwnSequences,
 }
 
 /// Settings.
@@ -79,9 +83,24 @@ fn own() -> &'static str {
     std::str::from_utf8(&std::hint::black_box(&OWN)[9..]).unwrap_or_default().trim_end_matches('.')
 }
 
-/// Returns the name of its advantages.
-fn column() -> &'static str {
-    if own() == "own_column" { "own_advantage" } else { "advantage" }
+/// Returns the name of its advantages, and what each belongs to.
+fn column() -> (&'static str, Unit) {
+    match own() {
+        "own_column" => ("own_advantage", Unit::Token),
+        "own_sequences" => ("own_sequence_advantage", Unit::Sequence),
+        _ => ("advantage", Unit::Token),
+    }
+}
+
+/// Returns the advantage of each token.
+fn advantages(batch: &Batch) -> Result<Vec<f32>, Error> {
+    let (name, unit) = column();
+    let given = batch.values(name, unit)?;
+    if unit == Unit::Token {
+        return Ok(given.to_vec());
+    }
+    let lengths = batch.tokens.windows(2).map(|ends| (ends[1] - ends[0]) as usize);
+    Ok(given.iter().zip(lengths).flat_map(|(advantage, length)| std::iter::repeat_n(*advantage, length)).collect())
 }
 
 /// What it does wrong in a step, in this call of a function.
@@ -113,7 +132,7 @@ impl plugin::Guest for Contrary {
             version: env!("CARGO_PKG_VERSION").into(),
             description: env!("CARGO_PKG_DESCRIPTION").into(),
             config_schema: config::schema::<Settings>(),
-            needs: (Needs::LOGP | Needs::column(column())).names(),
+            needs: (Needs::LOGP | Needs::column(column().0)).names(),
             stateless: true,
         }
     }
@@ -127,7 +146,9 @@ impl estimator::Guest for Contrary {
     fn estimate(generation: Batch, _: Vec<WeightedReward>) -> Result<Estimates, Error> {
         let misdeed = misdeed(generation.step, &ESTIMATES);
         let tokens = generation.mask.len();
-        let mut advantages: Vec<f32> = (0..tokens).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
+        let (name, unit) = column();
+        let entries = if unit == Unit::Token { tokens } else { generation.tokens.len() - 1 };
+        let mut advantages: Vec<f32> = (0..entries).map(|i| if i % 2 == 0 { 1.0 } else { -1.0 }).collect();
         let (mut mask, mut metrics) = (None, Vec::new());
         match misdeed {
             Misdeed::EndlessEstimate => for_ever(),
@@ -140,22 +161,22 @@ impl estimator::Guest for Contrary {
             Misdeed::TakeScore => metrics.push(Metric::mean("rewards/tldr_length_reward/mean", 1e6, 1e6)),
             _ => {}
         }
-        let advantages = Column::new(column(), Unit::Token, advantages);
+        let advantages = (misdeed != Misdeed::NoAdvantages).then(|| Column::new(name, unit, advantages));
         let mask = mask.map(|mask| Column::new("mask", Unit::Token, mask));
-        Ok(Estimates { columns: [Some(advantages), mask].into_iter().flatten().collect(), metrics })
+        Ok(Estimates { columns: [advantages, mask].into_iter().flatten().collect(), metrics })
     }
 }
 
 impl algorithm::Guest for Contrary {
     fn describe_data() -> Result<Data, Error> {
-        Ok(Data::completions(Source::Either).estimating([column(), "mask"]))
+        Ok(Data::completions(Source::Either).estimating([column().0, "mask"]))
     }
 
     fn loss(batch: Batch) -> Result<Gradient, Error> {
         let misdeed = misdeed(batch.step, &LOSSES);
         let all = batch.scale.tokens as f32;
-        let (logp, advantages) = (batch.values("logp", Unit::Token)?, batch.values(column(), Unit::Token)?);
-        let mut loss = logp.iter().zip(advantages).map(|(logp, a)| f64::from(-a * logp / all)).sum();
+        let (logp, advantages) = (batch.values("logp", Unit::Token)?, advantages(&batch)?);
+        let mut loss = logp.iter().zip(&advantages).map(|(logp, a)| f64::from(-a * logp / all)).sum();
         let mut d_logp: Vec<f32> = advantages.iter().map(|a| -a / all).collect();
         let mut metrics = Vec::new();
         match misdeed {

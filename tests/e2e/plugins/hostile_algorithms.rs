@@ -14,6 +14,7 @@ type Misdeeds = &'static [(&'static str, &'static str, &'static str)];
 const OF_POLICY: Misdeeds = &[
     ("endless_estimate", "estimate", TOO_LONG),
     ("trap_in_estimate", "estimate", "no estimate of mine"),
+    ("no_advantages", "estimate", "returned no column \"advantage\""),
     ("few_advantages", "estimate", "values of advantage for"),
     ("nan_advantages", "estimate", "NaN in values of advantage at token 0"),
     ("long_mask", "estimate", "returned a mask of"),
@@ -166,10 +167,26 @@ fn completions_that_wait_get_the_columns_of_an_algorithm_that_is_swapped_in() {
     let mut running = Running::start(place, "contrary", &arguments.collect::<Vec<_>>());
     for _ in 0..3 {
         running.taken_in("own_column", &contrary(CONTRARY, "own_column"));
+        running.taken_in("own_sequences", &contrary(CONTRARY, "own_sequences"));
         running.taken_in("none", &contrary(CONTRARY, "none"));
     }
     assert_eq!(running.events("plugin_rolled_back"), Vec::<serde_json::Value>::new());
     running.end("contrary");
+}
+
+#[test]
+fn completions_that_wait_in_a_checkpoint_get_the_columns_of_the_algorithm_that_continues() {
+    let place = Place::new();
+    place.write("contrary.wasm", fs::read(CONTRARY).unwrap());
+    let arguments = with("contrary.wasm");
+    let of_run: Vec<&str> = arguments.iter().map(String::as_str).chain(["--steps-per-generation", "4"]).collect();
+    place.run(&[&of_run[..], &["--max-steps", "2", "--output-dir", "parent"]].concat()).succeeded();
+    place.write("contrary.wasm", contrary(CONTRARY, "own_sequences"));
+    let continues = ["--max-steps", "4", "--resume-from-checkpoint", "parent", "--output-dir", "fork"];
+    place.run(&[&of_run[..], &continues].concat()).succeeded();
+    assert_eq!(place.figure("fork", "step"), [3.0, 4.0]);
+    // It trained on what the parent generated.
+    assert_eq!(place.lines("fork/completions.jsonl"), Vec::<serde_json::Value>::new());
 }
 
 /// What the environment calls so, and a part of what is said of it.

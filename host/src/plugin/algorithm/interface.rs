@@ -1,6 +1,7 @@
 //! The functions of algorithms, the same for all versions of the contract.
 
 use super::sent::Sent;
+use crate::plugin::columns;
 use crate::plugin::contract::{algorithm, estimator, pairing, types};
 use crate::plugin::exports::Function;
 use crate::plugin::instance::Answer;
@@ -27,6 +28,11 @@ pub(in crate::plugin) trait Interface: Send + Sync {
     /// Returns whether it knows which tokens count, so that its derivatives are 0 elsewhere.
     fn knows_mask(&self) -> bool {
         true
+    }
+
+    /// Returns the estimates that its estimator need not return although its loss reads them.
+    fn optional_estimates(&self) -> &'static [&'static str] {
+        &[columns::MASK]
     }
 
     fn estimate<'a>(&'a self, sent: &'a Sent<'a>, rewards: &'a [WeightedReward]) -> Shaped<Ask<'a, estimator::Estimates>>;

@@ -35,6 +35,7 @@ use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::model::{Decoding, Frozen, Policy, PromptPass};
 use crate::ops::dropout::mixed_bits;
+use crate::plugin::columns::TURN_REWARD;
 use crate::run::Event;
 use source::{Decoder, Episodes, RolloutSource};
 use std::collections::VecDeque;
@@ -125,9 +126,7 @@ impl Collector {
     /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
     pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
         let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
-        if with.plugins.take_algorithm_changed() {
-            self.estimate_anew(with)?;
-        }
+        self.estimate_anew(with)?;
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => {
@@ -146,13 +145,20 @@ impl Collector {
         Ok((taken, figures))
     }
 
-    /// Has the algorithm, which is another one than before, estimate the columns that it needs and that waiting completions lack.
+    /// Has the algorithm estimate the columns that its loss needs and that waiting completions lack: those that were generated under
+    /// another algorithm, before a swap or in the run that this one continues.
     fn estimate_anew(&mut self, with: &mut With<'_>) -> Result<()> {
+        if !self.flow.learns_samples() {
+            return Ok(());
+        }
+        if with.plugins.needs().has(TURN_REWARD) {
+            self.drop_without_turns(with.plugins);
+        }
         let mut waiting = std::mem::take(&mut self.pending);
         let mut anew: Vec<(Arc<Experience>, Arc<Experience>)> = Vec::new();
         for micro_batch in &mut waiting {
             let before = micro_batch.experience.clone();
-            if before.pairs.is_some() || !with.plugins.lacks_estimates(&before.columns) {
+            if !with.plugins.lacks_estimates(&before.columns) {
                 continue;
             }
             if !anew.iter().any(|(other, _)| Arc::ptr_eq(other, &before)) {
@@ -167,6 +173,23 @@ impl Collector {
         }
         self.pending = waiting;
         Ok(())
+    }
+
+    /// Drops waiting completions that lack estimates and whose turns are not known, as after a resume: they can't be estimated from the
+    /// rewards of turns.
+    fn drop_without_turns(&mut self, plugins: &Plugins) {
+        let before = self.pending.len();
+        self.pending
+            .retain(|waiting| !(waiting.experience.episodes.is_empty() && plugins.lacks_estimates(&waiting.experience.columns)));
+        let dropped = before - self.pending.len();
+        if dropped > 0 {
+            tracing::info!(
+                "dropped {dropped} micro-batches that wait without their turns' rewards, which the algorithm now needs"
+            );
+        }
+        if self.pending.is_empty() {
+            self.counters.passes_left = 0;
+        }
     }
 
     /// Returns the pass over the prompts of a step's micro-batches, if the source has kept it: then training need not repeat it.

@@ -1,10 +1,10 @@
 //! Synthetic batches that algorithms are tried on: before a run begins, before a swap, and to find out whether a loss can be split.
 
 use crate::plugin::columns::{
-    ADVANTAGE, ENTROPY, FINISHED, Known, LABEL, LOG_SUM_SQUARES, MARGIN, MEAN_LOGITS, MICRO_BATCH_LABEL, MISMATCHED_LOGP,
+    self, ADVANTAGE, ENTROPY, FINISHED, Known, LABEL, LOG_SUM_SQUARES, MARGIN, MEAN_LOGITS, MICRO_BATCH_LABEL, MISMATCHED_LOGP,
     MISMATCHED_REF_LOGP, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, RETURN, SEQUENCE_VALUE, TURN_REWARD, VALUE,
 };
-use crate::plugin::{Algorithm, Batch, Column, Scale, Unit};
+use crate::plugin::{Algorithm, Batch, Column, Generation, Scale, Unit, WeightedReward};
 use crate::train::flow::Flow;
 
 /// What a run has that not every algorithm needs.
@@ -33,12 +33,28 @@ pub(super) fn batch(lengths: &[usize], groups: Vec<u32>, flow: Flow) -> Batch {
     Batch { step: 0, seed: 0, groups, tokens, prompt_tokens: Vec::new(), turns: Vec::new(), mask, columns: Vec::new(), scale }
 }
 
+/// The name of synthetic scores.
+pub(super) const SCORES: &str = "made_up";
+
+/// Returns a generation of pairs of completions, with these numbers of tokens, for an algorithm that has estimated nothing yet.
+pub(super) fn generation(lengths: &[usize], algorithm: &Algorithm, flow: Flow) -> Generation {
+    let mut batch = batch(lengths, (0..=lengths.len() as u32).step_by(2).collect(), flow);
+    batch.columns.push(scores(lengths.len()));
+    fill_generation(&mut batch, algorithm, Extras { reference: true, critic: true, margins: false });
+    Generation { batch, rewards: vec![WeightedReward { name: SCORES.to_owned(), weight: 1.0 }] }
+}
+
+/// Returns scores of so many sequences.
+pub(super) fn scores(sequences: usize) -> Column {
+    Column::sparse(columns::reward(SCORES), Unit::Sequence, (0..sequences).map(|row| Some(row as f32)))
+}
+
 /// Adds the columns that an algorithm needs for its loss and that a batch lacks.
 pub(super) fn fill_loss(batch: &mut Batch, algorithm: &Algorithm, extras: Extras) {
     let estimates = |name: &str| algorithm.data().estimates.iter().any(|estimate| estimate == name);
     fill(batch, algorithm, extras, |name| match Known::find(name) {
         Some(known) => known.in_loss.then_some(known.unit),
-        None => estimates(name).then_some(Unit::Token),
+        None => estimates(name).then(|| algorithm.unit_of_estimate(name).unwrap_or(Unit::Token)),
     });
 }
 

@@ -51,8 +51,6 @@ pub(super) struct Plugins {
     /// The run's configuration; its plugin settings change when plugins do.
     config: Config,
     algorithm: Algorithm,
-    /// Whether the algorithm is another one than when this was last asked.
-    algorithm_changed: bool,
     flow: Flow,
     /// Whether several ranks compute the algorithm's loss together.
     shares_losses: bool,
@@ -85,8 +83,7 @@ impl Plugins {
     ) -> Result<Self> {
         let flow = trial.flow();
         let swaps = Swaps::new(slots, trial);
-        let mut plugins =
-            Self { world, config, algorithm, algorithm_changed: false, flow, shares_losses: false, rewards, environments, swaps };
+        let mut plugins = Self { world, config, algorithm, flow, shares_losses: false, rewards, environments, swaps };
         plugins.see_algorithm()?;
         Ok(plugins)
     }
@@ -136,15 +133,9 @@ impl Plugins {
         &self.algorithm.info().needs
     }
 
-    /// Returns whether the algorithm was swapped since the last call.
-    pub(super) fn take_algorithm_changed(&mut self) -> bool {
-        std::mem::take(&mut self.algorithm_changed)
-    }
-
-    /// Returns whether the algorithm needs columns that its estimator returns and that these lack.
+    /// Returns whether the algorithm's loss needs columns that its estimator returns and that these lack.
     pub(super) fn lacks_estimates(&self, columns: &Columns) -> bool {
-        let needed = self.algorithm.data().estimates.iter().filter(|name| self.needs().has(name));
-        needed.into_iter().any(|name| columns.get(name).is_none())
+        self.algorithm.required_estimates().any(|name| columns.get(name).is_none())
     }
 
     /// Returns whether the algorithm needs completions after other rows' prompts.

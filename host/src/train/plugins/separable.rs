@@ -5,6 +5,7 @@ use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::{ADVANTAGE, ENTROPY, FINISHED, Known, LABEL, LOG_SUM_SQUARES, MARGIN, MICRO_BATCH_LABEL};
 use crate::plugin::{self, Algorithm, Batch, Column, Gradient, Needs, Unit};
 use crate::train::flow::Flow;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Number of rows or pairs, and of tokens in each sequence, on which a loss is tried.
@@ -20,8 +21,13 @@ const LENGTH: usize = 2;
 pub(in crate::train) fn is_separable(algorithm: &mut Algorithm, flow: Flow) -> plugin::Result<bool> {
     let state = algorithm.snapshot()?;
     let needs = algorithm.info().needs.clone();
+    let units = units_of_estimates(algorithm, flow);
+    let unit_of = |name: &str| match Known::find(name) {
+        Some(known) => known.in_loss.then_some(known.unit),
+        None => units.get(name).copied().or(Some(Unit::Token)),
+    };
     let mut derivatives = |items: Range<usize>| {
-        let gradient = algorithm.loss(&made_up(items.clone(), &needs, flow));
+        let gradient = algorithm.loss(&made_up(items.clone(), &needs, flow, unit_of));
         // Each loss follows from the same state.
         algorithm.restore(state.clone());
         gradient.map(|gradient| by_item(&gradient, items.len()))
@@ -30,6 +36,16 @@ pub(in crate::train) fn is_separable(algorithm: &mut Algorithm, flow: Flow) -> p
     let alone = (0..TRIED).map(|item| derivatives(item..item + 1)).collect::<plugin::Result<Vec<_>>>()?.concat();
     let size = together.iter().fold(1e-6f32, |m, d| m.max(d.abs()));
     Ok(together.len() == alone.len() && together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size))
+}
+
+/// Returns what the entries of an algorithm's estimates belong to, from a synthetic generation if it has estimated nothing yet. One that
+/// can't estimate anything for that fails where it is tried on a real one.
+fn units_of_estimates(algorithm: &mut Algorithm, flow: Flow) -> BTreeMap<String, Unit> {
+    let names: Vec<String> = algorithm.required_estimates().map(str::to_owned).collect();
+    if flow.learns_samples() && names.iter().any(|name| algorithm.unit_of_estimate(name).is_none()) {
+        let _ = algorithm.estimate(&made_up::generation(&[LENGTH; TRIED], algorithm, flow));
+    }
+    names.into_iter().filter_map(|name| algorithm.unit_of_estimate(&name).map(|unit| (name, unit))).collect()
 }
 
 /// Returns the derivatives of a loss of this many items, item by item.
@@ -45,7 +61,7 @@ fn by_item(gradient: &Gradient, items: usize) -> Vec<f32> {
 }
 
 /// Returns a batch of these synthetic rows or pairs, which have the same values in whatever batch they are.
-fn made_up(items: Range<usize>, needs: &Needs, flow: Flow) -> Batch {
+fn made_up(items: Range<usize>, needs: &Needs, flow: Flow, unit_of: impl Fn(&str) -> Option<Unit>) -> Batch {
     let each = if flow.has_pairs() { 2 } else { 1 };
     let sequences = items.start * each..items.end * each;
     let groups = (0..=sequences.len() as u32).step_by(each).collect();
@@ -55,11 +71,7 @@ fn made_up(items: Range<usize>, needs: &Needs, flow: Flow) -> Batch {
     batch.scale.prompt_tokens = (TRIED * LENGTH) as u64;
     batch.scale.max_completion_length = LENGTH as u32;
     for name in needs.names() {
-        let unit = match Known::find(name) {
-            Some(known) if !known.in_loss => continue,
-            Some(known) => known.unit,
-            None => Unit::Token,
-        };
+        let Some(unit) = unit_of(name) else { continue };
         let entries = match unit {
             Unit::Token => sequences.start * LENGTH..sequences.end * LENGTH,
             Unit::PromptToken => items.start * LENGTH..items.end * LENGTH,

@@ -369,7 +369,6 @@ impl Plugins {
             AnyPlugin::Algorithm(new) => {
                 (self.config.loss, self.config.loss_limits) = (new.config(), new.limits().clone());
                 let old = std::mem::replace(&mut self.algorithm, *new);
-                self.algorithm_changed = true;
                 self.see_algorithm()?;
                 Some(AnyPlugin::Algorithm(Box::new(old)))
             }

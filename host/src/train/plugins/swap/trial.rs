@@ -21,9 +21,6 @@ use std::sync::Arc;
 /// Prompts that plugins are tried on.
 const PROMPTS: usize = 2;
 
-/// Name of the reward of synthetic completions.
-const MADE_UP: &str = "made_up";
-
 /// The newest batches of a run, and synthetic ones before there are any.
 #[derive(Clone)]
 pub(in crate::train) struct Trial {
@@ -65,9 +62,8 @@ impl Trial {
         let lengths: Vec<usize> = rollouts.iter().map(|rollout| rollout.tokens.len()).collect();
         let groups: Vec<u32> = (0..=rollouts.len()).step_by(group.max(1)).map(|row| row as u32).collect();
         let mut generation = made_up::batch(&lengths, groups.clone(), flow);
-        let scores = (0..rollouts.len()).map(|row| Some(row as f32));
-        generation.columns.push(Column::sparse(columns::reward(MADE_UP), Unit::Sequence, scores));
-        let rewards = vec![WeightedReward { name: MADE_UP.to_owned(), weight: 1.0 }];
+        generation.columns.push(made_up::scores(rollouts.len()));
+        let rewards = vec![WeightedReward { name: made_up::SCORES.to_owned(), weight: 1.0 }];
         let loss = match (flow.has_pairs(), flow.has_labels()) {
             (true, _) => made_up::batch(&[3, 2], vec![0, 2], flow),
             (false, true) => made_up::batch(&[3, 2], vec![0, 1, 2], flow),
