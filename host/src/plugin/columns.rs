@@ -156,3 +156,32 @@ impl Column {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_contract_lists_every_known_column_as_it_is() {
+        let contract = include_str!("../../../plugin-sdk/wit/rlhost-plugin.wit");
+        let text = contract.lines().map(|line| line.trim().trim_start_matches("///").trim()).collect::<Vec<_>>().join(" ");
+        for known in &KNOWN {
+            let unit = match known.unit {
+                Unit::Token => "token",
+                Unit::PromptToken => "prompt-token",
+                Unit::Turn => "turn",
+                Unit::Sequence => "sequence",
+                Unit::Group => "group",
+                Unit::MicroBatch => "micro-batch",
+            };
+            let seen = match (known.in_loss, known.in_generation) {
+                (true, true) => "both",
+                (true, false) => "loss",
+                (false, _) => "generation",
+            };
+            let derivative = if known.has_derivative { ", d" } else { "" };
+            let entry = format!("`{}` ({unit}, {seen}{derivative})", known.name);
+            assert!(text.contains(&entry), "{entry}");
+        }
+    }
+}

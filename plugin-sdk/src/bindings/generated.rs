@@ -770,7 +770,31 @@ pub mod rlhost {
                     }
                 }
             }
-            /// Named values of a batch. The README of the SDK lists the names that the host knows.
+            /// Named values of a batch. The host sends those that the plugin needs, as far as there are any. It knows these, each with its
+            /// unit; `loss`, `generation` or both see it, and a loss may return derivatives with respect to those marked `d`:
+            ///
+            /// - `logp` (token, loss, d): log-probabilities of the policy as it is. All are natural logarithms at the sampling temperature.
+            /// - `old_logp` (token, both): those of the version of the policy that generated the sequences.
+            /// - `ref_logp` (token, both): those of the reference model, in runs that have one.
+            /// - `sampling_logp` (token, both): those that the sampler computed, of sequences that the policy generated.
+            /// - `entropy` (token, loss, d): entropies of the policy's distributions.
+            /// - `mean_logits` (token, loss): means over the vocabulary of the raw logits.
+            /// - `log_sum_squares` (token, loss): logarithms of the sums over the vocabulary of the squared probabilities.
+            /// - `prompt_logp` (prompt-token, loss, d): log-probabilities of prompts, of pairs only.
+            /// - `value` (token, loss, d): values of the critic as it is.
+            /// - `old_value` (token, both): its values at the generation.
+            /// - `sequence_value` (sequence, loss, d): values of a model with a head for them; there are no columns per token then.
+            /// - `label` (sequence, loss): 1 for desirable sequences and 0 for others, of a dataset's completions only.
+            /// - `margin` (group, loss): by how much the chosen one of a dataset's pair is better, beside `sequence_value` only; missing
+            ///   where the dataset does not say.
+            /// - `finished` (sequence, both): 1 for sequences that ended by themselves, 0 for others.
+            /// - `micro_batch/label` (micro-batch, loss): `label` of the whole micro-batch.
+            /// - `micro_batch/mismatched_logp` (micro-batch, loss): log-probabilities of each prompt with another sequence's completion,
+            ///   where there are labels; with `micro_batch/mismatched_ref_logp` (micro-batch, loss), which needs `ref_logp`.
+            /// - `turn_reward` (turn, generation), sent as `turn_reward/NAME` for each environment; missing where a turn has none.
+            /// - `reward/NAME` (sequence, generation) for each reward, without being asked for; missing where it can't score.
+            ///
+            /// A loss also sees what the algorithm's own estimator returned, if it needs that: usually `advantage` and `return`.
             #[derive(Clone, PartialEq)]
             pub struct Column {
                 pub name: _rt::String,
@@ -841,7 +865,8 @@ pub mod rlhost {
                 }
             }
             /// Sequences of tokens in groups. Ragged data is flat: group g has the sequences `groups[g]..groups[g+1]`, and sequence s the
-            /// tokens `tokens[s]..tokens[s+1]`. A group is a prompt with its completions, or a pair with the chosen sequence first.
+            /// tokens `tokens[s]..tokens[s+1]`. A group is a pair with the chosen sequence first, or completions of a prompt: all in a
+            /// generation, and in a loss those that are in this part of a micro-batch.
             #[derive(Clone, PartialEq)]
             pub struct Batch {
                 pub step: u64,
@@ -851,7 +876,7 @@ pub mod rlhost {
                 pub tokens: _rt::Vec<u32>,
                 /// Where the entries of each group's prompt are in columns of prompt tokens; empty if there are none.
                 pub prompt_tokens: _rt::Vec<u32>,
-                /// In order; empty unless the plugin needs `turn_reward`.
+                /// In order; empty in a loss, and unless the plugin needs `turn_reward`.
                 pub turns: _rt::Vec<Turn>,
                 /// 1 for tokens that the model chose and that count, else 0.
                 pub mask: _rt::Vec<u8>,
