@@ -3,7 +3,7 @@
 use super::columns::print_columns;
 use super::granted::{self, Granted, grant_folders};
 use super::replayed_episodes;
-use super::replayed_versions::{HEADING, OfVersion, compared};
+use super::replayed_versions::{HEADING, OfVersion, Rescored, compared, furthest};
 use super::{Failure, settings_given};
 use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
@@ -20,9 +20,6 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Differences of scores that are not shown.
-const ROUNDING: f32 = 1e-5;
 
 /// Most rewards of the run that the new one is compared with.
 const MOST_NAMES: usize = 64;
@@ -141,7 +138,7 @@ fn replay(args: &Args) -> anyhow::Result<()> {
     if wanted.len() > MOST_NAMES {
         say!("and {} more; --with NAME shows one of them", wanted.len() - MOST_NAMES);
     }
-    show_furthest(&recorded, &wanted[0], &scores);
+    show_furthest(&recorded, &wanted, &scores);
     Ok(())
 }
 
@@ -368,21 +365,14 @@ fn show_scores(recorded: &[Recorded], by: &str, scores: &[Option<f32>]) {
     }
 }
 
-/// Prints the completions on which the two scores differ most.
-fn show_furthest(recorded: &[Recorded], version: &OfVersion<'_>, scores: &[Option<f32>]) {
-    let old = |r: &Recorded| version.score(r);
-    let distance = |(r, new): &(&Recorded, &Option<f32>)| old(r).zip(**new).map_or(0.0, |(old, new)| (old - new).abs());
-    let mut all: Vec<(&Recorded, &Option<f32>)> = recorded.iter().zip(scores).collect();
-    all.sort_by(|a, b| distance(b).total_cmp(&distance(a)));
-    // How completions share a pass moves a model's scores by rounding.
-    all.retain(|pair| distance(pair) > ROUNDING);
-    if all.is_empty() {
+/// Prints the completions on which the two scores differ most, of the version where they do.
+fn show_furthest(recorded: &[Recorded], versions: &[OfVersion<'_>], scores: &[Option<f32>]) {
+    let Some((version, all)) = furthest(recorded, versions, scores) else {
         return say!("no completion has a different score");
-    }
+    };
     say!("largest differences from {}:", version.title());
-    for (r, new) in all.into_iter().take(SHOWN) {
-        let short: String = r.completion.chars().take(60).collect();
-        let figure = |score: Option<f32>| score.map_or_else(|| "none".to_owned(), |s| format!("{s:.4}"));
-        say!("  step {:>5}  {} -> {}  {short:?}", r.step, figure(old(r)), figure(*new));
+    for Rescored { recorded, old, new } in all.into_iter().take(SHOWN) {
+        let short: String = recorded.completion.chars().take(60).collect();
+        say!("  step {:>5}  {old:.4} -> {new:.4}  {short:?}", recorded.step);
     }
 }

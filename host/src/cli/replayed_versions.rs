@@ -9,6 +9,9 @@ use std::sync::LazyLock;
 /// What the columns of [`OfVersion::row`] are.
 pub(super) const HEADING: [&str; 7] = ["compared with", "n", "its mean", "new mean", "mean diff", "max diff", "ranks"];
 
+/// Differences of scores that are not shown: how completions share a pass moves a model's scores by rounding.
+const ROUNDING: f32 = 1e-5;
+
 /// A version that no completion names.
 static UNKNOWN: LazyLock<PluginVersion> = LazyLock::new(PluginVersion::default);
 
@@ -91,6 +94,41 @@ pub(super) fn compared<'a>(with: Option<&str>, recorded: &'a [Recorded]) -> anyh
     Ok(all)
 }
 
+/// A completion with the score that a version gave it, and the new one.
+pub(super) struct Rescored<'a> {
+    pub recorded: &'a Recorded,
+    pub old: f32,
+    pub new: f32,
+}
+
+impl Rescored<'_> {
+    fn distance(&self) -> f32 {
+        (self.old - self.new).abs()
+    }
+}
+
+/// Returns the version from which a new score differs most, with its completions of other scores, the furthest first; none if there are no
+/// such completions.
+pub(super) fn furthest<'a, 'b>(
+    recorded: &'a [Recorded],
+    versions: &'b [OfVersion<'b>],
+    scores: &[Option<f32>],
+) -> Option<(&'b OfVersion<'b>, Vec<Rescored<'a>>)> {
+    let greatest = |all: &[Rescored<'_>]| all.first().map_or(0.0, Rescored::distance);
+    let all = versions.iter().map(|version| (version, differing(recorded, version, scores)));
+    all.filter(|(_, all)| !all.is_empty()).max_by(|(_, a), (_, b)| greatest(a).total_cmp(&greatest(b)))
+}
+
+/// Returns the completions to which a version gave another score, the furthest first.
+fn differing<'a>(recorded: &'a [Recorded], version: &OfVersion<'_>, scores: &[Option<f32>]) -> Vec<Rescored<'a>> {
+    let both =
+        |(recorded, new): (&'a Recorded, &Option<f32>)| Some(Rescored { recorded, old: version.score(recorded)?, new: (*new)? });
+    let mut all: Vec<Rescored<'_>> = recorded.iter().zip(scores).filter_map(both).collect();
+    all.retain(|rescored| rescored.distance() > ROUNDING);
+    all.sort_by(|a, b| b.distance().total_cmp(&a.distance()));
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +141,21 @@ mod tests {
             "rewards": { "a": score, "b": 1.0 }, "plugins": plugins,
         });
         Recorded::read(line.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_largest_differences_are_looked_for_in_all_versions() {
+        let recorded = [completion(1.0, "0123"), completion(5.0, "4567"), completion(2.0, "0123"), completion(4.0, "4567")];
+        let versions = compared(Some("a"), &recorded).unwrap();
+        let of = |scores: [f32; 4]| {
+            let scores = scores.map(Some);
+            furthest(&recorded, &versions, &scores).map(|(version, all)| {
+                (version.title(), all.iter().map(|rescored| (rescored.old, rescored.new)).collect::<Vec<_>>())
+            })
+        };
+        assert_eq!(of([1.0, 6.0, 2.0, 1.0]), Some(("a@4567".to_owned(), vec![(4.0, 1.0), (5.0, 6.0)])));
+        assert_eq!(of([3.0, 6.0, 2.0, 4.0]), Some(("a@0123".to_owned(), vec![(1.0, 3.0)])));
+        assert_eq!(of([1.0, 5.0, 2.0, 4.0]), None);
     }
 
     #[test]
