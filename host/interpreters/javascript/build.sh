@@ -1,0 +1,17 @@
+#!/bin/sh
+# Builds javascript.wasm into the folder $1. Needs npm.
+set -eu
+out=$(mkdir -p "$1" && cd "$1" && pwd)
+cd "$(dirname "$0")"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/wit/deps/plugin"
+cp ../wit/script.wit "$work/wit"
+cp ../../../plugin-sdk/wit/rlhost-plugin.wit "$work/wit/deps/plugin"
+cp package.json ./*.js "$work"
+npm install --prefix "$work" --no-audit --no-fund
+cd "$work"
+# The part of sucrase that removes types and turns exports into assignments; line numbers stay.
+echo 'export { transform } from "sucrase";' >entry.mjs
+node_modules/.bin/esbuild entry.mjs --bundle --format=esm --minify-syntax --minify-whitespace --legal-comments=none --outfile=sucrase.js
+node_modules/.bin/componentize-qjs --wit wit --world interpreter --sync --minify --js interpreter.js --module-root . --output "$out/javascript.wasm"

@@ -1,0 +1,141 @@
+// The component: the contract of rlhost's plugins, for the script in the configuration.
+
+import * as host from "rlhost:plugin/host@1.0.0";
+import { AnswerError, BatchError, Call } from "./call.js";
+import { ALL_NEEDS } from "./signature.js";
+import { Script, ScriptError } from "./script.js";
+
+const properties = {
+  script: { type: "object", description: "The script: name, source, function and modules.", default: {} },
+  settings: { type: "object", description: "The settings of the function.", default: {} },
+};
+const schema = { type: "object", properties, additionalProperties: false };
+
+let script;
+let call;
+
+// A thrown value is the contract's error.
+const failure = (tag, val) => ({ tag, val });
+
+const shown = (value) => {
+  if (typeof value === "string") return value;
+  if (value instanceof Error) return `${value}`;
+  return JSON.stringify(value) ?? String(value);
+};
+const printing = (level) => (...values) => shown(values.map(shown).join(" ")).split("\n").forEach((line) => host.log(level, line));
+const console = { log: printing("info"), info: printing("info"), debug: printing("debug"), warn: printing("warn"), error: printing("error") };
+
+const LONGEST_ROW = 240;
+
+/** Returns an error with the script's own frames. */
+function trace(error, name, text) {
+  if (!(error instanceof Error)) return `${name} threw ${shown(error)}`;
+  const frames = (error.stack ?? "").split("\n").filter((line) => line.trim());
+  const own = frames.filter((line) => EVALUATED.test(line)).map((line) => line.replace(EVALUATED, name));
+  const at = text === undefined ? "" : `\nat completion ${call.row}: ${JSON.stringify(text.slice(0, LONGEST_ROW))}`;
+  return [`${error.name}: ${error.message}`, ...own].join("\n") + at;
+}
+const EVALUATED = /<(?:input|eval|evalScript|cmdline)>/;
+
+function load(name, source, modules) {
+  if (script?.isOf(name, source, modules)) return;
+  call = undefined;
+  try {
+    script = new Script(name, source, modules, console);
+  } catch (error) {
+    throw failure("config", error instanceof ScriptError ? error.message : trace(error, name));
+  }
+}
+
+const configured = (work) => {
+  try {
+    return work();
+  } catch (error) {
+    throw error instanceof ScriptError ? failure("config", error.message) : error;
+  }
+};
+
+export const plugin = {
+  describe() {
+    if (!call) {
+      const description = "A reward written in JavaScript";
+      return { name: "javascript", version: "1.0.0", description, configSchema: JSON.stringify(schema), needs: ALL_NEEDS, stateless: false };
+    }
+    const { name, signature, stateless } = call.func;
+    const settings = { ...signature.schema(), default: {} };
+    const configSchema = JSON.stringify({ ...schema, properties: { ...properties, settings } });
+    return { name, version: "1.0.0", description: `${name} of ${script.name}`, configSchema, needs: signature.needs(), stateless };
+  },
+
+  configure(config) {
+    const { script: given = {}, settings } = JSON.parse(config);
+    if (typeof given.source !== "string") throw failure("config", "there is no script: script.source is its text");
+    load(given.name || "script.js", given.source, given.modules ?? {});
+    configured(() => {
+      call = new Call(script, given.function ? script.function(given.function) : script.only(), settings ?? {});
+    });
+  },
+};
+
+function contractError(error, batch) {
+  if (error instanceof BatchError) return failure("input", error.message);
+  if (error instanceof AnswerError) return failure("internal", error.message);
+  return failure("internal", trace(error, script.name, batch.completions[call.row]));
+}
+
+export const reward = {
+  score(batch) {
+    if (!call) throw failure("config", "there is no script");
+    let rewards;
+    try {
+      rewards = call.score(batch);
+    } catch (error) {
+      throw contractError(error, batch);
+    }
+    const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+    const metrics = [...call.metrics].map(([name, values]) => ({ name, value: mean(values), weight: values.length, reduction: "mean" }));
+    return { rewards, metrics };
+  },
+};
+
+// JSON in ASCII, since QuickJS has no TextEncoder.
+const bytesOf = (json) =>
+  Uint8Array.from(json.replace(/[\u0080-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`), (unit) =>
+    unit.charCodeAt(0),
+  );
+const textOf = (bytes) => Array.from(bytes, (byte) => String.fromCharCode(byte)).join("");
+
+function withScript(work) {
+  try {
+    return script ? work() : undefined;
+  } catch (error) {
+    throw error instanceof ScriptError ? failure("config", error.message) : failure("internal", trace(error, script.name));
+  }
+}
+
+export const state = {
+  snapshot() {
+    return bytesOf(withScript(() => script.snapshot()) ?? "");
+  },
+  restore(snapshot) {
+    withScript(() => script.restore(textOf(snapshot)));
+  },
+};
+
+const scriptInterface = {
+  inspect(name, source, modules) {
+    load(name, source, Object.fromEntries(modules.map(({ path, source }) => [path, source])));
+    return configured(() =>
+      script.functions().map(({ name, signature, stateless, kind }) => ({
+        name,
+        description: "",
+        settingsSchema: JSON.stringify(signature.schema()),
+        needs: signature.needs(),
+        stateless,
+        kind,
+        columns: signature.columns,
+      })),
+    );
+  },
+};
+export { scriptInterface as script };

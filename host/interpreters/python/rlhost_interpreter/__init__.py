@@ -1,0 +1,1 @@
+"""Runs a Python script as a plugin of rlhost."""

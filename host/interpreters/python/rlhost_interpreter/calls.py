@@ -1,0 +1,165 @@
+"""Calls of a reward function with a batch."""
+
+import inspect
+import json
+import math
+
+from .loop import finish, together
+from .scripts import Function, Script, ScriptError
+
+
+class BatchError(Exception):
+    """The function can't be called with this batch."""
+
+
+class AnswerError(Exception):
+    """What the function returned is no list of scores."""
+
+
+class TrainerState:
+    """What a function may know of the training, as transformers' TrainerState."""
+
+    def __init__(self, step: int):
+        self.global_step = step
+
+    def __getattr__(self, name):
+        raise AttributeError(f"trainer_state has global_step only, not {name}")
+
+
+class Rows:
+    """The columns of a batch, one entry per completion, each made when it is first asked for."""
+
+    def __init__(self, batch, takes_rest: bool):
+        self.batch = batch
+        self.prompt_of = batch.prompt_of
+        self.columns = {column.name: column.values for column in batch.columns}
+        # With this column, the rows are conversations: it has the prompt's messages.
+        messages = self.columns.pop("prompt", None)
+        self.conversations = None
+        if messages is not None:
+            parsed = [json.loads(value) for value in messages]
+            if any(isinstance(value, list) for value in parsed):
+                self.conversations = parsed
+        self.read: dict[str, list] = {}
+
+    def column(self, name: str) -> list | None:
+        """Returns a column's values, None if the dataset lacks it. Rows of one prompt share a value's parts, as in TRL."""
+        if name not in self.read:
+            values = self.columns.get(name)
+            if values is None:
+                return None
+            read = [json.loads(value) for value in values]
+            self.read[name] = [read[prompt] for prompt in self.prompt_of]
+        return self.read[name]
+
+    def names(self) -> list[str]:
+        return list(self.columns)
+
+    def prompts(self) -> list:
+        shown = self.conversations if self.conversations is not None else self.batch.prompts
+        return [shown[prompt] for prompt in self.prompt_of]
+
+    def completions(self) -> list:
+        texts = self.batch.completions
+        if self.conversations is None:
+            return texts
+        return [
+            [{"role": "assistant", "content": text}] if isinstance(self.conversations[prompt], list) else text
+            for text, prompt in zip(texts, self.prompt_of)
+        ]
+
+    def token_ids(self) -> list[list[int]]:
+        ids, offsets = self.batch.token_ids, self.batch.offsets
+        return [ids[start:end] for start, end in zip(offsets, offsets[1:])]
+
+
+class Call:
+    """A function with its settings, ready to be called with batches."""
+
+    def __init__(self, script: Script, function: Function, settings: dict):
+        if function.kind != "reward":
+            raise ScriptError(f"{function.name} in {script.name} is no reward")
+        self.function, self.signature, self.settings = function, function.signature, settings
+        unknown = settings.keys() - self.signature.settings.keys()
+        if unknown:
+            known = ", ".join(self.signature.settings) or "none"
+            raise ScriptError(f"{function.name} has no setting {sorted(unknown)[0]}; it has: {known}")
+        self.metrics: dict[str, list[float]] = {}
+        # The row that a function of one row is called with.
+        self.row: tuple[int, str] | None = None
+
+    def score(self, batch) -> list[float | None]:
+        """Returns the scores of a batch."""
+        self.metrics, self.row = {}, None
+        rows = Rows(batch, self.signature.takes_rest)
+        missing = [name for name in self.signature.columns if rows.column(name) is None]
+        if missing:
+            known = ", ".join(rows.names()) or "none besides prompt"
+            raise BatchError(f"{self.function.name} takes {missing[0]}, which is no column of the dataset; it has: {known}")
+        answer = self._by_row(batch, rows) if self.signature.by_row else self._whole(batch, rows)
+        return self._checked(answer, len(batch.completions))
+
+    def _columns(self, rows: Rows) -> dict[str, list]:
+        signature = self.signature
+        names = rows.names() if signature.takes_rest else [*signature.columns, *signature.optional, *signature.settings]
+        found = {name: rows.column(name) for name in names if name not in signature.inputs}
+        return {name: values for name, values in found.items() if values is not None}
+
+    def _whole(self, batch, rows: Rows):
+        make = {
+            "prompts": rows.prompts,
+            "completions": rows.completions,
+            "completion_ids": rows.token_ids,
+            "trainer_state": lambda: TrainerState(batch.step),
+            "log_extra": lambda: self._log_extra,
+            "log_metric": lambda: self._log_metric,
+        }
+        signature = self.signature
+        names = [n for n in make if n != "completion_ids" or signature.reads_ids] if signature.takes_rest else signature.taken
+        given = self.settings | {name: make[name]() for name in names} | self._columns(rows)
+        answer = self.function.call(**given)
+        return finish(answer) if inspect.isawaitable(answer) else answer
+
+    def _by_row(self, batch, rows: Rows):
+        make = {
+            "prompt": lambda: [batch.prompts[prompt] for prompt in batch.prompt_of],
+            "completion": lambda: batch.completions,
+            "token_ids": rows.token_ids,
+            "finished": lambda: batch.finished,
+        }
+        names = [name for name in make if name != "token_ids"] if self.signature.takes_rest else self.signature.taken
+        given = {name: make[name]() for name in names} | self._columns(rows)
+        keys, call, settings, texts = tuple(given), self.function.call, self.settings, batch.completions
+        answers = []
+        for at, values in enumerate(zip(*given.values())):
+            self.row = (at, texts[at])
+            answers.append(call(**settings, **dict(zip(keys, values))) if settings else call(**dict(zip(keys, values))))
+        self.row = None
+        if answers and inspect.isawaitable(answers[0]):
+            return finish(together(answers))
+        return answers
+
+    def _log_metric(self, name: str, value: float) -> None:
+        self.metrics.setdefault(str(name), []).append(float(value))
+
+    def _log_extra(self, column: str, values: list) -> None:
+        """Accepted and not kept: a reward of rlhost has no way to add to the table of completions."""
+
+    def _checked(self, answer, count: int) -> list[float | None]:
+        name = self.function.name
+        if isinstance(answer, (str, bytes, dict)) or not hasattr(answer, "__iter__"):
+            raise AnswerError(f"{name} returned {type(answer).__name__}, not a list of scores")
+        answer = list(answer)
+        if len(answer) != count:
+            raise AnswerError(f"{name} returned {len(answer)} scores for {count} completions")
+        scores: list[float | None] = []
+        for at, score in enumerate(answer):
+            if score is None:
+                scores.append(None)
+                continue
+            try:
+                number = float(score)
+            except (TypeError, ValueError):
+                raise AnswerError(f"{name} returned {score!r} for completion {at}, not a number or None") from None
+            scores.append(None if math.isnan(number) else number)
+        return scores
