@@ -72,7 +72,7 @@ pub trait Algorithm: Sized + Send + 'static {
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
     /// Its own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
-    /// Metrics that the host logs because of others.
+    /// Metrics that the host logs because of others, in rows that have all of what they follow from.
     const DERIVED_METRICS: &'static [DerivedMetric] = &[];
     /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, also where a chat
     /// template writes something else there.

@@ -23,7 +23,7 @@ pub trait Policy: Sized + Send + 'static {
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
     /// Its own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
-    /// Metrics that the host logs because of others.
+    /// Metrics that the host logs because of others, in rows that have all of what they follow from.
     const DERIVED_METRICS: &'static [DerivedMetric] = &[];
     /// Where completions come from. A dataset's have advantages of 1.
     const SOURCE: Source = Source::Either;
