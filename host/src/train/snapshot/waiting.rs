@@ -112,6 +112,8 @@ impl Manifest {
         }
         let mut columns = Vec::new();
         for column in e.columns.iter() {
+            // A checkpoint that nobody can resume must not take the place of an older one.
+            check_finite(column).map_err(candle_core::Error::Msg)?;
             let per = if column.unit == Unit::Token { Per::Token } else { Per::Sequence };
             columns.push(ColumnEntry { name: column.name.clone(), per });
             add(column_name(place, &column.name), Tensor::new(&column.values[..], &Device::Cpu)?);
@@ -185,9 +187,6 @@ impl ColumnEntry {
     fn read(self, place: usize, tensors: &mut Tensors) -> Result<Column, String> {
         let values = take(tensors, &column_name(place, &self.name))?;
         let values = values.to_vec1::<f32>().map_err(|e| format!("column {}: {e}", self.name))?;
-        if !values.iter().all(|value| value.is_finite()) {
-            return Err(format!("column {} has values that are not finite", self.name));
-        }
         let missing = tensors.remove(&missing_name(place, &self.name)).map_or(Ok(Vec::new()), of_u32)?;
         let ascends = missing.is_sorted_by(|a, b| a < b) && missing.last().is_none_or(|last| (*last as usize) < values.len());
         if !ascends {
@@ -201,7 +200,17 @@ impl ColumnEntry {
             let (wanted, found) = (known.unit.noun(), unit.noun());
             return Err(format!("column {} has one value for each {found} instead of each {wanted}", self.name));
         }
-        Ok(Column { name: self.name, unit, values, missing })
+        let column = Column { name: self.name, unit, values, missing };
+        check_finite(&column)?;
+        Ok(column)
+    }
+}
+
+/// Checks that all values are finite; the error says which column has others.
+fn check_finite(column: &Column) -> Result<(), String> {
+    match column.values.iter().find(|value| !value.is_finite()) {
+        Some(value) => Err(format!("column {} has the value {value}, which is not finite", column.name)),
+        None => Ok(()),
     }
 }
 
@@ -302,6 +311,14 @@ mod tests {
         assert_eq!((waiting.texts, waiting.mask, waiting.rewards), (e.texts, e.mask, e.rewards));
         let columns = |columns: &Columns| columns.iter().cloned().collect::<Vec<_>>();
         assert_eq!(columns(&waiting.columns), columns(&e.columns));
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_is_not_written() {
+        let mut e = experience();
+        e.columns.set_per_token(ADVANTAGE, Some(vec![0.25, f32::NAN, -3.0]));
+        let said = Manifest::of(&e, 0, &mut Tensors::new()).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(said.contains("column advantage has the value NaN"), "{said}");
     }
 
     #[test]
