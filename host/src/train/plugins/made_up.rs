@@ -49,13 +49,17 @@ pub(super) fn scores(sequences: usize) -> Column {
     Column::sparse(columns::reward(SCORES), Unit::Sequence, (0..sequences).map(|row| Some(row as f32)))
 }
 
+/// Returns what the entries of a column belong to, if a loss sees it: a column of the host's, or one of the algorithm's estimates.
+pub(super) fn unit_in_loss(algorithm: &Algorithm, name: &str) -> Option<Unit> {
+    match Known::find(name) {
+        Some(known) => known.in_loss.then_some(known.unit),
+        None => Some(algorithm.unit_of_estimate(name).unwrap_or(Unit::Token)),
+    }
+}
+
 /// Adds the columns that an algorithm needs for its loss and that a batch lacks.
 pub(super) fn fill_loss(batch: &mut Batch, algorithm: &Algorithm, extras: Extras) {
-    let estimates = |name: &str| algorithm.data().estimates.iter().any(|estimate| estimate == name);
-    fill(batch, algorithm, extras, |name| match Known::find(name) {
-        Some(known) => known.in_loss.then_some(known.unit),
-        None => estimates(name).then(|| algorithm.unit_of_estimate(name).unwrap_or(Unit::Token)),
-    });
+    fill(batch, algorithm, extras, |name| unit_in_loss(algorithm, name));
 }
 
 /// Adds the columns that an algorithm needs to see of a generation and that a batch lacks.

@@ -2,10 +2,9 @@
 
 use super::made_up;
 use crate::ops::dropout::mixed_bits;
-use crate::plugin::columns::{ADVANTAGE, ENTROPY, FINISHED, Known, LABEL, LOG_SUM_SQUARES, MARGIN, MICRO_BATCH_LABEL};
-use crate::plugin::{self, Algorithm, Batch, Column, Gradient, Needs, Unit};
+use crate::plugin::columns::{ADVANTAGE, ENTROPY, FINISHED, LABEL, LOG_SUM_SQUARES, MARGIN, MICRO_BATCH_LABEL};
+use crate::plugin::{self, Algorithm, Batch, Column, Gradient, Unit};
 use crate::train::flow::Flow;
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Number of rows or pairs, and of tokens in each sequence, on which a loss is tried.
@@ -20,14 +19,9 @@ const LENGTH: usize = 2;
 /// If the plugin's loss fails.
 pub(in crate::train) fn is_separable(algorithm: &mut Algorithm, flow: Flow) -> plugin::Result<bool> {
     let state = algorithm.snapshot()?;
-    let needs = algorithm.info().needs.clone();
-    let units = units_of_estimates(algorithm, flow);
-    let unit_of = |name: &str| match Known::find(name) {
-        Some(known) => known.in_loss.then_some(known.unit),
-        None => units.get(name).copied().or(Some(Unit::Token)),
-    };
+    let columns = columns_of_loss(algorithm, flow);
     let mut derivatives = |items: Range<usize>| {
-        let gradient = algorithm.loss(&made_up(items.clone(), &needs, flow, unit_of));
+        let gradient = algorithm.loss(&made_up(items.clone(), &columns, flow));
         // Each loss follows from the same state.
         algorithm.restore(state.clone());
         gradient.map(|gradient| by_item(&gradient, items.len()))
@@ -38,14 +32,14 @@ pub(in crate::train) fn is_separable(algorithm: &mut Algorithm, flow: Flow) -> p
     Ok(together.len() == alone.len() && together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size))
 }
 
-/// Returns what the entries of an algorithm's estimates belong to, from a synthetic generation if it has estimated nothing yet. One that
-/// can't estimate anything for that fails where it is tried on a real one.
-fn units_of_estimates(algorithm: &mut Algorithm, flow: Flow) -> BTreeMap<String, Unit> {
-    let names: Vec<String> = algorithm.required_estimates().map(str::to_owned).collect();
-    if flow.learns_samples() && names.iter().any(|name| algorithm.unit_of_estimate(name).is_none()) {
+/// Returns the columns that an algorithm's loss needs, with what their entries belong to. One that has estimated nothing yet does so for a
+/// synthetic generation; if it can't, it fails where it is tried on a real one.
+fn columns_of_loss(algorithm: &mut Algorithm, flow: Flow) -> Vec<(String, Unit)> {
+    if flow.learns_samples() && algorithm.required_estimates().any(|name| algorithm.unit_of_estimate(name).is_none()) {
         let _ = algorithm.estimate(&made_up::generation(&[LENGTH; TRIED], algorithm, flow));
     }
-    names.into_iter().filter_map(|name| algorithm.unit_of_estimate(&name).map(|unit| (name, unit))).collect()
+    let needs = &algorithm.info().needs;
+    needs.names().filter_map(|name| Some((name.to_owned(), made_up::unit_in_loss(algorithm, name)?))).collect()
 }
 
 /// Returns the derivatives of a loss of this many items, item by item.
@@ -61,7 +55,7 @@ fn by_item(gradient: &Gradient, items: usize) -> Vec<f32> {
 }
 
 /// Returns a batch of these synthetic rows or pairs, which have the same values in whatever batch they are.
-fn made_up(items: Range<usize>, needs: &Needs, flow: Flow, unit_of: impl Fn(&str) -> Option<Unit>) -> Batch {
+fn made_up(items: Range<usize>, columns: &[(String, Unit)], flow: Flow) -> Batch {
     let each = if flow.has_pairs() { 2 } else { 1 };
     let sequences = items.start * each..items.end * each;
     let groups = (0..=sequences.len() as u32).step_by(each).collect();
@@ -70,8 +64,8 @@ fn made_up(items: Range<usize>, needs: &Needs, flow: Flow, unit_of: impl Fn(&str
     batch.scale = made_up::batch(&[LENGTH; 2 * TRIED][..TRIED * each], vec![0; TRIED + 1], flow).scale;
     batch.scale.prompt_tokens = (TRIED * LENGTH) as u64;
     batch.scale.max_completion_length = LENGTH as u32;
-    for name in needs.names() {
-        let Some(unit) = unit_of(name) else { continue };
+    for (name, unit) in columns {
+        let unit = *unit;
         let entries = match unit {
             Unit::Token => sequences.start * LENGTH..sequences.end * LENGTH,
             Unit::PromptToken => items.start * LENGTH..items.end * LENGTH,
