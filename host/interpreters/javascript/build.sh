@@ -10,8 +10,10 @@ cp ../wit/script.wit "$work/wit"
 cp ../../../plugin-sdk/wit/rlhost-plugin.wit "$work/wit/deps/plugin"
 cp package.json ./*.js "$work"
 npm install --prefix "$work" --no-audit --no-fund
+preloaded=$(../reproducible.sh "$work")
 cd "$work"
 # The part of sucrase that removes types and turns exports into assignments; line numbers stay.
 echo 'export { transform } from "sucrase";' >entry.mjs
 node_modules/.bin/esbuild entry.mjs --bundle --format=esm --minify-syntax --minify-whitespace --legal-comments=none --outfile=sucrase.js
-node_modules/.bin/componentize-qjs --wit wit --world interpreter --sync --minify --js interpreter.js --module-root . --output "$out/javascript.wasm"
+LD_PRELOAD=$preloaded node_modules/.bin/componentize-qjs --wit wit --world interpreter --sync --minify --js interpreter.js \
+    --module-root . --output "$out/javascript.wasm"
