@@ -1,7 +1,7 @@
 //! Standard output and error. A closed pipe is not an error, because the reader is gone; a full disk is one.
 
 use super::Failure;
-use crate::config::{is_hidden, printable};
+use crate::config::{is_hidden, printable, printable_lines};
 use anyhow::anyhow;
 use console::{Term, measure_text_width};
 use std::ffi::OsString;
@@ -123,12 +123,28 @@ pub(super) fn has_complained() -> bool {
     COMPLAINED.load(Ordering::SeqCst)
 }
 
-/// Prints an error on one line. If that fails, there is nowhere left to report it.
+/// What further lines of an error or of a log line begin with, so that none can be taken for a line of its own.
+const CONTINUATION: &str = "      | ";
+
+/// Prints an error. Lines after the first, as a script's traceback has them, are set off. If that fails, there is nowhere left to report it.
 pub(super) fn complain(error: &anyhow::Error) {
     COMPLAINED.store(true, Ordering::SeqCst);
-    let error = format!("error: {}", printable(&error.to_string(), LONGEST_ERROR));
-    let error = broken(&error, ERROR_INDENT, width_of(&Term::stderr()));
+    let error = format!("error: {}", visible(&printable_lines(&error.to_string(), LONGEST_ERROR)));
+    let error = set_off(&error, ERROR_INDENT, Some(&Term::stderr()));
     let _ = super::display::above(|| writeln!(io::stderr(), "{error}"));
+}
+
+/// Returns a text whose first line is broken between words and whose further lines are set off.
+fn set_off(text: &str, indent: usize, term: Option<&Term>) -> String {
+    let mut lines = text.split('\n');
+    let first = lines.next().unwrap_or_default();
+    let mut shown = term.map_or_else(|| first.to_owned(), |term| broken(first, indent, width_of(term)));
+    for line in lines {
+        shown.push('\n');
+        shown.push_str(CONTINUATION);
+        shown.push_str(line);
+    }
+    shown
 }
 
 /// Returns a text with hidden characters made visible, except line ends.
@@ -137,7 +153,7 @@ fn visible(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// A log in which each write is one line, whatever it contains.
+/// A log in which each write is one line, whatever it contains, with further lines set off.
 pub(super) struct Log<W> {
     pub to: W,
     /// Whether the log itself writes escape sequences.
@@ -152,15 +168,13 @@ impl<W: Write> Write for Log<W> {
         let mut shown = String::with_capacity(text.len());
         for c in String::from_utf8_lossy(line).chars() {
             match c {
-                '\n' => shown.push_str("\\n"),
+                '\n' => shown.push(c),
                 '\u{1b}' if self.colored => shown.push(c),
                 c if is_hidden(c) => shown.extend(c.escape_unicode()),
                 c => shown.push(c),
             }
         }
-        if let Some(term) = &self.term {
-            shown = broken(&shown, LOG_INDENT, width_of(term));
-        }
+        shown = set_off(&shown, LOG_INDENT, self.term.as_ref());
         shown.push('\n');
         super::display::above(|| self.to.write_all(shown.as_bytes()))?;
         Ok(text.len())
@@ -195,7 +209,7 @@ mod tests {
         let mut log = Log { to: Vec::new(), colored: false, term: None };
         log.write_all(b" WARN a\nERROR forged \x1b[2J\r\n").unwrap();
         log.write_all(b" INFO b\n").unwrap();
-        assert_eq!(String::from_utf8(log.to).unwrap(), " WARN a\\nERROR forged \\u{1b}[2J\\u{d}\n INFO b\n");
+        assert_eq!(String::from_utf8(log.to).unwrap(), " WARN a\n      | ERROR forged \\u{1b}[2J\\u{d}\n INFO b\n");
         assert_eq!(visible("a\x1b[1m\nb\u{202e}"), "a\\u{1b}[1m\nb\\u{202e}");
     }
 }

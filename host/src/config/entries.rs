@@ -1,6 +1,6 @@
 //! Plugin entries of a configuration, and their limits.
 
-use super::{Grants, HttpLimits};
+use super::{Grants, HttpLimits, ScriptPath};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -234,6 +234,17 @@ impl PluginEntry {
         Self { name, model: true, ..Self::new(path) }
     }
 
+    /// Creates a plugin's entry from what a command line gives: its file, or `NAME=` and that; `,weight=NUMBER` may follow.
+    pub fn of_plugin(given: String) -> Self {
+        let (rest, weight) = match given.rsplit_once(",weight=").map(|(rest, weight)| (rest, weight.parse())) {
+            Some((rest, Ok(weight))) => (rest, Some(weight)),
+            _ => (given.as_str(), None),
+        };
+        let named = rest.split_once('=').filter(|(name, path)| is_name(name) && !path.is_empty());
+        let (name, path) = named.map_or((None, rest), |(name, path)| (Some(name.to_owned()), path));
+        Self { name, weight: weight.unwrap_or_else(one), ..Self::new(path.to_owned()) }
+    }
+
     /// Sets another folder, keeping the name.
     pub fn move_to(&mut self, path: String) {
         let name = self.name().to_owned();
@@ -270,7 +281,8 @@ impl PluginEntry {
         let mut parts = self.path.trim_end_matches(['/', '\\']).rsplit(['/', '\\']);
         let file = parts.next().unwrap_or(&self.path);
         if !self.model {
-            return file.strip_suffix(".wasm").unwrap_or(file);
+            let script = ScriptPath::parse(file).map(|script| script.name());
+            return script.unwrap_or_else(|| file.strip_suffix(".wasm").unwrap_or(file));
         }
         let of_run = file.strip_prefix("checkpoint-").is_some_and(|step| step.bytes().all(|byte| byte.is_ascii_digit()));
         let named = if of_run { parts.next().unwrap_or(file) } else { file };
@@ -286,6 +298,20 @@ pub(super) fn is_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plugin_may_be_given_a_name_and_a_weight() {
+        let of = |given: &str| {
+            let entry = PluginEntry::of_plugin(given.into());
+            (entry.name().to_owned(), entry.path, entry.weight)
+        };
+        assert_eq!(of("a/b.wasm"), ("b".into(), "a/b.wasm".into(), 1.0));
+        assert_eq!(of("short=a/b.wasm,weight=0.5"), ("short".into(), "a/b.wasm".into(), 0.5));
+        assert_eq!(of("b.py:length,weight=2"), ("length".into(), "b.py:length".into(), 2.0));
+        // Names of files.
+        assert_eq!(of("./a=b.wasm"), ("a=b".into(), "./a=b.wasm".into(), 1.0));
+        assert_eq!(of("a,weight=x.wasm").1, "a,weight=x.wasm");
+    }
 
     #[test]
     fn a_reward_model_has_the_name_that_it_is_given_or_that_of_its_folder() {

@@ -29,6 +29,7 @@ mod prompt_template;
 mod reach;
 mod rewards;
 mod schedule;
+mod script_path;
 mod set;
 mod shown;
 mod threads;
@@ -53,13 +54,16 @@ pub use layers::{Asked, ConfigFile, LARGEST, Overrides, read, read_files};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 pub use options::{Config, DEFAULT_ALGORITHM};
 pub use period::Period;
-pub use printable::{hex, is_hidden, is_shown, is_variation_selector, printable, printable_path, shell_word, shortest};
+pub use printable::{
+    hex, is_hidden, is_shown, is_variation_selector, printable, printable_lines, printable_path, shell_word, shortest,
+};
 pub use prompt_template::PromptTemplate;
 pub use reach::Grant;
 pub use schedule::{
     Better, InverseSqrt, LrSchedule, LrShape, MinLr, OnPlateau, Polynomial, Restarts, Slope, StableDecay, Threshold, WarmedMinLr,
     Waves,
 };
+pub use script_path::ScriptPath;
 pub use set::Set;
 pub use shown::{Shown, shown};
 pub use threads::{PLUGIN_STACK, STACK, on_own_stack};

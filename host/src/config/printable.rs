@@ -30,6 +30,19 @@ pub fn printable(text: &str, limit: usize) -> String {
     shown
 }
 
+/// Returns a text of several lines in at most about this many bytes, with everything but its line ends visible, like [`printable`].
+#[must_use]
+pub fn printable_lines(text: &str, limit: usize) -> String {
+    let lines: Vec<String> = text.lines().map(|line| printable(&line.replace('\t', "    "), limit)).collect();
+    let text = lines.join("\n");
+    if text.len() <= limit {
+        return text;
+    }
+    // An error's last lines say most.
+    let from = text.char_indices().map(|(at, _)| at).find(|at| text.len() - at <= limit).unwrap_or(text.len());
+    format!("({from} bytes left out)...{}", &text[from..])
+}
+
 /// Returns a number in its shortest form: `0`, `0.1`, `1e300`, which as plain digits would fill the screen.
 #[must_use]
 pub fn shortest(number: f64) -> String {

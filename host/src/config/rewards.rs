@@ -15,6 +15,9 @@ pub(super) fn replace(config: &mut Config, overrides: &Overrides) -> Result<()> 
         let entry = |path: &String| {
             let new = new(path.clone());
             match kept.iter().find(|entry| entry.name() == new.name()) {
+                Some(same) if path.contains(",weight=") => {
+                    PluginEntry { path: new.path, name: new.name, weight: new.weight, ..same.clone() }
+                }
                 Some(same) => PluginEntry { path: new.path, name: new.name, ..same.clone() },
                 None => new,
             }
@@ -25,7 +28,7 @@ pub(super) fn replace(config: &mut Config, overrides: &Overrides) -> Result<()> 
         config.plugin = kept;
         return Ok(());
     }
-    config.plugin = given(&overrides.plugins, PluginEntry::new, plugins);
+    config.plugin = given(&overrides.plugins, PluginEntry::of_plugin, plugins);
     config.plugin.extend(given(&overrides.reward_models, PluginEntry::of_model, models));
     let replaced: Vec<&str> =
         before.iter().filter(|name| config.plugin.iter().all(|entry| entry.name() != *name)).map(String::as_str).collect();

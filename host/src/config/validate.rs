@@ -310,7 +310,8 @@ impl Config {
         Ok(())
     }
 
-    fn check_plugins(&self) -> Result<(), (&'static str, String)> {
+    /// Checks the entries of rewards and environments. The error is the key that is wrong, and what would be right.
+    pub fn check_plugins(&self) -> Result<(), (&'static str, String)> {
         self.loss_limits.check().map_err(|wrong| ("loss_limits", wrong.replace("limits.", "loss_limits.")))?;
         if self.loss_limits.episodes_timeout_s.is_some() {
             return Err(("loss_limits", "episodes_timeout_s is for environments; leave it out".into()));
@@ -336,7 +337,7 @@ impl Config {
             if all[..i].iter().any(|(_, other)| is_same(other.name())) {
                 let detail = match entry.model {
                     true => "give one another name, as in --reward-model NAME=FOLDER",
-                    false => "give one another name, as in name = \"another\"",
+                    false => "give one another name, as in --plugin another=FILE, or name = \"another\" in its table",
                 };
                 return Err((key, format!("{} is listed twice; {detail}", entry.name())));
             }

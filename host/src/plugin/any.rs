@@ -4,7 +4,8 @@ use super::algorithm::Algorithm;
 use super::compiler::Compiled;
 use super::engine::Engine;
 use super::instance::Plugin;
-use super::loaded::compile;
+use super::loaded::{Loaded, compile};
+use super::script::ScriptFunction;
 use super::world::Role;
 use super::{EnvironmentPlugin, RewardPlugin};
 use super::{Error, LONGEST_TEXT, Result, Source, wrap};
@@ -77,12 +78,20 @@ impl Outline {
     /// Reads a plugin's bytes. This compiles them, within `limits`.
     pub fn of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Self> {
         let Compiled { component, .. } = compile(engine, source, limits)?;
+        let role = match source.script() {
+            None => Role::of(&component, &engine.wasmtime),
+            Some(script) => {
+                let functions = Loaded::functions(engine, source, limits)?;
+                let named = |function: &&ScriptFunction| script.function.as_ref().is_none_or(|name| *name == function.name);
+                functions.iter().find(named).map(|function| function.kind.role())
+            }
+        };
         let ty = component.component_type();
         let shown = |name: &str| printable(name, LONGEST_TEXT);
         Ok(Self {
             wrapped: wrap::is_core(source.bytes()),
             bytes: source.bytes().len(),
-            role: Role::of(&component, &engine.wasmtime),
+            role,
             imports: ty.imports(&engine.wasmtime).map(|(name, _)| shown(name)).collect(),
             exports: ty.exports(&engine.wasmtime).map(|(name, _)| shown(name)).collect(),
         })

@@ -120,6 +120,7 @@ mod tests {
     use crate::config::Limits;
     use crate::plugin::code::CHECKSUM;
     use crate::plugin::compiler::Compiler;
+    use crate::plugin::engine::{Effort, configuration};
 
     const COMPONENT: &[u8] = b"(component)";
 
@@ -134,12 +135,13 @@ mod tests {
     #[test]
     fn a_damaged_file_is_none() {
         let place = tempfile::tempdir().unwrap();
-        let (cache, engine) = (cache(&place.path().join("compiled")), Engine::default());
+        let engine = Engine::new(&configuration(Effort::Full)).unwrap();
+        let cache = cache(&place.path().join("compiled"));
         let bytes = wat::parse_bytes(COMPONENT).unwrap();
         let file = cache.file(&engine, &bytes);
         assert!(cache.kept(&engine, &file).is_none());
         let compiler = Compiler::new(1);
-        let whole = compiler.compile(&engine, &bytes, &Limits::default()).unwrap();
+        let whole = compiler.compile(&bytes, Effort::Full, &Limits::default()).unwrap();
         cache.keep(&whole, &file).unwrap();
         assert_eq!((files_in(&cache.folder), fs::read(&file).unwrap()), (vec![file.clone()], whole.as_bytes().to_vec()));
         assert!(cache.kept(&engine, &file).is_some());
@@ -156,7 +158,8 @@ mod tests {
     #[test]
     fn a_pipe_in_place_of_a_file_is_none() {
         let place = tempfile::tempdir().unwrap();
-        let (cache, engine) = (cache(&place.path().join("compiled")), Engine::default());
+        let engine = Engine::new(&configuration(Effort::Full)).unwrap();
+        let cache = cache(&place.path().join("compiled"));
         let file = cache.file(&engine, b"any");
         assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
         assert!(cache.kept(&engine, &file).is_none());

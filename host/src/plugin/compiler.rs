@@ -8,9 +8,10 @@
 
 use super::census::{self, Refusal};
 use super::code::{Code, LARGEST_CODE, LARGEST_FILE};
+use super::engine::{self, Effort};
 use super::source::LARGEST;
 use super::trial::TrialOrder;
-use super::{LONGEST_TEXT, engine, wrap};
+use super::{LONGEST_TEXT, wrap};
 use crate::config::{Limits, files, printable};
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -26,6 +27,10 @@ use wasmtime::component::Component;
 
 /// The subcommand, hidden from help.
 const COMMAND: &str = "compile-plugin";
+
+/// How its argument says the effort.
+const FULL: &str = "full";
+const LESS: &str = "less";
 
 /// Bytes of the other process's error text that are read.
 const SAID: u64 = 16 << 10;
@@ -83,23 +88,28 @@ pub struct CompileOrder {
     pub seconds: u64,
     /// Memory that each of its instances may take, in bytes.
     each: u64,
+    effort: Effort,
 }
 
 impl CompileOrder {
     /// Parses the program's arguments (its name first). Returns `None` if they don't ask to compile a plugin.
     #[must_use]
     pub fn parse(arguments: &[OsString]) -> Option<Self> {
-        let [_, command, memory, seconds, each] = arguments else { return None };
+        let [_, command, memory, seconds, each, effort] = arguments else { return None };
+        let effort = match effort.to_str()? {
+            FULL => Effort::Full,
+            LESS => Effort::Less,
+            _ => return None,
+        };
         let number = |given: &OsString| given.to_str()?.parse().ok();
-        (command == COMMAND).then_some(Self { memory: number(memory)?, seconds: number(seconds)?, each: number(each)? })
+        (command == COMMAND).then_some(Self { memory: number(memory)?, seconds: number(seconds)?, each: number(each)?, effort })
     }
 
     /// Compiles the plugin on standard input. The caller has set the limits.
     #[must_use]
     pub fn carry_out(&self) -> ExitCode {
         ended(files::all(io::stdin().lock(), LARGEST).map_err(|e| Refusal::Damaged(e.to_string())).and_then(|bytes| {
-            let engine = wasmtime::Engine::new(&engine::configuration()).map_err(|e| Refusal::TooMuch(format!("{e:#}")))?;
-            let code = compiled(&engine, &bytes, self.each)?;
+            let code = compiled(&bytes, self.effort, self.each)?;
             let mut out = io::stdout().lock();
             let written = out.write_all(code.as_bytes()).and_then(|()| out.flush());
             written.map_err(|e| Refusal::TooMuch(format!("can't store its code: {e}")))
@@ -132,7 +142,8 @@ pub(super) fn counted(bytes: &[u8], each: u64) -> Result<(Cow<'_, [u8]>, u64), R
 }
 
 /// Checks and compiles a plugin in this process.
-fn compiled(engine: &wasmtime::Engine, bytes: &[u8], each: u64) -> Result<Code, Refusal> {
+fn compiled(bytes: &[u8], effort: Effort, each: u64) -> Result<Code, Refusal> {
+    let engine = wasmtime::Engine::new(&engine::configuration(effort)).map_err(|e| Refusal::TooMuch(format!("{e:#}")))?;
     let (component, fixed) = counted(bytes, each)?;
     let code = engine.precompile_component(&component).map_err(|e| match e.is::<wasmtime::OutOfMemory>() {
         true => Refusal::TooMuch(e.to_string()),
@@ -174,14 +185,14 @@ impl Compiler {
     }
 
     /// Compiles a plugin, within limits.
-    pub(super) fn compile(&self, engine: &wasmtime::Engine, bytes: &[u8], limits: &Limits) -> Result<Code, Refusal> {
+    pub(super) fn compile(&self, bytes: &[u8], effort: Effort, limits: &Limits) -> Result<Code, Refusal> {
         let failed = |e: io::Error| Refusal::TooMuch(format!("can't create a file for its code: {e}"));
-        let Some(program) = &self.program else { return compiled(engine, bytes, memory_of_one(limits)) };
+        let Some(program) = &self.program else { return compiled(bytes, effort, memory_of_one(limits)) };
         let mut file = scratch().map_err(failed)?;
         let seconds = limits.compile_timeout_s;
         let mut command = Command::new(program);
         command.arg(COMMAND).arg(limits.compile_memory().to_string()).arg(seconds.to_string());
-        command.arg(memory_of_one(limits).to_string());
+        command.arg(memory_of_one(limits).to_string()).arg(if effort == Effort::Full { FULL } else { LESS });
         command.env("RAYON_NUM_THREADS", self.threads.clamp(1, MOST_THREADS).to_string()).env_remove("RUST_BACKTRACE");
         // Each of glibc's arenas reserves address space too.
         command.env("MALLOC_ARENA_MAX", "2");
@@ -309,13 +320,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_has_three_numbers_and_nothing_else_is_one() {
+    fn an_order_has_three_numbers_and_an_effort_and_nothing_else_is_one() {
         let of = |arguments: &[&str]| CompileOrder::parse(&arguments.iter().map(OsString::from).collect::<Vec<_>>());
-        let order = of(&["rlhost", "compile-plugin", "1024", "3", "64"]).unwrap();
+        let order = of(&["rlhost", "compile-plugin", "1024", "3", "64", "full"]).unwrap();
         assert_eq!((order.memory, order.seconds, order.each), (1024, 3, 64));
-        for other in
-            [&["rlhost", "compile-plugin", "x", "3", "1"][..], &["rlhost", "train", "1", "3", "1"], &["rlhost", "compile-plugin"]]
-        {
+        for other in [
+            &["rlhost", "compile-plugin", "x", "3", "1", "full"][..],
+            &["rlhost", "train", "1", "3", "1", "full"],
+            &["rlhost", "compile-plugin"],
+            &["rlhost", "compile-plugin", "1", "3", "1", "most"],
+        ] {
             assert!(of(other).is_none(), "{other:?}");
         }
     }

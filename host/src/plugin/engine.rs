@@ -8,6 +8,7 @@ use super::deadline::{Clock, Watchdog};
 use super::figures::Names;
 use super::folders::Folders;
 use super::sandbox::{Logged, Sandbox};
+use super::script::{Interpreters, Language};
 use super::world::PACKAGE;
 use super::{Error, Result, contract};
 use crate::config::{Limits, PLUGIN_STACK, STACK};
@@ -17,9 +18,21 @@ use std::sync::Arc;
 use wasmtime::Config;
 use wasmtime::component::{HasSelf, Linker};
 
-/// Returns the settings for compiling and running plugins.
-pub(super) fn configuration() -> Config {
+/// How much time the compiler takes for better code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// As much as it brings.
+    Full,
+    /// Three quarters of the time, for code that is a few percent slower. For interpreters, which take seconds.
+    Less,
+}
+
+/// Returns the settings for compiling and running plugins. Code can be run whatever effort went into it.
+pub(super) fn configuration(effort: Effort) -> Config {
     let mut config = Config::new();
+    if effort == Effort::Less {
+        config.cranelift_opt_level(wasmtime::OptLevel::None);
+    }
     config.epoch_interruption(true).concurrency_support(false).relaxed_simd_deterministic(true).max_wasm_stack(PLUGIN_STACK);
     config
 }
@@ -31,6 +44,7 @@ pub struct Engine {
     pub(super) linker: Linker<Sandbox>,
     cache: Option<Cache>,
     compiler: Compiler,
+    interpreters: Interpreters,
     pub(super) names: Names,
     pub(super) logged: Logged,
     pub(super) clock: Clock,
@@ -50,7 +64,7 @@ impl Engine {
     /// are compiled each time.
     pub fn new() -> Result<Self> {
         let fail = |e: wasmtime::Error| Error::Engine(format!("{e:#}"));
-        let wasmtime = wasmtime::Engine::new(&configuration()).map_err(fail)?;
+        let wasmtime = wasmtime::Engine::new(&configuration(Effort::Full)).map_err(fail)?;
         let mut linker = Linker::new(&wasmtime);
         offer(&mut linker).map_err(fail)?;
         let (clock, watchdog, weak) = (Clock::default(), Watchdog::default(), wasmtime.weak());
@@ -64,6 +78,7 @@ impl Engine {
             linker,
             cache,
             compiler,
+            interpreters: Interpreters::default(),
             names,
             logged,
             clock,
@@ -103,7 +118,7 @@ impl Engine {
         let kept = file.as_ref().and_then(|(cache, file)| cache.kept(&self.wasmtime, file));
         let (mut code, component) = match kept {
             Some((code, component)) => (code, Some(component)),
-            None => (self.compiler.compile(&self.wasmtime, bytes, limits)?, None),
+            None => (self.compiler.compile(bytes, Effort::Full, limits)?, None),
         };
         // It may have been counted under other limits.
         census::bounded(code.fixed() as u64, memory_of_one(limits))?;
@@ -122,6 +137,35 @@ impl Engine {
         }
         let unmade = if let Trial::Unmade(why) = trial { Some(why) } else { None };
         Ok(Compiled { component, fixed: code.fixed(), unmade })
+    }
+
+    /// Returns the carried interpreter of a language, compiled once per machine and read once per process.
+    pub(super) fn interpreter(&self, language: Language, limits: &Limits) -> std::result::Result<Compiled, Refusal> {
+        let compiled = self.interpreters.get(language, || self.cached_interpreter(language))?;
+        census::bounded(compiled.fixed as u64, memory_of_one(limits))?;
+        Ok(compiled)
+    }
+
+    /// Reads the compiled interpreter of a language from the cache, or compiles it. It is part of this program, so it isn't what a
+    /// plugin's limits are for, nor is it tried apart.
+    fn cached_interpreter(&self, language: Language) -> std::result::Result<Compiled, Refusal> {
+        let file = self.cache.as_ref().map(|cache| (cache, cache.file(&self.wasmtime, language.compressed())));
+        if let Some((code, component)) = file.as_ref().and_then(|(cache, file)| cache.kept(&self.wasmtime, file)) {
+            return Ok(Compiled { component, fixed: code.fixed(), unmade: None });
+        }
+        let name = language.name();
+        tracing::info!("compiling the {name} interpreter for this machine; this is done once and takes a few seconds");
+        let damaged = |e: std::io::Error| Refusal::Damaged(format!("the {name} interpreter: {e}"));
+        let code = self.compiler.compile(&language.interpreter().map_err(damaged)?, Effort::Less, &Limits::default())?;
+        let unusable = || Refusal::TooMuch(format!("the compiled {name} interpreter can't be used"));
+        let component = cache::component(&self.wasmtime, &code).ok_or_else(unusable)?;
+        let kept = file
+            .ok_or_else(|| "there is no cache folder".to_owned())
+            .and_then(|(cache, file)| cache.keep(&code, &file).map_err(|e| format!("{} can't be written: {e}", file.display())));
+        if let Err(why) = kept {
+            tracing::warn!("the {name} interpreter is compiled at each start, because {why}");
+        }
+        Ok(Compiled { component, fixed: code.fixed(), unmade: None })
     }
 }
 

@@ -8,6 +8,7 @@ use super::hints::DerivedMetric;
 use super::instance::Answer;
 use super::needs::Needs;
 use super::sandbox::Sandbox;
+use super::script::Inspect;
 use super::world::{PACKAGE, Role};
 use std::sync::Arc;
 use wasmtime::Store;
@@ -116,6 +117,7 @@ pub(super) struct Exports {
     observe: Option<Function>,
     answer: Option<Function>,
     score: Option<Function>,
+    inspect: Option<Inspect>,
     environment: Option<Environment>,
     current: Option<Arc<Current>>,
     old: Option<Arc<OldAlgorithm>>,
@@ -146,6 +148,7 @@ impl Exports {
             observe: find("observer", first, "observe"),
             answer: find("inside", second, "answer"),
             score: find("reward", first, "score"),
+            inspect: Inspect::find(component),
             environment: environment(),
             current: current.and_then(|_| Current::of(component)).map(Arc::new),
             old: if current.is_some() { None } else { OldAlgorithm::of(pre).map(Arc::new) },
@@ -166,6 +169,11 @@ impl Exports {
     /// Returns the function that cells are asked with, if it opens any.
     pub(super) fn answer(&self) -> Option<Function> {
         self.answer
+    }
+
+    /// Returns the function that describes scripts, if it is an interpreter.
+    pub(super) fn inspect(&self) -> Option<Inspect> {
+        self.inspect
     }
 
     /// Returns the functions of an environment.

@@ -7,7 +7,7 @@ use super::deadline::Deadline;
 use super::engine::Engine;
 use super::figures::MetricsOf;
 use super::limits::Share;
-use super::loaded::{CARRIED, Call, Info, Loaded, carried_by_each, said};
+use super::loaded::{CARRIED, Call, Info, Loaded, carried_by_each};
 use super::sandbox::Sandbox;
 use super::world::Role;
 use super::{Error, Metric, Result, Source, schema};
@@ -84,6 +84,11 @@ fn is_compared(call: u64) -> bool {
 }
 
 impl Plugin {
+    /// Returns whether it is a script.
+    pub(super) fn is_script(&self) -> bool {
+        self.loaded.is_script()
+    }
+
     /// Loads and configures a plugin; see [`Loaded::load`].
     pub(super) fn load(
         engine: &Engine,
@@ -505,7 +510,7 @@ impl Loaded {
         match answer {
             Ok(answer) => {
                 running.store.data_mut().printed();
-                (Some(running), committed.and_then(|()| answer.map_err(|e| self.error(call, said(e)))))
+                (Some(running), committed.and_then(|()| answer.map_err(|e| self.error(call, self.said(e)))))
             }
             Err(error) => (None, Err(error)),
         }

@@ -15,11 +15,12 @@ use super::hints::Hints;
 use super::instance::{PluginState, Running};
 use super::limits::{Refused, Share};
 use super::sandbox::{MOST_HANDLES, Sandbox};
+use super::script::{self, Script, ScriptFunction};
 use super::world::{self, Role};
 use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
 use crate::activity::{Activity, Task};
-use crate::config::{Limits, printable};
-use serde_json::{Map, Value};
+use crate::config::{Limits, printable, printable_lines};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,6 +60,8 @@ pub(super) struct Loaded {
     pub info: Info,
     /// What it exports.
     pub exports: Exports,
+    /// What its interpreter runs, if it is a script.
+    script: Option<Arc<Script>>,
     /// The role that it was loaded in.
     role: Role,
     maker: Maker,
@@ -88,6 +91,9 @@ pub(super) struct Call {
     /// Within which an environment's requests have the same answers, and whether it is the last attempt.
     pub episodes: Option<(u64, bool)>,
 }
+
+/// Longest text of a script's error that is shown, in bytes.
+const LONGEST_TRACEBACK: usize = 8 << 10;
 
 /// Longest configuration schema, in bytes.
 const LONGEST_SCHEMA: usize = 256 << 10;
@@ -157,6 +163,26 @@ impl Loaded {
 
     /// Compiles it, checks it against the role, and has it describe itself without a configuration.
     pub(super) fn described(engine: &Engine, source: &Source, role: Role, limits: &Limits, seed: u64) -> Result<Self> {
+        let (mut this, unmade) = Self::compiled(engine, source, role, limits, seed)?;
+        let deadline = this.deadline();
+        if let Some(detail) = unmade {
+            return Err(this.error(Call::new("instantiate"), detail));
+        }
+        let mut plain = this.instantiate(&this.whole_share(), deadline, false)?;
+        this.info = this.describe(&mut plain, deadline)?;
+        Ok(this)
+    }
+
+    /// Returns the public functions of a script.
+    pub(super) fn functions(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<ScriptFunction>> {
+        let (this, _) = Self::compiled(engine, source, Role::Reward, limits, 0)?;
+        let deadline = this.deadline();
+        let mut plain = this.instantiate(&this.whole_share(), deadline, true)?;
+        this.inspected(&mut plain, deadline)
+    }
+
+    /// Compiles it and checks it against the role. Also returns why no instance could be made on trial, if so.
+    fn compiled(engine: &Engine, source: &Source, role: Role, limits: &Limits, seed: u64) -> Result<(Self, Option<String>)> {
         let name = source.name();
         let Compiled { component, fixed, unmade } = compile(engine, source, limits)?;
         role.check(name, &component, &engine.wasmtime)?;
@@ -184,7 +210,7 @@ impl Loaded {
             needs: Needs::default(),
             stateless: false,
         };
-        let mut this = Self {
+        let this = Self {
             name: name.to_owned(),
             hash: source.hash().to_owned(),
             limits: limits.clone(),
@@ -197,14 +223,9 @@ impl Loaded {
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
             asker,
+            script: source.script().cloned().map(Arc::new),
         };
-        let deadline = this.deadline();
-        if let Some(detail) = unmade {
-            return Err(this.error(Call::new("instantiate"), detail));
-        }
-        let mut plain = this.instantiate(&this.whole_share(), deadline, false)?;
-        this.info = this.describe(&mut plain, deadline)?;
-        Ok(this)
+        Ok((this, unmade))
     }
 
     /// Returns the deadline of a call that starts now.
@@ -287,7 +308,46 @@ impl Loaded {
         self.engine.names.checked(&Reporter { plugin: &self.name, metrics, in_run }, given)
     }
 
+    /// Returns whether it is a script.
+    pub(super) fn is_script(&self) -> bool {
+        self.script.is_some()
+    }
+
+    /// Returns the public functions of the script that it is.
+    fn inspected(&self, running: &mut Running, deadline: Deadline) -> Result<Vec<ScriptFunction>> {
+        let wrong = |detail: String| Error::Config { name: self.name.clone(), detail };
+        let (Some(script), Some(inspect)) = (&self.script, self.exports.inspect()) else {
+            return Err(wrong("the interpreter that it brings along exports no rlhost:script".to_owned()));
+        };
+        let call = Call::new("running its top level");
+        let functions = self.bounded(running, call, deadline, |store, linked| inspect.call(store, linked, script))?;
+        functions.map_err(|e| wrong(self.said(e)))
+    }
+
+    /// Describes the function that is the plugin, of the script that it is.
+    fn describe_script(&self, script: &Script, running: &mut Running, deadline: Deadline) -> Result<Info> {
+        let wrong = |detail: String| Error::Config { name: self.name.clone(), detail };
+        let function = script::chosen(self.inspected(running, deadline)?, script, self.role).map_err(wrong)?;
+        let hints = Hints::of(&function.settings_schema).map_err(|e| wrong(format!("its settings {e}")))?;
+        let described = match function.description.as_str() {
+            "" => format!("{} of {}", function.name, script.name),
+            text => text.to_owned(),
+        };
+        Ok(Info {
+            name: printable(&function.name, LONGEST_TEXT),
+            version: script.language().name().to_owned(),
+            description: printable(&described, LONGEST_TEXT),
+            config_schema: function.settings_schema,
+            hints,
+            needs: function.needs,
+            stateless: function.stateless,
+        })
+    }
+
     fn describe(&self, running: &mut Running, deadline: Deadline) -> Result<Info> {
+        if let Some(script) = &self.script {
+            return self.describe_script(script, running, deadline);
+        }
         let described = self
             .bounded(running, Call::new("describe"), deadline, |store, linked| self.exports.describe(self.role, store, linked))?;
         let of_schema = |detail: String| Error::Config {
@@ -343,18 +403,32 @@ impl Loaded {
         self.started(self.instantiate(share, deadline, true)?, state, deadline)
     }
 
+    /// Returns the JSON that configures an instance: the settings, within what an interpreter is told of its script.
+    fn configuration(&self) -> String {
+        match &self.script {
+            None => Value::Object(self.config.clone()).to_string(),
+            Some(script) => {
+                let Script { name, source, modules, .. } = &**script;
+                // Of several functions, the one that was chosen for the role.
+                let function = &self.info.name;
+                let script = json!({"name": name, "source": source, "function": function, "modules": modules});
+                json!({"script": script, "settings": self.config}).to_string()
+            }
+        }
+    }
+
     /// Configures a new instance and restores a state in it.
     fn started(&self, mut running: Running, state: Option<&PluginState>, deadline: Deadline) -> Result<Running> {
-        let json = Value::Object(self.config.clone()).to_string();
+        let json = self.configuration();
         let configured = self.bounded(&mut running, Call::new("configure"), deadline, |store, linked| {
             self.exports.configure(store, linked, &json)
         })?;
-        configured.map_err(|e| Error::Config { name: self.name.clone(), detail: said(e) })?;
+        configured.map_err(|e| Error::Config { name: self.name.clone(), detail: self.said(e) })?;
         if let Some(PluginState { bytes, written_by }) = state.filter(|_| self.exports.has_state()) {
             let call = Call::new("restore");
             let restored = self
                 .bounded(&mut running, call, deadline, |store, linked| self.exports.restore(store, linked, bytes, written_by))?;
-            restored.map_err(|e| self.error(call, format!("it can't restore the state of {written_by}: {}", said(e))))?;
+            restored.map_err(|e| self.error(call, format!("it can't restore the state of {written_by}: {}", self.said(e))))?;
         }
         Ok(running)
     }
@@ -476,8 +550,18 @@ pub(super) fn linked(
     linker.instantiate_pre(component)
 }
 
+impl Loaded {
+    /// Returns the text of the plugin's own error. A script's has lines: it is a traceback in its language.
+    pub(super) fn said(&self, error: types::Error) -> String {
+        match (&self.script, error) {
+            (Some(_), types::Error::Config(text) | types::Error::Internal(text)) => printable_lines(&text, LONGEST_TRACEBACK),
+            (_, error) => said(error),
+        }
+    }
+}
+
 /// Returns the text of a plugin's own error.
-pub(super) fn said(error: types::Error) -> String {
+fn said(error: types::Error) -> String {
     let shown = |text: String| printable(&text, LONGEST_TEXT);
     match error {
         types::Error::Config(text) => format!("wrong configuration: {}", shown(text)),
@@ -489,7 +573,11 @@ pub(super) fn said(error: types::Error) -> String {
 
 pub(super) fn compile(engine: &Engine, source: &Source, limits: &Limits) -> Result<Compiled> {
     let _task = Task::new(Activity::CompilingPlugin).on(source.name().to_owned());
-    engine.component(source.bytes(), limits).map_err(|refusal| {
+    let compiled = match source.script() {
+        Some(script) if source.own_interpreter().is_none() => engine.interpreter(script.language(), limits),
+        _ => engine.component(source.own_interpreter().unwrap_or(source.bytes()), limits),
+    };
+    compiled.map_err(|refusal| {
         let (name, shown) = (source.name().to_owned(), |detail: &str| printable(detail, LONGEST_TEXT));
         match refusal {
             Refusal::Damaged(detail) => Error::NotComponent { name, detail: shown(&detail) },

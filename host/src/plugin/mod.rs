@@ -31,6 +31,7 @@ mod reward;
 mod room;
 mod sandbox;
 mod schema;
+mod script;
 mod settings;
 mod source;
 mod trial;
@@ -57,8 +58,9 @@ pub use hints::{Defaults, Derivation, DerivedMetric, Hints};
 pub use instance::{LARGEST_STATE, Plugin, PluginState};
 pub use loaded::Info;
 pub use needs::Needs;
-pub use reward::{Column as TextColumn, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
+pub use reward::{CONVERSATION, Column as TextColumn, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
 
+pub use script::{Kind as ScriptKind, Language, PluginFile, Script, ScriptFunction, functions_of, self_contained};
 pub use settings::{Setting, Takes, hints_of, settings_in, settings_of};
 pub use source::{Source, embedded_of, read_file};
 pub use trial::TrialOrder;

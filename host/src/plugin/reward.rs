@@ -21,6 +21,10 @@ pub use super::contract::reward::Column;
 /// Completions as reward plugins see them; see `wit/rlhost-plugin.wit`.
 pub use super::contract::reward::Batch as RewardBatch;
 
+/// Name of the column that has prompts as messages, where they are conversations. Scripts see it, since functions written for TRL get
+/// prompts like that; other plugins get the prompts' text.
+pub const CONVERSATION: &str = "prompt";
+
 /// Fewest completions for which another instance is worth its cost.
 const ROWS_AN_INSTANCE: usize = 16;
 
@@ -292,6 +296,11 @@ impl RewardPlugin {
         Ok(scores)
     }
 
+    /// Returns whether the plugin gets a column of the dataset.
+    fn sees(&self, column: &Column) -> bool {
+        self.info().needs.has(columns::DATASET_COLUMNS) && (column.name != CONVERSATION || self.is_script())
+    }
+
     /// Returns what is sent for these rows: their prompts, and the columns that the plugin asks for.
     fn columns(&self, batch: &RewardBatch, rows: Range<usize>) -> RewardBatch {
         let needs = &self.info().needs;
@@ -317,7 +326,7 @@ impl RewardPlugin {
             step: batch.step,
             seed: (self.plugin.seed().wrapping_add(rows.start as u64)).wrapping_mul(ODD).wrapping_add(batch.step),
             prompts: texts(needs.has(columns::PROMPT_TEXT), &batch.prompts[first..last]),
-            columns: if needs.has(columns::DATASET_COLUMNS) { batch.columns.iter().map(column).collect() } else { Vec::new() },
+            columns: batch.columns.iter().filter(|column| self.sees(column)).map(column).collect(),
             prompt_of: named.iter().map(|p| p - first as u32).collect(),
             completions: texts(needs.has(columns::COMPLETION_TEXT), &batch.completions[rows.clone()]),
             finished: batch.finished[rows].to_vec(),

@@ -1,7 +1,8 @@
 //! Finds and reads plugins.
 
+use super::script::{self, Found, PluginFile, Script};
 use super::{EMBEDDED, Error, Result, Role};
-use crate::config::files;
+use crate::config::{ScriptPath, files};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::io;
@@ -17,11 +18,13 @@ pub struct Source {
     name: String,
     bytes: Arc<Cow<'static, [u8]>>,
     hash: String,
+    /// What it holds if it is a script's.
+    script: Option<Arc<Found>>,
 }
 
 impl Source {
-    /// Opens a plugin. `location` is a path, or the file name of a built-in plugin, with or without `.wasm`. Logs which one was
-    /// used if it could be either.
+    /// Opens a plugin. `location` is a path, that of a script with or without `:FUNCTION`, or the file name of a built-in plugin, with or
+    /// without `.wasm`. Logs which one was used if it could be either.
     ///
     /// # Errors
     /// If neither exists, or the path is not a file that could be a plugin.
@@ -46,7 +49,7 @@ impl Source {
                 }
                 return Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes)));
             }
-            None if path.symlink_metadata().is_err() => {
+            None if PluginFile::parse(location).file().symlink_metadata().is_err() => {
                 let kind = role.map(Kind::of_role);
                 let known = EMBEDDED.iter().filter(|(_, bytes)| kind.is_none_or(|kind| Kind::of(bytes) == kind));
                 let known = known.map(|(name, _)| (*name).to_owned()).collect();
@@ -54,15 +57,17 @@ impl Source {
             }
             None => {}
         }
-        let bytes = read_file(path).map_err(|source| Error::Io { name: location.into(), source })?;
-        let name = path.file_stem().map_or_else(|| location.to_owned(), |s| s.to_string_lossy().into_owned());
+        let bytes = PluginFile::parse(location).read().map_err(|source| Error::Io { name: location.into(), source })?;
+        let stem = || path.file_stem().map_or_else(|| location.to_owned(), |s| s.to_string_lossy().into_owned());
+        let name = ScriptPath::parse(location).map_or_else(stem, |script| script.name().to_owned());
         Ok(Self::new(name, Cow::Owned(bytes)))
     }
 
     /// Creates a source from bytes.
     pub fn new(name: String, bytes: Cow<'static, [u8]>) -> Self {
         let hash = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
-        Self { name, bytes: Arc::new(bytes), hash }
+        let script = script::find(&bytes).map(Arc::new);
+        Self { name, bytes: Arc::new(bytes), hash, script }
     }
 
     /// Returns the same plugin under another name.
@@ -79,6 +84,16 @@ impl Source {
     /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Returns the script that it is, if it is one.
+    pub fn script(&self) -> Option<&Script> {
+        self.script.as_ref().map(|found| &found.script)
+    }
+
+    /// Returns the interpreter that the script brings along, if it does.
+    pub fn own_interpreter(&self) -> Option<&[u8]> {
+        self.script.as_ref()?.own_interpreter().map(|length| &self.bytes[..length])
     }
 
     /// Returns the SHA-256 of the bytes, in hexadecimal.

@@ -1,8 +1,8 @@
 //! Samples for testing rewards: completions of many shapes.
 
 use crate::data::{PromptRow, TextOrChat};
-use crate::plugin::{RewardBatch, TextColumn};
-use serde_json::Value;
+use crate::plugin::{CONVERSATION, RewardBatch, TextColumn};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 const PROMPTS: [&str; 4] = ["What is 3 + 4?", "Summarise: the cat sat on the mat.\nTL;DR:", "", "Schreibe höflich: 你好 🙂"];
@@ -34,7 +34,16 @@ pub(super) fn rewards(given: Option<&[PromptRow]>, rows: usize) -> RewardBatch {
             let value = |row: &PromptRow, name: &str| row.columns.get(name).unwrap_or(&Value::Null).to_string();
             let column =
                 |name: &&String| TextColumn { name: (*name).clone(), values: given.iter().map(|row| value(row, name)).collect() };
-            (given.iter().map(|row| text(&row.prompt)).collect(), names.iter().map(column).collect())
+            let mut columns: Vec<TextColumn> = names.iter().map(column).collect();
+            if given.iter().any(|row| matches!(row.prompt, TextOrChat::Chat(_))) {
+                let asked = |prompt: &TextOrChat| match prompt {
+                    TextOrChat::Text(text) => json!(text).to_string(),
+                    TextOrChat::Chat(messages) => json!(messages).to_string(),
+                };
+                let values = given.iter().map(|row| asked(&row.prompt)).collect();
+                columns.push(TextColumn { name: CONVERSATION.to_owned(), values });
+            }
+            (given.iter().map(|row| text(&row.prompt)).collect(), columns)
         }
     };
     let texts: Vec<String> = (0..rows).map(|i| COMPLETIONS[i % COMPLETIONS.len()].to_owned()).collect();

@@ -9,7 +9,7 @@ use crate::config::{self, Compare, OnError, PluginEntry};
 use crate::data::Message;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Outcome, RewardBatch, RewardPlugin, Start, TextColumn};
+use crate::plugin::{self, CONVERSATION, Outcome, RewardBatch, RewardPlugin, Start, TextColumn};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::episode::Episode;
@@ -20,7 +20,7 @@ use crate::train::phase::Phase;
 use crate::train::reward_failure::RewardFailure;
 use crate::train::{Error, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -252,12 +252,21 @@ pub(in crate::train) fn batch(
         let value = |p: &Arc<Prompt>| p.columns.get(name).map_or_else(|| "null".to_owned(), ToString::to_string);
         prompts.iter().map(value).collect()
     };
+    let mut columns: Vec<TextColumn> =
+        columns.iter().map(|name| TextColumn { name: name.clone(), values: values(name) }).collect();
+    if prompts.iter().any(|prompt| prompt.messages.is_some()) {
+        let asked = |prompt: &Arc<Prompt>| match prompt.messages.as_deref() {
+            Some((messages, _)) => json!(messages).to_string(),
+            None => json!(prompt.text).to_string(),
+        };
+        columns.push(TextColumn { name: CONVERSATION.to_owned(), values: prompts.iter().map(asked).collect() });
+    }
     RewardBatch {
         step,
         // Each plugin's own is put in when it is asked.
         seed: 0,
         prompts: prompts.iter().map(|p| p.text.clone()).collect(),
-        columns: columns.iter().map(|name| TextColumn { name: name.clone(), values: values(name) }).collect(),
+        columns,
         prompt_of: rollouts.iter().map(|r| r.prompt as u32).collect(),
         completions: texts.to_vec(),
         finished: rollouts.iter().map(|r| r.finished).collect(),

@@ -1,6 +1,6 @@
 //! Reads the datasets of a run and sets their order.
 
-use crate::config::{Config, PackingStrategy, Strategy};
+use crate::config::{Config, PackingStrategy, ScriptPath, Strategy};
 use crate::data::{self, Dataset, Lengths, Loader, PromptForm, Tokenizer, pack};
 use crate::dist::World;
 use crate::train::collector::{Data, too_few};
@@ -40,7 +40,8 @@ pub(super) fn read(
     let flow = batching.flow;
     let longest = config.longest(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
-    let messages = !config.environment.is_empty() || config.plugin.iter().any(|entry| entry.model);
+    let messages = !config.environment.is_empty()
+        || config.plugin.iter().any(|entry| entry.model || ScriptPath::parse(&entry.path).is_some());
     let [packing, of_evaluations] = [("packing", config.packing), ("eval_packing", config.packs_evaluations())]
         .map(|on| Packing::of(&config, on, flow, longest));
     let (packing, of_evaluations) = (packing?, of_evaluations?);

@@ -3,7 +3,7 @@
 
 use crate::config::{Config, PluginEntry, printable_path, shell_word};
 use crate::dist::World;
-use crate::plugin::{self, Role, Source};
+use crate::plugin::{self, PluginFile, Role, Source};
 use crate::train::origin::{Beginning, Origin};
 use crate::train::ranks::same_source;
 use crate::train::{Error, Result};
@@ -31,7 +31,8 @@ impl Opening<'_> {
             Ok(loaded) => return Ok((loaded, source)),
             Err(error) => error,
         };
-        let (name, file) = (source.name(), Path::new(&self.entry.path));
+        let location = PluginFile::parse(&self.entry.path);
+        let (name, file) = (source.name(), location.file());
         let origin = match self.beginning {
             Beginning::Resume { origin, .. } => origin,
             Beginning::Fork { .. } if self.beginning.names(&self.entry.path) => return Err(self.as_fork(error)),
@@ -68,7 +69,8 @@ impl Opening<'_> {
     }
 
     fn advice(&self, origin: &Origin) -> String {
-        let (file, resume) = (Path::new(&self.entry.path), format!("rlhost resume {}", shell_word(&origin.run)));
+        let location = PluginFile::parse(&self.entry.path);
+        let (file, resume) = (location.file(), format!("rlhost resume {}", shell_word(&origin.run)));
         let fix = if file.is_file() { format!("put one that loads into {}, or ", printable_path(file)) } else { String::new() };
         format!(
             "the checkpoint's version of {} does not load. To go on, {fix}name another file: {resume} --set {}=FILE",
@@ -103,8 +105,8 @@ impl Kept {
 
     /// Returns whether its file holds another version now, which a run that watches its files takes in before its first step.
     fn has_new_version(&self) -> bool {
-        let file = Path::new(&self.location);
-        file.is_file() && Source::open(&self.location).is_ok_and(|source| source.hash() != self.hash)
+        PluginFile::parse(&self.location).file().is_file()
+            && Source::open(&self.location).is_ok_and(|source| source.hash() != self.hash)
     }
 
     /// Decides whether the run begins although the plugin fails its trial. On other ranks than the first, it does: the first decides.
@@ -136,7 +138,7 @@ impl Kept {
         if is_new {
             return format!("its file has another version now; `{resume} --set hot_reload=true` takes it in");
         }
-        let fix = match Path::new(&self.location).is_file() {
+        let fix = match PluginFile::parse(&self.location).file().is_file() {
             true => format!("fix {} and resume, or ", printable_path(Path::new(&self.location))),
             false => String::new(),
         };

@@ -13,6 +13,7 @@ mod plugins;
 mod reference;
 mod room;
 mod schedule;
+mod scripts;
 mod value_model;
 
 use super::collector::{Collector, Data, Turns};

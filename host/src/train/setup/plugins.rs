@@ -2,6 +2,7 @@
 
 use super::defaults;
 use super::kept::{Kept, Opening};
+use super::scripts;
 use crate::activity::{Activity, Task};
 use crate::config::{self, Compare, Config, Grants, PluginEntry};
 use crate::data::Tokenizer;
@@ -39,6 +40,7 @@ pub(super) struct Loaded {
 /// rewards, and the group size.
 pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, backend: &Backend) -> Result<(Config, Loaded)> {
     let mut engine = Engine::new()?;
+    config = scripts::expand(config, &engine, world)?;
     let (entry, key) = (PluginEntry::new(config.algorithm.clone()), "algorithm".to_owned());
     let opening = Opening { key, entry: &entry, role: Role::Algorithm, beginning, world };
     let load = |source: &Source| Ok(Algorithm::load(&engine, source, &config.loss, &config.loss_limits, config.seed)?);

@@ -18,7 +18,7 @@ pub(in crate::train) use watching::cant_change;
 use super::{Judged, Opener, Plugins};
 use crate::config::{OnError, PluginEntry, printable};
 use crate::metrics::{Comparison, Metric, Reduction};
-use crate::plugin::{AnyPlugin, Batch, Engine, Generation, Plugin, Source};
+use crate::plugin::{AnyPlugin, Batch, Engine, Generation, Plugin, PluginFile, Source};
 use crate::run::{Event, PluginVersion, RunFiles, Scoring, Versions, short_hash};
 use crate::train::experience::RewardColumn;
 use crate::train::journal::{Journal, Recorder};
@@ -173,7 +173,7 @@ impl Plugins {
         for (name, file) in &self.swaps.named {
             let is_new =
                 |file: &str| Source::open(file).is_ok_and(|source| hashes.get(name).is_some_and(|own| own != source.hash()));
-            if Path::new(file).is_file() && is_new(file) {
+            if PluginFile::parse(file).file().is_file() && is_new(file) {
                 let advice =
                     format!("{file} has another version of {name} than the checkpoint, which only hot_reload=true takes in");
                 return Err(Error::setting("hot_reload", advice));
@@ -227,7 +227,11 @@ impl Plugins {
             return recorder.journal.event(&Event::SettingsRefused { plugin, step, reason });
         }
         let version = hash.map_or_else(String::new, |hash| format!("version {} was refused: ", short_hash(hash)));
-        tracing::warn!("{name} was not swapped: {version}{reason}; {in_use} keeps running");
+        match reason.contains('\n') {
+            // A script's traceback.
+            true => tracing::warn!("{name} was not swapped, and {in_use} keeps running; {version}{reason}"),
+            false => tracing::warn!("{name} was not swapped: {version}{reason}; {in_use} keeps running"),
+        }
         recorder.journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: trigger.request(), reason })
     }
 

@@ -2,7 +2,7 @@
 
 use super::trial::Trial;
 use crate::config::{Config, Limits, PluginEntry};
-use crate::plugin::{Plugin, Role, Source};
+use crate::plugin::{Plugin, PluginFile, Role, Source};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ pub(in crate::train) type Chosen = BTreeMap<String, BTreeSet<String>>;
 pub(in crate::train) struct Slot {
     pub(super) name: String,
     pub(super) role: Role,
-    /// Its file, unless it is embedded.
-    pub(super) file: Option<PathBuf>,
+    /// Where its file is, unless it is embedded.
+    pub(super) file: Option<PluginFile>,
     pub(super) source: Source,
     pub(super) config: Map<String, Value>,
     /// The settings that differ from the defaults; a newer version has its own defaults.
@@ -70,9 +70,11 @@ impl Slot {
     }
 }
 
-fn file(location: &str) -> Option<PathBuf> {
-    let path = std::path::absolute(location).ok()?;
-    (path.is_file() || location.contains(['/', '\\'])).then_some(path)
+/// Returns the file of a plugin, unless it is embedded.
+fn file(location: &str) -> Option<PluginFile> {
+    let is_path = location.contains(['/', '\\']);
+    let location = PluginFile::parse(location).absolute();
+    (location.file().is_file() || is_path).then_some(location)
 }
 
 /// The state that both threads share.

@@ -5,7 +5,7 @@ use super::slots::{Board, Chosen, Slot};
 use super::version::Version;
 use crate::config::{self, Config, OnError, Overrides, PluginEntry, STACK, files, printable_path};
 use crate::plugin::columns::{OLD_VALUE, REF_LOGP, VALUE};
-use crate::plugin::{self, AnyPlugin, Engine, Role, Source, Watch, read_file};
+use crate::plugin::{self, AnyPlugin, Engine, PluginFile, Role, Source, Watch, read_file};
 use crate::run::RunFiles;
 use crate::run::short_hash;
 use crate::train::flow::Flow;
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -136,7 +136,16 @@ impl Watching {
     fn watched(&self) -> (Vec<PathBuf>, PathBuf) {
         self.with(|board| {
             let run = RunFiles(&board.run);
-            (board.slots.iter().filter_map(|slot| slot.file.clone()).chain([run.config()]).collect(), run.inbox())
+            (
+                board
+                    .slots
+                    .iter()
+                    .filter_map(|slot| slot.file.as_ref())
+                    .flat_map(PluginFile::files)
+                    .chain([run.config()])
+                    .collect(),
+                run.inbox(),
+            )
         })
     }
 
@@ -234,14 +243,14 @@ impl Watching {
     }
 
     /// Returns the proposal for a file that has new content and has stopped changing.
-    fn changed_file(&mut self, slot: &Slot, file: &Path) -> Option<Proposal> {
-        let bytes = match read_file(file) {
+    fn changed_file(&mut self, slot: &Slot, file: &PluginFile) -> Option<Proposal> {
+        let bytes = match file.read() {
             Ok(bytes) => bytes,
             Err(error) => return self.not_read(&slot.name, Trigger::File, &error),
         };
         self.unreadable.remove(&slot.name);
         let mut given = Some(Source::new(slot.name.clone(), Cow::Owned(bytes)));
-        let read = || Some(Source::new(slot.name.clone(), Cow::Owned(read_file(file).ok()?)));
+        let read = || Some(Source::new(slot.name.clone(), Cow::Owned(file.read().ok()?)));
         let mut last_try = false;
         // One that keeps changing is left for the next time it is told of.
         for _ in 0..20 {
@@ -257,7 +266,8 @@ impl Watching {
             let hash = source.hash().to_owned();
             if source.is_whole() {
                 let (name, hash) = (&slot.name, short_hash(&hash));
-                tracing::info!("{name}: new version {hash} in {}; compiling and trying it", printable_path(file));
+                let what = if file.is_script() { "trying it" } else { "compiling and trying it" };
+                tracing::info!("{name}: new version {hash} in {}; {what}", printable_path(file.file()));
             }
             let (proposal, whole) = self.tried(Slot { source, ..slot.clone() }, Trigger::File);
             if !whole && !last_try {

@@ -1,0 +1,188 @@
+//! Finds the files beside a script that it imports. They are found in the text, as they may be wherever an import can be written, and not
+//! by running it: a name in a comment or a string at worst adds a file that is not used.
+
+use super::Language;
+use super::open::text;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+/// Most files that a script may import.
+const MOST: usize = 1_000;
+
+/// Returns the files that a script imports, directly or by others, by their paths from the script's folder.
+///
+/// # Errors
+/// If one of them can't be read.
+pub(super) fn modules(file: &Path, source: &str, language: Language) -> io::Result<BTreeMap<String, String>> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let mut found = BTreeMap::new();
+    let own = file.file_name().map(PathBuf::from).unwrap_or_default();
+    let mut waiting = candidates(&own, source, language);
+    while let Some(path) = waiting.pop() {
+        let Some(name) = portable(&path) else { continue };
+        if path == own || found.contains_key(&name) || !folder.join(&path).is_file() {
+            continue;
+        }
+        if found.len() == MOST {
+            return Err(io::Error::other(format!("it imports more than {MOST} files")));
+        }
+        let source = text(&folder.join(&path)).map_err(|e| io::Error::new(e.kind(), format!("{name}, which it imports: {e}")))?;
+        waiting.extend(candidates(&path, &source, language));
+        found.insert(name, source);
+    }
+    Ok(found)
+}
+
+/// Returns a path with `/` between its parts, if it stays in the folder.
+fn portable(path: &Path) -> Option<String> {
+    let parts = path.components().map(|part| match part {
+        Component::Normal(part) => part.to_str(),
+        _ => None,
+    });
+    Some(parts.collect::<Option<Vec<_>>>()?.join("/"))
+}
+
+/// Returns the paths where a file's imports may be.
+fn candidates(file: &Path, source: &str, language: Language) -> Vec<PathBuf> {
+    match language {
+        Language::Python => source.lines().flat_map(|line| python(file, line)).collect(),
+        Language::JavaScript => source.lines().flat_map(|line| javascript(file, line)).collect(),
+    }
+}
+
+/// Returns the files that a line of Python may import: `import a.b, c`, `from a import b`, `from .a import b`.
+fn python(file: &Path, line: &str) -> Vec<PathBuf> {
+    let line = line.split('#').next().unwrap_or_default();
+    // An import may follow a semicolon, or a colon on the same line.
+    let statements = line.split([';', ':']).map(str::trim);
+    let mut names: Vec<String> = Vec::new();
+    for statement in statements {
+        if let Some(rest) = statement.strip_prefix("import ") {
+            names.extend(rest.split(',').filter_map(|name| name.split_whitespace().next()).map(str::to_owned));
+        } else if let Some(rest) = statement.strip_prefix("from ") {
+            let (module, imported) = rest.split_once(" import").unwrap_or((rest, ""));
+            let module = module.trim();
+            names.push(module.to_owned());
+            let imported = imported.split([',', '(', ')']).filter_map(|name| name.split_whitespace().next());
+            let joint = if module.ends_with('.') { "" } else { "." };
+            names.extend(imported.map(|name| format!("{module}{joint}{name}")));
+        }
+    }
+    names.iter().flat_map(|name| of_python_name(file, name)).collect()
+}
+
+/// Returns the files of a module and of the packages that it is in.
+fn of_python_name(file: &Path, name: &str) -> Vec<PathBuf> {
+    let dots = name.len() - name.trim_start_matches('.').len();
+    let mut folder = PathBuf::new();
+    if dots > 0 {
+        folder = file.parent().unwrap_or(Path::new("")).to_owned();
+        for _ in 1..dots {
+            folder.pop();
+        }
+    }
+    let mut paths = Vec::new();
+    for part in name.trim_start_matches('.').split('.').take_while(|part| !part.is_empty()) {
+        paths.extend([folder.join(part).with_extension("py"), folder.join(part).join("__init__.py")]);
+        folder.push(part);
+    }
+    paths
+}
+
+/// Returns the files that a line of JavaScript may import: texts in quotation marks that begin with `./` or `../`.
+fn javascript(file: &Path, line: &str) -> Vec<PathBuf> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let mut paths = Vec::new();
+    for quote in ['"', '\'', '`'] {
+        for given in line.split(quote).skip(1).step_by(2).filter(|given| given.starts_with("./") || given.starts_with("../")) {
+            let Some(path) = joined(folder, given) else { continue };
+            // TypeScript files import each other as the JavaScript that they become.
+            let stem = path.with_extension("");
+            paths.extend(["js", "ts", "mjs", "mts"].map(|extension| stem.with_extension(extension)));
+            paths.push(path);
+        }
+    }
+    paths
+}
+
+/// Returns a relative path from a folder, without `.` and `..`.
+fn joined(folder: &Path, given: &str) -> Option<PathBuf> {
+    let mut path = folder.to_owned();
+    for part in given.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => path.pop().then_some(())?,
+            part => path.push(part),
+        }
+    }
+    Some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn found(files: &[(&str, &str)], language: Language) -> io::Result<Vec<String>> {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let (name, source) = files[0];
+        modules(&folder.path().join(name), source, language).map(|all| all.into_keys().collect())
+    }
+
+    #[test]
+    fn files_that_a_python_script_imports_are_found_through_others() {
+        let files = [
+            (
+                "main.py",
+                "import re, words as w\nfrom pack.inner import f\nif True: import late\ntry: from . import beside\nexcept: pass\nimport json",
+            ),
+            ("words.py", "from deeper import *"),
+            ("deeper.py", "import main\nimport words"),
+            ("late.py", ""),
+            ("beside.py", ""),
+            ("pack/__init__.py", "from .other import g"),
+            ("pack/inner.py", "from ..words import x\nfrom . import sibling"),
+            ("pack/other.py", ""),
+            ("pack/sibling.py", ""),
+            ("unused.py", ""),
+        ];
+        let names = found(&files, Language::Python).unwrap();
+        let expected = [
+            "beside.py",
+            "deeper.py",
+            "late.py",
+            "pack/__init__.py",
+            "pack/inner.py",
+            "pack/other.py",
+            "pack/sibling.py",
+            "words.py",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn files_that_a_javascript_module_imports_are_found_and_none_outside_the_folder() {
+        let files = [
+            ("a/main.ts", "import { x } from './words.js';\nexport * from \"./inner/more\";\nimport y from '../outside.js';"),
+            ("a/words.ts", ""),
+            ("a/inner/more.mjs", "import '../last.js'"),
+            ("a/last.js", ""),
+            ("outside.js", ""),
+        ];
+        assert_eq!(found(&files, Language::JavaScript).unwrap(), ["inner/more.mjs", "last.js", "words.ts"]);
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("words.py"), b"x = 1\n\xff").unwrap();
+        let error = modules(&folder.path().join("a.py"), "import words", Language::Python).unwrap_err().to_string();
+        assert!(error.contains("words.py, which it imports: it is not text in UTF-8, from byte 6 on"), "{error}");
+    }
+}

@@ -1,0 +1,221 @@
+//! What interpreters are asked beside the plugin contract (`host/interpreters/wit/script.wit`), and the compiled ones of a process.
+
+use super::{Language, Script};
+use crate::config::{Limits, did_you_mean};
+use crate::plugin::compiler::Compiled;
+use crate::plugin::exports::Function;
+use crate::plugin::instance::Answer;
+use crate::plugin::loaded::Loaded;
+use crate::plugin::sandbox::Sandbox;
+use crate::plugin::{Engine, Needs, Result, Role, Source};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use wasmtime::Store;
+use wasmtime::component::{Component, ComponentType, Instance as Linked, Lift, Lower};
+
+/// The interface.
+const INTERFACE: &str = "rlhost:script/script@1.0.0";
+
+/// What a script's function can be used as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ComponentType, Lift)]
+#[component(enum)]
+#[repr(u8)]
+pub enum Kind {
+    /// Scores completions.
+    #[component(name = "reward")]
+    Reward,
+    /// Turns rewards into advantages.
+    #[component(name = "advantages")]
+    Advantages,
+    /// A class with `reset` and methods that are tools.
+    #[component(name = "environment")]
+    Environment,
+}
+
+impl Kind {
+    /// Returns the role of a plugin that it is.
+    #[must_use]
+    pub fn role(self) -> Role {
+        match self {
+            Self::Reward => Role::Reward,
+            Self::Advantages => Role::Algorithm,
+            Self::Environment => Role::Environment,
+        }
+    }
+}
+
+/// A public function of a script, as its interpreter describes it.
+#[derive(Clone, Debug, ComponentType, Lift)]
+#[component(record)]
+pub(super) struct Described {
+    name: String,
+    description: String,
+    #[component(name = "settings-schema")]
+    settings_schema: String,
+    needs: Vec<String>,
+    stateless: bool,
+    kind: Kind,
+    columns: Vec<String>,
+}
+
+/// A public function of a script.
+#[derive(Clone, Debug)]
+pub struct ScriptFunction {
+    /// Its name.
+    pub name: String,
+    /// The first line of its documentation, or nothing.
+    pub description: String,
+    /// JSON Schema of its settings.
+    pub settings_schema: String,
+    /// Columns of the contract that it needs.
+    pub needs: Needs,
+    /// Whether each answer is independent of earlier calls and other rows.
+    pub stateless: bool,
+    /// What it can be used as.
+    pub kind: Kind,
+    /// Columns of the dataset that it can't be called without.
+    pub columns: Vec<String>,
+}
+
+impl From<Described> for ScriptFunction {
+    fn from(described: Described) -> Self {
+        let Described { name, description, settings_schema, needs, stateless, kind, columns } = described;
+        Self { name, description, settings_schema, needs: needs.into_iter().collect(), stateless, kind, columns }
+    }
+}
+
+/// A file that a script may import.
+#[derive(Clone, Copy, ComponentType, Lower)]
+#[component(record)]
+struct ModuleFile<'a> {
+    path: &'a str,
+    source: &'a str,
+}
+
+/// The function by which an interpreter describes a script.
+#[derive(Clone, Copy)]
+pub(in crate::plugin) struct Inspect(Function);
+
+impl Inspect {
+    /// Finds it in a component, which is then an interpreter.
+    pub(in crate::plugin) fn find(component: &Component) -> Option<Self> {
+        Function::find(component, INTERFACE, "inspect").map(Self)
+    }
+
+    /// Runs the script's top level and returns its public functions.
+    pub(in crate::plugin) fn call(
+        self,
+        store: &mut Store<Sandbox>,
+        linked: &Linked,
+        script: &Script,
+    ) -> Answer<Vec<ScriptFunction>> {
+        let modules: Vec<ModuleFile<'_>> = script.modules.iter().map(|(path, source)| ModuleFile { path, source }).collect();
+        let given = (script.name.as_str(), script.source.as_str(), modules.as_slice());
+        let answer: std::result::Result<Vec<Described>, _> = self.0.ask(store, linked, given)?;
+        Ok(answer.map(|functions| functions.into_iter().map(ScriptFunction::from).collect()))
+    }
+}
+
+/// Returns the public functions of a script; none of another plugin.
+///
+/// # Errors
+/// If its interpreter can't be started, or running its top level fails.
+pub fn functions_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<ScriptFunction>> {
+    if source.script().is_none() {
+        return Ok(Vec::new());
+    }
+    Loaded::functions(engine, source, limits)
+}
+
+/// Chooses the function that a script's plugin is, for a role. The error says what the script has.
+pub(in crate::plugin) fn chosen(
+    functions: Vec<ScriptFunction>,
+    script: &Script,
+    role: Role,
+) -> std::result::Result<ScriptFunction, String> {
+    let listed = |functions: &[&ScriptFunction]| functions.iter().map(|f| f.name.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(name) = &script.function {
+        let names: Vec<String> = functions.iter().map(|function| function.name.clone()).collect();
+        let of_role = |function: &ScriptFunction| match function.kind.role() == role {
+            true => Ok(()),
+            false => Err(format!("{name} in {} is {}, not {}", script.name, function.kind.role().name(), role.name())),
+        };
+        let found = functions.into_iter().find(|function| function.name == *name);
+        let meant = did_you_mean(name, names.iter().map(String::as_str));
+        let function = found
+            .ok_or_else(|| format!("{} has no public function {name}; it has: {}{meant}", script.name, listed_or_none(&names)))?;
+        return of_role(&function).map(|()| function);
+    }
+    let (mut fitting, others): (Vec<_>, Vec<_>) = functions.into_iter().partition(|function| function.kind.role() == role);
+    match fitting.len() {
+        1 => Ok(fitting.remove(0)),
+        0 => {
+            let has = match others.len() {
+                0 => "it has no public function that a plugin can be".to_owned(),
+                _ => format!("it has {}", listed(&others.iter().collect::<Vec<_>>())),
+            };
+            Err(format!("{} is not {}: {has}; {}", script.name, role.name(), how(script.language(), role)))
+        }
+        number => {
+            let names = listed(&fitting.iter().collect::<Vec<_>>());
+            let first = &fitting[0].name;
+            Err(format!(
+                "{} has {number} functions that are {}s: {names}; name one, as in {}:{first}",
+                script.name,
+                plural(role),
+                script.name
+            ))
+        }
+    }
+}
+
+fn listed_or_none(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn plural(role: Role) -> &'static str {
+    match role {
+        Role::Reward => "reward",
+        Role::Algorithm => "algorithm",
+        Role::Environment => "environment",
+    }
+}
+
+/// Says how a script of a role is written.
+fn how(language: Language, role: Role) -> &'static str {
+    match (role, language) {
+        (Role::Reward, Language::Python) => {
+            "write def NAME(completions, **columns), which returns a list with a score for each completion"
+        }
+        (Role::Reward, Language::JavaScript) => {
+            "write export function NAME({ completions }), which returns an array with a score for each completion"
+        }
+        (Role::Environment, _) => "write a class with a method reset and typed methods that are its tools",
+        (Role::Algorithm, _) => {
+            "write def advantages(rewards, groups, **columns), which returns a list with a number for each completion"
+        }
+    }
+}
+
+/// The carried interpreters that were compiled or read from the cache, one per process: reading one takes longer than a swap should.
+#[derive(Clone, Default)]
+pub(in crate::plugin) struct Interpreters(Arc<Mutex<BTreeMap<Language, (Component, usize)>>>);
+
+impl Interpreters {
+    /// Returns an interpreter, made by `compile` if it is the first time. Others wait meanwhile, since they need it too.
+    pub(in crate::plugin) fn get<E>(
+        &self,
+        language: Language,
+        compile: impl FnOnce() -> std::result::Result<Compiled, E>,
+    ) -> std::result::Result<Compiled, E> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((component, fixed)) = all.get(&language) {
+            return Ok(Compiled { component: component.clone(), fixed: *fixed, unmade: None });
+        }
+        let compiled = compile()?;
+        if compiled.unmade.is_none() {
+            all.insert(language, (compiled.component.clone(), compiled.fixed));
+        }
+        Ok(compiled)
+    }
+}

@@ -1,0 +1,44 @@
+//! Scripts as plugins: source text in Python, JavaScript or TypeScript, which an interpreter runs. The interpreter is a component too
+//! (`host/interpreters/`), so a script has the sandbox and the limits of every plugin.
+//!
+//! A script travels as the bytes of a component that holds nothing but the text, in a custom section. So whatever keeps, sends, hashes or
+//! compares plugins does that with scripts. The same section behind an interpreter's bytes makes a plugin that needs no interpreter of
+//! the host's.
+
+mod imports;
+mod interpreter;
+mod language;
+mod open;
+mod section;
+
+pub(super) use interpreter::{Inspect, Interpreters, chosen};
+pub use interpreter::{Kind, ScriptFunction, functions_of};
+pub use language::Language;
+pub use open::{PluginFile, self_contained};
+pub(super) use section::{Found, find};
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A script with all that its interpreter is told.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Script {
+    /// The name of its file.
+    pub name: String,
+    /// Its text.
+    pub source: String,
+    /// The function that is the plugin; none if it has only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
+    /// The files that it may import, by their paths.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub modules: BTreeMap<String, String>,
+}
+
+impl Script {
+    /// Returns the language, by the file's name.
+    #[must_use]
+    pub fn language(&self) -> Language {
+        Language::of_file(&self.name)
+    }
+}

@@ -1,0 +1,112 @@
+//! Reads scripts from files.
+
+use super::imports;
+use super::section;
+use super::{Language, Script};
+use crate::config::{ScriptPath, files};
+use crate::plugin::source::LARGEST;
+use crate::plugin::{Error, Source};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Largest size of a script's file, in bytes.
+const LARGEST_SCRIPT: u64 = 4 << 20;
+
+/// Where a plugin's bytes come from: a component's file; or a script's, with the function that is the plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginFile {
+    file: PathBuf,
+    is_script: bool,
+    function: Option<String>,
+}
+
+impl PluginFile {
+    /// Parses a location as the configuration has it: a path, or for a script `FILE:FUNCTION`.
+    #[must_use]
+    pub fn parse(location: &str) -> Self {
+        match ScriptPath::parse(location) {
+            // A file may have any name.
+            Some(script) if !(script.function.is_some() && Path::new(location).is_file()) => {
+                Self { file: script.file.into(), is_script: true, function: script.function.map(str::to_owned) }
+            }
+            _ => Self { file: location.into(), is_script: false, function: None },
+        }
+    }
+
+    /// Returns the file.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Returns whether it is a script's.
+    #[must_use]
+    pub fn is_script(&self) -> bool {
+        self.is_script
+    }
+
+    /// Returns the location with an absolute path, for a process whose working folder may change.
+    #[must_use]
+    pub fn absolute(self) -> Self {
+        Self { file: std::path::absolute(&self.file).unwrap_or(self.file), ..self }
+    }
+
+    /// Reads the plugin's bytes: the file's; or a component that holds the script and the files beside it that it imports.
+    ///
+    /// # Errors
+    /// If a file can't be read, is larger than a plugin may be, or a script is not text.
+    pub fn read(&self) -> io::Result<Vec<u8>> {
+        if !self.is_script {
+            return files::read(&self.file, LARGEST);
+        }
+        Ok(section::write(&self.script()?, None))
+    }
+
+    /// Reads the script.
+    fn script(&self) -> io::Result<Script> {
+        let source = text(&self.file)?;
+        let name = self.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let modules = imports::modules(&self.file, &source, Language::of_file(&name))?;
+        Ok(Script { name, source, function: self.function.clone(), modules })
+    }
+
+    /// Returns the files that the bytes of [`read`](Self::read) come from, as far as they can be read.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let folder = self.file.parent().unwrap_or(Path::new(""));
+        let script = self.is_script.then(|| self.script().ok()).flatten();
+        let modules = script.into_iter().flat_map(|script| script.modules.into_keys());
+        std::iter::once(self.file.clone()).chain(modules.map(|path| folder.join(path))).collect()
+    }
+}
+
+/// Reads a script's text.
+pub(super) fn text(file: &Path) -> io::Result<String> {
+    let bytes = files::read(file, LARGEST_SCRIPT)?;
+    let not_text = |at| io::Error::new(io::ErrorKind::InvalidData, format!("it is not text in UTF-8, from byte {at} on"));
+    let text = String::from_utf8(bytes).map_err(|e| not_text(e.utf8_error().valid_up_to()))?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+/// Returns a script's plugin with the interpreter that runs it. Returns `None` if the plugin is no script, or has one.
+///
+/// # Errors
+/// If the interpreter that this program carries is damaged.
+pub fn self_contained(source: &Source) -> crate::plugin::Result<Option<Vec<u8>>> {
+    let Some(script) = source.script().filter(|_| source.own_interpreter().is_none()) else { return Ok(None) };
+    let interpreter = script.language().interpreter().map_err(|e| Error::Engine(format!("its interpreter is damaged: {e}")))?;
+    Ok(Some(section::write(script, Some(&interpreter))))
+}
+
+/// Creates the source of a script that is not in a file, for tests.
+#[cfg(test)]
+pub(crate) fn source_of(name: &str, text: &str, function: Option<&str>) -> Source {
+    let script = Script {
+        name: name.to_owned(),
+        source: text.to_owned(),
+        function: function.map(str::to_owned),
+        modules: Default::default(),
+    };
+    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+    Source::new(stem.to_owned(), section::write(&script, None).into())
+}
