@@ -1,7 +1,7 @@
 //! Checkpoint folders of a run: creates, finds, keeps and removes them.
 
+use super::manifest::difference;
 use super::manifest::{seal, sync_folder};
-use super::retention::difference;
 use super::{Error, verify};
 use crate::run::RunFiles;
 use std::fs;

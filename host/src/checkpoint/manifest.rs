@@ -256,6 +256,15 @@ pub fn verify(checkpoint: &Path) -> Result<Manifest, Error> {
     Ok(manifest)
 }
 
+/// Returns why a folder is not the checkpoint that was written there.
+pub(super) fn difference(checkpoint: &Path) -> Option<String> {
+    match Manifest::read(checkpoint) {
+        Ok(manifest) => manifest.difference(checkpoint),
+        Err(super::Error::Damaged { detail, .. }) => Some(detail),
+        Err(other) => Some(other.to_string()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! Decides which checkpoints are removed when a run has more than it keeps: only ones that it wrote and that are unchanged.
 
 use super::folder::{discard, temporary_in};
-use super::manifest::Manifest;
+use super::manifest::difference;
 use crate::run::RunFiles;
 use std::fs;
 use std::io;
@@ -47,15 +47,6 @@ pub fn retain(run: &Path, limit: usize, best: Option<u64>) -> io::Result<Retaine
         excess -= 1;
     }
     Ok(retained)
-}
-
-/// Returns why a folder is not the checkpoint that was written there.
-pub(super) fn difference(checkpoint: &Path) -> Option<String> {
-    match Manifest::read(checkpoint) {
-        Ok(manifest) => manifest.difference(checkpoint),
-        Err(super::Error::Damaged { detail, .. }) => Some(detail),
-        Err(other) => Some(other.to_string()),
-    }
 }
 
 /// Removes a checkpoint. Renames it first, so that a half-removed one is never found. If some of it can't be removed, that part

@@ -1,13 +1,11 @@
 //! Encodes values in the precisions of a GGUF file.
 
 use super::file::Part;
+use super::precision::BLOCK;
 use super::{Error, Precision, Result};
 use crate::ops;
 use half::{bf16, f16};
 use std::io::Write;
-
-/// Number of values in a block of 8 bits, which share an f16 scale (`QK8_0` of ggml).
-pub(super) const BLOCK: usize = 32;
 
 /// Number of values that are converted at once, at least a row.
 const AT_ONCE: usize = 1 << 22;

@@ -4,7 +4,6 @@ use super::file::{Metadata, Value};
 use super::targets::Target;
 use crate::config::{files, json};
 use crate::model::{Architecture, Family, ModelFolder, NormKind, Rope, RopeScaling};
-use std::f32::consts::TAU;
 
 /// Maximum size of a `config.json`, in bytes.
 const LARGEST: u64 = 4 << 20;
@@ -137,14 +136,6 @@ fn add_rope(keys: &mut Keys, rope: &Rope, a: &Architecture) {
             keys.number("rope.scaling.attn_factor", *attention_factor);
         }
     }
-}
-
-/// Returns the first and last dimension of llama.cpp's transition between frequency scales (`ggml_rope_yarn_corr_dims`). It
-/// always uses the paper's numbers of rotations, 32 and 1: the graphs of these families ignore a file's own.
-pub(super) fn ramp(rope: &Rope, original: f64) -> (f64, f64) {
-    let (dims, theta) = (rope.dims as f32, rope.theta as f32);
-    let dimension = |rotations: f32| dims * (original as f32 / (rotations * TAU)).ln() / (2.0 * theta.ln());
-    (dimension(32.0).floor().max(0.0).into(), dimension(1.0).ceil().min(dims - 1.0).into())
 }
 
 /// Adds which layers of a Gemma have windows, and their size.

@@ -6,134 +6,23 @@
 //! `src/models/`.
 
 mod encode;
+mod error;
 mod file;
 mod keys;
+mod precision;
 mod targets;
 mod tensors;
 mod vocabulary;
 
+pub use error::{Error, Result};
+pub use precision::Precision;
 #[cfg(any(test, fuzzing))]
 pub(crate) use vocabulary::read_tokenizer;
 
-use crate::data::{self, Tokenizer, Wording};
-use crate::model::{self, Architecture, Held, ModelFolder};
+use crate::data::{Tokenizer, Wording};
+use crate::model::{Architecture, Held, ModelFolder};
 use file::Value;
-use serde::Deserialize;
-use std::io::{self, Write};
-use std::path::PathBuf;
-
-/// A precision of tensors in a GGUF file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    /// 32 bits.
-    F32,
-    /// 16 bits.
-    F16,
-    /// 16 bits with the range of 32.
-    Bf16,
-    /// 8 bits, in blocks of 32 with a scale.
-    #[serde(rename = "q8_0")]
-    Q8,
-}
-
-impl Precision {
-    /// Returns its name in ggml and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::Q8 => "q8_0",
-        }
-    }
-
-    /// Returns its number among the tensor types (`ggml_type`).
-    fn number(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q8 => 8,
-            Self::Bf16 => 30,
-        }
-    }
-
-    /// Returns the number of a file that mostly uses it (`llama_ftype`).
-    fn of_file(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::F16 => 1,
-            Self::Q8 => 7,
-            Self::Bf16 => 32,
-        }
-    }
-
-    /// Returns the bytes of this many values.
-    fn bytes(self, values: u64) -> u64 {
-        match self {
-            Self::F32 => 4 * values,
-            Self::F16 | Self::Bf16 => 2 * values,
-            Self::Q8 => values / encode::BLOCK as u64 * (encode::BLOCK as u64 + 2),
-        }
-    }
-}
-
-/// Why a model can't be exported as a GGUF file.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// llama.cpp does not support such a model.
-    #[error("{}: {detail}", path.display())]
-    Unknown {
-        /// The file that describes the model.
-        path: PathBuf,
-        /// What llama.cpp lacks.
-        detail: String,
-    },
-    /// A weight can't be written in the requested precision.
-    #[error("{tensor} has values that are not finite or too large for {}; bf16 and f32 go up to 3e38", precision.name())]
-    OutOfRange {
-        /// The first such tensor, by its name in the file.
-        tensor: String,
-        /// The precision.
-        precision: Precision,
-    },
-    /// The file can't be written.
-    #[error("can't write the file: {0}")]
-    Write(#[source] io::Error),
-    /// The model can't be read.
-    #[error(transparent)]
-    Model(#[from] model::Error),
-    /// The tokenizer can't be read.
-    #[error(transparent)]
-    Data(#[from] data::Error),
-}
-
-impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
-    pub fn is_mistake(&self) -> bool {
-        match self {
-            Self::Unknown { .. } | Self::OutOfRange { .. } => true,
-            Self::Write(source) => crate::config::files::is_of_the_path(source),
-            Self::Model(error) => error.is_mistake(),
-            Self::Data(error) => error.is_mistake(),
-        }
-    }
-}
-
-impl From<candle_core::Error> for Error {
-    fn from(error: candle_core::Error) -> Self {
-        Self::Model(error.into())
-    }
-}
-
-impl From<crate::ops::Error> for Error {
-    fn from(error: crate::ops::Error) -> Self {
-        Self::Model(error.into())
-    }
-}
-
-/// Result of writing a GGUF file.
-pub type Result<T> = std::result::Result<T, Error>;
+use std::io::Write;
 
 /// Writes a model with its tokenizer and chat template, with an adapter merged in. Returns notes for the user.
 ///

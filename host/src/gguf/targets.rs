@@ -1,9 +1,9 @@
 //! What llama.cpp supports of each family: what its graphs load and compute, as of the release in llama-cpp-python 0.3.36. A
 //! model that needs more is refused, because its file would be read wrongly or not at all.
 
-use super::keys;
 use crate::model::{Architecture, FAMILIES, Family, Mixture, Rope, RopeScaling};
 use crate::ops::activation::Activation;
+use std::f32::consts::TAU;
 
 /// Whether a graph has a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +211,7 @@ impl Target {
         match &rope.scaling {
             RopeScaling::None | RopeScaling::Linear { .. } => true,
             RopeScaling::Llama3 { .. } => self.scalings == Scalings::Divisors,
-            RopeScaling::Yarn { original, ramp, .. } => self.scalings != Scalings::Linear && *ramp == keys::ramp(rope, *original),
+            RopeScaling::Yarn { original, ramp, .. } => self.scalings != Scalings::Linear && *ramp == self::ramp(rope, *original),
             RopeScaling::Long { .. } => matches!(self.scalings, Scalings::Divisors | Scalings::Long),
         }
     }
@@ -233,4 +233,12 @@ impl Target {
         }
         notes
     }
+}
+
+/// Returns the first and last dimension of llama.cpp's transition between frequency scales (`ggml_rope_yarn_corr_dims`). It
+/// always uses the paper's numbers of rotations, 32 and 1: the graphs of these families ignore a file's own.
+pub(super) fn ramp(rope: &Rope, original: f64) -> (f64, f64) {
+    let (dims, theta) = (rope.dims as f32, rope.theta as f32);
+    let dimension = |rotations: f32| dims * (original as f32 / (rotations * TAU)).ln() / (2.0 * theta.ln());
+    (dimension(32.0).floor().max(0.0).into(), dimension(1.0).ceil().min(dims - 1.0).into())
 }

@@ -1,8 +1,8 @@
 //! A model's weights under llama.cpp's names, in its order of rows.
 
-use super::encode::BLOCK;
 use super::file::Part;
 use super::keys::Ropes;
+use super::precision::BLOCK;
 use super::targets::{Has, Target};
 use super::{Precision, Result};
 use crate::model::{Architecture, Linear, Norm, NormKind, Projections, Weights};

@@ -2,6 +2,7 @@
 //! links to them in `snapshots/COMMIT`, and in `refs` the commit that a branch was last seen at.
 
 use super::listing::Listing;
+use super::model_files::{BESIDE_WEIGHTS, INDEX, Index, SMALL, WEIGHTS};
 use super::name::Repo;
 use super::{Error, Result, Settings};
 use crate::config::{files, is_hidden};
@@ -67,6 +68,17 @@ impl Cache {
     /// The file of a content.
     pub(super) fn blob(&self, hash: &str) -> PathBuf {
         self.root.join("blobs").join(hash)
+    }
+
+    /// Whether a commit's model is there, and can be read.
+    pub(super) fn has_model(&self, listing: &Listing) -> bool {
+        let beside = BESIDE_WEIGHTS.iter().all(|(file, needed)| !needed || listing.has(file));
+        let index = files::read_text(&self.snapshot(&listing.commit).join(INDEX), SMALL);
+        let weights = match index.ok().and_then(|text| serde_json::from_str::<Index>(&text).ok()) {
+            Some(index) => index.weight_map.values().all(|shard| listing.has(shard)),
+            None => listing.has(WEIGHTS) && !listing.has(INDEX),
+        };
+        beside && weights
     }
 
     /// What is there of a revision.

@@ -4,16 +4,20 @@
 //! What belongs to one commit is taken from one commit: a branch is looked up once, and every file
 //! then comes from the commit that it was at.
 
+mod asking;
 mod cache;
 mod card;
+mod error;
 mod fetch;
 mod listing;
+mod model_files;
 mod name;
 mod patterns;
 mod settings;
 mod splits;
 mod wire;
 
+pub use error::{Error, Result};
 pub use name::looks_like_name;
 pub use settings::{Settings, Slowest};
 
@@ -21,81 +25,14 @@ use crate::config::{files, printable, printable_path};
 use cache::Cache;
 use card::{CARD, Card, SETTINGS};
 use listing::Listing;
+use model_files::{BESIDE_TEMPLATES, BESIDE_WEIGHTS, INDEX, Index, SMALL, TEMPLATES, WEIGHTS};
 use name::{Kind, Repo};
 use serde::Deserialize;
 use splits::Choice;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use wire::Wire;
-
-/// Why something of the hub can't be had; each says what, where, and what would be right.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The hub has nothing of this name, or does not show it.
-    #[error("{name}: {detail}")]
-    Missing {
-        /// What was asked for.
-        name: String,
-        /// Where it was looked for, and what may help.
-        detail: String,
-    },
-    /// The hub asks for a permission.
-    #[error("{name}: {detail}")]
-    Denied {
-        /// What was asked for.
-        name: String,
-        /// What was refused, and how to be let in.
-        detail: String,
-    },
-    /// The hub does not answer, or may not be asked.
-    #[error("{name}: {detail}")]
-    Unreachable {
-        /// What was asked for.
-        name: String,
-        /// What happened, and what may help.
-        detail: String,
-    },
-    /// What is there can't be used.
-    #[error("{name}: {detail}")]
-    Unfit {
-        /// What was asked for.
-        name: String,
-        /// What is wrong with it.
-        detail: String,
-    },
-    /// A file did not come whole.
-    #[error("{name}: {detail}")]
-    Broken {
-        /// What was asked for.
-        name: String,
-        /// The file and how far it came.
-        detail: String,
-    },
-    /// The cache can't be used.
-    #[error("can't use {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-}
-
-impl Error {
-    /// Returns whether something that the user gave is at fault, rather than the machine, the network or the program. A name that the
-    /// hub can't be asked about may be meant as a path.
-    pub fn is_mistake(&self) -> bool {
-        match self {
-            Self::Missing { .. } | Self::Denied { .. } | Self::Unreachable { .. } | Self::Unfit { .. } => true,
-            Self::Broken { .. } => false,
-            Self::Io { source, .. } => files::is_of_the_path(source),
-        }
-    }
-}
-
-/// Result of asking the hub.
-pub type Result<T> = std::result::Result<T, Error>;
 
 /// Files of one commit, in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -286,43 +223,14 @@ fn list(
     Ok(())
 }
 
-/// What a model folder may have beside its weights, and which of it it must.
-const BESIDE_WEIGHTS: [(&str, bool); 8] = [
-    ("config.json", true),
-    ("tokenizer.json", true),
-    ("generation_config.json", false),
-    ("tokenizer_config.json", false),
-    ("special_tokens_map.json", false),
-    ("added_tokens.json", false),
-    ("chat_template.jinja", false),
-    ("additional_chat_templates/tool_use.jinja", false),
-];
-
-/// Those that may hold a chat template.
-const TEMPLATES: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
-
-/// What a chat template is fetched with.
-const BESIDE_TEMPLATES: [&str; 2] = ["special_tokens_map.json", "additional_chat_templates/tool_use.jinja"];
-
-const INDEX: &str = "model.safetensors.index.json";
-const WEIGHTS: &str = "model.safetensors";
-
 /// Bytes of all files of a model or dataset together. Weights are held in memory, and so are rows.
 const MOST: u64 = 1 << 40;
-
-/// Bytes of one of a model's files beside its weights.
-const SMALL: u64 = 256 << 20;
 
 /// Bytes of what is said of a listing.
 const LONGEST_SAID: usize = 2048;
 
 /// The branch on which the hub keeps every dataset as Parquet.
 const CONVERTED: &str = "refs/convert/parquet";
-
-#[derive(Deserialize)]
-struct Index {
-    weight_map: BTreeMap<String, String>,
-}
 
 /// The hub, by way of a cache.
 pub struct Hub {
@@ -345,7 +253,7 @@ impl Hub {
     pub fn model(&self, name: &str) -> Result<Snapshot> {
         let repo = Repo::parse(Kind::Model, name)?;
         let cache = Cache::new(&self.settings, &repo);
-        let listing = self.listing(&repo, &cache, |listing| listing.is_model(&cache))?;
+        let listing = self.listing(&repo, &cache, |listing| cache.has_model(listing))?;
         let unfit = |detail: String| Error::Unfit { name: repo.id.clone(), detail: printable(&detail, LONGEST_SAID) };
         let mut wanted = Vec::new();
         for (file, needed) in BESIDE_WEIGHTS {

@@ -2,6 +2,7 @@
 //! 8 bits in its name.
 
 use super::moments::{Moments, adamw_step, adjusted};
+use super::settings::Settings;
 use crate::config::Rule;
 use crate::ops;
 use crate::ops::adamw::{self, Parameter};
@@ -9,23 +10,6 @@ use crate::ops::adamw_8bit;
 use crate::ops::optimizers::Common;
 use candle_core::{DType, Tensor};
 use std::collections::HashMap;
-
-/// Settings that are constant during a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// The optimizer, with its own settings.
-    pub rule: Rule,
-    /// Decay of AdamW's and Lion's first moment.
-    pub beta1: f64,
-    /// Decay of the second moment; of the first after Lion's update.
-    pub beta2: f64,
-    /// Added to the square root of AdamW's second moment.
-    pub eps: f64,
-    /// Weight decay; not applied to norms and biases, as in transformers, but to the magnitudes of DoRA.
-    pub weight_decay: f64,
-    /// Largest gradient norm; larger gradients are scaled down. 0 for no limit.
-    pub max_grad_norm: f64,
-}
 
 /// End of the names of an adapter's magnitudes, which are vectors and yet weights.
 const MAGNITUDE: &str = ".lora_magnitude_vector";
@@ -302,7 +286,8 @@ fn longest_update(s: Settings) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Optimizer, Settings, Update};
+    use super::super::settings::Settings;
+    use super::{Optimizer, Update};
     use crate::config::{AdafactorArgs, Config, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
     use crate::ops::adamw::{Parameter, Step, update};
     use crate::ops::to_vec;

@@ -5,7 +5,7 @@
 //! however long they take, the same sequences are decoded together, so a run can be repeated.
 
 use super::following::{Ended, Follow, Next};
-use super::scheduler::Rollout;
+use super::generator::Rollout;
 use crate::config::STACK;
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -7,7 +7,7 @@
 use super::Error;
 use super::asking::{Decoded, Replies, Requests, Turning};
 use super::following::Next;
-use super::scheduler::{Generator, Request, Rollout, Sequence, batches};
+use super::generator::{Generator, Request, Rollout, Sequence, batches};
 use crate::activity::{Activity, Task, Unit};
 use crate::model::{DeviceDecoding, DevicePrefix, Room};
 use crate::ops::decode::{Drawing, SharedPrompt};

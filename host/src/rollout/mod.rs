@@ -4,11 +4,12 @@ mod asking;
 #[cfg(feature = "cuda")]
 mod device;
 mod following;
+mod generator;
 mod scheduler;
 
 pub use crate::ops::sampler::Sampling;
 pub use following::{Ended, Follow, Next};
-pub use scheduler::{Generator, Request, Rollout};
+pub use generator::{Generator, Request, Rollout};
 
 /// Errors of generation.
 pub type Error = crate::model::Error;

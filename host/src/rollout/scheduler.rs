@@ -11,121 +11,22 @@
 use super::Error;
 use super::asking::{Decoded, Replies, Requests, Turning};
 use super::following::{Follow, Next};
+use super::generator::{Generator, Request, Rollout, Sequence, batches};
 use crate::activity::{Activity, Task, Unit};
-use crate::model::{Cache, Decode, Decoding, Prefix, PromptPass};
-use crate::ops::sampler::{Sampling, stream};
+use crate::model::{Cache, Decode, Prefix, PromptPass};
+use crate::ops::sampler::stream;
 use crate::ops::support::Support;
-use crate::ops::{self, Forest, team};
+use crate::ops::{self, team};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Maximum number of prompt tokens per prefill (a longer prompt is prefilled alone).
-const PREFILL_TOKENS: usize = 8192;
 
 /// Maximum number of tokens that a step reads, unless one reply is longer.
 const STEP_TOKENS: usize = 2048;
 
 /// Below this many sequences per thread, a thread would spend its time reading weights.
 const SEQUENCES_A_THREAD: usize = 8;
-
-/// A prompt to complete.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// Its tokens, at least one.
-    pub tokens: Vec<u32>,
-    /// Row of the dataset, which seeds the random numbers.
-    pub row: u64,
-    /// Index of its first completion among those of the row.
-    pub first: usize,
-    /// Number of completions.
-    pub samples: usize,
-}
-
-/// A completion.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub struct Rollout {
-    /// Index of its request.
-    pub prompt: usize,
-    /// Its index among the row's completions.
-    pub sample: usize,
-    /// Its tokens, including the end token.
-    pub tokens: Vec<u32>,
-    /// Log-probability of each token when it was sampled; 0 for those of replies.
-    pub logp: Vec<f32>,
-    /// Whether it ended on its own rather than at the length limit.
-    pub finished: bool,
-    /// Number of updates that made the policy which wrote it.
-    #[serde(default)]
-    pub policy_version: u64,
-    /// Start and end of each reply among its tokens, which were not sampled.
-    #[serde(default)]
-    pub replies: Vec<(usize, usize)>,
-    /// The prompt that it continues, if not its row's.
-    #[serde(default)]
-    pub opening: Option<Vec<u32>>,
-    /// The tokens that could be sampled in place of each of its own, if it is scored among those.
-    #[serde(default)]
-    pub support: Option<Support>,
-}
-
-impl Rollout {
-    /// Returns 1 for each token that was sampled, and 0 for those of replies.
-    pub fn mask(&self) -> Vec<u8> {
-        let mut mask = vec![1; self.tokens.len()];
-        for &(begin, end) in &self.replies {
-            mask[begin..end].fill(0);
-        }
-        mask
-    }
-
-    /// Appends a reply; returns where the next turn begins.
-    pub(super) fn read(&mut self, reply: Vec<u32>) -> usize {
-        let (begin, end) = (self.tokens.len(), self.tokens.len() + reply.len());
-        self.replies.push((begin, end));
-        self.logp.resize(end, 0.0);
-        self.support.iter_mut().for_each(|support| support.skip_to(end));
-        self.tokens.extend(reply);
-        end
-    }
-
-    /// Returns the number of tokens that were sampled.
-    pub fn sampled(&self) -> usize {
-        self.tokens.len() - self.replies.iter().map(|(begin, end)| end - begin).sum::<usize>()
-    }
-}
-
-/// Settings of a generation.
-pub struct Generator<'a> {
-    /// The model.
-    pub model: &'a Decoding,
-    /// How tokens are sampled.
-    pub sampling: Sampling,
-    /// Temperature of the recorded log-probabilities.
-    pub logp_temperature: f32,
-    /// Whether log-probabilities are those of the sampling distribution, among the tokens that could be sampled; each rollout
-    /// then keeps those tokens.
-    pub keep_support: bool,
-    /// Maximum length of a turn in tokens; the model's context may end it earlier.
-    pub max_new_tokens: usize,
-    /// Maximum number of sequences decoded in parallel.
-    pub max_num_seqs: usize,
-    /// The run's seed.
-    pub seed: u64,
-    /// Index of this generation in the run.
-    pub generation: u64,
-    /// Ids of tokens that end a completion.
-    pub ends: &'a [u32],
-    /// Whether the newest token completes a stop string.
-    pub stops: &'a (dyn Fn(&[u32]) -> bool + Sync),
-    /// Provides what follows a turn; without it, completions have one turn.
-    pub follow: Option<&'a dyn Follow>,
-}
-
-/// Indices of a prompt and of one of its completions.
-pub(super) type Sequence = (usize, usize);
 
 /// A prefilled prompt, kept until its last completion has started.
 struct Prefilled {
@@ -224,29 +125,6 @@ impl Generator<'_> {
         Ok((done.concat(), known))
     }
 
-    /// Returns whether the newest of these tokens ends the completion.
-    pub(super) fn ends(&self, tokens: &[u32]) -> bool {
-        tokens.last().is_some_and(|newest| self.ends.contains(newest)) || (self.stops)(tokens)
-    }
-
-    /// Returns the maximum number of tokens that a sequence may have after the turn that begins at this one.
-    pub(super) fn limit_of_turn(&self, request: &Request, begin: usize) -> usize {
-        (begin + self.max_new_tokens).min(self.most_tokens(request)).max(begin + 1)
-    }
-
-    /// Returns the number of tokens for which a sequence has room, all turns and replies together.
-    fn most_tokens(&self, request: &Request) -> usize {
-        let context = self.model.architecture().max_positions.saturating_sub(request.tokens.len());
-        self.follow.map_or(context, |follow| follow.most_tokens().min(context))
-    }
-
-    /// Returns the maximum number of tokens of a sequence, whatever is replied.
-    #[cfg(feature = "cuda")]
-    pub(super) fn limit(&self, request: &Request) -> usize {
-        let of_turn = self.limit_of_turn(request, 0);
-        self.follow.map_or(of_turn, |_| self.most_tokens(request).max(of_turn))
-    }
-
     /// Decodes sequences to the end, up to the given number in parallel, on all threads `together` or on this one.
     fn decode(
         &self,
@@ -328,11 +206,6 @@ impl Generator<'_> {
                 Next::Over(finished) => queue.done.push(Rollout { finished, ..sequence.rollout }),
             }
         }
-    }
-
-    /// Returns whether a reply leaves room for a token.
-    pub(super) fn has_room(&self, request: &Request, rollout: &Rollout, reply: &[u32]) -> bool {
-        rollout.tokens.len() + reply.len() < self.most_tokens(request)
     }
 
     /// Runs the `wanted` prompts that have not been run. Returns their pass if it is to be kept and is a single one for all requests.
@@ -438,21 +311,4 @@ impl Generator<'_> {
         });
         Ok(total)
     }
-}
-
-/// Groups prompts that are prefilled together, each group with its forest.
-pub(super) fn batches<'a>(requests: &[Request], prompts: &'a [usize]) -> Vec<(Forest, &'a [usize])> {
-    let mut rest = prompts;
-    let mut all = Vec::new();
-    while !rest.is_empty() {
-        let mut forest = Forest::new();
-        let mut taken = 0;
-        while taken < rest.len() && (taken == 0 || forest.len() + requests[rest[taken]].tokens.len() <= PREFILL_TOKENS) {
-            forest.push(&requests[rest[taken]].tokens, None);
-            taken += 1;
-        }
-        all.push((forest, &rest[..taken]));
-        rest = &rest[taken..];
-    }
-    all
 }

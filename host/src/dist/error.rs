@@ -1,0 +1,97 @@
+//! What goes wrong between ranks.
+
+use crate::ops;
+use serde::{Deserialize, Serialize};
+
+/// Why a rank failed, as reported to the others.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Failure {
+    /// The error message.
+    pub reason: String,
+    /// The plugin whose call failed, if any.
+    pub plugin: Option<String>,
+    /// Whether something that the user gave is at fault.
+    pub mistake: bool,
+}
+
+/// Why ranks can't work together.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A rank failed.
+    #[error("rank {rank}: {}", failure.reason)]
+    Failed {
+        /// The rank.
+        rank: usize,
+        /// The failure.
+        failure: Failure,
+    },
+    /// This build has no support for several processes.
+    #[error(
+        "this process was started as rank {rank} of {size}, but this rlhost was built without MPI; build it with --features rlhost/mpi"
+    )]
+    Without {
+        /// The rank of this process.
+        rank: usize,
+        /// The number of processes.
+        size: usize,
+    },
+    /// MPI is already initialised: a bug.
+    #[error("MPI is already initialised in this process")]
+    Joined,
+    /// A thread can't be started.
+    #[error("can't start the ranks' watchdog: {0}")]
+    Watchdog(#[from] std::io::Error),
+    /// Ranks are at different collectives: a bug.
+    #[error("rank {rank} is out of step with the others, which are at {here:?}; this is a bug in rlhost")]
+    Astray {
+        /// The rank.
+        rank: usize,
+        /// The collective of this rank.
+        here: &'static str,
+    },
+    /// A value can't be encoded or decoded.
+    #[error("{what:?} can't be sent to the other ranks: {source}")]
+    Encoding {
+        /// What was sent.
+        what: &'static str,
+        /// The cause.
+        source: postcard::Error,
+    },
+    /// Some ranks compute on a device and others don't.
+    #[error("rank {rank} computes on {there} and rank 0 on {first}; set device to \"cuda\" or \"cpu\" for all ranks")]
+    Apart {
+        /// The rank.
+        rank: usize,
+        /// Where it computes.
+        there: &'static str,
+        /// Where the first rank computes.
+        first: &'static str,
+    },
+    /// NCCL is missing or failed.
+    #[error("NCCL can't {what}: {detail}")]
+    Nccl {
+        /// The operation.
+        what: &'static str,
+        /// NCCL's message.
+        detail: String,
+    },
+    /// A tensor can't be summed.
+    #[error(transparent)]
+    Op(#[from] ops::Error),
+}
+
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Failed { failure, .. } => failure.mistake,
+            Self::Without { .. } | Self::Apart { .. } => true,
+            Self::Joined | Self::Watchdog(_) | Self::Astray { .. } | Self::Encoding { .. } | Self::Nccl { .. } | Self::Op(_) => {
+                false
+            }
+        }
+    }
+}
+
+/// Result of an operation between ranks.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,63 @@
+//! What goes wrong while a model is exported.
+
+use super::Precision;
+use crate::{data, model};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Why a model can't be exported as a GGUF file.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// llama.cpp does not support such a model.
+    #[error("{}: {detail}", path.display())]
+    Unknown {
+        /// The file that describes the model.
+        path: PathBuf,
+        /// What llama.cpp lacks.
+        detail: String,
+    },
+    /// A weight can't be written in the requested precision.
+    #[error("{tensor} has values that are not finite or too large for {}; bf16 and f32 go up to 3e38", precision.name())]
+    OutOfRange {
+        /// The first such tensor, by its name in the file.
+        tensor: String,
+        /// The precision.
+        precision: Precision,
+    },
+    /// The file can't be written.
+    #[error("can't write the file: {0}")]
+    Write(#[source] io::Error),
+    /// The model can't be read.
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    /// The tokenizer can't be read.
+    #[error(transparent)]
+    Data(#[from] data::Error),
+}
+
+impl Error {
+    /// Returns whether something that the user gave is at fault, rather than the machine or the program.
+    pub fn is_mistake(&self) -> bool {
+        match self {
+            Self::Unknown { .. } | Self::OutOfRange { .. } => true,
+            Self::Write(source) => crate::config::files::is_of_the_path(source),
+            Self::Model(error) => error.is_mistake(),
+            Self::Data(error) => error.is_mistake(),
+        }
+    }
+}
+
+impl From<candle_core::Error> for Error {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+impl From<crate::ops::Error> for Error {
+    fn from(error: crate::ops::Error) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+/// Result of writing a GGUF file.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,34 @@
+//! The files of a model's repository.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// What a model folder may have beside its weights, and which of it it must.
+pub(super) const BESIDE_WEIGHTS: [(&str, bool); 8] = [
+    ("config.json", true),
+    ("tokenizer.json", true),
+    ("generation_config.json", false),
+    ("tokenizer_config.json", false),
+    ("special_tokens_map.json", false),
+    ("added_tokens.json", false),
+    ("chat_template.jinja", false),
+    ("additional_chat_templates/tool_use.jinja", false),
+];
+
+/// Those that may hold a chat template.
+pub(super) const TEMPLATES: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
+
+/// What a chat template is fetched with.
+pub(super) const BESIDE_TEMPLATES: [&str; 2] = ["special_tokens_map.json", "additional_chat_templates/tool_use.jinja"];
+
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+
+pub(super) const WEIGHTS: &str = "model.safetensors";
+
+/// Bytes of one of a model's files beside its weights.
+pub(super) const SMALL: u64 = 256 << 20;
+
+#[derive(Deserialize)]
+pub(super) struct Index {
+    pub(super) weight_map: BTreeMap<String, String>,
+}
