@@ -1,54 +1,21 @@
 //! Builds a configuration from files, flags that override them, and `--set`, which overrides both.
 
+use super::overrides::Overrides;
+use super::meant::{as_meant, own_name, unknown};
 use super::foreign::{self, Foreign, Treatment};
 use super::lines::line_of;
 use super::rewards;
-use super::set::{LONGEST_KEY, Set};
+use super::set::Set;
 use super::values::{
-    UNKNOWN_KEY, environment_entries, insert, not_finite, plugin_entries, reported_to, reworded, scalar, spelled, unlimited,
-    unsupported,
+    UNKNOWN_KEY, insert, not_finite, reworded, scalar,
 };
-use super::{Config, Error, Key, Limits, PluginEntry, Result, did_you_mean, files, keys, printable, yaml};
+use super::{Config, Error, Key, Limits, PluginEntry, Result, files, keys, yaml};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
-
-/// What the command line says; each field overrides those before it.
-#[derive(Clone, Debug, Default)]
-pub struct Overrides {
-    /// Flags of keys: the key and the text given.
-    pub flags: Vec<(String, String)>,
-    /// Flags of the algorithm's settings: the setting's name and value.
-    pub settings: Vec<(String, Value)>,
-    /// Flags of TRL that are not keys here.
-    pub foreign: Vec<(Foreign, Value)>,
-    /// Paths of reward plugins.
-    pub plugins: Vec<String>,
-    /// Folders and hub names of reward models.
-    pub reward_models: Vec<String>,
-    /// `--set KEY=VALUE`.
-    pub sets: Vec<Set>,
-    /// For a new run: whether a dataset has a split. As in TRL, an evaluation without a dataset uses the test split.
-    pub has_split: Option<fn(&str, &str) -> bool>,
-}
-
-impl Overrides {
-    /// Returns the last value given for a key, by `--set` or else by its flag.
-    pub fn value_of(&self, key: &str) -> Option<String> {
-        let set = self.sets.iter().rev().find(|set| set.sets(key)).map(Set::text);
-        set.or_else(|| self.flags.iter().rev().find(|(name, _)| name == key).map(|(_, text)| text.clone()))
-    }
-
-    /// Gives a key this value, whatever else is given for it.
-    pub fn force(&mut self, key: &str, value: &str) {
-        self.flags.retain(|(name, _)| name != key);
-        self.sets.retain(|set| !set.sets(key));
-        self.flags.push((key.to_owned(), value.to_owned()));
-    }
-}
 
 /// Maximum size of a configuration file, in bytes.
 pub const LARGEST: u64 = 4 << 20;
@@ -363,50 +330,9 @@ fn check_finite(table: &Table) -> Result<()> {
     }
 }
 
-/// Returns the name of the key with this spelling, here or in another program.
-pub(super) fn own_name(spelled: &str) -> Option<&'static str> {
-    let is = |key: &&Key| key.name == spelled || key.aliases.iter().any(|alias| alias == spelled);
-    keys().iter().find(is).map(|key| key.name.as_str())
-}
-
-/// Converts a value to the type of its key, if it is spelled differently; the error says what is wrong with it.
-pub(super) fn as_meant(own: &str, value: Value) -> std::result::Result<Value, String> {
-    let kind = keys().iter().find(|key| key.name == own).map_or("", |key| key.kind);
-    let value = match own {
-        "plugin" => plugin_entries(own, value)?,
-        "environment" => environment_entries(own, value)?,
-        "report_to" => reported_to(value),
-        _ => spelled(kind, value),
-    };
-    let value = unlimited(own, value);
-    if let Some((_, number)) = not_finite(&value).filter(|(at, _)| at.is_empty()) {
-        return Err(format!("is {number}; it must be a finite number"));
-    }
-    if let Some(why) = unsupported(own, &value) {
-        return Err(why);
-    }
-    match Table::from_iter([(own.to_owned(), value.clone())]).try_into::<Config>() {
-        Ok(_) => Ok(value),
-        // Numbers within are refused together, by their path.
-        Err(_) if not_finite(&value).is_some() => Ok(value),
-        Err(e) => Err(reworded(e.message())),
-    }
-}
-
 fn typed(table: Table) -> Result<Config> {
     let place = "command line".to_owned();
     table.try_into().map_err(|e: toml::de::Error| Error::Invalid { place, detail: reworded(e.message()) })
-}
-
-/// Reports an unknown key, and which one was probably meant; the algorithm's `settings` are candidates too.
-pub(super) fn unknown(key: &str, settings: &[String]) -> String {
-    let names = keys().iter().map(|key| key.name.as_str()).chain(settings.iter().map(String::as_str));
-    let near = did_you_mean(key, names);
-    let key = printable(key, LONGEST_KEY);
-    if near.is_empty() {
-        return format!("unknown key `{key}`, neither rlhost's nor the algorithm's; `rlhost train --help` lists all keys");
-    }
-    format!("unknown key `{key}`{near}")
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! `--set KEY=VALUE`: reads it once, for all that ask which key it sets, and applies it.
 
+use super::meant::LONGEST_KEY;
 use super::keys::{Key, Table as Kind, key, keys};
-use super::layers::{as_meant, own_name, unknown};
+use super::meant::{as_meant, own_name, unknown};
 use super::values::{insert, not_finite, reworded, scalar};
 use super::{Config, Error, PluginEntry, Result, printable};
 use toml::{Table, Value};
 
-/// Longest key, in bytes, and the most parts that it has.
-pub(super) const LONGEST_KEY: usize = 512;
 const DEEPEST_KEY: usize = 16;
 
 /// Longest `--set` in an error, in bytes.

@@ -29,7 +29,7 @@ use self::without::{Ranks, Sums};
 
 use candle_core::Device;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;

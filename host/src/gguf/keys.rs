@@ -181,18 +181,3 @@ fn add_factors(keys: &mut Keys, a: &Architecture) {
         _ => {}
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn llama_cpp_scales_the_dimensions_that_the_paper_does() {
-        // 128 ln(32768 / (32 TAU)) / (2 ln 1e6) is 23.60, and 39.65 without the 32.
-        let scaling = RopeScaling::Yarn { factor: 4.0, original: 32768.0, ramp: (23.0, 40.0), attention_factor: 1.0 };
-        let rope = Rope { theta: 1e6, scaling, dims: 128 };
-        assert_eq!(ramp(&rope, 32768.0), (23.0, 40.0));
-        // Of a short original text, all dimensions from the first on are divided: 16 ln(32 / TAU) / (2 ln 1e4) is 1.41.
-        assert_eq!(ramp(&Rope { theta: 1e4, dims: 16, ..rope }, 32.0), (0.0, 2.0));
-    }
-}

@@ -27,7 +27,6 @@ use card::{CARD, Card, SETTINGS};
 use listing::Listing;
 use model_files::{BESIDE_TEMPLATES, BESIDE_WEIGHTS, INDEX, Index, SMALL, TEMPLATES, WEIGHTS};
 use name::{Kind, Repo};
-use serde::Deserialize;
 use splits::Choice;
 use std::collections::BTreeSet;
 use std::io::Read;

@@ -1,0 +1,39 @@
+//! What the command line says of a configuration.
+
+use super::foreign::Foreign;
+use super::set::Set;
+use toml::Value;
+
+/// What the command line says; each field overrides those before it.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// Flags of keys: the key and the text given.
+    pub flags: Vec<(String, String)>,
+    /// Flags of the algorithm's settings: the setting's name and value.
+    pub settings: Vec<(String, Value)>,
+    /// Flags of TRL that are not keys here.
+    pub foreign: Vec<(Foreign, Value)>,
+    /// Paths of reward plugins.
+    pub plugins: Vec<String>,
+    /// Folders and hub names of reward models.
+    pub reward_models: Vec<String>,
+    /// `--set KEY=VALUE`.
+    pub sets: Vec<Set>,
+    /// For a new run: whether a dataset has a split. As in TRL, an evaluation without a dataset uses the test split.
+    pub has_split: Option<fn(&str, &str) -> bool>,
+}
+
+impl Overrides {
+    /// Returns the last value given for a key, by `--set` or else by its flag.
+    pub fn value_of(&self, key: &str) -> Option<String> {
+        let set = self.sets.iter().rev().find(|set| set.sets(key)).map(Set::text);
+        set.or_else(|| self.flags.iter().rev().find(|(name, _)| name == key).map(|(_, text)| text.clone()))
+    }
+
+    /// Gives a key this value, whatever else is given for it.
+    pub fn force(&mut self, key: &str, value: &str) {
+        self.flags.retain(|(name, _)| name != key);
+        self.sets.retain(|set| !set.sets(key));
+        self.flags.push((key.to_owned(), value.to_owned()));
+    }
+}
