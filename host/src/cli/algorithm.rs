@@ -1,9 +1,9 @@
 //! Finds the algorithm that a command line selects. Its settings become flags before the command line is parsed.
 
-use super::Failure;
+use super::failure::Failure;
+use super::flags::is_latest;
 use super::flags::{Scanned, scan};
 use super::granted;
-use super::train::is_latest;
 use crate::config::{Asked, ConfigFile, DEFAULT_ALGORITHM, Limits, Overrides, Set};
 use crate::plugin::{Engine, Setting, Source, settings_of};
 use crate::run::{RunFiles, is_checkpoint};
@@ -68,7 +68,7 @@ fn of_scanned(scanned: &Scanned, first: &[(&str, &str)], file: Option<&ConfigFil
     };
     let base = beginning.origin().map(|origin| ConfigFile::read(&origin.config_file())).transpose().map_err(Failure::of)?;
     let asked = Asked::of(base.iter().chain(file), &overrides).map_err(Failure::of)?;
-    super::set_asked_threads(&asked)?;
+    super::threads::set_asked_threads(&asked)?;
     let source = beginning.algorithm(asked.algorithm.as_deref().unwrap_or(DEFAULT_ALGORITHM)).map_err(Failure::of)?;
     let engine = Engine::new().map_err(Failure::of)?;
     // Before the run's grants are known.

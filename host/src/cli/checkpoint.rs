@@ -1,6 +1,7 @@
 //! `rlhost checkpoint`: lists and verifies a run's checkpoints.
 
-use super::{Failure, output};
+use super::failure::Failure;
+use super::output;
 use crate::checkpoint::{self, Manifest};
 use crate::config::{files, printable};
 use crate::run::{CheckpointFiles, RunFiles, is_checkpoint};

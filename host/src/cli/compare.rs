@@ -1,7 +1,7 @@
 //! `rlhost compare`: compares runs in tables and on a page.
 
-use super::Failure;
 use super::columns::{print_columns, spread};
+use super::failure::Failure;
 use crate::config::{did_you_mean, files, printable, printable_path};
 use crate::report::{self, Best, Comparison, Difference, Group};
 use crate::run::RunFiles;

@@ -1,8 +1,11 @@
 //! `rlhost completions`: a script for the shell, which calls rlhost for what fits at the cursor. So the script is short, and completes
 //! the settings of the algorithm that the command line selects, the values of keys, and files.
 
+use super::failure::Failure;
 use super::flags::with_settings;
-use super::{Failure, algorithm, command, command_at, flags, output, takes_keys, training};
+use super::flags::{self, command_at};
+use super::trainings::{takes_keys, training};
+use super::{algorithm, output};
 use crate::config::{self, Limits, PluginEntry};
 use crate::plugin::{Engine, Role, Setting, Source, embedded_of, settings_of};
 use anyhow::anyhow;
@@ -67,26 +70,26 @@ pub(super) fn asking(arguments: &[OsString]) -> Option<String> {
     std::env::var(ASKED).ok().filter(|shell| called && !shell.is_empty())
 }
 
-/// Prints what completes the command line in the arguments of a script's call.
-pub(super) fn complete(shell: &str, arguments: &[OsString]) -> Result<(), Failure> {
+/// Prints what completes the command line in the arguments of a script's call, for a program with these commands.
+pub(super) fn complete(shell: &str, arguments: &[OsString], root: Command) -> Result<(), Failure> {
     let shells = Shells::builtins();
     let shell = shells.completer(shell).ok_or_else(|| Failure::mistake(anyhow!("{ASKED}: {shell:?} is no known shell")))?;
     let words = arguments[2..].to_vec();
     let mut completions = Vec::new();
     let folder = std::env::current_dir().ok();
-    let written = shell.write_complete(&mut completed_by(&words), words, folder.as_deref(), &mut completions);
+    let written = shell.write_complete(&mut completed_by(&words, root), words, folder.as_deref(), &mut completions);
     written.map_err(Failure::failed)?;
     output::bytes(&completions);
     Ok(())
 }
 
 /// Builds the commands as they complete these words, the first of which is rlhost.
-fn completed_by(words: &[OsString]) -> Command {
+fn completed_by(words: &[OsString], root: Command) -> Command {
     // Without a command, they are of `train`.
     let mut spelled = words.to_vec();
     let at = command_at(&mut spelled);
     let is_implied = spelled.len() > words.len();
-    let root = if is_implied { flags::command("rlhost") } else { command() };
+    let root = if is_implied { flags::command("rlhost") } else { root };
     let named = if is_implied { Some(root.clone()) } else { words.get(at).and_then(|name| root.find_subcommand(name)).cloned() };
     let Some(named) = named.filter(|command| is_implied || takes_keys(command.get_name())) else {
         return with_values(root, &Known::default());
@@ -215,7 +218,7 @@ mod tests {
     fn completed(line: &[&str]) -> Vec<String> {
         let words: Vec<OsString> = ["rlhost"].iter().chain(line).map(OsString::from).collect();
         let at = words.len() - 1;
-        let found = clap_complete::engine::complete(&mut completed_by(&words), words, at, None).unwrap();
+        let found = clap_complete::engine::complete(&mut completed_by(&words, crate::cli::command()), words, at, None).unwrap();
         found.iter().map(|candidate| candidate.get_value().to_string_lossy().into_owned()).collect()
     }
 

@@ -1,6 +1,6 @@
 //! `rlhost diagnose`: finds out why a run does not learn.
 
-use super::Failure;
+use super::failure::Failure;
 use crate::config::printable;
 use crate::diagnosis::{self, Diagnosis, Held};
 use crate::report;

@@ -1,8 +1,8 @@
 //! `--dry-run`: what a run would do. Its plan is logged as at any start; this prints what the model would read, and what its rewards say.
 
-use super::Failure;
+use super::failure::Failure;
 use super::given::Given;
-use super::train::introduce;
+use super::introduction::introduce;
 use crate::config::words::counted;
 use crate::config::{Config, printable};
 use crate::dist::World;

@@ -2,9 +2,10 @@
 
 use super::algorithm::Known;
 use super::columns::aligned;
+use super::failure::Failure;
+use super::flags;
 use super::given::Given;
 use super::made::Unfinished;
-use super::{Failure, flags};
 use crate::config::words::{counted, number};
 use crate::config::{Config, printable_path};
 use crate::dist::World;
@@ -58,7 +59,7 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
-    super::on_this_rank(|world| evaluate(matches, known, world))
+    super::rank::on_this_rank(|world| evaluate(matches, known, world))
 }
 
 fn evaluate(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! `rlhost export`: copies a model folder with its weights in another precision, or writes the model as a GGUF file.
 
-use super::Failure;
+use super::failure::Failure;
 use super::made::{Unfinished, make_folder, nothing_written};
 use crate::data::Tokenizer;
 use crate::gguf::{self, Precision};
@@ -36,7 +36,7 @@ fn precision(name: &str) -> Result<Precision, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    super::start_threads().map_err(Failure::of)?;
+    super::threads::start_threads().map_err(Failure::of)?;
     let folder = check(args).map_err(Failure::of)?;
     match args.format {
         Format::Safetensors => {

@@ -1,6 +1,6 @@
 //! `rlhost export-run`: exports a run for experiment trackers.
 
-use super::Failure;
+use super::failure::Failure;
 use crate::report;
 use crate::trackers::{self, Error, Format};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! The flags of the commands that train, evaluate and measure: one for each key of the configuration and each setting of the
 //! algorithm.
 
+use super::flags;
 use super::help::{self, CONFIGURATION, PLUGINS, SETTINGS};
 use crate::config::{self, Key, Treatment};
 use crate::plugin::{Setting, Takes};
@@ -260,4 +261,20 @@ fn of_name<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     command
         .get_arguments()
         .find(|arg| arg.get_long() == Some(&dashed) || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&name)))
+}
+
+/// Returns whether a value of --resume-from-checkpoint means the newest checkpoint of the output directory.
+pub(super) fn is_latest(path: &str) -> bool {
+    ["latest", "true", "True"].contains(&path)
+}
+
+/// Returns the position of the command's name among the arguments, after the global flags. Inserts `train` if there is none.
+pub(super) fn command_at(arguments: &mut Vec<OsString>) -> usize {
+    let at = 1 + arguments.iter().skip(1).take_while(|argument| argument.to_str().is_some_and(flags::is_global)).count();
+    let next = arguments.get(at).and_then(|argument| argument.to_str());
+    let of_train = next.is_some_and(|a| a.starts_with('-') && !["--help", "-h", "--version", "-V"].contains(&a));
+    if of_train {
+        arguments.insert(at, "train".into());
+    }
+    at
 }

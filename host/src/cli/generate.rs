@@ -1,6 +1,7 @@
 //! `rlhost generate`: continues a prompt, or answers it as a conversation.
 
-use super::{Failure, output};
+use super::failure::Failure;
+use super::output;
 use crate::config::{self, Overrides};
 use crate::data::{Extras, Message, StopStrings, Tokenizer, Wording};
 use crate::model::{Decoding, Frozen, Held, ModelFolder, builtin};
@@ -88,7 +89,7 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    super::start_threads().map_err(Failure::of)?;
+    super::threads::start_threads().map_err(Failure::of)?;
     let (model, tokenizer, tokens) = prepare(args).map_err(Failure::of)?;
     let stops = StopStrings::new(args.stop.clone());
     let generator = Generator {

@@ -1,8 +1,9 @@
 //! Reads a run's configuration from the command line.
 
 use super::algorithm::Known;
+use super::failure::Failure;
 use super::flags::{negatable, negated, setting_id};
-use super::{Failure, granted};
+use super::granted;
 use crate::config::{self, Asked, Config, ConfigFile, Foreign, Grant, Key, Limits, Overrides, PluginEntry, Set, scalar};
 use crate::dist::World;
 use crate::plugin::{Engine, Setting, Takes, hints_of};
@@ -151,7 +152,7 @@ impl Given {
     /// Returns the configuration with that of a file below it, and sets the requested number of threads.
     fn config(&self, base: Option<&Path>, beginning: &Beginning) -> Result<Config, Failure> {
         let base = base.map(ConfigFile::read).transpose().map_err(Failure::of)?;
-        super::set_asked_threads(&Asked::of(base.iter().chain(&self.file), &self.overrides).map_err(Failure::of)?)?;
+        super::threads::set_asked_threads(&Asked::of(base.iter().chain(&self.file), &self.overrides).map_err(Failure::of)?)?;
         let read = |base: ConfigFile| {
             let own = match base.changes_algorithm(&self.overrides, self.file.as_ref()).map_err(Failure::of)? {
                 true => own_defaults(&base, beginning)?,
@@ -165,7 +166,7 @@ impl Given {
         let files = base.iter().chain(&self.file);
         let config = config::read_files(files, &overrides, &self.settings).map_err(Failure::of)?;
         if let Some(threads) = config.num_threads {
-            super::set_threads(threads).map_err(Failure::of)?;
+            super::threads::set_threads(threads).map_err(Failure::of)?;
         }
         Ok(config)
     }

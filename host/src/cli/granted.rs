@@ -4,7 +4,7 @@
 //! the person who resumes it; its ports would be open, and its plugins would take what it allows them. So a grant in a folder is
 //! valid only if it has this user's mark ([`run::Granted`]), or is given again.
 
-use super::Failure;
+use super::failure::Failure;
 use crate::config::{Config, Grant, Grants, HttpLimits, Limits, PluginEntry};
 use crate::plugin::{Asker, Asking, Engine, Folders};
 use crate::run;

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn the_page_fits_a_terminal_and_states_defaults_as_they_are() {
         let defaults = serde_json::to_value(Config::default()).unwrap();
-        let command = super::super::train::TRAINING[0].command();
+        let command = super::super::trainings::TRAINING[0].command();
         for (id, short) in COMMON {
             let arg = command.get_arguments().find(|arg| arg.get_id() == id).unwrap_or_else(|| panic!("{id}"));
             let (name, value) = (arg.get_long().unwrap(), arg.get_value_names().unwrap_or_default().join(" "));

@@ -1,7 +1,7 @@
 //! `rlhost init`: writes a configuration to start from.
 
-use super::Failure;
 use super::columns::aligned;
+use super::failure::Failure;
 use crate::config::{printable_path, shell_word};
 use anyhow::anyhow;
 use clap::ValueEnum;

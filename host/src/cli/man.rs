@@ -1,7 +1,8 @@
 //! `rlhost man`: manual pages, generated from the command definitions.
 
 use super::algorithm::settings_of_embedded;
-use super::{Failure, TRAINING, command, flags, output};
+use super::failure::Failure;
+use super::{TRAINING, flags, output};
 use crate::config::DEFAULT_ALGORITHM;
 use anyhow::anyhow;
 use clap::Command;
@@ -18,8 +19,9 @@ pub(super) struct Args {
     dir: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let root = with_all_settings()?;
+/// Prints or writes the pages of a program with these commands.
+pub(super) fn run(args: &Args, root: Command) -> Result<(), Failure> {
+    let root = with_all_settings(root)?;
     match &args.dir {
         Some(folder) => write_pages(root, folder).map_err(Failure::of),
         None => {
@@ -30,8 +32,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// Builds the commands, with the settings of every built-in algorithm.
-fn with_all_settings() -> Result<Command, Failure> {
-    TRAINING.iter().try_fold(command(), |root, training| {
+fn with_all_settings(root: Command) -> Result<Command, Failure> {
+    TRAINING.iter().try_fold(root, |root, training| {
         let named = training.sets.iter().find(|(key, _)| *key == "algorithm");
         let settings = settings_of_embedded(named.map_or(DEFAULT_ALGORITHM, |(_, name)| name))?;
         Ok(root.mut_subcommand(training.name, |command| flags::with_settings(command, &settings)))
@@ -75,6 +77,7 @@ fn named(root: Command) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::command;
 
     #[test]
     fn a_page_names_the_flags_of_its_command() {

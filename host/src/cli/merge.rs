@@ -1,7 +1,7 @@
 //! `rlhost merge`: merges an adapter into its base model.
 
-use super::Failure;
 use super::export::padded;
+use super::failure::Failure;
 use super::made::make_folder;
 use crate::config::files;
 use crate::model::{self, ModelFolder};
@@ -22,7 +22,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    super::start_threads().map_err(Failure::of)?;
+    super::threads::start_threads().map_err(Failure::of)?;
     let to = &args.to;
     let prepare = || {
         ensure!(!to.exists(), "{} already exists; choose another folder or remove it", to.display());

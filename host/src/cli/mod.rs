@@ -23,12 +23,14 @@ mod ends;
 mod eval;
 mod export;
 mod export_run;
+mod failure;
 mod flags;
 mod generate;
 mod given;
 mod granted;
 mod help;
 mod init;
+mod introduction;
 mod kind;
 mod made;
 mod man;
@@ -39,64 +41,39 @@ mod output;
 mod pager;
 mod plugin;
 mod progress;
+mod rank;
 mod replay;
 mod replayed_episodes;
 mod replayed_versions;
 mod report;
+mod rescored;
 mod resume;
 mod rollouts;
 mod score;
+mod settings;
 mod stopping;
 mod swap;
 mod sweep;
+mod threads;
 mod train;
+mod trainings;
 mod unknown;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use replay::read_recorded;
 
-use crate::config::{Asked, STACK, Set};
-use crate::dist::{self, World};
+use crate::dist::World;
 use algorithm::Known;
-use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, Subcommand};
-use serde_json::{Map, Value};
+use failure::Failure;
+use flags::command_at;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use std::rc::Rc;
-use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
-use train::{TRAINING, Training};
-
-/// Why a command failed.
-pub(crate) enum Failure {
-    /// The user's input is wrong.
-    Mistake(anyhow::Error),
-    /// Something failed.
-    Failed(anyhow::Error),
-    /// A signal stopped the run; everything is saved.
-    Stopped,
-    /// Another process of the run reports the reason; this one ends with the same exit code.
-    Said(u8),
-}
-
-impl Failure {
-    /// Classifies an error by its kind. One that was created in `cli` is a user mistake.
-    fn of(error: impl Into<anyhow::Error>) -> Self {
-        let error = error.into();
-        if kind::is_mistake(&error).unwrap_or(true) { Self::Mistake(error) } else { Self::Failed(error) }
-    }
-
-    fn mistake(error: impl Into<anyhow::Error>) -> Self {
-        Self::Mistake(error.into())
-    }
-
-    fn failed(error: impl Into<anyhow::Error>) -> Self {
-        Self::Failed(error.into())
-    }
-}
+use trainings::{TRAINING, Training};
+use trainings::{takes_keys, training};
 
 #[derive(Subcommand)]
 enum Other {
@@ -146,7 +123,7 @@ fn flag(name: &'static str, short: char, help: &'static str) -> Arg {
     Arg::new(name).long(name).short(short).help(help).global(true)
 }
 
-fn command() -> Command {
+pub(super) fn command() -> Command {
     let root = Command::new("rlhost")
         .version(env!("CARGO_PKG_VERSION"))
         .about("RL post-training of language models, with rewards and losses as WebAssembly plugins")
@@ -162,17 +139,6 @@ fn command() -> Command {
         .subcommand(eval::command())
         .subcommand(bench::command());
     Other::augment_subcommands(root)
-}
-
-/// Returns the position of the command's name among the arguments, after the global flags. Inserts `train` if there is none.
-fn command_at(arguments: &mut Vec<OsString>) -> usize {
-    let at = 1 + arguments.iter().skip(1).take_while(|argument| argument.to_str().is_some_and(flags::is_global)).count();
-    let next = arguments.get(at).and_then(|argument| argument.to_str());
-    let of_train = next.is_some_and(|a| a.starts_with('-') && !["--help", "-h", "--version", "-V"].contains(&a));
-    if of_train {
-        arguments.insert(at, "train".into());
-    }
-    at
 }
 
 /// Returns clap's message without its usage lines, and for an unknown flag of a `command` with the one that was probably meant.
@@ -204,16 +170,6 @@ fn all_flags(command: &Command) -> &'static str {
     }
 }
 
-/// Returns the training command of this name.
-fn training(name: &str) -> Option<&'static Training> {
-    TRAINING.iter().find(|training| training.name == name)
-}
-
-/// Returns whether a command has a flag for each key.
-fn takes_keys(command: &str) -> bool {
-    training(command).is_some() || ["eval", "bench"].contains(&command)
-}
-
 /// Builds the commands with the settings of the algorithm that the arguments of the command at `at` select.
 fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, Known), Failure> {
     let root = command();
@@ -230,7 +186,7 @@ fn prepared(arguments: &[OsString], at: usize) -> Result<(Command, Known), Failu
 pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     stopping::report_large_files();
     if let Some(shell) = completions::asking(&arguments) {
-        return ended(completions::complete(&shell, &arguments).and_then(|()| output::finish()));
+        return ended(completions::complete(&shell, &arguments, command()).and_then(|()| output::finish()));
     }
     let at = command_at(&mut arguments);
     if arguments.len() == at {
@@ -319,7 +275,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
         Other::Plugin(args) => plugin::run(&args),
         Other::Checkpoint(args) => checkpoint::run(&args),
         Other::Completions(args) => completions::run(&args),
-        Other::Man(args) => man::run(&args),
+        Other::Man(args) => man::run(&args, command()),
     }
 }
 
@@ -338,78 +294,6 @@ fn ended(outcome: Result<(), Failure>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Runs one process of a run, which may be the only one. If one fails, all are told and one of them prints the error.
-fn on_this_rank(work: impl FnOnce(&Rc<World>) -> Result<(), Failure>) -> Result<(), Failure> {
-    let world = match World::join() {
-        Ok(world) => Rc::new(world),
-        Err(error) if World::speaks() => return Err(Failure::mistake(error)),
-        Err(_) => return Err(Failure::Said(2)),
-    };
-    let outcome = work(&world);
-    let (error, mistake) = match &outcome {
-        Err(Failure::Mistake(error)) => (error, true),
-        Err(Failure::Failed(error)) => (error, false),
-        _ => return outcome,
-    };
-    if world.size() == 1 {
-        return outcome;
-    }
-    world.tell(&dist::Failure { reason: error.to_string(), plugin: None, mistake });
-    // Before the farewell: launchers end all that is left when one process has ended with a failure.
-    if world.is_first() {
-        output::complain(error);
-    }
-    Err(Failure::Said(if mistake { 2 } else { 1 }))
-}
-
-/// A plugin's settings from `--set KEY=VALUE`, given any number of times. `plugin.NAME.config.KEY` works too, as for `train`.
-fn settings_given(sets: &[Set]) -> anyhow::Result<Map<String, Value>> {
-    let pair = |set: &Set| {
-        // The last part is the setting itself.
-        let above = &set.path()[..set.path().len() - 1];
-        let within = above.iter().rposition(|part| part == "config").filter(|_| above[0] == "plugin");
-        let key = &set.path()[within.map_or(0, |config| config + 1)..];
-        Ok((key.join("."), serde_json::to_value(set.value())?))
-    };
-    sets.iter().map(pair).collect()
-}
-
-/// Sets the number of threads for all arithmetic, before its first use. A second call must give the same number.
-fn set_threads(threads: usize) -> anyhow::Result<()> {
-    static SET: OnceLock<usize> = OnceLock::new();
-    if SET.get() != Some(&threads) {
-        let processors = std::thread::available_parallelism().map_or(threads, usize::from);
-        if threads > MANY * processors {
-            tracing::warn!(
-                "num_threads is {threads}, but {processors} processors are available to this process; threads that wait for each other \
-                 make it slower, not faster"
-            );
-        }
-        rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK).build_global()?;
-        SET.get_or_init(|| threads);
-    }
-    Ok(())
-}
-
-/// Starts the threads for arithmetic, for a command that has no setting for their number. Started at their first use, they would panic
-/// where the system has no room for them.
-fn start_threads() -> anyhow::Result<()> {
-    let started = rayon::ThreadPoolBuilder::new().stack_size(STACK).build_global();
-    started.context("can't start threads; limits on memory or threads (`ulimit -v`, `ulimit -u`) leave no room for them")
-}
-
-/// Threads a processor beyond which a warning says so.
-const MANY: usize = 4;
-
-/// Maximum number of threads that are set before the configuration is read; a higher one is refused with it.
-const MOST_THREADS: usize = 1024;
-
-/// Sets the number of threads if there is a usable one. Compiling a plugin uses them.
-fn set_asked_threads(asked: &Asked) -> Result<(), Failure> {
-    let threads = asked.num_threads.filter(|threads| (1..=MOST_THREADS).contains(threads));
-    threads.map_or(Ok(()), set_threads).map_err(Failure::of)
 }
 
 /// Returns whether NO_COLOR asks for plain text. By its standard, an empty one does not.

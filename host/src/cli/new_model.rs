@@ -1,6 +1,6 @@
 //! `rlhost new-model`: creates a model folder with random weights, for training from scratch.
 
-use super::Failure;
+use super::failure::Failure;
 use super::made::make_folder;
 use crate::config::{files, json};
 use crate::data::{Dataset, Tokenizer, train_tokenizer};

@@ -1,6 +1,6 @@
 //! Standard output and error. A closed pipe is not an error, because the reader is gone; a full disk is one.
 
-use super::Failure;
+use super::failure::Failure;
 use crate::config::{is_hidden, printable, printable_lines};
 use anyhow::anyhow;
 use console::{Term, measure_text_width};

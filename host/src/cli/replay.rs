@@ -1,21 +1,23 @@
 //! `rlhost replay`: scores a run's completions with another reward, or plays its episodes with another environment.
 
 use super::columns::print_columns;
+use super::failure::Failure;
 use super::granted::{self, Granted, grant_folders};
 use super::replayed_episodes;
 use super::replayed_versions::{HEADING, OfVersion, Rescored, compared, furthest};
-use super::{Failure, settings_given};
+use super::rescored::{Row, Scores};
+use super::settings::settings_given;
 use crate::checkpoint;
 use crate::config::json_lines::{LONGEST_COMPLETION, Line, Reader};
 use crate::config::words::counted;
 use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
-use crate::data::{self, Extras, Message, PromptForm, TextOrChat, Tokenizer};
+use crate::data::{self, Message, PromptForm, TextOrChat, Tokenizer};
 use crate::model::{Backend, Chosen, ModelFolder};
 use crate::plugin::{Asker, Asking, CONVERSATION, Engine, RewardBatch, RewardPlugin, Source, TextColumn};
 use crate::run::{ConfigInForce, Recorded, RecordedEpisode, RunFiles};
 use crate::train::{self, Asked, Played, Recording, Rescorer};
 use anyhow::anyhow;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -160,9 +162,6 @@ fn grant(engine: &mut Engine, args: &Args, config: &Config, name: &str) -> anyho
     Ok(())
 }
 
-/// The scores of recorded completions, and their source.
-pub(super) type Scores = (Vec<Option<f32>>, String);
-
 /// Returns the reward to score with as an entry of a configuration: `--set` takes its settings and, as in `train`, its keys. What says
 /// how it scores is as in the run, unless it is set.
 fn entry_of(args: &Args, config: &Config) -> anyhow::Result<PluginEntry> {
@@ -256,16 +255,6 @@ fn by_environment(given: &str, args: &Args, config: &Config, recorded: &[Recorde
         recorded,
         rows,
     )
-}
-
-/// A row of the run's dataset; empty if it is unusable.
-#[derive(Clone, Default)]
-pub(super) struct Row {
-    /// Its prompt as a conversation, with the template's variables; a text becomes a user message.
-    pub asked: (Vec<Message>, Extras),
-    /// Whether it is a conversation.
-    is_chat: bool,
-    pub columns: Map<String, Value>,
 }
 
 /// Returns the rows of the dataset, for a model that `has_chat`, a chat template, or none.

@@ -1,6 +1,6 @@
 //! Replays a run's recorded episodes: the turns as the model wrote them, with another environment.
 
-use super::replay::{Row, Scores};
+use super::rescored::{Row, Scores};
 use crate::config::Limits;
 use crate::data::{Extras, Message};
 use crate::plugin::{Engine, EnvironmentPlugin, Rehearsed, Reply, Source, Start, calls};

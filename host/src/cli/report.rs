@@ -1,6 +1,6 @@
 //! `rlhost report`: writes an HTML report of a run.
 
-use super::Failure;
+use super::failure::Failure;
 use crate::report;
 use std::path::PathBuf;
 

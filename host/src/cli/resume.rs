@@ -1,6 +1,6 @@
 //! `rlhost resume`: resumes a run from its newest intact checkpoint.
 
-use super::Failure;
+use super::failure::Failure;
 use super::given::Given;
 use super::stopping::Stopping;
 use super::train::go_on;
@@ -39,7 +39,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let stopping = Stopping::listen()?;
-    super::on_this_rank(|world| go_on_with(args, &stopping, world))
+    super::rank::on_this_rank(|world| go_on_with(args, &stopping, world))
 }
 
 /// Says how to start a run over that ended before its first checkpoint.

@@ -1,6 +1,6 @@
 //! `rlhost score`: scores texts with a reward model.
 
-use super::Failure;
+use super::failure::Failure;
 use crate::config::words::counted;
 use crate::config::{self, Config, Device, Overrides, PluginEntry};
 use crate::model::Backend;
@@ -64,7 +64,7 @@ impl Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let config = args.config().map_err(Failure::of)?;
-    config.num_threads.map_or_else(super::start_threads, super::set_threads).map_err(Failure::of)?;
+    config.num_threads.map_or_else(super::threads::start_threads, super::threads::set_threads).map_err(Failure::of)?;
     let opened = open(args, config.device).map_err(Failure::of)?;
     let dataset = train::dataset_of(&config).map_err(Failure::of)?;
     let Some((dataset, _)) = dataset else { return Ok(()) };

@@ -1,6 +1,7 @@
 //! Signals that ask a run to stop.
 
-use super::{Failure, ends, output};
+use super::failure::Failure;
+use super::{ends, output};
 use anyhow::anyhow;
 use signal_hook::consts::{SIGINT, SIGTERM};
 #[cfg(unix)]

@@ -1,6 +1,6 @@
 //! `rlhost swap`: replaces a plugin or reward model of a running run and reports the outcome.
 
-use super::Failure;
+use super::failure::Failure;
 use crate::config::{Overrides, PluginEntry, did_you_mean, files, now, printable, read};
 use crate::metrics::Comparison;
 use crate::plugin::Source;

@@ -2,11 +2,15 @@
 
 use super::algorithm::Known;
 use super::ends::Ended;
+use super::failure::Failure;
+use super::flags::is_latest;
 use super::given::{Given, texts};
 use super::help::{self, CONFIGURATION};
+use super::introduction::introduce;
 use super::progress::Progress;
 use super::stopping::Stopping;
-use super::{Failure, dry_run, export_run};
+use super::trainings::Training;
+use super::{dry_run, export_run};
 use crate::config::words::counted;
 use crate::config::{Config, ReportTo, Set, printable_path, shell_word};
 use crate::dist::World;
@@ -19,53 +23,6 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use indicatif::HumanDuration;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-
-/// A training command, with the keys that it sets before its flags.
-pub(super) struct Training {
-    pub name: &'static str,
-    about: &'static str,
-    pub sets: &'static [(&'static str, &'static str)],
-}
-
-/// The training commands. Those of an algorithm have its name.
-pub(super) const TRAINING: [Training; 12] = [
-    Training { name: "train", about: "Train a model with any algorithm (the default command)", sets: &[] },
-    Training {
-        name: "sft",
-        about: "Fine-tune a model on given completions, texts or conversations (SFT)",
-        sets: &[("algorithm", "sft"), ("learn_from", "dataset")],
-    },
-    Training { name: "dpo", about: "Train on preference pairs (DPO and its variants)", sets: &[("algorithm", "dpo")] },
-    Training {
-        name: "cpo",
-        about: "Train on preference pairs without a reference model (CPO, SimPO)",
-        sets: &[("algorithm", "cpo")],
-    },
-    Training { name: "orpo", about: "Train on preference pairs with the odds ratio (ORPO)", sets: &[("algorithm", "orpo")] },
-    Training { name: "kto", about: "Train on desirable and undesirable answers (KTO)", sets: &[("algorithm", "kto")] },
-    Training {
-        name: "reward",
-        about: "Train a reward model on preference pairs (Bradley-Terry)",
-        sets: &[("algorithm", "reward_model")],
-    },
-    Training {
-        name: "grpo",
-        about: "Train with rewards, relative to a group of completions (GRPO)",
-        sets: &[("algorithm", "grpo")],
-    },
-    Training { name: "rloo", about: "Train with rewards and a leave-one-out baseline (RLOO)", sets: &[("algorithm", "rloo")] },
-    Training { name: "ppo", about: "Train with rewards and a critic (PPO)", sets: &[("algorithm", "ppo")] },
-    Training {
-        name: "reinforce-pp",
-        about: "Train with rewards and no critic (REINFORCE++)",
-        sets: &[("algorithm", "reinforce_pp")],
-    },
-    Training {
-        name: "online-dpo",
-        about: "Train on pairs of the model's own completions (Online DPO)",
-        sets: &[("algorithm", "online_dpo")],
-    },
-];
 
 impl Training {
     /// Builds the command, without the algorithm's settings.
@@ -112,7 +69,7 @@ impl Training {
         let from = texts(matches, "resume_from_checkpoint");
         let terms = Terms { allow_changed: matches.get_flag("allow_changed"), ..Terms::default() };
         let dries = matches.get_flag("dry_run");
-        super::on_this_rank(|world| {
+        super::rank::on_this_rank(|world| {
             if from.iter().any(String::is_empty) {
                 let detail = "--resume-from-checkpoint: the path is empty; leave it out to resume the run in --output-dir";
                 return Err(Failure::mistake(anyhow!(detail)));
@@ -137,11 +94,6 @@ impl Training {
             }
         })
     }
-}
-
-/// Returns whether a value of --resume-from-checkpoint means the newest checkpoint of the output directory.
-pub(super) fn is_latest(path: &str) -> bool {
-    ["latest", "true", "True"].contains(&path)
 }
 
 /// Resumes the run in the output directory, or starts it if it has no checkpoint.
@@ -202,17 +154,6 @@ fn start(given: &Given, beginning: &Beginning, stopping: &Stopping, world: &Rc<W
         (other, _) => other,
     })?;
     finish(trainer, stopping, &config, world)
-}
-
-/// Says at once what was asked for; how it is understood follows as soon as it is read.
-pub(super) fn introduce(config: &Config) {
-    let name =
-        |given: Option<&str>, built_in: &str| given.map_or_else(|| built_in.to_owned(), |name| printable_path(Path::new(name)));
-    let algorithm = name(Some(&config.algorithm), "");
-    let model = name(config.model.as_deref(), "the built-in model");
-    // Whether there is a built-in dataset depends on the algorithm, which is not read yet.
-    let dataset = config.dataset.as_deref().map(|given| format!(" on {}", name(Some(given), ""))).unwrap_or_default();
-    tracing::info!("rlhost {}: {algorithm} of {model}{dataset}", env!("CARGO_PKG_VERSION"));
 }
 
 /// Runs to the end and prints where everything is.

@@ -1,14 +1,12 @@
 //! Builds a configuration from files, flags that override them, and `--set`, which overrides both.
 
-use super::overrides::Overrides;
-use super::meant::{as_meant, own_name, unknown};
 use super::foreign::{self, Foreign, Treatment};
 use super::lines::line_of;
+use super::meant::{as_meant, own_name, unknown};
+use super::overrides::Overrides;
 use super::rewards;
 use super::set::Set;
-use super::values::{
-    UNKNOWN_KEY, insert, not_finite, reworded, scalar,
-};
+use super::values::{UNKNOWN_KEY, insert, not_finite, reworded, scalar};
 use super::{Config, Error, Key, Limits, PluginEntry, Result, files, keys, yaml};
 use serde::Deserialize;
 use std::collections::BTreeSet;

@@ -1,12 +1,12 @@
 //! The shape of the schedule, with the settings that `lr_scheduler_kwargs` holds for it.
 
-use super::shortest;
-use super::schedule::OnPlateau;
-use super::values::reworded;
 use super::Config;
+use super::schedule::OnPlateau;
+use super::schedule::{InverseSqrt, LrSchedule, LrShape, MinLr, Polynomial, StableDecay, WarmedMinLr};
+use super::shortest;
+use super::values::reworded;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use super::schedule::{InverseSqrt, LrSchedule, LrShape, MinLr, Polynomial, StableDecay, WarmedMinLr};
 
 /// Most cycles of a cosine; with more, a cycle is shorter than any run's step.
 const MOST_CYCLES: f64 = 1e6;

@@ -44,8 +44,6 @@ mod values;
 pub mod words;
 mod yaml;
 
-pub use nearest::{did_you_mean, nearest};
-pub use error::{Error, Result};
 pub use address::Address;
 pub use batches::Batches;
 pub use changes::{changes, same};
@@ -55,13 +53,15 @@ pub use choices::{
 pub use clock::{local_now, now};
 pub use device::Device;
 pub use entries::{Compare, Limits, OnError, PluginEntry};
+pub use error::{Error, Result};
 pub use foreign::{Foreign, Treatment, option as foreign_option, options as foreign_options};
 pub use grants::{Grants, Host, HttpLimits, Secret, is_here};
 pub use keys::{Key, OnResume, key, keys};
 pub use layers::{Asked, ConfigFile, LARGEST, read, read_files};
-pub use overrides::Overrides;
+pub use nearest::{did_you_mean, nearest};
 pub use optimizer::{AdafactorArgs, AdjustLr, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 pub use options::{Config, DEFAULT_ALGORITHM};
+pub use overrides::Overrides;
 pub use period::Period;
 pub use printable::{
     hex, is_hidden, is_shown, is_variation_selector, printable, printable_lines, printable_path, shell_word, shortest,
@@ -78,4 +78,3 @@ pub use shown::{Shown, shown};
 pub use threads::{PLUGIN_STACK, STACK, on_own_stack};
 pub use values::{scalar, switched};
 pub use yaml::{front_matter, yaml_document};
-

@@ -1,10 +1,10 @@
 //! The optimizer with the settings that `optim_args` holds for it.
 
+use super::optimizer::{AdafactorArgs, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 use super::values::reworded;
 use super::{Config, shortest};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use super::optimizer::{AdafactorArgs, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
 
 /// Maximum number of iterations of an orthogonalization.
 const MOST_NS_STEPS: usize = 99;

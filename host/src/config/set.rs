@@ -1,7 +1,7 @@
 //! `--set KEY=VALUE`: reads it once, for all that ask which key it sets, and applies it.
 
-use super::meant::LONGEST_KEY;
 use super::keys::{Key, Table as Kind, key, keys};
+use super::meant::LONGEST_KEY;
 use super::meant::{as_meant, own_name, unknown};
 use super::values::{insert, not_finite, reworded, scalar};
 use super::{Config, Error, PluginEntry, Result, printable};

@@ -28,8 +28,8 @@ use self::mpi::{Ranks, Sums};
 use self::without::{Ranks, Sums};
 
 use candle_core::Device;
-use serde::de::DeserializeOwned;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::cell::Cell;
 use std::ops::Range;
 use std::time::Duration;

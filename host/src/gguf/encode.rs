@@ -1,6 +1,6 @@
 //! Encodes values in the precisions of a GGUF file.
 
-use super::file::Part;
+use super::part::Part;
 use super::precision::BLOCK;
 use super::{Error, Precision, Result};
 use crate::ops;

@@ -1,8 +1,8 @@
 //! The layout of a GGUF file, version 3 (ggml's `docs/gguf.md`): a header, the metadata, a table of tensors, and their values.
 
 use super::encode::Encoder;
-use super::{Error, Precision, Result};
-use candle_core::Tensor;
+use super::part::Part;
+use super::{Error, Result};
 use std::io::{self, Write};
 
 const MAGIC: &[u8] = b"GGUF";
@@ -26,28 +26,6 @@ pub(super) enum Value {
 
 /// Metadata, in file order.
 pub(super) type Metadata = Vec<(String, Value)>;
-
-/// A tensor of the file.
-pub(super) struct Part {
-    pub name: String,
-    /// Sizes, outermost first; the file has them in reverse order.
-    pub shape: Vec<usize>,
-    /// Its values in file order. Often a view of a weight, which is made contiguous while it is written.
-    pub values: Tensor,
-    pub precision: Precision,
-}
-
-impl Part {
-    /// Returns the number of its values.
-    fn elements(&self) -> u64 {
-        self.shape.iter().map(|size| *size as u64).product()
-    }
-
-    /// Returns the bytes of its values.
-    fn bytes(&self) -> u64 {
-        self.precision.bytes(self.elements())
-    }
-}
 
 /// Writes a file with these metadata and tensors. Only one part of one tensor at a time is in memory in a different form than the
 /// model's.

@@ -9,6 +9,7 @@ mod encode;
 mod error;
 mod file;
 mod keys;
+mod part;
 mod precision;
 mod targets;
 mod tensors;

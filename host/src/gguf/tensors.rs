@@ -1,7 +1,7 @@
 //! A model's weights under llama.cpp's names, in its order of rows.
 
-use super::file::Part;
 use super::keys::Ropes;
+use super::part::Part;
 use super::precision::BLOCK;
 use super::targets::{Has, Target};
 use super::{Precision, Result};

@@ -5,9 +5,10 @@ mod summary;
 mod workload;
 
 use super::algorithm::Known;
+use super::failure::Failure;
+use super::flags;
 use super::given::Given;
 use super::made::Unfinished;
-use super::{Failure, flags};
 use crate::config::{Config, PluginEntry, ReportTo};
 use crate::data::Tokenizer;
 use crate::dist::World;
@@ -69,7 +70,7 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
-    super::on_this_rank(|world| measure(matches, known, world))
+    super::rank::on_this_rank(|world| measure(matches, known, world))
 }
 
 fn measure(matches: &ArgMatches, known: &Known, world: &Rc<World>) -> Result<(), Failure> {

@@ -1,7 +1,8 @@
 //! `rlhost plugin bench`: measures how long a plugin's calls take.
 
 use super::batches::{self, Batches, Size};
-use super::{PluginArgs, episodes, samples};
+use super::given::PluginArgs;
+use super::{episodes, samples};
 use crate::cli::output;
 use crate::config::Limits;
 use crate::plugin::algorithm::{Algorithm, DataSource, Shape};

@@ -1,9 +1,11 @@
 //! `rlhost plugin check`: tests a plugin the way a run uses it.
 
+use super::super::failure::Failure;
 use super::batches::{self, Batches, Size};
+use super::checked::Report;
+use super::given::PluginArgs;
 use super::gradient::{self, Verdict};
-use super::{PluginArgs, bench, episodes, samples};
-use crate::cli::{Failure, output};
+use super::{bench, episodes, samples};
 use crate::config::Limits;
 use crate::plugin::algorithm::{Algorithm, DataSource, Estimates, Generation, Shape, Unit};
 use crate::plugin::{AnyPlugin, Outline, RewardBatch, RewardPlugin, columns};
@@ -17,35 +19,6 @@ const SEQUENCES: usize = 20;
 
 /// Number of episodes for testing an environment.
 const EPISODES: usize = 24;
-
-/// Prints the report and counts failures.
-pub(super) struct Report {
-    failures: usize,
-    /// Whether no dataset is given, whose columns the plugin reads.
-    lacks_dataset: bool,
-    /// Whether derivatives may differ from the loss's.
-    stop_gradient: bool,
-}
-
-impl Report {
-    pub(super) fn line(&mut self, good: bool, what: &str, detail: &str) {
-        self.failures += usize::from(!good);
-        output::row(&format!("{} {what:<24} {detail}", if good { "ok  " } else { "FAIL" }), 30);
-    }
-
-    /// Returns a call's value, or prints how it failed.
-    pub(super) fn call<T>(&mut self, what: &str, outcome: crate::plugin::Result<T>) -> Option<T> {
-        match outcome {
-            Ok(value) => Some(value),
-            Err(error) => {
-                let error = error.to_string();
-                let advice = if self.lacks_dataset && error.contains("column") { "; give a dataset: --dataset FILE" } else { "" };
-                self.line(false, what, &format!("{error}{advice}"));
-                None
-            }
-        }
-    }
-}
 
 pub(super) fn run(given: &PluginArgs, stop_gradient: bool) -> Result<(), Failure> {
     let (engine, source) = given.open().map_err(Failure::of)?;

@@ -1,6 +1,6 @@
 //! Random episodes for testing environments.
 
-use super::check::Report;
+use super::checked::Report;
 use crate::data::{PromptRow, TextOrChat};
 use crate::plugin::{Call, EnvironmentPlugin, Message, Rehearsed, Result, Start, Tool};
 use rand::{RngExt, SeedableRng};

@@ -3,21 +3,22 @@
 mod batches;
 mod bench;
 mod check;
+mod checked;
 mod episodes;
+mod given;
 mod gradient;
 mod new;
 mod samples;
 
-use super::granted::Granted;
-use super::{Failure, output, settings_given};
-use crate::config::{self, Limits, Overrides, Set};
-use crate::data::{self, Dataset, PromptForm, PromptRow, Refused};
+use super::failure::Failure;
+use super::output;
+use crate::config::Limits;
 use crate::plugin::algorithm::{Data, DataSource, Shape};
-use crate::plugin::{self, AnyPlugin, Engine, Outline, Role, Source};
-use crate::train;
+use crate::plugin::{self, AnyPlugin, Engine, Outline, Source};
 use anyhow::anyhow;
+use given::PluginArgs;
 use serde_json::{Map, Value};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Arguments of `plugin`.
 #[derive(clap::Args)]
@@ -50,64 +51,6 @@ enum Action {
         #[arg(long, short)]
         output: Option<PathBuf>,
     },
-}
-
-/// A plugin and its settings.
-#[derive(clap::Args)]
-struct PluginArgs {
-    /// Plugin: a path, or the file name of a built-in plugin
-    plugin: String,
-    /// Setting of the plugin, as in --set target=8; may be repeated
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
-    /// Dataset with prompts and columns to test a reward or an environment on
-    #[arg(long)]
-    dataset: Option<PathBuf>,
-    /// Rename its columns, as in prompt=question; separate several with commas or repeat the flag
-    #[arg(long, value_name = "NAME=COLUMN", requires = "dataset")]
-    columns: Vec<String>,
-    /// Build its prompts from columns, as in '{question}'
-    #[arg(long, alias = "prompt_template", value_name = "TEXT", requires = "dataset")]
-    prompt_template: Option<String>,
-    #[command(flatten)]
-    granted: Granted,
-}
-
-impl PluginArgs {
-    /// Opens the plugin, and starts an engine that lets it send the granted requests.
-    fn open(&self) -> anyhow::Result<(Engine, Source)> {
-        let (mut engine, source) = (Engine::new()?, Source::open(&self.plugin)?);
-        self.granted.apply(&mut engine, source.name())?;
-        Ok((engine, source))
-    }
-
-    /// Reads the dataset to test on, if one is given.
-    fn prompts(&self) -> anyhow::Result<Option<Vec<PromptRow>>> {
-        let Some(path) = self.dataset.as_deref() else { return Ok(None) };
-        let named = [("dataset", path.display().to_string())].into_iter();
-        let columns = self.columns.iter().map(|columns| ("columns", columns.clone()));
-        let template = self.prompt_template.iter().map(|template| ("prompt_template", template.clone()));
-        let flags = named.chain(columns).chain(template).map(|(key, text)| (key.to_owned(), text)).collect();
-        let config = config::read(std::iter::empty::<&Path>(), &Overrides { flags, ..Overrides::default() })?;
-        let dataset = Dataset { columns: config.columns(), ..train::local_dataset(path)? };
-        let (form, mut refused) = (PromptForm::of(&config, false), Refused::default());
-        let rows = data::read_prompts_as(&dataset, form.as_ref(), &mut refused)?;
-        if let Some(text) = refused.warning(rows.len())? {
-            tracing::warn!("{text}");
-        }
-        Ok(Some(rows))
-    }
-
-    fn load(&self, engine: &Engine, source: &Source, role: Role) -> anyhow::Result<AnyPlugin> {
-        let settings = settings_given(&Set::read_all(&self.set)?)?;
-        AnyPlugin::load(engine, source, role, &settings, &Limits::default(), 0).map_err(|error| match error {
-            plugin::Error::Config { name, detail } => {
-                let detail = format!("{detail}; --set KEY=VALUE gives a setting, and `rlhost plugin inspect` lists them");
-                plugin::Error::Config { name, detail }.into()
-            }
-            other => other.into(),
-        })
-    }
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {

@@ -1,20 +1,22 @@
 //! `rlhost rollouts`: shows a run's completions.
 
+mod args;
 mod layout;
 mod selecting;
 
-use super::Failure;
+use super::failure::Failure;
 use super::pager::Pager;
 use crate::config::words::counted;
 use crate::config::{Overrides, PluginEntry, is_hidden, read};
 use crate::report;
 use crate::run::{ConfigInForce, Rollout, Rollouts, RunFiles, Selection, Steps};
 use anyhow::anyhow;
+pub(super) use args::Args;
 use layout::Layout;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Most completions, and bytes of their texts, that are laid out together.
 const MOST_TOGETHER: usize = 256;
@@ -22,71 +24,6 @@ const MOST_BYTES: usize = 8 << 20;
 
 /// Most completions that --top and --bottom show.
 const MOST_CHOSEN: usize = 100_000;
-
-/// Arguments of `rollouts`.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:\n  \
-                        rlhost rollouts run                              the newest step\n  \
-                        rlhost rollouts run --step 100..120 --row 7      what a prompt's completions became\n  \
-                        rlhost rollouts run --top 5 --by length_reward   the best of the whole run by a reward\n  \
-                        rlhost rollouts run --reward 'answer>=1' --search sorry\n  \
-                        rlhost rollouts run --version answer=3fa9 --json | jq .completion\n\n\
-                        A step is the number of steps taken before its completions were generated. Conditions are met together. On a \
-                        terminal, long texts are shortened, and output longer than the screen goes through $PAGER or less.")]
-pub(super) struct Args {
-    /// Folder of the run, which may still be running
-    run: PathBuf,
-    #[command(flatten)]
-    conditions: Conditions,
-    /// Show the N completions with the greatest values, greatest first
-    #[arg(long, value_name = "N")]
-    top: Option<usize>,
-    /// Show the N completions with the least values, least first
-    #[arg(long, value_name = "N")]
-    bottom: Option<usize>,
-    /// Value that --top and --bottom go by [default: reward, the weighted sum]
-    #[arg(long, value_name = "NAME")]
-    by: Option<String>,
-    /// Show at most N completions
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
-    /// Show long texts as a whole
-    #[arg(long)]
-    full: bool,
-    /// Print completions as they are in completions.jsonl, one per line
-    #[arg(long)]
-    json: bool,
-    /// Don't start a pager
-    #[arg(long, alias = "no_pager")]
-    no_pager: bool,
-}
-
-/// Which completions are shown.
-#[derive(clap::Args)]
-struct Conditions {
-    /// Steps to show: 120, 100..120, 100.., ..120, `..` for all, or last [default: last; all if there is another condition]
-    #[arg(long, alias = "steps", value_name = "STEPS", allow_hyphen_values = true)]
-    step: Option<String>,
-    /// Show completions of this row of the dataset
-    #[arg(long)]
-    row: Option<u64>,
-    /// Show completions of prompts that contain this text
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    prompt: Option<String>,
-    /// Show completions that contain this text
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    search: Option<String>,
-    /// Show completions by a value, as in 'NAME>=0.5', 'NAME<0', NAME=1 or NAME=0.2..0.8; NAME is a reward, advantage, tokens, or
-    /// reward for the weighted sum, which needs no name: '>0.5'; may be repeated
-    #[arg(long, value_name = "CONDITION", allow_hyphen_values = true)]
-    reward: Vec<String>,
-    /// Show completions that this version of a plugin scored: the beginning of its hash, HASH+DIGEST with that of its settings, or NAME=HASH
-    #[arg(long, value_name = "HASH")]
-    version: Option<String>,
-    /// Show completions that a limit cut off
-    #[arg(long, alias = "cut_off")]
-    cut_off: bool,
-}
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     report::check(&args.run).map_err(Failure::of)?;

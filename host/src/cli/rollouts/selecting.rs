@@ -1,6 +1,6 @@
 //! Which completions are meant.
 
-use super::Args;
+use super::args::Args;
 use crate::config::{did_you_mean, printable};
 use crate::run::{Bound, PluginVersion, Seen, Selection, Steps, VALUES};
 use anyhow::anyhow;

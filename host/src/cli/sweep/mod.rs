@@ -5,7 +5,7 @@ mod plan;
 mod state;
 mod table;
 
-use super::Failure;
+use super::failure::Failure;
 use crate::config::words::counted;
 use crate::config::{files, printable, printable_path, shell_word};
 use crate::run::{RunFiles, lock};

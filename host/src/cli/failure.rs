@@ -1,0 +1,31 @@
+//! Why a command failed.
+
+use super::kind;
+
+/// Why a command failed.
+pub(crate) enum Failure {
+    /// The user's input is wrong.
+    Mistake(anyhow::Error),
+    /// Something failed.
+    Failed(anyhow::Error),
+    /// A signal stopped the run; everything is saved.
+    Stopped,
+    /// Another process of the run reports the reason; this one ends with the same exit code.
+    Said(u8),
+}
+
+impl Failure {
+    /// Classifies an error by its kind. One that was created in `cli` is a user mistake.
+    pub(in crate::cli) fn of(error: impl Into<anyhow::Error>) -> Self {
+        let error = error.into();
+        if kind::is_mistake(&error).unwrap_or(true) { Self::Mistake(error) } else { Self::Failed(error) }
+    }
+
+    pub(in crate::cli) fn mistake(error: impl Into<anyhow::Error>) -> Self {
+        Self::Mistake(error.into())
+    }
+
+    pub(in crate::cli) fn failed(error: impl Into<anyhow::Error>) -> Self {
+        Self::Failed(error.into())
+    }
+}

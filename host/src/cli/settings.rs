@@ -1,0 +1,16 @@
+//! A plugin's settings on the command line.
+
+use crate::config::Set;
+use serde_json::{Map, Value};
+
+/// A plugin's settings from `--set KEY=VALUE`, given any number of times. `plugin.NAME.config.KEY` works too, as for `train`.
+pub(super) fn settings_given(sets: &[Set]) -> anyhow::Result<Map<String, Value>> {
+    let pair = |set: &Set| {
+        // The last part is the setting itself.
+        let above = &set.path()[..set.path().len() - 1];
+        let within = above.iter().rposition(|part| part == "config").filter(|_| above[0] == "plugin");
+        let key = &set.path()[within.map_or(0, |config| config + 1)..];
+        Ok((key.join("."), serde_json::to_value(set.value())?))
+    };
+    sets.iter().map(pair).collect()
+}
