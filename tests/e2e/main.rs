@@ -55,6 +55,7 @@ mod plugins {
     mod replay;
     mod sandbox;
     mod sandbox_limits;
+    mod scripts;
     mod swaps;
     mod versions;
     mod windows;

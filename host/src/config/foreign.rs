@@ -106,6 +106,24 @@ impl StandIn {
     }
 }
 
+/// Returns the script that a Python path names, as TRL imports it: `rewards.length` is `length` in `rewards.py` of the working folder.
+fn script_of(reward: &str) -> Option<String> {
+    let (module, function) = reward.rsplit_once('.')?;
+    let is_path = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
+    if !is_path(module) || !is_path(function) {
+        return None;
+    }
+    let folder = module.replace('.', "/");
+    let files = [format!("{folder}.py"), format!("{folder}/__init__.py")];
+    files.iter().find(|file| Path::new(file).is_file()).map(|file| format!("{file}:{function}"))
+}
+
+/// Returns the entry of a reward that TRL's option names: a plugin in its place, or the script that it is in.
+fn reward_entry(reward: &str) -> Option<Value> {
+    let of_path = |path: String| Value::Table(Table::from_iter([("path".to_owned(), Value::String(path))]));
+    stand_in(reward).map(StandIn::entry).or_else(|| script_of(reward).map(of_path))
+}
+
 /// Returns the items of a value that is one or a list of them.
 fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
@@ -323,7 +341,11 @@ const OPTIONS: &[(Treatment, &str, &[&str])] = &[
     (NONE, "start processes with mpirun -n NUMBER rlhost", &["accelerate_config"]),
     (NONE, "a run reads one dataset; put the files into a folder", &["datasets"]),
     (NONE, "name the rows to evaluate on with --eval-dataset", &["test_split_size"]),
-    (RewardFuncs, "use --plugin for rewards; TRL's own rewards become the equivalent plugins", &["reward_funcs"]),
+    (
+        RewardFuncs,
+        "functions of Python files are run as scripts; TRL's own rewards become the equivalent plugins",
+        &["reward_funcs"],
+    ),
     (NONE, "tools come from an --environment; --max-turns limits the turns", &["max_tool_calling_iterations"]),
     (NONE, "models are text decoders", &["is_encoder_decoder", "log_multimodal"]),
     (NONE, "completions of evaluations are not saved", &["generate_during_eval"]),
@@ -364,11 +386,15 @@ impl Foreign {
             RewardModel => Err(format!("is {value}; it must be the path or the name of a model")),
             Members(known) => check_members(known, value),
             RewardFuncs => texts(value).try_for_each(|given| {
-                let Some(StandIn { name, plugin, difference, .. }) = stand_in(given) else {
+                if let Some(StandIn { name, plugin, difference, .. }) = stand_in(given) {
+                    tracing::info!("{name} is {plugin} here: {difference}");
+                } else if script_of(given).is_none() {
                     let known = REWARDS.each_ref().map(|reward| reward.name).join(", ");
-                    return Err(format!("is {given}, a Python function; use --plugin with a plugin, or one of {known}"));
-                };
-                tracing::info!("{name} is {plugin} here: {difference}");
+                    return Err(format!(
+                        "is {given}, and no file of that name is in this folder; name the script, as in --plugin FILE.py:FUNCTION, or one of \
+                         {known}"
+                    ));
+                }
                 Ok(())
             }),
             Switches(_, values) if values.contains(&text.as_str()) => Ok(()),
@@ -406,7 +432,7 @@ impl Foreign {
     /// Returns the rewards that the value names.
     pub(super) fn rewards(&self, value: &Value) -> Vec<Value> {
         match self.treatment {
-            RewardFuncs => texts(value).filter_map(stand_in).map(StandIn::entry).collect(),
+            RewardFuncs => texts(value).filter_map(reward_entry).collect(),
             RewardModel => texts(value)
                 .filter(|given| !OFF.contains(&given.to_lowercase().as_str()))
                 .map(|given| PluginEntry::of_model(given.to_owned()))

@@ -5,7 +5,7 @@ use super::compiler::Compiled;
 use super::engine::Engine;
 use super::instance::Plugin;
 use super::loaded::{Loaded, compile};
-use super::script::ScriptFunction;
+use super::script;
 use super::world::Role;
 use super::{EnvironmentPlugin, RewardPlugin};
 use super::{Error, LONGEST_TEXT, Result, Source, wrap};
@@ -81,9 +81,8 @@ impl Outline {
         let role = match source.script() {
             None => Role::of(&component, &engine.wasmtime),
             Some(script) => {
-                let functions = Loaded::functions(engine, source, limits)?;
-                let named = |function: &&ScriptFunction| script.function.as_ref().is_none_or(|name| *name == function.name);
-                functions.iter().find(named).map(|function| function.kind.role())
+                let wrong = |detail| Error::Config { name: source.name().to_owned(), detail };
+                Some(script::role_of(Loaded::functions(engine, source, limits)?, script).map_err(wrong)?)
             }
         };
         let ty = component.component_type();

@@ -49,7 +49,7 @@ impl Source {
                 }
                 return Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes)));
             }
-            None if PluginFile::parse(location).file().symlink_metadata().is_err() => {
+            None if path.symlink_metadata().is_err() && !PluginFile::parse(location).is_script() => {
                 let kind = role.map(Kind::of_role);
                 let known = EMBEDDED.iter().filter(|(_, bytes)| kind.is_none_or(|kind| Kind::of(bytes) == kind));
                 let known = known.map(|(name, _)| (*name).to_owned()).collect();

@@ -18,7 +18,7 @@ use crate::plugin::{self, AnyPlugin, Engine, Outline, Source};
 use anyhow::anyhow;
 use given::PluginArgs;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `plugin`.
 #[derive(clap::Args)]
@@ -43,11 +43,11 @@ enum Action {
     },
     /// Time a plugin's calls
     Bench(PluginArgs),
-    /// Turn a core module into a component and check that it is a plugin
+    /// Turn a script, with its interpreter, or a core module into a component, and check that it is a plugin
     Build {
-        /// Core module to convert
-        file: PathBuf,
-        /// File to write [default: NAME.component.wasm in the module's folder]
+        /// Script, which may be FILE:FUNCTION, or core module
+        file: String,
+        /// File to write [default: NAME.component.wasm in its folder]
         #[arg(long, short)]
         output: Option<PathBuf>,
     },
@@ -85,8 +85,17 @@ fn inspect(given: &PluginArgs) -> anyhow::Result<()> {
             output::row(&format!("defaults: {}", own.join(", ")), 10);
         }
     }
-    output::row(&format!("imports:  {}", list(&outline.imports)), 10);
-    output::row(&format!("exports:  {}", list(&outline.exports)), 10);
+    if let Some(script) = source.script() {
+        let carried = if source.own_interpreter().is_some() { "its own" } else { "the carried" };
+        let modules = script.modules.keys().map(|path| format!(", {path}")).collect::<String>();
+        output::row(
+            &format!("script:   {}{modules}; run by {carried} {} interpreter", script.name, script.language().name()),
+            10,
+        );
+    } else {
+        output::row(&format!("imports:  {}", list(&outline.imports)), 10);
+        output::row(&format!("exports:  {}", list(&outline.exports)), 10);
+    }
     say!("settings:");
     for line in settings(&info.config_schema, &any.plugin().config()) {
         output::row(&format!("    {line}"), 8);
@@ -141,14 +150,18 @@ fn settings(schema: &str, config: &Map<String, Value>) -> Vec<String> {
     properties.iter().map(line).collect()
 }
 
-fn build(file: &std::path::Path, output: Option<&std::path::Path>) -> anyhow::Result<()> {
-    let source = Source::open(&file.display().to_string())?;
-    let component = plugin::as_component(&source)?;
+fn build(file: &str, output: Option<&Path>) -> anyhow::Result<()> {
+    let source = Source::open(file)?;
+    let component = match plugin::self_contained(&source)? {
+        Some(component) => component,
+        None => plugin::as_component(&source)?,
+    };
     let made = Source::new(source.name().to_owned(), component.into());
     let outline = Outline::of(&Engine::new()?, &made, &Limits::default())?;
     let role = outline.role(&made)?;
-    let output = output.map_or_else(|| file.with_extension("component.wasm"), PathBuf::from);
+    let beside = || Path::new(file).with_file_name(format!("{}.component.wasm", source.name()));
+    let output = output.map_or_else(beside, Path::to_owned);
     std::fs::write(&output, made.bytes()).map_err(|e| anyhow!("can't write {}: {e}", output.display()))?;
-    say!("{}: {}, {}", output.display(), role.name(), indicatif::HumanBytes(outline.bytes as u64));
+    say!("{}: {}, {}", output.display(), role.name(), indicatif::HumanBytes(made.bytes().len() as u64));
     Ok(())
 }

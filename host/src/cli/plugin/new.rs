@@ -2,7 +2,7 @@
 //! those of `examples/languages/`, which our own checks build.
 
 use crate::cli::made::make_folder;
-use crate::config::{did_you_mean, shell_word};
+use crate::config::{ScriptPath, did_you_mean, shell_word};
 use anyhow::anyhow;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,9 @@ const DEPENDENCY: &str = "path = \"../../../plugin-sdk\"";
 /// Suffix of the names of environment projects.
 const ENVIRONMENT: &str = "-environment";
 
+/// Suffix of the names of projects that build components in languages that have scripts.
+const COMPONENT: &str = "-component";
+
 const SHORT: [(&str, &str); 5] =
     [("js", "javascript"), ("ts", "typescript"), ("py", "python"), ("as", "assemblyscript"), ("c++", "cpp")];
 
@@ -30,11 +33,11 @@ const SHORT: [(&str, &str); 5] =
 pub(super) struct Args {
     /// Name of the plugin and of its folder
     name: String,
-    /// Language: rust, c, cpp, zig, assemblyscript, go, javascript, typescript or python; rust-loss or c-loss
-    /// for an algorithm
+    /// Language: python, javascript or typescript for a script; rust, c, cpp, zig, assemblyscript, go, python-component,
+    /// javascript-component or typescript-component for a component; rust-loss or c-loss for an algorithm
     #[arg(long, default_value = "rust")]
     lang: String,
-    /// Create an environment instead of a reward; in rust or python
+    /// Create an environment instead of a reward; in rust or python-component
     #[arg(long)]
     environment: bool,
     /// Where to create the folder
@@ -53,8 +56,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let short = args.lang.strip_suffix(ENVIRONMENT).unwrap_or(&args.lang);
     let short = SHORT.iter().find(|(of, _)| *of == short).map_or(short, |(_, long)| long);
     let environment = args.environment || args.lang.ends_with(ENVIRONMENT);
-    let language = &if environment { format!("{short}{ENVIRONMENT}") } else { short.to_owned() };
     let mut known = languages();
+    // Where there is no script for it, a component.
+    let whole = |short: &str| if environment { format!("{short}{ENVIRONMENT}") } else { short.to_owned() };
+    let component = format!("{short}{COMPONENT}");
+    let short =
+        if !known.contains(&whole(short).as_str()) && known.contains(&whole(&component).as_str()) { &component } else { short };
+    let language = &whole(short);
     known.retain(|known| known.ends_with(ENVIRONMENT) == environment);
     if !known.contains(&language.as_str()) {
         let known: Vec<&str> = known.iter().map(|known| known.strip_suffix(ENVIRONMENT).unwrap_or(known)).collect();
@@ -81,7 +89,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 /// Writes a project of this language. Returns the commands to run next in it.
 fn fill(folder: &Path, language: &str, name: &str) -> anyhow::Result<Vec<String>> {
     for (_, inside, text) in FILES.iter().filter(|(of, inside, _)| *of == language && *inside != "README.md") {
-        write(&folder.join(inside), adapted(text, language, name).as_bytes())?;
+        write(&folder.join(adapted(inside, language, name)), adapted(text, language, name).as_bytes())?;
     }
     let sources: String = FILES.iter().filter(|(of, ..)| *of == language).map(|(.., text)| *text).collect();
     if sources.contains("../include") {
@@ -97,16 +105,23 @@ fn fill(folder: &Path, language: &str, name: &str) -> anyhow::Result<Vec<String>
             write(&folder.join("sdk").join(inside), contents)?;
         }
     }
-    let steps = steps(folder);
+    let is_script = |inside: &&str| ScriptPath::parse(inside).is_some() && !inside.contains("test");
+    let script = FILES.iter().filter(|(of, ..)| *of == language).map(|(_, inside, _)| *inside).find(is_script);
+    let steps = steps(folder, script.map(|script| adapted(script, language, name)));
     let about = format!("# {name}\n\nA plugin for rlhost. From this folder:\n\n{}\n", indented(&steps));
     write(&folder.join("README.md"), about.as_bytes())?;
     Ok(steps)
 }
 
-/// Returns the commands to run next in the project.
-fn steps(folder: &Path) -> Vec<String> {
+/// Returns the commands to run next in the project; `script` is the file that is the plugin, if none is built.
+fn steps(folder: &Path, script: Option<String>) -> Vec<String> {
     let has = |name: &str| folder.join(name).exists();
     let mut steps = Vec::new();
+    if let Some(script) = script.filter(|_| !has("build.sh")) {
+        steps.push(format!("rlhost plugin check {script}"));
+        steps.push(format!("rlhost --plugin {script}"));
+        return steps;
+    }
     if has("requirements.txt") {
         steps.push("python3 -m venv .venv && . .venv/bin/activate && pip install -r requirements.txt".to_owned());
     }

@@ -133,51 +133,51 @@ pub(in crate::plugin) fn chosen(
     script: &Script,
     role: Role,
 ) -> std::result::Result<ScriptFunction, String> {
-    let listed = |functions: &[&ScriptFunction]| functions.iter().map(|f| f.name.as_str()).collect::<Vec<_>>().join(", ");
-    if let Some(name) = &script.function {
-        let names: Vec<String> = functions.iter().map(|function| function.name.clone()).collect();
-        let of_role = |function: &ScriptFunction| match function.kind.role() == role {
-            true => Ok(()),
-            false => Err(format!("{name} in {} is {}, not {}", script.name, function.kind.role().name(), role.name())),
+    if script.function.is_some() {
+        let function = named(functions, script)?;
+        let is = function.kind.role();
+        return match is == role {
+            true => Ok(function),
+            false => Err(format!("{} in {} is {}, not {}", function.name, script.name, is.name(), role.name())),
         };
-        let found = functions.into_iter().find(|function| function.name == *name);
-        let meant = did_you_mean(name, names.iter().map(String::as_str));
-        let function = found
-            .ok_or_else(|| format!("{} has no public function {name}; it has: {}{meant}", script.name, listed_or_none(&names)))?;
-        return of_role(&function).map(|()| function);
     }
     let (mut fitting, others): (Vec<_>, Vec<_>) = functions.into_iter().partition(|function| function.kind.role() == role);
     match fitting.len() {
         1 => Ok(fitting.remove(0)),
-        0 => {
-            let has = match others.len() {
-                0 => "it has no public function that a plugin can be".to_owned(),
-                _ => format!("it has {}", listed(&others.iter().collect::<Vec<_>>())),
-            };
-            Err(format!("{} is not {}: {has}; {}", script.name, role.name(), how(script.language(), role)))
-        }
+        0 => Err(format!("{} is not {}: it has {}; {}", script.name, role.name(), listed(&others), how(script.language(), role))),
         number => {
-            let names = listed(&fitting.iter().collect::<Vec<_>>());
-            let first = &fitting[0].name;
-            Err(format!(
-                "{} has {number} functions that are {}s: {names}; name one, as in {}:{first}",
-                script.name,
-                plural(role),
-                script.name
-            ))
+            let (names, first) = (listed(&fitting), &fitting[0].name);
+            let name = &script.name;
+            Err(format!("{name} has {number} functions that could be {}: {names}; name one, as in {name}:{first}", role.name()))
         }
     }
 }
 
-fn listed_or_none(names: &[String]) -> String {
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+/// Returns the role of a script: that of the function that it names, or of its first.
+pub(in crate::plugin) fn role_of(functions: Vec<ScriptFunction>, script: &Script) -> std::result::Result<Role, String> {
+    if script.function.is_some() {
+        return named(functions, script).map(|function| function.kind.role());
+    }
+    let first = functions.first().map(|function| function.kind.role());
+    first.ok_or_else(|| format!("{} has {}; {}", script.name, listed(&functions), how(script.language(), Role::Reward)))
 }
 
-fn plural(role: Role) -> &'static str {
-    match role {
-        Role::Reward => "reward",
-        Role::Algorithm => "algorithm",
-        Role::Environment => "environment",
+/// Returns the function that a script names.
+fn named(mut functions: Vec<ScriptFunction>, script: &Script) -> std::result::Result<ScriptFunction, String> {
+    let name = script.function.as_deref().unwrap_or_default();
+    match functions.iter().position(|function| function.name == name) {
+        Some(at) => Ok(functions.swap_remove(at)),
+        None => {
+            let meant = did_you_mean(name, functions.iter().map(|function| function.name.as_str()));
+            Err(format!("{} has no public function {name}; it has {}{meant}", script.name, listed(&functions)))
+        }
+    }
+}
+
+fn listed(functions: &[ScriptFunction]) -> String {
+    match functions {
+        [] => "no function that can be a plugin".to_owned(),
+        all => all.iter().map(|function| function.name.as_str()).collect::<Vec<_>>().join(", "),
     }
 }
 
@@ -185,14 +185,14 @@ fn plural(role: Role) -> &'static str {
 fn how(language: Language, role: Role) -> &'static str {
     match (role, language) {
         (Role::Reward, Language::Python) => {
-            "write def NAME(completions, **columns), which returns a list with a score for each completion"
+            "a reward is def NAME(completions, **columns), which returns a list with a score for each completion"
         }
         (Role::Reward, Language::JavaScript) => {
-            "write export function NAME({ completions }), which returns an array with a score for each completion"
+            "a reward is export function NAME({ completions }), which returns an array with a score for each completion"
         }
-        (Role::Environment, _) => "write a class with a method reset and typed methods that are its tools",
+        (Role::Environment, _) => "an environment is a class with a method reset and typed methods, which are its tools",
         (Role::Algorithm, _) => {
-            "write def advantages(rewards, groups, **columns), which returns a list with a number for each completion"
+            "an algorithm is def advantages(rewards, groups, **columns), which returns a list with a number for each completion"
         }
     }
 }

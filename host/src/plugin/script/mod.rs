@@ -11,7 +11,7 @@ mod language;
 mod open;
 mod section;
 
-pub(super) use interpreter::{Inspect, Interpreters, chosen};
+pub(super) use interpreter::{Inspect, Interpreters, chosen, role_of};
 pub use interpreter::{Kind, ScriptFunction, functions_of};
 pub use language::Language;
 pub use open::{PluginFile, self_contained};

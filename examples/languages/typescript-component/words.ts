@@ -39,7 +39,7 @@ const countWords = (text: string): number => text.match(/[^ \t\n\r\v\f]+/g)?.len
 
 export const plugin: Plugin = {
   describe: () => ({
-    name: "words-typescript",
+    name: "words-typescript-component",
     version: "0.1.0",
     description: "Prefers completions of a target number of words",
     configSchema: JSON.stringify(schema),

@@ -32,7 +32,7 @@ const countWords = (text) => text.match(/[^ \t\n\r\v\f]+/g)?.length ?? 0;
 export const plugin = {
   describe() {
     return {
-      name: "words-javascript",
+      name: "words-javascript-component",
       version: "0.1.0",
       description: "Prefers completions of a target number of words",
       configSchema: JSON.stringify(schema),

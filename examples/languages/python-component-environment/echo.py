@@ -56,7 +56,7 @@ def step(turn: Turn) -> Reply:
 class Plugin(exports.Plugin):
     def describe(self) -> Info:
         return Info(
-            name="echo-python",
+            name="echo-python-component",
             version="0.1.0",
             description="Says a word and waits until the model repeats it",
             config_schema=json.dumps(SCHEMA),

@@ -38,7 +38,7 @@ def count_words(text: str) -> int:
 class Plugin(exports.Plugin):
     def describe(self) -> Info:
         return Info(
-            name="words-python",
+            name="words-python-component",
             version="0.1.0",
             description="Prefers completions of a target number of words",
             config_schema=json.dumps(SCHEMA),

@@ -1,0 +1,255 @@
+//! Scripts as plugins: Python, JavaScript and TypeScript files, without anything installed.
+
+use rlhost_tests::{Place, small, tiny};
+use serde_json::{Value, json};
+use std::fs;
+use std::time::Duration;
+
+/// Longest that anything here is waited for; the first test compiles the interpreters.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A reward in TRL's form, with a setting.
+const WORDS: &str =
+    "def words(completions, target: int = 20, **columns):\n    return [-abs(c.count(' ') - target) for c in completions]\n";
+
+/// The rewards of a run's completions, by their names, with the completion.
+fn scored(place: &Place, run: &str) -> Vec<(String, Value)> {
+    let lines = place.lines(&format!("{run}/completions.jsonl"));
+    lines.into_iter().map(|line| (line["completion"].as_str().unwrap_or_default().to_owned(), line["rewards"].clone())).collect()
+}
+
+/// What the scripts here count: spaces, of which all languages have the same idea.
+fn words(text: &str) -> f64 {
+    text.matches(' ').count() as f64
+}
+
+#[test]
+fn functions_written_for_trl_score_conversations_and_columns_in_three_languages() {
+    let place = Place::new();
+    let row = |i: usize| {
+        let messages = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": format!("say {i} words")}]);
+        format!("{}\n", json!({"prompt": messages, "answer": i % 3}))
+    };
+    place.write("rows.jsonl", (0..16).map(row).collect::<String>());
+    place.write("template.jinja", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:");
+    place.write(
+        "batch.py",
+        "import asyncio\n\nasync def batch(prompts, completions, completion_ids, answer, trainer_state, log_metric, scale: float = 1.0, **columns):\n    \
+             await asyncio.sleep(0)\n    assert prompts[0][0]['role'] == 'system' and prompts[0][1]['content'].startswith('say')\n    \
+             log_metric('rows', len(completions))\n    texts = [c[0]['content'] for c in completions]\n    \
+             assert len(completion_ids) == len(texts) and trainer_state.global_step >= 0\n    \
+             return [scale * (t.count(' ') + a) if t else None for t, a in zip(texts, answer)]\n",
+    );
+    place.write("row.py", "def row(completion, answer):\n    return completion.count(' ') + answer if completion else None\n");
+    place.write(
+        "batch.js",
+        "export function batch_js({ completions, answer, scale = 1 }) {\n  return completions.map((c, i) => {\n    \
+             const text = c[0].content;\n    const n = text.split(' ').length - 1;\n    \
+             return text ? scale * (n + answer[i]) : null;\n  });\n}\n",
+    );
+    place.write(
+        "row.ts",
+        "interface Row { answer: number }\nexport const row_ts = (completion: string, { answer }: Row): number | null =>\n  \
+             completion ? completion.split(' ').length - 1 + answer : null;\n",
+    );
+    let rest = "--dataset rows.jsonl --chat-template-path template.jinja --max-steps 3 --max-completion-length 24 --log-completions all \
+                --logging-steps 1 --output-dir run --set plugin.batch.config.scale=2";
+    let plugins = ["--plugin", "batch.py", "--plugin", "row.py", "--plugin", "batch.js:batch_js", "--plugin", "row_ts=row.ts"];
+    let arguments = [&["--model", tiny()][..], &plugins, &rest.split_whitespace().collect::<Vec<_>>()].concat();
+    place.run(&arguments).succeeded();
+    let lines = place.lines("run/completions.jsonl");
+    assert!(lines.len() >= 24);
+    for line in &lines {
+        let text = line["completion"].as_str().unwrap();
+        let plain = (!text.is_empty()).then(|| line["rewards"]["row"].as_f64().unwrap() - words(text));
+        let rewards = &line["rewards"];
+        match plain {
+            None => assert!(["batch", "row", "batch_js", "row_ts"].iter().all(|name| rewards[name].is_null()), "{line}"),
+            Some(answer) => {
+                assert!((0.0..3.0).contains(&answer), "{line}");
+                let expected = words(text) + answer;
+                assert_eq!(rewards["batch"].as_f64(), Some(2.0 * expected), "{line}");
+                assert_eq!(
+                    (rewards["batch_js"].as_f64(), rewards["row_ts"].as_f64()),
+                    (Some(expected), Some(expected)),
+                    "{line}"
+                );
+            }
+        }
+    }
+    assert!(place.figure("run", "rows").iter().all(|rows| *rows > 0.0));
+}
+
+#[test]
+fn saving_a_script_swaps_it_and_one_with_an_error_is_refused_with_its_line() {
+    let place = Place::new();
+    place.write("words.py", WORDS);
+    let size = ["--max-completion-length", "96", "--per-device-train-batch-size", "16", "--learning-rate", "0"];
+    let run = ["--plugin", "words.py", "--output-dir", "run", "--max-steps", "100000", "--logging-steps", "1"];
+    let mut child = place.start(&[&small()[..], &run, &size].concat());
+    let wait = |done: &dyn Fn() -> bool| place.wait("run", PATIENCE, done);
+    wait(&|| place.steps("run") > 1);
+    place.write("words.py", "def words(completions, **columns):\n    return [7.0] * len(completions)\n");
+    wait(&|| place.figure("run", "rewards/words/mean").last() == Some(&7.0));
+    let refused = |number: usize| {
+        wait(&|| place.events("run", "plugin_refused").len() == number);
+        place.events("run", "plugin_refused")[number - 1]["reason"].as_str().unwrap().to_owned()
+    };
+    place.write("words.py", "def words(completions, **columns)\n    return 1\n");
+    let syntax = refused(1);
+    assert!(syntax.contains("File \"words.py\", line 1") && syntax.contains("SyntaxError"), "{syntax}");
+    place.write("words.py", "def words(completions, **columns):\n    x = {}\n    return [x['none'] for c in completions]\n");
+    let raised = refused(2);
+    assert!(raised.contains("line 3, in words") && raised.contains("KeyError: 'none'"), "{raised}");
+    assert!(!raised.contains("rlhost_interpreter") && !raised.contains(".rs"), "{raised}");
+    // Files that it imports are part of it.
+    place.write("helper.py", "SCORE = 8.0\n");
+    place.write("words.py", "import helper\ndef words(completions, **columns):\n    return [helper.SCORE] * len(completions)\n");
+    wait(&|| place.figure("run", "rewards/words/mean").last() == Some(&8.0));
+    place.write("helper.py", "SCORE = 9.0\n");
+    wait(&|| place.figure("run", "rewards/words/mean").last() == Some(&9.0));
+    // By command, from another file.
+    place.write("other.js", "export const words = (completion) => 10;\n");
+    place.run(&["swap", "run", "words=other.js"]).succeeded();
+    wait(&|| place.figure("run", "rewards/words/mean").last() == Some(&10.0));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(place.events("run", "plugin_swapped").len(), 4);
+}
+
+#[test]
+fn a_script_that_keeps_state_resumes_with_the_same_bits_without_its_file() {
+    let place = Place::new();
+    place.write(
+        "curriculum.py",
+        "seen = 0\nSTATE = 'seen'\n\ndef curriculum(completions, **columns):\n    global seen\n    seen += len(completions)\n    \
+             return [(len(c) % 7) / 7 + seen / 1000 for c in completions]\n",
+    );
+    let rest = ["--max-completion-length", "24", "--logging-steps", "1", "--save-steps", "2", "--log-completions", "all"];
+    let run = ["--plugin", "curriculum.py", "--output-dir", "whole", "--max-steps", "6"];
+    place.run(&[&small()[..], &rest, &run].concat()).succeeded();
+    fs::remove_file(place.path("curriculum.py")).unwrap();
+    place.assert_resumes("whole", 2, 6, "model.safetensors");
+    let means = place.figure("whole", "rewards/curriculum/mean");
+    assert!(means.windows(2).all(|pair| pair[1] > pair[0] - 0.2), "{means:?}");
+    // Recorded completions can be scored with another script.
+    place.write("words.py", WORDS);
+    let replayed = place.run(&["replay", "whole", "--plugin", "words.py", "--set", "target=3"]);
+    replayed.succeeded();
+    assert!(replayed.stdout.contains("words"), "{}", replayed.stdout);
+}
+
+#[test]
+fn all_functions_of_a_file_are_rewards_and_mistakes_are_named() {
+    let place = Place::new();
+    place.write(
+        "rewards.py",
+        "from typing import Literal\n\ndef short(completion, most: int = 5):\n    return -max(0, len(completion) - most)\n\n\
+             def fixed(completions, unit: Literal['a', 'b'] = 'a', **columns):\n    return [1.0 if unit == 'a' else 2.0] * len(completions)\n\n\
+             def _helper(completions):\n    return []\n",
+    );
+    let run = |run: &str, more: &[&str]| {
+        let rest = ["--max-steps", "2", "--max-completion-length", "16", "--log-completions", "all", "--output-dir", run];
+        place.run(&[&small()[..], &rest, more].concat())
+    };
+    run("both", &["--plugin", "rewards.py"]).succeeded();
+    for (text, rewards) in scored(&place, "both") {
+        let expected = json!({"short": -(text.chars().count() as f64 - 5.0).max(0.0), "fixed": 1.0});
+        assert_eq!(rewards["fixed"], expected["fixed"]);
+        assert!((rewards["short"].as_f64().unwrap() - expected["short"].as_f64().unwrap()).abs() < 1e-6, "{text:?}: {rewards}");
+    }
+    run("one", &["--plugin", "unit=rewards.py:fixed,weight=0.5", "--set", "plugin.unit.config.unit=b"]).succeeded();
+    assert!(scored(&place, "one").iter().all(|(_, rewards)| *rewards == json!({"unit": 2.0})));
+    let trl = run("trl", &["--reward_funcs", "rewards.short", "rewards.fixed", "--reward_weights", "1", "0"]);
+    trl.succeeded();
+    for (more, needle) in [
+        (&["--plugin", "rewards.py:shot"][..], "no public function shot; it has short, fixed; did you mean \"short\"?"),
+        (&["--plugin", "a=rewards.py"], "several rewards: short, fixed; name one"),
+        (&["--plugin", "rewards.py:fixed", "--set", "plugin.fixed.config.unit=c"], "unit"),
+        (&["--plugin", "rewards.py:short", "--set", "plugin.short.config.most=few"], "most"),
+        (&["--plugin", "missing.py"], "missing.py"),
+        (&["--reward_funcs", "reward.short"], "no file of that name"),
+    ] {
+        let refused = run("refused", more);
+        assert!(refused.code == Some(2) && refused.error().contains(needle), "{more:?}: {}", refused.stderr);
+    }
+    let (numpy, torch) = ("import numpy as np\n", "from torch import nn\n");
+    for (import, name) in [(numpy, "numpy"), (torch, "torch")] {
+        place.write("imports.py", format!("{import}{WORDS}"));
+        let refused = run("refused", &["--plugin", "imports.py"]);
+        assert!(refused.code == Some(2) && refused.stderr.contains(&format!("{name} can't be imported")), "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_hostile_script_costs_rows_and_not_the_run() {
+    let place = Place::new();
+    let misdeeds = [
+        ("loop", "while True: pass", "call_timeout_s"),
+        ("memory", "x = [0]\n    while True: x = x + x", "memory"),
+        ("recursion", "f = lambda n: f(n + 1)\n    f(0)", "recursion"),
+        ("exit", "import sys; sys.exit(3)", "SystemExit"),
+        ("process", "import os; os.system('true'); os.fork()", "os."),
+        ("file", "open('/etc/passwd').read()", "passwd"),
+        ("socket", "import socket; socket.create_connection(('127.0.0.1', 80))", "socket"),
+    ];
+    for (name, misdeed, needle) in misdeeds {
+        // From the second step on, since a run does not begin with a script that fails its trial.
+        let text = format!(
+            "def bad(completions, trainer_state, **columns):\n    if not trainer_state.global_step or not any(c[:1] < '@' for c in completions):\n        \
+                 return [1.0] * len(completions)\n    {misdeed}\n    return [2.0] * len(completions)\n"
+        );
+        place.write("bad.py", text);
+        let run = format!("run-{name}");
+        let limits = ["--set", "plugin.bad.limits.call_timeout_s=1", "--set", "plugin.bad.limits.memory_mb=128"];
+        let rest =
+            ["--plugin", "bad.py", "--set", "plugin.bad.on_error=unscorable", "--max-steps", "2", "--log-completions", "all"];
+        let sizes = ["--max-completion-length", "12", "--per-device-train-batch-size", "8", "--output-dir", &run];
+        let outcome = place.run(&[&small()[..], &limits, &rest, &sizes].concat());
+        outcome.succeeded();
+        assert!(outcome.stderr.contains(needle), "{name}: {}", outcome.stderr);
+        let mut lost = 0;
+        for line in place.lines(&format!("{run}/completions.jsonl")) {
+            let text = line["completion"].as_str().unwrap();
+            let fails = line["step"] != 0 && text.chars().next().is_none_or(|c| c < '@');
+            lost += usize::from(fails);
+            let score = &line["rewards"]["bad"];
+            // Rows after those that take all of the call's time have none left.
+            let out_of_time = name == "loop" && line["step"] != 0 && score.is_null();
+            assert!(out_of_time || *score == if fails { Value::Null } else { json!(1.0) }, "{name}: {line}");
+        }
+        assert!(lost > 0, "{name}: no row was to fail");
+    }
+    // What a script does to the built-in functions in one batch is undone before the next.
+    place.write(
+        "patch.py",
+        "import builtins\ndef patch(completions, **columns):\n    n = len(completions)\n    builtins.len = lambda x: 99\n    \
+             builtins.zip = None\n    return [float(n)] * n\n",
+    );
+    let rest = ["--plugin", "patch.py", "--max-steps", "3", "--logging-steps", "1", "--output-dir", "patched"];
+    place.run(&[&small()[..], &rest, &["--max-completion-length", "12"]].concat()).succeeded();
+    let means = place.figure("patched", "rewards/patch/mean");
+    assert!(means.iter().all(|mean| *mean == means[0] && *mean < 99.0), "{means:?}");
+}
+
+#[test]
+fn a_script_becomes_a_component_that_scores_the_same() {
+    let place = Place::new();
+    place.write("words.py", WORDS);
+    place.run(&["plugin", "build", "words.py", "--output", "built.wasm"]).succeeded();
+    let settings = ["--set", "plugin.words.config.target=3", "--set", "plugin.built.config.target=3"];
+    let rest = ["--max-steps", "2", "--max-completion-length", "24", "--log-completions", "all", "--output-dir", "run"];
+    place.run(&[&small()[..], &["--plugin", "words.py", "--plugin", "built.wasm"], &settings, &rest].concat()).succeeded();
+    let all = scored(&place, "run");
+    assert!(all.iter().all(|(text, rewards)| {
+        rewards["words"] == rewards["built"] && rewards["words"].as_f64() == Some(-(words(text) - 3.0).abs())
+    }));
+    for language in ["python", "javascript", "typescript"] {
+        place.run(&["plugin", "new", &format!("my-{language}"), "--lang", language]).succeeded();
+        let (folder, extension) = (
+            format!("my-{language}"),
+            ["py", "js", "ts"][["python", "javascript", "typescript"].iter().position(|l| *l == language).unwrap()],
+        );
+        place.run(&["plugin", "check", &format!("{folder}/my_{language}.{extension}")]).succeeded();
+    }
+}
