@@ -460,7 +460,7 @@ pub struct Config {
 
 impl Config {
     /// Returns whether some prompts are not trained on, so that an epoch has no fixed number of steps.
-    pub fn passes_over_prompts(&self) -> bool {
+    pub fn filters_prompts(&self) -> bool {
         self.filter_groups || self.skip_groups > 0.0
     }
 

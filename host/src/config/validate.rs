@@ -235,7 +235,7 @@ impl Config {
 
     /// Checks the keys of dynamic sampling.
     fn check_filter(&self) -> Result<(), (&'static str, String)> {
-        if !self.passes_over_prompts() {
+        if !self.filters_prompts() {
             return match &self.filter_groups_metric {
                 Some(_) => Err(("filter_groups_metric", "needs filter_groups or skip_groups".into())),
                 None => Ok(()),

@@ -60,6 +60,20 @@ pub struct Choice {
     pub metrics: Vec<Metric>,
 }
 
+/// What an algorithm makes of a generation, checked.
+#[derive(Clone, Debug)]
+pub enum Assessment {
+    /// Of single completions: an estimator's columns, and its mask.
+    Columns {
+        /// Columns per token or per sequence.
+        columns: Vec<Column>,
+        /// 1 for tokens that count.
+        mask: Vec<u8>,
+    },
+    /// Of pairs: those that it chose.
+    Pairs(Vec<Pair>),
+}
+
 /// A micro-batch's part of the loss with its derivatives, checked.
 #[derive(Clone, Debug, Default)]
 pub struct Gradient {
@@ -147,6 +161,20 @@ impl Algorithm {
     /// Returns what the entries of an estimate belong to, as far as that is known: from what the estimator returned last.
     pub fn unit_of_estimate(&self, name: &str) -> Option<Unit> {
         self.estimated.get(name).copied()
+    }
+
+    /// Has it estimate columns for a whole generation, or choose pairs from it, by what its loss is a sum over. Also returns its metrics.
+    pub fn assess(&mut self, generation: &Generation) -> Result<(Assessment, Vec<Metric>)> {
+        match self.data.shape {
+            Shape::Completions => {
+                let Estimates { columns, mask, metrics } = self.estimate(generation)?;
+                Ok((Assessment::Columns { columns, mask }, metrics))
+            }
+            Shape::Pairs => {
+                let Choice { pairs, metrics } = self.choose(generation)?;
+                Ok((Assessment::Pairs(pairs), metrics))
+            }
+        }
     }
 
     /// Returns an estimator's columns for a whole generation. Sends only the columns that the plugin needs.

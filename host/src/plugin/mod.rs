@@ -41,8 +41,8 @@ mod world;
 mod wrap;
 
 pub use algorithm::{
-    Algorithm, Batch, Choice, Column, Data, DataSource, Estimates, Generation, Gradient, Pair, Scale, Shape, TurnSpan, Unit,
-    WeightedReward,
+    Algorithm, Assessment, Batch, Choice, Column, Data, DataSource, Estimates, Generation, Gradient, Pair, Scale, Shape,
+    TurnSpan, Unit, WeightedReward,
 };
 pub use any::{AnyPlugin, Outline, as_component};
 pub use asking::{Asker, Asking};

@@ -10,7 +10,7 @@ mod tokenizing;
 mod usable;
 
 pub(super) use drawing::OF_LINES;
-pub(super) use judging::Kind;
+pub use judging::Kind;
 pub(super) use prompts::{OF_ROWS, Prompts};
 pub(super) use splitting::{split, wrap};
 pub(super) use tokenizing::{check_fits, scored_texts, valued_at, whole};
@@ -306,8 +306,8 @@ fn margin(columns: &Columns) -> std::result::Result<Option<f32>, &'static str> {
 }
 
 /// Which parts of a given text are learned.
-#[derive(Clone, Copy)]
-pub(super) struct Learned {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Learned {
     /// Whether prompts are learned too, if both prompt and completion are given.
     pub whole: bool,
     /// Whether only the assistant's turns of a conversation are learned.

@@ -6,7 +6,7 @@ use super::experience::{Experience, MicroBatch};
 use super::figures::Figures;
 use super::periods::Periods;
 use super::phase::Phase;
-use super::plan::Batching;
+use super::plan::{Batching, StepPlan};
 use super::solved;
 use super::trainer::{Listener, Trainer};
 use super::{Error, Result, ranks};
@@ -34,10 +34,10 @@ pub(super) struct Evaluation {
 }
 
 impl Evaluation {
-    /// Creates the evaluation on these prompts, for a run of this many steps.
-    pub(super) fn new(prompts: Prompts, config: &Config, periods: Periods, last: u64) -> Self {
-        let Periods { evaluate, evaluate_from, .. } = periods;
-        Self { prompts, every: config.evaluates().then_some(evaluate), from: evaluate_from, last }
+    /// Creates the evaluation on these prompts, for a run of these steps.
+    pub(super) fn new(prompts: Prompts, config: &Config, steps: StepPlan) -> Self {
+        let Periods { evaluate, evaluate_from, .. } = steps.periods;
+        Self { prompts, every: config.evaluates().then_some(evaluate), from: evaluate_from, last: steps.max_steps }
     }
 
     /// Returns whether an evaluation is due after this step.
@@ -68,7 +68,7 @@ impl Trainer {
         let Some(figures) = figures else { return Ok(()) };
         self.journal.log(step, self.epoch(), &figures)?;
         let is_score = |name: &String| name.starts_with("eval_rewards/") && name.ends_with("/mean");
-        if !self.collector.flow().generates() || figures.keys().any(is_score) {
+        if self.plan.batching.groups.is_none() || figures.keys().any(is_score) {
             self.journal.add_evaluation(&figures)?;
             self.follow_evaluation(&figures)?;
         } else {
@@ -113,10 +113,9 @@ impl Trainer {
     fn losses(&mut self, prompts: &[Arc<Prompt>], stop: Option<&AtomicBool>) -> Result<Option<(f64, Figures)>> {
         let (at, mut figures) = (self.moment(), Figures::begin());
         let batching = self.plan.batching.clone();
-        let (flow, size) = (batching.flow, batching.sizes.eval_micro_batch);
+        let size = batching.sizes.eval_micro_batch;
         let used = batching.evaluated(prompts.len());
-        // Given rows are cut afterwards: mismatched completions come from all.
-        let collected = if flow.generates() { used } else { prompts.len() };
+        let collected = if batching.evaluated.collects_rest { prompts.len() } else { used };
         let groups = match self.plan.evaluation.packs_into {
             Some(length) => packed(prompts, length, &batching),
             None => prompts[..collected].chunks(batching.prompts_evaluated_together()).map(<[_]>::to_vec).collect(),
@@ -142,9 +141,9 @@ impl Trainer {
         let mut experience = Experience::joined(parts);
         let mut with =
             With { learner: &self.learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase: Phase::Eval };
-        figures.merge(self.collector.judge(&mut experience, &mut with)?);
+        figures.merge(self.collector.prepare(&mut experience, &mut with)?);
         figures.add(self.world.once(solved::figures(&experience, self.plan.evaluation.solved.as_ref())));
-        let items = if flow.generates() { experience.items() } else { experience.items().min(used) };
+        let items = if batching.evaluated.collects_rest { experience.items().min(used) } else { experience.items() };
         let experience = Arc::new(experience);
         let sizes = match self.plan.evaluation.packs_into {
             Some(_) => sizes,

@@ -22,6 +22,15 @@ pub(super) struct RewardColumn {
     pub values: Vec<Option<f32>>,
 }
 
+/// What all experiences of a run have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExperienceForm {
+    /// Whether the policy sampled the completions, which then have texts and log-probabilities.
+    pub is_sampled: bool,
+    /// Whether items are pairs.
+    pub has_pairs: bool,
+}
+
 /// Completions of prompts, in the order of the prompts. Ragged data is flat; the tokens of row `i` are at
 /// `offsets[i]..offsets[i + 1]`. Training uses items: pairs if there are any, otherwise completions.
 #[derive(Default)]

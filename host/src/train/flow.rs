@@ -1,5 +1,8 @@
-//! What an algorithm learns from: where its sequences come from, and what its loss is a sum over.
+//! What an algorithm learns from: where its sequences come from, and what its loss is a sum over. The setup asks it, and hands each part
+//! of a run what follows for that part; no part asks again.
 
+use super::dataset::{Kind, Learned};
+use super::pass_metrics::PassMetrics;
 use crate::config::{Config, LearnFrom};
 use crate::plugin::columns::{
     Known, LABEL, MARGIN, MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SEQUENCE_VALUE,
@@ -10,10 +13,25 @@ use std::fmt;
 /// The data that an algorithm learns from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    generates: bool,
-    has_pairs: bool,
-    has_labels: bool,
+    /// Whether the policy generates the completions.
+    pub(super) generates: bool,
+    /// Whether it learns from pairs.
+    pub(super) has_pairs: bool,
+    /// Whether completions have labels.
+    pub(super) has_labels: bool,
+    /// Whether each completion gets one value, as a reward model gives it.
     gives_values: bool,
+}
+
+/// Which metrics a run has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MetricsPlan {
+    /// The metric that checkpoints and evaluations are compared by where none is named, and whether a greater one is better.
+    pub usual: (&'static str, bool),
+    /// Whether there are metrics of generated completions.
+    pub of_completions: bool,
+    /// Those of a pass.
+    pub of_pass: PassMetrics,
 }
 
 impl Flow {
@@ -38,26 +56,6 @@ impl Flow {
         Self { generates: true, has_pairs, has_labels: false, gives_values: false }
     }
 
-    /// Returns whether the policy generates the completions.
-    pub fn generates(self) -> bool {
-        self.generates
-    }
-
-    /// Returns whether it learns from pairs.
-    pub fn has_pairs(self) -> bool {
-        self.has_pairs
-    }
-
-    /// Returns whether completions have labels.
-    pub fn has_labels(self) -> bool {
-        self.has_labels
-    }
-
-    /// Returns whether each completion gets one value, as a reward model gives it.
-    pub fn gives_values(self) -> bool {
-        self.gives_values
-    }
-
     /// Returns whether the policy's own completions are learned from one by one: GRPO, RLOO, PPO.
     pub(super) fn learns_samples(self) -> bool {
         self.generates && !self.has_pairs
@@ -66,6 +64,17 @@ impl Flow {
     /// Returns whether a dataset's completions are learned as they are: SFT.
     pub(super) fn imitates(self) -> bool {
         !self.generates && !self.has_pairs && !self.has_labels
+    }
+
+    /// Returns what the rows of a run's dataset are; `learned` says which parts of given completions are learned.
+    pub fn rows(self, learned: Learned) -> Kind {
+        match self {
+            Self { generates: true, .. } => Kind::Prompts,
+            Self { has_pairs: true, gives_values: true, .. } => Kind::ValuedPairs,
+            Self { has_pairs: true, .. } => Kind::Pairs,
+            Self { has_labels: true, .. } => Kind::Labelled,
+            _ => Kind::Completions(learned),
+        }
     }
 
     /// Checks that a run that learns from this has the columns that an algorithm needs. The error is a sentence about the algorithm.
@@ -88,9 +97,17 @@ impl Flow {
         Ok(())
     }
 
-    /// Returns the metric that checkpoints and evaluations are compared by where none is named, and whether a greater one is better.
-    pub(super) fn usual_metric(self) -> (&'static str, bool) {
-        if self.generates { ("reward", true) } else { ("loss", false) }
+    /// Returns which metrics a run has.
+    pub(super) fn metrics(self) -> MetricsPlan {
+        let of_pass = match self {
+            Self { gives_values: true, .. } => PassMetrics::None,
+            _ if self.learns_samples() => PassMetrics::Sampling,
+            Self { has_labels: true, .. } => PassMetrics::Entropy,
+            Self { has_pairs: true, .. } => PassMetrics::EntropyAndChosenAccuracy,
+            _ => PassMetrics::Accuracy,
+        };
+        let usual = if self.generates { ("reward", true) } else { ("loss", false) };
+        MetricsPlan { usual, of_completions: self.generates, of_pass }
     }
 
     /// Returns the divisor of logits in training: the sampling temperature if sampled tokens are learned one by one.

@@ -1,9 +1,9 @@
 //! Times a run's steps: how long each took, what it did, and the machine's limits.
 
+use super::Result;
 use super::figures::Work;
 use super::ranks::known_to_all;
 use super::trainer::Trainer;
-use super::{Error, Result};
 use crate::config::Config;
 use crate::model::{Frozen, Weights};
 use crate::ops::{self, machine};
@@ -133,16 +133,13 @@ impl Trainer {
         let all = of_models.chain(self.collector.reference().map(Frozen::weights));
         // Those that share storage are one tensor.
         let weights: HashMap<TensorId, usize> = all.flat_map(Weights::named).map(|(_, t)| (t.id(), bytes(t))).collect();
-        let generates = self.collector.flow().generates();
-        let copies =
-            generates.then(|| Ok::<_, Error>(self.collector.decoding(self.learner.policy())?.copied_bytes())).transpose()?;
         let mut work = Work::default();
         steps.iter().for_each(|step| work += step.work);
         Ok(MemoryUse {
             peak,
             device_peak,
             weights: weights.into_values().sum(),
-            copies: copies.unwrap_or(0),
+            copies: self.collector.copied_bytes(self.learner.policy())?,
             gradients: self.learner.trained().iter().map(|(_, t)| t.elem_count() * DType::F32.size_in_bytes()).sum(),
             moments: self.learner.optimizers()?.moments.values().map(bytes).sum(),
             activations: work.activations,
@@ -152,9 +149,6 @@ impl Trainer {
 
     /// Returns the number of steps after which a step and a generation start together again.
     fn steps_between_generations(&self) -> usize {
-        if !self.collector.flow().generates() {
-            return 1;
-        }
         let (shares, a_step) = (self.plan.batching.micro_batches_per_generation(), self.plan.batching.accumulation);
         let (mut a, mut b) = (shares, a_step);
         while b > 0 {

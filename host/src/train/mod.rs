@@ -16,6 +16,7 @@ mod moment;
 mod named;
 mod origin;
 mod packed;
+mod pass_metrics;
 mod patience;
 mod periods;
 mod phase;
@@ -33,7 +34,7 @@ mod step;
 mod trainer;
 
 pub use collector::Sample;
-pub use dataset::BUILT_IN_PROMPTS;
+pub use dataset::{BUILT_IN_PROMPTS, Kind as RowKind, Learned};
 pub use error::Error;
 pub use figures::Work;
 pub use flow::Flow;

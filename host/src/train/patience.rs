@@ -61,7 +61,7 @@ mod tests {
                 greater_is_better: case["greater"].as_bool(),
                 ..Config::default()
             };
-            let settings = EvaluationPlan::new(&settings, Flow::generated(false), 1);
+            let settings = EvaluationPlan::new(&settings, &Flow::generated(false).metrics(), 1);
             let (mut patience, mut stopped, mut counters) = (Patience::default(), None, Vec::new());
             for (at, value) in case["values"].as_array().unwrap().iter().enumerate() {
                 let figures = BTreeMap::from([("eval_x".to_owned(), value.as_f64().unwrap())]);

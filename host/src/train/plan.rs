@@ -1,8 +1,11 @@
 //! What a run does: its configuration, resolved for its algorithm, its model and its processes. Each part of a run gets the sections
 //! that it works by, and none changes them.
 
-use super::flow::Flow;
+use super::Error;
+use super::flow::{Flow, MetricsPlan};
+use super::pass_metrics::PassMetrics;
 use super::periods::Periods;
+use super::phase::Phase;
 use crate::config::{Batches, Config, LrShape, OldLogp, OnPlateau, ReduceDtype, RolloutDtype};
 use crate::rollout::Sampling;
 use std::rc::Rc;
@@ -12,7 +15,7 @@ use std::rc::Rc;
 pub(super) struct Plan {
     pub batching: Rc<Batching>,
     pub rollout: Rc<RolloutPlan>,
-    pub loss: LossPlan,
+    pub learner: LearnerPlan,
     pub reference: ReferencePlan,
     pub evaluation: EvaluationPlan,
     /// The last step.
@@ -24,17 +27,25 @@ pub(super) struct Plan {
     pub begins_as_reference: bool,
 }
 
+/// The steps of a run, and the periods of what happens between them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepPlan {
+    /// The last step.
+    pub max_steps: u64,
+    pub periods: Periods,
+}
+
 impl Plan {
-    /// Resolves a configuration that is complete, for a run of so many steps with a model of this context.
-    pub(super) fn new(config: &Config, batching: Batching, steps: (u64, Periods), context: usize) -> Self {
-        let (max_steps, periods) = steps;
+    /// Resolves a configuration that is complete, for a run that learns from this `flow`, with a model of this context.
+    pub(super) fn new(config: &Config, flow: Flow, batching: Batching, steps: StepPlan, context: usize) -> Self {
+        let (temperature, metrics) = (flow.temperature(config), flow.metrics());
         Self {
-            rollout: Rc::new(RolloutPlan::new(config, batching.flow)),
-            loss: LossPlan::new(config, &batching),
+            rollout: Rc::new(RolloutPlan::new(config, temperature)),
+            learner: LearnerPlan::new(config, &batching, temperature, metrics.of_pass),
             reference: ReferencePlan::new(config),
-            evaluation: EvaluationPlan::new(config, batching.flow, context),
-            max_steps,
-            periods,
+            evaluation: EvaluationPlan::new(config, &metrics, context),
+            max_steps: steps.max_steps,
+            periods: steps.periods,
             logs_first_step: config.logging_first_step,
             begins_as_reference: config.begins_as_reference(),
             batching: Rc::new(batching),
@@ -45,9 +56,10 @@ impl Plan {
 /// How a dataset's rows, and the completions of its prompts, become micro-batches and steps.
 #[derive(Clone, Debug)]
 pub(super) struct Batching {
-    pub flow: Flow,
     /// Sizes over all processes.
     pub sizes: Batches,
+    /// Whether an item, of which a batch has so many, is a pair of sequences.
+    pub items_are_pairs: bool,
     /// Rows that go through a model together on one process.
     pub rows: usize,
     /// The same in tokens, if that is the limit.
@@ -55,42 +67,57 @@ pub(super) struct Batching {
     /// Micro-batches of an update.
     pub accumulation: usize,
     pub passes: Passes,
-    pub groups: GroupSizes,
+    /// The completions that the policy writes for each prompt; none if the dataset has the completions.
+    pub groups: Option<GroupSizes>,
     pub epoch: EpochPlan,
-    /// Whether evaluations collect as many completions at a time as a generation has.
-    evaluates_in_generations: bool,
+    pub evaluated: EvaluatedRows,
     /// Replaces prompts whose completions all have the same reward.
     pub filter: Option<GroupFilter>,
     /// Seed of the order of prompts.
     pub seed: u64,
 }
 
-/// How often a generation is trained on.
+/// How often what is collected at once, such as a generation, is trained on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passes {
     /// Number of passes over it.
     pub iterations: usize,
+    /// Micro-batches of a pass.
+    pub micro_batches: usize,
     /// Whether each pass divides it anew.
-    pub redeals: bool,
+    pub reshuffles: bool,
 }
 
-/// Number of completions of a prompt.
+/// Number of completions of a prompt, and their length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupSizes {
     pub train: usize,
     pub eval: usize,
+    /// Most tokens of a completion.
+    pub length: usize,
 }
 
-/// What becomes of rows that fill no batch.
+/// The order of an epoch, and what becomes of rows that fill no batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EpochPlan {
+    /// Whether rows are in random order.
+    pub shuffles: bool,
     /// Whether the end of an epoch is left out if it fills no batch. As in TRL, generations of single completions are whole; Online DPO
     /// takes what is left, unless several passes or filters need whole generations.
     pub drops_rest: bool,
-    /// Whether rows that fill no batch are left out of evaluations.
-    evaluates_whole_batches: bool,
     /// Whether an epoch's number of steps depends on which prompts are left out.
-    pub passes_over_prompts: bool,
+    pub filters_prompts: bool,
+}
+
+/// Which rows an evaluation uses, and how many at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EvaluatedRows {
+    /// Whether rows that fill no batch are left out.
+    drops_rest: bool,
+    /// Whether these are collected with the others and left out afterwards: mismatched completions come from all rows.
+    pub collects_rest: bool,
+    /// Items that are collected together.
+    items_together: usize,
 }
 
 /// Which groups of completions are replaced by those of other prompts.
@@ -105,57 +132,86 @@ pub(super) struct GroupFilter {
 impl Batching {
     /// Resolves the batches of a run of this many processes.
     pub(super) fn new(config: &Config, flow: Flow, ranks: usize) -> Self {
-        let several = config.num_iterations > 1 || config.num_mini_batches.is_some() || config.passes_over_prompts();
+        let Flow { generates, has_pairs, has_labels, .. } = flow;
+        let sizes = config.batches(ranks);
+        let several = config.num_iterations > 1 || config.num_mini_batches.is_some() || config.filters_prompts();
         let filter = GroupFilter { reward: config.filter_groups_metric.clone(), most: config.max_num_gen_batches };
+        let groups = GroupSizes { train: config.group(), eval: config.eval_group(), length: config.max_completion_length };
+        // Labelled rows go in the dataset's order, and are evaluated in batches of training's size, as in TRL.
+        let of_evaluations = if has_labels { sizes.micro_batch } else { sizes.eval_micro_batch };
+        let in_generations = generates && config.per_device_eval_batch_size.is_none();
         Self {
-            flow,
-            sizes: config.batches(ranks),
+            sizes,
+            items_are_pairs: has_pairs,
             rows: config.per_device_train_batch_size,
             max_tokens: config.max_tokens_per_microbatch,
             accumulation: config.gradient_accumulation_steps,
-            passes: Passes { iterations: config.num_iterations, redeals: config.num_mini_batches.is_some() },
-            groups: GroupSizes { train: config.group(), eval: config.eval_group() },
-            epoch: EpochPlan {
-                drops_rest: config.dataloader_drop_last || flow.generates() && (!flow.has_pairs() || several),
-                evaluates_whole_batches: config.dataloader_drop_last,
-                passes_over_prompts: config.passes_over_prompts(),
+            passes: Passes {
+                iterations: if generates { config.num_iterations } else { 1 },
+                micro_batches: if generates { sizes.micro_batches_per_pass } else { 1 },
+                reshuffles: config.num_mini_batches.is_some(),
             },
-            evaluates_in_generations: flow.generates() && config.per_device_eval_batch_size.is_none(),
+            groups: generates.then_some(groups),
+            epoch: EpochPlan {
+                shuffles: config.shuffle_dataset.unwrap_or(!has_labels),
+                drops_rest: config.dataloader_drop_last || generates && (!has_pairs || several),
+                filters_prompts: config.filters_prompts(),
+            },
+            evaluated: EvaluatedRows {
+                drops_rest: config.dataloader_drop_last,
+                collects_rest: !generates,
+                items_together: if in_generations { sizes.generation() } else { of_evaluations },
+            },
             filter: config.filter_groups.then_some(filter),
             seed: config.data_seed.unwrap_or(config.seed),
         }
     }
 
-    /// Returns the number of prompts in a batch of this many items: completions, or prompts if their completions become pairs.
-    pub(super) fn prompts(&self, items: usize) -> usize {
-        self.prompts_in_groups(items, self.groups.train)
+    /// Returns the number of completions of a prompt; 1 if the dataset has them.
+    pub(super) fn group(&self, phase: Phase) -> usize {
+        self.groups.map_or(1, |groups| if phase == Phase::Eval { groups.eval } else { groups.train })
     }
 
-    fn prompts_in_groups(&self, items: usize, group: usize) -> usize {
-        if self.flow.learns_samples() { items / group } else { items }
+    /// Returns the number of prompts of which this many items are: completions, or one item of each prompt.
+    fn prompts_of(&self, items: usize, phase: Phase) -> usize {
+        if self.items_are_pairs { items } else { items / self.group(phase) }
     }
 
-    /// Returns the number of micro-batches that train on a generation.
+    /// Returns the number of rows that are drawn from the dataset at a time: a generation's, or a micro-batch.
+    pub(super) fn rows_drawn(&self) -> usize {
+        match self.groups {
+            Some(_) => self.prompts_of(self.sizes.generation(), Phase::Train),
+            None => self.sizes.micro_batch,
+        }
+    }
+
+    /// Returns the error of a dataset of which only so many rows can be used, fewer than are drawn at a time.
+    pub(super) fn too_few(&self, usable: usize) -> Error {
+        let drawn = self.rows_drawn();
+        match self.groups {
+            Some(_) => Error::TooFewPrompts { prompts: usable, generation: drawn },
+            None => {
+                let detail = format!("leaves nothing: the dataset has {usable} rows, but a batch takes {drawn}");
+                Error::setting("dataloader_drop_last", detail)
+            }
+        }
+    }
+
+    /// Returns the number of micro-batches that train on what is collected at once.
     pub(super) fn micro_batches_per_generation(&self) -> usize {
-        self.sizes.micro_batches_per_pass * self.passes.iterations
+        self.passes.micro_batches * self.passes.iterations
     }
 
     /// Returns how many prompts of an evaluation are collected together. Mismatched completions come from batches of training's size, as
     /// in TRL.
     pub(super) fn prompts_evaluated_together(&self) -> usize {
-        let items = if self.evaluates_in_generations { self.sizes.generation() } else { self.items_evaluated_together() };
-        self.prompts_in_groups(items, self.groups.eval).max(1)
-    }
-
-    /// Returns how many given items of an evaluation are collected together.
-    pub(super) fn items_evaluated_together(&self) -> usize {
-        if self.flow.has_labels() { self.sizes.micro_batch } else { self.sizes.eval_micro_batch }
+        self.prompts_of(self.evaluated.items_together, Phase::Eval).max(1)
     }
 
     /// Returns how many of `rows` an evaluation uses: all, or those that fill batches, as in transformers, if there are such.
     pub(super) fn evaluated(&self, rows: usize) -> usize {
-        let batch = self.prompts_in_groups(self.sizes.eval_micro_batch, self.groups.eval).max(1);
-        if self.epoch.evaluates_whole_batches && rows >= batch { rows - rows % batch } else { rows }
+        let batch = self.prompts_of(self.sizes.eval_micro_batch, Phase::Eval).max(1);
+        if self.evaluated.drops_rest && rows >= batch { rows - rows % batch } else { rows }
     }
 }
 
@@ -190,7 +246,7 @@ pub(super) struct SamplingPlan {
 }
 
 impl SamplingPlan {
-    fn new(config: &Config, flow: Flow) -> Self {
+    fn new(config: &Config, logp_temperature: f32) -> Self {
         let train = Sampling {
             temperature: config.temperature as f32,
             top_p: config.top_p as f32,
@@ -205,15 +261,15 @@ impl SamplingPlan {
             min_p: config.eval_min_p.or(config.min_p).unwrap_or(0.0) as f32,
             ..train
         };
-        let (logp_temperature, scores_support) = (flow.temperature(config), config.score_sampling_support == Some(true));
+        let scores_support = config.score_sampling_support == Some(true);
         Self { train, eval, logp_temperature, scores_support }
     }
 }
 
 impl RolloutPlan {
-    fn new(config: &Config, flow: Flow) -> Self {
+    fn new(config: &Config, logp_temperature: f32) -> Self {
         Self {
-            sampling: SamplingPlan::new(config, flow),
+            sampling: SamplingPlan::new(config, logp_temperature),
             dtype: config.rollout_dtype,
             max_completion_length: config.max_completion_length,
             max_num_seqs: config.max_num_seqs,
@@ -227,11 +283,13 @@ impl RolloutPlan {
     }
 }
 
-/// How a micro-batch's loss is computed.
+/// How the learner computes a micro-batch's loss and the ranks' gradients.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LossPlan {
+pub(super) struct LearnerPlan {
     /// Divisor of logits.
     pub temperature: f32,
+    /// The host's own metrics of a pass.
+    pub metrics: PassMetrics,
     pub label_smoothing: f64,
     /// Coefficient of the auxiliary loss of experts' routers, unless it is the model's own.
     pub router_aux_loss_coef: Option<f64>,
@@ -245,11 +303,12 @@ pub(super) struct LossPlan {
     pub seed: u64,
 }
 
-impl LossPlan {
-    fn new(config: &Config, batching: &Batching) -> Self {
+impl LearnerPlan {
+    fn new(config: &Config, batching: &Batching, temperature: f32, metrics: PassMetrics) -> Self {
         let recomputes = config.old_logp == Some(OldLogp::Recompute);
         Self {
-            temperature: batching.flow.temperature(config),
+            temperature,
+            metrics,
             label_smoothing: config.label_smoothing_factor,
             router_aux_loss_coef: config.router_aux_loss_coef,
             max_completion_length: config.max_completion_length,
@@ -324,8 +383,8 @@ pub(super) struct EarlyStopping {
 }
 
 impl EvaluationPlan {
-    pub(super) fn new(config: &Config, flow: Flow, context: usize) -> Self {
-        let (metric, greater) = config.best_by().unwrap_or(flow.usual_metric());
+    pub(super) fn new(config: &Config, metrics: &MetricsPlan, context: usize) -> Self {
+        let (metric, greater) = config.best_by().unwrap_or(metrics.usual);
         let solved = config.eval_pass_threshold.map(|threshold| SolvedPlan {
             threshold,
             reward: config.eval_pass_reward.clone(),

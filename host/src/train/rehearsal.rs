@@ -74,7 +74,7 @@ impl Trainer {
         let prompts = self.collector.data().prompts().first(PROMPTS)?;
         let shown = prompts.iter().map(|prompt| self.shown(prompt)).collect::<Result<_>>()?;
         let mut scores = Vec::new();
-        if self.collector.flow().generates() {
+        if self.plan.batching.groups.is_some() {
             scores.extend(self.scores_of_answers(&prompts)?);
             scores.extend(self.scores_of_completions(prompts)?);
         }
@@ -129,7 +129,7 @@ impl Trainer {
         let at = self.moment();
         let (learner, phase) = (&self.learner, Phase::Train);
         let mut with = With { learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase };
-        let (experience, _) = self.collector.attempted(prompts, 0, &mut with)?;
+        let (experience, _) = self.collector.roll_out_and_score(prompts, 0, &mut with)?;
         let scored = |at: usize| {
             let rollout = &experience.rollouts[at];
             Scores {

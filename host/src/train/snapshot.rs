@@ -10,8 +10,7 @@ pub(super) use given::Given;
 use super::collector::{Counters, Position, Streaks};
 use super::dataset::{OF_LINES, OF_ROWS, Prompt};
 use super::evaluation::Evaluation;
-use super::experience::{Experience, MicroBatch};
-use super::flow::Flow;
+use super::experience::{Experience, ExperienceForm, MicroBatch};
 use super::journal::{Best, Kept, Parent, Versions};
 use super::learner::Optimizers;
 use super::origin::{Beginning, ORDER_OF_ALL, Origin};
@@ -132,7 +131,7 @@ impl Waiting {
             texts: self.texts,
             rewards: self.rewards,
             mask: self.mask,
-            pairs: run.flow.has_pairs().then_some(self.pairs),
+            pairs: run.form.has_pairs.then_some(self.pairs),
             ..Experience::new(prompts, self.rollouts)
         };
         self.columns.into_iter().for_each(|column| experience.columns.set(column));
@@ -142,7 +141,7 @@ impl Waiting {
 
 /// The parts of a run that an experience must fit.
 struct Fits<'a> {
-    flow: Flow,
+    form: ExperienceForm,
     /// Number of the dataset's prompts, and those that are needed, by position.
     prompts: (usize, HashMap<usize, Arc<Prompt>>),
     architecture: &'a Architecture,
@@ -237,7 +236,8 @@ pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
         Arc::new(Prompt { row: index, index, text, chat, messages, tokens, columns, answers, ref_logp, mismatched_ref_logp })
     };
     let prompts = (4, (0..4).map(|index| (index, prompt(index))).collect());
-    let run = Fits { flow: Flow::generated(pairs), prompts, architecture: &architecture };
+    let form = ExperienceForm { is_sampled: true, has_pairs: pairs };
+    let run = Fits { form, prompts, architecture: &architecture };
     let position = restored.rest.position(restored.waiting, &run).map_err(unfit)?;
     // As the learner takes them.
     for MicroBatch { experience, items } in &position.pending {
@@ -528,7 +528,7 @@ impl Trainer {
             needed.sort_unstable();
             needed.dedup();
             let prompts = (all.len(), needed.iter().copied().zip(all.get(&needed)?).collect());
-            let run = Fits { flow: self.collector.flow(), prompts, architecture };
+            let run = Fits { form: self.collector.form(), prompts, architecture };
             rest.position(waiting, &run).map_err(|fault| unfit(format!("snapshot.json: {fault}")))?
         } else {
             Position { counters: rest.state.collected(), ..self.collector.position() }

@@ -8,6 +8,7 @@ use super::learner::Learner;
 use super::moment::Moment;
 use super::patience::Patience;
 use super::periods::{Calendar, Periods, Recurring};
+use super::phase::Phase;
 use super::plan::Plan;
 use super::plugins::{PluginStates, Plugins};
 use super::ranks::{self, known_to_all};
@@ -17,6 +18,7 @@ use crate::config::Config;
 use crate::dist::World;
 use crate::model::ModelFolder;
 use crate::optim::Plateau;
+use crate::plugin::columns::SEQUENCE_VALUE;
 use crate::run::Event;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -123,7 +125,7 @@ impl Trainer {
         let batching = &self.plan.batching;
         let a_step = batching.sizes.micro_batch * batching.accumulation;
         let evaluated = self.evaluation.as_ref().map_or(0, |evaluation| evaluation.prompts().len());
-        let rows = if batching.flow.generates() { evaluated * batching.groups.eval } else { evaluated };
+        let rows = evaluated * batching.group(Phase::Eval);
         Calendar {
             first: self.state.global_step,
             last: self.plan.max_steps,
@@ -219,7 +221,7 @@ impl Trainer {
         Ok(Finished {
             idle,
             chat,
-            scores: self.collector.flow().gives_values(),
+            scores: self.plugins.needs().has(SEQUENCE_VALUE),
             folder: self.journal.path().to_owned(),
             steps: step,
             checkpoint,

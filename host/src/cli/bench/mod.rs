@@ -14,14 +14,13 @@ use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{ModelFolder, builtin};
 use crate::plugin::{Algorithm, Engine, Source};
-use crate::train::{self, Beginning, Flow, set_up};
+use crate::train::{self, Beginning, Flow, Learned, RowKind, set_up};
 use anyhow::{anyhow, bail, ensure};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use summary::Summary;
-use workload::Kind;
 
 /// Settings that are used unless a flag or file gives others: quick steps of TRL's shape.
 const OWN_DEFAULTS: [(&str, &str); 2] = [("per_device_train_batch_size", "16"), ("max_completion_length", "64")];
@@ -118,8 +117,8 @@ fn prepare(matches: &ArgMatches, config: &mut Config, temporary: &Path, made: &P
 
     let algorithm = Source::open(&config.algorithm)?;
     let algorithm = Algorithm::load(&Engine::new()?, &algorithm, &config.loss, &config.loss_limits, config.seed)?;
-    let kind = Kind::of(Flow::new(&algorithm, config.learn_from));
-    if kind == Kind::Prompts && config.plugin.is_empty() {
+    let kind = Flow::new(&algorithm, config.learn_from).rows(Learned::default());
+    if matches!(kind, RowKind::Prompts) && config.plugin.is_empty() {
         config.plugin.push(PluginEntry::new("tldr_length_reward.wasm".into()));
     }
     if config.dataset.is_some() {

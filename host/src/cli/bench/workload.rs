@@ -5,7 +5,7 @@ use crate::cli::new_model::LARGEST_CONFIG;
 use crate::config::files;
 use crate::data::{TextOrChat, Tokenizer, parse_prompts, train_tokenizer};
 use crate::model::{self, copy_companions, write_random};
-use crate::train::{BUILT_IN_PROMPTS, Flow};
+use crate::train::{BUILT_IN_PROMPTS, RowKind};
 use anyhow::anyhow;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -13,29 +13,6 @@ use std::path::Path;
 /// Largest vocabulary of a trained tokenizer: the built-in posts don't have more. A model may have more rows than its tokenizer
 /// has tokens.
 const MOST_TOKENS: usize = 8192;
-
-/// The kind of rows that an algorithm learns from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Prompts,
-    Completions,
-    Pairs,
-    Labelled,
-}
-
-impl Kind {
-    pub(super) fn of(flow: Flow) -> Self {
-        if flow.generates() {
-            Self::Prompts
-        } else if flow.has_pairs() {
-            Self::Pairs
-        } else if flow.has_labels() {
-            Self::Labelled
-        } else {
-            Self::Completions
-        }
-    }
-}
 
 /// Returns the texts of the built-in posts.
 fn posts() -> anyhow::Result<Vec<String>> {
@@ -74,7 +51,7 @@ pub(super) fn random_model(config: &Path, tokenizer: Option<&Path>, folder: &Pat
 }
 
 /// Returns this many rows of JSON, all different, with prompts and answers of about the given numbers of tokens.
-pub(super) fn rows(kind: Kind, tokenizer: &Tokenizer, count: usize, prompt: usize, answer: usize) -> anyhow::Result<String> {
+pub(super) fn rows(kind: RowKind, tokenizer: &Tokenizer, count: usize, prompt: usize, answer: usize) -> anyhow::Result<String> {
     let tokens = tokenizer.encode(&posts()?.join("\n\n"), false)?;
     let text = |start: usize, length: usize| {
         let some: Vec<u32> = tokens.iter().copied().cycle().skip(start % tokens.len().max(1)).take(length).collect();
@@ -86,10 +63,10 @@ pub(super) fn rows(kind: Kind, tokenizer: &Tokenizer, count: usize, prompt: usiz
         let asked = text(at, prompt)?;
         let answers = [text(at + prompt + 1, answer)?, text(at + prompt + answer + 2, answer)?];
         let row = match kind {
-            Kind::Prompts => json!({ "prompt": asked }),
-            Kind::Completions => json!({ "prompt": asked, "completion": answers[0] }),
-            Kind::Labelled => json!({ "prompt": asked, "completion": answers[0], "label": i.is_multiple_of(2) }),
-            Kind::Pairs => json!({ "prompt": asked, "chosen": answers[0], "rejected": answers[1] }),
+            RowKind::Prompts => json!({ "prompt": asked }),
+            RowKind::Completions(_) => json!({ "prompt": asked, "completion": answers[0] }),
+            RowKind::Labelled => json!({ "prompt": asked, "completion": answers[0], "label": i.is_multiple_of(2) }),
+            RowKind::Pairs | RowKind::ValuedPairs => json!({ "prompt": asked, "chosen": answers[0], "rejected": answers[1] }),
         };
         Ok(format!("{row}\n"))
     };

@@ -3,10 +3,10 @@
 use super::skipping::{Skipping, Streaks};
 use crate::config::Config;
 use crate::data::{Cursor, Loader};
+use crate::train::Result;
 use crate::train::dataset::{Prompt, Prompts};
 use crate::train::experience::Experience;
 use crate::train::plan::Batching;
-use crate::train::{Error, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -52,9 +52,9 @@ impl Data {
     ///
     /// # Errors
     /// If a row has changed since it was read first. Of rows that are judged now, if one ends the run, or too few can be used.
-    pub(super) fn next(&mut self, generates: bool) -> Result<(Vec<Arc<Prompt>>, Option<usize>)> {
+    pub(super) fn next(&mut self, batching: &Batching) -> Result<(Vec<Arc<Prompt>>, Option<usize>)> {
         let (rows, skipped) = match &self.skipping {
-            _ if self.prompts.are_drawn() => self.next_drawn(generates)?,
+            _ if self.prompts.are_drawn() => self.next_drawn(batching)?,
             None => (self.loader.next_batch(), None),
             Some(skipping) => {
                 let (rows, skipped) = self.loader.next_batch_without(|epoch, row| skipping.skips(epoch, row));
@@ -69,7 +69,7 @@ impl Data {
     }
 
     /// Returns the next rows that can be used, which are judged now if they were not before.
-    fn next_drawn(&mut self, generates: bool) -> Result<(Vec<usize>, Option<usize>)> {
+    fn next_drawn(&mut self, batching: &Batching) -> Result<(Vec<usize>, Option<usize>)> {
         let (prompts, skipping) = (&self.prompts, self.skipping.as_ref());
         let skips = |epoch, row| skipping.is_some_and(|skipping| skipping.skips(epoch, row));
         let (rows, skipped) = self.loader.next_usable(|rows| prompts.usable(rows), skips)?;
@@ -77,7 +77,7 @@ impl Data {
         if rows.len() < batch && (!takes_rest || rows.is_empty()) {
             // All rows were judged.
             let usable = prompts.usable_so_far()?;
-            return Err(too_few(usable, batch, generates));
+            return Err(batching.too_few(usable));
         }
         Ok((rows, skipping.map(|_| skipped)))
     }
@@ -133,12 +133,8 @@ impl Data {
 
     /// Returns the number of micro-batches per epoch.
     pub(in crate::train) fn micro_batches_per_epoch(&self, batching: &Batching) -> usize {
-        let loaded = self.loader.batches_per_epoch();
-        if !batching.flow.generates() {
-            return loaded;
-        }
         let rest = self.loader.rest();
-        let whole = loaded - usize::from(rest > 0);
+        let whole = self.loader.batches_per_epoch() - usize::from(rest > 0);
         whole * batching.micro_batches_per_generation() + rest.div_ceil(batching.sizes.micro_batch)
     }
 
@@ -148,10 +144,10 @@ impl Data {
         if !self.prompts.are_drawn() {
             return None;
         }
-        let ((batch, takes_rest), rows, sizes) = (self.loader.batch(), self.prompts.len(), batching.sizes);
-        let each = if batching.flow.generates() { batching.micro_batches_per_generation() } else { 1 };
+        let ((batch, takes_rest), rows) = (self.loader.batch(), self.prompts.len());
+        let each = batching.micro_batches_per_generation();
         let rest = if takes_rest { rows % batch } else { 0 };
-        let of_rest = if batching.flow.generates() { rest.div_ceil(sizes.micro_batch) } else { rest.div_ceil(batch) };
+        let of_rest = rest.div_ceil(batching.sizes.micro_batch);
         let all = (rows / batch * each + of_rest).max(1) as f64;
         let Cursor { epoch, taken } = self.loader.cursor();
         let left = rows.saturating_sub(taken);
@@ -178,13 +174,4 @@ impl Data {
         self.loader.seek(cursor);
         self.skipping.iter_mut().for_each(|skipping| skipping.streaks.clone_from(&streaks));
     }
-}
-
-/// Returns the error of a dataset of which only this many rows can be used.
-pub(in crate::train) fn too_few(usable: usize, batch: usize, generates: bool) -> Error {
-    if generates {
-        return Error::TooFewPrompts { prompts: usable, generation: batch };
-    }
-    let detail = format!("leaves nothing: the dataset has {usable} rows, but a batch takes {batch}");
-    Error::setting("dataloader_drop_last", detail)
 }

@@ -26,7 +26,7 @@ impl Collector {
         for attempt in 1..=*most {
             let prompts = self.draw(&mut figures, with)?;
             wanted = wanted.max(prompts.len());
-            let (part, made) = self.attempted(prompts, self.counters.generation, with)?;
+            let (part, made) = self.roll_out_and_score(prompts, self.counters.generation, with)?;
             figures.merge(made);
             let rewards = totals(&part.rewards, reward.as_deref());
             let groups = part.prompts.len();
@@ -39,7 +39,7 @@ impl Collector {
                 let batches = Metric::mean("filter_groups/num_gen_batches", attempt as f64, 1.0);
                 figures.add(self.world.once([batches]));
                 let mut experience = Experience::joined(parts);
-                figures.merge(self.completed(&mut experience, with)?);
+                figures.merge(self.compute_columns(&mut experience, with)?);
                 return Ok((experience, figures));
             }
             self.counters.generation += 1;

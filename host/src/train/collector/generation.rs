@@ -9,7 +9,7 @@ use crate::diagnosis::{self, Parts, Scores};
 use crate::metrics::{Metric, Reduction};
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::{FINISHED, OLD_LOGP, OLD_VALUE, REF_LOGP, TURN_REWARD};
-use crate::plugin::{self, Batch, Column, Generation, Needs, RewardBatch, Scale, TextColumn, Unit, WeightedReward};
+use crate::plugin::{self, Assessment, Batch, Column, Generation, Needs, RewardBatch, Scale, TextColumn, Unit, WeightedReward};
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
 use crate::train::episode::Episode;
@@ -46,20 +46,8 @@ struct RolledOut {
 }
 
 impl Collector {
-    /// Generates completions with all inputs of the algorithm.
-    pub(super) fn generated(
-        &mut self,
-        prompts: Vec<Arc<Prompt>>,
-        generation: u64,
-        with: &mut With<'_>,
-    ) -> Result<(Experience, Figures)> {
-        let (mut experience, mut figures) = self.attempted(prompts, generation, with)?;
-        figures.merge(self.completed(&mut experience, with)?);
-        Ok((experience, figures))
-    }
-
     /// Generates completions and has them scored.
-    pub(in crate::train) fn attempted(
+    pub(in crate::train) fn roll_out_and_score(
         &mut self,
         prompts: Vec<Arc<Prompt>>,
         generation: u64,
@@ -83,7 +71,7 @@ impl Collector {
     }
 
     /// Computes the other columns of scored completions that the algorithm requests.
-    pub(super) fn completed(&self, experience: &mut Experience, with: &With<'_>) -> Result<Figures> {
+    pub(super) fn compute_columns(&self, experience: &mut Experience, with: &With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
         if let Some(reference) = self.reference_logp(experience)? {
             experience.columns.set_per_token(REF_LOGP, Some(reference));
@@ -98,7 +86,7 @@ impl Collector {
     }
 
     /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
-    pub(super) fn judge_generated(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+    pub(super) fn estimate_advantages(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
         let mut figures = Figures::begin();
         let columns = experience.rewards.iter().chain(&experience.eval_rewards);
         figures.add(self.world.once(columns.flat_map(reward_metrics)));
@@ -107,17 +95,18 @@ impl Collector {
         if needs.has(TURN_REWARD) {
             episodes::add_turns(&mut seen, experience, with.plugins.environments().entries);
         }
-        let judged = if self.flow.has_pairs() {
-            let (pairs, judged) = with.plugins.choose(seen)?;
-            experience.pairs = Some(pairs);
-            judged
-        } else {
-            let (estimates, judged) = with.plugins.estimate(seen)?;
-            experience.mask = estimates.mask;
-            estimates.columns.into_iter().for_each(|column| experience.columns.set(column));
-            judged
-        };
-        figures.add(self.world.once(judged));
+        let (assessment, metrics) = with.plugins.assess(seen)?;
+        match assessment {
+            Assessment::Pairs(pairs) => {
+                let rows = pairs.iter().map(|pair| (pair.chosen as usize, pair.rejected as usize));
+                experience.pairs = Some(rows.collect());
+            }
+            Assessment::Columns { columns, mask } => {
+                experience.mask = mask;
+                columns.into_iter().for_each(|column| experience.columns.set(column));
+            }
+        }
+        figures.add(self.world.once(metrics));
         if with.phase == Phase::Train {
             figures.add(self.world.once(group_metrics(experience)));
         }
@@ -137,7 +126,7 @@ impl Collector {
         let environments = with.plugins.environments();
         let request = RolloutRequest {
             prompts: &prompts[own.clone()],
-            samples: if with.phase == Phase::Eval { self.batching.groups.eval } else { self.batching.groups.train },
+            samples: self.batching.group(with.phase),
             sampling: self.turns.sampling(with.phase),
             logp_temperature: self.temperature(),
             generation,

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 impl Collector {
     /// Makes experience from the dataset's answers to these prompts, with `mismatched` ones if requested.
-    pub(super) fn given(&self, prompts: Vec<Arc<Prompt>>, at: Moment, mismatched: bool) -> Result<(Experience, Figures)> {
+    pub(super) fn take_answers(&self, prompts: Vec<Arc<Prompt>>, at: Moment, mismatched: bool) -> Result<(Experience, Figures)> {
         let mut figures = Figures::begin();
-        let rollouts = answers(&prompts, if self.flow.has_pairs() { 2 } else { 1 }, at.step)?;
+        let rollouts = answers(&prompts, if self.batching.items_are_pairs { 2 } else { 1 }, at.step)?;
         let mut experience = Experience::new(prompts, rollouts);
         figures.lap("data");
         let reference = self.reference_logp(&experience)?;
@@ -59,8 +59,8 @@ impl Collector {
     }
 
     /// Pairs the dataset's answers, or marks the tokens of theirs that are learned.
-    pub(super) fn judge_given(&self, experience: &mut Experience) {
-        if self.flow.has_pairs() {
+    pub(super) fn pair_or_mask(&self, experience: &mut Experience) {
+        if self.batching.items_are_pairs {
             experience.pairs = Some((0..experience.prompts.len()).map(|i| (2 * i, 2 * i + 1)).collect());
         } else {
             experience.mask = learned(experience);

@@ -9,20 +9,20 @@ mod given;
 mod reference;
 mod rehearsing;
 mod samples;
+mod sequences;
 mod skipping;
 mod source;
 mod turns;
 
-pub(super) use data::{Data, too_few};
+pub(super) use data::Data;
 pub use samples::Sample;
 pub(super) use skipping::Streaks;
 pub(super) use turns::Turns;
 
 use super::Result;
 use super::dataset::Prompt;
-use super::experience::{Experience, MicroBatch};
+use super::experience::{Experience, ExperienceForm, MicroBatch};
 use super::figures::{Figures, Work};
-use super::flow::Flow;
 use super::journal::Journal;
 use super::learner::{Learner, batches_of};
 use super::moment::Moment;
@@ -33,10 +33,11 @@ use super::plugins::Plugins;
 use crate::data::{Cursor, shuffle};
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::model::{Decoding, Frozen, Policy, PromptPass};
+use crate::model::{Frozen, Policy, PromptPass};
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::TURN_REWARD;
 use crate::run::Event;
+use sequences::{Sequences, sequences_of};
 use source::{Decoder, Episodes, RolloutSource};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -76,7 +77,7 @@ pub(super) struct Position {
 /// See the module documentation.
 pub(super) struct Collector {
     world: Rc<World>,
-    flow: Flow,
+    sequences: Rc<dyn Sequences>,
     batching: Rc<Batching>,
     rollout: Rc<RolloutPlan>,
     reference_plan: ReferencePlan,
@@ -113,30 +114,31 @@ impl Collector {
         let (pending, counters, turns) = (VecDeque::new(), Counters::default(), Rc::new(turns));
         let source = source_of(&plan.rollout, &turns);
         let (batching, rollout, reference_plan) = (plan.batching.clone(), plan.rollout.clone(), plan.reference);
-        let flow = batching.flow;
-        Self { world, flow, batching, rollout, reference_plan, data, turns, source, reference, longest, pending, counters }
+        let sequences = sequences_of(&batching);
+        Self { world, sequences, batching, rollout, reference_plan, data, turns, source, reference, longest, pending, counters }
     }
 
-    /// Prepares a generation as one in training.
-    pub(super) fn decoding(&self, policy: &Policy) -> Result<Decoding> {
-        self.turns.decoding(policy, Phase::Train)
+    /// Returns the bytes of weights that a generation in training copies; 0 if the policy writes no completions.
+    pub(super) fn copied_bytes(&self, policy: &Policy) -> Result<usize> {
+        let decoding = self.batching.groups.map(|_| self.turns.decoding(policy, Phase::Train)).transpose()?;
+        Ok(decoding.map_or(0, |decoding| decoding.copied_bytes()))
     }
 
     /// Returns the next `count` micro-batches of all ranks together, or the rest of the epoch, as in transformers: no update
     /// mixes rows of two epochs. All are collected before any is trained on, since a loss is normalised by the whole step.
     pub(super) fn next(&mut self, count: usize, with: &mut With<'_>) -> Result<(Vec<MicroBatch>, Figures)> {
         let (mut taken, mut figures) = (Vec::with_capacity(count), Figures::begin());
-        self.estimate_anew(with)?;
+        self.sequences.clone().prepare_waiting(self, with)?;
         while taken.len() < count {
             match self.pending.pop_front() {
                 Some(micro_batch) => {
                     if self.pending.is_empty() && self.counters.passes_left > 0 {
-                        self.deal_again(&micro_batch.experience);
+                        self.reshuffle(&micro_batch.experience);
                     }
                     taken.push(micro_batch);
                 }
                 // If prompts are skipped, a generation can end anywhere in an epoch.
-                None if !taken.is_empty() && !self.batching.epoch.passes_over_prompts && self.data.is_at_end()? => break,
+                None if !taken.is_empty() && !self.batching.epoch.filters_prompts && self.data.is_at_end()? => break,
                 None => figures.merge(self.refill(with)?),
             }
         }
@@ -148,9 +150,6 @@ impl Collector {
     /// Has the algorithm estimate the columns that its loss needs and that waiting completions lack: those that were generated under
     /// another algorithm, before a swap or in the run that this one continues.
     fn estimate_anew(&mut self, with: &mut With<'_>) -> Result<()> {
-        if !self.flow.learns_samples() {
-            return Ok(());
-        }
         if with.plugins.needs().has(TURN_REWARD) {
             self.drop_without_turns(with.plugins);
         }
@@ -164,7 +163,7 @@ impl Collector {
             if !anew.iter().any(|(other, _)| Arc::ptr_eq(other, &before)) {
                 let mut after = before.reordered(&(0..before.prompts.len()).collect::<Vec<_>>());
                 // Their metrics were logged when they were generated.
-                self.judge_generated(&mut after, with)?;
+                self.estimate_advantages(&mut after, with)?;
                 anew.push((before.clone(), Arc::new(after)));
             }
             if let Some((_, after)) = anew.iter().find(|(other, _)| Arc::ptr_eq(other, &before)) {
@@ -217,19 +216,14 @@ impl Collector {
             figures.merge(collected);
             (experience, figures)
         };
-        figures.merge(self.judge(&mut experience, with)?);
+        figures.merge(self.prepare(&mut experience, with)?);
         let experience = Arc::new(experience);
         self.counters.num_tokens += experience.num_tokens(0..experience.rollouts.len());
         figures.add(self.world.once([Metric::new("num_tokens", self.counters.num_tokens as f64, Reduction::Max)]));
-        let (mut rounds, mut parts) = (1, 1);
-        if self.flow.generates() {
-            with.journal.completions(&experience)?;
-            figures.lap("log");
-            self.counters.generation += 1;
-            (rounds, parts) = (self.batching.passes.iterations, self.parts_of(experience.prompts.len()));
-        }
+        figures.merge(self.sequences.clone().record(self, &experience, with)?);
+        let (mut rounds, parts) = (self.batching.passes.iterations, self.parts_of(experience.prompts.len()));
         self.counters.passes_left = 0;
-        if self.batching.passes.redeals {
+        if self.batching.passes.reshuffles {
             self.counters.passes_left = rounds as u64 - 1;
             rounds = 1;
         }
@@ -239,16 +233,15 @@ impl Collector {
         Ok(figures)
     }
 
-    /// Returns the number of micro-batches of a generation for so many prompts; the last of an epoch may have fewer.
+    /// Returns the number of micro-batches that so many prompts give; the last of an epoch may give fewer.
     fn parts_of(&self, prompts: usize) -> usize {
-        let sizes = self.batching.sizes;
-        let whole = sizes.micro_batches_per_pass;
-        if self.batching.epoch.drops_rest { whole } else { whole.min(prompts.div_ceil(sizes.micro_batch)) }
+        let whole = self.batching.passes.micro_batches;
+        if self.batching.epoch.drops_rest { whole } else { whole.min(prompts.div_ceil(self.batching.sizes.micro_batch)) }
     }
 
     /// Returns the dataset's next prompts.
     fn draw(&mut self, figures: &mut Figures, with: &mut With<'_>) -> Result<Vec<Arc<Prompt>>> {
-        let drawn = self.data.next(self.flow.generates());
+        let drawn = self.data.next(&self.batching);
         for text in self.data.warnings() {
             tracing::warn!("{text}");
             with.journal.event(&Event::Warning { text: &text })?;
@@ -260,13 +253,13 @@ impl Collector {
 
     /// Splits a generation into other mini-batches, for its next pass. Prompts are shuffled, so each prompt's completions stay together.
     /// The order follows from the seed, the generation and the pass.
-    fn deal_again(&mut self, experience: &Experience) {
+    fn reshuffle(&mut self, experience: &Experience) {
         let Counters { generation, passes_left, .. } = self.counters;
         let seed = mixed_bits(self.batching.seed ^ mixed_bits(generation));
         let mut order: Vec<usize> = (0..experience.prompts.len()).collect();
         shuffle(&mut order, seed, passes_left);
         let experience = Arc::new(experience.reordered(&order));
-        let parts = self.batching.sizes.micro_batches_per_pass;
+        let parts = self.batching.passes.micro_batches;
         self.pending.extend(MicroBatch::deal(&experience, parts));
         self.counters.passes_left -= 1;
     }
@@ -279,20 +272,12 @@ impl Collector {
         generation: u64,
         with: &mut With<'_>,
     ) -> Result<(Experience, Figures)> {
-        if self.flow.generates() {
-            self.generated(prompts, generation, with)
-        } else {
-            self.given(prompts, with.at, with.plugins.needs_mismatched())
-        }
+        self.sequences.clone().collect(self, prompts, generation, with)
     }
 
-    /// Gives an experience its advantages or pairs.
-    pub(super) fn judge(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
-        if self.flow.generates() {
-            return self.judge_generated(experience, with);
-        }
-        self.judge_given(experience);
-        Ok(Figures::begin())
+    /// Gives an experience what its loss is a sum over: advantages, pairs, or the tokens that are learned.
+    pub(super) fn prepare(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+        self.sequences.prepare(self, experience, with)
     }
 
     /// Computes a per-token column over packed completions, each rank for its own prompts.
@@ -305,7 +290,7 @@ impl Collector {
         Ok(self.world.concat("a column", own)?)
     }
 
-    /// Returns the divisor of logits; see [`Flow::temperature`].
+    /// Returns the divisor of logits: that of training.
     fn temperature(&self) -> f32 {
         self.rollout.sampling.logp_temperature
     }
@@ -313,7 +298,7 @@ impl Collector {
     /// Returns the number of epochs that this many steps take, including the fraction of the last one; if prompts are skipped,
     /// the number so far.
     pub(super) fn epochs(&self, steps: u64) -> f64 {
-        if self.batching.epoch.passes_over_prompts {
+        if self.batching.epoch.filters_prompts {
             return self.data.passes();
         }
         let waiting = self.waiting();
@@ -329,7 +314,7 @@ impl Collector {
 
     /// Returns how many micro-batches of what was drawn have not been trained on.
     fn waiting(&self) -> usize {
-        let passes = self.counters.passes_left as usize * self.batching.sizes.micro_batches_per_pass;
+        let passes = self.counters.passes_left as usize * self.batching.passes.micro_batches;
         self.pending.len() + passes
     }
 
@@ -350,9 +335,9 @@ impl Collector {
         (self.pending, self.counters) = (position.pending, position.counters);
     }
 
-    /// Returns the way of learning.
-    pub(super) fn flow(&self) -> Flow {
-        self.flow
+    /// Returns what all experiences of the run have.
+    pub(super) fn form(&self) -> ExperienceForm {
+        ExperienceForm { is_sampled: self.batching.groups.is_some(), has_pairs: self.batching.items_are_pairs }
     }
 
     /// Returns the dataset.

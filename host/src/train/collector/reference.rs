@@ -38,8 +38,8 @@ impl Collector {
         let rows = self.data.prompts().all()?.len() + evaluated.len();
         let task = Task::new(Activity::ReferenceModel).out_of(rows as u64, Unit::Rows);
         let batches = self.data.prompts().all()?.chunks(self.batching.sizes.micro_batch);
-        for some in batches.chain(evaluated.chunks(self.batching.items_evaluated_together())) {
-            let (experience, _) = self.given(some.to_vec(), at, mismatched)?;
+        for some in batches.chain(evaluated.chunks(self.batching.prompts_evaluated_together())) {
+            let (experience, _) = self.take_answers(some.to_vec(), at, mismatched)?;
             task.add(some.len() as u64);
             // The same row of the same dataset has the same figures.
             for (prompt, column) in some.iter().zip(by_prompt(&experience)) {

@@ -9,7 +9,7 @@ impl Collector {
     /// Makes generations short: at most so many completions of a prompt, of at most so many tokens.
     pub(in crate::train) fn shorten(&mut self, (samples, tokens): (usize, usize)) {
         let mut batching = (*self.batching).clone();
-        batching.groups.train = batching.groups.train.min(samples);
+        batching.groups.iter_mut().for_each(|groups| groups.train = groups.train.min(samples));
         let mut rollout = (*self.rollout).clone();
         rollout.max_completion_length = rollout.max_completion_length.min(tokens);
         (self.batching, self.rollout) = (Rc::new(batching), Rc::new(rollout));

@@ -28,7 +28,7 @@ impl Collector {
     /// Generates a completion of the dataset's first prompt after this many steps, if the run generates and prints its output.
     pub(in crate::train) fn sample(&mut self, policy: &Policy, step: u64) -> Result<Option<Sample>> {
         // An episode would need its environment.
-        let one_turn = self.flow.generates() && !self.rollout.has_environment;
+        let one_turn = self.batching.groups.is_some() && !self.rollout.has_environment;
         let wanted = one_turn && tracing::enabled!(tracing::Level::INFO);
         let first = if wanted { self.data.prompts().first(1)? } else { Vec::new() };
         let Some(prompt) = first.first() else { return Ok(None) };

@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 pub(super) const TRIED_PAIRS: usize = 1024;
 
 /// What a dataset's rows are.
-#[derive(Clone, Copy)]
-pub(in crate::train) enum Kind {
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
     /// Prompts for generation.
     Prompts,
     /// A prompt with a chosen and a rejected answer.

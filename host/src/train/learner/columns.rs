@@ -9,15 +9,16 @@ use crate::plugin::{Batch, Column, Gradient, Needs, Scale, Unit};
 use crate::rollout::Rollout;
 use crate::train::columns::{Columns, selected};
 use crate::train::experience::{Experience, MicroBatch};
-use crate::train::flow::Flow;
 use crate::train::moment::Moment;
+use crate::train::pass_metrics::PassMetrics;
 use std::ops::Range;
 use std::rc::Rc;
 
 /// What a loss gets besides its rows and their forward pass.
 pub(super) struct LossInputs {
-    pub flow: Flow,
     pub needs: Rc<Needs>,
+    /// The host's own metrics of the pass.
+    pub metrics: PassMetrics,
     pub at: Moment,
     /// The only randomness of the loss.
     pub seed: u64,
@@ -95,10 +96,10 @@ impl<'a> Rows<'a> {
     }
 
     /// Returns the offsets of the groups: pairs, or adjacent completions of a prompt.
-    fn groups(&self, flow: Flow) -> Vec<u32> {
+    fn groups(&self) -> Vec<u32> {
         let e = self.experience();
         let rows = self.rows.len() as u32;
-        if flow.has_pairs() {
+        if e.pairs.is_some() {
             return (0..=rows).step_by(2).collect();
         }
         let begins = |place: &u32| {
@@ -123,7 +124,7 @@ pub(super) fn batch(micro_batch: &MicroBatch, observed: &Columns, inputs: &LossI
     Batch {
         step: inputs.at.step,
         seed: inputs.seed,
-        groups: rows.groups(inputs.flow),
+        groups: rows.groups(),
         tokens: ends(rows.rows.iter().map(|row| e.rollouts[*row].tokens.len())),
         prompt_tokens: prompt_tokens.unwrap_or_default(),
         turns: Vec::new(),
@@ -157,7 +158,7 @@ fn column(name: &str, rows: &Rows<'_>, observed: &Columns, inputs: &LossInputs) 
             is_known.then(|| Column::new(name, Unit::Token, rows.of_versions(at.step, current, old.unwrap_or_default())))
         }
         // As long as both are one model, they differ by rounding alone, and a pair would have an accuracy by chance.
-        REF_LOGP if at.is_reference && (inputs.flow.has_pairs() || inputs.flow.has_labels()) => {
+        REF_LOGP if at.is_reference && (e.pairs.is_some() || inputs.needs.has(LABEL)) => {
             e.columns.get(name).map(|_| Column::new(name, Unit::Token, current(LOGP).to_vec()))
         }
         FINISHED => {
@@ -192,36 +193,38 @@ pub(super) fn cut(gradient: Gradient, whole: &MicroBatch, items: &Range<usize>) 
     Gradient { derivatives: gradient.derivatives.into_iter().map(cut).collect(), ..gradient }
 }
 
-/// Returns the host's own metrics of a pass: token accuracy for given and chosen completions, and the entropy for pairs and labelled
-/// completions.
+/// Returns the host's own metrics of a pass.
 pub(super) fn metrics(micro_batch: &MicroBatch, forward: &Forward<'_>, inputs: &LossInputs) -> Vec<Metric> {
-    let (e, flow) = (&micro_batch.experience, inputs.flow);
+    let e = &micro_batch.experience;
     let Some((stats, tokens)) = forward.stats() else { return Vec::new() };
-    if flow.learns_samples() {
-        let range = e.tokens(&micro_batch.items);
-        // As long as the weights are those of the generation, they are known without another pass.
-        let is_current = micro_batch.items.clone().all(|row| e.is_on_policy(row, inputs.at.step));
-        let current = is_current.then_some(&stats.logp[..]);
-        let recomputed = e.columns.values(OLD_LOGP).map(|old| &old[range.clone()]);
-        let logp = recomputed.or(current).filter(|_| inputs.compares_sampling);
-        let sampled = e.columns.values(SAMPLING_LOGP).map(|sampled| &sampled[range]);
-        let compared = logp.zip(sampled);
-        let compare = |(logp, sampled)| sampling_metrics(&e.rollouts[micro_batch.items.clone()], logp, sampled);
-        return compared.map(compare).unwrap_or_default();
-    }
     let entropy = || {
         let entropies = stats.entropy[..tokens].iter().map(|h| f64::from(*h));
         Metric::mean("entropy", entropies.sum::<f64>() / tokens as f64, tokens as f64)
     };
-    if flow.has_labels() {
-        return vec![entropy()];
+    match inputs.metrics {
+        PassMetrics::None => Vec::new(),
+        PassMetrics::Sampling => compared_with_sampling(micro_batch, &stats.logp, inputs),
+        PassMetrics::Entropy => vec![entropy()],
+        PassMetrics::EntropyAndChosenAccuracy => vec![entropy(), token_accuracy(&chosen(micro_batch, &stats.top))],
+        PassMetrics::Accuracy => {
+            let mask = &e.mask[e.tokens(&micro_batch.items)];
+            let counted: Vec<bool> = stats.top.iter().zip(mask).filter(|(_, m)| **m == 1).map(|(top, _)| *top).collect();
+            vec![token_accuracy(&counted)]
+        }
     }
-    if flow.has_pairs() {
-        return vec![entropy(), token_accuracy(&chosen(micro_batch, &stats.top))];
-    }
-    let mask = &e.mask[e.tokens(&micro_batch.items)];
-    let counted: Vec<bool> = stats.top.iter().zip(mask).filter(|(_, m)| **m == 1).map(|(top, _)| *top).collect();
-    vec![token_accuracy(&counted)]
+}
+
+/// Returns how far the log-probabilities of training are from those of sampling, if both are known.
+fn compared_with_sampling(micro_batch: &MicroBatch, current: &[f32], inputs: &LossInputs) -> Vec<Metric> {
+    let e = &micro_batch.experience;
+    let range = e.tokens(&micro_batch.items);
+    // As long as the weights are those of the generation, they are known without another pass.
+    let is_current = micro_batch.items.clone().all(|row| e.is_on_policy(row, inputs.at.step));
+    let recomputed = e.columns.values(OLD_LOGP).map(|old| &old[range.clone()]);
+    let logp = recomputed.or(is_current.then_some(current)).filter(|_| inputs.compares_sampling);
+    let sampled = e.columns.values(SAMPLING_LOGP).map(|sampled| &sampled[range]);
+    let compare = |(logp, sampled)| sampling_metrics(&e.rollouts[micro_batch.items.clone()], logp, sampled);
+    logp.zip(sampled).map(compare).unwrap_or_default()
 }
 
 /// Returns how far the log-probabilities of training are from those of sampling, over the sampled tokens: TRL's figures.
@@ -311,12 +314,10 @@ mod tests {
     fn adjacent_completions_of_a_prompt_are_a_group_and_so_are_pairs() {
         let mut e = experience();
         e.pairs = Some(vec![(1, 0), (4, 5)]);
-        let groups = |items: Range<usize>, flow: Flow, e: Experience| {
-            Rows::new(&MicroBatch { items, experience: Arc::new(e) }).groups(flow)
-        };
-        assert_eq!(groups(0..2, Flow::generated(true), e), [0, 2, 4]);
-        assert_eq!(groups(1..6, Flow::generated(false), experience()), [0, 1, 3, 5]);
-        assert_eq!(groups(2..2, Flow::generated(false), experience()), [0]);
+        let groups = |items: Range<usize>, e: Experience| Rows::new(&MicroBatch { items, experience: Arc::new(e) }).groups();
+        assert_eq!(groups(0..2, e), [0, 2, 4]);
+        assert_eq!(groups(1..6, experience()), [0, 1, 3, 5]);
+        assert_eq!(groups(2..2, experience()), [0]);
     }
 
     #[test]

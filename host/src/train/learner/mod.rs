@@ -13,10 +13,9 @@ pub(super) use trained::Rates;
 use super::columns::Columns;
 use super::experience::{MicroBatch, scale};
 use super::figures::{Figures, Work};
-use super::flow::Flow;
 use super::moment::Moment;
 use super::packed::Packed;
-use super::plan::{Batching, LossPlan};
+use super::plan::{Batching, LearnerPlan};
 use super::plugins::Plugins;
 use super::{Error, Result};
 use crate::activity::{self, Activity, Task};
@@ -26,8 +25,10 @@ use crate::model::{self, Architecture, ModelFolder, Passed, Policy, PromptPass, 
 use crate::ops;
 use crate::ops::dropout::mixed_bits;
 use crate::optim::Settings;
-use crate::plugin::columns::{MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SAMPLING_LOGP};
-use crate::plugin::{Column, Gradient, Unit};
+use crate::plugin::columns::{
+    MICRO_BATCH_LABEL, MISMATCHED_LOGP, MISMATCHED_REF_LOGP, PROMPT_LOGP, REF_LOGP, SAMPLING_LOGP, SEQUENCE_VALUE,
+};
+use crate::plugin::{Column, Gradient, Needs, Unit};
 use candle_core::{DType, Tensor};
 use columns::LossInputs;
 use forward::{Forward, TokenPass};
@@ -85,8 +86,7 @@ pub(super) fn aux_coefficient(given: Option<f64>, model: &Architecture) -> f64 {
 pub(super) struct Learner {
     world: Rc<World>,
     batching: Rc<Batching>,
-    plan: LossPlan,
-    flow: Flow,
+    plan: LearnerPlan,
     policy: Policy,
     trained: Trained,
     critic: Option<Critic>,
@@ -97,13 +97,13 @@ impl Learner {
     pub(super) fn new(
         world: Rc<World>,
         batching: Rc<Batching>,
-        plan: LossPlan,
+        plan: LearnerPlan,
         policy: Policy,
         (optimizer, rates): (Settings, Rates),
         critic: Option<Critic>,
     ) -> Result<Self> {
         let trained = Trained::new("", &policy, optimizer, rates)?;
-        Ok(Self { world, flow: batching.flow, batching, plan, policy, trained, critic })
+        Ok(Self { world, batching, plan, policy, trained, critic })
     }
 
     /// Computes the loss of a step's micro-batches and leaves its gradient in `gradients`. The ranks' gradients are summed during
@@ -176,7 +176,8 @@ impl Learner {
                 of_micro_batch.push(columns::labels(micro_batch));
             }
             let shared = plugins.shares_losses().then(|| micro_batch.clone());
-            Ok(LossInputs { flow: self.flow, needs: needs.clone(), at, seed, scale, shared, of_micro_batch, compares_sampling })
+            let (needs, metrics) = (needs.clone(), self.plan.metrics);
+            Ok(LossInputs { needs, metrics, at, seed, scale, shared, of_micro_batch, compares_sampling })
         };
         micro_batches.iter().map(inputs).collect()
     }
@@ -214,7 +215,7 @@ impl Learner {
         let mut figures = Figures::begin();
         let packed = self.packed(micro_batch, inputs);
         let (key, aux_weight) = (self.dropping(learn, inputs.at), self.aux_weight(micro_batch, inputs));
-        let forward = self.forward(&packed, key, known, aux_weight)?;
+        let forward = self.forward(&packed, &inputs.needs, key, known, aux_weight)?;
         figures.did(self.work(&packed));
         let not_repeated = Passed { forward: -forward.known_work(), backward: 0.0 };
         figures.did(Work { activations: forward.kept_bytes(), passes: not_repeated, ..Work::default() });
@@ -237,7 +238,7 @@ impl Learner {
 
     /// Packs a micro-batch's completions with their prompts, and selects the states that its loss sees.
     fn packed(&self, micro_batch: &MicroBatch, inputs: &LossInputs) -> Packed {
-        let pack = match (self.flow.gives_values(), inputs.needs.has(PROMPT_LOGP)) {
+        let pack = match (inputs.needs.has(SEQUENCE_VALUE), inputs.needs.has(PROMPT_LOGP)) {
             (true, _) => Packed::valued,
             (false, true) => Packed::with_prompts,
             (false, false) => Packed::new,
@@ -245,11 +246,13 @@ impl Learner {
         pack(&micro_batch.experience, micro_batch.rows())
     }
 
-    /// Runs packed completions through the policy and the critic, with the dropout that follows from a `key`. If the pass over all
+    /// Runs packed completions through the policy and the critic, for the columns that the algorithm needs and with the dropout that
+    /// follows from a `key`. If the pass over all
     /// prompts is `known`, it is continued.
     fn forward<'a>(
         &'a self,
         packed: &'a Packed,
+        needs: &Needs,
         key: Option<u64>,
         known: Option<PromptPass>,
         aux_weight: f64,
@@ -258,7 +261,7 @@ impl Learner {
         if forest.is_empty() {
             return Ok(Forward::Nothing);
         }
-        if self.flow.gives_values() {
+        if needs.has(SEQUENCE_VALUE) {
             return Ok(Forward::Values(Box::new(self.policy.forward_values(forest, &selected.rows, key)?)));
         }
         let temperature = self.plan.temperature;

@@ -4,8 +4,7 @@ use crate::plugin::columns::{
     self, ADVANTAGE, ENTROPY, FINISHED, Known, LABEL, LOG_SUM_SQUARES, MARGIN, MEAN_LOGITS, MICRO_BATCH_LABEL, MISMATCHED_LOGP,
     MISMATCHED_REF_LOGP, OLD_LOGP, OLD_VALUE, PROMPT_LOGP, REF_LOGP, RETURN, SEQUENCE_VALUE, TURN_REWARD, VALUE,
 };
-use crate::plugin::{Algorithm, Batch, Column, Generation, Scale, Unit, WeightedReward};
-use crate::train::flow::Flow;
+use crate::plugin::{Algorithm, Batch, Column, Generation, Scale, Shape, Unit, WeightedReward};
 
 /// What a run has that not every algorithm needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,15 +15,25 @@ pub(in crate::train) struct Extras {
     pub margins: bool,
 }
 
+/// Returns the number of sequences of an item of a batch.
+pub(super) fn sequences_of_item(shape: Shape) -> usize {
+    match shape {
+        Shape::Completions => 1,
+        Shape::Pairs => 2,
+    }
+}
+
 /// Returns a batch without columns, of sequences with these numbers of tokens.
-pub(super) fn batch(lengths: &[usize], groups: Vec<u32>, flow: Flow) -> Batch {
+pub(super) fn batch(lengths: &[usize], groups: Vec<u32>, shape: Shape) -> Batch {
     let mut tokens = vec![0];
     for length in lengths {
         tokens.push(tokens[tokens.len() - 1] + *length as u32);
     }
-    let counted: usize = if flow.has_pairs() { lengths.iter().step_by(2).sum() } else { lengths.iter().sum() };
+    let each = sequences_of_item(shape);
+    // Of a pair, the chosen completion.
+    let counted: usize = lengths.iter().step_by(each).sum();
     let scale = Scale {
-        items: (lengths.len() / if flow.has_pairs() { 2 } else { 1 }) as u32,
+        items: (lengths.len() / each) as u32,
         tokens: counted as u64,
         prompt_tokens: (groups.len() - 1) as u64,
         max_completion_length: 4,
@@ -37,8 +46,8 @@ pub(super) fn batch(lengths: &[usize], groups: Vec<u32>, flow: Flow) -> Batch {
 pub(super) const SCORES: &str = "made_up";
 
 /// Returns a generation of pairs of completions, with these numbers of tokens, for an algorithm that has estimated nothing yet.
-pub(super) fn generation(lengths: &[usize], algorithm: &Algorithm, flow: Flow) -> Generation {
-    let mut batch = batch(lengths, (0..=lengths.len() as u32).step_by(2).collect(), flow);
+pub(super) fn generation(lengths: &[usize], algorithm: &Algorithm) -> Generation {
+    let mut batch = batch(lengths, (0..=lengths.len() as u32).step_by(2).collect(), algorithm.data().shape);
     batch.columns.push(scores(lengths.len()));
     fill_generation(&mut batch, algorithm, Extras { reference: true, critic: true, margins: false });
     Generation { batch, rewards: vec![WeightedReward { name: SCORES.to_owned(), weight: 1.0 }] }

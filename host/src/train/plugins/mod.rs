@@ -18,8 +18,6 @@ pub(super) use separable::is_separable;
 pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, cant_change, dry_run};
 
 use super::columns::Columns;
-use super::experience::Pair;
-use super::flow::Flow;
 use super::ranks::known_to_all;
 use super::{Error, Result};
 use crate::config::{Config, PluginEntry};
@@ -27,7 +25,7 @@ use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::columns::MISMATCHED_LOGP;
 use crate::plugin::{
-    self, Algorithm, Batch, DerivedMetric, EnvironmentPlugin, Estimates, Generation, Gradient, Needs, Plugin, PluginState,
+    self, Algorithm, Assessment, Batch, DerivedMetric, EnvironmentPlugin, Generation, Gradient, Needs, Plugin, PluginState,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,7 +49,6 @@ pub(super) struct Plugins {
     /// The run's configuration; its plugin settings change when plugins do.
     config: Config,
     algorithm: Algorithm,
-    flow: Flow,
     /// Whether several ranks compute the algorithm's loss together.
     shares_losses: bool,
     rewards: Vec<Reward>,
@@ -81,9 +78,8 @@ impl Plugins {
         slots: Vec<Slot>,
         trial: Trial,
     ) -> Result<Self> {
-        let flow = trial.flow();
         let swaps = Swaps::new(slots, trial);
-        let mut plugins = Self { world, config, algorithm, flow, shares_losses: false, rewards, environments, swaps };
+        let mut plugins = Self { world, config, algorithm, shares_losses: false, rewards, environments, swaps };
         plugins.see_algorithm()?;
         Ok(plugins)
     }
@@ -92,8 +88,8 @@ impl Plugins {
     /// decides for all.
     fn see_algorithm(&mut self) -> Result<()> {
         if self.world.size() > 1 {
-            let Self { world, algorithm, flow, .. } = self;
-            let shares = || Ok::<_, Error>(!is_separable(algorithm, *flow).unwrap_or(false));
+            let Self { world, algorithm, .. } = self;
+            let shares = || Ok::<_, Error>(!is_separable(algorithm).unwrap_or(false));
             self.shares_losses = world.broadcast("whether a loss compares rows", shares)?;
         }
         Ok(())
@@ -148,22 +144,12 @@ impl Plugins {
         &self.algorithm.info().hints.derived_metrics
     }
 
-    /// Returns the algorithm's columns for a generation, and its metrics, which are the same on all ranks.
-    pub(super) fn estimate(&mut self, generation: Generation) -> Result<(Estimates, Vec<Metric>)> {
+    /// Returns what the algorithm makes of a generation, and its metrics, which are the same on all ranks.
+    pub(super) fn assess(&mut self, generation: Generation) -> Result<(Assessment, Vec<Metric>)> {
         let generation = Arc::new(generation);
-        let mut estimates = self.algorithm.estimate(&generation)?;
+        let (assessment, metrics) = self.algorithm.assess(&generation)?;
         self.swaps.saw_generation(generation);
-        let metrics = from_plugin(std::mem::take(&mut estimates.metrics));
-        Ok((estimates, metrics))
-    }
-
-    /// Returns the pairs that the algorithm chooses from a generation, and its metrics, which are the same on all ranks.
-    pub(super) fn choose(&mut self, generation: Generation) -> Result<(Vec<Pair>, Vec<Metric>)> {
-        let generation = Arc::new(generation);
-        let choice = self.algorithm.choose(&generation)?;
-        self.swaps.saw_generation(generation);
-        let pairs = choice.pairs.iter().map(|pair| (pair.chosen as usize, pair.rejected as usize)).collect();
-        Ok((pairs, from_plugin(choice.metrics)))
+        Ok((assessment, from_plugin(metrics)))
     }
 
     /// Returns a micro-batch's part of the loss with its derivatives, and the algorithm's metrics of these rows.

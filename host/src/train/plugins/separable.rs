@@ -3,8 +3,7 @@
 use super::made_up;
 use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::{ADVANTAGE, ENTROPY, FINISHED, LABEL, LOG_SUM_SQUARES, MARGIN, MICRO_BATCH_LABEL};
-use crate::plugin::{self, Algorithm, Batch, Column, Gradient, Unit};
-use crate::train::flow::Flow;
+use crate::plugin::{self, Algorithm, Batch, Column, Gradient, Shape, Unit};
 use std::ops::Range;
 
 /// Number of rows or pairs, and of tokens in each sequence, on which a loss is tried.
@@ -17,11 +16,12 @@ const LENGTH: usize = 2;
 ///
 /// # Errors
 /// If the plugin's loss fails.
-pub(in crate::train) fn is_separable(algorithm: &mut Algorithm, flow: Flow) -> plugin::Result<bool> {
+pub(in crate::train) fn is_separable(algorithm: &mut Algorithm) -> plugin::Result<bool> {
     let state = algorithm.snapshot()?;
-    let columns = columns_of_loss(algorithm, flow);
+    let columns = columns_of_loss(algorithm);
+    let (shape, by) = (algorithm.data().shape, spread(algorithm));
     let mut derivatives = |items: Range<usize>| {
-        let gradient = algorithm.loss(&made_up(items.clone(), &columns, flow));
+        let gradient = algorithm.loss(&made_up(items.clone(), &columns, shape, by));
         // Each loss follows from the same state.
         algorithm.restore(state.clone());
         gradient.map(|gradient| by_item(&gradient, items.len()))
@@ -34,9 +34,9 @@ pub(in crate::train) fn is_separable(algorithm: &mut Algorithm, flow: Flow) -> p
 
 /// Returns the columns that an algorithm's loss needs, with what their entries belong to. One that has estimated nothing yet does so for a
 /// synthetic generation; if it can't, it fails where it is tried on a real one.
-fn columns_of_loss(algorithm: &mut Algorithm, flow: Flow) -> Vec<(String, Unit)> {
-    if flow.learns_samples() && algorithm.required_estimates().any(|name| algorithm.unit_of_estimate(name).is_none()) {
-        let _ = algorithm.estimate(&made_up::generation(&[LENGTH; TRIED], algorithm, flow));
+fn columns_of_loss(algorithm: &mut Algorithm) -> Vec<(String, Unit)> {
+    if algorithm.required_estimates().any(|name| algorithm.unit_of_estimate(name).is_none()) {
+        let _ = algorithm.estimate(&made_up::generation(&[LENGTH; TRIED], algorithm));
     }
     let needs = &algorithm.info().needs;
     needs.names().filter_map(|name| Some((name.to_owned(), made_up::unit_in_loss(algorithm, name)?))).collect()
@@ -55,13 +55,13 @@ fn by_item(gradient: &Gradient, items: usize) -> Vec<f32> {
 }
 
 /// Returns a batch of these synthetic rows or pairs, which have the same values in whatever batch they are.
-fn made_up(items: Range<usize>, columns: &[(String, Unit)], flow: Flow) -> Batch {
-    let each = if flow.has_pairs() { 2 } else { 1 };
+fn made_up(items: Range<usize>, columns: &[(String, Unit)], shape: Shape, by: f32) -> Batch {
+    let each = made_up::sequences_of_item(shape);
     let sequences = items.start * each..items.end * each;
     let groups = (0..=sequences.len() as u32).step_by(each).collect();
-    let mut batch = made_up::batch(&vec![LENGTH; sequences.len()], groups, flow);
+    let mut batch = made_up::batch(&vec![LENGTH; sequences.len()], groups, shape);
     batch.prompt_tokens = (0..=items.len()).map(|item| (item * LENGTH) as u32).collect();
-    batch.scale = made_up::batch(&[LENGTH; 2 * TRIED][..TRIED * each], vec![0; TRIED + 1], flow).scale;
+    batch.scale = made_up::batch(&[LENGTH; 2 * TRIED][..TRIED * each], vec![0; TRIED + 1], shape).scale;
     batch.scale.prompt_tokens = (TRIED * LENGTH) as u64;
     batch.scale.max_completion_length = LENGTH as u32;
     for (name, unit) in columns {
@@ -74,18 +74,22 @@ fn made_up(items: Range<usize>, columns: &[(String, Unit)], flow: Flow) -> Batch
             Unit::MicroBatch => 0..TRIED * each,
             Unit::Group | Unit::Turn => items.clone(),
         };
-        batch.columns.push(Column::sparse(name, unit, entries.map(|entry| value(name, unit, entry, flow))));
+        batch.columns.push(Column::sparse(name, unit, entries.map(|entry| value(name, unit, entry, by))));
     }
     batch
 }
 
+/// Returns by how much log-probabilities are spread: by enough that a loss of pairs or labelled completions, which is nearly a straight
+/// line where the policy is the reference, is no line any more; for others by so little that ratios stay near one.
+fn spread(algorithm: &Algorithm) -> f32 {
+    let compares = algorithm.data().shape == Shape::Pairs || algorithm.info().needs.has(LABEL);
+    if compares { 1.0 } else { 0.1 }
+}
+
 /// Returns an entry of a column. Values are spread at random, by rows and within them, so that what compares rows finds differences.
-fn value(name: &str, unit: Unit, entry: usize, flow: Flow) -> Option<f32> {
+fn value(name: &str, unit: Unit, entry: usize, by: f32) -> Option<f32> {
     let row = if matches!(unit, Unit::Token | Unit::PromptToken) { entry / LENGTH } else { entry };
     let spread = 0.5 * noise(name, entry) + 0.5 * noise(name, TRIED * LENGTH * LENGTH + row);
-    // By enough that a loss which is nearly a straight line where the policy is the reference is no line any more; ratios stay near
-    // one.
-    let by = if flow.learns_samples() || flow.imitates() { 0.1 } else { 1.0 };
     Some(match name {
         MARGIN => return None,
         FINISHED => 1.0,

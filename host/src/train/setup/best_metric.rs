@@ -5,7 +5,7 @@ use super::plugins::Loaded;
 use crate::config::{Config, PluginEntry};
 use crate::plugin::columns::VALUE;
 use crate::train::Result;
-use crate::train::flow::Flow;
+use crate::train::flow::MetricsPlan;
 use crate::train::journal::{OF_CRITIC, OF_UPDATES, no_such_metric};
 use crate::train::origin::Beginning;
 use std::collections::BTreeSet;
@@ -29,9 +29,9 @@ const OF_COMPLETIONS: [&str; 7] = [
 ///
 /// # Errors
 /// If the configuration of the run that resumes can't be read.
-pub(super) fn resolve(mut config: Config, flow: Flow, beginning: &Beginning) -> Result<Config> {
+pub(super) fn resolve(mut config: Config, metrics: &MetricsPlan, beginning: &Beginning) -> Result<Config> {
     if config.load_best_model_at_end {
-        config.metric_for_best_model.get_or_insert_with(|| flow.usual_metric().0.to_owned());
+        config.metric_for_best_model.get_or_insert_with(|| metrics.usual.0.to_owned());
     }
     let of_evaluations = config.evaluates();
     let Some(name) = config.metric_for_best_model.as_mut().filter(|name| of_evaluations && !name.starts_with("eval_")) else {
@@ -53,7 +53,8 @@ pub(super) fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     let plain = name.strip_prefix("eval_").unwrap_or(name);
     let of_evaluations = plain != name || config.early_stopping_patience.is_some();
     let mut fixed = vec!["loss", "aux_loss"];
-    fixed.extend(of_flow(plugins.flow));
+    fixed.extend(plugins.metrics.of_pass.names());
+    fixed.extend(OF_COMPLETIONS.into_iter().filter(|_| plugins.metrics.of_completions));
     if !of_evaluations {
         fixed.extend(OF_UPDATES);
         fixed.extend(OF_CRITIC.into_iter().filter(|_| plugins.about().needs.has(VALUE)));
@@ -67,19 +68,4 @@ pub(super) fn check(config: &Config, plugins: &Loaded) -> Result<()> {
         return Ok(());
     }
     Err(no_such_metric(config, name, &names))
-}
-
-/// Returns the metrics that the host computes of completions and of a pass.
-fn of_flow(flow: Flow) -> impl Iterator<Item = &'static str> {
-    let of_pass: &[&str] = if flow.learns_samples() || flow.gives_values() {
-        &[]
-    } else if flow.has_pairs() {
-        &["entropy", "mean_token_accuracy"]
-    } else if flow.has_labels() {
-        &["entropy"]
-    } else {
-        &["mean_token_accuracy"]
-    };
-    let of_completions = if flow.generates() { OF_COMPLETIONS.as_slice() } else { &[] };
-    of_completions.iter().chain(of_pass).copied()
 }

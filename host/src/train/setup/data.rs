@@ -1,11 +1,11 @@
 //! Reads the datasets of a run and sets their order.
 
+use super::plugins::Loaded;
 use crate::config::{Config, PackingStrategy, ScriptPath, Strategy};
 use crate::data::{self, Dataset, Lengths, Loader, PromptForm, Tokenizer, pack};
 use crate::dist::World;
-use crate::train::collector::{Data, too_few};
-use crate::train::dataset::{self, Kind, Learned, Prompts, Reader};
-use crate::train::flow::Flow;
+use crate::train::collector::Data;
+use crate::train::dataset::{self, Learned, Prompts, Reader};
 use crate::train::origin::Beginning;
 use crate::train::plan::Batching;
 use crate::train::ranks::after_the_first;
@@ -23,11 +23,10 @@ pub(super) struct Datasets {
     pub warnings: Vec<String>,
 }
 
-/// Reads the training and evaluation datasets of the configuration, for a model with this `context`. Pairs are `framed` if the
-/// algorithm requests it. Returns the configuration with names that stay valid wherever the run resumes.
+/// Reads the training and evaluation datasets of the configuration, for a model with this `context`. Returns the configuration with names that stay valid wherever the run resumes.
 pub(super) fn read(
     mut config: Config,
-    (batching, framed): (&Batching, bool),
+    (batching, plugins): (&Batching, &Loaded),
     (tokenizer, context): (&Tokenizer, usize),
     beginning: &Beginning,
     world: &World,
@@ -37,20 +36,19 @@ pub(super) fn read(
     let (held_out, name) = after_the_first(world, || named::held_out(&config))?.unzip();
     config.eval_dataset = name;
 
-    let flow = batching.flow;
     let longest = config.longest(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
     let messages = !config.environment.is_empty()
         || config.plugin.iter().any(|entry| entry.model || ScriptPath::parse(&entry.path).is_some());
-    let [packing, of_evaluations] = [("packing", config.packing), ("eval_packing", config.packs_evaluations())]
-        .map(|on| Packing::of(&config, on, flow, longest));
+    let [packing, of_evaluations] = [config.packing, config.packs_evaluations()].map(|on| Packing::of(&config, on, longest));
     let (packing, of_evaluations) = (packing?, of_evaluations?);
     let lengths = Lengths::of(tokenizer).map(Arc::new);
     let form = PromptForm::of(&config, tokenizer.has_chat()).map(Arc::new);
-    let (tokenizer, completion) = (tokenizer.clone(), if flow.generates() { config.max_completion_length } else { 0 });
+    let (tokenizer, completion) = (tokenizer.clone(), batching.groups.map_or(0, |groups| groups.length));
+    let framed = plugins.about().hints.framed;
     let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form };
     let what = Learned { whole: !config.completion_only_loss, turns: config.assistant_only_loss };
-    let kind = kind(flow, what);
+    let kind = plugins.flow.rows(what);
     let read = |path: Option<&Dataset>, packing: &Packing| {
         let reader = Reader { longest: packing.longest, ..reader.clone() };
         let (prompts, left_out) = reader.read(path, kind, world)?;
@@ -72,20 +70,9 @@ pub(super) fn read(
     let rows = packs.as_ref().map_or(prompts.len(), Vec::len);
     // Until all are judged, all may be usable.
     let usable = if packs.is_none() && prompts.are_judged() { prompts.usable_so_far()? } else { rows };
-    let loader = loader(&config, batching, (rows, usable))?;
+    let loader = loader(batching, (rows, usable))?;
     let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?.skipping(&config);
     Ok((config, Datasets { data, evaluated, warnings }))
-}
-
-/// Returns what the rows are for a way of learning; `what` is learned of given completions.
-fn kind(flow: Flow, what: Learned) -> Kind {
-    match (flow.generates(), flow.has_pairs(), flow.has_labels()) {
-        (true, _, _) => Kind::Prompts,
-        (false, true, _) if flow.gives_values() => Kind::ValuedPairs,
-        (false, true, _) => Kind::Pairs,
-        (false, false, true) => Kind::Labelled,
-        (false, false, false) => Kind::Completions(what),
-    }
 }
 
 /// Returns whether a run can begin before all of its rows were seen.
@@ -124,11 +111,8 @@ struct Packing {
 }
 
 impl Packing {
-    /// Returns how rows are packed if the key of this name is `on`.
-    fn of(config: &Config, (key, on): (&'static str, bool), flow: Flow, length: usize) -> Result<Self> {
-        if on && !flow.imitates() {
-            return Err(Error::setting(key, "only for algorithms that learn from given completions"));
-        }
+    /// Returns how rows are packed, if that is `on`.
+    fn of(config: &Config, on: bool, length: usize) -> Result<Self> {
         if on && length < 2 {
             let detail =
                 format!("is {length}; with packing it must be at least 2, since nothing predicts a sequence's first token");
@@ -163,17 +147,13 @@ impl Packing {
 }
 
 /// Creates the loader that orders this many rows, of which so many can be used.
-fn loader(config: &Config, batching: &Batching, (rows, usable): (usize, usize)) -> Result<Loader> {
-    let (flow, sizes) = (batching.flow, batching.sizes);
-    let (generates, drops) = (flow.generates(), batching.epoch.drops_rest);
-    let batch = if generates { batching.prompts(sizes.generation()) } else { sizes.micro_batch };
-    if (generates && drops || config.dataloader_drop_last) && usable < batch {
-        return Err(too_few(usable, batch, generates && drops));
+fn loader(batching: &Batching, (rows, usable): (usize, usize)) -> Result<Loader> {
+    let (batch, epoch) = (batching.rows_drawn(), batching.epoch);
+    if epoch.drops_rest && usable < batch {
+        return Err(batching.too_few(usable));
     }
-    // Labelled rows go in the dataset's order, as in TRL.
-    let shuffled = config.shuffle_dataset.unwrap_or(!flow.has_labels());
     // As in TRL, so that prompts which are neighbours in the dataset don't share an update; groups stay whole.
-    let in_parts = generates && sizes.micro_batches_per_pass > batching.accumulation;
-    let loader = Loader::new(rows, batch, batching.seed, shuffled, !drops);
+    let in_parts = batching.passes.micro_batches > batching.accumulation;
+    let loader = Loader::new(rows, batch, batching.seed, epoch.shuffles, !epoch.drops_rest);
     Ok(loader.with_usable(usable).mixing(in_parts))
 }

@@ -3,16 +3,17 @@
 use crate::config::{Config, Strategy};
 use crate::plugin::Defaults;
 use crate::train::Result;
-use crate::train::flow::Flow;
 use crate::train::origin::Beginning;
 
-/// The number of completions per prompt where neither the user nor the algorithm says one.
+/// The number of completions per prompt where neither the user nor the algorithm says one: of single completions, and of those that
+/// pairs are chosen from.
 const GROUP: usize = 8;
+const GROUP_FOR_PAIRS: usize = 2;
 
 /// Returns the configuration with an algorithm's `own` defaults for the completions that it generates. A run that resumes has them in
 /// its configuration.
-pub(super) fn of_algorithm(mut config: Config, flow: Flow, own: &Defaults) -> Config {
-    let usual = if flow.has_pairs() { 2 } else { GROUP };
+pub(super) fn of_algorithm(mut config: Config, has_pairs: bool, own: &Defaults) -> Config {
+    let usual = if has_pairs { GROUP_FOR_PAIRS } else { GROUP };
     config.num_generations.get_or_insert(own.num_generations.unwrap_or(usual));
     if let Some(temperature) = own.temperature.filter(|_| !config.named.contains("temperature")) {
         config.temperature = temperature;
@@ -47,7 +48,7 @@ mod tests {
         let own =
             Defaults { num_generations: Some(2), temperature: Some(0.9), max_completion_length: Some(64), ..Defaults::default() };
         let resolved = |config: &Config, own: &Defaults| {
-            let config = of_algorithm(config.clone(), Flow::generated(false), own);
+            let config = of_algorithm(config.clone(), false, own);
             (config.num_generations, config.temperature, config.max_completion_length)
         };
         let plain = Config::default();

@@ -4,6 +4,7 @@
 mod best_metric;
 mod data;
 mod defaults;
+mod fitting;
 mod held;
 mod kept;
 mod model;
@@ -20,12 +21,11 @@ use super::collector::{Collector, Data, Turns};
 use super::dataset::Prompts;
 use super::evaluation::Evaluation;
 use super::figures::Clock;
-use super::flow::Flow;
 use super::journal::{GoesOn, Journal, Parent};
 use super::learner::{Critic, Learner, Rates};
 use super::origin::{Beginning, Origin};
 use super::periods::Periods;
-use super::plan::{Batching, Plan};
+use super::plan::{Batching, Plan, StepPlan};
 use super::plugins::Opener;
 use super::ranks::{compare_datasets, compare_settings, compare_weights};
 use super::rehearsal::check_can_make;
@@ -39,7 +39,7 @@ use crate::metrics::Prometheus;
 use crate::model::{Backend, Chosen, Frozen, ModelFolder, Policy};
 use crate::ops::{self, Capability};
 use crate::optim::Settings;
-use crate::plugin::columns::{LOG_SUM_SQUARES, MISMATCHED_LOGP, OLD_VALUE, REF_LOGP, VALUE};
+use crate::plugin::columns::{LOG_SUM_SQUARES, OLD_VALUE, REF_LOGP, SEQUENCE_VALUE, VALUE};
 use crate::run::{Event, RunBegun, RunFiles};
 use candle_core::DType;
 use data::Datasets;
@@ -92,48 +92,49 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     world.set_patience(config.dist_timeout_s);
     let Chosen { backend, warnings: of_backend } = Backend::choose(config.device, config.bf16, world.local_rank())?;
     let (config, mut plugins) = plugins::load(config, beginning, &world, &backend)?;
-    check(&config, &plugins, world.size())?;
+    fitting::check(&config, &plugins, world.size())?;
     overview::of_plugins(&plugins, &config);
     let batching = Batching::new(&config, plugins.flow, world.size());
-    let config = best_metric::resolve(config, plugins.flow, beginning)?;
+    let config = best_metric::resolve(config, &plugins.metrics, beginning)?;
     let names_folder = instead.is_none() && config.output_dir.is_none() && !matches!(beginning, Beginning::Resume { .. });
     let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
     let (config, mut opened) = model::open(config, &folder, beginning, (&backend, &world))?;
-    let (config, of_reference) = reference::resolve(config, &plugins, &mut opened, beginning, &world)?;
+    let (config, of_reference) = reference::resolve(config, &plugins, &batching, &mut opened, (beginning, &world))?;
     plugins.meet(&opened.tokenizer)?;
     overview::of_model(&opened, &config);
     let opener = Opener { backend: backend.clone(), tokenizer: opened.tokenizer.clone() };
     // Before the ranks read data together.
     compare_settings(&world, &config, backend.is_bf16())?;
     let (config, Datasets { data, evaluated, mut warnings }) =
-        data::read(config, (&batching, plugins.about().hints.framed), (&opened.tokenizer, opened.context()), beginning, &world)?;
+        data::read(config, (&batching, &plugins), (&opened.tokenizer, opened.context()), beginning, &world)?;
     overview::of_data(data.prompts().len(), evaluated.as_ref().map(Prompts::len), &config);
-    let trial = plugins.try_on(&data, &config, beginning, &world)?;
+    let trial = plugins.try_on((&data, &batching), &config, beginning, &world)?;
     best_metric::check(&config, &plugins)?;
     check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
     check_episodes(&config, &opened)?;
-    let of_model = only_here(plugins.flow, &opened).filter(|_| trains);
-    let of_length = too_long(&config, &plugins, &data, &opened);
+    let of_model = only_here(&plugins, &opened).filter(|_| trains);
+    let of_length = too_long(&batching, &data, &opened);
     warnings.extend(of_backend.into_iter().chain(of_reference).chain(of_model).chain(of_length));
     world.meet_on(backend.device())?;
-    let (epoch, max_steps, periods) = steps(&config, &data, &batching);
+    let (epoch, steps) = steps(&config, &data, &batching);
     if trains {
-        check_goes_on(beginning, max_steps)?;
-        overview::of_steps(&config, plugins.flow, &world, (max_steps, epoch));
-        log_machine(&config, &opened, in_use(&config, &plugins, &opened, &data, &backend), &backend, &folder);
+        check_goes_on(beginning, steps.max_steps)?;
+        overview::of_steps(&batching, &world, (steps.max_steps, epoch));
+        log_machine(&config, &opened, in_use(&config, &plugins, &opened, (&data, &batching), &backend), &backend, &folder);
     } else {
-        overview::of_evaluation(&config, plugins.flow, evaluated.as_ref().unwrap_or(data.prompts()).len());
+        overview::of_evaluation(&batching, evaluated.as_ref().unwrap_or(data.prompts()).len());
         overview::of_device(&backend);
     }
     if instead.is_some() && world.is_first() {
         check_can_make(&folder)?;
     }
     let folder = instead.unwrap_or(folder);
-    let (config, models) = models(config, &plugins, &opened, beginning, &backend, (batching, (max_steps, periods)), &world)?;
+    let (config, models) = models(config, &plugins, &opened, beginning, &backend, (batching, steps), &world)?;
     let Models { plan, learner, reference, usual_rate } = models;
-    let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, periods, max_steps));
+    let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, steps));
     let device = backend.describe();
-    let mut run = Run { settings: Rc::new(config), world, beginning, names_folder, max_steps, device, usual_rate };
+    let mut run =
+        Run { settings: Rc::new(config), world, beginning, names_folder, max_steps: steps.max_steps, device, usual_rate };
     let restored = run.restored(&data)?;
     // By one rank: the one that then also rewrites config.toml.
     let changed = if run.world.is_first() { beginning.changes(&run.settings, run.world.size())? } else { Map::new() };
@@ -217,53 +218,26 @@ fn check_rows<'a>(config: &Config, datasets: impl Iterator<Item = &'a Prompts>) 
     Ok(())
 }
 
-/// Refuses settings that the algorithm can't work with.
-fn check(config: &Config, plugins: &Loaded, ranks: usize) -> Result<()> {
-    let mismatched = plugins.about().needs.has(MISMATCHED_LOGP);
-    if plugins.about().hints.compares && config.group() < 2 {
-        let detail = format!(
-            "{} compares completions of a prompt with each other, but this prompt has only one; set num_generations to 2 or more",
-            plugins.algorithm_source.name()
-        );
-        return Err(Error::setting("num_generations", detail));
-    }
-    let (key, detail) = if config.filter_groups && !plugins.flow.generates() {
-        ("filter_groups", "this algorithm learns from given answers, which have no rewards")
-    } else if config.skip_groups > 0.0 && !plugins.flow.generates() {
-        ("skip_groups", "this algorithm learns from given answers, which have no rewards")
-    } else if config.num_mini_batches.is_some() && !plugins.flow.generates() {
-        ("num_mini_batches", "this algorithm learns from given answers; gradient_accumulation_steps sets the size of an update")
-    } else if config.assistant_only_loss && !plugins.flow.imitates() {
-        ("assistant_only_loss", "only for algorithms that learn from given completions")
-    } else if config.precompute_ref_log_probs && plugins.flow.generates() {
-        ("precompute_ref_log_probs", "this algorithm generates its completions; they are not known before training")
-    } else if config.precompute_ref_log_probs && mismatched && config.shuffle_dataset == Some(true) {
-        let detail = "this algorithm's baseline comes from the completions of each batch, which shuffle_dataset changes with \
-                      every epoch";
-        ("precompute_ref_log_probs", detail)
-    } else if config.batches(ranks).micro_batch == 1 && mismatched {
-        let detail = "this algorithm pairs each completion with another row's prompt, so a batch needs at least 2 rows";
-        ("per_device_train_batch_size", detail)
-    } else {
-        return Ok(());
-    };
-    Err(Error::setting(key, detail))
-}
-
 /// Warns about a reward model that transformers can't open.
-fn only_here(flow: Flow, opened: &Opened) -> Option<String> {
+fn only_here(plugins: &Loaded, opened: &Opened) -> Option<String> {
     let family = opened.source.architecture().family;
-    (flow.gives_values() && !family.is_classified()).then(|| {
+    (plugins.about().needs.has(SEQUENCE_VALUE) && !family.is_classified()).then(|| {
         let name = family.described().name;
         format!("transformers has no sequence classification class for {name}, so only rlhost will open this reward model")
     })
 }
 
 /// Returns what of a run decides how much memory it takes.
-fn in_use(config: &Config, plugins: &Loaded, opened: &Opened, data: &Data, backend: &Backend) -> room::Use {
+fn in_use(
+    config: &Config,
+    plugins: &Loaded,
+    opened: &Opened,
+    (data, batching): (&Data, &Batching),
+    backend: &Backend,
+) -> room::Use {
     room::Use {
         adapter: opened.lora.is_some(),
-        generates: plugins.flow.generates(),
+        groups: batching.groups,
         bf16: backend.is_bf16(),
         critic: plugins.about().needs.has(VALUE) && config.value_model.as_deref() != Some(value_model::SHARED),
         prompt: data.prompts().longest(),
@@ -286,10 +260,10 @@ fn warn_of_room(config: &Config, opened: &Opened, how: room::Use, backend: &Back
 }
 
 /// Warns about completions that the model's context will cut off.
-fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> Option<String> {
-    let longest = data.prompts().longest();
-    let (most, context) = (config.max_completion_length, opened.context());
-    (plugins.flow.generates() && longest + most > context).then(|| {
+fn too_long(batching: &Batching, data: &Data, opened: &Opened) -> Option<String> {
+    let (longest, context) = (data.prompts().longest(), opened.context());
+    let most = batching.groups?.length;
+    (longest + most > context).then(|| {
         format!(
             "completions of the longest prompt ({longest} tokens) end at the model's context of {context} tokens, before \
              max_completion_length {most}"
@@ -297,11 +271,11 @@ fn too_long(config: &Config, plugins: &Loaded, data: &Data, opened: &Opened) -> 
     })
 }
 
-/// Returns the number of optimizer steps of an epoch and of the run, and the periods of what happens between them.
-fn steps(config: &Config, data: &Data, batching: &Batching) -> (u64, u64, Periods) {
+/// Returns the number of optimizer steps of an epoch, and the steps of the run.
+fn steps(config: &Config, data: &Data, batching: &Batching) -> (u64, StepPlan) {
     let epoch = updates_per_epoch(data, batching);
     let max_steps = max_steps(config, epoch);
-    (epoch, max_steps, Periods::of(config, max_steps, epoch))
+    (epoch, StepPlan { max_steps, periods: Periods::of(config, max_steps, epoch) })
 }
 
 /// Returns the number of optimizer steps of an epoch.
@@ -330,19 +304,20 @@ fn models(
     opened: &Opened,
     beginning: &Beginning,
     backend: &Backend,
-    (batching, (max_steps, periods)): (Batching, (u64, Periods)),
+    (batching, steps): (Batching, StepPlan),
     world: &Rc<World>,
 ) -> Result<(Config, Models)> {
     let (needs, rate) = (&plugins.about().needs, plugins.about().hints.learning_rate);
     let has_critic = needs.has(VALUE) || needs.has(OLD_VALUE);
     let (config, mut values) = value_model::resolve(config, has_critic, opened, beginning, world)?;
-    if plugins.flow.gives_values() {
+    if needs.has(SEQUENCE_VALUE) {
         values = Values::Trained;
     }
-    let config = resolve_scoring(config, plugins.flow, backend)?;
+    let learns_samples = plugins.flow.learns_samples();
+    let config = resolve_scoring(config, learns_samples, backend)?;
     let config = resolve_aux_loss(config, &plugins.about().hints.defaults, &opened.source);
     check_squares(needs.has(LOG_SUM_SQUARES), backend)?;
-    check_smoothing(&config, plugins.flow, plugins.about().hints.smoothed, backend)?;
+    check_smoothing(&config, backend)?;
     let (config, dropout) = resolve_dropout(config, &opened.source, backend)?;
     let adapter = opened.lora.is_some();
     // A named reference model is read by itself.
@@ -350,13 +325,13 @@ fn models(
     let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (own, &values), beginning, backend)?;
     let named = opened.reference.as_ref().map(|folder| reference::open(folder, &config, beginning, backend, &policy));
     let reference = named.transpose()?.or(reference);
-    let policy = policy.with_dropout(dropout).with_noise(noise(&config, plugins.flow, backend)?);
+    let policy = policy.with_dropout(dropout).with_noise(noise(&config, backend)?);
     backend.suggest_bf16(config.bf16, policy.weights().parameters());
-    let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter };
-    let usual_rate = schedule::usual(plugins.flow, rate, size(&policy));
-    let (mut config, schedule) = schedule::of_policy(config, plugins.flow, rate, size(&policy), max_steps)?;
+    let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter, learns_samples };
+    let usual_rate = schedule::usual(rate, size(&policy));
+    let (mut config, schedule) = schedule::of_policy(config, rate, size(&policy), steps.max_steps)?;
     let shared = config.critic_learning_rate.filter(|_| matches!(values, Values::Shared));
-    let of_head = shared.map(|peak| schedule::with_peak(&config, peak, max_steps)).transpose()?;
+    let of_head = shared.map(|peak| schedule::with_peak(&config, peak, steps.max_steps)).transpose()?;
     let rates = Rates { schedule, of_head };
     let optimizer = Settings {
         rule: rule(&config, backend)?,
@@ -371,11 +346,11 @@ fn models(
         let mut begun = value_model::open(own, opened, &config, beginning, backend, &policy)?;
         begun.model = begun.model.with_dropout(dropout);
         let schedule;
-        (config, schedule) = schedule::of_critic(config, plugins.flow, size(&begun.model), max_steps)?;
+        (config, schedule) = schedule::of_critic(config, size(&begun.model), steps.max_steps)?;
         critic = Some(Critic::new(begun, optimizer, schedule)?);
     }
-    let plan = Plan::new(&config, batching, (max_steps, periods), opened.context());
-    let learner = Learner::new(world.clone(), plan.batching.clone(), plan.loss, policy, (optimizer, rates), critic)?;
+    let plan = Plan::new(&config, plugins.flow, batching, steps, opened.context());
+    let learner = Learner::new(world.clone(), plan.batching.clone(), plan.learner, policy, (optimizer, rates), critic)?;
     Ok((config, Models { plan, learner, reference, usual_rate }))
 }
 
@@ -468,7 +443,7 @@ impl Run<'_> {
             false => RunFolder::elsewhere(path),
         };
         let turns = Turns::new(plan.rollout.clone(), opened.tokenizer.clone(), &opened.source.architecture().eos_token_ids);
-        let pad = opened.tokenizer.pad_id().filter(|_| plugins.flow.gives_values());
+        let pad = opened.tokenizer.pad_id().filter(|_| plugins.about().needs.has(SEQUENCE_VALUE));
         let source = opened.keep(folder.path(), self.world.is_first())?.padding_with(pad);
         folder.event(&self.event(&source, changed))?;
         plugins.keep(&self.settings, &mut folder)?;

@@ -9,7 +9,6 @@ use crate::ops::Capability;
 use crate::plugin::Defaults;
 use crate::plugin::columns::LOG_SUM_SQUARES;
 use crate::run::CheckpointFiles;
-use crate::train::flow::Flow;
 use crate::train::learner::aux_coefficient;
 use crate::train::origin::Beginning;
 use crate::train::{Error, Result};
@@ -187,19 +186,12 @@ pub(super) fn resolve_dropout(mut config: Config, source: &ModelFolder, backend:
 /// Returns `alpha` of the noise that training adds to embeddings; 0 for none.
 ///
 /// # Errors
-/// If the policy generates its texts, or the backend does not support noise.
-pub(super) fn noise(config: &Config, flow: Flow, backend: &Backend) -> Result<f64> {
-    if config.noise() <= 0.0 {
-        return Ok(0.0);
-    }
-    if flow.generates() {
-        let detail = "is for texts of a dataset; this algorithm generates its own, and noise would change their probabilities; leave \
-                      it out";
-        return Err(Error::setting("neftune_noise_alpha", detail));
-    }
-    match backend.refusal(Capability::Noise) {
+/// If the backend does not support noise.
+pub(super) fn noise(config: &Config, backend: &Backend) -> Result<f64> {
+    let alpha = config.noise().max(0.0);
+    match backend.refusal(Capability::Noise).filter(|_| alpha > 0.0) {
         Some(detail) => Err(Error::setting("neftune_noise_alpha", detail)),
-        None => Ok(config.noise()),
+        None => Ok(alpha),
     }
 }
 
@@ -211,32 +203,24 @@ pub(super) fn check_squares(squares: bool, backend: &Backend) -> Result<()> {
     }
 }
 
-/// Refuses label smoothing for an algorithm that does not support it, or on a backend that can't compute it.
-pub(super) fn check_smoothing(config: &Config, flow: Flow, smoothed: bool, backend: &Backend) -> Result<()> {
-    let share = config.label_smoothing_factor;
-    let refused = if !flow.imitates() || !smoothed {
-        format!(
-            "is {share}, but with these settings {} has no cross-entropy loss on given tokens to smooth; leave it out",
-            config.algorithm
-        )
-    } else {
-        let Some(refusal) = backend.refusal(Capability::SmoothedTargets) else { return Ok(()) };
-        refusal
-    };
-    if share > 0.0 { Err(Error::setting("label_smoothing_factor", refused)) } else { Ok(()) }
+/// Refuses label smoothing on a backend that can't compute it.
+pub(super) fn check_smoothing(config: &Config, backend: &Backend) -> Result<()> {
+    match backend.refusal(Capability::SmoothedTargets).filter(|_| config.label_smoothing_factor > 0.0) {
+        Some(detail) => Err(Error::setting("label_smoothing_factor", detail)),
+        None => Ok(()),
+    }
 }
 
 /// Returns the configuration with what generated completions are scored on, and what later updates compare them with.
 ///
 /// # Errors
 /// If the backend can't do what was requested.
-pub(super) fn resolve_scoring(mut config: Config, flow: Flow, backend: &Backend) -> Result<Config> {
+pub(super) fn resolve_scoring(mut config: Config, learns_samples: bool, backend: &Backend) -> Result<Config> {
     let rounds = config.rollout_dtype != RolloutDtype::Auto;
-    let useless = (!flow.generates()).then(|| "is for algorithms that generate completions; leave it out".to_owned());
-    if let Some(detail) = backend.refusal(Capability::RolloutPrecision).or(useless).filter(|_| rounds) {
+    if let Some(detail) = backend.refusal(Capability::RolloutPrecision).filter(|_| rounds) {
         return Err(Error::setting("rollout_dtype", detail));
     }
-    if flow.learns_samples() {
+    if learns_samples {
         config.score_sampling_support.get_or_insert(true);
         let differs = backend.is_bf16() || rounds;
         let old_logp = config.old_logp.get_or_insert(if differs { OldLogp::Recompute } else { OldLogp::Sampling });

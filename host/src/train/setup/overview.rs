@@ -9,7 +9,7 @@ use crate::dist::World;
 use crate::model::{Backend, Dtype, Held};
 use crate::ops::quantized::Scheme;
 use crate::run::short_hash;
-use crate::train::flow::Flow;
+use crate::train::plan::{Batching, GroupSizes};
 use indicatif::HumanCount;
 use std::path::Path;
 
@@ -62,9 +62,9 @@ pub(super) fn of_data(rows: usize, evaluated: Option<usize>, config: &Config) {
 }
 
 /// Logs how rows become steps.
-pub(super) fn of_steps(config: &Config, flow: Flow, world: &World, (max_steps, epoch): (u64, u64)) {
-    let sizes = config.batches(world.size());
-    let (parts, micro_batch) = (config.gradient_accumulation_steps, sizes.micro_batch);
+pub(super) fn of_steps(batching: &Batching, world: &World, (max_steps, epoch): (u64, u64)) {
+    let sizes = batching.sizes;
+    let (parts, micro_batch) = (batching.accumulation, sizes.micro_batch);
     let step = parts * micro_batch;
     let processes = if world.size() > 1 { format!(" on {} processes", world.size()) } else { String::new() };
     let epochs = match epoch {
@@ -72,28 +72,28 @@ pub(super) fn of_steps(config: &Config, flow: Flow, world: &World, (max_steps, e
         epoch => format!(" ({} epochs)", rounded(max_steps as f64 / epoch as f64)),
     };
     let split = if parts > 1 { format!(" in {parts} micro-batches of {micro_batch}") } else { String::new() };
-    let items = if flow.learns_samples() {
-        let (prompts, group) = (sizes.generation() / config.group(), config.group());
-        let whole = sizes.generation();
-        let reused = if whole == step { String::new() } else { format!("; a generation has {whole}") };
-        format!("{step} completions{split}{processes}{reused}: {} x {group}", counted(prompts as u64, "prompt"))
-    } else if flow.generates() {
-        format!("{step} pairs of completions{split}{processes}")
-    } else {
-        format!("{step} rows{split}{processes}")
+    let items = match batching.groups {
+        Some(GroupSizes { train: group, .. }) if !batching.items_are_pairs => {
+            let whole = sizes.generation();
+            let prompts = counted((whole / group) as u64, "prompt");
+            let reused = if whole == step { String::new() } else { format!("; a generation has {whole}") };
+            format!("{step} completions{split}{processes}{reused}: {prompts} x {group}")
+        }
+        Some(_) => format!("{step} pairs of completions{split}{processes}"),
+        None => format!("{step} rows{split}{processes}"),
     };
     tracing::info!("steps: {}{epochs}; each trains on {items}", HumanCount(max_steps));
 }
 
 /// Logs what is evaluated.
-pub(super) fn of_evaluation(config: &Config, flow: Flow, rows: usize) {
+pub(super) fn of_evaluation(batching: &Batching, rows: usize) {
     let rows = HumanCount(rows as u64);
-    let what = match flow.generates() {
-        true => {
-            let completions = counted(config.eval_group() as u64, "completion");
-            format!("{rows} prompts, {completions} of each with at most {} tokens", config.max_completion_length)
+    let what = match batching.groups {
+        Some(GroupSizes { eval, length, .. }) => {
+            let completions = counted(eval as u64, "completion");
+            format!("{rows} prompts, {completions} of each with at most {length} tokens")
         }
-        false => format!("{rows} rows"),
+        None => format!("{rows} rows"),
     };
     tracing::info!("evaluation: {what}; nothing is trained, and no run is begun");
 }

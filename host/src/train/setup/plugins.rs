@@ -13,9 +13,10 @@ use crate::plugin::{self, Source};
 use crate::plugin::{Algorithm, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, RewardPlugin, Role};
 use crate::run::{Event, RunFiles, short_hash};
 use crate::train::collector::Data;
-use crate::train::flow::Flow;
+use crate::train::flow::{Flow, MetricsPlan};
 use crate::train::named::model_of;
 use crate::train::origin::Beginning;
+use crate::train::plan::Batching;
 use crate::train::plugins::{AskedModel, Chosen, Extras, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run, is_separable};
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, RunFolder};
@@ -28,6 +29,7 @@ use std::sync::Arc;
 pub(super) struct Loaded {
     engine: Engine,
     pub flow: Flow,
+    pub metrics: MetricsPlan,
     algorithm: Algorithm,
     pub algorithm_source: Source,
     rewards: Vec<Reward>,
@@ -51,12 +53,14 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, bac
     let chosen = chosen(&config, algorithm_source.name());
     config.loss = algorithm.config();
     config = defaults::of_evaluations(config, beginning)?;
-    if flow.generates() {
-        config = defaults::of_algorithm(config, flow, &algorithm.info().hints.defaults);
-        config.check_generation(flow.has_pairs(), world.size())?;
+    let Flow { generates, has_pairs, .. } = flow;
+    if generates {
+        config = defaults::of_algorithm(config, has_pairs, &algorithm.info().hints.defaults);
+        config.check_generation(has_pairs, world.size())?;
     } else {
         config.check_no_generation()?;
-        config = without_rewards(config, flow, algorithm_source.name(), beginning)?;
+        let given = if has_pairs { "pairs" } else { "completions" };
+        config = without_rewards(config, given, algorithm_source.name(), beginning)?;
     }
     let acting = config.environment.iter().map(|entry| ("environment", entry));
     for (table, entry) in config.plugin.iter().map(|entry| ("plugin", entry)).chain(acting) {
@@ -80,7 +84,8 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, bac
     }
     let (config, environments) = environments(config, &engine, beginning, world)?;
     check_names(&config, algorithm_source.name())?;
-    Ok((config, Loaded { engine, flow, algorithm, algorithm_source, rewards, reward_sources, environments, chosen }))
+    let metrics = flow.metrics();
+    Ok((config, Loaded { engine, flow, metrics, algorithm, algorithm_source, rewards, reward_sources, environments, chosen }))
 }
 
 /// Refuses rewards and environments that are called like the algorithm: checkpoints keep plugins under their names, on file systems some
@@ -280,8 +285,8 @@ fn set_aside(file: &Path) -> std::result::Result<(), String> {
     }
 }
 
-/// Refuses rewards for an algorithm that has nothing scored. Returns the configuration without those of a run that this one forks from.
-fn without_rewards(mut config: Config, flow: Flow, algorithm: &str, beginning: &Beginning) -> Result<Config> {
+/// Refuses rewards for an algorithm that learns from what is `given` in a dataset and has nothing scored. Returns the configuration without those of a run that this one forks from.
+fn without_rewards(mut config: Config, given: &str, algorithm: &str, beginning: &Beginning) -> Result<Config> {
     if let Beginning::Fork { fresh, .. } = beginning {
         let before = config.plugin.len() + config.environment.len();
         for entries in [&mut config.plugin, &mut config.environment] {
@@ -297,7 +302,6 @@ fn without_rewards(mut config: Config, flow: Flow, algorithm: &str, beginning: &
     else {
         return Ok(config);
     };
-    let given = if flow.has_pairs() { "pairs" } else { "completions" };
     let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);
     let place = if config.plugin.is_empty() { "environment" } else { "plugin" };
     Err(config::Error::Invalid { place: place.into(), detail }.into())
@@ -327,7 +331,13 @@ impl Loaded {
     }
 
     /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial.
-    pub(super) fn try_on(&mut self, data: &Data, config: &Config, beginning: &Beginning, world: &World) -> Result<Trial> {
+    pub(super) fn try_on(
+        &mut self,
+        (data, batching): (&Data, &Batching),
+        config: &Config,
+        beginning: &Beginning,
+        world: &World,
+    ) -> Result<Trial> {
         let lacks =
             |entry: &&PluginEntry| entry.compare == Some(Compare::Reference) && !data.columns().iter().any(|c| c == REFERENCE);
         let invalid = |entry: &PluginEntry, detail: String| {
@@ -345,13 +355,13 @@ impl Loaded {
                 "an episode can't be compared with a reference, which is no conversation; use others".to_owned(),
             );
         }
-        let group = if self.flow.generates() { config.group() } else { 2 };
         // With several environments, the first rows of each are played.
         let all = config.environment.len() > 1;
         let prompts = if all { data.prompts().all()?.to_vec() } else { data.prompts().first(Trial::PROMPTS)? };
         let needs = &self.about().needs;
         let extras = Extras { reference: needs.has(REF_LOGP), critic: needs.has(VALUE) || needs.has(OLD_VALUE), margins: false };
-        let trial = Trial::made_up(&prompts, data.columns(), group, self.flow, extras);
+        let group = batching.groups.map(|groups| groups.train);
+        let trial = Trial::made_up(&prompts, data.columns(), group, (&self.algorithm, self.flow), extras);
         let mut trial = trial.comparing(&self.rewards);
         trial.begin(&prompts, &config.environment);
         let _task = Task::new(Activity::TryingPlugin).on("the plugins");
@@ -364,7 +374,7 @@ impl Loaded {
         for (environment, _) in &self.environments {
             trial.play(environment).or_else(|error| bear(environment.name(), error))?;
         }
-        if config.max_tokens_per_microbatch.is_some() && !is_separable(&mut self.algorithm, self.flow)? {
+        if config.max_tokens_per_microbatch.is_some() && !is_separable(&mut self.algorithm)? {
             let name = self.algorithm_source.name();
             let detail = format!("the loss of {name}, with these settings, compares the rows of a micro-batch with each other");
             return Err(Error::setting("max_tokens_per_microbatch", format!("{detail}; micro-batches can't be split by tokens")));

@@ -11,6 +11,7 @@ use crate::ops::Capability;
 use crate::plugin::columns::REF_LOGP;
 use crate::run::CheckpointFiles;
 use crate::train::origin::Beginning;
+use crate::train::plan::Batching;
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
 use std::collections::BTreeMap;
@@ -26,9 +27,9 @@ const KEY: &str = "ref_model";
 pub(super) fn resolve(
     mut config: Config,
     plugins: &Loaded,
+    batching: &Batching,
     opened: &mut Opened,
-    beginning: &Beginning,
-    world: &World,
+    (beginning, world): (&Beginning, &World),
 ) -> Result<(Config, Option<String>)> {
     if config.ref_model.is_none() && plugins.about().needs.has(REF_LOGP) {
         config.ref_model = fine_tuned(&config, opened, beginning)?;
@@ -47,7 +48,7 @@ pub(super) fn resolve(
     let (folder, name) = named.map_err(|detail| Error::setting(KEY, detail))?;
     // Of given texts it scores the tokenizer's tokens, of a generation's whatever the policy can write.
     let written = opened.source.architecture().vocab_size;
-    let tokens = if plugins.flow.generates() { written } else { opened.tokenizer.vocab_size() };
+    let tokens = batching.groups.map_or(opened.tokenizer.vocab_size(), |_| written);
     check_sizes(KEY, &folder, opened, tokens)?;
     let warning = match Tokenizer::open(folder.tokenizer()) {
         Ok(own) if own.is_same_as(&opened.tokenizer) => None,

@@ -4,6 +4,7 @@
 use crate::config::{Config, RolloutDtype, Rule};
 use crate::model::{Dtype, Held, ModelFolder};
 use crate::ops::quantized::Scheme;
+use crate::train::plan::GroupSizes;
 
 /// Bytes that a run holds at least, whatever its batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -22,8 +23,8 @@ struct Least {
 pub(super) struct Use {
     /// Whether it trains an adapter.
     pub adapter: bool,
-    /// Whether it generates completions.
-    pub generates: bool,
+    /// The completions that it generates for each prompt, if it does.
+    pub groups: Option<GroupSizes>,
     /// Whether it computes in bf16.
     pub bf16: bool,
     /// Whether it trains a critic that is a model of its own.
@@ -44,7 +45,7 @@ pub(super) struct Estimate {
 
 impl Least {
     /// Counts them for the matrices of a model.
-    fn of(config: &Config, source: &ModelFolder, Use { adapter, generates, bf16, critic, .. }: Use) -> Self {
+    fn of(config: &Config, source: &ModelFolder, Use { adapter, groups, bf16, critic, .. }: Use) -> Self {
         let a = source.architecture();
         let values = a.values_of_matrices() as f64;
         // Generations read rows of the embedding as they are, and copy it only as the output matrix.
@@ -55,7 +56,7 @@ impl Least {
             return Self { weights, critic: if critic { weights } else { 0.0 }, ..Self::default() };
         }
         let copied = match config.rollout_dtype {
-            _ if !generates => 0.0,
+            _ if groups.is_none() => 0.0,
             RolloutDtype::Int8 => 1.0,
             RolloutDtype::Bfloat16 => 2.0,
             RolloutDtype::Auto => {
@@ -145,13 +146,13 @@ pub(super) fn estimate(config: &Config, source: &ModelFolder, how: Use) -> Estim
 /// Returns the most tokens of a micro-batch, in which a prompt is there once for all of its completions.
 fn tokens_at_once(config: &Config, how: Use) -> Option<usize> {
     let rows = config.per_device_train_batch_size;
-    let tokens = match how.generates {
-        true => {
-            let prompts = rows.div_ceil(config.group().max(1)).saturating_mul(how.prompt);
-            rows.saturating_mul(config.max_completion_length).saturating_add(prompts)
+    let tokens = match how.groups {
+        Some(groups) => {
+            let prompts = rows.div_ceil(groups.train.max(1)).saturating_mul(how.prompt);
+            rows.saturating_mul(groups.length).saturating_add(prompts)
         }
         // Packs are full.
-        false => rows.saturating_mul(config.max_length.filter(|_| config.packing)?),
+        None => rows.saturating_mul(config.max_length.filter(|_| config.packing)?),
     };
     Some(tokens.min(config.max_tokens_per_microbatch.unwrap_or(usize::MAX)))
 }
@@ -189,8 +190,8 @@ const WORDLESS: &str = "the system may end this process without a word";
 /// Returns a warning if the completions of a micro-batch, if none ends early, need more than the `available` bytes beside a model that
 /// takes so many.
 fn crowded(config: &Config, source: &ModelFolder, how: Use, (model, available): (f64, f64)) -> Option<String> {
-    let (rows, length) = (config.per_device_train_batch_size, config.max_completion_length);
-    let tokens = tokens_at_once(config, how).filter(|_| how.generates)?;
+    let (rows, length) = (config.per_device_train_batch_size, how.groups?.length);
+    let tokens = tokens_at_once(config, how)?;
     let activations = Least::activations(config, source, how.bf16, tokens);
     let is_crowded = model + activations > available;
     is_crowded.then(|| {
@@ -212,7 +213,8 @@ mod tests {
     use super::*;
     use crate::config::Optim;
 
-    const USE: Use = Use { adapter: false, generates: true, bf16: false, critic: false, prompt: 0 };
+    const GROUPS: Option<GroupSizes> = Some(GroupSizes { train: 8, eval: 8, length: 100 });
+    const USE: Use = Use { adapter: false, groups: GROUPS, bf16: false, critic: false, prompt: 0 };
 
     /// The folder of a small model, without weights.
     fn folder(place: &std::path::Path) -> ModelFolder {
@@ -230,8 +232,9 @@ mod tests {
         let source = folder(place.path());
         let values = source.architecture().values_of_matrices() as f64;
         let plain = Config::default();
-        let whole =
-            |config: &Config, generates, bf16| Least::of(config, &source, Use { generates, bf16, ..USE }).total() / values;
+        let whole = |config: &Config, generates: bool, bf16| {
+            Least::of(config, &source, Use { groups: GROUPS.filter(|_| generates), bf16, ..USE }).total() / values
+        };
         assert_eq!((whole(&plain, false, false), whole(&plain, true, false)), (16.0, 20.0));
         let half = Config { optim: Optim::Sgd, ..plain.clone() };
         assert_eq!((whole(&half, false, true), whole(&half, true, true)), (8.0, 10.0));
@@ -243,7 +246,7 @@ mod tests {
 
         let needed = (20.0 * values) as u64;
         let trained = Use { adapter: false, ..tuned };
-        let offline = Use { generates: false, ..trained };
+        let offline = Use { groups: None, ..trained };
         let said = |available| shortage(&plain, &source, trained, available);
         assert_eq!((said(None), shortage(&plain, &source, offline, Some(needed))), (None, None));
         let said = said(Some(needed - 1)).unwrap();
@@ -258,7 +261,7 @@ mod tests {
         let values = source.architecture().values_of_matrices() as u64;
         let how = USE;
         let of = |rows: usize, more: Config| {
-            let config = Config { per_device_train_batch_size: rows, max_completion_length: 100, ..more };
+            let config = Config { per_device_train_batch_size: rows, ..more };
             shortage(&config, &source, how, Some(20 * values + 10_000_000))
         };
         // A token keeps two layers of 2 * (64 + 64 + 64 + 128) values.
@@ -277,7 +280,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let source = folder(place.path());
         let values = source.architecture().values_of_matrices() as f64;
-        let config = Config { per_device_train_batch_size: 16, max_completion_length: 100, ..Config::default() };
+        let config = Config { per_device_train_batch_size: 16, ..Config::default() };
         let of = |config: &Config, how: Use| estimate(config, &source, how);
         // Two groups of eight, whose prompts are there once each.
         let plain = of(&config, Use { prompt: 30, ..USE });
@@ -291,7 +294,7 @@ mod tests {
         let bounded = Config { max_tokens_per_microbatch: Some(64), ..config.clone() };
         assert_eq!(of(&bounded, USE).batch.map(|(tokens, _)| tokens), Some(64));
         // Given rows have any length, unless they are packed.
-        let given = Use { generates: false, ..USE };
+        let given = Use { groups: None, ..USE };
         assert_eq!(of(&config, given).batch, None);
         let packed = Config { packing: true, max_length: Some(512), ..config };
         assert_eq!(of(&packed, given).batch.map(|(tokens, _)| tokens), Some(16 * 512));

@@ -3,7 +3,6 @@
 use crate::config::{self, Config, LrShape};
 use crate::optim::Schedule;
 use crate::train::Result;
-use crate::train::flow::Flow;
 
 /// Number of parameters from which an algorithm's own learning rate is used.
 const FULL_SIZE: f64 = 1e8;
@@ -17,35 +16,37 @@ pub(super) struct Size {
     pub parameters: usize,
     /// Whether only an adapter is.
     pub adapter: bool,
+    /// Whether the policy's own completions are learned one by one.
+    pub learns_samples: bool,
 }
 
 impl Size {
     /// Returns the factor of a learning rate for full-size models. Smaller ones get more: in inverse proportion to their size if
     /// single completions of the policy are learned, otherwise by the square root of that, since pairs and given completions
     /// carry more information per token. An adapter gets ten times as much, as in TRL's LoRA guide.
-    fn factor(self, flow: Flow) -> f64 {
+    fn factor(self) -> f64 {
         let smaller = (FULL_SIZE / self.parameters as f64).max(1.0);
-        let factor = if flow.learns_samples() { smaller } else { smaller.sqrt() };
+        let factor = if self.learns_samples { smaller } else { smaller.sqrt() };
         if self.adapter { 10.0 * factor } else { factor }
     }
 }
 
 /// Returns the default peak rate of a run's policy: the algorithm's own `rate`, scaled for its size.
-pub(super) fn usual(flow: Flow, rate: f64, size: Size) -> f64 {
-    rate * size.factor(flow)
+pub(super) fn usual(rate: f64, size: Size) -> f64 {
+    rate * size.factor()
 }
 
 /// Returns the schedule of a run's policy, and the configuration with the peak rate set: by default the algorithm's own `rate`.
-pub(super) fn of_policy(mut config: Config, flow: Flow, rate: f64, size: Size, total: u64) -> Result<(Config, Schedule)> {
-    let peak = *config.learning_rate.get_or_insert(usual(flow, rate, size));
+pub(super) fn of_policy(mut config: Config, rate: f64, size: Size, total: u64) -> Result<(Config, Schedule)> {
+    let peak = *config.learning_rate.get_or_insert(usual(rate, size));
     let schedule = with_peak(&config, peak, total)?;
     warn_of_warmup(&config, &schedule);
     Ok((config, schedule))
 }
 
 /// Returns the schedule of a run's value model in the same way.
-pub(super) fn of_critic(mut config: Config, flow: Flow, size: Size, total: u64) -> Result<(Config, Schedule)> {
-    let peak = *config.critic_learning_rate.get_or_insert(OF_CRITIC * size.factor(flow));
+pub(super) fn of_critic(mut config: Config, size: Size, total: u64) -> Result<(Config, Schedule)> {
+    let peak = *config.critic_learning_rate.get_or_insert(OF_CRITIC * size.factor());
     let schedule = with_peak(&config, peak, total)?;
     Ok((config, schedule))
 }

@@ -77,7 +77,7 @@ impl Rest {
 impl Waiting {
     /// Returns what is wrong with it, if anything.
     pub(super) fn fault(&self, run: &Fits<'_>) -> Option<String> {
-        let (rows, generated) = (self.rollouts.len(), run.flow.generates());
+        let rows = self.rollouts.len();
         if let Some(row) = self.prompts.iter().find(|row| **row >= run.prompts.0) {
             return Some(format!("a prompt refers to row {row} of a dataset of {}", run.prompts.0));
         }
@@ -88,11 +88,11 @@ impl Waiting {
         if u32::try_from(tokens).is_err() {
             return Some(format!("there are too many tokens: {tokens}"));
         }
-        let mut columns = vec![("texts", self.texts.len(), if generated { rows } else { 0 })];
+        let mut columns = vec![("texts", self.texts.len(), if run.form.is_sampled { rows } else { 0 })];
         columns.extend(self.rewards.iter().map(|reward| ("rewards", reward.values.len(), rows)));
         let wanted = |column: &Column| if column.unit == Unit::Token { tokens } else { rows };
         columns.extend(self.columns.iter().map(|column| (column.name.as_str(), column.values.len(), wanted(column))));
-        if !run.flow.has_pairs() {
+        if !run.form.has_pairs {
             columns.push(("mask", self.mask.len(), tokens));
         }
         if let Some((name, found, wanted)) = columns.into_iter().find(|(_, found, wanted)| found != wanted) {
@@ -139,7 +139,7 @@ impl Waiting {
             if asked.is_empty() || rollout.tokens.is_empty() || length > architecture.max_positions {
                 return wrong(format!("has {} tokens after a prompt of {}", rollout.tokens.len(), asked.len()));
             }
-            let sampled = if run.flow.generates() { rollout.tokens.len() } else { 0 };
+            let sampled = if run.form.is_sampled { rollout.tokens.len() } else { 0 };
             if rollout.logp.len() != sampled {
                 return wrong(format!("has {} log-probabilities instead of {sampled}", rollout.logp.len()));
             }

@@ -94,7 +94,7 @@ impl Swaps {
 
     /// Records the newest generation as the algorithm saw it.
     pub(super) fn saw_generation(&self, generation: Arc<Generation>) {
-        self.with(|board| board.trial.generation = generation);
+        self.with(|board| board.trial.generation = Some(generation));
     }
 
     /// Records the newest micro-batch as the algorithm saw it.

@@ -3,8 +3,8 @@
 use crate::config::{Compare, OnError, PluginEntry};
 use crate::metrics::Comparison;
 use crate::plugin::{
-    Algorithm, AnyPlugin, Asking, Batch, Column, EnvironmentPlugin, Error, Generation, Plugin, Result, RewardPlugin, Start,
-    TextColumn, Tool, TurnSpan, Unit, WeightedReward, columns,
+    Algorithm, AnyPlugin, Asking, Batch, Column, EnvironmentPlugin, Error, Generation, Plugin, Result, RewardPlugin, Shape,
+    Start, TextColumn, Tool, TurnSpan, Unit, WeightedReward, columns,
 };
 use crate::rollout::Rollout;
 use crate::train::dataset::Prompt;
@@ -33,7 +33,8 @@ pub(in crate::train) struct Trial {
     /// What the run's algorithm learns from, and what else the run has.
     flow: Flow,
     extras: Extras,
-    pub(super) generation: Arc<Generation>,
+    /// None if the run generates nothing.
+    pub(super) generation: Option<Arc<Generation>>,
     /// What the algorithm's loss saw.
     pub(super) loss: Arc<Batch>,
     /// Episodes of each environment's first prompts in the dataset.
@@ -44,30 +45,35 @@ impl Trial {
     /// Number of prompts that it takes.
     pub(in crate::train) const PROMPTS: usize = PROMPTS;
 
-    /// Makes synthetic completions of the dataset's first prompts, `group` of each. They are empty and made of the prompt's first tokens
-    /// in turn.
+    /// Makes synthetic completions of the dataset's first prompts, for a run with this algorithm: as many of each as a `group` has, if
+    /// the run generates groups. They are empty and made of the prompt's first tokens in turn.
     pub(in crate::train) fn made_up(
         prompts: &[Arc<Prompt>],
         dataset_columns: &[String],
-        group: usize,
-        flow: Flow,
+        group: Option<usize>,
+        (algorithm, flow): (&Algorithm, Flow),
         extras: Extras,
     ) -> Self {
+        let (shape, has_labels) = (algorithm.data().shape, algorithm.info().needs.has(columns::LABEL));
         let prompts = &prompts[..prompts.len().min(PROMPTS)];
-        let rollouts = made_up_rollouts(prompts, group);
+        let size = group.unwrap_or(2);
+        let rollouts = made_up_rollouts(prompts, size);
         let text = |r: &Rollout| if r.finished { String::new() } else { prompts[r.prompt].text.clone() };
         let texts: Vec<String> = rollouts.iter().map(text).collect();
         let batch = batch(0, prompts, dataset_columns, &rollouts, &texts);
         let margins = prompts.iter().flat_map(|prompt| &prompt.answers).any(|answers| answers.margin.is_some());
         let lengths: Vec<usize> = rollouts.iter().map(|rollout| rollout.tokens.len()).collect();
-        let groups: Vec<u32> = (0..=rollouts.len()).step_by(group.max(1)).map(|row| row as u32).collect();
-        let mut generation = made_up::batch(&lengths, groups.clone(), flow);
-        generation.columns.push(made_up::scores(rollouts.len()));
-        let rewards = vec![WeightedReward { name: made_up::SCORES.to_owned(), weight: 1.0 }];
-        let loss = match (flow.has_pairs(), flow.has_labels()) {
-            (true, _) => made_up::batch(&[3, 2], vec![0, 2], flow),
-            (false, true) => made_up::batch(&[3, 2], vec![0, 1, 2], flow),
-            (false, false) => made_up::batch(&lengths, groups, flow),
+        let groups: Vec<u32> = (0..=rollouts.len()).step_by(size.max(1)).map(|row| row as u32).collect();
+        let generation = group.map(|_| {
+            let mut batch = made_up::batch(&lengths, groups.clone(), shape);
+            batch.columns.push(made_up::scores(rollouts.len()));
+            let rewards = vec![WeightedReward { name: made_up::SCORES.to_owned(), weight: 1.0 }];
+            Arc::new(Generation { batch, rewards })
+        });
+        let loss = match shape {
+            Shape::Pairs => made_up::batch(&[3, 2], vec![0, 2], shape),
+            Shape::Completions if has_labels => made_up::batch(&[3, 2], vec![0, 1, 2], shape),
+            Shape::Completions => made_up::batch(&lengths, groups, shape),
         };
         let scored = (Arc::new(Judged { batch, prompts: prompts.to_vec(), episodes: Vec::new() }), BTreeMap::new());
         Self {
@@ -76,7 +82,7 @@ impl Trial {
             compare: Arc::default(),
             flow,
             extras: Extras { margins, ..extras },
-            generation: Arc::new(Generation { batch: generation, rewards }),
+            generation,
             loss: Arc::new(loss),
             starts: Arc::default(),
         }
@@ -125,14 +131,10 @@ impl Trial {
 
     /// Tries an algorithm, with synthetic columns in the place of those that its predecessor did not need.
     fn algorithm(&self, plugin: &mut Algorithm) -> Result<()> {
-        if self.flow.generates() {
-            let mut generation = (*self.generation).clone();
+        if let Some(generation) = &self.generation {
+            let mut generation = (**generation).clone();
             made_up::fill_generation(&mut generation.batch, plugin, self.extras);
-            if self.flow.has_pairs() {
-                plugin.choose(&generation).map(drop)?;
-            } else {
-                plugin.estimate(&generation).map(drop)?;
-            }
+            plugin.assess(&generation).map(drop)?;
         }
         let mut batch = (*self.loss).clone();
         made_up::fill_loss(&mut batch, plugin, self.extras);
@@ -147,8 +149,8 @@ impl Trial {
             (entry.name().to_owned(), starts)
         });
         self.starts = Arc::new(starts.collect());
-        if let Some(entry) = environments.first() {
-            self.generation = Arc::new(one_turn_each(&self.generation, entry.name()));
+        if let (Some(entry), Some(generation)) = (environments.first(), &mut self.generation) {
+            *generation = Arc::new(one_turn_each(generation, entry.name()));
         }
     }
 

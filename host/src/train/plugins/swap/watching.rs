@@ -416,7 +416,7 @@ fn fits(loaded: &mut AnyPlugin, trial: &super::Trial, config: &Config) -> Result
         return Err(format!("it learns from {own}, and this run from {flow}"));
     }
     flow.check_needs(&algorithm.info().needs)?;
-    if config.max_tokens_per_microbatch.is_some() && !is_separable(algorithm, flow).map_err(|e| e.to_string())? {
+    if config.max_tokens_per_microbatch.is_some() && !is_separable(algorithm).map_err(|e| e.to_string())? {
         return Err(COMPARES.to_owned());
     }
     let (needs, hints) = (&algorithm.info().needs, &algorithm.info().hints);
@@ -424,9 +424,9 @@ fn fits(loaded: &mut AnyPlugin, trial: &super::Trial, config: &Config) -> Result
         "it needs a critic's values, but this run was started without a critic"
     } else if needs.has(REF_LOGP) && !extras.reference {
         "it needs log-probabilities of the reference model, but this run was started without one"
-    } else if flow.learns_samples() && hints.compares && config.group() < 2 {
+    } else if hints.compares && config.group() < 2 {
         "it compares completions of a prompt with each other, and this run generates one of each (num_generations)"
-    } else if flow.imitates() && config.label_smoothing_factor > 0.0 && !hints.smoothed {
+    } else if config.label_smoothing_factor > 0.0 && !hints.smoothed {
         "it does not take the run's smoothed targets (label_smoothing_factor) with these settings"
     } else {
         return Ok(());

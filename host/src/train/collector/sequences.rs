@@ -1,0 +1,112 @@
+//! Where the sequences of a run come from: what collecting, preparing and recording an experience differ in.
+
+use super::{Collector, With};
+use crate::train::Result;
+use crate::train::dataset::Prompt;
+use crate::train::experience::Experience;
+use crate::train::figures::Figures;
+use crate::train::plan::Batching;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A source of sequences.
+pub(super) trait Sequences {
+    /// Collects an experience from these prompts; random numbers depend on the `generation`.
+    ///
+    /// # Errors
+    /// If the sequences can't be collected or scored.
+    fn collect(
+        &self,
+        collector: &mut Collector,
+        prompts: Vec<Arc<Prompt>>,
+        generation: u64,
+        with: &mut With<'_>,
+    ) -> Result<(Experience, Figures)>;
+
+    /// Gives a collected experience what its loss is a sum over: advantages, pairs, or the tokens that are learned.
+    ///
+    /// # Errors
+    /// If the algorithm fails.
+    fn prepare(&self, collector: &Collector, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures>;
+
+    /// Gives waiting experiences what the algorithm now needs of them and what they lack.
+    ///
+    /// # Errors
+    /// If the algorithm fails.
+    fn prepare_waiting(&self, collector: &mut Collector, with: &mut With<'_>) -> Result<()>;
+
+    /// Records an experience that training will use.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut With<'_>) -> Result<Figures>;
+}
+
+/// The policy writes the sequences.
+struct Generated;
+
+impl Sequences for Generated {
+    fn collect(
+        &self,
+        collector: &mut Collector,
+        prompts: Vec<Arc<Prompt>>,
+        generation: u64,
+        with: &mut With<'_>,
+    ) -> Result<(Experience, Figures)> {
+        let (mut experience, mut figures) = collector.roll_out_and_score(prompts, generation, with)?;
+        figures.merge(collector.compute_columns(&mut experience, with)?);
+        Ok((experience, figures))
+    }
+
+    fn prepare(&self, collector: &Collector, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+        collector.estimate_advantages(experience, with)
+    }
+
+    fn prepare_waiting(&self, collector: &mut Collector, with: &mut With<'_>) -> Result<()> {
+        collector.estimate_anew(with)
+    }
+
+    fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut With<'_>) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        with.journal.completions(experience)?;
+        figures.lap("log");
+        collector.counters.generation += 1;
+        Ok(figures)
+    }
+}
+
+/// The dataset has the sequences.
+struct Given;
+
+impl Sequences for Given {
+    fn collect(
+        &self,
+        collector: &mut Collector,
+        prompts: Vec<Arc<Prompt>>,
+        _: u64,
+        with: &mut With<'_>,
+    ) -> Result<(Experience, Figures)> {
+        collector.take_answers(prompts, with.at, with.plugins.needs_mismatched())
+    }
+
+    fn prepare(&self, collector: &Collector, experience: &mut Experience, _: &mut With<'_>) -> Result<Figures> {
+        collector.pair_or_mask(experience);
+        Ok(Figures::begin())
+    }
+
+    fn prepare_waiting(&self, _: &mut Collector, _: &mut With<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn record(&self, _: &mut Collector, _: &Experience, _: &mut With<'_>) -> Result<Figures> {
+        Ok(Figures::begin())
+    }
+}
+
+/// Returns the source of the sequences that a run with these batches learns from.
+pub(super) fn sequences_of(batching: &Batching) -> Rc<dyn Sequences> {
+    match batching.groups {
+        Some(_) => Rc::new(Generated),
+        None => Rc::new(Given),
+    }
+}
