@@ -41,6 +41,11 @@ impl Config {
         }
     }
 
+    /// Returns the seed of the order of rows.
+    pub fn seed_of_order(&self) -> u64 {
+        self.data_seed.unwrap_or(self.seed)
+    }
+
     /// Returns the number of completions per prompt.
     pub fn group(&self) -> usize {
         self.num_generations.unwrap_or(8)

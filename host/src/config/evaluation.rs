@@ -11,6 +11,11 @@ impl Config {
         self.eval_dataset.is_some() && self.eval_strategy != Some(Strategy::No)
     }
 
+    /// Returns when a run with an evaluation dataset evaluates.
+    pub fn evaluation_strategy(&self) -> Strategy {
+        self.eval_strategy.unwrap_or(Strategy::Steps)
+    }
+
     /// Sets the evaluation dataset of a new run that has a strategy for evaluations and none: the training dataset, if that has a
     /// test split, as in TRL.
     pub(super) fn find_test_split(&mut self, overrides: &Overrides) {

@@ -23,7 +23,7 @@ impl Periods {
             Strategy::Steps => period.of(max_steps),
             Strategy::Epoch => epoch.max(1),
         };
-        let strategy = config.eval_strategy.unwrap_or(Strategy::Steps);
+        let strategy = config.evaluation_strategy();
         // As in transformers: epochs of the strategy by epochs, steps otherwise.
         let of_delay = if strategy == Strategy::Epoch { epoch.max(1) } else { 1 };
         Self {

@@ -163,7 +163,7 @@ impl Batching {
                 items_together: if in_generations { sizes.generation() } else { of_evaluations },
             },
             filter: config.filter_groups.then_some(filter),
-            seed: config.data_seed.unwrap_or(config.seed),
+            seed: config.seed_of_order(),
         }
     }
 

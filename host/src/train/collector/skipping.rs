@@ -25,7 +25,7 @@ pub(super) struct Skipping {
 impl Skipping {
     /// Creates it as the configuration says; none if no prompt is skipped.
     pub(super) fn of(config: &Config) -> Option<Self> {
-        let seed = config.data_seed.unwrap_or(config.seed);
+        let seed = config.seed_of_order();
         let (probability, after) = (config.skip_groups, config.skip_groups_after);
         let metric = config.filter_groups_metric.clone();
         (probability > 0.0).then(|| Self { probability, after, seed, metric, streaks: Streaks::new() })

@@ -24,27 +24,22 @@ const OF_COMPLETIONS: [&str; 7] = [
     "completions/max_terminated_length",
 ];
 
-/// Sets the metric of a run that is to end with its best checkpoint. If the run evaluates, a name without `eval_` means the
+/// Returns the metric that is named, or that of a run that is to end with its best checkpoint. If the run evaluates, a name without `eval_` means the
 /// evaluation's, as in transformers. A resumed run keeps the metric that it was written with.
 ///
 /// # Errors
 /// If the configuration of the run that resumes can't be read.
-pub(super) fn resolve(mut config: Config, metrics: &MetricsPlan, beginning: &Beginning) -> Result<Config> {
-    if config.load_best_model_at_end {
-        config.metric_for_best_model.get_or_insert_with(|| metrics.usual.0.to_owned());
+pub(super) fn named(config: &Config, metrics: &MetricsPlan, beginning: &Beginning) -> Result<Option<String>> {
+    let by_default = config.load_best_model_at_end.then(|| metrics.usual.0.to_owned());
+    let Some(name) = config.metric_for_best_model.clone().or(by_default) else { return Ok(None) };
+    if !config.evaluates() || name.starts_with("eval_") {
+        return Ok(Some(name));
     }
-    let of_evaluations = config.evaluates();
-    let Some(name) = config.metric_for_best_model.as_mut().filter(|name| of_evaluations && !name.starts_with("eval_")) else {
-        return Ok(config);
-    };
-    let kept = match beginning {
-        Beginning::Resume { origin, .. } => origin.written()?.metric_for_best_model.as_ref() == Some(name),
+    let is_kept = match beginning {
+        Beginning::Resume { origin, .. } => origin.written()?.metric_for_best_model.as_ref() == Some(&name),
         _ => false,
     };
-    if !kept {
-        name.insert_str(0, "eval_");
-    }
-    Ok(config)
+    Ok(Some(if is_kept { name } else { format!("eval_{name}") }))
 }
 
 /// See the module documentation. The plugins have been tried.

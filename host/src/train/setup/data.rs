@@ -1,8 +1,9 @@
 //! Reads the datasets of a run and sets their order.
 
+use super::model::Opened;
 use super::plugins::Loaded;
 use crate::config::{Config, PackingStrategy, ScriptPath, Strategy};
-use crate::data::{self, Dataset, Lengths, Loader, PromptForm, Tokenizer, pack};
+use crate::data::{self, Dataset, Lengths, Loader, PromptForm, pack};
 use crate::dist::World;
 use crate::train::collector::Data;
 use crate::train::dataset::{self, Learned, Prompts, Reader};
@@ -17,33 +18,35 @@ const LARGE: u64 = 4 << 20;
 
 /// The training and evaluation data of a run.
 pub(super) struct Datasets {
+    /// Names of both that stay valid wherever the run resumes.
+    pub names: (Option<String>, Option<String>),
     pub data: Data,
     pub evaluated: Option<Prompts>,
     /// Warnings about rows skipped in either.
     pub warnings: Vec<String>,
 }
 
-/// Reads the training and evaluation datasets of the configuration, for a model with this `context`. Returns the configuration with names that stay valid wherever the run resumes.
+/// Reads the training and evaluation datasets of the configuration, for the model that was opened.
 pub(super) fn read(
-    mut config: Config,
+    config: &Config,
     (batching, plugins): (&Batching, &Loaded),
-    (tokenizer, context): (&Tokenizer, usize),
+    opened: &Opened,
     beginning: &Beginning,
     world: &World,
-) -> Result<(Config, Datasets)> {
-    let (given, name) = after_the_first(world, || named::dataset_of(&config))?.unzip();
-    config.dataset = name;
-    let (held_out, name) = after_the_first(world, || named::held_out(&config))?.unzip();
-    config.eval_dataset = name;
+) -> Result<Datasets> {
+    let (given, name) = after_the_first(world, || named::dataset_of(config))?.unzip();
+    let (held_out, name_of_held_out) = after_the_first(world, || named::held_out(config))?.unzip();
+    let names = (name, name_of_held_out);
 
+    let (tokenizer, context) = (&opened.tokenizer, opened.context());
     let longest = config.longest(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
     let messages = !config.environment.is_empty()
         || config.plugin.iter().any(|entry| entry.model || ScriptPath::parse(&entry.path).is_some());
-    let [packing, of_evaluations] = [config.packing, config.packs_evaluations()].map(|on| Packing::of(&config, on, longest));
+    let [packing, of_evaluations] = [config.packing, config.packs_evaluations()].map(|on| Packing::of(config, on, longest));
     let (packing, of_evaluations) = (packing?, of_evaluations?);
     let lengths = Lengths::of(tokenizer).map(Arc::new);
-    let form = PromptForm::of(&config, tokenizer.has_chat()).map(Arc::new);
+    let form = PromptForm::of(config, tokenizer.has_chat()).map(Arc::new);
     let (tokenizer, completion) = (tokenizer.clone(), batching.groups.map_or(0, |groups| groups.length));
     let framed = plugins.about().hints.framed;
     let reader = Reader { tokenizer, lengths, context, longest, longest_prompt, completion, strict, framed, messages, form };
@@ -54,10 +57,10 @@ pub(super) fn read(
         let (prompts, left_out) = reader.read(path, kind, world)?;
         Ok::<_, Error>((packing.cut(prompts, world)?, Vec::from_iter(left_out)))
     };
-    let drawn = given.as_ref().filter(|_| packing.strategy.is_none() && is_drawn(&config));
+    let drawn = given.as_ref().filter(|_| packing.strategy.is_none() && is_drawn(config));
     let drawn = drawn.map(|dataset| Ok::<_, Error>((dataset, has_order_of_all(dataset, beginning, world)?))).transpose()?;
     let (prompts, left_out): (Prompts, _) = match drawn {
-        Some((dataset, true)) => reader.read_drawn(dataset, kind, counts_epochs(&config), world)?,
+        Some((dataset, true)) => reader.read_drawn(dataset, kind, counts_epochs(config), world)?,
         _ => read(given.as_ref(), &packing)?,
     };
     let (evaluated, also) = held_out.as_ref().map(|dataset| read(Some(dataset), &of_evaluations)).transpose()?.unzip();
@@ -71,8 +74,8 @@ pub(super) fn read(
     // Until all are judged, all may be usable.
     let usable = if packs.is_none() && prompts.are_judged() { prompts.usable_so_far()? } else { rows };
     let loader = loader(batching, (rows, usable))?;
-    let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?.skipping(&config);
-    Ok((config, Datasets { data, evaluated, warnings }))
+    let data = Data::new(prompts, evaluated.as_ref(), loader, packs)?.skipping(config);
+    Ok(Datasets { names, data, evaluated, warnings })
 }
 
 /// Returns whether a run can begin before all of its rows were seen.
@@ -82,7 +85,7 @@ fn is_drawn(config: &Config) -> bool {
 
 /// Returns whether the number of rows that can be used must be known before the first step.
 fn counts_epochs(config: &Config) -> bool {
-    let strategies = [config.save_strategy, config.logging_strategy, config.eval_strategy.unwrap_or(Strategy::Steps)];
+    let strategies = [config.save_strategy, config.logging_strategy, config.evaluation_strategy()];
     config.max_steps < 0 || strategies.contains(&Strategy::Epoch)
 }
 
@@ -120,7 +123,7 @@ impl Packing {
         }
         let strategy = on.then_some(config.packing_strategy);
         let longest = if matches!(strategy, None | Some(PackingStrategy::Bfd)) { length } else { usize::MAX };
-        let shuffled = (config.shuffle_dataset == Some(true)).then_some(config.data_seed.unwrap_or(config.seed));
+        let shuffled = (config.shuffle_dataset == Some(true)).then_some(config.seed_of_order());
         Ok(Self { strategy, length, longest, whole: !config.completion_only_loss, shuffled })
     }
 

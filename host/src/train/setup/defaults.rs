@@ -1,6 +1,6 @@
 //! Resolves keys that nobody has set: by the algorithm's own defaults, and by transformers'.
 
-use crate::config::{Config, Strategy};
+use crate::config::{Config, Period, Strategy};
 use crate::plugin::Defaults;
 use crate::train::Result;
 use crate::train::origin::Beginning;
@@ -10,9 +10,8 @@ use crate::train::origin::Beginning;
 const GROUP: usize = 8;
 const GROUP_FOR_PAIRS: usize = 2;
 
-/// Returns the configuration with an algorithm's `own` defaults for the completions that it generates. A run that resumes has them in
-/// its configuration.
-pub(super) fn of_algorithm(mut config: Config, has_pairs: bool, own: &Defaults) -> Config {
+/// Sets an algorithm's `own` defaults for the completions that it generates. A run that resumes has them in its configuration.
+pub(super) fn of_algorithm(config: &mut Config, has_pairs: bool, own: &Defaults) {
     let usual = if has_pairs { GROUP_FOR_PAIRS } else { GROUP };
     config.num_generations.get_or_insert(own.num_generations.unwrap_or(usual));
     if let Some(temperature) = own.temperature.filter(|_| !config.named.contains("temperature")) {
@@ -21,22 +20,19 @@ pub(super) fn of_algorithm(mut config: Config, has_pairs: bool, own: &Defaults) 
     if let Some(length) = own.max_completion_length.filter(|_| !config.named.contains("max_completion_length")) {
         config.max_completion_length = length;
     }
-    config
 }
 
-/// Returns the configuration with the steps between evaluations as transformers sets them, if the strategy is its own: to those between
-/// log lines. A run that evaluated otherwise before it resumes keeps doing so.
+/// Returns the steps between evaluations: as transformers sets them if nobody did and the strategy is its own, to those between log lines. A run that evaluated otherwise before it resumes keeps doing so.
 ///
 /// # Errors
 /// If the configuration of the run that resumes can't be read.
-pub(super) fn of_evaluations(mut config: Config, beginning: &Beginning) -> Result<Config> {
+pub(super) fn eval_steps(config: &Config, beginning: &Beginning) -> Result<Option<Period>> {
     let asked = |config: &Config| config.eval_dataset.is_some() && config.eval_strategy == Some(Strategy::Steps);
-    if config.eval_steps.is_some() || !asked(&config) {
-        return Ok(config);
+    if config.eval_steps.is_some() || !asked(config) {
+        return Ok(config.eval_steps);
     }
     let evaluated = beginning.origin().map(|origin| origin.written()).transpose()?.is_some_and(|written| asked(&written));
-    config.eval_steps = Some(config.logging_steps).filter(|_| !evaluated);
-    Ok(config)
+    Ok(Some(config.logging_steps).filter(|_| !evaluated))
 }
 
 #[cfg(test)]
@@ -48,7 +44,8 @@ mod tests {
         let own =
             Defaults { num_generations: Some(2), temperature: Some(0.9), max_completion_length: Some(64), ..Defaults::default() };
         let resolved = |config: &Config, own: &Defaults| {
-            let config = of_algorithm(config.clone(), false, own);
+            let mut config = config.clone();
+            of_algorithm(&mut config, false, own);
             (config.num_generations, config.temperature, config.max_completion_length)
         };
         let plain = Config::default();
@@ -62,7 +59,7 @@ mod tests {
     fn evaluations_follow_the_log_only_where_the_strategy_is_named() {
         let steps = |strategy, dataset: Option<&str>| {
             let config = Config { eval_strategy: strategy, eval_dataset: dataset.map(str::to_owned), ..Config::default() };
-            of_evaluations(config, &Beginning::New).unwrap().eval_steps
+            eval_steps(&config, &Beginning::New).unwrap()
         };
         assert_eq!(steps(Some(Strategy::Steps), Some("e")), Some(Config::default().logging_steps));
         assert_eq!((steps(Some(Strategy::Steps), None), steps(Some(Strategy::Epoch), Some("e"))), (None, None));

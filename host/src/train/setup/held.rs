@@ -6,12 +6,11 @@ use crate::ops::Capability;
 use crate::ops::quantized::Scheme;
 use crate::train::Result;
 
-/// Returns the run's model as the run reads it. For an adapter's base model, sets its precision in `config`, where checkpoints
-/// record it.
+/// Returns the run's model as the run reads it, and its precision, which the configuration records for an adapter's base model.
 ///
 /// # Errors
 /// If the model is to be quantized without an adapter, or on a backend that does not support it.
-pub(super) fn resolve(mut config: Config, source: ModelFolder, backend: &Backend) -> Result<(Config, ModelFolder)> {
+pub(super) fn hold(config: &Config, source: ModelFolder, backend: &Backend) -> Result<(ModelFolder, ModelDtype)> {
     let asked = [("load_in_8bit", config.load_in_8bit, Scheme::Int8), ("load_in_4bit", config.load_in_4bit, Scheme::Nf4)];
     let asked = asked.into_iter().find(|(_, on, _)| *on);
     if let Some((key, ..)) = asked {
@@ -23,23 +22,24 @@ pub(super) fn resolve(mut config: Config, source: ModelFolder, backend: &Backend
     }
     let as_stored = backend.supports(Capability::StoredWeights);
     // On a device too, so that a run may resume elsewhere.
-    if config.use_peft && config.dtype == ModelDtype::Auto {
-        config.dtype = source.stored_in()?.map_or(ModelDtype::Auto, |stored| match stored {
+    let mut recorded = config.dtype;
+    if config.use_peft && recorded == ModelDtype::Auto {
+        recorded = source.stored_in()?.map_or(ModelDtype::Auto, |stored| match stored {
             Dtype::F32 => ModelDtype::Float32,
             Dtype::Bf16 => ModelDtype::Bfloat16,
             Dtype::F16 => ModelDtype::Float16,
         });
-    } else if !as_stored && config.dtype != ModelDtype::Auto {
+    } else if !as_stored && recorded != ModelDtype::Auto {
         tracing::info!("dtype has no effect on a device; use bf16");
     }
     if !as_stored {
-        return Ok((config, source));
+        return Ok((source, recorded));
     }
-    let dtype = match config.dtype {
+    let dtype = match recorded {
         ModelDtype::Auto => None,
         ModelDtype::Float32 => Some(Dtype::F32),
         ModelDtype::Bfloat16 => Some(Dtype::Bf16),
         ModelDtype::Float16 => Some(Dtype::F16),
     };
-    Ok((config, source.holding(Held { dtype, scheme: asked.map(|(_, _, scheme)| scheme) })))
+    Ok((source.holding(Held { dtype, scheme: asked.map(|(_, _, scheme)| scheme) }), recorded))
 }

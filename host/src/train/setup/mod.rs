@@ -39,13 +39,15 @@ use crate::metrics::Prometheus;
 use crate::model::{Backend, Chosen, Frozen, ModelFolder, Policy};
 use crate::ops::{self, Capability};
 use crate::optim::Settings;
-use crate::plugin::columns::{LOG_SUM_SQUARES, OLD_VALUE, REF_LOGP, SEQUENCE_VALUE, VALUE};
+use crate::plugin::Info;
+use crate::plugin::columns::{REF_LOGP, SEQUENCE_VALUE, VALUE};
 use crate::run::{Event, RunBegun, RunFiles};
 use candle_core::DType;
 use data::Datasets;
 use model::Opened;
-use models::{check_smoothing, check_squares, noise, policy_and_reference, resolve_aux_loss, resolve_dropout, resolve_scoring};
+use models::{aux_loss_coef, check_precisions, dropout, noise, old_logp, policy_and_reference};
 use plugins::Loaded;
+use reference::Reference;
 use serde_json::{Map, Value};
 use std::fs;
 use std::io::ErrorKind;
@@ -90,31 +92,17 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     let trains = purpose != Purpose::Evaluation;
     let instead = purpose.folder();
     world.set_patience(config.dist_timeout_s);
-    let Chosen { backend, warnings: of_backend } = Backend::choose(config.device, config.bf16, world.local_rank())?;
-    let (config, mut plugins) = plugins::load(config, beginning, &world, &backend)?;
-    fitting::check(&config, &plugins, world.size())?;
-    overview::of_plugins(&plugins, &config);
-    let batching = Batching::new(&config, plugins.flow, world.size());
-    let config = best_metric::resolve(config, &plugins.metrics, beginning)?;
     let names_folder = instead.is_none() && config.output_dir.is_none() && !matches!(beginning, Beginning::Resume { .. });
-    let (config, folder) = choose_folder(config, &plugins, beginning, &world)?;
-    let (config, mut opened) = model::open(config, &folder, beginning, (&backend, &world))?;
-    let (config, of_reference) = reference::resolve(config, &plugins, &batching, &mut opened, (beginning, &world))?;
-    plugins.meet(&opened.tokenizer)?;
-    overview::of_model(&opened, &config);
+    let Resolved { mut config, backend, batching, mut plugins, opened, datasets, folder, warnings: others } =
+        resolve(config, beginning, &world)?;
+    let Datasets { data, evaluated, mut warnings, .. } = datasets;
     let opener = Opener { backend: backend.clone(), tokenizer: opened.tokenizer.clone() };
-    // Before the ranks read data together.
-    compare_settings(&world, &config, backend.is_bf16())?;
-    let (config, Datasets { data, evaluated, mut warnings }) =
-        data::read(config, (&batching, &plugins), (&opened.tokenizer, opened.context()), beginning, &world)?;
-    overview::of_data(data.prompts().len(), evaluated.as_ref().map(Prompts::len), &config);
     let trial = plugins.try_on((&data, &batching), &config, beginning, &world)?;
     best_metric::check(&config, &plugins)?;
     check_rows(&config, std::iter::once(data.prompts()).chain(&evaluated))?;
     check_episodes(&config, &opened)?;
     let of_model = only_here(&plugins, &opened).filter(|_| trains);
-    let of_length = too_long(&batching, &data, &opened);
-    warnings.extend(of_backend.into_iter().chain(of_reference).chain(of_model).chain(of_length));
+    warnings.extend(others.into_iter().chain(of_model).chain(too_long(&batching, &data, &opened)));
     world.meet_on(backend.device())?;
     let (epoch, steps) = steps(&config, &data, &batching);
     if trains {
@@ -129,8 +117,11 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
         check_can_make(&folder)?;
     }
     let folder = instead.unwrap_or(folder);
-    let (config, models) = models(config, &plugins, &opened, beginning, &backend, (batching, steps), &world)?;
-    let Models { plan, learner, reference, usual_rate } = models;
+    let values = resolve_training(&mut config, &plugins, &opened, beginning, &backend, &world)?;
+    let plan = Plan::new(&config, plugins.flow, batching, steps, opened.context());
+    let models = models(&config, &plan, (&plugins, &opened), values, beginning, &backend, &world)?;
+    let Models { learner, reference, usual_rate, rates } = models;
+    (config.learning_rate, config.critic_learning_rate) = rates;
     let evaluation = evaluated.map(|prompts| Evaluation::new(prompts, &config, steps));
     let device = backend.describe();
     let mut run =
@@ -153,6 +144,68 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     Ok(trainer)
 }
 
+/// A configuration that names everything that a run reads, with what was opened to find that out.
+struct Resolved {
+    config: Config,
+    backend: Backend,
+    batching: Batching,
+    plugins: Loaded,
+    opened: Opened,
+    datasets: Datasets,
+    folder: PathBuf,
+    warnings: Vec<String>,
+}
+
+/// Opens what the configuration names, and fills in what follows: the plugins' own defaults, and names that stay valid wherever the run
+/// resumes. What follows from the model and the device is filled in by [`resolve_training`].
+fn resolve(mut config: Config, beginning: &Beginning, world: &World) -> Result<Resolved> {
+    let Chosen { backend, mut warnings } = Backend::choose(config.device, config.bf16, world.local_rank())?;
+    let mut plugins = plugins::load(&mut config, beginning, world, &backend)?;
+    fitting::check(&config, &plugins, world.size())?;
+    overview::of_plugins(&plugins, &config);
+    let batching = Batching::new(&config, plugins.flow, world.size());
+    config.metric_for_best_model = best_metric::named(&config, &plugins.metrics, beginning)?;
+    let folder = choose_folder(&config, &plugins, beginning, world)?;
+    config.output_dir = Some(folder.display().to_string());
+    let mut opened = model::open(&mut config, &folder, beginning, (&backend, world))?;
+    if let Some(Reference { folder, name, warning }) = reference::find(&config, &plugins, &batching, &opened, (beginning, world))?
+    {
+        config.ref_model = Some(name);
+        opened.reference = Some(folder);
+        warnings.extend(warning);
+    }
+    plugins.meet(&opened.tokenizer)?;
+    overview::of_model(&opened, &config);
+    // Before the ranks read data together.
+    compare_settings(world, &config, backend.is_bf16())?;
+    let datasets = data::read(&config, (&batching, &plugins), &opened, beginning, world)?;
+    (config.dataset, config.eval_dataset) = datasets.names.clone();
+    overview::of_data(datasets.data.prompts().len(), datasets.evaluated.as_ref().map(Prompts::len), &config);
+    Ok(Resolved { config, backend, batching, plugins, opened, datasets, folder, warnings })
+}
+
+/// Fills in the settings of training that follow from the algorithm, the model and the device; all but the learning rates, which follow
+/// from the size of what is trained. Returns what values the states of the run.
+fn resolve_training(
+    config: &mut Config,
+    plugins: &Loaded,
+    opened: &Opened,
+    beginning: &Beginning,
+    backend: &Backend,
+    world: &World,
+) -> Result<Values> {
+    let Info { needs, hints, .. } = plugins.about();
+    let (values, name) = value_model::choose(config, needs, opened, beginning, world)?;
+    config.value_model = name;
+    if plugins.flow.learns_samples() {
+        config.score_sampling_support.get_or_insert(true);
+        config.old_logp = Some(old_logp(config, backend));
+    }
+    config.router_aux_loss_coef = aux_loss_coef(config, &hints.defaults, &opened.source);
+    config.lora_dropout = dropout(config, &opened.source, backend)?;
+    Ok(values)
+}
+
 /// Returns where a run that begins with this state goes on.
 fn goes_on(beginning: &Beginning, restored: Option<&Restored>, evaluation: Option<&Evaluation>) -> GoesOn {
     restored.map_or(GoesOn::default(), |restored| GoesOn {
@@ -162,15 +215,13 @@ fn goes_on(beginning: &Beginning, restored: Option<&Restored>, evaluation: Optio
     })
 }
 
-/// Chooses the run's folder and sets it in the configuration.
-fn choose_folder(mut config: Config, plugins: &Loaded, beginning: &Beginning, world: &World) -> Result<(Config, PathBuf)> {
-    let folder = world.broadcast("the run's folder", || match (beginning, config.output_dir.as_deref()) {
+/// Chooses the run's folder.
+fn choose_folder(config: &Config, plugins: &Loaded, beginning: &Beginning, world: &World) -> Result<PathBuf> {
+    world.broadcast("the run's folder", || match (beginning, config.output_dir.as_deref()) {
         (Beginning::Resume { origin, .. }, _) => Ok(origin.run.clone()),
         (Beginning::Over, Some(given)) => Ok(PathBuf::from(given)),
-        _ => RunFolder::choose(&config, plugins.algorithm_source.name()),
-    })?;
-    config.output_dir = Some(folder.display().to_string());
-    Ok((config, folder))
+        _ => RunFolder::choose(config, plugins.algorithm_source.name()),
+    })
 }
 
 /// Refuses to go back to a checkpoint after which no step would be taken: that would undo later steps for nothing. A fork would be a run
@@ -288,53 +339,45 @@ fn max_steps(config: &Config, epoch: u64) -> u64 {
     u64::try_from(config.max_steps).unwrap_or_else(|_| ((config.num_train_epochs * epoch as f64).ceil() as u64).max(1))
 }
 
-/// What a run trains and compares with, and the plan that the complete configuration gives.
+/// What a run trains and compares with.
 struct Models {
-    plan: Plan,
     learner: Learner,
     reference: Option<Frozen>,
     /// The default learning rate.
     usual_rate: f64,
+    /// The learning rates of the policy, and of a critic.
+    rates: (Option<f64>, Option<f64>),
 }
 
-/// Creates the learner and the reference model. Returns the complete configuration, with the learning rates.
+/// Creates the learner and the reference model.
 fn models(
-    config: Config,
-    plugins: &Loaded,
-    opened: &Opened,
+    config: &Config,
+    plan: &Plan,
+    (plugins, opened): (&Loaded, &Opened),
+    values: Values,
     beginning: &Beginning,
     backend: &Backend,
-    (batching, steps): (Batching, StepPlan),
     world: &Rc<World>,
-) -> Result<(Config, Models)> {
+) -> Result<Models> {
     let (needs, rate) = (&plugins.about().needs, plugins.about().hints.learning_rate);
-    let has_critic = needs.has(VALUE) || needs.has(OLD_VALUE);
-    let (config, mut values) = value_model::resolve(config, has_critic, opened, beginning, world)?;
-    if needs.has(SEQUENCE_VALUE) {
-        values = Values::Trained;
-    }
-    let learns_samples = plugins.flow.learns_samples();
-    let config = resolve_scoring(config, learns_samples, backend)?;
-    let config = resolve_aux_loss(config, &plugins.about().hints.defaults, &opened.source);
-    check_squares(needs.has(LOG_SUM_SQUARES), backend)?;
-    check_smoothing(&config, backend)?;
-    let (config, dropout) = resolve_dropout(config, &opened.source, backend)?;
-    let adapter = opened.lora.is_some();
+    check_precisions(config, needs, backend)?;
+    let dropout = config.lora_dropout.unwrap_or(0.0);
     // A named reference model is read by itself.
     let own = needs.has(REF_LOGP) && opened.reference.is_none();
-    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, &config, (own, &values), beginning, backend)?;
-    let named = opened.reference.as_ref().map(|folder| reference::open(folder, &config, beginning, backend, &policy));
+    let (policy, reference) = policy_and_reference(&opened.source, opened.lora, config, (own, &values), beginning, backend)?;
+    let named = opened.reference.as_ref().map(|folder| reference::open(folder, config, beginning, backend, &policy));
     let reference = named.transpose()?.or(reference);
-    let policy = policy.with_dropout(dropout).with_noise(noise(&config, backend)?);
+    let policy = policy.with_dropout(dropout).with_noise(noise(config, backend)?);
     backend.suggest_bf16(config.bf16, policy.weights().parameters());
+    let (adapter, learns_samples) = (opened.lora.is_some(), plugins.flow.learns_samples());
     let size = |model: &Policy| schedule::Size { parameters: model.weights().parameters(), adapter, learns_samples };
     let usual_rate = schedule::usual(rate, size(&policy));
-    let (mut config, schedule) = schedule::of_policy(config, rate, size(&policy), steps.max_steps)?;
+    let schedule = schedule::of_policy(config, config.learning_rate.unwrap_or(usual_rate), plan.max_steps)?;
     let shared = config.critic_learning_rate.filter(|_| matches!(values, Values::Shared));
-    let of_head = shared.map(|peak| schedule::with_peak(&config, peak, steps.max_steps)).transpose()?;
-    let rates = Rates { schedule, of_head };
+    let of_head = shared.map(|peak| schedule::with_peak(config, peak, plan.max_steps)).transpose()?;
+    let mut of_critic = config.critic_learning_rate;
     let optimizer = Settings {
-        rule: rule(&config, backend)?,
+        rule: rule(config, backend)?,
         beta1: config.adam_beta1,
         beta2: config.adam_beta2,
         eps: config.adam_epsilon,
@@ -343,15 +386,16 @@ fn models(
     };
     let mut critic = None;
     if let Values::Model(own) = values {
-        let mut begun = value_model::open(own, opened, &config, beginning, backend, &policy)?;
+        let mut begun = value_model::open(own, opened, config, beginning, backend, &policy)?;
         begun.model = begun.model.with_dropout(dropout);
-        let schedule;
-        (config, schedule) = schedule::of_critic(config, size(&begun.model), steps.max_steps)?;
-        critic = Some(Critic::new(begun, optimizer, schedule)?);
+        let peak = of_critic.unwrap_or_else(|| schedule::usual(schedule::OF_CRITIC, size(&begun.model)));
+        of_critic = Some(peak);
+        critic = Some(Critic::new(begun, optimizer, schedule::with_peak(config, peak, plan.max_steps)?)?);
     }
-    let plan = Plan::new(&config, plugins.flow, batching, steps, opened.context());
-    let learner = Learner::new(world.clone(), plan.batching.clone(), plan.learner, policy, (optimizer, rates), critic)?;
-    Ok((config, Models { plan, learner, reference, usual_rate }))
+    let rates = (Some(schedule.peak), of_critic);
+    let schedules = Rates { schedule, of_head };
+    let learner = Learner::new(world.clone(), plan.batching.clone(), plan.learner, policy, (optimizer, schedules), critic)?;
+    Ok(Models { learner, reference, usual_rate, rates })
 }
 
 /// Returns the optimizer.

@@ -44,14 +44,14 @@ impl Made {
     }
 }
 
-/// Opens the configuration's model for a run in this folder, computed by this backend. Returns the configuration with a name that stays valid
-/// wherever the run resumes, with all adapter settings and the precision of the base model.
+/// Opens the configuration's model for a run in this folder, computed by this backend. Sets a name that stays valid wherever the run
+/// resumes, all adapter settings, the precision of the base model, and the end token.
 pub(super) fn open(
-    mut config: Config,
+    config: &mut Config,
     folder: &Path,
     beginning: &Beginning,
     (backend, world): (&Backend, &World),
-) -> Result<(Config, Opened)> {
+) -> Result<Opened> {
     // Later checkpoints of a run that was named don't matter to a run that began with one of them.
     let recorded = match beginning {
         Beginning::Resume { origin, .. } => origin.written()?.model,
@@ -67,9 +67,10 @@ pub(super) fn open(
     config.model = name;
     let (source, made) = open_model(model, beginning, RunFiles(folder).made_model())?;
     let source = source.keeping()?;
-    let (config, lora) = resolve_adapter(config, &source, matches!(beginning, Beginning::Resume { .. }))?;
-    let (config, source) = held::resolve(config, source, backend)?;
-    let (mut config, mut wording) = wording(config, &source, beginning, world)?;
+    let lora = resolve_adapter(config, &source, matches!(beginning, Beginning::Resume { .. }))?;
+    let (source, dtype) = held::hold(config, source, backend)?;
+    config.dtype = dtype;
+    let mut wording = wording(config, &source, beginning, world)?;
     let made_in = made.as_ref().filter(|made| matches!(made, Made::BuiltIn(_))).map(Made::path);
     let open = |wording: &Wording| {
         Tokenizer::open_as(source.tokenizer(), wording).map_err(|error| match made_in {
@@ -94,7 +95,7 @@ pub(super) fn open(
         let detail = format!("the tokenizer has {tokens} tokens and the model only {rows}");
         return Err(Error::unusable(source.path(), detail));
     }
-    Ok((config, Opened { source, made, lora, reference: None, tokenizer, wording }))
+    Ok(Opened { source, made, lora, reference: None, tokenizer, wording })
 }
 
 /// Returns the end token of a model whose tokenizer names none. A run records it, so that it keeps it when it resumes.
@@ -127,9 +128,9 @@ fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> R
     Ok((ModelFolder::open(temporary.path())?, Some(Made::BuiltIn(temporary))))
 }
 
-/// Returns the configuration's overrides of templates and end tokens, and the configuration with the template's full path. A run that
-/// continues from a checkpoint keeps the template there.
-fn wording(mut config: Config, model: &ModelFolder, beginning: &Beginning, world: &World) -> Result<(Config, Wording)> {
+/// Returns the configuration's overrides of templates and end tokens. Sets the template's full path; a run that continues from a
+/// checkpoint keeps the template there.
+fn wording(config: &mut Config, model: &ModelFolder, beginning: &Beginning, world: &World) -> Result<Wording> {
     let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
     let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;
     let given = config.chat_template_path.as_deref();
@@ -151,11 +152,10 @@ fn wording(mut config: Config, model: &ModelFolder, beginning: &Beginning, world
             written.extend(end.clone());
         }
         check_written(&written, &folder, &Tokenizer::open(model.tokenizer())?)?;
-        config.eos_token = config.eos_token.or(end);
+        config.eos_token = config.eos_token.take().or(end);
     }
     let (kwargs, eos, pad) = (config.chat_template_kwargs.clone(), config.eos_token.clone(), config.pad_token.clone());
-    let wording = Wording { template, now, kwargs, eos, pad, training: config.assistant_only_loss };
-    Ok((config, wording))
+    Ok(Wording { template, now, kwargs, eos, pad, training: config.assistant_only_loss })
 }
 
 /// Refuses a folder's chat template that writes tokens which the model lacks: as text, they would be several tokens that mean nothing.

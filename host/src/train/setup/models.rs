@@ -6,28 +6,27 @@ use crate::activity::{Activity, Task};
 use crate::config::{self, Config, OldLogp, RolloutDtype};
 use crate::model::{Backend, Biases, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
 use crate::ops::Capability;
-use crate::plugin::Defaults;
 use crate::plugin::columns::LOG_SUM_SQUARES;
+use crate::plugin::{Defaults, Needs};
 use crate::run::CheckpointFiles;
 use crate::train::learner::aux_coefficient;
 use crate::train::origin::Beginning;
 use crate::train::{Error, Result};
 use std::path::Path;
 
-/// Returns the adapter that a run trains, if any, and the configuration with all its settings: the one in the model's folder, or a
-/// new one.
+/// Returns the adapter that a run trains, if any: the one in the model's folder, or a new one. Completes its settings.
 ///
 /// # Errors
 /// If the configuration asks for a different adapter from the folder's, or for something that adapters don't support.
-pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder, resumes: bool) -> Result<(Config, Option<Lora>)> {
+pub(super) fn resolve_adapter(config: &mut Config, source: &ModelFolder, resumes: bool) -> Result<Option<Lora>> {
     let invalid = |key: &str, detail: String| Err(config::Error::Invalid { place: key.to_owned(), detail }.into());
     let lora = match source.lora() {
         Some(lora) => lora,
         None if config.asks_for_adapter() => Lora {
             use_rslora: config.use_rslora.unwrap_or(false),
             use_dora: config.use_dora.unwrap_or(false),
-            whole: whole(&config, source)?,
-            stacks: stacks(&config, source)?,
+            whole: whole(config, source)?,
+            stacks: stacks(config, source)?,
             ..Lora::new(config.lora_r.unwrap_or(16), config.lora_alpha.unwrap_or(32.0))
         },
         None => {
@@ -42,7 +41,7 @@ pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder, resumes:
             ];
             return match given.into_iter().find(|(_, given)| *given) {
                 Some((key, _)) => invalid(key, "needs an adapter; set use_peft or lora_r".into()),
-                None => Ok((config, None)),
+                None => Ok(None),
             };
         }
     };
@@ -52,7 +51,7 @@ pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder, resumes:
         return invalid("use_peft", detail.to_owned());
     }
     if source.lora().is_some() {
-        if let Some((key, own)) = differs(&config, lora) {
+        if let Some((key, own)) = differs(config, lora) {
             return invalid(key, format!("the adapter in {} has {own}, and training continues with it", source.path().display()));
         }
     } else {
@@ -60,7 +59,7 @@ pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder, resumes:
         if !resumes {
             check_rank(lora.r, source)?;
         }
-        config.lora_target_modules = Some(targets(&config, source)?);
+        config.lora_target_modules = Some(targets(config, source)?);
     }
     if config.sync_ref_model {
         let detail = match config.ref_model {
@@ -76,7 +75,7 @@ pub(super) fn resolve_adapter(mut config: Config, source: &ModelFolder, resumes:
     config.use_peft = true;
     (config.lora_r, config.lora_alpha, config.use_rslora) = (Some(lora.r), Some(lora.alpha), Some(lora.use_rslora));
     config.use_dora = lora.use_dora.then_some(true);
-    Ok((config, Some(lora)))
+    Ok(Some(lora))
 }
 
 /// Returns a key that asks for something else than a model's adapter has, with what that has.
@@ -154,13 +153,13 @@ fn check_whole(config: &Config, lora: Option<Lora>, values: &Values, backend: &B
 /// TRL's default of `lora_dropout`.
 const DROPOUT: f64 = 0.05;
 
-/// Returns the dropout probability of an adapter's input in training, and the configuration with it.
+/// Returns the dropout probability of an adapter's input in training; what is configured, if no adapter is trained.
 ///
 /// # Errors
 /// If the backend does not support dropout.
-pub(super) fn resolve_dropout(mut config: Config, source: &ModelFolder, backend: &Backend) -> Result<(Config, f64)> {
+pub(super) fn dropout(config: &Config, source: &ModelFolder, backend: &Backend) -> Result<Option<f64>> {
     if !config.use_peft {
-        return Ok((config, 0.0));
+        return Ok(config.lora_dropout);
     }
     if let Some(detail) = backend.refusal(Capability::Magnitudes).filter(|_| config.use_dora == Some(true)) {
         return Err(Error::setting("use_dora", detail));
@@ -178,9 +177,7 @@ pub(super) fn resolve_dropout(mut config: Config, source: &ModelFolder, backend:
     }
     let without = !backend.supports(Capability::Dropout) || config.adapted_parameters().next().is_some();
     let by_default = || if without { 0.0 } else { source.lora().map_or(DROPOUT, |lora| lora.dropout) };
-    let dropout = config.lora_dropout.unwrap_or_else(by_default);
-    config.lora_dropout = Some(dropout);
-    Ok((config, dropout))
+    Ok(Some(config.lora_dropout.unwrap_or_else(by_default)))
 }
 
 /// Returns `alpha` of the noise that training adds to embeddings; 0 for none.
@@ -195,44 +192,38 @@ pub(super) fn noise(config: &Config, backend: &Backend) -> Result<f64> {
     }
 }
 
-/// Refuses an algorithm that needs sums of squared probabilities on a backend that can't compute them.
-pub(super) fn check_squares(squares: bool, backend: &Backend) -> Result<()> {
-    match backend.refusal(Capability::SquaredProbabilities).filter(|_| squares) {
-        Some(detail) => Err(Error::setting(LOG_SUM_SQUARES, format!("a column that the algorithm needs, {detail}"))),
-        None => Ok(()),
+/// Refuses what a backend can't compute: sums of squared probabilities that the algorithm needs, smoothed targets, and generations in
+/// another precision.
+pub(super) fn check_precisions(config: &Config, needs: &Needs, backend: &Backend) -> Result<()> {
+    if let Some(detail) = backend.refusal(Capability::RolloutPrecision).filter(|_| rounds(config)) {
+        return Err(Error::setting("rollout_dtype", detail));
     }
-}
-
-/// Refuses label smoothing on a backend that can't compute it.
-pub(super) fn check_smoothing(config: &Config, backend: &Backend) -> Result<()> {
+    if let Some(detail) = backend.refusal(Capability::SquaredProbabilities).filter(|_| needs.has(LOG_SUM_SQUARES)) {
+        return Err(Error::setting(LOG_SUM_SQUARES, format!("a column that the algorithm needs, {detail}")));
+    }
     match backend.refusal(Capability::SmoothedTargets).filter(|_| config.label_smoothing_factor > 0.0) {
         Some(detail) => Err(Error::setting("label_smoothing_factor", detail)),
         None => Ok(()),
     }
 }
 
-/// Returns the configuration with what generated completions are scored on, and what later updates compare them with.
-///
-/// # Errors
-/// If the backend can't do what was requested.
-pub(super) fn resolve_scoring(mut config: Config, learns_samples: bool, backend: &Backend) -> Result<Config> {
-    let rounds = config.rollout_dtype != RolloutDtype::Auto;
-    if let Some(detail) = backend.refusal(Capability::RolloutPrecision).filter(|_| rounds) {
-        return Err(Error::setting("rollout_dtype", detail));
+/// Returns whether generations in training have another precision than training.
+fn rounds(config: &Config) -> bool {
+    config.rollout_dtype != RolloutDtype::Auto
+}
+
+/// Returns the log-probabilities that later updates compare generated completions with.
+pub(super) fn old_logp(config: &Config, backend: &Backend) -> OldLogp {
+    let differs = backend.is_bf16() || rounds(config);
+    let old_logp = config.old_logp.unwrap_or(if differs { OldLogp::Recompute } else { OldLogp::Sampling });
+    // Chosen, or left from a start in f32.
+    if differs && old_logp == OldLogp::Sampling {
+        tracing::warn!(
+            "old_logp is \"sampling\", but sampling and training round differently here: their log-probabilities differ by some \
+             thousandths or more; set it to \"recompute\", the default here, if several updates learn from a generation"
+        );
     }
-    if learns_samples {
-        config.score_sampling_support.get_or_insert(true);
-        let differs = backend.is_bf16() || rounds;
-        let old_logp = config.old_logp.get_or_insert(if differs { OldLogp::Recompute } else { OldLogp::Sampling });
-        // Chosen, or left from a start in f32.
-        if differs && *old_logp == OldLogp::Sampling {
-            tracing::warn!(
-                "old_logp is \"sampling\", but sampling and training round differently here: their log-probabilities differ by some \
-                 thousandths or more; set it to \"recompute\", the default here, if several updates learn from a generation"
-            );
-        }
-    }
-    Ok(config)
+    old_logp
 }
 
 /// Refuses a rank above the largest width of a layer.
@@ -257,13 +248,10 @@ pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String
     Ok(config.lora_targets(&model.architecture().modules()).map_err(refused)?)
 }
 
-/// Returns the configuration with the algorithm's own coefficient of the auxiliary loss of experts, if the model has experts and the user
-/// sets none.
-pub(super) fn resolve_aux_loss(mut config: Config, own: &Defaults, source: &ModelFolder) -> Config {
-    if source.architecture().mixture.is_some() {
-        config.router_aux_loss_coef = config.router_aux_loss_coef.or(own.router_aux_loss_coef);
-    }
-    config
+/// Returns the coefficient of the auxiliary loss of experts: the algorithm's own, if the model has experts and the user sets none.
+pub(super) fn aux_loss_coef(config: &Config, own: &Defaults, source: &ModelFolder) -> Option<f64> {
+    let by_default = source.architecture().mixture.as_ref().and(own.router_aux_loss_coef);
+    config.router_aux_loss_coef.or(by_default)
 }
 
 /// Returns an error if an auxiliary loss of experts is requested for a model without experts.

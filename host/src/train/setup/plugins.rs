@@ -38,9 +38,9 @@ pub(super) struct Loaded {
     chosen: Chosen,
 }
 
-/// Loads the plugins. Returns the configuration with the settings that plugins define or choose: the algorithm's own, those of the
-/// rewards, and the group size.
-pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, backend: &Backend) -> Result<(Config, Loaded)> {
+/// Loads the plugins. Sets in the configuration what they define or choose: the algorithm's own settings, those of the rewards, and the
+/// group size.
+pub(super) fn load(config: &mut Config, beginning: &Beginning, world: &World, backend: &Backend) -> Result<Loaded> {
     let mut engine = Engine::new()?;
     config = scripts::expand(config, &engine, world)?;
     let (entry, key) = (PluginEntry::new(config.algorithm.clone()), "algorithm".to_owned());
@@ -50,21 +50,21 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, bac
     let flow = Flow::new(&algorithm, config.learn_from);
     flow.check_needs(&algorithm.info().needs)
         .map_err(|detail| plugin::Error::Config { name: algorithm.name().to_owned(), detail })?;
-    let chosen = chosen(&config, algorithm_source.name());
+    let chosen = chosen(config, algorithm_source.name());
     config.loss = algorithm.config();
-    config = defaults::of_evaluations(config, beginning)?;
+    config.eval_steps = defaults::eval_steps(config, beginning)?;
     let Flow { generates, has_pairs, .. } = flow;
     if generates {
-        config = defaults::of_algorithm(config, has_pairs, &algorithm.info().hints.defaults);
+        defaults::of_algorithm(config, has_pairs, &algorithm.info().hints.defaults);
         config.check_generation(has_pairs, world.size())?;
     } else {
         config.check_no_generation()?;
         let given = if has_pairs { "pairs" } else { "completions" };
-        config = without_rewards(config, given, algorithm_source.name(), beginning)?;
+        leave_out_rewards(config, given, algorithm_source.name(), beginning)?;
     }
     let acting = config.environment.iter().map(|entry| ("environment", entry));
     for (table, entry) in config.plugin.iter().map(|entry| ("plugin", entry)).chain(acting) {
-        grant(&mut engine, table, entry, &config, beginning, world)
+        grant(&mut engine, table, entry, config, beginning, world)
             .map_err(|detail| config::Error::Invalid { place: format!("{table}.{}", entry.name()), detail })?;
     }
     let acting = config.environment.iter_mut().map(|entry| ("environment", entry));
@@ -82,10 +82,10 @@ pub(super) fn load(mut config: Config, beginning: &Beginning, world: &World, bac
         };
         rewards.push(Reward::new(by, entry));
     }
-    let (config, environments) = environments(config, &engine, beginning, world)?;
-    check_names(&config, algorithm_source.name())?;
+    let environments = environments(config, &engine, beginning, world)?;
+    check_names(config, algorithm_source.name())?;
     let metrics = flow.metrics();
-    Ok((config, Loaded { engine, flow, metrics, algorithm, algorithm_source, rewards, reward_sources, environments, chosen }))
+    Ok(Loaded { engine, flow, metrics, algorithm, algorithm_source, rewards, reward_sources, environments, chosen })
 }
 
 /// Refuses rewards and environments that are called like the algorithm: checkpoints keep plugins under their names, on file systems some
@@ -109,13 +109,13 @@ fn chosen(config: &Config, algorithm: &str) -> Chosen {
     all.map(|(name, settings)| (name.to_owned(), settings.keys().cloned().collect())).collect()
 }
 
-/// Loads the environments that the configuration names. Returns it with the settings that they define.
+/// Loads the environments that the configuration names, and sets in their entries the settings that they define.
 fn environments(
-    mut config: Config,
+    config: &mut Config,
     engine: &Engine,
     beginning: &Beginning,
     world: &World,
-) -> Result<(Config, Vec<(EnvironmentPlugin, Source)>)> {
+) -> Result<Vec<(EnvironmentPlugin, Source)>> {
     let seed = config.seed;
     let load = |entry: &mut PluginEntry| {
         let opening = Opening { key: path_of("environment", entry), entry, role: Role::Environment, beginning, world };
@@ -127,8 +127,7 @@ fn environments(
         entry.config = plugin.config();
         Ok((plugin, source))
     };
-    let loaded = config.environment.iter_mut().map(load).collect::<Result<_>>()?;
-    Ok((config, loaded))
+    config.environment.iter_mut().map(load).collect()
 }
 
 /// Loads a reward plugin, and sets in its entry the settings that it defines.
@@ -285,8 +284,9 @@ fn set_aside(file: &Path) -> std::result::Result<(), String> {
     }
 }
 
-/// Refuses rewards for an algorithm that learns from what is `given` in a dataset and has nothing scored. Returns the configuration without those of a run that this one forks from.
-fn without_rewards(mut config: Config, given: &str, algorithm: &str, beginning: &Beginning) -> Result<Config> {
+/// Refuses rewards for an algorithm that learns from what is `given` in a dataset and has nothing scored. A fork leaves out those of
+/// the run that it forks from.
+fn leave_out_rewards(config: &mut Config, given: &str, algorithm: &str, beginning: &Beginning) -> Result<()> {
     if let Beginning::Fork { fresh, .. } = beginning {
         let before = config.plugin.len() + config.environment.len();
         for entries in [&mut config.plugin, &mut config.environment] {
@@ -300,7 +300,7 @@ fn without_rewards(mut config: Config, given: &str, algorithm: &str, beginning: 
     let Some(first) =
         config.plugin.first().or(config.environment.first()).filter(|_| !matches!(beginning, Beginning::Resume { .. }))
     else {
-        return Ok(config);
+        return Ok(());
     };
     let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);
     let place = if config.plugin.is_empty() { "environment" } else { "plugin" };

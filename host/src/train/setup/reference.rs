@@ -19,32 +19,39 @@ use std::path::PathBuf;
 
 const KEY: &str = "ref_model";
 
-/// Opens the folder of the reference model that the configuration names, if any. Returns the configuration with a name that stays
-/// valid wherever the run resumes, and a warning if the model may tokenize texts differently from the policy.
+/// A reference model that is not the run's initial model.
+pub(super) struct Reference {
+    pub folder: ModelFolder,
+    /// A name that stays valid wherever the run resumes.
+    pub name: String,
+    /// Why the model may tokenize texts differently from the policy.
+    pub warning: Option<String>,
+}
+
+/// Opens the folder of the reference model that the configuration names, or that a fork starts from, if any.
 ///
 /// # Errors
 /// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm uses none.
-pub(super) fn resolve(
-    mut config: Config,
+pub(super) fn find(
+    config: &Config,
     plugins: &Loaded,
     batching: &Batching,
-    opened: &mut Opened,
+    opened: &Opened,
     (beginning, world): (&Beginning, &World),
-) -> Result<(Config, Option<String>)> {
-    if config.ref_model.is_none() && plugins.about().needs.has(REF_LOGP) {
-        config.ref_model = fine_tuned(&config, opened, beginning)?;
-    }
-    let Some(given) = &config.ref_model else { return Ok((config, None)) };
+) -> Result<Option<Reference>> {
     if !plugins.about().needs.has(REF_LOGP) {
+        let Some(given) = &config.ref_model else { return Ok(None) };
         // A run that continues may have had another version of its algorithm.
         if beginning.origin().is_some() {
             tracing::info!("{KEY} {given} is ignored: {} has no reference model with these settings", config.algorithm);
-            return Ok((config, None));
+            return Ok(None);
         }
         let detail = format!("{} has no reference model with these settings; leave it out", config.algorithm);
         return Err(Error::setting(KEY, detail));
     }
-    let named = after_the_first(world, || Ok(open_named(given)))?;
+    let given = config.ref_model.clone().map_or_else(|| fine_tuned(config, opened, beginning), |given| Ok(Some(given)))?;
+    let Some(given) = given else { return Ok(None) };
+    let named = after_the_first(world, || Ok(open_named(&given)))?;
     let (folder, name) = named.map_err(|detail| Error::setting(KEY, detail))?;
     // Of given texts it scores the tokenizer's tokens, of a generation's whatever the policy can write.
     let written = opened.source.architecture().vocab_size;
@@ -59,9 +66,7 @@ pub(super) fn resolve(
         let meaning = "it reads the policy's tokens, so it needs the same tokenizer";
         format!("{KEY}: {} {what}; {meaning}", folder.path().display())
     });
-    opened.reference = Some(folder);
-    config.ref_model = Some(name);
-    Ok((config, warning))
+    Ok(Some(Reference { folder, name, warning }))
 }
 
 /// Returns the model that a fork from fine-tuning starts with: its policy is to stay near that one, not near what was fine-tuned.

@@ -8,7 +8,7 @@ use crate::train::Result;
 const FULL_SIZE: f64 = 1e8;
 
 /// The critic's rate at that size: OpenRLHF's.
-const OF_CRITIC: f64 = 9e-6;
+pub(super) const OF_CRITIC: f64 = 9e-6;
 
 /// What is trained.
 #[derive(Clone, Copy)]
@@ -31,27 +31,19 @@ impl Size {
     }
 }
 
-/// Returns the default peak rate of a run's policy: the algorithm's own `rate`, scaled for its size.
+/// Returns the default peak rate of a model: a full-size model's `rate`, such as the algorithm's own, scaled for its size.
 pub(super) fn usual(rate: f64, size: Size) -> f64 {
     rate * size.factor()
 }
 
-/// Returns the schedule of a run's policy, and the configuration with the peak rate set: by default the algorithm's own `rate`.
-pub(super) fn of_policy(mut config: Config, rate: f64, size: Size, total: u64) -> Result<(Config, Schedule)> {
-    let peak = *config.learning_rate.get_or_insert(usual(rate, size));
-    let schedule = with_peak(&config, peak, total)?;
-    warn_of_warmup(&config, &schedule);
-    Ok((config, schedule))
+/// Returns the schedule of a run's policy with this peak. Warns if its warmup has no effect.
+pub(super) fn of_policy(config: &Config, peak: f64, total: u64) -> Result<Schedule> {
+    let schedule = with_peak(config, peak, total)?;
+    warn_of_warmup(config, &schedule);
+    Ok(schedule)
 }
 
-/// Returns the schedule of a run's value model in the same way.
-pub(super) fn of_critic(mut config: Config, size: Size, total: u64) -> Result<(Config, Schedule)> {
-    let peak = *config.critic_learning_rate.get_or_insert(OF_CRITIC * size.factor());
-    let schedule = with_peak(&config, peak, total)?;
-    Ok((config, schedule))
-}
-
-/// Returns a run's schedule with another peak.
+/// Returns a run's schedule with this peak.
 pub(super) fn with_peak(config: &Config, peak: f64, total: u64) -> Result<Schedule> {
     let invalid = |place: &str, detail: String| config::Error::Invalid { place: place.to_owned(), detail };
     let shape = config.lr_shape().map_err(|(key, detail)| invalid(key, detail))?;

@@ -8,6 +8,8 @@ use crate::data::Tokenizer;
 use crate::dist::World;
 use crate::model::{Backend, Biases, Lora, ModelFolder, NewHead, Policy};
 use crate::ops::Capability;
+use crate::plugin::Needs;
+use crate::plugin::columns::{OLD_VALUE, SEQUENCE_VALUE, VALUE};
 use crate::run::CheckpointFiles;
 use crate::train::learner::Begun;
 use crate::train::named::model_of;
@@ -32,21 +34,22 @@ pub(super) enum Values {
     Trained,
 }
 
-/// Decides it, for an algorithm that `asks` for values or does not. Returns the configuration with a name that stays valid
-/// wherever the run resumes.
-pub(super) fn resolve(
-    mut config: Config,
-    asks: bool,
+/// Decides it, for an algorithm with these needs. Also returns what `value_model` is then: a name that stays valid wherever the run
+/// resumes.
+pub(super) fn choose(
+    config: &Config,
+    needs: &Needs,
     opened: &Opened,
     beginning: &Beginning,
     world: &World,
-) -> Result<(Config, Values)> {
-    if !asks {
+) -> Result<(Values, Option<String>)> {
+    if !(needs.has(VALUE) || needs.has(OLD_VALUE)) {
         // A run that continues may have had another version of its algorithm.
         let given =
             [("value_model", config.value_model.is_some()), ("critic_learning_rate", config.critic_learning_rate.is_some())];
+        let trained = if needs.has(SEQUENCE_VALUE) { Values::Trained } else { Values::None };
         return match given.into_iter().find(|(_, given)| *given && beginning.origin().is_none()) {
-            None => Ok((config, Values::None)),
+            None => Ok((trained, config.value_model.clone())),
             Some((key, _)) => Err(invalid(key, format!("{} has no critic; leave it out", config.algorithm))),
         };
     }
@@ -54,26 +57,22 @@ pub(super) fn resolve(
     if let (None, Some(origin)) = (&config.value_model, beginning.origin().filter(has_critic)) {
         let checkpoint = origin.checkpoint.display();
         tracing::info!("{checkpoint} has its critic as a head on the policy and names no value_model: it stays \"{SHARED}\"");
-        return Ok((config, Values::Shared));
+        return Ok((Values::Shared, None));
     }
-    if config.value_model.is_none() {
-        config.value_model = Some(of_reward_model(&config, opened).unwrap_or_else(|| COPY.to_owned()));
-    }
-    let name = config.value_model.clone().unwrap_or_default();
-    let values = match name.as_str() {
-        COPY => Values::Model(None),
-        SHARED => Values::Shared,
+    let from_reward = || of_reward_model(config, opened).unwrap_or_else(|| COPY.to_owned());
+    let name = config.value_model.clone().unwrap_or_else(from_reward);
+    match name.as_str() {
+        COPY => Ok((Values::Model(None), Some(name))),
+        SHARED => Ok((Values::Shared, Some(name))),
         given => {
             let (folder, name) = after_the_first(world, || Ok(open_named(given)))?.map_err(|detail| {
                 let detail =
                     format!("{detail}; for a copy of the policy's model, set {COPY:?}, and for a head on it, {SHARED:?}");
                 invalid("value_model", detail)
             })?;
-            config.value_model = Some(name);
-            Values::Model(Some(Box::new(folder)))
+            Ok((Values::Model(Some(Box::new(folder))), Some(name)))
         }
-    };
-    Ok((config, values))
+    }
 }
 
 /// Returns the first reward model that the critic can start from, as in OpenRLHF: one with the policy's tokenizer.
