@@ -195,7 +195,8 @@ fn of_queries(
     let width = h.heads * h.head_dim;
     let blocks: Vec<(&Visible, Range<usize>)> = visible.iter().flat_map(|v| v.blocks().map(move |b| (v, b))).collect();
     let (wanted, others): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(v, block)| wanted(v.queries(block)));
-    let tasks: Vec<_> = wanted.iter().flat_map(|(v, b)| (0..h.heads).map(move |head| (*v, b, head))).collect();
+    let of_head = |visible, block, head_index| QueryBlock { visible, block, head_index };
+    let tasks: Vec<_> = wanted.iter().flat_map(|(v, b)| (0..h.heads).map(move |head| of_head(*v, b, head))).collect();
     // SAFETY: the blocks are all queries.
     let [out, log_sum] = unsafe {
         filled_each::<2, f32>([n * width, n * h.heads], |all| {
@@ -205,18 +206,26 @@ fn of_queries(
                 out.at(queries.start * width).write_bytes(0, queries.len() * width);
                 log_sum.at(queries.start * h.heads).write_bytes(0, queries.len() * h.heads);
             }
-            tasks.into_par_iter().for_each_init(Vec::new, |scores, (visible, block, head)| {
-                block_forward(packed, (visible, block, head), attention, scores, (out, log_sum));
+            tasks.into_par_iter().for_each_init(Vec::new, |scores, task| {
+                block_forward(packed, task, attention, scores, (out, log_sum));
             });
         })
     };
     Ok((tensor(out, (n, width))?, tensor(log_sum, (n, h.heads))?))
 }
 
+/// A block of queries of one head.
+#[derive(Clone, Copy)]
+struct QueryBlock<'a> {
+    visible: &'a Visible,
+    block: &'a Range<usize>,
+    head_index: usize,
+}
+
 /// Writes the outputs of a block of queries of a head and the logarithms of their normalisers. `scores` is room for its scores.
 fn block_forward(
     packed: Packed<'_>,
-    (visible, block, head_index): (&Visible, &Range<usize>, usize),
+    QueryBlock { visible, block, head_index }: QueryBlock<'_>,
     attention: Attention,
     scores: &mut Vec<f32>,
     (out_at, log_sum_at): (Shared, Shared),
@@ -345,7 +354,7 @@ impl Given<'_> {
         for segment in tree {
             let visible = Visible::of(forest, *segment, self.attention);
             for block in visible.blocks().filter(|block| self.has_gradient(block, head)) {
-                self.block_backward((&visible, &block, head), scratch, to);
+                self.block_backward(QueryBlock { visible: &visible, block: &block, head_index: head }, scratch, to);
             }
         }
     }
@@ -359,7 +368,7 @@ impl Given<'_> {
     /// Adds what a block of queries contributes.
     fn block_backward(
         &self,
-        (visible, block, head_index): (&Visible, &Range<usize>, usize),
+        QueryBlock { visible, block, head_index }: QueryBlock<'_>,
         (probs, d_scores): &mut Scratch,
         [dq, dk, dv]: [Shared; 3],
     ) {

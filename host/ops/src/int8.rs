@@ -37,6 +37,17 @@ struct Block {
     offsets: [i32; ROWS],
 }
 
+/// A weight `[out, in]` in codes of 8 bits, with a bias.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(super) struct CodedWeight<'a> {
+    pub codes: &'a [u8],
+    /// Of each output.
+    pub scales: &'a [f32],
+    /// Padded to complete groups of outputs.
+    pub bias: &'a [f32],
+}
+
 /// Rows `[N, in]` in 8 bits, in groups of eight. The last one is filled up with zeros.
 pub(super) struct Rows {
     /// Of each group and block, those of each row.
@@ -86,15 +97,14 @@ impl Rows {
     }
 
     /// Calls `each` with the first of some outputs, the number of a row, their products with the bias added, and the number of these
-    /// that count, for all rows and these `outputs` of a weight with codes `[out, in]`, `scales: [out]` and a bias that is padded to
-    /// complete groups.
+    /// that count, for all rows and these `outputs` of a weight.
     ///
     /// # Panics
     /// If the processor does not have the products ([`supported`]).
     #[cfg(target_arch = "x86_64")]
     pub(super) fn products(
         &self,
-        (codes, scales, bias): (&[u8], &[f32], &[f32]),
+        CodedWeight { codes, scales, bias }: CodedWeight<'_>,
         outputs: Range<usize>,
         mut each: impl FnMut(usize, usize, &[f32; WIDTH], usize),
     ) {
@@ -371,7 +381,7 @@ mod tests {
             let bias: Vec<f32> = (0..d_out.next_multiple_of(WIDTH)).map(|o| (o as f32).sin()).collect();
             let rounded = Rows::new(&xs, n, d_in);
             let (values, mut got) = (rounded.values(), vec![f32::NAN; n * d_out]);
-            rounded.products((&codes, &scales, &bias), 0..d_out, |first, row, sums, count| {
+            rounded.products(CodedWeight { codes: &codes, scales: &scales, bias: &bias }, 0..d_out, |first, row, sums, count| {
                 got[row * d_out + first..][..count].copy_from_slice(&sums[..count]);
             });
             for (i, got) in got.iter().enumerate() {
@@ -391,9 +401,13 @@ mod tests {
             }
             // Some outputs and rows alone have the same bits.
             let (row, from) = (n - 1, d_out / 64 * WIDTH);
-            Rows::new(&xs[row * d_in..], 1, d_in).products((&codes, &scales, &bias), from..d_out, |first, _, sums, count| {
-                assert_eq!(sums[..count], got[row * d_out + first..][..count], "{n} {d_in} {d_out}");
-            });
+            Rows::new(&xs[row * d_in..], 1, d_in).products(
+                CodedWeight { codes: &codes, scales: &scales, bias: &bias },
+                from..d_out,
+                |first, _, sums, count| {
+                    assert_eq!(sums[..count], got[row * d_out + first..][..count], "{n} {d_in} {d_out}");
+                },
+            );
         }
     }
 
@@ -407,7 +421,8 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut xs = rows(3, 320);
             xs[320 + 11] = bad;
-            Rows::new(&xs, 3, 320).products((&[1; 320 * 2], &[1.0; 2], &[0.0; WIDTH]), 0..2, |_, row, sums, count| {
+            let weight = CodedWeight { codes: &[1; 320 * 2], scales: &[1.0; 2], bias: &[0.0; WIDTH] };
+            Rows::new(&xs, 3, 320).products(weight, 0..2, |_, row, sums, count| {
                 assert!(sums[..count].iter().all(|x| x.is_finite() == (row != 1)), "row {row} for {bad}: {sums:?}");
             });
         }

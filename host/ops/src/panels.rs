@@ -206,7 +206,7 @@ impl Panels {
             #[cfg(target_arch = "x86_64")]
             (Integers::Codes(rows), Stored::Quantized { codes, scales, .. }) => {
                 let write = |first, row, sums: &_, count| self.write(first, row, sums, count, out);
-                rows.products((codes, scales, &self.bias), self.outputs(groups), write);
+                rows.products(int8::CodedWeight { codes, scales, bias: &self.bias }, self.outputs(groups), write);
             }
             (Integers::Codes(rows), _) => self.unpacked(groups, w, &rows.values(), n, out),
             (Integers::Values(xs), _) => self.unpacked(groups, w, xs, n, out),

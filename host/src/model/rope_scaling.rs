@@ -228,7 +228,7 @@ fn one(
             RopeScaling::None
         }
         Some("llama3") => llama3(p, key, original as f64)?,
-        Some("yarn") => yarn(p, key, (theta, dims, original as f64))?,
+        Some("yarn") => yarn(p, key, Rotations { theta, dims, original: original as f64 })?,
         Some("longrope") => {
             limit = Some(original).filter(|original| *original < context.max_positions);
             long(p, key, dims, (original, context.max_positions))?
@@ -271,8 +271,19 @@ fn llama3(p: &Object, key: &str, original: f64) -> Result<RopeScaling, String> {
     Ok(RopeScaling::Llama3 { factor: needed(p, key, "factor")?, low_freq_factor, high_freq_factor, original })
 }
 
+/// The rotations that a scaling changes.
+struct Rotations {
+    /// Base of the frequencies.
+    theta: f64,
+    /// Number of rotated dimensions of a head.
+    dims: usize,
+    /// Length of the texts that the model was trained on at first.
+    original: f64,
+}
+
 /// Reads YaRN's parameters as transformers does.
-fn yarn(p: &Object, key: &str, (theta, dims, original): (f64, usize, f64)) -> Result<RopeScaling, String> {
+fn yarn(p: &Object, key: &str, of: Rotations) -> Result<RopeScaling, String> {
+    let Rotations { theta, dims, original } = of;
     let inside = |e: String| format!("{key}: {e}");
     let number = |name: &str| p.number(name).map_err(inside).map(|value| value.filter(|v| *v != 0.0));
     let factor = needed(p, key, "factor")?;
