@@ -1,5 +1,6 @@
 //! Algorithms: what they learn from, the advantages or pairs that they make of a generation, and a loss with its derivatives.
 
+mod advantages;
 mod checks;
 #[cfg(test)]
 mod crafted;
@@ -118,6 +119,8 @@ pub struct Algorithm {
     data: Data,
     /// What the entries of the columns that its estimator returned last belong to.
     estimated: BTreeMap<String, Unit>,
+    /// The algorithm that has the loss, if this one only estimates advantages for it.
+    base: Option<Box<Algorithm>>,
 }
 
 impl Deref for Algorithm {
@@ -136,7 +139,13 @@ impl DerefMut for Algorithm {
 
 impl Algorithm {
     /// Loads and configures a plugin; `seed` is the run's.
+    ///
+    /// # Errors
+    /// If it can't be loaded with this configuration.
     pub fn load(engine: &Engine, source: &Source, config: &Map<String, Value>, limits: &Limits, seed: u64) -> Result<Self> {
+        if let Some(function) = advantages::estimator_of(engine, source, limits)? {
+            return Self::load_over(engine, source, &advantages::Settings::divide(config, &function), limits, seed);
+        }
         let mut plugin = Plugin::load(engine, source, Role::Algorithm, config, limits, seed)?;
         let name = plugin.name().to_owned();
         let wrong = |detail: String| Error::Config { name: name.clone(), detail: printable(&detail, LONGEST_TEXT) };
@@ -144,7 +153,21 @@ impl Algorithm {
         let data = plugin.call(Call::new("describe-data"), |store, linked| interface.data(store, linked))?;
         checks::data(&data, interface.sees_generations()).map_err(wrong)?;
         plugin.info().needs.check(Role::Algorithm, &data.estimates).map_err(wrong)?;
-        Ok(Self { plugin, interface, data, estimated: BTreeMap::new() })
+        Ok(Self { plugin, interface, data, estimated: BTreeMap::new(), base: None })
+    }
+
+    /// Loads a script that estimates advantages, over the built-in algorithm that has the loss.
+    fn load_over(engine: &Engine, source: &Source, settings: &advantages::Settings, limits: &Limits, seed: u64) -> Result<Self> {
+        let opened = advantages::open_base(&settings.base, source.name())?;
+        let base = Self::load(engine, &opened, &settings.of_base, limits, seed)?;
+        base.check_is_base(source.name())?;
+        let mut plugin = Plugin::load(engine, source, Role::Algorithm, &settings.of_script, limits, seed)?;
+        let interface = plugin.shared().exports.algorithm();
+        let interface =
+            interface.map_err(|e| Error::Config { name: source.name().to_owned(), detail: format!("its interpreter: {e}") })?;
+        let schema = advantages::joint_schema(&plugin.info().config_schema, &base.info().config_schema, base.name());
+        plugin.join_base(base.info(), base.config(), schema, base.name());
+        Ok(Self { plugin, interface, data: base.data.clone(), estimated: BTreeMap::new(), base: Some(Box::new(base)) })
     }
 
     /// Returns what it learns from.
@@ -154,7 +177,8 @@ impl Algorithm {
 
     /// Returns the columns that its loss reads and that its estimator always returns.
     pub fn required_estimates(&self) -> impl Iterator<Item = &str> {
-        let (needs, optional) = (&self.info().needs, self.interface.optional_estimates());
+        let with_loss = self.base.as_deref().unwrap_or(self);
+        let (needs, optional) = (&with_loss.info().needs, with_loss.interface.optional_estimates());
         self.data.estimates.iter().map(String::as_str).filter(move |name| needs.has(name) && !optional.contains(name))
     }
 
@@ -215,6 +239,9 @@ impl Algorithm {
 
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin needs.
     pub fn loss(&mut self, batch: &Batch) -> Result<Gradient> {
+        if let Some(base) = &mut self.base {
+            return base.loss(batch);
+        }
         let (at, interface) = (Call::at("loss", batch.step), self.interface.clone());
         let needs = self.info().needs.clone();
         let sent = Sent::new(batch, self.seed_of(batch), |column| needs.has(&column.name));

@@ -103,6 +103,19 @@ impl Plugin {
         Ok(Self { loaded: Arc::new(loaded), idle: vec![running], state: None, changed: false, total, answers: BTreeMap::new() })
     }
 
+    /// Adds the built-in algorithm that it estimates advantages for: what the host knows of the plugin is of both, and what its instances
+    /// are configured with is its own.
+    pub(super) fn join_base(&mut self, of_base: &Info, config: Map<String, Value>, schema: String, base: &str) {
+        if let Some(loaded) = Arc::get_mut(&mut self.loaded) {
+            loaded.join_base(of_base, config, schema, base);
+        }
+    }
+
+    /// Returns whether it exports a state.
+    pub(super) fn keeps_state(&self) -> bool {
+        self.loaded.exports.has_state()
+    }
+
     /// Returns the name in configuration, metrics and events.
     pub fn name(&self) -> &str {
         &self.loaded.name

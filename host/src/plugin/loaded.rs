@@ -62,6 +62,8 @@ pub(super) struct Loaded {
     pub exports: Exports,
     /// What its interpreter runs, if it is a script.
     script: Option<Arc<Script>>,
+    /// The settings that its instances are configured with, if the configuration has another plugin's too.
+    own_config: Option<Map<String, Value>>,
     /// The role that it was loaded in.
     role: Role,
     maker: Maker,
@@ -224,6 +226,7 @@ impl Loaded {
             beside: AtomicBool::new(engine.beside),
             asker,
             script: source.script().cloned().map(Arc::new),
+            own_config: None,
         };
         Ok((this, unmade))
     }
@@ -311,6 +314,17 @@ impl Loaded {
     /// Returns whether it is a script.
     pub(super) fn is_script(&self) -> bool {
         self.script.is_some()
+    }
+
+    /// Adds to what is known of it that of the built-in algorithm of this name, over which it estimates advantages.
+    pub(super) fn join_base(&mut self, of_base: &Info, config: Map<String, Value>, schema: String, base: &str) {
+        self.info.needs = self.info.needs.names().chain(of_base.needs.names()).collect();
+        self.info.hints = of_base.hints.clone();
+        self.info.config_schema = schema;
+        let own = std::mem::replace(&mut self.config, config);
+        self.config.insert("base".to_owned(), base.into());
+        self.config.extend(own.clone());
+        self.own_config = Some(own);
     }
 
     /// Returns the public functions of the script that it is.
@@ -405,14 +419,15 @@ impl Loaded {
 
     /// Returns the JSON that configures an instance: the settings, within what an interpreter is told of its script.
     fn configuration(&self) -> String {
+        let settings = self.own_config.as_ref().unwrap_or(&self.config);
         match &self.script {
-            None => Value::Object(self.config.clone()).to_string(),
+            None => Value::Object(settings.clone()).to_string(),
             Some(script) => {
                 let Script { name, source, modules, .. } = &**script;
                 // Of several functions, the one that was chosen for the role.
                 let function = &self.info.name;
                 let script = json!({"name": name, "source": source, "function": function, "modules": modules});
-                json!({"script": script, "settings": self.config}).to_string()
+                json!({"script": script, "settings": settings}).to_string()
             }
         }
     }

@@ -63,6 +63,17 @@ impl Source {
         Ok(Self::new(name, Cow::Owned(bytes)))
     }
 
+    /// Opens a built-in plugin, whatever files there are.
+    ///
+    /// # Errors
+    /// If there is none of this name.
+    pub(super) fn open_embedded(name: &str) -> Result<Self> {
+        let stem = name.trim_end_matches(".wasm");
+        let found = EMBEDDED.iter().find(|(known, _)| known.strip_suffix(".wasm") == Some(stem));
+        let missing = || Error::NotFound { name: name.to_owned(), kind: "plugins", known: Vec::new() };
+        found.map(|(_, bytes)| Self::new(stem.to_owned(), Cow::Borrowed(bytes))).ok_or_else(missing)
+    }
+
     /// Creates a source from bytes.
     pub fn new(name: String, bytes: Cow<'static, [u8]>) -> Self {
         let hash = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();

@@ -20,7 +20,7 @@ const INTERFACE: &str = "rlhost:script/script@1.0.0";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ComponentType, Lift)]
 #[component(enum)]
 #[repr(u8)]
-pub enum Kind {
+pub enum ScriptKind {
     /// Scores completions.
     #[component(name = "reward")]
     Reward,
@@ -32,7 +32,7 @@ pub enum Kind {
     Environment,
 }
 
-impl Kind {
+impl ScriptKind {
     /// Returns the role of a plugin that it is.
     #[must_use]
     pub fn role(self) -> Role {
@@ -54,7 +54,7 @@ pub(super) struct Described {
     settings_schema: String,
     needs: Vec<String>,
     stateless: bool,
-    kind: Kind,
+    kind: ScriptKind,
     columns: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct ScriptFunction {
     /// Whether each answer is independent of earlier calls and other rows.
     pub stateless: bool,
     /// What it can be used as.
-    pub kind: Kind,
+    pub kind: ScriptKind,
     /// Columns of the dataset that it can't be called without.
     pub columns: Vec<String>,
 }

