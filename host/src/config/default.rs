@@ -146,6 +146,7 @@ impl Default for Config {
             environment: Vec::new(),
             max_turns: 10,
             max_episode_tokens: None,
+            python_path: Vec::new(),
             plugin: Vec::new(),
         }
     }

@@ -453,6 +453,9 @@ pub struct Config {
     pub max_turns: usize,
     /// Maximum length of an episode in tokens, including replies but not the prompt [default: the model's context]
     pub max_episode_tokens: Option<usize>,
+    /// Folder with Python modules that scripts may import; several as a list, or the flag repeated [default: a script's own folder]
+    #[schemars(extend("on_resume" = "free", "reach" = "read"))]
+    pub python_path: Vec<String>,
     /// Reward plugins
     #[schemars(extend("on_resume" = "compared", "live" = true, "flag" = false, "reach" = "granted"))]
     pub plugin: Vec<PluginEntry>,

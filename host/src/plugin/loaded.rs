@@ -1,6 +1,8 @@
 //! Takes a plugin from bytes to something that can be instantiated: compiles, checks and describes it, and validates its
 //! configuration.
 
+mod script;
+
 use super::asking::{self, Asker, Line};
 use super::cells::{Cells, Walls};
 use super::census::Refusal;
@@ -15,12 +17,12 @@ use super::hints::Hints;
 use super::instance::{PluginState, Running};
 use super::limits::{Refused, Share};
 use super::sandbox::{MOST_HANDLES, Sandbox};
-use super::script::{self, Script, ScriptFunction};
+use super::script::Script;
 use super::world::{self, Role};
 use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
 use crate::activity::{Activity, Task};
-use crate::config::{Limits, printable, printable_lines};
-use serde_json::{Map, Value, json};
+use crate::config::{Limits, printable};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,9 +95,6 @@ pub(super) struct Call {
     /// Within which an environment's requests have the same answers, and whether it is the last attempt.
     pub episodes: Option<(u64, bool)>,
 }
-
-/// Longest text of a script's error that is shown, in bytes.
-const LONGEST_TRACEBACK: usize = 8 << 10;
 
 /// Longest configuration schema, in bytes.
 const LONGEST_SCHEMA: usize = 256 << 10;
@@ -173,14 +172,6 @@ impl Loaded {
         let mut plain = this.instantiate(&this.whole_share(), deadline, false)?;
         this.info = this.describe(&mut plain, deadline)?;
         Ok(this)
-    }
-
-    /// Returns the public functions of a script.
-    pub(super) fn functions(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<ScriptFunction>> {
-        let (this, _) = Self::compiled(engine, source, Role::Reward, limits, 0)?;
-        let deadline = this.deadline();
-        let mut plain = this.instantiate(&this.whole_share(), deadline, true)?;
-        this.inspected(&mut plain, deadline)
     }
 
     /// Compiles it and checks it against the role. Also returns why no instance could be made on trial, if so.
@@ -311,53 +302,6 @@ impl Loaded {
         self.engine.names.checked(&Reporter { plugin: &self.name, metrics, in_run }, given)
     }
 
-    /// Returns whether it is a script.
-    pub(super) fn is_script(&self) -> bool {
-        self.script.is_some()
-    }
-
-    /// Adds to what is known of it that of the built-in algorithm of this name, over which it estimates advantages.
-    pub(super) fn join_base(&mut self, of_base: &Info, config: Map<String, Value>, schema: String, base: &str) {
-        self.info.needs = self.info.needs.names().chain(of_base.needs.names()).collect();
-        self.info.hints = of_base.hints.clone();
-        self.info.config_schema = schema;
-        let own = std::mem::replace(&mut self.config, config);
-        self.config.insert("base".to_owned(), base.into());
-        self.config.extend(own.clone());
-        self.own_config = Some(own);
-    }
-
-    /// Returns the public functions of the script that it is.
-    fn inspected(&self, running: &mut Running, deadline: Deadline) -> Result<Vec<ScriptFunction>> {
-        let wrong = |detail: String| Error::Config { name: self.name.clone(), detail };
-        let (Some(script), Some(inspect)) = (&self.script, self.exports.inspect()) else {
-            return Err(wrong("the interpreter that it brings along exports no rlhost:script".to_owned()));
-        };
-        let call = Call::new("running its top level");
-        let functions = self.bounded(running, call, deadline, |store, linked| inspect.call(store, linked, script))?;
-        functions.map_err(|e| wrong(self.said(e)))
-    }
-
-    /// Describes the function that is the plugin, of the script that it is.
-    fn describe_script(&self, script: &Script, running: &mut Running, deadline: Deadline) -> Result<Info> {
-        let wrong = |detail: String| Error::Config { name: self.name.clone(), detail };
-        let function = script::chosen(self.inspected(running, deadline)?, script, self.role).map_err(wrong)?;
-        let hints = Hints::of(&function.settings_schema).map_err(|e| wrong(format!("its settings {e}")))?;
-        let described = match function.description.as_str() {
-            "" => format!("{} of {}", function.name, script.name),
-            text => text.to_owned(),
-        };
-        Ok(Info {
-            name: printable(&function.name, LONGEST_TEXT),
-            version: script.language().name().to_owned(),
-            description: printable(&described, LONGEST_TEXT),
-            config_schema: function.settings_schema,
-            hints,
-            needs: function.needs,
-            stateless: function.stateless,
-        })
-    }
-
     fn describe(&self, running: &mut Running, deadline: Deadline) -> Result<Info> {
         if let Some(script) = &self.script {
             return self.describe_script(script, running, deadline);
@@ -415,21 +359,6 @@ impl Loaded {
     /// Like [`Loaded::start`], without the lines that it logs, since another instance has logged them.
     pub(super) fn start_silently(&self, state: Option<&PluginState>, share: &Share, deadline: Deadline) -> Result<Running> {
         self.started(self.instantiate(share, deadline, true)?, state, deadline)
-    }
-
-    /// Returns the JSON that configures an instance: the settings, within what an interpreter is told of its script.
-    fn configuration(&self) -> String {
-        let settings = self.own_config.as_ref().unwrap_or(&self.config);
-        match &self.script {
-            None => Value::Object(settings.clone()).to_string(),
-            Some(script) => {
-                let Script { name, source, modules, .. } = &**script;
-                // Of several functions, the one that was chosen for the role.
-                let function = &self.info.name;
-                let script = json!({"name": name, "source": source, "function": function, "modules": modules});
-                json!({"script": script, "settings": settings}).to_string()
-            }
-        }
     }
 
     /// Configures a new instance and restores a state in it.
@@ -563,16 +492,6 @@ pub(super) fn linked(
     }
     wasi::offer(&mut linker, component)?;
     linker.instantiate_pre(component)
-}
-
-impl Loaded {
-    /// Returns the text of the plugin's own error. A script's has lines: it is a traceback in its language.
-    pub(super) fn said(&self, error: types::Error) -> String {
-        match (&self.script, error) {
-            (Some(_), types::Error::Config(text) | types::Error::Internal(text)) => printable_lines(&text, LONGEST_TRACEBACK),
-            (_, error) => said(error),
-        }
-    }
 }
 
 /// Returns the text of a plugin's own error.

@@ -60,7 +60,7 @@ pub use loaded::Info;
 pub use needs::Needs;
 pub use reward::{CONVERSATION, Column as TextColumn, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
 
-pub use script::{Language, PluginFile, Script, ScriptFunction, ScriptKind, functions_of, self_contained};
+pub use script::{Language, PluginFile, Script, ScriptFunction, ScriptKind, functions_of, self_contained, set_python_path};
 pub use settings::{Setting, Takes, hints_of, settings_in, settings_of};
 pub use source::{Source, embedded_of, read_file};
 pub use trial::TrialOrder;

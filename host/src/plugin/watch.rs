@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Changes closer together than this count as one.
-const QUIET: Duration = Duration::from_millis(40);
+const QUIET: Duration = Duration::from_millis(10);
 
 /// Longest wait for quiet if files change all the time.
 const LONGEST: Duration = Duration::from_millis(250);

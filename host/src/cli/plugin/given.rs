@@ -25,6 +25,9 @@ pub(super) struct PluginArgs {
     /// Build its prompts from columns, as in '{question}'
     #[arg(long, alias = "prompt_template", value_name = "TEXT", requires = "dataset")]
     prompt_template: Option<String>,
+    /// Folder with Python modules that a script may import; may be repeated
+    #[arg(long, alias = "python_path", value_name = "FOLDER")]
+    python_path: Vec<String>,
     #[command(flatten)]
     granted: Granted,
 }
@@ -32,6 +35,7 @@ pub(super) struct PluginArgs {
 impl PluginArgs {
     /// Opens the plugin, and starts an engine that lets it send the granted requests.
     pub(super) fn open(&self) -> anyhow::Result<(Engine, Source)> {
+        plugin::set_python_path(&self.python_path);
         let (mut engine, source) = (Engine::new()?, Source::open(&self.plugin)?);
         self.granted.apply(&mut engine, source.name())?;
         Ok((engine, source))

@@ -8,26 +8,32 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 /// Most files that a script may import.
-const MOST: usize = 1_000;
+const MOST: usize = 5_000;
 
-/// Returns the files that a script imports, directly or by others, by their paths from the script's folder.
+/// Returns the files that a script imports, directly or by others, by their paths from the script's folder or from the first of some
+/// others that has them.
 ///
 /// # Errors
 /// If one of them can't be read.
-pub(super) fn modules(file: &Path, source: &str, language: Language) -> io::Result<BTreeMap<String, String>> {
+pub(super) fn modules(file: &Path, source: &str, language: Language, others: &[PathBuf]) -> io::Result<BTreeMap<String, String>> {
     let folder = file.parent().unwrap_or(Path::new(""));
+    let place = |path: &Path| {
+        let places = std::iter::once(folder).chain(others.iter().map(PathBuf::as_path));
+        places.map(|folder| folder.join(path)).find(|path| path.is_file())
+    };
     let mut found = BTreeMap::new();
     let own = file.file_name().map(PathBuf::from).unwrap_or_default();
     let mut waiting = candidates(&own, source, language);
     while let Some(path) = waiting.pop() {
         let Some(name) = portable(&path) else { continue };
-        if path == own || found.contains_key(&name) || !folder.join(&path).is_file() {
+        if path == own || found.contains_key(&name) {
             continue;
         }
+        let Some(file) = place(&path) else { continue };
         if found.len() == MOST {
             return Err(io::Error::other(format!("it imports more than {MOST} files")));
         }
-        let source = text(&folder.join(&path)).map_err(|e| io::Error::new(e.kind(), format!("{name}, which it imports: {e}")))?;
+        let source = text(&file).map_err(|e| io::Error::new(e.kind(), format!("{name}, which it imports: {e}")))?;
         waiting.extend(candidates(&path, &source, language));
         found.insert(name, source);
     }
@@ -46,14 +52,34 @@ fn portable(path: &Path) -> Option<String> {
 /// Returns the paths where a file's imports may be.
 fn candidates(file: &Path, source: &str, language: Language) -> Vec<PathBuf> {
     match language {
-        Language::Python => source.lines().flat_map(|line| python(file, line)).collect(),
+        Language::Python => logical_lines(source).iter().flat_map(|line| python(file, line)).collect(),
         Language::JavaScript => source.lines().flat_map(|line| javascript(file, line)).collect(),
     }
 }
 
+/// Returns Python's lines without comments, those of an import with parentheses or a backslash as one.
+fn logical_lines(source: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut is_open = false;
+    for line in source.lines() {
+        let line = line.split('#').next().unwrap_or_default();
+        let (text, goes_on) = line.trim_end().strip_suffix('\\').map_or((line, false), |text| (text, true));
+        match lines.last_mut().filter(|_| is_open) {
+            Some(last) => {
+                last.push(' ');
+                last.push_str(text);
+            }
+            None => lines.push(text.to_owned()),
+        }
+        let last = lines.last().map(String::as_str).unwrap_or_default();
+        let in_parentheses = last.contains("import") && last.contains('(') && !last.contains(')');
+        is_open = goes_on || in_parentheses;
+    }
+    lines
+}
+
 /// Returns the files that a line of Python may import: `import a.b, c`, `from a import b`, `from .a import b`.
 fn python(file: &Path, line: &str) -> Vec<PathBuf> {
-    let line = line.split('#').next().unwrap_or_default();
     // An import may follow a semicolon, or a colon on the same line.
     let statements = line.split([';', ':']).map(str::trim);
     let mut names: Vec<String> = Vec::new();
@@ -132,7 +158,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         let (name, source) = files[0];
-        modules(&folder.path().join(name), source, language).map(|all| all.into_keys().collect())
+        modules(&folder.path().join(name), source, language, &[]).map(|all| all.into_keys().collect())
     }
 
     #[test]
@@ -140,7 +166,7 @@ mod tests {
         let files = [
             (
                 "main.py",
-                "import re, words as w\nfrom pack.inner import f\nif True: import late\ntry: from . import beside\nexcept: pass\nimport json",
+                "import re, words as w\nfrom pack.inner import (  # one\n    f,\n    more as m,\n)\nif True: import late\ntry: from . import beside\nexcept: pass\nimport json",
             ),
             ("words.py", "from deeper import *"),
             ("deeper.py", "import main\nimport words"),
@@ -148,6 +174,8 @@ mod tests {
             ("beside.py", ""),
             ("pack/__init__.py", "from .other import g"),
             ("pack/inner.py", "from ..words import x\nfrom . import sibling"),
+            ("pack/more.py", ""),
+            ("pack/inner/more.py", ""),
             ("pack/other.py", ""),
             ("pack/sibling.py", ""),
             ("unused.py", ""),
@@ -159,6 +187,7 @@ mod tests {
             "late.py",
             "pack/__init__.py",
             "pack/inner.py",
+            "pack/inner/more.py",
             "pack/other.py",
             "pack/sibling.py",
             "words.py",
@@ -182,7 +211,7 @@ mod tests {
     fn a_file_that_is_no_text_is_named() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("words.py"), b"x = 1\n\xff").unwrap();
-        let error = modules(&folder.path().join("a.py"), "import words", Language::Python).unwrap_err().to_string();
+        let error = modules(&folder.path().join("a.py"), "import words", Language::Python, &[]).unwrap_err().to_string();
         assert!(error.contains("words.py, which it imports: it is not text in UTF-8, from byte 6 on"), "{error}");
     }
 }

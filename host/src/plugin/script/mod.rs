@@ -9,12 +9,14 @@ mod imports;
 mod interpreter;
 mod language;
 mod open;
+mod packages;
 mod section;
 
 pub(super) use interpreter::{Inspect, Interpreters, chosen, role_of};
 pub use interpreter::{ScriptFunction, ScriptKind, functions_of};
 pub use language::Language;
 pub use open::{PluginFile, self_contained};
+pub use packages::set_python_path;
 pub(super) use section::{Found, find};
 
 use serde::{Deserialize, Serialize};

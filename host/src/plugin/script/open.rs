@@ -1,6 +1,7 @@
 //! Reads scripts from files.
 
 use super::imports;
+use super::packages;
 use super::section;
 use super::{Language, Script};
 use crate::config::{ScriptPath, files};
@@ -66,17 +67,21 @@ impl PluginFile {
     fn script(&self) -> io::Result<Script> {
         let source = text(&self.file)?;
         let name = self.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let modules = imports::modules(&self.file, &source, Language::of_file(&name))?;
+        let language = Language::of_file(&name);
+        let others = if language == Language::Python { packages::folders(&source)? } else { Vec::new() };
+        let modules = imports::modules(&self.file, &source, language, &others)?;
         Ok(Script { name, source, function: self.function.clone(), modules })
     }
 
-    /// Returns the files that the bytes of [`read`](Self::read) come from, as far as they can be read.
+    /// Returns the files that the bytes of [`read`](Self::read) come from, as far as they can be read: for a script those of its folder,
+    /// since packages don't change.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let folder = self.file.parent().unwrap_or(Path::new(""));
-        let script = self.is_script.then(|| self.script().ok()).flatten();
-        let modules = script.into_iter().flat_map(|script| script.modules.into_keys());
-        std::iter::once(self.file.clone()).chain(modules.map(|path| folder.join(path))).collect()
+        let language = Language::of_file(&self.file.to_string_lossy());
+        let source = self.is_script.then(|| text(&self.file).ok()).flatten();
+        let modules = source.and_then(|source| imports::modules(&self.file, &source, language, &[]).ok()).unwrap_or_default();
+        std::iter::once(self.file.clone()).chain(modules.into_keys().map(|path| folder.join(path))).collect()
     }
 }
 

@@ -42,6 +42,7 @@ pub(super) struct Loaded {
 /// group size.
 pub(super) fn load(config: &mut Config, beginning: &Beginning, world: &World, backend: &Backend) -> Result<Loaded> {
     let mut engine = Engine::new()?;
+    plugin::set_python_path(&config.python_path);
     scripts::expand(config, &engine, world)?;
     let (entry, key) = (PluginEntry::new(config.algorithm.clone()), "algorithm".to_owned());
     let opening = Opening { key, entry: &entry, role: Role::Algorithm, beginning, world };

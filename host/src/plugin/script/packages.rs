@@ -1,0 +1,149 @@
+//! Packages that a Python script names in its header, as PEP 723 has it:
+//!
+//! ```text
+//! # /// script
+//! # dependencies = ["sympy"]
+//! # ///
+//! ```
+//!
+//! They are fetched once, by the user's own uv or pip, as wheels without compiled code, and kept by a hash of their names. Nothing of them
+//! runs outside the interpreter.
+
+use crate::config::{files, hex, printable};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{PoisonError, RwLock};
+
+/// Version of the interpreter that packages must work with.
+const PYTHON: &str = "3.14";
+
+/// Most bytes of the installer's errors that are shown.
+const LONGEST: usize = 1024;
+
+/// Folders in which modules are looked for besides a script's own, as `python_path` in the configuration has them.
+static PATH: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
+
+/// Sets the folders in which modules are looked for besides a script's own.
+pub fn set_python_path(folders: &[String]) {
+    let folders = folders.iter().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.into())).collect();
+    *PATH.write().unwrap_or_else(PoisonError::into_inner) = folders;
+}
+
+/// Returns the folders in which a script's modules are looked for besides its own.
+///
+/// # Errors
+/// If its header can't be read, or a package can't be fetched.
+pub(super) fn folders(source: &str) -> io::Result<Vec<PathBuf>> {
+    let mut folders = PATH.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let dependencies = dependencies(source).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    if !dependencies.is_empty() {
+        folders.push(fetched(&dependencies)?);
+    }
+    Ok(folders)
+}
+
+/// What of a script's header is read.
+#[derive(Deserialize)]
+struct Header {
+    #[serde(default)]
+    dependencies: Vec<String>,
+}
+
+/// Returns the packages that a script's header names, in a fixed order. The error is a sentence.
+fn dependencies(source: &str) -> Result<Vec<String>, String> {
+    let mut lines = source.lines().skip_while(|line| line.trim_end() != "# /// script").skip(1);
+    let mut text = String::new();
+    loop {
+        match lines.next().map(str::trim_end) {
+            Some("# ///") => break,
+            Some(line) if line.starts_with('#') => {
+                text.push_str(line[1..].strip_prefix(' ').unwrap_or(&line[1..]));
+                text.push('\n');
+            }
+            _ if text.is_empty() => return Ok(Vec::new()),
+            _ => return Err("its header begins with \"# /// script\" and does not end with \"# ///\"".to_owned()),
+        }
+    }
+    let header: Header = toml::from_str(&text).map_err(|e| format!("its header: {}", e.message()))?;
+    let mut all = header.dependencies;
+    // What begins like an option would be one.
+    if let Some(wrong) = all.iter().find(|name| !name.trim().starts_with(|c: char| c.is_ascii_alphanumeric())) {
+        return Err(format!("its header: {wrong:?} is no package"));
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+/// Returns the folder with these packages, which are fetched if they were not before.
+fn fetched(dependencies: &[String]) -> io::Result<PathBuf> {
+    let cache =
+        files::cache_folder().ok_or_else(|| io::Error::other("there is no cache folder for the packages of its header"))?;
+    let parent = cache.join("python");
+    let names = dependencies.join(", ");
+    let key = hex(&Sha256::digest(format!("{PYTHON}\n{}", dependencies.join("\n"))));
+    let folder = parent.join(&key[..32]);
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    fs::create_dir_all(&parent)?;
+    let temporary = tempfile::Builder::new().prefix(".fetching-").tempdir_in(&parent)?;
+    tracing::info!("fetching {names}, which the script's header names; this is done once");
+    let mut reasons = Vec::new();
+    for (installer, mut command) in installers(temporary.path()) {
+        match command.args(dependencies).output() {
+            Ok(output) if output.status.success() => {
+                // Somebody else may have fetched the same meanwhile.
+                return match fs::rename(temporary.path(), &folder) {
+                    Err(e) if !folder.is_dir() => Err(e),
+                    _ => Ok(folder),
+                };
+            }
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed");
+                reasons.push(format!("{installer}: {}", printable(last.trim(), LONGEST)));
+                break;
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => reasons.push(format!("{installer}: {e}")),
+        }
+    }
+    let why = if reasons.is_empty() { "neither uv nor pip is installed".to_owned() } else { reasons.join("; ") };
+    Err(io::Error::other(format!(
+        "{names}, which its header names, can't be fetched: {why}. A script can use packages without compiled code"
+    )))
+}
+
+/// Returns the commands that fetch packages into a folder.
+fn installers(into: &Path) -> [(&'static str, Command); 3] {
+    let mut uv = Command::new("uv");
+    uv.args(["pip", "install", "--quiet", "--no-build", "--python-version", PYTHON, "--target"]).arg(into);
+    let pip = |python: &str| {
+        let mut pip = Command::new(python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--no-input"]);
+        pip.args(["--only-binary=:all:", "--platform", "any", "--implementation", "py", "--abi", "none"]);
+        pip.args(["--python-version", PYTHON, "--target"]).arg(into);
+        pip
+    };
+    [("uv", uv), ("pip", pip("python3")), ("pip", pip("python"))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_names_packages() {
+        let header = "#!/usr/bin/env python\n\n# /// script\n# requires-python = \">=3.11\"\n# dependencies = [\n#   \"sympy==1.14\",\n#   \"mpmath\",\n# ]\n# ///\nimport sympy\n";
+        assert_eq!(dependencies(header).unwrap(), ["mpmath", "sympy==1.14"]);
+        assert_eq!(dependencies("import re\n# dependencies = ['x']\n").unwrap(), Vec::<String>::new());
+        assert!(dependencies("# /// script\n# dependencies = ['x']\nimport x\n").unwrap_err().contains("does not end"));
+        assert!(dependencies("# /// script\n# dependencies = 3\n# ///\n").unwrap_err().contains("header"));
+        assert!(dependencies("# /// script\n# dependencies = ['--index-url=x']\n# ///\n").unwrap_err().contains("no package"));
+    }
+}
