@@ -13,7 +13,7 @@ been made with
 
 and train on each generation once, in one optimizer step, at a linear learning rate without
 warmup. Figures are defined as in TRL 1.16; only `bnpo` divides by the tokens of the whole
-step, as host/ARCHITECTURE.md says. In a run of episodes, replies are masked, and with
+step, as host/docs/differences.md says. In a run of episodes, replies are masked, and with
 `turn_advantages` each turn has its own advantage, as host/docs/episodes.md says.
 
 Exits 1 if a figure differs by more than 1e-4 of its size. The loss, whose terms cancel, is
