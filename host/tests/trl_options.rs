@@ -138,8 +138,11 @@ fn the_guide_has_every_option_of_trl() {
     let text = std::fs::read_to_string(&guide).unwrap();
     let (before, _) = text.split_once("| option of TRL |").expect("a table in host/docs/trl.md");
     let right = format!("{before}{tables}");
-    if std::env::var_os("RLHOST_WRITE_DOCS").is_some() {
+    if std::env::var_os("RLHOST_WRITE_GENERATED").is_some_and(|v| v == "1") {
         std::fs::write(&guide, &right).unwrap();
     }
-    assert!(text == right, "the tables of host/docs/trl.md are out of date; write them with RLHOST_WRITE_DOCS=1 and this test");
+    assert!(
+        text == right,
+        "the tables of host/docs/trl.md are out of date; write them with RLHOST_WRITE_GENERATED=1 and this test"
+    );
 }

@@ -2,7 +2,7 @@
 
 use super::algorithm::settings_of_embedded;
 use super::failure::Failure;
-use super::{TRAINING, flags, output};
+use super::{TRAINING, flags, output, reference};
 use crate::config::DEFAULT_ALGORITHM;
 use anyhow::anyhow;
 use clap::Command;
@@ -17,11 +17,17 @@ pub(super) struct Args {
     /// Write the pages of all commands to this folder instead
     #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
     dir: Option<PathBuf>,
+    /// Write the reference of keys, commands and settings to this folder instead, as Markdown
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["command", "dir"])]
+    markdown: Option<PathBuf>,
 }
 
 /// Prints or writes the pages of a program with these commands.
 pub(super) fn run(args: &Args, root: Command) -> Result<(), Failure> {
     let root = with_all_settings(root)?;
+    if let Some(folder) = &args.markdown {
+        return write_reference(root, folder);
+    }
     match &args.dir {
         Some(folder) => write_pages(root, folder).map_err(Failure::of),
         None => {
@@ -58,6 +64,15 @@ fn page(root: Command, path: &[String]) -> anyhow::Result<Vec<u8>> {
 fn write_pages(root: Command, folder: &Path) -> anyhow::Result<()> {
     let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(named(root), folder));
     written.map_err(|e| anyhow!("can't write to {}: {e}", folder.display()))
+}
+
+fn write_reference(root: Command, folder: &Path) -> Result<(), Failure> {
+    for (file, text) in reference::pages(&named(root))? {
+        let path = folder.join(file);
+        let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
+        written.map_err(|e| Failure::of(anyhow!("can't write {}: {e}", path.display())))?;
+    }
+    Ok(())
 }
 
 /// Renames commands to the names of their pages, such as `rlhost-plugin-check`.

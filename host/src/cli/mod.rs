@@ -42,6 +42,7 @@ mod pager;
 mod plugin;
 mod progress;
 mod rank;
+mod reference;
 mod replay;
 mod replayed_episodes;
 mod replayed_versions;

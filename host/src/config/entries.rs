@@ -166,7 +166,7 @@ pub struct PluginEntry {
     /// For a reward model: hold its linear maps in 8 bits, as the key of the same name does for an adapter's base model; CPU only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub load_in_8bit: bool,
-    /// The same in 4 bits (NF4).
+    /// For a reward model: hold its linear maps in 4 bits (NF4); CPU only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub load_in_4bit: bool,
     /// Score only in evaluations: its scores are logged and never reach the algorithm.

@@ -101,7 +101,7 @@ pub struct Config {
     pub dtype: ModelDtype,
     /// Hold the linear layers of an adapter's base model in 8 bits, like bitsandbytes; CPU only [default: false]
     pub load_in_8bit: bool,
-    /// Hold them in 4 bits (NF4), for QLoRA; CPU only [default: false]
+    /// Hold the linear layers of an adapter's base model in 4 bits (NF4), for QLoRA; CPU only [default: false]
     pub load_in_4bit: bool,
     /// Number of CPU threads; to compare, run `rlhost bench --num-threads N` [default: one per processor available to the
     /// process]

@@ -1,5 +1,7 @@
-//! What is generated and kept in the tree is what its source gives: the SDK's bindings, and the preview 1 of core modules.
+//! What is generated and kept in the tree is what its source gives: the SDK's bindings, the preview 1 of core modules, and the
+//! reference of the book.
 
+use rlhost_tests::Place;
 use std::path::{Path, PathBuf};
 use wit_component::{StringEncoding, metadata};
 use wit_parser::decoding::{DecodedWasm, decode};
@@ -63,6 +65,17 @@ fn kept_bindings_are_those_of_the_contract() {
 fn the_kept_preview_1_is_that_of_its_text() {
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/src/plugin/preview1.wat");
     check(vec![(text.with_extension("wasm"), wat::parse_file(&text).unwrap())]);
+}
+
+#[test]
+fn the_kept_reference_is_that_of_the_program() {
+    let place = Place::new();
+    place.run(&["man", "--markdown", "reference"]).succeeded();
+    let pages = std::fs::read_dir(place.path("reference")).unwrap().map(|entry| entry.unwrap().path());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/docs/reference");
+    let kept: Vec<_> = pages.map(|page| (folder.join(page.file_name().unwrap()), std::fs::read(&page).unwrap())).collect();
+    assert_eq!(kept.len(), 3);
+    check(kept);
 }
 
 /// The contract's interfaces that a compiled plugin imports and exports, without the types that they share.

@@ -1,0 +1,52 @@
+//! The keys of the tables that a configuration holds, read from their declarations.
+
+use super::{HttpLimits, Limits, PluginEntry};
+use serde_json::{Map, Value};
+
+/// A key of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableKey {
+    /// Its name.
+    pub name: String,
+    /// What it means.
+    pub help: String,
+    /// Its default; none where it has to be set, or is nothing unless it is set.
+    pub default: Option<Value>,
+}
+
+/// Returns the tables of a plugin's entry, each with its title.
+pub fn entry_tables() -> [(&'static str, Vec<TableKey>); 3] {
+    [
+        ("plugin", keys_of(&schemars::schema_for!(PluginEntry).to_value())),
+        ("plugin.NAME.limits", keys_of(&schemars::schema_for!(Limits).to_value())),
+        ("plugin.NAME.http", keys_of(&schemars::schema_for!(HttpLimits).to_value())),
+    ]
+}
+
+/// Returns the keys of a table by its schema.
+fn keys_of(schema: &Value) -> Vec<TableKey> {
+    let none = Map::new();
+    let properties = schema["properties"].as_object().unwrap_or(&none);
+    let key = |(name, property): (&String, &Value)| TableKey {
+        name: name.clone(),
+        help: property["description"].as_str().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" "),
+        // The defaults of a table within it are among its own keys.
+        default: property.get("default").filter(|default| !default.is_null() && !default.is_object()).cloned(),
+    };
+    properties.iter().map(key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entrys_keys_have_help_and_defaults() {
+        let tables = entry_tables();
+        let key = |table: usize, name: &str| tables[table].1.iter().find(|key| key.name == name).unwrap().clone();
+        assert_eq!((key(0, "weight").default, key(0, "path").default), (Some(Value::from(1.0)), None));
+        assert_eq!(key(1, "memory_mb").default, Some(Value::from(Limits::default().memory_mb)));
+        assert_eq!(key(2, "retries").default, Some(Value::from(HttpLimits::default().retries)));
+        assert!(tables.iter().all(|(_, keys)| keys.len() > 5 && keys.iter().all(|key| !key.help.is_empty())), "{tables:?}");
+    }
+}
