@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Record a hot swap as host/docs/swap.svg: one run in one terminal, `rlhost swap` in another.
 
-    host/docs/record_swap.py RLHOST BEFORE.wasm AFTER.wasm
+    host/docs/book/record_swap.py RLHOST BEFORE.wasm AFTER.wasm
 
 Both programs run for real, and every line of the picture is one that they wrote. BEFORE and AFTER are two versions of
 tldr_length_reward with other defaults, say. Needs nothing but Python.
@@ -41,7 +41,7 @@ def main():
     shown = [line for line in (place / "out").read_text().splitlines() if re.search(table, line)]
     first = ["$ rlhost " + " ".join(RUN), *shown]
     second = ["$ rlhost " + " ".join(swap), *swapped.stdout.splitlines()]
-    Path(__file__).with_name("swap.svg").write_text(picture([first, second]))
+    (Path(__file__).parents[1] / "swap.svg").write_text(picture([first, second]))
     shutil.rmtree(place)
 
 
