@@ -215,7 +215,7 @@ impl Place {
         names(self.folder.path())
     }
 
-    /// The same of a folder inside.
+    /// Names of what lies inside a folder of the place, sorted.
     ///
     /// # Panics
     /// If the folder can't be read.
@@ -241,7 +241,7 @@ impl Place {
         self.run_with(arguments, &[])
     }
 
-    /// The same with these variables in its environment.
+    /// Runs the binary with these arguments and with these variables in its environment.
     ///
     /// # Panics
     /// If it can't be started.
@@ -310,7 +310,7 @@ impl Place {
         command
     }
 
-    /// The same, with what it prints for the caller to read.
+    /// Starts the binary, with what it prints for the caller to read, and does not wait for it.
     ///
     /// # Panics
     /// If it can't be started.

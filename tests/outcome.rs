@@ -14,7 +14,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of a process that has ended.
+    /// Returns the outcome of a process that has ended.
     #[must_use]
     pub fn new(output: Output) -> Self {
         Self {

@@ -76,8 +76,8 @@ fn compile(compiler: &Path, file: &Path, out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The same PTX with the version of CUDA 11.8, the first that knows compute capability 9.0: nothing in it needs a newer one,
-/// and a driver refuses what is newer than itself.
+/// Returns PTX with its version lowered to that of CUDA 11.8, the first that knows compute capability 9.0. Nothing in it needs a
+/// newer version, and a driver refuses PTX that is newer than itself.
 fn for_older_drivers(ptx: &str) -> String {
     const ENOUGH: f32 = 7.8;
     let lower = |line: &str| match line.strip_prefix(".version ").and_then(|version| version.trim().parse::<f32>().ok()) {

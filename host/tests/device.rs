@@ -37,7 +37,7 @@ fn on_cpu(shape: &[usize], seed: usize) -> Tensor {
     Tensor::from_vec(wave(shape.iter().product(), seed), shape, &Device::Cpu).unwrap()
 }
 
-/// The same values on the CPU and on the device. In bf16 the CPU has the rounded values too.
+/// Values on the CPU, with a copy of them on the device. In bf16 the CPU has the rounded values too.
 struct Twins {
     device: Device,
     dtype: DType,

@@ -72,17 +72,17 @@ struct Scored {
     gradients: HashMap<String, Tensor>,
 }
 
-/// See [`Scored`].
+/// Computes the naive padded form of the loss that all tests share.
 fn naive(a: &Architecture, weights: &Weights) -> Result<Scored> {
     naive_of(a, weights, coefficients)
 }
 
-/// Of a loss with these derivatives.
+/// Computes the naive padded form of a loss with these derivatives.
 fn naive_of(a: &Architecture, weights: &Weights, derivatives: Derivatives) -> Result<Scored> {
     naive_with(a, weights, derivatives, 0.0)
 }
 
-/// The same with the auxiliary loss of experts at this weight.
+/// Computes the naive padded form of a loss with these derivatives, with the auxiliary loss of experts at this weight.
 fn naive_with(a: &Architecture, weights: &Weights, derivatives: Derivatives, aux: f64) -> Result<Scored> {
     let vars: HashMap<String, Var> =
         weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;

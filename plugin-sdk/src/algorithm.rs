@@ -64,13 +64,13 @@ use crate::{Error, Metric};
 /// assert_eq!((gradient.loss, &gradient.derivatives[0].values[..]), (0.5, &[1.0, 0.0, 0.0][..]));
 /// ```
 pub trait Algorithm: Sized + Send + 'static {
-    /// Its settings.
+    /// The settings of the algorithm.
     type Config: Config;
-    /// One line that says what it does.
+    /// One line that says what the algorithm does.
     const DESCRIPTION: &'static str;
     /// The peak learning rate of a run that sets none, for a full-size model.
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
-    /// Its own defaults for keys of the run.
+    /// The algorithm's own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
     /// Metrics that the host logs because of others, in rows that have all of what they follow from.
     const DERIVED_METRICS: &'static [DerivedMetric] = &[];
@@ -120,7 +120,7 @@ pub trait Algorithm: Sized + Send + 'static {
 /// An algorithm with a state, such as an adapted coefficient, that survives checkpoints and hot swaps. Exported with the word
 /// `stateful`: `policy_plugin!(MyType, stateful);`.
 pub trait Stateful {
-    /// Its state, without its settings. Settings may change when a run is forked or a plugin swapped, so a state must work with
+    /// The state of the algorithm, without its settings. Settings may change when a run is forked or a plugin swapped, so a state must work with
     /// new ones.
     type State: State;
 

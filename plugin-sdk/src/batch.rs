@@ -220,7 +220,7 @@ impl Selected {
         batch.values(name, Unit::Token).map(|values| self.places.iter().map(|&i| values[i]).collect())
     }
 
-    /// Returns the same, if there is such a column.
+    /// Returns the column of this name for the selected tokens, if there is such a column.
     pub(crate) fn optional(&self, batch: &Batch, name: &str) -> Result<Option<Vec<f32>>, Error> {
         Ok(batch.optional(name, Unit::Token)?.map(|values| self.places.iter().map(|&i| values[i]).collect()))
     }

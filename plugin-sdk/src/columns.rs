@@ -32,7 +32,7 @@ pub const FINISHED: &str = "finished";
 pub const MICRO_BATCH_LABEL: &str = "micro_batch/label";
 /// Current log-probability of each prompt of the whole micro-batch with another sequence's completion.
 pub const MISMATCHED_LOGP: &str = "micro_batch/mismatched_logp";
-/// The same under the reference model.
+/// Log-probability under the reference model of each prompt of the whole micro-batch with another sequence's completion.
 pub const MISMATCHED_REF_LOGP: &str = "micro_batch/mismatched_ref_logp";
 /// The need for the rewards of turns, which are columns `turn_reward/NAME` for each environment.
 pub const TURN_REWARD: &str = "turn_reward";

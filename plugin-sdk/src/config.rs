@@ -11,7 +11,7 @@ pub trait Config: DeserializeOwned + Serialize + JsonSchema + Default + Clone + 
 
 impl<T: DeserializeOwned + Serialize + JsonSchema + Default + Clone + Send + 'static> Config for T {}
 
-/// For plugins without settings.
+/// The settings of a plugin that has none.
 #[derive(Clone, Debug, Default, serde::Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NoConfig {}
@@ -46,7 +46,7 @@ impl Defaults {
     pub const NONE: Self =
         Self { num_generations: None, temperature: None, max_completion_length: None, router_aux_loss_coef: None };
 
-    /// The same, without the auxiliary loss of a mixture's router.
+    /// The host's defaults for all keys, without the auxiliary loss of a mixture's router.
     pub const NO_AUX_LOSS: Self = Self { router_aux_loss_coef: Some(0.0), ..Self::NONE };
 }
 
@@ -73,7 +73,7 @@ pub fn derived(metrics: &[DerivedMetric]) -> serde_json::Value {
     metrics.iter().map(|(name, derivation)| ((*name).to_owned(), rule(*derivation))).collect()
 }
 
-/// The same with what an algorithm tells the host besides its settings, under the keyword `x-rlhost`.
+/// Returns the schema of an algorithm's settings, with what it tells the host besides them under the keyword `x-rlhost`.
 #[doc(hidden)]
 pub fn algorithm_schema<C: Config>(hints: serde_json::Value) -> String {
     let mut schema = schemars::schema_for!(C);

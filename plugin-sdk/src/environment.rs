@@ -13,7 +13,7 @@ const SHOWN: usize = 80;
 
 /// An environment. It holds no state besides its episodes, which it receives with each turn.
 pub trait Environment: Sized + Send + 'static {
-    /// Its settings.
+    /// The settings of the environment.
     type Config: Config;
     /// What it knows of one episode.
     type Episode: Send + 'static;
@@ -45,7 +45,7 @@ pub trait Environment: Sized + Send + 'static {
 /// An environment that gets all waiting episodes at once, as one that [asks servers](crate::http) has to: a batch of requests is
 /// sent in parallel. Exported by `environment_plugin!(MyType, asking);`. Every [`Environment`] is one.
 pub trait Environments: Sized + Send + 'static {
-    /// Its settings.
+    /// The settings of the environment.
     type Config: Config;
     /// What it knows of one episode.
     type Episode: Send + 'static;

@@ -47,13 +47,13 @@ use crate::{Error, Metric, algorithm, columns};
 /// labelled_plugin!(Bounded);
 /// ```
 pub trait Labelled: Sized + Send + 'static {
-    /// Its settings.
+    /// The settings of the algorithm.
     type Config: Config;
-    /// One line that says what it does.
+    /// One line that says what the algorithm does.
     const DESCRIPTION: &'static str;
     /// The peak learning rate of a run that sets none, for a full-size model.
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
-    /// Its own defaults for keys of the run.
+    /// The algorithm's own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
 
     /// Returns the columns that it needs under these settings, besides `logp` and the labels.
@@ -86,7 +86,7 @@ pub struct Examples {
     pub labels: Vec<bool>,
     /// Desirable rows in the whole micro-batch, of which other calls may get some.
     pub desirable: u32,
-    /// The same of undesirable rows.
+    /// Undesirable rows in the whole micro-batch, of which other calls may get some.
     pub undesirable: u32,
     /// The tokens of row i are at `offsets[i]..offsets[i+1]`.
     pub offsets: Vec<u32>,

@@ -34,53 +34,53 @@ macro_rules! known {
 }
 
 known! {
-    /// Of a reward: the prompts' texts.
+    /// Needs, for a reward, the prompts' texts.
     PROMPT_TEXT = "prompt_text";
-    /// Of a reward: the completions' texts.
+    /// Needs, for a reward, the completions' texts.
     COMPLETION_TEXT = "completion_text";
-    /// Of a reward: the completions' tokens.
+    /// Needs, for a reward, the completions' tokens.
     TOKEN_IDS = "token_ids";
-    /// Of a reward or an environment: the dataset's columns.
+    /// Needs, for a reward or an environment, the dataset's columns.
     DATASET_COLUMNS = "dataset_columns";
-    /// See [`columns::LOGP`].
+    /// Needs the column [`columns::LOGP`].
     LOGP = columns::LOGP;
-    /// See [`columns::OLD_LOGP`].
+    /// Needs the column [`columns::OLD_LOGP`].
     OLD_LOGP = columns::OLD_LOGP;
-    /// See [`columns::REF_LOGP`].
+    /// Needs the column [`columns::REF_LOGP`].
     REF_LOGP = columns::REF_LOGP;
-    /// See [`columns::SAMPLING_LOGP`].
+    /// Needs the column [`columns::SAMPLING_LOGP`].
     SAMPLING_LOGP = columns::SAMPLING_LOGP;
-    /// See [`columns::ENTROPY`].
+    /// Needs the column [`columns::ENTROPY`].
     ENTROPY = columns::ENTROPY;
-    /// See [`columns::MEAN_LOGITS`].
+    /// Needs the column [`columns::MEAN_LOGITS`].
     MEAN_LOGITS = columns::MEAN_LOGITS;
-    /// See [`columns::LOG_SUM_SQUARES`].
+    /// Needs the column [`columns::LOG_SUM_SQUARES`].
     LOG_SUM_SQUARES = columns::LOG_SUM_SQUARES;
-    /// See [`columns::PROMPT_LOGP`].
+    /// Needs the column [`columns::PROMPT_LOGP`].
     PROMPT_LOGP = columns::PROMPT_LOGP;
-    /// See [`columns::VALUE`].
+    /// Needs the column [`columns::VALUE`].
     VALUE = columns::VALUE;
-    /// See [`columns::OLD_VALUE`].
+    /// Needs the column [`columns::OLD_VALUE`].
     OLD_VALUE = columns::OLD_VALUE;
-    /// See [`columns::SEQUENCE_VALUE`].
+    /// Needs the column [`columns::SEQUENCE_VALUE`].
     SEQUENCE_VALUE = columns::SEQUENCE_VALUE;
-    /// See [`columns::LABEL`].
+    /// Needs the column [`columns::LABEL`].
     LABEL = columns::LABEL;
-    /// See [`columns::MARGIN`].
+    /// Needs the column [`columns::MARGIN`].
     MARGIN = columns::MARGIN;
-    /// See [`columns::FINISHED`].
+    /// Needs the column [`columns::FINISHED`].
     FINISHED = columns::FINISHED;
-    /// See [`columns::MICRO_BATCH_LABEL`].
+    /// Needs the column [`columns::MICRO_BATCH_LABEL`].
     MICRO_BATCH_LABEL = columns::MICRO_BATCH_LABEL;
-    /// See [`columns::MISMATCHED_LOGP`].
+    /// Needs the column [`columns::MISMATCHED_LOGP`].
     MISMATCHED_LOGP = columns::MISMATCHED_LOGP;
-    /// See [`columns::MISMATCHED_REF_LOGP`].
+    /// Needs the column [`columns::MISMATCHED_REF_LOGP`].
     MISMATCHED_REF_LOGP = columns::MISMATCHED_REF_LOGP;
-    /// See [`columns::TURN_REWARD`].
+    /// Needs the column [`columns::TURN_REWARD`].
     TURN_REWARD = columns::TURN_REWARD;
-    /// See [`columns::ADVANTAGE`].
+    /// Needs the column [`columns::ADVANTAGE`].
     ADVANTAGE = columns::ADVANTAGE;
-    /// See [`columns::RETURN`].
+    /// Needs the column [`columns::RETURN`].
     RETURN = columns::RETURN;
 }
 

@@ -15,13 +15,13 @@ use crate::{Error, Metric, algorithm, columns};
 
 /// An online policy algorithm.
 pub trait Policy: Sized + Send + 'static {
-    /// Its settings.
+    /// The settings of the algorithm.
     type Config: Config;
-    /// One line that says what it does.
+    /// One line that says what the algorithm does.
     const DESCRIPTION: &'static str;
     /// The peak learning rate of a run that sets none, for a full-size model.
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
-    /// Its own defaults for keys of the run.
+    /// The algorithm's own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
     /// Metrics that the host logs because of others, in rows that have all of what they follow from.
     const DERIVED_METRICS: &'static [DerivedMetric] = &[];

@@ -50,13 +50,13 @@ use std::ops::Range;
 /// preference_plugin!(Margin);
 /// ```
 pub trait Preference: Sized + Send + 'static {
-    /// Its settings.
+    /// The settings of the algorithm.
     type Config: Config;
-    /// One line that says what it does.
+    /// One line that says what the algorithm does.
     const DESCRIPTION: &'static str;
     /// The peak learning rate of a run that sets none, for a full-size model.
     const LEARNING_RATE: f64 = crate::config::LEARNING_RATE;
-    /// Its own defaults for keys of the run, if it builds its pairs from new completions.
+    /// The algorithm's own defaults for keys of the run, if it builds its pairs from new completions.
     const DEFAULTS: Defaults = Defaults::NONE;
     /// Whether a dataset's pairs begin and end with the tokenizer's beginning-of-text and end-of-text tokens, also where a chat
     /// template writes something else there.

@@ -40,13 +40,13 @@ use crate::{Error, Metric, algorithm, columns};
 /// reward_model_plugin!(Hinge);
 /// ```
 pub trait RewardModel: Sized + Send + 'static {
-    /// Its settings.
+    /// The settings of the algorithm.
     type Config: Config;
-    /// One line that says what it does.
+    /// One line that says what the algorithm does.
     const DESCRIPTION: &'static str;
     /// The peak learning rate of a run that sets none, for a full-size model.
     const LEARNING_RATE: f64 = 1e-4;
-    /// Its own defaults for keys of the run.
+    /// The algorithm's own defaults for keys of the run.
     const DEFAULTS: Defaults = Defaults::NONE;
 
     /// Creates the loss from its settings.
@@ -64,7 +64,7 @@ pub struct Pairs {
     pub step: u64,
     /// The model's values of the chosen completions, one per pair.
     pub chosen: Vec<f32>,
-    /// The same of the rejected completions.
+    /// The model's values of the rejected completions, one per pair.
     pub rejected: Vec<f32>,
     /// By how much the chosen completion is better, if the dataset says so of all pairs.
     pub margin: Option<Vec<f32>>,

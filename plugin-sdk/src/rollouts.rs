@@ -32,9 +32,9 @@ pub struct Rollouts {
     pub mask: Vec<u8>,
     /// Per token: log-probabilities of the policy that generated them.
     pub logp: Vec<f32>,
-    /// The same of the reference model, with `Needs::REF_LOGP`.
+    /// Per token: log-probabilities of the reference model, with `Needs::REF_LOGP`.
     pub ref_logp: Option<Vec<f32>>,
-    /// The same as the sampler computed them, with `Needs::SAMPLING_LOGP`.
+    /// Per token: log-probabilities that the sampler computed, with `Needs::SAMPLING_LOGP`.
     pub sampling_logp: Option<Vec<f32>>,
     /// Per token: the critic's values, with `Needs::OLD_VALUE`.
     pub values: Option<Vec<f32>>,

@@ -14,7 +14,7 @@ pub fn core_reward(fields: &str, score: &str) -> Vec<u8> {
     core_reward_with(fields, score, "{}")
 }
 
-/// The same with a schema.
+/// The module of [`core_reward`] with a schema.
 ///
 /// # Panics
 /// If the text is not WebAssembly.

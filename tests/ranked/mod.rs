@@ -112,7 +112,8 @@ pub fn compare(cases: &[Case<'_>], online: bool, cuts: &[Cut<'_>], more: &[&str]
     compare_in(&Place::with_answers(), cases, online, cuts, more);
 }
 
-/// The same in a folder that has the data. The run of one process is named as the case, with `-1`.
+/// Runs each case with each cut in a folder that has the data, and compares with the first. The run of one process is named as
+/// the case, with `-1`.
 ///
 /// # Panics
 /// If a run fails, or differs.

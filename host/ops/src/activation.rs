@@ -26,7 +26,7 @@ pub enum Activation {
     Silu,
     /// `x` times the probability that a standard normal variable is below it (Hendrycks and Gimpel 2016, arXiv 1606.08415).
     Gelu,
-    /// The same with that probability approximated by a hyperbolic tangent.
+    /// GELU with the normal probability approximated by a hyperbolic tangent.
     GeluTanh,
 }
 

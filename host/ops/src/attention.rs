@@ -140,7 +140,7 @@ pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: A
     of_queries(q, k, v, Visible::all(forest, attention), |_| true, attention)
 }
 
-/// Does the same, but on the CPU may return zeros for other rows than `rows`.
+/// Computes the heads' outputs and normalisers of [`forward`] for some `rows`; on the CPU, other rows may be zeros.
 pub fn forward_rows(
     q: &Tensor,
     k: &Tensor,
@@ -160,7 +160,8 @@ pub fn forward_rows(
     of_queries(q, k, v, Visible::all(forest, attention), |queries| wanted[queries].contains(&true), attention)
 }
 
-/// Does the same for the queries of some `segments` only, `q: [M, H * C]`, in this order. On the CPU.
+/// Computes the heads' outputs and normalisers of [`forward`] for the queries of some `segments` only, `q: [M, H * C]`, in this
+/// order. On the CPU.
 pub fn forward_some(
     q: &Tensor,
     k: &Tensor,

@@ -34,7 +34,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All of them.
+    /// All capabilities.
     pub const ALL: [Self; 11] = [
         Self::QuantizedWeights,
         Self::StoredWeights,

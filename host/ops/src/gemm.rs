@@ -18,12 +18,12 @@ pub(super) struct Run {
 }
 
 impl Precision {
-    /// On the calling thread.
+    /// Computes products in this precision on the calling thread.
     pub(super) fn alone(self) -> Run {
         Run { precision: self, par: Parallelism::None }
     }
 
-    /// On all threads of the pool, if the product is large enough.
+    /// Computes products in this precision on all threads of the pool, if they are large enough.
     pub(super) fn on_all_threads(self) -> Run {
         Run { precision: self, par: Parallelism::Rayon(rayon::current_num_threads()) }
     }
@@ -94,8 +94,8 @@ pub(super) struct Weight<'a> {
     pub bias: Option<Read<'a>>,
 }
 
-/// Does the same as [`of_rows`] for several weights. In bf16, rows are rearranged once for all, unless one of the weights has to be
-/// widened.
+/// Multiplies rows with several weights, each as [`of_rows`] does. In bf16, rows are rearranged once for all, unless one of the
+/// weights has to be widened.
 pub(super) fn of_rows_all(x: Mat<'_>, all: &[Weight<'_>], run: Run) -> Vec<Vec<f32>> {
     assert!(all.iter().all(|w| w.bias.as_ref().is_none_or(|bias| bias.len() == w.outputs)), "a bias of another length");
     #[cfg(target_arch = "x86_64")]

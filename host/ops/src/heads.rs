@@ -38,7 +38,7 @@ pub struct Attention {
     pub scale: f32,
     /// Bound that scores approach, `cap * tanh(score / cap)` (Gemma 2, arXiv 2408.00118); unbounded if `None`.
     pub cap: Option<f32>,
-    /// Of the products on the CPU.
+    /// Precision of the products on the CPU.
     pub precision: Precision,
 }
 

@@ -50,9 +50,9 @@ pub(super) struct CodedWeight<'a> {
 
 /// Rows `[N, in]` in 8 bits, in groups of eight. The last one is filled up with zeros.
 pub(super) struct Rows {
-    /// Of each group and block, those of each row.
+    /// Codes: of each group and block, the lines of each row.
     lines: Vec<Line>,
-    /// Of each group.
+    /// Scales and sums of each group.
     blocks: Vec<Block>,
     n: usize,
     d_in: usize,
@@ -184,7 +184,7 @@ mod avx512 {
     /// How many codes ahead memory is asked for: some pairs of outputs, into the L2 cache.
     const AHEAD: usize = 24 << 10;
 
-    /// Does the same as [`super::round`].
+    /// Rounds values to codes in vector registers; see [`super::round`].
     ///
     /// # Safety
     /// The processor has AVX-512 with VNNI.

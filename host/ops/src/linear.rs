@@ -41,7 +41,8 @@ pub fn forward<'a>(x: &Tensor, w: impl Into<Matrix<'a>>, b: Option<&Tensor>, pre
     tensor(gemm::of_rows(xs.rows(x, precision)?, &ws, d_out, bias.as_deref(), precision.on_all_threads()), (n, d_out))
 }
 
-/// Does the same for several weights `[out, in]`, each with its bias `[out]`; the rows are prepared once for all.
+/// Computes `x w^T + b`, `[N, out]`, for several weights `[out, in]`, each with its bias `[out]`; the rows of `x` are prepared
+/// once for all.
 pub fn forward_all(x: &Tensor, all: &[(Matrix<'_>, Option<&Tensor>)], precision: Precision) -> Result<Vec<Tensor>> {
     if !x.device().is_cpu() {
         return all.iter().map(|(w, b)| forward(x, *w, *b, precision)).collect();

@@ -44,9 +44,9 @@ pub fn forward(
     statistics(hidden, w, targets, scale, restriction, false)
 }
 
-/// Does the same and, on the CPU, where logits are neither bounded nor restricted, half as much again: what a [`backward`] for the hidden
-/// states alone needs to compute no logits, given derivatives of log-probabilities alone. Any other backward pass takes as long as after
-/// [`forward`].
+/// Computes the statistics of [`forward`] and, on the CPU, where logits are neither bounded nor restricted, what a [`backward`]
+/// for the hidden states alone needs to compute no logits, given derivatives of log-probabilities alone. That takes half as long
+/// again; any other backward pass takes as long as after [`forward`].
 pub fn forward_for_hidden(
     hidden: &Tensor,
     w: &Tensor,
@@ -104,9 +104,9 @@ fn statistics(
 #[derive(Clone, Copy)]
 struct Sums {
     top: f32,
-    /// Of `exp(z - top)`.
+    /// Sum of `exp(z - top)`.
     sum: f32,
-    /// Of `exp(z - top) (z - top)`.
+    /// Sum of `exp(z - top) (z - top)`.
     weighted: f32,
 }
 
@@ -120,7 +120,7 @@ impl Sums {
         Self { top, sum: a.sum + b.sum, weighted: a.weighted + b.weighted }
     }
 
-    /// Returns the same sums relative to a higher maximum.
+    /// Returns the sums relative to a higher maximum.
     fn below(self, top: f32) -> Self {
         // Without a logit above -inf, the sums are zero or NaN, relative to anything.
         if self.top == top || self.top == f32::NEG_INFINITY {

@@ -37,7 +37,7 @@ impl LowRank<'_> {
         self.add_from(&tensor(inner, (n, r))?, y)
     }
 
-    /// Does the same given `x A^T`, `[N, r]`, on the CPU.
+    /// Adds the adapter's output to `y: [N, out]`, given `x A^T`, `[N, r]`, on the CPU.
     pub fn add_from(&self, inner: &Tensor, y: &Tensor) -> Result<()> {
         let (r, _, d_out) = self.dims()?;
         let (n, inner_r) = matrix_dims(inner);

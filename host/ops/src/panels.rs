@@ -26,7 +26,7 @@ use std::ops::Range;
 /// Below this many multiplications, a second thread gains nothing.
 const WORTH_WAKING: usize = 1 << 23;
 
-/// The same if the threads are awake ([`team::together`]).
+/// Below this many multiplications, a second thread that is awake ([`team::together`]) gains nothing.
 const WORTH_SHARING: usize = 1 << 16;
 
 /// Parts of a product per thread, so that a thread that starts late leaves some to the others.
@@ -113,8 +113,8 @@ impl Panels {
         Ok(Self { weight, copied, precision, in_integers: false, bias, d_in, d_out })
     }
 
-    /// Does the same with a copy of the weight in 8 bits; a quantized weight stays as it is. With weights in 8 bits, rows are rounded
-    /// to 8 bits too.
+    /// Lays out a copy of a weight in 8 bits; a quantized weight stays as it is. With weights in 8 bits, rows are rounded to 8
+    /// bits too.
     pub fn in_8_bits<'a>(w: impl Into<Matrix<'a>>, b: Option<&Tensor>, precision: Precision) -> Result<Self> {
         let w = w.into();
         let panels = match w {
@@ -200,7 +200,7 @@ impl Panels {
         few.products(w, &self.bias, self.outputs(groups), write);
     }
 
-    /// Does the same for rows in 8 bits.
+    /// Computes some groups' outputs for rows in 8 bits.
     fn of_integers(&self, groups: Range<usize>, rows: &Integers, w: &Stored<'_>, n: usize, out: Shared) {
         match (rows, w) {
             #[cfg(target_arch = "x86_64")]

@@ -19,7 +19,7 @@ macro_rules! wide {
 }
 pub(super) use wide;
 
-/// See [`wide`].
+/// Runs `work` compiled for the widest registers that the processor has; see [`wide`].
 #[inline(always)]
 pub(super) fn run<T>(work: impl FnOnce() -> T) -> T {
     #[cfg(target_arch = "x86_64")]

@@ -116,7 +116,7 @@ pub(super) fn tensor(data: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor> 
     tensor_of(data, shape)
 }
 
-/// Does the same with values of any type.
+/// Creates a CPU tensor from values of any type.
 pub(super) fn tensor_of<T: WithDType>(data: Vec<T>, shape: impl Into<Shape>) -> Result<Tensor> {
     Ok(Tensor::from_vec(data, shape.into(), &Device::Cpu)?)
 }
@@ -133,7 +133,7 @@ pub(super) unsafe fn filled<T>(n: usize, fill: impl FnOnce(&mut [MaybeUninit<T>]
     data
 }
 
-/// Does the same for several vectors.
+/// Returns vectors of these lengths set by `fill`, without clearing the memory first.
 ///
 /// # Safety
 /// `fill` must set all values of all of them.
@@ -149,7 +149,7 @@ pub(super) unsafe fn filled_each<const N: usize, T>(
     all
 }
 
-/// Does the same for any number of vectors of these lengths, whose parts tasks write in any order.
+/// Returns any number of vectors of these lengths, whose parts tasks write in any order, without clearing the memory first.
 ///
 /// # Safety
 /// `fill` must set all values of all of them.

@@ -51,9 +51,9 @@ pub fn log_sum_squares(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<
 #[derive(Clone, Copy)]
 struct Sums {
     top: f32,
-    /// Of `exp(z - top)`.
+    /// Sum of `exp(z - top)`.
     sum: f64,
-    /// Of its squares.
+    /// Sum of the squares of `exp(z - top)`.
     squares: f64,
 }
 

@@ -194,7 +194,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Does the same with parts of the columns.
+    /// Calls `each` with parts of the columns of a `[rows, width]` matrix, in order.
     pub(super) fn by_columns(
         &self,
         (rows, width): (usize, usize),

@@ -13,8 +13,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Looks for a task after which a waiting thread yields before each further one, since the thread it waits for may have no
-/// processor; and after which one that only stays awake falls asleep.
+/// Number of unsuccessful looks for a task. After as many, a thread that waits for others yields its processor before each further
+/// look, since those may have none; and a thread that only stays awake falls asleep.
 const LOOKS: u32 = 1024;
 
 /// In place of a part's number: no part is available.

@@ -21,7 +21,7 @@ pub struct Scale {
     pub divisor: f32,
     /// Bound that logits approach, `cap * tanh(logit / cap)`; unbounded if `None`.
     pub cap: Option<f32>,
-    /// Of the products on the CPU.
+    /// Precision of the products on the CPU.
     pub precision: Precision,
 }
 
@@ -119,7 +119,7 @@ pub(super) fn turn(values: &[f32], d: usize) -> Vec<f32> {
     turn_padded(values, d, values.len() / d.max(1))
 }
 
-/// Does the same with lines of `line` values, of which those from `M` on are zero.
+/// Returns the transpose of `values: [M, D]` with lines of `line` values, of which those from `M` on are zero.
 pub(super) fn turn_padded(values: &[f32], d: usize, line: usize) -> Vec<f32> {
     let mut turned = vec![0f32; d * line];
     turned.par_chunks_mut(LANES * line.max(1)).enumerate().for_each(|(i, lines)| {

@@ -45,7 +45,7 @@ impl Entry {
         Self::seen(path, |_| {})
     }
 
-    /// Does the same; calls `see` with all bytes in order.
+    /// Computes the entry of a file, and calls `see` with all of its bytes in order.
     fn seen(path: &Path, mut see: impl FnMut(&[u8])) -> io::Result<Self> {
         let (mut file, mut hash) = (files::open(path)?, Sha256::new());
         let mut buffer = vec![0; 1 << 16];

@@ -145,7 +145,7 @@ pub(super) struct Run {
     stepped: Instant,
     /// What evaluations and checkpoints before the run took.
     before: Pauses,
-    /// The same when the newest step ended.
+    /// What evaluations and checkpoints had taken when the newest step ended.
     pauses: Pauses,
 }
 

@@ -87,7 +87,7 @@ impl Given {
         }
     }
 
-    /// Returns the same for a command that is no run: it opens no ports, least of all those of the run that it reads.
+    /// Returns this configuration for a command that is no run: it opens no ports, least of all those of the run that it reads.
     pub(super) fn without_ports(self) -> Self {
         if self.overrides.value_of("metrics_port").is_some() {
             tracing::warn!("metrics_port has no effect: this command serves no metrics");

@@ -7,7 +7,7 @@ use super::Config;
 pub struct Batches {
     /// Number of completions or pairs in a micro-batch.
     pub micro_batch: usize,
-    /// The same in evaluations.
+    /// Number of completions or pairs in a micro-batch of an evaluation.
     pub eval_micro_batch: usize,
     /// Number of micro-batches per generation.
     pub steps_per_generation: usize,

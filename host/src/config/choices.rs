@@ -17,9 +17,9 @@ pub enum LearnFrom {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OldLogp {
-    /// Those of sampling.
+    /// Log-probabilities that the sampler computed.
     Sampling,
-    /// Those of a training forward pass right after sampling.
+    /// Log-probabilities of a training forward pass right after sampling.
     Recompute,
 }
 

@@ -99,7 +99,7 @@ impl Limits {
         self.episodes_timeout_s.unwrap_or(CALLS_OF_EPISODES * self.call_timeout_s)
     }
 
-    /// Returns the same as a duration.
+    /// Returns the maximum duration of all calls for the episodes of an instance.
     pub fn episodes_timeout(&self) -> Duration {
         duration(self.episodes_seconds())
     }

@@ -114,9 +114,9 @@ fn seconds(number: f64) -> Duration {
 /// A server that a plugin may send requests to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Whether requests may use HTTPS, and plain HTTP.
+    /// Whether requests may use HTTPS.
     pub https: bool,
-    /// See `https`.
+    /// Whether requests may use plain HTTP.
     pub http: bool,
     /// Its name or address, in lower case; an IPv6 address in brackets.
     pub name: String,

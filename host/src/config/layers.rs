@@ -127,7 +127,8 @@ pub fn read<'a>(files: impl IntoIterator<Item = &'a Path>, overrides: &Overrides
     read_files(&files, overrides, &[])
 }
 
-/// Does the same with files that have been read. Their top-level keys may also be `settings` of the algorithm.
+/// Merges files that have been read, each overriding those before it, applies the command line, and checks the result. Top-level
+/// keys of the files may also be `settings` of the algorithm.
 ///
 /// # Errors
 /// As [`read`].

@@ -174,7 +174,8 @@ mod tests {
         load_best_model_at_end metric_for_best_model greater_is_better early_stopping_patience early_stopping_threshold \
         log_completions chat_template_kwargs replay_only hot_reload loss max_turns max_episode_tokens run_name";
 
-    /// The same of an entry of a reward or environment. `config` is the plugin's own.
+    /// Keys of a reward's or environment's entry that neither name anything outside the run nor limit what it takes of the
+    /// machine. `config` is the plugin's own.
     const COMPUTES_OF_ENTRY: &str =
         "name model hash weight config on_error compare step_separator load_in_8bit load_in_4bit eval_only folders_hash";
 

@@ -19,7 +19,7 @@ pub enum LrSchedule {
     CosineWithRestarts,
     /// Decays along half a cosine to a minimum.
     CosineWithMinLr,
-    /// The same, with a warmup that does not start at zero.
+    /// Decays along half a cosine to a minimum, after a warmup that does not start at zero.
     CosineWarmupWithMinLr,
     /// Decays as a power of the remaining fraction of the run.
     Polynomial,

@@ -17,7 +17,7 @@ const LONGEST_SET: usize = 512;
 pub struct Set {
     /// The key as given: names of rewards and environments in it may have dots and dashes.
     given: String,
-    /// The same in parts, with underscores.
+    /// The parts of the key, with underscores.
     path: Vec<String>,
     text: String,
 }
@@ -77,7 +77,7 @@ impl Set {
         &self.path
     }
 
-    /// Returns the same with the canonical name of a key of rlhost.
+    /// Returns the parts of its key, with the canonical name of a key of rlhost.
     pub fn canonical(&self) -> Vec<String> {
         let mut path = self.path.clone();
         if let Some(own) = self.key() {

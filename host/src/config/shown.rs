@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// See the module documentation.
+/// How a key is shown: its heading in `--help`, and the values that a shell completes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     /// Heading under which `--help` lists the key.

@@ -37,13 +37,14 @@ impl Loader {
         this
     }
 
-    /// Does the same where only this many of the rows can be used. Batches are then those of [`Loader::next_usable`].
+    /// Returns this loader for a dataset of whose rows only this many can be used. Batches are then those of
+    /// [`Loader::next_usable`].
     #[must_use]
     pub fn with_usable(self, usable: usize) -> Self {
         Self { usable, ..self }
     }
 
-    /// Does the same with the rows of each batch in random order, for batches that several updates train on in parts.
+    /// Returns this loader with the rows of each batch in random order, for batches that several updates train on in parts.
     #[must_use]
     pub fn mixing(self, mix: bool) -> Self {
         // Rows that are shuffled as a whole are in random order in each batch, too.
@@ -88,7 +89,8 @@ impl Loader {
         left < if self.partial { 1 } else { self.batch }
     }
 
-    /// Returns the same where only some rows can be used, which `judge` decides for rows that come next.
+    /// Returns whether the next batch starts another pass, where only some rows can be used; `judge` decides for rows that come
+    /// next.
     ///
     /// # Errors
     /// Those of `judge`.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// Maximum length of a column's name in an error, in bytes.
 const SHOWN: usize = 64;
 
-/// See the module documentation.
+/// How a dataset's prompts are asked: built from a row's columns by a template, and with a system message.
 #[derive(Clone, Debug)]
 pub struct PromptForm {
     template: Option<PromptTemplate>,

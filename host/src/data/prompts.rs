@@ -58,7 +58,7 @@ pub fn read_prompts(dataset: &Dataset, refused: &mut Refused) -> Result<Vec<Prom
     read_prompts_as(dataset, None, refused)
 }
 
-/// Same as [`read_prompts`], with prompts that settings build or extend.
+/// Reads a whole prompt dataset, with prompts that settings build or extend.
 ///
 /// # Errors
 /// As [`read_prompts`].
@@ -76,7 +76,7 @@ pub fn read_prompts_as(dataset: &Dataset, form: Option<&PromptForm>, refused: &m
     refused.sort(rows::read(dataset)?.into_iter().enumerate().map(read))
 }
 
-/// Same as [`read_prompts`], from bytes in memory, all of whose rows must be usable; errors name `path`.
+/// Reads prompts from bytes in memory, all of whose rows must be usable; errors name `path`.
 pub fn parse_prompts(path: &Path, bytes: &[u8]) -> Result<Vec<PromptRow>> {
     let mut refused = Refused::new(true);
     let read = |(row, (place, columns)): (usize, Row)| (row, PromptRow::of(row, &place, columns));

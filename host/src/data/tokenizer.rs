@@ -132,7 +132,7 @@ impl Tokenizer {
         Self::open_as(folder, &Wording::default())
     }
 
-    /// The same with another wording than the folder's.
+    /// Reads `tokenizer.json` and the chat template of a model folder, with another wording than the folder's.
     ///
     /// # Errors
     /// If the tokenizer can't be read, or has no such tokens.

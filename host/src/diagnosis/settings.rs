@@ -25,7 +25,7 @@ pub(super) fn metric_of(reward: &str, what: &str) -> String {
     format!("rewards/{reward}/{what}")
 }
 
-/// See the module documentation.
+/// The settings of a run that signs use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     pub(super) learning_rate: Option<f64>,

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 const ECHO: &str = include_str!("answers.wat");
 const OF_PAIRS: [&str; 2] = ["rlhost:plugin/pairing@0.1.0#choose", "rlhost:plugin/preference@0.1.0#loss"];
 
-/// The same as an algorithm of version 1.0.
+/// An algorithm of version 1.0 that answers with what it was sent.
 const CURRENT: &str = include_str!("current.wat");
 
 /// Size of an answer in bytes: the number of tokens, so that a column of the right length has this size.

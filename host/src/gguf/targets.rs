@@ -179,7 +179,7 @@ impl Target {
         all
     }
 
-    /// Does the same for experts.
+    /// Lists what the graph for experts may lack, and whether this model has it.
     fn experts_lack(&self, a: &Architecture) -> Vec<(bool, &'static str)> {
         let of = |mixture: &Mixture| {
             vec![

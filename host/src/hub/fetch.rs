@@ -63,7 +63,7 @@ impl Advance {
 
 /// How a part of a download ended, if not at the file's end.
 enum Stop {
-    /// It may go on.
+    /// The connection broke; the download may go on.
     Broken(String),
     Final(Error),
 }
@@ -226,7 +226,7 @@ impl Hub {
     }
 }
 
-/// Where a file is asked for, in short.
+/// Returns the address of a file's repository, for messages.
 fn host(url: &str) -> &str {
     url.split("/resolve/").next().unwrap_or(url)
 }

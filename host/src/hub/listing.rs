@@ -14,7 +14,7 @@ impl Listing {
         self.files.iter().any(|f| f == file)
     }
 
-    /// For errors.
+    /// Returns some of the files' names, for errors.
     pub(super) fn names(&self) -> String {
         let mut names = self.files.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
         if self.files.len() > 8 {

@@ -95,12 +95,12 @@ impl Repo {
         }
     }
 
-    /// Its folder in the cache.
+    /// Returns the repository's folder in the cache.
     pub(super) fn folder(&self) -> String {
         format!("{}s--{}", self.noun(), self.id.replace('/', "--"))
     }
 
-    /// Its page, below which its files are.
+    /// Returns the address of the repository's page, below which its files are.
     pub(super) fn page(&self, endpoint: &str) -> String {
         match self.kind {
             Kind::Model => format!("{endpoint}/{}", self.id),
@@ -108,12 +108,12 @@ impl Repo {
         }
     }
 
-    /// Where the hub says what it is.
+    /// Returns the address where the hub describes the repository at its revision.
     pub(super) fn api(&self, endpoint: &str) -> String {
         format!("{endpoint}/api/{}s/{}/revision/{}", self.noun(), self.id, self.revision.replace('/', "%2F"))
     }
 
-    /// Where one of its files is, at a commit.
+    /// Returns the address of one of the repository's files at a commit.
     pub(super) fn file(&self, endpoint: &str, commit: &str, file: &str) -> String {
         let mut url = format!("{}/resolve/{commit}/", self.page(endpoint));
         for byte in file.bytes() {

@@ -31,7 +31,7 @@ pub(super) enum Failure {
         status: StatusCode,
         /// The hub's own word for it.
         code: String,
-        /// And its sentence.
+        /// The hub's own sentence about it.
         said: String,
     },
     /// There is none.

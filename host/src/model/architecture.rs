@@ -42,11 +42,11 @@ const MOST_PARAMETERS: u128 = 1_000_000_000_000;
 /// Multipliers of a decoder's values, and soft caps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factors {
-    /// Of a token's embedding.
+    /// Multiplier of a token's embedding.
     pub embedding: f32,
-    /// Of the outputs of a layer's attention and MLP.
+    /// Multiplier of the outputs of a layer's attention and MLP.
     pub residual: f32,
-    /// Of attention scores.
+    /// Multiplier of attention scores.
     pub scores: f32,
     /// Soft cap of attention scores.
     pub scores_cap: Option<f32>,
@@ -61,7 +61,7 @@ pub struct Factors {
 pub enum NormKind {
     /// Divides by the root mean square.
     Rms,
-    /// The same, with weights stored as offsets from one.
+    /// Divides by the root mean square, with weights stored as offsets from one.
     RmsFromOne,
     /// Subtracts the mean, divides by the standard deviation, and adds a bias.
     Layer,
@@ -359,7 +359,7 @@ impl Family {
 }
 
 impl Factors {
-    /// Those of most families.
+    /// Returns the factors of most families.
     fn none(heads: Heads) -> Self {
         let scores = (heads.head_dim as f32).sqrt().recip();
         Self { embedding: 1.0, residual: 1.0, scores, scores_cap: None, logits: 1.0, logits_cap: None }

@@ -24,9 +24,9 @@ use std::sync::Arc;
 pub struct Decoder {
     pub(super) architecture: Architecture,
     pub(super) weights: Weights,
-    /// Of the products on the CPU.
+    /// Precision of the products on the CPU.
     pub(super) precision: Precision,
-    /// Of [`Architecture::ropes`]; shared by all views, since they are large for long contexts.
+    /// Rotations of [`Architecture::ropes`]; shared by all views, since they are large for long contexts.
     pub(super) rotations: Arc<Vec<Rotation>>,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Lin
     Ok(dx)
 }
 
-/// Does the same for an input that several layers read: adds its gradient to `dx`.
+/// Adds the gradients of a linear layer's parameters to `grad`, and that of an input that several layers read to `dx`.
 fn apply_backward_into(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
     if l.magnitude()?.is_some() {
         backward_biases(l, dy, grad)?;
@@ -137,7 +137,8 @@ pub(super) fn gradient_of_adapter(grad: &Linear<Wanted>) -> Option<Gradient<'_>>
     grad.adapter.as_ref().and_then(|g| Some(Gradient { a: g.a.as_ref()?, b: g.b.as_ref()? }))
 }
 
-/// Does the same for maps that read the same, or the one that joins them, given the gradients of all results.
+/// Adds the gradients of maps that read one input, or of the map that joins them, given the gradients of all results; returns the
+/// input's gradient.
 fn products_backward(
     maps: &[Masked<'_>],
     x: &Tensor,

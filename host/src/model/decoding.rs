@@ -261,7 +261,7 @@ impl Decoding {
         self.prefill_with(prompts, |_, _| Ok(()))
     }
 
-    /// Does the same and also returns what training needs to continue the pass.
+    /// Runs prompts like [`Decoding::prefill`], and also returns what training needs to continue the pass.
     pub fn prefill_keeping(&self, prompts: &Forest) -> Result<(Vec<Prefix>, Tensor, PromptPass)> {
         let mut layers = Vec::new();
         let (caches, logits) = self.prefill_with(prompts, |i, kept| {

@@ -19,7 +19,7 @@ pub(super) struct Dropout {
     key: u64,
     /// A number for each packed token.
     texts: Vec<u64>,
-    /// The same for the rows that the last layer computes after its attention.
+    /// A number for each row that the last layer computes after its attention.
     rows: Vec<u64>,
 }
 

@@ -20,7 +20,7 @@ pub(super) trait Product {
         false
     }
 
-    /// Does the same with several maps.
+    /// Maps `x: [N, in]` by each of several maps.
     fn products(maps: &[&Self], x: &Tensor) -> ops::Result<Vec<Tensor>> {
         maps.iter().map(|map| map.product(x)).collect()
     }
@@ -254,7 +254,7 @@ impl<P> Layer<'_, P> {
         Ok((self.placed_one(q, q_norm, positions)?, self.placed_one(k, k_norm, positions)?))
     }
 
-    /// Does the same with query or key heads.
+    /// Returns query or key heads as attention reads them: normalised, if there is a norm, and rotated.
     pub(super) fn placed_one<'p>(
         &self,
         heads: Tensor,
@@ -379,7 +379,7 @@ impl Architecture {
         self.normed_for(false, x, norm)
     }
 
-    /// Does the same, with a result in bf16 if what reads it `rounds` it anyway.
+    /// Normalises `x`, with a result in bf16 if what reads it `rounds` it anyway; without a norm, returns it unchanged.
     pub(super) fn normed_for(&self, rounds: bool, x: &Tensor, norm: Option<&Norm>) -> ops::Result<Tensor> {
         let Some(Norm { weight, bias }) = norm else { return Ok(x.clone()) };
         match (self.norm, bias) {

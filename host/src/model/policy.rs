@@ -207,10 +207,10 @@ impl Policy {
         self.forward_with(forest, selected, temperature, None, None)
     }
 
-    /// Does the same for a step that learns from it: with the adapter's dropout and the noise on embeddings, whose random numbers depend
-    /// on `key`, and with what makes the backward pass shorter. If the output matrix is frozen and the loss turns out to depend on
-    /// entropies or smoothed targets, the step takes longer. If the pass of all prompts is `known` for the same weights, it is
-    /// continued, with the same results.
+    /// Computes log-probabilities and entropies for a step that learns from them: with the adapter's dropout and the noise on
+    /// embeddings, whose random numbers depend on `key`, and with what makes the backward pass shorter. If the output matrix is
+    /// frozen and the loss turns out to depend on entropies or smoothed targets, the step takes longer. If the pass of all
+    /// prompts is `known` for the same weights, it is continued, with the same results.
     ///
     /// # Errors
     /// As [`Policy::forward`].

@@ -98,7 +98,7 @@ impl Decoder {
         if i + 1 < self.weights.layers.len() { self.stored(kept) } else { Ok(kept.reduced()) }
     }
 
-    /// Does the same as [`Decoder::forward`], from where the prompts' pass ended.
+    /// Runs the decoder on a forest like [`Decoder::forward`], from where the prompts' pass ended.
     pub(super) fn continued(&self, forest: &Forest, how: How, from: Continuation) -> Result<(Tensor, Kept)> {
         let Continuation { prompts, layers: known, joins, segments, tokens, positions } = from;
         let joins = Arc::new(joins);

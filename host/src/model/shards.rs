@@ -183,7 +183,7 @@ impl Shards {
         self.left_except(|_| false)
     }
 
-    /// Does the same, except for some names.
+    /// Returns the first name among the tensors that were not taken, except for some names, made printable.
     pub(super) fn left_except(&self, except: impl Fn(&str) -> bool) -> Option<String> {
         self.tensors.keys().filter(|name| !except(name)).min().map(|name| printable(name, SHOWN))
     }

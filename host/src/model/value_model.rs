@@ -29,7 +29,7 @@ const CLASSIFIES: [&str; 2] = ["ForSequenceClassification", "ForTokenClassificat
 /// The initial head if the folder has none.
 #[derive(Clone, Copy, Debug)]
 pub enum NewHead {
-    /// It values everything at zero.
+    /// Zeros, so that every value is 0.
     Zero,
     /// Random with this seed, with the standard deviation that `config.json` gives new weights, as in transformers.
     Drawn(u64),

@@ -457,8 +457,8 @@ impl Weights {
         Self::build_in(a, None, make)
     }
 
-    /// Does the same for layers whose linear maps are quantized: their codes are asked for under the weight's name, directly
-    /// before their scales.
+    /// Builds the weights of layers whose linear maps may be quantized: their codes are asked for under the weight's name,
+    /// directly before their scales.
     pub(super) fn build_in(
         a: &Architecture,
         scheme: Option<Scheme>,

@@ -11,10 +11,10 @@ use std::ops::AddAssign;
 /// Floating-point operations of passes through a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Passed {
-    /// Of the forward passes.
+    /// Operations of the forward passes.
     pub forward: f64,
-    /// Of the backward passes: as much again for the gradients of the products' inputs, and as much again for those of the
-    /// trained weights.
+    /// Operations of the backward passes: as many again for the gradients of the products' inputs, and as many again for those of
+    /// the trained weights.
     pub backward: f64,
 }
 

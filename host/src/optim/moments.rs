@@ -97,7 +97,7 @@ impl Moments {
         }
     }
 
-    /// Returns the same tensors, to be replaced.
+    /// Returns the tensors with their names, to be replaced.
     pub(super) fn named_mut(&mut self) -> Vec<(&'static str, &mut Tensor)> {
         match self {
             Self::AdamW { m, v } => vec![("m", m), ("v", v)],

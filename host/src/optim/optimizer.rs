@@ -29,9 +29,9 @@ pub struct Optimizer {
 /// Bounds on magnitudes, which grow with each update.
 #[derive(Clone, Copy, Debug)]
 struct Reach {
-    /// Of every parameter.
+    /// Bound on every parameter.
     parameters: f64,
-    /// Of every momentum of SGD, or of every first moment in 8 bits.
+    /// Bound on every momentum of SGD, or on every first moment in 8 bits.
     momentum: f64,
 }
 
@@ -59,7 +59,7 @@ pub struct Ready {
 /// The result of preparing an update, like [`Update`], which it becomes.
 #[derive(Debug)]
 pub enum Prepared {
-    /// It can be made.
+    /// The update can be made.
     Ready(Ready),
     /// As [`Update::NotFinite`].
     NotFinite(f64),
@@ -336,7 +336,7 @@ mod tests {
     /// Results of torch and of the optimizers' authors; written by `tests/fixtures/make_optimizers.py`.
     const REFERENCE: &str = include_str!("../../../tests/fixtures/optimizers.json");
 
-    /// The same with moments in 8 bits, of bitsandbytes and by its formula; written by `tests/fixtures/make_adamw_8bit.py`.
+    /// Results of bitsandbytes with moments in 8 bits, and of its formula; written by `tests/fixtures/make_adamw_8bit.py`.
     const IN_8_BITS: &str = include_str!("../../../tests/fixtures/adamw_8bit.json");
 
     /// Returns a parameter's initial value, or its gradient at a step, as in the fixtures' scripts.

@@ -184,7 +184,7 @@ impl OldAlgorithm {
     }
 }
 
-/// Does the same for an algorithm of a kind.
+/// Returns the columns that an algorithm of a kind needs, given its flags and its schema.
 fn needs(kind: Kind, flags: Flags, schema: &str) -> Result<Needs, String> {
     let all = [Flags::REF_LOGP, Flags::MEAN_LOGITS, Flags::SAMPLING_LOGP, Flags::ENTROPY, Flags::VALUES];
     let of_flags = all.into_iter().filter(|flag| flags.contains(*flag)).flat_map(|flag| kind.of_flag(flag));

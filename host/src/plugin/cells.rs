@@ -45,7 +45,7 @@ pub(super) struct Walls {
     seed: u64,
     /// The largest memory of any cell opened so far, in bytes; 0 before the first.
     size: AtomicUsize,
-    /// The same for keepers.
+    /// The largest memory of any keeper opened so far, in bytes; 0 before the first.
     kept: AtomicUsize,
 }
 

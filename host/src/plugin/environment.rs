@@ -184,13 +184,14 @@ enum Asked {
     Step(Turn),
 }
 
-/// Its result.
+/// The result of a call to an environment.
 enum Answer {
     Opening(Opening),
     Reply(Reply),
 }
 
-/// See the module documentation.
+/// A group of episodes on one instance. Every reply is checked and recorded, so that a failed instance can be replaced by a new
+/// one on which the calls are replayed.
 pub struct Session {
     loaded: Arc<Loaded>,
     /// What its instance and that one's cells may take.

@@ -107,7 +107,7 @@ pub(super) struct Description {
     pub derived_metrics: Vec<DerivedMetric>,
 }
 
-/// See the module documentation.
+/// What a component exports of the contract, in any version, looked up once.
 #[derive(Clone)]
 pub(super) struct Exports {
     describe: Describe,

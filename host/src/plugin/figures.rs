@@ -67,7 +67,8 @@ const OF_ALGORITHMS_PREFIXES: [&str; 9] =
 /// Names that the host reports for pairs and labelled completions, and an algorithm for completions one by one may itself.
 const ENTROPY: &str = "entropy";
 
-/// The same of names that the host reports for completions one by one: TRL's corrections of sampling do.
+/// A family of names that the host reports for completions one by one, and an algorithm may itself: TRL's corrections of sampling
+/// do.
 const SAMPLING: &str = "sampling/";
 
 /// Which plugin of a process reports which metric. Clones share this.

@@ -9,13 +9,13 @@ const KEYWORD: &str = "x-rlhost";
 /// Maximum learning rate that an algorithm may propose.
 const GREATEST_RATE: f64 = 1.0;
 
-/// The same of the sampling temperature.
+/// Maximum sampling temperature that an algorithm may propose.
 const GREATEST_TEMPERATURE: f64 = 100.0;
 
-/// The same of the coefficient of a router's auxiliary loss.
+/// Maximum coefficient of a router's auxiliary loss that an algorithm may propose.
 const GREATEST_COEFFICIENT: f64 = 1e6;
 
-/// The same of the number of completions per prompt and of their length.
+/// Maximum number of completions per prompt, and maximum length of them, that an algorithm may propose.
 const GREATEST_COUNT: u64 = 1 << 20;
 
 /// Keys of a run for which an algorithm has its own default; none leaves the host's.
@@ -95,7 +95,7 @@ pub struct DerivedMetric {
 /// How a metric follows from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Derivation {
-    /// It is the same.
+    /// The metric is a copy of the other.
     Copy,
     /// By how much the other grows in a second, rounded down.
     PerSecond,
@@ -130,7 +130,7 @@ impl DerivedMetric {
     }
 }
 
-/// See the module documentation.
+/// What a plugin tells the host besides its settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hints {
     /// The peak learning rate of a run that sets none, for a full-size model.

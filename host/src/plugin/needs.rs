@@ -26,7 +26,7 @@ impl Needs {
         self.0.iter().map(String::as_str)
     }
 
-    /// Returns the same without an input.
+    /// Returns the needs without an input.
     #[must_use]
     pub fn without(&self, name: &str) -> Self {
         self.names().filter(|own| *own != name).collect()

@@ -32,7 +32,7 @@ impl Source {
         Self::open_as(location, None)
     }
 
-    /// Does the same where a plugin of this `role` is wanted: only built-in plugins that would fit are suggested.
+    /// Opens a plugin for a `role`: only built-in plugins that would fit are suggested.
     ///
     /// # Errors
     /// As [`open`](Self::open).

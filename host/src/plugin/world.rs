@@ -78,7 +78,8 @@ impl Role {
     const ALL: [(Self, &'static [&'static str]); 3] =
         [(Self::Algorithm, &["algorithm"]), (Self::Reward, &["reward"]), (Self::Environment, &["environment"])];
 
-    /// The same of versions 0.1 and 0.2, which have several kinds of algorithms.
+    /// All roles of versions 0.1 and 0.2, which have several kinds of algorithms, each with the interfaces that a plugin in it
+    /// exports.
     const OLD: [(Self, &'static [&'static str]); 6] = [
         (Self::Algorithm, &["policy"]),
         (Self::Algorithm, &["preference"]),

@@ -90,7 +90,8 @@ impl Generator<'_> {
         Ok(self.run_keeping(requests, false)?.0)
     }
 
-    /// Does the same and, on the CPU, returns the pass over the prompts if it is to be kept and was a single one for all of them.
+    /// Returns all completions, ordered by request and sample, and, on the CPU, the pass over the prompts if it is to be kept and
+    /// was a single one for all of them.
     pub fn run_keeping(&self, requests: &[Request], keep: bool) -> Result<(Vec<Rollout>, Option<PromptPass>), Error> {
         let (mut done, known) = self.completions(requests, keep)?;
         if done.iter().any(|rollout| rollout.logp.iter().any(|logp| !logp.is_finite())) {

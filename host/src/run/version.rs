@@ -39,7 +39,7 @@ impl PluginVersion {
         }
     }
 
-    /// Returns the same with this digest of its settings.
+    /// Returns the version with this digest of its settings.
     pub(super) fn with_digest(self, digest: Option<&str>) -> Self {
         Self { settings: digest.map(str::to_owned), ..self }
     }

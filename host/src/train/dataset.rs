@@ -48,7 +48,7 @@ pub(super) struct Prompt {
     pub answers: Option<Answers>,
     /// Log-probabilities of all tokens of its answers under the reference model, if they are precomputed.
     pub ref_logp: OnceLock<Vec<f32>>,
-    /// The same for another row's answer, with that row.
+    /// Log-probabilities of all tokens of another row's answer under the reference model, with that row, if they are precomputed.
     pub mismatched_ref_logp: OnceLock<(usize, Vec<f32>)>,
 }
 

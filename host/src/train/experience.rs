@@ -89,7 +89,7 @@ impl Experience {
         all
     }
 
-    /// Returns the same with its prompts in another order; completions stay with their prompts.
+    /// Returns the experience with its prompts in another order; completions stay with their prompts.
     pub(super) fn reordered(&self, order: &[usize]) -> Self {
         let rows: Vec<usize> = order.iter().flat_map(|&prompt| self.rows(prompt..prompt + 1)).collect();
         let (mut place_of, mut row_of) = (vec![0; self.prompts.len()], vec![0; self.rollouts.len()]);

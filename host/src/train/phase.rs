@@ -3,8 +3,8 @@
 /// Whether completions are trained on or evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// They are trained on.
+    /// Completions are trained on.
     Train,
-    /// They are evaluated, which has its own sampling parameters and rewards.
+    /// Completions are evaluated, which has its own sampling parameters and rewards.
     Eval,
 }

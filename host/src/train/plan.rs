@@ -62,7 +62,7 @@ pub(super) struct Batching {
     pub items_are_pairs: bool,
     /// Rows that go through a model together on one process.
     pub rows: usize,
-    /// The same in tokens, if that is the limit.
+    /// Tokens that go through a model together on one process, if that is the limit.
     pub max_tokens: Option<usize>,
     /// Micro-batches of an update.
     pub accumulation: usize,

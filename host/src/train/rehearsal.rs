@@ -23,7 +23,7 @@ const SHORT: (usize, usize) = (2, 48);
 /// Usual names of columns with answers.
 const ANSWERS: [&str; 5] = ["answer", "solution", "completion", "response", "output"];
 
-/// See the module documentation.
+/// What a run would do, found out without training: its first prompts, and what its rewards say of completions.
 pub struct Rehearsal {
     /// Number of rows that are used.
     pub rows: usize,

@@ -45,7 +45,7 @@ pub(super) struct Said<'a> {
     pub ended: bool,
 }
 
-/// See the module documentation.
+/// A read-only model that gives each text one value.
 pub struct RewardModel {
     name: String,
     model: Frozen,

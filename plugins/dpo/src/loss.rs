@@ -14,7 +14,7 @@ struct Completions {
     weights: Vec<f64>,
     /// Weighted sum of each completion's log-probabilities.
     logps: Vec<f64>,
-    /// The same under the reference model.
+    /// Weighted sum of each completion's log-probabilities under the reference model.
     ref_logps: Vec<f64>,
     lengths: Vec<f64>,
 }

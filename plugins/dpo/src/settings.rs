@@ -29,7 +29,8 @@ pub enum LossType {
     /// Optimal transport of the policy's sorted margins to the reference model's (Melnyk et al. 2024); sorts within a
     /// micro-batch, so its size matters.
     Aot,
-    /// The same for log-ratios: the sorted chosen ones against the rejected ones.
+    /// Optimal transport of the policy's sorted log-ratios, the chosen ones against the rejected ones (Melnyk et al. 2024); sorts
+    /// within a micro-batch.
     AotUnpaired,
     /// Anchored (APO, D'Oosterlinck et al. 2024), for chosen completions better than the model.
     ApoZero,

@@ -68,7 +68,7 @@ pub enum MultiObjectiveAggregation {
 pub enum TurnAdvantages {
     /// Nothing: an episode has one advantage, from the sum of its turns' rewards.
     None,
-    /// The same turn of the prompt's other episodes. One that no other episode reached has no advantage.
+    /// This turn in the prompt's other episodes. One that no other episode reached has no advantage.
     Turn,
     /// All turns of the prompt's episodes.
     Group,

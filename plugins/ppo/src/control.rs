@@ -19,7 +19,7 @@ pub struct KlControl {
     completions: u64,
     /// Completions of the whole run.
     pub(crate) episode: u64,
-    /// Of all scores of the run.
+    /// Moments of all scores of the run.
     pub(crate) scores: Moments,
 }
 

@@ -37,7 +37,7 @@ pub enum Misdeed {
     NanLoss,
     /// Adds to each advantage how often it was asked for some, though it says that nothing depends on that.
     CountEstimates,
-    /// The same with its loss.
+    /// Adds to its loss how often it was asked for one, though it says that nothing depends on that.
     CountLosses,
     /// Returns a loss that is finite, and whose sums are not.
     HugeLoss,
@@ -54,7 +54,7 @@ pub enum Misdeed {
     HugeFigure,
     /// Does nothing wrong, but names its advantages as it likes.
     OwnColumn,
-    /// The same with one advantage per sequence.
+    /// Returns a column of its own with one advantage per sequence.
     OwnSequences,
 }
 

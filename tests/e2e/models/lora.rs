@@ -6,7 +6,7 @@ use std::fs;
 
 const STEPS: u64 = 5;
 
-/// Of the tiny model.
+/// Layers of the tiny model.
 const LAYERS: usize = 2;
 
 /// GRPO with a reference model, each generation trained on twice.

@@ -11,21 +11,21 @@ use std::fs;
 
 /// What a plugin does.
 enum Misdeed {
-    /// What the hostile plugin calls so, when it scores.
+    /// A misdeed of the hostile plugin, by its name, when it scores.
     Scoring(&'static str),
-    /// The same, when it is asked for its state.
+    /// A misdeed of the hostile plugin, by its name, when it is asked for its state.
     State(&'static str),
-    /// In taking over a state, which only a swap or a resume does.
+    /// A misdeed of the hostile plugin, by its name, when it takes over a state, which only a swap or a resume does.
     Restoring(&'static str),
-    /// The same, before it is asked for anything.
+    /// A misdeed of the hostile plugin, by its name, before it is asked for anything.
     Loading(&'static str),
     /// A file that can't be loaded.
     File(fn() -> Vec<u8>),
     /// A file that fails when it is told of figures.
     Observing(fn() -> Vec<u8>),
-    /// What the hostile plugin calls so and does no harm.
+    /// A deed of the hostile plugin, by its name, that does no harm.
     Harmless(&'static str),
-    /// The same, but fills the log up to its limit if it goes on.
+    /// A harmless deed of the hostile plugin, by its name, that fills the log up to its limit.
     Flooding(&'static str),
 }
 

@@ -280,3 +280,23 @@ fn the_trainer_is_known_by_those_alone_who_compose_it() {
         assert!(composes || !text.contains("trainer::Trainer") && !text.contains("impl Trainer"), "{}", file.display());
     }
 }
+
+/// Somebody who looks up one item has read neither the one before it nor the top of the file.
+#[test]
+fn doc_comments_say_what_they_describe() {
+    let openings = ["Does the same", "The same", "Same as", "See the module documentation"];
+    let mut found = Vec::new();
+    for folder in ["host", "plugin-sdk", "plugins", "tests"] {
+        for file in rust_files(&root().join(folder)) {
+            let text = fs::read_to_string(&file).unwrap();
+            let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+            let firsts = std::iter::once(&"").chain(&lines).zip(&lines).filter(|(before, _)| !before.starts_with("///"));
+            for said in firsts.filter_map(|(_, line)| line.strip_prefix("/// ")) {
+                if openings.iter().any(|opening| said.starts_with(opening)) {
+                    found.push(format!("{}: {said}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}

@@ -27,7 +27,7 @@ fn run(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) 
     run_by_default(place, name, algorithm, online, &[&["--learning-rate", "0.002"], more].concat())
 }
 
-/// The same at the algorithm's own learning rate.
+/// Runs an algorithm at its own learning rate.
 fn run_by_default(place: &Place, name: &str, algorithm: &str, online: bool, more: &[&str]) -> Outcome {
     let mut arguments = vec!["--model", tiny(), "--algorithm", algorithm, "--output-dir", name, "--logging-steps", "1"];
     if online {

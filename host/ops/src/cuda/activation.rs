@@ -19,7 +19,7 @@ fn optional(array: Option<Array<'_>>) -> u64 {
     array.map_or(0, |array| array.at)
 }
 
-/// See [`crate::activation::forward`]; for the function with kernels of this name.
+/// Computes [`crate::activation::forward`] on a device; for the function with kernels of this name.
 pub(crate) fn forward(gate: &Tensor, up: Option<&Tensor>, kernel: &str) -> Result<Tensor> {
     let g = Array::of(gate)?;
     let up = up.map(|up| like(up, g)).transpose()?;
@@ -29,7 +29,7 @@ pub(crate) fn forward(gate: &Tensor, up: Option<&Tensor>, kernel: &str) -> Resul
     Ok(out)
 }
 
-/// See [`crate::activation::backward`].
+/// Computes [`crate::activation::backward`] on a device.
 pub(crate) fn backward(gate: &Tensor, up: Option<&Tensor>, dy: &Tensor, kernel: &str) -> Result<(Tensor, Option<Tensor>)> {
     let g = Array::of(gate)?;
     let (up, dy) = (up.map(|up| like(up, g)).transpose()?, like(dy, g)?);

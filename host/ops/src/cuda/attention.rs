@@ -106,7 +106,7 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// See [`crate::attention::forward`].
+/// Computes [`crate::attention::forward`] on a device.
 pub(crate) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, how: Attention) -> Result<(Tensor, Tensor)> {
     let h = how.heads;
     let qs = Array::of(q)?;
@@ -118,7 +118,7 @@ pub(crate) fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, how: 
     Ok((out, log_sum))
 }
 
-/// See [`crate::attention::backward`].
+/// Computes [`crate::attention::backward`] on a device.
 pub(crate) fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, how: Attention) -> Result<(Tensor, Tensor, Tensor)> {
     let h = how.heads;
     let q = Array::of(kept.q)?;

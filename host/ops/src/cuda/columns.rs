@@ -5,7 +5,7 @@ use super::array::{Array, unset};
 use super::launch::Launch;
 use candle_core::Tensor;
 
-/// See [`crate::columns::split`]. The caller has checked the widths.
+/// Computes [`crate::columns::split`] on a device. The caller has checked the widths.
 pub(crate) fn split(x: &Tensor, widths: &[usize]) -> Result<Vec<Tensor>> {
     let ((n, width), group) = (matrix_dims(x), widths.iter().sum::<usize>());
     let from = Array::of(x)?;
@@ -20,7 +20,7 @@ pub(crate) fn split(x: &Tensor, widths: &[usize]) -> Result<Vec<Tensor>> {
     Ok(parts)
 }
 
-/// See [`crate::columns::join`]. The caller has checked the sizes.
+/// Computes [`crate::columns::join`] on a device. The caller has checked the sizes.
 pub(crate) fn join(parts: &[&Tensor], widths: &[usize]) -> Result<Tensor> {
     let ((n, columns), group) = (matrix_dims(parts[0]), widths.iter().sum::<usize>());
     let like = Array::of(parts[0])?;

@@ -71,7 +71,7 @@ pub(crate) fn fill_zero(t: &Tensor) -> Result<()> {
     unsafe { result::memset_d8_async(array.at, 0, array.len * array.kind.size(), stream.cu_stream()) }.map_err(driver_error)
 }
 
-/// See [`crate::zeros_like`].
+/// Computes [`crate::zeros_like`] on a device.
 pub(crate) fn zeros_like(t: &Tensor) -> Result<Tensor> {
     let like = Array::of(t)?;
     let out = unset(like.device, t.shape(), like.kind)?;
@@ -113,7 +113,7 @@ pub(crate) fn cast(t: &Tensor, dtype: DType) -> Result<Tensor> {
     Ok(out)
 }
 
-/// See [`crate::add_into`].
+/// Computes [`crate::add_into`] on a device.
 pub(crate) fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
     let (into, t) = (Array::of(into)?, Array::of(t)?);
     let n = same_len("add_into", &[into, t])?;
@@ -123,7 +123,7 @@ pub(crate) fn add_into(into: &Tensor, t: &Tensor) -> Result<()> {
     Launch::of_kind(into.device, "elementwise", "add_into", into.kind).over(n).array(into).array(t).size(n).run()
 }
 
-/// See [`crate::mixed`].
+/// Computes [`crate::mixed`] on a device.
 pub(crate) fn mixed(own: &Tensor, other: &Tensor, alpha: f64) -> Result<Tensor> {
     let other = cast(other, DType::F32)?;
     let (a, b) = (Array::of(own)?, Array::of_kind(&other, Kind::F32)?);
@@ -143,7 +143,7 @@ pub(crate) fn scaled_and_added(t: &Tensor, factor: f32, more: f32) -> Result<Ten
     Ok(out)
 }
 
-/// See [`crate::bounded_by`].
+/// Computes [`crate::bounded_by`] on a device.
 pub(crate) fn bounded_by(t: &Tensor, cap: f32) -> Result<Tensor> {
     let out = unset(Array::of(t)?.device, t.shape(), Kind::of(t)?)?;
     bound(Array::of(&out)?, Array::of(t)?, cap)?;

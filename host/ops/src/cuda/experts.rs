@@ -31,7 +31,7 @@ fn part(of: Mat, rows: &Range<usize>) -> Mat {
     of.rows(rows.start, rows.len())
 }
 
-/// See [`crate::experts::forward`]. The callers of these functions have checked all sizes.
+/// Computes [`crate::experts::forward`] on a device. The callers of these functions have checked all sizes.
 pub(crate) fn forward(x: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor> {
     let kind = Kind::of(x)?;
     let ((xs, x), (_, w)) = (mat(x, kind)?, mat(w, kind)?);
@@ -43,7 +43,7 @@ pub(crate) fn forward(x: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor>
     Ok(out)
 }
 
-/// See [`crate::experts::backward_input`].
+/// Computes [`crate::experts::backward_input`] on a device.
 pub(crate) fn backward_input(dy: &Tensor, w: &Tensor, routes: &Routes) -> Result<Tensor> {
     let kind = Kind::of(dy)?;
     let ((dys, dy), (_, w)) = (mat(dy, kind)?, mat(w, kind)?);
@@ -55,7 +55,7 @@ pub(crate) fn backward_input(dy: &Tensor, w: &Tensor, routes: &Routes) -> Result
     Ok(out)
 }
 
-/// See [`crate::experts::backward_weight`]; `dw` is f32.
+/// Computes [`crate::experts::backward_weight`] on a device; `dw` is f32.
 pub(crate) fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, routes: &Routes) -> Result<()> {
     let kind = Kind::of(x)?;
     let ((xs, x), (_, dy), (_, dw)) = (mat(x, kind)?, mat(dy, kind)?, mat(dw, Kind::F32)?);
@@ -89,7 +89,7 @@ pub(crate) fn scale_rows(x: &Tensor, weights: &[f32]) -> Result<Tensor> {
     Ok(out)
 }
 
-/// See [`crate::experts::dots`].
+/// Computes [`crate::experts::dots`] on a device.
 pub(crate) fn dots(a: &Tensor, b: &Tensor) -> Result<Vec<f32>> {
     let (n, d) = matrix_dims(a);
     let first = Array::of(a)?;

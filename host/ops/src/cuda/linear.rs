@@ -30,7 +30,7 @@ pub(crate) fn forward(x: &Tensor, w: &Tensor, b: Option<&Tensor>, out: Kind) -> 
     Ok(y)
 }
 
-/// See [`crate::linear::backward_input`].
+/// Computes [`crate::linear::backward_input`] on a device.
 pub(crate) fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     let kind = Kind::of(dy)?;
     let ((dys, dy), (_, w)) = (mat(dy, kind)?, mat(w, kind)?);
@@ -39,7 +39,7 @@ pub(crate) fn backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     Ok(dx)
 }
 
-/// See [`crate::linear::backward_input_into`].
+/// Computes [`crate::linear::backward_input_into`] on a device.
 pub(crate) fn backward_input_into(dx: &Tensor, dy: &Tensor, w: &Tensor) -> Result<()> {
     let kind = Kind::of(dy)?;
     let ((dys, dy), (_, w)) = (mat(dy, kind)?, mat(w, kind)?);
@@ -54,7 +54,7 @@ pub(crate) fn backward_weight(x: &Tensor, dy: &Tensor, dw: &Tensor, db: Option<&
     db.map_or(Ok(()), |db| reduce::add_column_sums(db, dy, 1.0))
 }
 
-/// See [`LowRank::forward_into`].
+/// Computes [`LowRank::forward_into`] on a device.
 pub(crate) fn low_rank_into(l: &LowRank<'_>, x: &Tensor, y: &Tensor) -> Result<()> {
     let kind = Kind::of(x)?;
     let ((xs, x), (_, a), (_, b)) = (mat(x, kind)?, mat(l.a, kind)?, mat(l.b, kind)?);
@@ -64,7 +64,7 @@ pub(crate) fn low_rank_into(l: &LowRank<'_>, x: &Tensor, y: &Tensor) -> Result<(
     product(xs, mat(y, kind)?.1, 1.0, inner, b.t(), l.scale)
 }
 
-/// See [`LowRank::backward`].
+/// Computes [`LowRank::backward`] on a device.
 pub(crate) fn low_rank_backward(
     l: &LowRank<'_>,
     x: &Tensor,
@@ -87,7 +87,7 @@ pub(crate) fn low_rank_backward(
     dx.map_or(Ok(()), |dx| product(xs, mat(dx, kind)?.1, 1.0, d_inner, a, 1.0))
 }
 
-/// See [`LowRank::merged`].
+/// Computes [`LowRank::merged`] on a device.
 pub(crate) fn merged(l: &LowRank<'_>, w: &Tensor) -> Result<Tensor> {
     let kind = Kind::of(w)?;
     let out = super::copy(w)?;

@@ -28,7 +28,7 @@ fn rows_per_block(rows: usize, vocab: usize) -> usize {
     (LOGITS / vocab.max(1)).clamp(16, 4096).min(rows.max(1))
 }
 
-/// See [`crate::logprob::forward`].
+/// Computes [`crate::logprob::forward`] on a device.
 pub(crate) fn forward(
     hidden: &Tensor,
     w: &Tensor,
@@ -67,7 +67,7 @@ pub(crate) fn forward(
     Ok(all)
 }
 
-/// See [`crate::logprob::backward`].
+/// Computes [`crate::logprob::backward`] on a device.
 #[expect(clippy::too_many_arguments, reason = "as in the operation")]
 pub(crate) fn backward(
     hidden: &Tensor,
@@ -120,7 +120,7 @@ pub(crate) fn backward(
     Ok(dh)
 }
 
-/// See [`crate::logprob::mean_logits`].
+/// Computes [`crate::logprob::mean_logits`] on a device.
 pub(crate) fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let hs = Array::of(hidden)?;
@@ -132,7 +132,8 @@ pub(crate) fn mean_logits(hidden: &Tensor, w: &Tensor) -> Result<Vec<f32>> {
     super::to_vec(&out)
 }
 
-/// The same for logits that are bounded, so that all are computed.
+/// Computes the mean of each row's logits over the vocabulary where logits are bounded, which needs all of them; see
+/// [`crate::logprob::mean_logits`].
 pub(crate) fn mean_of_logits(hidden: &Tensor, w: &Tensor, scale: Scale) -> Result<Vec<f32>> {
     let ((m, d), (vocab, _)) = (matrix_dims(hidden), matrix_dims(w));
     let hs = Array::of(hidden)?;

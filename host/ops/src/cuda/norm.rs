@@ -9,7 +9,7 @@ use candle_core::Tensor;
 /// Rows per block, one per warp.
 const ROWS: usize = 8;
 
-/// See [`crate::norm::forward`].
+/// Computes [`crate::norm::forward`] on a device.
 pub(crate) fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     let (rows, d) = matrix_dims(x);
     let (xs, ws) = (Array::of(x)?, Array::of_kind(w, Kind::F32)?);
@@ -22,7 +22,7 @@ pub(crate) fn forward(x: &Tensor, w: &Tensor, eps: f64) -> Result<Tensor> {
     Ok(y)
 }
 
-/// See [`crate::norm::backward`].
+/// Computes [`crate::norm::backward`] on a device.
 pub(crate) fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tensor, dw: Option<&Tensor>) -> Result<()> {
     let (rows, d) = matrix_dims(x);
     let (xs, ws) = (Array::of(x)?, Array::of_kind(w, Kind::F32)?);
@@ -37,7 +37,7 @@ pub(crate) fn backward(x: &Tensor, w: &Tensor, eps: f64, dy: &Tensor, dx: &Tenso
     dw.map_or(Ok(()), |dw| reduce::add_norm_weight_gradient(dw, x, dy, at(&scales), 0))
 }
 
-/// See [`crate::layer_norm::forward`].
+/// Computes [`crate::layer_norm::forward`] on a device.
 pub(crate) fn layer_forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Result<Tensor> {
     let (rows, d) = matrix_dims(x);
     let (xs, ws, bs) = (Array::of(x)?, Array::of_kind(w, Kind::F32)?, Array::of_kind(b, Kind::F32)?);
@@ -50,7 +50,7 @@ pub(crate) fn layer_forward(x: &Tensor, w: &Tensor, b: &Tensor, eps: f64) -> Res
     Ok(y)
 }
 
-/// See [`crate::layer_norm::backward`].
+/// Computes [`crate::layer_norm::backward`] on a device.
 pub(crate) fn layer_backward(
     x: &Tensor,
     w: &Tensor,

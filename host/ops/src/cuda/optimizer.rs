@@ -6,7 +6,7 @@ use super::array::{Array, Kind};
 use super::launch::Launch;
 use candle_core::Tensor;
 
-/// See [`crate::adamw::update`].
+/// Computes [`crate::adamw::update`] on a device.
 pub(crate) fn adamw(param: &Tensor, grad: &Tensor, m: &Tensor, v: &Tensor, rounded: Option<&Tensor>, s: Scalars) -> Result<()> {
     let [p, g, m, v] = [param, grad, m, v].map(|t| Array::of_kind(t, Kind::F32));
     let (p, g, m, v) = (p?, g?, m?, v?);

@@ -79,12 +79,12 @@ fn shares<T: DeviceRepr>(kernel: &str, of: &[&Tensor]) -> Result<Vec<Vec<T>>> {
     Ok(counts.iter().map(|count| all.by_ref().take(*count).collect()).collect())
 }
 
-/// See [`crate::sum_of_squares`]; for tensors on one device, one after the other.
+/// Computes [`crate::sum_of_squares`] on a device; for tensors on one device, one after the other.
 pub(crate) fn sum_of_squares(of: &[&Tensor]) -> Result<f64> {
     Ok(shares::<f64>("sum_of_squares", of)?.iter().map(|parts| parts.iter().sum::<f64>()).sum())
 }
 
-/// See [`crate::checksum`]. Differs from the CPU's for the same values.
+/// Computes [`crate::checksum`] on a device. Differs from the CPU's for the same values.
 pub(crate) fn checksum(t: &Tensor) -> Result<u64> {
     let t = super::cast(t, DType::F32)?;
     Ok(shares::<u64>("checksum", &[&t])?.iter().flatten().fold(0, |sum: u64, part| sum.wrapping_add(*part)))

@@ -184,7 +184,7 @@ fn settings_file(plan: &Plan, run: &Run) -> PathBuf {
 /// What became of a run in this sweep.
 #[derive(Clone, Debug, PartialEq)]
 enum End {
-    /// It was not started.
+    /// The run was not started.
     None,
     Finished,
     Stopped,

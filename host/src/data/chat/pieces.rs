@@ -20,12 +20,12 @@ pub(super) enum Piece<'a> {
 /// A tag: `{{ ... }}` or `{% ... %}`.
 #[derive(Debug)]
 pub(super) struct Tag<'a> {
-    /// With the sign for whitespace, as in `{%-`.
+    /// Opening mark, with the sign for whitespace, as in `{%-`.
     pub open: &'a str,
     pub tokens: Vec<Token<'a>>,
     /// Whitespace after the last token.
     pub space: &'a str,
-    /// With the sign for whitespace.
+    /// Closing mark, with the sign for whitespace.
     pub close: &'a str,
 }
 

@@ -22,7 +22,7 @@ const EMPTY_ROW: u64 = 256;
 const ALWAYS: u64 = 1 << 30;
 const TIMES: u64 = 100;
 
-/// The same of a packed file, which takes as long to read as what it is unpacked to.
+/// Memory that a packed file may always take: it takes as long to read as what it is unpacked to.
 const ALWAYS_PACKED: u64 = 256 << 20;
 
 /// Memory that rows may take per byte of text they were read from, beyond what a file may always take. Short rows and lists of
@@ -90,7 +90,7 @@ impl Budget {
         if self.taken > self.limit { Err(file.wrong(too_large(self.limit))) } else { Ok(()) }
     }
 
-    /// Does the same for a row that was read from this many bytes of text.
+    /// Reserves memory for a row of this many bytes that was read from so much text.
     ///
     /// # Errors
     /// Also if the rows would take far more memory than their text.

@@ -191,7 +191,7 @@ fn files_of(given: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Does the same from bytes in memory; errors name `path`.
+/// Reads the rows of a file that is in memory; errors name `path`.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Row>> {
     let rows = rows_of(path, Raw::Memory(bytes.to_vec().into()))?;
     some(path, !rows.is_empty())?;
@@ -257,7 +257,8 @@ enum Part<'a> {
     Rows(Vec<Row>),
     /// A reader of its rows' texts, and the file's size if the texts are in it as they are.
     Texts(&'a File, json::Texts<'a>, Option<u64>, &'a mut Budget),
-    /// The same of a table, if only the places of its rows are wanted; with its columns.
+    /// A reader of the places of a table's rows, with its columns, if only these are wanted, and the file's size if the texts are
+    /// in it as they are.
     Records(&'a File, csv::Records<'a>, Arc<csv::Header>, Option<u64>),
 }
 
@@ -266,7 +267,7 @@ fn content_of(path: &Path, raw: Raw, take: impl FnMut(Part<'_>) -> Result<()>) -
     content_as(path, raw, false, take)
 }
 
-/// Does the same; if a table's rows are only `located`, their texts are passed on.
+/// Detects a file's format and passes its content on; if a table's rows are only `located`, as their texts.
 fn content_as(path: &Path, raw: Raw, located: bool, mut take: impl FnMut(Part<'_>) -> Result<()>) -> Result<()> {
     let file = File::new(path);
     let io = |source| Error::Io { path: path.to_owned(), source };

@@ -16,7 +16,7 @@ pub(super) struct Spill {
 }
 
 impl Default for Spill {
-    /// In the user's cache, since the system's folder for temporary files may be in memory.
+    /// Spills into the user's cache, since the system's folder for temporary files may be in memory.
     fn default() -> Self {
         Self::within(files::cache_folder().unwrap_or_else(std::env::temp_dir))
     }

@@ -139,7 +139,7 @@ impl Table {
         Self::located(dataset, peers, found, Sizes::new(peers))
     }
 
-    /// The same, with other sizes.
+    /// Finds where a dataset's rows are, with sizes that a test may choose; see [`Table::locate`].
     fn located<P: Peers>(
         dataset: &Dataset,
         peers: &P,
@@ -173,7 +173,7 @@ impl Table {
         hash.finalize().into()
     }
 
-    /// The same, with other sizes.
+    /// Reads a dataset's rows and has them judged, with sizes that a test may choose; see [`Table::read`].
     fn read_again<T: Send + Serialize + DeserializeOwned, P: Peers>(
         dataset: &Dataset,
         peers: &P,
@@ -216,7 +216,7 @@ impl Table {
         Ok(scan.done(Path::new(&dataset.to_string()))?)
     }
 
-    /// Does the same with bytes in memory; errors name `path`.
+    /// Reads a table from bytes in memory and has its rows judged; errors name `path`.
     ///
     /// # Errors
     /// As [`Table::read`].

@@ -51,7 +51,7 @@ pub mod types {
         pub mask: Vec<u8>,
         /// Log-probabilities.
         pub logp: Vec<f32>,
-        /// The same under the reference model.
+        /// Log-probabilities under the reference model.
         #[component(name = "ref-logp")]
         pub ref_logp: Option<Vec<f32>>,
         /// The critic's values.

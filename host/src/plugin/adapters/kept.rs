@@ -6,7 +6,7 @@ use crate::config::Limits;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// The same algorithm of old and of now.
+/// Returns an algorithm as it was kept from an old version, and as it is now.
 fn both(name: &str, settings: &Value) -> [Algorithm; 2] {
     let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/contract").join(name).with_extension("wasm");
     [old.display().to_string(), format!("{name}.wasm")].map(|file| {
@@ -72,7 +72,7 @@ fn batch(seed: u64, masked: bool) -> Batch {
     batch
 }
 
-/// Returns the same with rewards, and turns of an environment.
+/// Returns a batch with rewards, and turns of an environment.
 fn generation(seed: u64) -> Generation {
     let mut batch = batch(seed, true);
     let turn = |(sequence, start, end): (u32, u32, u32)| TurnSpan { sequence, start, end };

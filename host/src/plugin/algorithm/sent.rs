@@ -3,7 +3,7 @@
 use super::{Batch, Column, Scale, TurnSpan, Unit};
 use wasmtime::component::{ComponentType, Lower};
 
-/// See the module documentation. Its fields are those of the contract's record.
+/// A batch as it is sent to a plugin. Its fields are those of the contract's record.
 #[derive(ComponentType, Lower)]
 #[component(record)]
 pub(in crate::plugin) struct Sent<'a> {

@@ -192,7 +192,7 @@ struct Extent {
     length: u64,
 }
 
-/// See the module documentation.
+/// The record of a plugin's answers: a line of JSON for each, under the hash of its request.
 pub(super) struct Record {
     /// The run's file, and the length of its complete lines.
     run: Option<(File, u64)>,

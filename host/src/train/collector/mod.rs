@@ -74,7 +74,8 @@ pub(super) struct Position {
     pub counters: Counters,
 }
 
-/// See the module documentation.
+/// The source of experience: takes prompts from the dataset, has completions generated and scored, and splits the result into
+/// micro-batches.
 pub(super) struct Collector {
     world: Rc<World>,
     sequences: Rc<dyn Sequences>,

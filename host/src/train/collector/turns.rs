@@ -90,7 +90,7 @@ impl Turns {
         Rules { tokenizer: &self.tokenizer, seed, max_turns, most_tokens: max_episode_tokens, context }
     }
 
-    /// Returns the same for other settings of generations.
+    /// Returns the settings and tokenizer of generations with another plan.
     pub(super) fn with_plan(&self, plan: Rc<RolloutPlan>) -> Self {
         let (tokenizer, ends, stops) = (self.tokenizer.clone(), self.ends.clone(), self.stops.clone());
         Self { plan, tokenizer, ends, stops }

@@ -25,9 +25,9 @@ pub(super) enum Seen {
     Passed,
     /// It can be used; with the names of other columns that were not seen before it.
     Usable(Verdict, Vec<String>),
-    /// It is no such row.
+    /// The row can't be read as one of this kind.
     Unreadable(#[serde(with = "data::told")] Box<data::Error>),
-    /// It can't be used.
+    /// The row can't be used.
     Refused(#[serde(with = "data::told")] Box<data::Error>),
 }
 

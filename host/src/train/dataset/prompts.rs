@@ -29,7 +29,7 @@ const MASKED: usize = u32::MAX as usize;
 /// Number of rows that are prepared together when all are.
 const TOGETHER: usize = 4096;
 
-/// See the module documentation.
+/// The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
 pub(in crate::train) struct Prompts {
     /// All of them, if they have been prepared.
     all: OnceLock<Vec<Arc<Prompt>>>,
@@ -130,8 +130,7 @@ impl Reader {
         Ok((Prompts { all: OnceLock::new(), source, columns, chat: sums.chat, longest: sums.longest }, warning))
     }
 
-    /// Does the same for a dataset whose rows are drawn from all of them, and judged when they are drawn or, if they must be `counted`,
-    /// now.
+    /// Opens a dataset whose rows are drawn from all of them, and judged when they are drawn or, if they must be `counted`, now.
     pub(in crate::train) fn read_drawn(
         &self,
         dataset: &Dataset,

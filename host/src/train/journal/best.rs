@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Metrics of updates, which an evaluation does not have.
 pub(in crate::train) const OF_UPDATES: [&str; 3] = ["grad_norm", "learning_rate", "num_tokens"];
 
-/// The same of a critic.
+/// Metrics of a critic's updates, which an evaluation does not have.
 pub(in crate::train) const OF_CRITIC: [&str; 2] = ["critic_grad_norm", "critic_learning_rate"];
 
 /// The best checkpoint so far.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// A value and the seconds since the start of training at which it was logged.
 type Reading = (f64, f64);
 
-/// See the module documentation.
+/// The metrics that are logged because of others, as the algorithm says.
 #[derive(Default)]
 pub(super) struct DerivedMetrics {
     metrics: Vec<DerivedMetric>,

@@ -40,7 +40,7 @@ pub(super) struct Parent {
     pub step: u64,
 }
 
-/// See the module documentation.
+/// Writes everything that a run records: the files of its folder, metrics, events and checkpoints.
 pub(super) struct Journal {
     settings: Rc<Config>,
     folder: RunFolder,

@@ -23,7 +23,7 @@ pub(in crate::train) struct Begun {
     pub continued: bool,
 }
 
-/// See the module documentation.
+/// A value model that learns from the loss's derivatives with respect to its values, and from nothing else.
 pub(in crate::train) struct Critic {
     begun: Begun,
     trained: Trained,

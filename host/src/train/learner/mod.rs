@@ -82,7 +82,7 @@ pub(super) fn aux_coefficient(given: Option<f64>, model: &Architecture) -> f64 {
     model.mixture.as_ref().map_or(0.0, |mixture| given.unwrap_or(mixture.coefficient))
 }
 
-/// See the module documentation.
+/// Computes gradients from micro-batches, and updates from gradients: of the policy, and of a critic that is a model of its own.
 pub(super) struct Learner {
     world: Rc<World>,
     batching: Rc<Batching>,

@@ -24,7 +24,7 @@ impl Rates {
     }
 }
 
-/// See the module documentation. Every call gets the model that [`Trained::new`] got.
+/// What training adds to a model: gradients, an optimizer and a schedule. Every call gets the model that [`Trained::new`] got.
 pub(super) struct Trained {
     /// What its errors and metrics begin with.
     prefix: &'static str,

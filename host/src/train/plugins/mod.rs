@@ -43,7 +43,7 @@ pub(super) struct Environments<'a> {
     pub entries: &'a [PluginEntry],
 }
 
-/// See the module documentation.
+/// The run's plugins: the algorithm and the rewards. Every call of a run goes through here.
 pub(super) struct Plugins {
     world: Rc<World>,
     /// The run's configuration; its plugin settings change when plugins do.

@@ -42,7 +42,7 @@ pub(super) fn named(config: &Config, metrics: &MetricsPlan, beginning: &Beginnin
     Ok(Some(if is_kept { name } else { format!("eval_{name}") }))
 }
 
-/// See the module documentation. The plugins have been tried.
+/// Refuses a `metric_for_best_model` that the run will not have, if all plugins ship with the host. The plugins have been tried.
 pub(super) fn check(config: &Config, plugins: &Loaded) -> Result<()> {
     let (Some((name, _)), Some(reported)) = (config.best_by(), plugins.reported()) else { return Ok(()) };
     let plain = name.strip_prefix("eval_").unwrap_or(name);

@@ -14,7 +14,7 @@ struct Least {
     moments: f64,
     /// Copies of the weights that generations read.
     copies: f64,
-    /// The same of a critic beside the policy.
+    /// Weights, gradients and moments of a critic beside the policy.
     critic: f64,
 }
 

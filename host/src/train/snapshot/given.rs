@@ -39,7 +39,7 @@ impl Given {
         Ok(Self { base: sum_of(untrained)?, reference: sum_of(reference)?, evaluated, keeps_reference: false })
     }
 
-    /// Returns the same without the evaluation dataset, for a run that has another one now.
+    /// Returns the hashes without that of the evaluation dataset, for a run that has another one now.
     pub(in crate::train) fn with_other_rows(self) -> Self {
         Self { evaluated: None, ..self }
     }

@@ -36,7 +36,7 @@ pub mod written;
 
 /// Only the end of a longer completion counts.
 const LONGEST_COMPLETION: usize = 1 << 20;
-/// The same of a reference: every place in it is tried for each completion.
+/// Only the end of a longer reference counts: every place in it is tried for each completion.
 const LONGEST_REFERENCE: usize = 1 << 14;
 /// At most this many formulas of a reference are tried.
 const MOST_TRIED: usize = 50;

@@ -74,7 +74,7 @@ pub enum Function {
     Acosh,
     Atanh,
     Exp,
-    /// Of a number and a base.
+    /// The logarithm of a number to a base.
     Log,
     Floor,
     Ceil,

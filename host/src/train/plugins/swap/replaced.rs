@@ -19,7 +19,7 @@ pub(in crate::train) struct Replaced {
     pub until: u64,
     /// Hash of the plugin, or of the model's files.
     pub hash: String,
-    /// The same of what replaced it: another one, as a fork may have, has no predecessor.
+    /// Hash of what replaced it: another version, as a fork may have, has no predecessor.
     pub by: String,
     pub what: What,
 }

@@ -26,7 +26,7 @@ const PROMPTS: usize = 2;
 pub(in crate::train) struct Trial {
     /// Completions, and how each reward scored them.
     pub(super) scored: (Arc<Judged>, BTreeMap<String, Vec<Option<f32>>>),
-    /// The same completions with the values of their steps, if a model gives any: as plugins see them that compare nothing.
+    /// The newest completions with the values of their steps, if a model gives any: as plugins see them that compare nothing.
     pub(super) with_steps: Option<Arc<Judged>>,
     /// Rewards that compare completions, by name.
     compare: Arc<BTreeMap<String, Compare>>,
