@@ -1,8 +1,9 @@
 //! Datasets of given completions: a prompt with its completion, a whole text, or a whole
 //! conversation.
 
-use super::prompts::{not_empty, text_or_chat, with_system};
-use super::rows::{self, Columns, Location, Row};
+use super::prompt::{not_empty, text_or_chat, with_system};
+use super::rows::Row;
+use super::rows::{self, Columns, Location};
 use super::{Dataset, Extras, Refused, Result, TextOrChat, Tokenized};
 use serde_json::{Map, Value};
 
@@ -58,16 +59,16 @@ pub(super) fn completion(
     place: &Location,
     mut columns: Map<String, Value>,
 ) -> std::result::Result<CompletionRow, String> {
-    let found = rows::names(&columns);
+    let found = super::rows::names(&columns);
     let null =
         ["completion", "conversations", "messages", "text"].into_iter().find(|name| columns.get(*name) == Some(&Value::Null));
-    if let Some(value) = rows::take(&mut columns, "completion") {
+    if let Some(value) = super::rows::take(&mut columns, "completion") {
         let completion = text_or_chat("completion", value)?;
         let is_there = columns.contains_key("prompt");
         let missing = || match is_there {
-            true => rows::absent(is_there, "prompt"),
+            true => super::rows::absent(is_there, "prompt"),
             false => {
-                let advice = rows::advice(&columns, &["prompt"], true);
+                let advice = super::rows::advice(&columns, &["prompt"], true);
                 format!("has a column \"completion\" but no \"prompt\"; it has {found}{advice}")
             }
         };
@@ -82,7 +83,7 @@ pub(super) fn completion(
     }
     // Where there are several, TRL learns from a conversation.
     for name in ["conversations", "messages", "text"] {
-        if let Some(value) = rows::take(&mut columns, name) {
+        if let Some(value) = super::rows::take(&mut columns, name) {
             let completion = not_empty(name, text_or_chat(name, value)?)?;
             let completion = if name == "conversations" { with_system(completion, &columns)? } else { completion };
             let extras = completion.extras(&columns)?;
@@ -90,8 +91,8 @@ pub(super) fn completion(
         }
     }
     let wanted = "\"prompt\" and \"completion\", nor \"text\", nor \"messages\", nor \"conversations\", nor \"input_ids\"";
-    let null = null.map(|name| format!("; {}", rows::absent(true, name))).unwrap_or_default();
-    let advice = if null.is_empty() { rows::advice(&columns, &["prompt", "completion"], false) } else { String::new() };
+    let null = null.map(|name| format!("; {}", super::rows::absent(true, name))).unwrap_or_default();
+    let advice = if null.is_empty() { super::rows::advice(&columns, &["prompt", "completion"], false) } else { String::new() };
     Err(format!("has neither {wanted}; it has {found}{null}{advice}"))
 }
 

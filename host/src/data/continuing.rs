@@ -5,9 +5,10 @@
 //! turn, however the template renders the rest. So the model's own text is never rendered, and its tokens stay as they were
 //! sampled.
 
-use super::chat::{Extras, RenderError, Template};
+use super::chat::Template;
+use super::chat::{Extras, RenderError};
+use super::marks;
 use super::message::Message;
-use super::{Result, Tokenizer, marks};
 
 /// Returns what follows a turn between the first `count` messages and the others, which reply to it.
 ///
@@ -35,43 +36,6 @@ pub(super) fn following(
             Err(RenderError::Refused(format!("{detail}; set another template with chat_template_path")))
         }
     }
-}
-
-impl Tokenizer {
-    /// Returns the tokens that follow a turn of the model, given the messages before the turn, the messages that reply to it, and
-    /// the turn's tokens. Does not repeat the turn's end token. Without a chat template, each message is a line.
-    ///
-    /// # Errors
-    /// If the chat template refuses the conversation, or what follows a turn can't be found.
-    pub fn following(&self, before: &[Message], turn: &[u32], replies: &[Message], extras: &Extras) -> Result<Vec<u32>> {
-        if !self.has_chat() {
-            let broken = self.decode(turn)?.ends_with('\n');
-            let lines = lines(replies);
-            return self.encode(&if broken { lines } else { format!("\n{lines}") }, false);
-        }
-        let text = self.render_following(before, replies, extras)?;
-        let mut tokens = self.encode(&text, false)?;
-        if tokens.first().is_some_and(|first| turn.last() == Some(first)) {
-            tokens.remove(0);
-        }
-        Ok(tokens)
-    }
-
-    /// Returns the tokens of a conversation up to the model's turn.
-    ///
-    /// # Errors
-    /// If the chat template refuses it.
-    pub fn opening(&self, messages: &[Message], extras: &Extras) -> Result<(String, Vec<u32>)> {
-        let chat = self.has_chat();
-        let text = if chat { self.render_chat(messages, true, extras)? } else { lines(messages) };
-        let tokens = self.encode(&text, !chat)?;
-        Ok((text, tokens))
-    }
-}
-
-/// Renders a conversation for a model without a chat template: one message per line, without roles.
-fn lines(messages: &[Message]) -> String {
-    messages.iter().map(|message| format!("{}\n", message.content.trim_end_matches('\n'))).collect()
 }
 
 #[cfg(test)]

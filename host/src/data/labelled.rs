@@ -3,7 +3,7 @@
 
 use super::completions::completion;
 use super::preferences::prompted;
-use super::rows::{self, Columns, Location};
+use super::rows::{Columns, Location};
 use super::{CompletionRow, PreferenceRow, Result};
 use serde_json::Value;
 
@@ -62,16 +62,17 @@ impl<T> Order<T> {
 }
 
 fn given(row: usize, place: &Location, mut columns: Columns) -> std::result::Result<Vec<LabelledRow>, String> {
-    if rows::has(&columns, "chosen") || rows::has(&columns, "rejected") {
+    if super::rows::has(&columns, "chosen") || super::rows::has(&columns, "rejected") {
         return prompted(row, place, columns).map(unpaired);
     }
-    let found = rows::names(&columns);
+    let found = super::rows::names(&columns);
     let wanted = "a labelled dataset has \"prompt\", \"completion\" and \"label\", or \"chosen\" and \"rejected\"";
-    let missing = |name: &str, is_there| format!("{}; {wanted}, and this row {found}", rows::absent(is_there, name));
+    let missing = |name: &str, is_there| format!("{}; {wanted}, and this row {found}", super::rows::absent(is_there, name));
     let label = label(&columns.shift_remove("label").ok_or_else(|| missing("label", false))?)?;
-    if let Some(name) = ["prompt", "completion"].into_iter().find(|name| !rows::has(&columns, name)) {
+    if let Some(name) = ["prompt", "completion"].into_iter().find(|name| !super::rows::has(&columns, name)) {
         let lacking: Vec<&str> = ["prompt", "completion"].into_iter().filter(|name| !columns.contains_key(*name)).collect();
-        let advice = if lacking.first() == Some(&"prompt") { rows::advice(&columns, &lacking, false) } else { String::new() };
+        let advice =
+            if lacking.first() == Some(&"prompt") { super::rows::advice(&columns, &lacking, false) } else { String::new() };
         return Err(missing(name, columns.contains_key(name)) + &advice);
     }
     Ok(vec![LabelledRow { row: completion(row, place, columns)?, label }])

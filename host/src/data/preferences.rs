@@ -1,7 +1,7 @@
 //! Preference datasets: a prompt, a chosen and a rejected completion; the prompt may be the common beginning of both.
 
-use super::prompts::{text_or_chat, with_system};
-use super::rows::{self, Columns, Location};
+use super::prompt::{text_or_chat, with_system};
+use super::rows::{Columns, Location};
 use super::{Extras, Message, Result, TextOrChat};
 use serde_json::{Map, Value};
 
@@ -44,11 +44,11 @@ impl PreferenceRow {
 
 /// Reads one row with a prompt, which may be an empty one if it is given.
 pub(super) fn prompted(row: usize, place: &Location, columns: Columns) -> std::result::Result<PreferenceRow, String> {
-    let absent = rows::absent(columns.contains_key("prompt"), "prompt");
+    let absent = super::rows::absent(columns.contains_key("prompt"), "prompt");
     match preference(row, place, columns)? {
         (read, true) => Ok(read),
         (read, false) => {
-            let advice = rows::advice(&read.columns, &["prompt"], true);
+            let advice = super::rows::advice(&read.columns, &["prompt"], true);
             Err(format!("{absent}, and its answers have no common beginning{advice}"))
         }
     }
@@ -60,16 +60,16 @@ pub(super) fn preference(
     place: &Location,
     mut columns: Map<String, Value>,
 ) -> std::result::Result<(PreferenceRow, bool), String> {
-    let found = rows::names(&columns);
+    let found = super::rows::names(&columns);
     let mut answer = |name: &str| {
         let is_there = columns.contains_key(name);
         let wanted = "a preference dataset has \"prompt\", \"chosen\" and \"rejected\", and this row";
-        let missing = || format!("{}; {wanted} {found}", rows::absent(is_there, name));
-        text_or_chat(name, rows::take(&mut columns, name).ok_or_else(missing)?)
+        let missing = || format!("{}; {wanted} {found}", super::rows::absent(is_there, name));
+        text_or_chat(name, super::rows::take(&mut columns, name).ok_or_else(missing)?)
     };
     let (chosen, rejected) = (answer("chosen")?, answer("rejected")?);
     // LLaMA-Factory's ShareGPT files call the prompt so.
-    let mut take = |name: &'static str| rows::take(&mut columns, name).map(|value| (name, value));
+    let mut take = |name: &'static str| super::rows::take(&mut columns, name).map(|value| (name, value));
     let prompt = take("prompt").or_else(|| take("conversations"));
     let kind = |p: &TextOrChat| matches!(p, TextOrChat::Chat(_));
     let read = |(name, value)| match name {

@@ -1,7 +1,7 @@
 //! How a dataset's prompts are asked: built from a row's columns by a template, and with a system message.
 
-use super::prompts::text_or_chat;
-use super::rows::{self, Columns, Location};
+use super::prompt::text_or_chat;
+use super::rows::{Columns, Location};
 use super::{CompletionRow, Extras, Message, PreferenceRow, PromptRow, Result, TextOrChat};
 use crate::config::{Config, PromptTemplate, did_you_mean, printable};
 use serde_json::{Value, json};
@@ -154,7 +154,7 @@ fn beside(text: String, columns: &Columns, answers: &[&str]) -> Outcome<Value> {
 fn text_of(columns: &Columns, name: &str) -> Outcome<String> {
     let shown = printable(name, SHOWN);
     let found = columns.get(name).or_else(|| within(columns, name)).ok_or_else(|| {
-        let has = rows::names(columns);
+        let has = super::rows::names(columns);
         format!("there is no column {shown:?}; the row has {has}{}", did_you_mean(name, columns.keys().map(String::as_str)))
     })?;
     if matches!(text_or_chat(name, found.clone()), Ok(TextOrChat::Chat(_))) {

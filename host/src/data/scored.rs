@@ -2,7 +2,8 @@
 
 use super::completions::completion;
 use super::preferences::preference;
-use super::rows::{self, Columns, Location, Row};
+use super::rows::Row;
+use super::rows::{self, Columns, Location};
 use super::{CompletionRow, Dataset, PreferenceRow, PromptForm, Refused, Result};
 
 /// One row of a dataset to score.

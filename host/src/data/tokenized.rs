@@ -1,6 +1,5 @@
 //! Rows that are tokenized already, as TRL's SFT reads them.
 
-use super::rows;
 use serde_json::{Map, Value};
 
 /// The label of a token that is not learned.
@@ -23,7 +22,7 @@ impl Tokenized {
     /// # Errors
     /// Names the column that is not what it should be.
     pub(super) fn take(columns: &mut Map<String, Value>) -> Result<Option<Self>, String> {
-        let Some(given) = rows::take(columns, "input_ids") else { return Ok(None) };
+        let Some(given) = super::rows::take(columns, "input_ids") else { return Ok(None) };
         let numbers = |name: &str, value: &Value| {
             let all = value.as_array().and_then(|all| all.iter().map(Value::as_i64).collect::<Option<Vec<i64>>>());
             all.ok_or_else(|| format!("column {name:?} is not a list of whole numbers"))
@@ -32,7 +31,7 @@ impl Tokenized {
         let ids = ids.map_err(|_| "column \"input_ids\" has a number that is no token".to_owned())?;
         columns.shift_remove("attention_mask");
         let mut mask = |name: &str, is_learned: fn(i64, u32) -> Option<bool>| {
-            let Some(given) = rows::take(columns, name) else { return Ok(None) };
+            let Some(given) = super::rows::take(columns, name) else { return Ok(None) };
             let values = numbers(name, &given)?;
             if values.len() != ids.len() {
                 return Err(format!("column {name:?} has {} values for {} tokens in \"input_ids\"", values.len(), ids.len()));

@@ -1,6 +1,7 @@
 //! Text to tokens and back, by the tokenizer that the model folder brings.
 
-use super::calls::{Calls, Tools};
+use super::calls::Calls;
+use super::calls::probe::Tools;
 use super::decoder;
 use super::pace::Pace;
 use super::special_tokens::{self, Added};

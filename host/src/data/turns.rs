@@ -6,7 +6,8 @@
 //! with a token. For these, rendering the whole with other content in the turn's place shows what precedes and follows the
 //! content.
 
-use super::chat::{Extras, RenderError, Template};
+use super::chat::Template;
+use super::chat::{Extras, RenderError};
 use super::marks;
 use super::message::Message;
 use std::ops::Range;

@@ -3,7 +3,8 @@
 //! A template may change what it writes: it trims contents, drops the reasoning of earlier turns, writes calls in its own format. So a
 //! turn is left out only if the text stays the same whatever the turn says.
 
-use super::chat::{Extras, RenderError, Template};
+use super::chat::Template;
+use super::chat::{Extras, RenderError};
 use super::message::Message;
 use crate::config::printable;
 use serde_json::Value;

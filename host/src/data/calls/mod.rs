@@ -1,13 +1,11 @@
 //! Finds the tool calls in a model's turn, in the format of its family.
 
-mod probe;
+pub(super) mod probe;
 mod tagged;
 mod thoughts;
 
-pub(super) use probe::Tools;
-
-use super::Tokenizer;
 use serde_json::{Deserializer, Value};
+use tagged::MOST;
 
 /// The format in which a family of models writes calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,10 +28,7 @@ pub(super) enum Calls {
 }
 
 /// Number of a prompt's last tokens in which an open thought is looked for.
-const TAIL: usize = 32;
-
-/// Maximum number of calls in a turn; the rest is text.
-const MOST: usize = 64;
+pub(super) const TAIL: usize = 32;
 
 impl Calls {
     /// Returns the format that a chat template uses.
@@ -64,7 +59,7 @@ impl Calls {
 
     /// Returns the name and the arguments of each well-formed call in a turn that follows a prompt, given the JSON schemas of the tools.
     /// A thought contains no calls.
-    fn found(self, prompt: &str, turn: &str, tools: &Value) -> Vec<(String, String)> {
+    pub(super) fn found(self, prompt: &str, turn: &str, tools: &Value) -> Vec<(String, String)> {
         let text = match self {
             Self::Llama if turn.trim_start().starts_with(['{', '<']) && !turn.trim_start().starts_with("<think") => {
                 turn.to_owned()
@@ -91,18 +86,6 @@ pub(crate) fn calls_in(text: &str) -> Vec<(String, String)> {
     use Calls::{Channels, DeepSeek, Functions, Hermes, KeysAndValues, Llama, Mistral};
     let formats = [Hermes, Functions, KeysAndValues, Mistral, Llama, DeepSeek, Channels];
     formats.into_iter().flat_map(|format| format.found("", text, &Value::Null)).collect()
-}
-
-impl Tokenizer {
-    /// Returns the tool calls in a turn that follows `before`, each with its name and arguments, given the tools' JSON schemas.
-    /// Malformed ones remain text, and so do those in a thought.
-    ///
-    /// # Errors
-    /// If the tokens can't be decoded.
-    pub fn calls(&self, before: &[u32], turn: &[u32], tools: &Value) -> super::Result<Vec<(String, String)>> {
-        let prompt = self.decode_marked(&before[before.len().saturating_sub(TAIL)..])?;
-        Ok(self.call_format(tools).found(&prompt, &self.decode_marked(turn)?, tools))
-    }
 }
 
 /// Returns the first JSON value of a text, and the text after it.
@@ -183,7 +166,7 @@ fn channels(text: &str) -> Vec<(String, String)> {
 mod tests {
     use super::Calls;
 
-    fn found(format: Calls, text: &str) -> Vec<(String, String)> {
+    pub(super) fn found(format: Calls, text: &str) -> Vec<(String, String)> {
         format.found("", text, &serde_json::Value::Null)
     }
 

@@ -1,16 +1,12 @@
 //! Finds out whether the calls that a chat template asks for can be read: it writes one, which is then looked for.
 
 use super::Calls;
-use crate::config::printable;
 use crate::data::chat::RenderError;
-use crate::data::{ChatTemplate, Error, Extras, Message, Result, Tokenizer};
+use crate::data::{ChatTemplate, Extras, Message};
 use serde_json::{Map, Value, json};
 
 /// Name of the tool that is called.
 const TOOL: &str = "probe_of_calls";
-
-/// Maximum length of a call that is shown, in bytes.
-const SHOWN: usize = 200;
 
 /// What a chat template does with tools.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,37 +74,6 @@ fn reads(calls: Calls, whole: &str, turn: &str, tools: &Value) -> bool {
         name == TOOL && serde_json::from_str::<Value>(arguments).is_ok_and(|arguments| arguments["x"] == "a b")
     };
     [turn, whole].into_iter().any(|text| calls.found("", text, tools).iter().any(is_probe))
-}
-
-impl Tokenizer {
-    /// Refuses tools if the calls that the chat template asks for can't be read. Warns if it leaves tools out.
-    ///
-    /// # Errors
-    /// If they can't be read, or the template takes too much time or memory.
-    pub fn check_tools(&self) -> Result<()> {
-        let Some(chat) = self.template() else { return Ok(()) };
-        let found = match chat.tools.get() {
-            Some(found) => found.clone(),
-            None => {
-                let found = tools(&chat.template).map_err(|e| self.unrendered(e))?;
-                if found == Tools::LeftOut {
-                    tracing::warn!("the chat template does not write tools, so the model does not see what it may call");
-                }
-                chat.tools.get_or_init(|| found).clone()
-            }
-        };
-        match found {
-            Tools::Written | Tools::LeftOut => Ok(()),
-            Tools::Unreadable(call) => {
-                let detail = format!(
-                    "chat template: it writes calls of tools in a format that can't be read: {}; see \"Tools\" in docs/episodes.md for \
-                     those that can, and name a template with one of them (chat_template_path)",
-                    printable(call.trim(), SHOWN)
-                );
-                Err(Error::Tokenizer { path: chat.path.clone(), detail })
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Calls whose arguments are tags around plain text, which the tool's JSON schema gives types.
 
-use super::MOST;
 use serde_json::{Map, Value};
 
 /// Returns the calls `<function=NAME><parameter=KEY>VALUE</parameter></function>` between `<tool_call>` and `</tool_call>`: Qwen3-Coder,
@@ -97,6 +96,9 @@ fn typed(text: &str, schema: &Value) -> Value {
     }
     text.into()
 }
+
+/// Maximum number of calls in a turn; the rest is text.
+pub(super) const MOST: usize = 64;
 
 #[cfg(test)]
 mod tests {

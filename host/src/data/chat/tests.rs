@@ -1,3 +1,4 @@
+use super::template::{LARGEST, SHOWN};
 use super::*;
 
 #[test]

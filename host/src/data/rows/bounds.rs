@@ -1,6 +1,6 @@
 //! Limits on the size of a dataset and each of its rows, so that a file can't exhaust memory.
 
-use super::File;
+use super::row::File;
 use crate::data::Result;
 use indicatif::HumanBytes;
 

@@ -1,6 +1,7 @@
 //! Renames columns.
 
-use super::{Columns, Location, names};
+use super::row::names;
+use super::{Columns, Location};
 use crate::data::Result;
 
 /// Renames a row's columns, given pairs of the wanted name and the dataset's own. All are renamed at once, so two can be swapped; a

@@ -5,8 +5,9 @@ mod records;
 
 pub(super) use records::{Header, Records};
 
+use super::Location;
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row, many_values};
-use super::{File, Location, Row, listed};
+use super::row::{File, Row, listed};
 use crate::config::{json, printable_path};
 use crate::data::Result;
 use crate::data::message::{begins_conversation, conversation_in};

@@ -1,6 +1,6 @@
 //! A folder of shards: the files of one split of a dataset, in the order of their names.
 
-use super::{File, listed};
+use super::row::{File, listed};
 use crate::config::{files, printable_path};
 use crate::data::{Error, Result};
 use std::collections::BTreeSet;

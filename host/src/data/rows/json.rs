@@ -1,8 +1,9 @@
 //! JSON lines, or one JSON array. Each row is cut out of the stream before it is parsed, so that none exceeds the maximum size of
 //! a row.
 
+use super::Location;
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
-use super::{File, Location, Row};
+use super::row::{File, Row};
 use crate::config::json;
 use crate::data::Result;
 use memchr::memchr2;

@@ -9,87 +9,31 @@ mod folder;
 mod json;
 mod packed;
 mod parquet;
+mod row;
 mod spill;
 mod table;
 mod text;
 mod together;
 
 pub(super) use bounds::VALUES;
-pub use table::{Columns, Table};
+pub use row::{Columns, Location};
+pub use table::Table;
 #[cfg(any(test, fuzzing))]
 pub use together::Alone;
 pub use together::Peers;
 
 use super::{Dataset, Error, Result};
-use crate::config::{files, printable, printable_path};
+use crate::config::files;
 use bounds::Budget;
 use bytes::Bytes;
 use packed::Unpacked;
-use serde_json::{Map, Value};
+use row::File;
+pub(super) use row::{Row, absent, advice, has, names, take};
 use std::fs;
 use std::io::{self, BufRead, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Maximum length of a description of a row or a file in bytes, since it may quote its contents.
-const LONGEST_DETAIL: usize = 2048;
-
-/// Maximum number of names in an error.
-const LISTED: usize = 16;
-
-/// The location of a row: a file, and the line in it, or the position in its array or table, from 1.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
-    file: Arc<Path>,
-    line: usize,
-}
-
-impl Location {
-    /// Returns the error of an unusable row.
-    pub fn wrong(&self, detail: impl Into<String>) -> Error {
-        Error::Row { path: self.file.to_path_buf(), line: self.line, detail: printable(&detail.into(), LONGEST_DETAIL) }
-    }
-
-    /// Returns the error of a row on which something failed.
-    pub fn failed(&self, error: Error) -> Error {
-        match error {
-            Error::Unbounded { place, detail } => {
-                let own = format!("{}:{}", printable_path(&self.file), self.line);
-                Error::Unbounded { place: own, detail: format!("{place}: {detail}") }
-            }
-            row @ Error::Row { .. } => row,
-            other => self.wrong(other.to_string()),
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn first() -> Self {
-        Self { file: Path::new("test").into(), line: 1 }
-    }
-}
-
-/// A row and its location.
-pub(super) type Row = (Location, Columns);
-
-/// Numbers the rows of one file.
-#[derive(Debug)]
-struct File(Arc<Path>);
-
-impl File {
-    fn new(path: &Path) -> Self {
-        Self(path.into())
-    }
-
-    fn place(&self, line: usize) -> Location {
-        Location { file: self.0.clone(), line }
-    }
-
-    /// Returns the error of a file that is unusable as a whole.
-    fn wrong(&self, detail: impl Into<String>) -> Error {
-        Error::Dataset { path: self.0.to_path_buf(), detail: printable(&detail.into(), LONGEST_DETAIL) }
-    }
-}
 
 /// Reads a dataset's files, including all files in its folders of shards.
 ///
@@ -311,59 +255,6 @@ fn content_as(path: &Path, raw: Raw, located: bool, mut take: impl FnMut(Part<'_
         // What makes no sense may be what a damaged file was unpacked to.
         Err(damage) => file.wrong(damage.to_string()),
     })
-}
-
-/// Returns whether a row has a column; null is none.
-pub(super) fn has(columns: &Map<String, Value>, name: &str) -> bool {
-    columns.get(name).is_some_and(|value| !value.is_null())
-}
-
-/// Takes a column out of a row; null is none.
-pub(super) fn take(columns: &mut Map<String, Value>, name: &str) -> Option<Value> {
-    columns.shift_remove(name).filter(|value| !value.is_null())
-}
-
-/// Says that a row lacks a column, or that nothing is in the one that `is_there`.
-pub(super) fn absent(is_there: bool, name: &str) -> String {
-    match is_there {
-        true => format!("column {name:?} is null, or has bytes that are not text"),
-        false => format!("has no column {name:?}"),
-    }
-}
-
-/// Usual names of columns with prompts, and with answers.
-const ASKED: [&str; 8] = ["question", "problem", "instruction", "query", "input", "text", "content", "title"];
-const ANSWERED: [&str; 6] = ["answer", "response", "output", "solution", "target", "label"];
-
-/// Ends an error about a row without a prompt, and perhaps without an answer, as `lacking` names them: says which of its columns could be
-/// read as such. If prompts may be built from a template, it says so, too.
-pub(super) fn advice(columns: &Map<String, Value>, lacking: &[&str], may_build: bool) -> String {
-    let is_plain = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c));
-    let texts: Vec<&str> =
-        columns.iter().filter(|(name, value)| value.is_string() && is_plain(name)).map(|(name, _)| &**name).collect();
-    let usual = |names: &[&'static str]| names.iter().find(|name| texts.contains(*name)).copied();
-    let Some(asked) = usual(&ASKED).or_else(|| texts.iter().find(|name| !ANSWERED.contains(name)).copied()) else {
-        return String::new();
-    };
-    let answered = lacking.get(1).and_then(|name| Some(format!(",{name}={}", usual(&ANSWERED)?))).unwrap_or_default();
-    let (named, built) = (lacking.first().unwrap_or(&"prompt"), format!(", or build prompts: --prompt-template '{{{asked}}}'"));
-    format!("; to read others as such: --columns {named}={asked}{answered}{}", if may_build { &built } else { "" })
-}
-
-/// Returns the names of a row's columns, for errors.
-pub(super) fn names(columns: &Map<String, Value>) -> String {
-    listed(columns.keys().map(String::as_str))
-}
-
-/// Returns the first names, shortened, and how many more there are.
-fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
-    let more = names.len().saturating_sub(LISTED);
-    let mut shown: Vec<String> =
-        names.take(LISTED).map(|name| if name.is_empty() { "\"\"".into() } else { printable(name, 64) }).collect();
-    if more > 0 {
-        shown.push(format!("and {more} more"));
-    }
-    if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
 }
 
 #[cfg(test)]

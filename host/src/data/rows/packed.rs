@@ -1,7 +1,7 @@
 //! Decompresses gzip and zstd files while they are read.
 
-use super::File;
 use super::bounds::too_large;
+use super::row::File;
 use crate::data::Result;
 use flate2::bufread::GzDecoder;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};

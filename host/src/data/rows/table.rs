@@ -5,23 +5,22 @@ mod rounds;
 
 use super::csv::Header;
 use super::json::Text;
+use super::row::Columns;
+use super::row::{File, Row};
 use super::spill::Spill;
 use super::together::{BLOCK, Lines, Peers};
-use super::{File, Location, Part, Raw, Row, Window, columns, content_as, some, windows};
+use super::{Location, Part, Raw, Window, columns, content_as, some, windows};
 use crate::config::files;
 use crate::data::{Dataset, Error, Result};
 use rayon::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
-
-/// The columns of a row.
-pub type Columns = Map<String, Value>;
 
 /// Maximum size in bytes of a file whose rows are kept, so that a run does not mind if it changes, and of all texts that are kept in
 /// memory.
@@ -200,7 +199,7 @@ impl Table {
             let shared: Vec<Option<Lines>> = match rows {
                 // Which rows a part has is known only in order.
                 Some(_) => vec![None; files.len()],
-                None => rounds::shared(&files, peers, (small, block))?,
+                None => shared(&files, peers, (small, block))?,
             };
             (scan.window, scan.passed) = (rows, 0);
             for (path, lines) in files.iter().zip(shared) {
@@ -465,6 +464,21 @@ impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, 
         self.shelf(file, (!again).then_some(kept), header);
         Ok(())
     }
+}
+
+/// Returns which files the ranks read together: none unless all ranks have the same.
+fn shared<P: Peers>(
+    files: &[PathBuf],
+    peers: &P,
+    (small, block): (u64, u64),
+) -> std::result::Result<Vec<Option<Lines>>, P::Error> {
+    let alone = vec![None; files.len()];
+    if peers.ranks().1 == 1 {
+        return Ok(alone);
+    }
+    let own: Vec<Option<Lines>> = files.iter().map(|path| Lines::of(path, small, block)).collect();
+    let all = peers.gather("a dataset's files", own.clone())?;
+    Ok(if all.iter().all(|other| *other == own) { own } else { alone })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;
+use serde_json::{Map, Value};
 use std::io::Write;
 use std::path::PathBuf;
 

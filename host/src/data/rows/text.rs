@@ -2,7 +2,7 @@
 //! for each document.
 
 use super::bounds::{Budget, ROW, VALUE, long_row};
-use super::{File, Row};
+use super::row::{File, Row};
 use crate::config::printable_path;
 use crate::data::Result;
 use serde_json::{Map, Value};

@@ -1,9 +1,10 @@
 //! A large file of JSON lines, read by several ranks together: each reads every n-th block of it and tells the others what it found.
 
+use super::BYTE_ORDER_MARK;
 use super::bounds::{ROW, long_row};
 use super::folder;
 use super::json::{Text, Texts};
-use super::{BYTE_ORDER_MARK, File};
+use super::row::File;
 use crate::config::files;
 use crate::data::{Error, Result};
 use serde::de::DeserializeOwned;

@@ -2,7 +2,8 @@
 
 use super::super::bounds::{Budget, ROW, long_row};
 use super::super::json::Text;
-use super::super::{Columns, File, Location};
+use super::super::row::File;
+use super::super::{Columns, Location};
 use super::{Bytes, Reader, warn_of_no_messages};
 use crate::data::Result;
 use memchr::{memchr, memchr3};

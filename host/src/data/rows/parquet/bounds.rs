@@ -1,10 +1,10 @@
 //! Checks how much a table will take, from its metadata and page headers, before it is read. These may lie: gigabytes of pages in
 //! a few bytes, a million rows that are one, endless schemas.
 
-use super::super::File;
 use super::super::bounds::{ROW, VALUE, too_large};
+use super::super::row::File;
 use super::compact::{Bad, Compact, I32, LIST, STRUCT};
-use super::{damaged, delta};
+use super::delta;
 use crate::data::Result;
 use indicatif::HumanBytes;
 use parquet::basic::{Compression, Encoding};
@@ -13,7 +13,9 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{AsBytes, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
+use parquet::file::reader::FileReader;
 use parquet::file::reader::{ChunkReader, RowGroupReader};
+use std::io::Read as _;
 use std::io::Read;
 
 /// Maximum size of a table's metadata, in bytes.
@@ -323,4 +325,9 @@ fn long_list<T: DataType>(mut column: ColumnReaderImpl<T>, defined: i16) -> std:
         }
         before += records;
     }
+}
+
+pub(super) fn damaged(file: &File, said: impl ToString) -> crate::data::Error {
+    let said = said.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    file.wrong(format!("is truncated, damaged, or not supported Parquet: {said}"))
 }

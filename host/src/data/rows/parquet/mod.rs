@@ -5,11 +5,13 @@ mod compact;
 mod delta;
 
 use super::bounds::{Budget, ROW, VALUE, VALUES, long_row};
-use super::{Columns, File, Location, Row, listed};
+use super::row::{File, Row, listed};
+use super::{Columns, Location};
 use crate::config::printable_path;
 use crate::data::Result;
 use crate::ops::bounded::quietly;
 use ::bytes::Bytes;
+use bounds::damaged;
 use indicatif::HumanBytes;
 use parquet::basic::{LogicalType, TimeUnit};
 use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
@@ -72,11 +74,6 @@ pub(super) fn rows(
         taken?;
         read.unwrap_or_else(|| Err(damaged(file, "its contents don't fit its schema")))
     })
-}
-
-fn damaged(file: &File, said: impl ToString) -> crate::data::Error {
-    let said = said.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-    file.wrong(format!("is truncated, damaged, or not supported Parquet: {said}"))
 }
 
 /// Passes on rows until `take` says that no more are wanted.

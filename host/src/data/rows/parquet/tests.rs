@@ -1,4 +1,5 @@
-use super::super::{File, bounds as row_bounds};
+use super::super::bounds as row_bounds;
+use super::super::row::File;
 use super::*;
 use ::parquet::basic::Encoding;
 use ::parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int32Type, Int64Type};

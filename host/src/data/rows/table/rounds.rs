@@ -1,13 +1,14 @@
 //! The rows of a large file that several ranks read together.
 
-use super::{Columns, Found, Location, Scan, Stored, TOGETHER};
-use crate::data::rows::File;
+use super::super::row::Columns;
+use super::super::row::File;
+use super::{Found, Location, Scan, Stored, TOGETHER};
 use crate::data::rows::json::Text;
 use crate::data::rows::together::{Block, Lines, Peers};
 use crate::data::{Error, Result, told};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What a rank found in a block.
 #[derive(Deserialize, Serialize)]
@@ -31,21 +32,6 @@ struct ToldRow<T> {
 /// Why a row lacks a column.
 #[derive(Deserialize, Serialize)]
 struct Lacking(#[serde(with = "told")] Box<Error>);
-
-/// Returns which files the ranks read together: none unless all ranks have the same.
-pub(super) fn shared<P: Peers>(
-    files: &[PathBuf],
-    peers: &P,
-    (small, block): (u64, u64),
-) -> std::result::Result<Vec<Option<Lines>>, P::Error> {
-    let alone = vec![None; files.len()];
-    if peers.ranks().1 == 1 {
-        return Ok(alone);
-    }
-    let own: Vec<Option<Lines>> = files.iter().map(|path| Lines::of(path, small, block)).collect();
-    let all = peers.gather("a dataset's files", own.clone())?;
-    Ok(if all.iter().all(|other| *other == own) { own } else { alone })
-}
 
 impl<T, J, K> Scan<'_, T, J, K>
 where

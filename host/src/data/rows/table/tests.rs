@@ -2,6 +2,7 @@ use super::*;
 use crate::data::Alone;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::io::Write;
 use std::sync::{Arc, Barrier, Mutex};
 
