@@ -2,10 +2,10 @@
 
 mod adapted;
 mod checks;
-mod given;
+mod input_hashes;
 mod waiting;
 
-pub(super) use given::Given;
+pub(super) use input_hashes::InputHashes;
 
 use super::collector::{Counters, Position, Streaks};
 use super::dataset::{OF_LINES, OF_ROWS, Prompt};
@@ -119,8 +119,8 @@ struct Counts {
     plateau: Plateau,
     #[serde(default)]
     patience: Patience,
-    #[serde(default)]
-    given: Given,
+    #[serde(default, rename = "given")]
+    inputs: InputHashes,
 }
 
 impl Waiting {
@@ -158,8 +158,8 @@ pub(super) struct Restored {
 
 impl Restored {
     /// Returns the hashes of what the run read besides its dataset.
-    pub(super) fn given(&self) -> Given {
-        self.rest.state.given
+    pub(super) fn inputs(&self) -> InputHashes {
+        self.rest.state.inputs
     }
 
     /// Returns whether steps are not logged yet.
@@ -442,7 +442,7 @@ impl Trainer {
         let Position { cursor, streaks, pending, counters } = self.collector.position();
         let (experiences, pending) = told_apart(&pending);
         let Counters { generation, num_tokens, unscored, passes_left } = counters;
-        let State { global_step, moved, owes_evaluation, plateau, patience, given } = self.state;
+        let State { global_step, moved, owes_evaluation, plateau, patience, inputs } = self.state;
         let Kept { window, versions, since_save, best, parents } = self.journal.kept();
         let rest = Rest {
             state: Counts {
@@ -455,7 +455,7 @@ impl Trainer {
                 owes_evaluation,
                 plateau,
                 patience,
-                given,
+                inputs,
             },
             cursor,
             streaks,
@@ -477,7 +477,7 @@ impl Trainer {
         };
         // The thread that writes must leave the device alone: a generation may be recording a step there.
         let reference =
-            self.collector.reference().filter(|_| self.state.given.keeps_reference).map(Frozen::on_host).transpose()?;
+            self.collector.reference().filter(|_| self.state.inputs.keeps_reference).map(Frozen::on_host).transpose()?;
         Ok(Resumable { moments, reference, plugin_states, predecessors, experiences, rest })
     }
 

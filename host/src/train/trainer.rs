@@ -12,7 +12,7 @@ use super::phase::Phase;
 use super::plan::Plan;
 use super::plugins::{PluginStates, Plugins};
 use super::ranks::{self, known_to_all};
-use super::snapshot::Given;
+use super::snapshot::InputHashes;
 use super::{Error, Result};
 use crate::config::Config;
 use crate::dist::World;
@@ -44,7 +44,7 @@ pub(super) struct State {
     /// History of evaluations, for early stopping.
     pub patience: Patience,
     /// Hashes of what a resumed run reads again.
-    pub given: Given,
+    pub inputs: InputHashes,
 }
 
 /// A run: the source of experience, the learner, the plugins and the journal. No part knows the trainer.

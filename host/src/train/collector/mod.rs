@@ -1,11 +1,11 @@
 //! The source of experience: takes prompts from the dataset, has completions generated and scored, and splits the result into
 //! micro-batches.
 
+mod answers;
 mod data;
 mod episodes;
 mod filtering;
 mod generation;
-mod given;
 mod reference;
 mod rehearsing;
 mod samples;

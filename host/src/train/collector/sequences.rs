@@ -43,9 +43,9 @@ pub(super) trait Sequences {
 }
 
 /// The policy writes the sequences.
-struct Generated;
+struct FromPolicy;
 
-impl Sequences for Generated {
+impl Sequences for FromPolicy {
     fn collect(
         &self,
         collector: &mut Collector,
@@ -76,9 +76,9 @@ impl Sequences for Generated {
 }
 
 /// The dataset has the sequences.
-struct Given;
+struct FromDataset;
 
-impl Sequences for Given {
+impl Sequences for FromDataset {
     fn collect(
         &self,
         collector: &mut Collector,
@@ -106,7 +106,7 @@ impl Sequences for Given {
 /// Returns the source of the sequences that a run with these batches learns from.
 pub(super) fn sequences_of(batching: &Batching) -> Rc<dyn Sequences> {
     match batching.groups {
-        Some(_) => Rc::new(Generated),
-        None => Rc::new(Given),
+        Some(_) => Rc::new(FromPolicy),
+        None => Rc::new(FromDataset),
     }
 }

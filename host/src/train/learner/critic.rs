@@ -1,6 +1,6 @@
 //! A critic of its own: a value model that learns from the loss's derivatives with respect to its values, and from nothing else.
 
-use super::trained::{Planned, Rates, Trained, Updated};
+use super::trained::{PreparedUpdate, Rates, Trained, Updated};
 use crate::model::{Gradients, ModelFolder, Policy, ValuePass, Weights};
 use crate::optim::{Schedule, Settings};
 use crate::train::Result;
@@ -52,9 +52,9 @@ impl Critic {
         self.trained.zero()
     }
 
-    /// Finds out whether the accumulated gradients give an update; see [`Trained::plan`].
-    pub(super) fn plan(&self, step: u64) -> Result<Planned> {
-        self.trained.plan(self.model(), step)
+    /// Finds out whether the accumulated gradients give an update; see [`Trained::prepare_update`].
+    pub(super) fn prepare_update(&self, step: u64) -> Result<PreparedUpdate> {
+        self.trained.prepare_update(self.model(), step)
     }
 
     /// Sets the number of times that evaluations have stopped improving.
@@ -62,9 +62,9 @@ impl Critic {
         self.trained.reduce_rates(plateaus);
     }
 
-    /// Makes a planned update.
-    pub(super) fn update(&mut self, planned: Planned) -> Result<Updated> {
-        self.trained.update(&self.begun.model, planned)
+    /// Makes a prepared update.
+    pub(super) fn update(&mut self, prepared: PreparedUpdate) -> Result<Updated> {
+        self.trained.update(&self.begun.model, prepared)
     }
 
     /// Returns the value model.

@@ -342,10 +342,10 @@ impl Learner {
     pub(super) fn update(&mut self, step: u64) -> Result<(Updates, Figures)> {
         let _task = Task::new(Activity::Training).on("weights");
         let mut figures = Figures::begin();
-        let planned = self.trained.plan(&self.policy, step - 1)?;
-        let of_critic = self.critic.as_ref().map(|critic| critic.plan(step - 1)).transpose()?;
-        let policy = self.trained.update(&self.policy, planned)?;
-        let critic = self.critic.as_mut().zip(of_critic).map(|(critic, planned)| critic.update(planned)).transpose()?;
+        let prepared = self.trained.prepare_update(&self.policy, step - 1)?;
+        let of_critic = self.critic.as_ref().map(|critic| critic.prepare_update(step - 1)).transpose()?;
+        let policy = self.trained.update(&self.policy, prepared)?;
+        let critic = self.critic.as_mut().zip(of_critic).map(|(critic, prepared)| critic.update(prepared)).transpose()?;
         figures.lap("optimizer");
         Ok((Updates { policy, critic }, figures))
     }

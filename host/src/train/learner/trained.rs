@@ -34,7 +34,7 @@ pub(super) struct Trained {
 }
 
 /// An update that can be made.
-pub(super) struct Planned {
+pub(super) struct PreparedUpdate {
     /// Number of updates before it.
     step: u64,
     ready: Ready,
@@ -86,10 +86,10 @@ impl Trained {
     ///
     /// # Errors
     /// If the gradient or the weights would not be finite.
-    pub(super) fn plan(&self, model: &Policy, step: u64) -> Result<Planned> {
+    pub(super) fn prepare_update(&self, model: &Policy, step: u64) -> Result<PreparedUpdate> {
         let prefix = self.prefix;
         match self.optimizer.prepare(&model.parameters(&self.gradients), self.rates.at(step))? {
-            Prepared::Ready(ready) => Ok(Planned { step, ready }),
+            Prepared::Ready(ready) => Ok(PreparedUpdate { step, ready }),
             Prepared::NotFinite(norm) => Err(Error::NotFinite { step: step + 1, norm, prefix }),
             Prepared::Overflow(parameter) => {
                 let lr = self.rates.at(step)(&parameter);
@@ -104,8 +104,8 @@ impl Trained {
         self.rates.of_head.iter_mut().for_each(|schedule| schedule.plateaus = plateaus);
     }
 
-    /// Makes a planned update.
-    pub(super) fn update(&mut self, model: &Policy, Planned { step, ready }: Planned) -> Result<Updated> {
+    /// Makes a prepared update.
+    pub(super) fn update(&mut self, model: &Policy, PreparedUpdate { step, ready }: PreparedUpdate) -> Result<Updated> {
         let grad_norm = ready.norm;
         self.optimizer.make(&model.parameters(&self.gradients), self.rates.at(step), ready)?;
         let (learning_rate, of_head) = (self.rates.schedule.at(step), self.rates.of_head.map(|schedule| schedule.at(step)));

@@ -29,7 +29,7 @@ use super::plan::{Batching, Plan, StepPlan};
 use super::plugins::Opener;
 use super::ranks::{compare_datasets, compare_settings, compare_weights};
 use super::rehearsal::check_can_make;
-use super::snapshot::{Given, Restored};
+use super::snapshot::{InputHashes, Restored};
 use super::trainer::{State, Trainer};
 use super::{Error, Result, RunFolder};
 use crate::config::{self, Config, PluginEntry, Rule, printable_path};
@@ -129,7 +129,7 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     let restored = run.restored(&data)?;
     // By one rank: the one that then also rewrites config.toml.
     let changed = if run.world.is_first() { beginning.changes(&run.settings, run.world.size())? } else { Map::new() };
-    let given = run.given(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
+    let inputs = run.input_hashes(&learner, reference.as_ref(), evaluation.as_ref(), restored.as_ref())?;
     let longest = run.settings.longest(opened.context());
     let goes_on = goes_on(beginning, restored.as_ref(), evaluation.as_ref());
     let (journal, source, turns) = run.begin((folder, goes_on), &plugins, &plan, opened, changed, warnings)?;
@@ -137,7 +137,7 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     let Run { settings, world, .. } = run;
     let collector = Collector::new(world.clone(), &plan, data, turns, reference, longest);
     let (plugins, engine) = plugins.in_place(&settings, world.clone(), trial)?;
-    let (state, clock) = (State { given, ..State::default() }, Clock::default());
+    let (state, clock) = (State { inputs, ..State::default() }, Clock::default());
     let mut trainer = Trainer { settings, plan, world, plugins, collector, learner, journal, evaluation, source, state, clock };
     trainer.begin_as(beginning, restored)?;
     trainer.plugins.watch((engine, opener), &trainer.journal, beginning)?;
@@ -442,28 +442,28 @@ impl Run<'_> {
     }
 
     /// Returns the hashes of what the run reads again if it goes on, and checks that it is what it was.
-    fn given(
+    fn input_hashes(
         &self,
         learner: &Learner,
         reference: Option<&Frozen>,
         evaluation: Option<&Evaluation>,
         restored: Option<&Restored>,
-    ) -> Result<Given> {
+    ) -> Result<InputHashes> {
         let settings = &self.settings;
         let keeps_reference = settings.sync_ref_model || reference::moved(self.beginning, settings)?.is_some();
         // Without a name of its own it is the model under the adapter.
         let is_base = learner.policy().weights().lora.is_some() && settings.ref_model.is_none();
         let reference = reference.filter(|_| !keeps_reference && !is_base);
-        let mut given = Given::of(learner.untrained(), reference, evaluation.map(Evaluation::prompts))?;
-        given.keeps_reference = keeps_reference;
+        let mut inputs = InputHashes::new(learner.untrained(), reference, evaluation.map(Evaluation::prompts))?;
+        inputs.keeps_reference = keeps_reference;
         if let (Beginning::Resume { origin, .. }, Some(restored), false) = (self.beginning, restored, self.beginning.may_change())
         {
             let written = origin.written()?;
             let rows = |config: &Config| (config.eval_dataset.clone(), config.dataset_test_split.clone());
-            let was = restored.given();
-            given.check(if rows(&written) == rows(settings) { was } else { was.with_other_rows() })?;
+            let was = restored.inputs();
+            inputs.check(if rows(&written) == rows(settings) { was } else { was.with_other_rows() })?;
         }
-        Ok(given)
+        Ok(inputs)
     }
 
     /// Creates the run's folder, or opens it where the run `goes_on`, and records there how the run starts.

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 /// Hashes of what a run reads again. None where there is nothing, or a device has it: its checksums differ from the CPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
-pub(in crate::train) struct Given {
+pub(in crate::train) struct InputHashes {
     /// Parameters that are not trained, such as those under an adapter.
     base: Option<u64>,
     /// A reference model that is not in checkpoints, nor the model under an adapter.
@@ -22,13 +22,13 @@ pub(in crate::train) struct Given {
     pub(in crate::train) keeps_reference: bool,
 }
 
-impl Given {
-    /// Hashes what is given: the parameters that are not trained, the reference model unless checkpoints keep it, and the evaluation
+impl InputHashes {
+    /// Hashes the parameters that are not trained, the reference model unless checkpoints keep it, and the evaluation
     /// dataset.
     ///
     /// # Errors
     /// If a tensor can't be read.
-    pub(in crate::train) fn of(
+    pub(in crate::train) fn new(
         untrained: Vec<(String, &Tensor)>,
         reference: Option<&Frozen>,
         evaluated: Option<&Prompts>,
