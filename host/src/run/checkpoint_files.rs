@@ -27,8 +27,10 @@ impl<'a> CheckpointFiles<'a> {
 
     const MANIFEST: &'static str = "manifest.json";
     const SUMMARY: &'static str = "trainer_state.json";
-    const REST: &'static str = "snapshot.json";
-    const ROLLOUTS: &'static str = "rollouts.safetensors";
+    /// The name of the file of the counters.
+    pub const REST: &'static str = "snapshot.json";
+    /// The name of the file of the rollouts' numbers.
+    pub const ROLLOUTS: &'static str = "rollouts.safetensors";
     const OPTIMIZER: &'static str = "optimizer.safetensors";
     const REFERENCE: &'static str = "reference.safetensors";
     const CRITIC: &'static str = "critic.safetensors";

@@ -2,6 +2,7 @@
 
 mod adapted;
 mod checks;
+mod fault;
 mod input_hashes;
 mod waiting;
 
@@ -29,6 +30,7 @@ use crate::plugin::{LARGEST_STATE, PluginState, Source, read_file};
 use crate::run::step_of;
 use crate::run::{CheckpointFiles, RunFiles};
 use candle_core::{Device, Tensor};
+use fault::Fault;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -192,9 +194,10 @@ impl Restored {
         let text = BufReader::with_capacity(1 << 20, file.take(LARGEST_REST));
         let mut rest: Rest = serde_json::from_reader(text).map_err(|e| unfit(format!("snapshot.json: {e}")))?;
         if let Some(fault) = rest.fault(origin.step) {
-            return Err(unfit(format!("snapshot.json: {fault}")));
+            return Err(unfit(Fault::in_rest(fault).to_string()));
         }
-        let waiting = rest.read_waiting(&CheckpointFiles::find(checkpoint).rollouts()).map_err(unfit)?;
+        let waiting = rest.read_waiting(&CheckpointFiles::find(checkpoint).rollouts());
+        let waiting = waiting.map_err(|fault| unfit(fault.to_string()))?;
         let moments = candle_core::safetensors::load(CheckpointFiles::find(checkpoint).optimizer(), &Device::Cpu);
         let moments = moments.map_err(|e| unfit(format!("optimizer.safetensors: {e}")))?;
         let of_older = ![OF_ROWS, OF_LINES].iter().any(|kind| rest.dataset.starts_with(kind));
@@ -238,7 +241,7 @@ pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     let prompts = (4, (0..4).map(|index| (index, prompt(index))).collect());
     let form = ExperienceForm { is_sampled: true, has_pairs: pairs };
     let run = Fits { form, prompts, architecture: &architecture };
-    let position = restored.rest.position(restored.waiting, &run).map_err(unfit)?;
+    let position = restored.rest.position(restored.waiting, &run).map_err(|fault| unfit(fault.to_string()))?;
     // As the learner takes them.
     for MicroBatch { experience, items } in &position.pending {
         assert!(items.end <= experience.items(), "{items:?} of {}", experience.items());
@@ -325,33 +328,31 @@ impl Rest {
     }
 
     /// Takes its manifests and reads their rollouts, from this file if their numbers are there.
-    fn read_waiting(&mut self, file: &Path) -> std::result::Result<Vec<Waiting>, String> {
+    fn read_waiting(&mut self, file: &Path) -> std::result::Result<Vec<Waiting>, Fault> {
         let mut tensors = Tensors::new();
         if self.experiences.iter().any(Manifest::has_tensors) {
-            let size = fs::metadata(file).map_err(|e| format!("rollouts.safetensors: {e}"))?.len();
+            let size = fs::metadata(file).map_err(|e| Fault::in_rollouts(e.to_string()))?.len();
             if size > LARGEST_REST {
-                return Err(format!("rollouts.safetensors has {size} bytes; the limit is {LARGEST_REST}"));
+                return Err(Fault::in_rollouts(format!("it has {size} bytes; the limit is {LARGEST_REST}")));
             }
-            tensors = candle_core::safetensors::load(file, &Device::Cpu).map_err(|e| format!("rollouts.safetensors: {e}"))?;
+            tensors = candle_core::safetensors::load(file, &Device::Cpu).map_err(|e| Fault::in_rollouts(e.to_string()))?;
         }
-        let read = |(place, manifest): (usize, Manifest)| {
-            manifest.read(place, &mut tensors).map_err(|e| format!("rollouts.safetensors: {e}"))
-        };
+        let read = |(place, manifest): (usize, Manifest)| manifest.read(place, &mut tensors);
         std::mem::take(&mut self.experiences).into_iter().enumerate().map(read).collect()
     }
 
     /// Returns the run's position in the data, with these waiting rollouts.
-    fn position(self, waiting: Vec<Waiting>, run: &Fits<'_>) -> std::result::Result<Position, String> {
+    fn position(self, waiting: Vec<Waiting>, run: &Fits<'_>) -> std::result::Result<Position, Fault> {
         if let Some(fault) = waiting.iter().find_map(|waiting| waiting.fault(run)) {
             return Err(fault);
         }
         let restored = waiting.into_iter().map(|waiting| waiting.restored(run).map(Arc::new));
         let experiences: Option<Vec<Arc<Experience>>> = restored.collect();
-        let experiences = experiences.ok_or("rollouts without their prompts")?;
+        let experiences = experiences.ok_or_else(|| Fault::in_rest("rollouts without their prompts"))?;
         let micro_batch = |(index, start, end): Place| {
             let experience = experiences.get(index).filter(|e| start <= end && end <= e.items());
-            let experience = experience.ok_or("a micro-batch without its rollouts")?.clone();
-            Ok::<_, String>(MicroBatch { experience, items: start..end })
+            let experience = experience.ok_or_else(|| Fault::in_rest("a micro-batch without its rollouts"))?.clone();
+            Ok::<_, Fault>(MicroBatch { experience, items: start..end })
         };
         let pending = self.pending.into_iter().map(micro_batch).collect::<std::result::Result<_, _>>()?;
         Ok(Position { cursor: self.cursor, streaks: self.streaks, pending, counters: self.state.collected() })
@@ -529,7 +530,7 @@ impl Trainer {
             needed.dedup();
             let prompts = (all.len(), needed.iter().copied().zip(all.get(&needed)?).collect());
             let run = Fits { form: self.collector.form(), prompts, architecture };
-            rest.position(waiting, &run).map_err(|fault| unfit(format!("snapshot.json: {fault}")))?
+            rest.position(waiting, &run).map_err(|fault| unfit(fault.to_string()))?
         } else {
             Position { counters: rest.state.collected(), ..self.collector.position() }
         };

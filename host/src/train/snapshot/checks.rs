@@ -1,5 +1,6 @@
 //! Checks that the waiting rollouts in a checkpoint can be trained on, since its numbers are used as indices.
 
+use super::fault::Fault;
 use super::waiting::{Manifest, Waiting};
 use super::{Counts, Fits, Rest};
 use crate::config::printable;
@@ -76,45 +77,54 @@ impl Rest {
 
 impl Waiting {
     /// Returns what is wrong with it, if anything.
-    pub(super) fn fault(&self, run: &Fits<'_>) -> Option<String> {
+    pub(super) fn fault(&self, run: &Fits<'_>) -> Option<Fault> {
         let rows = self.rollouts.len();
         if let Some(row) = self.prompts.iter().find(|row| **row >= run.prompts.0) {
-            return Some(format!("a prompt refers to row {row} of a dataset of {}", run.prompts.0));
+            return Some(Fault::in_rest(format!("a prompt refers to row {row} of a dataset of {}", run.prompts.0)));
         }
         if let Some(fault) = self.fault_of_rollouts(run) {
             return Some(fault);
         }
         let tokens: usize = self.rollouts.iter().map(|r| r.tokens.len()).sum();
         if u32::try_from(tokens).is_err() {
-            return Some(format!("there are too many tokens: {tokens}"));
+            return Some(self.in_numbers(format!("there are too many tokens: {tokens}")));
         }
-        let mut columns = vec![("texts", self.texts.len(), if run.form.is_sampled { rows } else { 0 })];
-        columns.extend(self.rewards.iter().map(|reward| ("rewards", reward.values.len(), rows)));
+        let mut listed = vec![("texts", self.texts.len(), if run.form.is_sampled { rows } else { 0 })];
+        listed.extend(self.rewards.iter().map(|reward| ("rewards", reward.values.len(), rows)));
         let wanted = |column: &Column| if column.unit == Unit::Token { tokens } else { rows };
-        columns.extend(self.columns.iter().map(|column| (column.name.as_str(), column.values.len(), wanted(column))));
+        let columns = self.columns.iter().map(|column| (column.name.as_str(), column.values.len(), wanted(column)));
+        let mut columns: Vec<(&str, usize, usize)> = columns.collect();
         if !run.form.has_pairs {
             columns.push(("mask", self.mask.len(), tokens));
         }
-        if let Some((name, found, wanted)) = columns.into_iter().find(|(_, found, wanted)| found != wanted) {
-            return Some(format!("{} has {found} values instead of {wanted}", printable(name, LONGEST_NAME)));
+        let other_length = |columns: &[(&str, usize, usize)]| {
+            let (name, found, wanted) = columns.iter().find(|(_, found, wanted)| found != wanted)?;
+            Some(format!("{} has {found} values instead of {wanted}", printable(name, LONGEST_NAME)))
+        };
+        if let Some(detail) = other_length(&listed) {
+            return Some(Fault::in_rest(detail));
+        }
+        if let Some(detail) = other_length(&columns) {
+            return Some(self.in_numbers(detail));
         }
         if self.mask.iter().any(|m| *m > 1) {
-            return Some("mask holds values other than 0 and 1".to_owned());
+            return Some(self.in_numbers("mask holds values other than 0 and 1".to_owned()));
         }
         let outside = self.pairs.iter().find(|(chosen, rejected)| *chosen >= rows || *rejected >= rows);
-        outside.map(|pair| format!("the pair {pair:?} is out of range for {rows} completions"))
+        outside.map(|pair| Fault::in_rest(format!("the pair {pair:?} is out of range for {rows} completions")))
     }
 
-    fn fault_of_rollouts(&self, run: &Fits<'_>) -> Option<String> {
+    fn fault_of_rollouts(&self, run: &Fits<'_>) -> Option<Fault> {
         let architecture = run.architecture;
         let mut before = 0;
         for (row, rollout) in self.rollouts.iter().enumerate() {
-            let wrong = |detail: String| Some(format!("completion {row} {detail}"));
+            let listed = |detail: String| Some(Fault::in_rest(format!("completion {row} {detail}")));
+            let wrong = |detail: String| Some(self.in_numbers(format!("completion {row} {detail}")));
             let Some(prompt) = self.prompts.get(rollout.prompt).and_then(|row| run.prompts.1.get(row)) else {
-                return wrong(format!("belongs to prompt {} of {}", rollout.prompt, self.prompts.len()));
+                return listed(format!("belongs to prompt {} of {}", rollout.prompt, self.prompts.len()));
             };
             if rollout.prompt < before {
-                return wrong("is out of order".to_owned());
+                return listed("is out of order".to_owned());
             }
             before = rollout.prompt;
             if let Some(token) = rollout.tokens.iter().find(|token| **token as usize >= architecture.vocab_size) {
@@ -122,7 +132,7 @@ impl Waiting {
             }
             let asked = rollout.opening.as_ref().unwrap_or(&prompt.tokens);
             if let Some(token) = asked.iter().find(|token| **token as usize >= architecture.vocab_size) {
-                return wrong(format!("has token {token} in its prompt, but the model has {} tokens", architecture.vocab_size));
+                return listed(format!("has token {token} in its prompt, but the model has {} tokens", architecture.vocab_size));
             }
             let fault = |support: &Support| support.fault(&rollout.tokens, architecture.vocab_size);
             if let Some(fault) = rollout.support.as_ref().and_then(fault) {
@@ -131,7 +141,7 @@ impl Waiting {
             let mut at = 0;
             for &(begin, end) in &rollout.replies {
                 if begin < at || end < begin || end > rollout.tokens.len() {
-                    return wrong(format!("has a reply from token {begin} to {end} of {}", rollout.tokens.len()));
+                    return listed(format!("has a reply from token {begin} to {end} of {}", rollout.tokens.len()));
                 }
                 at = end;
             }
@@ -145,5 +155,10 @@ impl Waiting {
             }
         }
         None
+    }
+
+    /// Creates a fault of its numbers, which older checkpoints have beside everything else.
+    fn in_numbers(&self, detail: String) -> Fault {
+        if self.has_tensors { Fault::in_rollouts(detail) } else { Fault::in_rest(detail) }
     }
 }

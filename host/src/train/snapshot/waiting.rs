@@ -1,6 +1,7 @@
 //! Rollouts that wait to be trained on, in a checkpoint: their numbers are tensors of one file, everything else is a manifest in
 //! `snapshot.json`. Older checkpoints have all of it there.
 
+use super::fault::Fault;
 use crate::ops::support::Support;
 use crate::plugin::columns::{ADVANTAGE, Known, OLD_LOGP, OLD_VALUE, REF_LOGP, RETURN, SAMPLING_LOGP};
 use crate::plugin::{Column, Unit};
@@ -70,6 +71,8 @@ pub(super) struct Waiting {
     pub mask: Vec<u8>,
     pub columns: Columns,
     pub pairs: Vec<Pair>,
+    /// Whether its numbers were tensors.
+    pub has_tensors: bool,
 }
 
 /// Returns the name of a tensor of the experience at this place.
@@ -156,14 +159,15 @@ impl Manifest {
     }
 
     /// Reads its numbers: those of the experience at this place.
-    pub(super) fn read(self, place: usize, tensors: &mut Tensors) -> Result<Waiting, String> {
+    pub(super) fn read(self, place: usize, tensors: &mut Tensors) -> Result<Waiting, Fault> {
+        let has_tensors = self.has_tensors();
         let Self { prompts, mut rollouts, texts, rewards, pairs, columns, mut mask, .. } = self;
         let columns = if let Some(entries) = columns {
-            fill_rollouts(&mut rollouts, place, tensors)?;
-            mask = tensors.remove(&tensor_name(place, "mask")).map_or(Ok(Vec::new()), of_u8)?;
+            fill_rollouts(&mut rollouts, place, tensors).map_err(Fault::in_rollouts)?;
+            mask = tensors.remove(&tensor_name(place, "mask")).map_or(Ok(Vec::new()), of_u8).map_err(Fault::in_rollouts)?;
             let columns = entries.into_iter().map(|entry| entry.read(place, tensors)).collect::<Result<Columns, _>>()?;
             if let Some(logp) = columns.values(SAMPLING_LOGP) {
-                divide(&mut rollouts, logp)?;
+                divide(&mut rollouts, logp).map_err(Fault::in_rollouts)?;
             }
             columns
         } else {
@@ -179,26 +183,32 @@ impl Manifest {
             columns
         };
         let rewards = rewards.into_iter().map(|(name, weight, values)| RewardColumn { name, weight, values }).collect();
-        Ok(Waiting { prompts, rollouts, texts, rewards, mask, columns, pairs })
+        Ok(Waiting { prompts, rollouts, texts, rewards, mask, columns, pairs, has_tensors })
     }
 }
 
 impl ColumnEntry {
-    fn read(self, place: usize, tensors: &mut Tensors) -> Result<Column, String> {
-        let values = take(tensors, &column_name(place, &self.name))?;
-        let values = values.to_vec1::<f32>().map_err(|e| format!("column {}: {e}", self.name))?;
-        let missing = tensors.remove(&missing_name(place, &self.name)).map_or(Ok(Vec::new()), of_u32)?;
-        let ascends = missing.is_sorted_by(|a, b| a < b) && missing.last().is_none_or(|last| (*last as usize) < values.len());
-        if !ascends {
-            return Err(format!("column {} misses entries that it does not have", self.name));
-        }
+    fn read(self, place: usize, tensors: &mut Tensors) -> Result<Column, Fault> {
         let unit = match self.per {
             Per::Token => Unit::Token,
             Per::Sequence => Unit::Sequence,
         };
         if let Some(known) = Known::find(&self.name).filter(|known| known.unit != unit) {
             let (wanted, found) = (known.unit.noun(), unit.noun());
-            return Err(format!("column {} has one value for each {found} instead of each {wanted}", self.name));
+            let detail = format!("column {} has one value for each {found} instead of each {wanted}", self.name);
+            return Err(Fault::in_rest(detail));
+        }
+        self.numbers(unit, place, tensors).map_err(Fault::in_rollouts)
+    }
+
+    /// Returns its values among the tensors.
+    fn numbers(self, unit: Unit, place: usize, tensors: &mut Tensors) -> Result<Column, String> {
+        let values = take(tensors, &column_name(place, &self.name))?;
+        let values = values.to_vec1::<f32>().map_err(|e| format!("column {}: {e}", self.name))?;
+        let missing = tensors.remove(&missing_name(place, &self.name)).map_or(Ok(Vec::new()), of_u32)?;
+        let ascends = missing.is_sorted_by(|a, b| a < b) && missing.last().is_none_or(|last| (*last as usize) < values.len());
+        if !ascends {
+            return Err(format!("column {} misses entries that it does not have", self.name));
         }
         let column = Column { name: self.name, unit, values, missing };
         check_finite(&column)?;
@@ -296,7 +306,7 @@ mod tests {
     }
 
     /// Writes an experience as a checkpoint has it, and reads it.
-    fn read_again(change: impl FnOnce(&mut Manifest, &mut Tensors)) -> Result<Waiting, String> {
+    fn read_again(change: impl FnOnce(&mut Manifest, &mut Tensors)) -> Result<Waiting, Fault> {
         let mut tensors = Tensors::new();
         let manifest = Manifest::of(&experience(), 3, &mut tensors).unwrap();
         let mut manifest: Manifest = serde_json::from_str(&serde_json::to_string(&manifest).unwrap()).unwrap();
@@ -332,15 +342,17 @@ mod tests {
             manifest.columns.iter_mut().flatten().filter(of_sampling).for_each(|column| column.per = Per::Sequence);
         }
         let changes: [(&str, Change); 6] = [
-            ("column sampling_logp has one value for each sequence instead of each token", per_sequence),
-            ("values in 1 parts for 2 completions", |_, t| drop(t.insert("3/lengths".into(), flat(&[3])))),
+            ("snapshot.json: column sampling_logp has one value for each sequence instead of each token", per_sequence),
+            ("rollouts.safetensors: 3 values in 1 parts for 2 completions", |_, t| {
+                drop(t.insert("3/lengths".into(), flat(&[3])));
+            }),
             ("values in 2 parts", |_, t| drop(t.insert("3/lengths".into(), flat(&[u32::MAX, 4])))),
             ("misses entries", |_, t| drop(t.insert("3/missing/own".into(), flat(&[1, 0])))),
             ("misses entries", |_, t| drop(t.insert("3/missing/own".into(), flat(&[2])))),
             ("no tensor 3/support/words", |_, t| drop(t.remove("3/support/words"))),
         ];
         for (expected, change) in changes {
-            let said = read_again(change).err().unwrap_or_default();
+            let said = read_again(change).err().map(|fault| fault.to_string()).unwrap_or_default();
             assert!(said.contains(expected), "{expected}: {said}");
         }
     }
