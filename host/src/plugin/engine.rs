@@ -1,14 +1,14 @@
 //! The WebAssembly engine: compilation with a cache on disk, the clock for time limits, and what plugins may import.
 
 use super::asking::Asker;
-use super::cache::{self, Cache};
-use super::census::{self, Refusal};
-use super::compiler::{Compiled, Compiler, Trial, memory_of_one};
+use super::census::Refusal;
+use super::compiler::Compiled;
+use super::components::Components;
 use super::deadline::{Clock, Watchdog};
 use super::figures::Names;
 use super::folders::Folders;
 use super::sandbox::{Logged, Sandbox};
-use super::script::{Interpreters, Language};
+use super::script::Language;
 use super::world::PACKAGE;
 use super::{Error, Result, contract};
 use crate::config::{Limits, PLUGIN_STACK, STACK};
@@ -42,9 +42,7 @@ pub(super) fn configuration(effort: Effort) -> Config {
 pub struct Engine {
     pub(super) wasmtime: wasmtime::Engine,
     pub(super) linker: Linker<Sandbox>,
-    cache: Option<Cache>,
-    compiler: Compiler,
-    interpreters: Interpreters,
+    components: Components,
     pub(super) names: Names,
     pub(super) logged: Logged,
     pub(super) clock: Clock,
@@ -71,14 +69,12 @@ impl Engine {
         let tick = move || weak.upgrade().map(|engine| engine.increment_epoch()).is_some();
         clock.begin(tick).and_then(|()| watchdog.begin()).map_err(|e| Error::Engine(e.to_string()))?;
         let threads = threads().map_err(|e| Error::Engine(format!("can't start a thread for each processor: {e}")))?;
-        let (cache, compiler) = (Cache::open(), Compiler::new(threads));
+        let components = Components::open(threads);
         let (names, logged) = (Names::default(), Logged::default());
         Ok(Self {
             wasmtime,
             linker,
-            cache,
-            compiler,
-            interpreters: Interpreters::default(),
+            components,
             names,
             logged,
             clock,
@@ -94,7 +90,17 @@ impl Engine {
     /// run.
     #[must_use]
     pub fn beside(&self, threads: usize) -> Self {
-        Self { compiler: Compiler::new(threads), beside: true, ..self.clone() }
+        Self { components: self.components.compiling_with(threads), beside: true, ..self.clone() }
+    }
+
+    /// Returns a plugin's component, compiled now or cached. An instance of it is made on trial within these limits, unless one was.
+    pub(super) fn component(&self, bytes: &[u8], limits: &Limits) -> std::result::Result<Compiled, Refusal> {
+        self.components.of_plugin(&self.wasmtime, bytes, limits)
+    }
+
+    /// Returns the carried interpreter of a language, compiled once per machine and read once per process.
+    pub(super) fn interpreter(&self, language: Language, limits: &Limits) -> std::result::Result<Compiled, Refusal> {
+        self.components.interpreter(&self.wasmtime, language, limits)
     }
 
     /// Returns the names of the metrics that plugins have reported.
@@ -110,62 +116,6 @@ impl Engine {
     /// Lets the plugin of this name, in all its versions, read folders.
     pub fn grant_folders(&mut self, name: &str, folders: Arc<Folders>) {
         self.folders.insert(name.to_owned(), folders);
-    }
-
-    /// Returns a plugin's component, compiled now or cached. An instance of it is made on trial within these limits, unless one was.
-    pub(super) fn component(&self, bytes: &[u8], limits: &Limits) -> std::result::Result<Compiled, Refusal> {
-        let file = self.cache.as_ref().map(|cache| (cache, cache.file(&self.wasmtime, bytes)));
-        let kept = file.as_ref().and_then(|(cache, file)| cache.kept(&self.wasmtime, file));
-        let (mut code, component) = match kept {
-            Some((code, component)) => (code, Some(component)),
-            None => (self.compiler.compile(bytes, Effort::Full, limits)?, None),
-        };
-        // It may have been counted under other limits.
-        census::bounded(code.fixed() as u64, memory_of_one(limits))?;
-        let is_new = component.is_none();
-        let trial = self.compiler.try_out(&code, limits)?;
-        if trial == Trial::Made {
-            code.set_tried(memory_of_one(limits), limits.table_elements);
-        }
-        let unusable = || Refusal::TooMuch("the compiler's output can't be used".to_owned());
-        let component = component.or_else(|| cache::component(&self.wasmtime, &code)).ok_or_else(unusable)?;
-        // A cache that is full or read-only only costs time.
-        if let Some((cache, file)) = file.filter(|_| is_new || trial == Trial::Made)
-            && let Err(e) = cache.keep(&code, &file)
-        {
-            tracing::debug!("can't cache {}: {e}", file.display());
-        }
-        let unmade = if let Trial::Unmade(why) = trial { Some(why) } else { None };
-        Ok(Compiled { component, fixed: code.fixed(), unmade })
-    }
-
-    /// Returns the carried interpreter of a language, compiled once per machine and read once per process.
-    pub(super) fn interpreter(&self, language: Language, limits: &Limits) -> std::result::Result<Compiled, Refusal> {
-        let compiled = self.interpreters.get(language, || self.cached_interpreter(language))?;
-        census::bounded(compiled.fixed as u64, memory_of_one(limits))?;
-        Ok(compiled)
-    }
-
-    /// Reads the compiled interpreter of a language from the cache, or compiles it. It is part of this program, so it isn't what a
-    /// plugin's limits are for, nor is it tried apart.
-    fn cached_interpreter(&self, language: Language) -> std::result::Result<Compiled, Refusal> {
-        let file = self.cache.as_ref().map(|cache| (cache, cache.file(&self.wasmtime, language.compressed())));
-        if let Some((code, component)) = file.as_ref().and_then(|(cache, file)| cache.kept(&self.wasmtime, file)) {
-            return Ok(Compiled { component, fixed: code.fixed(), unmade: None });
-        }
-        let name = language.name();
-        tracing::info!("compiling the {name} interpreter for this machine; this is done once and takes a few seconds");
-        let damaged = |e: std::io::Error| Refusal::Damaged(format!("the {name} interpreter: {e}"));
-        let code = self.compiler.compile(&language.interpreter().map_err(damaged)?, Effort::Less, &Limits::default())?;
-        let unusable = || Refusal::TooMuch(format!("the compiled {name} interpreter can't be used"));
-        let component = cache::component(&self.wasmtime, &code).ok_or_else(unusable)?;
-        let kept = file
-            .ok_or_else(|| "there is no cache folder".to_owned())
-            .and_then(|(cache, file)| cache.keep(&code, &file).map_err(|e| format!("{} can't be written: {e}", file.display())));
-        if let Err(why) = kept {
-            tracing::warn!("the {name} interpreter is compiled at each start, because {why}");
-        }
-        Ok(Compiled { component, fixed: code.fixed(), unmade: None })
     }
 }
 

@@ -17,11 +17,11 @@ use super::hints::Hints;
 use super::instance::{PluginState, Running};
 use super::limits::{Refused, Share};
 use super::sandbox::{MOST_HANDLES, Sandbox};
-use super::script::Script;
 use super::world::{self, Role};
 use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
 use crate::activity::{Activity, Task};
 use crate::config::{Limits, printable};
+use script::Scripted;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -62,10 +62,6 @@ pub(super) struct Loaded {
     pub info: Info,
     /// What it exports.
     pub exports: Exports,
-    /// What its interpreter runs, if it is a script.
-    script: Option<Arc<Script>>,
-    /// The settings that its instances are configured with, if the configuration has another plugin's too.
-    own_config: Option<Map<String, Value>>,
     /// The role that it was loaded in.
     role: Role,
     maker: Maker,
@@ -85,6 +81,8 @@ struct Maker {
     walls: Option<Arc<Walls>>,
     /// What they may read.
     folders: Option<Arc<Folders>>,
+    /// What they run, if they are interpreters.
+    script: Option<Scripted>,
 }
 
 /// A call about to be made, as errors name it.
@@ -194,6 +192,7 @@ impl Loaded {
         // An algorithm may be called like a reward.
         let may_read = matches!(role, Role::Reward | Role::Environment);
         let folders = engine.folders.get(name).filter(|_| may_read).cloned();
+        let script = source.script().cloned().map(|script| Scripted { script, own_config: None });
         let info = Info {
             name: name.to_owned(),
             version: String::new(),
@@ -212,12 +211,10 @@ impl Loaded {
             info,
             exports,
             role,
-            maker: Maker { pre, fixed, walls, folders },
+            maker: Maker { pre, fixed, walls, folders, script },
             engine: engine.clone(),
             beside: AtomicBool::new(engine.beside),
             asker,
-            script: source.script().cloned().map(Arc::new),
-            own_config: None,
         };
         Ok((this, unmade))
     }
@@ -303,7 +300,7 @@ impl Loaded {
     }
 
     fn describe(&self, running: &mut Running, deadline: Deadline) -> Result<Info> {
-        if let Some(script) = &self.script {
+        if let Some(Scripted { script, .. }) = &self.maker.script {
             return self.describe_script(script, running, deadline);
         }
         let described = self

@@ -14,6 +14,7 @@ mod census;
 mod code;
 pub mod columns;
 mod compiler;
+mod components;
 mod contract;
 mod deadline;
 mod embedded;

@@ -14,6 +14,13 @@ use serde_json::{Map, Value, json};
 /// Longest text of a script's error that is shown, in bytes.
 const LONGEST_TRACEBACK: usize = 8 << 10;
 
+/// A script that a plugin is.
+pub(super) struct Scripted {
+    pub(super) script: Script,
+    /// The settings that its instances are configured with, if the plugin's configuration has another one's too.
+    pub(super) own_config: Option<Map<String, Value>>,
+}
+
 impl Loaded {
     /// Returns the public functions of a script.
     pub(in crate::plugin) fn functions(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<ScriptFunction>> {
@@ -25,7 +32,7 @@ impl Loaded {
 
     /// Returns whether it is a script.
     pub(in crate::plugin) fn is_script(&self) -> bool {
-        self.script.is_some()
+        self.maker.script.is_some()
     }
 
     /// Adds to what is known of it that of the built-in algorithm of this name, over which it estimates advantages.
@@ -36,13 +43,13 @@ impl Loaded {
         let own = std::mem::replace(&mut self.config, config);
         self.config.insert("base".to_owned(), base.into());
         self.config.extend(own.clone());
-        self.own_config = Some(own);
+        self.maker.script.iter_mut().for_each(|scripted| scripted.own_config = Some(own.clone()));
     }
 
     /// Returns the public functions of the script that it is.
     fn inspected(&self, running: &mut Running, deadline: Deadline) -> Result<Vec<ScriptFunction>> {
         let wrong = |detail: String| Error::Config { name: self.name.clone(), detail };
-        let (Some(script), Some(inspect)) = (&self.script, self.exports.inspect()) else {
+        let (Some(Scripted { script, .. }), Some(inspect)) = (&self.maker.script, self.exports.inspect()) else {
             return Err(wrong("the interpreter that it brings along exports no rlhost:script".to_owned()));
         };
         let call = Call::new("running its top level");
@@ -72,11 +79,11 @@ impl Loaded {
 
     /// Returns the JSON that configures an instance: the settings, within what an interpreter is told of its script.
     pub(super) fn configuration(&self) -> String {
-        let settings = self.own_config.as_ref().unwrap_or(&self.config);
-        match &self.script {
-            None => Value::Object(settings.clone()).to_string(),
-            Some(script) => {
-                let Script { name, source, modules, .. } = &**script;
+        match &self.maker.script {
+            None => Value::Object(self.config.clone()).to_string(),
+            Some(Scripted { script, own_config }) => {
+                let settings = own_config.as_ref().unwrap_or(&self.config);
+                let Script { name, source, modules, .. } = script;
                 // Of several functions, the one that was chosen for the role.
                 let function = &self.info.name;
                 let script = json!({"name": name, "source": source, "function": function, "modules": modules});
@@ -87,7 +94,7 @@ impl Loaded {
 
     /// Returns the text of the plugin's own error. A script's has lines: it is a traceback in its language.
     pub(in crate::plugin) fn said(&self, error: types::Error) -> String {
-        match (&self.script, error) {
+        match (&self.maker.script, error) {
             (Some(_), types::Error::Config(text) | types::Error::Internal(text)) => printable_lines(&text, LONGEST_TRACEBACK),
             (_, error) => said(error),
         }
