@@ -225,6 +225,6 @@ mod tests {
         let root = crate::cli::command();
         let page = commands(&root);
         assert!(root.get_subcommands().all(|command| page.contains(&format!("{}`\n", command.get_name()))), "{page}");
-        assert!(!page.contains("--max-steps") && page.contains("`--dry-run`"), "{page}");
+        assert!(!page.contains("--learning-rate") && page.contains("`--dry-run`"), "{page}");
     }
 }

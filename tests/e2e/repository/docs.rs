@@ -3,6 +3,7 @@
 
 use rlhost_tests::{Place, binary};
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -63,8 +64,10 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
 }
 
 /// PATH with the binary first.
-fn path() -> String {
-    format!("{}:{}", binary().parent().unwrap().display(), std::env::var("PATH").unwrap())
+fn path() -> OsString {
+    let (binary, others) = (binary(), std::env::var_os("PATH").unwrap_or_default());
+    let folders = std::iter::once(binary.parent().unwrap().to_owned()).chain(std::env::split_paths(&others));
+    std::env::join_paths(folders).unwrap()
 }
 
 /// Runs the commands of pages, those of each in a folder of its own, and returns their number.
