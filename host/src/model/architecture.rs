@@ -1,5 +1,6 @@
 //! `config.json` of Hugging Face's models: the sizes and switches of a decoder.
 
+use super::bounds::{MOST_INTERMEDIATE, MOST_LAYERS, MOST_POSITIONS};
 use super::families::{ExpertNames, FAMILIES, Family};
 use super::harmless;
 use super::json::Object;
@@ -18,12 +19,6 @@ use std::path::Path;
 /// Largest `hidden_size` accepted. No known model reaches a tenth of this limit or of the following ones.
 const MOST_HIDDEN: usize = 1 << 20;
 
-/// Maximum `intermediate_size`.
-pub(super) const MOST_INTERMEDIATE: usize = 1 << 22;
-
-/// Maximum `num_hidden_layers`.
-pub(super) const MOST_LAYERS: usize = 10_000;
-
 /// Maximum `num_attention_heads` and `num_key_value_heads`.
 const MOST_HEADS: usize = 1 << 16;
 
@@ -32,9 +27,6 @@ const MOST_HEAD_DIM: usize = 1 << 16;
 
 /// Maximum `vocab_size`.
 const MOST_TOKENS: usize = 1 << 24;
-
-/// Largest `max_position_embeddings`: angles are computed from positions in f32, which does not represent every larger integer.
-pub(super) const MOST_POSITIONS: usize = 1 << 24;
 
 /// Largest number of values in all parameters together; they would take 4 TB.
 const MOST_PARAMETERS: u128 = 1_000_000_000_000;
@@ -195,7 +187,7 @@ impl Architecture {
         let family = family(config.text("model_type")?)?;
         let this = Self::of_family(config, family)?;
         for (key, value) in config.unread() {
-            harmless::check_beside(&this, key, value)?;
+            check_beside(&this, key, value)?;
         }
         let parameters = this.values_of_matrices();
         if parameters > MOST_PARAMETERS {
@@ -511,6 +503,26 @@ fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Re
         return Err(format!("head_dim {head_dim} must be even and not zero; it defaults to hidden_size / num_attention_heads"));
     }
     Ok(Heads { heads, kv_heads, head_dim })
+}
+
+/// Returns an error if a key that is not read may affect the model; alternative names of its sizes must not contradict.
+fn check_beside(this: &Architecture, key: &str, value: &Value) -> std::result::Result<(), String> {
+    let model_type = this.family.described().model_type;
+    let (own, right) = match key {
+        "layer_norm_eps" | "layer_norm_epsilon" | "norm_eps" | "norm_epsilon" | "rms_norm_eps" => {
+            (this.family.norm_eps_key(), this.norm_eps)
+        }
+        "num_heads" | "n_head" | "n_heads" => ("num_attention_heads", this.heads.heads as f64),
+        "num_key_value_heads" | "num_kv_heads" => ("num_key_value_heads", this.heads.kv_heads as f64),
+        "num_layers" | "n_layer" | "n_layers" => ("num_hidden_layers", this.layers as f64),
+        "n_embd" | "d_model" => ("hidden_size", this.hidden_size as f64),
+        _ => return harmless::check(model_type, key, value),
+    };
+    if value.as_f64() == Some(right) {
+        return Ok(());
+    }
+    let shown = printable(&value.to_string(), 80);
+    Err(format!("{key} is {shown}, but a model of type {model_type} uses {own} {right}; remove {key} if that is right"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The files beside a model's weights that complete a copy of its folder, read once: by the time that a checkpoint is written, the
 //! folder may have gone.
 
-use super::{Error, ModelFolder, Result, json};
+use super::{Error, Result, json};
 use crate::config::files;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -38,17 +38,17 @@ pub(super) struct Companions {
 }
 
 impl Companions {
-    /// Reads those of a model, where an adapter's folder has its own before the base model's, and some are replaced.
+    /// Reads those of a model in the folder `base`, where an adapter's folder, `own`, has its own before the base model's.
     ///
     /// # Errors
     /// If one is not a regular file, is too large, or can't be read.
-    pub(super) fn of(source: &ModelFolder) -> Result<Self> {
-        let path = source.base().join("config.json");
+    pub(super) fn of(base: &Path, own: &Path) -> Result<Self> {
+        let path = base.join("config.json");
         let config = json::read_text(&path)?.ok_or(Error::Missing { path })?;
         let mut this = Self { config, files: Vec::new() };
-        this.add(source.base())?;
-        if source.path() != source.base() {
-            this.add(source.path())?;
+        this.add(base)?;
+        if own != base {
+            this.add(own)?;
         }
         Ok(this)
     }
@@ -96,6 +96,7 @@ pub fn copy_companions(from: &Path, to: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ModelFolder;
     use crate::model::{Dtype, builtin, export, save};
 
     #[test]

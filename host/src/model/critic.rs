@@ -1,6 +1,7 @@
 //! The critic: a linear head on the decoder's last hidden states. It computes the value of the state in which each selected token
 //! is chosen.
 
+use super::Error;
 use super::Result;
 use super::weights::Linear;
 use crate::ops::{self, Precision, linear};
@@ -25,4 +26,9 @@ pub(super) fn backward(
         linear::backward_weight(hidden, &d_values, d_weight, d_head.bias.as_ref().and_then(Option::as_ref), Precision::F32)?;
     }
     Ok(linear::backward_input_into(d_hidden, &d_values, &head.weight, Precision::F32)?)
+}
+
+/// Returns an error if a value is not finite.
+pub(super) fn finite(values: Vec<f32>) -> Result<Vec<f32>> {
+    if values.iter().all(|value| value.is_finite()) { Ok(values) } else { Err(Error::ValuesNotFinite) }
 }

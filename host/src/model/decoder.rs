@@ -3,19 +3,21 @@
 //! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
 //! as the gradient has passed.
 
-use super::dropped::{Dropout, Masked};
-use super::layer::{self, Attended, Further, LayerKept, Maps, Product, Wide, all_round, multiplied};
-use super::magnitudes::Lengths;
-use super::mixture::{Balance, experts_backward};
-use super::noised::Noise;
-use super::prompt_pass::Joins;
+use super::backward::{Wanted, apply_backward, apply_backward_into};
+use super::experts::{Balance, experts_backward};
+use super::how::How;
+use super::how::Lengths;
+use super::joins::Joins;
+use super::layer::{self, Attended, Further, LayerKept, Product, Wide, all_round, multiplied};
+use super::maps::Maps;
+use super::masked::Masked;
+use super::weights::bytes;
 use super::weights::{Layer, Linear, Norm, Unit, Weights};
 use super::{Architecture, Backend, Lora, Result};
 use crate::ops::attention::Attention;
 use crate::ops::logprob::Scale;
-use crate::ops::low_rank::Gradient;
 use crate::ops::rope::{Positions, Rotation};
-use crate::ops::{self, Forest, Precision, activation, attention, columns, embedding, linear, rope};
+use crate::ops::{self, Forest, Precision, activation, attention, columns, embedding, rope};
 use candle_core::{DType, Tensor};
 use std::sync::Arc;
 
@@ -47,18 +49,6 @@ pub(super) struct Kept {
     pub balance: Option<Balance>,
 }
 
-/// What a pass does besides computing hidden states.
-pub(super) struct How {
-    /// Whether to keep only the layers' inputs for the backward pass, which computes the rest again.
-    pub recompute: bool,
-    /// Whether to compute how evenly experts are used; then the last layer is computed for all positions.
-    pub balances: bool,
-    pub dropout: Option<Dropout>,
-    pub noise: Option<Noise>,
-    /// Of the weights at the time of the pass.
-    pub lengths: Option<Lengths>,
-}
-
 impl Kept {
     /// Returns its bytes.
     pub(super) fn bytes(&self) -> usize {
@@ -69,72 +59,6 @@ impl Kept {
         };
         self.layers.iter().map(of_layer).sum::<usize>() + bytes(&self.last)
     }
-}
-
-/// Returns the bytes of a tensor's values.
-pub(super) fn bytes(t: &Tensor) -> usize {
-    t.elem_count() * t.dtype().size_in_bytes()
-}
-
-/// The gradient of each trained parameter.
-pub(super) type Wanted = Option<Tensor>;
-
-/// Adds the gradients of a linear layer's parameters to `grad` and returns that of its input.
-pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<Tensor> {
-    if l.magnitude()?.is_some() {
-        let dx = ops::zeros_like(x)?;
-        apply_backward_into(l, x, dy, grad, &dx)?;
-        return Ok(dx);
-    }
-    let dx = linear::backward_input(dy, l.linear.matrix(), l.precision)?;
-    backward_parameters(l, x, dy, grad, &dx)?;
-    Ok(dx)
-}
-
-/// Adds the gradients of a linear layer's parameters to `grad`, and that of an input that several layers read to `dx`.
-fn apply_backward_into(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
-    if l.magnitude()?.is_some() {
-        backward_biases(l, dy, grad)?;
-        return l.directed_backward(x, dy, grad, dx);
-    }
-    linear::backward_input_into(dx, dy, l.linear.matrix(), l.precision)?;
-    backward_parameters(l, x, dy, grad, dx)
-}
-
-/// Adds the gradients of a linear layer's parameters, and the adapter's contribution to that of the input.
-fn backward_parameters(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Linear<Wanted>, dx: &Tensor) -> ops::Result<()> {
-    if let Some(d_weight) = &grad.weight {
-        linear::backward_weight(x, dy, d_weight, grad.bias.as_ref().and_then(Option::as_ref), l.precision)?;
-    }
-    backward_biases(l, dy, grad)?;
-    let Some(adapter) = l.adapter() else { return Ok(()) };
-    let gradient = gradient_of_adapter(grad);
-    let Some(mask) = &l.mask else { return adapter.backward(x, dy, gradient, Some(dx)) };
-    let d_dropped = ops::zeros_like(x)?;
-    adapter.backward(&mask.apply(x)?, dy, gradient, Some(&d_dropped))?;
-    mask.add_applied(&d_dropped, dx)
-}
-
-/// Adds the gradients of the biases that are trained without their weight: the layer's own, and that of the adapter's `B`.
-fn backward_biases(l: &Masked<'_>, dy: &Tensor, grad: &Linear<Wanted>) -> ops::Result<()> {
-    let own = grad.bias.as_ref().and_then(Option::as_ref).filter(|_| grad.weight.is_none());
-    let of_adapter = grad.adapter.as_ref().and_then(|adapter| adapter.bias.as_ref()?.as_ref());
-    if own.is_none() && of_adapter.is_none() {
-        return Ok(());
-    }
-    let sum = ops::cast(dy, DType::F32)?.sum(0)?;
-    if let Some(d_bias) = own {
-        ops::add_into(d_bias, &sum)?;
-    }
-    match (of_adapter, &l.linear.adapter) {
-        (Some(d_bias), Some(adapter)) => ops::add_into(d_bias, &ops::scaled(&sum, adapter.scale)?),
-        _ => Ok(()),
-    }
-}
-
-/// Returns where the gradients of an adapter's matrices go.
-pub(super) fn gradient_of_adapter(grad: &Linear<Wanted>) -> Option<Gradient<'_>> {
-    grad.adapter.as_ref().and_then(|g| Some(Gradient { a: g.a.as_ref()?, b: g.b.as_ref()? }))
 }
 
 /// Adds the gradients of maps that read one input, or of the map that joins them, given the gradients of all results; returns the

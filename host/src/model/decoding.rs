@@ -1,9 +1,11 @@
 //! Generates token by token, with weights laid out for few rows.
 
-use super::decoder::{Decoder, How};
+use super::decoder::Decoder;
 #[cfg(feature = "cuda")]
-use super::device_decoding::Steps;
-use super::layer::{Attended, LayerKept, Maps, Product};
+use super::device_steps::Steps;
+use super::how::How;
+use super::layer::{Attended, LayerKept, Product};
+use super::maps::Maps;
 use super::weights::Linear;
 use super::{Architecture, Cache, Prefix, PromptPass, Result};
 use crate::config::RolloutDtype;

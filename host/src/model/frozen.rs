@@ -1,8 +1,8 @@
 //! The read-only view of a decoder, for generation and reference log-probabilities.
 
+use super::critic::finite as finite_values;
 use super::decoder::Decoder;
-use super::policy::finite;
-use super::value_model::finite as finite_values;
+use super::selected::finite;
 use super::{Architecture, Decoding, Error, Result, Selected, Weights, critic};
 use crate::config::RolloutDtype;
 use crate::ops::logprob::{self, TokenStats};

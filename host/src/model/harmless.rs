@@ -1,7 +1,6 @@
 //! Keys of `config.json` that are not read, with the reason why none of them affects the model. A key that is neither read nor
 //! listed here is refused by name: it may affect what other programs compute.
 
-use super::Architecture;
 use crate::config::printable;
 use serde_json::Value;
 
@@ -154,26 +153,6 @@ fn quantised(value: &Value) -> String {
     format!("the weights are quantised{method}, which rlhost can't read; use the unquantised model")
 }
 
-/// Returns an error if a key that is not read may affect the model; alternative names of its sizes must not contradict.
-pub(super) fn check_beside(this: &Architecture, key: &str, value: &Value) -> Result<(), String> {
-    let model_type = this.family.described().model_type;
-    let (own, right) = match key {
-        "layer_norm_eps" | "layer_norm_epsilon" | "norm_eps" | "norm_epsilon" | "rms_norm_eps" => {
-            (this.family.norm_eps_key(), this.norm_eps)
-        }
-        "num_heads" | "n_head" | "n_heads" => ("num_attention_heads", this.heads.heads as f64),
-        "num_key_value_heads" | "num_kv_heads" => ("num_key_value_heads", this.heads.kv_heads as f64),
-        "num_layers" | "n_layer" | "n_layers" => ("num_hidden_layers", this.layers as f64),
-        "n_embd" | "d_model" => ("hidden_size", this.hidden_size as f64),
-        _ => return check(model_type, key, value),
-    };
-    if value.as_f64() == Some(right) {
-        return Ok(());
-    }
-    let shown = printable(&value.to_string(), 80);
-    Err(format!("{key} is {shown}, but a model of type {model_type} uses {own} {right}; remove {key} if that is right"))
-}
-
 /// Returns the key and value of a dropout that other programs apply in training.
 pub(super) fn dropout<'a>(mut each: impl Iterator<Item = (&'a str, &'a Value)>) -> Option<(&'a str, f64)> {
     each.find_map(|(key, value)| Some((key, value.as_f64().filter(|p| DROPOUT.contains(&key) && *p > 0.0)?)))
@@ -182,6 +161,7 @@ pub(super) fn dropout<'a>(mut each: impl Iterator<Item = (&'a str, &'a Value)>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Architecture;
     use serde_json::json;
 
     #[test]

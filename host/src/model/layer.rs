@@ -3,7 +3,8 @@
 //! device `device_decoding.rs` launches it as fused kernels.
 
 use super::architecture::NormKind;
-use super::weights::{Experts, Layer as Norms, Norm, Unit};
+use super::maps::Maps;
+use super::weights::{Experts, Layer as Norms, Norm};
 use super::{Architecture, Result};
 use crate::ops::experts::Routes;
 use crate::ops::rope::{Positions, Rotation};
@@ -37,57 +38,6 @@ pub(super) trait Product {
 /// Multiplies values, unless the factor is one.
 pub(super) fn multiplied(x: Tensor, factor: f32) -> ops::Result<Tensor> {
     if factor == 1.0 { Ok(x) } else { ops::scaled(&x, factor) }
-}
-
-/// The linear maps of a layer; those with the same input may be joined.
-pub(super) struct Maps<P> {
-    pub qkv: Vec<P>,
-    pub o: P,
-    pub unit: Option<Unit<P>>,
-    pub experts: Option<Experts<P>>,
-}
-
-impl<P> Maps<P> {
-    /// Borrows them.
-    pub(super) fn each(&self) -> Maps<&P> {
-        let (unit, experts) = (self.unit.as_ref().map(Unit::each), self.experts.as_ref().map(Experts::each));
-        Maps { qkv: self.qkv.iter().collect(), o: &self.o, unit, experts }
-    }
-
-    /// Applies a function to each of them.
-    pub(super) fn map<T>(self, f: impl Fn(P) -> ops::Result<T>) -> ops::Result<Maps<T>> {
-        Ok(Maps {
-            qkv: self.qkv.into_iter().map(&f).collect::<ops::Result<_>>()?,
-            o: f(self.o)?,
-            unit: self.unit.map(|unit| unit.map(&f)).transpose()?,
-            experts: self.experts.map(|experts| experts.map(&f)).transpose()?,
-        })
-    }
-
-    /// Returns those that an adapter can apply to, each with its number, the same in every layer.
-    pub(super) fn numbered(self) -> impl Iterator<Item = (usize, P)> {
-        let unit = self.unit.into_iter().flat_map(|unit| (4..).zip(unit.wide).chain([(6, unit.down)]));
-        self.qkv.into_iter().enumerate().chain([(3, self.o)]).chain(unit)
-    }
-
-    /// Returns them in one list.
-    pub(super) fn all(self) -> impl Iterator<Item = P> {
-        let (reading, behind, stacks) = self.in_order();
-        reading.into_iter().chain(behind).chain(stacks)
-    }
-
-    /// Splits them into those that read the layer's input, those after its attention that every row goes through, and those of
-    /// experts.
-    pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
-        let mut behind = vec![self.o];
-        behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down])));
-        let mut stacks = Vec::new();
-        if let Some(Experts { router, wide, down }) = self.experts {
-            behind.push(router);
-            stacks.extend([wide, down]);
-        }
-        (self.qkv, behind, stacks)
-    }
 }
 
 /// Returns whether all of these maps round what they read.
@@ -224,7 +174,7 @@ impl LayerKept {
         let wide = unit.iter().chain(experts.iter().map(|routed| &routed.wide));
         let wide = wide.flat_map(|Wide { gate, up }| std::iter::once(gate).chain(up));
         let more = [&attended.log_sum, projected, lowered].into_iter().flatten();
-        always.into_iter().chain(heads).chain(wide).chain(more).map(super::decoder::bytes).sum()
+        always.into_iter().chain(heads).chain(wide).chain(more).map(super::weights::bytes).sum()
     }
 }
 
@@ -363,7 +313,7 @@ fn none() -> ops::Error {
 }
 
 /// Takes the results of the wide products.
-fn wide(results: Vec<Tensor>) -> ops::Result<Wide> {
+pub(super) fn wide(results: Vec<Tensor>) -> ops::Result<Wide> {
     let mut results = results.into_iter();
     let gate = results.next().ok_or_else(none)?;
     Ok(Wide { gate, up: results.next() })

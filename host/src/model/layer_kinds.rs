@@ -1,6 +1,6 @@
 //! Which layers of a decoder have sliding windows, and the RoPE of each.
 
-use super::architecture::{MOST_LAYERS, MOST_POSITIONS};
+use super::bounds::{MOST_LAYERS, MOST_POSITIONS};
 use super::families::Family;
 use super::json::Object;
 

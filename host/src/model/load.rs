@@ -35,7 +35,7 @@ const UNUSED: [&str; 6] = [
     ".attention.masked_bias",
     ".attn.bias",
     ".attn.masked_bias",
-    super::value_model::SCORE,
+    super::weights::SCORE,
 ];
 
 impl ModelFolder {
@@ -74,7 +74,7 @@ impl ModelFolder {
 
     /// Returns what its copies get beside the weights.
     pub(super) fn companions(&self) -> Result<Arc<Companions>> {
-        self.companions.clone().map_or_else(|| Companions::of(self).map(Arc::new), Ok)
+        self.companions.clone().map_or_else(|| Companions::of(self.base(), self.path()).map(Arc::new), Ok)
     }
 
     /// Returns the same folder; its copies get these files instead of its own: name and text.

@@ -1,42 +1,11 @@
 //! Adapters with magnitudes (DoRA), as training and scoring apply them.
 
-use super::Weights;
-use super::decoder::{Wanted, gradient_of_adapter};
-use super::dropped::{MAPS, Masked};
+use super::backward::{Wanted, gradient_of_adapter};
+use super::masked::Masked;
 use super::weights::Linear;
-use crate::ops::magnitude::{self, Magnitude};
+use crate::ops::magnitude::Magnitude;
 use crate::ops::{self, linear};
 use candle_core::Tensor;
-
-/// The lengths of the rows of all weights with their adapters, `[out]`: of each layer's maps, by their numbers.
-pub(super) struct Lengths(Vec<[Option<Tensor>; MAPS]>);
-
-impl Lengths {
-    /// Computes those of the current weights; none if the adapter has no magnitudes.
-    pub(super) fn of(weights: &Weights) -> ops::Result<Option<Self>> {
-        if !weights.lora.is_some_and(|lora| lora.use_dora) {
-            return Ok(None);
-        }
-        let of_map = |l: &Linear| {
-            let adapter = l.adapter.as_ref().filter(|adapter| adapter.magnitude.is_some());
-            adapter.map(|adapter| magnitude::lengths(l.matrix(), &adapter.low_rank())).transpose()
-        };
-        let mut all = Vec::with_capacity(weights.layers.len());
-        for layer in &weights.layers {
-            let mut of_layer: [Option<Tensor>; MAPS] = Default::default();
-            for (map, linear) in layer.maps().numbered() {
-                of_layer[map] = of_map(linear)?;
-            }
-            all.push(of_layer);
-        }
-        Ok(Some(Self(all)))
-    }
-
-    /// Returns those of a layer's map.
-    pub(super) fn get(&self, layer: usize, map: usize) -> Option<&Tensor> {
-        self.0.get(layer)?.get(map)?.as_ref()
-    }
-}
 
 impl<'a> Masked<'a> {
     /// Returns the magnitudes of its adapter, if it has any.
@@ -108,6 +77,7 @@ mod tests {
     use crate::model::weights::Adapter;
     use crate::ops::Precision;
     use crate::ops::dropout::Mask;
+    use crate::ops::magnitude;
     use candle_core::{Device, Var};
 
     /// What a layer computes and the gradients of its input, `A`, `B` and the magnitudes.

@@ -1,16 +1,8 @@
 //! A mixture of experts: its sizes, its backward pass, and how evenly it is used.
 
-use super::architecture::MOST_INTERMEDIATE;
-use super::decoder::apply_backward;
-use super::dropped::Masked;
+use super::bounds::MOST_INTERMEDIATE;
 use super::families::Family;
 use super::json::Object;
-use super::layer::{Routed, Wide};
-use super::weights::{Experts, Linear};
-use super::{Architecture, Result};
-use crate::ops::experts::{self, Routes, Slope};
-use crate::ops::{self, Forest, activation, columns};
-use candle_core::Tensor;
 
 /// Maximum number of experts.
 const MOST_EXPERTS: usize = 1 << 16;
@@ -82,81 +74,6 @@ fn sparse(config: &Object, experts: usize, layers: usize) -> std::result::Result
     let step = config.size("decoder_sparse_step", layers.max(1 << 16))?.unwrap_or(1);
     let dense = config.indices("mlp_only_layers", layers)?.unwrap_or_default();
     Ok((0..layers).map(|layer| experts > 0 && (layer + 1).is_multiple_of(step) && !dense.contains(&layer)).collect())
-}
-
-/// Takes the gradient of the experts' output, adds those of their parameters to `grads`, and returns that of their input `h`.
-pub(super) fn experts_backward(
-    a: &Architecture,
-    maps: &Experts<Masked<'_>>,
-    kept: &Routed,
-    h: &Tensor,
-    d_out: &Tensor,
-    (grads, balance): (&Experts<Linear<Option<Tensor>>>, Option<&Balance>),
-) -> Result<Tensor> {
-    let Routed { routes, wide: Wide { gate, up } } = kept;
-    let active = activation::forward(gate, up.as_ref(), a.activation, false)?;
-    let d_rows = ops::gather_rows(d_out, routes.tokens())?;
-    // Before a row is weighed: its product with the row is the gradient of the weight.
-    let d_unweighed = maps.down.grouped_input_backward(&d_rows, routes)?;
-    let d_weights = experts::dots(&d_unweighed, &active)?;
-    maps.down.grouped_weight_backward(|| routes.weighted(&active), &d_rows, &grads.down, routes)?;
-    let (d_gate, d_up) = activation::backward(gate, up.as_ref(), &routes.weighted(&d_unweighed)?, a.activation, false)?;
-    let d_up = d_up.ok_or_else(|| ops::Error::Shape { op: "experts", detail: "an expert without a gate".into() })?;
-    let width = gate.dim(1)?;
-    let d_wide = columns::join(&[&d_gate, &d_up], &[width, width])?;
-    maps.wide.grouped_weight_backward(|| ops::gather_rows(h, routes.tokens()), &d_wide, &grads.wide, routes)?;
-    let d_logits = routes.backward(&d_weights, balance.and_then(Balance::slope), h)?;
-    let dh = apply_backward(&maps.router, h, &d_logits, &grads.router)?;
-    routes.gather_into(&dh, &maps.wide.grouped_input_backward(&d_wide, routes)?, false)?;
-    Ok(dh)
-}
-
-/// How evenly the tokens of a pass were routed to experts, over all layers (Fedus et al. 2021, arXiv 2101.03961, equations 4 to
-/// 6, as in transformers): `E` times the sum over experts of the fraction of tokens routed there, times the mean probability of
-/// going there. A prompt's tokens count once for each of its completions, as if it were repeated.
-#[derive(Debug)]
-pub(super) struct Balance {
-    /// Number of texts that contain each token, `[N]`.
-    of_tokens: Vec<f32>,
-    /// Number of tokens routed to each expert, `[E]`.
-    counts: Vec<f64>,
-    /// Sums of probabilities, `[E]`.
-    sums: Vec<f64>,
-    /// Tokens of all layers.
-    total: f64,
-    /// Derivative of the loss with respect to each expert's probability, for a token of one text, `[E]`.
-    slope: Option<Vec<f32>>,
-}
-
-impl Balance {
-    /// Starts the measurement; none for a model without experts.
-    pub(super) fn new(a: &Architecture, forest: &Forest) -> Option<Self> {
-        let experts = a.mixture.as_ref()?.experts;
-        let (counts, sums) = (vec![0.0; experts], vec![0.0; experts]);
-        Some(Self { of_tokens: forest.texts_of_tokens(), counts, sums, total: 0.0, slope: None })
-    }
-
-    /// Adds a layer.
-    pub(super) fn add(&mut self, routes: &Routes) {
-        routes.add_load(&self.of_tokens, &mut self.counts, &mut self.sums);
-        self.total += self.of_tokens.iter().map(|texts| f64::from(*texts)).sum::<f64>();
-    }
-
-    /// Returns the loss.
-    pub(super) fn loss(&self) -> f64 {
-        let pairs = self.counts.iter().zip(&self.sums);
-        pairs.map(|(count, sum)| count * sum).sum::<f64>() * self.counts.len() as f64 / (self.total * self.total)
-    }
-
-    /// Sets its weight in the training loss.
-    pub(super) fn weigh(&mut self, weight: f64) {
-        let factor = weight * self.counts.len() as f64 / (self.total * self.total);
-        self.slope = Some(self.counts.iter().map(|count| (factor * count) as f32).collect());
-    }
-
-    fn slope(&self) -> Option<Slope<'_>> {
-        self.slope.as_ref().map(|experts| Slope { tokens: &self.of_tokens, experts })
-    }
 }
 
 #[cfg(test)]

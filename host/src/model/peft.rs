@@ -1,35 +1,23 @@
 //! Reads and writes an adapter's folder in the format of the `peft` package: `adapter_config.json` and
 //! `adapter_model.safetensors`.
 
-use super::families::Names;
+use super::adapter_reader::{BASE, CONFIG, MOST_RANK, PREFIX, Reader, TENSORS};
 use super::json::Object;
 use super::lora::{Biases, Lora};
 use super::patterns::{self, Patterns};
-use super::save::{of_torch, write_tensors};
 use super::shards::Shards;
-use super::stacks::{self, Stacks};
-use super::tables::Rows;
-use super::value_model::SCORE;
+use super::stacks::Stacks;
+use super::trained_rows::Rows;
+use super::weights::SCORE;
 use super::weights::{Adapter, MAGNITUDE, of_adapter};
 use super::whole::Whole;
+use super::write::{of_torch, write_tensors};
 use super::{Architecture, Error, Result, Weights};
 use crate::config::{printable, shortest};
 use candle_core::Tensor;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-
-const CONFIG: &str = "adapter_config.json";
-const TENSORS: &str = "adapter_model.safetensors";
-
-/// Prefix that `peft` adds to the parameter names of a causal language model.
-const PREFIX: &str = "base_model.model.";
-
-/// Name of an adapted module inside what `peft` wraps it with.
-pub(super) const BASE: &str = "base_layer";
-
-/// Maximum rank, as for `lora_r`.
-const MOST_RANK: usize = 1 << 20;
 
 /// Settings of `peft` that change an adapter's computation. Each is off if it is null, false, zero or empty.
 const UNSUPPORTED: [&str; 9] = [
@@ -93,7 +81,7 @@ impl Modules {
     }
 }
 
-fn parse(text: &str) -> std::result::Result<(Lora, [Vec<String>; 2], String), String> {
+pub(super) fn parse(text: &str) -> std::result::Result<(Lora, [Vec<String>; 2], String), String> {
     let config = Object::parse(text)?;
     match config.text("peft_type")? {
         Some("LORA") => {}
@@ -154,91 +142,6 @@ fn parse(text: &str) -> std::result::Result<(Lora, [Vec<String>; 2], String), St
     let base = config.text("base_model_name_or_path")?.filter(|base| !base.is_empty());
     let base = base.ok_or("base_model_name_or_path is missing; set it to the folder of the adapter's base model")?;
     Ok((lora, [modules, parameters], base.to_owned()))
-}
-
-/// An adapter's folder while its parameters are read.
-pub(super) struct Reader {
-    pub lora: Lora,
-    patterns: Patterns,
-    pub rows: Rows,
-    names: &'static Names,
-    shards: Shards,
-    config: PathBuf,
-    tensors: PathBuf,
-    /// What requires the parameters' shapes.
-    by: String,
-}
-
-impl Reader {
-    fn new(folder: &Path, lora: Lora, names: &'static Names) -> Result<Self> {
-        let (config, tensors) = (folder.join(CONFIG), folder.join(TENSORS));
-        let object = Object::read(&config)?.ok_or_else(|| Error::Missing { path: config.clone() })?;
-        let refused = |detail| Error::Config { path: config.clone(), detail };
-        let patterns = Patterns::parse(&object, MOST_RANK).map_err(refused)?;
-        let rows = Rows::parse(&object).map_err(refused)?;
-        let (shards, by) = (Shards::of_file(&tensors)?, format!("{CONFIG} and the model"));
-        Ok(Self { lora, patterns, rows, names, shards, config, tensors, by })
-    }
-
-    pub(super) fn fail(&self, detail: String) -> Error {
-        Error::Weights { path: self.tensors.clone(), detail }
-    }
-
-    pub(super) fn misconfigured(&self, detail: String) -> Error {
-        Error::Config { path: self.config.clone(), detail }
-    }
-
-    pub(super) fn take(&mut self, name: &str, shape: &[usize]) -> Result<Option<Tensor>> {
-        self.shards.take(&format!("{PREFIX}{name}"), shape, &self.by)
-    }
-
-    pub(super) fn needed(&mut self, name: &str, shape: &[usize], key: &str) -> Result<Tensor> {
-        let found = self.take(name, shape)?;
-        found.ok_or_else(|| self.fail(format!("there is no {PREFIX}{name}, which {key} in {CONFIG} requires")))
-    }
-
-    /// Returns the settings of one module's adapter.
-    pub(super) fn settings_of(&self, module: &str) -> Result<Lora> {
-        let parameter =
-            if self.lora.stacks.is_router(module, self.names) { format!("{module}.weight") } else { module.to_owned() };
-        let own = self.patterns.of(self.lora, &parameter);
-        own.map_err(|detail| self.misconfigured(detail))
-    }
-
-    /// Reads the adapter of a stack of experts' matrices.
-    fn stack(&mut self, name: &str, [experts, d_out, d_in]: [usize; 3]) -> Result<Adapter> {
-        let own = self.settings_of(name)?;
-        let mut take = |part: &str, shape: [usize; 2]| {
-            let parameter = format!("{name}.{part}");
-            let file = own.stacks.renamed(&parameter, self.names).unwrap_or(parameter);
-            self.needed(&file, &shape, "target_parameters")
-        };
-        let a = take("lora_A.weight", [experts * own.r, d_in])?.reshape((experts, own.r, d_in))?;
-        let b = stacks::stacked(&take("lora_B.weight", [d_out, own.r * experts])?, experts)?;
-        Ok(Adapter { a, b, bias: None, magnitude: None, alpha: own.alpha, scale: own.scale() })
-    }
-
-    /// Reads the adapter of a linear layer, if it has one.
-    pub(super) fn linear(&mut self, name: &str, (d_out, d_in): (usize, usize)) -> Result<Option<Adapter>> {
-        let own = self.settings_of(name)?;
-        let parts = (
-            self.take(&format!("{name}.lora_A.weight"), &[own.r, d_in])?,
-            self.take(&format!("{name}.lora_B.weight"), &[d_out, own.r])?,
-        );
-        let (a, b) = match parts {
-            (Some(a), Some(b)) => (a, b),
-            (None, None) => return Ok(None),
-            _ => return Err(self.fail(format!("{name} has only one of lora_A and lora_B"))),
-        };
-        let has_bias = own.b_bias && !own.stacks.is_router(name, self.names);
-        let mut more = |on: bool, part: &str, key: &str| {
-            let found = if on { self.take(&format!("{name}.{part}"), &[d_out])? } else { return Ok(None) };
-            found.map(Some).ok_or_else(|| self.fail(format!("{name} has no {part}, which {key} in {CONFIG} requires")))
-        };
-        let magnitude = more(own.use_dora, MAGNITUDE, "use_dora")?;
-        let bias = more(has_bias, "lora_B.bias", "lora_bias")?;
-        Ok(Some(Adapter { a, b, bias, magnitude, alpha: own.alpha, scale: own.scale() }))
-    }
 }
 
 /// Returns a model's parameters with the adapter in `folder`.
@@ -350,7 +253,7 @@ pub(super) fn write(weights: &Weights, lora: Lora, base: &Path, head: Option<(&s
     let named = weights.named().into_iter();
     let named = named.filter(|(name, _)| of_adapter(name) || weights.trains_beside(name));
     let named = named.map(|(name, t)| match lora.stacks.renamed(&name, weights.names) {
-        Some(file) => Ok((file, stacks::flat(t, name.ends_with(".lora_B.weight"))?)),
+        Some(file) => Ok((file, super::stacked::flat(t, name.ends_with(".lora_B.weight"))?)),
         None if lora.whole.has(&name, weights.names) => Ok((weights.names.in_adapter(&name).into_owned(), t.clone())),
         None => Ok((bias_in_file(&name, |module| weights.has_adapter(module)), t.clone())),
     });

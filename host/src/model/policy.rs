@@ -1,55 +1,17 @@
 //! The trainable view of a decoder.
 
-use super::decoder::{Decoder, How, Kept};
+use super::decoder::{Decoder, Kept};
 use super::dropped::Dropout;
-use super::mixture::Balance;
+use super::experts::Balance;
+use super::how::How;
 use super::noised::Noise;
 use super::prompt_pass::{Continuation, PromptPass};
-use super::{Architecture, Backend, Error, Frozen, Gradients, Passed, Result, Weights, critic};
+use super::selected::{Selected, finite};
+use super::{Architecture, Backend, Frozen, Gradients, Passed, Result, Weights, critic};
 use crate::ops::adamw::Parameter;
 use crate::ops::logprob::{self, Scale, TokenStats};
-use crate::ops::support::Restriction;
 use crate::ops::{self, Forest, Precision, squares};
 use candle_core::{DType, Device, Tensor};
-
-/// The predictions of a forest that a loss uses: for each, the packed position of the predicting hidden state, and the actual
-/// token.
-#[derive(Clone, Debug, Default)]
-pub struct Selected {
-    /// Packed positions, `[M]`.
-    pub rows: Vec<usize>,
-    /// Token ids, `[M]`.
-    pub targets: Vec<u32>,
-    /// The tokens that they are scored among, if not the whole vocabulary.
-    pub restriction: Restriction,
-}
-
-impl Selected {
-    /// Adds all predictions of a segment's tokens.
-    pub fn push_segment(&mut self, forest: &Forest, segment: usize) {
-        let rows = forest.predictors(segment);
-        let range = forest.segments()[segment].range();
-        // Without a prefix nothing predicts the first token.
-        let first = range.len() - rows.len();
-        self.targets.extend_from_slice(&forest.tokens()[range][first..]);
-        self.rows.extend(rows);
-    }
-
-    /// Returns the tokens that predictions are scored among; none for the whole vocabulary.
-    pub(super) fn restriction(&self) -> Option<&Restriction> {
-        Some(&self.restriction).filter(|restriction| !restriction.is_empty())
-    }
-
-    /// Returns the number of predictions, `M`.
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Returns whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-}
 
 /// A decoder whose parameters an optimizer may change.
 #[derive(Debug)]
@@ -261,11 +223,6 @@ impl Policy {
         let values = self.decoder.weights.value_head.as_ref().map(|head| critic::values(&hidden, head)).transpose()?;
         Ok(Pass { policy: self, forest, selected, scale, kept, hidden, stats, values, known_work })
     }
-}
-
-/// Returns an error if the model's results are not finite.
-pub(super) fn finite(stats: &TokenStats) -> Result<()> {
-    if stats.logp.iter().all(|logp| logp.is_finite()) { Ok(()) } else { Err(Error::NotFinite) }
 }
 
 impl Pass<'_> {

@@ -77,7 +77,7 @@ pub fn write_random(config: &Value, folder: &Path, seed: u64) -> Result<usize> {
     let _task = Task::new(Activity::WritingModel);
     let weights = random_weights(&architecture, seed)?;
     std::fs::write(&path, text).map_err(|source| Error::Write { path, source })?;
-    super::save::write_weights(&weights, &folder.join("model.safetensors"))?;
+    super::write::write_weights(&weights, &folder.join("model.safetensors"))?;
     Ok(weights.parameters())
 }
 

@@ -5,12 +5,10 @@
 //! function of the difference of the two logits. So only one row, the difference, is computed.
 
 use super::shards::Shards;
-use super::value_model::SCORE;
 use super::weights::Linear;
+use super::weights::SCORE;
+use super::weights::SCORE_BIAS;
 use super::{Decoder, Error, ModelFolder, Result};
-
-/// The bias of the head in files.
-pub(super) const SCORE_BIAS: &str = "score.bias";
 
 impl ModelFolder {
     /// Returns whether the model judges tokens.

@@ -5,13 +5,17 @@
 //! without a bias. An adapter's folder has the head next to the adapter, as `peft` saves it.
 
 use super::companions::Companions;
-use super::decoder::{Decoder, How, Kept};
+use super::critic::finite;
+use super::decoder::{Decoder, Kept};
+use super::how::How;
 use super::json::Object;
 use super::random::{DEVIATION, Normal};
-use super::save::{of_torch, write_config, write_tensors};
 use super::shards::Shards;
-use super::step_model::SCORE_BIAS;
+use super::weights::SCORE;
+use super::weights::SCORE_BIAS;
 use super::weights::{Linear, of_critic};
+use super::write::{of_torch, write_tensors};
+use super::write_config::write_config;
 use super::{Architecture, Dtype, Error, ModelFolder, Policy, Result, Weights, critic, peft};
 use crate::config::printable;
 use crate::model::Gradients;
@@ -19,9 +23,6 @@ use crate::ops::{self, Forest};
 use candle_core::{DType, Tensor};
 use serde_json::{Value, json};
 use std::path::Path;
-
-/// The head's name in files.
-pub(super) const SCORE: &str = "score.weight";
 
 /// Suffixes of the names of models without an output matrix.
 const CLASSIFIES: [&str; 2] = ["ForSequenceClassification", "ForTokenClassification"];
@@ -93,11 +94,6 @@ impl ValuePass<'_> {
 fn head(decoder: &Decoder) -> Result<&Linear> {
     let missing = || ops::Error::Shape { op: "value model", detail: "a decoder without a value head".into() };
     Ok(decoder.weights.value_head.as_ref().ok_or_else(missing)?)
-}
-
-/// Returns an error if a value is not finite.
-pub(super) fn finite(values: Vec<f32>) -> Result<Vec<f32>> {
-    if values.iter().all(|value| value.is_finite()) { Ok(values) } else { Err(Error::ValuesNotFinite) }
 }
 
 impl Architecture {

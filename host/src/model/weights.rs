@@ -1,9 +1,8 @@
 //! All parameters of a decoder under their Hugging Face names, and their gradients.
 
 use super::architecture::{HeadNorms, NormKind};
-use super::decoder::bytes;
+
 use super::families::Names;
-use super::layer::Maps;
 use super::lora::{Biases, Lora};
 use super::mixture::Mixture;
 use super::{Architecture, Result};
@@ -238,12 +237,6 @@ impl<T> Norm<T> {
 }
 
 impl<T> Layer<T> {
-    /// Returns its linear maps.
-    pub(super) fn maps(&self) -> Maps<&Linear<T>> {
-        let Self { qkv, o, unit, experts, .. } = self;
-        Maps { qkv: qkv.iter().collect(), o, unit: unit.as_ref().map(Unit::each), experts: experts.as_ref().map(Experts::each) }
-    }
-
     /// Returns its linear maps with their names in a layer.
     fn named_maps(&self, names: &'static Names) -> Vec<(&'static str, &Linear<T>)> {
         let mut all: Vec<_> = names.qkv.iter().copied().zip(&self.qkv).chain([(names.o, &self.o)]).collect();
@@ -549,3 +542,14 @@ impl Gradients {
         groups
     }
 }
+
+/// Returns the bytes of a tensor's values.
+pub(super) fn bytes(t: &Tensor) -> usize {
+    t.elem_count() * t.dtype().size_in_bytes()
+}
+
+/// The head's name in files.
+pub(super) const SCORE: &str = "score.weight";
+
+/// The bias of the head in files.
+pub(super) const SCORE_BIAS: &str = "score.bias";

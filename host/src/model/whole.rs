@@ -1,13 +1,9 @@
 //! The modules that are trained whole beside an adapter, which `peft` calls `modules_to_save`: embeddings, the output matrix and
 //! norms.
 
+use super::Architecture;
 use super::architecture::HeadNorms;
 use super::families::Names;
-use super::lora::{Biases, Lora};
-use super::weights::Weights;
-use super::{Architecture, Result};
-use crate::ops;
-use candle_core::{DType, Tensor};
 use std::borrow::Cow;
 
 /// Kinds of modules, by their places in [`Names::modules`]: those of every layer, or of the whole model.
@@ -130,32 +126,6 @@ impl Whole {
         (0..modules.len()).filter(|&kind| self.holds(kind)).any(|kind| match in_layer {
             Some(part) => kind >= OF_LAYERS && part == modules[kind],
             None => kind < OF_LAYERS && module == modules[kind],
-        })
-    }
-}
-
-impl Weights {
-    /// Gives what is trained of the base model storage of its own, in f32: the values that `own` returns for a parameter's name and
-    /// shape, or copies of the model's. As in `peft`, an output matrix that was the embedding becomes one by itself.
-    pub(super) fn training_beside(
-        mut self,
-        Lora { whole, biases, .. }: Lora,
-        mut own: impl FnMut(&str, &[usize]) -> Result<Option<Tensor>>,
-    ) -> Result<Self> {
-        if whole.is_empty() && biases == Biases::None {
-            return Ok(self);
-        }
-        if whole.unties() && self.head.is_none() && !self.is_value_model() {
-            self.head = Some(self.embedding.clone());
-        }
-        self.map(|name, t| {
-            if !self.trains_beside(&name) {
-                return Ok(t.clone());
-            }
-            Ok(match own(&name, t.dims())? {
-                Some(own) => own,
-                None => ops::copied(&ops::cast(t, DType::F32)?)?,
-            })
         })
     }
 }

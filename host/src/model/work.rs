@@ -1,7 +1,7 @@
 //! Counts the minimum operations and bytes of passes and generations, to compare with their time. A multiply-add counts as two
 //! operations, as usual. Elementwise operations, and what is recomputed to save memory, are not counted.
 
-use super::decoder::bytes;
+use super::weights::bytes;
 use super::weights::{Adapter, Linear};
 use super::{Architecture, Weights};
 use crate::ops::Forest;

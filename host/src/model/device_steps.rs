@@ -1,0 +1,108 @@
+//! The steps of decoding on a device, prepared once.
+
+use super::architecture::{NormKind, Projections};
+use super::weights::{Layer, Linear, Norm, Unit};
+use super::{Architecture, Decoder};
+use crate::ops;
+use crate::ops::decode::joined;
+use candle_core::Tensor;
+
+/// A layer's products, joined if they have the same input, and its norms. Adapters are merged in.
+pub(super) struct Joined {
+    qkv: Tensor,
+    qkv_bias: Option<Tensor>,
+    o: Tensor,
+    /// The MLP, unless the layer has experts, which tensor operations compute.
+    mlp: Option<Mlp>,
+    qk_norm: Option<(Tensor, Tensor)>,
+    input_norm: Option<Norm>,
+    attended_norm: Option<Norm>,
+    mlp_norm: Option<Norm>,
+    added_norm: Option<Norm>,
+}
+
+/// What all steps of a generation compute with.
+pub(super) struct Steps {
+    layers: Vec<Joined>,
+    norm: Norm,
+}
+
+impl Steps {
+    /// Prepares the weights of a decoder.
+    pub(super) fn new(decoder: &Decoder) -> ops::Result<Self> {
+        let (a, weights) = (&decoder.architecture, &decoder.weights);
+        let layers = weights.layers.iter().map(|w| Joined::new(a, w)).collect::<ops::Result<_>>()?;
+        Ok(Self { layers, norm: prepared(a, &weights.norm)? })
+    }
+}
+
+struct Mlp {
+    wide: Tensor,
+    /// Biases of the gate or the only product, and of the other one.
+    biases: [Option<Tensor>; 2],
+    down: Tensor,
+}
+
+pub(super) fn biases(parts: &[&Linear]) -> ops::Result<Option<Tensor>> {
+    let biases: Vec<&Tensor> = parts.iter().filter_map(|l| l.bias.as_ref()).collect();
+    if biases.len() < parts.len() { Ok(None) } else { joined(&biases).map(Some) }
+}
+
+/// Returns the projections' matrix and biases: queries, then keys, then values.
+pub(super) fn qkv(a: &Architecture, parts: &[Linear]) -> ops::Result<(Tensor, Option<Tensor>)> {
+    let (weight, bias) = match parts {
+        [q, k, v] => (joined(&[&q.merged()?, &k.merged()?, &v.merged()?])?, biases(&[q, k, v])?),
+        [all] => (all.merged()?, all.bias.clone()),
+        _ => return Err(other()),
+    };
+    if a.projections != Projections::JoinedByHead {
+        return Ok((weight, bias));
+    }
+    let (heads, dim) = (a.heads.heads, a.heads.head_dim);
+    let of_part = |part: usize| (0..heads).flat_map(move |head| (3 * head + part) * dim..(3 * head + part + 1) * dim);
+    let rows: Vec<usize> = (0..3).flat_map(of_part).collect();
+    let sorted = |bias: Tensor| Ok::<_, ops::Error>(ops::gather_rows(&bias.reshape(((), 1))?, &rows)?.flatten_all()?);
+    Ok((ops::gather_rows(&weight, &rows)?, bias.map(sorted).transpose()?))
+}
+
+impl Mlp {
+    fn new(unit: &Unit<Linear>) -> ops::Result<Self> {
+        let (wide, biases) = match &unit.wide[..] {
+            [gate, up] => (joined(&[&gate.merged()?, &up.merged()?])?, [gate.bias.clone(), up.bias.clone()]),
+            [all] => (all.merged()?, [all.bias.clone(), None]),
+            _ => return Err(other()),
+        };
+        Ok(Self { wide, biases, down: unit.down.merged()? })
+    }
+}
+
+impl Joined {
+    /// Joins the products of a layer.
+    fn new(a: &Architecture, w: &Layer) -> ops::Result<Self> {
+        let (qkv, qkv_bias) = qkv(a, &w.qkv)?;
+        let unit = w.unit.as_ref().filter(|_| w.experts.is_none());
+        let norm = |norm: &Option<Norm>| norm.as_ref().map(|norm| prepared(a, norm)).transpose();
+        let whole = |weight: &Tensor| prepared(a, &Norm { weight: weight.clone(), bias: None }).map(|norm| norm.weight);
+        Ok(Self {
+            qkv,
+            qkv_bias,
+            o: w.o.merged()?,
+            mlp: unit.map(Mlp::new).transpose()?,
+            qk_norm: w.qk_norm.as_ref().map(|(q, k)| Ok::<_, ops::Error>((whole(q)?, whole(k)?))).transpose()?,
+            input_norm: norm(&w.input_norm)?,
+            attended_norm: norm(&w.attended_norm)?,
+            mlp_norm: norm(&w.mlp_norm)?,
+            added_norm: norm(&w.added_norm)?,
+        })
+    }
+}
+
+/// Returns a norm as a step computes it, where a weight is no offset and only layer norms have a bias.
+fn prepared(a: &Architecture, norm: &Norm) -> ops::Result<Norm> {
+    let weight = if a.norm == NormKind::RmsFromOne { ops::plus_one(&norm.weight)? } else { norm.weight.clone() };
+    Ok(Norm { weight, bias: norm.bias.clone().filter(|_| a.norm == NormKind::Layer) })
+}
+
+pub(super) fn other() -> ops::Error {
+    ops::Error::Shape { op: "decode", detail: "a layer without projections".into() }
+}

@@ -1,0 +1,49 @@
+//! Rows of two passes, put together for their gradient.
+
+use super::layer::{Attended, LayerKept, Wide};
+use crate::ops;
+use crate::ops::splice::Splice;
+use candle_core::Tensor;
+
+/// Where rows come from: from the prompts' pass or from the one that continues it.
+pub(super) struct Joins {
+    /// All rows of the forest.
+    pub(super) all: Splice,
+    /// Those that the last layer computes after its attention.
+    pub(super) selected: Splice,
+}
+
+impl Joins {
+    /// Returns all that a layer's gradient needs, from what the prompts' pass and its continuation kept.
+    pub(super) fn joined(&self, [known, new]: [LayerKept; 2], last: bool) -> ops::Result<LayerKept> {
+        let all = |known: &Tensor, new: &Tensor| self.all.forward(known, new);
+        // After its attention, the last layer was computed for all of its rows by the continuation.
+        let behind = |known: &Tensor, new: &Tensor| if last { Ok(new.clone()) } else { all(known, new) };
+        let both = |known: &Option<Tensor>, new: &Option<Tensor>| {
+            known.as_ref().zip(new.as_ref()).map(|(known, new)| behind(known, new)).transpose()
+        };
+        let two = |known: &Option<(Tensor, Tensor)>, new: &Option<(Tensor, Tensor)>| {
+            let both = known.as_ref().zip(new.as_ref());
+            both.map(|(known, new)| Ok::<_, ops::Error>((all(&known.0, &new.0)?, all(&known.1, &new.1)?))).transpose()
+        };
+        let log_sums = known.attended.log_sum.as_ref().zip(new.attended.log_sum.as_ref());
+        let wide = |known: &Wide, new: &Wide| {
+            Ok::<_, ops::Error>(Wide { gate: behind(&known.gate, &new.gate)?, up: both(&known.up, &new.up)? })
+        };
+        Ok(LayerKept {
+            input: all(&known.input, &new.input)?,
+            unnormed: two(&known.unnormed, &new.unnormed)?,
+            heads: two(&known.heads, &new.heads)?,
+            v: all(&known.v, &new.v)?,
+            attended: Attended {
+                out: all(&known.attended.out, &new.attended.out)?,
+                log_sum: log_sums.map(|(known, new)| all(known, new)).transpose()?,
+            },
+            projected: both(&known.projected, &new.projected)?,
+            middle: behind(&known.middle, &new.middle)?,
+            unit: known.unit.as_ref().zip(new.unit.as_ref()).map(|(known, new)| wide(known, new)).transpose()?,
+            experts: None,
+            lowered: both(&known.lowered, &new.lowered)?,
+        })
+    }
+}
