@@ -7,6 +7,7 @@ mod v0_2;
 
 pub(super) use bindings::{labelled, pairing, plugin, policy, preference, prompted_preference, reward_model};
 pub(super) use bindings::{turn_policy, types, weighted_preference};
+pub(super) use v0_2::Beside;
 
 use super::algorithm::{Ask, Data, DataSource, Interface, Sent, Shape, Shaped};
 use super::columns;
@@ -15,8 +16,8 @@ use super::contract::estimator::Estimates;
 use super::contract::pairing::Choice;
 use super::contract::types::WeightedReward;
 use super::hints::{Derivation, DerivedMetric};
-use super::instance::Answer;
 use super::needs::Needs;
+use super::running::Answer;
 use super::sandbox::Sandbox;
 use super::world::PACKAGE;
 use plugin::Needs as Flags;
@@ -209,13 +210,6 @@ fn needs(kind: Kind, flags: Flags, schema: &str) -> Result<Needs, String> {
         );
     }
     Ok(names.into_iter().collect())
-}
-
-/// What a loss of pairs gets beside them.
-pub(super) enum Beside {
-    Nothing,
-    Squares(weighted_preference::LogSumSquares),
-    Prompts(prompted_preference::Prompts),
 }
 
 /// The calls as the old versions have them.

@@ -3,12 +3,13 @@
 use super::algorithm::Algorithm;
 use super::compiler::Compiled;
 use super::engine::Engine;
+use super::error::LONGEST_TEXT;
 use super::instance::Plugin;
 use super::loaded::{Loaded, compile};
 use super::script;
 use super::world::Role;
 use super::{EnvironmentPlugin, RewardPlugin};
-use super::{Error, LONGEST_TEXT, Result, Source, wrap};
+use super::{Error, Result, Source, wrap};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use std::borrow::Cow;

@@ -120,7 +120,7 @@ mod tests {
     use crate::config::Limits;
     use crate::plugin::code::CHECKSUM;
     use crate::plugin::compiler::Compiler;
-    use crate::plugin::engine::{Effort, configuration};
+    use crate::plugin::configuration::{Effort, configuration};
 
     const COMPONENT: &[u8] = b"(component)";
 

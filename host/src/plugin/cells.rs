@@ -4,13 +4,13 @@
 //! A *keeper* is a cell that may open cells; other cells may not. In it, a plugin processes cells' answers: if an answer causes
 //! an endless loop or a huge list, this ends the keeper and not the plugin's call.
 
-use super::contract::cells::{self, Failure};
+use super::contract::cells::Failure;
 use super::deadline::{Clock, Deadline};
-use super::engine::Engine;
-use super::exports::Function;
+use super::function::Function;
+use super::limits::CARRIED;
 use super::limits::Share;
-use super::loaded::CARRIED;
-use super::sandbox::{Logged, Sandbox};
+use super::logged::Logged;
+use super::sandbox::{OpenCells, Sandbox};
 use crate::config::Limits;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,13 +53,12 @@ impl Walls {
     /// Prepares cells, which are asked with this function.
     pub(super) fn new(
         (pre, answer): (InstancePre<Sandbox>, Function),
-        engine: &Engine,
+        (clock, logged): (Clock, Logged),
         name: &str,
         limits: &Limits,
         fixed: usize,
         seed: u64,
     ) -> Self {
-        let (clock, logged) = (engine.clock.clone(), engine.logged.clone());
         let (name, limits) = (name.to_owned(), limits.clone());
         Self { pre, answer, limits, fixed, logged, clock, name, seed, size: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
     }
@@ -100,9 +99,10 @@ impl Cells {
         let deadline = walls.clock.after(Duration::ZERO);
         Self { walls, share, open: BTreeMap::new(), opened: 0, may_keep: true, deadline }
     }
+}
 
-    /// Sets the deadline of the call that begins. Its cells must answer somewhat earlier.
-    pub(super) fn until(&mut self, deadline: Deadline) {
+impl OpenCells for Cells {
+    fn until(&mut self, deadline: Deadline) {
         let ticks = self.walls.clock.until(deadline);
         self.deadline = self.walls.clock.in_ticks(ticks - ticks / LEFT);
     }
@@ -130,6 +130,10 @@ impl Cells {
         self.open.insert(number, cell);
         Ok(answer)
     }
+
+    fn close(&mut self, number: u32) {
+        self.open.remove(&number);
+    }
 }
 
 impl Cell {
@@ -148,7 +152,8 @@ impl Cell {
                 if !sandbox.ceiling.take(walls.fixed) {
                     return Err(Failure::OutOfMemory);
                 }
-                sandbox.cells = self.keeps.then(|| Cells { may_keep: false, ..Cells::new(walls.clone(), share.clone()) });
+                sandbox.cells =
+                    self.keeps.then(|| Box::new(Cells { may_keep: false, ..Cells::new(walls.clone(), share.clone()) }) as Box<_>);
                 let mut store = Store::new(walls.pre.engine(), sandbox);
                 store.set_hostcall_fuel(if self.keeps { CARRIED } else { LARGEST_ANSWER });
                 store.set_max_component_handles(HANDLES_OF_CELL);
@@ -172,25 +177,5 @@ fn why(store: &mut Store<Sandbox>, error: &wasmtime::Error) -> Failure {
         Some(Trap::Interrupt) => Failure::OutOfTime,
         _ if store.data().ceiling.refused.is_some() => Failure::OutOfMemory,
         _ => Failure::Trapped,
-    }
-}
-
-impl cells::Host for Sandbox {
-    fn open(&mut self, memory_mb: u32) -> Result<u32, Failure> {
-        self.cells.as_mut().ok_or(Failure::Refused)?.open(memory_mb, false)
-    }
-
-    fn open_keeper(&mut self, memory_mb: u32) -> Result<u32, Failure> {
-        self.cells.as_mut().ok_or(Failure::Refused)?.open(memory_mb, true)
-    }
-
-    fn ask(&mut self, cell: u32, message: String, timeout_ms: u32) -> Result<String, Failure> {
-        self.cells.as_mut().ok_or(Failure::Refused)?.ask(cell, &message, timeout_ms)
-    }
-
-    fn close(&mut self, cell: u32) {
-        if let Some(cells) = &mut self.cells {
-            cells.open.remove(&cell);
-        }
     }
 }

@@ -8,10 +8,11 @@
 
 use super::census::{self, Refusal};
 use super::code::{Code, LARGEST_CODE, LARGEST_FILE};
-use super::engine::{self, Effort};
+use super::configuration::{Effort, configuration};
+use super::error::LONGEST_TEXT;
 use super::source::LARGEST;
 use super::trial::TrialOrder;
-use super::{LONGEST_TEXT, wrap};
+use super::wrap;
 use crate::config::{Limits, files, printable};
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -143,7 +144,7 @@ pub(super) fn counted(bytes: &[u8], each: u64) -> Result<(Cow<'_, [u8]>, u64), R
 
 /// Checks and compiles a plugin in this process.
 fn compiled(bytes: &[u8], effort: Effort, each: u64) -> Result<Code, Refusal> {
-    let engine = wasmtime::Engine::new(&engine::configuration(effort)).map_err(|e| Refusal::TooMuch(format!("{e:#}")))?;
+    let engine = wasmtime::Engine::new(&configuration(effort)).map_err(|e| Refusal::TooMuch(format!("{e:#}")))?;
     let (component, fixed) = counted(bytes, each)?;
     let code = engine.precompile_component(&component).map_err(|e| match e.is::<wasmtime::OutOfMemory>() {
         true => Refusal::TooMuch(e.to_string()),

@@ -3,7 +3,7 @@
 use super::cache::{self, Cache};
 use super::census::{self, Refusal};
 use super::compiler::{Compiled, Compiler, Trial, memory_of_one};
-use super::engine::Effort;
+use super::configuration::Effort;
 use super::script::{Interpreters, Language};
 use crate::config::Limits;
 use wasmtime::Engine;

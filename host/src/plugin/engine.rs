@@ -4,38 +4,20 @@ use super::asking::Asker;
 use super::census::Refusal;
 use super::compiler::Compiled;
 use super::components::Components;
+use super::configuration::{Effort, configuration};
 use super::deadline::{Clock, Watchdog};
 use super::figures::Names;
 use super::folders::Folders;
-use super::sandbox::{Logged, Sandbox};
+use super::logged::Logged;
+use super::sandbox::Sandbox;
 use super::script::Language;
 use super::world::PACKAGE;
 use super::{Error, Result, contract};
-use crate::config::{Limits, PLUGIN_STACK, STACK};
+use crate::config::{Limits, STACK};
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::sync::Arc;
-use wasmtime::Config;
 use wasmtime::component::{HasSelf, Linker};
-
-/// How much time the compiler takes for better code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effort {
-    /// As much as it brings.
-    Full,
-    /// Three quarters of the time, for code that is a few percent slower. For interpreters, which take seconds.
-    Less,
-}
-
-/// Returns the settings for compiling and running plugins. Code can be run whatever effort went into it.
-pub(super) fn configuration(effort: Effort) -> Config {
-    let mut config = Config::new();
-    if effort == Effort::Less {
-        config.cranelift_opt_level(wasmtime::OptLevel::None);
-    }
-    config.epoch_interruption(true).concurrency_support(false).relaxed_simd_deterministic(true).max_wasm_stack(PLUGIN_STACK);
-    config
-}
 
 /// One per process; cheap to clone.
 #[derive(Clone)]

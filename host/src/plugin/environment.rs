@@ -5,11 +5,12 @@ use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
 use super::exports::Environment;
 use super::figures::MetricsOf;
-use super::instance::{Plugin, Running, Slot};
+use super::instance::Plugin;
 use super::limits::Share;
 use super::loaded::{Call as Named, Loaded};
 use super::reward::{LARGEST_SCORE, is_score};
 use super::room::{LEAST_SHARE, Room, WAITING};
+use super::running::{Running, Slot};
 use super::sandbox::Sandbox;
 use super::world::Role;
 use super::{Error, Metric, Result, Source};
@@ -426,7 +427,7 @@ impl Session {
             let given = self.call(function, deadline, |environment, store, linked| environment.step(store, linked, &turns))?;
             given.into_iter().map(|reply| checked_reply(reply).map(Answer::Reply)).collect::<Checked<_>>()
         }
-        .map_err(|detail| self.error(function, printable(&detail, super::LONGEST_TEXT)))?;
+        .map_err(|detail| self.error(function, printable(&detail, super::error::LONGEST_TEXT)))?;
         if answers.len() != asked.len() {
             return Err(self.error(function, format!("returned {} answers for {} episodes", answers.len(), asked.len())));
         }
@@ -437,7 +438,7 @@ impl Session {
         &mut self,
         function: &'static str,
         deadline: Deadline,
-        f: impl FnOnce(Environment, &mut Store<Sandbox>, &Linked) -> super::instance::Answer<R>,
+        f: impl FnOnce(Environment, &mut Store<Sandbox>, &Linked) -> super::running::Answer<R>,
     ) -> Result<R> {
         let call = Named::of_episodes(function, self.scope, self.last);
         let slot = Slot { running: self.running.take(), share: self.share.clone() };

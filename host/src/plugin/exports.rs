@@ -4,52 +4,17 @@
 use super::adapters::{self, OldAlgorithm};
 use super::algorithm::{Current, Interface};
 use super::contract::{environment, plugin, reward, types};
+use super::function::Function;
 use super::hints::DerivedMetric;
-use super::instance::Answer;
 use super::needs::Needs;
+use super::running::Answer;
 use super::sandbox::Sandbox;
 use super::script::Inspect;
 use super::world::{PACKAGE, Role};
 use std::sync::Arc;
 use wasmtime::Store;
-use wasmtime::component::{Component, Instance as Linked};
-use wasmtime::component::{ComponentExportIndex, ComponentNamedList, InstancePre, Lift, Lower};
-
-/// A function that a component exports.
-#[derive(Clone, Copy)]
-pub(super) struct Function(ComponentExportIndex);
-
-impl Function {
-    /// Returns the function of an interface.
-    pub(super) fn find(component: &Component, interface: &str, name: &str) -> Option<Self> {
-        let interface = component.get_export_index(None, interface)?;
-        component.get_export_index(Some(&interface), name).map(Self)
-    }
-
-    /// Calls the function of an instance, whose types are checked.
-    pub(super) fn call<Given, Answered>(
-        self,
-        store: &mut Store<Sandbox>,
-        linked: &Linked,
-        given: Given,
-    ) -> wasmtime::Result<Answered>
-    where
-        Given: ComponentNamedList + Lower,
-        Answered: ComponentNamedList + Lift + 'static,
-    {
-        linked.get_typed_func::<Given, Answered>(&mut *store, &self.0)?.call(store, given)
-    }
-
-    /// Calls a function that returns an answer or the plugin's own error.
-    pub(super) fn ask<Given, Answered>(self, store: &mut Store<Sandbox>, linked: &Linked, given: Given) -> Answer<Answered>
-    where
-        Given: ComponentNamedList + Lower,
-        Answered: Lift + 'static,
-    {
-        let (answer,) = self.call::<Given, (Result<Answered, types::Error>,)>(store, linked, given)?;
-        Ok(answer)
-    }
-}
+use wasmtime::component::Instance as Linked;
+use wasmtime::component::InstancePre;
 
 /// The functions of an interface that is there only in some roles.
 fn there<T>(interface: Option<T>, name: &str) -> wasmtime::Result<T> {

@@ -2,12 +2,13 @@
 //! replaced, and a state survives them.
 
 use super::asking::Asker;
-use super::contract::types;
 use super::deadline::Deadline;
 use super::engine::Engine;
 use super::figures::MetricsOf;
 use super::limits::Share;
-use super::loaded::{CARRIED, Call, Info, Loaded, carried_by_each};
+use super::limits::{CARRIED, carried_by_each};
+use super::loaded::{Call, Info, Loaded};
+use super::running::{Answer, PluginState, Running, Slot};
 use super::sandbox::Sandbox;
 use super::world::Role;
 use super::{Error, Metric, Result, Source, schema};
@@ -28,37 +29,6 @@ const MOST_CALLS_TIME: usize = 10;
 
 /// Why a row was not scored.
 pub(super) const OUT_OF_TIME: &str = "the call's time ran out before this row";
-
-/// A plugin's exported state, to be restored in another instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PluginState {
-    /// The state.
-    pub bytes: Arc<[u8]>,
-    /// Name and version of the plugin that exported it.
-    pub written_by: String,
-}
-
-/// An instance.
-pub(super) struct Running {
-    pub store: Store<Sandbox>,
-    pub linked: Linked,
-}
-
-impl Running {
-    /// Returns what it and its cells may take together.
-    fn share(&self) -> &Share {
-        self.store.data().ceiling.share()
-    }
-}
-
-/// A place for an instance: a ready one, or the share of the memory that a new one may take.
-pub(super) struct Slot {
-    pub running: Option<Running>,
-    pub share: Share,
-}
-
-/// The result of a call into an instance: the plugin's answer or its own error.
-pub(super) type Answer<R> = wasmtime::Result<std::result::Result<R, types::Error>>;
 
 /// A plugin that was checked, described and configured.
 pub struct Plugin {

@@ -2,6 +2,7 @@
 
 use super::census::{MOST_INSTANCES, MOST_MEMORIES, MOST_TABLES};
 use crate::config::Limits;
+use sha2::Digest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wasmtime::ResourceLimiter;
@@ -141,6 +142,20 @@ impl ResourceLimiter for Ceiling {
     fn memories(&self) -> usize {
         MOST_MEMORIES as usize
     }
+}
+
+/// Handles to resources that an instance may hold: streams, pollables and its own.
+pub(super) const MOST_HANDLES: usize = 100_000;
+
+/// Maximum host memory for the values of one call, in bytes.
+pub(super) const CARRIED: usize = 128 << 20;
+
+/// The same of one of many calls that are made side by side, at least.
+const LEAST_CARRIED: usize = 8 << 20;
+
+/// Returns the most host memory that the values of each of so many calls side by side may take, in bytes.
+pub(super) fn carried_by_each(calls: usize) -> usize {
+    (CARRIED / calls.max(1)).max(LEAST_CARRIED)
 }
 
 #[cfg(test)]

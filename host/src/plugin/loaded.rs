@@ -10,15 +10,18 @@ use super::compiler::Compiled;
 use super::contract::types;
 use super::deadline::{Clock, Deadline};
 use super::engine::Engine;
+use super::error::LONGEST_TEXT;
 use super::exports::{Description, Exports};
 use super::figures::{MetricsOf, Reporter};
 use super::folders::Folders;
 use super::hints::Hints;
-use super::instance::{PluginState, Running};
+use super::limits::CARRIED;
+use super::limits::MOST_HANDLES;
 use super::limits::{Refused, Share};
-use super::sandbox::{MOST_HANDLES, Sandbox};
+use super::running::{PluginState, Running};
+use super::sandbox::Sandbox;
 use super::world::{self, Role};
-use super::{Error, LONGEST_TEXT, Metric, Needs, Result, Source, schema, wasi};
+use super::{Error, Metric, Needs, Result, Source, schema, wasi};
 use crate::activity::{Activity, Task};
 use crate::config::{Limits, printable};
 use script::Scripted;
@@ -96,17 +99,6 @@ pub(super) struct Call {
 
 /// Longest configuration schema, in bytes.
 const LONGEST_SCHEMA: usize = 256 << 10;
-
-/// Maximum host memory for the values of one call, in bytes.
-pub(super) const CARRIED: usize = 128 << 20;
-
-/// Host memory for the values of one of many calls side by side, at least, in bytes.
-const LEAST_CARRIED: usize = 8 << 20;
-
-/// Returns the most host memory that the values of each of so many calls side by side may take, in bytes.
-pub(super) fn carried_by_each(calls: usize) -> usize {
-    (CARRIED / calls.max(1)).max(LEAST_CARRIED)
-}
 
 impl Call {
     pub(super) fn new(function: &'static str) -> Self {
@@ -188,7 +180,8 @@ impl Loaded {
             detail: printable(&format!("{e:#}"), LONGEST_TEXT),
         })?;
         let seed = seed ^ of_its_own(name);
-        let walls = exports.answer().map(|answer| Arc::new(Walls::new((pre.clone(), answer), engine, name, limits, fixed, seed)));
+        let at = (engine.clock.clone(), engine.logged.clone());
+        let walls = exports.answer().map(|answer| Arc::new(Walls::new((pre.clone(), answer), at, name, limits, fixed, seed)));
         // An algorithm may be called like a reward.
         let may_read = matches!(role, Role::Reward | Role::Environment);
         let folders = engine.folders.get(name).filter(|_| may_read).cloned();
@@ -339,7 +332,7 @@ impl Loaded {
         }
         sandbox.line = self.asker.clone().map(|asker| Line::new(asker, self.engine.clock.clone()));
         self.maker.folders.iter().for_each(|folders| sandbox.wasi().grant(folders.clone()));
-        sandbox.cells = self.maker.walls.clone().map(|walls| Cells::new(walls, share.clone()));
+        sandbox.cells = self.maker.walls.clone().map(|walls| Box::new(Cells::new(walls, share.clone())) as Box<_>);
         let mut store = Store::new(self.maker.pre.engine(), sandbox);
         store.set_hostcall_fuel(CARRIED);
         store.set_max_component_handles(MOST_HANDLES);
@@ -519,7 +512,8 @@ pub(super) fn compile(engine: &Engine, source: &Source, limits: &Limits) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+
+    use crate::plugin::limits::carried_by_each;
 
     #[test]
     fn calls_side_by_side_share_what_one_may_carry() {

@@ -1,7 +1,8 @@
 //! What a plugin reads, by name.
 
+use super::Role;
 use super::columns;
-use super::{LONGEST_TEXT, Role};
+use super::error::LONGEST_TEXT;
 use crate::config::{did_you_mean, printable};
 use std::collections::BTreeSet;
 

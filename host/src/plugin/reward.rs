@@ -3,8 +3,9 @@
 use super::deadline::Deadline;
 use super::engine::Engine;
 use super::figures::MetricsOf;
-use super::instance::{Answer, OUT_OF_TIME, Plugin};
+use super::instance::{OUT_OF_TIME, Plugin};
 use super::loaded::{Call, Loaded};
+use super::running::Answer;
 use super::sandbox::Sandbox;
 use super::world::Role;
 use super::{Error, Metric, Result, Source};

@@ -1,51 +1,33 @@
 //! The environment of an instance: a WASI without access to anything, a memory limit, bounded output, and the run's log.
 
-use super::LONGEST_TEXT;
 use super::asking::Line;
 use super::capture::Capture;
-use super::cells::Cells;
+use super::contract::cells::{self, Failure};
 use super::contract::host;
+use super::deadline::Deadline;
+use super::error::LONGEST_TEXT;
 use super::limits::{Ceiling, Share};
+use super::logged::Logged;
+use super::logged::{Allowance, LINES_OF_A_RUN};
 use super::wasi::Wasi;
 use crate::config::{Limits, printable};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Lines that a plugin may log in one call.
 const LINES_OF_A_CALL: usize = 100;
 
-/// Lines that a plugin may log in a run, over all its versions and instances.
-const LINES_OF_A_RUN: u64 = 10_000;
+/// The cells that an instance has open. They are sandboxes of their own, of which this one knows only what its instance can do with them.
+pub(super) trait OpenCells: Send + Sync {
+    /// Sets the deadline of the call that begins. Its cells must answer somewhat earlier.
+    fn until(&mut self, deadline: Deadline);
 
-/// Bytes of a log line that count as one line; longer lines count as several.
-const LINE: usize = 256;
+    /// Opens a cell, which may open cells if it `keeps` some, and returns its number.
+    fn open(&mut self, memory_mb: u32, keeps: bool) -> Result<u32, Failure>;
 
-/// Handles to resources that an instance may hold: streams, pollables and its own.
-pub(super) const MOST_HANDLES: usize = 100_000;
+    /// Sends a message to a cell and returns the answer.
+    fn ask(&mut self, number: u32, message: &str, timeout_ms: u32) -> Result<String, Failure>;
 
-/// Where a line falls relative to a plugin's limit for the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Allowance {
-    Within,
-    Last,
-    Over,
-}
-
-/// How many lines each plugin of a run has logged. Clones share the count.
-#[derive(Clone, Default)]
-pub(super) struct Logged(Arc<Mutex<BTreeMap<String, u64>>>);
-
-impl Logged {
-    /// Counts a line of this many bytes.
-    fn count(&self, plugin: &str, bytes: usize) -> Allowance {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines = all.entry(plugin.to_owned()).or_default();
-        if *lines >= LINES_OF_A_RUN {
-            return Allowance::Over;
-        }
-        *lines += 1 + (bytes / LINE) as u64;
-        if *lines >= LINES_OF_A_RUN { Allowance::Last } else { Allowance::Within }
-    }
+    /// Closes a cell.
+    fn close(&mut self, number: u32);
 }
 
 /// What an instance can reach: a WASI without access to anything, the run's log, cells if the plugin opens them, and servers if it
@@ -54,7 +36,7 @@ pub(super) struct Sandbox {
     wasi: Wasi,
     pub(super) ceiling: Ceiling,
     /// The cells that it has open; none in a cell that is no keeper.
-    pub(super) cells: Option<Cells>,
+    pub(super) cells: Option<Box<dyn OpenCells>>,
     /// Lines logged in this call. They are written after the call, since the log's reader may be slow.
     lines: Vec<(host::Level, String)>,
     left_out: bool,
@@ -124,6 +106,26 @@ impl host::Host for Sandbox {
             self.lines.push((level, printable(&message, LONGEST_TEXT)));
         } else {
             self.left_out = true;
+        }
+    }
+}
+
+impl cells::Host for Sandbox {
+    fn open(&mut self, memory_mb: u32) -> Result<u32, Failure> {
+        self.cells.as_mut().ok_or(Failure::Refused)?.open(memory_mb, false)
+    }
+
+    fn open_keeper(&mut self, memory_mb: u32) -> Result<u32, Failure> {
+        self.cells.as_mut().ok_or(Failure::Refused)?.open(memory_mb, true)
+    }
+
+    fn ask(&mut self, cell: u32, message: String, timeout_ms: u32) -> Result<String, Failure> {
+        self.cells.as_mut().ok_or(Failure::Refused)?.ask(cell, &message, timeout_ms)
+    }
+
+    fn close(&mut self, cell: u32) {
+        if let Some(cells) = &mut self.cells {
+            cells.close(cell);
         }
     }
 }

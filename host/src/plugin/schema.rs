@@ -5,7 +5,8 @@ mod effort;
 
 pub(super) use bounds::{check, target};
 
-use super::{Error, LONGEST_TEXT, Result};
+use super::error::LONGEST_TEXT;
+use super::{Error, Result};
 use crate::config::{did_you_mean, printable, switched};
 use jsonschema::{PatternOptions, Validator};
 use serde_json::{Map, Value};

@@ -1,9 +1,10 @@
 //! The settings of a plugin, as its configuration schema describes them.
 
+use super::error::LONGEST_TEXT;
 use super::hints::Hints;
 use super::loaded::Loaded;
 use super::schema::{aliases, check, constants, default_of, target};
-use super::{Engine, LONGEST_TEXT, Outline, Result, Source};
+use super::{Engine, Outline, Result, Source};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 

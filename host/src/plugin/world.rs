@@ -1,6 +1,7 @@
 //! The roles of plugins, and the check of a component against a role, with errors in words.
 
-use super::{Error, LONGEST_TEXT, Result, wasi};
+use super::error::LONGEST_TEXT;
+use super::{Error, Result, wasi};
 use crate::config::printable;
 use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;

@@ -1,9 +1,10 @@
 //! What version 0.2 has besides: algorithms of labelled completions and of reward models, the losses of pairs that see more, and
 //! advantages from the rewards of turns.
 
+use super::bindings::prompted_preference;
 use super::prompted_preference::Prompts;
 use super::v0_1::{self, check_pairs, present, scale, side_of};
-use super::{Beside, labelled, preference, reward_model, turn_policy, weighted_preference};
+use super::{labelled, preference, reward_model, turn_policy, weighted_preference};
 use crate::plugin::algorithm::{Column, Sent, Shaped, Unit, check_values};
 use crate::plugin::columns;
 use crate::plugin::contract::algorithm::Gradient;
@@ -109,4 +110,11 @@ pub(super) fn value_gradient(given: reward_model::Gradient, pairs: usize) -> Sha
     let values = pairs.flat_map(|(chosen, rejected)| [chosen, rejected]).collect();
     let derivatives = vec![Column::new(columns::SEQUENCE_VALUE, Unit::Sequence, values)];
     Ok(Gradient { loss: given.loss, derivatives, metrics: given.metrics })
+}
+
+/// What a loss of pairs gets beside them.
+pub(in crate::plugin) enum Beside {
+    Nothing,
+    Squares(weighted_preference::LogSumSquares),
+    Prompts(prompted_preference::Prompts),
 }

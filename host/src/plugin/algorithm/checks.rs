@@ -1,8 +1,8 @@
 //! What an algorithm's answers have to be. Errors are ends of sentences about the plugin: "returned ...".
 
+use super::super::error::LONGEST_TEXT;
 use super::{Batch, Column, Data, Pair, Shape, Unit};
 use crate::config::printable;
-use crate::plugin::LONGEST_TEXT;
 use crate::plugin::columns::{self, KNOWN, Known};
 use crate::plugin::contract::algorithm::Source;
 use crate::plugin::figures::LARGEST;

@@ -1,10 +1,10 @@
 //! The functions of algorithms, the same for all versions of the contract.
 
+use super::super::function::Function;
+use super::super::running::Answer;
 use super::sent::Sent;
 use crate::plugin::columns;
 use crate::plugin::contract::{algorithm, estimator, pairing, types};
-use crate::plugin::exports::Function;
-use crate::plugin::instance::Answer;
 use crate::plugin::sandbox::Sandbox;
 use crate::plugin::world::PACKAGE;
 use types::WeightedReward;

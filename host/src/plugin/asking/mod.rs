@@ -3,57 +3,31 @@
 //! A plugin passes a whole batch, and the host sends it from its own threads ([`wire`]). Every answer is written to a record in
 //! the run's folder ([`record`]), from which the same request is answered from then on.
 
+mod offered;
 mod record;
+mod request;
 mod room;
 mod wire;
 
 use super::deadline::{Clock, Deadline};
-use super::sandbox::Sandbox;
 use crate::config::{Grants, Host, Secret};
+pub(super) use offered::offer;
 pub(super) use record::Entry;
 use record::{Key, Record};
+pub(super) use request::{Answer, INTERFACES, Request, Response};
 use room::Room;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use wasmtime::StoreContextMut;
-use wasmtime::component::{ComponentType, Lift, Linker, Lower};
 use wire::Wire;
-
-/// The interface that a plugin imports to send requests, in all versions, which are the same.
-pub(super) const INTERFACES: [&str; 2] = ["rlhost:plugin/http@1.0.0", "rlhost:plugin/http@0.2.0"];
 
 /// Maximum number of requests in a batch.
 const MOST_REQUESTS: usize = 16_384;
 
 /// Maximum number of requests in a call that the record has no answer to.
 const MOST_NEW: usize = 4 * MOST_REQUESTS;
-
-/// A request as a plugin makes it.
-#[derive(Clone, Debug, PartialEq, Eq, ComponentType, Lift)]
-#[component(record)]
-pub(super) struct Request {
-    pub method: String,
-    pub url: String,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
-    #[component(name = "timeout-ms")]
-    pub timeout_ms: u32,
-}
-
-/// A server's answer.
-#[derive(Clone, Debug, PartialEq, Eq, ComponentType, Lower)]
-#[component(record)]
-pub(super) struct Response {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
-}
-
-/// The outcome of a request for the plugin: an answer, or why there is none.
-pub(super) type Answer = Result<Arc<Response>, String>;
 
 /// Whether servers are contacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,20 +281,6 @@ impl Line {
         self.deadline = self.clock.in_ticks(own);
         answers
     }
-}
-
-/// Adds the import to a linker.
-pub(super) fn offer(linker: &mut Linker<Sandbox>) -> wasmtime::Result<()> {
-    INTERFACES.into_iter().try_for_each(|interface| linker.instance(interface)?.func_wrap("fetch", fetch))
-}
-
-/// Answers a plugin's requests.
-fn fetch(mut store: StoreContextMut<'_, Sandbox>, (requests,): (Vec<Request>,)) -> wasmtime::Result<(Vec<Answer>,)> {
-    let line = store.data_mut().line.as_mut().ok_or_else(|| wasmtime::Error::msg("it was granted no server"))?;
-    let answers = line.fetch(requests).map_err(wasmtime::Error::msg)?;
-    let ticks = line.clock.until(line.deadline);
-    store.set_epoch_deadline(ticks + 1);
-    Ok((answers,))
 }
 
 #[cfg(test)]

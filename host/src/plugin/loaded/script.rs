@@ -5,10 +5,11 @@ use super::{Call, Info, Loaded, said};
 use crate::config::{Limits, printable, printable_lines};
 use crate::plugin::contract::types;
 use crate::plugin::deadline::Deadline;
+use crate::plugin::error::LONGEST_TEXT;
 use crate::plugin::hints::Hints;
-use crate::plugin::instance::Running;
+use crate::plugin::running::Running;
 use crate::plugin::script::{self, Script, ScriptFunction};
-use crate::plugin::{Engine, Error, LONGEST_TEXT, Result, Role, Source};
+use crate::plugin::{Engine, Error, Result, Role, Source};
 use serde_json::{Map, Value, json};
 
 /// Longest text of a script's error that is shown, in bytes.

@@ -3,9 +3,9 @@
 use super::{Language, Script};
 use crate::config::{Limits, did_you_mean};
 use crate::plugin::compiler::Compiled;
-use crate::plugin::exports::Function;
-use crate::plugin::instance::Answer;
+use crate::plugin::function::Function;
 use crate::plugin::loaded::Loaded;
+use crate::plugin::running::Answer;
 use crate::plugin::sandbox::Sandbox;
 use crate::plugin::{Engine, Needs, Result, Role, Source};
 use std::collections::BTreeMap;

@@ -6,20 +6,18 @@
 //! All others return an empty value of their type: an empty list, none, access denied.
 
 mod files;
+mod open_files;
+mod state;
 
-use super::capture::Capture;
-use super::folders::Folders;
+pub(super) use state::Wasi;
+
 use super::sandbox::Sandbox;
-use files::Files;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::Rng;
+use state::{TICK, datetime, read};
 use std::sync::Arc;
 use wasmtime::component::types::{ComponentItem, Type};
 use wasmtime::component::{Component, Linker, ResourceDynamic, ResourceType, Val};
 use wasmtime::{Result, StoreContextMut, bail};
-
-/// How far each reading advances a clock, in nanoseconds.
-const TICK: u64 = 1_000;
 
 /// Bytes that may be written at once without asking.
 const WRITABLE: u64 = 1 << 16;
@@ -35,56 +33,6 @@ const LARGEST_NOTHING: usize = 1 << 16;
 
 /// The error cases, by preference, with which an interface says that something is impossible.
 const REFUSALS: [&str; 6] = ["closed", "access", "access-denied", "not-supported", "unsupported", "unknown"];
-
-/// State of an instance's WASI.
-pub(super) struct Wasi {
-    /// Nanoseconds since the instance started, on the wall clock and on the monotonic clock.
-    wall: u64,
-    monotonic: u64,
-    secure: ChaCha8Rng,
-    insecure: ChaCha8Rng,
-    seed: u64,
-    output: Capture,
-    files: Files,
-}
-
-impl Wasi {
-    pub(super) fn new(seed: u64, output: Capture) -> Self {
-        let random = |stream: u64| {
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            rng.set_stream(stream);
-            rng
-        };
-        Self { wall: 0, monotonic: 0, secure: random(1), insecure: random(2), seed, output, files: Files::default() }
-    }
-
-    /// Lets the instance read folders.
-    pub(super) fn grant(&mut self, folders: Arc<Folders>) {
-        self.files = Files::of(folders);
-    }
-
-    /// Takes what was printed since the last call.
-    pub(super) fn printed(&mut self) -> String {
-        self.output.take()
-    }
-
-    /// Advances the clocks: a sleep returns immediately.
-    fn sleep(&mut self, nanoseconds: u64) {
-        self.wall = self.wall.saturating_add(nanoseconds);
-        self.monotonic = self.monotonic.saturating_add(nanoseconds);
-    }
-
-    fn random(&mut self, interface: &str) -> &mut ChaCha8Rng {
-        if interface == "wasi:random/random" { &mut self.secure } else { &mut self.insecure }
-    }
-}
-
-/// Reads a clock.
-fn read(clock: &mut u64) -> u64 {
-    let now = *clock;
-    *clock = clock.saturating_add(TICK);
-    now
-}
 
 /// Returns whether an import is part of what is offered here.
 pub(super) fn offers(import: &str) -> bool {
@@ -196,14 +144,6 @@ fn answer(interface: &str, function: &str, arguments: &[Val], wasi: &mut Wasi) -
         _ => return Ok(None),
     };
     Ok(Some(value))
-}
-
-fn datetime(nanoseconds: u64) -> Val {
-    const SECOND: u64 = 1_000_000_000;
-    Val::Record(vec![
-        ("seconds".to_owned(), Val::U64(nanoseconds / SECOND)),
-        ("nanoseconds".to_owned(), Val::U32((nanoseconds % SECOND) as u32)),
-    ])
 }
 
 /// Returns the empty value of a type.

@@ -1,0 +1,57 @@
+//! An instance's open files.
+
+use super::super::folders::Folders;
+use super::super::limits::MOST_HANDLES;
+use std::sync::Arc;
+use wasmtime::{Result, bail};
+
+/// What a handle stands for.
+#[derive(Clone, Copy)]
+pub(super) enum Handle {
+    /// A file or folder.
+    Node(usize),
+    /// A file that is read from here on.
+    Reader { node: usize, at: u64 },
+    /// A folder whose entries are listed from here on.
+    Entries { node: usize, at: usize },
+}
+
+/// An instance's open files.
+#[derive(Default)]
+pub(super) struct Files {
+    pub(super) folders: Option<Arc<Folders>>,
+    /// By their number less one; 0 is the number of what does nothing.
+    handles: Vec<Option<Handle>>,
+    /// The places among them that are free again.
+    free: Vec<usize>,
+}
+
+impl Files {
+    pub(super) fn of(folders: Arc<Folders>) -> Self {
+        Self { folders: Some(folders), ..Self::default() }
+    }
+
+    pub(super) fn open(&mut self, handle: Handle) -> Result<u32> {
+        let place = self.free.pop().unwrap_or(self.handles.len());
+        if place >= MOST_HANDLES {
+            bail!("it has more than {MOST_HANDLES} files open");
+        }
+        if place == self.handles.len() {
+            self.handles.push(None);
+        }
+        self.handles[place] = Some(handle);
+        Ok(place as u32 + 1)
+    }
+
+    pub(super) fn handle(&mut self, number: u32) -> Option<&mut Handle> {
+        self.handles.get_mut((number as usize).checked_sub(1)?)?.as_mut()
+    }
+
+    /// Forgets a handle that the instance has dropped.
+    pub(super) fn close(&mut self, number: u32) {
+        let Some(at) = (number as usize).checked_sub(1) else { return };
+        if self.handles.get_mut(at).and_then(Option::take).is_some() {
+            self.free.push(at);
+        }
+    }
+}
