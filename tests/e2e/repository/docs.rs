@@ -231,3 +231,68 @@ fn the_map_and_readme_are_short() {
         assert!(longest <= Some(12), "{line}");
     }
 }
+
+/// The metrics that the page has, with `NAME` for a reward or plugin. In a row, names after the first may lack its beginning.
+fn described(page: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for row in page.lines().filter(|line| line.starts_with("| `")) {
+        let mut folder = String::new();
+        for name in row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2) {
+            names.insert(name.to_owned());
+            names.insert(format!("{folder}{name}"));
+            if let Some((before, _)) = name.rsplit_once('/') {
+                folder = format!("{before}/");
+            }
+        }
+    }
+    names
+}
+
+/// The name of a metric as the page has it; none for those that a plugin reports.
+fn general(metric: &str, plugins: &[&str]) -> Option<String> {
+    let parts: Vec<&str> = metric.split('/').map(|part| if plugins.contains(&part) { "NAME" } else { part }).collect();
+    let name = parts.join("/");
+    let plain = name.strip_prefix("eval_").filter(|name| !name.contains('@')).unwrap_or(&name);
+    let is_evaluations = ["runtime", "samples_per_second"].contains(&plain);
+    let plain = if is_evaluations { &name } else { plain };
+    // Completions of a prompt, and its standard error.
+    let plain = plain.strip_suffix("/stderr").unwrap_or(plain);
+    let plain = plain.split_once('@').map_or(plain.to_owned(), |(kind, _)| format!("{kind}@k"));
+    (!plain.starts_with("NAME/") && !plain.starts_with("rewards/NAME/stderr") && plain != "rewards/NAME").then_some(plain)
+}
+
+#[test]
+fn the_page_of_metrics_has_all_that_runs_log() {
+    let place = Place::new();
+    for kind in ["gsm8k", "dpo", "sft", "agent"] {
+        place.run(&["init", kind]).succeeded();
+    }
+    let length = ["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "8"];
+    let pairs = ["--dataset", "dpo.jsonl", "--per-device-train-batch-size", "4"];
+    let evaluated = "--eval-dataset gsm8k.jsonl --eval-steps 1 --eval-pass-threshold 1 --beta 0.04 --max-completion-length 8";
+    let evaluated: Vec<&str> = evaluated.split(' ').collect();
+    let runs: [(&str, &[&str]); 10] = [
+        ("grpo", &[&["--config", "gsm8k.toml"], &evaluated[..]].concat()),
+        ("dpo", &["--config", "dpo.toml"]),
+        ("sft", &["--config", "sft.toml"]),
+        ("train", &["--config", "agent.toml", "--max-completion-length", "8"]),
+        ("ppo", &length),
+        ("reinforce-pp", &length),
+        ("online-dpo", &length),
+        ("kto", &pairs),
+        ("orpo", &pairs),
+        ("reward", &pairs),
+    ];
+    let page = described(&read(&root().join("host/docs/metrics.md")));
+    let plugins = ["answer_reward", "format_reward", "tldr_length_reward", "calculator_tool"];
+    let mut logged = BTreeSet::new();
+    for (command, flags) in runs {
+        let common = [command, "--max-steps", "1", "--logging-steps", "1", "--output-dir", command, "--quiet"];
+        place.run(&[&common[..], flags].concat()).succeeded();
+        for row in place.lines(&format!("{command}/metrics.jsonl")) {
+            logged.extend(row.as_object().unwrap().keys().filter_map(|metric| general(metric, &plugins)));
+        }
+    }
+    let missing: Vec<&String> = logged.difference(&page).collect();
+    assert!(missing.is_empty() && logged.len() > 80, "host/docs/metrics.md does not have {missing:?}, of {}", logged.len());
+}
