@@ -53,9 +53,13 @@ bench name:
 
 # The tests of devices, on the device in software.
 device:
+    #!/usr/bin/env bash
+    set -euo pipefail
     host/cuda/setup.sh target/cuda
+    . target/cuda/env.sh
     tests/software-cuda/build.sh target/software-cuda
-    . target/cuda/env.sh && LD_LIBRARY_PATH=$PWD/target/software-cuda cargo test --workspace --features rlhost/cuda --test device --test device_step --test device_generation
+    export LD_LIBRARY_PATH=$PWD/target/software-cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    cargo test --workspace --features rlhost/cuda --test device --test device_step --test device_generation
 
 # The tests of several processes; needs an MPI library.
 ranks:
