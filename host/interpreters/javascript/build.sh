@@ -1,8 +1,9 @@
 #!/bin/sh
-# Builds javascript.wasm into the folder $1. Needs npm.
+# Builds javascript.wasm into the folder $1, from runtime/runtime.wasm.zst. Needs npm and zstd.
 set -eu
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 cd "$(dirname "$0")"
+runtime=$(pwd)/runtime/runtime.wasm.zst
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/wit/deps/plugin"
@@ -15,5 +16,6 @@ cd "$work"
 # The part of sucrase that removes types and turns exports into assignments; line numbers stay.
 echo 'export { transform } from "sucrase";' >entry.mjs
 node_modules/.bin/esbuild entry.mjs --bundle --format=esm --minify-syntax --minify-whitespace --legal-comments=none --outfile=sucrase.js
-LD_PRELOAD=$preloaded node_modules/.bin/componentize-qjs --wit wit --world interpreter --sync --minify --js interpreter.js \
-    --module-root . --output "$out/javascript.wasm"
+zstd -q -d "$runtime" -o runtime.wasm
+LD_PRELOAD=$preloaded node_modules/.bin/componentize-qjs --wit wit --world interpreter --runtime runtime.wasm --minify \
+    --js interpreter.js --module-root . --output "$out/javascript.wasm"

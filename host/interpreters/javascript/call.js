@@ -8,24 +8,26 @@ export class BatchError extends Error {}
 /** What the function returned is no list of scores. */
 export class AnswerError extends Error {}
 
-/** The columns of a batch, one entry per completion, each made when it is first asked for. */
+/** The columns of a batch in the script's realm, one entry per completion, each made when it is first asked for. */
 class Rows {
-  constructor(batch) {
+  constructor(batch, realm) {
     this.batch = batch;
+    this.realm = realm;
     this.columns = new Map(batch.columns.map(({ name, values }) => [name, values]));
     // With this column, the rows are conversations: it has the prompt's messages.
-    const messages = this.columns.get("prompt")?.map((value) => JSON.parse(value));
+    const messages = this.columns.get("prompt")?.map((value) => realm.parse(value));
     this.columns.delete("prompt");
     this.conversations = messages?.some(Array.isArray) ? messages : undefined;
   }
 
   spread(values) {
-    return Array.from(this.batch.promptOf, (prompt) => values[prompt]);
+    const { promptOf } = this.batch;
+    return this.realm.list(Array.from(promptOf, (prompt) => values[prompt]));
   }
 
   column(name) {
     const values = this.columns.get(name);
-    return values && this.spread(values.map((value) => JSON.parse(value)));
+    return values && this.spread(values.map((value) => this.realm.parse(value)));
   }
 
   prompts() {
@@ -34,15 +36,16 @@ class Rows {
 
   completions() {
     const { completions, promptOf } = this.batch;
-    if (!this.conversations) return completions;
-    return completions.map((content, at) =>
-      Array.isArray(this.conversations[promptOf[at]]) ? [{ role: "assistant", content }] : content,
+    if (!this.conversations) return this.realm.list(completions);
+    const shown = (content) => this.realm.list([this.realm.record({ role: "assistant", content })]);
+    return this.realm.list(
+      completions.map((content, at) => (Array.isArray(this.conversations[promptOf[at]]) ? shown(content) : content)),
     );
   }
 
   tokenIds() {
     const { tokenIds, offsets } = this.batch;
-    return this.batch.completions.map((_, at) => Array.from(tokenIds.slice(offsets[at], offsets[at + 1])));
+    return this.realm.list(this.batch.completions.map((_, at) => this.realm.list(tokenIds.slice(offsets[at], offsets[at + 1]))));
   }
 }
 
@@ -50,6 +53,7 @@ export class Call {
   constructor(script, func, settings) {
     if (func.kind !== "reward") throw new ScriptError(`${func.name} in ${script.name} is no reward`);
     this.func = func;
+    this.realm = script.realm;
     this.signature = func.signature;
     this.settings = settings;
     const unknown = Object.keys(settings).find((name) => !(name in this.signature.settings));
@@ -65,14 +69,18 @@ export class Call {
   score(batch) {
     this.metrics.clear();
     this.row = undefined;
-    const rows = new Rows(batch);
+    const rows = new Rows(batch, this.realm);
     const missing = this.signature.columns.find((name) => !rows.columns.has(name));
     if (missing !== undefined) {
       const known = [...rows.columns.keys()].join(", ") || "none besides prompt";
       throw new BatchError(`${this.func.name} takes ${missing}, which is no column of the dataset; it has: ${known}`);
     }
-    const answer = this.signature.byRow ? this.byRow(batch, rows) : this.whole(batch, rows);
-    return this.checked(answer, batch.completions.length);
+    try {
+      const answer = this.signature.byRow ? this.byRow(batch, rows) : this.whole(batch, rows);
+      return this.checked(answer, batch.completions.length);
+    } finally {
+      this.realm.rest();
+    }
   }
 
   given(rows, make) {
@@ -92,10 +100,11 @@ export class Call {
   }
 
   whole(batch, rows) {
-    const state = () => ({ global_step: Number(batch.step), globalStep: Number(batch.step) });
-    const metric = () => (name, value) => this.metrics.set(name, [...(this.metrics.get(name) ?? []), Number(value)]);
+    const { realm } = this;
+    const state = () => realm.record({ global_step: Number(batch.step), globalStep: Number(batch.step) });
+    const metric = () => realm.wrap(([name, value]) => this.measured(String(name), Number(value)));
     // Accepted and not kept: a reward of rlhost has no way to add to the table of completions.
-    const extra = () => () => {};
+    const extra = () => realm.wrap(() => {});
     const ids = () => rows.tokenIds();
     const make = {
       prompts: () => rows.prompts(),
@@ -109,7 +118,12 @@ export class Call {
       log_extra: extra,
       logExtra: extra,
     };
-    return this.func.call({ ...this.settings, ...this.given(rows, make) });
+    const answer = this.func.call(realm.record({ ...this.settings, ...this.given(rows, make) }));
+    return realm.settled([answer])[0];
+  }
+
+  measured(name, value) {
+    this.metrics.set(name, [...(this.metrics.get(name) ?? []), value]);
   }
 
   byRow(batch, rows) {
@@ -129,37 +143,53 @@ export class Call {
         answers.push(call(texts[at]));
         continue;
       }
-      const row = { ...this.settings };
-      for (const name of names) row[name] = given[name][at];
+      const fields = { ...this.settings };
+      for (const name of names) fields[name] = given[name][at];
+      const row = this.realm.record(fields);
       answers.push(separate ? call(texts[at], row) : call(row));
     }
     this.row = undefined;
-    return answers;
+    const kept = this.realm.settled(answers, (at) => {
+      this.row = at;
+    });
+    return kept;
   }
 
+  /** Returns what a function returned as scores. */
   checked(answer, count) {
     const { name } = this.func;
-    // The runtime runs no jobs after a call of the contract, so a promise would never be kept.
-    if ([answer, answer?.[0]].some((value) => typeof value?.then === "function")) {
-      throw new AnswerError(`${name} is asynchronous, which functions in JavaScript can't be here: remove async and await`);
-    }
     if (answer === null || typeof answer !== "object" || typeof answer[Symbol.iterator] !== "function") {
       throw new AnswerError(`${name} returned ${answer === null ? "null" : typeof answer}, not a list of scores`);
     }
-    const scores = Array.from(answer);
-    if (scores.length !== count) throw new AnswerError(`${name} returned ${scores.length} scores for ${count} completions`);
-    for (let at = 0; at < count; at++) {
-      const score = scores[at];
-      if (score === null || score === undefined) {
-        scores[at] = null;
-        continue;
+    const found = [];
+    if (Array.isArray(answer)) {
+      if (answer.length !== count) throw new AnswerError(`${name} returned ${answer.length} scores for ${count} completions`);
+      for (let at = 0; at < count; at++) found.push(answer[at]);
+    } else {
+      for (const score of answer) {
+        found.push(score);
+        if (found.length > count) throw new AnswerError(`${name} returned more than ${count} scores for ${count} completions`);
       }
-      const number = typeof score === "number" ? score : typeof score === "boolean" ? Number(score) : undefined;
-      if (number === undefined) {
-        throw new AnswerError(`${name} returned ${JSON.stringify(score)} for completion ${at}, not a number or null`);
-      }
-      scores[at] = Number.isNaN(number) ? null : number;
+      if (found.length < count) throw new AnswerError(`${name} returned ${found.length} scores for ${count} completions`);
     }
-    return scores;
+    return this.realm.settled(found).map((score, at) => this.numberOf(score, at));
   }
+
+  numberOf(score, at) {
+    if (score === null || score === undefined) return null;
+    const number = typeof score === "number" ? score : typeof score === "boolean" ? Number(score) : undefined;
+    if (number === undefined) {
+      throw new AnswerError(`${this.func.name} returned ${brief(score)} for completion ${at}, not a number or null`);
+    }
+    return Number.isNaN(number) ? null : number;
+  }
+}
+
+const LONGEST_VALUE = 100;
+
+/** Returns a value in few words; nothing of the script's is called. */
+function brief(value) {
+  if (typeof value === "string") return JSON.stringify(value.slice(0, LONGEST_VALUE));
+  if (typeof value === "bigint") return `${value}n`;
+  return Array.isArray(value) ? "a list" : typeof value === "object" ? "an object" : `a ${typeof value}`;
 }

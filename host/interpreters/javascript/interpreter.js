@@ -3,6 +3,7 @@
 import * as host from "rlhost:plugin/host@1.0.0";
 import { AnswerError, BatchError, Call } from "./call.js";
 import { ALL_NEEDS } from "./signature.js";
+import { NeverError } from "./realm.js";
 import { Script, ScriptError } from "./script.js";
 
 const properties = {
@@ -17,31 +18,59 @@ let call;
 // A thrown value is the contract's error.
 const failure = (tag, val) => ({ tag, val });
 
-const shown = (value) => {
-  if (typeof value === "string") return value;
-  if (value instanceof Error) return `${value}`;
-  return JSON.stringify(value) ?? String(value);
-};
-const printing = (level) => (...values) => shown(values.map(shown).join(" ")).split("\n").forEach((line) => host.log(level, line));
-const console = { log: printing("info"), info: printing("info"), debug: printing("debug"), warn: printing("warn"), error: printing("error") };
-
+const LONGEST_LINE = 4000;
 const LONGEST_ROW = 240;
+const LONGEST_ERROR = 1900;
+
+const shown = (value) => {
+  try {
+    if (typeof value === "string") return value;
+    if (typeof value === "symbol" || typeof value === "function") return String(value);
+    if (isError(value)) return `${value}`;
+    return script.realm.stringify(value) ?? String(value);
+  } catch {
+    return `a ${typeof value}`;
+  }
+};
+// What a call printed, of which there may be no end.
+const MOST_LINES = 1000;
+let printed = 0;
+
+function print(level, values) {
+  let text = "";
+  for (let at = 0; at < values.length; at++) text += (at > 0 ? " " : "") + shown(values[at]);
+  for (const line of text.split("\n")) {
+    printed += 1;
+    if (printed === MOST_LINES) host.log("warn", `${script?.name ?? "the script"} printed ${MOST_LINES} lines; others of this call are left out`);
+    if (printed < MOST_LINES) host.log(level, line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)}...` : line);
+  }
+}
+
+const isError = (value) => value !== null && typeof value === "object" && typeof value.stack === "string" && typeof value.message === "string";
 
 /** Returns an error with the script's own frames. */
 function trace(error, name, text) {
-  if (!(error instanceof Error)) return `${name} threw ${shown(error)}`;
-  const frames = (error.stack ?? "").split("\n").filter((line) => line.trim());
-  const own = frames.filter((line) => EVALUATED.test(line)).map((line) => line.replace(EVALUATED, name));
   const at = text === undefined ? "" : `\nat completion ${call.row}: ${JSON.stringify(text.slice(0, LONGEST_ROW))}`;
-  return [`${error.name}: ${error.message}`, ...own].join("\n") + at;
+  let lines = `${name} threw ${shown(error)}`;
+  try {
+    if (isError(error)) {
+      const own = error.stack.split("\n").filter((line) => line.trim() && !OF_GLUE.test(line));
+      lines = [`${error.name}: ${error.message}`, ...own].join("\n");
+    }
+  } catch {
+    // What it says of itself can't be read.
+  }
+  return (lines.length > LONGEST_ERROR ? `${lines.slice(0, LONGEST_ERROR)}\n...` : lines) + at;
 }
-const EVALUATED = /<(?:input|eval|evalScript|cmdline)>/;
+// Files of the interpreter have paths, a script's have none or relative ones.
+const OF_GLUE = /\(\/|\(native\)/;
 
 function load(name, source, modules) {
   if (script?.isOf(name, source, modules)) return;
   call = undefined;
   try {
-    script = new Script(name, source, modules, console);
+    script = undefined;
+    script = new Script(name, source, modules, print);
   } catch (error) {
     throw failure("config", error instanceof ScriptError ? error.message : trace(error, name));
   }
@@ -79,7 +108,8 @@ export const plugin = {
 
 function contractError(error, batch) {
   if (error instanceof BatchError) return failure("input", error.message);
-  if (error instanceof AnswerError) return failure("internal", error.message);
+  if (error instanceof AnswerError || error instanceof ScriptError) return failure("internal", error.message);
+  if (error instanceof NeverError) return failure("internal", `${call.func.name}: ${error.message}`);
   return failure("internal", trace(error, script.name, batch.completions[call.row]));
 }
 
@@ -87,6 +117,7 @@ export const reward = {
   score(batch) {
     if (!call) throw failure("config", "there is no script");
     let rewards;
+    printed = 0;
     try {
       rewards = call.score(batch);
     } catch (error) {

@@ -1,17 +1,18 @@
 // A script: its module, its public functions, and the state that it keeps.
 
+import { Realm } from "./realm.js";
 import { transform } from "./sucrase.js";
 import { Signature, SignatureError } from "./signature.js";
 
 /** The script or what it is asked for is wrong. */
 export class ScriptError extends Error {}
 
-const BEFORE = "(function (exports, module, require, console) {";
+const BEFORE = "(function (exports, module, require) {";
 
 const TYPED = /\.[mc]?ts$/;
 const stemOf = (path) => path.replace(/\.[mc]?[jt]s$/, "");
 
-/** Compiles a module to a function. Lines stay where they are. */
+/** Compiles a module to a function's text. Lines stay where they are. */
 function compiled(path, source) {
   let code;
   try {
@@ -20,7 +21,7 @@ function compiled(path, source) {
   } catch (error) {
     throw new ScriptError(error.message.replace(/^Error transforming /, ""));
   }
-  return (0, eval)(`${BEFORE}${code}\n})`);
+  return `${BEFORE}${code}\n})`;
 }
 
 /** Joins a module's folder and what it imports. */
@@ -33,14 +34,43 @@ function resolved(from, name) {
   return steps.join("/");
 }
 
+/** What to use instead of a module that a script can't import. */
+const INSTEAD = {
+  fetch: "a script has no network; ask a server with a plugin that may (the judge reward)",
+  fs: "a script has no files",
+  path: "a script has no files",
+  child_process: "a script starts no processes",
+  worker_threads: "rlhost divides the rows of a stateless function itself (export const STATELESS = true)",
+  http: "a script has no network; ask a server with a plugin that may (the judge reward)",
+  https: "a script has no network; ask a server with a plugin that may (the judge reward)",
+  axios: "a script has no network; ask a server with a plugin that may (the judge reward)",
+  openai: "a script has no network; ask a server with a plugin that may (the judge reward)",
+  mathjs: "use Math",
+};
+
+function advice(name) {
+  const bare = name.replace(/^node:/, "");
+  if (Object.hasOwn(INSTEAD, bare)) return INSTEAD[bare];
+  return name.startsWith("node:") ? "a script has no modules of Node" : "it did not come with the script";
+}
+
+/** Returns the items of a list of the script's, whatever it did to lists. */
+export function itemsOf(list, most = 1000) {
+  const items = [];
+  for (let at = 0; at < Math.min(list.length, most); at++) items.push(list[at]);
+  return items;
+}
+
 export class Script {
-  constructor(name, source, modules, console) {
+  /** `print` gets what the script prints. */
+  constructor(name, source, modules, print) {
     this.name = name.split("/").pop() || "script.js";
     this.source = source;
     this.files = modules;
-    this.console = console;
+    this.realm = new Realm(print);
     this.loaded = new Map();
     this.exports = this.run(this.name, source);
+    this.realm.rest();
   }
 
   isOf(name, source, modules) {
@@ -49,9 +79,10 @@ export class Script {
   }
 
   run(path, source) {
-    const module = { exports: {} };
+    const module = this.realm.record({ exports: this.realm.record({}) });
     this.loaded.set(path, module);
-    compiled(path, source)(module.exports, module, (name) => this.required(path, name), this.console);
+    const require = this.realm.wrap(([name], give) => give(this.required(path, String(name))));
+    this.realm.evaluate(compiled(path, source), path)(module.exports, module, require);
     return module.exports;
   }
 
@@ -59,17 +90,14 @@ export class Script {
     const base = /^\.\.?\//.test(name) ? resolved(from, name) : name;
     const endings = ["", ".js", ".ts", ".mjs", "/index.js", "/index.ts"];
     const path = endings.map((ending) => base + ending).find((path) => Object.hasOwn(this.files, path));
-    if (path === undefined) {
-      const advice = name.startsWith("node:") ? "a script has no modules of Node" : "it did not come with the script";
-      throw new ScriptError(`${from} imports ${name}: ${advice}`);
-    }
+    if (path === undefined) throw new ScriptError(`${from} imports ${name}: ${advice(name)}`);
     return this.loaded.get(path)?.exports ?? this.run(path, this.files[path]);
   }
 
   /** The script's public functions: those that `REWARDS` lists, or all that are exported. */
   functions() {
     const listed = this.exports.REWARDS;
-    if (listed) return listed.map((entry) => this.function(typeof entry === "string" ? entry : entry.name));
+    if (listed) return itemsOf(listed).map((entry) => this.function(typeof entry === "string" ? entry : entry.name));
     const names = Object.keys(this.exports).filter((name) => typeof this.exports[name] === "function");
     return names.filter((name) => !["snapshot", "restore"].includes(name)).map((name) => this.made(name));
   }
@@ -116,19 +144,24 @@ export class Script {
     return this.exports.STATE !== undefined || this.exports.snapshot !== undefined;
   }
 
+  /** Calls a function of the script's, and waits if it is asynchronous. */
+  called(name, ...values) {
+    return this.realm.settled([this.exports[name](...values)])[0];
+  }
+
   /** Returns the state as JSON, none if it keeps none. */
   snapshot() {
-    if (this.exports.snapshot) return JSON.stringify(this.exports.snapshot());
-    return this.exports.STATE === undefined ? "" : JSON.stringify(this.exports.STATE);
+    if (this.exports.snapshot) return this.realm.stringify(this.called("snapshot"));
+    return this.exports.STATE === undefined ? "" : this.realm.stringify(this.exports.STATE);
   }
 
   /** Takes over a snapshot, which another version of the script may have made. */
   restore(text) {
     if (!text || !this.keepsState()) return;
-    const state = JSON.parse(text);
+    const state = this.realm.parse(text);
     if (this.exports.snapshot) {
       if (!this.exports.restore) throw new ScriptError(`${this.name} exports snapshot() and no restore(state)`);
-      this.exports.restore(state);
+      this.called("restore", state);
       return;
     }
     // The module's other functions hold the object itself.
