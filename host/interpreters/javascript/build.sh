@@ -17,5 +17,5 @@ cd "$work"
 echo 'export { transform } from "sucrase";' >entry.mjs
 node_modules/.bin/esbuild entry.mjs --bundle --format=esm --minify-syntax --minify-whitespace --legal-comments=none --outfile=sucrase.js
 zstd -q -d "$runtime" -o runtime.wasm
-LD_PRELOAD=$preloaded node_modules/.bin/componentize-qjs --wit wit --world interpreter --runtime runtime.wasm --minify \
+LD_PRELOAD=$preloaded node_modules/.bin/componentize-qjs --wit wit --world rewarding-interpreter --runtime runtime.wasm --minify \
     --js interpreter.js --module-root . --output "$out/javascript.wasm"

@@ -8,7 +8,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/wit/deps/plugin" "$work/empty/lib/python/site-packages" "$work/app"
 cp ../wit/script.wit "$work/wit"
 cp ../../../plugin-sdk/wit/rlhost-plugin.wit "$work/wit/deps/plugin"
-cp -r interpreter.py rlhost_interpreter "$work/app"
+cp -r interpreter.py rlhost.py rlhost_interpreter "$work/app"
 rm -rf "$work/app/rlhost_interpreter/__pycache__"
 # Without the packages that happen to be installed, and without their names in the component.
 VIRTUAL_ENV="$work/empty" PYTHONHASHSEED=0 LD_PRELOAD=$(../reproducible.sh "$work") componentize-py --wit-path "$work/wit" \

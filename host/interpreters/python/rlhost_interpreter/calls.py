@@ -4,8 +4,16 @@ import inspect
 import json
 import math
 
+# Used while the script's own are in force.
+from builtins import dict, enumerate, float, isinstance, len, list, zip  # noqa: A004
+from contextlib import nullcontext
+from itertools import islice
+
+from .guard import OUTSIDE, plain
 from .loop import finish, together
 from .scripts import Function, Script, ScriptError
+
+is_awaitable = inspect.isawaitable
 
 
 class BatchError(Exception):
@@ -79,11 +87,8 @@ class Call:
     def __init__(self, script: Script, function: Function, settings: dict):
         if function.kind != "reward":
             raise ScriptError(f"{function.name} in {script.name} is no reward")
-        self.function, self.signature, self.settings = function, function.signature, settings
-        unknown = settings.keys() - self.signature.settings.keys()
-        if unknown:
-            known = ", ".join(self.signature.settings) or "none"
-            raise ScriptError(f"{function.name} has no setting {sorted(unknown)[0]}; it has: {known}")
+        self.function, self.signature = function, function.signature
+        self.settings = function.settings_of(settings, script.name)
         self.metrics: dict[str, list[float]] = {}
         # The row that a function of one row is called with.
         self.row: tuple[int, str] | None = None
@@ -117,8 +122,9 @@ class Call:
         signature = self.signature
         names = [n for n in make if n != "completion_ids" or signature.reads_ids] if signature.takes_rest else signature.taken
         given = self.settings | {name: make[name]() for name in names} | self._columns(rows)
-        answer = self.function.call(**given)
-        return finish(answer) if inspect.isawaitable(answer) else answer
+        with OUTSIDE:
+            answer = self.function.call(**given)
+            return finish(answer) if is_awaitable(answer) else answer
 
     def _by_row(self, batch, rows: Rows):
         make = {
@@ -131,35 +137,60 @@ class Call:
         given = {name: make[name]() for name in names} | self._columns(rows)
         keys, call, settings, texts = tuple(given), self.function.call, self.settings, batch.completions
         answers = []
-        for at, values in enumerate(zip(*given.values())):
-            self.row = (at, texts[at])
-            answers.append(call(**settings, **dict(zip(keys, values))) if settings else call(**dict(zip(keys, values))))
-        self.row = None
-        if answers and inspect.isawaitable(answers[0]):
-            return finish(together(answers))
+        with OUTSIDE:
+            for at, values in enumerate(zip(*given.values())):
+                self.row = (at, texts[at])
+                answers.append(call(**settings, **dict(zip(keys, values))) if settings else call(**dict(zip(keys, values))))
+            self.row = None
+            if answers and is_awaitable(answers[0]):
+                return finish(together(answers))
         return answers
 
     def _log_metric(self, name: str, value: float) -> None:
-        self.metrics.setdefault(str(name), []).append(float(value))
+        self.metrics.setdefault(plain(str(name)), []).append(float(value))
 
     def _log_extra(self, column: str, values: list) -> None:
         """Accepted and not kept: a reward of rlhost has no way to add to the table of completions."""
 
     def _checked(self, answer, count: int) -> list[float | None]:
         name = self.function.name
-        if isinstance(answer, (str, bytes, dict)) or not hasattr(answer, "__iter__"):
+        if isinstance(answer, (str, bytes, dict, set, frozenset)) or not hasattr(answer, "__iter__"):
             raise AnswerError(f"{name} returned {type(answer).__name__}, not a list of scores")
-        answer = list(answer)
+        with OUTSIDE:
+            # A generator of the script's may never end.
+            answer = list(islice(answer, count + 1))
         if len(answer) != count:
-            raise AnswerError(f"{name} returned {len(answer)} scores for {count} completions")
-        scores: list[float | None] = []
-        for at, score in enumerate(answer):
-            if score is None:
-                scores.append(None)
-                continue
+            more = "more than " if len(answer) > count else ""
+            raise AnswerError(f"{name} returned {more}{min(len(answer), count)} scores for {count} completions")
+        return [self._score(score, at) for at, score in enumerate(answer)]
+
+    def _score(self, score, at: int) -> float | None:
+        if score is None:
+            return None
+        number = score if type(score) is float else math.inf
+        if type(score) is not float and not isinstance(score, (str, bytes)):
+            # Objects like numpy's have a method for it.
             try:
-                number = float(score)
-            except (TypeError, ValueError):
-                raise AnswerError(f"{name} returned {score!r} for completion {at}, not a number or None") from None
-            scores.append(None if math.isnan(number) else number)
-        return scores
+                with nullcontext() if type(score) in (int, bool) else OUTSIDE:
+                    number = float(score)
+            except (TypeError, ValueError, OverflowError):
+                pass
+        if math.isnan(number):
+            return None
+        if abs(number) > LARGEST:
+            raise AnswerError(f"{self.function.name} returned {shown(score)} for completion {at}, not a number or None")
+        return number
+
+
+# Scores are passed on as 32-bit numbers.
+LARGEST = 3.4028234663852886e38
+
+
+def shown(value) -> str:
+    """Returns a value in few words."""
+    try:
+        with OUTSIDE:
+            text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return plain(text if len(text) <= 60 else text[:60] + "...")

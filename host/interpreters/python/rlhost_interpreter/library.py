@@ -8,6 +8,8 @@ import os
 import sys
 import zlib
 
+from . import tracebacks
+
 # What no script can use here: windows, terminals, processes, packaging, and the library's own tests and tools.
 LEFT_OUT = frozenset(
     "__hello__ __phello__ _aix_support _android_support _apple_support _ios_support _osx_support _pyrepl antigravity "
@@ -119,6 +121,8 @@ class Explaining(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"{top} can't be imported by a script: {NATIVE[top]}", name=name)
         if top in LEFT_OUT:
             raise ModuleNotFoundError(f"{top} is a part of the standard library that does not work in a plugin", name=name)
+        if name == top and not top.startswith("_") and top not in sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"no module named {top} came with the script", name=name)
         return None
 
 
@@ -127,6 +131,12 @@ class Files(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self):
         self.files: dict[str, str] = {}
+
+    def replace(self, files: dict[str, str]) -> None:
+        """Takes other files; what was imported of the old ones is forgotten."""
+        for name in [name for name, module in sys.modules.items() if getattr(module, "__loader__", None) is self]:
+            del sys.modules[name]
+        self.files = files
 
     def _file(self, name: str) -> tuple[str, bool] | None:
         base = name.replace(".", "/")
@@ -149,6 +159,7 @@ class Files(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         path = module.__spec__.origin
+        tracebacks.remember(path, self.files[path])
         exec(compile(self.files[path], path, "exec", dont_inherit=True), module.__dict__)
 
 

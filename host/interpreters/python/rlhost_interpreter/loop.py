@@ -57,6 +57,6 @@ def finish(coroutine):
     return asyncio.run(coroutine)
 
 
-async def together(coroutines):
-    """Runs coroutines side by side and returns their results in order."""
-    return await asyncio.gather(*coroutines)
+async def together(coroutines, errors: bool = False):
+    """Runs coroutines side by side and returns their results in order, among them their errors if `errors`."""
+    return await asyncio.gather(*coroutines, return_exceptions=errors)

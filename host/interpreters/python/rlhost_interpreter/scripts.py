@@ -1,6 +1,5 @@
 """A script: its module, its public functions, and the state that it keeps."""
 
-import builtins
 import dis
 import inspect
 import os
@@ -9,11 +8,18 @@ import sys
 import types
 
 from . import library, tracebacks
+from .batches import EstimatorSignature, LossSignature
+from .environments import Environment
+from .guard import OUTSIDE, called, plain
 from .signatures import Signature, SignatureError
 
 REWARDS = "REWARDS"
+TOOLS = "TOOLS"
+ESTIMATES = "ESTIMATES"
 STATE = "STATE"
 STATELESS = "STATELESS"
+# Functions that are not rewards even if their arguments look like it.
+OTHERS = ("snapshot", "restore")
 
 
 class ScriptError(Exception):
@@ -21,31 +27,59 @@ class ScriptError(Exception):
 
 
 class Function:
-    """A public function of a script."""
+    """What a script offers: a reward, advantages, a loss or an environment."""
 
-    def __init__(self, function, kind: str, script: "Script"):
-        self.name = function.__name__
-        self.kind = kind
-        self.call = function
-        self.description = (inspect.getdoc(function) or "").partition("\n")[0]
-        self.signature = Signature(function, script.text()) if kind == "reward" else None
+    def __init__(self, name: str, value, kind: str, script: "Script"):
+        self.name, self.kind, self.call = name, kind, value
+        self.description = plain((inspect.getdoc(value) or "").partition("\n")[0]) if value is not None else ""
+        if kind == "reward":
+            self.signature = Signature(value, script.text())
+        elif kind == "advantages":
+            self.signature = EstimatorSignature(value)
+        elif kind == "loss":
+            self.signature = LossSignature(value, script.estimates())
+        else:
+            self.signature = Environment(name, value, script.tools(), script.name)
+        self.estimator = self if kind == "advantages" else script.estimator() if kind == "loss" else None
+        self.estimates = script.estimates() if self.estimator else []
         self.stateless = self._stateless(script)
 
     def _stateless(self, script: "Script") -> bool:
         given = script.module.__dict__.get(STATELESS)
+        if self.kind != "reward":
+            return False
         if given is not None:
             return bool(given)
         # A function of one row can't see its neighbours; it may still count in a global variable.
-        return self.kind == "reward" and self.signature.by_row and not script.keeps_state() and not _writes_globals(self.call)
+        return self.signature.by_row and not script.keeps_state() and not _writes_globals(self.call)
 
     def needs(self) -> list[str]:
-        return self.signature.needs() if self.signature else []
+        if self.kind == "environment":
+            return ["dataset_columns"]
+        own = self.signature.needs()
+        of_estimator = self.estimator.signature.needs() if self.kind == "loss" and self.estimator else []
+        return [*own, *(name for name in of_estimator if name not in own)]
 
     def columns(self) -> list[str]:
-        return self.signature.columns if self.signature else []
+        """Returns the dataset's columns that it can't be called without; of advantages, those that it returns."""
+        if self.kind == "environment":
+            return self.signature.columns()
+        return {"reward": self.signature.columns, "advantages": self.estimates}.get(self.kind, [])
 
-    def schema_json(self) -> str:
-        return self.signature.schema_json() if self.signature else '{"type": "object", "properties": {}}'
+    def schema(self) -> dict:
+        """Returns the JSON Schema of the settings."""
+        schema = self.signature.schema()
+        if self.kind == "loss" and self.estimator:
+            schema["properties"] = self.estimator.signature.settings | schema["properties"]
+        return schema
+
+    def settings_of(self, given: dict, script_name: str) -> dict:
+        """Checks settings. Returns the given ones."""
+        known = self.schema()["properties"]
+        unknown = sorted(given.keys() - known.keys())
+        if unknown:
+            raise ScriptError(f"{self.name} in {script_name} has no setting {unknown[0]}; it has: {', '.join(known) or 'none'}")
+        return given
 
 
 def _writes_globals(function) -> bool:
@@ -64,7 +98,7 @@ def _kind(name: str, value) -> str | None:
     """Returns what a public name of a script can be used as, if anything."""
     if inspect.isclass(value):
         return "environment" if callable(getattr(value, "reset", None)) else None
-    if not callable(value) or not hasattr(value, "__name__"):
+    if not callable(value) or not hasattr(value, "__name__") or name in OTHERS:
         return None
     try:
         parameters = inspect.signature(value).parameters
@@ -72,6 +106,8 @@ def _kind(name: str, value) -> str | None:
         return None
     if "rewards" in parameters and (name == "advantages" or "groups" in parameters):
         return "advantages"
+    if name == "loss" and not {"completions", "completion"} & set(parameters):
+        return "loss"
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     is_reward = {"completions", "completion", "completion_ids", "prompts"} & set(parameters)
     return "reward" if is_reward or takes_any and name.endswith("reward") else None
@@ -84,9 +120,7 @@ class Script:
         self.name = os.path.basename(name) or "script.py"
         self.source = source
         self.modules = modules
-        library.FILES.files = modules
-        for path, text in modules.items():
-            tracebacks.remember(path, text)
+        library.FILES.replace(modules)
         tracebacks.remember(self.name, source)
         stem = self.name.removesuffix(".py")
         self.module = types.ModuleType(stem)
@@ -94,8 +128,9 @@ class Script:
         # So that classes of the script can be pickled and dataclasses find their module.
         sys.modules[stem] = self.module
         code = compile(source, self.name, "exec", dont_inherit=True)
-        self._builtins = dict(builtins.__dict__)
-        exec(code, self.module.__dict__)
+        with OUTSIDE:
+            exec(code, self.module.__dict__)
+            self.replaced = OUTSIDE.settled()
 
     def is_of(self, name: str, source: str, modules: dict[str, str]) -> bool:
         return (self.name, self.source, self.modules) == (os.path.basename(name), source, modules)
@@ -104,56 +139,99 @@ class Script:
         """Returns all that may be run."""
         return "\n".join([self.source, *self.modules.values()])
 
-    def keep_builtins(self) -> None:
-        """Undoes changes of the built-in functions: the script's own top level may make them, its calls may not."""
-        if builtins.__dict__ != self._builtins:
-            builtins.__dict__.clear()
-            builtins.__dict__.update(self._builtins)
+    def _listed(self, name: str) -> list | None:
+        """Returns a list of the script's, of functions or their names."""
+        listed = self.module.__dict__.get(name)
+        if listed is None:
+            return None
+        if not isinstance(listed, (list, tuple)):
+            raise ScriptError(f"{name} in {self.name} is {type(listed).__name__}, not a list")
+        return list(listed)
+
+    def _value(self, entry, listed_in: str):
+        """Returns the function that an entry of a list is, or names."""
+        if callable(entry) and hasattr(entry, "__name__"):
+            return entry
+        if isinstance(entry, str) and callable(self.module.__dict__.get(entry)):
+            return self.module.__dict__[entry]
+        raise ScriptError(f"{listed_in} in {self.name} lists {entry!r:.60}, which is no function of it")
+
+    def tools(self) -> list:
+        """Returns the functions that `TOOLS` lists."""
+        return [self._value(entry, TOOLS) for entry in self._listed(TOOLS) or []]
+
+    def estimates(self) -> list[str]:
+        """Returns the names of the columns that `advantages` returns."""
+        return [str(name) for name in self._listed(ESTIMATES) or ["advantage"]] if self._estimating() else []
+
+    def _estimating(self):
+        names = self.module.__dict__
+        found = [value for name, value in names.items() if not name.startswith("_") and self._is_own(value) and _kind(name, value) == "advantages"]
+        return found[0] if found else None
+
+    def estimator(self) -> Function | None:
+        """Returns the script's function of advantages."""
+        value = self._estimating()
+        return self._made(value.__name__, value, "advantages") if value else None
+
+    def _is_own(self, value) -> bool:
+        return getattr(value, "__module__", None) == self.module.__name__
 
     def functions(self) -> list[Function]:
-        """Returns the public functions: those that `REWARDS` lists, or all that are defined here and take completions."""
-        names = self.module.__dict__
-        listed = names.get(REWARDS)
-        if listed is not None:
-            return [self.function(entry if isinstance(entry, str) else entry.__name__) for entry in listed]
+        """Returns what is public: the rewards that `REWARDS` lists, or all that are defined here and take completions; and all else."""
+        listed = self._listed(REWARDS)
+        tools = self.tools()
         found = []
-        for name, value in names.items():
-            if name.startswith("_") or getattr(value, "__module__", None) != self.module.__name__:
-                continue
-            kind = _kind(name, value)
-            if kind:
+        if listed is not None:
+            for entry in listed:
+                value = self._value(entry, REWARDS)
+                found.append(self._made(value.__name__, value, "reward"))
+        for name, value in self.module.__dict__.items():
+            kind = None if name.startswith("_") or not self._is_own(value) or value in tools else _kind(name, value)
+            if kind and (kind != "reward" or listed is None):
                 found.append(self._made(name, value, kind))
+        # With a class, the model gets its methods and these.
+        if tools and not any(function.kind == "environment" for function in found):
+            found.append(self._made(TOOLS, None, "environment"))
         return found
 
     def function(self, name: str) -> Function:
         """Returns the function of this name."""
+        if name == TOOLS and self.tools():
+            return self._made(TOOLS, None, "environment")
         if name not in self.module.__dict__:
             known = ", ".join(function.name for function in self.functions()) or "none"
             raise ScriptError(f"{self.name} has no function {name}; it has: {known}")
         value = self.module.__dict__[name]
-        kind = _kind(name, value) or "reward"
         if not callable(value):
             raise ScriptError(f"{name} in {self.name} is not a function")
-        return self._made(name, value, kind)
+        return self._made(name, value, _kind(name, value) or "reward")
 
     def _made(self, name: str, value, kind: str) -> Function:
         try:
-            return Function(value, kind, self)
+            return Function(name, value, kind, self)
         except SignatureError as error:
-            raise ScriptError(f"{name} in {self.name} can't be a reward: {error}") from None
+            article = "advantages" if kind == "advantages" else "an environment" if kind == "environment" else f"a {kind}"
+            raise ScriptError(f"{name} in {self.name} can't be {article}: {error}") from None
+        except ValueError as error:
+            # Built-in functions have no signature.
+            raise ScriptError(f"{name} in {self.name} can't be used: {error}") from None
 
     def only(self) -> Function:
-        """Returns the script's one reward."""
-        rewards = [function for function in self.functions() if function.kind == "reward"]
-        if len(rewards) == 1:
-            return rewards[0]
-        if not rewards:
-            raise ScriptError(
-                f"{self.name} has no reward: write def NAME(completions, **columns), which returns a score for each completion, or def "
-                f"NAME(completion), which returns one"
-            )
-        names = ", ".join(function.name for function in rewards)
-        raise ScriptError(f"{self.name} has {len(rewards)} rewards ({names}): name one, as in {self.name}:{rewards[0].name}")
+        """Returns the script's one function: its reward, else its loss, its advantages or its environment."""
+        functions = self.functions()
+        for kind in ("reward", "loss", "advantages", "environment"):
+            found = [function for function in functions if function.kind == kind]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                names = ", ".join(function.name for function in found)
+                what = {"advantages": "functions of advantages", "loss": "losses"}.get(kind, f"{kind}s")
+                raise ScriptError(f"{self.name} has {len(found)} {what} ({names}): name one, as in {self.name}:{found[0].name}")
+        raise ScriptError(
+            f"{self.name} has no reward: write def NAME(completions, **columns), which returns a score for each completion, or def "
+            f"NAME(completion), which returns one"
+        )
 
     def keeps_state(self) -> bool:
         names = self.module.__dict__
@@ -171,7 +249,7 @@ class Script:
         """Returns the state as bytes, none if it keeps none."""
         names = self.module.__dict__
         if "snapshot" in names:
-            return pickle.dumps(names["snapshot"]())
+            return pickle.dumps(called(names["snapshot"]))
         if STATE in names:
             return pickle.dumps({name: names[name] for name in self._state_names()})
         return b""
@@ -185,7 +263,7 @@ class Script:
         if "snapshot" in names:
             if not callable(names.get("restore")):
                 raise ScriptError(f"{self.name} has snapshot() and no restore(state)")
-            names["restore"](state)
+            called(names["restore"], state)
         elif isinstance(state, dict):
             for name in self._state_names():
                 if name in state:

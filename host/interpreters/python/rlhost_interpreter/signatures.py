@@ -112,37 +112,26 @@ def _uses(function, name: str) -> bool:
     return any(name == value or isinstance(value, tuple) and name in value for value in loaded)
 
 
-class Signature:
-    """How a function is called."""
+class Arguments:
+    """A function's arguments: inputs that the host knows, settings, and columns of the dataset."""
 
-    def __init__(self, function, text: str):
-        self.function = function
-        self.reads_ids = "completion_ids" in text
-        parameters = inspect.signature(function).parameters
-        named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        alone = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_ONLY]
+    def __init__(self, function, inputs, skipped: int = 0):
+        parameters = list(inspect.signature(function).parameters.values())[skipped:]
+        alone = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
         if alone:
             raise SignatureError(f"its argument {alone[0]} has no name to be called by: remove the /")
-        rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
-        # TRL's functions end with **kwargs whether they look at it or not, and what nobody looks at needn't be sent.
-        self.takes_rest = rest is not None and _uses(function, rest)
-        accepts_any = rest is not None
-        names = {p.name for p in named}
-        self.by_row = "completion" in names and not names & {"prompts", "completions", "completion_ids"}
-        self.inputs = ROW_INPUTS if self.by_row else BATCH_INPUTS
-        self.taken = [p.name for p in named if p.name in self.inputs]
-        if not self.by_row and not accepts_any and not names & {"prompts", "completions", "completion_ids"}:
-            raise SignatureError("it takes neither completions nor completion")
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        self.names = {p.name for p in named}
+        self.rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+        self.taken = [p.name for p in named if p.name in inputs]
         self.settings: dict[str, dict] = {}
         self.optional: list[str] = []
         self.columns: list[str] = []
-        self._divide([p for p in named if p.name not in self.inputs])
-
-    def _divide(self, others) -> None:
-        """Tells settings (a default that is a number, a text or a truth value) from columns of the dataset."""
-        hints = _hints(self.function)
-        for parameter in others:
-            if parameter.default is inspect.Parameter.empty:
+        hints = _hints(function)
+        for parameter in named:
+            if parameter.name in inputs:
+                continue
+            if parameter.default is parameter.empty:
                 self.columns.append(parameter.name)
                 continue
             schema = self._setting(parameter, hints.get(parameter.name))
@@ -153,7 +142,10 @@ class Signature:
 
     @staticmethod
     def _setting(parameter, annotation) -> dict | None:
+        """Returns the schema of a setting: an argument whose default is a number, a text, a truth value or a list of these."""
         default = parameter.default
+        if not _is_json(default):
+            return None
         schema = _of_annotation(annotation) if annotation is not None else None
         if schema is None:
             name = _type_name(default)
@@ -163,9 +155,49 @@ class Signature:
         if default is None:
             # A column that the dataset may lack is written like this too, and is what it means without a number's type.
             return schema | {"default": None} if set(schema["type"]) & {"integer", "number", "boolean"} else None
-        if isinstance(default, float) and not math.isfinite(default):
-            raise SignatureError(f"its setting {parameter.name} has the default {default}, which is not finite")
         return schema | {"default": default}
+
+    def schema(self) -> dict:
+        """Returns the JSON Schema of the settings."""
+        return {"type": "object", "properties": self.settings, "additionalProperties": False}
+
+    def schema_json(self) -> str:
+        return json.dumps(self.schema())
+
+
+# What JSON's readers keep exactly.
+LARGEST_INTEGER = 1 << 53
+
+
+def _is_json(value) -> bool:
+    """Whether a default can be one in a JSON Schema."""
+    if value is None or isinstance(value, bool):
+        return True
+    if type(value) is int:
+        return abs(value) <= LARGEST_INTEGER
+    if type(value) is float:
+        return math.isfinite(value)
+    if type(value) is str:
+        return value.isascii() or value.encode("utf-8", "ignore").decode() == value
+    return type(value) is list and all(_is_json(item) for item in value)
+
+
+class Signature(Arguments):
+    """How a reward function is called."""
+
+    def __init__(self, function, text: str):
+        names = inspect.signature(function).parameters.keys()
+        self.function = function
+        self.reads_ids = "completion_ids" in text
+        self.by_row = "completion" in names and not names & {"prompts", "completions", "completion_ids"}
+        self.inputs = ROW_INPUTS if self.by_row else BATCH_INPUTS
+        super().__init__(function, self.inputs)
+        # TRL's functions end with **kwargs whether they look at it or not, and what nobody looks at needn't be sent.
+        self.takes_rest = self.rest is not None and _uses(function, self.rest)
+        if not self.by_row and self.rest is None and not self.names & {"prompts", "completions", "completion_ids"}:
+            raise SignatureError("it takes neither completions nor completion")
+        if "environments" in self.columns:
+            raise SignatureError("it takes environments, which run elsewhere: define get_reward in the environment's class")
 
     def needs(self) -> list[str]:
         """Returns what the host must send."""
@@ -176,10 +208,3 @@ class Signature:
         if self.columns or self.optional:
             wanted.add("dataset_columns")
         return [need for need in ALL_NEEDS if need in wanted]
-
-    def schema(self) -> dict:
-        """Returns the JSON Schema of the settings."""
-        return {"type": "object", "properties": self.settings, "additionalProperties": False}
-
-    def schema_json(self) -> str:
-        return json.dumps(self.schema())

@@ -3,6 +3,8 @@
 import linecache
 import traceback
 
+from .guard import plain
+
 # The longest error that the host passes on, and a completion's part of it.
 LONGEST = 1900
 LONGEST_ROW = 240
@@ -11,9 +13,12 @@ PACKAGE = "rlhost_interpreter/"
 BUILT_FROM = ("/0/", "/1/", "/world/", "/bundled/", "/python/")
 
 
+FILES: dict[str, tuple] = {}
+
+
 def remember(name: str, source: str) -> None:
     """Keeps a file's lines for tracebacks."""
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    FILES[name] = (len(source), None, source.splitlines(keepends=True), name)
 
 
 def _is_own(frame: traceback.FrameSummary) -> bool:
@@ -37,11 +42,21 @@ def _clean(shown: traceback.TracebackException, script: str) -> None:
         waiting += [one.__cause__, one.__context__, *(one.exceptions or ())]
 
 
+def _shown(error: BaseException, script: str) -> str:
+    linecache.cache.clear()
+    linecache.cache.update(FILES)
+    try:
+        shown = traceback.TracebackException.from_exception(error, capture_locals=False)
+        _clean(shown, script)
+        return "".join(shown.format(colorize=False)).rstrip()
+    except Exception:
+        # An error may also be one when it is asked what it is.
+        return f"{type(error).__name__} in {script}, which can't be shown"
+
+
 def text(error: BaseException, script: str, row: tuple[int, str] | None = None) -> str:
     """Returns the traceback of an error, and the completion that it happened at if it is known."""
-    shown = traceback.TracebackException.from_exception(error, capture_locals=False)
-    _clean(shown, script)
-    lines = "".join(shown.format(colorize=False)).rstrip()
+    lines = plain(_shown(error, script))
     about = ""
     if row is not None:
         number, completion = row
