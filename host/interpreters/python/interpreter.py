@@ -209,9 +209,11 @@ class Estimator(exports.Estimator):
 class Algorithm(exports.Algorithm):
     def describe_data(self) -> algorithm.Data:
         called = Running.of("loss")
-        # A loss of completions with estimates needs what the policy generates; without them, the run decides.
-        source = algorithm.Source.POLICY if Running.estimating else algorithm.Source.EITHER
-        shape = algorithm.Shape.PAIRS if called.signature.pairs else algorithm.Shape.COMPLETIONS
+        # A loss of completions with estimates needs what the policy generates; without them, the run decides. Pairs that the policy
+        # generates would need a pairing, which a script can't have.
+        pairs = called.signature.pairs
+        source = algorithm.Source.POLICY if Running.estimating else algorithm.Source.DATASET if pairs else algorithm.Source.EITHER
+        shape = algorithm.Shape.PAIRS if pairs else algorithm.Shape.COMPLETIONS
         return algorithm.Data(source, shape, Running.function.estimates)
 
     def loss(self, batch: contract.Batch) -> algorithm.Gradient:

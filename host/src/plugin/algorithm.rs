@@ -19,7 +19,7 @@ use super::figures::MetricsOf;
 use super::instance::Plugin;
 use super::loaded::Call;
 use super::world::Role;
-use super::{Error, Metric, Result, Source};
+use super::{Error, Metric, Needs, Result, Source};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -120,8 +120,8 @@ pub struct Algorithm {
     data: Data,
     /// What the entries of the columns that its estimator returned last belong to.
     estimated: BTreeMap<String, Unit>,
-    /// The algorithm that has the loss, if this one only estimates advantages for it.
-    base: Option<Box<Algorithm>>,
+    /// The functions of the plugin that has the loss, if this one only estimates advantages for it.
+    of_base: Option<Arc<dyn Interface>>,
 }
 
 impl Deref for Algorithm {
@@ -154,7 +154,7 @@ impl Algorithm {
         let data = plugin.call(Call::new("describe-data"), |store, linked| interface.data(store, linked))?;
         checks::data(&data, interface.sees_generations()).map_err(wrong)?;
         plugin.info().needs.check(Role::Algorithm, &data.estimates).map_err(wrong)?;
-        Ok(Self { plugin, interface, data, estimated: BTreeMap::new(), base: None })
+        Ok(Self { plugin, interface, data, estimated: BTreeMap::new(), of_base: None })
     }
 
     /// Loads a script that estimates advantages, over the built-in algorithm that has the loss.
@@ -167,8 +167,8 @@ impl Algorithm {
         let interface =
             interface.map_err(|e| Error::Config { name: source.name().to_owned(), detail: format!("its interpreter: {e}") })?;
         let schema = advantages::joint_schema(&plugin.info().config_schema, &base.info().config_schema, base.name());
-        plugin.join_base(base.info(), base.config(), schema, base.name());
-        Ok(Self { plugin, interface, data: base.data.clone(), estimated: BTreeMap::new(), base: Some(Box::new(base)) })
+        plugin.join_base(base.plugin, schema);
+        Ok(Self { plugin, interface, data: base.data, estimated: BTreeMap::new(), of_base: Some(base.interface) })
     }
 
     /// Returns what it learns from.
@@ -178,8 +178,8 @@ impl Algorithm {
 
     /// Returns the columns that its loss reads and that its estimator always returns.
     pub fn required_estimates(&self) -> impl Iterator<Item = &str> {
-        let with_loss = self.base.as_deref().unwrap_or(self);
-        let (needs, optional) = (&with_loss.info().needs, with_loss.interface.optional_estimates());
+        let with_loss = self.of_base.as_ref().unwrap_or(&self.interface);
+        let (needs, optional) = (&self.plugin.with_loss().info().needs, with_loss.optional_estimates());
         self.data.estimates.iter().map(String::as_str).filter(move |name| needs.has(name) && !optional.contains(name))
     }
 
@@ -202,12 +202,20 @@ impl Algorithm {
         }
     }
 
-    /// Returns an estimator's columns for a whole generation. Sends only the columns that the plugin needs.
+    /// Returns an estimator's columns for a whole generation. Sends only the columns that the plugin needs. A script's estimates take the
+    /// place of those of its base, whose other columns and metrics stay.
     pub fn estimate(&mut self, generation: &Generation) -> Result<Estimates> {
-        let (at, interface) = (Call::at("estimate", generation.batch.step), self.interface.clone());
-        let sent = self.generation_sent(generation)?;
-        let ask = interface.estimate(&sent, &generation.rewards).map_err(|detail| self.lacks(detail))?;
-        let given = self.plugin.call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
+        let at = Call::at("estimate", generation.batch.step);
+        let mut given = self.estimated_by(&self.interface.clone(), at, generation, |plugin| plugin)?;
+        let mut metrics = self.metrics(at, std::mem::take(&mut given.metrics))?;
+        if let Some(of_base) = self.of_base.clone() {
+            let base = self.estimated_by(&of_base, at, generation, Plugin::with_loss_mut)?;
+            let is_missing = |column: &Column| !given.columns.iter().any(|own| own.name == column.name);
+            let more: Vec<Column> = base.columns.into_iter().filter(is_missing).collect();
+            given.columns.extend(more);
+            let of = MetricsOf::Completions;
+            metrics.extend(self.plugin.with_loss().checked_metrics(of, base.metrics).map_err(|detail| self.wrong(at, detail))?);
+        }
         let (columns, mask) =
             checks::estimates(&given.columns, &self.data, &generation.batch).map_err(|detail| self.wrong(at, detail))?;
         if let Some(name) = self.required_estimates().find(|name| !columns.iter().any(|column| column.name == **name)) {
@@ -215,18 +223,35 @@ impl Algorithm {
             return Err(self.wrong(at, detail));
         }
         self.estimated = columns.iter().map(|column| (column.name.clone(), column.unit)).collect();
-        let metrics = self.metrics(at, given.metrics)?;
-        let same = |again: Shaped<estimator::Estimates>| again.is_ok_and(|again| again.columns == given.columns);
-        if !self.plugin.answer_again(at, false, &ask).is_none_or(same) {
-            return Err(self.plugin.not_stateless(at, "the advantages differ"));
-        }
         Ok(Estimates { columns, mask, metrics })
+    }
+
+    /// Asks one of its plugins, with these functions, for its estimates.
+    fn estimated_by(
+        &mut self,
+        interface: &Arc<dyn Interface>,
+        at: Call,
+        generation: &Generation,
+        which: fn(&mut Plugin) -> &mut Plugin,
+    ) -> Result<estimator::Estimates> {
+        let needs = which(&mut self.plugin).info().needs.clone();
+        let sent = self.generation_sent(generation, &needs)?;
+        let ask = interface.estimate(&sent, &generation.rewards).map_err(|detail| self.lacks(detail))?;
+        let plugin = which(&mut self.plugin);
+        let given = plugin.call(at, &ask)?;
+        let given = given.map_err(|detail| self.wrong(at, detail))?;
+        let same = |again: Shaped<estimator::Estimates>| again.is_ok_and(|again| again.columns == given.columns);
+        let plugin = which(&mut self.plugin);
+        if !plugin.answer_again(at, false, &ask).is_none_or(same) {
+            return Err(plugin.not_stateless(at, "the advantages differ"));
+        }
+        Ok(given)
     }
 
     /// Returns the pairs that it makes of a whole generation. Sends only the columns that the plugin needs.
     pub fn choose(&mut self, generation: &Generation) -> Result<Choice> {
         let (at, interface) = (Call::at("choose", generation.batch.step), self.interface.clone());
-        let sent = self.generation_sent(generation)?;
+        let sent = self.generation_sent(generation, &self.info().needs.clone())?;
         let ask = interface.choose(&sent, &generation.rewards).map_err(|detail| self.lacks(detail))?;
         let given = self.plugin.call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
         checks::pairs(&given.pairs, &generation.batch).map_err(|detail| self.wrong(at, detail))?;
@@ -240,14 +265,11 @@ impl Algorithm {
 
     /// Returns one micro-batch's part of the loss. Sends only the columns that the plugin needs.
     pub fn loss(&mut self, batch: &Batch) -> Result<Gradient> {
-        if let Some(base) = &mut self.base {
-            return base.loss(batch);
-        }
-        let (at, interface) = (Call::at("loss", batch.step), self.interface.clone());
-        let needs = self.info().needs.clone();
+        let (at, interface) = (Call::at("loss", batch.step), self.of_base.as_ref().unwrap_or(&self.interface).clone());
+        let needs = self.plugin.with_loss().info().needs.clone();
         let sent = Sent::new(batch, self.seed_of(batch), |column| needs.has(&column.name));
         let ask = interface.loss(&sent).map_err(|detail| self.lacks(detail))?;
-        let given = self.plugin.call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
+        let given = self.plugin.with_loss_mut().call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
         checks::loss(given.loss)
             .and_then(|()| checks::derivatives(&given.derivatives, &needs, batch, interface.knows_mask()))
             .map_err(|detail| self.wrong(at, detail))?;
@@ -255,15 +277,14 @@ impl Algorithm {
         let same = |again: Shaped<algorithm::Gradient>| {
             again.is_ok_and(|again| again.loss.to_bits() == given.loss.to_bits() && again.derivatives == given.derivatives)
         };
-        if !self.plugin.answer_again(at, false, &ask).is_none_or(same) {
-            return Err(self.plugin.not_stateless(at, "the loss differs"));
+        if !self.plugin.with_loss_mut().answer_again(at, false, &ask).is_none_or(same) {
+            return Err(self.plugin.with_loss().not_stateless(at, "the loss differs"));
         }
         Ok(Gradient { loss: given.loss, derivatives: given.derivatives, metrics })
     }
 
-    /// Returns what is sent of a generation: the rewards' scores, and the columns that the plugin needs.
-    fn generation_sent<'a>(&self, generation: &'a Generation) -> Result<Sent<'a>> {
-        let needs = &self.info().needs;
+    /// Returns what is sent of a generation: the rewards' scores, and the columns that a plugin needs.
+    fn generation_sent<'a>(&self, generation: &'a Generation, needs: &Needs) -> Result<Sent<'a>> {
         let by_turn = needs.has(columns::TURN_REWARD);
         if by_turn && generation.batch.turns.is_empty() && generation.batch.entries(Unit::Sequence) > 0 {
             return Err(self.lacks("it needs the rewards of turns, which only episodes have; set environment".to_owned()));

@@ -8,8 +8,9 @@ use super::figures::MetricsOf;
 use super::limits::Share;
 use super::limits::{CARRIED, carried_by_each};
 use super::loaded::{Call, Info, Loaded};
-use super::running::{Answer, PluginState, Running, Slot};
+use super::running::{Answer, Running, Slot};
 use super::sandbox::Sandbox;
+use super::state::PluginState;
 use super::world::Role;
 use super::{Error, Metric, Result, Source, schema};
 use crate::config::Limits;
@@ -43,6 +44,8 @@ pub struct Plugin {
     total: usize,
     /// How often each function was called whose answer was to depend on no earlier call.
     answers: BTreeMap<&'static str, u64>,
+    /// The plugin that has the loss, if this one only estimates advantages for it. Its state is part of this one's.
+    base: Option<Box<Plugin>>,
 }
 
 /// Calls of a function at which its answer is compared with another instance's: the first few, and then ever fewer, at least one in so many.
@@ -70,20 +73,37 @@ impl Plugin {
     ) -> Result<Self> {
         let (loaded, running) = Loaded::load(engine, source, role, config, limits, seed)?;
         let total = limits.total_memory();
-        Ok(Self { loaded: Arc::new(loaded), idle: vec![running], state: None, changed: false, total, answers: BTreeMap::new() })
+        Ok(Self {
+            loaded: Arc::new(loaded),
+            idle: vec![running],
+            state: None,
+            changed: false,
+            total,
+            answers: BTreeMap::new(),
+            base: None,
+        })
     }
 
-    /// Adds the built-in algorithm that it estimates advantages for: what the host knows of the plugin is of both, and what its instances
-    /// are configured with is its own.
-    pub(super) fn join_base(&mut self, of_base: &Info, config: Map<String, Value>, schema: String, base: &str) {
+    /// Adds the algorithm that it estimates advantages for: what the host knows of the plugin is of both, with a joint `schema`, and what
+    /// its instances are configured with is its own.
+    pub(super) fn join_base(&mut self, base: Self, schema: String) {
         if let Some(loaded) = Arc::get_mut(&mut self.loaded) {
-            loaded.join_base(of_base, config, schema, base);
+            loaded.join_base(base.info(), base.config(), schema, base.name());
         }
+        self.base = Some(Box::new(base));
     }
 
-    /// Returns whether it exports a state.
-    pub(super) fn keeps_state(&self) -> bool {
-        self.loaded.exports.has_state()
+    /// Returns the plugin that has the loss: its base, or itself.
+    pub(super) fn with_loss(&self) -> &Self {
+        self.base.as_deref().unwrap_or(self)
+    }
+
+    /// Returns the plugin that has the loss, to be called.
+    pub(super) fn with_loss_mut(&mut self) -> &mut Self {
+        match self.base {
+            Some(ref mut base) => base,
+            None => self,
+        }
     }
 
     /// Returns the name in configuration, metrics and events.
@@ -119,6 +139,7 @@ impl Plugin {
     /// Marks a plugin that was loaded in the background as one that the run depends on.
     pub fn enter_run(&self) {
         self.loaded.beside.store(false, Ordering::Relaxed);
+        self.base.iter().for_each(|base| base.enter_run());
     }
 
     /// Returns the sender of its requests, if it sends any.
@@ -142,7 +163,10 @@ impl Plugin {
 
     /// Passes it a step's metrics, if it observes them.
     pub fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
-        if !self.observes() {
+        if let Some(base) = &mut self.base {
+            base.observe(step, figures)?;
+        }
+        if !self.loaded.exports.observes() {
             return Ok(());
         }
         let loaded = self.loaded.clone();
@@ -151,7 +175,7 @@ impl Plugin {
 
     /// Returns whether it exports `observer`.
     pub fn observes(&self) -> bool {
-        self.loaded.exports.observes()
+        self.loaded.exports.observes() || self.base.as_deref().is_some_and(Self::observes)
     }
 
     /// Returns the memory of its largest instance, in bytes.
@@ -161,11 +185,20 @@ impl Plugin {
 
     /// Returns whether its answers depend on earlier calls and it exports no state that could be moved to another instance.
     pub fn forgets(&self) -> bool {
-        !self.loaded.info.stateless && !self.loaded.exports.has_state()
+        let base = self.base.as_deref().is_some_and(Self::forgets);
+        base || !self.loaded.info.stateless && !self.loaded.exports.has_state()
     }
 
     /// Exports its state, if it has one and was called since the last time. The next instance starts with it.
     pub fn snapshot(&mut self) -> Result<Option<PluginState>> {
+        let own = self.own_snapshot()?;
+        match &mut self.base {
+            Some(base) => Ok(PluginState::join(own, base.snapshot()?)),
+            None => Ok(own),
+        }
+    }
+
+    fn own_snapshot(&mut self) -> Result<Option<PluginState>> {
         if self.loaded.exports.has_state() && self.changed {
             let loaded = self.loaded.clone();
             let bytes = self.call(Call::new("snapshot"), |store, linked| loaded.exports.snapshot(store, linked))?;
@@ -182,6 +215,14 @@ impl Plugin {
 
     /// Restores a state that [`Plugin::snapshot`] returned; the next call creates a new instance.
     pub fn restore(&mut self, state: Option<PluginState>) {
+        let state = match &mut self.base {
+            Some(base) => {
+                let [own, of_base] = state.map_or_else(Default::default, |state| state.divide(&base.info().name));
+                base.restore(of_base);
+                own
+            }
+            None => state,
+        };
         self.state = state;
         self.changed = false;
         if !self.loaded.info.stateless {
@@ -191,7 +232,10 @@ impl Plugin {
 
     /// Returns to the last exported state, for a plugin that no longer exports one.
     pub fn restart_from_exported(&mut self) {
-        let state = self.state.clone();
+        let state = match &self.base {
+            Some(base) => PluginState::join(self.state.clone(), base.state.clone()),
+            None => self.state.clone(),
+        };
         self.reset_to(state);
     }
 
@@ -199,12 +243,17 @@ impl Plugin {
     pub(super) fn reset_to(&mut self, state: Option<PluginState>) {
         self.restore(state);
         self.idle.clear();
+        self.base.iter_mut().for_each(|base| base.idle.clear());
     }
 
     /// Lets go of the instances that a later call can replace, for a plugin that is not called for a while. Returns them to be dropped,
     /// which takes time. One whose answers depend on earlier calls, and that exports no state, keeps its instance.
     pub fn release(&mut self) -> impl Send + use<> {
-        if self.forgets() { Vec::new() } else { std::mem::take(&mut self.idle) }
+        if self.forgets() {
+            return Vec::new();
+        }
+        let of_base = self.base.iter_mut().flat_map(|base| std::mem::take(&mut base.idle));
+        std::mem::take(&mut self.idle).into_iter().chain(of_base).collect()
     }
 
     /// Restores a state in a new instance right away, so that a state that does not fit is rejected here.
@@ -212,7 +261,14 @@ impl Plugin {
         self.reset_to(Some(state));
         let running = self.loaded.start(self.state.as_ref(), &self.loaded.whole_share(), self.loaded.deadline())?;
         self.idle.push(running);
-        Ok(())
+        match &mut self.base {
+            Some(base) if base.state.is_some() => {
+                let running = base.loaded.start(base.state.as_ref(), &base.loaded.whole_share(), base.loaded.deadline())?;
+                base.idle.push(running);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the deadline of a call that starts now.

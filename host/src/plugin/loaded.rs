@@ -18,8 +18,9 @@ use super::hints::Hints;
 use super::limits::CARRIED;
 use super::limits::MOST_HANDLES;
 use super::limits::{Refused, Share};
-use super::running::{PluginState, Running};
+use super::running::Running;
 use super::sandbox::Sandbox;
+use super::state::PluginState;
 use super::world::{self, Role};
 use super::{Error, Metric, Needs, Result, Source, schema, wasi};
 use crate::activity::{Activity, Task};
@@ -496,7 +497,11 @@ fn said(error: types::Error) -> String {
 }
 
 pub(super) fn compile(engine: &Engine, source: &Source, limits: &Limits) -> Result<Compiled> {
-    let _task = Task::new(Activity::CompilingPlugin).on(source.name().to_owned());
+    let what = match source.script() {
+        Some(script) if source.own_interpreter().is_none() => format!("the {} interpreter", script.language().name()),
+        _ => source.name().to_owned(),
+    };
+    let _task = Task::new(Activity::CompilingPlugin).on(what);
     let compiled = match source.script() {
         Some(script) if source.own_interpreter().is_none() => engine.interpreter(script.language(), limits),
         _ => engine.component(source.own_interpreter().unwrap_or(source.bytes()), limits),

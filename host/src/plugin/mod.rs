@@ -40,6 +40,7 @@ mod schema;
 mod script;
 mod settings;
 mod source;
+mod state;
 mod trial;
 mod trying;
 mod wasi;
@@ -67,7 +68,7 @@ pub use instance::{LARGEST_STATE, Plugin};
 pub use loaded::Info;
 pub use needs::Needs;
 pub use reward::{CONVERSATION, Column as TextColumn, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
-pub use running::PluginState;
+pub use state::PluginState;
 
 pub use script::{Language, PluginFile, Script, ScriptFunction, ScriptKind, functions_of, self_contained, set_python_path};
 pub use settings::{Setting, Takes, hints_of, settings_in, settings_of};

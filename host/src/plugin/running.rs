@@ -3,18 +3,8 @@
 use super::contract::types;
 use super::limits::Share;
 use super::sandbox::Sandbox;
-use std::sync::Arc;
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
-
-/// A plugin's exported state, to be restored in another instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PluginState {
-    /// The state.
-    pub bytes: Arc<[u8]>,
-    /// Name and version of the plugin that exported it.
-    pub written_by: String,
-}
 
 /// An instance.
 pub(super) struct Running {

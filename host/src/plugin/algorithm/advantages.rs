@@ -67,14 +67,12 @@ pub(super) fn joint_schema(script: &str, of_base: &str, base: &str) -> String {
 }
 
 impl Algorithm {
-    /// Refuses a base that makes pairs, makes no advantages, or keeps something between calls, of which only the script's is saved.
+    /// Refuses a base that makes pairs, or that makes no advantages.
     pub(super) fn check_is_base(&self, script: &str) -> Result<()> {
-        let reason = match self.interface.sees_generations() {
-            (true, false) if self.info().stateless || !self.plugin.keeps_state() => return Ok(()),
-            (true, false) => "it keeps a state",
-            _ => "it estimates no advantages",
-        };
-        let detail = format!("its base can't be {}: {reason}", self.name());
+        if self.interface.sees_generations() == (true, false) {
+            return Ok(());
+        }
+        let detail = format!("its base can't be {}, which learns from no advantages", self.name());
         Err(Error::Config { name: script.to_owned(), detail })
     }
 }

@@ -27,9 +27,12 @@ pub enum ScriptKind {
     /// Turns rewards into advantages.
     #[component(name = "advantages")]
     Advantages,
-    /// A class with `reset` and methods that are tools.
+    /// A class with `reset` and methods that are tools, or functions that are tools.
     #[component(name = "environment")]
     Environment,
+    /// A loss by columns.
+    #[component(name = "loss")]
+    Loss,
 }
 
 impl ScriptKind {
@@ -38,7 +41,7 @@ impl ScriptKind {
     pub fn role(self) -> Role {
         match self {
             Self::Reward => Role::Reward,
-            Self::Advantages => Role::Algorithm,
+            Self::Advantages | Self::Loss => Role::Algorithm,
             Self::Environment => Role::Environment,
         }
     }
@@ -142,6 +145,10 @@ pub(in crate::plugin) fn chosen(
         };
     }
     let (mut fitting, others): (Vec<_>, Vec<_>) = functions.into_iter().partition(|function| function.kind.role() == role);
+    // A loss takes the script's own advantages.
+    if fitting.iter().any(|function| function.kind == ScriptKind::Loss) {
+        fitting.retain(|function| function.kind == ScriptKind::Loss);
+    }
     match fitting.len() {
         1 => Ok(fitting.remove(0)),
         0 => Err(format!("{} is not {}: it has {}; {}", script.name, role.name(), listed(&others), how(script.language(), role))),
@@ -192,7 +199,8 @@ fn how(language: Language, role: Role) -> &'static str {
         }
         (Role::Environment, _) => "an environment is a class with a method reset and typed methods, which are its tools",
         (Role::Algorithm, _) => {
-            "an algorithm is def advantages(rewards, groups, **columns), which returns a list with a number for each completion"
+            "an algorithm is def advantages(rewards, groups, **columns), which returns a list with a number for each completion, or def \
+             loss(logp, advantage, **columns)"
         }
     }
 }
