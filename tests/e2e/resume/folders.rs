@@ -285,8 +285,11 @@ fn numbers_in_a_snapshot_that_lead_nowhere_are_one_line() {
         let refused = place.run(&["resume", "copy", "--max-steps", "2"]);
         assert_eq!(refused.code, Some(2), "{expected}: {}", refused.stderr);
         let error = refused.error();
-        let file = error.contains("snapshot.json") || error.contains("rollouts.safetensors");
-        assert!(file && error.contains(expected), "{expected}: {error}");
+        // Of these, the list in snapshot.json leads to numbers that are not there.
+        let of_numbers =
+            ["log-probabilities", "advantage has", "no tensor", "values in"].iter().any(|start| expected.starts_with(start));
+        let file = if of_numbers { "rollouts.safetensors: " } else { "snapshot.json: " };
+        assert!(error.contains(file) && error.contains(expected), "{expected}: {error}");
         fs::remove_dir_all(place.path("copy")).unwrap();
     }
     change_snapshot(&place.path("run/checkpoint-1"), |_| ());
