@@ -36,14 +36,21 @@ pub(super) struct StepPlan {
 }
 
 impl Plan {
-    /// Resolves a configuration that is complete, for a run that learns from this `flow`, with a model of this context.
-    pub(super) fn new(config: &Config, flow: Flow, batching: Batching, steps: StepPlan, context: usize) -> Self {
-        let (temperature, metrics) = (flow.temperature(config), flow.metrics());
+    /// Resolves a configuration that is complete, for a run that learns from this `flow` and has these metrics, with a model of this
+    /// context.
+    pub(super) fn new(
+        config: &Config,
+        (flow, metrics): (Flow, &MetricsPlan),
+        batching: Batching,
+        steps: StepPlan,
+        context: usize,
+    ) -> Self {
+        let temperature = flow.temperature(config);
         Self {
             rollout: Rc::new(RolloutPlan::new(config, temperature)),
             learner: LearnerPlan::new(config, &batching, temperature, metrics.of_pass),
             reference: ReferencePlan::new(config),
-            evaluation: EvaluationPlan::new(config, &metrics, context),
+            evaluation: EvaluationPlan::new(config, metrics, context),
             max_steps: steps.max_steps,
             periods: steps.periods,
             logs_first_step: config.logging_first_step,

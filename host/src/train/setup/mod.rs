@@ -118,7 +118,7 @@ pub fn set_up_for(config: Config, beginning: &Beginning, world: Rc<World>, purpo
     }
     let folder = instead.unwrap_or(folder);
     let values = resolve_training(&mut config, &plugins, &opened, beginning, &backend, &world)?;
-    let plan = Plan::new(&config, plugins.flow, batching, steps, opened.context());
+    let plan = Plan::new(&config, (plugins.flow, &plugins.metrics), batching, steps, opened.context());
     let models = models(&config, &plan, (&plugins, &opened), values, beginning, &backend, &world)?;
     let Models { learner, reference, usual_rate, rates } = models;
     (config.learning_rate, config.critic_learning_rate) = rates;
