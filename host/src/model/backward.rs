@@ -21,7 +21,7 @@ pub(super) fn apply_backward(l: &Masked<'_>, x: &Tensor, dy: &Tensor, grad: &Lin
     Ok(dx)
 }
 
-/// Does the same for an input that several layers read: adds its gradient to `dx`.
+/// Adds the gradients of a linear layer's parameters to `grad`, and that of an input that several layers read to `dx`.
 pub(super) fn apply_backward_into(
     l: &Masked<'_>,
     x: &Tensor,

@@ -150,7 +150,7 @@ pub(super) const MOST_HANDLES: usize = 100_000;
 /// Maximum host memory for the values of one call, in bytes.
 pub(super) const CARRIED: usize = 128 << 20;
 
-/// The same of one of many calls that are made side by side, at least.
+/// Host memory for the values of one of many calls side by side, at least, in bytes.
 const LEAST_CARRIED: usize = 8 << 20;
 
 /// Returns the most host memory that the values of each of so many calls side by side may take, in bytes.

@@ -2,9 +2,9 @@
 
 use super::error::LONGEST_TEXT;
 use super::hints::Hints;
-use super::loaded::Loaded;
+use super::loaded::{Info, Loaded};
 use super::schema::{aliases, check, constants, default_of, target};
-use super::{Engine, Outline, Result, Source};
+use super::{Algorithm, Engine, Outline, Result, Role, Source};
 use crate::config::{Limits, printable};
 use serde_json::{Map, Value};
 
@@ -41,8 +41,7 @@ pub enum Takes {
 /// # Errors
 /// If it can't be loaded.
 pub fn settings_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<Setting>> {
-    let role = Outline::of(engine, source, limits)?.role(source)?;
-    let schema = Loaded::described(engine, source, role, limits, 0)?.info.config_schema;
+    let schema = info_of(engine, source, limits)?.config_schema;
     Ok(settings_in(&serde_json::from_str(&schema).unwrap_or_default()))
 }
 
@@ -51,8 +50,16 @@ pub fn settings_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<
 /// # Errors
 /// If it can't be loaded.
 pub fn hints_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Hints> {
+    Ok(info_of(engine, source, limits)?.hints)
+}
+
+/// Returns what a plugin says of itself without a configuration; a script that estimates advantages, together with its base.
+fn info_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Info> {
     let role = Outline::of(engine, source, limits)?.role(source)?;
-    Ok(Loaded::described(engine, source, role, limits, 0)?.info.hints)
+    if role == Role::Algorithm && source.script().is_some() {
+        return Ok(Algorithm::load(engine, source, &Map::new(), limits, 0)?.info().clone());
+    }
+    Ok(Loaded::described(engine, source, role, limits, 0)?.info)
 }
 
 /// Reads the settings of a schema; names that no flag could have are left out.

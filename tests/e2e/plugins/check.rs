@@ -76,17 +76,19 @@ fn algorithms_are_checked_with_the_turns_that_they_ask_for() {
 }
 
 #[test]
-fn a_new_environment_is_begun_in_two_languages() {
+fn a_new_environment_is_a_script_or_a_component() {
     let place = Place::new();
     place.run(&["plugin", "new", "my-game", "--environment"]).succeeded();
     assert!(std::fs::read_to_string(place.path("my-game/Cargo.toml")).unwrap().contains("name = \"my-game\""));
     assert!(std::fs::read_to_string(place.path("my-game/src/lib.rs")).unwrap().contains("environment_plugin!"));
     place.run(&["plugin", "new", "my-tool", "--environment", "--lang", "py"]).succeeded();
-    let script = std::fs::read_to_string(place.path("my-tool/build.sh")).unwrap();
-    let wit = std::fs::read_to_string(place.path("my-tool/wit/rlhost-plugin.wit")).unwrap();
+    place.run(&["plugin", "check", "my-tool/my_tool.py"]).succeeded();
+    place.run(&["plugin", "new", "my-component", "--environment", "--lang", "python-component"]).succeeded();
+    let script = std::fs::read_to_string(place.path("my-component/build.sh")).unwrap();
+    let wit = std::fs::read_to_string(place.path("my-component/wit/rlhost-plugin.wit")).unwrap();
     assert!(script.contains("--world environment-plugin") && wit.contains("package rlhost:plugin@1.0.0;"), "{script}");
     let refused = place.run(&["plugin", "new", "other", "--environment", "--lang", "zig"]);
-    assert!(refused.error().contains("the languages of environments are python, rust"), "{}", refused.error());
+    assert!(refused.error().contains("the languages of environments are python-component, python, rust"), "{}", refused.error());
 }
 
 #[test]

@@ -48,7 +48,8 @@ fn hidden(arguments: &[String], input: &[u8]) -> (Option<i32>, Vec<u8>, String) 
 
 /// Compiles a component for instances of at most this many bytes. Returns the file.
 fn compiled(bytes: &[u8], each: u64) -> Vec<u8> {
-    let arguments = ["compile-plugin".to_owned(), (4_u64 << 30).to_string(), "300".to_owned(), each.to_string()];
+    let arguments =
+        ["compile-plugin".to_owned(), (4_u64 << 30).to_string(), "300".to_owned(), each.to_string(), "full".to_owned()];
     let (code, file, said) = hidden(&arguments, bytes);
     assert_eq!(code, Some(0), "{said}");
     file

@@ -253,3 +253,107 @@ fn a_script_becomes_a_component_that_scores_the_same() {
         place.run(&["plugin", "check", &format!("{folder}/my_{language}.{extension}")]).succeeded();
     }
 }
+
+/// Rows for tools and for pairs.
+fn fixture(name: &str) -> String {
+    format!("{}/fixtures/scripts/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn a_script_estimates_advantages_over_the_loss_of_a_built_in_algorithm() {
+    let place = Place::new();
+    // RLOO's advantages, which leave its loss as it is.
+    place.write(
+        "mine.py",
+        "def advantages(rewards, groups, base: str = 'rloo'):\n    found = [0.0] * len(rewards)\n    for group in groups:\n        \
+             total = sum(rewards[i] for i in group)\n        for i in group:\n            \
+             found[i] = rewards[i] - (total - rewards[i]) / (len(group) - 1)\n    return found\n",
+    );
+    let rest = ["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "24", "--logging-steps", "1", "--beta", "0"];
+    let train = |run: &str, algorithm: &str, steps: &str| {
+        let run = [
+            "--algorithm",
+            algorithm,
+            "--output-dir",
+            run,
+            "--max-steps",
+            steps,
+            "--save-steps",
+            "2",
+            "--log-completions",
+            "all",
+        ];
+        place.run(&[&small()[..], &rest, &run].concat())
+    };
+    train("mine", "mine.py", "4").succeeded();
+    train("theirs", "rloo", "4").succeeded();
+    for name in ["reward", "loss", "grad_norm"] {
+        for (mine, theirs) in place.figure("mine", name).iter().zip(place.figure("theirs", name)) {
+            assert!((mine - theirs).abs() <= 1e-4 * theirs.abs().max(1.0), "{name}: {mine} and {theirs}");
+        }
+    }
+    place.assert_resumes("mine", 2, 4, "model.safetensors");
+    // The base keeps a state, and its settings are the run's.
+    place.write("centered.py", fs::read_to_string(fixture("baseline.py")).unwrap());
+    train("centered", "centered.py", "4").succeeded();
+    place.assert_resumes("centered", 2, 4, "model.safetensors");
+    for (set, needle) in [
+        ("loss.base=dpo", "its base can't be dpo"),
+        ("loss.base=none", "it must be a built-in algorithm"),
+        ("loss.epsilom=1", "epsilom"),
+    ] {
+        let run = ["--algorithm", "centered.py", "--set", set, "--output-dir", "refused", "--max-steps", "1"];
+        let refused = place.run(&[&small()[..], &rest[..6], &run].concat());
+        assert!(refused.code == Some(2) && refused.stderr.contains(needle), "{set}: {}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_script_has_the_loss_and_trains_as_the_built_in_one() {
+    let place = Place::with_answers();
+    let figures = |run: &str, names: &[&str]| -> Vec<Vec<f64>> { names.iter().map(|name| place.figure(run, name)).collect() };
+    let near = |mine: Vec<Vec<f64>>, theirs: Vec<Vec<f64>>, what: &str| {
+        for (mine, theirs) in mine.iter().flatten().zip(theirs.iter().flatten()) {
+            assert!((mine - theirs).abs() <= 2e-4 * theirs.abs().max(1.0), "{what}: {mine} and {theirs}");
+        }
+    };
+    let pairs =
+        ["--model", tiny(), "--dataset", "pairs.jsonl", "--max-steps", "3", "--logging-steps", "1", "--learning-rate", "1e-3"];
+    let dpo = |run: &str, algorithm: &str| {
+        place.run(&[&["--algorithm", algorithm, "--output-dir", run][..], &pairs].concat()).succeeded();
+    };
+    dpo("mine", &fixture("preferred.py"));
+    dpo("theirs", "dpo");
+    near(figures("mine", &["loss", "grad_norm"]), figures("theirs", &["loss", "grad_norm"]), "dpo");
+    let grpo = |run: &str, algorithm: &str, more: &[&str]| {
+        let rest =
+            ["--plugin", "tldr_length_reward.wasm", "--max-completion-length", "24", "--logging-steps", "1", "--max-steps", "3"];
+        let loss = ["--num-iterations", "2", "--set", "loss.beta=0.04", "--learning-rate", "1e-3", "--algorithm", algorithm];
+        place.run(&[&small()[..], &rest, &loss, &["--output-dir", run], more].concat()).succeeded();
+    };
+    grpo("own", &fixture("clipped.py"), &[]);
+    grpo("grpo", "grpo", &[]);
+    near(figures("own", &["loss", "grad_norm"]), figures("grpo", &["loss", "grad_norm"]), "grpo");
+}
+
+#[test]
+fn a_class_is_an_environment_and_functions_are_tools() {
+    let place = Place::new();
+    let row = |i: usize| format!("{}\n", json!({"prompt": format!("buy {i}"), "wanted": ["apple", "bread"]}));
+    place.write("rows.jsonl", (0..8).map(row).collect::<String>());
+    let template = "{% if tools %}{% for t in tools %}{{ t.function.name }} {% endfor %}{% endif %}{% for m in messages %}{{ m.role }}: \
+                    {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+    place.write("template.jinja", template);
+    place.run(&["plugin", "check", &format!("{}:Shop", fixture("shop.py")), "--dataset", "rows.jsonl"]).succeeded();
+    place.run(&["plugin", "check", &fixture("calculator.py")]).succeeded();
+    for (run, environment) in [("shop", format!("{}:Shop", fixture("shop.py"))), ("tools", fixture("calculator.py"))] {
+        let rest = ["--dataset", "rows.jsonl", "--chat-template-path", "template.jinja", "--max-steps", "2", "--max-turns", "2"];
+        let sizes = ["--max-completion-length", "16", "--max-episode-tokens", "96", "--logging-steps", "1", "--output-dir", run];
+        let mut more = vec!["--model", tiny(), "--environment", &environment];
+        if run == "tools" {
+            more.extend(["--plugin", "tldr_length_reward.wasm"]);
+        }
+        place.run(&[&more[..], &rest, &sizes].concat()).succeeded();
+        assert_eq!(place.steps(run), 2);
+    }
+}

@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// javascript-component or typescript-component for a component; rust-loss or c-loss for an algorithm
     #[arg(long, default_value = "rust")]
     lang: String,
-    /// Create an environment instead of a reward; in rust or python-component
+    /// Create an environment instead of a reward; in python, python-component or rust
     #[arg(long)]
     environment: bool,
     /// Where to create the folder
