@@ -70,6 +70,7 @@ mod ranks {
 }
 
 mod repository {
+    mod circles;
     mod docs;
     mod generated;
     mod house;

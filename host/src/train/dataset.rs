@@ -5,6 +5,7 @@ mod drawing;
 mod judging;
 mod looking;
 mod prompts;
+mod seen;
 mod splitting;
 mod tokenizing;
 mod usable;
@@ -13,6 +14,7 @@ pub(super) use drawing::OF_LINES;
 pub use judging::Kind;
 pub(super) use prompts::{OF_ROWS, Prompts};
 pub(super) use splitting::{split, wrap};
+pub use tokenizing::Learned;
 pub(super) use tokenizing::{check_fits, scored_texts, valued_at, whole};
 
 use super::{Error, Result};
@@ -303,15 +305,6 @@ fn margin(columns: &Columns) -> std::result::Result<Option<f32>, &'static str> {
             number.map(Some).ok_or("has a \"margin\" that is not a number")
         }
     }
-}
-
-/// Which parts of a given text are learned.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Learned {
-    /// Whether prompts are learned too, if both prompt and completion are given.
-    pub whole: bool,
-    /// Whether only the assistant's turns of a conversation are learned.
-    pub turns: bool,
 }
 
 /// The SHA-256 of prepared prompts with their columns and answers.

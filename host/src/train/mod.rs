@@ -5,6 +5,7 @@ mod columns;
 mod dataset;
 mod episode;
 mod error;
+mod evaluating;
 mod evaluation;
 mod experience;
 mod figures;

@@ -1,6 +1,5 @@
 //! How a run starts: new, or from its own or another run's checkpoint, and what may differ from the run that wrote it.
 
-use super::plugins::cant_change;
 use super::{Error, Result};
 use crate::checkpoint;
 use crate::config::{self, Config, OnResume, Overrides, PluginEntry, files, same, shell_word};
@@ -420,6 +419,11 @@ fn compare_entries(of: &str, old: &[PluginEntry], new: &[PluginEntry], other: &m
             other.insert(key("config"), json!([config, now]));
         }
     }
+}
+
+/// Returns the reason why an edit of config.toml is rejected.
+pub(in crate::train) fn cant_change(what: &str) -> String {
+    format!("{what} can't change during a run; weights, on_error, settings and limits of plugins, and [loss], can")
 }
 
 #[cfg(test)]

@@ -272,7 +272,7 @@ fn rooms_hand_on_nothing_of_another_room() {
 
 #[test]
 fn the_trainer_is_known_by_those_alone_who_compose_it() {
-    let composing = ["trainer.rs", "step.rs", "evaluation.rs", "measure.rs", "rehearsal.rs", "snapshot.rs", "setup/mod.rs"];
+    let composing = ["trainer.rs", "step.rs", "evaluating.rs", "measure.rs", "rehearsal.rs", "snapshot.rs", "setup/mod.rs"];
     let train = root().join("host/src/train");
     for file in rust_files(&train) {
         let text = fs::read_to_string(&file).unwrap();

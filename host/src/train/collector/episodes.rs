@@ -2,6 +2,7 @@
 //! environment's replies, which are appended.
 
 use super::source::{RolloutBatch, RolloutRequest};
+use super::turns::Rules;
 use super::turns::Turns;
 use crate::config::{OnError, PluginEntry, printable};
 use crate::data::{Extras, Message, Tokenizer};
@@ -49,16 +50,6 @@ struct Seat {
     session: Session,
     playing: BTreeMap<u64, Playing>,
     metrics: Vec<plugin::Metric>,
-}
-
-/// Data shared by all episodes of a run.
-pub(super) struct Rules<'a> {
-    pub tokenizer: &'a Tokenizer,
-    pub seed: u64,
-    pub max_turns: usize,
-    pub most_tokens: usize,
-    /// Length of the model's context.
-    pub context: usize,
 }
 
 /// The episodes of a generation.

@@ -1,6 +1,7 @@
 //! Dynamic sampling (DAPO, arXiv 2503.14476; verl's `filter_groups`): a prompt whose completions all have the same reward teaches
 //! nothing, so another prompt replaces it.
 
+use super::totals::{Total, differ, totals};
 use super::{Collector, With};
 use crate::metrics::{Metric, Reduction};
 use crate::rollout::Rollout;
@@ -8,10 +9,6 @@ use crate::train::experience::{Experience, RewardColumn};
 use crate::train::figures::Figures;
 use crate::train::plan::GroupFilter;
 use crate::train::{Error, Result};
-
-/// Minimum difference of rewards, relative to the largest, or absolute if that is below one. Sums of f32 differ in their last
-/// bits, by about 1e-7.
-const APART: f64 = 1e-6;
 
 impl Collector {
     /// Generates for the next prompts until there are enough with differing rewards for a generation. Each attempt counts as a
@@ -58,38 +55,6 @@ fn measured(rewards: &[Option<Total>], kept: usize, groups: usize) -> Vec<Metric
     }
     metrics.push(Metric::new("filter_groups/num_filtered", (groups - kept) as f64, Reduction::Sum));
     metrics
-}
-
-/// A completion's reward.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Total {
-    sum: f64,
-    /// The sum of the parts' magnitudes, which determines its rounding error.
-    size: f64,
-}
-
-/// Returns the weighted sum of each completion's rewards, or a single reward by name; none for a completion without a score.
-pub(super) fn totals(columns: &[RewardColumn], only: Option<&str>) -> Vec<Option<Total>> {
-    let rows = columns.first().map_or(0, |column| column.values.len());
-    let mut totals = vec![None; rows];
-    for column in columns.iter().filter(|column| only.is_none_or(|name| name == column.name)) {
-        let weight = if only.is_some() { 1.0 } else { f64::from(column.weight) };
-        for (total, value) in totals.iter_mut().zip(&column.values) {
-            let Some(value) = value else { continue };
-            let part = weight * f64::from(*value);
-            let total: &mut Total = total.get_or_insert_default();
-            (total.sum, total.size) = (total.sum + part, total.size + part.abs());
-        }
-    }
-    totals
-}
-
-/// Returns whether the rewards of a group differ by more than rounding.
-pub(super) fn differ(group: &[Option<Total>]) -> bool {
-    let scored = || group.iter().flatten();
-    let fold = |of: fn(f64, f64) -> f64, from: f64| scored().map(|total| total.sum).fold(from, of);
-    let size = scored().map(|total| total.size).fold(1.0, f64::max);
-    fold(f64::max, f64::NEG_INFINITY) - fold(f64::min, f64::INFINITY) > APART * size
 }
 
 impl Experience {

@@ -1,7 +1,7 @@
 //! Prompts that are always or never solved come less often: once all completions of a prompt had the same reward some times in a row, the
 //! prompt is skipped with a probability each time it would be drawn, until its rewards differ again.
 
-use super::filtering::{differ, totals};
+use super::totals::{differ, totals};
 use crate::config::Config;
 use crate::metrics::Metric;
 use crate::ops::dropout::mixed_bits;

@@ -1,16 +1,14 @@
 //! The seam at which rollouts enter a run: requests and sampling parameters in, rollouts out, each with the version of the policy
 //! that wrote it.
 
-use super::turns::Turns;
 use crate::model::{Policy, PromptPass};
 use crate::plugin::Metric;
 use crate::rollout::{Rollout, Sampling};
+use crate::train::Result;
 use crate::train::dataset::Prompt;
 use crate::train::episode::Episode;
 use crate::train::phase::Phase;
 use crate::train::plugins::Environments;
-use crate::train::{Error, Result};
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// A policy, and the number of updates that made its weights.
@@ -64,79 +62,4 @@ pub(in crate::train) trait RolloutSource {
 
     /// Gives away the pass over these prompts, if the source has kept it and the policy is still of the version that it was made with.
     fn take_prompt_pass(&mut self, prompts: &[Arc<Prompt>], version: u64) -> Option<PromptPass>;
-}
-
-/// Decodes completions of one turn in this process, on the CPU or a device.
-pub(super) struct Decoder {
-    turns: Rc<Turns>,
-    kept: Option<KeptPass>,
-}
-
-/// The pass over the prompts of the newest generation.
-struct KeptPass {
-    /// The version of the policy that made it.
-    version: u64,
-    prompts: Vec<Arc<Prompt>>,
-    pass: PromptPass,
-}
-
-impl Decoder {
-    /// Creates a source that decodes with these settings.
-    pub(super) fn new(turns: Rc<Turns>) -> Self {
-        Self { turns, kept: None }
-    }
-}
-
-impl RolloutSource for Decoder {
-    fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
-        self.kept = None;
-        let model = self.turns.decoding(policy.policy, request.phase)?;
-        let (mut rollouts, pass) = self.turns.roll_out(&model, request, policy.policy.continues_prompts())?;
-        stamp(&mut rollouts, policy.version);
-        self.kept = pass.map(|pass| KeptPass { version: policy.version, prompts: request.prompts.to_vec(), pass });
-        Ok(RolloutBatch { rollouts, ..RolloutBatch::default() })
-    }
-
-    fn take_prompt_pass(&mut self, prompts: &[Arc<Prompt>], version: u64) -> Option<PromptPass> {
-        let is_of = |kept: &KeptPass| {
-            let same = |(a, b): (&Arc<Prompt>, &Arc<Prompt>)| Arc::ptr_eq(a, b);
-            kept.version == version && kept.prompts.len() == prompts.len() && kept.prompts.iter().zip(prompts).all(same)
-        };
-        self.kept.take().filter(is_of).map(|kept| kept.pass)
-    }
-}
-
-/// Plays episodes with environments in this process: the policy writes a turn, the environment replies.
-pub(super) struct Episodes {
-    turns: Rc<Turns>,
-}
-
-impl Episodes {
-    /// Creates a source that plays with these settings.
-    pub(super) fn new(turns: Rc<Turns>) -> Self {
-        Self { turns }
-    }
-}
-
-impl RolloutSource for Episodes {
-    fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch> {
-        if request.environments.plugins.is_empty() {
-            return Err(Error::Bug("episodes without an environment"));
-        }
-        let model = self.turns.decoding(policy.policy, request.phase)?;
-        // Evaluations play the same episodes again and again, which a server has to be asked for again.
-        let scope = if request.phase == Phase::Eval { 1 + policy.version } else { 0 };
-        let mut played = self.turns.play(&model, request, scope)?;
-        stamp(&mut played.rollouts, policy.version);
-        Ok(played)
-    }
-
-    fn take_prompt_pass(&mut self, _: &[Arc<Prompt>], _: u64) -> Option<PromptPass> {
-        None
-    }
-}
-
-/// Records which version of the policy wrote these rollouts.
-fn stamp(rollouts: &mut [Rollout], version: u64) {
-    rollouts.iter_mut().for_each(|rollout| rollout.policy_version = version);
 }

@@ -1,6 +1,5 @@
 //! Generates rollouts: with one turn, a prompt and its completion, or with several, as [`episodes`](super::episodes) requests.
 
-use super::episodes::Rules;
 use super::source::RolloutRequest;
 use crate::config::RolloutDtype;
 use crate::data::{StopStrings, Tokenizer};
@@ -10,6 +9,7 @@ use crate::train::Result;
 use crate::train::dataset::Prompt;
 use crate::train::phase::Phase;
 use crate::train::plan::RolloutPlan;
+use rayon::prelude::*;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -110,4 +110,14 @@ impl Turns {
     pub(super) fn text(&self, rollout: &Rollout) -> Result<String> {
         Ok(self.tokenizer.decode(&rollout.tokens)?)
     }
+}
+
+/// Data shared by all episodes of a run.
+pub(super) struct Rules<'a> {
+    pub tokenizer: &'a Tokenizer,
+    pub seed: u64,
+    pub max_turns: usize,
+    pub most_tokens: usize,
+    /// Length of the model's context.
+    pub context: usize,
 }

@@ -4,7 +4,7 @@
 //! turn out to be unusable. So it is the same whichever rows were judged before, and whether all are judged at the start.
 
 use super::judging::Verdict;
-use super::looking::Seen;
+use super::seen::Seen;
 use super::usable::{Used, one_sided, unwritten, warn_of_merges};
 use super::{Kind, Reader, hex};
 use crate::activity::{Activity, Task, Unit};

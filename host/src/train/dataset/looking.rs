@@ -1,39 +1,17 @@
 //! The first look at a dataset: decides which of its rows can be used, on several threads.
 
-use super::judging::{ReadRow, Verdict};
+use super::judging::ReadRow;
+use super::seen::{NAMED, Parts, Seen};
 use super::usable::{Known, Usable};
 use super::{BUILT_IN_PROMPTS, Kind, Reader};
 use crate::activity::{Activity, Task, Unit};
 use crate::data::{self, Columns, Dataset, Location, Refused, Table};
 use crate::dist::World;
 use crate::train::Result;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
-
-/// Number of unusable rows whose errors are kept. More than are judged at once, so the first ones are among them.
-pub(super) const NAMED: usize = 1 << 14;
-
-/// What the first look at a row found. Errors are rare and large.
-#[derive(Deserialize, Serialize)]
-pub(super) enum Seen {
-    /// It is unusable, like many before it.
-    Unnamed,
-    /// An earlier row ends the run anyway.
-    Passed,
-    /// It can be used; with the names of other columns that were not seen before it.
-    Usable(Verdict, Vec<String>),
-    /// The row can't be read as one of this kind.
-    Unreadable(#[serde(with = "data::told")] Box<data::Error>),
-    /// The row can't be used.
-    Refused(#[serde(with = "data::told")] Box<data::Error>),
-}
-
-/// What was found of each of a row's parts.
-#[derive(Deserialize, Serialize)]
-pub(super) struct Parts(pub(super) Vec<Seen>);
 
 /// The first look at a dataset's rows, on several threads.
 struct Look<'a> {

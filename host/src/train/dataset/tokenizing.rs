@@ -1,7 +1,7 @@
 //! Texts and tokens of a dataset's rows.
 
-use super::Learned;
 use crate::data::{self, CompletionRow, Extras, Location, Message, PreferenceRow, Scored, TextOrChat, Tokenizer};
+use sha2::Digest;
 
 /// Returns whether the tokenizer adds its own tokens around a text; a chat template writes them itself.
 pub(super) fn is_special(prompt: &TextOrChat) -> bool {
@@ -152,4 +152,13 @@ pub(in crate::train) fn check_fits(place: &Location, tokens: usize, longest: usi
         return Err(place.wrong(format!("a text of {tokens} tokens exceeds the model's context of {longest}")));
     }
     Ok(())
+}
+
+/// Which parts of a given text are learned.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Learned {
+    /// Whether prompts are learned too, if both prompt and completion are given.
+    pub whole: bool,
+    /// Whether only the assistant's turns of a conversation are learned.
+    pub turns: bool,
 }

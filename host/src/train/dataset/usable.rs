@@ -1,7 +1,7 @@
 //! Sorts what the first look finds of a dataset's rows, one after another, and keeps little of each.
 
 use super::judging::{TRIED_PAIRS, Verdict};
-use super::looking::{Parts, Seen};
+use super::seen::{Parts, Seen};
 use super::{Kind, Reader, hex};
 use crate::data::{self, Order, Refused};
 use crate::train::{Error, Result};

@@ -1,10 +1,8 @@
 //! Tells of findings when they begin to hold.
 
-use super::{Journal, RunFolder};
-use crate::config::shell_word;
+use super::RunFolder;
 use crate::diagnosis::{self, Held, Settings, Watch};
 use crate::run::{Event, MetricsRow};
-use crate::train::Result;
 use serde_json::{Map, Value};
 
 /// The watch over a run's metrics, on the process that writes them.
@@ -37,18 +35,5 @@ impl Findings {
             watch.change(Settings::of(config, Some(self.usual_rate)));
         }
         MetricsRow::from_line(line).map(|row| watch.see(&row)).unwrap_or_default()
-    }
-}
-
-impl Journal {
-    /// Writes a line for each finding to the log and to events.jsonl.
-    pub(super) fn tell(&mut self, step: u64, begun: &[Held]) -> Result<()> {
-        for Held { finding, .. } in begun {
-            let advice = finding.advice.join("; ");
-            tracing::warn!("{} Try {advice}. `rlhost diagnose {}` says more", finding.sentence, shell_word(self.path()));
-            let (text, figures) = (finding.sentence.as_str(), finding.figures.as_slice());
-            self.event(&Event::Finding { finding: finding.name, step, text, figures, advice: &finding.advice })?;
-        }
-        Ok(())
     }
 }

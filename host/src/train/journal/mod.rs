@@ -1,17 +1,22 @@
 //! Writes everything a run records: the files of its folder, metrics, events and checkpoints.
 
 mod best;
+mod checkpoints;
 mod completion_lines;
 mod derived;
 mod findings;
 mod recorder;
 mod run_folder;
 mod saving;
+mod versions;
 
+use crate::config::shell_word;
+use crate::diagnosis::Held;
 pub(super) use best::{Best, OF_CRITIC, OF_UPDATES, no_such_metric};
-pub(super) use recorder::{Recorder, Versions};
+pub(super) use recorder::Recorder;
 pub use run_folder::RunFolder;
 pub(super) use run_folder::{GoesOn, keep_bytes, put};
+pub(super) use versions::Versions;
 
 use super::experience::Experience;
 use super::reward_failure::RewardFailure;
@@ -204,7 +209,7 @@ impl Journal {
             let eval_only: Vec<&str> = self.settings.plugin.iter().filter(|p| p.eval_only).map(PluginEntry::name).collect();
             versions.retain(|name, _| !eval_only.contains(&name.as_str()));
         }
-        line.insert("versions".into(), recorder::shown(&versions));
+        line.insert("versions".into(), versions::shown(&versions));
         if let Some(scraped) = &self.scraped {
             scraped.figures(&line);
         }
@@ -281,7 +286,7 @@ impl Journal {
         (self.window, self.parents) = (kept.window, kept.parents);
         self.derived.resume();
         self.steps_done.store(step, Ordering::Relaxed);
-        let are_others = !kept.versions.is_empty() && !recorder::are_same(&kept.versions, &self.versions);
+        let are_others = !kept.versions.is_empty() && !versions::are_same(&kept.versions, &self.versions);
         if are_others {
             self.versions = kept.versions;
         }
@@ -293,5 +298,18 @@ impl Journal {
     pub(super) fn become_fork(&mut self, parent: Parent) {
         self.parents.push(parent);
         self.saves = Saves::new(self.folder.path().to_owned());
+    }
+}
+
+impl Journal {
+    /// Writes a line for each finding to the log and to events.jsonl.
+    pub(super) fn tell(&mut self, step: u64, begun: &[Held]) -> Result<()> {
+        for Held { finding, .. } in begun {
+            let advice = finding.advice.join("; ");
+            tracing::warn!("{} Try {advice}. `rlhost diagnose {}` says more", finding.sentence, shell_word(self.path()));
+            let (text, figures) = (finding.sentence.as_str(), finding.figures.as_slice());
+            self.event(&Event::Finding { finding: finding.name, step, text, figures, advice: &finding.advice })?;
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Reward models that score a run's completions: opening them, and asking them.
 
-use super::scoring::{Answers, Judged};
+use super::judged::{Answers, Judged};
 use crate::config::{OnError, PluginEntry};
 use crate::data::Tokenizer;
 use crate::model::Backend;

@@ -4,7 +4,7 @@
 //! completion; both orders are asked. A reward model values all answers, and the probability that one is better is the logistic
 //! function of the difference, as its training has it.
 
-use super::scoring::{Answers, Judged};
+use super::judged::{Answers, Judged};
 use crate::config::Compare;
 use crate::plugin::{RewardBatch, TextColumn};
 use crate::train::Result;

@@ -3,29 +3,36 @@
 
 mod asked_model;
 mod comparing;
+mod judged;
 mod made_up;
+mod metrics;
 mod scoring;
 mod separable;
 mod steps;
 mod swap;
 
+use super::phase::Phase;
+use crate::activity::{Activity, Task};
 pub(super) use asked_model::{AskedModel, Opener};
 pub(super) use comparing::REFERENCE;
+pub(super) use judged::Judged;
+pub(super) use judged::Told;
 pub(super) use made_up::Extras;
+pub(super) use metrics::from_plugin;
 pub use scoring::start_of;
-pub(super) use scoring::{Judged, Reward, Scored, Scorer, Told, batch, scored, start};
+pub(super) use scoring::{Reward, Scored, Scorer, batch, scored, start};
 pub(super) use separable::is_separable;
-pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, cant_change, dry_run};
+pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, dry_run};
 
 use super::columns::Columns;
 use super::ranks::known_to_all;
 use super::{Error, Result};
 use crate::config::{Config, PluginEntry};
 use crate::dist::World;
-use crate::metrics::{Metric, Reduction};
+use crate::metrics::Metric;
 use crate::plugin::columns::MISMATCHED_LOGP;
 use crate::plugin::{
-    self, Algorithm, Assessment, Batch, DerivedMetric, EnvironmentPlugin, Generation, Gradient, Needs, Plugin, PluginState,
+    Algorithm, Assessment, Batch, DerivedMetric, EnvironmentPlugin, Generation, Gradient, Needs, Plugin, PluginState,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -54,18 +61,6 @@ pub(super) struct Plugins {
     rewards: Vec<Reward>,
     environments: Vec<EnvironmentPlugin>,
     swaps: Swaps,
-}
-
-/// Converts a plugin's metrics to the window's.
-pub(super) fn from_plugin(metrics: Vec<plugin::Metric>) -> Vec<Metric> {
-    let reduction = |of| match of {
-        plugin::Reduction::Mean => Reduction::Mean,
-        plugin::Reduction::Sum => Reduction::Sum,
-        plugin::Reduction::Min => Reduction::Min,
-        plugin::Reduction::Max => Reduction::Max,
-    };
-    let metric = |m: plugin::Metric| Metric { name: m.name, value: m.value, weight: m.weight, reduction: reduction(m.reduction) };
-    metrics.into_iter().map(metric).collect()
 }
 
 impl Plugins {
@@ -223,5 +218,15 @@ impl Plugins {
     /// Uses the last exported states of plugins that no longer export one.
     pub(super) fn restart_from_exported(&mut self) {
         self.all_mut().for_each(Plugin::restart_from_exported);
+    }
+}
+
+impl Plugins {
+    /// Returns all rewards of all completions; see [`scored`].
+    pub(in crate::train) fn score(&mut self, judged: Judged, phase: Phase) -> Result<Scored> {
+        let _task = Task::new(Activity::Scoring);
+        let (scored, with_steps) = scored(&mut self.rewards, &self.world, &judged, phase == Phase::Eval)?;
+        self.swaps.saw_scores((Arc::new(judged), with_steps.map(Arc::new)), &scored.columns);
+        Ok(scored)
     }
 }

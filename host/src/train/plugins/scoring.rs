@@ -3,23 +3,20 @@
 
 use super::asked_model::AskedModel;
 use super::comparing::{self, Matches};
-use super::{Plugins, from_plugin, steps};
-use crate::activity::{Activity, Task};
+use super::judged::{Answers, Judged};
+use super::{from_plugin, steps};
 use crate::config::{self, Compare, OnError, PluginEntry};
 use crate::data::Message;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
 use crate::plugin::{self, CONVERSATION, Outcome, RewardBatch, RewardPlugin, Start, TextColumn};
 use crate::rollout::Rollout;
+use crate::train::Result;
 use crate::train::dataset::Prompt;
-use crate::train::episode::Episode;
 use crate::train::experience::RewardColumn;
 use crate::train::experience::offsets;
 use crate::train::figures::Figures;
-use crate::train::phase::Phase;
 use crate::train::reward_failure::RewardFailure;
-use crate::train::{Error, Result};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,50 +37,6 @@ pub(in crate::train) struct Reward {
 pub(in crate::train) enum Scorer {
     Plugin(Box<RewardPlugin>),
     Model(Box<AskedModel>),
-}
-
-/// What a reward model must know of an episode.
-pub(in crate::train) struct Told {
-    pub episode: Episode,
-    /// The tokens of its own prompt.
-    pub opening: Vec<u32>,
-}
-
-/// A generation as all rewards see it.
-pub(in crate::train) struct Judged {
-    pub batch: RewardBatch,
-    /// The batch's prompts.
-    pub prompts: Vec<Arc<Prompt>>,
-    /// What each row is besides its text; empty without an environment, and where no model scores.
-    pub episodes: Vec<Arc<Told>>,
-}
-
-impl Judged {
-    /// Returns these rows, which may repeat, each with a prompt of its own.
-    pub(super) fn apart(&self, rows: &[usize]) -> Self {
-        let batch = &self.batch;
-        let prompt = |row: &usize| batch.prompt_of[*row] as usize;
-        let each = |values: &[String]| rows.iter().map(|row| values[prompt(row)].clone()).collect();
-        let tokens = |row: &usize| &batch.token_ids[batch.offsets[*row] as usize..batch.offsets[*row + 1] as usize];
-        let ends = rows.iter().scan(0, |end, row| {
-            *end += tokens(row).len() as u32;
-            Some(*end)
-        });
-        let apart = RewardBatch {
-            step: batch.step,
-            seed: batch.seed,
-            prompts: each(&batch.prompts),
-            columns: batch.columns.iter().map(|c| TextColumn { name: c.name.clone(), values: each(&c.values) }).collect(),
-            prompt_of: (0..rows.len() as u32).collect(),
-            completions: rows.iter().map(|row| batch.completions[*row].clone()).collect(),
-            finished: rows.iter().map(|row| batch.finished[*row]).collect(),
-            offsets: std::iter::once(0).chain(ends).collect(),
-            token_ids: rows.iter().flat_map(tokens).copied().collect(),
-        };
-        let prompts = rows.iter().map(|row| self.prompts[prompt(row)].clone()).collect();
-        let episodes = rows.iter().filter_map(|row| self.episodes.get(*row).cloned()).collect();
-        Self { batch: apart, prompts, episodes }
-    }
 }
 
 impl Reward {
@@ -205,29 +158,6 @@ impl Reward {
     }
 }
 
-/// The result for some rows: their scores, why a first attempt failed, and the rows that failed on their own.
-#[derive(Default, Deserialize, Serialize)]
-pub(super) struct Answers {
-    pub values: Vec<Option<f32>>,
-    pub first_error: Option<String>,
-    pub failed: Vec<(usize, String)>,
-    /// The values of the rows' steps, from a model that values those.
-    pub steps: Vec<Vec<f32>>,
-}
-
-impl Answers {
-    /// Notes that a row failed, if that may be; otherwise returns its error.
-    pub(super) fn bear(&mut self, row: usize, error: Error, on_error: OnError) -> Result<()> {
-        if on_error != OnError::Unscorable {
-            return Err(error);
-        }
-        let error = error.to_string();
-        self.first_error.get_or_insert_with(|| error.clone());
-        self.failed.push((row, error));
-        Ok(())
-    }
-}
-
 /// The scores of a batch.
 pub(in crate::train) struct Scored {
     /// One column per reward.
@@ -340,14 +270,4 @@ pub(in crate::train) fn scored(
         into.push(RewardColumn { name, weight: reward.weight, values });
     }
     Ok((Scored { columns, for_evaluation, failures, figures }, with_steps))
-}
-
-impl Plugins {
-    /// Returns all rewards of all completions; see [`scored`].
-    pub(in crate::train) fn score(&mut self, judged: Judged, phase: Phase) -> Result<Scored> {
-        let _task = Task::new(Activity::Scoring);
-        let (scored, with_steps) = scored(&mut self.rewards, &self.world, &judged, phase == Phase::Eval)?;
-        self.swaps.saw_scores((Arc::new(judged), with_steps.map(Arc::new)), &scored.columns);
-        Ok(scored)
-    }
 }

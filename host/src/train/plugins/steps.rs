@@ -1,6 +1,6 @@
 //! Process rewards: what models say of the steps of completions, as a column that plugins see.
 
-use super::scoring::{Answers, Judged};
+use super::judged::{Answers, Judged};
 use crate::plugin::TextColumn;
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Reads the datasets of a run and sets their order.
 
-use super::model::Opened;
+use super::opened::Opened;
 use super::plugins::Loaded;
 use crate::config::{Config, PackingStrategy, ScriptPath, Strategy};
 use crate::data::{self, Dataset, Lengths, Loader, PromptForm, pack};

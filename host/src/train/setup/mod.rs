@@ -9,6 +9,7 @@ mod held;
 mod kept;
 mod model;
 mod models;
+mod opened;
 mod overview;
 mod plugins;
 mod reference;
@@ -16,6 +17,7 @@ mod room;
 mod schedule;
 mod scripts;
 mod value_model;
+mod values;
 
 use super::collector::{Collector, Data, Turns};
 use super::dataset::Prompts;
@@ -44,8 +46,8 @@ use crate::plugin::columns::{REF_LOGP, SEQUENCE_VALUE, VALUE};
 use crate::run::{Event, RunBegun, RunFiles};
 use candle_core::DType;
 use data::Datasets;
-use model::Opened;
 use models::{aux_loss_coef, check_precisions, dropout, noise, old_logp, policy_and_reference};
+use opened::Opened;
 use plugins::Loaded;
 use reference::Reference;
 use serde_json::{Map, Value};
@@ -53,7 +55,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use value_model::Values;
+use values::Values;
 
 /// Loads everything that `config` names, on each rank of the `world`.
 ///
@@ -290,7 +292,7 @@ fn in_use(
         adapter: opened.lora.is_some(),
         groups: batching.groups,
         bf16: backend.is_bf16(),
-        critic: plugins.about().needs.has(VALUE) && config.value_model.as_deref() != Some(value_model::SHARED),
+        critic: plugins.about().needs.has(VALUE) && config.value_model.as_deref() != Some(values::SHARED),
         prompt: data.prompts().longest(),
     }
 }
@@ -450,7 +452,7 @@ impl Run<'_> {
         restored: Option<&Restored>,
     ) -> Result<InputHashes> {
         let settings = &self.settings;
-        let keeps_reference = settings.sync_ref_model || reference::moved(self.beginning, settings)?.is_some();
+        let keeps_reference = settings.sync_ref_model || models::moved(self.beginning, settings)?.is_some();
         // Without a name of its own it is the model under the adapter.
         let is_base = learner.policy().weights().lora.is_some() && settings.ref_model.is_none();
         let reference = reference.filter(|_| !keeps_reference && !is_base);

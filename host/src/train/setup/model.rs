@@ -2,47 +2,17 @@
 
 use super::held;
 use super::models::resolve_adapter;
-use crate::config::{Config, files};
+use super::opened::Made;
+use super::opened::Opened;
+use crate::config::Config;
 use crate::data::{TemplateTokens, Tokenizer, Wording};
 use crate::dist::World;
-use crate::model::{Backend, Lora, ModelFolder, builtin};
+use crate::model::{Backend, ModelFolder, builtin};
 use crate::run::RunFiles;
-use crate::train::journal::put;
 use crate::train::origin::Beginning;
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
 use std::path::{Path, PathBuf};
-
-/// Bytes of a file of a model that a run keeps; the built-in one has 14 million.
-const LARGEST_KEPT: u64 = 256 << 20;
-
-/// A model's files, opened.
-pub(super) struct Opened {
-    pub source: ModelFolder,
-    /// A model that the run will store, but has not stored yet.
-    made: Option<Made>,
-    pub lora: Option<Lora>,
-    /// The reference model's folder, if not `source`.
-    pub reference: Option<ModelFolder>,
-    pub tokenizer: Tokenizer,
-    wording: Wording,
-}
-
-/// A model that a run will store in its own folder.
-enum Made {
-    BuiltIn(tempfile::TempDir),
-    /// A fork's model, in the folder of its parent.
-    Parents(PathBuf),
-}
-
-impl Made {
-    fn path(&self) -> &Path {
-        match self {
-            Self::BuiltIn(temporary) => temporary.path(),
-            Self::Parents(path) => path,
-        }
-    }
-}
 
 /// Opens the configuration's model for a run in this folder, computed by this backend. Sets a name that stays valid wherever the run
 /// resumes, all adapter settings, the precision of the base model, and the end token.
@@ -171,34 +141,4 @@ fn check_written(written: &[String], folder: &Path, tokenizer: &Tokenizer) -> Re
         missing.join(", ")
     );
     Err(Error::setting("chat_template_path", detail))
-}
-
-impl Opened {
-    /// Returns the model's context length.
-    pub(super) fn context(&self) -> usize {
-        self.source.architecture().max_positions
-    }
-
-    /// Stores a model that the run keeps in the run's folder, if the run `writes` one, and returns the model in its final place.
-    pub(super) fn keep(self, folder: &Path, writes: bool) -> Result<ModelFolder> {
-        let changed = self.tokenizer.changed_files(&self.wording, &self.source.architecture().eos_token_ids)?;
-        let source = match &self.made {
-            Some(made) if writes => keep_model(made.path(), &RunFiles(folder).made_model())?,
-            _ => self.source,
-        };
-        Ok(source.replacing(changed))
-    }
-}
-
-fn keep_model(from: &Path, to: &Path) -> Result<ModelFolder> {
-    let fail = |path: &Path| {
-        let path = path.to_owned();
-        |source| Error::Write { path, source }
-    };
-    files::own_folder(to).map_err(fail(to))?;
-    for entry in std::fs::read_dir(from).map_err(fail(from))?.filter_map(std::result::Result::ok) {
-        let bytes = files::read(&entry.path(), LARGEST_KEPT).map_err(fail(&entry.path()))?;
-        put(&to.join(entry.file_name()), &bytes)?;
-    }
-    Ok(ModelFolder::open(to)?.keeping()?)
 }

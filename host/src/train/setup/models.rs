@@ -1,7 +1,6 @@
 //! Creates the policy and the reference model that a run starts with, with or without an adapter.
 
-use super::reference;
-use super::value_model::Values;
+use super::values::Values;
 use crate::activity::{Activity, Task};
 use crate::config::{self, Config, OldLogp, RolloutDtype};
 use crate::model::{Backend, Biases, Decoder, Frozen, Lora, ModelFolder, NewHead, Policy, Stacks, Whole};
@@ -13,6 +12,7 @@ use crate::train::learner::aux_coefficient;
 use crate::train::origin::Beginning;
 use crate::train::{Error, Result};
 use std::path::Path;
+use std::path::PathBuf;
 
 /// Returns the adapter that a run trains, if any: the one in the model's folder, or a new one. Completes its settings.
 ///
@@ -349,7 +349,7 @@ pub(super) fn policy_and_reference(
         let policy = policy(&kept, over(&kept, began.clone())?)?;
         return Ok((policy, with_reference.then(|| Frozen::new(began))));
     }
-    let moved = reference::moved(beginning, config)?;
+    let moved = moved(beginning, config)?;
     let began = || moved.as_deref().map_or_else(|| source.decoder(), |file| source.decoder_in(file))?.at(backend);
     Ok((policy(&kept, whole(&kept)?)?, with_reference.then(|| began().map(Frozen::new)).transpose()?))
 }
@@ -364,4 +364,18 @@ pub(super) fn same_settings(a: Option<Lora>, b: Option<Lora>) -> bool {
 
 pub(super) fn same_place(a: &Path, b: &Path) -> bool {
     a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Returns the checkpoint's file of a reference model that has followed the policy, if the run continues with that.
+///
+/// # Errors
+/// If the checkpoint's configuration can't be read.
+pub(super) fn moved(beginning: &Beginning, config: &Config) -> Result<Option<PathBuf>> {
+    let Some(origin) = beginning.origin() else { return Ok(None) };
+    let file = CheckpointFiles::find(&origin.checkpoint).reference();
+    if !file.exists() {
+        return Ok(None);
+    }
+    let written = origin.written()?;
+    Ok((written.ref_model == config.ref_model).then_some(file))
 }

@@ -1,6 +1,6 @@
 //! Says in a few lines what a run is, each as soon as it is known.
 
-use super::model::Opened;
+use super::opened::Opened;
 use super::plugins::Loaded;
 use super::room::{self, Estimate};
 use crate::config::words::counted;

@@ -1,6 +1,7 @@
 //! Opens a reference model other than the run's initial model.
 
-use super::model::Opened;
+use super::models::moved;
+use super::opened::Opened;
 use super::plugins::Loaded;
 use super::value_model::{check_sizes, open_named};
 use crate::config::{Config, LearnFrom};
@@ -9,13 +10,11 @@ use crate::dist::World;
 use crate::model::{Backend, Frozen, Held, ModelFolder, Policy, Weights};
 use crate::ops::Capability;
 use crate::plugin::columns::REF_LOGP;
-use crate::run::CheckpointFiles;
 use crate::train::origin::Beginning;
 use crate::train::plan::Batching;
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result, named};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 const KEY: &str = "ref_model";
 
@@ -86,20 +85,6 @@ fn fine_tuned(config: &Config, opened: &Opened, beginning: &Beginning) -> Result
     let checkpoint = named::absolute(&origin.checkpoint.display().to_string());
     tracing::info!("the reference model is {checkpoint}, which this run starts from; {KEY} names another one");
     Ok(Some(checkpoint))
-}
-
-/// Returns the checkpoint's file of a reference model that has followed the policy, if the run continues with that.
-///
-/// # Errors
-/// If the checkpoint's configuration can't be read.
-pub(super) fn moved(beginning: &Beginning, config: &Config) -> Result<Option<PathBuf>> {
-    let Some(origin) = beginning.origin() else { return Ok(None) };
-    let file = CheckpointFiles::find(&origin.checkpoint).reference();
-    if !file.exists() {
-        return Ok(None);
-    }
-    let written = origin.written()?;
-    Ok((written.ref_model == config.ref_model).then_some(file))
 }
 
 /// Reads the reference model in this folder as stored, or from the checkpoint that the run starts from.

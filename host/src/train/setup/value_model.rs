@@ -1,8 +1,9 @@
 //! Decides what values the states of a run whose algorithm requests values: a head on the policy, or a value model, which is
 //! opened here.
 
-use super::model::Opened;
 use super::models::{check_trainable, same_place, same_settings, targets};
+use super::opened::Opened;
+use super::values::{COPY, SHARED, Values};
 use crate::config::{self, Config, PluginEntry};
 use crate::data::Tokenizer;
 use crate::dist::World;
@@ -17,22 +18,6 @@ use crate::train::origin::{Beginning, Origin};
 use crate::train::ranks::after_the_first;
 use crate::train::{Error, Result};
 use std::path::PathBuf;
-
-/// Values of `value_model` that are not folders.
-const COPY: &str = "policy";
-pub(super) const SHARED: &str = "shared";
-
-/// What values the states of a run.
-pub(super) enum Values {
-    /// Nothing: the algorithm requests none.
-    None,
-    /// A head on the policy.
-    Shared,
-    /// A value model: of this folder, or a copy of the policy's.
-    Model(Option<Box<ModelFolder>>),
-    /// The trained model itself: a reward model.
-    Trained,
-}
 
 /// Decides it, for an algorithm with these needs. Also returns what `value_model` is then: a name that stays valid wherever the run
 /// resumes.

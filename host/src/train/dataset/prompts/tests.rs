@@ -1,6 +1,6 @@
+use super::super::seen::NAMED;
 use super::*;
 use crate::data::{Lengths, Tokenizer, Wording};
-use crate::train::dataset::looking::NAMED;
 use crate::train::dataset::{Answers, Learned, OF_LINES, splitting};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

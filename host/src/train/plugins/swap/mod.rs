@@ -2,113 +2,39 @@
 //! puts those that pass in place between steps, and rolls back those that fail within their first steps.
 
 mod agreed;
+mod keeping;
 mod models;
 mod replaced;
 mod requests;
 mod slots;
+mod swaps;
 mod trial;
 mod version;
 mod watching;
 
 pub(in crate::train) use replaced::{Kept as Predecessor, Predecessors, Replaced, What};
 pub(in crate::train) use slots::{Chosen, Seen, Slot};
+pub(in crate::train) use swaps::Swap;
+pub(super) use swaps::Swaps;
 pub(in crate::train) use trial::{Trial, dry_run};
-pub(in crate::train) use watching::cant_change;
 
-use super::{Judged, Opener, Plugins};
+use super::{Opener, Plugins};
 use crate::config::{OnError, PluginEntry, printable};
 use crate::metrics::{Comparison, Metric, Reduction};
-use crate::plugin::{AnyPlugin, Batch, Engine, Generation, Plugin, PluginFile, Source};
-use crate::run::{Event, PluginVersion, RunFiles, Scoring, Versions, short_hash};
-use crate::train::experience::RewardColumn;
+use crate::plugin::{AnyPlugin, Engine, Plugin, PluginFile, Source};
+use crate::run::{Event, RunFiles, Scoring, Versions, short_hash};
 use crate::train::journal::{Journal, Recorder};
 use crate::train::origin::Beginning;
 use crate::train::{Error, Result};
-use serde::{Deserialize, Serialize};
+use replaced::{Before, TRIAL_STEPS};
 use serde_json::{Map, Value};
-use slots::Board;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+use swaps::Named;
 use version::Version;
 use watching::{Candidate, Proposal, Trigger, Watching};
-
-/// Number of steps within which a plugin that fails is rolled back.
-const TRIAL_STEPS: u64 = 8;
-
-/// A swap of a plugin.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub(in crate::train) struct Swap {
-    pub step: u64,
-    pub plugin: String,
-    pub from: PluginVersion,
-    pub to: PluginVersion,
-    /// Whether it was a rollback.
-    pub rolled_back: bool,
-}
-
-/// The previous version, kept while its replacement is on trial.
-struct Before {
-    version: Version,
-    /// The step until which it is kept.
-    until: u64,
-}
-
-/// Files of plugins that the user named, by the plugins' names.
-type Named = BTreeMap<String, String>;
-
-/// The state of a run's swaps.
-pub(super) struct Swaps {
-    board: Arc<Mutex<Board>>,
-    /// What loads plugins and opens models that another rank proposes, or that a checkpoint kept.
-    loads: Option<(Engine, Opener)>,
-    proposals: Option<Receiver<Proposal>>,
-    before: BTreeMap<String, Before>,
-    /// Those of before the run was resumed.
-    earlier: Predecessors,
-    /// The run begins with these files or not at all.
-    named: Named,
-    /// All swaps of the run.
-    history: Vec<Swap>,
-}
-
-impl Swaps {
-    /// Creates the state from the run's initial plugins. A new plugin is tried on `trial` until there is a newer batch.
-    pub(super) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
-        let board = Arc::new(Mutex::new(Board::new(slots, trial)));
-        let (before, earlier, named) = Default::default();
-        Self { board, loads: None, proposals: None, before, earlier, named, history: Vec::new() }
-    }
-
-    fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
-        f(&mut self.board.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Records the newest completions with their scores.
-    pub(super) fn saw_scores(&self, (judged, with_steps): (Arc<Judged>, Option<Arc<Judged>>), rewards: &[RewardColumn]) {
-        let scores = rewards.iter().map(|r| (r.name.clone(), r.values.clone())).collect();
-        self.with(|board| (board.trial.scored, board.trial.with_steps) = ((judged, scores), with_steps));
-    }
-
-    /// Records the newest generation as the algorithm saw it.
-    pub(super) fn saw_generation(&self, generation: Arc<Generation>) {
-        self.with(|board| board.trial.generation = Some(generation));
-    }
-
-    /// Records the newest micro-batch as the algorithm saw it.
-    pub(super) fn saw_loss(&self, batch: Arc<Batch>) {
-        self.with(|board| board.trial.loss = batch);
-    }
-
-    /// Records that the content of a plugin's own file has been handled, accepted or not.
-    fn handled(&self, name: &str, trigger: &Trigger, hash: Option<&str>) {
-        if let (Trigger::File, Some(hash)) = (trigger, hash) {
-            self.with(|board| board.seen.insert(name.to_owned(), hash.to_owned()));
-        }
-    }
-}
 
 /// Why a plugin is not swapped.
 struct Refusal<'a> {

@@ -1,5 +1,6 @@
 //! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
 
+use super::super::judged::Answers;
 use crate::config::{Compare, OnError, PluginEntry};
 use crate::metrics::Comparison;
 use crate::plugin::{
@@ -11,7 +12,6 @@ use crate::train::dataset::Prompt;
 use crate::train::flow::Flow;
 use crate::train::plugins::comparing::{self, Matches};
 use crate::train::plugins::made_up::{self, Extras};
-use crate::train::plugins::scoring::Answers;
 use crate::train::plugins::steps::with_columns;
 use crate::train::plugins::{AskedModel, Judged, Reward, batch, start};
 use serde_json::{Value, json};

@@ -10,6 +10,7 @@ use crate::run::RunFiles;
 use crate::run::short_hash;
 use crate::train::flow::Flow;
 use crate::train::journal::keep_bytes;
+use crate::train::origin::cant_change;
 use crate::train::plugins::{Opener, is_separable};
 use rayon::ThreadPool;
 use serde_json::{Map, Value};
@@ -448,11 +449,6 @@ enum Edit {
         config: Map<String, Value>,
         limits: config::Limits,
     },
-}
-
-/// Returns the reason why an edit of config.toml is rejected.
-pub(in crate::train) fn cant_change(what: &str) -> String {
-    format!("{what} can't change during a run; weights, on_error, settings and limits of plugins, and [loss], can")
 }
 
 /// Returns the differences; the error names a key that can't change.
