@@ -34,8 +34,7 @@ mod turns;
 mod unwritten;
 mod wording;
 
-#[cfg(any(test, fuzzing))]
-pub(crate) use calls::calls_in;
+pub use calls::calls_in;
 pub use chat::{ChatTemplate, Extras, RenderError};
 pub use completions::{CompletionRow, read_completions};
 pub use dataset::{Dataset, FilePart};
@@ -50,7 +49,6 @@ pub use prompt::{PromptRow, TextOrChat};
 pub use prompt_form::PromptForm;
 pub use prompts::{parse_prompts, read_prompts, read_prompts_as};
 pub use refused::Refused;
-#[cfg(any(test, fuzzing))]
 pub use rows::Alone;
 pub use rows::{Columns, Location, Peers, Table, size_on_disk};
 pub use scored::{Scored, read_scored};

@@ -2,7 +2,7 @@
 
 use super::Precision;
 use crate::{data, model};
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 
 /// Why a model can't be exported as a GGUF file.

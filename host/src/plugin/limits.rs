@@ -2,7 +2,6 @@
 
 use super::census::{MOST_INSTANCES, MOST_MEMORIES, MOST_TABLES};
 use crate::config::Limits;
-use sha2::Digest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wasmtime::ResourceLimiter;

@@ -5,7 +5,6 @@ use crate::model::Decoding;
 use crate::ops::Forest;
 use crate::ops::sampler::Sampling;
 use crate::ops::support::Support;
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of prompt tokens per prefill (a longer prompt is prefilled alone).

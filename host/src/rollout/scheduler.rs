@@ -10,7 +10,7 @@
 
 use super::Error;
 use super::asking::{Decoded, Replies, Requests, Turning};
-use super::following::{Follow, Next};
+use super::following::Next;
 use super::generator::{Generator, Request, Rollout, Sequence, batches};
 use crate::activity::{Activity, Task, Unit};
 use crate::model::{Cache, Decode, Prefix, PromptPass};

@@ -81,8 +81,7 @@ impl Calls {
 }
 
 /// Returns the calls that a text has in each format.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn calls_in(text: &str) -> Vec<(String, String)> {
+pub fn calls_in(text: &str) -> Vec<(String, String)> {
     use Calls::{Channels, DeepSeek, Functions, Hermes, KeysAndValues, Llama, Mistral};
     let formats = [Hermes, Functions, KeysAndValues, Mistral, Llama, DeepSeek, Channels];
     formats.into_iter().flat_map(|format| format.found("", text, &Value::Null)).collect()

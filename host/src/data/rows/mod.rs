@@ -18,7 +18,6 @@ mod together;
 pub(super) use bounds::VALUES;
 pub use row::{Columns, Location};
 pub use table::Table;
-#[cfg(any(test, fuzzing))]
 pub use together::Alone;
 pub use together::Peers;
 

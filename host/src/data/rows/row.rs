@@ -2,10 +2,7 @@
 
 use super::super::Error;
 use crate::config::{printable, printable_path};
-use rayon::prelude::*;
 use serde_json::{Map, Value};
-use sha2::Digest;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 

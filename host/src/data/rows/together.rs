@@ -34,10 +34,8 @@ pub trait Peers {
 }
 
 /// A single rank.
-#[cfg(any(test, fuzzing))]
 pub struct Alone;
 
-#[cfg(any(test, fuzzing))]
 impl Peers for Alone {
     type Error = Error;
 

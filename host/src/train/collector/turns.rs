@@ -9,7 +9,6 @@ use crate::train::Result;
 use crate::train::dataset::Prompt;
 use crate::train::phase::Phase;
 use crate::train::plan::RolloutPlan;
-use rayon::prelude::*;
 use std::rc::Rc;
 use std::sync::Arc;
 

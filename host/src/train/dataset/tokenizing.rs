@@ -1,7 +1,6 @@
 //! Texts and tokens of a dataset's rows.
 
 use crate::data::{self, CompletionRow, Extras, Location, Message, PreferenceRow, Scored, TextOrChat, Tokenizer};
-use sha2::Digest;
 
 /// Returns whether the tokenizer adds its own tokens around a text; a chat template writes them itself.
 pub(super) fn is_special(prompt: &TextOrChat) -> bool {

@@ -13,9 +13,7 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{AsBytes, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
-use parquet::file::reader::FileReader;
 use parquet::file::reader::{ChunkReader, RowGroupReader};
-use std::io::Read as _;
 use std::io::Read;
 
 /// Maximum size of a table's metadata, in bytes.
