@@ -528,12 +528,7 @@ fn checked_reply(mut reply: Reply) -> Checked<Reply> {
 }
 
 /// Checks a reply and an opening with these messages, tools and reward.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn check_answers(
-    messages: Vec<Message>,
-    tools: Vec<Tool>,
-    reward: Option<f32>,
-) -> [std::result::Result<(), String>; 2] {
+pub fn check_answers(messages: Vec<Message>, tools: Vec<Tool>, reward: Option<f32>) -> [std::result::Result<(), String>; 2] {
     let reply = Reply { messages: messages.clone(), done: false, reward };
     [checked_reply(reply).map(drop), checked_opening(Opening { prompt: Some(messages), tools }).map(drop)]
 }

@@ -57,8 +57,7 @@ pub use asking::{Asker, Asking};
 pub use compiler::{CompileOrder, compile_apart};
 pub use embedded::EMBEDDED;
 pub use engine::Engine;
-#[cfg(any(test, fuzzing))]
-pub(crate) use environment::check_answers;
+pub use environment::check_answers;
 pub use environment::{Call, EnvironmentPlugin, Message, Opening, Rehearsed, Reply, Session, Start, Tool, Turn, calls};
 pub use error::{Error, Result};
 pub use figures::{MetricsOf, is_reserved};
@@ -79,11 +78,9 @@ pub use watch::Watch;
 pub use contract::types::{Metric, Reduction};
 pub use world::Role;
 
-#[cfg(any(test, fuzzing))]
-pub(crate) use schema::resolve as resolve_settings;
+pub use schema::resolve as resolve_settings;
 
 /// Returns whether a plugin's bytes would be accepted for compilation.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn is_compiled(bytes: &[u8]) -> bool {
+pub fn is_compiled(bytes: &[u8]) -> bool {
     compiler::counted(bytes, u64::MAX).is_ok()
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 const LARGEST_PATTERN: usize = 1 << 20;
 
 /// Validates a configuration and fills in defaults. Returns it as the plugin receives it.
-pub(crate) fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<Map<String, Value>> {
+pub fn resolve(name: &str, schema: &str, given: &Map<String, Value>) -> Result<Map<String, Value>> {
     let fail = |detail: String| Error::Config { name: name.to_owned(), detail: printable(&detail, LONGEST_TEXT) };
     let schema: Value = serde_json::from_str(schema).map_err(|e| fail(format!("its configuration schema is not JSON: {e}")))?;
     bounds::check(&schema).map_err(|e| fail(format!("its configuration schema {e}")))?;

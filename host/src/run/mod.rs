@@ -14,7 +14,6 @@ mod version;
 pub use checkpoint_files::CheckpointFiles;
 pub use completions::{CompletionLine, EpisodeLine, Glance, GlanceMessage, Recorded, RecordedEpisode, ScoredCompletion, TurnRow};
 pub use events::{Event, EventKind, EventLine, Figure, RunBegun, Scoring, Versions, is_completion_undone, is_undone};
-#[cfg(any(test, fuzzing))]
 pub use files::step_of;
 pub use files::{RunFiles, is_checkpoint};
 pub use granted::{Granted, accept};

@@ -51,7 +51,7 @@ impl Flow {
     }
 
     /// Returns the data of algorithms that learn from what the policy generates, as pairs or one by one.
-    #[cfg(any(test, fuzzing))]
+    #[cfg(test)]
     pub(super) fn generated(has_pairs: bool) -> Self {
         Self { generates: true, has_pairs, has_labels: false, gives_values: false }
     }

@@ -51,8 +51,7 @@ pub use reward_model::{RewardModel, ScoredRows};
 pub use setup::{Purpose, set_up, set_up_for};
 pub use trainer::{Finished, Listener, Trainer};
 
-#[cfg(any(test, fuzzing))]
-pub(crate) use snapshot::read as read_snapshot;
+pub use snapshot::read as read_snapshot;
 
 /// Result of an operation of a run.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -26,7 +26,6 @@ use crate::metrics::Window;
 use crate::model::{self, Architecture, Frozen, ModelFolder, Weights};
 use crate::optim::Plateau;
 use crate::plugin::{LARGEST_STATE, PluginState, Source, read_file};
-#[cfg(any(test, fuzzing))]
 use crate::run::step_of;
 use crate::run::{CheckpointFiles, RunFiles};
 use candle_core::{Device, Tensor};
@@ -221,8 +220,7 @@ impl Restored {
 }
 
 /// Reads a checkpoint's state for a small model and a few prompts; `pairs` says whether the run learns from pairs.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
+pub fn read(checkpoint: &Path, pairs: bool) -> Result<()> {
     let step = step_of(checkpoint);
     let origin = Origin { run: checkpoint.to_owned(), checkpoint: checkpoint.to_owned(), step: step.unwrap_or_default() };
     let restored = Restored::read(&origin, "", || Ok(String::new()), true)?;

@@ -111,8 +111,7 @@ impl Asker {
     }
 
     /// Sends a request; returns the status of its answer, and the bytes of all.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn get(&self, url: &str) -> Result<(u16, usize), String> {
+    pub fn get(&self, url: &str) -> Result<(u16, usize), String> {
         let (method, url) = ("GET".to_owned(), url.to_owned());
         let request = Request { method, url, headers: Vec::new(), body: Vec::new(), timeout_ms: 0 };
         let until = Instant::now() + self.grants.http.call_timeout();
