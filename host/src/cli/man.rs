@@ -24,9 +24,11 @@ pub(super) struct Args {
 
 /// Prints or writes the pages of a program with these commands.
 pub(super) fn run(args: &Args, root: Command) -> Result<(), Failure> {
+    // In the order of `--help`, which replacing a command changes.
+    let order: Vec<String> = root.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let root = with_all_settings(root)?;
     if let Some(folder) = &args.markdown {
-        return write_reference(root, folder);
+        return write_reference(root, &order, folder);
     }
     match &args.dir {
         Some(folder) => write_pages(root, folder).map_err(Failure::of),
@@ -66,8 +68,8 @@ fn write_pages(root: Command, folder: &Path) -> anyhow::Result<()> {
     written.map_err(|e| anyhow!("can't write to {}: {e}", folder.display()))
 }
 
-fn write_reference(root: Command, folder: &Path) -> Result<(), Failure> {
-    for (file, text) in reference::pages(&named(root))? {
+fn write_reference(root: Command, order: &[String], folder: &Path) -> Result<(), Failure> {
+    for (file, text) in reference::pages(&named(root), order)? {
         let path = folder.join(file);
         let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, text));
         written.map_err(|e| Failure::of(anyhow!("can't write {}: {e}", path.display())))?;

@@ -13,12 +13,12 @@ const GENERATED: &str = "<!-- Generated from the sources; `just reference` write
 /// A page: its file name and its text.
 pub(super) type Page = (&'static str, String);
 
-/// Returns all pages; `root` is the command of which all others are part.
+/// Returns all pages; `root` is the command of which all others are part, and `order` names those as the page has them.
 ///
 /// # Errors
 /// If a built-in plugin can't be loaded.
-pub(super) fn pages(root: &Command) -> Result<[Page; 3], Failure> {
-    Ok([("configuration.md", configuration()), ("commands.md", commands(root)), ("settings.md", settings()?)])
+pub(super) fn pages(root: &Command, order: &[String]) -> Result<[Page; 3], Failure> {
+    Ok([("configuration.md", configuration()), ("commands.md", commands(root, order)), ("settings.md", settings()?)])
 }
 
 /// Escapes what Markdown would take for HTML, except within code.
@@ -112,7 +112,7 @@ fn table_key(key: &TableKey) -> String {
     format!("- `{}`: {}{default}\n", key.name, sentence(&key.help))
 }
 
-fn commands(root: &Command) -> String {
+fn commands(root: &Command, order: &[String]) -> String {
     let mut root = root.clone();
     // An argument knows how many values it takes only then.
     root.build();
@@ -121,9 +121,7 @@ fn commands(root: &Command) -> String {
          `rlhost man COMMAND` a manual page.\n\n## Options of every command\n\n"
     );
     root.get_arguments().filter(|arg| !arg.is_hide_set()).for_each(|arg| page += &argument(arg));
-    // In the order of `--help`, which replacing a command changes.
-    let order = super::command();
-    for command in order.get_subcommands().filter_map(|command| root.find_subcommand(command.get_name())) {
+    for command in order.iter().filter_map(|name| root.find_subcommand(name)) {
         command_section(&mut page, command, 2);
     }
     page
@@ -223,7 +221,8 @@ mod tests {
         let missing: Vec<_> = config::keys().iter().filter(|key| !page.contains(&format!("\n### `{}`\n", key.name))).collect();
         assert!(missing.is_empty() && page.contains("- `memory_mb`: "), "{missing:?}");
         let root = crate::cli::command();
-        let page = commands(&root);
+        let order: Vec<String> = root.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        let page = commands(&root, &order);
         assert!(root.get_subcommands().all(|command| page.contains(&format!("{}`\n", command.get_name()))), "{page}");
         assert!(!page.contains("--learning-rate") && page.contains("`--dry-run`"), "{page}");
     }
