@@ -2,6 +2,7 @@
 //! micro-batches.
 
 mod answers;
+mod beginning;
 mod data;
 mod episodes;
 mod filtering;
@@ -30,7 +31,7 @@ use super::learner::{Learner, batches_of};
 use super::moment::Moment;
 use super::packed::Packed;
 use super::phase::Phase;
-use super::plan::{Batching, Plan, ReferencePlan, RolloutPlan};
+use super::plan::{Batching, ReferencePlan, RolloutPlan};
 use super::plugins::Plugins;
 use crate::data::{Cursor, shuffle};
 use crate::dist::World;
@@ -40,7 +41,6 @@ use crate::ops::dropout::mixed_bits;
 use crate::plugin::columns::TURN_REWARD;
 use crate::run::Event;
 use local::{Decoder, Episodes};
-use sequences::{Sequences, sequences_of};
 use source::RolloutSource;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -96,6 +96,39 @@ pub(super) struct Collector {
     counters: Counters,
 }
 
+/// Where the sequences of a run come from: what collecting, preparing and recording an experience differ in.
+trait Sequences {
+    /// Collects an experience from these prompts; random numbers depend on the `generation`.
+    ///
+    /// # Errors
+    /// If the sequences can't be collected or scored.
+    fn collect(
+        &self,
+        collector: &mut Collector,
+        prompts: Vec<Arc<Prompt>>,
+        generation: u64,
+        with: &mut With<'_>,
+    ) -> Result<(Experience, Figures)>;
+
+    /// Gives a collected experience what its loss is a sum over: advantages, pairs, or the tokens that are learned.
+    ///
+    /// # Errors
+    /// If the algorithm fails.
+    fn prepare(&self, collector: &Collector, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures>;
+
+    /// Gives waiting experiences what the algorithm now needs of them and what they lack.
+    ///
+    /// # Errors
+    /// If the algorithm fails.
+    fn prepare_waiting(&self, collector: &mut Collector, with: &mut With<'_>) -> Result<()>;
+
+    /// Records an experience that training will use.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut With<'_>) -> Result<Figures>;
+}
+
 /// Returns what writes the completions of a run with this plan.
 fn source_of(plan: &RolloutPlan, turns: &Rc<Turns>) -> Box<dyn RolloutSource> {
     match plan.has_environment {
@@ -105,23 +138,6 @@ fn source_of(plan: &RolloutPlan, turns: &Rc<Turns>) -> Box<dyn RolloutSource> {
 }
 
 impl Collector {
-    /// Creates a collector at the beginning of the data, with a reference model if there is one; `longest` is the length of the longest
-    /// sequence of given completions.
-    pub(super) fn new(
-        world: Rc<World>,
-        plan: &Plan,
-        data: Data,
-        turns: Turns,
-        reference: Option<Frozen>,
-        longest: usize,
-    ) -> Self {
-        let (pending, counters, turns) = (VecDeque::new(), Counters::default(), Rc::new(turns));
-        let source = source_of(&plan.rollout, &turns);
-        let (batching, rollout, reference_plan) = (plan.batching.clone(), plan.rollout.clone(), plan.reference);
-        let sequences = sequences_of(&batching);
-        Self { world, sequences, batching, rollout, reference_plan, data, turns, source, reference, longest, pending, counters }
-    }
-
     /// Returns the bytes of weights that a generation in training copies; 0 if the policy writes no completions.
     pub(super) fn copied_bytes(&self, policy: &Policy) -> Result<usize> {
         let decoding = self.batching.groups.map(|_| self.turns.decoding(policy, Phase::Train)).transpose()?;

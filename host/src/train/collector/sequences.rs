@@ -1,6 +1,6 @@
-//! Where the sequences of a run come from: what collecting, preparing and recording an experience differ in.
+//! The two sources of sequences: the policy, and the dataset.
 
-use super::{Collector, With};
+use super::{Collector, Sequences, With};
 use crate::train::Result;
 use crate::train::dataset::Prompt;
 use crate::train::experience::Experience;
@@ -8,39 +8,6 @@ use crate::train::figures::Figures;
 use crate::train::plan::Batching;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// A source of sequences.
-pub(super) trait Sequences {
-    /// Collects an experience from these prompts; random numbers depend on the `generation`.
-    ///
-    /// # Errors
-    /// If the sequences can't be collected or scored.
-    fn collect(
-        &self,
-        collector: &mut Collector,
-        prompts: Vec<Arc<Prompt>>,
-        generation: u64,
-        with: &mut With<'_>,
-    ) -> Result<(Experience, Figures)>;
-
-    /// Gives a collected experience what its loss is a sum over: advantages, pairs, or the tokens that are learned.
-    ///
-    /// # Errors
-    /// If the algorithm fails.
-    fn prepare(&self, collector: &Collector, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures>;
-
-    /// Gives waiting experiences what the algorithm now needs of them and what they lack.
-    ///
-    /// # Errors
-    /// If the algorithm fails.
-    fn prepare_waiting(&self, collector: &mut Collector, with: &mut With<'_>) -> Result<()>;
-
-    /// Records an experience that training will use.
-    ///
-    /// # Errors
-    /// If it can't be written.
-    fn record(&self, collector: &mut Collector, experience: &Experience, with: &mut With<'_>) -> Result<Figures>;
-}
 
 /// The policy writes the sequences.
 struct FromPolicy;
