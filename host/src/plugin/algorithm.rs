@@ -171,6 +171,15 @@ impl Algorithm {
         Ok(Self { plugin, interface, data: base.data, estimated: BTreeMap::new(), of_base: Some(base.interface) })
     }
 
+    /// Refuses a base that makes pairs, or that makes no advantages.
+    fn check_is_base(&self, script: &str) -> Result<()> {
+        if self.interface.sees_generations() == (true, false) {
+            return Ok(());
+        }
+        let detail = format!("its base can't be {}, which learns from no advantages", self.name());
+        Err(Error::Config { name: script.to_owned(), detail })
+    }
+
     /// Returns what it learns from.
     pub fn data(&self) -> &Data {
         &self.data

@@ -10,7 +10,7 @@ use super::census::{self, Refusal};
 use super::code::{Code, LARGEST_CODE, LARGEST_FILE};
 use super::configuration::{Effort, configuration};
 use super::error::LONGEST_TEXT;
-use super::source::LARGEST;
+use super::files::LARGEST;
 use super::trial::TrialOrder;
 use super::wrap;
 use crate::config::{Limits, files, printable};

@@ -3,6 +3,8 @@
 
 mod script;
 
+pub use script::functions_of;
+
 use super::asking::{self, Asker, Line};
 use super::cells::{Cells, Walls};
 use super::census::Refusal;
@@ -20,12 +22,12 @@ use super::limits::MOST_HANDLES;
 use super::limits::{Refused, Share};
 use super::running::Running;
 use super::sandbox::Sandbox;
+use super::script::Script;
 use super::state::PluginState;
 use super::world::{self, Role};
 use super::{Error, Metric, Needs, Result, Source, schema, wasi};
 use crate::activity::{Activity, Task};
 use crate::config::{Limits, printable};
-use script::Scripted;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -87,6 +89,13 @@ struct Maker {
     folders: Option<Arc<Folders>>,
     /// What they run, if they are interpreters.
     script: Option<Scripted>,
+}
+
+/// A script that a plugin is.
+struct Scripted {
+    script: Script,
+    /// The settings that its instances are configured with, if the plugin's configuration has another one's too.
+    own_config: Option<Map<String, Value>>,
 }
 
 /// A call about to be made, as errors name it.

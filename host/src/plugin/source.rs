@@ -2,15 +2,11 @@
 
 use super::script::{self, Found, PluginFile, Script};
 use super::{EMBEDDED, Error, Result, Role};
-use crate::config::{ScriptPath, files};
+use crate::config::ScriptPath;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Largest size of a plugin's file, in bytes.
-pub(super) const LARGEST: u64 = 64 << 20;
 
 /// A plugin's bytes with their name and hash.
 #[derive(Clone, Debug)]
@@ -161,7 +157,12 @@ impl Source {
     }
 }
 
-/// Reads a plugin's file. Rejects files larger than a plugin may be, pipes, which may never end, and devices.
-pub fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    files::read(path, LARGEST)
+/// Returns a script's plugin with the interpreter that runs it. Returns `None` if the plugin is no script, or has one.
+///
+/// # Errors
+/// If the interpreter that this program carries is damaged.
+pub fn self_contained(source: &Source) -> Result<Option<Vec<u8>>> {
+    let Some(script) = source.script().filter(|_| source.own_interpreter().is_none()) else { return Ok(None) };
+    let interpreter = script.language().interpreter().map_err(|e| Error::Engine(format!("its interpreter is damaged: {e}")))?;
+    Ok(Some(script::write(script, Some(&interpreter))))
 }

@@ -1,9 +1,8 @@
 //! An algorithm of two: a script estimates the advantages, and a built-in algorithm has the loss that learns from them.
 
-use super::Algorithm;
 use crate::config::Limits;
 use crate::plugin::script::{self, ScriptFunction, ScriptKind};
-use crate::plugin::{Engine, Error, Result, Role, Source, embedded_of};
+use crate::plugin::{Engine, Error, Result, Role, Source, embedded_of, functions_of};
 use serde_json::{Map, Value, json};
 
 /// The setting that names the built-in algorithm, and what it is if the script does not say.
@@ -17,7 +16,7 @@ const USUAL: &str = "grpo";
 pub(super) fn estimator_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Option<ScriptFunction>> {
     let Some(script) = source.script() else { return Ok(None) };
     let wrong = |detail| Error::Config { name: source.name().to_owned(), detail };
-    let function = script::chosen(script::functions_of(engine, source, limits)?, script, Role::Algorithm).map_err(wrong)?;
+    let function = script::chosen(functions_of(engine, source, limits)?, script, Role::Algorithm).map_err(wrong)?;
     Ok(Some(function).filter(|function| function.kind == ScriptKind::Advantages))
 }
 
@@ -64,15 +63,4 @@ pub(super) fn joint_schema(script: &str, of_base: &str, base: &str) -> String {
     properties.extend(own["properties"].as_object().cloned().unwrap_or_default());
     joint["properties"] = Value::Object(properties);
     joint.to_string()
-}
-
-impl Algorithm {
-    /// Refuses a base that makes pairs, or that makes no advantages.
-    pub(super) fn check_is_base(&self, script: &str) -> Result<()> {
-        if self.interface.sees_generations() == (true, false) {
-            return Ok(());
-        }
-        let detail = format!("its base can't be {}, which learns from no advantages", self.name());
-        Err(Error::Config { name: script.to_owned(), detail })
-    }
 }

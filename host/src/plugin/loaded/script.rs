@@ -1,7 +1,7 @@
 //! What is different of a plugin that is a script: an interpreter describes it, is configured with its text, and reports errors as
 //! tracebacks.
 
-use super::{Call, Info, Loaded, said};
+use super::{Call, Info, Loaded, Scripted, said};
 use crate::config::{Limits, printable, printable_lines};
 use crate::plugin::contract::types;
 use crate::plugin::deadline::Deadline;
@@ -15,11 +15,15 @@ use serde_json::{Map, Value, json};
 /// Longest text of a script's error that is shown, in bytes.
 const LONGEST_TRACEBACK: usize = 8 << 10;
 
-/// A script that a plugin is.
-pub(super) struct Scripted {
-    pub(super) script: Script,
-    /// The settings that its instances are configured with, if the plugin's configuration has another one's too.
-    pub(super) own_config: Option<Map<String, Value>>,
+/// Returns the public functions of a script; none of another plugin.
+///
+/// # Errors
+/// If its interpreter can't be started, or running its top level fails.
+pub fn functions_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<ScriptFunction>> {
+    if source.script().is_none() {
+        return Ok(Vec::new());
+    }
+    Loaded::functions(engine, source, limits)
 }
 
 impl Loaded {

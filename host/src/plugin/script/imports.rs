@@ -2,7 +2,7 @@
 //! by running it: a name in a comment or a string at worst adds a file that is not used.
 
 use super::Language;
-use super::open::text;
+use super::text::text;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Component, Path, PathBuf};

@@ -1,13 +1,12 @@
 //! What interpreters are asked beside the plugin contract (`host/interpreters/wit/script.wit`), and the compiled ones of a process.
 
 use super::{Language, Script};
-use crate::config::{Limits, did_you_mean};
+use crate::config::did_you_mean;
 use crate::plugin::compiler::Compiled;
 use crate::plugin::function::Function;
-use crate::plugin::loaded::Loaded;
 use crate::plugin::running::Answer;
 use crate::plugin::sandbox::Sandbox;
-use crate::plugin::{Engine, Needs, Result, Role, Source};
+use crate::plugin::{Needs, Role};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use wasmtime::Store;
@@ -117,17 +116,6 @@ impl Inspect {
         let answer: std::result::Result<Vec<Described>, _> = self.0.ask(store, linked, given)?;
         Ok(answer.map(|functions| functions.into_iter().map(ScriptFunction::from).collect()))
     }
-}
-
-/// Returns the public functions of a script; none of another plugin.
-///
-/// # Errors
-/// If its interpreter can't be started, or running its top level fails.
-pub fn functions_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<ScriptFunction>> {
-    if source.script().is_none() {
-        return Ok(Vec::new());
-    }
-    Loaded::functions(engine, source, limits)
 }
 
 /// Chooses the function that a script's plugin is, for a role. The error says what the script has.

@@ -11,13 +11,14 @@ mod language;
 mod open;
 mod packages;
 mod section;
+mod text;
 
 pub(super) use interpreter::{Inspect, Interpreters, chosen, role_of};
-pub use interpreter::{ScriptFunction, ScriptKind, functions_of};
+pub use interpreter::{ScriptFunction, ScriptKind};
 pub use language::Language;
-pub use open::{PluginFile, self_contained};
+pub use open::PluginFile;
 pub use packages::set_python_path;
-pub(super) use section::{Found, find};
+pub(super) use section::{Found, find, write};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

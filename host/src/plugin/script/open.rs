@@ -3,15 +3,12 @@
 use super::imports;
 use super::packages;
 use super::section;
+use super::text::text;
 use super::{Language, Script};
-use crate::config::{ScriptPath, files};
-use crate::plugin::source::LARGEST;
-use crate::plugin::{Error, Source};
+use crate::config::ScriptPath;
+use crate::plugin::read_file;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// Largest size of a script's file, in bytes.
-const LARGEST_SCRIPT: u64 = 4 << 20;
 
 /// Where a plugin's bytes come from: a component's file; or a script's, with the function that is the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +55,7 @@ impl PluginFile {
     /// If a file can't be read, is larger than a plugin may be, or a script is not text.
     pub fn read(&self) -> io::Result<Vec<u8>> {
         if !self.is_script {
-            return files::read(&self.file, LARGEST);
+            return read_file(&self.file);
         }
         Ok(section::write(&self.script()?, None))
     }
@@ -83,35 +80,4 @@ impl PluginFile {
         let modules = source.and_then(|source| imports::modules(&self.file, &source, language, &[]).ok()).unwrap_or_default();
         std::iter::once(self.file.clone()).chain(modules.into_keys().map(|path| folder.join(path))).collect()
     }
-}
-
-/// Reads a script's text.
-pub(super) fn text(file: &Path) -> io::Result<String> {
-    let bytes = files::read(file, LARGEST_SCRIPT)?;
-    let not_text = |at| io::Error::new(io::ErrorKind::InvalidData, format!("it is not text in UTF-8, from byte {at} on"));
-    let text = String::from_utf8(bytes).map_err(|e| not_text(e.utf8_error().valid_up_to()))?;
-    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
-}
-
-/// Returns a script's plugin with the interpreter that runs it. Returns `None` if the plugin is no script, or has one.
-///
-/// # Errors
-/// If the interpreter that this program carries is damaged.
-pub fn self_contained(source: &Source) -> crate::plugin::Result<Option<Vec<u8>>> {
-    let Some(script) = source.script().filter(|_| source.own_interpreter().is_none()) else { return Ok(None) };
-    let interpreter = script.language().interpreter().map_err(|e| Error::Engine(format!("its interpreter is damaged: {e}")))?;
-    Ok(Some(section::write(script, Some(&interpreter))))
-}
-
-/// Creates the source of a script that is not in a file, for tests.
-#[cfg(test)]
-pub(crate) fn source_of(name: &str, text: &str, function: Option<&str>) -> Source {
-    let script = Script {
-        name: name.to_owned(),
-        source: text.to_owned(),
-        function: function.map(str::to_owned),
-        modules: Default::default(),
-    };
-    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
-    Source::new(stem.to_owned(), section::write(&script, None).into())
 }
