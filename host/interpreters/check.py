@@ -7,6 +7,8 @@ python3 check.py javascript.wasm .js .ts
 import json
 import math
 import sys
+import threading
+import time
 from pathlib import Path
 
 import component
@@ -70,6 +72,45 @@ def errors(engine, made, extensions) -> list[tuple[str, str]]:
     return checked
 
 
+MEMORY, TICKS = 300 << 20, 4
+
+
+def answer(instance, batch) -> list[float | None] | str:
+    try:
+        return list(instance.score(batch))
+    except (component.Failed, wasmtime.WasmtimeError) as error:
+        return str(error)
+
+
+def fits(found, expected) -> bool:
+    """Whether an answer is what was expected: scores, or an error that says this."""
+    return expected in found if isinstance(found, str) and isinstance(expected, str) else found == expected
+
+
+def hostile(engine, made, extensions) -> list[tuple[str, str]]:
+    """Returns the same for scripts that mean harm, each called with several batches. An empty text is any error."""
+    cases = json.loads((SCRIPTS / "hostile.json").read_text())
+    rows = [{"prompt": 0, "text": text, "ids": [1, 2]} for text in ("one", "two words", "three")]
+    batch = component.batch(1, ["prompt"], {"answer": [1]}, rows)
+    threading.Thread(target=lambda: [(time.sleep(0.5), engine.increment_epoch()) for _ in range(1 << 30)], daemon=True).start()
+    checked = []
+    for extension in extensions:
+        for case in cases.get(extension, []):
+            limits = {"memory": MEMORY, "ticks": TICKS} if case.get("limits") else {}
+            instance, found = component.Instance(engine, made, **limits), []
+            script = {"name": "my_reward" + extension, "source": case["source"]}
+            try:
+                instance.call("plugin", "configure", json.dumps({"script": script, "settings": {}}))
+                found = [answer(instance, batch) for _ in case["expect"]]
+            except (component.Failed, wasmtime.WasmtimeError) as error:
+                found = [str(error)] * len(case["expect"])
+            is_right = all(fits(*pair) for pair in zip(found, case["expect"], strict=True))
+            clean = not any(own in said for said in found if isinstance(said, str) and "wasm trap" not in said for own in OF_GLUE)
+            quiet = len(instance.logged) <= 1100 * len(found)
+            checked.append((f"{extension} that is hostile: {case['name']}", "" if is_right and clean and quiet else f"{found}"[:1500]))
+    return checked
+
+
 COUNTING = {
     ".py": "STATE = 'seen'\nseen = {'é': 0}\ndef r(completions):\n    seen['é'] += 1\n    return [seen['é']] * len(completions)\n",
     ".js": "export const STATE = { é: 0 };\nexport const r = ({ completions }) => (STATE.é += 1, completions.map(() => STATE.é));\n",
@@ -100,7 +141,7 @@ def states(engine, made, extensions) -> list[tuple[str, str]]:
 def main(path: str, *extensions: str) -> int:
     engine = component.engine()
     made, _ = component.compiled(engine, Path(path))
-    checked = scores(engine, made, extensions) + errors(engine, made, extensions) + states(engine, made, extensions)
+    checked = [one for check in (scores, errors, states, hostile) for one in check(engine, made, extensions)]
     failed = [(label, wrong) for label, wrong in checked if wrong]
     for label, wrong in failed:
         print(f"FAILED {label}: {wrong}")

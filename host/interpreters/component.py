@@ -36,7 +36,8 @@ def compiled(engine: wasmtime.Engine, path: Path) -> tuple[component.Component, 
 class Instance:
     """An instance, whose functions are called by their names."""
 
-    def __init__(self, engine: wasmtime.Engine, made: component.Component):
+    def __init__(self, engine: wasmtime.Engine, made: component.Component, memory: int | None = None, ticks: int = 1 << 40):
+        """Makes an instance, which may be limited in its memory in bytes and in its time in the engine's ticks."""
         self.logged: list[str] = []
         linker = component.Linker(engine)
         linker.add_wasip2()
@@ -44,7 +45,9 @@ class Instance:
             host.add_func("log", lambda store, level, message: self.logged.append(message))
         self.store = wasmtime.Store(engine)
         self.store.set_wasi(wasmtime.WasiConfig())
-        self.store.set_epoch_deadline(1 << 40)
+        self.store.set_epoch_deadline(ticks)
+        if memory is not None:
+            self.store.set_limits(memory_size=memory)
         self.instance = linker.instantiate(self.store, made)
 
     def call(self, interface: str, function: str, *arguments):

@@ -158,13 +158,12 @@ export class Call {
   /** Returns what a function returned as scores. */
   checked(answer, count) {
     const { name } = this.func;
-    if (answer === null || typeof answer !== "object" || typeof answer[Symbol.iterator] !== "function") {
-      throw new AnswerError(`${name} returned ${answer === null ? "null" : typeof answer}, not a list of scores`);
-    }
     const found = [];
     if (Array.isArray(answer)) {
       if (answer.length !== count) throw new AnswerError(`${name} returned ${answer.length} scores for ${count} completions`);
       for (let at = 0; at < count; at++) found.push(answer[at]);
+    } else if (answer === null || typeof answer !== "object" || typeof answer[Symbol.iterator] !== "function") {
+      throw new AnswerError(`${name} returned ${answer === null ? "null" : typeof answer}, not a list of scores`);
     } else {
       for (const score of answer) {
         found.push(score);

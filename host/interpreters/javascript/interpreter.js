@@ -16,7 +16,8 @@ let script;
 let call;
 
 // A thrown value is the contract's error.
-const failure = (tag, val) => ({ tag, val });
+// Halves of characters can't be passed on.
+const failure = (tag, text) => ({ tag, val: text.toWellFormed() });
 
 const LONGEST_LINE = 4000;
 const LONGEST_ROW = 240;
@@ -42,7 +43,7 @@ function print(level, values) {
   for (const line of text.split("\n")) {
     printed += 1;
     if (printed === MOST_LINES) host.log("warn", `${script?.name ?? "the script"} printed ${MOST_LINES} lines; others of this call are left out`);
-    if (printed < MOST_LINES) host.log(level, line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)}...` : line);
+    if (printed < MOST_LINES) host.log(level, (line.length > LONGEST_LINE ? `${line.slice(0, LONGEST_LINE)}...` : line).toWellFormed());
   }
 }
 
@@ -124,7 +125,7 @@ export const reward = {
       throw contractError(error, batch);
     }
     const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-    const metrics = [...call.metrics].map(([name, values]) => ({ name, value: mean(values), weight: values.length, reduction: "mean" }));
+    const metrics = [...call.metrics].map(([name, values]) => ({ name: name.toWellFormed(), value: mean(values), weight: values.length, reduction: "mean" }));
     return { rewards, metrics };
   },
 };

@@ -17,7 +17,7 @@ function compiled(path, source) {
   let code;
   try {
     const transforms = TYPED.test(path) ? ["typescript", "imports"] : ["imports"];
-    code = transform(source, { transforms, preserveDynamicImport: true, production: true, disableESTransforms: true, filePath: path }).code;
+    code = transform(source, { transforms, preserveDynamicImport: false, production: true, disableESTransforms: true, filePath: path }).code;
   } catch (error) {
     throw new ScriptError(error.message.replace(/^Error transforming /, ""));
   }

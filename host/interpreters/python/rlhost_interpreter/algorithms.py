@@ -3,12 +3,14 @@
 import inspect
 import math
 import random
-from builtins import float, isinstance, len, list, sum, zip  # noqa: A004
+# `Measured.log` runs while the script's own are in force.
+from builtins import float, isinstance, len, str, sum, zip  # noqa: A004
 
 from .batches import DIFFERENTIATED, LOSS, EstimatorSignature, Generation, Learned, LossSignature
 from .columns import Column, derivatives
-from .guard import OUTSIDE
+from .guard import called
 from .loop import finish
+from .signatures import parameters_of
 
 # Columns that built-in losses read for each token.
 PER_TOKEN = ("advantage", "return", "mask")
@@ -59,9 +61,8 @@ class Estimator:
             raise ResultError(f"{self.name} takes {missing[0]}, which this run does not have")
         given = self.settings | {name: value for name, value in inputs.items() if value is not None}
         random.seed(batch.seed)
-        with OUTSIDE:
-            answer = self.function(**given)
-            answer = finish(answer) if inspect.isawaitable(answer) else answer
+        answer = called(self.function, **given)
+        answer = called(finish, answer) if inspect.isawaitable(answer) else answer
         found = answer if isinstance(answer, dict) else {"advantage": answer}
         undeclared = [name for name in found if name not in self.estimates]
         if undeclared:
@@ -119,13 +120,12 @@ class Loss:
         learned = Learned(batch, wanted)
         measured = Measured(learned.mask)
         inputs = learned.inputs(self.signature.taken, measured.log)
-        parameters = inspect.signature(self.function).parameters
+        parameters = parameters_of(self.function)
         missing = [n for n in self.signature.taken if n not in inputs and parameters[n].default is inspect.Parameter.empty]
         if missing:
             raise ResultError(f"{self.name} takes {missing[0]}, which this run does not have")
         random.seed(batch.seed)
-        with OUTSIDE:
-            result = self.function(**(self.settings | inputs))
+        result = called(self.function, **(self.settings | inputs))
         total = self._total(result, learned)
         value = total.item()
         if not math.isfinite(value):

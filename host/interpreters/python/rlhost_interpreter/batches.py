@@ -1,10 +1,8 @@
 """What an estimator's and a loss's function is called with: the contract's batch of grouped sequences, as lists and columns."""
 
 import inspect
-from builtins import float, isinstance, len, list, range, zip  # noqa: A004
-
 from .columns import Column, Layout
-from .signatures import Arguments, SignatureError
+from .signatures import Arguments, SignatureError, parameters_of
 
 # Columns that the host knows, each with its unit, for the two kinds of calls.
 GENERATION = {
@@ -130,8 +128,8 @@ class EstimatorSignature(Arguments):
             raise SignatureError(f"it takes {self.columns[0]}, which is not known in a generation; known are: {known}")
         if self.rest:
             self.taken += [name for name in ("rewards", "groups", "finished") if name not in self.taken]
-        optional = [name for name in self.taken if inspect.signature(function).parameters.get(name) is not None]
-        self.required = [name for name in optional if inspect.signature(function).parameters[name].default is inspect.Parameter.empty]
+        optional = [name for name in self.taken if parameters_of(function).get(name) is not None]
+        self.required = [name for name in optional if parameters_of(function)[name].default is inspect.Parameter.empty]
 
     def needs(self) -> list[str]:
         return [name for name in GENERATION if name in self.taken]
@@ -143,7 +141,7 @@ class LossSignature(Arguments):
     INPUTS = ("mask", "step", "log_metric", "items", "tokens", "max_completion_length")
 
     def __init__(self, function, estimates: list[str]):
-        names = list(inspect.signature(function).parameters)
+        names = list(parameters_of(function))
         self.pairs = [name for name in names if name.startswith(OF_PAIRS)]
         unknown = [name for name in self.pairs if self.source_of(name) not in (*LOSS, "length")]
         if unknown:

@@ -9,11 +9,9 @@ from builtins import dict, enumerate, float, isinstance, len, list, zip  # noqa:
 from contextlib import nullcontext
 from itertools import islice
 
-from .guard import OUTSIDE, plain
+from .guard import OUTSIDE, called, plain
 from .loop import finish, together
 from .scripts import Function, Script, ScriptError
-
-is_awaitable = inspect.isawaitable
 
 
 class BatchError(Exception):
@@ -122,9 +120,8 @@ class Call:
         signature = self.signature
         names = [n for n in make if n != "completion_ids" or signature.reads_ids] if signature.takes_rest else signature.taken
         given = self.settings | {name: make[name]() for name in names} | self._columns(rows)
-        with OUTSIDE:
-            answer = self.function.call(**given)
-            return finish(answer) if is_awaitable(answer) else answer
+        answer = called(self.function.call, **given)
+        return called(finish, answer) if inspect.isawaitable(answer) else answer
 
     def _by_row(self, batch, rows: Rows):
         make = {
@@ -141,9 +138,9 @@ class Call:
             for at, values in enumerate(zip(*given.values())):
                 self.row = (at, texts[at])
                 answers.append(call(**settings, **dict(zip(keys, values))) if settings else call(**dict(zip(keys, values))))
-            self.row = None
-            if answers and is_awaitable(answers[0]):
-                return finish(together(answers))
+        self.row = None
+        if answers and inspect.isawaitable(answers[0]):
+            return called(finish, together(answers))
         return answers
 
     def _log_metric(self, name: str, value: float) -> None:

@@ -5,9 +5,8 @@ import json
 import math
 import random
 import struct
-from builtins import dict, float, isinstance, len, list, str, type  # noqa: A004
 
-from .guard import OUTSIDE, plain
+from .guard import called, plain
 from .loop import finish
 from .signatures import Arguments, SignatureError
 from .tools import Tool, ToolError, answers, methods
@@ -29,8 +28,10 @@ class Playing:
         self.given = 0.0
 
 
-def _awaited(value):
-    return finish(value) if inspect.isawaitable(value) else value
+def _answer(function, /, **named):
+    """Calls a function of the script's, and waits if it is asynchronous."""
+    value = called(function, **named)
+    return called(finish, value) if inspect.isawaitable(value) else value
 
 
 def _f32(value: float) -> float:
@@ -85,15 +86,13 @@ class Environment:
         """Opens an episode. Returns the prompt, if it isn't the row's."""
         random.seed(start.seed)
         named = {tool.name: (tool, tool.function) for tool in self.functions}
-        with OUTSIDE:
-            instance = self.cls(**self.settings) if self.cls else None
+        instance = called(self.cls, **self.settings) if self.cls else None
         named |= {tool.name: (tool, getattr(instance, tool.name)) for tool in self.methods}
         playing = Playing(instance, named, start.seed)
         prompt, observation = _messages(start), None
         if instance is not None:
             given = self._row(start, prompt)
-            with OUTSIDE:
-                observation = _awaited(instance.reset(**given))
+            observation = _answer(instance.reset, **given)
         self.episodes[start.episode] = playing
         if observation is None:
             return None
@@ -130,13 +129,12 @@ class Environment:
         whenever that comes."""
         if not self.has_reward:
             return None
-        with OUTSIDE:
-            said = _awaited(playing.instance.get_reward())
+        said = _answer(playing.instance.get_reward)
         if said is None:
             return None
         if isinstance(said, str):
             raise EpisodeError(f"get_reward of {self.name} returned {said!r}, not a number or None")
-        total = float(said)
+        total = called(float, said)
         if not math.isfinite(total):
             raise EpisodeError(f"get_reward of {self.name} returned {total}, which is not finite")
         reward = _f32(total - playing.given)

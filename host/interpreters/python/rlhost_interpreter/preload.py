@@ -1,6 +1,6 @@
 """Modules that are imported while the component is built, so that a script's import of them costs nothing."""
 
-import abc, ast, asyncio, base64, bisect, cmath, collections, collections.abc, contextlib, contextvars, copy  # noqa: E401, F401
+import abc, annotationlib, ast, asyncio, base64, bisect, cmath, collections, collections.abc, contextlib, contextvars, copy  # noqa: E401, F401
 import dataclasses, datetime, decimal, difflib, dis, enum, fractions, functools, hashlib, heapq, html, inspect, io  # noqa: E401, F401
 import itertools, json, keyword, linecache, logging, math, numbers, operator, os, pickle, random, re, reprlib  # noqa: E401, F401
 import statistics, string, struct, textwrap, threading, time, tokenize, traceback, types, typing, unicodedata  # noqa: E401, F401

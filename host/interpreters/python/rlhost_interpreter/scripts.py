@@ -11,7 +11,7 @@ from . import library, tracebacks
 from .batches import EstimatorSignature, LossSignature
 from .environments import Environment
 from .guard import OUTSIDE, called, plain
-from .signatures import Signature, SignatureError
+from .signatures import Signature, SignatureError, parameters_of
 
 REWARDS = "REWARDS"
 TOOLS = "TOOLS"
@@ -101,7 +101,7 @@ def _kind(name: str, value) -> str | None:
     if not callable(value) or not hasattr(value, "__name__") or name in OTHERS:
         return None
     try:
-        parameters = inspect.signature(value).parameters
+        parameters = parameters_of(value)
     except (TypeError, ValueError):
         return None
     if "rewards" in parameters and (name == "advantages" or "groups" in parameters):

@@ -1,5 +1,6 @@
 """What a function's signature says: which inputs it reads, which of its arguments are settings, and how it is called."""
 
+import annotationlib
 import dis
 import inspect
 import json
@@ -30,6 +31,11 @@ BASIC = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 class SignatureError(Exception):
     """A function can't be used as it is written."""
+
+
+def parameters_of(function):
+    """Returns a function's parameters by name; annotations needn't have a meaning."""
+    return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF).parameters
 
 
 def _hints(function) -> dict:
@@ -116,7 +122,7 @@ class Arguments:
     """A function's arguments: inputs that the host knows, settings, and columns of the dataset."""
 
     def __init__(self, function, inputs, skipped: int = 0):
-        parameters = list(inspect.signature(function).parameters.values())[skipped:]
+        parameters = list(parameters_of(function).values())[skipped:]
         alone = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
         if alone:
             raise SignatureError(f"its argument {alone[0]} has no name to be called by: remove the /")
@@ -186,7 +192,7 @@ class Signature(Arguments):
     """How a reward function is called."""
 
     def __init__(self, function, text: str):
-        names = inspect.signature(function).parameters.keys()
+        names = parameters_of(function).keys()
         self.function = function
         self.reads_ids = "completion_ids" in text
         self.by_row = "completion" in names and not names & {"prompts", "completions", "completion_ids"}

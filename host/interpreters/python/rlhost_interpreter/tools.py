@@ -12,6 +12,7 @@ from json import loads
 
 from .guard import OUTSIDE, plain
 from .loop import finish, together
+from .signatures import parameters_of
 
 SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 BARE = {**SCALARS, list: "array", tuple: "array", dict: "object"}
@@ -116,7 +117,7 @@ class Tool:
         if not doc:
             raise ToolError("it has no docstring, from which the model would know what it does")
         self.description, texts = described(doc)
-        parameters = list(inspect.signature(function).parameters.values())[1 if is_method else 0 :]
+        parameters = list(parameters_of(function).values())[1 if is_method else 0 :]
         try:
             hints = typing.get_type_hints(function)
         except Exception as error:
