@@ -1,6 +1,8 @@
 """Runs an interpreter's component outside rlhost, with PyPI's `wasmtime`: for `check.py` and `bench.py`."""
 
+import hashlib
 import json
+import tempfile
 import time
 from pathlib import Path
 
@@ -8,6 +10,17 @@ import wasmtime
 from wasmtime import component
 
 CONTRACT = "rlhost:plugin/{}@1.0.0"
+
+
+def unpacked(name: str) -> Path:
+    """Returns the kept component of this name, unpacked into the folder of temporary files."""
+    import zstandard
+
+    data = zstandard.ZstdDecompressor().decompress((Path(__file__).parent / f"built/{name}.wasm.zst").read_bytes())
+    path = Path(tempfile.gettempdir(), f"rlhost-{name}-{hashlib.sha256(data).hexdigest()[:16]}.wasm")
+    if not path.exists():
+        path.write_bytes(data)
+    return path
 
 
 class Failed(Exception):
