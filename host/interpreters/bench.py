@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import check_roles
 import component
 
 ROWS, TOKENS = 64, 200
@@ -85,6 +86,40 @@ def native(path: Path, completions: list[str]) -> list[float]:
     return json.loads(run.stdout)[:3]
 
 
+def least(work, times: int = 5) -> float:
+    """Returns the least of several times, in milliseconds of the processor."""
+    found = []
+    for _ in range(times):
+        started = time.process_time()
+        work()
+        found.append(time.process_time() - started)
+    return min(found) * 1e3
+
+
+def empty_call(instance: component.Instance, batch) -> None:
+    """Prints what a call costs besides the function and passing the batch."""
+    script = {"name": "r.py", "source": "def r(completions):\n    return [0.0] * len(completions)\n"}
+    instance.call("plugin", "configure", json.dumps({"script": script, "settings": {}}))
+    one = component.batch(1, ["p"], {}, [{"prompt": 0, "text": "a", "ids": []}])
+    print(f"a call         {least(lambda: [instance.score(one) for _ in range(20)]) / 20:.2f} ms of a completion, {least(lambda: instance.score(batch)):.2f} ms of {ROWS}")
+
+
+def roles(made) -> None:
+    """Prints the times of an environment's turns, of advantages and of a loss."""
+    shop = check_roles.opened(made, "shop.py", "Shop")
+    wanted = {"wanted": ["apple"]}
+    shop.call("environment", "begin", [check_roles.start(at, wanted) for at in range(ROWS)])
+    turns = [check_roles.turn(at, ("count", {"factor": 1, "more": {}, "pair": [1, "a"], "x": 1})) for at in range(ROWS)]
+    print(f"turns          {least(lambda: shop.call('environment', 'step', turns)) / ROWS * 1e3:.0f} us each, with a call of a tool")
+    tokens, groups, mask = [at * TOKENS for at in range(ROWS + 1)], list(range(0, ROWS + 1, 8)), [1] * ROWS * TOKENS
+    values = check_roles.numbers(1, ROWS * TOKENS)
+    names = ("logp", "old_logp", "ref_logp", "advantage")
+    batch = check_roles.batch_of({name: ("token", values) for name in names}, tokens, groups, mask)
+    clipped = check_roles.opened(made, "clipped.py", "loss")
+    spent = least(lambda: clipped.call("algorithm", "loss", batch))
+    print(f"a loss         {spent:.0f} ms of {ROWS} completions of {TOKENS} tokens")
+
+
 def main(file: str) -> None:
     engine = component.engine()
     made, seconds = component.compiled(engine, Path(file))
@@ -109,6 +144,9 @@ def main(file: str) -> None:
         inside, outside = instances[0].score(batch)[:3], native(path, completions)
     for name, here, there in zip(("len", "words", "regex"), inside, outside):
         print(f"{name:<14} {here:.2f} us a completion, natively {there:.2f} us: {here / there:.1f} times")
+    if is_python:
+        empty_call(instances[1], batch)
+        roles((engine, made))
 
 
 if __name__ == "__main__":

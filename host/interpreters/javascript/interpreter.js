@@ -169,5 +169,9 @@ const scriptInterface = {
       })),
     );
   },
+
+  bytecode() {
+    throw failure("unsupported", "there is no bytecode of JavaScript: give its files in `modules`");
+  },
 };
 export { scriptInterface as script };

@@ -246,6 +246,10 @@ class Script(exports.Script):
                 for f in found
             ]
 
+    def bytecode(self, path: str, source: str) -> bytes:
+        with answering(config=True):
+            return library.bytecode(path, source)
+
 
 # A script finds its own modules and the library's, and nothing of this.
 for name in list(sys.modules):

@@ -13,19 +13,20 @@ import threading
 import types
 
 
-# All that the interpreter's own code uses of the library, directly or not.
+# All that the interpreter's own code uses of the library while it answers calls, directly or not.
 MODULES = (
-    "abc asyncio asyncio.base_events asyncio.coroutines asyncio.events asyncio.futures asyncio.runners asyncio.tasks codecs collections "
-    "collections.abc contextlib contextvars copyreg dis enum functools importlib importlib._bootstrap importlib.machinery inspect io "
-    "itertools json json.decoder json.encoder json.scanner linecache math opcode operator os pickle posixpath random re struct textwrap "
-    "time tokenize traceback types typing warnings weakref zlib"
+    "asyncio asyncio.base_events asyncio.coroutines asyncio.events asyncio.futures asyncio.runners asyncio.tasks contextlib functools "
+    "inspect itertools json json.decoder json.encoder json.scanner linecache math operator os pickle random re struct traceback types "
+    "time weakref"
 ).split()
+# Modules whose classes are only used when a script is configured.
+ONLY_FUNCTIONS = ("functools", "inspect", "operator", "os", "types")
 
 BUILTINS = builtins.__dict__
 MISSING = object()
 RECURSION_LIMIT = sys.getrecursionlimit()
 STREAMS = ("stdout", "stderr", "__stdout__", "__stderr__", "excepthook", "displayhook")
-LISTS = ("meta_path", "path_hooks", "path")
+LISTS = ("meta_path", "path_hooks")
 # References that stay what they are while a script runs.
 _dict_update, _dict_clear, _dict_copy = dict.update, dict.clear, dict.copy
 _set_attribute, _delete_attribute, _get_attribute = type.__setattr__, type.__delattr__, getattr
@@ -39,6 +40,8 @@ class Guard:
         modules = [importlib.import_module(name) for name in MODULES]
         classes = {}
         for module in modules:
+            if module.__name__ in ONLY_FUNCTIONS:
+                continue
             for value in module.__dict__.values():
                 # Those written in C can't be changed.
                 if isinstance(value, type) and value.__module__ == module.__name__ and value.__flags__ & (1 << 9):

@@ -5,6 +5,7 @@ import importlib.machinery
 import importlib.util
 import marshal
 import os
+import signal
 import sys
 import zlib
 
@@ -15,7 +16,7 @@ LEFT_OUT = frozenset(
     "__hello__ __phello__ _aix_support _android_support _apple_support _ios_support _osx_support _pyrepl antigravity "
     "bdb cProfile cmd code config-3.14-wasm32-wasi compileall ctypes curses dbm doctest ensurepip ftplib idlelib imaplib "
     "lib2to3 mailbox modulefinder multiprocessing nturl2path ntpath pdb poplib profile pstats pty py_compile pyclbr pydoc pydoc_data "
-    "rlcompleter site-packages smtplib socketserver sqlite3 tabnanny test this tkinter trace tty turtle turtledemo unittest venv "
+    "rlcompleter site-packages smtplib socketserver sqlite3 tabnanny test this tkinter trace tty turtle turtledemo venv "
     "webbrowser wsgiref xmlrpc zipapp lzma bz2 ssl "
     "pickletools nntplib telnetlib turtle".split()
 )
@@ -56,10 +57,56 @@ NATIVE = {
     "sqlite3": "use dictionaries",
     "ssl": "a script has no network",
     "multiprocessing": "rlhost divides the rows of a stateless function itself (STATELESS = True)",
-    "ctypes": "use struct and array",
-    "lzma": "use zlib",
-    "bz2": "use zlib",
 }
+
+def _shim(name: str, source: str) -> tuple[bool, bytes]:
+    return False, zlib.compress(marshal.dumps(compile(source, f"{name}.py", "exec", dont_inherit=True)))
+
+
+CTYPES = """
+class _Type:
+    size = 4
+
+class c_int(_Type): pass
+class c_long(_Type): pass
+class c_size_t(_Type): pass
+
+class c_longlong(_Type):
+    size = 8
+
+class c_double(_Type):
+    size = 8
+
+def sizeof(kind):
+    return kind.size
+
+def __getattr__(name):
+    raise AttributeError(f"a script has no ctypes.{name}: use struct and array")
+"""
+
+COMPRESSION = """
+def open(*arguments, **named):
+    raise OSError("a script has neither files nor this compression: use zlib")
+
+compress = decompress = BZ2File = LZMAFile = open
+"""
+
+# What packages import without need: sizes of C's types (sympy), and compressed files (networkx).
+SHIMS = {"ctypes": _shim("ctypes", CTYPES), "bz2": _shim("bz2", COMPRESSION), "lzma": _shim("lzma", COMPRESSION)}
+
+
+def _without_alarms() -> None:
+    """Lets packages set alarms (math-verify's limits of time), which never go off: a call's limit of time is the host's."""
+    before = signal.signal
+    signal.SIGALRM, signal.ITIMER_REAL = 14, 0
+    signal.alarm = lambda seconds: 0
+    signal.setitimer = lambda which, seconds, interval=0.0: (0.0, 0.0)
+    signal.signal = lambda number, handler: None if number == signal.SIGALRM else before(number, handler)
+
+
+def _no_processes(*arguments, **named):
+    raise PermissionError("a script starts no processes")
+
 
 # Deep enough for the size, not so deep that building takes minutes.
 LEVEL = 9
@@ -87,6 +134,13 @@ def packed(folder: str) -> dict[str, tuple[bool, bytes]]:
                 code = compile(source.read(), path.removeprefix(folder + "/"), "exec", dont_inherit=True, optimize=2)
             found[name] = (is_package, zlib.compress(marshal.dumps(code), LEVEL))
     return found
+
+
+def bytecode(path: str, source: str) -> bytes:
+    """Compiles a file of a package into what its `.pyc` holds; see PEP 552."""
+    code = compile(source, f"{PACKAGES}/{path}", "exec", dont_inherit=True)
+    # Of a hash that is not checked: the folder belongs to the host, which knows when a file changes.
+    return importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(source.encode()) + marshal.dumps(code)
 
 
 class Library(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -165,6 +219,16 @@ class Files(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 FILES = Files()
 
+# Where the host shows packages that a script may import, if it does: a folder as pip fills it. Only what is imported is read.
+PACKAGES = "/packages"
+
+
+def find_packages() -> None:
+    """Looks for the folder of packages, which is not there while the component is built."""
+    if PACKAGES not in sys.path and os.path.isdir(PACKAGES):
+        sys.path.append(PACKAGES)
+        sys.path_importer_cache.clear()
+
 
 def install() -> None:
     """Packs the library and puts the finders in place of those that look for files. Called once, while the component is built."""
@@ -172,8 +236,12 @@ def install() -> None:
         importlib.machinery.BuiltinImporter,
         importlib.machinery.FrozenImporter,
         FILES,
-        Library(packed("/python")),
+        Library(packed("/python") | SHIMS),
+        importlib.machinery.PathFinder,
         Explaining(),
     ]
+    _without_alarms()
+    # Packages that list what must not be called name these.
+    os.system = os.popen = os.execv = os.spawnv = os.fork = _no_processes
     sys.path[:] = []
     sys.path_importer_cache.clear()

@@ -121,6 +121,7 @@ class Script:
         self.source = source
         self.modules = modules
         library.FILES.replace(modules)
+        library.find_packages()
         tracebacks.remember(self.name, source)
         stem = self.name.removesuffix(".py")
         self.module = types.ModuleType(stem)
