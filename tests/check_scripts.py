@@ -75,7 +75,14 @@ def wrapped(text: str, drawn: random.Random, row: dict) -> str:
     """Returns a completion with this text."""
     numbers = [row["answer"], str(drawn.randint(0, 99)), f"{int(row['answer']) * 1.05:.2f}", "1,200"]
     formulas = [row["formula"], "+".join(map(str, row["nums"])), "(1 + ", "2 ** 3"]
-    answers = [*numbers, *formulas, json.dumps(row["fields"]), json.dumps({"name": "x", "tags": [1]}), "{no JSON", f"\\boxed{{{row['answer']}}}"]
+    answers = [
+        *numbers,
+        *formulas,
+        json.dumps(row["fields"]),
+        json.dumps({"name": "x", "tags": [1]}),
+        "{no JSON",
+        f"\\boxed{{{row['answer']}}}",
+    ]
     answer = drawn.choice(answers)
     shapes = [
         f"<think>{text}</think>\n<answer>{answer}</answer>",
@@ -108,7 +115,11 @@ def rows() -> tuple[list[dict], list[dict]]:
                 "nums": nums,
                 "target": nums[0] + nums[1] * nums[2],
                 "formula": f"{nums[0]} + {nums[1]} * {nums[2]}",
-                "fields": {"name": drawn.choice(["Ada", "Zoë", "李"]), "total": drawn.randint(1, 9), "items": [{"id": 1}, {"id": drawn.randint(2, 4)}]},
+                "fields": {
+                    "name": drawn.choice(["Ada", "Zoë", "李"]),
+                    "total": drawn.randint(1, 9),
+                    "items": [{"id": 1}, {"id": drawn.randint(2, 4)}],
+                },
             }
         )
         for _ in range(GROUP):

@@ -6,7 +6,6 @@ python3 bench.py javascript.wasm     (native: node)
 
 import json
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ import component
 ROWS, TOKENS = 64, 200
 
 # Each takes its own time, the least of several calls, since passing a batch from here costs more than from rlhost.
-PYTHON = '''
+PYTHON = """
 import re, time
 PATTERN = re.compile(r"^<think>.*?</think>\\s*<answer>(.*?)</answer>$", re.DOTALL)
 NUMBER = re.compile(r"-?\\d[\\d,]*(?:\\.\\d+)?")
@@ -40,8 +39,8 @@ def timed(function, completions):
 def reward(completions, **kwargs):
     found = [timed(f, completions) for f in (characters, length, regex)]
     return found + [0.0] * (len(completions) - 3)
-'''
-JAVASCRIPT = r'''
+"""
+JAVASCRIPT = r"""
 const PATTERN = /^<think>.*?<\/think>\s*<answer>(.*?)<\/answer>$/s;
 const NUMBER = /-?\d[\d,]*(?:\.\d+)?/g;
 const characters = (completions) => completions.map((c) => c.length);
@@ -61,7 +60,7 @@ export function reward({ completions }) {
   const found = [characters, length, regex].map((f) => timed(f, completions));
   return [...found, ...Array(completions.length - 3).fill(0)];
 }
-'''
+"""
 
 
 def texts() -> list[str]:
@@ -101,7 +100,9 @@ def empty_call(instance: component.Instance, batch) -> None:
     script = {"name": "r.py", "source": "def r(completions):\n    return [0.0] * len(completions)\n"}
     instance.call("plugin", "configure", json.dumps({"script": script, "settings": {}}))
     one = component.batch(1, ["p"], {}, [{"prompt": 0, "text": "a", "ids": []}])
-    print(f"a call         {least(lambda: [instance.score(one) for _ in range(20)]) / 20:.2f} ms of a completion, {least(lambda: instance.score(batch)):.2f} ms of {ROWS}")
+    print(
+        f"a call         {least(lambda: [instance.score(one) for _ in range(20)]) / 20:.2f} ms of a completion, {least(lambda: instance.score(batch)):.2f} ms of {ROWS}"
+    )
 
 
 def roles(made) -> None:
@@ -110,7 +111,9 @@ def roles(made) -> None:
     wanted = {"wanted": ["apple"]}
     shop.call("environment", "begin", [check_roles.start(at, wanted) for at in range(ROWS)])
     turns = [check_roles.turn(at, ("count", {"factor": 1, "more": {}, "pair": [1, "a"], "x": 1})) for at in range(ROWS)]
-    print(f"turns          {least(lambda: shop.call('environment', 'step', turns)) / ROWS * 1e3:.0f} us each, with a call of a tool")
+    print(
+        f"turns          {least(lambda: shop.call('environment', 'step', turns)) / ROWS * 1e3:.0f} us each, with a call of a tool"
+    )
     tokens, groups, mask = [at * TOKENS for at in range(ROWS + 1)], list(range(0, ROWS + 1, 8)), [1] * ROWS * TOKENS
     values = check_roles.numbers(1, ROWS * TOKENS)
     names = ("logp", "old_logp", "ref_logp", "advantage")
@@ -130,7 +133,9 @@ def main(file: str) -> None:
         instances.append(component.Instance(engine, made))
         instances[-1].call("plugin", "describe")
         instances[-1].took = (time.perf_counter() - started) * 1e3
-    print(f"an instance    {instances[0].took:.1f} ms the first, {statistics.median(i.took for i in instances[1:]):.1f} ms others, with describe()")
+    print(
+        f"an instance    {instances[0].took:.1f} ms the first, {statistics.median(i.took for i in instances[1:]):.1f} ms others, with describe()"
+    )
     completions = texts()
     rows = [{"prompt": 0, "text": text, "ids": []} for text in completions]
     batch = component.batch(1, ["prompt"], {}, rows)

@@ -75,20 +75,39 @@ def environments(made, checks: Checks) -> None:
     shop = opened(made, "shop.py", "Shop", {"money": 20})
     wanted = {"wanted": ["apple", "bread"], "environment": "shop"}
     opening, other = shop.call("environment", "begin", [start(1, wanted), start(2, wanted)])
-    checks.same("what reset returns is added to the prompt", [m.content for m in opening.prompt], ["Buy apples and bread. You have 20 coins."])
-    tools = {tool.name: {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.parameters)} for tool in other.tools}
+    checks.same(
+        "what reset returns is added to the prompt",
+        [m.content for m in opening.prompt],
+        ["Buy apples and bread. You have 20 coins."],
+    )
+    tools = {
+        tool.name: {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.parameters)}
+        for tool in other.tools
+    }
     checks.same("its tools", list(tools), ["ask", "buy", "count"])
     for name, tool in tools.items():
         checks.same(f"{name} is described as by transformers", tool, expected[f"Shop.{name}"])
 
-    one, two = shop.call("environment", "step", [turn(1, ("buy", {"item": "apple"})), turn(2, ("ask", {"question": "prices"}), ("buy", {"item": "cheese", "count": 9}))])
+    one, two = shop.call(
+        "environment",
+        "step",
+        [turn(1, ("buy", {"item": "apple"})), turn(2, ("ask", {"question": "prices"}), ("buy", {"item": "cheese", "count": 9}))],
+    )
     checks.same("a tool's answer", (said(one), one.done, one.reward), ([("buy", "17 coins left")], False, 0.5))
     checks.same("its call's number", getattr(one.messages[0], "tool-call-id"), "0")
-    answers = [("buy", "{'error': '81 coins are more than the 20 that you have'}"), ("ask", "{'apple': 3, 'bread': 4, 'cheese': 9}")]
+    answers = [
+        ("buy", "{'error': '81 coins are more than the 20 that you have'}"),
+        ("ask", "{'apple': 3, 'bread': 4, 'cheese': 9}"),
+    ]
     checks.same("errors are answers, asynchronous tools answer last", said(two), answers)
     wrong = [("sell", {}), ("buy", {"thing": 1}), ("buy", "{item"), ("buy", [1])]
     (reply,) = shop.call("environment", "step", [turn(1, *wrong)])
-    errors = ["Tool sell not found.", "unexpected keyword argument 'thing'", "Expecting property name", "must be a mapping, not list"]
+    errors = [
+        "Tool sell not found.",
+        "unexpected keyword argument 'thing'",
+        "Expecting property name",
+        "must be a mapping, not list",
+    ]
     for (_, answer), error in zip(said(reply), errors):
         checks.holds(f"a wrong call: {error}", error in answer and answer.startswith("{'error'"), answer)
     many = turn(1, ("count", {"factor": 1, "more": {}, "pair": [1, "a"], "x": 1}))
@@ -99,8 +118,16 @@ def environments(made, checks: Checks) -> None:
     metrics = {metric.name: (metric.value, metric.weight) for metric in shop.call("environment", "finish", [1, 2])}
     checks.same("metrics", metrics, {"tools/call_frequency": (4.5, 2.0), "tools/failure_frequency": (5 / 9, 9.0)})
 
-    checks.fails("a missing column", lambda: shop.call("environment", "begin", [start(3, {})]), "input: reset of Shop takes wanted, which is no column")
-    checks.fails("not a reward", lambda: shop.score(component.batch(1, ["p"], {}, [{"prompt": 0, "text": "a", "ids": []}])), "Shop in shop.py is environment, and not called as reward")
+    checks.fails(
+        "a missing column",
+        lambda: shop.call("environment", "begin", [start(3, {})]),
+        "input: reset of Shop takes wanted, which is no column",
+    )
+    checks.fails(
+        "not a reward",
+        lambda: shop.score(component.batch(1, ["p"], {}, [{"prompt": 0, "text": "a", "ids": []}])),
+        "Shop in shop.py is environment, and not called as reward",
+    )
     tools = opened(made, "calculator.py", None)
     (opening,) = tools.call("environment", "begin", [start(1, {})])
     found = [{"name": t.name, "description": t.description, "parameters": json.loads(t.parameters)} for t in opening.tools]
@@ -110,18 +137,27 @@ def environments(made, checks: Checks) -> None:
     checks.same("no reward", (opening.prompt, reply.reward), (None, None))
 
 
-def batch_of(columns: dict[str, tuple[str, list[float]]], tokens: list[int], groups: list[int], mask: list[int], missing: dict | None = None):
+def batch_of(
+    columns: dict[str, tuple[str, list[float]]], tokens: list[int], groups: list[int], mask: list[int], missing: dict | None = None
+):
     made = [
-        record(name=name, unit=unit, values=values, missing=(missing or {}).get(name, [])) for name, (unit, values) in columns.items()
+        record(name=name, unit=unit, values=values, missing=(missing or {}).get(name, []))
+        for name, (unit, values) in columns.items()
     ]
     items = len(groups) - 1 if len(tokens) == 2 * (len(groups) - 1) + 1 and "prompts" in (missing or {}) else len(tokens) - 1
     scale = record(items=items, tokens=sum(mask), prompt_tokens=0, max_completion_length=16)
-    return record(step=4, seed=1, groups=groups, tokens=tokens, prompt_tokens=[], turns=[], mask=bytes(mask), columns=made, scale=scale)
+    return record(
+        step=4, seed=1, groups=groups, tokens=tokens, prompt_tokens=[], turns=[], mask=bytes(mask), columns=made, scale=scale
+    )
 
 
 def advantages(made, checks: Checks) -> None:
     instance = opened(made, "baseline.py", None, {"unfinished": 0.25})
-    columns = {"reward/a": ("sequence", [1.0, 0.0, 0.5, 2.0]), "reward/b": ("sequence", [0.0, 1.0, 0.0, 0.0]), "finished": ("sequence", [1.0, 1.0, 0.0, 1.0])}
+    columns = {
+        "reward/a": ("sequence", [1.0, 0.0, 0.5, 2.0]),
+        "reward/b": ("sequence", [0.0, 1.0, 0.0, 0.0]),
+        "finished": ("sequence", [1.0, 1.0, 0.0, 1.0]),
+    }
     tokens, groups, mask = [0, 2, 3, 5, 6], [0, 3, 4], [1, 1, 1, 1, 0, 1]
     batch = batch_of(columns, tokens, groups, mask, {"reward/b": [2]})
     rewards = [record(name="a", weight=1.0), record(name="b", weight=0.5)]
@@ -161,7 +197,12 @@ def losses(made, checks: Checks) -> None:
 
     for script, formula, is_pairs in (("clipped.py", clipped, False), ("preferred.py", preferred, True)):
         instance = opened(made, script, None)
-        columns = {"logp": ("token", logp), "old_logp": ("token", old), "ref_logp": ("token", reference), "advantage": ("token", advantage)}
+        columns = {
+            "logp": ("token", logp),
+            "old_logp": ("token", old),
+            "ref_logp": ("token", reference),
+            "advantage": ("token", advantage),
+        }
         batch = batch_of(columns, tokens, groups, mask, {"prompts": []} if is_pairs else None)
         answer = instance.call("algorithm", "loss", batch)
         checks.close(f"{script}: the loss", [answer.loss], [formula(logp)])
@@ -174,10 +215,23 @@ def losses(made, checks: Checks) -> None:
             slopes.append((formula(up) - formula(down)) / (2 * step))
         checks.close(f"{script}: its derivatives", derived.values, slopes, 1e-4)
         data = instance.call("algorithm", "describe-data")
-        expected = ("either", "pairs", []) if is_pairs else ("policy", "completions", ["advantage"])
+        expected = ("dataset", "pairs", []) if is_pairs else ("policy", "completions", ["advantage"])
         checks.same(f"{script}: where it learns from", (data.source, data.shape, list(data.estimates)), expected)
         needs = ["logp", "ref_logp"] if is_pairs else ["logp", "old_logp", "ref_logp", "advantage"]
         checks.same(f"{script}: what it needs", list(instance.call("plugin", "describe").needs), needs)
+
+
+def alone(made, checks: Checks) -> None:
+    """A loss without advantages of its own gets the usual ones."""
+    source = "from rlhost import exp\ndef loss(logp, old_logp, advantage):\n    return -exp(logp - old_logp) * advantage\n"
+    instance = component.Instance(*made)
+    instance.call("plugin", "configure", json.dumps({"script": {"name": "a.py", "source": source}, "settings": {}}))
+    checks.same("its estimates", list(instance.call("algorithm", "describe-data").estimates), ["advantage"])
+    columns = {"reward/a": ("sequence", [1.0, 3.0, 5.0])}
+    batch = batch_of(columns, [0, 1, 2, 4], [0, 2, 3], [1, 1, 1, 1])
+    (column,) = instance.call("estimator", "estimate", batch, [record(name="a", weight=1.0)]).columns
+    deviation = math.sqrt(2.0) + 1e-4
+    checks.close("its advantages", column.values, [-1 / deviation, 1 / deviation, 0.0, 0.0])
 
 
 def inspected(made, checks: Checks) -> None:
@@ -185,7 +239,9 @@ def inspected(made, checks: Checks) -> None:
     for script in ("shop.py", "calculator.py", "baseline.py", "clipped.py", "preferred.py"):
         instance = component.Instance(*made)
         answer = instance.call("rlhost:script/script@1.0.0", "inspect", script, (SCRIPTS / script).read_text(), [])
-        found[script] = [(f.name, f.kind, sorted(json.loads(getattr(f, "settings-schema"))["properties"]), list(f.columns)) for f in answer]
+        found[script] = [
+            (f.name, f.kind, sorted(json.loads(getattr(f, "settings-schema"))["properties"]), list(f.columns)) for f in answer
+        ]
     expected = {
         "shop.py": [("Shop", "environment", ["fee", "money"], ["wanted"])],
         "calculator.py": [("TOOLS", "environment", [], [])],
@@ -201,7 +257,7 @@ def main(path: str) -> int:
     engine = component.engine()
     made = engine, component.compiled(engine, Path(path))[0]
     checks = Checks()
-    for check in (inspected, environments, advantages, losses):
+    for check in (inspected, environments, advantages, losses, alone):
         check(made, checks)
     for failed in checks.failed:
         print(f"FAILED {failed}")

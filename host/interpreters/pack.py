@@ -11,7 +11,7 @@ import zstandard
 HERE = Path(__file__).parent
 # Within the window that zstd's decoders allow by default (128 MiB), and as large as the components.
 WINDOW_LOG = 25
-SOURCES = {"python": ("*.py", "rlhost_interpreter/*.py", "requirements.txt"), "javascript": ("*.js", "package.json")}
+SOURCES = {"python": ("*.py", "rlhost_interpreter/*.py", "requirements.txt"), "javascript": ("*.js", "package.json", "runtime/*")}
 
 
 def sources(name: str) -> str:
@@ -26,7 +26,7 @@ def tools(name: str) -> dict[str, str]:
     if name == "python":
         return {"CPython": "3.14.0", "componentize-py": metadata.version("componentize-py")}
     wanted = json.loads((HERE / "javascript/package.json").read_text())["devDependencies"]
-    return {"QuickJS": "quickjs-ng of rquickjs 0.13.0", **wanted}
+    return {"QuickJS": "quickjs-ng 0.16.2 of rquickjs 0.14.0", **wanted}
 
 
 def main(folder: str) -> None:

@@ -200,6 +200,9 @@ def metrics_of(measured: Measured) -> list[Metric]:
 
 class Estimator(exports.Estimator):
     def estimate(self, generation: contract.Batch, rewards: list[contract.WeightedReward]) -> estimator.Estimates:
+        if Running.estimating is None and Running.function and Running.function.kind == "loss":
+            # It reads no estimates, but may learn from what the policy generates.
+            return estimator.Estimates([], [])
         estimating = Running.of("advantages")
         with answering():
             found, measured = estimating.estimate(generation, rewards)
@@ -240,9 +243,7 @@ class Script(exports.Script):
         with answering(config=True):
             found = loaded.functions()
             return [
-                Function(
-                    f.name, f.description, json.dumps(f.schema()), f.needs(), f.stateless, Kind[f.kind.upper()], f.columns()
-                )
+                Function(f.name, f.description, json.dumps(f.schema()), f.needs(), f.stateless, Kind[f.kind.upper()], f.columns())
                 for f in found
             ]
 

@@ -3,6 +3,7 @@
 import inspect
 import math
 import random
+
 # `Measured.log` runs while the script's own are in force.
 from builtins import float, isinstance, len, str, sum, zip  # noqa: A004
 
@@ -83,7 +84,9 @@ class Estimator:
             length = tokens[at + 1] - tokens[at]
             if per_token:
                 if not isinstance(value, (list, tuple)) or len(value) != length:
-                    raise ResultError(f"{self.name} returned {value!r:.60} of {name} for completion {at}, which has {length} tokens")
+                    raise ResultError(
+                        f"{self.name} returned {value!r:.60} of {name} for completion {at}, which has {length} tokens"
+                    )
                 flat += [self._number(name, entry, at) for entry in value]
             elif name in PER_TOKEN:
                 number = self._number(name, value, at)
@@ -139,7 +142,9 @@ class Loss:
                 values = [d if counted else 0.0 for d, counted in zip(values, batch.mask)]
             wrong = next((at for at, d in enumerate(values) if not math.isfinite(d)), None)
             if wrong is not None:
-                raise ResultError(f"the derivative of {self.name} by {name} is {values[wrong]} at entry {wrong}, which is not finite")
+                raise ResultError(
+                    f"the derivative of {self.name} by {name} is {values[wrong]} at entry {wrong}, which is not finite"
+                )
             gradients[name] = (unit, values)
         return value, gradients, measured
 

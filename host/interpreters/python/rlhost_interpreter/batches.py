@@ -45,10 +45,36 @@ def _with_missing(column) -> list:
     return values
 
 
+def advantages(rewards, groups):
+    """Gives each completion its reward, centred on its group's mean and divided by its deviation: what a loss that takes `advantage` gets if
+    its script has no function of that name."""
+    found = [0.0] * len(rewards)
+    for group in groups:
+        scored = [at for at in group if rewards[at] is not None]
+        if len(scored) < 2:
+            continue
+        mean = sum(rewards[at] for at in scored) / len(scored)
+        deviation = (sum((rewards[at] - mean) ** 2 for at in scored) / (len(scored) - 1)) ** 0.5
+        for at in scored:
+            found[at] = (rewards[at] - mean) / (deviation + 1e-4)
+    return found
+
+
 class Generation:
     """What `advantages` is called with."""
 
-    INPUTS = ("rewards", "groups", "rewards_by_name", "weights", "step", "mask", "lengths", "max_completion_length", "turns", "log_metric")
+    INPUTS = (
+        "rewards",
+        "groups",
+        "rewards_by_name",
+        "weights",
+        "step",
+        "mask",
+        "lengths",
+        "max_completion_length",
+        "turns",
+        "log_metric",
+    )
 
     def __init__(self, batch, rewards: list):
         self.batch = batch
@@ -145,14 +171,18 @@ class LossSignature(Arguments):
         self.pairs = [name for name in names if name.startswith(OF_PAIRS)]
         unknown = [name for name in self.pairs if self.source_of(name) not in (*LOSS, "length")]
         if unknown:
-            raise SignatureError(f"it takes {unknown[0]}, which is no column; known are chosen_logp, chosen_ref_logp, chosen_length and the like")
+            raise SignatureError(
+                f"it takes {unknown[0]}, which is no column; known are chosen_logp, chosen_ref_logp, chosen_length and the like"
+            )
         self.estimates = estimates
         super().__init__(function, (*self.INPUTS, *LOSS, *estimates, *self.pairs))
         if self.columns:
             known = ", ".join((*LOSS, *estimates, *self.INPUTS))
             raise SignatureError(f"it takes {self.columns[0]}, which is no column; known are: {known}")
         if not {self.source_of(name) for name in self.taken} & set(DIFFERENTIATED):
-            raise SignatureError(f"it takes no column with derivatives: {', '.join(DIFFERENTIATED)}, or chosen_logp and rejected_logp")
+            raise SignatureError(
+                f"it takes no column with derivatives: {', '.join(DIFFERENTIATED)}, or chosen_logp and rejected_logp"
+            )
 
     @staticmethod
     def source_of(name: str) -> str:
@@ -169,7 +199,13 @@ class Learned:
 
     def __init__(self, batch, differentiated: set[str]):
         self.batch = batch
-        self.layout = Layout(list(batch.tokens), list(batch.groups), [float(m) for m in batch.mask], float(batch.scale.items), float(batch.scale.tokens))
+        self.layout = Layout(
+            list(batch.tokens),
+            list(batch.groups),
+            [float(m) for m in batch.mask],
+            float(batch.scale.items),
+            float(batch.scale.tokens),
+        )
         self.layout.sizes["prompt_token"] = batch.prompt_tokens[-1] if batch.prompt_tokens else 0
         self.columns = {}
         for column in batch.columns:

@@ -211,7 +211,9 @@ class Column:
 
     def _wider(self, dim: int) -> str:
         if dim not in (-1, 1) or self.unit not in ("token", "sequence"):
-            raise ValueError(f"a column of {self.unit}s has no dimension {dim}: sum(-1) is over a sequence's tokens or a group's sequences")
+            raise ValueError(
+                f"a column of {self.unit}s has no dimension {dim}: sum(-1) is over a sequence's tokens or a group's sequences"
+            )
         return "sequence" if self.unit == "token" else "group"
 
     def _gathered(self, to: str) -> "Column":

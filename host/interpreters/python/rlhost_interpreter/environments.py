@@ -52,7 +52,9 @@ class Environment:
         self.name, self.cls = name, cls
         self.script_name = script_name
         self.has_reward = callable(getattr(cls, "get_reward", None))
-        self.arguments = self._arguments(cls.__init__ if cls and "__init__" in dir(cls) and cls.__init__ is not object.__init__ else None)
+        self.arguments = self._arguments(
+            cls.__init__ if cls and "__init__" in dir(cls) and cls.__init__ is not object.__init__ else None
+        )
         self.reset = Arguments(cls.reset, (), skipped=1) if cls else None
         self.functions = [self._tool(function.__name__, function, False) for function in functions]
         self.methods = [self._tool(name, function, True) for name, function in methods(cls).items()] if cls else []

@@ -8,7 +8,7 @@ import sys
 import types
 
 from . import library, tracebacks
-from .batches import EstimatorSignature, LossSignature
+from .batches import EstimatorSignature, LossSignature, advantages
 from .environments import Environment
 from .guard import OUTSIDE, called, plain
 from .signatures import Signature, SignatureError, parameters_of
@@ -40,7 +40,9 @@ class Function:
             self.signature = LossSignature(value, script.estimates())
         else:
             self.signature = Environment(name, value, script.tools(), script.name)
-        self.estimator = self if kind == "advantages" else script.estimator() if kind == "loss" else None
+        # Pairs have no advantages.
+        estimated = kind == "loss" and not self.signature.pairs
+        self.estimator = self if kind == "advantages" else script.estimator() if estimated else None
         self.estimates = script.estimates() if self.estimator else []
         self.stateless = self._stateless(script)
 
@@ -166,9 +168,14 @@ class Script:
         return [str(name) for name in self._listed(ESTIMATES) or ["advantage"]] if self._estimating() else []
 
     def _estimating(self):
+        """Returns the script's function of advantages, or the usual one if its loss takes an advantage."""
         names = self.module.__dict__
-        found = [value for name, value in names.items() if not name.startswith("_") and self._is_own(value) and _kind(name, value) == "advantages"]
-        return found[0] if found else None
+        for name, value in names.items():
+            if not name.startswith("_") and self._is_own(value) and _kind(name, value) == "advantages":
+                return value
+        loss = names.get("loss")
+        takes_advantage = self._is_own(loss) and _kind("loss", loss) == "loss" and "advantage" in parameters_of(loss)
+        return advantages if takes_advantage else None
 
     def estimator(self) -> Function | None:
         """Returns the script's function of advantages."""
