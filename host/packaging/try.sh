@@ -26,6 +26,12 @@ for package in pandas polars; do
     "$place/venv/bin/pip" install --quiet --disable-pip-version-check "$package" || echo "$package can't be had"
 done
 bare python "$reader" run
+# Scripts need no Python: the one that runs here is rlhost's own.
+bare rlhost plugin new my_script --lang python
+nothing=$(mktemp -d)
+env --ignore-environment HOME="$place/home" PATH="$nothing" "$place/venv/bin/rlhost" plugin check my_script/my_script.py
+env --ignore-environment HOME="$place/home" PATH="$nothing" "$place/venv/bin/rlhost" --plugin my_script/my_script.py --max-steps 2 \
+    --output-dir scripted
 bare rlhost plugin new my_reward --lang rust
 
 cd my_reward
