@@ -9,9 +9,10 @@ import rlhost  # noqa: F401  (for scripts)
 from rlhost_interpreter import library, loop, preload, scripts, tracebacks
 from rlhost_interpreter.algorithms import Estimator as Estimating
 from rlhost_interpreter.algorithms import Loss, Measured, ResultError
+from rlhost_interpreter.batches import Generation
 from rlhost_interpreter.calls import AnswerError, BatchError, Call
 from rlhost_interpreter.environments import EpisodeError
-from rlhost_interpreter.guard import plain
+from rlhost_interpreter.guard import GUARD, plain
 from rlhost_interpreter.printing import Lines
 from rlhost_interpreter.scripts import ScriptError
 from wit_world import exports
@@ -198,15 +199,35 @@ def metrics_of(measured: Measured) -> list[Metric]:
     return [Metric(plain(name), mean, weight, Reduction.MEAN) for name, mean, weight in measured.means()]
 
 
+def rewards_of(generation: contract.Batch, rewards: list[contract.WeightedReward]) -> list[Metric]:
+    """Returns the mean of the rewards, and that of their deviations within groups, under TRL's names."""
+    everything = Generation(generation, rewards).rewards()
+    scored = [reward for reward in everything if reward is not None]
+    if not scored:
+        return []
+    deviations = []
+    for begin, end in zip(generation.groups, generation.groups[1:]):
+        group = [reward for reward in everything[begin:end] if reward is not None]
+        if len(group) > 1:
+            mean = sum(group) / len(group)
+            deviations.append((sum((reward - mean) ** 2 for reward in group) / (len(group) - 1)) ** 0.5)
+    found = [Metric("reward", sum(scored) / len(scored), float(len(scored)), Reduction.MEAN)]
+    if deviations:
+        found.append(Metric("reward_std", sum(deviations) / len(deviations), float(len(deviations)), Reduction.MEAN))
+    return found
+
+
 class Estimator(exports.Estimator):
     def estimate(self, generation: contract.Batch, rewards: list[contract.WeightedReward]) -> estimator.Estimates:
         if Running.estimating is None and Running.function and Running.function.kind == "loss":
             # It reads no estimates, but may learn from what the policy generates.
-            return estimator.Estimates([], [])
+            return estimator.Estimates([], rewards_of(generation, rewards))
         estimating = Running.of("advantages")
         with answering():
             found, measured = estimating.estimate(generation, rewards)
-        return estimator.Estimates(columns_of(found), metrics_of(measured))
+        # Beside a built-in algorithm's loss, that algorithm reports the rewards.
+        own = rewards_of(generation, rewards) if Running.function.kind == "loss" else []
+        return estimator.Estimates(columns_of(found), metrics_of(measured) + own)
 
 
 class Algorithm(exports.Algorithm):
@@ -259,3 +280,5 @@ for name in list(sys.modules):
 library.install()
 loop.install()
 preload.settle()
+# What is in place from here on is what a script's changes are undone to, with the finders of modules that were installed.
+GUARD.__init__()

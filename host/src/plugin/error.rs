@@ -13,6 +13,14 @@ pub enum Error {
         /// Names of the built-in plugins of that kind.
         known: Vec<String>,
     },
+    /// It names a script in a way that is none.
+    #[error("plugin {name}: {detail}")]
+    NotScript {
+        /// What was given.
+        name: String,
+        /// What is wrong and what would be right.
+        detail: String,
+    },
     /// The file can't be read.
     #[error("can't read plugin {name}: {source}")]
     Io {
@@ -92,7 +100,7 @@ impl Error {
             // These two are of a run under way.
             Self::Call { step, function, .. } => step.is_none() && !matches!(*function, "snapshot" | "an episode"),
             Self::Engine(_) => false,
-            Self::NotFound { .. } | Self::NotComponent { .. } | Self::Uncompiled { .. } => true,
+            Self::NotFound { .. } | Self::NotScript { .. } | Self::NotComponent { .. } | Self::Uncompiled { .. } => true,
             Self::WrongWorld { .. } | Self::Config { .. } | Self::NotGranted { .. } => true,
         }
     }

@@ -45,6 +45,12 @@ impl Source {
                 }
                 return Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes)));
             }
+            None if script::mistaken(location).is_some() => {
+                return Err(Error::NotScript {
+                    name: location.to_owned(),
+                    detail: script::mistaken(location).unwrap_or_default(),
+                });
+            }
             None if path.symlink_metadata().is_err() && !PluginFile::parse(location).is_script() => {
                 let kind = role.map(Kind::of_role);
                 let known = EMBEDDED.iter().filter(|(_, bytes)| kind.is_none_or(|kind| Kind::of(bytes) == kind));

@@ -182,6 +182,64 @@ fn all_functions_of_a_file_are_rewards_and_mistakes_are_named() {
 }
 
 #[test]
+fn imports_within_a_function_work_as_those_at_the_top() {
+    let place = Place::new();
+    place.write("beside.py", "SCORE = 3.0\n");
+    fs::create_dir_all(place.path("lib/pack")).unwrap();
+    place.write("lib/pack/__init__.py", "SCORE = 4.0\n");
+    fs::create_dir_all(place.path("lib/pack_age-1.2.dist-info")).unwrap();
+    place.write("lib/pack_age-1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: pack-age\nVersion: 1.2\n\nLong.\n");
+    place.write(
+        "late.py",
+        "def late(completions, **columns):\n    import datetime, html.parser, importlib.metadata, beside, pack\n    \
+             when = datetime.datetime.strptime('2026-11-28', '%Y-%m-%d')\n    'x'.encode('cp1252')\n    \
+             assert importlib.metadata.version('pack_age') == '1.2'\n    \
+             return [float(when.day) + beside.SCORE + pack.SCORE] * len(completions)\n",
+    );
+    let sizes = ["--max-steps", "2", "--max-completion-length", "12", "--logging-steps", "1", "--output-dir", "run"];
+    place.run(&[&small()[..], &["--plugin", "late.py", "--python-path", "lib"], &sizes].concat()).succeeded();
+    assert_eq!(place.figure("run", "rewards/late/mean"), [35.0, 35.0]);
+    place.write("native.py", "def native(completion):\n    import numpy\n    return 1.0\n");
+    let refused = place.run(&["plugin", "check", "native.py"]);
+    assert!(refused.stdout.contains("numpy can't be imported by a script: use lists"), "{}", refused.stdout);
+}
+
+#[test]
+fn a_run_that_goes_on_elsewhere_or_with_more_functions_keeps_its_script() {
+    let place = Place::new();
+    place.write("words.py", WORDS);
+    let sizes = ["--max-steps", "2", "--max-completion-length", "12", "--logging-steps", "1", "--output-dir", "run"];
+    place.run(&[&small()[..], &["--plugin", "words.py", "--save-steps", "2"], &sizes].concat()).succeeded();
+    // Another file of that name, where the run goes on, is not the run's.
+    fs::create_dir(place.path("other")).unwrap();
+    place.write("other/words.py", "def words(completions):\n    return [999.0] * len(completions)\n");
+    let (run, binary) = (place.path("run").display().to_string(), rlhost_tests::binary());
+    let mut command = std::process::Command::new(binary);
+    command
+        .current_dir(place.path("other"))
+        .args(["resume", &run, "--max-steps", "3"])
+        .env("RLHOST_STATE_DIR", place.path(".state"));
+    assert!(command.output().unwrap().status.success());
+    assert!(place.figure("run", "rewards/words/mean").iter().all(|mean| *mean <= 0.0));
+    // A second function is refused by name, and the checkpoint's script goes on.
+    place.write("words.py", format!("{WORDS}\ndef more(completions):\n    return [1.0] * len(completions)\n"));
+    let resumed = place.run(&["resume", "run", "--max-steps", "4"]);
+    resumed.succeeded();
+    assert!(resumed.stderr.contains("2 functions that could be a reward: words, more"), "{}", resumed.stderr);
+    for (given, needle) in [
+        ("words", "did you mean words.py?"),
+        ("words:words", "did you mean words.py:words?"),
+        ("words.py:a,b", "after words.py may come one function"),
+        ("words.py:words,weight=x", "the weight \"x\" is no number"),
+    ] {
+        let refused = place.run(&[&small()[..], &["--plugin", given, "--output-dir", "none"]].concat());
+        assert!(refused.code == Some(2) && refused.stderr.contains(needle), "{given}: {}", refused.stderr);
+    }
+    let built = place.run(&["plugin", "build", "words.py"]);
+    assert!(built.code == Some(2) && built.stderr.contains("2 functions"), "{}", built.stderr);
+}
+
+#[test]
 fn a_hostile_script_costs_rows_and_not_the_run() {
     let place = Place::new();
     let misdeeds = [
@@ -334,6 +392,10 @@ fn a_script_has_the_loss_and_trains_as_the_built_in_one() {
     grpo("own", &fixture("clipped.py"), &[]);
     grpo("grpo", "grpo", &[]);
     near(figures("own", &["loss", "grad_norm"]), figures("grpo", &["loss", "grad_norm"]), "grpo");
+    // Its rewards are reported as those of a built-in algorithm are.
+    let reward =
+        |run: &str| ["reward", "reward_std"].map(|name| place.lines(&format!("{run}/metrics.jsonl"))[0][name].as_f64().unwrap());
+    near(vec![reward("own").to_vec()], vec![reward("grpo").to_vec()], "rewards");
 }
 
 #[test]

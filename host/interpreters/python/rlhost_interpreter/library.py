@@ -2,9 +2,11 @@
 
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import marshal
 import os
+import re
 import signal
 import sys
 import zlib
@@ -176,11 +178,30 @@ class Explaining(importlib.abc.MetaPathFinder):
         if top in LEFT_OUT:
             raise ModuleNotFoundError(f"{top} is a part of the standard library that does not work in a plugin", name=name)
         if name == top and not top.startswith("_") and top not in sys.stdlib_module_names:
-            raise ModuleNotFoundError(f"no module named {top} came with the script", name=name)
+            where = "it is neither beside the script nor in --python-path nor in the packages of the script's header"
+            raise ModuleNotFoundError(f"No module named {top!r}: {where}", name=name)
         return None
 
 
-class Files(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+def _normal(name: str) -> str:
+    """Returns a package's name as PEP 503 compares it, with underscores."""
+    return re.sub(r"[-_.]+", "_", name).lower()
+
+
+class Distribution(importlib.metadata.Distribution):
+    """The metadata of a package that came with the script."""
+
+    def __init__(self, files: dict[str, str], folder: str):
+        self._files, self._folder = files, folder
+
+    def read_text(self, filename):
+        return self._files.get(f"{self._folder}/{filename}")
+
+    def locate_file(self, path):
+        return path
+
+
+class Files(importlib.metadata.DistributionFinder, importlib.abc.Loader):
     """Finds modules among the files that came with the script: paths relative to its folder, and their sources."""
 
     def __init__(self):
@@ -207,6 +228,16 @@ class Files(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         spec.has_location = True
         spec.cached = None
         return spec
+
+    def find_distributions(self, context=importlib.metadata.DistributionFinder.Context()):
+        """Returns the packages whose metadata came along, for `importlib.metadata`."""
+        wanted = context.name and _normal(context.name)
+        for path in self.files:
+            folder, slash, file = path.rpartition("/")
+            if file == "METADATA" and folder.endswith(".dist-info"):
+                name = _normal(folder.removesuffix(".dist-info").partition("-")[0])
+                if wanted in (None, name):
+                    yield Distribution(self.files, folder)
 
     def create_module(self, spec):
         return None

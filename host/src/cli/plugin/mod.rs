@@ -157,8 +157,12 @@ fn build(file: &str, output: Option<&Path>) -> anyhow::Result<()> {
         None => plugin::as_component(&source)?,
     };
     let made = Source::new(source.name().to_owned(), component.into());
-    let outline = Outline::of(&Engine::new()?, &made, &Limits::default())?;
-    let role = outline.role(&made)?;
+    let engine = Engine::new()?;
+    let role = Outline::of(&engine, &made, &Limits::default())?.role(&made)?;
+    if made.script().is_some() {
+        // One of several functions must be named.
+        AnyPlugin::load(&engine, &made, role, &Map::new(), &Limits::default(), 0)?;
+    }
     let beside = || Path::new(file).with_file_name(format!("{}.component.wasm", source.name()));
     let output = output.map_or_else(beside, Path::to_owned);
     std::fs::write(&output, made.bytes()).map_err(|e| anyhow!("can't write {}: {e}", output.display()))?;

@@ -28,6 +28,83 @@ const COMPONENT: &str = "-component";
 const SHORT: [(&str, &str); 5] =
     [("js", "javascript"), ("ts", "typescript"), ("py", "python"), ("as", "assemblyscript"), ("c++", "cpp")];
 
+/// Words of Python, JavaScript and Rust that can't be the name of a function.
+const KEYWORDS: [&str; 73] = [
+    "abstract",
+    "and",
+    "as",
+    "assert",
+    "async",
+    "await",
+    "become",
+    "box",
+    "break",
+    "case",
+    "catch",
+    "class",
+    "const",
+    "continue",
+    "crate",
+    "debugger",
+    "def",
+    "default",
+    "del",
+    "delete",
+    "do",
+    "dyn",
+    "elif",
+    "else",
+    "enum",
+    "except",
+    "export",
+    "extends",
+    "extern",
+    "false",
+    "final",
+    "finally",
+    "fn",
+    "for",
+    "from",
+    "function",
+    "global",
+    "if",
+    "impl",
+    "import",
+    "in",
+    "instanceof",
+    "is",
+    "lambda",
+    "let",
+    "loop",
+    "macro",
+    "match",
+    "mod",
+    "move",
+    "mut",
+    "new",
+    "nonlocal",
+    "not",
+    "or",
+    "override",
+    "pass",
+    "priv",
+    "pub",
+    "raise",
+    "ref",
+    "return",
+    "self",
+    "static",
+    "struct",
+    "super",
+    "switch",
+    "test",
+    "trait",
+    "true",
+    "try",
+    "while",
+    "with",
+];
+
 /// Arguments of `new`.
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -76,6 +153,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             "{:?}: a plugin's name must start with a letter and contain only lowercase letters, digits, - and _",
             args.name
         ));
+    }
+    if KEYWORDS.contains(&args.name.as_str()) {
+        return Err(anyhow!("{:?} is a word of a language; a plugin needs another name", args.name));
     }
     let folder = args.path.join(&args.name);
     if folder.exists() {

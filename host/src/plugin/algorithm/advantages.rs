@@ -46,11 +46,11 @@ impl Settings {
 /// # Errors
 /// If there is none of that name, or it does not learn from advantages.
 pub(super) fn open_base(name: &str, script: &str) -> Result<Source> {
-    let known: Vec<&str> = embedded_of(Role::Algorithm).map(|file| file.trim_end_matches(".wasm")).collect();
-    if known.contains(&name.trim_end_matches(".wasm")) {
+    let stem = name.trim_end_matches(".wasm");
+    if embedded_of(Role::Algorithm).any(|file| file.trim_end_matches(".wasm") == stem) {
         return Source::open_embedded(name);
     }
-    let detail = format!("base is {name:?}; it must be a built-in algorithm that learns from advantages: {}", known.join(", "));
+    let detail = format!("base is {name:?}; it must be a built-in algorithm that learns from advantages, such as grpo or rloo");
     Err(Error::Config { name: script.to_owned(), detail })
 }
 

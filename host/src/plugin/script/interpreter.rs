@@ -143,7 +143,10 @@ pub(in crate::plugin) fn chosen(
         number => {
             let (names, first) = (listed(&fitting), &fitting[0].name);
             let name = &script.name;
-            Err(format!("{name} has {number} functions that could be {}: {names}; name one, as in {name}:{first}", role.name()))
+            Err(format!(
+                "{name} has {number} functions that could be {}: {names}; name one, as in {name}:{first}, or begin the names of the others with _",
+                role.name()
+            ))
         }
     }
 }

@@ -8,6 +8,7 @@
 mod imports;
 mod interpreter;
 mod language;
+mod mistaken;
 mod open;
 mod packages;
 mod section;
@@ -16,6 +17,7 @@ mod text;
 pub(super) use interpreter::{Inspect, Interpreters, chosen, role_of};
 pub use interpreter::{ScriptFunction, ScriptKind};
 pub use language::Language;
+pub(super) use mistaken::mistaken;
 pub use open::PluginFile;
 pub use packages::set_python_path;
 pub(super) use section::{Found, find, write};

@@ -6,7 +6,7 @@ use super::section;
 use super::text::text;
 use super::{Language, Script};
 use crate::config::ScriptPath;
-use crate::plugin::read_file;
+use crate::plugin::files::{LARGEST, read_file};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,12 @@ impl PluginFile {
         if !self.is_script {
             return read_file(&self.file);
         }
-        Ok(section::write(&self.script()?, None))
+        let bytes = section::write(&self.script()?, None);
+        if bytes.len() as u64 > LARGEST {
+            let (has, most) = (bytes.len() >> 20, LARGEST >> 20);
+            return Err(io::Error::other(format!("it has {has} MiB with all that it imports; the limit is {most} MiB")));
+        }
+        Ok(bytes)
     }
 
     /// Reads the script.
@@ -66,7 +71,8 @@ impl PluginFile {
         let name = self.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let language = Language::of_file(&name);
         let others = if language == Language::Python { packages::folders(&source)? } else { Vec::new() };
-        let modules = imports::modules(&self.file, &source, language, &others)?;
+        let mut modules = imports::modules(&self.file, &source, language, &others)?;
+        modules.extend(packages::metadata(&others));
         Ok(Script { name, source, function: self.function.clone(), modules })
     }
 

@@ -21,6 +21,9 @@ use std::sync::{PoisonError, RwLock};
 /// Version of the interpreter that packages must work with.
 const PYTHON: &str = "3.14";
 
+/// Largest description of a package, in bytes.
+const LARGEST_METADATA: u64 = 1 << 20;
+
 /// Most bytes of the installer's errors that are shown.
 const LONGEST: usize = 1024;
 
@@ -29,7 +32,11 @@ static PATH: RwLock<Vec<PathBuf>> = RwLock::new(Vec::new());
 
 /// Sets the folders in which modules are looked for besides a script's own.
 pub fn set_python_path(folders: &[String]) {
-    let folders = folders.iter().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.into())).collect();
+    let folders: Vec<PathBuf> =
+        folders.iter().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.into())).collect();
+    for folder in folders.iter().filter(|folder| !folder.is_dir()) {
+        tracing::warn!("--python-path: {} is no folder", folder.display());
+    }
     *PATH.write().unwrap_or_else(PoisonError::into_inner) = folders;
 }
 
@@ -117,6 +124,25 @@ fn fetched(dependencies: &[String]) -> io::Result<PathBuf> {
     Err(io::Error::other(format!(
         "{names}, which its header names, can't be fetched: {why}. A script can use packages without compiled code"
     )))
+}
+
+/// Returns what the packages in some folders say of themselves, by their paths there: `importlib.metadata` reads it.
+pub(super) fn metadata(folders: &[PathBuf]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let file = entry.path().join("METADATA");
+        if name.ends_with(".dist-info")
+            && let Ok(bytes) = files::read(&file, LARGEST_METADATA)
+        {
+            // The description below the fields is long.
+            let text = String::from_utf8_lossy(&bytes);
+            let fields = text.split("\n\n").next().unwrap_or_default();
+            found.push((format!("{name}/METADATA"), format!("{fields}\n")));
+        }
+    }
+    found.sort();
+    found
 }
 
 /// Returns the commands that fetch packages into a folder.

@@ -43,7 +43,7 @@ pub(super) struct Loaded {
 pub(super) fn load(config: &mut Config, beginning: &Beginning, world: &World, backend: &Backend) -> Result<Loaded> {
     let mut engine = Engine::new()?;
     plugin::set_python_path(&config.python_path);
-    scripts::expand(config, &engine, world)?;
+    scripts::expand(config, &engine, beginning, world)?;
     let (entry, key) = (PluginEntry::new(config.algorithm.clone()), "algorithm".to_owned());
     let opening = Opening { key, entry: &entry, role: Role::Algorithm, beginning, world };
     let load = |source: &Source| Ok(Algorithm::load(&engine, source, &config.loss, &config.loss_limits, config.seed)?);
@@ -85,6 +85,7 @@ pub(super) fn load(config: &mut Config, beginning: &Beginning, world: &World, ba
     }
     let environments = environments(config, &engine, beginning, world)?;
     check_names(config, algorithm_source.name())?;
+    scripts::locate(config, beginning);
     let metrics = flow.metrics();
     Ok(Loaded { engine, flow, metrics, algorithm, algorithm_source, rewards, reward_sources, environments, chosen })
 }

@@ -3,6 +3,7 @@
 use crate::config::{Config, PluginEntry, ScriptPath};
 use crate::dist::World;
 use crate::plugin::{Engine, Role, ScriptFunction, Source, functions_of};
+use crate::train::origin::Beginning;
 use crate::train::ranks::same_source;
 use crate::train::{Error, Result};
 use std::path::Path;
@@ -11,7 +12,11 @@ use std::path::Path;
 ///
 /// # Errors
 /// If a script can't be run, or its entry's name could be only one's.
-pub(super) fn expand(config: &mut Config, engine: &Engine, world: &World) -> Result<()> {
+pub(super) fn expand(config: &mut Config, engine: &Engine, beginning: &Beginning, world: &World) -> Result<()> {
+    // A run that goes on has an entry for each already, whatever its files have now.
+    if matches!(beginning, Beginning::Resume { .. }) {
+        return Ok(());
+    }
     let mut entries = Vec::with_capacity(config.plugin.len());
     for entry in std::mem::take(&mut config.plugin) {
         let is_whole = ScriptPath::parse(&entry.path).is_some_and(|script| script.function.is_none());
@@ -59,4 +64,17 @@ fn entries_of(entry: &PluginEntry, rewards: &[&ScriptFunction]) -> Result<Vec<Pl
         ..entry.clone()
     };
     Ok(rewards.iter().zip(&schemas).map(of).collect())
+}
+
+/// Makes the paths of scripts absolute, so that a run that goes on from another folder watches the files that it began with.
+pub(super) fn locate(config: &mut Config, beginning: &Beginning) {
+    if matches!(beginning, Beginning::Resume { .. }) {
+        return;
+    }
+    for entry in config.plugin.iter_mut().chain(&mut config.environment).filter(|entry| !entry.model) {
+        let Some(script) = ScriptPath::parse(&entry.path) else { continue };
+        let Ok(file) = std::path::absolute(script.file) else { continue };
+        let function = script.function.map(|function| format!(":{function}")).unwrap_or_default();
+        entry.path = format!("{}{function}", file.display());
+    }
 }
