@@ -32,7 +32,9 @@ pub fn mistaken(location: &str) -> Option<String> {
             });
         }
         // `rewards`, `rewards:name` and `rewards.name`, as Python names a module.
-        let (stem, function) = location.split_once([':', '.']).map_or((location, None), |(stem, name)| (stem, Some(name)));
+        let name = location.rfind(['/', '\\']).map_or(0, |at| at + 1);
+        let end = location[name..].find([':', '.']).map(|at| name + at);
+        let (stem, function) = end.map_or((location, None), |at| (&location[..at], Some(&location[at + 1..])));
         let file = format!("{stem}{extension}");
         if Path::new(&file).is_file() {
             let meant = function.map_or_else(|| file.clone(), |function| format!("{file}:{function}"));
