@@ -215,46 +215,56 @@ impl Algorithm {
     /// place of those of its base, whose other columns and metrics stay.
     pub fn estimate(&mut self, generation: &Generation) -> Result<Estimates> {
         let at = Call::at("estimate", generation.batch.step);
-        let mut given = self.estimated_by(&self.interface.clone(), at, generation, |plugin| plugin)?;
-        let mut metrics = self.metrics(at, std::mem::take(&mut given.metrics))?;
-        if let Some(of_base) = self.of_base.clone() {
-            let base = self.estimated_by(&of_base, at, generation, Plugin::with_loss_mut)?;
-            let is_missing = |column: &Column| !given.columns.iter().any(|own| own.name == column.name);
-            let more: Vec<Column> = base.columns.into_iter().filter(is_missing).collect();
-            given.columns.extend(more);
-            let of = MetricsOf::Completions;
-            metrics.extend(self.plugin.with_loss().checked_metrics(of, base.metrics).map_err(|detail| self.wrong(at, detail))?);
-        }
-        let (columns, mask) =
-            checks::estimates(&given.columns, &self.data, &generation.batch).map_err(|detail| self.wrong(at, detail))?;
-        if let Some(name) = self.required_estimates().find(|name| !columns.iter().any(|column| column.name == **name)) {
-            let detail = format!("returned no column {name:?}, which is among its estimates and which its loss needs");
-            return Err(self.wrong(at, detail));
-        }
-        self.estimated = columns.iter().map(|column| (column.name.clone(), column.unit)).collect();
-        Ok(Estimates { columns, mask, metrics })
+        let Some(of_base) = self.of_base.clone() else {
+            let (_, found) = self.estimated_by(&self.interface.clone(), at, generation, |plugin| plugin)?;
+            return Ok(found);
+        };
+        let (mut given, own) = self.estimated_by(&self.interface.clone(), at, generation, |plugin| plugin)?;
+        let (base, found) = self.estimated_by(&of_base, at, generation, Plugin::with_loss_mut)?;
+        let more: Vec<Column> = base.into_iter().filter(|column| !given.iter().any(|own| own.name == column.name)).collect();
+        given.extend(more);
+        let (columns, mask) = self.checked_estimates(at, &given, generation)?;
+        Ok(Estimates { columns, mask, metrics: own.metrics.into_iter().chain(found.metrics).collect() })
     }
 
-    /// Asks one of its plugins, with these functions, for its estimates.
+    /// Asks one of its plugins, with these functions, for its estimates. Returns its columns, and all that was checked. Those of a script
+    /// need not be all that the loss reads, since its base has others.
     fn estimated_by(
         &mut self,
         interface: &Arc<dyn Interface>,
         at: Call,
         generation: &Generation,
         which: fn(&mut Plugin) -> &mut Plugin,
-    ) -> Result<estimator::Estimates> {
+    ) -> Result<(Vec<Column>, Estimates)> {
         let needs = which(&mut self.plugin).info().needs.clone();
         let sent = self.generation_sent(generation, &needs)?;
         let ask = interface.estimate(&sent, &generation.rewards).map_err(|detail| self.lacks(detail))?;
-        let plugin = which(&mut self.plugin);
-        let given = plugin.call(at, &ask)?;
-        let given = given.map_err(|detail| self.wrong(at, detail))?;
+        let given = which(&mut self.plugin).call(at, &ask)?.map_err(|detail| self.wrong(at, detail))?;
+        let (columns, mask) = match self.of_base {
+            Some(_) => {
+                checks::estimates(&given.columns, &self.data, &generation.batch).map_err(|detail| self.wrong(at, detail))?
+            }
+            None => self.checked_estimates(at, &given.columns, generation)?,
+        };
+        let of = self.metrics_of();
+        let metrics = which(&mut self.plugin).checked_metrics(of, given.metrics).map_err(|detail| self.wrong(at, detail))?;
         let same = |again: Shaped<estimator::Estimates>| again.is_ok_and(|again| again.columns == given.columns);
         let plugin = which(&mut self.plugin);
         if !plugin.answer_again(at, false, &ask).is_none_or(same) {
             return Err(plugin.not_stateless(at, "the advantages differ"));
         }
-        Ok(given)
+        Ok((given.columns, Estimates { columns, mask, metrics }))
+    }
+
+    /// Checks estimates that the loss will read, and records what their entries belong to. Returns the columns and the mask.
+    fn checked_estimates(&mut self, at: Call, given: &[Column], generation: &Generation) -> Result<(Vec<Column>, Vec<u8>)> {
+        let (columns, mask) = checks::estimates(given, &self.data, &generation.batch).map_err(|detail| self.wrong(at, detail))?;
+        if let Some(name) = self.required_estimates().find(|name| !columns.iter().any(|column| column.name == **name)) {
+            let detail = format!("returned no column {name:?}, which is among its estimates and which its loss needs");
+            return Err(self.wrong(at, detail));
+        }
+        self.estimated = columns.iter().map(|column| (column.name.clone(), column.unit)).collect();
+        Ok((columns, mask))
     }
 
     /// Returns the pairs that it makes of a whole generation. Sends only the columns that the plugin needs.
@@ -312,12 +322,15 @@ impl Algorithm {
 
     /// Checks the metrics of an answer.
     fn metrics(&self, at: Call, given: Vec<Metric>) -> Result<Vec<Metric>> {
-        // Of pairs and labelled completions, the host itself reports entropies.
-        let of = match self.data.shape {
+        self.plugin.checked_metrics(self.metrics_of(), given).map_err(|detail| self.wrong(at, detail))
+    }
+
+    /// Returns whose metrics it reports: of pairs and labelled completions, the host itself reports entropies.
+    fn metrics_of(&self) -> MetricsOf {
+        match self.data.shape {
             Shape::Completions if !self.info().needs.has(columns::LABEL) => MetricsOf::Completions,
             _ => MetricsOf::Pairs,
-        };
-        self.plugin.checked_metrics(of, given).map_err(|detail| self.wrong(at, detail))
+        }
     }
 
     /// Returns the error of an answer.
