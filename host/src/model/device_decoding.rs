@@ -1,14 +1,14 @@
 //! Runs [`Decoding`] on a device: prompts run as usual, then all sequences advance together by one token per step.
 
-use super::architecture::{HeadNorms, NormKind, Projections};
+use super::architecture::HeadNorms;
 use super::decoding::Decoding;
-use super::device_steps::{Joined, Steps, biases, qkv};
+use super::device_steps::{Joined, Steps};
 use super::how::How;
 use super::layer::Fed;
 use super::masked::Masked;
-use super::weights::{Layer, Linear, Norm, Unit};
+use super::weights::Norm;
 use super::{Architecture, Decoder, Result};
-use crate::ops::decode::{self, Drawing, Recorded, Session, Sizes, joined};
+use crate::ops::decode::{self, Drawing, Recorded, Session, Sizes};
 use crate::ops::{self, Forest, Segment, linear};
 use candle_core::Tensor;
 use std::ops::Range;

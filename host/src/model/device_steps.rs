@@ -9,22 +9,22 @@ use candle_core::Tensor;
 
 /// A layer's products, joined if they have the same input, and its norms. Adapters are merged in.
 pub(super) struct Joined {
-    qkv: Tensor,
-    qkv_bias: Option<Tensor>,
-    o: Tensor,
+    pub(super) qkv: Tensor,
+    pub(super) qkv_bias: Option<Tensor>,
+    pub(super) o: Tensor,
     /// The MLP, unless the layer has experts, which tensor operations compute.
-    mlp: Option<Mlp>,
-    qk_norm: Option<(Tensor, Tensor)>,
-    input_norm: Option<Norm>,
-    attended_norm: Option<Norm>,
-    mlp_norm: Option<Norm>,
-    added_norm: Option<Norm>,
+    pub(super) mlp: Option<Mlp>,
+    pub(super) qk_norm: Option<(Tensor, Tensor)>,
+    pub(super) input_norm: Option<Norm>,
+    pub(super) attended_norm: Option<Norm>,
+    pub(super) mlp_norm: Option<Norm>,
+    pub(super) added_norm: Option<Norm>,
 }
 
 /// What all steps of a generation compute with.
 pub(super) struct Steps {
-    layers: Vec<Joined>,
-    norm: Norm,
+    pub(super) layers: Vec<Joined>,
+    pub(super) norm: Norm,
 }
 
 impl Steps {
@@ -36,20 +36,20 @@ impl Steps {
     }
 }
 
-struct Mlp {
-    wide: Tensor,
+pub(super) struct Mlp {
+    pub(super) wide: Tensor,
     /// Biases of the gate or the only product, and of the other one.
-    biases: [Option<Tensor>; 2],
-    down: Tensor,
+    pub(super) biases: [Option<Tensor>; 2],
+    pub(super) down: Tensor,
 }
 
-pub(super) fn biases(parts: &[&Linear]) -> ops::Result<Option<Tensor>> {
+fn biases(parts: &[&Linear]) -> ops::Result<Option<Tensor>> {
     let biases: Vec<&Tensor> = parts.iter().filter_map(|l| l.bias.as_ref()).collect();
     if biases.len() < parts.len() { Ok(None) } else { joined(&biases).map(Some) }
 }
 
 /// Returns the projections' matrix and biases: queries, then keys, then values.
-pub(super) fn qkv(a: &Architecture, parts: &[Linear]) -> ops::Result<(Tensor, Option<Tensor>)> {
+fn qkv(a: &Architecture, parts: &[Linear]) -> ops::Result<(Tensor, Option<Tensor>)> {
     let (weight, bias) = match parts {
         [q, k, v] => (joined(&[&q.merged()?, &k.merged()?, &v.merged()?])?, biases(&[q, k, v])?),
         [all] => (all.merged()?, all.bias.clone()),
