@@ -74,6 +74,8 @@ mod repository {
     mod docs;
     mod generated;
     mod house;
+    mod imports;
+    mod layers;
 }
 
 mod resume {

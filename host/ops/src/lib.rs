@@ -10,8 +10,8 @@
 //!
 //! # Layers
 //!
-//! A file imports from its own layer and those before it, and no two files import each other, directly or through others. `layers.rs`
-//! holds every file to this, and has the list.
+//! A file imports from its own layer and those before it, and no two files import each other, directly or through others.
+//! `tests/e2e/repository/layers.rs` holds every file to this, and has the list.
 //!
 //! 1. The machine: the process and its memory (`system/`), what the processor can do, threads that stay awake.
 //! 2. Tensors: reading and writing them, views of matrices, stored precisions, and what operations are given (a forest, heads, the
@@ -51,8 +51,6 @@ mod gemm;
 mod heads;
 mod int8;
 pub mod layer_norm;
-#[cfg(test)]
-mod layers;
 pub mod linear;
 mod lines;
 pub mod logprob;

@@ -62,7 +62,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
 ];
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
