@@ -1,8 +1,5 @@
 //! Scripts as the configuration names them: `FILE`, or `FILE:FUNCTION`.
 
-/// Extensions of files that are scripts.
-const EXTENSIONS: [&str; 5] = ["py", "js", "mjs", "ts", "mts"];
-
 /// A script's file, and the function in it that is the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScriptPath<'a> {
@@ -13,6 +10,9 @@ pub struct ScriptPath<'a> {
 }
 
 impl<'a> ScriptPath<'a> {
+    /// Extensions of files that are scripts.
+    pub const EXTENSIONS: [&'static str; 5] = ["py", "js", "mjs", "ts", "mts"];
+
     /// Parses a plugin's location. Returns `None` if it is not that of a script, by its extension.
     #[must_use]
     pub fn parse(location: &'a str) -> Option<Self> {
@@ -20,15 +20,20 @@ impl<'a> ScriptPath<'a> {
             return Some(Self { file: location, function: None });
         }
         let (file, function) = location.rsplit_once(':')?;
-        let is_name = !function.is_empty() && function.chars().all(|c| c.is_alphanumeric() || "_$".contains(c));
-        (is_name && Self::is_script(file)).then_some(Self { file, function: Some(function) })
+        (Self::is_function(function) && Self::is_script(file)).then_some(Self { file, function: Some(function) })
+    }
+
+    /// Returns whether a text could be the name of a function.
+    #[must_use]
+    pub fn is_function(text: &str) -> bool {
+        !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || "_$".contains(c))
     }
 
     /// Returns whether a file is a script, by its extension.
     fn is_script(file: &str) -> bool {
         let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
         name.rsplit_once('.').is_some_and(|(stem, extension)| {
-            !stem.is_empty() && EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
+            !stem.is_empty() && Self::EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
         })
     }
 

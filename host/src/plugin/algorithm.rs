@@ -215,11 +215,8 @@ impl Algorithm {
     /// place of those of its base, whose other columns and metrics stay.
     pub fn estimate(&mut self, generation: &Generation) -> Result<Estimates> {
         let at = Call::at("estimate", generation.batch.step);
-        let Some(of_base) = self.of_base.clone() else {
-            let (_, found) = self.estimated_by(&self.interface.clone(), at, generation, |plugin| plugin)?;
-            return Ok(found);
-        };
         let (mut given, own) = self.estimated_by(&self.interface.clone(), at, generation, |plugin| plugin)?;
+        let Some(of_base) = self.of_base.clone() else { return Ok(own) };
         let (base, found) = self.estimated_by(&of_base, at, generation, Plugin::with_loss_mut)?;
         let more: Vec<Column> = base.into_iter().filter(|column| !given.iter().any(|own| own.name == column.name)).collect();
         given.extend(more);

@@ -62,6 +62,7 @@ pub fn compile_apart() {
 }
 
 /// A plugin that can be instantiated.
+#[derive(Clone)]
 pub(super) struct Compiled {
     pub component: Component,
     /// What each of its instances takes besides memories and tables, in bytes.

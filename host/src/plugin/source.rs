@@ -34,8 +34,7 @@ impl Source {
     /// As [`open`](Self::open).
     pub fn open_as(location: &str, role: Option<Role>) -> Result<Self> {
         let path = Path::new(location);
-        let embedded = EMBEDDED.iter().find(|(name, _)| *name == location || name.strip_suffix(".wasm") == Some(location));
-        match embedded {
+        match embedded(location) {
             Some((name, _)) if path.is_file() => {
                 tracing::warn!("{location}: using the file in this folder, not the built-in plugin {name}");
             }
@@ -43,21 +42,9 @@ impl Source {
                 if Path::new(name).is_file() {
                     tracing::warn!("{location}: using the built-in plugin; for the file in this folder, write ./{name}");
                 }
-                return Ok(Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes)));
+                return Ok(Self::built_in(name, bytes));
             }
-            None if script::mistaken(location).is_some() => {
-                return Err(Error::NotScript {
-                    name: location.to_owned(),
-                    detail: script::mistaken(location).unwrap_or_default(),
-                });
-            }
-            None if path.symlink_metadata().is_err() && !PluginFile::parse(location).is_script() => {
-                let kind = role.map(Kind::of_role);
-                let known = EMBEDDED.iter().filter(|(_, bytes)| kind.is_none_or(|kind| Kind::of(bytes) == kind));
-                let known = known.map(|(name, _)| (*name).to_owned()).collect();
-                return Err(Error::NotFound { name: location.to_owned(), kind: kind.map_or("plugins", Kind::name), known });
-            }
-            None => {}
+            None => Self::check_is_there(location, role)?,
         }
         let bytes = PluginFile::parse(location).read().map_err(|source| Error::Io { name: location.into(), source })?;
         let stem = || path.file_stem().map_or_else(|| location.to_owned(), |s| s.to_string_lossy().into_owned());
@@ -65,15 +52,28 @@ impl Source {
         Ok(Self::new(name, Cow::Owned(bytes)))
     }
 
-    /// Opens a built-in plugin, whatever files there are.
-    ///
-    /// # Errors
-    /// If there is none of this name.
-    pub(super) fn open_embedded(name: &str) -> Result<Self> {
-        let stem = name.trim_end_matches(".wasm");
-        let found = EMBEDDED.iter().find(|(known, _)| known.strip_suffix(".wasm") == Some(stem));
-        let missing = || Error::NotFound { name: name.to_owned(), kind: "plugins", known: Vec::new() };
-        found.map(|(_, bytes)| Self::new(stem.to_owned(), Cow::Borrowed(bytes))).ok_or_else(missing)
+    /// Refuses a location where nothing is that could be a plugin, and says what may have been meant.
+    fn check_is_there(location: &str, role: Option<Role>) -> Result<()> {
+        if let Some(detail) = script::mistaken(location) {
+            return Err(Error::NotScript { name: location.to_owned(), detail });
+        }
+        if Path::new(location).symlink_metadata().is_err() && !PluginFile::parse(location).is_script() {
+            let kind = role.map(Kind::of_role);
+            let known = EMBEDDED.iter().filter(|(_, bytes)| kind.is_none_or(|kind| Kind::of(bytes) == kind));
+            let known = known.map(|(name, _)| (*name).to_owned()).collect();
+            return Err(Error::NotFound { name: location.to_owned(), kind: kind.map_or("plugins", Kind::name), known });
+        }
+        Ok(())
+    }
+
+    /// Opens the built-in algorithm of this name, whatever files there are; none if there is none.
+    pub(super) fn built_in_algorithm(name: &str) -> Option<Self> {
+        let algorithm = embedded(name).filter(|(_, bytes)| Kind::of(bytes) == Kind::Algorithm);
+        algorithm.map(|(name, bytes)| Self::built_in(name, bytes))
+    }
+
+    fn built_in(name: &str, bytes: &'static [u8]) -> Self {
+        Self::new(name.trim_end_matches(".wasm").to_owned(), Cow::Borrowed(bytes))
     }
 
     /// Creates a source from bytes.
@@ -113,6 +113,12 @@ impl Source {
     pub fn hash(&self) -> &str {
         &self.hash
     }
+}
+
+/// Returns the built-in plugin of this name, with or without `.wasm`.
+fn embedded(name: &str) -> Option<(&'static str, &'static [u8])> {
+    let is = |known: &str| known == name || known.strip_suffix(".wasm") == Some(name);
+    EMBEDDED.iter().find(|(known, _)| is(known)).copied()
 }
 
 /// Returns the file names of the built-in plugins of a role's kind: rewards, environments or algorithms.

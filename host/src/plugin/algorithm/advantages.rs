@@ -1,13 +1,12 @@
 //! An algorithm of two: a script estimates the advantages, and a built-in algorithm has the loss that learns from them.
 
-use crate::config::Limits;
+use crate::config::{DEFAULT_ALGORITHM, Limits};
 use crate::plugin::script::{self, ScriptFunction, ScriptKind};
-use crate::plugin::{Engine, Error, Result, Role, Source, embedded_of, functions_of};
+use crate::plugin::{Engine, Error, Result, Role, Source, functions_of};
 use serde_json::{Map, Value, json};
 
-/// The setting that names the built-in algorithm, and what it is if the script does not say.
+/// The setting that names the built-in algorithm, which is the default one if the script does not say.
 const BASE: &str = "base";
-const USUAL: &str = "grpo";
 
 /// Returns the function of a script that estimates advantages, if the script is that.
 ///
@@ -32,7 +31,7 @@ impl Settings {
     /// Divides a configuration: what the script's schema has is the script's, and the rest is the built-in algorithm's.
     pub(super) fn divide(config: &Map<String, Value>, function: &ScriptFunction) -> Self {
         let schema: Value = serde_json::from_str(&function.settings_schema).unwrap_or_default();
-        let default = schema["properties"][BASE]["default"].as_str().unwrap_or(USUAL);
+        let default = schema["properties"][BASE]["default"].as_str().unwrap_or(DEFAULT_ALGORITHM);
         let base = config.get(BASE).and_then(Value::as_str).unwrap_or(default).to_owned();
         let is_own = |key: &str| schema["properties"].get(key).is_some();
         let (of_script, mut of_base): (Map<_, _>, Map<_, _>) = config.clone().into_iter().partition(|(key, _)| is_own(key));
@@ -46,12 +45,10 @@ impl Settings {
 /// # Errors
 /// If there is none of that name, or it does not learn from advantages.
 pub(super) fn open_base(name: &str, script: &str) -> Result<Source> {
-    let stem = name.trim_end_matches(".wasm");
-    if embedded_of(Role::Algorithm).any(|file| file.trim_end_matches(".wasm") == stem) {
-        return Source::open_embedded(name);
-    }
-    let detail = format!("base is {name:?}; it must be a built-in algorithm that learns from advantages, such as grpo or rloo");
-    Err(Error::Config { name: script.to_owned(), detail })
+    Source::built_in_algorithm(name).ok_or_else(|| {
+        let known = "it must be a built-in algorithm that learns from advantages, such as grpo or rloo";
+        Error::Config { name: script.to_owned(), detail: format!("base is {name:?}; {known}") }
+    })
 }
 
 /// Returns a schema that has the settings of both, and which algorithm the base is.

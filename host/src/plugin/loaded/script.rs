@@ -77,7 +77,7 @@ impl Loaded {
             description: printable(&described, LONGEST_TEXT),
             config_schema: function.settings_schema,
             hints,
-            needs: function.needs,
+            needs: function.needs.into_iter().collect(),
             stateless: function.stateless,
         })
     }

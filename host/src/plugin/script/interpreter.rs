@@ -2,11 +2,11 @@
 
 use super::{Language, Script};
 use crate::config::did_you_mean;
+use crate::plugin::Role;
 use crate::plugin::compiler::Compiled;
 use crate::plugin::function::Function;
 use crate::plugin::running::Answer;
 use crate::plugin::sandbox::Sandbox;
-use crate::plugin::{Needs, Role};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use wasmtime::Store;
@@ -49,41 +49,22 @@ impl ScriptKind {
 /// A public function of a script, as its interpreter describes it.
 #[derive(Clone, Debug, ComponentType, Lift)]
 #[component(record)]
-pub(super) struct Described {
-    name: String,
-    description: String,
-    #[component(name = "settings-schema")]
-    settings_schema: String,
-    needs: Vec<String>,
-    stateless: bool,
-    kind: ScriptKind,
-    columns: Vec<String>,
-}
-
-/// A public function of a script.
-#[derive(Clone, Debug)]
 pub struct ScriptFunction {
     /// Its name.
     pub name: String,
     /// The first line of its documentation, or nothing.
     pub description: String,
     /// JSON Schema of its settings.
+    #[component(name = "settings-schema")]
     pub settings_schema: String,
     /// Columns of the contract that it needs.
-    pub needs: Needs,
+    pub needs: Vec<String>,
     /// Whether each answer is independent of earlier calls and other rows.
     pub stateless: bool,
     /// What it can be used as.
     pub kind: ScriptKind,
     /// Columns of the dataset that it can't be called without.
     pub columns: Vec<String>,
-}
-
-impl From<Described> for ScriptFunction {
-    fn from(described: Described) -> Self {
-        let Described { name, description, settings_schema, needs, stateless, kind, columns } = described;
-        Self { name, description, settings_schema, needs: needs.into_iter().collect(), stateless, kind, columns }
-    }
 }
 
 /// A file that a script may import.
@@ -113,8 +94,7 @@ impl Inspect {
     ) -> Answer<Vec<ScriptFunction>> {
         let modules: Vec<ModuleFile<'_>> = script.modules.iter().map(|(path, source)| ModuleFile { path, source }).collect();
         let given = (script.name.as_str(), script.source.as_str(), modules.as_slice());
-        let answer: std::result::Result<Vec<Described>, _> = self.0.ask(store, linked, given)?;
-        Ok(answer.map(|functions| functions.into_iter().map(ScriptFunction::from).collect()))
+        self.0.ask(store, linked, given)
     }
 }
 
@@ -198,7 +178,7 @@ fn how(language: Language, role: Role) -> &'static str {
 
 /// The carried interpreters that were compiled or read from the cache, one per process: reading one takes longer than a swap should.
 #[derive(Clone, Default)]
-pub(in crate::plugin) struct Interpreters(Arc<Mutex<BTreeMap<Language, (Component, usize)>>>);
+pub(in crate::plugin) struct Interpreters(Arc<Mutex<BTreeMap<Language, Compiled>>>);
 
 impl Interpreters {
     /// Returns an interpreter, made by `compile` if it is the first time. Others wait meanwhile, since they need it too.
@@ -208,13 +188,11 @@ impl Interpreters {
         compile: impl FnOnce() -> std::result::Result<Compiled, E>,
     ) -> std::result::Result<Compiled, E> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((component, fixed)) = all.get(&language) {
-            return Ok(Compiled { component: component.clone(), fixed: *fixed, unmade: None });
+        if let Some(compiled) = all.get(&language) {
+            return Ok(compiled.clone());
         }
         let compiled = compile()?;
-        if compiled.unmade.is_none() {
-            all.insert(language, (compiled.component.clone(), compiled.fixed));
-        }
+        all.insert(language, compiled.clone());
         Ok(compiled)
     }
 }

@@ -16,13 +16,16 @@ pub fn mistaken(location: &str) -> Option<String> {
     if Path::new(location).exists() || ScriptPath::parse(location).is_some_and(is_there) {
         return None;
     }
-    for extension in [".py", ".js", ".mjs", ".ts", ".mts"] {
-        if let Some((stem, rest)) = location.split_once(extension)
-            && Path::new(&format!("{stem}{extension}")).is_file()
-            && rest.starts_with([',', ':'])
-            && !is_function(rest)
-        {
-            let file = format!("{stem}{extension}");
+    ScriptPath::EXTENSIONS.iter().find_map(|extension| near(location, extension))
+}
+
+/// Returns what is wrong with a location, if a script with this extension is there that it nearly names.
+fn near(location: &str, extension: &str) -> Option<String> {
+    let is_file = |file: &str| Path::new(file).is_file();
+    if let Some((stem, rest)) = location.split_once(&format!(".{extension}")) {
+        let file = format!("{stem}.{extension}");
+        let is_good = rest.strip_prefix(':').is_some_and(ScriptPath::is_function);
+        if is_file(&file) && rest.starts_with([',', ':']) && !is_good {
             return Some(match rest.split_once(",weight=") {
                 Some((_, weight)) => format!("the weight {weight:?} is no number"),
                 None => format!(
@@ -31,22 +34,14 @@ pub fn mistaken(location: &str) -> Option<String> {
                 ),
             });
         }
-        // `rewards`, `rewards:name` and `rewards.name`, as Python names a module.
-        let name = location.rfind(['/', '\\']).map_or(0, |at| at + 1);
-        let end = location[name..].find([':', '.']).map(|at| name + at);
-        let (stem, function) = end.map_or((location, None), |at| (&location[..at], Some(&location[at + 1..])));
-        let file = format!("{stem}{extension}");
-        if Path::new(&file).is_file() {
-            let meant = function.map_or_else(|| file.clone(), |function| format!("{file}:{function}"));
-            return Some(format!("there is no such file; did you mean {meant}?"));
-        }
     }
-    None
-}
-
-/// Returns whether a text is a colon and a name.
-fn is_function(text: &str) -> bool {
-    text.strip_prefix(':').is_some_and(|name| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_$".contains(c)))
+    // `rewards`, `rewards:name` and `rewards.name`, as Python names a module.
+    let name = location.rfind(['/', '\\']).map_or(0, |at| at + 1);
+    let end = location[name..].find([':', '.']).map(|at| name + at);
+    let (stem, function) = end.map_or((location, ""), |at| location.split_at(at));
+    let file = format!("{stem}.{extension}");
+    let function = function.get(1..).map(|function| format!(":{function}")).unwrap_or_default();
+    is_file(&file).then(|| format!("there is no such file; did you mean {file}{function}?"))
 }
 
 #[cfg(test)]
