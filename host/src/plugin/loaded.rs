@@ -150,10 +150,18 @@ impl Loaded {
         limits: &Limits,
         seed: u64,
     ) -> Result<(Self, Running)> {
-        let mut this = Self::described(engine, source, role, limits, seed)?;
+        let (mut this, plain) = Self::described_by_instance(engine, source, role, limits, seed)?;
         this.config = schema::resolve(source.name(), &this.info.config_schema, config)?;
         let deadline = this.deadline();
-        let mut running = this.start(None, &this.whole_share(), deadline)?;
+        // An interpreter that has described a script has run its top level, which may take long, and is configured without running it again.
+        let mut running = match this.is_script() {
+            true => this.started(plain, None, deadline)?,
+            false => {
+                // Before the other takes memory.
+                drop(plain);
+                this.start(None, &this.whole_share(), deadline)?
+            }
+        };
         this.info = this.describe(&mut running, deadline)?;
         if matches!(role, Role::Reward | Role::Environment) {
             let wrong = |detail| Error::Config { name: this.name.clone(), detail };
@@ -164,6 +172,17 @@ impl Loaded {
 
     /// Compiles it, checks it against the role, and has it describe itself without a configuration.
     pub(super) fn described(engine: &Engine, source: &Source, role: Role, limits: &Limits, seed: u64) -> Result<Self> {
+        Ok(Self::described_by_instance(engine, source, role, limits, seed)?.0)
+    }
+
+    /// Has it describe itself like [`described`](Self::described). Also returns the instance, which is not configured.
+    fn described_by_instance(
+        engine: &Engine,
+        source: &Source,
+        role: Role,
+        limits: &Limits,
+        seed: u64,
+    ) -> Result<(Self, Running)> {
         let (mut this, unmade) = Self::compiled(engine, source, role, limits, seed)?;
         let deadline = this.deadline();
         if let Some(detail) = unmade {
@@ -171,7 +190,7 @@ impl Loaded {
         }
         let mut plain = this.instantiate(&this.whole_share(), deadline, false)?;
         this.info = this.describe(&mut plain, deadline)?;
-        Ok(this)
+        Ok((this, plain))
     }
 
     /// Compiles it and checks it against the role. Also returns why no instance could be made on trial, if so.
