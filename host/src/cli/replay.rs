@@ -13,11 +13,11 @@ use crate::config::words::counted;
 use crate::config::{Config, OnError, Overrides, PluginEntry, Set, printable_path, read};
 use crate::data::{self, Message, PromptForm, TextOrChat, Tokenizer};
 use crate::model::{Backend, Chosen, ModelFolder};
-use crate::plugin::{Asker, Asking, CONVERSATION, Engine, RewardBatch, RewardPlugin, Source, TextColumn};
+use crate::plugin::{Asker, Asking, Engine, RewardBatch, RewardPlugin, Source, TextColumn, conversations};
 use crate::run::{ConfigInForce, Recorded, RecordedEpisode, RunFiles};
 use crate::train::{self, Asked, Played, Recording, Rescorer};
 use anyhow::anyhow;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -317,13 +317,8 @@ fn batch(generation: &[Recorded], dataset: &[Row]) -> RewardBatch {
         |row: &usize, name: &str| dataset.get(*row).and_then(|row| row.columns.get(name)).unwrap_or(&Value::Null).to_string();
     let column = |name: &&String| TextColumn { name: (*name).clone(), values: rows.iter().map(|row| value(row, name)).collect() };
     let mut columns: Vec<TextColumn> = names.iter().map(column).collect();
-    if rows.iter().any(|row| dataset.get(*row).is_some_and(|row| row.is_chat)) {
-        let asked = |(row, text): (&usize, &String)| match dataset.get(*row).filter(|row| row.is_chat) {
-            Some(row) => json!(row.asked.0).to_string(),
-            None => json!(text).to_string(),
-        };
-        columns.push(TextColumn { name: CONVERSATION.to_owned(), values: rows.iter().zip(&prompts).map(asked).collect() });
-    }
+    let asked = |row: &usize| dataset.get(*row).filter(|row| row.is_chat).map(|row| &row.asked.0);
+    columns.extend(conversations(rows.iter().map(asked).zip(prompts.iter().map(String::as_str))));
     if generation.iter().any(|recorded| recorded.episode.is_some()) {
         let spoken = |of: fn(&RecordedEpisode) -> &Value| {
             let value = |recorded: &Recorded| recorded.episode.as_ref().map_or(&Value::Null, of).to_string();

@@ -68,7 +68,7 @@ pub use hints::{Defaults, Derivation, DerivedMetric, Hints};
 pub use instance::{LARGEST_STATE, Plugin};
 pub use loaded::{Info, functions_of};
 pub use needs::Needs;
-pub use reward::{CONVERSATION, Column as TextColumn, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores};
+pub use reward::{Column as TextColumn, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores, conversations};
 pub use state::PluginState;
 
 pub use script::{Language, PluginFile, Script, ScriptFunction, ScriptKind, set_python_path};

@@ -11,7 +11,8 @@ use super::world::Role;
 use super::{Error, Metric, Result, Source};
 use super::{columns, contract::reward};
 use crate::config::{Limits, OnError};
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use std::ops::{Deref, DerefMut, Range};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
@@ -24,7 +25,16 @@ pub use super::contract::reward::Batch as RewardBatch;
 
 /// Name of the column that has prompts as messages, where they are conversations. Scripts see it, since functions written for TRL get
 /// prompts like that; other plugins get the prompts' text.
-pub const CONVERSATION: &str = "prompt";
+const CONVERSATION: &str = "prompt";
+
+/// Returns the column of prompts as messages, if one is a conversation. Each is given by its messages, if it has some, and its text.
+pub fn conversations<'a, Messages: Serialize + 'a>(
+    prompts: impl Iterator<Item = (Option<&'a Messages>, &'a str)> + Clone,
+) -> Option<Column> {
+    prompts.clone().find(|(messages, _)| messages.is_some())?;
+    let written = |(messages, text): (Option<&Messages>, &str)| messages.map_or_else(|| json!(text), |messages| json!(messages));
+    Some(Column { name: CONVERSATION.to_owned(), values: prompts.map(|prompt| written(prompt).to_string()).collect() })
+}
 
 /// Fewest completions for which another instance is worth its cost.
 const ROWS_AN_INSTANCE: usize = 16;

@@ -1,8 +1,8 @@
 //! Samples for testing rewards: completions of many shapes.
 
 use crate::data::{PromptRow, TextOrChat};
-use crate::plugin::{CONVERSATION, RewardBatch, TextColumn};
-use serde_json::{Value, json};
+use crate::plugin::{RewardBatch, TextColumn, conversations};
+use serde_json::Value;
 use std::collections::BTreeSet;
 
 const PROMPTS: [&str; 4] = ["What is 3 + 4?", "Summarise: the cat sat on the mat.\nTL;DR:", "", "Schreibe höflich: 你好 🙂"];
@@ -35,14 +35,10 @@ pub(super) fn rewards(given: Option<&[PromptRow]>, rows: usize) -> RewardBatch {
             let column =
                 |name: &&String| TextColumn { name: (*name).clone(), values: given.iter().map(|row| value(row, name)).collect() };
             let mut columns: Vec<TextColumn> = names.iter().map(column).collect();
-            if given.iter().any(|row| matches!(row.prompt, TextOrChat::Chat(_))) {
-                let asked = |prompt: &TextOrChat| match prompt {
-                    TextOrChat::Text(text) => json!(text).to_string(),
-                    TextOrChat::Chat(messages) => json!(messages).to_string(),
-                };
-                let values = given.iter().map(|row| asked(&row.prompt)).collect();
-                columns.push(TextColumn { name: CONVERSATION.to_owned(), values });
-            }
+            columns.extend(conversations(given.iter().map(|row| match &row.prompt {
+                TextOrChat::Text(text) => (None, text.as_str()),
+                TextOrChat::Chat(messages) => (Some(messages), ""),
+            })));
             (given.iter().map(|row| text(&row.prompt)).collect(), columns)
         }
     };

@@ -9,7 +9,7 @@ use crate::config::{self, Compare, OnError, PluginEntry};
 use crate::data::Message;
 use crate::dist::World;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, CONVERSATION, Outcome, RewardBatch, RewardPlugin, Start, TextColumn};
+use crate::plugin::{self, Outcome, RewardBatch, RewardPlugin, Start, TextColumn};
 use crate::rollout::Rollout;
 use crate::train::Result;
 use crate::train::dataset::Prompt;
@@ -17,7 +17,7 @@ use crate::train::experience::RewardColumn;
 use crate::train::experience::offsets;
 use crate::train::figures::Figures;
 use crate::train::reward_failure::RewardFailure;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -184,13 +184,8 @@ pub(in crate::train) fn batch(
     };
     let mut columns: Vec<TextColumn> =
         columns.iter().map(|name| TextColumn { name: name.clone(), values: values(name) }).collect();
-    if prompts.iter().any(|prompt| prompt.messages.is_some()) {
-        let asked = |prompt: &Arc<Prompt>| match prompt.messages.as_deref() {
-            Some((messages, _)) => json!(messages).to_string(),
-            None => json!(prompt.text).to_string(),
-        };
-        columns.push(TextColumn { name: CONVERSATION.to_owned(), values: prompts.iter().map(asked).collect() });
-    }
+    let asked = prompts.iter().map(|prompt| (prompt.messages.as_deref().map(|(messages, _)| messages), prompt.text.as_str()));
+    columns.extend(plugin::conversations(asked));
     RewardBatch {
         step,
         // Each plugin's own is put in when it is asked.
