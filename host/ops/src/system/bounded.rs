@@ -34,7 +34,8 @@ const STARVED: u32 = 20;
 /// An allocator that enforces a thread's limit, if it has one ([`within`]). It allocates through the inner allocator.
 pub struct Limited<A>(pub A);
 
-type Job = Box<dyn FnOnce() + Send>;
+/// Work, which returns where to report that it is done.
+type Job = Box<dyn FnOnce() -> Arc<End> + Send>;
 
 /// Threads that have finished their work and wait for more. Starting one takes as long as a short text does.
 static IDLE: Mutex<Vec<Sender<Job>>> = Mutex::new(Vec::new());
@@ -261,7 +262,7 @@ pub fn within<T: Send + 'static>(bounds: Bounds, work: impl FnOnce() -> T + Send
         LEFT.set(None);
         WAITING.set(std::ptr::null());
         *their_outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(done.map(|done| (done, clock.worked())));
-        theirs.set(State::Done);
+        theirs
     }))?;
     match end.wait(bounds.time) {
         State::Working => Err(Unbounded::Time(bounds.time)),
@@ -320,8 +321,10 @@ fn begin(job: Job) -> Result<(), Unbounded> {
             LOWEST.set(stack_position().saturating_sub(stack - stack / STACK_RESERVE));
             let jobs = jobs.lock().unwrap_or_else(PoisonError::into_inner);
             while let Ok(job) = jobs.recv() {
-                job();
+                let end = job();
+                // Whoever waits for the end may have more work at once, and should find this thread rather than start another.
                 IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(own.clone());
+                end.set(State::Done);
             }
         };
         match std::thread::Builder::new().name("bounded".into()).stack_size(stack).spawn(run) {
@@ -386,7 +389,8 @@ mod tests {
         let grown = within(BOUNDS, || (0..100_000u32).collect::<Vec<_>>().len());
         assert_eq!(grown.unwrap().0, 100_000);
         let threads: HashSet<_> = (0..100).map(|_| within(BOUNDS, || std::thread::current().id()).unwrap().0).collect();
-        assert!(threads.len() < 100, "a thread does more than one work");
+        // Other tests may take the thread in between.
+        assert!(threads.len() < 20, "{} threads: one that is done takes the next work", threads.len());
     }
 
     #[test]
