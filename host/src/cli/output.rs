@@ -129,7 +129,7 @@ const CONTINUATION: &str = "      | ";
 /// Prints an error. Lines after the first, as a script's traceback has them, are set off. If that fails, there is nowhere left to report it.
 pub(super) fn complain(error: &anyhow::Error) {
     COMPLAINED.store(true, Ordering::SeqCst);
-    let error = format!("error: {}", visible(&printable_lines(&error.to_string(), LONGEST_ERROR)));
+    let error = format!("error: {}", printable_lines(&error.to_string(), LONGEST_ERROR));
     let error = set_off(&error, ERROR_INDENT, Some(&Term::stderr()));
     let _ = super::display::above(|| writeln!(io::stderr(), "{error}"));
 }

@@ -30,9 +30,13 @@ pub fn printable(text: &str, limit: usize) -> String {
     shown
 }
 
-/// Returns a text of several lines in at most about this many bytes, with everything but its line ends visible, like [`printable`].
+/// Returns a text in at most about this many bytes, with everything but its line ends visible. One of a single line is cut at its end, like
+/// [`printable`]'s, and one of several at its beginning.
 #[must_use]
 pub fn printable_lines(text: &str, limit: usize) -> String {
+    if !text.contains('\n') {
+        return printable(text, limit);
+    }
     let lines: Vec<String> = text.lines().map(|line| printable(&line.replace('\t', "    "), limit)).collect();
     let text = lines.join("\n");
     if text.len() <= limit {
@@ -134,6 +138,14 @@ mod tests {
         assert_eq!(printable("\x1b[2Jgone\r\nINFO forged", 99), "\\u{1b}[2Jgone\\r\\nINFO forged");
         assert_eq!(printable("a\u{202e}b\u{85}", 99), "a\\u{202e}b\\u{85}");
         assert_eq!(printable("\u{e9}\u{e9}\u{e9}", 4), "\u{e9}\u{e9}... (2 bytes more)");
+    }
+
+    #[test]
+    fn of_several_lines_the_last_are_kept_and_of_one_its_beginning() {
+        assert_eq!(printable_lines("one\n\ttwo\x1b", 99), "one\n    two\\u{1b}");
+        assert_eq!(printable_lines("first\nsecond\nthird", 8), "(10 bytes left out)...nd\nthird");
+        assert_eq!(printable_lines("a wrong path", 7), printable("a wrong path", 7));
+        assert_eq!(printable("a wrong path", 7), "a wrong... (5 bytes more)");
     }
 
     #[test]
