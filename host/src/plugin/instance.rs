@@ -58,7 +58,7 @@ fn is_compared(call: u64) -> bool {
 
 impl Plugin {
     /// Returns whether it is a script.
-    pub(super) fn is_script(&self) -> bool {
+    pub fn is_script(&self) -> bool {
         self.loaded.is_script()
     }
 

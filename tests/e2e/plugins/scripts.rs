@@ -52,6 +52,8 @@ fn functions_written_for_trl_score_conversations_and_columns_in_three_languages(
         "interface Row { answer: number }\nexport const row_ts = (completion: string, { answer }: Row): number | null =>\n  \
              completion ? completion.split(' ').length - 1 + answer : null;\n",
     );
+    // With its interpreter in a component, it gets conversations, too.
+    place.run(&["plugin", "build", "batch.py", "--output", "built.wasm"]).succeeded();
     let rest = "--dataset rows.jsonl --chat-template-path template.jinja --max-steps 3 --max-completion-length 24 --log-completions all \
                 --logging-steps 1 --output-dir run --set plugin.batch.config.scale=2";
     let plugins = ["--plugin", "batch.py", "--plugin", "row.py", "--plugin", "batch.js:batch_js", "--plugin", "row_ts=row.ts"];
@@ -78,6 +80,9 @@ fn functions_written_for_trl_score_conversations_and_columns_in_three_languages(
         }
     }
     assert!(place.figure("run", "rows").iter().all(|rows| *rows > 0.0));
+    let alone = rest.replace("--output-dir run --set plugin.batch.config.scale=2", "--output-dir alone");
+    let built = [&["--model", tiny(), "--plugin", "built.wasm"][..], &alone.split_whitespace().collect::<Vec<_>>()].concat();
+    place.run(&built).succeeded();
 }
 
 #[test]

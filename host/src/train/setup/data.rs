@@ -2,7 +2,7 @@
 
 use super::opened::Opened;
 use super::plugins::Loaded;
-use crate::config::{Config, PackingStrategy, ScriptPath, Strategy};
+use crate::config::{Config, PackingStrategy, Strategy};
 use crate::data::{self, Dataset, Lengths, Loader, PromptForm, pack};
 use crate::dist::World;
 use crate::train::collector::Data;
@@ -41,8 +41,7 @@ pub(super) fn read(
     let (tokenizer, context) = (&opened.tokenizer, opened.context());
     let longest = config.longest(context);
     let (longest_prompt, strict) = (config.max_prompt_length, config.strict_data);
-    let messages = !config.environment.is_empty()
-        || config.plugin.iter().any(|entry| entry.model || ScriptPath::parse(&entry.path).is_some());
+    let messages = !config.environment.is_empty() || plugins.read_messages();
     let [packing, of_evaluations] = [config.packing, config.packs_evaluations()].map(|on| Packing::of(config, on, longest));
     let (packing, of_evaluations) = (packing?, of_evaluations?);
     let lengths = Lengths::of(tokenizer).map(Arc::new);

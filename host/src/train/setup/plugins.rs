@@ -315,6 +315,12 @@ impl Loaded {
         self.algorithm.info()
     }
 
+    /// Returns whether rewards read prompts as messages: reward models do, and scripts, wherever they come from.
+    pub(super) fn read_messages(&self) -> bool {
+        let reads = |reward: &Reward| reward.model().is_some() || reward.plugin().is_some_and(|plugin| plugin.is_script());
+        self.rewards.iter().any(reads)
+    }
+
     /// Tells reward models which tokenizer the policy has.
     ///
     /// # Errors
