@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 /// An event of a run, as it is written, but for its [`EventKind`] and time. `step` is the number of steps done at that time.
 #[derive(Serialize)]
 #[serde(untagged)]
+#[allow(missing_docs, reason = "most fields are what their variant's text and their name say")]
 pub enum Event<'a> {
     /// A run started.
     Started(RunBegun<'a>),

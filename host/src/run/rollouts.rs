@@ -92,8 +92,9 @@ pub const VALUES: [&str; 3] = ["reward", "advantage", "tokens"];
 pub struct Bound {
     /// The value's name.
     pub name: String,
-    /// The least and the greatest value that meet it.
+    /// The least value that meets it.
     pub low: f64,
+    /// The greatest value that meets it.
     pub high: f64,
 }
 
@@ -109,11 +110,13 @@ pub enum Steps {
 /// The completions that are read. The default is all.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
+    /// The steps that they are of.
     pub steps: Steps,
     /// The row of the dataset.
     pub row: Option<u64>,
-    /// A text in the prompt, and one in the completion or episode, both in lower case.
+    /// A text in the prompt, in lower case.
     pub prompt: Option<String>,
+    /// A text in the completion or episode, in lower case.
     pub text: Option<String>,
     /// Conditions on values, which all must be met.
     pub bounds: Vec<Bound>,

@@ -22,15 +22,18 @@ struct Settings {
     is_bf16: bool,
 }
 
-impl Peers for World {
+/// The processes of a run, among which the rows of its datasets are divided.
+pub(super) struct Ranks<'a>(pub &'a World);
+
+impl Peers for Ranks<'_> {
     type Error = Error;
 
     fn ranks(&self) -> (usize, usize) {
-        (self.rank(), self.size())
+        (self.0.rank(), self.0.size())
     }
 
     fn gather<T: Serialize + DeserializeOwned>(&self, what: &'static str, own: T) -> Result<Vec<T>> {
-        Ok(World::gather(self, what, own)?)
+        Ok(self.0.gather(what, own)?)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::activity::{Activity, Task, Unit};
 use crate::data::{self, Columns, Dataset, Location, Refused, Table};
 use crate::dist::World;
 use crate::train::Result;
+use crate::train::ranks::Ranks;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -81,7 +82,7 @@ impl Reader {
             usable.take(number, parts);
         };
         let table = match given {
-            Some(dataset) => Table::read(dataset, world, row, take)?,
+            Some(dataset) => Table::read(dataset, &Ranks(world), row, take)?,
             None => Table::parse(Path::new("built-in prompts"), BUILT_IN_PROMPTS.as_bytes(), row, take)?,
         };
         Ok((table, usable.done()?))

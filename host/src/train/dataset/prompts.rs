@@ -9,6 +9,7 @@ use super::{Kind, OfTokens, Prompt, Reader};
 use crate::activity::{Activity, Task, Unit};
 use crate::data::{Dataset, Table};
 use crate::dist::World;
+use crate::train::ranks::Ranks;
 use crate::train::{Error, Result};
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -142,7 +143,7 @@ impl Reader {
             return Err(Error::setting("max_prompt_length", detail));
         }
         let task = Task::new(Activity::FindingRows).out_of(None, Unit::Rows);
-        let table = Table::locate(dataset, world, |_| task.add(1))?;
+        let table = Table::locate(dataset, &Ranks(world), |_| task.add(1))?;
         drop(task);
         let drawing = Drawing::new(kind, table.count(), self.strict);
         let of = Readable { reader: self, kind, table: &table };
