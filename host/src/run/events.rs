@@ -295,6 +295,7 @@ impl<'a> Versions<'a> {
 /// How a run starts.
 #[derive(Serialize)]
 pub struct RunBegun<'a> {
+    /// Number of steps done.
     pub step: u64,
     /// The checkpoint that it starts from.
     pub checkpoint: Option<String>,
@@ -302,9 +303,13 @@ pub struct RunBegun<'a> {
     pub changed: Map<String, Value>,
     /// Keys of the configuration that the user set, in files or by flags.
     pub set: Vec<&'a str>,
+    /// The version of rlhost.
     pub version: &'a str,
+    /// The model.
     pub model: String,
+    /// The number of steps that it takes.
     pub max_steps: u64,
+    /// Where it computes.
     pub device: &'a str,
     /// The run's default learning rate.
     pub usual_learning_rate: f64,
@@ -313,7 +318,9 @@ pub struct RunBegun<'a> {
 /// The weight of a reward's scores, and its error policy.
 #[derive(Serialize)]
 pub struct Scoring {
+    /// The weight.
     pub weight: f64,
+    /// What happens when the reward fails.
     pub on_error: OnError,
 }
 
