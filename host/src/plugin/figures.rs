@@ -327,21 +327,21 @@ mod tests {
 
     #[test]
     fn every_name_that_the_host_reports_is_reserved() {
-        let mut files = Vec::new();
-        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/train"), &mut files);
+        let (mut files, train) = (Vec::new(), Path::new(env!("CARGO_MANIFEST_DIR")).join("src/train"));
+        sources(&train, &mut files);
         let mut names = Vec::new();
         // Names that are made elsewhere than the metric. The names of an evaluation's are those of a step.
         let made = [
             ("learner/trained.rs", 1, ["grad_norm", "learning_rate", "critic_grad_norm", "critic_learning_rate"].as_slice()),
-            ("train/solved.rs", 2, &["pass@1", "pass@1/stderr", "maj@4", "maj@4/stderr", "rewards/x/stderr"]),
-            ("train/figures.rs", 1, &["perf/throughput", "perf/rollout_throughput"]),
-            ("train/step.rs", 1, &["perf/peak_memory_mb", "perf/peak_device_memory_mb"]),
+            ("solved.rs", 2, &["pass@1", "pass@1/stderr", "maj@4", "maj@4/stderr", "rewards/x/stderr"]),
+            ("figures.rs", 1, &["perf/throughput", "perf/rollout_throughput"]),
+            ("step.rs", 1, &["perf/peak_memory_mb", "perf/peak_device_memory_mb"]),
             ("journal/mod.rs", 1, &["eval_x", "eps", "lr"]),
         ];
         for file in files {
             let (found, unnamed) = named_in(&fs::read_to_string(&file).unwrap());
             names.extend(found);
-            let known = made.iter().find(|(end, ..)| file.ends_with(end));
+            let known = made.iter().find(|(inside, ..)| file.strip_prefix(&train) == Ok(Path::new(inside)));
             assert_eq!(unnamed, known.map_or(0, |(_, count, _)| *count), "{}: what are their names?", file.display());
             names.extend(known.into_iter().flat_map(|(_, _, own)| own.iter().map(|name| (*name).to_owned())));
         }
