@@ -11,7 +11,7 @@ conversations in both, none of which rlhost may skip (`--strict-data`). A model'
 
 Some templates are also tried with variables (`chat_template_kwargs`), which change how the assistant's turn begins, and with
 tool calls. TRL replaces the stock templates that it knows with its patched ones; rlhost does the same where that makes a
-difference (host/src/data/training.rs) and finds the turns elsewhere.
+difference (host/data/src/training.rs) and finds the turns elsewhere.
 
 Exits 1 if a loss differs by more than 1e-5 of its size.
 

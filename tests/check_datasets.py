@@ -5,7 +5,7 @@ usage: check_datasets.py RLHOST [--write]
 
 Makes a folder for each layout below, with one row a file that names it, and loads it with `datasets` and with rlhost. Exits 1
 at a difference that DIFFERENCES does not list. With --write, records what `datasets` reads in fixtures/datasets/layouts.json,
-which the unit tests of host/src/hub/splits.rs compare. Needs the package `datasets`.
+which the unit tests of host/web/src/hub/splits.rs compare. Needs the package `datasets`.
 """
 
 import argparse

@@ -4,7 +4,7 @@
     python tests/check_templates.py
 
 Renders every snippet below with jinja2 and writes what it gives, or that it fails, into tests/check_templates.json. The unit test
-`snippets_give_what_jinja_gives` (host/src/data/chat/) renders the same snippets and compares. A snippet with a reason is known to differ.
+`snippets_give_what_jinja_gives` (host/data/src/chat/) renders the same snippets and compares. A snippet with a reason is known to differ.
 
     python tests/check_templates.py FOLDER whole.json
     RLHOST_TEMPLATES=$PWD/whole.json cargo test -p rlhost --lib snippets_give

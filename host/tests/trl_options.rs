@@ -99,7 +99,7 @@ fn rows(table: &mut String, rows: impl IntoIterator<Item = (String, Option<Strin
         assert!(!empty, "the row of {name} has an empty cell");
         writeln!(table, "| `{name}` |{} {here} |", of.unwrap_or_default()).unwrap();
     }
-    assert!(unknown.is_empty(), "nothing is known of {unknown:?}; add them to host/src/config/foreign.rs");
+    assert!(unknown.is_empty(), "nothing is known of {unknown:?}; add them to host/config/src/foreign.rs");
 }
 
 /// The tables of the guide.

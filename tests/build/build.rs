@@ -1,7 +1,7 @@
 //! Compiles the tests' own plugins to WebAssembly, and generates what the tests compare with what is kept.
 
 mod bindings;
-#[path = "../../host/build/wasm.rs"]
+#[path = "../../host/plugin/build/wasm.rs"]
 mod wasm;
 
 use std::error::Error;

@@ -10,7 +10,7 @@ use std::process::Command;
 /// The branch of the hub's own conversions, which its stand-in asks for.
 const CONVERTED: &str = "refs/convert/parquet";
 
-#[path = "../../../host/src/hub/server.rs"]
+#[path = "../../../host/web/src/hub/server.rs"]
 mod server;
 
 use server::{COMMIT, Server};

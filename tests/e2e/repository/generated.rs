@@ -63,7 +63,7 @@ fn kept_bindings_are_those_of_the_contract() {
 
 #[test]
 fn the_kept_preview_1_is_that_of_its_text() {
-    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/src/plugin/preview1.wat");
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/plugin/src/preview1.wat");
     check(vec![(text.with_extension("wasm"), wat::parse_file(&text).unwrap())]);
 }
 

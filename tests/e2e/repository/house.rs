@@ -1,72 +1,37 @@
-//! The house's own rules: rooms open only the doors they may, and no file grows too long.
+//! Rules for the sources, beside those that the crates' dependencies enforce.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Room and the rooms that it may use.
-const DOORS: &[(&str, &[&str])] = &[
-    ("config", &[]),
-    ("net", &["config"]),
-    ("hub", &["config", "net"]),
-    ("run", &["config"]),
-    ("metrics", &["config"]),
-    ("diagnosis", &["config", "run"]),
-    ("data", &["config", "ops"]),
-    ("optim", &["config", "ops"]),
-    ("model", &["config", "ops"]),
-    ("rollout", &["config", "ops", "model"]),
-    ("gguf", &["config", "ops", "data", "model"]),
-    ("plugin", &["config", "net"]),
-    ("checkpoint", &["config", "run"]),
-    ("dist", &["config", "ops"]),
-    ("report", &["config", "run", "diagnosis"]),
-    ("trackers", &["config", "run"]),
-    (
-        "train",
-        &[
-            "config",
-            "ops",
-            "hub",
-            "run",
-            "metrics",
-            "diagnosis",
-            "data",
-            "optim",
-            "model",
-            "rollout",
-            "plugin",
-            "checkpoint",
-            "dist",
-        ],
-    ),
-    ("fuzzing", &["cli", "config", "hub", "data", "diagnosis", "gguf", "model", "plugin", "checkpoint", "report", "train"]),
-    (
-        "cli",
-        &[
-            "config",
-            "run",
-            "data",
-            "dist",
-            "gguf",
-            "model",
-            "plugin",
-            "rollout",
-            "train",
-            "checkpoint",
-            "metrics",
-            "diagnosis",
-            "trackers",
-            "report",
-        ],
-    ),
+/// The modules of the host, in crates of one or of several.
+const MODULES: &[&str] = &[
+    "config",
+    "net",
+    "hub",
+    "run",
+    "metrics",
+    "diagnosis",
+    "data",
+    "optim",
+    "model",
+    "rollout",
+    "gguf",
+    "plugin",
+    "checkpoint",
+    "dist",
+    "report",
+    "trackers",
+    "train",
+    "fuzzing",
+    "cli",
 ];
 
 pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The folders with sources of the host's crates, except the operations and the table of words, which know no room.
+/// The folders with sources of the host's crates, except the operations and the table of words, which know none of the modules.
 pub(super) fn host_sources() -> Vec<PathBuf> {
     let host = root().join("host");
     let crates = fs::read_dir(&host).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.join("Cargo.toml").is_file());
@@ -79,9 +44,9 @@ fn host_files() -> Vec<PathBuf> {
     host_sources().iter().flat_map(|source| rust_files(source)).collect()
 }
 
-/// Whether a file belongs to a room.
-fn is_in(file: &Path, room: &str) -> bool {
-    file.strip_prefix(root()).unwrap().components().any(|c| c.as_os_str() == room)
+/// Whether a file belongs to a module.
+fn is_in(file: &Path, module: &str) -> bool {
+    file.strip_prefix(root()).unwrap().components().any(|c| c.as_os_str() == module)
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -97,44 +62,6 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
         }
     }
     files
-}
-
-/// Rooms that a source names after `crate::`.
-fn rooms_used(source: &str) -> BTreeSet<String> {
-    let word = |s: &str| s.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
-    let mut rooms = BTreeSet::new();
-    for part in source.split("crate::").skip(1) {
-        match part.strip_prefix('{') {
-            // `use crate::{a, b::c}`
-            Some(list) => rooms.extend(list.split('}').next().unwrap_or_default().split(',').map(word)),
-            None => {
-                rooms.insert(word(part));
-            }
-        }
-    }
-    rooms
-}
-
-#[test]
-fn rooms_open_only_the_doors_they_may() {
-    let source = root().join("host/src");
-    // The operations are a crate of their own, which knows no room.
-    let names: BTreeSet<&str> = DOORS.iter().map(|(name, _)| *name).chain(["ops"]).collect();
-    for entry in fs::read_dir(&source).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()) {
-        let room = entry.file_name().unwrap().to_str().unwrap().to_owned();
-        let (_, allowed) =
-            DOORS.iter().find(|(name, _)| *name == room).unwrap_or_else(|| panic!("{room} is a room without rules"));
-        for file in rust_files(&entry) {
-            for used in rooms_used(&fs::read_to_string(&file).unwrap()) {
-                let fine = used == room || !names.contains(used.as_str()) || allowed.contains(&used.as_str());
-                assert!(fine, "{} opens the door to {used}", file.display());
-            }
-        }
-    }
-    assert_eq!(
-        rooms_used("use crate::{checkpoint, model};\ncrate::ops::x"),
-        ["checkpoint", "model", "ops"].map(String::from).into()
-    );
 }
 
 #[test]
@@ -199,7 +126,7 @@ fn the_operations_are_compiled_in_one_part() {
 }
 
 #[test]
-fn the_files_of_a_run_have_their_names_in_one_room() {
+fn the_files_of_a_run_have_their_names_in_one_module() {
     let names = [
         "metrics.jsonl",
         "events.jsonl",
@@ -272,12 +199,12 @@ fn no_struct_has_more_than_about_a_dozen_fields() {
 }
 
 #[test]
-fn rooms_hand_on_nothing_of_another_room() {
+fn modules_reexport_nothing_of_another_module() {
     for file in host_files() {
-        let others = || DOORS.iter().map(|(room, _)| *room).filter(|room| !is_in(&file, room));
+        let others = || MODULES.iter().copied().filter(|module| !is_in(&file, module));
         for line in fs::read_to_string(&file).unwrap().lines().filter_map(|line| line.trim().strip_prefix("pub use crate::")) {
             let named = line.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
-            assert!(!others().any(|room| room == named), "{}: {line}", file.display());
+            assert!(!others().any(|module| module == named), "{}: {line}", file.display());
         }
     }
 }

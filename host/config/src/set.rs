@@ -1,0 +1,251 @@
+//! `--set KEY=VALUE`: reads it once, for all that ask which key it sets, and applies it.
+
+use super::keys::{Key, Table as Kind, key, keys};
+use super::meant::LONGEST_KEY;
+use super::meant::{as_meant, own_name, unknown};
+use super::values::{insert, not_finite, reworded, scalar};
+use super::{Config, Error, PluginEntry, Result, printable};
+use toml::{Table, Value};
+
+const DEEPEST_KEY: usize = 16;
+
+/// Longest `--set` in an error, in bytes.
+const LONGEST_SET: usize = 512;
+
+/// One `KEY=VALUE`.
+#[derive(Clone, Debug)]
+pub struct Set {
+    /// The key as given: names of rewards and environments in it may have dots and dashes.
+    given: String,
+    /// The parts of the key, with underscores.
+    path: Vec<String>,
+    text: String,
+}
+
+impl Set {
+    /// Reads what follows `--set`.
+    ///
+    /// # Errors
+    /// If it has no `=`, or a key that is too long or too deep to be looked up.
+    pub fn read(set: &str) -> Result<Self> {
+        let invalid = |detail: String| Error::Invalid { place: format!("--set {}", printable(set, LONGEST_SET)), detail };
+        let (key, text) = set.split_once('=').ok_or_else(|| invalid("expected KEY=VALUE".into()))?;
+        if key.len() > LONGEST_KEY || key.split('.').count() > DEEPEST_KEY {
+            return Err(invalid(format!("a key has at most {LONGEST_KEY} bytes and {DEEPEST_KEY} parts")));
+        }
+        let given = key.trim().to_owned();
+        let path = given.split('.').map(|part| part.trim().replace('-', "_")).collect();
+        Ok(Self { given, path, text: text.to_owned() })
+    }
+
+    /// Reads several.
+    ///
+    /// # Errors
+    /// As [`Set::read`], for the first that can't be read.
+    pub fn read_all<'a>(sets: impl IntoIterator<Item = &'a String>) -> Result<Vec<Self>> {
+        sets.into_iter().map(|set| Self::read(set)).collect()
+    }
+
+    /// Returns the key of rlhost that it sets, whole or something in it.
+    pub fn key(&self) -> Option<&'static str> {
+        own_name(&self.path[0])
+    }
+
+    /// Returns whether it sets this key as a whole. The parts of a path are separated by dots.
+    pub fn sets(&self, key: &str) -> bool {
+        self.canonical().iter().map(String::as_str).eq(key.split('.'))
+    }
+
+    /// Returns the value that it gives a key, itself or within a table. Names of rewards and environments in the key are spelled as
+    /// they are: a similar name may be another's.
+    pub fn value_for(&self, key: &str) -> Option<Value> {
+        let of_entry = ["plugin.", "environment."].iter().any(|table| key.starts_with(table));
+        let spelled = if of_entry { self.given.clone() } else { self.canonical().join(".") };
+        let rest = key.strip_prefix(&spelled)?;
+        if rest.is_empty() {
+            return Some(self.value());
+        }
+        let mut value = self.value();
+        for part in rest.strip_prefix('.')?.split('.') {
+            value = value.as_table_mut()?.remove(part)?;
+        }
+        Some(value)
+    }
+
+    /// Returns the parts of its key, with underscores: a setting of a plugin may be called like a key of another program.
+    pub fn path(&self) -> &[String] {
+        &self.path
+    }
+
+    /// Returns the parts of its key, with the canonical name of a key of rlhost.
+    pub fn canonical(&self) -> Vec<String> {
+        let mut path = self.path.clone();
+        if let Some(own) = self.key() {
+            own.clone_into(&mut path[0]);
+        }
+        path
+    }
+
+    /// Returns its value: TOML or JSON if it is either, otherwise a string.
+    pub fn value(&self) -> Value {
+        scalar(&self.text)
+    }
+
+    /// Returns its value as text, without the quotes around one.
+    pub fn text(&self) -> String {
+        match self.value() {
+            Value::String(text) => text,
+            other => other.to_string(),
+        }
+    }
+
+    /// Returns the configuration with this value; `plugin.NAME.KEY` is a key of the reward of this name. Other keys are those of the
+    /// algorithm's `settings`.
+    pub(super) fn apply(&self, config: Config, settings: &[String]) -> Result<Config> {
+        let place = || format!("--set {}", printable(&format!("{}={}", self.given, self.text), LONGEST_SET));
+        self.applied(config, settings).map_err(|detail| Error::Invalid { place: place(), detail })
+    }
+
+    fn applied(&self, config: Config, settings: &[String]) -> std::result::Result<Config, String> {
+        let value = self.value();
+        if let Some((_, number)) = not_finite(&value) {
+            return Err(format!("is {number}; it must be a finite number (put text in quotes)"));
+        }
+        let path = self.canonical();
+        match &path[..] {
+            [first, _, _, ..] if first == "plugin" => return set_of_plugin(config, &self.given, value),
+            [first, _, ..] if first == "environment" => return set_of_environment(config, &self.given, value),
+            [first, _, ..] if key(first).is_none_or(|key| key.table != Some(Kind::One)) => {
+                let name = |key: &Key| match key.table? {
+                    Kind::One => Some(key.name.clone()),
+                    Kind::Named => Some(format!("{}.NAME", key.name)),
+                };
+                let tables: Vec<String> = keys().iter().filter_map(name).collect();
+                return Err(format!("no table is named `{first}`; the tables are {}", tables.join(", ")));
+            }
+            _ => {}
+        }
+        let mut table = Table::try_from(&config).map_err(|e| e.to_string())?;
+        match (self.key(), &path[..]) {
+            (Some(own), [_]) => drop(table.insert(own.to_owned(), as_meant(own, value)?)),
+            (Some(_), path) => insert(&mut table, path, value),
+            (None, [key]) if settings.contains(key) => insert(&mut table, &["loss".to_owned(), key.clone()], value),
+            (None, path) => return Err(unknown(&path[0], settings)),
+        }
+        table.try_into().map_err(|e: toml::de::Error| reworded(e.message()))
+    }
+}
+
+/// Applies `plugin.NAME.KEY=VALUE`.
+fn set_of_plugin(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
+    let below = path.strip_prefix("plugin.").unwrap_or(path);
+    match named(&mut config.plugin, below) {
+        Some((entry, keys)) => set_in(entry, keys, value)?,
+        None => return Err(no_such("reward plugin", &config.plugin, below)),
+    }
+    Ok(config)
+}
+
+/// Applies `environment.KEY=VALUE`, or `environment.NAME.KEY=VALUE`, which a run with several needs.
+fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::result::Result<Config, String> {
+    let below = path.strip_prefix("environment.").unwrap_or(path);
+    if let Some((entry, keys)) = named(&mut config.environment, below) {
+        set_in(entry, keys, value)?;
+    } else if let [entry] = &mut config.environment[..] {
+        set_in(entry, below, value)?;
+    } else {
+        return Err(no_such("environment", &config.environment, below));
+    }
+    Ok(config)
+}
+
+/// Returns the entry whose name a path begins with, and the rest of the path. One name may be a prefix of another.
+fn named<'a, 'p>(entries: &'a mut [PluginEntry], path: &'p str) -> Option<(&'a mut PluginEntry, &'p str)> {
+    let named = entries.iter_mut().filter_map(|entry| keys_of(entry.name(), path).map(|keys| (entry, keys)));
+    named.max_by_key(|(entry, _)| entry.name().len())
+}
+
+/// Returns the rest of a path that begins with a name. The name may contain dots, and it may be in quotes, as in TOML.
+fn keys_of<'p>(name: &str, path: &'p str) -> Option<&'p str> {
+    let below = |quote: &str| path.strip_prefix(quote)?.strip_prefix(name)?.strip_prefix(quote)?.strip_prefix('.');
+    ["", "\"", "'"].into_iter().find_map(below)
+}
+
+fn no_such(what: &str, entries: &[PluginEntry], path: &str) -> String {
+    let names: Vec<&str> = entries.iter().map(PluginEntry::name).collect();
+    let wanted = path.split('.').next().unwrap_or_default();
+    match names.is_empty() {
+        true => format!("no {what} is named {wanted:?}; this run has none"),
+        false => format!("no {what} is named {wanted:?}; this run has {}", names.join(", ")),
+    }
+}
+
+/// Sets a key of an entry.
+fn set_in(entry: &mut PluginEntry, keys: &str, value: Value) -> std::result::Result<(), String> {
+    let keys: Vec<String> = keys.split('.').map(|part| part.replace('-', "_")).collect();
+    // A plugin that moves stays the one that the key names.
+    if let ([key], Value::String(path)) = (&keys[..], &value)
+        && key == "path"
+    {
+        entry.move_to(path.clone());
+        return Ok(());
+    }
+    let mut table = Table::try_from(&*entry).map_err(|e| e.to_string())?;
+    insert(&mut table, &keys, value);
+    *entry = table.try_into().map_err(|e: toml::de::Error| reworded(e.message()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Overrides;
+
+    #[test]
+    fn a_key_is_the_same_however_it_is_spelled() {
+        for spelled in ["output_dir=x", "output-dir=x", " output_dir =x", "output-dir='x'"] {
+            let set = Set::read(spelled).unwrap();
+            assert!(set.sets("output_dir") && set.text() == "x", "{spelled}: {set:?}");
+        }
+        // A name of another program, which a setting of a plugin may have too.
+        assert_eq!(Set::read("max_ckpt_num=3").unwrap().path(), ["max_ckpt_num"]);
+        assert_eq!(Set::read("max_ckpt_num=3").unwrap().key(), Some("save_total_limit"));
+        assert!(Set::read("loss-limits.memory-mb=3").unwrap().sets("loss_limits.memory_mb"));
+        assert!(!Set::read("loss_limits.memory_mb=3").unwrap().sets("loss_limits"));
+    }
+
+    #[test]
+    fn the_last_set_wins_over_flags_and_what_is_forced_over_all() {
+        let sets = ["output-dir=a", "output_dir=b", "seed=3"].map(|set| Set::read(set).unwrap()).to_vec();
+        let mut overrides = Overrides { flags: vec![("output_dir".into(), "c".into())], sets, ..Overrides::default() };
+        assert_eq!(overrides.value_of("output_dir").as_deref(), Some("b"));
+        overrides.force("output_dir", "d");
+        assert_eq!(overrides.value_of("output_dir").as_deref(), Some("d"));
+        assert_eq!((overrides.sets.len(), overrides.value_of("seed").as_deref()), (1, Some("3")));
+    }
+
+    #[test]
+    fn a_whole_key_of_an_entry_is_told_from_others() {
+        let value = |set: &str, key: &str| Set::read(set).unwrap().value_for(key);
+        let is = |set: &str| value(set, "plugin.a.b-1.hosts").is_some();
+        assert!(is("plugin.a.b-1.hosts=[]"));
+        // What is in quotes may be the name of another entry, quotes and all.
+        for other in [
+            "plugin.'a.b-1'.hosts=[]",
+            "plugin.a.b-1.hosts.x=1",
+            "plugin.a.hosts=[]",
+            "environment.a.b-1.hosts=[]",
+            "plugin.a.b_1.hosts=[]",
+            "plugin.a.b-1.host=[]",
+        ] {
+            assert!(!is(other), "{other}");
+        }
+        assert_eq!(value("plugin.a-b.hosts=[]", "plugin.a_b.hosts"), None);
+        let limits = "plugin.a.b-1.limits";
+        assert_eq!(value(&format!("{limits}={{ memory_mb = 9 }}"), &format!("{limits}.memory_mb")), Some(Value::Integer(9)));
+        assert_eq!(value(&format!("{limits}={{ memory_mb = 9 }}"), &format!("{limits}.output_kb")), None);
+        assert_eq!(value("metrics-port=9", "metrics_port"), Some(Value::Integer(9)));
+        assert_eq!(value("loss-limits.memory-mb=9", "loss_limits.memory_mb"), Some(Value::Integer(9)));
+        assert_eq!(value("metrics_port=9", "metrics_port.x"), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! Finds out whether the calls that a chat template asks for can be read: it writes one, which is then looked for.
+
+use super::Calls;
+use crate::chat::RenderError;
+use crate::{ChatTemplate, Extras, Message};
+use serde_json::{Map, Value, json};
+
+/// Name of the tool that is called.
+const TOOL: &str = "probe_of_calls";
+
+/// What a chat template does with tools.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Tools {
+    /// It describes them, and its calls can be read, or it writes none.
+    Written,
+    /// It leaves them out.
+    LeftOut,
+    /// Its calls can't be read; this is one.
+    Unreadable(String),
+}
+
+/// Renders a conversation with a call, and reads it back.
+pub(crate) fn tools(chat: &ChatTemplate) -> std::result::Result<Tools, RenderError> {
+    let text = |result: std::result::Result<String, RenderError>| match result {
+        Ok(text) => Ok(Some(text)),
+        Err(RenderError::Refused(_)) => Ok(None),
+        Err(unbounded) => Err(unbounded),
+    };
+    let parameters = json!({"type": "object", "properties": {"x": {"type": "string", "description": "x"}}, "required": ["x"]});
+    let tool = json!({"type": "function", "function": {"name": TOOL, "description": "d", "parameters": parameters}});
+    let extras = Extras { tools: json!([tool]), kwargs: Map::new() };
+    let question = Message { role: "user".into(), content: "q".into(), ..Message::default() };
+    let render = |messages: &[Message], generate: bool| text(chat.render(messages, generate, &extras));
+    let asked = render(std::slice::from_ref(&question), true)?;
+    if asked.as_ref().is_some_and(|text| !text.contains(TOOL)) {
+        return Ok(Tools::LeftOut);
+    }
+    let arguments = json!({"x": "a b"});
+    let mut unread = None;
+    for (arguments, content) in [
+        (arguments.clone(), json!("")),
+        (arguments.to_string().into(), json!("")),
+        (arguments.clone(), Value::Null),
+        (arguments.to_string().into(), Value::Null),
+    ] {
+        let function = json!({"name": TOOL, "arguments": arguments});
+        let call = json!({"id": "call00000", "type": "function", "function": function});
+        let turn = json!({"role": "assistant", "content": content, "tool_calls": [call]});
+        let Ok(turn) = serde_json::from_value(turn) else { continue };
+        let Some(answered) = render(&[question.clone(), turn], false)? else { continue };
+        let turn = behind(&answered, asked.as_deref().unwrap_or_default());
+        if reads(chat.calls(true), &answered, turn, &extras.tools) {
+            return Ok(Tools::Written);
+        }
+        if turn.contains(TOOL) {
+            unread.get_or_insert_with(|| turn.to_owned());
+        }
+    }
+    Ok(unread.map_or(Tools::Written, Tools::Unreadable))
+}
+
+/// Returns the part of a conversation behind what asks for it, or from the line in which they begin to differ.
+fn behind<'a>(answered: &'a str, asked: &str) -> &'a str {
+    if let Some(turn) = answered.strip_prefix(asked) {
+        return turn;
+    }
+    let common = answered.char_indices().zip(asked.chars()).find(|((_, a), b)| a != b).map_or(0, |((at, _), _)| at);
+    &answered[answered[..common].rfind('\n').map_or(0, |line| line + 1)..]
+}
+
+/// Returns whether the call is found.
+fn reads(calls: Calls, whole: &str, turn: &str, tools: &Value) -> bool {
+    let is_probe = |(name, arguments): &(String, String)| {
+        name == TOOL && serde_json::from_str::<Value>(arguments).is_ok_and(|arguments| arguments["x"] == "a b")
+    };
+    [turn, whole].into_iter().any(|text| calls.found("", text, tools).iter().any(is_probe))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(calls: &str) -> Tools {
+        let source = format!(
+            "{{% for tool in tools %}}{{{{ tool | tojson }}}}\n{{% endfor %}}{{% for m in messages %}}<{{{{ m.role }}}}>{{{{ m.content }}}}{{% for c in m.tool_calls %}}{calls}{{% endfor %}}<end>\n{{% endfor %}}{{% if add_generation_prompt %}}<assistant>{{% endif %}}"
+        );
+        tools(&ChatTemplate::new(source, String::new(), String::new()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn calls_that_can_be_read_are_known_by_reading_one() {
+        for calls in [
+            "<tool_call>\n{{ c.function | tojson }}\n</tool_call>",
+            "<tool_call>{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}</tool_call>",
+            "<tool_call>\n<function={{ c.function.name }}>\n{% for k, v in c.function.arguments.items() %}<parameter={{ k }}>\n{{ v }}\n</parameter>\n{% endfor %}</function>\n</tool_call>",
+            "<tool_call>{{ c.function.name }}\n{% for k, v in c.function.arguments.items() %}<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n{% endfor %}</tool_call>",
+            "[TOOL_CALLS][{{ c.function | tojson }}]",
+            "<|python_tag|>{\"name\": \"{{ c.function.name }}\", \"parameters\": {{ c.function.arguments | tojson }}}",
+            "{{ '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + c.function.name + '<｜tool▁sep｜>' + c.function.arguments + '<｜tool▁call▁end｜>' }}",
+            " to=functions.{{ c.function.name }}<|channel|>commentary json<|message|>{{ c.function.arguments | tojson }}<|call|>",
+        ] {
+            assert_eq!(of(calls), Tools::Written, "{calls}");
+        }
+        for calls in [
+            "<|tool_call>call:{{ c.function.name }}{x:<|\"|>a b<|\"|>}<tool_call|>",
+            "<|tool_call_start|>[{{ c.function.name }}(x='a b')]<|tool_call_end|>",
+        ] {
+            assert!(matches!(of(calls), Tools::Unreadable(call) if call.contains(TOOL)), "{calls}");
+        }
+        // A template that writes no calls, and one that knows no tools.
+        assert_eq!(of(""), Tools::Written);
+        let plain = "{% for m in messages %}{{ m.content }}{% endfor %}".to_owned();
+        assert_eq!(tools(&ChatTemplate::new(plain, String::new(), String::new()).unwrap()).unwrap(), Tools::LeftOut);
+    }
+}

@@ -1,0 +1,169 @@
+//! Cuts a table into the texts of its records without reading their fields.
+
+use super::super::bounds::{Budget, ROW, long_row};
+use super::super::json::Text;
+use super::super::row::File;
+use super::super::{Columns, Location};
+use super::{Bytes, Reader, warn_of_no_messages};
+use crate::Result;
+use memchr::{memchr, memchr3};
+use std::collections::BTreeSet;
+use std::io::BufRead;
+use std::sync::{Arc, Once};
+
+/// What a record's text needs to be read: the table's columns.
+#[derive(Debug)]
+pub(in crate::rows) struct Header {
+    names: Vec<String>,
+    delimiter: u8,
+}
+
+/// Cuts a stream into a table's records. Empty lines are skipped.
+pub(in crate::rows) struct Records<'a> {
+    bytes: Bytes<'a>,
+    delimiter: u8,
+}
+
+/// Where a record was cut off.
+#[derive(Clone, Copy, PartialEq)]
+enum Within {
+    /// At the beginning of a field, where a quote would open.
+    Begin,
+    Field,
+    Quotes,
+    /// After a quote within quotes, which closes them unless another follows.
+    Quote,
+}
+
+impl Within {
+    /// Passes over the bytes of a record, up to the line break that ends it. Returns their number, and whether it ends there.
+    fn pass(&mut self, bytes: &[u8], delimiter: u8) -> (usize, bool) {
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            *self = match (*self, *byte) {
+                (Self::Begin, b'"') | (Self::Quote, b'"') => Self::Quotes,
+                (Self::Begin | Self::Quote | Self::Field, byte) if byte == delimiter => Self::Begin,
+                (Self::Begin | Self::Quote | Self::Field, b'\r' | b'\n') => return (at, true),
+                (Self::Begin | Self::Quote, _) => Self::Field,
+                (Self::Field, _) => {
+                    at += memchr3(delimiter, b'\r', b'\n', &bytes[at..]).unwrap_or(bytes.len() - at);
+                    continue;
+                }
+                (Self::Quotes, _) => match memchr(b'"', &bytes[at..]) {
+                    Some(quote) => {
+                        at += quote;
+                        Self::Quote
+                    }
+                    None => return (bytes.len(), false),
+                },
+            };
+            at += 1;
+        }
+        (at, false)
+    }
+}
+
+impl<'a> Records<'a> {
+    /// Reads a stream that begins at this offset of the file. Also returns the table's columns; none if it is empty.
+    ///
+    /// # Errors
+    /// If its first row does not name them.
+    pub(in crate::rows) fn new(
+        file: &'a File,
+        from: &'a mut dyn BufRead,
+        delimiter: u8,
+        at: u64,
+    ) -> Result<(Self, Option<Arc<Header>>)> {
+        let mut records = Self { bytes: Bytes::new(file, from, at), delimiter };
+        let Some(first) = records.next_row()? else { return Ok((records, None)) };
+        let mut text = &first.text[..];
+        let mut reader = Reader::new(file, &mut text, delimiter);
+        reader.record()?;
+        let names = reader.header(&first.place)?;
+        Ok((records, Some(Arc::new(Header { names, delimiter }))))
+    }
+
+    /// Returns the next record's text, or none at the end.
+    pub(in crate::rows) fn next_row(&mut self) -> Result<Option<Text>> {
+        let bytes = &mut self.bytes;
+        if !bytes.skip_empty_lines()? {
+            return Ok(None);
+        }
+        let (place, at, mut text, mut within) = (bytes.file.place(bytes.line), bytes.at, Vec::new(), Within::Begin);
+        loop {
+            let seen = bytes.seen()?;
+            if seen.is_empty() && within == Within::Quotes {
+                return Err(place.wrong(super::UNCLOSED));
+            }
+            let at_end = seen.is_empty();
+            let (length, ended) = within.pass(seen, self.delimiter);
+            text.extend_from_slice(&seen[..length]);
+            if text.len() as u64 > ROW {
+                return Err(place.wrong(format!("{}; are its quotes closed?", long_row())));
+            }
+            bytes.pass(length)?;
+            if ended || at_end {
+                return Ok(Some(Text { place, at, text, column: None }));
+            }
+        }
+    }
+}
+
+impl Header {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// If it has more or fewer fields than the table has columns, or what is no text.
+    pub(in crate::rows) fn parse(&self, file: &File, place: &Location, mut text: &[u8]) -> Result<Columns> {
+        static SAID: Once = Once::new();
+        let mut reader = Reader::new(file, &mut text, self.delimiter);
+        reader.bytes.line = place.line;
+        if reader.record()?.is_none() {
+            return Err(place.wrong("has no values"));
+        }
+        let mut no_messages = BTreeSet::new();
+        let (columns, bytes) = reader.row(place, &self.names, &mut no_messages)?;
+        Budget::new(super::super::bounds::limit(0)).row(file, bytes)?;
+        if !no_messages.is_empty() {
+            SAID.call_once(|| warn_of_no_messages(file, no_messages));
+        }
+        Ok(columns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows;
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::BufReader;
+    use std::path::Path;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn records_that_are_cut_out_are_those_that_are_read(
+            text in "([ab,\"\r\n]|\r\n|,\"|\",|\"\"){0,40}",
+            piece in 1..40_usize,
+        ) {
+            let (file, text) = (File::new(Path::new("t.csv")), format!("x,y\n{text}"));
+            let read = rows(&file, &mut text.as_bytes(), b',', &mut Budget::new(1 << 30));
+            let mut pieces = BufReader::with_capacity(piece, text.as_bytes());
+            let (mut records, header) = Records::new(&file, &mut pieces, b',', 0).unwrap();
+            let header = header.unwrap();
+            let mut cut = || -> Result<Vec<(Location, Columns)>> {
+                let mut all = Vec::new();
+                while let Some(record) = records.next_row()? {
+                    assert_eq!(&text.as_bytes()[record.at as usize..][..record.text.len()], &record.text);
+                    all.push((record.place.clone(), header.parse(&file, &record.place, &record.text)?));
+                }
+                Ok(all)
+            };
+            match (cut(), read) {
+                (Ok(cut), Ok(read)) => prop_assert_eq!(cut, read),
+                (Err(cut), Err(read)) => prop_assert_eq!(cut.to_string(), read.to_string()),
+                (cut, read) => prop_assert!(false, "{:?} {:?}", cut, read),
+            }
+        }
+    }
+}

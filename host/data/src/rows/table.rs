@@ -1,0 +1,485 @@
+//! A dataset whose rows are read again when they are needed: from their file, if it is large and holds them as they are, or from their
+//! text, in memory or, if that is much, in a temporary file.
+
+mod rounds;
+
+use super::csv::Header;
+use super::json::Text;
+use super::row::Columns;
+use super::row::{File, Row};
+use super::spill::Spill;
+use super::together::{BLOCK, Lines, Peers};
+use super::{Location, Part, Raw, Window, columns, content_as, some, windows};
+use crate::config::files;
+use crate::{Dataset, Error, Result};
+use rayon::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Maximum size in bytes of a file whose rows are kept, so that a run does not mind if it changes, and of all texts that are kept in
+/// memory.
+const SMALL: u64 = 16 << 20;
+
+/// Size in bytes of the rows that are parsed together, and their number.
+const TOGETHER: (usize, usize) = (4 << 20, 4096);
+
+/// Number of rows that justify another thread.
+const ROWS_A_THREAD: usize = 256;
+
+/// The rows of a dataset.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// Renamed columns: the wanted name, and the dataset's own.
+    renamed: Vec<(String, String)>,
+    shelves: Vec<Shelf>,
+    rows: Vec<Stored>,
+    spill: Spill,
+    /// Whether other ranks have read some of the rows.
+    shared: bool,
+}
+
+/// Where rows are kept, and in what parts ranks share them.
+struct Sizes {
+    /// Files of more bytes are read again, and texts of more bytes are not kept in memory.
+    small: u64,
+    /// Bytes that a rank reads of a shared file at a time.
+    block: u64,
+    spill: Spill,
+}
+
+impl Sizes {
+    /// Returns the usual ones.
+    fn new(peers: &impl Peers) -> Self {
+        let (most, of_all) = BLOCK;
+        let block = (of_all / peers.ranks().1 as u64).clamp(most / 16, most);
+        Self { small: SMALL, block, spill: Spill::default() }
+    }
+}
+
+/// Some rows of a file.
+#[derive(Debug)]
+struct Shelf {
+    file: File,
+    held: Held,
+    /// The table's columns, if its rows' texts are those of its records; otherwise they are JSON.
+    header: Option<Arc<Header>>,
+}
+
+/// Where the texts of some rows are.
+#[derive(Debug)]
+enum Held {
+    /// In the dataset's file.
+    InFile,
+    InMemory(Box<[u8]>),
+    /// In the temporary file, from this place on.
+    Spilled(u64),
+}
+
+/// Where a row's text is.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    shelf: u32,
+    length: u32,
+    at: u64,
+    line: usize,
+    /// The column of a line in which it begins; none in an array, and for rows that are kept as JSON.
+    column: Option<u32>,
+    /// Part of the hash of its text.
+    check: u64,
+}
+
+/// Reads a dataset once, row by row.
+struct Scan<'a, T, J, K> {
+    table: Table,
+    judge: &'a J,
+    /// Makes the judgement of any row if rows are only located, not parsed.
+    located: Option<fn() -> T>,
+    /// Takes the judgements.
+    take: K,
+    /// The first row that lacks a column.
+    lacking: Option<Error>,
+    /// Files of more bytes are read again, and texts of more bytes are not kept in memory.
+    small: u64,
+    /// Bytes of the texts that were kept so far.
+    kept: u64,
+    /// Which rows of the current files are used; none if all are.
+    window: Option<Range<usize>>,
+    /// Rows of the current files that were seen so far.
+    passed: usize,
+}
+
+impl Table {
+    /// Reads a dataset, and has each row judged, given its number from 0, on several threads. Judgements are taken in the order of the
+    /// rows, some time after. Ranks share the rows of large files of JSON lines: each judges some, and takes all judgements.
+    ///
+    /// # Errors
+    /// As for any dataset: what is damaged or too large, or lacks a column. One rank may fail where others don't.
+    pub fn read<T: Send + Serialize + DeserializeOwned, P: Peers>(
+        dataset: &Dataset,
+        peers: &P,
+        judge: impl Fn(usize, &Location, Columns) -> T + Sync,
+        take: impl FnMut(usize, T),
+    ) -> std::result::Result<Self, P::Error> {
+        Self::read_again(dataset, peers, judge, take, Sizes::new(peers))
+    }
+
+    /// Finds where a dataset's rows are, without parsing them if their file holds them as they are. `found` is called for each row, in
+    /// order, some time after.
+    ///
+    /// # Errors
+    /// What is damaged or too large. A row that is not JSON or lacks a column is an error when it is read.
+    pub fn locate<P: Peers>(dataset: &Dataset, peers: &P, found: impl FnMut(usize)) -> std::result::Result<Self, P::Error> {
+        Self::located(dataset, peers, found, Sizes::new(peers))
+    }
+
+    /// Finds where a dataset's rows are, with sizes that a test may choose; see [`Table::locate`].
+    fn located<P: Peers>(
+        dataset: &Dataset,
+        peers: &P,
+        mut found: impl FnMut(usize),
+        sizes: Sizes,
+    ) -> std::result::Result<Self, P::Error> {
+        let (never, take) = (|_: usize, _: &Location, _: Columns| (), |row: usize, ()| found(row));
+        let scan = Scan::new(&never, take, dataset.columns.clone(), sizes.small);
+        Self::scanned(dataset, peers, Scan { located: Some(|| ()), ..scan }, sizes)
+    }
+
+    /// Returns the number of rows.
+    pub fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns the number of bytes that the rows' texts have.
+    pub fn bytes(&self) -> u64 {
+        self.rows.iter().map(|row| u64::from(row.length)).sum()
+    }
+
+    /// Returns a hash of the rows' texts, in their order, and of the names that their columns get.
+    pub fn hash(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for name in self.renamed.iter().flat_map(|(name, own)| [name, own]) {
+            hash.update((name.len() as u64).to_le_bytes());
+            hash.update(name);
+        }
+        hash.update((self.renamed.len() as u64).to_le_bytes());
+        self.rows.iter().for_each(|row| hash.update(row.check.to_le_bytes()));
+        hash.finalize().into()
+    }
+
+    /// Reads a dataset's rows and has them judged, with sizes that a test may choose; see [`Table::read`].
+    fn read_again<T: Send + Serialize + DeserializeOwned, P: Peers>(
+        dataset: &Dataset,
+        peers: &P,
+        judge: impl Fn(usize, &Location, Columns) -> T + Sync,
+        take: impl FnMut(usize, T),
+        sizes: Sizes,
+    ) -> std::result::Result<Self, P::Error> {
+        Self::scanned(dataset, peers, Scan::new(&judge, take, dataset.columns.clone(), sizes.small), sizes)
+    }
+
+    fn scanned<T, J, K, P: Peers>(
+        dataset: &Dataset,
+        peers: &P,
+        mut scan: Scan<'_, T, J, K>,
+        Sizes { small, block, spill }: Sizes,
+    ) -> std::result::Result<Self, P::Error>
+    where
+        T: Send + Serialize + DeserializeOwned,
+        J: Fn(usize, &Location, Columns) -> T + Sync,
+        K: FnMut(usize, T),
+    {
+        scan.table.spill = spill;
+        for Window { files, rows } in windows(dataset)? {
+            let shared: Vec<Option<Lines>> = match rows {
+                // Which rows a part has is known only in order.
+                Some(_) => vec![None; files.len()],
+                None => shared(&files, peers, (small, block))?,
+            };
+            (scan.window, scan.passed) = (rows, 0);
+            for (path, lines) in files.iter().zip(shared) {
+                match lines {
+                    Some(lines) => scan.rounds(path, lines, peers)?,
+                    None => {
+                        let opened = files::open(path).map_err(|source| Error::Io { path: path.clone(), source })?;
+                        scan.file(path, Raw::Disk(opened))?;
+                    }
+                }
+            }
+        }
+        Ok(scan.done(Path::new(&dataset.to_string()))?)
+    }
+
+    /// Reads a table from bytes in memory and has its rows judged; errors name `path`.
+    ///
+    /// # Errors
+    /// As [`Table::read`].
+    pub fn parse<T: Send>(
+        path: &Path,
+        bytes: &[u8],
+        judge: impl Fn(usize, &Location, Columns) -> T + Sync,
+        take: impl FnMut(usize, T),
+    ) -> Result<Self> {
+        let mut scan = Scan::new(&judge, take, Vec::new(), SMALL);
+        scan.file(path, Raw::Memory(bytes.to_vec().into()))?;
+        scan.done(path)
+    }
+
+    /// Reads a row again.
+    ///
+    /// # Errors
+    /// If its file has changed.
+    pub fn row(&self, row: usize) -> Result<(Location, Columns)> {
+        let stored = self.rows.get(row).ok_or_else(|| none(row))?;
+        let text = self.text(stored)?;
+        let shelf = self.shelves.get(stored.shelf as usize).ok_or_else(|| none(row))?;
+        let mut columns = match &shelf.header {
+            Some(header) => header.parse(&shelf.file, &text.place, &text.text)?,
+            None => text.parse()?.0,
+        };
+        columns::rename(&text.place, &mut columns, &self.renamed)?;
+        Ok((text.place, columns))
+    }
+
+    /// Returns where a row is.
+    pub fn place(&self, row: usize) -> Option<Location> {
+        let stored = self.rows.get(row)?;
+        Some(self.shelves.get(stored.shelf as usize)?.file.place(stored.line))
+    }
+
+    /// Reads the text of a row again.
+    fn text(&self, stored: &Stored) -> Result<Text> {
+        let shelf = self.shelves.get(stored.shelf as usize).ok_or_else(|| none(self.rows.len()))?;
+        let place = shelf.file.place(stored.line);
+        let since = match self.shared {
+            true => "has changed since a rank read it first, or is another file on this rank's machine",
+            false => "has changed since the run read it first",
+        };
+        let changed = |_| place.wrong(format!("{since}; start the run again, or resume it with the old file"));
+        let text = match &shelf.held {
+            Held::InMemory(texts) => texts[stored.at as usize..][..stored.length as usize].to_vec(),
+            Held::InFile => stored.text(&shelf.file.0).map_err(changed)?,
+            Held::Spilled(begin) => self.spilled(begin + stored.at, stored)?,
+        };
+        Ok(Text { place, at: stored.at, text, column: stored.column.map(|column| column as usize) })
+    }
+
+    /// Reads a text from the temporary file.
+    fn spilled(&self, at: u64, stored: &Stored) -> Result<Vec<u8>> {
+        let read = self.spill.read(at, stored.length as usize);
+        let read = read.and_then(|text| if check(&text) == stored.check { Ok(text) } else { Err(ErrorKind::InvalidData.into()) });
+        read.map_err(|source| Error::Io { path: "the temporary file with the dataset's rows".into(), source })
+    }
+}
+
+/// Returns the error of a number that no row has.
+fn none(row: usize) -> Error {
+    Error::Dataset { path: "dataset".into(), detail: format!("has no row {row}") }
+}
+
+/// A row's text is not where it was.
+struct Changed;
+
+impl Stored {
+    /// Reads its text from its file.
+    fn text(&self, path: &Path) -> std::result::Result<Vec<u8>, Changed> {
+        let mut text = vec![0; self.length as usize];
+        let mut read = || {
+            let mut file = files::open(path)?;
+            file.seek(SeekFrom::Start(self.at))?;
+            file.read_exact(&mut text)
+        };
+        match read() {
+            Ok(()) if check(&text) == self.check => Ok(text),
+            _ => Err(Changed),
+        }
+    }
+}
+
+/// Returns a part of a text's hash.
+fn check(text: &[u8]) -> u64 {
+    let hash: [u8; 32] = Sha256::digest(text).into();
+    u64::from_le_bytes(hash[..8].try_into().unwrap_or_default())
+}
+
+/// What a row's text is found to be: its check, and the judgement on its columns.
+struct Found<T> {
+    check: u64,
+    judged: Result<T>,
+}
+
+impl<'a, T: Send, J: Fn(usize, &Location, Columns) -> T + Sync, K: FnMut(usize, T)> Scan<'a, T, J, K> {
+    fn new(judge: &'a J, take: K, renamed: Vec<(String, String)>, small: u64) -> Self {
+        let table = Table { renamed, ..Table::default() };
+        Self { table, judge, located: None, take, lacking: None, small, kept: 0, window: None, passed: 0 }
+    }
+
+    fn done(self, path: &Path) -> Result<Table> {
+        let Self { mut table, lacking, .. } = self;
+        some(path, !table.rows.is_empty())?;
+        table.rows.shrink_to_fit();
+        lacking.map_or(Ok(table), Err)
+    }
+
+    /// Notes a row of the current files. Returns whether it is used.
+    fn is_used(&mut self) -> bool {
+        self.passed += 1;
+        self.window.as_ref().is_none_or(|window| window.contains(&(self.passed - 1)))
+    }
+
+    fn file(&mut self, path: &Path, raw: Raw) -> Result<()> {
+        let located = self.located.is_some();
+        content_as(path, raw, located, |part| match part {
+            Part::Rows(rows) => self.rows(File::new(path), rows),
+            // Rows are parsed some at a time, so they take no more memory than their texts.
+            Part::Texts(file, mut texts, stored, _) => self.texts(file, || texts.next_row(), stored, None),
+            Part::Records(file, mut records, header, stored) => self.texts(file, || records.next_row(), stored, Some(&header)),
+        })
+    }
+
+    /// Returns a function that renames a row's columns, then judges it.
+    fn judging(&self) -> impl Fn(usize, &Location, Columns) -> Result<T> + Sync {
+        let (judge, renamed, located) = (self.judge, &self.table.renamed, self.located);
+        move |number, place, mut columns| {
+            if let Some(judged) = located {
+                return Ok(judged());
+            }
+            columns::rename(place, &mut columns, renamed)?;
+            Ok(judge(number, place, columns))
+        }
+    }
+
+    fn add(&mut self, judged: Result<T>, stored: Stored) {
+        self.table.rows.push(stored);
+        match judged {
+            Ok(judged) => (self.take)(self.table.rows.len() - 1, judged),
+            Err(error) => {
+                self.lacking.get_or_insert(error);
+            }
+        }
+    }
+
+    fn shelf(&mut self, file: &File, kept: Option<Vec<u8>>, header: Option<&Arc<Header>>) {
+        let held = kept.map_or(Held::InFile, |texts| self.keep(texts));
+        self.table.shelves.push(Shelf { file: File(file.0.clone()), held, header: header.cloned() });
+    }
+
+    /// Keeps texts: the first ones in memory, others in a temporary file, unless that fails.
+    fn keep(&mut self, texts: Vec<u8>) -> Held {
+        self.kept += texts.len() as u64;
+        let spilled = if self.kept > self.small { self.table.spill.write(&texts) } else { None };
+        spilled.map_or_else(|| Held::InMemory(texts.into_boxed_slice()), Held::Spilled)
+    }
+
+    /// Takes the rows of a file that is read as a whole.
+    fn rows(&mut self, file: File, mut rows: Vec<Row>) -> Result<()> {
+        rows.retain(|_| self.is_used());
+        let wrong = |e: serde_json::Error| file.wrong(e.to_string());
+        let mut rows = rows.into_iter();
+        loop {
+            let some: Vec<Row> = rows.by_ref().take(TOGETHER.1).collect();
+            if some.is_empty() {
+                return Ok(());
+            }
+            let (begin, shelf) = (self.table.rows.len(), self.table.shelves.len() as u32);
+            let judge = self.judging();
+            let find = |(i, (place, columns)): (usize, Row)| {
+                let text = serde_json::to_vec(&columns).map_err(wrong)?;
+                let check = check(&text);
+                Ok((text, check, place.line, judge(begin + i, &place, columns)))
+            };
+            let found: Vec<Result<_>> = some.into_par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect();
+            drop(judge);
+            let mut kept = Vec::new();
+            for found in found {
+                let (text, check, line, judged) = found?;
+                let (length, at) = (text.len() as u32, kept.len() as u64);
+                self.add(judged, Stored { shelf, length, at, line, column: None, check });
+                kept.extend_from_slice(&text);
+            }
+            self.shelf(&file, Some(kept), None);
+        }
+    }
+
+    /// Takes rows that are read one by one, some at a time.
+    fn texts(
+        &mut self,
+        file: &File,
+        mut next_row: impl FnMut() -> Result<Option<Text>>,
+        size: Option<u64>,
+        header: Option<&Arc<Header>>,
+    ) -> Result<()> {
+        let again = size.is_some_and(|size| size > self.small);
+        loop {
+            let (mut some, mut bytes, mut ending) = (Vec::new(), 0, None);
+            while ending.is_none() && bytes < TOGETHER.0 && some.len() < TOGETHER.1 {
+                match next_row() {
+                    Ok(Some(_)) if !self.is_used() => {}
+                    Ok(Some(text)) => {
+                        bytes += text.text.len();
+                        some.push(text);
+                    }
+                    Ok(None) => ending = Some(Ok(())),
+                    Err(error) => ending = Some(Err(error)),
+                }
+            }
+            self.some_texts(file, &some, again, header)?;
+            if let Some(ending) = ending {
+                return ending;
+            }
+        }
+    }
+
+    /// Looks at rows, of which the first has the number `begin`.
+    fn find(&self, begin: usize, some: &[Text]) -> Vec<Result<Found<T>>> {
+        let (judge, located) = (self.judging(), self.located);
+        let find = |(i, text): (usize, &Text)| {
+            let judged = match located {
+                Some(judged) => Ok(judged()),
+                None => judge(begin + i, &text.place, text.parse()?.0),
+            };
+            Ok(Found { check: check(&text.text), judged })
+        };
+        some.par_iter().enumerate().with_min_len(ROWS_A_THREAD).map(find).collect()
+    }
+
+    fn some_texts(&mut self, file: &File, some: &[Text], again: bool, header: Option<&Arc<Header>>) -> Result<()> {
+        let shelf = self.table.shelves.len() as u32;
+        let found = self.find(self.table.rows.len(), some);
+        let mut kept = Vec::new();
+        for (text, found) in some.iter().zip(found) {
+            let Found { check, judged } = found?;
+            let at = if again { text.at } else { kept.len() as u64 };
+            let (length, line, column) = (text.text.len() as u32, text.place.line, text.column.map(|column| column as u32));
+            self.add(judged, Stored { shelf, length, at, line, column, check });
+            if !again {
+                kept.extend_from_slice(&text.text);
+            }
+        }
+        self.shelf(file, (!again).then_some(kept), header);
+        Ok(())
+    }
+}
+
+/// Returns which files the ranks read together: none unless all ranks have the same.
+fn shared<P: Peers>(
+    files: &[PathBuf],
+    peers: &P,
+    (small, block): (u64, u64),
+) -> std::result::Result<Vec<Option<Lines>>, P::Error> {
+    let alone = vec![None; files.len()];
+    if peers.ranks().1 == 1 {
+        return Ok(alone);
+    }
+    let own: Vec<Option<Lines>> = files.iter().map(|path| Lines::of(path, small, block)).collect();
+    let all = peers.gather("a dataset's files", own.clone())?;
+    Ok(if all.iter().all(|other| *other == own) { own } else { alone })
+}
+
+#[cfg(test)]
+mod tests;

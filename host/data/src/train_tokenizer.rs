@@ -1,0 +1,179 @@
+//! Trains a byte-level BPE tokenizer, for models that are trained from scratch.
+
+use super::{Error, Refused, Result, TextOrChat, read_completions};
+use crate::activity::{Activity, Task};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
+use tokenizers::normalizers::NFC;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, SplitDelimiterBehavior,
+    TokenizerImpl,
+};
+
+/// The end token.
+const END: &str = "<|endoftext|>";
+
+/// How Qwen2 splits text into words. transformers uses it for every model of that family, whatever the tokenizer's file says.
+const WORDS: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+type Trainable = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
+/// Maximum number of tokens of a trained tokenizer; memory for them is allocated before training.
+const MOST_TOKENS: usize = 1 << 20;
+
+/// Bytes of text that are split into words at once. Each takes hundreds of bytes of memory, and a word, which may be endless,
+/// takes a pass over its whole length for each token.
+const PIECE: usize = 64 << 10;
+
+/// Trains a tokenizer with at most `vocab_size` tokens on the texts of datasets (their columns `text`, or `prompt` and
+/// `completion`, or `messages`). Token 0 is the end token.
+///
+/// # Errors
+/// If a dataset can't be read, or `vocab_size` is absurd or has no room for the 256 bytes and the end token.
+pub fn train_tokenizer(datasets: &[PathBuf], vocab_size: usize) -> Result<TrainedTokenizer> {
+    let fail = |detail: String| Error::Tokenizer { path: PathBuf::from("tokenizer"), detail };
+    if !(257..=MOST_TOKENS).contains(&vocab_size) {
+        return Err(fail(format!("vocab_size is {vocab_size}; a byte-level vocabulary must have 257 to {MOST_TOKENS} tokens")));
+    }
+    let _task = Task::new(Activity::TrainingTokenizer);
+    let mut texts = Vec::new();
+    for path in datasets {
+        let mut refused = Refused::default();
+        let rows = read_completions(&path.as_path().into(), &mut refused)?;
+        if let Some(text) = refused.warning(rows.len())? {
+            tracing::warn!("{text}");
+        }
+        for row in rows {
+            texts.extend([row.prompt, Some(row.completion)].into_iter().flatten().flat_map(contents));
+        }
+    }
+    let mut trainer = BpeTrainerBuilder::new()
+        .vocab_size(vocab_size)
+        .show_progress(false)
+        .special_tokens(vec![AddedToken::from(END, true)])
+        .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+        .build();
+    let bytes = ByteLevel::new(false, true, false);
+    let words = Split::new(SplitPattern::Regex(WORDS.into()), SplitDelimiterBehavior::Isolated, false)
+        .map_err(|e| fail(e.to_string()))?;
+    let steps = vec![PreTokenizerWrapper::Split(words), PreTokenizerWrapper::ByteLevel(bytes)];
+    let mut tokenizer = Trainable::new(BPE::default());
+    tokenizer.with_normalizer(Some(NormalizerWrapper::NFC(NFC))).map_err(|e| fail(e.to_string()))?;
+    tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::Sequence(Sequence::new(steps))));
+    tokenizer.with_decoder(Some(DecoderWrapper::ByteLevel(bytes)));
+    tokenizer.train(&mut trainer, texts.iter().flat_map(|text| Pieces(text))).map_err(|e| fail(e.to_string()))?;
+    Ok(TrainedTokenizer(tokenizer.into()))
+}
+
+fn contents(prompt: TextOrChat) -> Vec<String> {
+    match prompt {
+        TextOrChat::Text(text) => vec![text],
+        TextOrChat::Chat(messages) => messages.into_iter().map(|m| m.content.to_string()).collect(),
+    }
+}
+
+/// Splits a text into pieces at positions where words end anyway: after a line end or before a space, if there is one.
+struct Pieces<'a>(&'a str);
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let text = self.0;
+        if text.is_empty() {
+            return None;
+        }
+        let mut most = PIECE.min(text.len());
+        while !text.is_char_boundary(most) {
+            most -= 1;
+        }
+        let words = |at: &usize| {
+            let (before, after) = text.split_at(*at);
+            let plain = |c: Option<char>| c.is_some_and(|c| !c.is_whitespace());
+            let mut after = after.chars();
+            match after.next() {
+                Some(' ') => plain(before.chars().next_back()) && plain(after.next()),
+                next => before.ends_with('\n') && plain(next),
+            }
+        };
+        let at = if most == text.len() {
+            most
+        } else {
+            (1..=most).rev().filter(|at| text.is_char_boundary(*at)).find(words).unwrap_or(most)
+        };
+        let (piece, rest) = text.split_at(at);
+        self.0 = rest;
+        Some(piece)
+    }
+}
+
+/// A trained tokenizer without a folder yet.
+pub struct TrainedTokenizer(tokenizers::Tokenizer);
+
+impl TrainedTokenizer {
+    /// Number of ids.
+    pub fn vocab_size(&self) -> usize {
+        self.0.get_vocab_size(true)
+    }
+
+    /// Returns the id of the end token.
+    pub fn eos_id(&self) -> Option<u32> {
+        self.0.token_to_id(END)
+    }
+
+    /// Writes `tokenizer.json` and `tokenizer_config.json`, as transformers reads them.
+    ///
+    /// # Errors
+    /// If a file can't be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join("tokenizer.json");
+        let fail = |e: tokenizers::Error| Error::Tokenizer { path: path.clone(), detail: format!("can't be written: {e}") };
+        self.0.save(&path, false).map_err(fail)?;
+        let path = folder.join("tokenizer_config.json");
+        let config = json!({ "tokenizer_class": "Qwen2Tokenizer", "eos_token": END, "pad_token": END });
+        std::fs::write(&path, format!("{config:#}\n")).map_err(|source| Error::Io { path, source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tokenizer;
+
+    #[test]
+    fn a_learned_tokenizer_gives_back_any_text_and_joins_what_is_frequent() {
+        let folder = tempfile::tempdir().unwrap();
+        let corpus = folder.path().join("corpus.jsonl");
+        let rows = vec![json!({"text": "the cat and the dog and the bird"}).to_string(); 20].join("\n");
+        std::fs::write(&corpus, rows).unwrap();
+        let trained = train_tokenizer(std::slice::from_ref(&corpus), 270).unwrap();
+        assert_eq!((trained.vocab_size(), trained.eos_id()), (270, Some(0)));
+        trained.write(folder.path()).unwrap();
+        let tokenizer = Tokenizer::open(folder.path()).unwrap();
+        let text = "the cat, the zebra: über 1,000 ☃ and\n\tthe  end";
+        let ids = tokenizer.encode(text, true).unwrap();
+        assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+        assert_eq!(tokenizer.encode(" the and", true).unwrap().len(), 2);
+        assert_eq!(tokenizer.eos_text().as_deref(), Some(END));
+        assert!(train_tokenizer(std::slice::from_ref(&corpus), 256).is_err());
+        // Room for so many would end the process.
+        assert!(train_tokenizer(&[corpus], usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_text_of_any_length_is_learned_from_in_pieces() {
+        for unit in ["word and word\n", "x", "\u{e9}", " ", "\n\n  "] {
+            let text = unit.repeat(3 * PIECE / unit.len());
+            let pieces: Vec<&str> = Pieces(&text).collect();
+            assert_eq!(pieces.concat(), text);
+            assert!(pieces.len() >= 3 && pieces.iter().all(|piece| piece.len() <= PIECE));
+            assert!(unit.len() < 9 || pieces[1..].iter().all(|piece| piece.starts_with(" ") || piece.starts_with("word")));
+        }
+        assert_eq!(Pieces("").count(), 0);
+    }
+}

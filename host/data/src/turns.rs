@@ -1,0 +1,334 @@
+//! Finds the assistant's parts of a conversation's text.
+//!
+//! A template may mark them ([`super::marks`]). Otherwise they are found by rendering parts of the conversation: a turn is the
+//! difference between the conversation up to its end and the conversation that asks for it, if both are beginnings of the whole.
+//! Some templates render a turn differently once others follow; they drop its reasoning, for example, or end the conversation
+//! with a token. For these, rendering the whole with other content in the turn's place shows what precedes and follows the
+//! content.
+
+use super::chat::Template;
+use super::chat::{Extras, RenderError};
+use super::marks;
+use super::message::Message;
+use std::ops::Range;
+
+/// A conversation's text with the assistant's parts.
+pub(super) struct Spoken {
+    pub text: String,
+    /// Byte ranges in the text.
+    pub spans: Vec<Range<usize>>,
+    /// Whether the template marks them.
+    pub marked: bool,
+}
+
+/// Renders a conversation and finds the assistant's parts.
+///
+/// # Errors
+/// If the template refuses it, or a turn can't be found.
+pub(super) fn spoken(template: &Template, messages: &[Message], extras: &Extras) -> Result<Spoken, RenderError> {
+    let text = template.render(messages, false, extras, None)?;
+    let free = marks::free(&text)?;
+    if template.marked() {
+        let marked = template.render(messages, false, extras, Some(free))?;
+        return Ok(Spoken { spans: marks::spans(&marked, free, &text)?, text, marked: true });
+    }
+    let search = Search { template, messages, extras, whole: &text, probe: free[0] };
+    let mut spans: Vec<Range<usize>> = Vec::new();
+    for (i, _) in messages.iter().enumerate().filter(|(_, message)| message.role == "assistant") {
+        let from = spans.last().map_or(0, |span| span.end);
+        let found = search.turn(i, from)?.filter(|span| from <= span.start && span.start <= span.end);
+        spans.push(found.ok_or_else(|| {
+            let detail = format!("assistant_only_loss: can't find turn {} in the chat template's output", i + 1);
+            RenderError::Refused(format!("{detail}; use a template that marks the assistant's turns with {{% generation %}}"))
+        })?);
+    }
+    Ok(Spoken { text, spans, marked: false })
+}
+
+struct Search<'a> {
+    template: &'a Template,
+    messages: &'a [Message],
+    extras: &'a Extras,
+    /// The conversation's text.
+    whole: &'a str,
+    /// A character that the text does not contain.
+    probe: char,
+}
+
+impl Search<'_> {
+    /// Returns the range of a turn, which begins at `from` or later, if it can be found.
+    fn turn(&self, i: usize, from: usize) -> Result<Option<Range<usize>>, RenderError> {
+        let asked = self.render(&self.messages[..i], true)?;
+        let answered = self.render(&self.messages[..=i], false)?;
+        let begins = |text: &&String| self.whole.starts_with(text.as_str());
+        let begin = asked.as_ref().filter(begins).map(String::len);
+        if let (Some(begin), Some(end)) = (begin, answered.as_ref().filter(begins).map(String::len))
+            && begin < end
+        {
+            return Ok(Some(begin..end));
+        }
+        let (Some((before, mut after)), Some((_, mut own))) = (self.around(i, self.messages.len())?, self.around(i, i + 1)?)
+        else {
+            return self.anchored(i);
+        };
+        if self.messages[i].content.trim().is_empty() {
+            // What separates a content from tool calls is missing without one.
+            [after, own] = [after, own].map(|text| text.trim_start().to_owned());
+        }
+        if !self.whole.ends_with(&after) {
+            return Ok(None);
+        }
+        let said = self.whole.len() - after.len();
+        let end = said + common(&own, &after);
+        let begin = match begin {
+            Some(begin) => begin,
+            None => self.opening(i, from, &before)?,
+        };
+        Ok((begin <= said && self.agrees(&before, begin)).then_some(begin..end))
+    }
+
+    /// Returns where a turn begins in the text before its content, after `from`: behind what asks for it, or behind what that shares
+    /// with the turn once a user replies, if the template writes the two differently (its variables may end the reasoning, and an
+    /// earlier turn may have none). Otherwise it begins with the content.
+    fn opening(&self, i: usize, from: usize, before: &str) -> Result<usize, RenderError> {
+        let opening = self.asking(i)?;
+        let behind = |opening: &str| {
+            let at = before.get(from..)?.rfind(opening)?;
+            Some(from + at + opening.len()).filter(|begin| self.agrees(before, *begin))
+        };
+        if opening.is_empty() {
+            return Ok(before.len());
+        }
+        if let Some(begin) = behind(&opening) {
+            return Ok(begin);
+        }
+        let replied = self.replied(i)?;
+        let ends: Vec<usize> = opening.char_indices().map(|(at, c)| at + c.len_utf8()).collect();
+        let shared = ends.into_iter().rev().find(|end| replied.ends_with(&opening[..*end]));
+        Ok(shared.and_then(|end| behind(&opening[..end])).unwrap_or(before.len()))
+    }
+
+    /// Returns what asks for a turn: what the template adds to the conversation before it or, if that is nothing, what follows the
+    /// content of the message before it.
+    fn asking(&self, i: usize) -> Result<String, RenderError> {
+        let past = &self.messages[..i];
+        let Some(asked) = self.render(past, true)? else { return Ok(String::new()) };
+        let added = self.render(past, false)?.and_then(|text| asked.strip_prefix(&text).map(str::to_owned));
+        if let Some(added) = added.filter(|added| !added.is_empty()) {
+            return Ok(added);
+        }
+        Ok(self.behind_the_last(i)?.unwrap_or_default())
+    }
+
+    /// Returns what follows the content of the message before a turn in the text that asks for the turn.
+    fn behind_the_last(&self, i: usize) -> Result<Option<String>, RenderError> {
+        let Some(last) = i.checked_sub(1) else { return Ok(None) };
+        let mut messages = self.messages[..i].to_vec();
+        messages[last].content = self.probe.to_string().into();
+        let text = self.render(&messages, true)?;
+        Ok(text.and_then(|text| text.rsplit_once(self.probe).map(|(_, after)| after.to_owned())))
+    }
+
+    /// Returns the range of a turn whose content is not written, because it calls tools. It lies behind the content of the message
+    /// before it, as far as the conversation up to its end has the same text there.
+    fn anchored(&self, i: usize) -> Result<Option<Range<usize>>, RenderError> {
+        let Some(asking) = self.behind_the_last(i)? else { return Ok(None) };
+        let (Some((_, after)), Some((_, own))) = (self.around(i - 1, self.messages.len())?, self.around(i - 1, i + 1)?) else {
+            return Ok(None);
+        };
+        let (Some(rest), Some(turn)) = (after.strip_prefix(&asking), own.strip_prefix(&asking)) else { return Ok(None) };
+        let begin = self.whole.len().saturating_sub(rest.len());
+        let found = self.whole.ends_with(&after) && !turn.is_empty();
+        Ok(found.then(|| begin..begin + common(turn, rest)))
+    }
+
+    /// Returns the text before a turn's content in the conversation in which a user replies to it; empty if there is none.
+    fn replied(&self, i: usize) -> Result<String, RenderError> {
+        let said = |role: &str, content: &str| Message { role: role.into(), content: content.into(), ..Message::default() };
+        let mut messages = self.messages[..i].to_vec();
+        messages.extend([said("assistant", &self.probe.to_string()), said("user", "a")]);
+        let text = self.render(&messages, false)?;
+        Ok(text.as_deref().and_then(|text| text.split_once(self.probe)).map_or_else(String::new, |(before, _)| before.to_owned()))
+    }
+
+    /// Returns whether the conversation has the same text as this one up to a place, or to its end if that comes before.
+    fn agrees(&self, text: &str, place: usize) -> bool {
+        text.get(..place.min(text.len())).is_some_and(|beginning| self.whole.starts_with(beginning))
+    }
+
+    /// Returns what the template writes, or none if it refuses this part of a conversation.
+    fn render(&self, messages: &[Message], generate: bool) -> Result<Option<String>, RenderError> {
+        match self.template.render(messages, generate, self.extras, None) {
+            Ok(text) => Ok(Some(text)),
+            Err(RenderError::Refused(_)) => Ok(None),
+            Err(unbounded) => Err(unbounded),
+        }
+    }
+
+    /// Returns the text before and after a turn's content in the conversation's first `count` messages.
+    fn around(&self, i: usize, count: usize) -> Result<Option<(String, String)>, RenderError> {
+        let mut messages = self.messages[..count].to_vec();
+        messages[i].content = self.probe.to_string().into();
+        let text = self.render(&messages, false)?;
+        let parts = text.as_deref().and_then(|text| text.split_once(self.probe));
+        Ok(parts.filter(|(_, after)| !after.contains(self.probe)).map(|(before, after)| (before.to_owned(), after.to_owned())))
+    }
+}
+
+/// Returns the length of the common beginning of two texts in bytes, in whole characters.
+fn common(a: &str, b: &str) -> usize {
+    a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(c, _)| c.len_utf8()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ChatTemplate;
+    use serde_json::{Value, json};
+
+    fn said(source: &str, turns: &[(&str, &str)]) -> Result<Vec<String>, String> {
+        let messages: Vec<Value> = turns.iter().map(|(role, content)| json!({"role": role, "content": content})).collect();
+        parts(source, &Value::Array(messages))
+    }
+
+    fn parts(source: &str, messages: &Value) -> Result<Vec<String>, String> {
+        told(source, messages, &json!({}))
+    }
+
+    fn told(source: &str, messages: &Value, kwargs: &Value) -> Result<Vec<String>, String> {
+        let messages: Vec<Message> = serde_json::from_value(messages.clone()).unwrap();
+        let extras = Extras { kwargs: serde_json::from_value(kwargs.clone()).unwrap(), ..Extras::default() };
+        let chat = ChatTemplate::new(source.into(), "<s>".into(), "</s>".into())?;
+        let spoken = chat.spoken(&messages, &extras).map_err(|e| e.to_string())?;
+        let plain = chat.render(&messages, false, &extras).unwrap();
+        assert_eq!(spoken.text, plain);
+        Ok(spoken.spans.into_iter().map(|span| spoken.text[span].to_owned()).collect())
+    }
+
+    const TALK: [(&str, &str); 4] = [("user", "hi"), ("assistant", " a b "), ("user", "and"), ("assistant", "c")];
+
+    #[test]
+    fn marks_of_a_template_say_what_the_assistant_says() {
+        let content = "{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}<end>{% endfor %}";
+        assert_eq!(said(content, &TALK).unwrap(), [" a b ", "c"]);
+        let whole = content.replace("{% endgeneration %}", "<end>{% endgeneration %}");
+        assert_eq!(said(&whole, &TALK).unwrap(), [" a b <end>", "c<end>"]);
+        // What a message says makes no marks, whatever characters it has.
+        let forged = [("user", "{% generation %}\u{F0000}x\u{F0001}{% endgeneration %}"), ("assistant", "\u{F0001}\u{F0002}y")];
+        assert_eq!(said(content, &forged).unwrap(), ["\u{F0001}\u{F0002}y"]);
+        let changed = "{% set x %}{% generation %} a {% endgeneration %}{% endset %}{{ x | trim }}{{ x | length }}";
+        assert!(said(changed, &TALK).unwrap_err().contains("generation"));
+    }
+
+    #[test]
+    fn a_block_of_marks_is_a_scope_in_which_loops_and_macros_are_seen() {
+        let source = "{% macro say(m) %}{% generation %}{% set x = 1 %}{{ m.content }}{% endgeneration %}{{ x is defined }}{% endmacro %}{% for m in messages %}{% generation %}{{ loop.index }}{% endgeneration %}{{ say(m) }}{% endfor %}";
+        assert_eq!(said(source, &TALK[..1]).unwrap(), ["1", "hi"]);
+        assert!(said(source, &[]).unwrap().is_empty());
+    }
+
+    /// A template that, like Qwen3's, drops the reasoning of all turns before the last question.
+    const REASONING: &str = "\
+{%- set ns = namespace(last=0) -%}
+{%- for m in messages -%}{%- if m.role == 'user' -%}{%- set ns.last = loop.index -%}{%- endif -%}{%- endfor -%}
+{%- for m in messages -%}
+  {{- '<' + m.role + '>' -}}
+  {%- set parts = m.content.split('</think>') -%}
+  {%- if m.role == 'assistant' and loop.index > ns.last -%}
+    {{- '<think>' + (parts[0].split('<think>')[-1] if parts|length > 1 else '') + '</think>' -}}
+  {%- endif -%}
+  {{- parts[-1] -}}
+  {%- for call in m.tool_calls -%}{{- ('\n' if loop.first and m.content else '') + '[' + call + ']' -}}{%- endfor -%}
+  {{- '</>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<assistant>' -}}
+  {%- if enable_thinking is defined and enable_thinking is false -%}{{- '<think></think>' -}}{%- endif -%}
+{%- endif -%}";
+
+    #[test]
+    fn turns_are_found_where_the_text_that_asks_for_them_ends_the_reasoning() {
+        let quiet = json!({"enable_thinking": false});
+        let found = |messages: Value| told(REASONING, &messages, &quiet).unwrap();
+        let asks = |content: &str| json!({"role": "user", "content": content});
+        let says = |content: &str| json!({"role": "assistant", "content": content});
+        // What the model is asked for has no reasoning, but the last turn has.
+        assert_eq!(found(json!([asks("q"), says("<think>x</think>a")])), ["<think>x</think>a</>"]);
+        let both = json!([asks("q"), says("<think>x</think>a"), asks("r"), says("<think>y</think>b")]);
+        assert_eq!(found(both.clone()), ["a</>", "<think>y</think>b</>"]);
+        assert_eq!(parts(REASONING, &both).unwrap(), ["a</>", "<think>y</think>b</>"]);
+        // Without reasoning, the turn begins where the text that asks for it ends.
+        assert_eq!(found(json!([asks("q"), says("a"), asks("<assistant>"), says("b")])), ["a</>", "b</>"]);
+        let field = json!({"role": "assistant", "content": "b", "thinking": "y"});
+        let in_content = "(parts[0].split('<think>')[-1] if parts|length > 1 else '')";
+        let source = REASONING.replace(in_content, "(m.thinking if m.thinking else '')");
+        let with_field = json!([asks("q"), says("a"), asks("r"), field]);
+        assert_eq!(told(&source, &with_field, &quiet).unwrap(), ["a</>", "<think>y</think>b</>"]);
+    }
+
+    #[test]
+    fn turns_are_found_where_reasoning_is_dropped_from_earlier_ones() {
+        assert_eq!(said(REASONING, &TALK).unwrap(), [" a b </>", "<think></think>c</>"]);
+        let talk = [("user", "q"), ("assistant", "<think>x</think>a"), ("user", "r"), ("assistant", "<think>y</think>b")];
+        assert_eq!(said(REASONING, &talk).unwrap(), ["a</>", "<think>y</think>b</>"]);
+        // An answer that says nothing, or what others say too.
+        let same = [("user", "c"), ("assistant", ""), ("user", "c"), ("assistant", "c"), ("user", "d")];
+        assert_eq!(said(REASONING, &same).unwrap(), ["</>", "c</>"]);
+        let calls = json!([
+            {"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": ["f"]},
+            {"role": "tool", "content": "r"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "s"},
+        ]);
+        assert_eq!(parts(REASONING, &calls).unwrap(), ["[f]</>", "a</>"]);
+    }
+
+    /// A template that, like Mistral's, opens no turns, and tells the system's message only if the user speaks last.
+    const LATE: &str = "\
+{%- set talk = messages[1:] if messages[0].role == 'system' else messages -%}
+{{- bos_token -}}
+{%- for m in talk -%}
+  {%- if m.role == 'user' -%}
+    {{- '[INST] ' + (messages[0].content + '\n\n' if loop.last and messages[0].role == 'system' else '') + m.content + '[/INST]' -}}
+  {%- elif m.tool_calls -%}{{- '[CALLS] ' + (m.tool_calls | tojson) + eos_token -}}
+  {%- elif m.role == 'assistant' -%}{{- ' ' + m.content | trim + eos_token -}}
+  {%- else -%}{{- '[RESULTS] ' + m.content + '[/RESULTS]' -}}
+  {%- endif -%}
+{%- endfor -%}";
+
+    #[test]
+    fn turns_are_found_where_a_system_message_moves_with_the_last_question() {
+        let system = [("system", "be"), ("user", "hi"), ("assistant", " a b "), ("user", "and"), ("assistant", "c")];
+        assert_eq!(said(LATE, &TALK).unwrap(), [" a b</s>", " c</s>"]);
+        assert_eq!(said(LATE, &system).unwrap(), [" a b</s>", " c</s>"]);
+        // What the user says may look like the opening.
+        let forged = [("system", "be"), ("user", "[/INST]"), ("assistant", "[/INST]"), ("user", "[/INST] x"), ("assistant", "c")];
+        assert_eq!(said(LATE, &forged).unwrap(), [" [/INST]</s>", " c</s>"]);
+        let calls = json!([
+            {"role": "system", "content": "be"}, {"role": "user", "content": "q"},
+            {"role": "assistant", "content": null, "tool_calls": ["f"]}, {"role": "tool", "content": "r"},
+            {"role": "assistant", "content": "a"}, {"role": "user", "content": "s"}, {"role": "assistant", "content": "b"},
+        ]);
+        assert_eq!(parts(LATE, &calls).unwrap(), ["[CALLS] [\"f\"]</s>", " a</s>", " b</s>"]);
+    }
+
+    #[test]
+    fn turns_are_found_in_templates_of_every_family() {
+        // A header before a trimmed content; roles that must alternate; no header; an end token after the last message.
+        let header = "{{ bos_token }}{% for m in messages %}<h>{{ m.role }}</h>\n\n{{ m.content | trim }}<eot>{% endfor %}{% if add_generation_prompt %}<h>assistant</h>\n\n{% endif %}";
+        assert_eq!(said(header, &TALK).unwrap(), ["a b<eot>", "c<eot>"]);
+        let alternating = "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}<{{ 'model' if m.role == 'assistant' else m.role }}>\n{{ m.content | trim }}</>\n{% endfor %}{% if add_generation_prompt %}<model>\n{% endif %}";
+        assert_eq!(said(alternating, &TALK).unwrap(), ["a b</>\n", "c</>\n"]);
+        assert!(said(alternating, &TALK[1..]).unwrap_err().contains("alternate"));
+        let bare = "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}";
+        assert_eq!(said(bare, &TALK).unwrap(), ["  a b </s>", " c</s>"]);
+        let ended = "{% for m in messages %}|{{ m.role }}|{{ m.content }}#{% endfor %}{% if add_generation_prompt %}|assistant|{% else %}{{ eos_token }}{% endif %}";
+        assert_eq!(said(ended, &TALK).unwrap(), [" a b #", "c#</s>"]);
+        // One that ends a turn that is not the last with a line break, and one that opens a turn only behind the last message.
+        let broken = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% if not loop.last %}{{ '\n' }}{% endif %}{% else %}{{ '\n' }}{% endif %}{% if loop.last and add_generation_prompt %}<|assistant|>\n{% endif %}{% endfor %}";
+        assert_eq!(said(broken, &TALK).unwrap(), [" a b </s>", "c</s>"]);
+        let behind = "<role>system</role>be{% for m in messages %}<role>{{ m.role }}</role>{{ m.content }}<end>\n{% if loop.last and add_generation_prompt %}<role>assistant</role>{% endif %}{% endfor %}";
+        assert_eq!(said(behind, &TALK).unwrap(), [" a b <end>\n", "c<end>\n"]);
+        // One that writes what it knows of the whole first has no turns to find.
+        let fickle = "{{ messages | map(attribute='content') | join }}{% for m in messages %}{{ m.content }}{% endfor %}";
+        assert!(said(fickle, &TALK).unwrap_err().contains("turn 2"));
+    }
+}

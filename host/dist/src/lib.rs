@@ -1,0 +1,355 @@
+//! The processes (ranks) of a run and their communication.
+//!
+//! All ranks make the same decisions from the same data, so they exchange little: what each rank found out is gathered on all
+//! ([`World::gather`]), what only the first rank knows is broadcast ([`World::broadcast`]), and gradients are summed
+//! ([`World::sum_beside`]).
+//!
+//! **No rank waits for one that has failed.** Everything except gradient sums goes through one collective ([`World::exchange`]).
+//! A failed rank reports there ([`World::tell`]), wherever the others are. Sums happen only after all ranks have reported that
+//! they are ready. If a rank dies, the launcher ends the others (`mpirun` and `srun` do); if one hangs, the watchdog ends the
+//! run.
+
+mod error;
+mod launcher;
+#[cfg(feature = "mpi")]
+mod mpi;
+#[cfg(feature = "nccl")]
+mod nccl;
+mod sums;
+mod watchdog;
+#[cfg(not(feature = "mpi"))]
+mod without;
+
+use rlhost_config as config;
+use rlhost_ops as ops;
+
+pub use error::{Error, Failure, Result};
+
+#[cfg(feature = "mpi")]
+use self::mpi::{Ranks, Sums};
+#[cfg(not(feature = "mpi"))]
+use self::without::{Ranks, Sums};
+
+use candle_core::Device;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::cell::Cell;
+use std::ops::Range;
+use std::time::Duration;
+use watchdog::Watchdog;
+
+/// How long a process that prints nothing leaves the first one to print.
+const TIME_TO_SPEAK: Duration = Duration::from_secs(5);
+
+/// The processes of a run, seen from one of them.
+pub struct World {
+    rank: usize,
+    size: usize,
+    /// The other ranks; `None` with a single process.
+    others: Option<(Ranks, Watchdog)>,
+    /// NCCL, if each rank computes on its own device.
+    #[cfg(feature = "nccl")]
+    devices: std::cell::OnceCell<nccl::Devices>,
+    /// Whether a rank has failed and all know it.
+    failed: Cell<bool>,
+}
+
+impl World {
+    fn new(rank: usize, size: usize, others: Option<(Ranks, Watchdog)>) -> Self {
+        Self {
+            rank,
+            size,
+            others,
+            #[cfg(feature = "nccl")]
+            devices: std::cell::OnceCell::new(),
+            failed: Cell::new(false),
+        }
+    }
+
+    /// Creates a world of one process.
+    pub fn alone() -> Self {
+        Self::new(0, 1, None)
+    }
+
+    /// Joins the processes that were started together with this one, if any.
+    ///
+    /// # Errors
+    /// If there are others and this build can't communicate with them.
+    pub fn join() -> Result<Self> {
+        let Some(ranks) = Ranks::join()? else { return Ok(Self::alone()) };
+        let (rank, size) = (ranks.rank(), ranks.size());
+        if size == 1 {
+            // Dropping the last value, which happens here, finalises MPI.
+            return Ok(Self::alone());
+        }
+        let watchdog = Watchdog::new(rank)?;
+        Ok(Self::new(rank, size, Some((ranks, watchdog))))
+    }
+
+    /// Returns whether this process prints to the user: the first of several, or the only one. Works before [`World::join`].
+    pub fn speaks() -> bool {
+        launcher::launched().is_none_or(|(rank, _)| rank == 0)
+    }
+
+    /// Waits, unless this process prints to the user. A launcher ends all processes of a run when one of them fails: a silent one
+    /// that fails first would keep the first process from saying why. Works before [`World::join`].
+    pub fn let_the_first_speak() {
+        if !Self::speaks() {
+            std::thread::sleep(TIME_TO_SPEAK);
+        }
+    }
+
+    /// Connects the ranks' devices, so that gradients are summed between them directly. Without the feature `nccl`, sums go
+    /// through the processes.
+    ///
+    /// # Errors
+    /// If some ranks compute on a device and others don't, or NCCL is missing.
+    pub fn meet_on(&self, device: &Device) -> Result<()> {
+        let all = self.gather("devices", device.is_cuda())?;
+        let name = |on_device: bool| if on_device { "an NVIDIA device" } else { "the CPU" };
+        if let Some(rank) = all.iter().position(|other| *other != all[0]) {
+            return Err(Error::Apart { rank, there: name(all[rank]), first: name(all[0]) });
+        }
+        #[cfg(feature = "nccl")]
+        if let (Device::Cuda(device), Some((_, watchdog))) = (device, &self.others) {
+            let id = self.broadcast("NCCL's id", nccl::Devices::id)?;
+            let meet = || nccl::Devices::meet(device, self.rank, self.size, &id);
+            let devices = watchdog.watch("the start of NCCL", Vec::new(), meet)?;
+            let _ = self.devices.set(devices);
+        }
+        Ok(())
+    }
+
+    /// Returns this process's rank on its machine.
+    pub fn local_rank(&self) -> usize {
+        launcher::local_rank()
+    }
+
+    /// Returns this process's rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns the number of processes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns whether this is the rank that writes files and prints to the user.
+    pub fn is_first(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// Returns this rank's part of `things` items: contiguous, in order, parts as equal as possible.
+    pub fn share(&self, things: usize) -> Range<usize> {
+        things * self.rank / self.size..things * (self.rank + 1) / self.size
+    }
+
+    /// Returns the items on the first rank and nothing on others, for metrics that are the same on all ranks and must count once.
+    pub fn once<T>(&self, things: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+        let first = self.is_first();
+        things.into_iter().filter(move |_| first)
+    }
+
+    /// Sets how many seconds to wait for other ranks.
+    pub fn set_patience(&self, seconds: f64) {
+        if let Some((_, watchdog)) = &self.others {
+            watchdog.set_patience(seconds, self.rank);
+        }
+    }
+
+    /// Sets the step named in a timeout's message.
+    pub fn at_step(&self, step: u64) {
+        if let Some((_, watchdog)) = &self.others {
+            watchdog.at_step(step);
+        }
+    }
+
+    /// Returns every rank's bytes, by rank. All ranks meet here; one that has failed reports that instead.
+    fn exchange(&self, what: &'static str, own: std::result::Result<&[u8], &Failure>) -> Result<Vec<Vec<u8>>> {
+        let Some((ranks, watchdog)) = &self.others else { return Ok(own.into_iter().map(<[u8]>::to_vec).collect()) };
+        if self.failed.get() {
+            let failure =
+                Failure { reason: format!("{what:?} after a failure that all ranks know of"), plugin: None, mistake: false };
+            return Err(Error::Failed { rank: self.rank, failure });
+        }
+        let encoding = |source| Error::Encoding { what, source };
+        let told = own.err().map(postcard::to_allocvec).transpose().map_err(encoding)?;
+        let sent = told.as_deref().or(own.ok()).unwrap_or_default();
+        let header = [sent.len() as u64, u64::from(told.is_some()), name_hash(what)];
+        let missing = if self.is_first() { (1..self.size).collect() } else { Vec::new() };
+        let (headers, all) = watchdog.watch(what, missing, || {
+            let headers = ranks.headers(header, &|rank| watchdog.came(rank));
+            let lengths: Vec<usize> = headers.iter().map(|[length, ..]| *length as usize).collect();
+            let all = ranks.bytes(sent, &lengths);
+            (headers, all)
+        });
+        if let Some(rank) = headers.iter().position(|[_, failed, _]| *failed != 0) {
+            self.failed.set(true);
+            let failure = postcard::from_bytes(&all[rank]).map_err(encoding)?;
+            return Err(Error::Failed { rank, failure });
+        }
+        match headers.iter().position(|header| header[2] != headers[0][2]) {
+            // All ranks detect this.
+            Some(rank) => {
+                self.failed.set(true);
+                Err(Error::Astray { rank, here: what })
+            }
+            None => Ok(all),
+        }
+    }
+
+    /// Gathers a value from each rank, by rank. Values are encoded by postcard: floats in their full size, small integers in one
+    /// or two bytes. Self-describing values, such as JSON, and types that leave out fields (`skip_serializing_if`) need [`json`].
+    ///
+    /// # Errors
+    /// If a rank has failed.
+    pub fn gather<T: Serialize + DeserializeOwned>(&self, what: &'static str, own: T) -> Result<Vec<T>> {
+        if self.others.is_none() {
+            return Ok(vec![own]);
+        }
+        let encoding = |source| Error::Encoding { what, source };
+        let bytes = postcard::to_allocvec(&own).map_err(encoding)?;
+        let all = self.exchange(what, Ok(&bytes))?;
+        all.iter().map(|bytes| postcard::from_bytes(bytes).map_err(encoding)).collect()
+    }
+
+    /// Concatenates the ranks' parts of a list.
+    ///
+    /// # Errors
+    /// If a rank has failed.
+    pub fn concat<T: Serialize + DeserializeOwned>(&self, what: &'static str, own: Vec<T>) -> Result<Vec<T>> {
+        Ok(self.gather(what, own)?.into_iter().flatten().collect())
+    }
+
+    /// Broadcasts a value that only the first rank makes.
+    ///
+    /// # Errors
+    /// If making it fails, or a rank has failed.
+    pub fn broadcast<T, E>(
+        &self,
+        what: &'static str,
+        make: impl FnOnce() -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E>
+    where
+        T: Serialize + DeserializeOwned,
+        E: From<Error>,
+    {
+        let own = self.is_first().then(make).transpose()?;
+        let made = self.gather(what, own)?.into_iter().next().flatten();
+        made.ok_or_else(|| Error::Astray { rank: 0, here: what }.into())
+    }
+
+    /// Broadcasts the first rank's bytes.
+    ///
+    /// # Errors
+    /// If a rank has failed.
+    pub fn broadcast_bytes(&self, what: &'static str, own: &[u8]) -> Result<Vec<u8>> {
+        let own = if self.is_first() { own } else { &[] };
+        let first = self.exchange(what, Ok(own))?.into_iter().next();
+        first.ok_or(Error::Astray { rank: 0, here: what })
+    }
+
+    /// Waits until all ranks are here.
+    ///
+    /// # Errors
+    /// If a rank has failed.
+    pub fn barrier(&self, what: &'static str) -> Result<()> {
+        self.exchange(what, Ok(&[])).map(drop)
+    }
+
+    /// Sums a number over the ranks, in rank order.
+    ///
+    /// # Errors
+    /// If a rank has failed.
+    pub fn sum(&self, what: &'static str, own: f64) -> Result<f64> {
+        if self.others.is_none() {
+            return Ok(own);
+        }
+        Ok(self.gather(what, own)?.into_iter().sum())
+    }
+
+    /// Reports this rank's failure to the others, unless a failure is already known. Returns the failure that all agree on: that
+    /// of the lowest failed rank.
+    pub fn tell(&self, failure: &Failure) -> Option<Error> {
+        if self.others.is_none() || self.failed.get() {
+            return None;
+        }
+        self.exchange("a failure", Err(failure)).err()
+    }
+
+    /// Continues after a failure that all ranks have handled.
+    pub fn go_on(&self) {
+        self.failed.set(false);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let Some((ranks, watchdog)) = self.others.take() else { return };
+        if std::thread::panicking() {
+            ranks.abort();
+        }
+        // MPI can be finalised only by all ranks together.
+        watchdog.watch("the end", Vec::new(), || ranks.leave());
+    }
+}
+
+/// For serde's `with`: encodes a field as JSON text, for values that are JSON or need a self-describing format.
+pub mod json {
+    use serde::de::{DeserializeOwned, Deserializer, Error as _};
+    use serde::ser::{Error as _, Serializer};
+    use serde::{Deserialize, Serialize};
+
+    /// Encodes a value as JSON.
+    ///
+    /// # Errors
+    /// If it can't be JSON.
+    pub fn serialize<T: Serialize, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serde_json::to_string(value).map_err(S::Error::custom)?.serialize(serializer)
+    }
+
+    /// Decodes a value from JSON.
+    ///
+    /// # Errors
+    /// If the text is missing or is not such a value.
+    pub fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+        serde_json::from_str(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// Returns the FNV-1a hash of a name.
+fn name_hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_cover_everything_once_in_order() {
+        for (things, size) in [(8, 4), (7, 3), (2, 5), (0, 3), (5, 1)] {
+            let world = |rank| World::new(rank, size, None);
+            let shares: Vec<usize> = (0..size).flat_map(|rank| world(rank).share(things)).collect();
+            assert_eq!(shares, (0..things).collect::<Vec<_>>(), "{things} over {size}");
+            let lengths: Vec<usize> = (0..size).map(|rank| world(rank).share(things).len()).collect();
+            assert!(lengths.iter().max().unwrap() - lengths.iter().min().unwrap() <= 1, "{lengths:?}");
+        }
+    }
+
+    #[test]
+    fn a_process_alone_hears_itself() {
+        let world = World::alone();
+        assert!(world.is_first());
+        assert_eq!(world.gather("numbers", 7).unwrap(), [7]);
+        assert_eq!(world.concat("lists", vec![1, 2]).unwrap(), [1, 2]);
+        assert_eq!(world.broadcast("a number", || Ok::<_, Error>(f64::NAN)).unwrap().to_bits(), f64::NAN.to_bits());
+        assert_eq!(world.broadcast_bytes("bytes", b"abc").unwrap(), b"abc");
+        assert_eq!(world.sum("numbers", 0.1).unwrap(), 0.1);
+        world.barrier("nothing").unwrap();
+        // There is nobody to tell.
+        assert!(world.tell(&Failure { reason: "it broke".into(), plugin: None, mistake: false }).is_none());
+        world.barrier("nothing").unwrap();
+    }
+}

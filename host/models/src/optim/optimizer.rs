@@ -1,0 +1,485 @@
+//! Updates named parameters by one of the optimizers, with moments stored under the parameters' names, in f32 unless the optimizer has
+//! 8 bits in its name.
+
+use super::moments::{Moments, adamw_step, adjusted};
+use super::settings::Settings;
+use crate::config::Rule;
+use crate::ops;
+use crate::ops::adamw::{self, Parameter};
+use crate::ops::adamw_8bit;
+use crate::ops::optimizers::Common;
+use candle_core::{DType, Tensor};
+use std::collections::HashMap;
+
+/// End of the names of an adapter's magnitudes, which are vectors and yet weights.
+const MAGNITUDE: &str = ".lora_magnitude_vector";
+
+/// Parameters or gradients by name, in a fixed order.
+pub type Named<'a> = [(String, &'a Tensor)];
+
+/// The optimizer and its moments.
+pub struct Optimizer {
+    settings: Settings,
+    updates: u64,
+    moments: Vec<(String, Moments)>,
+    /// `None` if it must be computed again.
+    reach: Option<Reach>,
+}
+
+/// Bounds on magnitudes, which grow with each update.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    /// Bound on every parameter.
+    parameters: f64,
+    /// Bound on every momentum of SGD, or on every first moment in 8 bits.
+    momentum: f64,
+}
+
+/// The result of an update.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Update {
+    /// The update was made. Holds the gradient norm before clipping.
+    Made(f64),
+    /// The gradient norm is not finite; nothing was changed.
+    NotFinite(f64),
+    /// This parameter's values would not be finite; nothing was changed.
+    Overflow(String),
+}
+
+/// An update that was found to stay finite and can be made.
+#[derive(Debug)]
+pub struct Ready {
+    /// The gradient norm before clipping.
+    pub norm: f64,
+    clip: f64,
+    /// As in [`Optimizer`], after the update.
+    reach: Option<Reach>,
+}
+
+/// The result of preparing an update, like [`Update`], which it becomes.
+#[derive(Debug)]
+pub enum Prepared {
+    /// The update can be made.
+    Ready(Ready),
+    /// As [`Update::NotFinite`].
+    NotFinite(f64),
+    /// As [`Update::Overflow`].
+    Overflow(String),
+}
+
+/// Up to this magnitude, an update is known to stay finite without checking each value: f32 ends at 3e38.
+const SAFE: f64 = 1e30;
+
+/// Up to this gradient norm, squares stay finite too.
+const SAFE_GRADIENT: f64 = 1e15;
+
+/// Suffixes of what holds means of squares, or scales of codes. Negative ones would make updates that are not finite.
+const NEVER_NEGATIVE: [&str; 5] = ["v", "v_scales", "m_scales", "rows", "columns"];
+
+/// Returns whether a tensor in host memory has values below zero; codes have none.
+fn has_negative(t: &Tensor) -> candle_core::Result<bool> {
+    if t.dtype() != DType::F32 || t.elem_count() == 0 {
+        return Ok(false);
+    }
+    Ok(t.min_all()?.to_scalar::<f32>()? < 0.0)
+}
+
+impl Optimizer {
+    /// Creates zero moments for every parameter.
+    pub fn new(settings: Settings, parameters: &Named<'_>) -> ops::Result<Self> {
+        let moments = parameters.iter().map(|(name, t)| Ok((name.clone(), Moments::new(settings.rule, name, t)?)));
+        Ok(Self { settings, updates: 0, moments: moments.collect::<ops::Result<_>>()?, reach: None })
+    }
+
+    /// Returns the number of updates, and copies of the moments in host memory as `<parameter>.m`, `<parameter>.v` and so on.
+    pub fn state(&self) -> ops::Result<(u64, HashMap<String, Tensor>)> {
+        let mut moments = HashMap::with_capacity(2 * self.moments.len());
+        for (name, of_parameter) in &self.moments {
+            for (suffix, moment) in of_parameter.named() {
+                moments.insert(format!("{name}.{suffix}"), ops::on_host(moment)?);
+            }
+        }
+        Ok((self.updates, moments))
+    }
+
+    /// Restores a state from [`Optimizer::state`]; the error names what does not fit, and nothing was changed.
+    pub fn restore(&mut self, updates: u64, mut state: HashMap<String, Tensor>) -> Result<(), String> {
+        let mut restored = Vec::new();
+        for (name, of_parameter) in &self.moments {
+            for (suffix, moment) in of_parameter.named() {
+                let key = format!("{name}.{suffix}");
+                let saved = state.remove(&key).ok_or_else(|| format!("{key} is missing"))?;
+                if saved.shape() != moment.shape() || saved.dtype() != moment.dtype() {
+                    let described = |t: &Tensor| format!("{} of shape {:?}", t.dtype().as_str(), t.shape());
+                    return Err(format!("{key} is {}; it must be {}", described(&saved), described(moment)));
+                }
+                if NEVER_NEGATIVE.contains(&suffix) && has_negative(&saved).map_err(|e| format!("{key}: {e}"))? {
+                    return Err(format!("{key} has values below zero, which it can't have"));
+                }
+                restored.push(saved.to_device(moment.device()).map_err(|e| format!("{key}: {}", ops::Error::from(e)))?);
+            }
+        }
+        let moments = self.moments.iter_mut().flat_map(|(_, of_parameter)| of_parameter.named_mut());
+        for ((_, moment), restored) in moments.zip(restored) {
+            *moment = restored;
+        }
+        self.updates = updates;
+        self.reach = None;
+        Ok(())
+    }
+
+    /// Updates all parameters from their gradients, unless a value would not be finite afterwards. They must be those passed to
+    /// `new`, in the same order.
+    pub fn step(&mut self, parameters: &[Parameter<'_>], lr: f64) -> ops::Result<Update> {
+        let rate = |_: &str| lr;
+        Ok(match self.prepare(parameters, rate)? {
+            Prepared::Ready(ready) => {
+                let norm = ready.norm;
+                self.make(parameters, rate, ready)?;
+                Update::Made(norm)
+            }
+            Prepared::NotFinite(norm) => Update::NotFinite(norm),
+            Prepared::Overflow(parameter) => Update::Overflow(parameter),
+        })
+    }
+
+    /// Determines whether an update can be made, without changing anything. `rate` returns the learning rate for a parameter's
+    /// name. Optimizers that update together prepare first, so that either all of them change something or none does.
+    pub fn prepare(&self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64) -> ops::Result<Prepared> {
+        let s = self.settings;
+        let paired = self.paired(parameters)?;
+        let norm = ops::sum_of_squares(parameters.iter().map(|p| p.gradient))?.sqrt();
+        if !norm.is_finite() {
+            return Ok(Prepared::NotFinite(norm));
+        }
+        // torch.nn.utils.clip_grad_norm_ divides by the norm plus 1e-6.
+        let clip = if s.max_grad_norm > 0.0 { (s.max_grad_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
+        let lr = parameters.iter().map(|p| rate(&p.name).abs()).fold(0.0, f64::max);
+        let after =
+            |reach: Reach| Some(self.after(reach, parameters, (lr, longest_update(s)), norm * clip)).filter(Reach::is_safe);
+        // The kernel multiplies by the rate before it divides, and below this eps second moments vanish before it counts.
+        let product = lr / (1.0 - s.beta1) * SAFE_GRADIENT;
+        let has_adamw = matches!(s.rule, Rule::AdamW | Rule::AdamW8Bit | Rule::Muon(_));
+        let plain = norm * clip < SAFE_GRADIENT && (!has_adamw || product < SAFE && s.eps >= 1e-20);
+        let known = match self.reach {
+            Some(reach) => after(reach),
+            None => None,
+        };
+        let reach = match known {
+            Some(reach) => Some(reach),
+            None => after(self.measured(parameters)?),
+        };
+        if let Some(reach) = reach.filter(|_| plain) {
+            return Ok(Prepared::Ready(Ready { norm, clip, reach: Some(reach) }));
+        }
+        // Of the others nothing closer is known than the bounds, which only absurd rates exceed.
+        let others = self.after(self.measured(parameters)?, parameters, (lr, 0.0), norm * clip);
+        for (p, moments) in paired {
+            let lost = match moments {
+                Moments::AdamW { m, v } => {
+                    let step = adamw_step(s, self.of(p, rate(&p.name), clip));
+                    adamw::overflows(p.master, p.gradient, m, v, step)?
+                }
+                Moments::AdamW8Bit { m, v } => {
+                    let step = adamw_step(s, self.of(p, rate(&p.name), clip));
+                    adamw_8bit::overflows(p.master, p.gradient, m.moment(), v.moment(), step)?
+                }
+                _ => !(norm * clip < SAFE_GRADIENT && others.is_safe()),
+            };
+            if lost {
+                return Ok(Prepared::Overflow(p.name.clone()));
+            }
+        }
+        Ok(Prepared::Ready(Ready { norm, clip, reach: None }))
+    }
+
+    /// Makes an update that [`Optimizer::prepare`] found ready, with the same arguments.
+    pub fn make(&mut self, parameters: &[Parameter<'_>], rate: impl Fn(&str) -> f64, ready: Ready) -> ops::Result<()> {
+        for (p, moments) in self.paired(parameters)? {
+            moments.update(p, self.settings, self.of(p, rate(&p.name), ready.clip))?;
+        }
+        self.updates += 1;
+        self.reach = ready.reach;
+        Ok(())
+    }
+
+    /// Returns each parameter with its moments.
+    fn paired<'a>(&'a self, parameters: &'a [Parameter<'a>]) -> ops::Result<Vec<(&'a Parameter<'a>, &'a Moments)>> {
+        if !parameters.iter().map(|p| &p.name).eq(self.moments.iter().map(|(name, _)| name)) {
+            return Err(ops::Error::Shape { op: "optimizer", detail: "the parameters are not those it has moments for".into() });
+        }
+        Ok(parameters.iter().zip(self.moments.iter().map(|(_, moments)| moments)).collect())
+    }
+
+    /// Returns the scalars of a parameter's next update.
+    fn of(&self, p: &Parameter<'_>, lr: f64, clip: f64) -> Common {
+        let decayed = (p.master.dims().len() > 1 && !p.name.contains("norm")) || p.name.ends_with(MAGNITUDE);
+        let weight_decay = if decayed { self.settings.weight_decay } else { 0.0 };
+        Common { lr, weight_decay, grad_scale: clip as f32, t: self.updates + 1 }
+    }
+
+    /// Bounds the magnitudes by what the tensors hold.
+    fn measured(&self, parameters: &[Parameter<'_>]) -> ops::Result<Reach> {
+        let buffers = self.moments.iter().filter_map(|(_, moments)| match moments {
+            Moments::Sgd(buffer) => buffer.as_ref(),
+            Moments::AdamW8Bit { m, .. } => Some(m.moment().scales),
+            _ => None,
+        });
+        let momentum = ops::sum_of_squares(buffers)?.sqrt();
+        Ok(Reach { parameters: ops::sum_of_squares(parameters.iter().map(|p| p.master))?.sqrt(), momentum })
+    }
+
+    /// Bounds the magnitudes after an update with gradients of at most this length, at a rate at which AdamW changes a value by
+    /// at most `adamw` times that.
+    fn after(&self, reach: Reach, parameters: &[Parameter<'_>], (lr, adamw): (f64, f64), gradient: f64) -> Reach {
+        let Reach { parameters: p, momentum } = reach;
+        let s = self.settings;
+        let decayed = p * (1.0 - lr * s.weight_decay).abs().max(1.0);
+        let largest = |of: &dyn Fn(&Tensor) -> f64| parameters.iter().map(|p| of(p.master)).fold(0.0, f64::max);
+        match s.rule {
+            Rule::AdamW => Reach { parameters: decayed + lr * adamw, momentum },
+            Rule::AdamW8Bit => {
+                // A second moment may be rounded to zero under any first moment, which its scale bounds.
+                let momentum = s.beta1 * momentum + (1.0 - s.beta1) * gradient;
+                let update = momentum / (1.0 - s.beta1) / s.eps;
+                Reach { parameters: decayed + lr * update.max(adamw), momentum }
+            }
+            Rule::Lion => Reach { parameters: decayed + lr, momentum },
+            Rule::Sgd(args) => {
+                let gradient = gradient + s.weight_decay * p;
+                let momentum = if args.momentum > 0.0 { args.momentum * momentum + gradient } else { 0.0 };
+                Reach { parameters: p + lr * (gradient + momentum), momentum }
+            }
+            Rule::RmsProp(args) => {
+                // The mean holds each squared gradient with this weight at least; the buffer adds them up.
+                let update = (1.0 - args.alpha).sqrt().recip() / (1.0 - args.momentum);
+                Reach { parameters: p + lr * update, momentum }
+            }
+            Rule::Adafactor(args) => {
+                // An update's root mean square is at most this.
+                let update = args.clip_threshold * largest(&|t| t.elem_count() as f64).sqrt();
+                let lr = if args.scale_parameter { lr * p.max(1.0) } else { lr };
+                Reach { parameters: p * (1.0 - lr * s.weight_decay).abs().max(1.0) + lr * update, momentum }
+            }
+            Rule::Muon(args) => {
+                // The iteration leaves singular values below two.
+                let update = 2.0 * largest(&|t| adjusted(args.adjust_lr_fn, t));
+                Reach { parameters: decayed + lr * update.max(adamw), momentum }
+            }
+        }
+    }
+}
+
+impl Reach {
+    fn is_safe(&self) -> bool {
+        self.parameters < SAFE && self.momentum < SAFE
+    }
+}
+
+/// Returns the largest change of a parameter per update of AdamW at learning rate 1. By the Cauchy-Schwarz inequality, a first
+/// moment is at most `(1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2))` times the root of the second, and the bias
+/// correction is at most `1 / (1 - beta1)`.
+fn longest_update(s: Settings) -> f64 {
+    let spread = 1.0 - s.beta1 * s.beta1 / s.beta2;
+    if spread > 0.0 { ((1.0 - s.beta2) * spread).sqrt().recip() } else { f64::INFINITY }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Settings;
+    use super::{Optimizer, Update};
+    use crate::config::{AdafactorArgs, Config, MuonArgs, Optim, RmsPropArgs, Rule, SgdArgs};
+    use crate::ops::adamw::{Parameter, Step, update};
+    use crate::ops::to_vec;
+    use candle_core::{DType, Device, Tensor};
+    use serde_json::Value;
+
+    #[test]
+    fn an_update_that_would_not_be_finite_is_not_made() {
+        let settings = |rule: Rule, max_grad_norm: f64| Settings {
+            rule,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            max_grad_norm,
+        };
+        // A rate beyond f32, a decay that multiplies, a gradient whose square overflows, a weight that is NaN.
+        let cases =
+            [(1.0, 0.5, 1e39, 1.0, 0), (1.0, 0.5, 1e11, 1.0, 3), (1.0, 1e25, 1e-3, 0.0, 0), (f32::NAN, 0.5, 1e-3, 1.0, 0)];
+        // Moments in 8 bits are those of parameters of this size.
+        for (rule, size) in [(Rule::AdamW, 1), (Rule::AdamW8Bit, 64)] {
+            for (weight, gradient, lr, longest, after) in cases {
+                let all = |x: f32| Tensor::full(x, (size, size), &Device::Cpu).unwrap();
+                let (p, g) = (all(weight), all(gradient));
+                let mut optimizer = Optimizer::new(settings(rule, longest), &[("w".to_owned(), &p)]).unwrap();
+                let parameters = [Parameter { name: "w".to_owned(), master: &p, rounded: None, gradient: &g }];
+                for step in 0..=after {
+                    let before = to_vec(&p).unwrap()[0];
+                    let update = optimizer.step(&parameters, lr).unwrap();
+                    let now = to_vec(&p).unwrap()[0];
+                    if step < after {
+                        assert!(
+                            matches!(update, Update::Made(_)) && now.is_finite() && now != before,
+                            "{rule:?} {lr} at {step}: {update:?} {now}"
+                        );
+                    } else {
+                        assert_eq!(update, Update::Overflow("w".to_owned()), "{rule:?} {weight} {gradient} {lr}");
+                        assert_eq!(now.to_bits(), before.to_bits());
+                        assert_eq!(optimizer.state().unwrap().0, after as u64);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Results of torch and of the optimizers' authors; written by `tests/fixtures/make_optimizers.py`.
+    const REFERENCE: &str = include_str!("../../../../tests/fixtures/optimizers.json");
+
+    /// Results of bitsandbytes with moments in 8 bits, and of its formula; written by `tests/fixtures/make_adamw_8bit.py`.
+    const IN_8_BITS: &str = include_str!("../../../../tests/fixtures/adamw_8bit.json");
+
+    /// Returns a parameter's initial value, or its gradient at a step, as in the fixtures' scripts.
+    fn wave(parameter: usize, i: usize, step: usize, decades: usize) -> f32 {
+        let (parameter, at, step) = (parameter as f64, i as f64, step as f64);
+        let value = (0.7 * at + 1.3 * parameter + 0.31 * step * (1.0 + parameter)).sin() * 0.5 + 0.05;
+        (value * 0.1f64.powi((i % decades) as i32)) as f32
+    }
+
+    fn rule(case: &Value) -> Settings {
+        let Value::Object(optim_args) = case["args"].clone() else { panic!("{case}") };
+        let optim: Optim = serde_json::from_value(case["optim"].clone()).unwrap();
+        let rule = Config { optim, optim_args, ..Config::default() }.rule().unwrap();
+        let beta2 = case["beta2"].as_f64().unwrap_or(0.999);
+        Settings { rule, beta1: 0.9, beta2, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 1.0 }
+    }
+
+    /// Takes steps `from..to` of a case.
+    fn steps(case: &Value, parameters: &[(String, Tensor)], optimizer: &mut Optimizer, from: usize, to: usize) {
+        let decades = case["decades"].as_u64().unwrap_or(1) as usize;
+        for step in from..to {
+            let gradient = |(at, (_, t)): (usize, &(String, Tensor))| {
+                let values: Vec<f32> = (0..t.elem_count()).map(|i| wave(at, i, step + 1, decades)).collect();
+                Tensor::from_vec(values, t.shape(), &Device::Cpu).unwrap()
+            };
+            let gradients: Vec<Tensor> = parameters.iter().enumerate().map(gradient).collect();
+            let named = parameters.iter().zip(&gradients);
+            let named: Vec<Parameter<'_>> = named
+                .map(|((name, master), gradient)| Parameter { name: name.clone(), master, rounded: None, gradient })
+                .collect();
+            let rate = case["lr"].as_f64().unwrap() * (1.0 - step as f64 / 100.0);
+            assert!(matches!(optimizer.step(&named, rate).unwrap(), Update::Made(_)));
+        }
+    }
+
+    #[test]
+    fn fifty_steps_of_every_optimizer_are_those_of_its_reference_and_go_on_from_their_state() {
+        let [reference, in_8_bits] = [REFERENCE, IN_8_BITS].map(|text| serde_json::from_str::<Value>(text).unwrap());
+        let cases = [&reference, &in_8_bits].map(|of| of["cases"].as_array().unwrap().iter().map(move |case| (of, case)));
+        let cases: Vec<(&Value, &Value)> = cases.into_iter().flatten().collect();
+        assert!(cases.len() > 15);
+        for (of, case) in cases {
+            let shapes = of["shapes"].as_object().unwrap();
+            let begin = || -> Vec<(String, Tensor)> {
+                let parameter = |(at, (name, shape)): (usize, (&String, &Value))| {
+                    let shape: Vec<usize> = serde_json::from_value(shape.clone()).unwrap();
+                    let values: Vec<f32> = (0..shape.iter().product()).map(|i| wave(at, i, 0, 1)).collect();
+                    (name.clone(), Tensor::from_vec(values, shape, &Device::Cpu).unwrap())
+                };
+                shapes.iter().enumerate().map(parameter).collect()
+            };
+            let new = |parameters: &[(String, Tensor)]| {
+                let named: Vec<(String, &Tensor)> = parameters.iter().map(|(name, t)| (name.clone(), t)).collect();
+                Optimizer::new(rule(case), &named).unwrap()
+            };
+            let parameters = begin();
+            let mut optimizer = new(&parameters);
+            steps(case, &parameters, &mut optimizer, 0, 20);
+            let (updates, state) = optimizer.state().unwrap();
+            let mut resumed = new(&parameters);
+            resumed.restore(updates, state).unwrap();
+            steps(case, &parameters, &mut resumed, 20, 50);
+
+            let whole = begin();
+            steps(case, &whole, &mut new(&whole), 0, 50);
+            for ((name, got), (_, whole)) in parameters.iter().zip(&whole) {
+                let (got, whole) = (to_vec(got).unwrap(), to_vec(whole).unwrap());
+                assert!(got.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits()), "{case}: {name} does not resume");
+                let want: Vec<f64> = serde_json::from_value(case["after"][name].clone()).unwrap();
+                let got: Vec<f32> = got.into_iter().step_by(case["every"].as_u64().unwrap_or(1) as usize).collect();
+                let length = want.iter().map(|w| w * w).sum::<f64>().sqrt();
+                let off = got.iter().zip(&want).map(|(g, w)| (f64::from(*g) - w).powi(2)).sum::<f64>().sqrt();
+                let near = case["near"].as_f64().unwrap();
+                assert!(
+                    off <= near * length,
+                    "{} {}: {name} is {} off: {got:?} {want:?}",
+                    case["optim"],
+                    case["args"],
+                    off / length
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn moments_in_8_bits_take_two_bytes_a_value_and_leave_tables_and_small_parameters_in_32() {
+        let names = ["model.layers.0.mlp.up_proj.weight", "model.embed_tokens.weight", "model.layers.0.self_attn.k_proj.weight"];
+        let parameters = [(64, 65), (64, 65), (64, 63)].map(|shape| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap());
+        let named: Vec<(String, &Tensor)> = names.iter().map(|name| (*name).to_owned()).zip(&parameters).collect();
+        let rule = Rule::AdamW8Bit;
+        let settings = Settings { rule, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 0.0 };
+        let mut optimizer = Optimizer::new(settings, &named).unwrap();
+        let (updates, mut state) = optimizer.state().unwrap();
+        let bytes = |name: &str| -> usize {
+            let of =
+                |(key, t): (&String, &Tensor)| if key.starts_with(name) { t.elem_count() * t.dtype().size_in_bytes() } else { 0 };
+            state.iter().map(of).sum()
+        };
+        // 4160 values are 17 blocks.
+        assert_eq!(names.map(bytes), [2 * (4160 + 4 * 17), 8 * 4160, 8 * 4032]);
+        let key = format!("{}.m", names[0]);
+        state.insert(key.clone(), parameters[0].clone());
+        let refused = optimizer.restore(updates, state).unwrap_err();
+        assert_eq!(refused, format!("{key} is f32 of shape [64, 65]; it must be u8 of shape [64, 65]"));
+    }
+
+    #[test]
+    fn every_optimizer_refuses_an_update_beyond_its_bounds_and_names_the_parameter() {
+        let rules = [
+            Rule::Sgd(SgdArgs { momentum: 0.9, ..SgdArgs::default() }),
+            Rule::RmsProp(RmsPropArgs { momentum: 0.9, ..RmsPropArgs::default() }),
+            Rule::Lion,
+            Rule::Adafactor(AdafactorArgs::default()),
+            Rule::Muon(MuonArgs::default()),
+        ];
+        for rule in rules {
+            let one = |x: f32| Tensor::new(&[[x, 1.0]], &Device::Cpu).unwrap();
+            let (p, g) = (one(1.0), one(0.5));
+            let settings = Settings { rule, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, max_grad_norm: 0.0 };
+            let mut optimizer = Optimizer::new(settings, &[("layers.0.w".to_owned(), &p)]).unwrap();
+            let parameters = [Parameter { name: "layers.0.w".to_owned(), master: &p, rounded: None, gradient: &g }];
+            let before = to_vec(&p).unwrap();
+            assert_eq!(optimizer.step(&parameters, 1e35).unwrap(), Update::Overflow("layers.0.w".to_owned()), "{rule:?}");
+            assert_eq!(to_vec(&p).unwrap(), before);
+            assert!(matches!(optimizer.step(&parameters, 1e-3).unwrap(), Update::Made(_)), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn two_updates_follow_the_published_rule() {
+        let t = |x: f32| Tensor::new(&[x], &Device::Cpu).unwrap();
+        let (p, m, v) = (t(1.0), t(0.0), t(0.0));
+        let (lr, b1, b2, eps, wd) = (0.1, 0.9, 0.99, 1e-8, 0.5);
+        let (mut want, mut wm, mut wv) = (1.0f64, 0.0f64, 0.0f64);
+        for (i, g) in [0.3f64, -0.7].into_iter().enumerate() {
+            let k = i as i32 + 1;
+            wm = b1 * wm + (1.0 - b1) * g;
+            wv = b2 * wv + (1.0 - b2) * g * g;
+            want = want * (1.0 - lr * wd) - lr * (wm / (1.0 - b1.powi(k))) / ((wv / (1.0 - b2.powi(k))).sqrt() + eps);
+            let step = Step { lr, beta1: b1, beta2: b2, eps, weight_decay: wd, t: k as u64, grad_scale: 0.5 };
+            update(&p, &t(2.0 * g as f32), &m, &v, None, step).unwrap();
+        }
+        let got = p.to_vec1::<f32>().unwrap()[0];
+        assert!((f64::from(got) - want).abs() < 1e-6, "{got} against {want}");
+    }
+}

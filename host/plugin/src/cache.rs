@@ -1,0 +1,181 @@
+//! Caches compiled plugins on disk, by rlhost version and processor.
+//!
+//! Compiled code is run without further checks, so a file is used only if its folder belongs to this user alone and its checksum
+//! matches.
+#![expect(unsafe_code, reason = "wasmtime can't check that it produced the code it is given")]
+
+use super::code::{Code, LARGEST_FILE};
+use super::wrap;
+use crate::config::files::{self, is_open_to_others, owner};
+use crate::config::hex;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use wasmtime::Engine;
+use wasmtime::component::Component;
+
+/// Largest size of the folder in bytes; beyond it, the least recently used files are removed.
+const ROOM: u64 = 1 << 30;
+
+const EXTENSION: &str = "cwasm";
+
+/// Number of the files' layout, so that files with an earlier one are not read.
+const LAYOUT: u32 = 2;
+
+/// A folder of compiled plugins.
+#[derive(Clone, Debug)]
+pub(super) struct Cache {
+    folder: PathBuf,
+    /// Owner whose files are trusted, on systems where files have owners.
+    user: Option<u32>,
+}
+
+impl Cache {
+    /// Opens or creates the folder, in `RLHOST_CACHE_DIR` or the user's cache directory. Returns `None` if that fails or others
+    /// can write to it.
+    pub(super) fn open() -> Option<Self> {
+        let folder = files::cache_folder()?.join("compiled");
+        match own(&folder) {
+            Ok(user) => Some(Self { folder, user }),
+            Err(e) => {
+                tracing::debug!("no cache of compiled plugins: {}: {e}", folder.display());
+                None
+            }
+        }
+    }
+
+    /// Returns the path under which the compiled form of these bytes is cached.
+    pub(super) fn file(&self, engine: &Engine, bytes: &[u8]) -> PathBuf {
+        self.folder.join(name(engine, bytes)).with_extension(EXTENSION)
+    }
+
+    /// Returns the cached code and its component if they exist and are intact.
+    pub(super) fn kept(&self, engine: &Engine, file: &Path) -> Option<(Code, Component)> {
+        let opened = files::open(file).ok()?;
+        if owner(&opened.metadata().ok()?) != self.user {
+            tracing::debug!("{} belongs to another user", file.display());
+            return None;
+        }
+        let code = Code::parse(files::all(opened, LARGEST_FILE).ok()?);
+        let Some(kept) = code.and_then(|code| component(engine, &code).map(|component| (code, component))) else {
+            tracing::debug!("{} is damaged", file.display());
+            return None;
+        };
+        files::mark_used(file);
+        Some(kept)
+    }
+
+    /// Caches compiled code, atomically.
+    pub(super) fn keep(&self, code: &Code, file: &Path) -> io::Result<()> {
+        files::keep(code.as_bytes(), file, ROOM)
+    }
+}
+
+/// Returns a name from what was compiled, by which compiler and for which processor.
+fn name(engine: &Engine, bytes: &[u8]) -> String {
+    let mut compiler = DefaultHasher::new();
+    engine.precompile_compatibility_hash().hash(&mut compiler);
+    env!("CARGO_PKG_VERSION").hash(&mut compiler);
+    LAYOUT.hash(&mut compiler);
+    if wrap::is_core(bytes) {
+        wrap::made_with().hash(&mut compiler);
+    }
+    let hash = hex(&Sha256::digest(bytes));
+    format!("{hash}-{:016x}", compiler.finish())
+}
+
+/// Returns the component in compiled code, which this program wrote.
+pub(super) fn component(engine: &Engine, code: &Code) -> Option<Component> {
+    // SAFETY: this program wrote it, in a folder that only this user can write to, or to another process of its own.
+    unsafe { Component::deserialize(engine, code.code()) }.ok()
+}
+
+/// Creates a folder that only this user can open, or checks that it is one.
+fn own(folder: &Path) -> io::Result<Option<u32>> {
+    if let Some(parent) = folder.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    #[cfg_attr(not(unix), allow(unused_mut))]
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(folder) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    let there = fs::symlink_metadata(folder)?;
+    // A new file belongs to the user of this process.
+    let user = owner(&tempfile::NamedTempFile::new_in(folder)?.as_file().metadata()?);
+    if !there.is_dir() || owner(&there) != user || is_open_to_others(&there) {
+        return Err(io::Error::other("it is not a folder that only this user can open"));
+    }
+    Ok(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::CHECKSUM;
+    use crate::compiler::Compiler;
+    use crate::config::Limits;
+    use crate::configuration::{Effort, configuration};
+
+    const COMPONENT: &[u8] = b"(component)";
+
+    fn cache(folder: &Path) -> Cache {
+        Cache { user: own(folder).unwrap(), folder: folder.to_path_buf() }
+    }
+
+    fn files_in(folder: &Path) -> Vec<PathBuf> {
+        fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect()
+    }
+
+    #[test]
+    fn a_damaged_file_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        let engine = Engine::new(&configuration(Effort::Full)).unwrap();
+        let cache = cache(&place.path().join("compiled"));
+        let bytes = wat::parse_bytes(COMPONENT).unwrap();
+        let file = cache.file(&engine, &bytes);
+        assert!(cache.kept(&engine, &file).is_none());
+        let compiler = Compiler::new(1);
+        let whole = compiler.compile(&bytes, Effort::Full, &Limits::default()).unwrap();
+        cache.keep(&whole, &file).unwrap();
+        assert_eq!((files_in(&cache.folder), fs::read(&file).unwrap()), (vec![file.clone()], whole.as_bytes().to_vec()));
+        assert!(cache.kept(&engine, &file).is_some());
+        let whole = whole.as_bytes();
+        for (place, length) in [(0, whole.len()), (CHECKSUM, whole.len()), (whole.len() - 1, whole.len()), (0, 7), (0, 0)] {
+            let mut damaged = whole[..length].to_vec();
+            damaged.get_mut(place).into_iter().for_each(|byte| *byte ^= 1);
+            fs::write(&file, &damaged).unwrap();
+            assert!(cache.kept(&engine, &file).is_none(), "{place} of {length}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_in_place_of_a_file_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        let engine = Engine::new(&configuration(Effort::Full)).unwrap();
+        let cache = cache(&place.path().join("compiled"));
+        let file = cache.file(&engine, b"any");
+        assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+        assert!(cache.kept(&engine, &file).is_none());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_that_others_may_enter_is_not_used() {
+        use std::os::unix::fs::PermissionsExt;
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("compiled");
+        own(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(own(&folder).is_err());
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(place.path(), &link).unwrap();
+        assert!(own(&link).is_err());
+    }
+}

@@ -1,0 +1,107 @@
+//! What is different of a plugin that is a script: an interpreter describes it, is configured with its text, and reports errors as
+//! tracebacks.
+
+use super::{Call, Info, Loaded, Scripted, said};
+use crate::config::{Limits, printable, printable_lines};
+use crate::contract::types;
+use crate::deadline::Deadline;
+use crate::error::LONGEST_TEXT;
+use crate::hints::Hints;
+use crate::running::Running;
+use crate::script::{self, Script, ScriptFunction};
+use crate::{Engine, Error, Result, Role, Source};
+use serde_json::{Map, Value, json};
+
+/// Longest text of a script's error that is shown, in bytes.
+const LONGEST_TRACEBACK: usize = 8 << 10;
+
+/// Returns the public functions of a script; none of another plugin.
+///
+/// # Errors
+/// If its interpreter can't be started, or running its top level fails.
+pub fn functions_of(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<ScriptFunction>> {
+    if source.script().is_none() {
+        return Ok(Vec::new());
+    }
+    Loaded::functions(engine, source, limits)
+}
+
+impl Loaded {
+    /// Returns the public functions of a script.
+    pub(crate) fn functions(engine: &Engine, source: &Source, limits: &Limits) -> Result<Vec<ScriptFunction>> {
+        let (this, _) = Self::compiled(engine, source, Role::Reward, limits, 0)?;
+        let deadline = this.deadline();
+        let mut plain = this.instantiate(&this.whole_share(), deadline, true)?;
+        this.inspected(&mut plain, deadline)
+    }
+
+    /// Returns whether it is a script.
+    pub(crate) fn is_script(&self) -> bool {
+        self.maker.script.is_some()
+    }
+
+    /// Adds to what is known of it that of the built-in algorithm of this name, over which it estimates advantages.
+    pub(crate) fn join_base(&mut self, of_base: &Info, config: Map<String, Value>, schema: String, base: &str) {
+        self.info.needs = self.info.needs.names().chain(of_base.needs.names()).collect();
+        self.info.hints = of_base.hints.clone();
+        self.info.config_schema = schema;
+        let own = std::mem::replace(&mut self.config, config);
+        self.config.insert("base".to_owned(), base.into());
+        self.config.extend(own.clone());
+        self.maker.script.iter_mut().for_each(|scripted| scripted.own_config = Some(own.clone()));
+    }
+
+    /// Returns the public functions of the script that it is.
+    fn inspected(&self, running: &mut Running, deadline: Deadline) -> Result<Vec<ScriptFunction>> {
+        let wrong = |detail: String| Error::Config { name: self.name.clone(), detail };
+        let (Some(Scripted { script, .. }), Some(inspect)) = (&self.maker.script, self.exports.inspect()) else {
+            return Err(wrong("the interpreter that it brings along exports no rlhost:script".to_owned()));
+        };
+        let call = Call::new("running its top level");
+        let functions = self.bounded(running, call, deadline, |store, linked| inspect.call(store, linked, script))?;
+        functions.map_err(|e| wrong(self.said(e)))
+    }
+
+    /// Describes the function that is the plugin, of the script that it is.
+    pub(super) fn describe_script(&self, script: &Script, running: &mut Running, deadline: Deadline) -> Result<Info> {
+        let wrong = |detail: String| Error::Config { name: self.name.clone(), detail };
+        let function = script::chosen(self.inspected(running, deadline)?, script, self.role).map_err(wrong)?;
+        let hints = Hints::of(&function.settings_schema).map_err(|e| wrong(format!("its settings {e}")))?;
+        let described = match function.description.as_str() {
+            "" => format!("{} of {}", function.name, script.name),
+            text => text.to_owned(),
+        };
+        Ok(Info {
+            name: printable(&function.name, LONGEST_TEXT),
+            version: script.language().name().to_owned(),
+            description: printable(&described, LONGEST_TEXT),
+            config_schema: function.settings_schema,
+            hints,
+            needs: function.needs.into_iter().collect(),
+            stateless: function.stateless,
+        })
+    }
+
+    /// Returns the JSON that configures an instance: the settings, within what an interpreter is told of its script.
+    pub(super) fn configuration(&self) -> String {
+        match &self.maker.script {
+            None => Value::Object(self.config.clone()).to_string(),
+            Some(Scripted { script, own_config }) => {
+                let settings = own_config.as_ref().unwrap_or(&self.config);
+                let Script { name, source, modules, .. } = script;
+                // Of several functions, the one that was chosen for the role.
+                let function = &self.info.name;
+                let script = json!({"name": name, "source": source, "function": function, "modules": modules});
+                json!({"script": script, "settings": settings}).to_string()
+            }
+        }
+    }
+
+    /// Returns the text of the plugin's own error. A script's has lines: it is a traceback in its language.
+    pub(crate) fn said(&self, error: types::Error) -> String {
+        match (&self.maker.script, error) {
+            (Some(_), types::Error::Config(text) | types::Error::Internal(text)) => printable_lines(&text, LONGEST_TRACEBACK),
+            (_, error) => said(error),
+        }
+    }
+}

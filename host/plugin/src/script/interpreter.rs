@@ -1,0 +1,189 @@
+//! What interpreters are asked beside the plugin contract (`host/interpreters/wit/script.wit`), and the compiled ones of a process.
+
+use super::{Language, Script};
+use crate::Role;
+use crate::compiler::Compiled;
+use crate::config::did_you_mean;
+use crate::function::Function;
+use crate::running::Answer;
+use crate::sandbox::Sandbox;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use wasmtime::Store;
+use wasmtime::component::{Component, ComponentType, Instance as Linked, Lift, Lower};
+
+/// The interface.
+const INTERFACE: &str = "rlhost:script/script@1.0.0";
+
+/// What a script's function can be used as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ComponentType, Lift)]
+#[component(enum)]
+#[repr(u8)]
+pub enum ScriptKind {
+    /// Scores completions.
+    #[component(name = "reward")]
+    Reward,
+    /// Turns rewards into advantages.
+    #[component(name = "advantages")]
+    Advantages,
+    /// A class with `reset` and methods that are tools, or functions that are tools.
+    #[component(name = "environment")]
+    Environment,
+    /// A loss by columns.
+    #[component(name = "loss")]
+    Loss,
+}
+
+impl ScriptKind {
+    /// Returns the role of a plugin that it is.
+    #[must_use]
+    pub fn role(self) -> Role {
+        match self {
+            Self::Reward => Role::Reward,
+            Self::Advantages | Self::Loss => Role::Algorithm,
+            Self::Environment => Role::Environment,
+        }
+    }
+}
+
+/// A public function of a script, as its interpreter describes it.
+#[derive(Clone, Debug, ComponentType, Lift)]
+#[component(record)]
+pub struct ScriptFunction {
+    /// Its name.
+    pub name: String,
+    /// The first line of its documentation, or nothing.
+    pub description: String,
+    /// JSON Schema of its settings.
+    #[component(name = "settings-schema")]
+    pub settings_schema: String,
+    /// Columns of the contract that it needs.
+    pub needs: Vec<String>,
+    /// Whether each answer is independent of earlier calls and other rows.
+    pub stateless: bool,
+    /// What it can be used as.
+    pub kind: ScriptKind,
+    /// Columns of the dataset that it can't be called without.
+    pub columns: Vec<String>,
+}
+
+/// A file that a script may import.
+#[derive(Clone, Copy, ComponentType, Lower)]
+#[component(record)]
+struct ModuleFile<'a> {
+    path: &'a str,
+    source: &'a str,
+}
+
+/// The function by which an interpreter describes a script.
+#[derive(Clone, Copy)]
+pub(crate) struct Inspect(Function);
+
+impl Inspect {
+    /// Finds it in a component, which is then an interpreter.
+    pub(crate) fn find(component: &Component) -> Option<Self> {
+        Function::find(component, INTERFACE, "inspect").map(Self)
+    }
+
+    /// Runs the script's top level and returns its public functions.
+    pub(crate) fn call(self, store: &mut Store<Sandbox>, linked: &Linked, script: &Script) -> Answer<Vec<ScriptFunction>> {
+        let modules: Vec<ModuleFile<'_>> = script.modules.iter().map(|(path, source)| ModuleFile { path, source }).collect();
+        let given = (script.name.as_str(), script.source.as_str(), modules.as_slice());
+        self.0.ask(store, linked, given)
+    }
+}
+
+/// Chooses the function that a script's plugin is, for a role. The error says what the script has.
+pub(crate) fn chosen(functions: Vec<ScriptFunction>, script: &Script, role: Role) -> std::result::Result<ScriptFunction, String> {
+    if script.function.is_some() {
+        let function = named(functions, script)?;
+        let is = function.kind.role();
+        return match is == role {
+            true => Ok(function),
+            false => Err(format!("{} in {} is {}, not {}", function.name, script.name, is.name(), role.name())),
+        };
+    }
+    let (mut fitting, others): (Vec<_>, Vec<_>) = functions.into_iter().partition(|function| function.kind.role() == role);
+    // A loss takes the script's own advantages.
+    if fitting.iter().any(|function| function.kind == ScriptKind::Loss) {
+        fitting.retain(|function| function.kind == ScriptKind::Loss);
+    }
+    match fitting.len() {
+        1 => Ok(fitting.remove(0)),
+        0 => Err(format!("{} is not {}: it has {}; {}", script.name, role.name(), listed(&others), how(script.language(), role))),
+        number => {
+            let (names, first) = (listed(&fitting), &fitting[0].name);
+            let name = &script.name;
+            Err(format!(
+                "{name} has {number} functions that could be {}: {names}; name one, as in {name}:{first}, or begin the names of the others with _",
+                role.name()
+            ))
+        }
+    }
+}
+
+/// Returns the role of a script: that of the function that it names, or of its first.
+pub(crate) fn role_of(functions: Vec<ScriptFunction>, script: &Script) -> std::result::Result<Role, String> {
+    if script.function.is_some() {
+        return named(functions, script).map(|function| function.kind.role());
+    }
+    let first = functions.first().map(|function| function.kind.role());
+    first.ok_or_else(|| format!("{} has {}; {}", script.name, listed(&functions), how(script.language(), Role::Reward)))
+}
+
+/// Returns the function that a script names.
+fn named(mut functions: Vec<ScriptFunction>, script: &Script) -> std::result::Result<ScriptFunction, String> {
+    let name = script.function.as_deref().unwrap_or_default();
+    match functions.iter().position(|function| function.name == name) {
+        Some(at) => Ok(functions.swap_remove(at)),
+        None => {
+            let meant = did_you_mean(name, functions.iter().map(|function| function.name.as_str()));
+            Err(format!("{} has no public function {name}; it has {}{meant}", script.name, listed(&functions)))
+        }
+    }
+}
+
+fn listed(functions: &[ScriptFunction]) -> String {
+    match functions {
+        [] => "no function that can be a plugin".to_owned(),
+        all => all.iter().map(|function| function.name.as_str()).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Says how a script of a role is written.
+fn how(language: Language, role: Role) -> &'static str {
+    match (role, language) {
+        (Role::Reward, Language::Python) => {
+            "a reward is def NAME(completions, **columns), which returns a list with a score for each completion"
+        }
+        (Role::Reward, Language::JavaScript) => {
+            "a reward is export function NAME({ completions }), which returns an array with a score for each completion"
+        }
+        (Role::Environment, _) => "an environment is a class with a method reset and typed methods, which are its tools",
+        (Role::Algorithm, _) => {
+            "an algorithm is def advantages(rewards, groups, **columns), which returns a list with a number for each completion, or def \
+             loss(logp, advantage, **columns)"
+        }
+    }
+}
+
+/// The carried interpreters that were compiled or read from the cache, one per process: reading one takes longer than a swap should.
+#[derive(Clone, Default)]
+pub(crate) struct Interpreters(Arc<Mutex<BTreeMap<Language, Compiled>>>);
+
+impl Interpreters {
+    /// Returns an interpreter, made by `compile` if it is the first time. Others wait meanwhile, since they need it too.
+    pub(crate) fn get<E>(
+        &self,
+        language: Language,
+        compile: impl FnOnce() -> std::result::Result<Compiled, E>,
+    ) -> std::result::Result<Compiled, E> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = all.get(&language) {
+            return Ok(compiled.clone());
+        }
+        let compiled = compile()?;
+        all.insert(language, compiled.clone());
+        Ok(compiled)
+    }
+}

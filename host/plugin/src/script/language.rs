@@ -1,0 +1,48 @@
+//! The languages of scripts, and the interpreters that this program carries for them.
+
+use std::io;
+
+/// Largest size of an interpreter, in bytes.
+const LARGEST: usize = 64 << 20;
+
+/// A language of scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Language {
+    /// Python, by CPython.
+    Python,
+    /// JavaScript and TypeScript, by QuickJS.
+    JavaScript,
+}
+
+impl Language {
+    /// Returns the language of a script's file, by its extension.
+    pub(super) fn of_file(name: &str) -> Self {
+        let is_python = name.rsplit_once('.').is_some_and(|(_, extension)| extension.eq_ignore_ascii_case("py"));
+        if is_python { Self::Python } else { Self::JavaScript }
+    }
+
+    /// Returns its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Python => "Python",
+            Self::JavaScript => "JavaScript",
+        }
+    }
+
+    /// Returns its interpreter's bytes, compressed.
+    pub(crate) fn compressed(self) -> &'static [u8] {
+        match self {
+            Self::Python => include_bytes!("../../../interpreters/built/python.wasm.zst"),
+            Self::JavaScript => include_bytes!("../../../interpreters/built/javascript.wasm.zst"),
+        }
+    }
+
+    /// Returns its interpreter, which is a component.
+    ///
+    /// # Errors
+    /// If it is damaged, which the program's file then is, too.
+    pub(crate) fn interpreter(self) -> io::Result<Vec<u8>> {
+        zstd::bulk::decompress(self.compressed(), LARGEST)
+    }
+}

@@ -1,0 +1,410 @@
+//! Makes one generation: rollouts, their rewards, and the algorithm's advantages or pairs.
+
+use super::episodes;
+use super::source::{PolicyVersion, RolloutBatch, RolloutRequest};
+use super::{Collector, With};
+use crate::activity::{Activity, Task};
+use crate::config::RolloutDtype;
+use crate::dataset::Prompt;
+use crate::diagnosis::{self, Parts, Scores};
+use crate::episode::Episode;
+use crate::experience::{Experience, RewardColumn};
+use crate::figures::{Figures, Work};
+use crate::learner::Learner;
+use crate::metrics::{Metric, Reduction};
+use crate::moment::Moment;
+use crate::ops::dropout::mixed_bits;
+use crate::packed::Packed;
+use crate::phase::Phase;
+use crate::plan::RolloutPlan;
+use crate::plugin::columns::{FINISHED, OLD_LOGP, OLD_VALUE, REF_LOGP, TURN_REWARD};
+use crate::plugin::{self, Assessment, Batch, Column, Generation, Needs, RewardBatch, Scale, TextColumn, Unit, WeightedReward};
+use crate::plugins::{Judged, Scored, Told, batch, from_plugin};
+use crate::reward_failure::RewardFailure;
+use crate::rollout::Rollout;
+use crate::{Error, Result};
+use candle_core::DType;
+use serde_json::json;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Number of consecutive generations without a score, and without errors, that ends a run.
+const MOST_UNSCORED: u64 = 16;
+
+/// Distinguishes the seeds of estimates from those of losses and dropout.
+const ESTIMATE_SEEDS: u64 = 0x6573_7469;
+
+/// The columns with an episode's whole conversation, and with the reward of each turn.
+const OF_EPISODES: [&str; 2] = ["messages", "turn_rewards"];
+
+/// Completions of prompts, in the order of the prompts.
+struct RolledOut {
+    rollouts: Vec<Rollout>,
+    texts: Vec<String>,
+    /// Empty without an environment.
+    episodes: Vec<Episode>,
+}
+
+impl Collector {
+    /// Generates completions and has them scored.
+    pub(crate) fn roll_out_and_score(
+        &mut self,
+        prompts: Vec<Arc<Prompt>>,
+        generation: u64,
+        with: &mut With<'_>,
+    ) -> Result<(Experience, Figures)> {
+        let mut figures = Figures::begin();
+        let own = self.world.share(prompts.len());
+        let RolledOut { rollouts, texts, episodes } = self.roll_out(with, &prompts, own.clone(), generation, &mut figures)?;
+        figures.lap("rollout");
+        figures.did(self.work(with, &prompts, own, &rollouts));
+
+        let mut experience = Experience::new(prompts, rollouts);
+        (experience.texts, experience.episodes) = (texts, episodes);
+        figures.merge(self.score(&mut experience, with)?);
+        if with.phase == Phase::Train {
+            self.data.saw(&experience);
+        }
+        figures.add(self.world.once(length_metrics(&experience.rollouts, &experience.episodes)));
+        figures.add(self.world.once(episodes::metrics(&experience.episodes, &experience.rollouts)));
+        Ok((experience, figures))
+    }
+
+    /// Computes the other columns of scored completions that the algorithm requests.
+    pub(super) fn compute_columns(&self, experience: &mut Experience, with: &With<'_>) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        if let Some(reference) = self.reference_logp(experience)? {
+            experience.columns.set_per_token(REF_LOGP, Some(reference));
+            figures.lap("reference");
+        }
+        figures.merge(self.recompute(experience, with)?);
+        if let Some(values) = self.values(with.learner, experience)? {
+            experience.columns.set_per_token(OLD_VALUE, Some(values));
+            figures.lap("values");
+        }
+        Ok(figures)
+    }
+
+    /// Has the algorithm estimate the advantages of generated completions, or choose pairs among them.
+    pub(super) fn estimate_advantages(&self, experience: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        let columns = experience.rewards.iter().chain(&experience.eval_rewards);
+        figures.add(self.world.once(columns.flat_map(reward_metrics)));
+        let needs = with.plugins.needs();
+        let mut seen = generation_seen(experience, needs, with.at, &self.rollout);
+        if needs.has(TURN_REWARD) {
+            episodes::add_turns(&mut seen, experience, with.plugins.environments().entries);
+        }
+        let (assessment, metrics) = with.plugins.assess(seen)?;
+        match assessment {
+            Assessment::Pairs(pairs) => {
+                let rows = pairs.iter().map(|pair| (pair.chosen as usize, pair.rejected as usize));
+                experience.pairs = Some(rows.collect());
+            }
+            Assessment::Columns { columns, mask } => {
+                experience.mask = mask;
+                columns.into_iter().for_each(|column| experience.columns.set(column));
+            }
+        }
+        figures.add(self.world.once(metrics));
+        if with.phase == Phase::Train {
+            figures.add(self.world.once(group_metrics(experience)));
+        }
+        figures.lap("advantage");
+        Ok(figures)
+    }
+
+    /// Generates completions of all prompts; this rank those of its `own`.
+    fn roll_out(
+        &mut self,
+        with: &mut With<'_>,
+        prompts: &[Arc<Prompt>],
+        own: Range<usize>,
+        generation: u64,
+        figures: &mut Figures,
+    ) -> Result<RolledOut> {
+        let environments = with.plugins.environments();
+        let request = RolloutRequest {
+            prompts: &prompts[own.clone()],
+            samples: self.batching.group(with.phase),
+            sampling: self.turns.sampling(with.phase),
+            logp_temperature: self.temperature(),
+            generation,
+            phase: with.phase,
+            environments,
+            keeps_prompt_pass: self.trains_at_once(prompts.len(), with.phase),
+        };
+        let policy = PolicyVersion { policy: with.learner.policy(), version: with.at.step };
+        let RolloutBatch { mut rollouts, episodes, metrics } = self.source.roll_out(&request, policy)?;
+        figures.add(from_plugin(metrics));
+        rollouts.iter_mut().for_each(|rollout| rollout.prompt += own.start);
+        let texts = rollouts.iter().map(|rollout| self.turns.text(rollout)).collect::<Result<Vec<String>>>()?;
+        let completions = rollouts.into_iter().zip(texts).collect();
+        let (rollouts, texts) = self.world.concat("completions", completions)?.into_iter().unzip();
+        if environments.plugins.is_empty() {
+            return Ok(RolledOut { rollouts, texts, episodes });
+        }
+        let all = self.world.concat("episodes", episodes)?;
+        episodes::fatal(&all, environments.entries).map_or(Ok(RolledOut { rollouts, texts, episodes: all }), Err)
+    }
+
+    /// Has all completions scored, and reports errors.
+    fn score(&mut self, e: &mut Experience, with: &mut With<'_>) -> Result<Figures> {
+        let step = with.at.step;
+        let mut batch = batch(step, &e.prompts, &self.data.columns_with(&e.prompts), &e.rollouts, &e.texts);
+        by_episode(&mut batch, &e.episodes);
+        let scored = with.plugins.score(judged(batch, e, with.plugins.has_models()), with.phase);
+        let scored = scored.or_else(|error| {
+            if let Some(name) = error.plugin_at_fault() {
+                with.journal.keep_failed(e, with.plugins.failed_rows(name), &error.to_string())?;
+            }
+            Err(error)
+        })?;
+        let Scored { mut columns, for_evaluation, mut failures, mut figures } = scored;
+        for (place, entry) in with.plugins.environments().entries.iter().enumerate() {
+            let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
+            let values = e.episodes.iter().map(reward).collect();
+            columns.push(RewardColumn { name: entry.name().to_owned(), weight: entry.weight as f32, values });
+            failures.extend(failure_of(&e.episodes, place, entry.name()));
+        }
+        // A failed episode costs its row, whoever else could score it.
+        for (row, _) in e.episodes.iter().enumerate().filter(|(_, episode)| episode.failed.is_some()) {
+            columns.iter_mut().for_each(|column| column.values[row] = None);
+        }
+        for failure in &failures {
+            with.journal.reward_failed(step, failure)?;
+            let rows: Vec<usize> = failure.failed.iter().map(|(row, _)| *row).filter(|row| *row < e.rollouts.len()).collect();
+            if !rows.is_empty() {
+                with.journal.keep_failed(e, &rows, &failure.error)?;
+            }
+        }
+        let scorable = (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));
+        self.count_unscored(with, scorable, failures.is_empty())?;
+        (e.rewards, e.eval_rewards) = (columns, for_evaluation);
+        figures.lap("reward");
+        Ok(figures)
+    }
+
+    /// Counts generations in a row of which nothing could be scored.
+    ///
+    /// # Errors
+    /// If there are too many, or rewards failed.
+    fn count_unscored(&mut self, with: &With<'_>, scorable: bool, went_well: bool) -> Result<()> {
+        let step = with.at.step;
+        // A small generation may be of rows that no reward has anything to say of, and the next
+        // one of others; many in a row are a mistake. An evaluation comes between them.
+        let in_a_row = if with.phase == Phase::Eval { 0 } else { self.counters.unscored };
+        self.counters.unscored = if scorable { 0 } else { in_a_row + 1 };
+        if scorable {
+            return Ok(());
+        }
+        if !went_well || self.counters.unscored >= MOST_UNSCORED {
+            return Err(Error::Unscored { step, generations: if went_well { MOST_UNSCORED } else { 1 } });
+        }
+        if self.counters.unscored == 1 && with.phase == Phase::Train {
+            tracing::warn!(
+                "no reward could score any completion of the generation of step {}; {MOST_UNSCORED} in a row end the run",
+                step + 1
+            );
+        }
+        Ok(())
+    }
+
+    /// Computes the policy's log-probabilities with a training forward pass, if that is requested and useful: in later updates,
+    /// or for a divergence from the reference model.
+    fn recompute(&self, e: &mut Experience, with: &With<'_>) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        let is_used = self.batching.sizes.trains_later || e.columns.get(REF_LOGP).is_some();
+        if !self.rollout.recomputes_old_logp || !is_used || with.phase == Phase::Eval {
+            return Ok(figures);
+        }
+        let policy = with.learner.policy().frozen();
+        let score = |packed: &Packed| Ok(policy.score(&packed.forest, &packed.selected, self.temperature())?.logp);
+        let recomputed = self.column(e, score)?;
+        e.columns.set_per_token(OLD_LOGP, Some(recomputed));
+        figures.lap("old_logp");
+        Ok(figures)
+    }
+
+    /// Computes the critic's values of the states in which the tokens were chosen, if there is a critic.
+    fn values(&self, learner: &Learner, experience: &Experience) -> Result<Option<Vec<f32>>> {
+        if !learner.has_critic() {
+            return Ok(None);
+        }
+        let _task = Task::new(Activity::ComputingValues);
+        self.column(experience, |packed| learner.values(packed)).map(Some)
+    }
+
+    /// Returns the work of a generation, of which this process handled its `own` prompts.
+    fn work(&self, with: &With<'_>, prompts: &[Arc<Prompt>], own: Range<usize>, rollouts: &[Rollout]) -> Work {
+        let mut asked: Vec<(&[u32], Vec<usize>)> =
+            prompts[own.clone()].iter().map(|prompt| (&prompt.tokens[..], Vec::new())).collect();
+        for rollout in rollouts {
+            if let Some((_, lengths)) = rollout.prompt.checked_sub(own.start).and_then(|i| asked.get_mut(i)) {
+                lengths.push(rollout.tokens.len());
+            }
+        }
+        let policy = with.learner.policy();
+        let (model, a, most) = (policy.computing(), policy.architecture(), self.rollout.max_num_seqs);
+        let bits = match (self.rollout.dtype, policy.computes_in()) {
+            (RolloutDtype::Int8, _) if with.phase == Phase::Train => 8,
+            (RolloutDtype::Bfloat16, _) if with.phase == Phase::Train => 16,
+            (_, DType::BF16) => 16,
+            _ => 32,
+        };
+        let (generation, caches) = (model.generated(a, &asked, most, bits), model.most_cached(a, &asked, most, bits) as usize);
+        let generated = rollouts.iter().map(|r| r.sampled() as u64).sum();
+        Work { generated, generation, caches, ..Work::default() }
+    }
+}
+
+/// Adds the inputs of reward models, if there are any, to a batch.
+fn judged(batch: RewardBatch, e: &Experience, has_models: bool) -> Judged {
+    let told =
+        |(row, episode): (usize, &Episode)| Arc::new(Told { episode: episode.clone(), opening: e.prompt_of(row).to_vec() });
+    let prompts = match e.episodes.is_empty() {
+        true => e.prompts.clone(),
+        false => e.rollouts.iter().map(|rollout| e.prompts[rollout.prompt].clone()).collect(),
+    };
+    // Conversations are long, and plugins see them in a column.
+    let episodes = if has_models { e.episodes.iter().enumerate().map(told).collect() } else { Vec::new() };
+    Judged { batch, prompts, episodes }
+}
+
+/// Gives each episode its own prompt in a batch, with the conversation and the rewards of its turns as columns.
+fn by_episode(batch: &mut RewardBatch, episodes: &[Episode]) {
+    if episodes.is_empty() {
+        return;
+    }
+    for column in &mut batch.columns {
+        column.values = batch.prompt_of.iter().map(|&prompt| column.values[prompt as usize].clone()).collect();
+    }
+    batch.columns.retain(|column| !OF_EPISODES.contains(&column.name.as_str()));
+    let messages = episodes.iter().map(|episode| episode.messages.clone()).collect();
+    let rewards = episodes.iter().map(|episode| json!(episode.rewards).to_string()).collect();
+    for (name, values) in OF_EPISODES.into_iter().zip([messages, rewards]) {
+        batch.columns.push(TextColumn { name: name.to_owned(), values });
+    }
+    batch.prompts = episodes.iter().map(|episode| episode.prompt.clone()).collect();
+    batch.prompt_of = (0..episodes.len() as u32).collect();
+}
+
+/// Returns the report on an environment's failed episodes.
+fn failure_of(episodes: &[Episode], environment: usize, name: &str) -> Option<RewardFailure> {
+    let own = episodes.iter().enumerate().filter(|(_, episode)| episode.environment == environment);
+    let failed: Vec<(usize, String)> = own.filter_map(|(row, episode)| Some((row, episode.failed.clone()?))).collect();
+    let (_, error) = failed.first()?.clone();
+    Some(RewardFailure { name: name.to_owned(), error, failed })
+}
+
+/// Returns a generation as algorithms see it, with the columns that they need. While the policy still equals the reference, both get
+/// bit-identical log-probabilities: those of generation and of the reference's forward pass differ by rounding, which a divergence in
+/// the reward would turn into advantages.
+fn generation_seen(e: &Experience, needs: &Needs, at: Moment, plan: &RolloutPlan) -> Generation {
+    let rows = e.rollouts.len();
+    let column = |name: &str| match name {
+        OLD_LOGP => Some(Column::new(name, Unit::Token, e.old_logp().to_vec())),
+        REF_LOGP if at.is_reference => e.columns.get(name).map(|_| Column::new(name, Unit::Token, e.old_logp().to_vec())),
+        FINISHED => {
+            let finished = e.rollouts.iter().map(|rollout| f32::from(u8::from(rollout.finished)));
+            Some(Column::new(name, Unit::Sequence, finished.collect()))
+        }
+        _ => e.columns.get(name).cloned(),
+    };
+    let mut columns: Vec<Column> = needs.names().filter_map(column).collect();
+    let scores = |reward: &RewardColumn| {
+        Column::sparse(plugin::columns::reward(&reward.name), Unit::Sequence, reward.values.iter().copied())
+    };
+    columns.extend(e.rewards.iter().map(scores));
+    let first_of_prompt = |row: &usize| *row == 0 || *row == rows || e.rollouts[*row].prompt != e.rollouts[row - 1].prompt;
+    let mask: Vec<u8> = e.rollouts.iter().flat_map(Rollout::mask).collect();
+    let scale = Scale {
+        items: rows as u32,
+        tokens: mask.iter().filter(|counts| **counts == 1).count() as u64,
+        prompt_tokens: 0,
+        max_completion_length: plan.max_completion_length as u32,
+    };
+    let batch = Batch {
+        step: at.step,
+        seed: mixed_bits(plan.seed ^ mixed_bits(at.step ^ ESTIMATE_SEEDS)),
+        groups: (0..=rows).filter(first_of_prompt).map(|row| row as u32).collect(),
+        tokens: e.offsets.clone(),
+        prompt_tokens: Vec::new(),
+        turns: Vec::new(),
+        mask,
+        columns,
+        scale,
+    };
+    let weighted = |reward: &RewardColumn| WeightedReward { name: reward.name.clone(), weight: reward.weight };
+    Generation { batch, rewards: e.rewards.iter().map(weighted).collect() }
+}
+
+/// Returns `rewards/<name>/mean` and `/std` (n - 1) over the scorable completions.
+fn reward_metrics(RewardColumn { name, values, .. }: &RewardColumn) -> Vec<Metric> {
+    let scored: Vec<f64> = values.iter().flatten().map(|&r| f64::from(r)).collect();
+    let n = scored.len() as f64;
+    if scored.is_empty() {
+        return Vec::new();
+    }
+    let mean = scored.iter().sum::<f64>() / n;
+    let mut metrics = vec![Metric::mean(format!("rewards/{name}/mean"), mean, n)];
+    if n > 1.0 {
+        let squares: f64 = scored.iter().map(|r| (r - mean) * (r - mean)).sum();
+        metrics.push(Metric::mean(format!("rewards/{name}/std"), (squares / (n - 1.0)).sqrt(), n));
+    }
+    metrics
+}
+
+/// Returns, for each of several rewards, in which part of the groups its scores differ (`rewards/<name>/varies`), in which part of those that
+/// teach something only its scores differ (`/alone`), and its share of the advantages (`/share`).
+fn group_metrics(e: &Experience) -> Vec<Metric> {
+    let rewards: Vec<&RewardColumn> = e.rewards.iter().filter(|reward| reward.weight != 0.0).collect();
+    if rewards.len() < 2 {
+        return Vec::new();
+    }
+    let scores = rewards.iter().map(|reward| Scores { weight: f64::from(reward.weight), values: &reward.values });
+    let scores: Vec<Scores<'_>> = scores.collect();
+    let group_of: Vec<usize> = e.rollouts.iter().map(|rollout| rollout.prompt).collect();
+    let advantages: Option<Vec<f32>> = (0..e.rollouts.len()).map(|row| e.advantage(row, 0)).collect();
+    let Parts { teaching, size, rewards: parts } = diagnosis::parts(&scores, &group_of, advantages.as_deref());
+    let mut metrics = Vec::new();
+    for (RewardColumn { name, .. }, part) in rewards.into_iter().zip(parts) {
+        if part.scored > 0.0 {
+            metrics.push(Metric::mean(format!("rewards/{name}/varies"), part.varying / part.scored, part.scored));
+        }
+        if teaching > 0.0 {
+            metrics.push(Metric::mean(format!("rewards/{name}/alone"), part.alone / teaching, teaching));
+        }
+        if size > 0.0 {
+            metrics.push(Metric::mean(format!("rewards/{name}/share"), part.size / size, size));
+        }
+    }
+    metrics
+}
+
+/// Lengths of completions, and of those that ended by themselves: of episodes, those whose turns all did.
+fn length_metrics(rollouts: &[Rollout], episodes: &[Episode]) -> Vec<Metric> {
+    let of_turns = |row: usize| Some(episodes.get(row)?.turns.iter().all(|turn| turn.finished));
+    let ended = |row: usize| of_turns(row).unwrap_or(rollouts[row].finished);
+    let ended: Vec<bool> = (0..rollouts.len()).map(ended).collect();
+    let (n, of_ended) = (rollouts.len() as f64, ended.iter().filter(|ended| **ended).count() as f64);
+    let mut metrics = vec![Metric::mean("completions/clipped_ratio", 1.0 - of_ended / n, n)];
+    for (suffix, all) in [("length", true), ("terminated_length", false)] {
+        let counted = rollouts.iter().zip(&ended).filter(|(_, ended)| all || **ended);
+        let lengths: Vec<f64> = counted.map(|(r, _)| r.sampled() as f64).collect();
+        if lengths.is_empty() {
+            continue;
+        }
+        let (count, sum) = (lengths.len() as f64, lengths.iter().sum::<f64>());
+        metrics.extend([
+            Metric::mean(format!("completions/mean_{suffix}"), sum / count, count),
+            Metric::new(
+                format!("completions/min_{suffix}"),
+                lengths.iter().copied().fold(f64::INFINITY, f64::min),
+                Reduction::Min,
+            ),
+            Metric::new(format!("completions/max_{suffix}"), lengths.iter().copied().fold(0.0, f64::max), Reduction::Max),
+        ]);
+    }
+    metrics
+}

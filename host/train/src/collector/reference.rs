@@ -1,0 +1,68 @@
+//! The reference model: computes log-probabilities of completions, each time or once in advance, and may follow the policy.
+
+use super::Collector;
+use crate::Result;
+use crate::activity::{Activity, Task, Unit};
+use crate::dataset::Prompt;
+use crate::experience::Experience;
+use crate::figures::Figures;
+use crate::model::Policy;
+use crate::moment::Moment;
+use crate::packed::Packed;
+use crate::plugin::columns::REF_LOGP;
+use std::sync::Arc;
+
+impl Collector {
+    /// Returns log-probabilities under the reference model, if there is or was one.
+    pub(super) fn reference_logp(&self, e: &Experience) -> Result<Option<Vec<f32>>> {
+        let Some(reference) = &self.reference else {
+            let known = e.prompts.iter().map(|prompt| prompt.ref_logp.get());
+            return Ok(known.collect::<Option<Vec<_>>>().map(|columns| columns.into_iter().flatten().copied().collect()));
+        };
+        let _task = Task::new(Activity::ReferenceModel);
+        let score = |packed: &Packed| Ok(reference.score(&packed.forest, &packed.selected, self.temperature())?.logp);
+        self.column(e, score).map(Some)
+    }
+
+    /// Computes the reference model's log-probabilities of all answers in the dataset and in `evaluated`, and of `mismatched`
+    /// ones if requested, then frees the model.
+    pub(crate) fn precompute_reference(&mut self, evaluated: &[Arc<Prompt>], at: Moment, mismatched: bool) -> Result<()> {
+        if self.reference.is_none() || !self.reference_plan.precomputes {
+            return Ok(());
+        }
+        let rows = self.data.prompts().all()?.len() + evaluated.len();
+        let task = Task::new(Activity::ReferenceModel).out_of(rows as u64, Unit::Rows);
+        let batches = self.data.prompts().all()?.chunks(self.batching.sizes.micro_batch);
+        for some in batches.chain(evaluated.chunks(self.batching.prompts_evaluated_together())) {
+            let (experience, _) = self.take_answers(some.to_vec(), at, mismatched)?;
+            task.add(some.len() as u64);
+            // The same row of the same dataset has the same figures.
+            for (prompt, column) in some.iter().zip(by_prompt(&experience)) {
+                let _ = prompt.ref_logp.set(column);
+            }
+            let Some(others) = experience.mismatched.as_deref() else { continue };
+            for (i, (prompt, column)) in some.iter().zip(by_prompt(others)).enumerate() {
+                let _ = prompt.mismatched_ref_logp.set((some[self.follows(i, some.len())].row, column));
+            }
+        }
+        self.reference = None;
+        Ok(())
+    }
+
+    /// Mixes the policy into the reference model if due after this step (TRL's `SyncRefModelCallback`).
+    pub(crate) fn sync_reference(&mut self, policy: &Policy, step: u64) -> Result<Figures> {
+        let mut figures = Figures::begin();
+        let due = self.reference_plan.sync.filter(|sync| step.is_multiple_of(sync.steps));
+        if let (Some(reference), Some(sync)) = (self.reference.as_mut(), due) {
+            *reference = reference.mixed(policy.weights(), sync.alpha)?;
+            figures.lap("reference");
+        }
+        Ok(figures)
+    }
+}
+
+/// Returns the reference model's log-probabilities of each prompt's completions.
+fn by_prompt(e: &Experience) -> impl Iterator<Item = Vec<f32>> {
+    let logp = e.columns.values(REF_LOGP).unwrap_or_default();
+    (0..e.prompts.len()).map(move |prompt| logp.get(e.tokens(&e.rows(prompt..prompt + 1))).unwrap_or_default().to_vec())
+}

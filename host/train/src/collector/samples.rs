@@ -1,0 +1,51 @@
+//! Completions of one prompt before and after training, to show to the user.
+
+use super::Collector;
+use super::source::{PolicyVersion, RolloutRequest};
+use crate::Result;
+use crate::activity::{Activity, Task};
+use crate::model::Policy;
+use crate::phase::Phase;
+use crate::plugins::Environments;
+
+/// The generation number of samples: both use the same random numbers, which training does not use.
+const GENERATION: u64 = u64::MAX - 1;
+
+/// A completion.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Number of optimizer steps taken.
+    pub step: u64,
+    /// The prompt.
+    pub prompt: String,
+    /// The policy's completion.
+    pub completion: String,
+    /// Its length in tokens.
+    pub tokens: usize,
+}
+
+impl Collector {
+    /// Generates a completion of the dataset's first prompt after this many steps, if the run generates and prints its output.
+    pub(crate) fn sample(&mut self, policy: &Policy, step: u64) -> Result<Option<Sample>> {
+        // An episode would need its environment.
+        let one_turn = self.batching.groups.is_some() && !self.rollout.has_environment;
+        let wanted = one_turn && tracing::enabled!(tracing::Level::INFO);
+        let first = if wanted { self.data.prompts().first(1)? } else { Vec::new() };
+        let Some(prompt) = first.first() else { return Ok(None) };
+        let request = RolloutRequest {
+            prompts: std::slice::from_ref(prompt),
+            samples: 1,
+            sampling: self.turns.sampling(Phase::Train),
+            logp_temperature: self.temperature(),
+            generation: GENERATION,
+            phase: Phase::Eval,
+            environments: Environments::default(),
+            keeps_prompt_pass: false,
+        };
+        let _task = Task::new(Activity::SamplingExample);
+        let batch = self.source.roll_out(&request, PolicyVersion { policy, version: step })?;
+        let Some(rollout) = batch.rollouts.first() else { return Ok(None) };
+        let completion = self.turns.text(rollout)?;
+        Ok(Some(Sample { step, prompt: prompt.text.clone(), completion, tokens: rollout.tokens.len() }))
+    }
+}

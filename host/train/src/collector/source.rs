@@ -1,0 +1,65 @@
+//! The seam at which rollouts enter a run: requests and sampling parameters in, rollouts out, each with the version of the policy
+//! that wrote it.
+
+use crate::Result;
+use crate::dataset::Prompt;
+use crate::episode::Episode;
+use crate::model::{Policy, PromptPass};
+use crate::phase::Phase;
+use crate::plugin::Metric;
+use crate::plugins::Environments;
+use crate::rollout::{Rollout, Sampling};
+use std::sync::Arc;
+
+/// A policy, and the number of updates that made its weights.
+#[derive(Clone, Copy)]
+pub(crate) struct PolicyVersion<'a> {
+    /// The policy.
+    pub policy: &'a Policy,
+    /// The number of updates.
+    pub version: u64,
+}
+
+/// What is to be rolled out, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct RolloutRequest<'a> {
+    /// This process's prompts.
+    pub prompts: &'a [Arc<Prompt>],
+    /// Number of completions of each prompt.
+    pub samples: usize,
+    /// How tokens are sampled.
+    pub sampling: Sampling,
+    /// Divisor of the logits whose log-probabilities are recorded.
+    pub logp_temperature: f32,
+    /// Index of the generation. With the run's seed, the row and the sample, it determines the random numbers.
+    pub generation: u64,
+    /// What the completions are for.
+    pub phase: Phase,
+    /// The environments that reply.
+    pub environments: Environments<'a>,
+    /// Whether the next update trains on these completions at once, so that it can continue the pass over their prompts.
+    pub keeps_prompt_pass: bool,
+}
+
+/// Rollouts of some prompts, in the order of the prompts.
+#[derive(Default)]
+pub(crate) struct RolloutBatch {
+    /// The rollouts; `prompt` is an index among the request's prompts.
+    pub rollouts: Vec<Rollout>,
+    /// The outcome of each rollout's episode; empty without an environment.
+    pub episodes: Vec<Episode>,
+    /// The environments' own metrics.
+    pub metrics: Vec<Metric>,
+}
+
+/// Writes completions with a policy: in this process, or wherever else they come from.
+pub(crate) trait RolloutSource {
+    /// Rolls out a request with this policy. Each rollout states the version that wrote it.
+    ///
+    /// # Errors
+    /// If generation fails. A failed episode carries its own error.
+    fn roll_out(&mut self, request: &RolloutRequest<'_>, policy: PolicyVersion<'_>) -> Result<RolloutBatch>;
+
+    /// Gives away the pass over these prompts, if the source has kept it and the policy is still of the version that it was made with.
+    fn take_prompt_pass(&mut self, prompts: &[Arc<Prompt>], version: u64) -> Option<PromptPass>;
+}

@@ -1,0 +1,122 @@
+//! Generates rollouts: with one turn, a prompt and its completion, or with several, as [`episodes`](super::episodes) requests.
+
+use super::source::RolloutRequest;
+use crate::Result;
+use crate::config::RolloutDtype;
+use crate::data::{StopStrings, Tokenizer};
+use crate::dataset::Prompt;
+use crate::model::{Decoding, Policy, PromptPass};
+use crate::phase::Phase;
+use crate::plan::RolloutPlan;
+use crate::rollout::{Follow, Generator, Request, Rollout, Sampling};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Settings for generating completions.
+pub(crate) struct Turns {
+    plan: Rc<RolloutPlan>,
+    tokenizer: Tokenizer,
+    /// Ids that end a completion.
+    ends: Vec<u32>,
+    stops: StopStrings,
+}
+
+impl Turns {
+    /// Creates it for a model whose configuration lists these end-of-text tokens.
+    pub(crate) fn new(plan: Rc<RolloutPlan>, tokenizer: Tokenizer, eos_token_ids: &[u32]) -> Self {
+        let mut stop = plan.stop.clone();
+        if plan.has_environment && !tokenizer.has_chat() {
+            // In the format of models without a template, a turn is a line.
+            stop.push("\n".to_owned());
+        }
+        let (ends, stops) = (tokenizer.eos_ids(eos_token_ids), StopStrings::new(stop));
+        Self { plan, tokenizer, ends, stops }
+    }
+
+    /// Returns how tokens are sampled in training or in evaluations.
+    pub(super) fn sampling(&self, phase: Phase) -> Sampling {
+        if phase == Phase::Eval { self.plan.sampling.eval } else { self.plan.sampling.train }
+    }
+
+    /// Prepares a generation with the policy's current weights: in training as `rollout_dtype` has them, in evaluations as they are.
+    pub(super) fn decoding(&self, policy: &Policy, phase: Phase) -> Result<Decoding> {
+        let weights = if phase == Phase::Eval { RolloutDtype::Auto } else { self.plan.dtype };
+        Ok(policy.frozen().decoding_with(weights)?)
+    }
+
+    /// Generates completions of one turn. Returns the pass over the prompts too, if it is to be kept and the policy can continue it.
+    pub(super) fn roll_out(
+        &self,
+        model: &Decoding,
+        request: &RolloutRequest<'_>,
+        continues_prompts: bool,
+    ) -> Result<(Vec<Rollout>, Option<PromptPass>)> {
+        let (samples, keep) = (request.samples, request.keeps_prompt_pass && continues_prompts);
+        let of_prompt = |p: &Arc<Prompt>| Request { tokens: p.tokens.clone(), row: p.row as u64, first: 0, samples };
+        let requests: Vec<Request> = request.prompts.iter().map(of_prompt).collect();
+        Ok(self.generator(model, request, None, |generator| generator.run_keeping(&requests, keep))?)
+    }
+
+    /// Calls `run` with a generator of completions.
+    pub(super) fn generator<T>(
+        &self,
+        model: &Decoding,
+        request: &RolloutRequest<'_>,
+        follow: Option<&dyn Follow>,
+        run: impl FnOnce(Generator<'_>) -> T,
+    ) -> T {
+        let (plan, RolloutRequest { sampling, logp_temperature, generation, .. }) = (&self.plan, *request);
+        let (strings, tokenizer) = (&self.stops, &self.tokenizer);
+        let stops = |tokens: &[u32]| strings.end(tokens, tokenizer);
+        run(Generator {
+            model,
+            sampling,
+            logp_temperature,
+            keep_support: plan.sampling.scores_support && sampling == self.sampling(Phase::Train) && sampling.changes_support(),
+            max_new_tokens: plan.max_completion_length,
+            max_num_seqs: plan.max_num_seqs,
+            seed: plan.seed,
+            generation,
+            ends: &self.ends,
+            stops: &stops,
+            follow,
+        })
+    }
+
+    /// Returns the rules of episodes, for a model with this context.
+    pub(super) fn rules(&self, context: usize) -> Rules<'_> {
+        let RolloutPlan { seed, max_turns, max_episode_tokens, .. } = *self.plan;
+        Rules { tokenizer: &self.tokenizer, seed, max_turns, most_tokens: max_episode_tokens, context }
+    }
+
+    /// Returns the settings and tokenizer of generations with another plan.
+    pub(super) fn with_plan(&self, plan: Rc<RolloutPlan>) -> Self {
+        let (tokenizer, ends, stops) = (self.tokenizer.clone(), self.ends.clone(), self.stops.clone());
+        Self { plan, tokenizer, ends, stops }
+    }
+
+    /// Returns the tokenizer.
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Returns the ids that end a completion.
+    pub(super) fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// Returns the text of a completion.
+    pub(super) fn text(&self, rollout: &Rollout) -> Result<String> {
+        Ok(self.tokenizer.decode(&rollout.tokens)?)
+    }
+}
+
+/// Data shared by all episodes of a run.
+pub(super) struct Rules<'a> {
+    pub tokenizer: &'a Tokenizer,
+    pub seed: u64,
+    pub max_turns: usize,
+    pub most_tokens: usize,
+    /// Length of the model's context.
+    pub context: usize,
+}

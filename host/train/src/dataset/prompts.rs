@@ -1,0 +1,463 @@
+//! The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
+
+use super::counted::counted;
+use super::drawing::{Drawing, Readable};
+use super::judging::ReadRow;
+use super::splitting::{Cut, Outline};
+use super::usable::{Known, Used};
+use super::{Kind, OfTokens, Prompt, Reader};
+use crate::activity::{Activity, Task, Unit};
+use crate::data::{Dataset, Table};
+use crate::dist::World;
+use crate::ranks::Ranks;
+use crate::{Error, Result};
+use rayon::prelude::*;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// The beginning of a fingerprint that was computed from rows instead of tokens.
+pub(crate) const OF_ROWS: &str = "rows:";
+
+/// Bytes of prompts that are kept in case they are needed again.
+const KEPT: usize = 16 << 20;
+
+/// Number of rows that justify another tokenizing thread for a batch.
+const ROWS_A_THREAD: usize = 32;
+
+/// In place of the number of tokens that are not learned, if these are not those at the beginning.
+const MASKED: usize = u32::MAX as usize;
+
+/// Number of rows that are prepared together when all are.
+const TOGETHER: usize = 4096;
+
+/// The prompts of a run: all prepared, or read from the dataset and tokenized when they are needed.
+pub(crate) struct Prompts {
+    /// All of them, if they have been prepared.
+    all: OnceLock<Vec<Arc<Prompt>>>,
+    source: Source,
+    /// Names of the dataset's other columns.
+    columns: BTreeSet<String>,
+    /// Whether any is a conversation.
+    chat: bool,
+    /// Length of the longest prompt, if it is long enough for a warning.
+    longest: usize,
+}
+
+/// Where prompts come from.
+enum Source {
+    /// All were prepared from the start.
+    Prepared,
+    Rows(Box<Rows>),
+    Cut(Box<Cut>),
+}
+
+/// Rows that are prepared when they are needed.
+struct Rows {
+    reader: Reader,
+    kind: Kind,
+    table: Table,
+    places: Places,
+    fingerprint: String,
+    recent: Mutex<Recent>,
+}
+
+/// Which rows are used.
+enum Places {
+    /// These, in the order in which they are learned.
+    Usable(Vec<Used>),
+    /// All that can be used, which is decided when they are drawn.
+    All(Box<Drawing>),
+}
+
+/// Prompts that were needed last.
+#[derive(Default)]
+struct Recent {
+    prompts: HashMap<usize, Arc<Prompt>>,
+    /// Their positions and sizes, the oldest first.
+    order: VecDeque<(usize, usize)>,
+    bytes: usize,
+}
+
+impl Recent {
+    fn keep(&mut self, prompt: &Arc<Prompt>) {
+        let answers = prompt.answers.as_ref().map_or(0, |a| a.chosen.len() + a.rejected.len());
+        let columns = prompt.columns.values().map(|value| 128 + value.as_str().map_or(256, str::len));
+        let size = 512 + prompt.text.len() + 4 * (prompt.tokens.len() + answers) + columns.sum::<usize>();
+        if self.prompts.insert(prompt.index, prompt.clone()).is_some() {
+            return;
+        }
+        self.order.push_back((prompt.index, size));
+        self.bytes += size;
+        while self.bytes > KEPT
+            && let Some((index, size)) = self.order.pop_front()
+        {
+            self.prompts.remove(&index);
+            self.bytes -= size;
+        }
+    }
+}
+
+impl From<Vec<Arc<Prompt>>> for Prompts {
+    fn from(all: Vec<Arc<Prompt>>) -> Self {
+        let columns = all.iter().flat_map(|prompt| prompt.columns.keys().cloned()).collect();
+        let (chat, longest) = (all.iter().any(|prompt| prompt.chat), all.iter().map(|prompt| prompt.tokens.len()).max());
+        Self { all: OnceLock::from(all), source: Source::Prepared, columns, chat, longest: longest.unwrap_or(0) }
+    }
+}
+
+impl From<Cut> for Prompts {
+    fn from(cut: Cut) -> Self {
+        let Self { columns, chat, longest, .. } = cut.texts();
+        let (columns, chat, longest) = (columns.clone(), *chat, *longest);
+        Self { all: OnceLock::new(), source: Source::Cut(Box::new(cut)), columns, chat, longest }
+    }
+}
+
+impl Reader {
+    /// Reads a dataset of this kind, or the built-in prompts, and finds the rows that can be used. Their tokens are made when they
+    /// are needed. Also returns a warning that names skipped rows.
+    pub(crate) fn read(&self, given: Option<&Dataset>, kind: Kind, world: &World) -> Result<(Prompts, Option<String>)> {
+        if !matches!(kind, Kind::Prompts) {
+            kind.dataset(given)?;
+        }
+        if let Some(detail) = kind.lacks_prompt_limit().filter(|_| self.longest_prompt.is_some()) {
+            return Err(Error::setting("max_prompt_length", detail));
+        }
+        let (table, Known { used, sums, hash, columns, warning }) = self.look(given, kind, world)?;
+        let fingerprint = format!("{OF_ROWS}{hash}");
+        let rows =
+            Rows { reader: self.clone(), kind, table, places: Places::Usable(used), fingerprint, recent: Mutex::default() };
+        let source = Source::Rows(Box::new(rows));
+        Ok((Prompts { all: OnceLock::new(), source, columns, chat: sums.chat, longest: sums.longest }, warning))
+    }
+
+    /// Opens a dataset whose rows are drawn from all of them, and judged when they are drawn or, if they must be `counted`, now.
+    pub(crate) fn read_drawn(
+        &self,
+        dataset: &Dataset,
+        kind: Kind,
+        counted: bool,
+        world: &World,
+    ) -> Result<(Prompts, Vec<String>)> {
+        if let Some(detail) = kind.lacks_prompt_limit().filter(|_| self.longest_prompt.is_some()) {
+            return Err(Error::setting("max_prompt_length", detail));
+        }
+        let task = Task::new(Activity::FindingRows).out_of(None, Unit::Rows);
+        let table = Table::locate(dataset, &Ranks(world), |_| task.add(1))?;
+        drop(task);
+        let drawing = Drawing::new(kind, table.count(), self.strict);
+        let of = Readable { reader: self, kind, table: &table };
+        let (columns, fingerprint) = drawing.begin(of)?;
+        if counted || drawing.is_small(&table) {
+            let all = world.gather("datasets that are judged together", fingerprint.clone())?;
+            let are_same = all.iter().all(|other| *other == fingerprint);
+            drawing.judge_all(of, are_same.then_some(world))?;
+        }
+        let warnings = drawing.describe(of);
+        let places = Places::All(Box::new(drawing));
+        let rows = Rows { reader: self.clone(), kind, table, places, fingerprint, recent: Mutex::default() };
+        let source = Source::Rows(Box::new(rows));
+        Ok((Prompts { all: OnceLock::new(), source, columns, chat: false, longest: 0 }, warnings))
+    }
+}
+
+impl Rows {
+    fn len(&self) -> usize {
+        match &self.places {
+            Places::Usable(used) => used.len(),
+            Places::All(drawing) => drawing.len(),
+        }
+    }
+
+    /// Returns what is known of the rows, if they are judged when they are drawn.
+    fn drawing(&self) -> Option<&Drawing> {
+        if let Places::All(drawing) = &self.places { Some(drawing) } else { None }
+    }
+
+    fn readable(&self) -> Readable<'_> {
+        Readable { reader: &self.reader, kind: self.kind, table: &self.table }
+    }
+
+    fn read(&self, index: usize) -> Result<ReadRow> {
+        let Used { row, part } = match &self.places {
+            Places::Usable(used) => used[index],
+            Places::All(drawing) => drawing.used(index),
+        };
+        let (place, columns) = self.table.row(row)?;
+        let parts = self.reader.rows_of(self.kind, row, &place, columns)?;
+        parts.into_iter().nth(part).ok_or(Error::Bug("a row has lost a part"))
+    }
+
+    fn prepare(&self, index: usize) -> Result<Arc<Prompt>> {
+        let (prompt, _) = self.reader.prepare(self.kind, self.read(index)?)?;
+        Ok(Arc::new(Prompt { index, ..prompt }))
+    }
+
+    fn lengths(&self, world: &World) -> Result<Vec<usize>> {
+        let counts = counted(&self.fingerprint, self.len(), world, |rows| {
+            let task = Task::new(Activity::CountingTokens).out_of(rows.len() as u64, Unit::Rows);
+            let length = |index| {
+                task.add(1);
+                Ok([self.reader.length(self.kind, self.read(index)?)?])
+            };
+            let lengths = rows.into_par_iter().with_min_len(ROWS_A_THREAD).map(length);
+            lengths.collect::<Vec<_>>().into_iter().collect()
+        })?;
+        Ok(counts.into_flattened())
+    }
+
+    /// Returns each row's length and the number of its tokens at the beginning that are not learned, or [`MASKED`].
+    fn outlines(&self, whole: bool, world: &World) -> Result<Vec<[usize; 2]>> {
+        counted(&format!("{} outlines {whole}", self.fingerprint), self.len(), world, |rows| {
+            let task = Task::new(Activity::CountingTokens).out_of(rows.len() as u64, Unit::Rows);
+            let outline = |index| {
+                task.add(1);
+                let row = self.read(index)?;
+                if row.is_plain(self.kind) {
+                    return Ok([self.reader.length(self.kind, row)?, 0]);
+                }
+                Ok(match Outline::of(&self.reader.prepare(self.kind, row)?.0, whole) {
+                    Outline::Plain(length, unlearned) => [length, unlearned],
+                    Outline::Masked(mask) => [mask.len(), MASKED],
+                })
+            };
+            let outlines = rows.into_par_iter().with_min_len(ROWS_A_THREAD).map(outline);
+            outlines.collect::<Vec<_>>().into_iter().collect()
+        })
+    }
+
+    /// Returns the outline of a row, of which all `outlines` know this.
+    fn outline(&self, outlines: &[[usize; 2]], index: usize, whole: bool) -> Result<Outline> {
+        match outlines[index] {
+            [_, MASKED] => Ok(Outline::of(&*self.prepare(index)?, whole)),
+            [length, unlearned] => Ok(Outline::Plain(length, unlearned)),
+        }
+    }
+
+    fn prepared(&self, indices: &[usize]) -> Result<Vec<Arc<Prompt>>> {
+        indices.par_iter().with_min_len(ROWS_A_THREAD).map(|index| self.prepare(*index)).collect::<Vec<_>>().into_iter().collect()
+    }
+
+    fn recent(&self) -> std::sync::MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Prompts {
+    /// Returns their number, including those that turn out to be unusable when they are drawn.
+    pub(crate) fn len(&self) -> usize {
+        match &self.source {
+            Source::Rows(rows) => rows.len(),
+            Source::Cut(cut) => cut.len(),
+            Source::Prepared => self.all.get().map_or(0, Vec::len),
+        }
+    }
+
+    /// Returns the prompts at these positions.
+    ///
+    /// # Errors
+    /// If a row has changed since it was read first.
+    pub(crate) fn get(&self, indices: &[usize]) -> Result<Vec<Arc<Prompt>>> {
+        if let Some(all) = self.all.get().filter(|_| !self.are_drawn()) {
+            return Ok(indices.iter().map(|index| all[*index].clone()).collect());
+        }
+        let rows = match &self.source {
+            Source::Rows(rows) => rows,
+            Source::Cut(cut) => return cut.get(indices),
+            Source::Prepared => return Ok(Vec::new()),
+        };
+        let missing: Vec<usize> = {
+            let recent = rows.recent();
+            indices.iter().copied().filter(|index| !recent.prompts.contains_key(index)).collect()
+        };
+        let new: HashMap<usize, Arc<Prompt>> =
+            rows.prepared(&missing)?.into_iter().map(|prompt| (prompt.index, prompt)).collect();
+        let mut recent = rows.recent();
+        let found = indices.iter().map(|index| new.get(index).or_else(|| recent.prompts.get(index)).cloned());
+        let found: Option<Vec<_>> = found.collect();
+        new.values().for_each(|prompt| recent.keep(prompt));
+        found.ok_or(Error::Bug("a prompt was not prepared"))
+    }
+
+    /// Returns the rows that are judged when they are drawn, and what is known of them.
+    fn drawn(&self) -> Option<(&Rows, &Drawing)> {
+        if let Source::Rows(rows) = &self.source { Some((rows, rows.drawing()?)) } else { None }
+    }
+
+    /// Returns whether their order is that of all rows, of which some may turn out to be unusable when they are drawn.
+    pub(crate) fn are_drawn(&self) -> bool {
+        self.drawn().is_some()
+    }
+
+    /// Returns whether every one of them was judged.
+    pub(crate) fn are_judged(&self) -> bool {
+        self.drawn().is_none_or(|(_, drawing)| drawing.is_done())
+    }
+
+    /// Returns which of these positions can be used.
+    ///
+    /// # Errors
+    /// If a row ends the run: it has changed, is not JSON, or is unusable where that is an error.
+    pub(crate) fn usable(&self, indices: &[usize]) -> Result<Vec<bool>> {
+        match self.drawn() {
+            Some((rows, drawing)) => drawing.usable(rows.readable(), indices),
+            None => Ok(vec![true; indices.len()]),
+        }
+    }
+
+    /// Returns how many of the positions that were judged so far can be used.
+    ///
+    /// # Errors
+    /// If all were judged and none can, as the first row says.
+    pub(crate) fn usable_so_far(&self) -> Result<usize> {
+        let Some((_, drawing)) = self.drawn() else { return Ok(self.len()) };
+        drawing.check_some()?;
+        Ok(drawing.usable_so_far())
+    }
+
+    /// Takes the warnings about rows that were drawn since the last time.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.drawn().map(|(_, drawing)| drawing.warnings()).unwrap_or_default()
+    }
+
+    /// Returns the first prompts, at most this many.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`] and [`Prompts::usable`]; if there are none, why the first row can't be used.
+    pub(crate) fn first(&self, count: usize) -> Result<Vec<Arc<Prompt>>> {
+        let (mut first, mut next) = (Vec::new(), 0);
+        while first.len() < count && next < self.len() {
+            let some: Vec<usize> = (next..self.len().min(next + count - first.len())).collect();
+            next += some.len();
+            first.extend(some.iter().zip(self.usable(&some)?).filter(|(_, usable)| *usable).map(|(index, _)| *index));
+        }
+        if first.is_empty() {
+            self.usable_so_far()?;
+        }
+        self.get(&first)
+    }
+
+    /// Prepares all of them, and keeps them.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`].
+    pub(crate) fn all(&self) -> Result<&[Arc<Prompt>]> {
+        if self.all.get().is_none() {
+            if let Some((rows, drawing)) = self.drawn() {
+                drawing.judge_all(rows.readable(), None)?;
+            }
+            let mut all = Vec::with_capacity(self.len());
+            self.each(0..self.len(), |prompt| {
+                all.push(prompt);
+                Ok(())
+            })?;
+            let _ = self.all.set(all);
+        }
+        Ok(self.all.get().map_or(&[], Vec::as_slice))
+    }
+
+    /// Prepares the prompts at these positions, some at a time, and passes each on.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`].
+    pub(super) fn each(
+        &self,
+        order: impl IntoIterator<Item = usize>,
+        mut take: impl FnMut(Arc<Prompt>) -> Result<()>,
+    ) -> Result<()> {
+        let mut order = order.into_iter();
+        loop {
+            let mut some: Vec<usize> = order.by_ref().take(TOGETHER).collect();
+            if some.is_empty() {
+                return Ok(());
+            }
+            if self.are_drawn() {
+                let mut usable = self.usable(&some)?.into_iter();
+                some.retain(|_| usable.next() == Some(true));
+            }
+            let prompts = match (self.all.get(), &self.source) {
+                (None, Source::Rows(rows)) => rows.prepared(&some)?,
+                _ => self.get(&some)?,
+            };
+            prompts.into_iter().try_for_each(&mut take)?;
+        }
+    }
+
+    /// Returns the number of tokens of each prompt and its first answer; each rank counts those of some.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`].
+    pub(crate) fn lengths(&self, world: &World) -> Result<Vec<usize>> {
+        match (self.all.get(), &self.source) {
+            (None, Source::Rows(rows)) => rows.lengths(world),
+            (None, Source::Cut(cut)) => Ok(cut.lengths()),
+            (all, _) => Ok(all.into_iter().flatten().map(|prompt| prompt.length()).collect()),
+        }
+    }
+
+    /// Passes on what must be known of the texts at these positions to cut them, in this order; each rank finds it out for some. If
+    /// `whole`, prompts are learned.
+    ///
+    /// # Errors
+    /// As [`Prompts::get`].
+    pub(super) fn outlines(
+        &self,
+        order: impl IntoIterator<Item = usize>,
+        (whole, world): (bool, &World),
+        mut take: impl FnMut(usize, &Outline),
+    ) -> Result<()> {
+        if let (None, Source::Rows(rows)) = (self.all.get(), &self.source) {
+            let outlines = rows.outlines(whole, world)?;
+            let mut order = order.into_iter();
+            loop {
+                let some: Vec<usize> = order.by_ref().take(TOGETHER).collect();
+                if some.is_empty() {
+                    return Ok(());
+                }
+                let outline = |text: &usize| Ok((*text, rows.outline(&outlines, *text, whole)?));
+                let all = some.par_iter().with_min_len(ROWS_A_THREAD).map(outline).collect::<Vec<Result<_>>>();
+                for of_text in all {
+                    let (text, outline) = of_text?;
+                    take(text, &outline);
+                }
+            }
+        }
+        let order: Vec<usize> = order.into_iter().collect();
+        order.iter().zip(self.get(&order)?).for_each(|(text, prompt)| take(*text, &Outline::of(&prompt, whole)));
+        Ok(())
+    }
+
+    /// Returns the names of the dataset's other columns.
+    pub(crate) fn columns(&self) -> &BTreeSet<String> {
+        &self.columns
+    }
+
+    /// Returns whether any is a conversation.
+    pub(crate) fn has_chat(&self) -> bool {
+        self.chat || self.drawn().is_some_and(|(_, drawing)| drawing.has_chat())
+    }
+
+    /// Returns the length of the longest prompt, or less if completions of it end within the model's context anyway.
+    pub(crate) fn longest(&self) -> usize {
+        self.drawn().map_or(self.longest, |(_, drawing)| drawing.longest())
+    }
+
+    /// Returns a hash of everything that determines their tokens and columns.
+    pub(crate) fn fingerprint(&self) -> Result<String> {
+        match &self.source {
+            Source::Rows(rows) => Ok(rows.fingerprint.clone()),
+            Source::Cut(cut) => cut.fingerprint(),
+            Source::Prepared => self.fingerprint_of_tokens(),
+        }
+    }
+
+    /// Returns the hash of their tokens and columns, which checkpoints had before rows were tokenized when they are needed.
+    pub(crate) fn fingerprint_of_tokens(&self) -> Result<String> {
+        let mut hash = OfTokens::default();
+        self.each(0..self.len(), |prompt| hash.add(&prompt))?;
+        Ok(hash.done())
+    }
+}
+
+#[cfg(test)]
+mod tests;

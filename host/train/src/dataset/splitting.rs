@@ -1,0 +1,294 @@
+//! Cuts given texts into sequences, for packing without losing tokens: TRL's `bfd_split` and `wrapped`. Where they are cut follows from
+//! the texts' lengths; their tokens are made when they are needed.
+
+use super::prompts::{OF_ROWS, Prompts};
+use super::{Answers, Prompt, hex};
+use crate::dist::World;
+use crate::{Error, Result};
+use serde_json::Map;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// If a sequence's text is longer than this many sequences in the mean, all sequences are made at once: to get one, its whole text must
+/// be tokenized.
+const MOST_PARTS: u128 = 16;
+
+/// Tokens, each with whether it is learned.
+type Text = Vec<(u32, u8)>;
+
+/// What must be known of a text to cut it.
+pub(super) enum Outline {
+    /// Its number of tokens, and of those at its beginning that are not learned.
+    Plain(usize, usize),
+    /// Of each token, whether it is learned.
+    Masked(Vec<u8>),
+}
+
+impl Outline {
+    /// Returns that of a prepared row.
+    pub(super) fn of(prompt: &Prompt, whole: bool) -> Self {
+        let learned = prompt.answers.as_ref().and_then(|answers| answers.learned.as_ref());
+        match learned {
+            Some(mask) => Self::Masked(std::iter::repeat_n(0, prompt.tokens.len()).chain(mask.iter().copied()).collect()),
+            None => Self::Plain(prompt.length(), if whole || prompt.text.is_empty() { 0 } else { prompt.tokens.len() }),
+        }
+    }
+
+    fn length(&self) -> usize {
+        match self {
+            Self::Plain(length, _) => *length,
+            Self::Masked(mask) => mask.len(),
+        }
+    }
+
+    /// Returns whether a token at these places is learned.
+    fn learns(&self, mut places: Range<usize>) -> bool {
+        match self {
+            Self::Plain(_, unlearned) => places.end > places.start.max(*unlearned),
+            Self::Masked(mask) => places.any(|place| mask[place] == 1),
+        }
+    }
+}
+
+/// A sequence: the texts that it is made of, in order, each with the places of its tokens.
+struct Part {
+    row: Row,
+    pieces: Vec<(usize, Range<usize>)>,
+    /// Number of its tokens.
+    length: usize,
+    /// Whether a token after the first is learned.
+    learned: bool,
+}
+
+/// Which row of a dataset a sequence counts as.
+#[derive(Clone, Copy)]
+enum Row {
+    /// The text itself, which was not cut.
+    Whole,
+    /// That of its text.
+    OfText,
+    /// One that it is given.
+    Numbered(usize),
+}
+
+impl Part {
+    fn new(row: Row) -> Self {
+        Self { row, pieces: Vec::new(), length: 0, learned: false }
+    }
+
+    /// Appends tokens of a text.
+    fn push(&mut self, text: usize, outline: &Outline, places: Range<usize>) {
+        let first = if self.pieces.is_empty() { places.start + 1 } else { places.start };
+        self.learned |= outline.learns(first..places.end);
+        self.length += places.len();
+        self.pieces.push((text, places));
+    }
+}
+
+/// How long texts are.
+#[derive(Default)]
+struct Sizes {
+    total: u128,
+    /// The sum of their squares.
+    squares: u128,
+}
+
+impl Sizes {
+    fn add(&mut self, length: usize) {
+        self.total += length as u128;
+        self.squares += (length as u128).pow(2);
+    }
+
+    /// Returns whether texts are so long that their sequences are made at once.
+    fn are_long(&self, sequence: usize) -> bool {
+        self.squares > MOST_PARTS * sequence as u128 * self.total
+    }
+}
+
+/// Texts cut into sequences.
+pub(super) struct Cut {
+    texts: Prompts,
+    parts: Vec<Part>,
+    /// Whether prompts are learned.
+    whole: bool,
+    /// What the places of the cuts follow from.
+    rule: String,
+}
+
+impl Cut {
+    pub(super) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    pub(super) fn texts(&self) -> &Prompts {
+        &self.texts
+    }
+
+    /// Returns the length of each sequence.
+    pub(super) fn lengths(&self) -> Vec<usize> {
+        self.parts.iter().map(|part| part.length).collect()
+    }
+
+    /// Returns a hash of everything that determines the sequences.
+    pub(super) fn fingerprint(&self) -> Result<String> {
+        let hash = Sha256::new_with_prefix(self.texts.fingerprint()?).chain_update(&self.rule).finalize();
+        Ok(format!("{}{}", OF_ROWS, hex(&hash)))
+    }
+
+    /// Returns the sequences at these positions.
+    pub(super) fn get(&self, indices: &[usize]) -> Result<Vec<Arc<Prompt>>> {
+        let mut needed: Vec<usize> =
+            indices.iter().flat_map(|index| self.parts[*index].pieces.iter().map(|(text, _)| *text)).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        let prompts: HashMap<usize, Arc<Prompt>> = needed.iter().copied().zip(self.texts.get(&needed)?).collect();
+        indices
+            .iter()
+            .map(|index| Ok(Arc::new(Prompt { index: *index, ..self.sequence(&self.parts[*index], &prompts)? })))
+            .collect()
+    }
+
+    fn sequence(&self, part: &Part, prompts: &HashMap<usize, Arc<Prompt>>) -> Result<Prompt> {
+        let changed = || Error::Bug("a text is shorter than it was");
+        let found = part.pieces.iter().map(|(index, places)| Some((prompts.get(index)?, places.clone())));
+        let pieces: Vec<(&Arc<Prompt>, Range<usize>)> = found.collect::<Option<_>>().ok_or_else(changed)?;
+        let row = match (part.row, pieces.first()) {
+            (Row::Whole, Some((prompt, _))) => return Ok(Prompt::clone(prompt)),
+            (Row::OfText, Some((prompt, _))) => prompt.row,
+            (Row::Numbered(row), _) => row,
+            (_, None) => return Err(changed()),
+        };
+        let tokens: Text = pieces.into_iter().flat_map(|(prompt, places)| text(prompt, places, self.whole)).collect();
+        sequence(row, &tokens).filter(|prompt| prompt.length() == part.length).ok_or_else(changed)
+    }
+}
+
+/// Cuts texts longer than `length` into parts that don't attend to each other; the first token of a part is not learned.
+pub(crate) fn split(texts: Prompts, length: usize, whole: bool, world: &World) -> Result<Prompts> {
+    let (mut parts, mut sizes) = (Vec::with_capacity(texts.len()), Sizes::default());
+    texts.outlines(0..texts.len(), (whole, world), |text, outline| {
+        let total = outline.length();
+        sizes.add(total);
+        if total <= length {
+            parts.push(Part { row: Row::Whole, pieces: vec![(text, 0..total)], length: total, learned: true });
+            return;
+        }
+        for first in (0..total).step_by(length) {
+            let mut part = Part::new(Row::OfText);
+            part.push(text, outline, first..total.min(first + length));
+            parts.push(part);
+        }
+    })?;
+    cut(texts, parts, whole, format!("split {length} {whole}"), sizes.are_long(length))
+}
+
+/// Concatenates texts in this order and cuts them into sequences of `length`, in which each text attends to those before it.
+pub(crate) fn wrap(
+    texts: Prompts,
+    order: impl IntoIterator<Item = usize>,
+    length: usize,
+    whole: bool,
+    world: &World,
+) -> Result<Prompts> {
+    let (mut parts, mut part, mut begun) = (Vec::new(), Part::new(Row::Numbered(0)), 0);
+    let (mut ordered, mut sizes) = (Sha256::new(), Sizes::default());
+    let order = order.into_iter().inspect(|text| ordered.update(text.to_le_bytes()));
+    texts.outlines(order, (whole, world), |text, outline| {
+        let (mut first, total) = (0, outline.length());
+        sizes.add(total);
+        while first < total {
+            let end = total.min(first + length - part.length);
+            part.push(text, outline, first..end);
+            first = end;
+            if part.length == length {
+                begun += 1;
+                parts.push(std::mem::replace(&mut part, Part::new(Row::Numbered(begun))));
+            }
+        }
+    })?;
+    parts.push(part);
+    let rule = format!("wrapped {length} {whole} {}", hex(&ordered.finalize()));
+    cut(texts, parts, whole, rule, sizes.are_long(length))
+}
+
+/// Leaves out parts of which nothing is learned, and makes the others' tokens now or later.
+fn cut(texts: Prompts, mut parts: Vec<Part>, whole: bool, rule: String, now: bool) -> Result<Prompts> {
+    parts.retain(|part| part.learned);
+    let cut = Prompts::from(Cut { texts, parts, whole, rule });
+    if now {
+        cut.all()?;
+    }
+    Ok(cut)
+}
+
+/// Returns a row's tokens at these places, if it has them. If anything comes before it, its first token is learned like the others,
+/// unless it belongs to a prompt or is masked.
+fn text(prompt: &Prompt, places: Range<usize>, whole: bool) -> impl Iterator<Item = (u32, u8)> {
+    let answers = prompt.answers.as_ref();
+    let mask = answers.and_then(|answers| answers.learned.as_ref());
+    let asked = u8::from(mask.is_none() && (whole || prompt.text.is_empty()));
+    let before = prompt.tokens.len();
+    places.filter_map(move |place| match place.checked_sub(before) {
+        None => Some((prompt.tokens[place], asked)),
+        Some(i) => Some((*answers?.chosen.get(i)?, mask.map_or(1, |mask| mask[i]))),
+    })
+}
+
+/// Returns a part as a separate row; none if nothing of it is learned.
+fn sequence(row: usize, part: &[(u32, u8)]) -> Option<Prompt> {
+    let (first, rest) = part.split_first()?;
+    let (chosen, mask): (Vec<u32>, Vec<u8>) = rest.iter().copied().unzip();
+    let learned = mask.contains(&0).then_some(mask);
+    if chosen.is_empty() || learned.as_ref().is_some_and(|mask| !mask.contains(&1)) {
+        return None;
+    }
+    let answers = Some(Answers::new(chosen, learned, Vec::new()));
+    let prompt = Prompt::new(row, &crate::data::TextOrChat::Text(String::new()), String::new(), Map::new());
+    Some(Prompt { tokens: vec![first.0], answers, ..prompt })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(asked: &str, tokens: &[u32], chosen: &[u32], learned: Option<&[u8]>) -> Arc<Prompt> {
+        let answers = Some(Answers::new(chosen.to_vec(), learned.map(<[u8]>::to_vec), Vec::new()));
+        let new = Prompt::new(0, &crate::data::TextOrChat::Text(asked.into()), asked.into(), Map::new());
+        Arc::new(Prompt { tokens: tokens.to_vec(), answers, ..new })
+    }
+
+    type Shown = (Vec<u32>, Vec<u32>, Option<Vec<u8>>);
+
+    fn shown(prompts: &Prompts) -> Vec<Shown> {
+        let one = |prompt: &Arc<Prompt>| {
+            let answers = prompt.answers.as_ref().unwrap();
+            (prompt.tokens.clone(), answers.chosen.clone(), answers.learned.clone())
+        };
+        prompts.all().unwrap().iter().map(one).collect()
+    }
+
+    #[test]
+    fn a_long_text_is_split_and_others_stay() {
+        let rows = vec![prompt("", &[1], &[2, 3, 4, 5], None), prompt("ab", &[6, 7], &[8, 9, 10, 11], None)];
+        let got = split(rows.into(), 4, false, &World::alone()).unwrap();
+        let want = [(vec![1], vec![2, 3, 4], None), (vec![6], vec![7, 8, 9], Some(vec![0, 1, 1])), (vec![10], vec![11], None)];
+        assert_eq!(shown(&got), want, "the token 5 alone has nothing before it");
+        assert_eq!(got.all().unwrap().iter().map(|p| p.index).collect::<Vec<_>>(), [0, 1, 2]);
+        let short = vec![prompt("ab", &[6, 7], &[8], None)];
+        assert_eq!(shown(&split(short.into(), 4, false, &World::alone()).unwrap()), [(vec![6, 7], vec![8], None)]);
+    }
+
+    #[test]
+    fn wrapped_texts_follow_each_other_and_only_prompts_are_not_learned() {
+        let rows = [prompt("", &[1], &[2, 3], None), prompt("ab", &[4, 5], &[6, 7], None), prompt("", &[8], &[9], Some(&[1]))];
+        let want = [(vec![1], vec![2, 3, 4], Some(vec![1, 1, 0])), (vec![5], vec![6, 7, 8], Some(vec![1, 1, 0]))];
+        let wrap =
+            |order: Vec<usize>, length, whole| super::wrap(Prompts::from(rows.to_vec()), order, length, whole, &World::alone());
+        assert_eq!(shown(&wrap(vec![0, 1, 2], 4, false).unwrap()), want);
+        assert_eq!(shown(&wrap(vec![0, 1], 8, true).unwrap()), [(vec![1], vec![2, 3, 4, 5, 6, 7], None)]);
+        assert_eq!(shown(&wrap(vec![1, 0], 2, true).unwrap()).len(), 3, "a last token alone learns nothing");
+        assert_eq!(shown(&wrap(vec![1, 0], 7, true).unwrap()), [(vec![4], vec![5, 6, 7, 1, 2, 3], None)]);
+    }
+}

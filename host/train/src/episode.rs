@@ -1,0 +1,46 @@
+//! The outcome of an episode.
+
+use crate::data::{Extras, Message};
+use crate::run::TurnRow;
+use serde::{Deserialize, Serialize};
+
+/// The outcome of an episode, besides its tokens.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Episode {
+    /// The environment's index in the run.
+    pub environment: usize,
+    /// Text of its prompt.
+    pub prompt: String,
+    /// The whole conversation: a JSON list of messages.
+    pub messages: String,
+    /// The template's variables, as JSON: [`Extras`].
+    pub extras: String,
+    /// Its random seed.
+    pub seed: u64,
+    /// Its turns, without their texts.
+    pub turns: Vec<TurnRow>,
+    /// The reward of each turn.
+    pub rewards: Vec<Option<f32>>,
+    /// Why it failed, if it did.
+    pub failed: Option<String>,
+}
+
+impl Episode {
+    /// Returns the sum of its turns' rewards; none if no turn has one.
+    pub(crate) fn reward(&self) -> Option<f32> {
+        sum(&self.rewards)
+    }
+
+    /// Returns its conversation and the template's variables.
+    pub(crate) fn conversation(&self) -> (Vec<Message>, Extras) {
+        // Both were written by this program.
+        let [messages, extras] = [&self.messages, &self.extras];
+        (serde_json::from_str(messages).unwrap_or_default(), serde_json::from_str(extras).unwrap_or_default())
+    }
+}
+
+/// Returns the sum of turns' rewards; none if no turn has one.
+pub(crate) fn sum(rewards: &[Option<f32>]) -> Option<f32> {
+    let mut given = rewards.iter().flatten().copied().peekable();
+    given.peek().is_some().then(|| given.map(f64::from).sum::<f64>() as f32)
+}

@@ -1,0 +1,127 @@
+//! Saves checkpoints, and decides when.
+
+use super::super::{Error, Result};
+use super::Journal;
+use crate::checkpoint::{self, Retained, Written};
+use crate::config::OnSaveError;
+use crate::metrics::Metric;
+use crate::run::{Event, RunFiles};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+impl Journal {
+    /// Returns whether this step has a checkpoint, finished or being written.
+    pub(crate) fn has_checkpoint(&self, step: u64) -> bool {
+        self.saves.newest == Some(step)
+    }
+
+    /// Returns whether a checkpoint is to be saved because the last one was lost with the folder's old place.
+    pub(crate) fn owes_checkpoint(&self) -> bool {
+        self.saves.is_owed
+    }
+
+    /// Decides whether a checkpoint of this step is the best so far.
+    pub(crate) fn compare_with_best(&mut self, step: u64) {
+        if let Some((name, greater)) = self.settings.best_by() {
+            self.saves.compare(step, name, greater);
+        }
+    }
+
+    /// Records that the run ends before its last step, after this many evaluations without improvement.
+    pub(crate) fn stops_early(&mut self, step: u64, evaluations: u64) -> Result<()> {
+        let settings = self.settings.clone();
+        let metric = settings.best_by().map_or("", |(name, _)| name);
+        tracing::info!("stopping early after step {step}: {evaluations} evaluations in a row have not improved {metric}");
+        self.event(&Event::StoppedEarly { step, evaluations, metric })
+    }
+
+    /// Returns the best checkpoint as `trainer_state.json` describes it, with transformers' names.
+    pub(crate) fn best_in_words(&self) -> [(&'static str, Value); 3] {
+        let best = self.saves.best;
+        let folder = best.map(|best| RunFiles(self.path()).checkpoint(best.step).display().to_string());
+        [
+            ("best_metric", json!(best.map(|best| best.value))),
+            ("best_global_step", json!(best.map(|best| best.step))),
+            ("best_model_checkpoint", json!(folder)),
+        ]
+    }
+
+    /// Writes a checkpoint in the background. The previous one must have finished.
+    pub(crate) fn write(&mut self, step: u64, fill: impl FnOnce(&Path) -> std::result::Result<(), String> + Send + 'static) {
+        self.saves.newest = Some(step);
+        (self.saves.begun_in, self.saves.is_owed) = (self.path().to_owned(), false);
+        self.saves.writer.begin(step, fill);
+    }
+
+    /// Records how long training waited for a copy.
+    pub(crate) fn waited_for_checkpoint(&mut self, time: Duration) {
+        self.window.extend([Metric::mean("time/checkpoint", time.as_secs_f64(), 1.0)]);
+    }
+
+    /// Records a checkpoint that has finished since the last call; with `wait`, waits for the current one.
+    pub(crate) fn record_saves(&mut self, wait: bool) -> Result<()> {
+        let ended = if wait { self.saves.writer.wait() } else { self.saves.writer.ended() };
+        let Some(Written { step, outcome, took }) = ended else { return Ok(()) };
+        let path = match outcome {
+            Ok(path) => path,
+            Err(error) => return self.save_failed(step, error),
+        };
+        self.saves.best_written = self.saves.best;
+        self.saves.failure = None;
+        let path = path.display().to_string();
+        self.event(&Event::CheckpointSaved { step, path, seconds: took.as_secs_f64() })?;
+        // As in transformers, 0 and less are no limit.
+        match self.settings.save_total_limit.and_then(|limit| usize::try_from(limit).ok()) {
+            None | Some(0) => Ok(()),
+            Some(limit) => self.retain(limit),
+        }
+    }
+
+    fn retain(&mut self, limit: usize) -> Result<()> {
+        let best = self.saves.best.map(|best| best.step);
+        let retained = checkpoint::retain(self.path(), limit, best);
+        let Retained { removed, left_alone } =
+            retained.map_err(|source| Error::Write { path: self.path().to_owned(), source })?;
+        if !removed.is_empty() {
+            self.event(&Event::CheckpointsRemoved { steps: removed })?;
+        }
+        for (step, reason) in left_alone {
+            if self.saves.left_alone.insert(step) {
+                let path = RunFiles(self.path()).checkpoint(step);
+                tracing::warn!("{} is kept in addition to the {limit} of save_total_limit: {reason}", path.display());
+                self.event(&Event::CheckpointKept { step, path: path.display().to_string(), reason })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn save_failed(&mut self, step: u64, error: checkpoint::Error) -> Result<()> {
+        (self.saves.newest, self.saves.best) = (None, self.saves.best_written);
+        if !self.folder.is_at(&self.saves.begun_in) {
+            tracing::warn!("{error}, since the run's folder was renamed or removed meanwhile; saving again");
+            self.saves.is_owed = true;
+            return Ok(());
+        }
+        if self.settings.on_save_error == OnSaveError::Fail {
+            return Err(error.into());
+        }
+        tracing::warn!("{error}; continuing to the next save");
+        self.event(&Event::CheckpointFailed { step, reason: error.to_string() })?;
+        self.saves.failure = Some(error);
+        Ok(())
+    }
+
+    /// Returns the run's last checkpoint, of this step, once it is on disk, or the best one if the run ends with that.
+    pub(crate) fn last_checkpoint(&mut self, step: u64) -> Result<PathBuf> {
+        self.record_saves(true)?;
+        if let Some(error) = self.saves.failure.take() {
+            return Err(error.into());
+        }
+        let best = self.saves.best.filter(|_| self.settings.load_best_model_at_end);
+        if let (Some(best), Some((name, _))) = (best, self.settings.best_by()) {
+            tracing::info!("the best checkpoint by {name} is from step {} ({})", best.step, best.value);
+        }
+        Ok(RunFiles(self.path()).checkpoint(best.map_or(step, |best| best.step)))
+    }
+}

@@ -1,0 +1,46 @@
+//! Completions as lines of completions.jsonl and failed.jsonl.
+
+use super::Versions;
+use crate::data::Extras;
+use crate::episode::Episode;
+use crate::experience::Experience;
+use crate::run::{CompletionLine, EpisodeLine};
+use serde_json::{Value, json};
+
+/// Returns a completion as completions.jsonl has it; `error` is why a reward failed on it.
+pub(super) fn line_of<'a>(e: &'a Experience, row: usize, plugins: &'a Versions, error: Option<&'a str>) -> CompletionLine<'a> {
+    let rollout = &e.rollouts[row];
+    let prompt = &e.prompts[rollout.prompt];
+    CompletionLine {
+        step: rollout.policy_version,
+        row: prompt.row,
+        prompt: e.episodes.get(row).map_or(&prompt.text, |episode| &episode.prompt),
+        completion: &e.texts[row],
+        prompt_ids: e.prompt_of(row),
+        completion_ids: &rollout.tokens,
+        finished: rollout.finished,
+        rewards: e.rewards.iter().map(|r| (r.name.clone(), json!(r.values[row]))).collect(),
+        advantage: e.advantage(row, 0),
+        plugins,
+        error,
+        episode: e.episodes.get(row).map(|episode| of_episode(e, row, episode)),
+    }
+}
+
+/// Returns what a line has of an episode besides a completion's keys.
+fn of_episode<'a>(e: &'a Experience, row: usize, episode: &'a Episode) -> EpisodeLine<'a> {
+    let rollout = &e.rollouts[row];
+    // Those of the turns' first tokens.
+    let begins = std::iter::once(0).chain(rollout.replies.iter().map(|(_, end)| *end));
+    let turn_advantages = begins.map(|at| e.advantage(row, at)).collect();
+    EpisodeLine {
+        messages: serde_json::from_str(&episode.messages).unwrap_or_default(),
+        turn_rewards: &episode.rewards,
+        turn_advantages,
+        replies: &rollout.replies,
+        turns: &episode.turns,
+        seed: episode.seed,
+        tools: serde_json::from_str(&episode.extras).map_or(Value::Null, |Extras { tools, .. }| tools),
+        failed: episode.failed.as_deref(),
+    }
+}

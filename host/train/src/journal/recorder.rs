@@ -1,0 +1,47 @@
+//! Logging windows: they end where a plugin, its settings or its weight change, so that no row of metrics.jsonl mixes two rewards.
+
+use super::Journal;
+use super::versions::Versions;
+use crate::Result;
+use std::collections::BTreeMap;
+
+/// The journal at a step, for parts that record changes there, and what shows a row of metrics to the user.
+pub(crate) struct Recorder<'a> {
+    pub journal: &'a mut Journal,
+    /// Number of steps done.
+    pub step: u64,
+    /// Number of epochs trained.
+    pub epoch: f64,
+    /// Shows the metrics that were logged at a step.
+    pub show: &'a mut dyn FnMut(u64, &BTreeMap<String, f64>),
+}
+
+impl Journal {
+    /// Sets the versions that the run begins with.
+    pub(crate) fn begin_with(&mut self, versions: Versions) {
+        self.versions = versions;
+    }
+}
+
+impl Recorder<'_> {
+    /// Logs the metrics of the steps since the last row, if there were any: what follows is another row's. There are none if a change
+    /// after the last step has ended its window.
+    pub(crate) fn end_window(&mut self) -> Result<()> {
+        if !self.journal.window.has_steps() {
+            return Ok(());
+        }
+        let figures = self.journal.take();
+        self.journal.log(self.step, self.epoch, &figures)?;
+        (self.show)(self.step, &figures);
+        Ok(())
+    }
+
+    /// Records which versions are in use from now on. At the beginning of a run, first ends a window whose steps had others.
+    pub(crate) fn use_versions(&mut self, versions: Versions) -> Result<()> {
+        if std::mem::take(&mut self.journal.is_of_others) {
+            self.end_window()?;
+        }
+        self.journal.versions = versions;
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! A critic of its own: a value model that learns from the loss's derivatives with respect to its values, and from nothing else.
+
+use super::trained::{PreparedUpdate, Rates, Trained, Updated};
+use crate::Result;
+use crate::model::{Gradients, ModelFolder, Policy, ValuePass, Weights};
+use crate::optim::{Schedule, Settings};
+use crate::packed::Packed;
+use candle_core::Tensor;
+use std::collections::HashMap;
+
+/// Prefix of its metrics and of what errors say of it.
+const PREFIX: &str = "critic_";
+
+/// Prefix of its moments and parameters beside the policy's.
+const NAMES: &str = "value_model.";
+
+/// A value model as a run starts with it.
+pub(crate) struct Begun {
+    pub model: Policy,
+    /// Its folder, unless it is a copy of the policy's model.
+    pub source: Option<ModelFolder>,
+    /// Whether its weights are those of the checkpoint that the run starts from, so that its moments are, too.
+    pub continued: bool,
+}
+
+/// A value model that learns from the loss's derivatives with respect to its values, and from nothing else.
+pub(crate) struct Critic {
+    begun: Begun,
+    trained: Trained,
+}
+
+impl Critic {
+    pub(crate) fn new(begun: Begun, settings: Settings, schedule: Schedule) -> Result<Self> {
+        let rates = Rates { schedule, of_head: None };
+        let trained = Trained::new(PREFIX, &begun.model, settings, rates)?;
+        Ok(Self { begun, trained })
+    }
+
+    /// Computes the values of the states in which the selected tokens were chosen, and keeps what the backward pass needs. With a
+    /// `key`, its adapter drops values, which are not those that the policy's drops.
+    pub(super) fn forward<'a>(&'a self, packed: &'a Packed, key: Option<u64>) -> Result<ValuePass<'a>> {
+        Ok(self.model().forward_values(&packed.forest, &packed.selected.rows, key.map(|key| !key))?)
+    }
+
+    /// Returns the gradients that a backward pass adds to.
+    pub(super) fn gradients(&self) -> &Gradients {
+        self.trained.gradients()
+    }
+
+    /// Sets the gradients to zero.
+    pub(super) fn zero(&self) -> Result<()> {
+        self.trained.zero()
+    }
+
+    /// Finds out whether the accumulated gradients give an update; see [`Trained::prepare_update`].
+    pub(super) fn prepare_update(&self, step: u64) -> Result<PreparedUpdate> {
+        self.trained.prepare_update(self.model(), step)
+    }
+
+    /// Sets the number of times that evaluations have stopped improving.
+    pub(super) fn reduce_rates(&mut self, plateaus: u32) {
+        self.trained.reduce_rates(plateaus);
+    }
+
+    /// Makes a prepared update.
+    pub(super) fn update(&mut self, prepared: PreparedUpdate) -> Result<Updated> {
+        self.trained.update(&self.begun.model, prepared)
+    }
+
+    /// Returns the value model.
+    pub(super) fn model(&self) -> &Policy {
+        &self.begun.model
+    }
+
+    /// Returns the parameters with names that no parameter of the policy has.
+    pub(super) fn named(&self) -> impl Iterator<Item = (String, &Tensor)> {
+        self.model().weights().named().into_iter().map(|(name, t)| (format!("{NAMES}{name}"), t))
+    }
+
+    /// Returns the current weights, unaffected by later updates, and the folder they started from; see [`Begun::source`].
+    pub(super) fn copied(&self) -> Result<(Weights, Option<ModelFolder>)> {
+        Ok((self.model().copied_weights()?, self.begun.source.clone()))
+    }
+
+    /// Returns the number of updates, and a copy of the moments by names that none of the policy has.
+    pub(super) fn moments(&self) -> Result<(u64, HashMap<String, Tensor>)> {
+        let (updates, moments) = self.trained.moments()?;
+        Ok((updates, moments.into_iter().map(|(name, t)| (format!("{NAMES}{name}"), t)).collect()))
+    }
+
+    /// Restores the moments among those of a checkpoint, unless the value model starts anew; the error names what does not fit.
+    pub(super) fn restore(&mut self, updates: u64, all: &mut HashMap<String, Tensor>) -> std::result::Result<(), String> {
+        let own = all.extract_if(|name, _| name.starts_with(NAMES));
+        let own = own.map(|(name, t)| (name[NAMES.len()..].to_owned(), t)).collect();
+        if !self.begun.continued {
+            return Ok(());
+        }
+        self.trained.restore(updates, own).map_err(|e| format!("{NAMES}{e}"))
+    }
+}

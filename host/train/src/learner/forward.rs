@@ -1,0 +1,132 @@
+//! The forward pass of a micro-batch, whatever its loss sees of it, and the backward pass from the loss's derivatives.
+
+use super::Critic;
+use crate::columns::Columns;
+use crate::model::{self, Gradients, Pass, ValuePass};
+use crate::ops::logprob::TokenStats;
+use crate::plugin::columns::{ENTROPY, LOG_SUM_SQUARES, LOGP, MEAN_LOGITS, PROMPT_LOGP, SEQUENCE_VALUE, VALUE};
+use crate::plugin::{Column, Gradient, Needs, Unit};
+
+/// A forward pass, with what its backward pass needs.
+pub(super) enum Forward<'a> {
+    /// This rank has no rows.
+    Nothing,
+    /// One value per completion, by a reward model.
+    Values(Box<ValuePass<'a>>),
+    /// Predictions of tokens.
+    Tokens(Box<TokenPass<'a>>),
+}
+
+/// A pass that predicts tokens: those of completions and, after them, those of pairs' prompts if the loss sees them.
+pub(super) struct TokenPass<'a> {
+    pub pass: Pass<'a>,
+    /// A critic of its own; otherwise the policy may have a value head.
+    pub critic: Option<(&'a Critic, ValuePass<'a>)>,
+    /// Number of completions' tokens.
+    pub tokens: usize,
+}
+
+impl TokenPass<'_> {
+    /// Returns the critic's values of the states in which tokens were chosen, if there is a critic.
+    fn values(&self) -> Option<&[f32]> {
+        self.critic.as_ref().map_or(self.pass.values(), |(_, pass)| Some(pass.values()))
+    }
+
+    fn columns(&self, needs: &Needs) -> model::Result<Columns> {
+        let mut columns = Columns::default();
+        let of_completions = |mut values: Vec<f32>| {
+            values.truncate(self.tokens);
+            values
+        };
+        let stats = self.pass.stats();
+        columns.set_per_token(LOGP, Some(stats.logp[..self.tokens].to_vec()));
+        columns.set_per_token(VALUE, self.values().map(<[f32]>::to_vec));
+        if needs.has(ENTROPY) {
+            columns.set_per_token(ENTROPY, Some(of_completions(stats.entropy.clone())));
+        }
+        if needs.has(MEAN_LOGITS) {
+            columns.set_per_token(MEAN_LOGITS, Some(of_completions(self.pass.mean_logits()?)));
+        }
+        if needs.has(LOG_SUM_SQUARES) {
+            columns.set_per_token(LOG_SUM_SQUARES, Some(of_completions(self.pass.log_sum_squares()?)));
+        }
+        if needs.has(PROMPT_LOGP) {
+            columns.set(Column::new(PROMPT_LOGP, Unit::PromptToken, stats.logp[self.tokens..].to_vec()));
+        }
+        Ok(columns)
+    }
+}
+
+impl Forward<'_> {
+    /// Returns what the loss may see, of the columns that the algorithm needs.
+    pub(super) fn columns(&self, needs: &Needs) -> model::Result<Columns> {
+        match self {
+            Self::Nothing => Ok(Columns::default()),
+            Self::Values(pass) => Ok(Columns::from_iter([Column::new(SEQUENCE_VALUE, Unit::Sequence, pass.values().to_vec())])),
+            Self::Tokens(pass) => pass.columns(needs),
+        }
+    }
+
+    /// Returns the statistics of completions' tokens, and their number, if tokens are predicted.
+    pub(super) fn stats(&self) -> Option<(&TokenStats, usize)> {
+        match self {
+            Self::Tokens(pass) => Some((pass.pass.stats(), pass.tokens)),
+            Self::Nothing | Self::Values(_) => None,
+        }
+    }
+
+    /// Returns the auxiliary loss of the policy's experts, if it has one.
+    pub(super) fn aux_loss(&self) -> Option<f64> {
+        match self {
+            Self::Tokens(pass) => pass.pass.aux_loss(),
+            Self::Nothing | Self::Values(_) => None,
+        }
+    }
+
+    /// Returns the bytes that are kept for the backward pass.
+    pub(super) fn kept_bytes(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Values(pass) => pass.kept_bytes(),
+            Self::Tokens(pass) => pass.pass.kept_bytes() + pass.critic.as_ref().map_or(0, |(_, valued)| valued.kept_bytes()),
+        }
+    }
+
+    /// Returns the operations of the forward pass that it continued instead of computing them.
+    pub(super) fn known_work(&self) -> f64 {
+        match self {
+            Self::Tokens(pass) => pass.pass.known_work(),
+            Self::Nothing | Self::Values(_) => 0.0,
+        }
+    }
+
+    /// Adds the gradients of the policy and of a critic, given the loss's derivatives. Calls `done` whenever a group of parameters is
+    /// complete.
+    pub(super) fn backward(self, loss: &Gradient, gradients: &Gradients, done: &dyn Fn()) -> model::Result<()> {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Values(pass) => {
+                let unused = || vec![0.0; pass.values().len()];
+                let d_values = loss.by(SEQUENCE_VALUE).map_or_else(unused, <[f32]>::to_vec);
+                pass.backward(&d_values, gradients, done)
+            }
+            Self::Tokens(pass) => {
+                let TokenPass { pass, critic, tokens } = *pass;
+                let mut d_logp = vec![0.0; pass.stats().logp.len()];
+                for (name, at) in [(LOGP, 0), (PROMPT_LOGP, tokens)] {
+                    if let Some(derivatives) = loss.by(name) {
+                        d_logp[at..at + derivatives.len()].copy_from_slice(derivatives);
+                    }
+                }
+                let d_values = loss.by(VALUE);
+                // Without a critic of its own, the policy has its head, or there is no such derivative.
+                let of_policy = d_values.filter(|_| critic.is_none());
+                pass.backward(&d_logp, loss.by(ENTROPY), of_policy, gradients, done)?;
+                match (critic, d_values) {
+                    (Some((critic, valued)), Some(d_values)) => valued.backward(d_values, critic.gradients(), done),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The run's plugins: the algorithm and the rewards. Every call of a run goes through here, so the newest batch of each kind is
+//! at hand for the trial of the next version.
+
+mod asked_model;
+mod comparing;
+mod judged;
+mod made_up;
+mod metrics;
+mod scoring;
+mod separable;
+mod steps;
+mod swap;
+
+use super::phase::Phase;
+use crate::activity::{Activity, Task};
+pub(super) use asked_model::{AskedModel, Opener};
+pub(super) use comparing::REFERENCE;
+pub(super) use judged::Judged;
+pub(super) use judged::Told;
+pub(super) use made_up::Extras;
+pub(super) use metrics::from_plugin;
+pub use scoring::start_of;
+pub(super) use scoring::{Reward, Scored, Scorer, batch, scored, start};
+pub(super) use separable::is_separable;
+pub(super) use swap::{Chosen, Predecessor, Predecessors, Replaced, Seen, Slot, Swap, Trial, What, dry_run};
+
+use super::columns::Columns;
+use super::ranks::known_to_all;
+use super::{Error, Result};
+use crate::config::{Config, PluginEntry};
+use crate::dist::World;
+use crate::metrics::Metric;
+use crate::plugin::columns::MISMATCHED_LOGP;
+use crate::plugin::{
+    Algorithm, Assessment, Batch, DerivedMetric, EnvironmentPlugin, Generation, Gradient, Needs, Plugin, PluginState,
+};
+use std::rc::Rc;
+use std::sync::Arc;
+use swap::Swaps;
+
+/// Name and state of each plugin.
+pub(super) type PluginStates = Vec<(String, Option<PluginState>)>;
+
+/// The environments of a run's episodes; none if completions have one turn.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Environments<'a> {
+    /// The plugins.
+    pub plugins: &'a [EnvironmentPlugin],
+    /// Their entries in the configuration, in the same order.
+    pub entries: &'a [PluginEntry],
+}
+
+/// The run's plugins: the algorithm and the rewards. Every call of a run goes through here.
+pub(super) struct Plugins {
+    world: Rc<World>,
+    /// The run's configuration; its plugin settings change when plugins do.
+    config: Config,
+    algorithm: Algorithm,
+    /// Whether several ranks compute the algorithm's loss together.
+    shares_losses: bool,
+    rewards: Vec<Reward>,
+    environments: Vec<EnvironmentPlugin>,
+    swaps: Swaps,
+}
+
+impl Plugins {
+    /// Creates the plugins of a starting run. A new version is tried on `trial` until there is a newer batch.
+    pub(super) fn new(
+        world: Rc<World>,
+        config: Config,
+        algorithm: Algorithm,
+        (rewards, environments): (Vec<Reward>, Vec<EnvironmentPlugin>),
+        slots: Vec<Slot>,
+        trial: Trial,
+    ) -> Result<Self> {
+        let swaps = Swaps::new(slots, trial);
+        let mut plugins = Self { world, config, algorithm, shares_losses: false, rewards, environments, swaps };
+        plugins.see_algorithm()?;
+        Ok(plugins)
+    }
+
+    /// Finds out whether the ranks have to compute the algorithm's loss together. That is never wrong, only slower. The first rank
+    /// decides for all.
+    fn see_algorithm(&mut self) -> Result<()> {
+        if self.world.size() > 1 {
+            let Self { world, algorithm, .. } = self;
+            let shares = || Ok::<_, Error>(!is_separable(algorithm).unwrap_or(false));
+            self.shares_losses = world.broadcast("whether a loss compares rows", shares)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a loss is of a micro-batch's rows on all ranks, because it compares them with each other.
+    pub(super) fn shares_losses(&self) -> bool {
+        self.shares_losses
+    }
+
+    /// Returns the run's environments, and their entries.
+    pub(super) fn environments(&self) -> Environments<'_> {
+        Environments { plugins: &self.environments, entries: &self.config.environment }
+    }
+
+    /// Returns whether a reward is a model.
+    pub(super) fn has_models(&self) -> bool {
+        self.rewards.iter().any(|reward| reward.model().is_some())
+    }
+
+    /// Returns whether a plugin, a reward model or an environment of the run has this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        let rewards = self.rewards.iter().map(Reward::name);
+        let environments = self.environments.iter().map(|environment| environment.name());
+        rewards.chain(environments).any(|own| own == name) || self.algorithm.name() == name
+    }
+
+    /// Returns the completions of the last generation on which the reward of this name failed; empty if that is unknown.
+    pub(super) fn failed_rows(&self, name: &str) -> &[usize] {
+        // One that compares completions has rows of its own.
+        let reward = self.rewards.iter().find(|reward| reward.name() == name && reward.compare().is_none());
+        reward.and_then(Reward::plugin).map_or(&[], |plugin| plugin.failed_rows())
+    }
+
+    /// Returns the columns that the algorithm asks for.
+    pub(super) fn needs(&self) -> &Needs {
+        &self.algorithm.info().needs
+    }
+
+    /// Returns whether the algorithm's loss needs columns that its estimator returns and that these lack.
+    pub(super) fn lacks_estimates(&self, columns: &Columns) -> bool {
+        self.algorithm.required_estimates().any(|name| columns.get(name).is_none())
+    }
+
+    /// Returns whether the algorithm needs completions after other rows' prompts.
+    pub(super) fn needs_mismatched(&self) -> bool {
+        self.needs().has(MISMATCHED_LOGP)
+    }
+
+    /// Returns the metrics that are logged because of the algorithm's.
+    pub(super) fn derived_metrics(&self) -> &[DerivedMetric] {
+        &self.algorithm.info().hints.derived_metrics
+    }
+
+    /// Returns what the algorithm makes of a generation, and its metrics, which are the same on all ranks.
+    pub(super) fn assess(&mut self, generation: Generation) -> Result<(Assessment, Vec<Metric>)> {
+        let generation = Arc::new(generation);
+        let (assessment, metrics) = self.algorithm.assess(&generation)?;
+        self.swaps.saw_generation(generation);
+        Ok((assessment, from_plugin(metrics)))
+    }
+
+    /// Returns a micro-batch's part of the loss with its derivatives, and the algorithm's metrics of these rows.
+    pub(super) fn loss(&mut self, batch: Batch) -> Result<(Gradient, Vec<Metric>)> {
+        let batch = Arc::new(batch);
+        let mut gradient = self.algorithm.loss(&batch)?;
+        self.swaps.saw_loss(batch);
+        let metrics = from_plugin(std::mem::take(&mut gradient.metrics));
+        Ok((gradient, metrics))
+    }
+
+    /// Returns whether a plugin observes the metrics of steps.
+    pub(super) fn observe_steps(&mut self) -> bool {
+        self.all_mut().any(|plugin| plugin.observes())
+    }
+
+    /// Passes a step's metrics to all plugins, or none after a failure.
+    pub(super) fn observe(&mut self, step: u64, figures: &[(String, f64)]) -> Result<()> {
+        let plugin_states = self.snapshots()?;
+        let told = self.all_mut().try_for_each(|plugin| plugin.observe(step, figures));
+        let told = told.map_err(Error::from).and_then(|()| Ok(self.world.barrier("observers")?));
+        told.map_err(|error| {
+            let error = known_to_all(&self.world, error);
+            self.take_back(plugin_states);
+            error
+        })
+    }
+
+    /// Returns all plugins, the algorithm first, the environments last.
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Plugin> {
+        let rewards = self.rewards.iter_mut().filter_map(Reward::plugin_mut).map(|plugin| &mut **plugin);
+        std::iter::once(&mut *self.algorithm).chain(rewards).chain(self.environments.iter_mut().map(|e| &mut **e))
+    }
+
+    /// Returns the states of all plugins.
+    pub(super) fn snapshots(&mut self) -> Result<PluginStates> {
+        self.all_mut().map(|plugin| Ok((plugin.name().to_owned(), plugin.snapshot()?))).collect()
+    }
+
+    /// Restores the states of all plugins.
+    pub(super) fn restore(&mut self, plugin_states: PluginStates) {
+        for (plugin, (_, state)) in self.all_mut().zip(plugin_states) {
+            plugin.restore(state);
+        }
+    }
+
+    /// Restores the states of all plugins except those that don't export theirs.
+    pub(super) fn take_back(&mut self, plugin_states: PluginStates) {
+        for (plugin, (_, state)) in self.all_mut().zip(plugin_states).filter(|(plugin, _)| !plugin.forgets()) {
+            plugin.restore(state);
+        }
+    }
+
+    /// Restores each plugin's saved state, if there is one. A plugin that can't take its state starts without one if that is
+    /// `allowed`.
+    pub(super) fn adopt(&mut self, saved: impl Fn(&str) -> Option<Result<PluginState>>, allowed: bool) -> Result<()> {
+        for plugin in self.all_mut() {
+            let Some(state) = saved(plugin.name()).transpose()? else { continue };
+            match plugin.adopt(state) {
+                Ok(()) => {}
+                Err(error) if allowed => {
+                    tracing::warn!("{error}; it starts without one");
+                    plugin.restore(None);
+                }
+                Err(error) => return Err(Error::Changed(format!("{error}; --allow-changed starts it without its state"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Uses the last exported states of plugins that no longer export one.
+    pub(super) fn restart_from_exported(&mut self) {
+        self.all_mut().for_each(Plugin::restart_from_exported);
+    }
+}
+
+impl Plugins {
+    /// Returns all rewards of all completions; see [`scored`].
+    pub(crate) fn score(&mut self, judged: Judged, phase: Phase) -> Result<Scored> {
+        let _task = Task::new(Activity::Scoring);
+        let (scored, with_steps) = scored(&mut self.rewards, &self.world, &judged, phase == Phase::Eval)?;
+        self.swaps.saw_scores((Arc::new(judged), with_steps.map(Arc::new)), &scored.columns);
+        Ok(scored)
+    }
+}

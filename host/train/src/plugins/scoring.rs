@@ -1,0 +1,268 @@
+//! Computes the rewards of a generation's completions. [`Reward`] is the interface: anything that returns a column of scores for
+//! a batch can be behind it, a plugin or a model.
+
+use super::asked_model::AskedModel;
+use super::comparing::{self, Matches};
+use super::judged::{Answers, Judged};
+use super::{from_plugin, steps};
+use crate::Result;
+use crate::config::{self, Compare, OnError, PluginEntry};
+use crate::data::Message;
+use crate::dataset::Prompt;
+use crate::dist::World;
+use crate::experience::RewardColumn;
+use crate::experience::offsets;
+use crate::figures::Figures;
+use crate::metrics::{Metric, Reduction};
+use crate::plugin::{self, Outcome, RewardBatch, RewardPlugin, Start, TextColumn};
+use crate::reward_failure::RewardFailure;
+use crate::rollout::Rollout;
+use serde_json::{Map, Value};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A reward of the run: what scores completions, and the weight of its scores.
+pub(crate) struct Reward {
+    by: Scorer,
+    /// Weight of its scores.
+    weight: f32,
+    on_error: OnError,
+    /// What it compares completions with, if it does.
+    compare: Option<Compare>,
+    /// Whether it scores only in evaluations.
+    eval_only: bool,
+}
+
+/// What gives the scores.
+pub(crate) enum Scorer {
+    Plugin(Box<RewardPlugin>),
+    Model(Box<AskedModel>),
+}
+
+impl Reward {
+    /// Creates a reward with the weight and error policy of its entry.
+    pub(crate) fn new(by: Scorer, entry: &PluginEntry) -> Self {
+        let PluginEntry { on_error, compare, eval_only, .. } = *entry;
+        Self { by, weight: entry.weight as f32, on_error, compare, eval_only }
+    }
+
+    /// Returns its name in metrics and events.
+    pub(super) fn name(&self) -> &str {
+        match &self.by {
+            Scorer::Plugin(plugin) => plugin.name(),
+            Scorer::Model(asked) => asked.model.name(),
+        }
+    }
+
+    /// Returns the plugin that scores, if it is one.
+    pub(crate) fn plugin(&self) -> Option<&RewardPlugin> {
+        if let Scorer::Plugin(plugin) = &self.by { Some(plugin) } else { None }
+    }
+
+    /// Returns the plugin that scores, mutably.
+    pub(crate) fn plugin_mut(&mut self) -> Option<&mut RewardPlugin> {
+        if let Scorer::Plugin(plugin) = &mut self.by { Some(plugin) } else { None }
+    }
+
+    /// Returns the model that scores, if it is one.
+    pub(crate) fn model_mut(&mut self) -> Option<&mut AskedModel> {
+        if let Scorer::Model(asked) = &mut self.by { Some(asked) } else { None }
+    }
+
+    /// Replaces the plugin and returns the old one; a model is not replaced.
+    pub(super) fn exchange(&mut self, plugin: RewardPlugin) -> RewardPlugin {
+        match self.plugin_mut() {
+            Some(own) => std::mem::replace(own, plugin),
+            None => plugin,
+        }
+    }
+
+    /// Replaces the model and returns the old one; a plugin is not replaced.
+    pub(super) fn exchange_model(&mut self, model: AskedModel) -> Option<AskedModel> {
+        self.model_mut().map(|own| std::mem::replace(own, model))
+    }
+
+    /// Returns the model that scores, if it is one.
+    pub(crate) fn model(&self) -> Option<&AskedModel> {
+        if let Scorer::Model(asked) = &self.by { Some(asked) } else { None }
+    }
+
+    /// Sets the weight and the error policy.
+    pub(super) fn set(&mut self, weight: f32, on_error: OnError) {
+        (self.weight, self.on_error) = (weight, on_error);
+    }
+
+    /// Returns the rows of a batch that this rank scores: those of its prompts. A reward that is stateful or asks servers scores
+    /// all rows at once, on the first rank.
+    fn rows(&self, world: &World, batch: &RewardBatch) -> Range<usize> {
+        if self.plugin().is_none_or(RewardPlugin::is_divisible) {
+            let prompts = world.share(batch.prompts.len());
+            let first = |prompt: usize| batch.prompt_of.partition_point(|of| (*of as usize) < prompt);
+            first(prompts.start)..first(prompts.end)
+        } else if world.is_first() {
+            0..batch.prompt_of.len()
+        } else {
+            0..0
+        }
+    }
+
+    /// Whether it sees the values of steps: a plugin that scores completions one by one.
+    fn sees_steps(&self) -> bool {
+        self.plugin().is_some() && self.compare.is_none()
+    }
+
+    /// Returns what it compares completions with, if it does.
+    pub(super) fn compare(&self) -> Option<Compare> {
+        self.compare
+    }
+
+    /// Returns its scores of all completions, and its own metrics of those that this rank scored.
+    fn score(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
+        let Some(compare) = self.compare else { return self.ask(world, judged) };
+        if comparing::is_idle(judged, compare) {
+            let detail =
+                "has nothing to compare with: others needs two completions of a prompt, or the dataset's column \"reference\"";
+            let place = format!("plugin.{}.compare", self.name());
+            return Err(config::Error::Invalid { place, detail: detail.to_owned() }.into());
+        }
+        if self.model().is_some() {
+            // Only plugins have metrics of their own.
+            let answers = comparing::by_model(judged, compare, |judged| Ok(self.ask(world, judged)?.0))?;
+            return Ok((answers, Vec::new()));
+        }
+        let Some(matches) = Matches::of(judged, compare) else { return self.ask(world, judged) };
+        let (answers, metrics) = self.ask(world, &matches.judged)?;
+        Ok((matches.scores(answers), metrics))
+    }
+
+    /// Returns its scores of all completions of a batch as they are.
+    fn ask(&mut self, world: &World, judged: &Judged) -> Result<(Answers, Vec<Metric>)> {
+        let (rows, on_error) = (self.rows(world, &judged.batch), self.on_error);
+        let (own, metrics) = match &mut self.by {
+            Scorer::Model(asked) => (asked.score(judged, rows, on_error)?, Vec::new()),
+            Scorer::Plugin(plugin) => {
+                let Outcome { scores, first_error, failed } = plugin.score_or(&judged.batch, rows, on_error)?;
+                let failed = failed.into_iter().map(|(row, error)| (row, error.to_string())).collect();
+                let first_error = first_error.map(|error| error.to_string());
+                (Answers { values: scores.rewards, first_error, failed, steps: Vec::new() }, scores.metrics)
+            }
+        };
+        let mut all = Answers::default();
+        for part in world.gather("scores", own)? {
+            all.values.extend(part.values);
+            all.first_error = all.first_error.or(part.first_error);
+            all.failed.extend(part.failed);
+            all.steps.extend(part.steps);
+        }
+        Ok((all, from_plugin(metrics)))
+    }
+}
+
+/// The scores of a batch.
+pub(crate) struct Scored {
+    /// One column per reward.
+    pub columns: Vec<RewardColumn>,
+    /// Columns of the rewards that score only in evaluations.
+    pub for_evaluation: Vec<RewardColumn>,
+    /// Rewards that failed, even if a retry succeeded.
+    pub failures: Vec<RewardFailure>,
+    /// Metrics of all rewards.
+    pub figures: Figures,
+}
+
+/// Returns completions as rewards see them; `columns` are the names of the dataset's other columns.
+pub(crate) fn batch(
+    step: u64,
+    prompts: &[Arc<Prompt>],
+    columns: &[String],
+    rollouts: &[Rollout],
+    texts: &[String],
+) -> RewardBatch {
+    let values = |name: &str| {
+        let value = |p: &Arc<Prompt>| p.columns.get(name).map_or_else(|| "null".to_owned(), ToString::to_string);
+        prompts.iter().map(value).collect()
+    };
+    let mut columns: Vec<TextColumn> =
+        columns.iter().map(|name| TextColumn { name: name.clone(), values: values(name) }).collect();
+    let asked = prompts.iter().map(|prompt| (prompt.messages.as_deref().map(|(messages, _)| messages), prompt.text.as_str()));
+    columns.extend(plugin::conversations(asked));
+    RewardBatch {
+        step,
+        // Each plugin's own is put in when it is asked.
+        seed: 0,
+        prompts: prompts.iter().map(|p| p.text.clone()).collect(),
+        columns,
+        prompt_of: rollouts.iter().map(|r| r.prompt as u32).collect(),
+        completions: texts.to_vec(),
+        finished: rollouts.iter().map(|r| r.finished).collect(),
+        offsets: offsets(rollouts),
+        token_ids: rollouts.iter().flat_map(|r| r.tokens.iter().copied()).collect(),
+    }
+}
+
+/// Returns the start of an episode of a prompt.
+pub(crate) fn start(prompt: &Prompt, episode: u64, seed: u64) -> Start {
+    start_of(&prompt.conversation(), &prompt.columns, (episode, seed))
+}
+
+/// Returns the start of an episode with this number and this random seed, of a row with this prompt and these other columns.
+pub fn start_of(prompt: &[Message], columns: &Map<String, Value>, (episode, seed): (u64, u64)) -> Start {
+    let message = |message: &Message| {
+        let text = |name: &str| message.rest.get(name).and_then(Value::as_str).map(str::to_owned);
+        plugin::Message {
+            role: message.role.clone(),
+            content: message.content.to_string(),
+            name: text("name"),
+            tool_call_id: text("tool_call_id"),
+        }
+    };
+    let columns = columns.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
+    Start { episode, seed, prompt: prompt.iter().map(message).collect(), columns }
+}
+
+/// Asks the models that value steps, first of all: other rewards may see what they say. Returns their answers by their places.
+fn step_values(
+    rewards: &mut [Reward],
+    world: &World,
+    judged: &Judged,
+    asked: impl Fn(&Reward) -> bool,
+) -> Result<steps::StepValues> {
+    let mut given = steps::StepValues::new();
+    for (at, reward) in rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
+        if reward.model().is_some_and(|asked| asked.model.judges_steps()) {
+            let (answers, _) = reward.ask(world, judged)?;
+            given.insert(at, (reward.name().to_owned(), answers));
+        }
+    }
+    Ok(given)
+}
+
+/// Returns all rewards of all completions, with the host's metrics about them; those for evaluations alone only if it is one. Also
+/// returns the generation as plugins see it, if step values were added.
+pub(crate) fn scored(
+    rewards: &mut [Reward],
+    world: &World,
+    judged: &Judged,
+    evaluating: bool,
+) -> Result<(Scored, Option<Judged>)> {
+    let mut figures = Figures::begin();
+    let (mut columns, mut failures, mut for_evaluation) = (Vec::with_capacity(rewards.len()), Vec::new(), Vec::new());
+    let asked = |reward: &Reward| evaluating || !reward.eval_only;
+    let mut given = step_values(rewards, world, judged, asked)?;
+    let with_steps = steps::seen(judged, &given);
+    for (at, reward) in rewards.iter_mut().enumerate().filter(|(_, reward)| asked(reward)) {
+        let seen = with_steps.as_ref().filter(|_| reward.sees_steps()).unwrap_or(judged);
+        let (answers, own) = match given.remove(&at) {
+            Some((_, answers)) => (answers, Vec::new()),
+            None => reward.score(world, seen)?,
+        };
+        let (name, Answers { values, first_error, failed, .. }) = (reward.name().to_owned(), answers);
+        figures.add(own);
+        let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
+        figures.add(world.once([errors]));
+        failures.extend(first_error.map(|error| RewardFailure { name: name.clone(), error, failed }));
+        let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
+        into.push(RewardColumn { name, weight: reward.weight, values });
+    }
+    Ok((Scored { columns, for_evaluation, failures, figures }, with_steps))
+}

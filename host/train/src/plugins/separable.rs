@@ -1,0 +1,109 @@
+//! Tests whether an algorithm's loss can be computed on any split of a micro-batch.
+
+use super::made_up;
+use crate::ops::dropout::mixed_bits;
+use crate::plugin::columns::{ADVANTAGE, ENTROPY, FINISHED, LABEL, LOG_SUM_SQUARES, MARGIN, MICRO_BATCH_LABEL};
+use crate::plugin::{self, Algorithm, Batch, Column, Gradient, Shape, Unit};
+use std::ops::Range;
+
+/// Number of rows or pairs, and of tokens in each sequence, on which a loss is tried.
+const TRIED: usize = 6;
+const LENGTH: usize = 2;
+
+/// Tests on synthetic completions whether an algorithm's loss is the sum of its rows' losses, which splitting requires. A loss
+/// may instead compare the rows of a micro-batch with each other, and the host has no other way to know. The plugin's state is
+/// restored afterwards.
+///
+/// # Errors
+/// If the plugin's loss fails.
+pub(crate) fn is_separable(algorithm: &mut Algorithm) -> plugin::Result<bool> {
+    let state = algorithm.snapshot()?;
+    let columns = columns_of_loss(algorithm);
+    let (shape, by) = (algorithm.data().shape, spread(algorithm));
+    let mut derivatives = |items: Range<usize>| {
+        let gradient = algorithm.loss(&made_up(items.clone(), &columns, shape, by));
+        // Each loss follows from the same state.
+        algorithm.restore(state.clone());
+        gradient.map(|gradient| by_item(&gradient, items.len()))
+    };
+    let together = derivatives(0..TRIED)?;
+    let alone = (0..TRIED).map(|item| derivatives(item..item + 1)).collect::<plugin::Result<Vec<_>>>()?.concat();
+    let size = together.iter().fold(1e-6f32, |m, d| m.max(d.abs()));
+    Ok(together.len() == alone.len() && together.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= 1e-4 * size))
+}
+
+/// Returns the columns that an algorithm's loss needs, with what their entries belong to. One that has estimated nothing yet does so for a
+/// synthetic generation; if it can't, it fails where it is tried on a real one.
+fn columns_of_loss(algorithm: &mut Algorithm) -> Vec<(String, Unit)> {
+    if algorithm.required_estimates().any(|name| algorithm.unit_of_estimate(name).is_none()) {
+        let _ = algorithm.estimate(&made_up::generation(&[LENGTH; TRIED], algorithm));
+    }
+    let needs = &algorithm.info().needs;
+    needs.names().filter_map(|name| Some((name.to_owned(), made_up::unit_in_loss(algorithm, name)?))).collect()
+}
+
+/// Returns the derivatives of a loss of this many items, item by item.
+fn by_item(gradient: &Gradient, items: usize) -> Vec<f32> {
+    let of_item = |item: usize| {
+        let part = move |column: &Column| {
+            let size = column.values.len() / items;
+            column.values[item * size..(item + 1) * size].to_vec()
+        };
+        gradient.derivatives.iter().flat_map(part).collect::<Vec<f32>>()
+    };
+    (0..items).flat_map(of_item).collect()
+}
+
+/// Returns a batch of these synthetic rows or pairs, which have the same values in whatever batch they are.
+fn made_up(items: Range<usize>, columns: &[(String, Unit)], shape: Shape, by: f32) -> Batch {
+    let each = made_up::sequences_of_item(shape);
+    let sequences = items.start * each..items.end * each;
+    let groups = (0..=sequences.len() as u32).step_by(each).collect();
+    let mut batch = made_up::batch(&vec![LENGTH; sequences.len()], groups, shape);
+    batch.prompt_tokens = (0..=items.len()).map(|item| (item * LENGTH) as u32).collect();
+    batch.scale = made_up::batch(&[LENGTH; 2 * TRIED][..TRIED * each], vec![0; TRIED + 1], shape).scale;
+    batch.scale.prompt_tokens = (TRIED * LENGTH) as u64;
+    batch.scale.max_completion_length = LENGTH as u32;
+    for (name, unit) in columns {
+        let unit = *unit;
+        let entries = match unit {
+            Unit::Token => sequences.start * LENGTH..sequences.end * LENGTH,
+            Unit::PromptToken => items.start * LENGTH..items.end * LENGTH,
+            Unit::Sequence => sequences.clone(),
+            // What belongs to a micro-batch is the same however it is split.
+            Unit::MicroBatch => 0..TRIED * each,
+            Unit::Group | Unit::Turn => items.clone(),
+        };
+        batch.columns.push(Column::sparse(name, unit, entries.map(|entry| value(name, unit, entry, by))));
+    }
+    batch
+}
+
+/// Returns by how much log-probabilities are spread: by enough that a loss of pairs or labelled completions, which is nearly a straight
+/// line where the policy is the reference, is no line any more; for others by so little that ratios stay near one.
+fn spread(algorithm: &Algorithm) -> f32 {
+    let compares = algorithm.data().shape == Shape::Pairs || algorithm.info().needs.has(LABEL);
+    if compares { 1.0 } else { 0.1 }
+}
+
+/// Returns an entry of a column. Values are spread at random, by rows and within them, so that what compares rows finds differences.
+fn value(name: &str, unit: Unit, entry: usize, by: f32) -> Option<f32> {
+    let row = if matches!(unit, Unit::Token | Unit::PromptToken) { entry / LENGTH } else { entry };
+    let spread = 0.5 * noise(name, entry) + 0.5 * noise(name, TRIED * LENGTH * LENGTH + row);
+    Some(match name {
+        MARGIN => return None,
+        FINISHED => 1.0,
+        LABEL | MICRO_BATCH_LABEL => f32::from(u8::from(entry % 3 != 1)),
+        ENTROPY => 2.0 + spread,
+        LOG_SUM_SQUARES => -1.5 + by * spread,
+        ADVANTAGE => [1.0, -0.6][row % 2],
+        _ if name.ends_with("logp") => -1.5 + by * spread,
+        _ => spread,
+    })
+}
+
+/// Returns a number from -1 to 1 that depends on nothing but a column's name and a place.
+fn noise(name: &str, place: usize) -> f32 {
+    let seed = name.bytes().fold(place as u64, |seed, byte| mixed_bits(seed ^ u64::from(byte)));
+    (mixed_bits(seed) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+}

@@ -1,0 +1,433 @@
+//! Swaps plugins during a run. A thread beside training ([`watching`]) detects changed files, loads and tries them. This module
+//! puts those that pass in place between steps, and rolls back those that fail within their first steps.
+
+mod agreed;
+mod keeping;
+mod models;
+mod replaced;
+mod requests;
+mod slots;
+mod swaps;
+mod trial;
+mod version;
+mod watching;
+
+pub(crate) use replaced::{Kept as Predecessor, Predecessors, Replaced, What};
+pub(crate) use slots::{Chosen, Seen, Slot};
+pub(crate) use swaps::Swap;
+pub(super) use swaps::Swaps;
+pub(crate) use trial::{Trial, dry_run};
+
+use super::{Opener, Plugins};
+use crate::config::{OnError, PluginEntry, printable};
+use crate::journal::{Journal, Recorder};
+use crate::metrics::{Comparison, Metric, Reduction};
+use crate::origin::Beginning;
+use crate::plugin::{AnyPlugin, Engine, Plugin, PluginFile, Source};
+use crate::run::{Event, RunFiles, Scoring, Versions, short_hash};
+use crate::{Error, Result};
+use replaced::{Before, TRIAL_STEPS};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+use swaps::Named;
+use version::Version;
+use watching::{Candidate, Proposal, Trigger, Watching};
+
+/// Why a plugin is not swapped.
+struct Refusal<'a> {
+    name: &'a str,
+    hash: Option<&'a str>,
+    trigger: &'a Trigger,
+    reason: &'a str,
+}
+
+/// How a swap came about, for the log and events.
+struct How<'a> {
+    /// When it began.
+    begun: Instant,
+    /// What it changes, in words.
+    changes: String,
+    /// The step during which it was noticed.
+    noticed: u64,
+    trigger: &'a Trigger,
+    config: &'a Map<String, Value>,
+    /// The version that the new plugin states.
+    stated: String,
+    /// Whether the new plugin has the old one's state.
+    handed_over: bool,
+    /// How the new one differs on the newest batch.
+    report: Value,
+}
+
+impl Plugins {
+    /// Starts watching the plugins' files, the run's config.toml, and what `rlhost swap` sends. Only the first rank watches, for
+    /// all. A run that goes on first tries what has changed since its checkpoint, so that it takes no step without it.
+    ///
+    /// # Errors
+    /// If the inbox can't be made, or a file that the user named can't be taken in.
+    pub(crate) fn watch(&mut self, (engine, opener): (Engine, Opener), journal: &Journal, beginning: &Beginning) -> Result<()> {
+        self.swaps.loads = Some((engine.clone(), opener.clone()));
+        if !self.world.is_first() {
+            return Ok(());
+        }
+        self.swaps.named = beginning.named(&self.config);
+        if !self.config.hot_reload {
+            return self.check_named();
+        }
+        journal.open_inbox()?;
+        let (sender, proposals) = channel();
+        self.swaps.with(|board| (board.config, board.run) = (self.config.clone(), journal.path().to_owned()));
+        let watching = Watching::new((engine, opener), self.swaps.board.clone(), sender);
+        match watching.and_then(|watching| watching.begin(beginning.origin().is_some())) {
+            Ok(()) => self.swaps.proposals = Some(proposals),
+            Err(error) => tracing::warn!("plugin changes won't be detected: {error}"),
+        }
+        Ok(())
+    }
+
+    /// Refuses to go on without a file that the user named: without `hot_reload`, the run has its checkpoint's version.
+    fn check_named(&mut self) -> Result<()> {
+        let hashes = self.hashes();
+        for (name, file) in &self.swaps.named {
+            let is_new =
+                |file: &str| Source::open(file).is_ok_and(|source| hashes.get(name).is_some_and(|own| own != source.hash()));
+            if PluginFile::parse(file).file().is_file() && is_new(file) {
+                let advice =
+                    format!("{file} has another version of {name} than the checkpoint, which only hot_reload=true takes in");
+                return Err(Error::setting("hot_reload", advice));
+            }
+        }
+        Ok(())
+    }
+
+    /// Watches the run's folder in its new place.
+    pub(crate) fn follow(&self, run: &Path) {
+        self.swaps.with(|board| board.run = run.to_owned());
+    }
+
+    /// Applies the proposals since the last call; called between steps.
+    pub(crate) fn swap(&mut self, recorder: &mut Recorder<'_>) -> Result<()> {
+        let step = recorder.step;
+        self.swaps.with(|board| board.step = step);
+        let entries = self.config.plugin.iter().chain(&self.config.environment);
+        let goes_back: Vec<&str> = entries.filter(|entry| entry.on_error == OnError::Previous).map(PluginEntry::name).collect();
+        let stays = |name: &String, until: u64| until > step || goes_back.contains(&name.as_str());
+        self.swaps.before.retain(|name, before| stays(name, before.until));
+        self.swaps.earlier.retain(|name, kept| stays(name, kept.replaced.until));
+        // Of these, what is proposed before the first step counts.
+        let named = std::mem::take(&mut self.swaps.named);
+        let proposals: Vec<Proposal> = self.swaps.proposals.iter().flat_map(Receiver::try_iter).collect();
+        for proposal in self.agreed(proposals, step)? {
+            match proposal {
+                Proposal::Swap(candidate) => self.take_in(*candidate, &named, recorder)?,
+                Proposal::Settings { name, weight, on_error } => self.take_settings(&name, weight, on_error, recorder)?,
+                Proposal::Refused { name, hash, trigger, reason } => {
+                    insist(&named, &name, &trigger, &reason)?;
+                    self.refuse(&Refusal { name: &name, hash: hash.as_deref(), trigger: &trigger, reason: &reason }, recorder)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, refusal: &Refusal<'_>, recorder: &mut Recorder<'_>) -> Result<()> {
+        let Refusal { name, hash, trigger, reason } = refusal;
+        self.swaps.handled(name, trigger, *hash);
+        let step = recorder.step;
+        let in_use = self.hashes().get(*name).map_or_else(|| "the run".to_owned(), |hash| short_hash(hash).to_owned());
+        if **trigger == Trigger::Settings {
+            tracing::warn!(
+                "the edit of {} was refused: {reason}; the run keeps its settings. Undo the edit: a resumed run reads the file again, unless it \
+                 resumes with --discard-edits",
+                RunFiles::CONFIG
+            );
+            let plugin = Some(*name).filter(|name| *name != RunFiles::CONFIG);
+            return recorder.journal.event(&Event::SettingsRefused { plugin, step, reason });
+        }
+        let version = hash.map_or_else(String::new, |hash| format!("version {} was refused: ", short_hash(hash)));
+        match reason.contains('\n') {
+            // A script's traceback.
+            true => tracing::warn!("{name} was not swapped, and {in_use} keeps running; {version}{reason}"),
+            false => tracing::warn!("{name} was not swapped: {version}{reason}; {in_use} keeps running"),
+        }
+        recorder.journal.event(&Event::PluginRefused { plugin: name, hash: *hash, step, request: trigger.request(), reason })
+    }
+
+    /// Swaps in a version that passed its trial.
+    fn take_in(&mut self, candidate: Candidate, named: &Named, recorder: &mut Recorder<'_>) -> Result<()> {
+        let (begun, step) = (Instant::now(), recorder.step);
+        let Candidate { mut version, report, trigger, noticed } = candidate;
+        let (name, to, config) = (version.name().to_owned(), version.identity(), version.settings());
+        let stated = version.stated();
+        let handed_over = match self.prepared(&mut version)? {
+            Ok(handed_over) => handed_over,
+            Err(reason) => {
+                insist(named, &name, &trigger, &reason)?;
+                let refusal = Refusal { name: &name, hash: Some(to.hash()), trigger: &trigger, reason: &reason };
+                return self.refuse(&refusal, recorder);
+            }
+        };
+        recorder.end_window()?;
+        if let Some(source) = version.source() {
+            self.swaps.handled(&name, &trigger, Some(to.hash()));
+            recorder.journal.use_plugin(source);
+        }
+        let Some((mut before, changes)) = self.put(version)? else { return Ok(()) };
+        let (from, idle) = (before.identity(), before.release());
+        self.swaps.earlier.remove(&name);
+        let older = self.swaps.before.insert(name.clone(), Before { version: before, until: step + TRIAL_STEPS });
+        // Giving the memory of a large plugin or model back takes time.
+        std::thread::spawn(move || drop((older, idle)));
+        let how = How { begun, changes, noticed, trigger: &trigger, config: &config, stated, handed_over, report };
+        self.swapped(&Swap { step, plugin: name, from, to, rolled_back: false }, how, recorder)
+    }
+
+    /// Prepares a version for the place of the current one, and returns whether it has that one's state; or why it can't take the
+    /// place, which is the same on all ranks.
+    fn prepared(&mut self, version: &mut Version) -> Result<std::result::Result<bool, String>> {
+        let none = |what: &str| Ok(Err(format!("there is no {what} of that name to replace")));
+        match version {
+            Version::Plugin { loaded, slot } => {
+                let Some(place) = self.place(&slot.name) else { return none("plugin") };
+                // The state goes over, where both have one.
+                let handed_over = match place.snapshot() {
+                    Ok(Some(state)) => loaded.plugin_mut().adopt(state).map(|()| true),
+                    Ok(None) => Ok(false),
+                    Err(error) => Err(error),
+                };
+                self.all_agree(handed_over.map_err(|e| e.to_string()))
+            }
+            Version::Model { asked, .. } => match self.reward_model(asked.model.name()) {
+                None => none("reward model"),
+                Some(current) if current.model.judges_steps() != asked.model.judges_steps() => {
+                    Ok(Err("one of the two models values steps, and the other texts".to_owned()))
+                }
+                Some(_) => Ok(Ok(false)),
+            },
+        }
+    }
+
+    /// Puts a version in place. Returns the one before, and how the two differ; none if there is no such place.
+    fn put(&mut self, version: Version) -> Result<Option<(Version, String)>> {
+        match version {
+            Version::Plugin { loaded, slot } => {
+                let Some(old) = self.exchange(loaded, &slot)? else { return Ok(None) };
+                let Some(old_slot) = self.swaps.with(|board| board.replace((*slot).clone())) else { return Ok(None) };
+                let changes = changes(&old_slot, &slot);
+                Ok(Some((Version::Plugin { loaded: old, slot: Box::new(old_slot) }, changes)))
+            }
+            Version::Model { asked, path } => Ok(self.put_model(*asked, path)),
+        }
+    }
+
+    /// Rolls back the plugin or model at fault after a failed and undone step, if it is on trial. Returns whether it did, so that the
+    /// step can be taken again.
+    pub(crate) fn roll_back(&mut self, error: &Error, recorder: &mut Recorder<'_>) -> Result<bool> {
+        let Some(name) = error.plugin_at_fault() else { return Ok(false) };
+        self.open_earlier(name, recorder.journal)?;
+        let Some(Before { mut version, .. }) = self.swaps.before.remove(name) else { return Ok(false) };
+        recorder.end_window()?;
+        if let Version::Plugin { loaded, slot } = &mut version {
+            self.hand_back(loaded);
+            recorder.journal.use_plugin(&slot.source);
+        }
+        let (to, step, config) = (version.identity(), recorder.step, version.settings());
+        let Some((failed, changes)) = self.put(version)? else { return Ok(false) };
+        let swap = Swap { step, plugin: name.to_owned(), from: failed.identity(), to, rolled_back: true };
+        self.rolled_back(&swap, &changes, &config, error, recorder)?;
+        Ok(true)
+    }
+
+    /// Gives an older plugin the state of the newer one at its place: it is the better one, if the older plugin can read it.
+    fn hand_back(&mut self, older: &mut AnyPlugin) {
+        let newer = self.place(older.plugin().name()).and_then(|place| place.snapshot().ok().flatten());
+        let own = older.plugin_mut().snapshot().ok().flatten();
+        if newer.is_some_and(|state| older.plugin_mut().adopt(state).is_err()) {
+            older.plugin_mut().restore(own);
+        }
+    }
+
+    /// Applies a reward's weight and error policy changed in config.toml.
+    fn take_settings(&mut self, name: &str, weight: f64, on_error: OnError, recorder: &mut Recorder<'_>) -> Result<()> {
+        let step = recorder.step;
+        let index = self.rewards.iter().position(|r| r.name() == name);
+        let of_environment = self.config.environment.iter_mut().find(|entry| entry.name() == name);
+        let Some(entry) = index.map(|index| &mut self.config.plugin[index]).or(of_environment) else { return Ok(()) };
+        let from = Scoring { weight: entry.weight, on_error: entry.on_error };
+        recorder.end_window()?;
+        (entry.weight, entry.on_error) = (weight, on_error);
+        if let Some(index) = index {
+            self.rewards[index].set(weight as f32, on_error);
+        }
+        self.swaps.with(|board| board.config = self.config.clone());
+        recorder.journal.set_config(&self.config)?;
+        let to = Scoring { weight, on_error };
+        tracing::info!("{name}: {} from step {step} on", changed_scoring(&from, &to));
+        recorder.journal.event(&Event::SettingsChanged { plugin: name, step, from, to })
+    }
+
+    /// Returns the plugin of that name.
+    fn place(&mut self, name: &str) -> Option<&mut Plugin> {
+        self.all_mut().find(|plugin| plugin.name() == name)
+    }
+
+    /// Puts a plugin in place with its slot's settings, and returns the previous one.
+    fn exchange(&mut self, loaded: AnyPlugin, slot: &Slot) -> Result<Option<AnyPlugin>> {
+        loaded.plugin().enter_run();
+        Ok(match loaded {
+            AnyPlugin::Reward(new) => {
+                let Some(index) = self.rewards.iter().position(|r| r.name() == slot.name) else { return Ok(None) };
+                let entry = &mut self.config.plugin[index];
+                (entry.config, entry.limits) = (new.config(), new.limits().clone());
+                Some(AnyPlugin::Reward(Box::new(self.rewards[index].exchange(*new))))
+            }
+            AnyPlugin::Environment(new) => {
+                let Some(index) = self.environments.iter().position(|e| e.name() == slot.name) else { return Ok(None) };
+                let entry = &mut self.config.environment[index];
+                (entry.config, entry.limits) = (new.config(), new.limits().clone());
+                let old = std::mem::replace(&mut self.environments[index], *new);
+                Some(AnyPlugin::Environment(Box::new(old)))
+            }
+            AnyPlugin::Algorithm(new) => {
+                (self.config.loss, self.config.loss_limits) = (new.config(), new.limits().clone());
+                let old = std::mem::replace(&mut self.algorithm, *new);
+                self.see_algorithm()?;
+                Some(AnyPlugin::Algorithm(Box::new(old)))
+            }
+        })
+    }
+
+    /// Records a swap of a plugin or a model that is in place.
+    fn swapped(&mut self, swap: &Swap, how: How<'_>, recorder: &mut Recorder<'_>) -> Result<()> {
+        self.note_swap(swap, recorder)?;
+        let Swap { step, plugin, from, to, .. } = swap;
+        let pause_ms = how.begun.elapsed().as_secs_f64() * 1e3;
+        tracing::info!("{plugin} was swapped at step {step}: {}", how.changes);
+        if let Ok(compared) = serde_json::from_value::<Comparison>(how.report.clone()) {
+            tracing::info!("{plugin} {compared}");
+        }
+        recorder.journal.event(&Event::PluginSwapped {
+            plugin,
+            versions: Versions::new(from, to),
+            step: *step,
+            noticed_at_step: how.noticed,
+            request: how.trigger.request(),
+            version: &how.stated,
+            config: how.config,
+            state_handed_over: how.handed_over,
+            shadow: how.report,
+            pause_ms,
+        })
+    }
+
+    /// Records that a plugin or a model is back in place, and lets the ranks take the step again.
+    fn rolled_back(
+        &mut self,
+        swap: &Swap,
+        changes: &str,
+        config: &Map<String, Value>,
+        error: &Error,
+        recorder: &mut Recorder<'_>,
+    ) -> Result<()> {
+        self.note_swap(swap, recorder)?;
+        let Swap { step, plugin, from, to, .. } = swap;
+        tracing::warn!("{error}; {plugin} is rolled back: {changes}");
+        let (step, versions, reason) = (*step, Versions::new(from, to), error.to_string());
+        recorder.journal.event(&Event::PluginRolledBack { plugin, versions, step, config, reason })?;
+        self.world.go_on();
+        Ok(())
+    }
+
+    /// Records a swap in the run's history, and the configuration that it leaves.
+    fn note_swap(&mut self, swap: &Swap, recorder: &mut Recorder<'_>) -> Result<()> {
+        self.swaps.history.push(swap.clone());
+        self.swaps.with(|board| board.config = self.config.clone());
+        recorder.use_versions(self.versions())?;
+        recorder.journal.derive(self.derived_metrics());
+        recorder.journal.set_config(&self.config)
+    }
+
+    /// Returns how often each swapped plugin has been swapped.
+    pub(crate) fn swap_figures(&self) -> Vec<Metric> {
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        // A checkpoint may come from another run, whose plugins are none of this one's.
+        for swap in self.swaps.history.iter().filter(|swap| self.has(&swap.plugin)) {
+            *counts.entry(&swap.plugin).or_default() += 1;
+        }
+        let figures = counts.into_iter();
+        figures.map(|(name, n)| Metric::new(format!("plugins/{name}/swaps"), n as f64, Reduction::Last)).collect()
+    }
+
+    /// Returns all swaps of the run.
+    pub(crate) fn swaps(&self) -> &[Swap] {
+        &self.swaps.history
+    }
+
+    /// Returns the names of the settings that the user chose.
+    pub(crate) fn chosen(&self) -> Chosen {
+        self.swaps.with(|board| board.chosen())
+    }
+
+    /// Returns the hash of each plugin's file when it was last handled.
+    pub(crate) fn seen(&self) -> Seen {
+        self.swaps.with(|board| board.seen.clone())
+    }
+
+    /// Restores the swaps and handled files of an earlier part of the run; only files that differ from those count as new.
+    pub(crate) fn begin_at(&mut self, history: Vec<Swap>, seen: Seen, chosen: &Chosen, earlier: Predecessors) {
+        (self.swaps.history, self.swaps.earlier) = (history, earlier);
+        self.swaps.with(|board| {
+            board.seen.extend(seen);
+            board.choose(chosen);
+        });
+    }
+}
+
+/// Ends a run whose user named a file that is refused, before it trains on with the version that it had.
+fn insist(named: &Named, name: &str, trigger: &Trigger, reason: &str) -> Result<()> {
+    match named.get(name).filter(|_| *trigger == Trigger::File) {
+        None => Ok(()),
+        Some(file) => Err(Error::unusable(Path::new(file), format!("it can't take the place of {name}: {reason}"))),
+    }
+}
+
+/// Describes how a plugin differs from the one before: by its hash, or by its settings or limits if it has the same bytes.
+fn changes(before: &Slot, slot: &Slot) -> String {
+    match before.source.hash() == slot.source.hash() {
+        true => match changed_settings(&before.config, &slot.config) {
+            settings if !settings.is_empty() => settings,
+            _ if before.limits != slot.limits => "its limits changed".to_owned(),
+            _ => "the same version again".to_owned(),
+        },
+        false => changed_hashes(before.source.hash(), slot.source.hash()),
+    }
+}
+
+fn changed_hashes(from: &str, to: &str) -> String {
+    format!("{} -> {}", short_hash(from), short_hash(to))
+}
+
+/// Describes how a weight or an error policy changes, as in "weight 1 -> 3".
+fn changed_scoring(from: &Scoring, to: &Scoring) -> String {
+    let policy =
+        |policy: OnError| serde_json::to_value(policy).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default();
+    let weight = (from.weight != to.weight).then(|| format!("weight {} -> {}", from.weight, to.weight));
+    let on_error =
+        (from.on_error != to.on_error).then(|| format!("on_error {} -> {}", policy(from.on_error), policy(to.on_error)));
+    weight.into_iter().chain(on_error).collect::<Vec<_>>().join(", ")
+}
+
+/// Describes the settings that differ, as in "target 20 -> 3".
+fn changed_settings(old: &Map<String, Value>, new: &Map<String, Value>) -> String {
+    let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let shown = |settings: &Map<String, Value>, key: &str| settings.get(key).map_or_else(|| "none".to_owned(), Value::to_string);
+    let differs = keys.into_iter().filter(|key| old.get(*key) != new.get(*key));
+    let changes: Vec<String> = differs.map(|key| format!("{key} {} -> {}", shown(old, key), shown(new, key))).collect();
+    printable(&changes.join(", "), LONGEST_CHANGES)
+}
+
+/// Maximum length of the description of changed settings, in bytes.
+const LONGEST_CHANGES: usize = 512;

@@ -1,0 +1,140 @@
+//! The slots of a run's plugins, shared by the watching thread and the training thread.
+
+use super::trial::Trial;
+use crate::config::{Config, Limits, PluginEntry};
+use crate::plugin::{Plugin, PluginFile, Role, Source};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// Hash of each plugin's file when it was last handled.
+pub(crate) type Seen = BTreeMap<String, String>;
+
+/// Names of the settings that the user chose, by plugin.
+pub(crate) type Chosen = BTreeMap<String, BTreeSet<String>>;
+
+/// The slot of a plugin and its content.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub(super) name: String,
+    pub(super) role: Role,
+    /// Where its file is, unless it is embedded.
+    pub(super) file: Option<PluginFile>,
+    pub(super) source: Source,
+    pub(super) config: Map<String, Value>,
+    /// The settings that differ from the defaults; a newer version has its own defaults.
+    pub(super) beyond_defaults: Map<String, Value>,
+    /// These and those that were chosen although they are the defaults, which a newer version need not know.
+    pub(super) chosen: Map<String, Value>,
+    pub(super) limits: Limits,
+}
+
+impl Slot {
+    /// Creates the algorithm's slot.
+    pub(crate) fn algorithm(config: &Config, source: Source, plugin: &Plugin, chosen: &Chosen) -> Self {
+        let slot = Self {
+            name: source.name().to_owned(),
+            role: Role::Algorithm,
+            file: file(&config.algorithm),
+            source,
+            config: config.loss.clone(),
+            beyond_defaults: plugin.settings_beyond_defaults(),
+            chosen: Map::new(),
+            limits: config.loss_limits.clone(),
+        };
+        slot.chosen_among(chosen)
+    }
+
+    /// Creates the slot of a reward or of the environment.
+    pub(crate) fn entry(role: Role, entry: &PluginEntry, source: Source, plugin: &Plugin, chosen: &Chosen) -> Self {
+        let slot = Self {
+            name: entry.name().to_owned(),
+            role,
+            file: file(&entry.path),
+            source,
+            config: entry.config.clone(),
+            beyond_defaults: plugin.settings_beyond_defaults(),
+            chosen: Map::new(),
+            limits: entry.limits.clone(),
+        };
+        slot.chosen_among(chosen)
+    }
+
+    /// Takes over which of its settings were chosen.
+    pub(super) fn chosen_among(self, chosen: &Chosen) -> Self {
+        let named = chosen.get(&self.name);
+        let is_chosen = |key: &String| self.beyond_defaults.contains_key(key) || named.is_some_and(|named| named.contains(key));
+        let chosen =
+            self.config.iter().filter(|(key, _)| is_chosen(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
+        Self { chosen, ..self }
+    }
+}
+
+/// Returns the file of a plugin, unless it is embedded.
+fn file(location: &str) -> Option<PluginFile> {
+    let is_path = location.contains(['/', '\\']);
+    let location = PluginFile::parse(location).absolute();
+    (location.file().is_file() || is_path).then_some(location)
+}
+
+/// The state that both threads share.
+pub(super) struct Board {
+    pub slots: Vec<Slot>,
+    pub seen: Seen,
+    pub trial: Trial,
+    /// The run's current configuration.
+    pub config: Config,
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The next step.
+    pub step: u64,
+}
+
+impl Board {
+    pub(super) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
+        let seen = slots.iter().map(|slot| (slot.name.clone(), slot.source.hash().to_owned())).collect();
+        Self { slots, seen, trial, config: Config::default(), run: PathBuf::new(), step: 0 }
+    }
+
+    /// Returns the names of the settings that were chosen.
+    pub(super) fn chosen(&self) -> Chosen {
+        self.slots.iter().map(|slot| (slot.name.clone(), slot.chosen.keys().cloned().collect())).collect()
+    }
+
+    /// Takes over which settings were chosen.
+    pub(super) fn choose(&mut self, chosen: &Chosen) {
+        self.slots = std::mem::take(&mut self.slots).into_iter().map(|slot| slot.chosen_among(chosen)).collect();
+    }
+
+    /// Replaces the slot of that name and returns the old one.
+    pub(super) fn replace(&mut self, slot: Slot) -> Option<Slot> {
+        let place = self.slots.iter_mut().find(|s| s.name == slot.name)?;
+        Some(std::mem::replace(place, slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_setting_that_was_chosen_although_it_is_the_default_stays_chosen() {
+        let map = |value: Value| value.as_object().cloned().unwrap_or_default();
+        let slot = Slot {
+            name: "a".to_owned(),
+            role: Role::Reward,
+            file: None,
+            source: Source::open("grpo").unwrap(),
+            config: map(json!({"target": 20, "unit": "tokens", "far": 3})),
+            beyond_defaults: map(json!({"far": 3})),
+            chosen: Map::new(),
+            limits: Limits::default(),
+        };
+        let chosen = Chosen::from([("a".to_owned(), BTreeSet::from(["target".to_owned(), "gone".to_owned()]))]);
+        let slot = slot.chosen_among(&chosen);
+        assert_eq!(slot.chosen, map(json!({"target": 20, "far": 3})));
+        let before_this_was_kept = slot.chosen_among(&Chosen::new());
+        assert_eq!(before_this_was_kept.chosen, map(json!({"far": 3})));
+    }
+}

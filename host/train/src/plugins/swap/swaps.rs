@@ -1,0 +1,84 @@
+//! What is known of swaps during a run.
+
+use super::super::{Judged, Opener};
+use super::replaced::Before;
+use super::replaced::Predecessors;
+use super::slots::{Board, Slot};
+use super::trial::Trial;
+use super::watching::{Proposal, Trigger};
+use crate::experience::RewardColumn;
+use crate::plugin::{Batch, Engine, Generation};
+use crate::run::PluginVersion;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A swap of a plugin.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub(crate) struct Swap {
+    pub step: u64,
+    pub plugin: String,
+    pub from: PluginVersion,
+    pub to: PluginVersion,
+    /// Whether it was a rollback.
+    pub rolled_back: bool,
+}
+
+/// Files of plugins that the user named, by the plugins' names.
+pub(super) type Named = BTreeMap<String, String>;
+
+/// The state of a run's swaps.
+pub(in crate::plugins) struct Swaps {
+    pub(super) board: Arc<Mutex<Board>>,
+    /// What loads plugins and opens models that another rank proposes, or that a checkpoint kept.
+    pub(super) loads: Option<(Engine, Opener)>,
+    pub(super) proposals: Option<Receiver<Proposal>>,
+    pub(super) before: BTreeMap<String, Before>,
+    /// Those of before the run was resumed.
+    pub(super) earlier: Predecessors,
+    /// The run begins with these files or not at all.
+    pub(super) named: Named,
+    /// All swaps of the run.
+    pub(super) history: Vec<Swap>,
+}
+
+impl Swaps {
+    /// Creates the state from the run's initial plugins. A new plugin is tried on `trial` until there is a newer batch.
+    pub(in crate::plugins) fn new(slots: Vec<Slot>, trial: Trial) -> Self {
+        let board = Arc::new(Mutex::new(Board::new(slots, trial)));
+        let (before, earlier, named) = Default::default();
+        Self { board, loads: None, proposals: None, before, earlier, named, history: Vec::new() }
+    }
+
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Board) -> R) -> R {
+        f(&mut self.board.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Records the newest completions with their scores.
+    pub(in crate::plugins) fn saw_scores(
+        &self,
+        (judged, with_steps): (Arc<Judged>, Option<Arc<Judged>>),
+        rewards: &[RewardColumn],
+    ) {
+        let scores = rewards.iter().map(|r| (r.name.clone(), r.values.clone())).collect();
+        self.with(|board| (board.trial.scored, board.trial.with_steps) = ((judged, scores), with_steps));
+    }
+
+    /// Records the newest generation as the algorithm saw it.
+    pub(in crate::plugins) fn saw_generation(&self, generation: Arc<Generation>) {
+        self.with(|board| board.trial.generation = Some(generation));
+    }
+
+    /// Records the newest micro-batch as the algorithm saw it.
+    pub(in crate::plugins) fn saw_loss(&self, batch: Arc<Batch>) {
+        self.with(|board| board.trial.loss = batch);
+    }
+
+    /// Records that the content of a plugin's own file has been handled, accepted or not.
+    pub(super) fn handled(&self, name: &str, trigger: &Trigger, hash: Option<&str>) {
+        if let (Trigger::File, Some(hash)) = (trigger, hash) {
+            self.with(|board| board.seen.insert(name.to_owned(), hash.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Tries a plugin before it is swapped in: on synthetic completions at first, later on the run's own.
+
+use super::super::judged::Answers;
+use crate::config::{Compare, OnError, PluginEntry};
+use crate::dataset::Prompt;
+use crate::flow::Flow;
+use crate::metrics::Comparison;
+use crate::plugin::{
+    Algorithm, AnyPlugin, Asking, Batch, Column, EnvironmentPlugin, Error, Generation, Plugin, Result, RewardPlugin, Shape,
+    Start, TextColumn, Tool, TurnSpan, Unit, WeightedReward, columns,
+};
+use crate::plugins::comparing::{self, Matches};
+use crate::plugins::made_up::{self, Extras};
+use crate::plugins::steps::with_columns;
+use crate::plugins::{AskedModel, Judged, Reward, batch, start};
+use crate::rollout::Rollout;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Prompts that plugins are tried on.
+const PROMPTS: usize = 2;
+
+/// The newest batches of a run, and synthetic ones before there are any.
+#[derive(Clone)]
+pub(crate) struct Trial {
+    /// Completions, and how each reward scored them.
+    pub(super) scored: (Arc<Judged>, BTreeMap<String, Vec<Option<f32>>>),
+    /// The newest completions with the values of their steps, if a model gives any: as plugins see them that compare nothing.
+    pub(super) with_steps: Option<Arc<Judged>>,
+    /// Rewards that compare completions, by name.
+    compare: Arc<BTreeMap<String, Compare>>,
+    /// What the run's algorithm learns from, and what else the run has.
+    flow: Flow,
+    extras: Extras,
+    /// None if the run generates nothing.
+    pub(super) generation: Option<Arc<Generation>>,
+    /// What the algorithm's loss saw.
+    pub(super) loss: Arc<Batch>,
+    /// Episodes of each environment's first prompts in the dataset.
+    pub(super) starts: Arc<BTreeMap<String, Vec<Start>>>,
+}
+
+impl Trial {
+    /// Number of prompts that it takes.
+    pub(crate) const PROMPTS: usize = PROMPTS;
+
+    /// Makes synthetic completions of the dataset's first prompts, for a run with this algorithm: as many of each as a `group` has, if
+    /// the run generates groups. They are empty and made of the prompt's first tokens in turn.
+    pub(crate) fn made_up(
+        prompts: &[Arc<Prompt>],
+        dataset_columns: &[String],
+        group: Option<usize>,
+        (algorithm, flow): (&Algorithm, Flow),
+        extras: Extras,
+    ) -> Self {
+        let (shape, has_labels) = (algorithm.data().shape, algorithm.info().needs.has(columns::LABEL));
+        let prompts = &prompts[..prompts.len().min(PROMPTS)];
+        let size = group.unwrap_or(2);
+        let rollouts = made_up_rollouts(prompts, size);
+        let text = |r: &Rollout| if r.finished { String::new() } else { prompts[r.prompt].text.clone() };
+        let texts: Vec<String> = rollouts.iter().map(text).collect();
+        let batch = batch(0, prompts, dataset_columns, &rollouts, &texts);
+        let margins = prompts.iter().flat_map(|prompt| &prompt.answers).any(|answers| answers.margin.is_some());
+        let lengths: Vec<usize> = rollouts.iter().map(|rollout| rollout.tokens.len()).collect();
+        let groups: Vec<u32> = (0..=rollouts.len()).step_by(size.max(1)).map(|row| row as u32).collect();
+        let generation = group.map(|_| {
+            let mut batch = made_up::batch(&lengths, groups.clone(), shape);
+            batch.columns.push(made_up::scores(rollouts.len()));
+            let rewards = vec![WeightedReward { name: made_up::SCORES.to_owned(), weight: 1.0 }];
+            Arc::new(Generation { batch, rewards })
+        });
+        let loss = match shape {
+            Shape::Pairs => made_up::batch(&[3, 2], vec![0, 2], shape),
+            Shape::Completions if has_labels => made_up::batch(&[3, 2], vec![0, 1, 2], shape),
+            Shape::Completions => made_up::batch(&lengths, groups, shape),
+        };
+        let scored = (Arc::new(Judged { batch, prompts: prompts.to_vec(), episodes: Vec::new() }), BTreeMap::new());
+        Self {
+            scored,
+            with_steps: None,
+            compare: Arc::default(),
+            flow,
+            extras: Extras { margins, ..extras },
+            generation,
+            loss: Arc::new(loss),
+            starts: Arc::default(),
+        }
+    }
+
+    /// Returns what the run's algorithm learns from.
+    pub(crate) fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    /// Returns what the run has that not every algorithm needs.
+    pub(super) fn extras(&self) -> Extras {
+        self.extras
+    }
+
+    /// Returns the trial for a run with these rewards.
+    #[must_use]
+    pub(crate) fn comparing(self, rewards: &[Reward]) -> Self {
+        let compare = rewards.iter().filter_map(|reward| Some((reward.name().to_owned(), reward.compare()?)));
+        let compare = Arc::new(compare.collect());
+        let of_steps = rewards.iter().filter(|reward| reward.model().is_some_and(|asked| asked.model.judges_steps()));
+        let judged = &self.scored.0;
+        let made_up = || (0..judged.batch.prompt_of.len()).map(|row| ["[0.5, 1.0]", "[]"][row % 2].to_owned()).collect();
+        let columns: Vec<TextColumn> =
+            of_steps.map(|reward| TextColumn { name: reward.name().to_owned(), values: made_up() }).collect();
+        let with_steps = (!columns.is_empty()).then(|| Arc::new(with_columns(judged, columns)));
+        Self { compare, with_steps, ..self }
+    }
+
+    /// Tries a plugin and reports how it differs from the one it would replace. It also takes back the state that it then has, as it
+    /// would its predecessor's. It is left without a state.
+    pub(super) fn run(&self, any: &mut AnyPlugin) -> Result<Value> {
+        let report = match any {
+            AnyPlugin::Reward(plugin) => self.reward(plugin),
+            AnyPlugin::Algorithm(plugin) => self.algorithm(plugin).map(|()| Value::Null),
+            AnyPlugin::Environment(plugin) => self.play(plugin).map(|()| Value::Null),
+        };
+        let plugin = any.plugin_mut();
+        let kept = report.and_then(|report| {
+            left_without_state(plugin)?;
+            Ok(report)
+        });
+        plugin.restore(None);
+        kept
+    }
+
+    /// Tries an algorithm, with synthetic columns in the place of those that its predecessor did not need.
+    fn algorithm(&self, plugin: &mut Algorithm) -> Result<()> {
+        if let Some(generation) = &self.generation {
+            let mut generation = (**generation).clone();
+            made_up::fill_generation(&mut generation.batch, plugin, self.extras);
+            plugin.assess(&generation).map(drop)?;
+        }
+        let mut batch = (*self.loss).clone();
+        made_up::fill_loss(&mut batch, plugin, self.extras);
+        plugin.loss(&batch).map(drop)
+    }
+
+    /// Takes the starts of each environment's episodes from its first prompts. The synthetic completions are then episodes of a turn.
+    pub(crate) fn begin(&mut self, prompts: &[Arc<Prompt>], environments: &[PluginEntry]) {
+        let starts = environments.iter().enumerate().map(|(place, entry)| {
+            let own = prompts.iter().filter(|prompt| prompt.acts_in(environments) == Some(place));
+            let starts = own.take(PROMPTS).enumerate().map(|(i, prompt)| start(prompt, i as u64, 0)).collect();
+            (entry.name().to_owned(), starts)
+        });
+        self.starts = Arc::new(starts.collect());
+        if let (Some(entry), Some(generation)) = (environments.first(), &mut self.generation) {
+            *generation = Arc::new(one_turn_each(generation, entry.name()));
+        }
+    }
+
+    /// Plays an episode of each of the environment's first prompts.
+    pub(crate) fn play(&self, environment: &EnvironmentPlugin) -> Result<()> {
+        let text = |place: usize| ["1", ""][place % 2].to_owned();
+        let says = |place: usize, number: usize, _: &[Tool]| (number < 2).then(|| (text(place), Vec::new(), true));
+        let starts = self.starts.get(environment.name()).map(Vec::as_slice).unwrap_or_default();
+        environment.rehearse(starts, says).map(drop)
+    }
+
+    fn reward(&self, plugin: &mut RewardPlugin) -> Result<Value> {
+        let judged = &self.scored.0;
+        let matches = self.compare.get(plugin.name()).and_then(|compare| Matches::of(judged, *compare));
+        let new = match matches {
+            Some(matches) => {
+                let values = plugin.score_on_trial(&matches.judged.batch)?.rewards;
+                matches.scores(Answers { values, ..Answers::default() }).values
+            }
+            None if self.compare.contains_key(plugin.name()) => plugin.score_on_trial(&judged.batch)?.rewards,
+            None => plugin.score_on_trial(&self.with_steps.as_ref().unwrap_or(judged).batch)?.rewards,
+        };
+        Ok(self.compared(plugin.name(), &new))
+    }
+
+    /// Scores the newest completions with a reward model, and reports how it differs from the one it would replace.
+    pub(super) fn model(&self, asked: &AskedModel) -> crate::Result<Value> {
+        let judged = &self.scored.0;
+        let all = |judged: &Judged| asked.score(judged, 0..judged.batch.prompt_of.len(), OnError::Fail);
+        let answers = match self.compare.get(asked.model.name()) {
+            Some(compare) => comparing::by_model(judged, *compare, all)?,
+            None => all(judged)?,
+        };
+        Ok(self.compared(asked.model.name(), &answers.values))
+    }
+
+    /// Compares scores of the newest completions with those that the reward of that name gave them.
+    fn compared(&self, name: &str, new: &[Option<f32>]) -> Value {
+        self.scored.1.get(name).map_or(Value::Null, |old| json!(Comparison::of(old, new)))
+    }
+}
+
+/// Has a plugin take back the state that it exports, as it would its predecessor's.
+fn left_without_state(plugin: &mut Plugin) -> Result<()> {
+    plugin.snapshot()?.map_or(Ok(()), |state| plugin.adopt(state))
+}
+
+/// Returns a generation as episodes of one turn, whose rewards are this environment's.
+fn one_turn_each(generation: &Generation, environment: &str) -> Generation {
+    let mut generation = generation.clone();
+    let batch = &mut generation.batch;
+    let spans = batch.tokens.windows(2).enumerate();
+    batch.turns = spans.map(|(row, ends)| TurnSpan { sequence: row as u32, start: ends[0], end: ends[1] }).collect();
+    for (reward, column) in generation.rewards.iter_mut().zip(&mut batch.columns) {
+        (reward.name, column.name) = (environment.to_owned(), columns::reward(environment));
+    }
+    let of_turns = batch.columns.first().map(|scores| Column {
+        name: columns::turn_reward(environment),
+        unit: Unit::Turn,
+        ..scores.clone()
+    });
+    batch.columns.extend(of_turns);
+    generation
+}
+
+/// Makes completions that are empty and made of the prompt's first tokens in turn.
+fn made_up_rollouts(prompts: &[Arc<Prompt>], group: usize) -> Vec<Rollout> {
+    let rollout = |(prompt, sample): (usize, usize)| {
+        let odd = (prompt + sample) % 2;
+        let tokens: Vec<u32> = prompts[prompt].tokens.iter().take(1 + 3 * odd).copied().collect();
+        Rollout { prompt, sample, logp: vec![-1.0; tokens.len()], tokens, finished: odd == 0, ..Rollout::default() }
+    };
+    (0..prompts.len()).flat_map(|p| (0..group).map(move |s| (p, s))).map(rollout).collect()
+}
+
+/// Tries the plugins that a run starts with; `bear` gets the name of one that fails, and its error, which it may return.
+pub(crate) fn dry_run(
+    trial: &Trial,
+    algorithm: &mut Algorithm,
+    rewards: &mut [Reward],
+    bear: &mut impl FnMut(&str, Error) -> crate::Result<()>,
+) -> crate::Result<()> {
+    let tried = trial.algorithm(algorithm).and_then(|()| left_without_state(algorithm));
+    algorithm.restore(None);
+    if let Err(error) = tried {
+        bear(algorithm.name(), error)?;
+    }
+    // Where servers may not be asked, on other ranks or in a replay, there is no answer about synthetic completions.
+    let can_be_tried = |plugin: &&mut RewardPlugin| plugin.asker().is_none_or(|asker| asker.asking() == Asking::Freely);
+    for reward in rewards.iter_mut().filter_map(Reward::plugin_mut).filter(can_be_tried) {
+        if let Err(error) = trial.reward(reward) {
+            bear(reward.name(), error)?;
+        }
+        reward.restore(None);
+    }
+    Ok(())
+}

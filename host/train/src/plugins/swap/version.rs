@@ -1,0 +1,78 @@
+//! What a swap puts in place or takes out: a plugin or a reward model, loaded.
+
+use super::slots::Slot;
+use crate::plugin::{AnyPlugin, Source};
+use crate::plugins::AskedModel;
+use crate::run::PluginVersion;
+use serde_json::{Map, Value};
+use std::any::Any;
+
+/// A version of a plugin or of a reward model.
+pub(super) enum Version {
+    Plugin {
+        loaded: AnyPlugin,
+        slot: Box<Slot>,
+    },
+    Model {
+        asked: Box<AskedModel>,
+        /// Its folder.
+        path: String,
+    },
+}
+
+impl Version {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Plugin { slot, .. } => &slot.name,
+            Self::Model { asked, .. } => asked.model.name(),
+        }
+    }
+
+    /// Returns the hash of the plugin, or of the model's files.
+    pub(super) fn hash(&self) -> &str {
+        match self {
+            Self::Plugin { slot, .. } => slot.source.hash(),
+            Self::Model { asked, .. } => asked.model.hash(),
+        }
+    }
+
+    /// Returns what identifies it.
+    pub(super) fn identity(&self) -> PluginVersion {
+        match self {
+            Self::Plugin { loaded, slot } => PluginVersion::new(slot.source.hash(), &loaded.plugin().config()),
+            Self::Model { asked, .. } => PluginVersion::from_hash(asked.model.hash()),
+        }
+    }
+
+    /// Returns the version that a plugin states; empty for a model.
+    pub(super) fn stated(&self) -> String {
+        match self {
+            Self::Plugin { loaded, .. } => loaded.plugin().info().version.clone(),
+            Self::Model { .. } => String::new(),
+        }
+    }
+
+    /// Returns a plugin's bytes.
+    pub(super) fn source(&self) -> Option<&Source> {
+        match self {
+            Self::Plugin { slot, .. } => Some(&slot.source),
+            Self::Model { .. } => None,
+        }
+    }
+
+    /// Returns what events say of its settings.
+    pub(super) fn settings(&self) -> Map<String, Value> {
+        match self {
+            Self::Plugin { slot, .. } => slot.config.clone(),
+            Self::Model { path, .. } => Map::from_iter([("path".to_owned(), path.clone().into())]),
+        }
+    }
+
+    /// Takes out what it only needs while it is in use. Dropping that may take time.
+    pub(super) fn release(&mut self) -> Box<dyn Any + Send> {
+        match self {
+            Self::Plugin { loaded, .. } => Box::new(loaded.plugin_mut().release()),
+            Self::Model { .. } => Box::new(()),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What a run would do, found out without training: its first prompts, and what its rewards say of completions.
+
+use super::collector::With;
+use super::dataset::Prompt;
+use super::phase::Phase;
+use super::plugins::{Judged, Scored, batch};
+use super::trainer::Trainer;
+use super::{Error, Result};
+use crate::data::TurnEnd;
+use crate::experience::RewardColumn;
+use crate::rollout::Rollout;
+use serde_json::Value;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Number of prompts that are shown.
+const PROMPTS: usize = 2;
+
+/// Number of completions of each prompt, and of their tokens, that are generated.
+const SHORT: (usize, usize) = (2, 48);
+
+/// Usual names of columns with answers.
+const ANSWERS: [&str; 5] = ["answer", "solution", "completion", "response", "output"];
+
+/// What a run would do, found out without training: its first prompts, and what its rewards say of completions.
+pub struct Rehearsal {
+    /// Number of rows that are used.
+    pub rows: usize,
+    /// The first of them.
+    pub prompts: Vec<Shown>,
+    /// Scores of the dataset's answers, and of short completions.
+    pub scores: Vec<Scores>,
+    /// How the chat template ends a turn, if there is one.
+    pub turn_end: Option<TurnEnd>,
+    /// The tokens that end a completion.
+    pub ends: Vec<String>,
+}
+
+/// A prompt as the model reads it.
+pub struct Shown {
+    /// Its row in the dataset.
+    pub row: usize,
+    /// Its text.
+    pub text: String,
+    /// Number of its tokens.
+    pub tokens: usize,
+    /// Numbers of tokens of its given answers.
+    pub answers: Vec<usize>,
+}
+
+/// A completion and its scores.
+pub struct Scores {
+    /// The row of its prompt.
+    pub row: usize,
+    /// The dataset's column that it is, unless the model wrote it.
+    pub column: Option<&'static str>,
+    /// Its text.
+    pub text: String,
+    /// Number of its tokens.
+    pub tokens: usize,
+    /// Whether it was cut off earlier than a run would.
+    pub is_cut: bool,
+    /// The names of rewards with their scores.
+    pub scores: Vec<(String, Option<f32>)>,
+}
+
+impl Trainer {
+    /// Looks at the first prompts, and has their answers and short completions of them scored.
+    ///
+    /// # Errors
+    /// If a reward fails, as in a run.
+    pub fn rehearse(mut self) -> Result<Rehearsal> {
+        let prompts = self.collector.data().prompts().first(PROMPTS)?;
+        let shown = prompts.iter().map(|prompt| self.shown(prompt)).collect::<Result<_>>()?;
+        let mut scores = Vec::new();
+        if self.plan.batching.groups.is_some() {
+            scores.extend(self.scores_of_answers(&prompts)?);
+            scores.extend(self.scores_of_completions(prompts)?);
+        }
+        let (turn_end, ends) = self.collector.ends()?;
+        self.world.barrier("the end of a rehearsal")?;
+        Ok(Rehearsal { rows: self.collector.data().prompts().len(), prompts: shown, scores, turn_end, ends })
+    }
+
+    fn shown(&self, prompt: &Prompt) -> Result<Shown> {
+        let given = prompt.answers.as_ref();
+        let of_answers = given.into_iter().flat_map(|given| [&given.chosen, &given.rejected]);
+        let answers = of_answers.map(Vec::len).filter(|tokens| *tokens > 0).collect();
+        // A whole text is all answer.
+        let whole = || given.map_or_else(Vec::new, |given| [&prompt.tokens[..], &given.chosen].concat());
+        let text = if prompt.text.is_empty() { self.collector.written(&whole())? } else { prompt.text.clone() };
+        Ok(Shown { row: prompt.row, text, tokens: prompt.tokens.len(), answers })
+    }
+
+    /// Has the answers that the dataset has for these prompts scored as completions, if each has one and no reward compares completions.
+    fn scores_of_answers(&mut self, prompts: &[Arc<Prompt>]) -> Result<Vec<Scores>> {
+        let text = |prompt: &Arc<Prompt>, name: &str| prompt.columns.get(name).and_then(Value::as_str).map(str::to_owned);
+        let of_all = |name: &str| prompts.iter().map(|prompt| text(prompt, name)).collect::<Option<Vec<String>>>();
+        let found = ANSWERS.into_iter().find_map(|name| Some((name, of_all(name)?)));
+        let is_alone = self.settings.environment.is_empty() && self.settings.plugin.iter().all(|entry| entry.compare.is_none());
+        let Some((name, texts)) = found.filter(|_| is_alone && !prompts.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let rollout = |(prompt, text): (usize, &String)| {
+            let tokens = self.collector.tokens(text)?;
+            Ok(Rollout { prompt, tokens, finished: true, ..Rollout::default() })
+        };
+        let rollouts = texts.iter().enumerate().map(rollout).collect::<Result<Vec<Rollout>>>()?;
+        let batch = batch(0, prompts, self.collector.data().columns(), &rollouts, &texts);
+        let judged = Judged { batch, prompts: prompts.to_vec(), episodes: Vec::new() };
+        let Scored { columns, for_evaluation, .. } = self.plugins.score(judged, Phase::Eval)?;
+        let columns: Vec<RewardColumn> = columns.into_iter().chain(for_evaluation).collect();
+        let scored = |(at, text): (usize, String)| Scores {
+            row: prompts[at].row,
+            column: Some(name),
+            text,
+            tokens: rollouts[at].tokens.len(),
+            is_cut: false,
+            scores: at_row(&columns, at),
+        };
+        Ok(texts.into_iter().enumerate().map(scored).collect())
+    }
+
+    /// Has short completions of these prompts scored.
+    fn scores_of_completions(&mut self, prompts: Vec<Arc<Prompt>>) -> Result<Vec<Scores>> {
+        let is_shortened = self.plan.rollout.max_completion_length > SHORT.1;
+        self.collector.shorten(SHORT);
+        let at = self.moment();
+        let (learner, phase) = (&self.learner, Phase::Train);
+        let mut with = With { learner, plugins: &mut self.plugins, journal: &mut self.journal, at, phase };
+        let (experience, _) = self.collector.roll_out_and_score(prompts, 0, &mut with)?;
+        let scored = |at: usize| {
+            let rollout = &experience.rollouts[at];
+            Scores {
+                row: experience.prompts[rollout.prompt].row,
+                column: None,
+                text: experience.texts[at].clone(),
+                tokens: rollout.sampled(),
+                is_cut: is_shortened && !rollout.finished,
+                scores: at_row(&experience.rewards, at),
+            }
+        };
+        Ok((0..experience.rollouts.len()).map(scored).collect())
+    }
+}
+
+fn at_row(columns: &[RewardColumn], at: usize) -> Vec<(String, Option<f32>)> {
+    columns.iter().map(|column| (column.name.clone(), column.values.get(at).copied().flatten())).collect()
+}
+
+/// Checks that a folder can be made, by making one that is removed at once beside it or, if its own is missing, above.
+///
+/// # Errors
+/// If it can't be made.
+pub(super) fn check_can_make(folder: &Path) -> Result<()> {
+    let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let there = whole.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+    let made = if there.is_dir() { tempfile::tempdir_in(there).map(drop) } else { Err(ErrorKind::NotADirectory.into()) };
+    // Without the name of the folder that was tried.
+    made.map_err(|source| Error::Write { path: folder.to_owned(), source: source.kind().into() })
+}

@@ -1,0 +1,144 @@
+//! Finds and opens the model that a run starts with.
+
+use super::held;
+use super::models::resolve_adapter;
+use super::opened::Made;
+use super::opened::Opened;
+use crate::config::Config;
+use crate::data::{TemplateTokens, Tokenizer, Wording};
+use crate::dist::World;
+use crate::model::{Backend, ModelFolder, builtin};
+use crate::origin::Beginning;
+use crate::ranks::after_the_first;
+use crate::run::RunFiles;
+use crate::{Error, Result, named};
+use std::path::{Path, PathBuf};
+
+/// Opens the configuration's model for a run in this folder, computed by this backend. Sets a name that stays valid wherever the run
+/// resumes, all adapter settings, the precision of the base model, and the end token.
+pub(super) fn open(
+    config: &mut Config,
+    folder: &Path,
+    beginning: &Beginning,
+    (backend, world): (&Backend, &World),
+) -> Result<Opened> {
+    // Later checkpoints of a run that was named don't matter to a run that began with one of them.
+    let recorded = match beginning {
+        Beginning::Resume { origin, .. } => origin.written()?.model,
+        _ => None,
+    };
+    let begun =
+        |given: &str| recorded.clone().filter(|model| Path::new(model).parent() == Some(Path::new(&named::absolute(given))));
+    let named_model = || {
+        let given = config.model.as_deref();
+        given.map(|given| named::model_of(begun(given).as_deref().unwrap_or(given))).transpose()
+    };
+    let (model, name) = after_the_first(world, named_model)?.unzip();
+    config.model = name;
+    let (source, made) = open_model(model, beginning, RunFiles(folder).made_model())?;
+    let source = source.keeping()?;
+    let lora = resolve_adapter(config, &source, matches!(beginning, Beginning::Resume { .. }))?;
+    let (source, dtype) = held::hold(config, source, backend)?;
+    config.dtype = dtype;
+    let mut wording = wording(config, &source, beginning, world)?;
+    let made_in = made.as_ref().filter(|made| matches!(made, Made::BuiltIn(_))).map(Made::path);
+    let open = |wording: &Wording| {
+        Tokenizer::open_as(source.tokenizer(), wording).map_err(|error| match made_in {
+            Some(folder) => error.of_built_in(folder),
+            None => error,
+        })
+    };
+    let mut tokenizer = open(&wording)?;
+    if !tokenizer.names_end() && !matches!(beginning, Beginning::Resume { .. }) {
+        config.eos_token = named_end(&source, &tokenizer)?;
+        wording.eos.clone_from(&config.eos_token);
+        tokenizer = open(&wording)?;
+    }
+    if let Some(name) = tokenizer.stock_template() {
+        tracing::info!(
+            "assistant_only_loss: {name}'s chat template is replaced by TRL's variant for training; to keep it, name a copy with \
+             another comment in it as chat_template_path"
+        );
+    }
+    let (tokens, rows) = (tokenizer.vocab_size(), source.architecture().vocab_size);
+    if tokens > rows {
+        let detail = format!("the tokenizer has {tokens} tokens and the model only {rows}");
+        return Err(Error::unusable(source.path(), detail));
+    }
+    Ok(Opened { source, made, lora, reference: None, tokenizer, wording })
+}
+
+/// Returns the end token of a model whose tokenizer names none. A run records it, so that it keeps it when it resumes.
+fn named_end(source: &ModelFolder, tokenizer: &Tokenizer) -> Result<Option<String>> {
+    let end = tokenizer.unnamed_end(&source.architecture().eos_token_ids)?;
+    match &end {
+        Some(end) => tracing::info!("the tokenizer names no end token; texts end with {end:?}, as the model's do"),
+        None => tracing::warn!(
+            "neither the tokenizer nor the model names an end token: texts are learned without one, and completions end only at \
+             max_completion_length; name one with --eos-token"
+        ),
+    }
+    Ok(end)
+}
+
+/// Returns the model that a run starts with or started with: the named one, or the built-in one, which the run stores.
+fn open_model(named: Option<PathBuf>, beginning: &Beginning, kept: PathBuf) -> Result<(ModelFolder, Option<Made>)> {
+    if let Some(path) = named {
+        return Ok((ModelFolder::open(path)?, None));
+    }
+    if let Beginning::Resume { .. } = beginning {
+        return Ok((ModelFolder::open(kept)?, None));
+    }
+    if let Beginning::Fork { origin, .. } = beginning {
+        let parents = RunFiles(&origin.run).made_model();
+        return Ok((ModelFolder::open(&parents)?, Some(Made::Parents(parents))));
+    }
+    let temporary = tempfile::tempdir().map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
+    builtin::write(temporary.path())?;
+    Ok((ModelFolder::open(temporary.path())?, Some(Made::BuiltIn(temporary))))
+}
+
+/// Returns the configuration's overrides of templates and end tokens. Sets the template's full path; a run that continues from a
+/// checkpoint keeps the template there.
+fn wording(config: &mut Config, model: &ModelFolder, beginning: &Beginning, world: &World) -> Result<Wording> {
+    let now = config.strftime_now.as_deref().map(Wording::read_time).transpose();
+    let now = now.map_err(|detail| Error::setting("strftime_now", detail))?;
+    let given = config.chat_template_path.as_deref();
+    let named_template = |given: &str| {
+        for name in [given.to_owned(), named::absolute(given)] {
+            if let Some(kept) = beginning.kept_template(&name)? {
+                return Ok((kept, name));
+            }
+        }
+        named::template_of(given)
+    };
+    let (template, given) = after_the_first(world, || given.map(named_template).transpose())?.unzip();
+    let folder = template.clone().filter(|path| path.is_dir());
+    let template = template.map(|path| Wording::read_template(&path)).transpose()?;
+    config.chat_template_path = given;
+    if let Some((folder, (_, source))) = folder.zip(template.as_ref()) {
+        let TemplateTokens { end, mut written } = Wording::tokens_of(&folder, source)?;
+        if config.eos_token.is_none() {
+            written.extend(end.clone());
+        }
+        check_written(&written, &folder, &Tokenizer::open(model.tokenizer())?)?;
+        config.eos_token = config.eos_token.take().or(end);
+    }
+    let (kwargs, eos, pad) = (config.chat_template_kwargs.clone(), config.eos_token.clone(), config.pad_token.clone());
+    Ok(Wording { template, now, kwargs, eos, pad, training: config.assistant_only_loss })
+}
+
+/// Refuses a folder's chat template that writes tokens which the model lacks: as text, they would be several tokens that mean nothing.
+fn check_written(written: &[String], folder: &Path, tokenizer: &Tokenizer) -> Result<()> {
+    let missing: Vec<&str> = written.iter().map(String::as_str).filter(|token| !tokenizer.has(token)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let detail = format!(
+        "{} writes {}, which the model's tokenizer does not have, and embeddings are not enlarged; use a model that has them, or name \
+         the template's file alone to write them as ordinary text",
+        folder.display(),
+        missing.join(", ")
+    );
+    Err(Error::setting("chat_template_path", detail))
+}

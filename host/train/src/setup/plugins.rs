@@ -1,0 +1,454 @@
+//! Loads the run's plugins and tries them on the kind of input they will get.
+
+use super::defaults;
+use super::kept::{Kept, Opening};
+use super::scripts;
+use crate::activity::{Activity, Task};
+use crate::collector::Data;
+use crate::config::{self, Compare, Config, Grants, PluginEntry};
+use crate::data::Tokenizer;
+use crate::dist::World;
+use crate::flow::{Flow, MetricsPlan};
+use crate::model::Backend;
+use crate::named::model_of;
+use crate::origin::Beginning;
+use crate::plan::Batching;
+use crate::plugin::columns::{OLD_VALUE, REF_LOGP, VALUE};
+use crate::plugin::{self, Source};
+use crate::plugin::{Algorithm, Asker, Asking, EMBEDDED, Engine, EnvironmentPlugin, Folders, Info, RewardPlugin, Role};
+use crate::plugins::{AskedModel, Chosen, Extras, Plugins, REFERENCE, Reward, Scorer, Slot, Trial, dry_run, is_separable};
+use crate::ranks::after_the_first;
+use crate::run::{Event, RunFiles, short_hash};
+use crate::{Error, Result, RunFolder};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The plugins that a configuration names.
+pub(super) struct Loaded {
+    engine: Engine,
+    pub flow: Flow,
+    pub metrics: MetricsPlan,
+    algorithm: Algorithm,
+    pub algorithm_source: Source,
+    rewards: Vec<Reward>,
+    reward_sources: Vec<Source>,
+    environments: Vec<(EnvironmentPlugin, Source)>,
+    chosen: Chosen,
+}
+
+/// Loads the plugins. Sets in the configuration what they define or choose: the algorithm's own settings, those of the rewards, and the
+/// group size.
+pub(super) fn load(config: &mut Config, beginning: &Beginning, world: &World, backend: &Backend) -> Result<Loaded> {
+    let mut engine = Engine::new()?;
+    plugin::set_python_path(&config.python_path);
+    scripts::expand(config, &engine, beginning, world)?;
+    let (entry, key) = (PluginEntry::new(config.algorithm.clone()), "algorithm".to_owned());
+    let opening = Opening { key, entry: &entry, role: Role::Algorithm, beginning, world };
+    let load = |source: &Source| Ok(Algorithm::load(&engine, source, &config.loss, &config.loss_limits, config.seed)?);
+    let (algorithm, algorithm_source) = opening.load(load)?;
+    let flow = Flow::new(&algorithm, config.learn_from);
+    flow.check_needs(&algorithm.info().needs)
+        .map_err(|detail| plugin::Error::Config { name: algorithm.name().to_owned(), detail })?;
+    let chosen = chosen(config, algorithm_source.name());
+    config.loss = algorithm.config();
+    config.eval_steps = defaults::eval_steps(config, beginning)?;
+    let Flow { generates, has_pairs, .. } = flow;
+    if generates {
+        defaults::of_algorithm(config, has_pairs, &algorithm.info().hints.defaults);
+        config.check_generation(has_pairs, world.size())?;
+    } else {
+        config.check_no_generation()?;
+        let given = if has_pairs { "pairs" } else { "completions" };
+        leave_out_rewards(config, given, algorithm_source.name(), beginning)?;
+    }
+    let acting = config.environment.iter().map(|entry| ("environment", entry));
+    for (table, entry) in config.plugin.iter().map(|entry| ("plugin", entry)).chain(acting) {
+        grant(&mut engine, table, entry, config, beginning, world)
+            .map_err(|detail| config::Error::Invalid { place: format!("{table}.{}", entry.name()), detail })?;
+    }
+    let acting = config.environment.iter_mut().map(|entry| ("environment", entry));
+    for (table, entry) in config.plugin.iter_mut().map(|entry| ("plugin", entry)).chain(acting) {
+        grant_folders(&mut engine, table, entry, beginning, world)?;
+    }
+    let (mut rewards, mut reward_sources) = (Vec::with_capacity(config.plugin.len()), Vec::new());
+    for entry in &mut config.plugin {
+        let by = if entry.model {
+            Scorer::Model(Box::new(asked_model(entry, beginning, world, backend)?))
+        } else {
+            let (plugin, source) = asked_plugin(&engine, entry, config.seed, (beginning, world))?;
+            reward_sources.push(source);
+            Scorer::Plugin(Box::new(plugin))
+        };
+        rewards.push(Reward::new(by, entry));
+    }
+    let environments = environments(config, &engine, beginning, world)?;
+    check_names(config, algorithm_source.name())?;
+    scripts::locate(config, beginning);
+    let metrics = flow.metrics();
+    Ok(Loaded { engine, flow, metrics, algorithm, algorithm_source, rewards, reward_sources, environments, chosen })
+}
+
+/// Refuses rewards and environments that are called like the algorithm: checkpoints keep plugins under their names, on file systems some
+/// of which ignore case.
+fn check_names(config: &Config, algorithm: &str) -> Result<()> {
+    let rewards = config.plugin.iter().filter(|entry| !entry.model).map(|entry| ("plugin", entry));
+    let mut all = rewards.chain(config.environment.iter().map(|entry| ("environment", entry)));
+    match all.find(|(_, entry)| entry.name().eq_ignore_ascii_case(algorithm)) {
+        None => Ok(()),
+        Some((key, entry)) => {
+            let detail = "is the algorithm's name, too; give the other plugin one of its own, as in name = \"another\"";
+            Err(Error::setting(key, format!("{} {detail}", entry.name())))
+        }
+    }
+}
+
+/// Returns the names of the settings that a configuration holds before plugins add their defaults.
+fn chosen(config: &Config, algorithm: &str) -> Chosen {
+    let entries = config.plugin.iter().chain(&config.environment).map(|entry| (entry.name(), &entry.config));
+    let all = entries.chain([(algorithm, &config.loss)]);
+    all.map(|(name, settings)| (name.to_owned(), settings.keys().cloned().collect())).collect()
+}
+
+/// Loads the environments that the configuration names, and sets in their entries the settings that they define.
+fn environments(
+    config: &mut Config,
+    engine: &Engine,
+    beginning: &Beginning,
+    world: &World,
+) -> Result<Vec<(EnvironmentPlugin, Source)>> {
+    let seed = config.seed;
+    let load = |entry: &mut PluginEntry| {
+        let opening = Opening { key: path_of("environment", entry), entry, role: Role::Environment, beginning, world };
+        let (plugin, source) =
+            opening.load(|source| Ok(EnvironmentPlugin::load(engine, source, &entry.config, &entry.limits, seed)?))?;
+        if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
+            return Err(idle_hosts("environment", entry));
+        }
+        entry.config = plugin.config();
+        Ok((plugin, source))
+    };
+    config.environment.iter_mut().map(load).collect()
+}
+
+/// Loads a reward plugin, and sets in its entry the settings that it defines.
+fn asked_plugin(
+    engine: &Engine,
+    entry: &mut PluginEntry,
+    seed: u64,
+    (beginning, world): (&Beginning, &World),
+) -> Result<(RewardPlugin, Source)> {
+    let opening = Opening { key: path_of("plugin", entry), entry, role: Role::Reward, beginning, world };
+    let (plugin, source) = opening.load(|source| Ok(RewardPlugin::load(engine, source, &entry.config, &entry.limits, seed)?))?;
+    if matches!(beginning, Beginning::New) && plugin.asker().is_none() && !entry.hosts.is_empty() {
+        return Err(idle_hosts("plugin", entry));
+    }
+    entry.config = plugin.config();
+    Ok((plugin, source))
+}
+
+/// Returns the key of an entry's file.
+fn path_of(table: &str, entry: &PluginEntry) -> String {
+    format!("{table}.{}.path", entry.name())
+}
+
+/// Returns the error for hosts that a plugin can't ask.
+fn idle_hosts(table: &str, entry: &PluginEntry) -> Error {
+    let detail = "this plugin sends no requests; leave its hosts out".to_owned();
+    config::Error::Invalid { place: format!("{table}.{}.hosts", entry.name()), detail }.into()
+}
+
+/// Opens a reward model, and sets in its entry a name that stays valid wherever the run resumes, and the hash of its files.
+fn asked_model(entry: &mut PluginEntry, beginning: &Beginning, world: &World, backend: &Backend) -> Result<AskedModel> {
+    let open = |entry: &PluginEntry| {
+        let (folder, path) = after_the_first(world, || model_of(&entry.path))?;
+        Ok((AskedModel::open(entry, &folder, backend)?, folder, path))
+    };
+    let (asked, folder, path) = open(entry).map_err(|error: Error| moved(entry, error, beginning))?;
+    entry.path = path;
+    let model = &asked.model;
+    let what = format!("reward model {}: the files in {}", entry.name(), folder.display());
+    same_as_before(entry.hash.as_deref(), model.hash(), &what, beginning)?;
+    entry.hash = Some(model.hash().to_owned());
+    Ok(asked)
+}
+
+/// Says what to do if a run that goes on does not find a reward model that it had.
+fn moved(entry: &PluginEntry, error: Error, beginning: &Beginning) -> Error {
+    let Some(origin) = beginning.origin().filter(|_| !Path::new(&entry.path).exists()) else { return error };
+    let (name, file) = (entry.name(), RunFiles(&origin.run).config());
+    let detail = format!("{error}; if it has moved, give that plugin its new path, and name = {name:?}, in {}", file.display());
+    Error::RewardModel { name: name.to_owned(), detail }
+}
+
+/// Refuses to resume with files whose hash is another, unless the user allowed it.
+fn same_as_before(was: Option<&str>, now: &str, what: &str, beginning: &Beginning) -> Result<()> {
+    let resumed = matches!(beginning, Beginning::Resume { .. }) && !beginning.may_change();
+    match was.filter(|was| resumed && *was != now) {
+        None => Ok(()),
+        Some(was) => {
+            let changed = format!("{what} have changed since the run began ({} to {})", short_hash(was), short_hash(now));
+            Err(Error::Changed(format!("{changed}; --allow-changed goes on with what is there now")))
+        }
+    }
+}
+
+/// Reads the folders that a plugin is granted, and sets in its entry paths that stay valid wherever the run resumes, and their hash. All
+/// ranks must read the same.
+fn grant_folders(
+    engine: &mut Engine,
+    table: &'static str,
+    entry: &mut PluginEntry,
+    beginning: &Beginning,
+    world: &World,
+) -> Result<()> {
+    const NOTHING: &str = "nothing";
+    if entry.folders.is_empty() && entry.folders_hash.is_none() {
+        return Ok(());
+    }
+    for path in entry.folders.values_mut() {
+        if let Ok(whole) = std::path::absolute(&*path) {
+            *path = whole.display().to_string();
+        }
+    }
+    let folders = (!entry.folders.is_empty()).then(|| Folders::read(&entry.folders)).transpose();
+    let hash = |folders: &Option<Arc<Folders>>| folders.as_ref().map_or(NOTHING, |folders| folders.hash()).to_owned();
+    let all = world.gather("the hash of granted folders", folders.as_ref().map(hash).map_err(String::clone))?;
+    let invalid = |detail| config::Error::Invalid { place: format!("{table}.{}", entry.name()), detail };
+    let hashes = all.into_iter().collect::<std::result::Result<Vec<String>, String>>().map_err(invalid)?;
+    if let Some(rank) = hashes.iter().position(|hash| *hash != hashes[0]) {
+        return Err(invalid(format!("its folders hold other files on rank {rank} than on the first")).into());
+    }
+    // Every run with folders has a hash of them.
+    let before = entry.folders_hash.as_deref().unwrap_or(NOTHING);
+    same_as_before(Some(before), &hashes[0], &format!("plugin {}: the files in its folders", entry.name()), beginning)?;
+    entry.folders_hash = None;
+    if let Ok(Some(folders)) = folders {
+        entry.folders_hash = Some(folders.hash().to_owned());
+        engine.grant_folders(entry.name(), folders);
+    }
+    Ok(())
+}
+
+/// Lets a reward send requests as its entry says. The first rank asks for all; a run that resumes has the answers it had.
+fn grant(
+    engine: &mut Engine,
+    table: &'static str,
+    entry: &PluginEntry,
+    config: &Config,
+    beginning: &Beginning,
+    world: &World,
+) -> std::result::Result<(), String> {
+    if entry.hosts.is_empty() {
+        return Ok(());
+    }
+    if table == "environment" && world.size() > 1 {
+        return Err("an environment that sends requests needs a run of one process, which records the answers".to_owned());
+    }
+    let asking = match (world.is_first(), config.replay_only) {
+        (false, _) => Asking::Never("the first process sends the requests of all"),
+        (true, true) => Asking::ReplayOnly,
+        (true, false) => Asking::Freely,
+    };
+    let acts = table == "environment";
+    let mut grants = entry.grants();
+    if acts {
+        // What was sent may have been done: a tool that is called again does it twice.
+        grants.http.retries = 0;
+    }
+    let asker = Asker::new(grants, asking)?;
+    if acts && beginning.may_change() {
+        // Episodes that go another way from here on need sessions of their own, not those that the record remembers.
+        if let (Beginning::Resume { origin, .. }, true) = (beginning, world.is_first()) {
+            set_aside(&RunFiles(&origin.run).answers_of(entry.name()))?;
+        }
+    } else if world.is_first() {
+        let run = match beginning {
+            Beginning::Resume { origin, .. } => Some(origin.run.clone()),
+            Beginning::Over => config.output_dir.as_ref().map(PathBuf::from),
+            Beginning::New | Beginning::Fork { .. } => None,
+        };
+        if let Beginning::Fork { origin, .. } = beginning {
+            asker.adopt(&RunFiles(&origin.run).answers_of(entry.name()))?;
+        }
+        run.map_or(Ok(()), |run| asker.read(&RunFiles(&run).answers_of(entry.name())))?;
+    }
+    engine.grant(entry.name(), Arc::new(asker));
+    Ok(())
+}
+
+/// Copies a record that the run will begin anew.
+fn set_aside(file: &Path) -> std::result::Result<(), String> {
+    match std::fs::copy(file, file.with_extension("before.jsonl")) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(format!("can't copy {}: {e}", file.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses rewards for an algorithm that learns from what is `given` in a dataset and has nothing scored. A fork leaves out those of
+/// the run that it forks from.
+fn leave_out_rewards(config: &mut Config, given: &str, algorithm: &str, beginning: &Beginning) -> Result<()> {
+    if let Beginning::Fork { fresh, .. } = beginning {
+        let before = config.plugin.len() + config.environment.len();
+        for entries in [&mut config.plugin, &mut config.environment] {
+            entries.retain(|entry| fresh.contains(&entry.path));
+        }
+        if config.plugin.len() + config.environment.len() < before {
+            tracing::info!("rewards of the run that this one forks from stay behind: {algorithm} has nothing scored");
+        }
+    }
+    // A resumed run has to keep what it was started with.
+    let Some(first) =
+        config.plugin.first().or(config.environment.first()).filter(|_| !matches!(beginning, Beginning::Resume { .. }))
+    else {
+        return Ok(());
+    };
+    let detail = format!("{algorithm} learns from the dataset's {given} and has nothing scored; leave out {}", first.path);
+    let place = if config.plugin.is_empty() { "environment" } else { "plugin" };
+    Err(config::Error::Invalid { place: place.into(), detail }.into())
+}
+
+impl Loaded {
+    /// Returns the algorithm's description of itself.
+    pub(super) fn about(&self) -> &Info {
+        self.algorithm.info()
+    }
+
+    /// Returns whether rewards read prompts as messages: reward models do, and scripts, wherever they come from.
+    pub(super) fn read_messages(&self) -> bool {
+        let reads = |reward: &Reward| reward.model().is_some() || reward.plugin().is_some_and(|plugin| plugin.is_script());
+        self.rewards.iter().any(reads)
+    }
+
+    /// Tells reward models which tokenizer the policy has.
+    ///
+    /// # Errors
+    /// If one would have to read conversations of episodes without a chat template.
+    pub(super) fn meet(&mut self, policys: &Tokenizer) -> Result<()> {
+        let conversing = !self.environments.is_empty() && policys.has_chat();
+        for asked in self.rewards.iter_mut().filter_map(Reward::model_mut) {
+            asked.meet(policys);
+            if conversing && !asked.model.tokenizer().has_chat() {
+                let detail =
+                    "it has no chat template to read the conversations of episodes with; train it with one, or leave it out";
+                return Err(Error::RewardModel { name: asked.model.name().to_owned(), detail: detail.into() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries all plugins on synthetic completions of the dataset's first prompts. Returns the trial.
+    pub(super) fn try_on(
+        &mut self,
+        (data, batching): (&Data, &Batching),
+        config: &Config,
+        beginning: &Beginning,
+        world: &World,
+    ) -> Result<Trial> {
+        let lacks =
+            |entry: &&PluginEntry| entry.compare == Some(Compare::Reference) && !data.columns().iter().any(|c| c == REFERENCE);
+        let invalid = |entry: &PluginEntry, detail: String| {
+            Err(config::Error::Invalid { place: format!("plugin.{}.compare", entry.name()), detail }.into())
+        };
+        if let Some(entry) = config.plugin.iter().find(lacks) {
+            let detail =
+                format!("compares with the dataset's column {REFERENCE:?}, and it has none; --columns {REFERENCE}=COLUMN");
+            return invalid(entry, detail);
+        }
+        let of_references = |entry: &&PluginEntry| entry.compare == Some(Compare::Reference);
+        if let Some(entry) = config.plugin.iter().filter(|_| !config.environment.is_empty()).find(of_references) {
+            return invalid(
+                entry,
+                "an episode can't be compared with a reference, which is no conversation; use others".to_owned(),
+            );
+        }
+        // With several environments, the first rows of each are played.
+        let all = config.environment.len() > 1;
+        let prompts = if all { data.prompts().all()?.to_vec() } else { data.prompts().first(Trial::PROMPTS)? };
+        let needs = &self.about().needs;
+        let extras = Extras { reference: needs.has(REF_LOGP), critic: needs.has(VALUE) || needs.has(OLD_VALUE), margins: false };
+        let group = batching.groups.map(|groups| groups.train);
+        let trial = Trial::made_up(&prompts, data.columns(), group, (&self.algorithm, self.flow), extras);
+        let mut trial = trial.comparing(&self.rewards);
+        trial.begin(&prompts, &config.environment);
+        let _task = Task::new(Activity::TryingPlugin).on("the plugins");
+        let kept = self.kept(config);
+        let mut bear = |name: &str, error| match kept.iter().find(|kept| kept.name == name) {
+            Some(kept) => kept.bear(error, config, beginning, world),
+            None => Err(Error::DryRun(error)),
+        };
+        dry_run(&trial, &mut self.algorithm, &mut self.rewards, &mut bear)?;
+        for (environment, _) in &self.environments {
+            trial.play(environment).or_else(|error| bear(environment.name(), error))?;
+        }
+        if config.max_tokens_per_microbatch.is_some() && !is_separable(&mut self.algorithm)? {
+            let name = self.algorithm_source.name();
+            let detail = format!("the loss of {name}, with these settings, compares the rows of a micro-batch with each other");
+            return Err(Error::setting("max_tokens_per_microbatch", format!("{detail}; micro-batches can't be split by tokens")));
+        }
+        Ok(trial)
+    }
+
+    /// Returns the plugins with where they are from.
+    fn kept(&self, config: &Config) -> Vec<Kept> {
+        let rewards = config.plugin.iter().filter(|entry| !entry.model).zip(&self.reward_sources);
+        let rewards = rewards.map(|(entry, source)| Kept::entry("plugin", entry, source));
+        let environments = config.environment.iter().zip(&self.environments);
+        let environments = environments.map(|(entry, (_, source))| Kept::entry("environment", entry, source));
+        std::iter::once(Kept::algorithm(config, &self.algorithm_source)).chain(rewards).chain(environments).collect()
+    }
+
+    /// Returns the names of the metrics that the plugins reported in their trial, if these are all that they report: those that ship with
+    /// the host report them all there, where they ask no server and play no episodes.
+    pub(super) fn reported(&self) -> Option<Vec<String>> {
+        let ours = |source: &Source| EMBEDDED.iter().any(|(_, bytes)| *bytes == source.bytes());
+        let asks = self.rewards.iter().filter_map(Reward::plugin).any(|plugin| plugin.asker().is_some());
+        let known = ours(&self.algorithm_source) && self.reward_sources.iter().all(ours);
+        (known && !asks && self.environments.is_empty()).then(|| self.engine.reported())
+    }
+
+    /// Returns the rewards' components, without reward models, in the order of the configuration.
+    pub(super) fn reward_sources(&self) -> impl Iterator<Item = &Source> {
+        self.reward_sources.iter()
+    }
+
+    /// Returns the environments' components, in the order of the configuration.
+    pub(super) fn environment_sources(&self) -> impl Iterator<Item = &Source> {
+        self.environments.iter().map(|(_, source)| source)
+    }
+
+    /// Stores the plugins in the run's folder and records that they were loaded.
+    pub(super) fn keep(&self, config: &Config, folder: &mut RunFolder) -> Result<()> {
+        folder.keep_plugin(&self.algorithm_source, "algorithm", &self.algorithm, &Grants::default())?;
+        let entries = config.plugin.iter().filter(|entry| !entry.model);
+        let rewards = self.rewards.iter().filter_map(Reward::plugin).zip(&self.reward_sources);
+        for ((plugin, source), entry) in rewards.zip(entries) {
+            folder.keep_plugin(source, "reward", plugin, &entry.grants())?;
+        }
+        for entry in config.plugin.iter().filter(|entry| entry.model) {
+            let (role, plugin, version) = ("reward model", entry.name(), "");
+            let (hash, config) = (entry.hash.as_deref().unwrap_or_default(), &json!({ "path": entry.path }));
+            folder.event(&Event::PluginLoaded { role, plugin, version, hash, settings: None, config, granted: None })?;
+        }
+        for ((plugin, source), entry) in self.environments.iter().zip(&config.environment) {
+            folder.keep_plugin(source, "environment", plugin, &entry.grants())?;
+        }
+        Ok(())
+    }
+
+    /// Returns the plugins in their slots, and the engine that loaded them.
+    pub(super) fn in_place(self, config: &Config, world: Rc<World>, trial: Trial) -> Result<(Plugins, Engine)> {
+        let Self { engine, algorithm, algorithm_source, rewards, reward_sources, environments, chosen, .. } = self;
+        let mut slots = vec![Slot::algorithm(config, algorithm_source, &algorithm, &chosen)];
+        let plugins = config.plugin.iter().filter(|entry| !entry.model).zip(rewards.iter().filter_map(Reward::plugin));
+        let scoring = plugins.zip(reward_sources);
+        slots.extend(scoring.map(|((entry, plugin), source)| Slot::entry(Role::Reward, entry, source, plugin, &chosen)));
+        let acting = environments.iter().zip(&config.environment);
+        slots.extend(
+            acting.map(|((plugin, source), entry)| Slot::entry(Role::Environment, entry, source.clone(), plugin, &chosen)),
+        );
+        let environments = environments.into_iter().map(|(plugin, _)| plugin).collect();
+        Ok((Plugins::new(world, config.clone(), algorithm, (rewards, environments), slots, trial)?, engine))
+    }
+}

@@ -1,0 +1,121 @@
+//! Opens a reference model other than the run's initial model.
+
+use super::models::moved;
+use super::opened::Opened;
+use super::plugins::Loaded;
+use super::value_model::{check_sizes, open_named};
+use crate::config::{Config, LearnFrom};
+use crate::data::Tokenizer;
+use crate::dist::World;
+use crate::model::{Backend, Frozen, Held, ModelFolder, Policy, Weights};
+use crate::ops::Capability;
+use crate::origin::Beginning;
+use crate::plan::Batching;
+use crate::plugin::columns::REF_LOGP;
+use crate::ranks::after_the_first;
+use crate::{Error, Result, named};
+use std::collections::BTreeMap;
+
+const KEY: &str = "ref_model";
+
+/// A reference model that is not the run's initial model.
+pub(super) struct Reference {
+    pub folder: ModelFolder,
+    /// A name that stays valid wherever the run resumes.
+    pub name: String,
+    /// Why the model may tokenize texts differently from the policy.
+    pub warning: Option<String>,
+}
+
+/// Opens the folder of the reference model that the configuration names, or that a fork starts from, if any.
+///
+/// # Errors
+/// If there is no such model, it reads fewer tokens or shorter texts than the policy, or the algorithm uses none.
+pub(super) fn find(
+    config: &Config,
+    plugins: &Loaded,
+    batching: &Batching,
+    opened: &Opened,
+    (beginning, world): (&Beginning, &World),
+) -> Result<Option<Reference>> {
+    if !plugins.about().needs.has(REF_LOGP) {
+        let Some(given) = &config.ref_model else { return Ok(None) };
+        // A run that continues may have had another version of its algorithm.
+        if beginning.origin().is_some() {
+            tracing::info!("{KEY} {given} is ignored: {} has no reference model with these settings", config.algorithm);
+            return Ok(None);
+        }
+        let detail = format!("{} has no reference model with these settings; leave it out", config.algorithm);
+        return Err(Error::setting(KEY, detail));
+    }
+    let given = config.ref_model.clone().map_or_else(|| fine_tuned(config, opened, beginning), |given| Ok(Some(given)))?;
+    let Some(given) = given else { return Ok(None) };
+    let named = after_the_first(world, || Ok(open_named(&given)))?;
+    let (folder, name) = named.map_err(|detail| Error::setting(KEY, detail))?;
+    // Of given texts it scores the tokenizer's tokens, of a generation's whatever the policy can write.
+    let written = opened.source.architecture().vocab_size;
+    let tokens = batching.groups.map_or(opened.tokenizer.vocab_size(), |_| written);
+    check_sizes(KEY, &folder, opened, tokens)?;
+    let warning = match Tokenizer::open(folder.tokenizer()) {
+        Ok(own) if own.is_same_as(&opened.tokenizer) => None,
+        Ok(_) => Some("has another tokenizer.json than the policy"),
+        Err(_) => Some("has no tokenizer to compare with the policy's"),
+    };
+    let warning = warning.map(|what| {
+        let meaning = "it reads the policy's tokens, so it needs the same tokenizer";
+        format!("{KEY}: {} {what}; {meaning}", folder.path().display())
+    });
+    Ok(Some(Reference { folder, name, warning }))
+}
+
+/// Returns the model that a fork from fine-tuning starts with: its policy is to stay near that one, not near what was fine-tuned.
+///
+/// # Errors
+/// If the parent's configuration can't be read.
+fn fine_tuned(config: &Config, opened: &Opened, beginning: &Beginning) -> Result<Option<String>> {
+    let Beginning::Fork { origin, .. } = beginning else { return Ok(None) };
+    let written = origin.written()?;
+    if written.learn_from != LearnFrom::Dataset || config.learn_from == LearnFrom::Dataset || written.model != config.model {
+        return Ok(None);
+    }
+    if opened.lora.is_some() {
+        tracing::info!("the reference model is the one without the adapter, as before fine-tuning; {KEY} names another one");
+        return Ok(None);
+    }
+    let checkpoint = named::absolute(&origin.checkpoint.display().to_string());
+    tracing::info!("the reference model is {checkpoint}, which this run starts from; {KEY} names another one");
+    Ok(Some(checkpoint))
+}
+
+/// Reads the reference model in this folder as stored, or from the checkpoint that the run starts from.
+///
+/// # Errors
+/// If it can't be read, or is to follow a policy of different sizes.
+pub(super) fn open(
+    folder: &ModelFolder,
+    config: &Config,
+    beginning: &Beginning,
+    backend: &Backend,
+    policy: &Policy,
+) -> Result<Frozen> {
+    let as_stored = || folder.clone().holding(Held::AS_STORED);
+    let folder = &if backend.supports(Capability::StoredWeights) { as_stored() } else { folder.clone() };
+    let decoder = match moved(beginning, config)? {
+        Some(file) => folder.decoder_in(&file)?,
+        None => folder.decoder()?,
+    };
+    let reference = Frozen::new(decoder.at(backend)?);
+    let (own, policys) = (sizes(reference.weights()), sizes(policy.weights()));
+    // A policy may have more, such as a critic's head.
+    if config.sync_ref_model && own.iter().any(|(name, shape)| policys.get(name) != Some(shape)) {
+        let detail =
+            format!("mixes the policy into {}, a model of different sizes; leave it or {KEY} out", folder.path().display());
+        return Err(Error::setting("sync_ref_model", detail));
+    }
+    Ok(reference)
+}
+
+/// Returns the shape of each parameter.
+fn sizes(weights: &Weights) -> BTreeMap<String, Vec<usize>> {
+    weights.named().into_iter().map(|(name, weight)| (name, weight.dims().to_vec())).collect()
+}

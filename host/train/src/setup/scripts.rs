@@ -1,0 +1,80 @@
+//! Entries of scripts that have several functions: each function is a plugin.
+
+use crate::config::{Config, PluginEntry, ScriptPath};
+use crate::dist::World;
+use crate::origin::Beginning;
+use crate::plugin::{Engine, Role, ScriptFunction, Source, functions_of};
+use crate::ranks::same_source;
+use crate::{Error, Result};
+use std::path::Path;
+
+/// Puts an entry for each reward of a script in the place of an entry that names none of several.
+///
+/// # Errors
+/// If a script can't be run, or its entry's name could be only one's.
+pub(super) fn expand(config: &mut Config, engine: &Engine, beginning: &Beginning, world: &World) -> Result<()> {
+    // A run that goes on has an entry for each already, whatever its files have now.
+    if matches!(beginning, Beginning::Resume { .. }) {
+        return Ok(());
+    }
+    let mut entries = Vec::with_capacity(config.plugin.len());
+    for entry in std::mem::take(&mut config.plugin) {
+        let is_whole = ScriptPath::parse(&entry.path).is_some_and(|script| script.function.is_none());
+        if entry.model || !is_whole || !Path::new(&entry.path).is_file() {
+            entries.push(entry);
+            continue;
+        }
+        let source = same_source(world, || Ok(Source::open(&entry.path)?.named(entry.name())))?;
+        // Errors are those of loading it, when it sees the folders that it was granted.
+        let functions = functions_of(engine, &source, &entry.limits).unwrap_or_default();
+        let rewards: Vec<&ScriptFunction> = functions.iter().filter(|function| function.kind.role() == Role::Reward).collect();
+        if rewards.len() < 2 {
+            entries.push(entry);
+            continue;
+        }
+        entries.extend(entries_of(&entry, &rewards)?);
+    }
+    config.plugin = entries;
+    config.check_plugins().map_err(|(key, detail)| Error::setting(key, detail))
+}
+
+/// Returns an entry for each of a script's rewards, with those of the settings that it has.
+fn entries_of(entry: &PluginEntry, rewards: &[&ScriptFunction]) -> Result<Vec<PluginEntry>> {
+    let names = rewards.iter().map(|function| function.name.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(name) = &entry.name {
+        let (file, first) = (&entry.path, &rewards[0].name);
+        let detail = format!("{file} has several rewards: {names}; name one, as in path = \"{file}:{first}\"");
+        return Err(Error::setting("plugin", format!("{name}: {detail}")));
+    }
+    let schemas: Vec<serde_json::Value> =
+        rewards.iter().map(|function| serde_json::from_str(&function.settings_schema).unwrap_or_default()).collect();
+    let has = |schema: &serde_json::Value, key: &str| schema["properties"].get(key).is_some();
+    if let Some(key) = entry.config.keys().find(|key| !schemas.iter().any(|schema| has(schema, key))) {
+        let detail = format!("none of its rewards has this setting; they are {names}");
+        return Err(Error::setting("plugin", format!("{}.config.{key}: {detail}", entry.name())));
+    }
+    let of = |(function, schema): (&&ScriptFunction, &serde_json::Value)| PluginEntry {
+        path: format!("{}:{}", entry.path, function.name),
+        config: entry
+            .config
+            .iter()
+            .filter(|(key, _)| has(schema, key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
+        ..entry.clone()
+    };
+    Ok(rewards.iter().zip(&schemas).map(of).collect())
+}
+
+/// Makes the paths of scripts absolute, so that a run that goes on from another folder watches the files that it began with.
+pub(super) fn locate(config: &mut Config, beginning: &Beginning) {
+    if matches!(beginning, Beginning::Resume { .. }) {
+        return;
+    }
+    for entry in config.plugin.iter_mut().chain(&mut config.environment).filter(|entry| !entry.model) {
+        let Some(script) = ScriptPath::parse(&entry.path) else { continue };
+        let Ok(file) = std::path::absolute(script.file) else { continue };
+        let function = script.function.map(|function| format!(":{function}")).unwrap_or_default();
+        entry.path = format!("{}{function}", file.display());
+    }
+}

@@ -1,0 +1,174 @@
+//! Decides what values the states of a run whose algorithm requests values: a head on the policy, or a value model, which is
+//! opened here.
+
+use super::models::{check_trainable, same_place, same_settings, targets};
+use super::opened::Opened;
+use super::values::{COPY, SHARED, Values};
+use crate::config::{self, Config, PluginEntry};
+use crate::data::Tokenizer;
+use crate::dist::World;
+use crate::learner::Begun;
+use crate::model::{Backend, Biases, Lora, ModelFolder, NewHead, Policy};
+use crate::named::model_of;
+use crate::ops::Capability;
+use crate::origin::{Beginning, Origin};
+use crate::plugin::Needs;
+use crate::plugin::columns::{OLD_VALUE, SEQUENCE_VALUE, VALUE};
+use crate::ranks::after_the_first;
+use crate::run::CheckpointFiles;
+use crate::{Error, Result};
+use std::path::PathBuf;
+
+/// Decides it, for an algorithm with these needs. Also returns what `value_model` is then: a name that stays valid wherever the run
+/// resumes.
+pub(super) fn choose(
+    config: &Config,
+    needs: &Needs,
+    opened: &Opened,
+    beginning: &Beginning,
+    world: &World,
+) -> Result<(Values, Option<String>)> {
+    if !(needs.has(VALUE) || needs.has(OLD_VALUE)) {
+        // A run that continues may have had another version of its algorithm.
+        let given =
+            [("value_model", config.value_model.is_some()), ("critic_learning_rate", config.critic_learning_rate.is_some())];
+        let trained = if needs.has(SEQUENCE_VALUE) { Values::Trained } else { Values::None };
+        return match given.into_iter().find(|(_, given)| *given && beginning.origin().is_none()) {
+            None => Ok((trained, config.value_model.clone())),
+            Some((key, _)) => Err(invalid(key, format!("{} has no critic; leave it out", config.algorithm))),
+        };
+    }
+    let has_critic = |origin: &&Origin| CheckpointFiles::find(&origin.checkpoint).critic().exists();
+    if let (None, Some(origin)) = (&config.value_model, beginning.origin().filter(has_critic)) {
+        let checkpoint = origin.checkpoint.display();
+        tracing::info!("{checkpoint} has its critic as a head on the policy and names no value_model: it stays \"{SHARED}\"");
+        return Ok((Values::Shared, None));
+    }
+    let from_reward = || of_reward_model(config, opened).unwrap_or_else(|| COPY.to_owned());
+    let name = config.value_model.clone().unwrap_or_else(from_reward);
+    match name.as_str() {
+        COPY => Ok((Values::Model(None), Some(name))),
+        SHARED => Ok((Values::Shared, Some(name))),
+        given => {
+            let (folder, name) = after_the_first(world, || Ok(open_named(given)))?.map_err(|detail| {
+                let detail =
+                    format!("{detail}; for a copy of the policy's model, set {COPY:?}, and for a head on it, {SHARED:?}");
+                invalid("value_model", detail)
+            })?;
+            Ok((Values::Model(Some(Box::new(folder))), Some(name)))
+        }
+    }
+}
+
+/// Returns the first reward model that the critic can start from, as in OpenRLHF: one with the policy's tokenizer.
+fn of_reward_model(config: &Config, opened: &Opened) -> Option<String> {
+    for entry in config.plugin.iter().filter(|entry| entry.model) {
+        match fits(entry, opened) {
+            Ok(()) => {
+                let name = entry.name();
+                tracing::info!(
+                    "the critic starts from the reward model {name}; value_model = {COPY:?} starts it from the policy"
+                );
+                return Some(entry.path.clone());
+            }
+            Err(reason) => tracing::warn!("the critic does not start from the reward model {}: {reason}", entry.name()),
+        }
+    }
+    None
+}
+
+/// Returns why a critic can't start from this reward model, if it can't.
+fn fits(entry: &PluginEntry, opened: &Opened) -> std::result::Result<(), String> {
+    let (folder, _) = open_named(&entry.path)?;
+    if folder.judges_steps().map_err(|e| e.to_string())? {
+        return Err("it values the steps of texts".to_owned());
+    }
+    match Tokenizer::open(folder.tokenizer()).map_err(|e| e.to_string())?.is_same_as(&opened.tokenizer) {
+        true => check(&folder, opened).map_err(|e| e.to_string()),
+        false => Err("its tokenizer is not the policy's".to_owned()),
+    }
+}
+
+fn invalid(key: &str, detail: String) -> Error {
+    config::Error::Invalid { place: key.to_owned(), detail }.into()
+}
+
+/// Opens a folder, and returns it with a name that stays valid; or what is wrong.
+pub(super) fn open_named(given: &str) -> std::result::Result<(ModelFolder, String), String> {
+    let (folder, name) = model_of(given).map_err(|e| e.to_string())?;
+    Ok((ModelFolder::open(folder).map_err(|e| e.to_string())?, name))
+}
+
+/// Opens the value model in this folder, or a copy of the policy's initial model: the checkpoint's if it has one. With an
+/// adapter, it has an adapter with the same settings, and shares the storage of frozen weights with a policy of the same base.
+///
+/// # Errors
+/// If it reads fewer tokens or shorter texts than the policy, or holds an adapter with different settings.
+pub(super) fn open(
+    own: Option<Box<ModelFolder>>,
+    opened: &Opened,
+    config: &Config,
+    beginning: &Beginning,
+    backend: &Backend,
+    policy: &Policy,
+) -> Result<Begun> {
+    let own = own.map(|own| own.keeping()).transpose()?;
+    let start = own.as_ref().unwrap_or(&opened.source);
+    let kept = beginning.origin().map(|origin| kept(origin, config)).transpose()?.flatten();
+    let folder = match (&kept, opened.lora) {
+        (None, _) => start.clone(),
+        (Some(kept), None) => ModelFolder::open(kept)?,
+        (Some(kept), Some(_)) => start.with_adapter_in(kept)?,
+    };
+    check(&folder, opened)?;
+    let folder = if backend.supports(Capability::StoredWeights) && opened.lora.is_some() {
+        folder.holding(opened.source.held())
+    } else {
+        folder
+    };
+    // The policy's own has modules or biases of its own, which only its adapter's folder shows.
+    let is_plain = |lora: &Lora| lora.whole.is_empty() && lora.biases == Biases::None;
+    let base = opened.lora.filter(|lora| is_plain(lora) && same_place(folder.base(), opened.source.base()));
+    let trunk = match base {
+        Some(_) => policy.shared_trunk(),
+        None => folder.trunk()?,
+    };
+    let mut decoder = folder.value_model_over(trunk, NewHead::Zero)?;
+    if let Some(lora) = opened.lora.filter(|_| folder.lora().is_none()) {
+        decoder = decoder.with_new_adapter(lora, &targets(config, &folder)?, config.seed)?;
+    }
+    check_trainable(&folder, &decoder)?;
+    let model = Policy::new(decoder).at(backend)?.with_gradient_checkpointing(config.gradient_checkpointing);
+    Ok(Begun { model, source: own, continued: kept.is_some() })
+}
+
+/// Returns the checkpoint's folder of the value model, if the run continues with that.
+fn kept(origin: &Origin, config: &Config) -> Result<Option<PathBuf>> {
+    let written = origin.written()?;
+    let folder = CheckpointFiles::find(&origin.checkpoint).value_model();
+    Ok((written.value_model == config.value_model && folder.exists()).then_some(folder))
+}
+
+fn check(folder: &ModelFolder, opened: &Opened) -> Result<()> {
+    check_sizes("value_model", folder, opened, opened.source.architecture().vocab_size)?;
+    if folder.lora().is_some() && !same_settings(folder.lora().map(Lora::of_value_model), opened.lora.map(Lora::of_value_model)) {
+        let detail = "holds an adapter of other settings than the policy's; `rlhost merge` creates a full model to start from";
+        return Err(Error::setting("value_model", format!("{} {detail}", folder.path().display())));
+    }
+    Ok(())
+}
+
+/// Refuses a model, given by this key, that reads fewer than this number of tokens, or shorter texts than the policy.
+pub(super) fn check_sizes(key: &'static str, folder: &ModelFolder, opened: &Opened, tokens: usize) -> Result<()> {
+    let unfit = |detail: String| Err(Error::setting(key, format!("{} {detail}", folder.path().display())));
+    let (own, policy) = (folder.architecture(), opened.source.architecture());
+    if own.vocab_size < tokens {
+        let own = own.vocab_size;
+        return unfit(format!("reads {own} tokens and the policy writes {tokens}; it must have the same tokenizer"));
+    }
+    if own.max_positions < policy.max_positions {
+        let (own, policy) = (own.max_positions, policy.max_positions);
+        return unfit(format!("has a context of {own} tokens and the policy one of {policy}; it must not be shorter"));
+    }
+    Ok(())
+}

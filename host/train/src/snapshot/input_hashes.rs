@@ -1,0 +1,83 @@
+//! What a run reads again when it goes on, besides its dataset: it must be what it was.
+
+use crate::dataset::Prompts;
+use crate::model::{Frozen, Weights};
+use crate::ops;
+use crate::{Error, Result};
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Hashes of what a run reads again. None where there is nothing, or a device has it: its checksums differ from the CPU's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct InputHashes {
+    /// Parameters that are not trained, such as those under an adapter.
+    base: Option<u64>,
+    /// A reference model that is not in checkpoints, nor the model under an adapter.
+    reference: Option<u64>,
+    /// The evaluation dataset.
+    evaluated: Option<u64>,
+    /// Whether the reference model is in checkpoints, as it is or was following the policy.
+    pub(crate) keeps_reference: bool,
+}
+
+impl InputHashes {
+    /// Hashes the parameters that are not trained, the reference model unless checkpoints keep it, and the evaluation
+    /// dataset.
+    ///
+    /// # Errors
+    /// If a tensor can't be read.
+    pub(crate) fn new(
+        untrained: Vec<(String, &Tensor)>,
+        reference: Option<&Frozen>,
+        evaluated: Option<&Prompts>,
+    ) -> Result<Self> {
+        let reference = reference.map(Frozen::weights).map(Weights::named).unwrap_or_default();
+        let evaluated = evaluated.map(Prompts::fingerprint).transpose()?;
+        let evaluated = evaluated.map(|hash| short(hash.as_bytes()));
+        Ok(Self { base: sum_of(untrained)?, reference: sum_of(reference)?, evaluated, keeps_reference: false })
+    }
+
+    /// Returns the hashes without that of the evaluation dataset, for a run that has another one now.
+    pub(crate) fn with_other_rows(self) -> Self {
+        Self { evaluated: None, ..self }
+    }
+
+    /// Checks that everything that a checkpoint had is as it `was`.
+    ///
+    /// # Errors
+    /// Says what is not.
+    pub(crate) fn check(self, was: Self) -> Result<()> {
+        let differs = |now: Option<u64>, was: Option<u64>| now.zip(was).is_some_and(|(now, was)| now != was);
+        let what = if differs(self.base, was.base) {
+            "the model's weights under what is trained"
+        } else if differs(self.reference, was.reference) {
+            "the reference model's weights"
+        } else if differs(self.evaluated, was.evaluated) {
+            "the rows of eval_dataset"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Changed(format!("{what} have changed since the run began; --allow-changed goes on with what is there now")))
+    }
+}
+
+/// Returns the hash of weights on the CPU.
+fn sum_of(weights: Vec<(String, &Tensor)>) -> Result<Option<u64>> {
+    if weights.is_empty() || weights.iter().any(|(_, weight)| !weight.device().is_cpu()) {
+        return Ok(None);
+    }
+    let mut hash = Sha256::new();
+    for (name, weight) in weights {
+        hash.update(name);
+        hash.update(ops::checksum(weight)?.to_le_bytes());
+    }
+    Ok(Some(short(&hash.finalize())))
+}
+
+/// Returns the beginning of a hash.
+fn short(text: &[u8]) -> u64 {
+    let hash: [u8; 32] = Sha256::digest(text).into();
+    u64::from_le_bytes(std::array::from_fn(|i| hash[i]))
+}
