@@ -202,13 +202,14 @@ fn every_page_of_the_book_is_in_its_summary() {
 #[test]
 fn files_that_the_map_and_the_designs_name_exist() {
     let (root, mut named) = (root(), 0);
-    let bases = ["", "host", "host/src", "host/ops", "plugins", "tests"].map(|base| root.join(base));
+    let bases = ["", "host", "host/src", "host/models/src", "host/records/src", "host/web/src", "host/ops", "plugins", "tests"];
+    let bases = bases.map(|base| root.join(base));
     let mut pages = pages_in(&root.join("host/docs/design"));
     pages.extend(["host/ARCHITECTURE.md", "CONTRIBUTING.md"].map(|page| root.join(page)));
     for page in pages {
         for file in read(&page).split('`').skip(1).step_by(2).filter(|code| is_file_name(code)) {
-            let of_operations = file.strip_prefix("ops/").map(|file| root.join("host/ops/src").join(file));
-            let found = bases.iter().map(|base| base.join(file)).chain(of_operations).any(|path| path.exists());
+            let of_crate = file.split_once('/').map(|(name, file)| root.join("host").join(name).join("src").join(file));
+            let found = bases.iter().map(|base| base.join(file)).chain(of_crate).any(|path| path.exists());
             assert!(found, "{} names {file}, which does not exist", page.display());
             named += 1;
         }
