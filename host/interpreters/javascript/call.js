@@ -1,6 +1,7 @@
 // Calls of a reward function with a batch.
 
 import { ScriptError } from "./script.js";
+import { BATCH_INPUTS } from "./signature.js";
 
 /** The function can't be called with this batch. */
 export class BatchError extends Error {}
@@ -49,6 +50,21 @@ class Rows {
   }
 }
 
+/** Returns a value as JSON. */
+function asJson(value) {
+  try {
+    return (JSON.stringify(value) ?? "null").toWellFormed();
+  } catch {
+    return "null";
+  }
+}
+
+/** Returns why an argument can't be given. */
+function elsewhere(name, rows) {
+  if (name in BATCH_INPUTS) return "given to functions of a whole batch, which take completions, and not to those of a row";
+  return `no column of the dataset; it has: ${[...rows.columns.keys()].join(", ") || "none besides prompt"}`;
+}
+
 export class Call {
   constructor(script, func, settings) {
     if (func.kind !== "reward") throw new ScriptError(`${func.name} in ${script.name} is no reward`);
@@ -63,17 +79,19 @@ export class Call {
     }
     this.row = undefined;
     this.metrics = new Map();
+    // What the last batch logged beside each completion, as JSON.
+    this.extra = new Map();
   }
 
   /** Returns the scores of a batch. */
   score(batch) {
     this.metrics.clear();
+    this.extra.clear();
     this.row = undefined;
     const rows = new Rows(batch, this.realm);
     const missing = this.signature.columns.find((name) => !rows.columns.has(name));
     if (missing !== undefined) {
-      const known = [...rows.columns.keys()].join(", ") || "none besides prompt";
-      throw new BatchError(`${this.func.name} takes ${missing}, which is no column of the dataset; it has: ${known}`);
+      throw new BatchError(`${this.func.name} takes ${missing}, which is ${elsewhere(missing, rows)}`);
     }
     try {
       const answer = this.signature.byRow ? this.byRow(batch, rows) : this.whole(batch, rows);
@@ -103,8 +121,7 @@ export class Call {
     const { realm } = this;
     const state = () => realm.record({ global_step: Number(batch.step), globalStep: Number(batch.step) });
     const metric = () => realm.wrap(([name, value]) => this.measured(String(name), Number(value)));
-    // Accepted and not kept: a reward of rlhost has no way to add to the table of completions.
-    const extra = () => realm.wrap(() => {});
+    const extra = () => realm.wrap(([column, values]) => this.logged(String(column), values, batch.completions.length));
     const ids = () => rows.tokenIds();
     const make = {
       prompts: () => rows.prompts(),
@@ -124,6 +141,13 @@ export class Call {
 
   measured(name, value) {
     this.metrics.set(name, [...(this.metrics.get(name) ?? []), value]);
+  }
+
+  /** Keeps a value for each completion, null where JSON has no form for it. Returns what is wrong with them, if anything. */
+  logged(name, values, count) {
+    const given = Array.isArray(values) ? `${values.length} values` : `${values === null ? "null" : typeof values}, not an array`;
+    if (given !== `${count} values`) return `log_extra(${JSON.stringify(name)}, ...) got ${given} for ${count} completions`;
+    this.extra.set(name.toWellFormed(), Array.from(values, asJson));
   }
 
   byRow(batch, rows) {
@@ -180,11 +204,15 @@ export class Call {
     if (number === undefined) {
       throw new AnswerError(`${this.func.name} returned ${brief(score)} for completion ${at}, not a number or null`);
     }
+    if (Math.abs(number) > LARGEST) throw new AnswerError(`${this.func.name} returned ${number} for completion ${at}, too large for a score`);
     return Number.isNaN(number) ? null : number;
   }
 }
 
 const LONGEST_VALUE = 100;
+
+// Scores are passed on as 32-bit numbers.
+const LARGEST = 3.4028234663852886e38;
 
 /** Returns a value in few words; nothing of the script's is called. */
 function brief(value) {

@@ -170,8 +170,16 @@ const scriptInterface = {
     );
   },
 
+  extra() {
+    return call ? [...call.extra].map(([name, values]) => ({ name, values })) : [];
+  },
+
+  imported() {
+    return [];
+  },
+
   bytecode() {
-    throw failure("unsupported", "there is no bytecode of JavaScript: give its files in `modules`");
+    return [];
   },
 };
 export { scriptInterface as script };

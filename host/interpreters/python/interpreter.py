@@ -19,7 +19,7 @@ from wit_world import exports
 from wit_world.exports import algorithm, environment, estimator
 from wit_world.exports.plugin import Info
 from wit_world.exports.reward import Batch, Scores
-from wit_world.exports.script import Function, Kind, ModuleFile
+from wit_world.exports.script import ExtraColumn, Function, Kind, ModuleFile
 from wit_world.imports import host
 from wit_world.imports import types as contract
 from wit_world.imports.types import Error_Config, Error_Input, Error_Internal, Error_Unsupported, Metric, Reduction
@@ -268,9 +268,16 @@ class Script(exports.Script):
                 for f in found
             ]
 
-    def bytecode(self, path: str, source: str) -> bytes:
-        with answering(config=True):
-            return library.bytecode(path, source)
+    def extra(self) -> list[ExtraColumn]:
+        logged = Running.call.extra if isinstance(Running.call, Call) else {}
+        return [ExtraColumn(name, values) for name, values in logged.items()]
+
+    def imported(self) -> list[str]:
+        return library.FILES.compiled
+
+    def bytecode(self, files: list[ModuleFile]) -> list[ModuleFile]:
+        packed = [(file.path, library.bytecode(file.path, file.source)) for file in files]
+        return [ModuleFile(f"{path}c", code) for path, code in packed if code is not None]
 
 
 # A script finds its own modules and the library's, and nothing of this.
@@ -280,5 +287,5 @@ for name in list(sys.modules):
 library.install()
 loop.install()
 preload.settle()
-# What is in place from here on is what a script's changes are undone to, with the finders of modules that were installed.
-GUARD.__init__()
+# With the finders of modules that were installed.
+GUARD.record()

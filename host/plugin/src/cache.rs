@@ -93,7 +93,7 @@ pub(super) fn component(engine: &Engine, code: &Code) -> Option<Component> {
 }
 
 /// Creates a folder that only this user can open, or checks that it is one.
-fn own(folder: &Path) -> io::Result<Option<u32>> {
+pub(super) fn own(folder: &Path) -> io::Result<Option<u32>> {
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent)?;
     }

@@ -9,7 +9,7 @@ use super::hints::DerivedMetric;
 use super::needs::Needs;
 use super::running::Answer;
 use super::sandbox::Sandbox;
-use super::script::Inspect;
+use super::script::Interpreter;
 use super::world::{PACKAGE, Role};
 use std::sync::Arc;
 use wasmtime::Store;
@@ -82,7 +82,7 @@ pub(super) struct Exports {
     observe: Option<Function>,
     answer: Option<Function>,
     score: Option<Function>,
-    inspect: Option<Inspect>,
+    interpreter: Option<Interpreter>,
     environment: Option<Environment>,
     current: Option<Arc<Current>>,
     old: Option<Arc<OldAlgorithm>>,
@@ -113,7 +113,7 @@ impl Exports {
             observe: find("observer", first, "observe"),
             answer: find("inside", second, "answer"),
             score: find("reward", first, "score"),
-            inspect: Inspect::find(component),
+            interpreter: Interpreter::find(component),
             environment: environment(),
             current: current.and_then(|_| Current::of(component)).map(Arc::new),
             old: if current.is_some() { None } else { OldAlgorithm::of(pre).map(Arc::new) },
@@ -136,9 +136,9 @@ impl Exports {
         self.answer
     }
 
-    /// Returns the function that describes scripts, if it is an interpreter.
-    pub(super) fn inspect(&self) -> Option<Inspect> {
-        self.inspect
+    /// Returns what it is asked about scripts, if it is an interpreter.
+    pub(super) fn interpreter(&self) -> Option<Interpreter> {
+        self.interpreter
     }
 
     /// Returns the functions of an environment.

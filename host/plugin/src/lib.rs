@@ -72,7 +72,9 @@ pub use hints::{Defaults, Derivation, DerivedMetric, Hints};
 pub use instance::{LARGEST_STATE, Plugin};
 pub use loaded::{Info, functions_of};
 pub use needs::Needs;
-pub use reward::{Column as TextColumn, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores, conversations};
+pub use reward::{
+    Column as TextColumn, Extra, LARGEST_SCORE, Outcome, RewardBatch, RewardPlugin, Scores, append_extra, conversations,
+};
 pub use state::PluginState;
 
 pub use script::{Language, PluginFile, Script, ScriptFunction, ScriptKind, set_python_path};

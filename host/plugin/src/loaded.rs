@@ -22,7 +22,7 @@ use super::limits::MOST_HANDLES;
 use super::limits::{Refused, Share};
 use super::running::Running;
 use super::sandbox::Sandbox;
-use super::script::Script;
+use super::script::{Bytecode, Script};
 use super::state::PluginState;
 use super::world::{self, Role};
 use super::{Error, Metric, Needs, Result, Source, schema, wasi};
@@ -94,6 +94,8 @@ struct Maker {
 /// A script that a plugin is.
 struct Scripted {
     script: Script,
+    /// What its modules were compiled to; none if they are few.
+    bytecode: Option<Bytecode>,
     /// The settings that its instances are configured with, if the plugin's configuration has another one's too.
     own_config: Option<Map<String, Value>>,
 }
@@ -214,7 +216,12 @@ impl Loaded {
         // An algorithm may be called like a reward.
         let may_read = matches!(role, Role::Reward | Role::Environment);
         let folders = engine.folders.get(name).filter(|_| may_read).cloned();
-        let script = source.script().cloned().map(|script| Scripted { script, own_config: None });
+        let script = source.script().cloned().zip(source.interpreter());
+        let script = script.map(|(script, interpreter)| Scripted {
+            bytecode: Bytecode::load(&script, interpreter),
+            script,
+            own_config: None,
+        });
         let info = Info {
             name: name.to_owned(),
             version: String::new(),

@@ -2,17 +2,20 @@
 
 use super::deadline::Deadline;
 use super::engine::Engine;
+use super::error::LONGEST_TEXT;
 use super::figures::MetricsOf;
 use super::instance::{OUT_OF_TIME, Plugin};
 use super::loaded::{Call, Loaded};
 use super::running::Answer;
 use super::sandbox::Sandbox;
+use super::script::ExtraColumn;
 use super::world::Role;
 use super::{Error, Metric, Result, Source};
 use super::{columns, contract::reward};
-use crate::config::{Limits, OnError};
+use crate::config::{Limits, OnError, printable};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut, Range};
 use wasmtime::Store;
 use wasmtime::component::Instance as Linked;
@@ -45,13 +48,40 @@ pub const LARGEST_SCORE: f32 = 1e12;
 /// Factor of the row number in seeds. The SDK adds it once per row, so a row's seed does not depend on how a batch was split.
 const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// One score or none per completion, and the plugin's own metrics.
+/// What a script logged beside a completion: values as JSON, by name.
+pub type Extra = BTreeMap<String, String>;
+
+/// Most bytes that a call may log beside completions.
+const MOST_EXTRA: usize = 16 << 20;
+
+/// One score or none per completion, the plugin's own metrics, and what it logged beside completions.
 #[derive(Clone, Debug, Default)]
 pub struct Scores {
     /// One entry per row.
     pub rewards: Vec<Option<f32>>,
     /// Metrics to log.
     pub metrics: Vec<Metric>,
+    /// One entry per row; empty if nothing was logged beside any.
+    pub extra: Vec<Extra>,
+}
+
+impl Scores {
+    /// Appends the scores of further rows.
+    fn append(&mut self, part: Self) {
+        let before = self.rewards.len();
+        self.rewards.extend(part.rewards);
+        self.metrics.extend(part.metrics);
+        append_extra(&mut self.extra, before, part.extra, self.rewards.len() - before);
+    }
+}
+
+/// Appends what was logged beside `more` completions to that of the `before` earlier ones. Either may be empty, if nothing was logged.
+pub fn append_extra(extra: &mut Vec<Extra>, before: usize, part: Vec<Extra>, more: usize) {
+    if !(extra.is_empty() && part.is_empty()) {
+        extra.resize(before, Extra::new());
+        extra.extend(part);
+        extra.resize(before + more, Extra::new());
+    }
 }
 
 /// The result of scoring a batch.
@@ -96,7 +126,8 @@ type Checked = std::result::Result<Scores, String>;
 
 /// Rejects an answer of the wrong length, or with numbers that are not finite or too large to add up. `rows` are the rows that were
 /// sent, numbered as in the batch.
-fn checked(loaded: &Loaded, given: reward::Scores, rows: Range<usize>) -> Checked {
+fn checked(loaded: &Loaded, (given, extra): Given, rows: Range<usize>) -> Checked {
+    let count = rows.len();
     if given.rewards.len() != rows.len() {
         return Err(format!("returned {} rewards for {} completions", given.rewards.len(), rows.len()));
     }
@@ -107,11 +138,34 @@ fn checked(loaded: &Loaded, given: reward::Scores, rows: Range<usize>) -> Checke
         ));
     }
     let metrics = loaded.checked_metrics(MetricsOf::Scores, given.metrics)?;
-    Ok(Scores { rewards: given.rewards, metrics })
+    Ok(Scores { rewards: given.rewards, metrics, extra: extra_of_rows(extra, count)? })
 }
 
-fn ask(loaded: &Loaded, batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<reward::Scores> {
-    loaded.exports.score(store, linked, batch)
+/// Returns what was logged beside each of so many rows.
+fn extra_of_rows(columns: Vec<ExtraColumn>, rows: usize) -> std::result::Result<Vec<Extra>, String> {
+    let bytes: usize = columns.iter().flat_map(|column| &column.values).map(String::len).sum();
+    if bytes > MOST_EXTRA {
+        return Err(format!("logged {} MiB beside completions; the limit is {} MiB", bytes >> 20, MOST_EXTRA >> 20));
+    }
+    let mut extra = vec![Extra::new(); if columns.is_empty() { 0 } else { rows }];
+    for ExtraColumn { name, values } in columns {
+        if values.len() != rows {
+            return Err(format!("logged {} values of {name:?} for {rows} completions", values.len()));
+        }
+        let name = printable(&name, LONGEST_TEXT);
+        extra.iter_mut().zip(values).for_each(|(extra, value)| drop(extra.insert(name.clone(), value)));
+    }
+    Ok(extra)
+}
+
+/// Scores as a plugin gives them, and what a script logged beside completions.
+type Given = (reward::Scores, Vec<ExtraColumn>);
+
+fn ask(loaded: &Loaded, batch: &RewardBatch, store: &mut Store<Sandbox>, linked: &Linked) -> Answer<Given> {
+    Ok(match loaded.exports.score(store, linked, batch)? {
+        Ok(scores) => Ok((scores, loaded.extra(store, linked)?)),
+        Err(error) => Err(error),
+    })
 }
 
 impl RewardPlugin {
@@ -173,7 +227,7 @@ impl RewardPlugin {
         let sent = self.columns(batch, rows.clone());
         let loaded = self.plugin.shared();
         let again = self.plugin.answer_again(call, true, |store, linked| ask(&loaded, &sent, store, linked));
-        let Some(again) = again else { return Ok(()) };
+        let Some((again, _)) = again else { return Ok(()) };
         let shown = |score: Option<f32>| score.map_or_else(|| "none".to_owned(), |score| score.to_string());
         let different =
             scores.rewards.iter().zip(&again.rewards).position(|(one, other)| one.map(f32::to_bits) != other.map(f32::to_bits));
@@ -275,12 +329,9 @@ impl RewardPlugin {
                 given.and_then(|given| self.checked(call, given, row..row + 1))
             };
             match outcome {
-                Ok(given) => {
-                    scores.rewards.extend(given.rewards);
-                    scores.metrics.extend(given.metrics);
-                }
+                Ok(given) => scores.append(given),
                 Err(error) => {
-                    scores.rewards.push(None);
+                    scores.append(Scores { rewards: vec![None], ..Scores::default() });
                     failed.push((row, error));
                 }
             }
@@ -292,7 +343,7 @@ impl RewardPlugin {
         Error::Call { name: self.name().to_owned(), function: call.function, step: call.step, detail }
     }
 
-    fn checked(&self, call: Call, given: reward::Scores, rows: Range<usize>) -> Result<Scores> {
+    fn checked(&self, call: Call, given: Given, rows: Range<usize>) -> Result<Scores> {
         checked(&self.plugin.shared(), given, rows).map_err(|detail| self.error(call, detail))
     }
 
@@ -300,9 +351,7 @@ impl RewardPlugin {
     fn joined(&self, call: Call, given: Vec<Checked>) -> Result<Scores> {
         let mut scores = Scores::default();
         for part in given {
-            let part = part.map_err(|detail| self.error(call, detail))?;
-            scores.rewards.extend(part.rewards);
-            scores.metrics.extend(part.metrics);
+            scores.append(part.map_err(|detail| self.error(call, detail))?);
         }
         Ok(scores)
     }
@@ -344,5 +393,38 @@ impl RewardPlugin {
             offsets,
             token_ids,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(name: &str, values: &[&str]) -> ExtraColumn {
+        ExtraColumn { name: name.to_owned(), values: values.iter().map(|value| (*value).to_owned()).collect() }
+    }
+
+    #[test]
+    fn what_is_logged_beside_rows_stays_with_them_where_parts_log_different_things() {
+        let part = |columns, rewards: &[f32]| Scores {
+            rewards: rewards.iter().map(|reward| Some(*reward)).collect(),
+            metrics: Vec::new(),
+            extra: extra_of_rows(columns, rewards.len()).unwrap(),
+        };
+        let mut all = Scores::default();
+        all.append(part(vec![], &[1.0]));
+        assert!(all.extra.is_empty());
+        all.append(part(vec![column("a", &["1", "2"]), column("b", &["\"x\"", "null"])], &[2.0, 3.0]));
+        all.append(part(vec![], &[4.0]));
+        all.append(part(vec![column("b", &["5"])], &[5.0]));
+        let shown: Vec<String> = all.extra.iter().map(|extra| serde_json::to_string(extra).unwrap()).collect();
+        assert_eq!(shown, ["{}", r#"{"a":"1","b":"\"x\""}"#, r#"{"a":"2","b":"null"}"#, "{}", r#"{"b":"5"}"#]);
+    }
+
+    #[test]
+    fn columns_of_another_length_or_of_too_many_bytes_are_refused() {
+        assert_eq!(extra_of_rows(vec![column("a", &["1"])], 2).unwrap_err(), "logged 1 values of \"a\" for 2 completions");
+        let long = "x".repeat(MOST_EXTRA);
+        assert!(extra_of_rows(vec![column("a", &[&long, "1"])], 2).unwrap_err().contains("the limit is 16 MiB"));
     }
 }

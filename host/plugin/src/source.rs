@@ -109,6 +109,12 @@ impl Source {
         self.script.as_ref()?.own_interpreter().map(|length| &self.bytes[..length])
     }
 
+    /// Returns the interpreter of the script that it is, compressed if it is this program's.
+    pub(super) fn interpreter(&self) -> Option<&[u8]> {
+        let carried = || self.script().map(|script| script.language().compressed());
+        self.own_interpreter().or_else(carried)
+    }
+
     /// Returns the SHA-256 of the bytes, in hexadecimal.
     pub fn hash(&self) -> &str {
         &self.hash

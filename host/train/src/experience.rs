@@ -5,7 +5,7 @@ use super::dataset::Prompt;
 use super::episode::Episode;
 use crate::dist::World;
 use crate::plugin::columns::{ADVANTAGE, OLD_LOGP, SAMPLING_LOGP};
-use crate::plugin::{Column, Scale, Unit};
+use crate::plugin::{Column, Extra, Scale, Unit, append_extra};
 use crate::rollout::Rollout;
 use std::ops::Range;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub(super) struct Experience {
     pub rewards: Vec<RewardColumn>,
     /// In an evaluation, the columns of rewards with `eval_only`.
     pub eval_rewards: Vec<RewardColumn>,
+    /// What rewards logged beside the completions, until that is written; empty if nothing was.
+    pub extra: Vec<Extra>,
     pub offsets: Vec<u32>,
     /// 1 for tokens that are learned from, else 0; empty if all tokens are.
     pub mask: Vec<u8>,
@@ -74,10 +76,11 @@ impl Experience {
             if let (Some(mismatched), Some(more)) = (all.mismatched.take(), part.mismatched.take()) {
                 all.mismatched = Some(Box::new(Self::joined([*mismatched, *more])));
             }
-            let before = all.prompts.len();
+            let (before, rows, more) = (all.prompts.len(), all.rollouts.len(), part.rollouts.len());
             all.prompts.extend(part.prompts);
             all.rollouts.extend(part.rollouts.into_iter().map(|rollout| Rollout { prompt: before + rollout.prompt, ..rollout }));
             all.texts.extend(part.texts);
+            append_extra(&mut all.extra, rows, part.extra, more);
             all.episodes.extend(part.episodes);
             let rewards = all.rewards.iter_mut().zip(part.rewards);
             for (column, more) in rewards.chain(all.eval_rewards.iter_mut().zip(part.eval_rewards)) {
@@ -110,6 +113,7 @@ impl Experience {
         Self {
             texts: these(&self.texts, &rows),
             episodes: these(&self.episodes, &rows),
+            extra: these(&self.extra, &rows),
             rewards: self.rewards.iter().map(reward).collect(),
             eval_rewards: self.eval_rewards.iter().map(reward).collect(),
             mask: these(&self.mask, &tokens),

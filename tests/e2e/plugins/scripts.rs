@@ -210,6 +210,77 @@ fn imports_within_a_function_work_as_those_at_the_top() {
 }
 
 #[test]
+fn large_packages_are_compiled_once_and_a_damaged_cache_is_compiled_again() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("lib")).unwrap();
+    // As large as packages are for which bytecode is kept; the text of a line is in its traceback however it was imported.
+    let table: String = (0..20_000).map(|i| format!("value_{i} = {i}\n")).collect();
+    place.write(
+        "lib/large.py",
+        format!("{table}def score(text):\n    return text.missing if text is None else float(text.count(' '))\n"),
+    );
+    place.write("big.py", "import large\n\ndef big(completion):\n    return large.score(completion) + large.value_19999\n");
+    let run = |run: &str| {
+        let sizes = ["--max-steps", "2", "--max-completion-length", "12", "--log-completions", "all", "--output-dir", run];
+        let more = ["--plugin", "big.py", "--python-path", "lib"];
+        place.run_with(&[&small()[..], &more, &sizes].concat(), &[("RLHOST_CACHE_DIR", "cache")]).succeeded();
+        let lines = place.lines(&format!("{run}/completions.jsonl"));
+        lines.into_iter().map(|line| (line["completion"].clone(), line["rewards"].clone())).collect::<Vec<_>>()
+    };
+    let first = run("first");
+    let kept = || place.entries_of("cache/bytecode").into_iter().map(|name| place.path(&format!("cache/bytecode/{name}")));
+    let [file] = kept().collect::<Vec<_>>().try_into().expect("one file for the modules");
+    let bytes = fs::read(&file).unwrap();
+    assert!(bytes.len() > 10_000, "{} bytes", bytes.len());
+    assert_eq!(run("second"), first);
+    let mut damaged = bytes.clone();
+    damaged[5_000] ^= 1;
+    fs::write(&file, damaged).unwrap();
+    assert_eq!(run("third"), first);
+    assert_eq!(fs::read(&file).unwrap(), bytes, "it was compiled again");
+    for (text, rewards) in &first {
+        assert_eq!(rewards["big"].as_f64(), Some(words(text.as_str().unwrap()) + 19_999.0), "{text}");
+    }
+    place.write("big.py", "import large\n\ndef big(completion):\n    return large.score(None)\n");
+    let checked = place.run_with(&["plugin", "check", "big.py", "--python-path", "lib"], &[("RLHOST_CACHE_DIR", "cache")]);
+    assert!(checked.stdout.contains("large.py\", line 20002") && checked.stdout.contains("text.missing"), "{}", checked.stdout);
+}
+
+#[test]
+fn what_is_logged_beside_completions_is_with_each_of_them() {
+    let place = Place::new();
+    // Divided over instances, each logs those of its own rows.
+    place.write(
+        "beside.py",
+        "STATELESS = True\n\ndef beside(completions, log_extra, **columns):\n    log_extra('spaces', [c.count(' ') for c in completions])\n    \
+             log_extra('found', [{'length': len(c), 'codes': [ord(x) for x in c]} if c else float('nan') for c in completions])\n    \
+             return [float(len(c)) for c in completions]\n",
+    );
+    place.write(
+        "also.js",
+        "export function also({ completions, log_extra }) {\n  log_extra('reversed', completions.map((c) => [...c].reverse().join('')));\n  \
+             return completions.map((c) => c.length);\n}\n",
+    );
+    let sizes = ["--max-steps", "2", "--max-completion-length", "12", "--log-completions", "all", "--output-dir", "run"];
+    let rows = ["--num-generations", "32", "--per-device-train-batch-size", "64"];
+    place.run(&[&small()[..], &["--plugin", "beside.py", "--plugin", "also.js"], &rows, &sizes].concat()).succeeded();
+    let lines = place.lines("run/completions.jsonl");
+    assert!(lines.len() >= 128, "{} completions", lines.len());
+    for line in &lines {
+        let text = line["completion"].as_str().unwrap();
+        let codes: Vec<u32> = text.chars().map(u32::from).collect();
+        let found = if text.is_empty() { Value::Null } else { json!({"length": codes.len(), "codes": codes}) };
+        let reversed: String = text.chars().rev().collect();
+        assert_eq!(line["extra"], json!({"spaces": words(text) as u64, "found": found, "reversed": reversed}), "{line}");
+    }
+    let shown = place.run(&["rollouts", "run", "--full"]);
+    assert!(shown.stdout.contains("spaces: ") && shown.stdout.contains("reversed: "), "{}", shown.stdout);
+    place.write("wrong.py", "def wrong(completions, log_extra):\n    log_extra('a', [1])\n    return [1.0] * len(completions)\n");
+    let refused = place.run(&[&small()[..], &["--plugin", "wrong.py", "--output-dir", "none"]].concat());
+    assert!(refused.stderr.contains("log_extra('a', ...) got 1 values for") && refused.code == Some(2), "{}", refused.stderr);
+}
+
+#[test]
 fn a_run_that_goes_on_elsewhere_or_with_more_functions_keeps_its_script() {
     let place = Place::new();
     place.write("words.py", WORDS);
@@ -231,6 +302,9 @@ fn a_run_that_goes_on_elsewhere_or_with_more_functions_keeps_its_script() {
     let resumed = place.run(&["resume", "run", "--max-steps", "4"]);
     resumed.succeeded();
     assert!(resumed.stderr.contains("2 functions that could be a reward: words, more"), "{}", resumed.stderr);
+    place.write("row.py", "def row(completion, trainer_state):\n    return 1.0\n");
+    let checked = place.run(&["plugin", "check", "row.py"]);
+    assert!(checked.stdout.contains("trainer_state, which is given to functions of a whole batch"), "{}", checked.stdout);
     for (given, needle) in [
         ("words", "did you mean words.py?"),
         ("words:words", "did you mean words.py:words?"),
@@ -264,7 +338,9 @@ fn a_hostile_script_costs_rows_and_not_the_run() {
         );
         place.write("bad.py", text);
         let run = format!("run-{name}");
-        let limits = ["--set", "plugin.bad.limits.call_timeout_s=1", "--set", "plugin.bad.limits.memory_mb=128"];
+        // Only the loop is meant to meet the limit of time, which is that of a wall clock.
+        let time = format!("plugin.bad.limits.call_timeout_s={}", if name == "loop" { 1 } else { 60 });
+        let limits = ["--set", &time, "--set", "plugin.bad.limits.memory_mb=128"];
         let rest =
             ["--plugin", "bad.py", "--set", "plugin.bad.on_error=unscorable", "--max-steps", "2", "--log-completions", "all"];
         let sizes = ["--max-completion-length", "12", "--per-device-train-batch-size", "8", "--output-dir", &run];

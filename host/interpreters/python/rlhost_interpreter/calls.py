@@ -7,11 +7,13 @@ import math
 # Used while the script's own are in force.
 from builtins import dict, enumerate, float, isinstance, len, list, zip  # noqa: A004
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 
 from .guard import OUTSIDE, called, plain
 from .loop import finish, together
 from .scripts import Function, Script, ScriptError
+from .signatures import BATCH_INPUTS
 
 
 class BatchError(Exception):
@@ -88,19 +90,26 @@ class Call:
         self.function, self.signature = function, function.signature
         self.settings = function.settings_of(settings, script.name)
         self.metrics: dict[str, list[float]] = {}
+        # What the last batch logged beside each completion, as JSON.
+        self.extra: dict[str, list[str]] = {}
         # The row that a function of one row is called with.
         self.row: tuple[int, str] | None = None
 
     def score(self, batch) -> list[float | None]:
         """Returns the scores of a batch."""
-        self.metrics, self.row = {}, None
+        self.metrics, self.extra, self.row = {}, {}, None
         rows = Rows(batch, self.signature.takes_rest)
         missing = [name for name in self.signature.columns if rows.column(name) is None]
         if missing:
-            known = ", ".join(rows.names()) or "none besides prompt"
-            raise BatchError(f"{self.function.name} takes {missing[0]}, which is no column of the dataset; it has: {known}")
+            raise BatchError(f"{self.function.name} takes {missing[0]}, which is {self._elsewhere(missing[0], rows)}")
         answer = self._by_row(batch, rows) if self.signature.by_row else self._whole(batch, rows)
         return self._checked(answer, len(batch.completions))
+
+    def _elsewhere(self, name: str, rows: Rows) -> str:
+        """Returns why an argument can't be given."""
+        if name in BATCH_INPUTS:
+            return "given to functions of a whole batch, which take completions, and not to those of a row"
+        return f"no column of the dataset; it has: {', '.join(rows.names()) or 'none besides prompt'}"
 
     def _columns(self, rows: Rows) -> dict[str, list]:
         signature = self.signature
@@ -114,7 +123,7 @@ class Call:
             "completions": rows.completions,
             "completion_ids": rows.token_ids,
             "trainer_state": lambda: TrainerState(batch.step),
-            "log_extra": lambda: self._log_extra,
+            "log_extra": lambda: partial(self._log_extra, len(batch.completions)),
             "log_metric": lambda: self._log_metric,
         }
         signature = self.signature
@@ -146,8 +155,13 @@ class Call:
     def _log_metric(self, name: str, value: float) -> None:
         self.metrics.setdefault(plain(str(name)), []).append(float(value))
 
-    def _log_extra(self, column: str, values: list) -> None:
-        """Accepted and not kept: a reward of rlhost has no way to add to the table of completions."""
+    def _log_extra(self, count: int, column: str, values: list) -> None:
+        """Keeps a value for each completion, as TRL's table of completions has them. What JSON has no form for is written as text."""
+        name, values = plain(str(column)), list(islice(values, count + 1))
+        if len(values) != count:
+            more = "more than " if len(values) > count else ""
+            raise ValueError(f"log_extra({name!r}, ...) got {more}{min(len(values), count)} values for {count} completions")
+        self.extra[name] = [_json(value) for value in values]
 
     def _checked(self, answer, count: int) -> list[float | None]:
         name = self.function.name
@@ -175,8 +189,19 @@ class Call:
         if math.isnan(number):
             return None
         if abs(number) > LARGEST:
-            raise AnswerError(f"{self.function.name} returned {shown(score)} for completion {at}, not a number or None")
+            what = "too large for a score" if isinstance(score, (int, float)) else "not a number or None"
+            raise AnswerError(f"{self.function.name} returned {shown(score)} for completion {at}, {what}")
         return number
+
+
+def _json(value) -> str:
+    """Returns a value as JSON that holds no NaN and no half of a character."""
+    if isinstance(value, float) and not math.isfinite(value):
+        value = None
+    try:
+        return plain(json.dumps(value, default=str, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        return plain(json.dumps(shown(value)))
 
 
 # Scores are passed on as 32-bit numbers.

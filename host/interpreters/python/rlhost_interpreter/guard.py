@@ -36,6 +36,10 @@ class Guard:
     """The state of Python as the interpreter left it, and what the script's top level made of it."""
 
     def __init__(self):
+        self.record()
+
+    def record(self) -> None:
+        """Takes the state that Python is in now for the one that a script's changes are undone to."""
         self._builtins = dict(BUILTINS)
         modules = [importlib.import_module(name) for name in MODULES]
         classes = {}

@@ -1,9 +1,9 @@
 """The standard library, of which an instance sees no files: modules are kept as compressed bytecode and unpacked when imported."""
 
+import binascii
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
-import importlib.util
 import marshal
 import os
 import re
@@ -138,13 +138,6 @@ def packed(folder: str) -> dict[str, tuple[bool, bytes]]:
     return found
 
 
-def bytecode(path: str, source: str) -> bytes:
-    """Compiles a file of a package into what its `.pyc` holds; see PEP 552."""
-    code = compile(source, f"{PACKAGES}/{path}", "exec", dont_inherit=True)
-    # Of a hash that is not checked: the folder belongs to the host, which knows when a file changes.
-    return importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + importlib.util.source_hash(source.encode()) + marshal.dumps(code)
-
-
 class Library(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds modules in the packed library, and explains why others are not there."""
 
@@ -201,22 +194,39 @@ class Distribution(importlib.metadata.Distribution):
         return path
 
 
+# Bytecode is packed once and unpacked often, and zlib unpacks what is packed at any level equally fast.
+FAST = 1
+
+
+def bytecode(path: str, source: str) -> str | None:
+    """Compiles a module into what `Files` takes for its bytecode."""
+    try:
+        code = compile(source, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return binascii.b2a_base64(zlib.compress(marshal.dumps(code), FAST), newline=False).decode()
+
+
 class Files(importlib.metadata.DistributionFinder, importlib.abc.Loader):
-    """Finds modules among the files that came with the script: paths relative to its folder, and their sources."""
+    """Finds modules among the files that came with the script: paths relative to its folder, and their sources.
+
+    A file `PATHc` beside or instead of `PATH` has its bytecode, as `bytecode` returned it."""
 
     def __init__(self):
         self.files: dict[str, str] = {}
+        # The paths of what was compiled from source.
+        self.compiled: list[str] = []
 
     def replace(self, files: dict[str, str]) -> None:
         """Takes other files; what was imported of the old ones is forgotten."""
         for name in [name for name, module in sys.modules.items() if getattr(module, "__loader__", None) is self]:
             del sys.modules[name]
-        self.files = files
+        self.files, self.compiled = files, []
 
     def _file(self, name: str) -> tuple[str, bool] | None:
         base = name.replace(".", "/")
         for path, is_package in ((f"{base}/__init__.py", True), (f"{base}.py", False)):
-            if path in self.files:
+            if path in self.files or f"{path}c" in self.files:
                 return path, is_package
         return None
 
@@ -244,22 +254,18 @@ class Files(importlib.metadata.DistributionFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         path = module.__spec__.origin
-        tracebacks.remember(path, self.files[path])
-        exec(compile(self.files[path], path, "exec", dont_inherit=True), module.__dict__)
+        if path in self.files:
+            tracebacks.remember(path, self.files[path])
+        packed = self.files.get(f"{path}c")
+        if packed is None:
+            code = compile(self.files[path], path, "exec", dont_inherit=True)
+            self.compiled.append(path)
+        else:
+            code = marshal.loads(zlib.decompress(binascii.a2b_base64(packed)))
+        exec(code, module.__dict__)
 
 
 FILES = Files()
-
-# Where the host shows packages that a script may import, if it does: a folder as pip fills it. Only what is imported is read.
-PACKAGES = "/packages"
-
-
-def find_packages() -> None:
-    """Looks for the folder of packages, which is not there while the component is built."""
-    if PACKAGES not in sys.path and os.path.isdir(PACKAGES):
-        sys.path.append(PACKAGES)
-        sys.path_importer_cache.clear()
-
 
 def install() -> None:
     """Packs the library and puts the finders in place of those that look for files. Called once, while the component is built."""

@@ -115,15 +115,19 @@ def _kind(name: str, value) -> str | None:
     return "reward" if is_reward or takes_any and name.endswith("reward") else None
 
 
+def _sources(modules: dict[str, str]) -> dict[str, str]:
+    """Returns the files that are not bytecode."""
+    return {path: text for path, text in modules.items() if not path.endswith(".pyc")}
+
+
 class Script:
     """A script whose top level was run."""
 
     def __init__(self, name: str, source: str, modules: dict[str, str]):
         self.name = os.path.basename(name) or "script.py"
         self.source = source
-        self.modules = modules
+        self.sources = _sources(modules)
         library.FILES.replace(modules)
-        library.find_packages()
         tracebacks.remember(self.name, source)
         stem = self.name.removesuffix(".py")
         self.module = types.ModuleType(stem)
@@ -136,11 +140,11 @@ class Script:
             self.replaced = OUTSIDE.settled()
 
     def is_of(self, name: str, source: str, modules: dict[str, str]) -> bool:
-        return (self.name, self.source, self.modules) == (os.path.basename(name), source, modules)
+        return (self.name, self.source, self.sources) == (os.path.basename(name), source, _sources(modules))
 
     def text(self) -> str:
         """Returns all that may be run."""
-        return "\n".join([self.source, *self.modules.values()])
+        return "\n".join([self.source, *self.sources.values()])
 
     def _listed(self, name: str) -> list | None:
         """Returns a list of the script's, of functions or their names."""

@@ -8,9 +8,13 @@ use crate::deadline::Deadline;
 use crate::error::LONGEST_TEXT;
 use crate::hints::Hints;
 use crate::running::Running;
-use crate::script::{self, Script, ScriptFunction};
+use crate::sandbox::Sandbox;
+use crate::script::{self, ExtraColumn, Script, ScriptFunction};
 use crate::{Engine, Error, Result, Role, Source};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use wasmtime::Store;
+use wasmtime::component::Instance as Linked;
 
 /// Longest text of a script's error that is shown, in bytes.
 const LONGEST_TRACEBACK: usize = 8 << 10;
@@ -54,12 +58,37 @@ impl Loaded {
     /// Returns the public functions of the script that it is.
     fn inspected(&self, running: &mut Running, deadline: Deadline) -> Result<Vec<ScriptFunction>> {
         let wrong = |detail: String| Error::Config { name: self.name.clone(), detail };
-        let (Some(Scripted { script, .. }), Some(inspect)) = (&self.maker.script, self.exports.inspect()) else {
+        let (Some(scripted), Some(interpreter)) = (&self.maker.script, self.exports.interpreter()) else {
             return Err(wrong("the interpreter that it brings along exports no rlhost:script".to_owned()));
         };
-        let call = Call::new("running its top level");
-        let functions = self.bounded(running, call, deadline, |store, linked| inspect.call(store, linked, script))?;
-        functions.map_err(|e| wrong(self.said(e)))
+        let (call, modules) = (Call::new("running its top level"), scripted.modules());
+        let inspect =
+            |store: &mut Store<Sandbox>, linked: &Linked| interpreter.inspect(store, linked, &scripted.script, &modules);
+        let functions = self.bounded(running, call, deadline, inspect)?.map_err(|e| wrong(self.said(e)))?;
+        if let Some(bytecode) = scripted.bytecode.as_ref().filter(|bytecode| bytecode.files().is_none()) {
+            let call = Call::new("returning what it imported");
+            let imported = self.bounded(running, call, deadline, |store, linked| interpreter.imported(store, linked))?;
+            match self.compiled_modules(&scripted.script, imported) {
+                Ok(found) => bytecode.keep(found),
+                // Later instances import from source, too.
+                Err(e) => tracing::debug!("{}: no bytecode of its modules: {e}", self.name),
+            }
+        }
+        Ok(functions)
+    }
+
+    /// Compiles modules of a script in an instance of their own.
+    fn compiled_modules(&self, script: &Script, paths: Vec<String>) -> Result<BTreeMap<String, String>> {
+        let Some(interpreter) = self.exports.interpreter() else { return Ok(BTreeMap::new()) };
+        let modules: Vec<(&str, &str)> = paths
+            .iter()
+            .filter_map(|path| script.modules.get_key_value(path))
+            .map(|(path, source)| (path.as_str(), source.as_str()))
+            .collect();
+        let deadline = self.deadline();
+        let mut running = self.instantiate(&self.whole_share(), deadline, true)?;
+        let call = Call::new("compiling modules");
+        self.bounded(&mut running, call, deadline, |store, linked| interpreter.bytecode(store, linked, &modules))
     }
 
     /// Describes the function that is the plugin, of the script that it is.
@@ -86,14 +115,22 @@ impl Loaded {
     pub(super) fn configuration(&self) -> String {
         match &self.maker.script {
             None => Value::Object(self.config.clone()).to_string(),
-            Some(Scripted { script, own_config }) => {
-                let settings = own_config.as_ref().unwrap_or(&self.config);
-                let Script { name, source, modules, .. } = script;
+            Some(scripted) => {
+                let settings = scripted.own_config.as_ref().unwrap_or(&self.config);
+                let (Script { name, source, .. }, modules) = (&scripted.script, scripted.modules());
                 // Of several functions, the one that was chosen for the role.
                 let function = &self.info.name;
                 let script = json!({"name": name, "source": source, "function": function, "modules": modules});
                 json!({"script": script, "settings": settings}).to_string()
             }
+        }
+    }
+
+    /// Returns what the last scoring by an instance logged beside each of its completions; nothing unless it is a script that did.
+    pub(crate) fn extra(&self, store: &mut Store<Sandbox>, linked: &Linked) -> wasmtime::Result<Vec<ExtraColumn>> {
+        match self.exports.interpreter().filter(|_| self.is_script()) {
+            Some(interpreter) => interpreter.extra(store, linked),
+            None => Ok(Vec::new()),
         }
     }
 
@@ -103,5 +140,14 @@ impl Loaded {
             (Some(_), types::Error::Config(text) | types::Error::Internal(text)) => printable_lines(&text, LONGEST_TRACEBACK),
             (_, error) => said(error),
         }
+    }
+}
+
+impl Scripted {
+    /// Returns the files that the script may import: its modules, and their bytecode as far as it is known.
+    fn modules(&self) -> BTreeMap<&str, &str> {
+        let bytecode = self.bytecode.as_ref().and_then(|bytecode| bytecode.files());
+        let files = self.script.modules.iter().chain(bytecode.into_iter().flatten());
+        files.map(|(path, text)| (path.as_str(), text.as_str())).collect()
     }
 }

@@ -75,21 +75,75 @@ struct ModuleFile<'a> {
     source: &'a str,
 }
 
-/// The function by which an interpreter describes a script.
-#[derive(Clone, Copy)]
-pub(crate) struct Inspect(Function);
+/// A file that an interpreter returns.
+#[derive(ComponentType, Lift)]
+#[component(record)]
+struct Returned {
+    path: String,
+    source: String,
+}
 
-impl Inspect {
-    /// Finds it in a component, which is then an interpreter.
+/// Values that a reward logged beside completions.
+#[derive(Debug, ComponentType, Lift)]
+#[component(record)]
+pub(crate) struct ExtraColumn {
+    /// Its name.
+    pub name: String,
+    /// One JSON value per completion.
+    pub values: Vec<String>,
+}
+
+/// What an interpreter is asked about scripts.
+#[derive(Clone, Copy)]
+pub(crate) struct Interpreter {
+    inspect: Function,
+    extra: Function,
+    imported: Function,
+    bytecode: Function,
+}
+
+impl Interpreter {
+    /// Finds the functions in a component, which is then an interpreter.
     pub(crate) fn find(component: &Component) -> Option<Self> {
-        Function::find(component, INTERFACE, "inspect").map(Self)
+        let find = |name| Function::find(component, INTERFACE, name);
+        let (imported, bytecode) = (find("imported")?, find("bytecode")?);
+        Some(Self { inspect: find("inspect")?, extra: find("extra")?, imported, bytecode })
     }
 
-    /// Runs the script's top level and returns its public functions.
-    pub(crate) fn call(self, store: &mut Store<Sandbox>, linked: &Linked, script: &Script) -> Answer<Vec<ScriptFunction>> {
-        let modules: Vec<ModuleFile<'_>> = script.modules.iter().map(|(path, source)| ModuleFile { path, source }).collect();
-        let given = (script.name.as_str(), script.source.as_str(), modules.as_slice());
-        self.0.ask(store, linked, given)
+    /// Runs the script's top level, with these files to import, and returns its public functions.
+    pub(crate) fn inspect(
+        self,
+        store: &mut Store<Sandbox>,
+        linked: &Linked,
+        script: &Script,
+        modules: &BTreeMap<&str, &str>,
+    ) -> Answer<Vec<ScriptFunction>> {
+        let modules: Vec<ModuleFile<'_>> = modules.iter().map(|(path, source)| ModuleFile { path, source }).collect();
+        self.inspect.ask(store, linked, (script.name.as_str(), script.source.as_str(), modules.as_slice()))
+    }
+
+    /// Returns what the last scoring logged beside completions.
+    pub(crate) fn extra(self, store: &mut Store<Sandbox>, linked: &Linked) -> wasmtime::Result<Vec<ExtraColumn>> {
+        let (columns,) = self.extra.call::<(), (Vec<ExtraColumn>,)>(store, linked, ())?;
+        Ok(columns)
+    }
+
+    /// Returns the paths of the modules that the script has imported from source.
+    pub(crate) fn imported(self, store: &mut Store<Sandbox>, linked: &Linked) -> wasmtime::Result<Vec<String>> {
+        let (paths,) = self.imported.call::<(), (Vec<String>,)>(store, linked, ())?;
+        Ok(paths)
+    }
+
+    /// Returns the bytecode of modules, by its paths. The instance must not have run a script: it could forge what others import.
+    pub(crate) fn bytecode(
+        self,
+        store: &mut Store<Sandbox>,
+        linked: &Linked,
+        modules: &[(&str, &str)],
+    ) -> wasmtime::Result<BTreeMap<String, String>> {
+        let modules: Vec<ModuleFile<'_>> = modules.iter().map(|(path, source)| ModuleFile { path, source }).collect();
+        let (files,) = self.bytecode.call::<_, (Vec<Returned>,)>(store, linked, (modules.as_slice(),))?;
+        Ok(files.into_iter().map(|Returned { path, source }| (path, source)).collect())
     }
 }
 

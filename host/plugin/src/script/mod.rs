@@ -5,6 +5,7 @@
 //! compares plugins does that with scripts. The same section behind an interpreter's bytes makes a plugin that needs no interpreter of
 //! the host's.
 
+mod bytecode;
 mod imports;
 mod interpreter;
 mod language;
@@ -14,7 +15,8 @@ mod packages;
 mod section;
 mod text;
 
-pub(super) use interpreter::{Inspect, Interpreters, chosen, role_of};
+pub(super) use bytecode::Bytecode;
+pub(super) use interpreter::{ExtraColumn, Interpreter, Interpreters, chosen, role_of};
 pub use interpreter::{ScriptFunction, ScriptKind};
 pub use language::Language;
 pub(super) use mistaken::mistaken;

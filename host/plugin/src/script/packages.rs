@@ -21,6 +21,9 @@ use std::sync::{PoisonError, RwLock};
 /// Version of the interpreter that packages must work with.
 const PYTHON: &str = "3.14";
 
+/// The interpreter's release.
+const RELEASE: [u32; 3] = [3, 14, 0];
+
 /// Largest description of a package, in bytes.
 const LARGEST_METADATA: u64 = 1 << 20;
 
@@ -58,6 +61,37 @@ pub(super) fn folders(source: &str) -> io::Result<Vec<PathBuf>> {
 struct Header {
     #[serde(default)]
     dependencies: Vec<String>,
+    #[serde(default, rename = "requires-python")]
+    requires_python: String,
+}
+
+/// Returns whether versions of Python as a header has them, such as `>=3.11,<4`, admit the interpreter's; none if they can't be read.
+fn admits(specifiers: &str) -> Option<bool> {
+    let parts = |version: &str| version.split('.').map(|part| part.parse().ok()).collect::<Option<Vec<u32>>>();
+    let mut admitted = true;
+    for specifier in specifiers.split(',').map(str::trim).filter(|specifier| !specifier.is_empty()) {
+        let (operator, version) = specifier.split_at(specifier.find(|c: char| !"<>=!~".contains(c))?);
+        let (version, is_prefix) = version.trim().strip_suffix(".*").map_or((version.trim(), false), |prefix| (prefix, true));
+        let mut version = parts(version)?;
+        let begins = |version: &[u32]| RELEASE.starts_with(version);
+        let (before_last, prefixed) = (version.split_last().map_or(&[][..], |(_, before)| before), begins(&version));
+        let compatible = begins(before_last);
+        // 3.14 is 3.14.0.
+        version.resize(version.len().max(RELEASE.len()), 0);
+        let ordering = RELEASE.as_slice().cmp(&version);
+        let equal = if is_prefix { prefixed } else { ordering.is_eq() };
+        admitted &= match operator {
+            ">=" => ordering.is_ge(),
+            "<=" => ordering.is_le(),
+            ">" => ordering.is_gt(),
+            "<" => ordering.is_lt(),
+            "==" => equal,
+            "!=" => !equal,
+            "~=" => ordering.is_ge() && compatible,
+            _ => return None,
+        };
+    }
+    Some(admitted)
 }
 
 /// Returns the packages that a script's header names, in a fixed order. The error is a sentence.
@@ -76,6 +110,13 @@ fn dependencies(source: &str) -> Result<Vec<String>, String> {
         }
     }
     let header: Header = toml::from_str(&text).map_err(|e| format!("its header: {}", e.message()))?;
+    match admits(&header.requires_python) {
+        Some(true) => {}
+        Some(false) => {
+            return Err(format!("its header requires Python {}; scripts run in Python {PYTHON}", header.requires_python));
+        }
+        None => return Err(format!("its header: requires-python = {:?} is no list of versions", header.requires_python)),
+    }
     let mut all = header.dependencies;
     // What begins like an option would be one.
     if let Some(wrong) = all.iter().find(|name| !name.trim().starts_with(|c: char| c.is_ascii_alphanumeric())) {
@@ -169,6 +210,27 @@ mod tests {
         assert_eq!(dependencies(header).unwrap(), ["mpmath", "sympy==1.14"]);
         assert_eq!(dependencies("import re\n# dependencies = ['x']\n").unwrap(), Vec::<String>::new());
         assert!(dependencies("# /// script\n# dependencies = ['x']\nimport x\n").unwrap_err().contains("does not end"));
+        for (versions, admitted) in [
+            ("", true),
+            (">=3.11", true),
+            (">= 3.11, <4", true),
+            ("==3.*", true),
+            ("==3.14", true),
+            ("~=3.10", true),
+            ("<3.14.5", true),
+            ("~=3.14.1", false),
+            ("<=3.14.2", true),
+            ("!=3.13.*", true),
+            (">=3.15", false),
+            ("<3.14", false),
+            ("==3.13.*", false),
+            ("~=2.7", false),
+        ] {
+            let header = format!("# /// script\n# requires-python = {versions:?}\n# ///\n");
+            let refused = dependencies(&header).err();
+            assert_eq!(refused.is_none(), admitted, "{versions}: {refused:?}");
+        }
+        assert!(dependencies("# /// script\n# requires-python = 'new'\n# ///\n").unwrap_err().contains("no list of versions"));
         assert!(dependencies("# /// script\n# dependencies = 3\n# ///\n").unwrap_err().contains("header"));
         assert!(dependencies("# /// script\n# dependencies = ['--index-url=x']\n# ///\n").unwrap_err().contains("no package"));
     }

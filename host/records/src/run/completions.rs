@@ -28,6 +28,9 @@ pub struct CompletionLine<'a> {
     pub finished: bool,
     /// Its scores, by the names of the rewards.
     pub rewards: Map<String, Value>,
+    /// What rewards logged beside it (`log_extra`), by name.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub extra: Map<String, Value>,
     /// Its advantage, or that of its first token.
     pub advantage: Option<f32>,
     /// Versions of the plugins in use, by their names.
@@ -266,6 +269,7 @@ mod tests {
             completion_ids: &[5, 6, 7],
             finished: false,
             rewards: Map::from_iter([("r".to_owned(), json!(0.1f32))]),
+            extra: Map::new(),
             advantage: Some(0.25),
             plugins: &plugins,
             error: None,

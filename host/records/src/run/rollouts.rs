@@ -42,6 +42,9 @@ pub struct Rollout {
     /// Its scores.
     #[serde(default)]
     pub rewards: Map<String, Value>,
+    /// What rewards logged beside it.
+    #[serde(default)]
+    pub extra: Map<String, Value>,
     /// Its advantage.
     #[serde(default)]
     pub advantage: Value,

@@ -97,6 +97,11 @@ impl Layout {
                 }
             }
         }
+        for (name, value) in &rollout.extra {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let logged = self.text(&format!("{}: {value}", printable(name, NAME)), INDENT, PROMPT);
+            lines.extend(logged.into_iter().map(|line| style(line).dim().to_string()));
+        }
         if let Some(failed) = &rollout.failed {
             let failed = self.text(&format!("failed: {failed}"), INDENT, PROMPT);
             lines.extend(failed.into_iter().map(|line| style(line).red().to_string()));

@@ -66,6 +66,7 @@ impl Experience {
         let mut some = Self::new(these(self.prompts, kept).collect(), rollouts.collect());
         some.texts = these(self.texts, &rows).collect();
         some.episodes = these(self.episodes, &rows).collect();
+        some.extra = these(self.extra, &rows).collect();
         let column = |column: RewardColumn| RewardColumn { values: these(column.values, &rows).collect(), ..column };
         some.rewards = self.rewards.into_iter().map(column).collect();
         some

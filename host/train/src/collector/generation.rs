@@ -160,7 +160,7 @@ impl Collector {
             }
             Err(error)
         })?;
-        let Scored { mut columns, for_evaluation, mut failures, mut figures } = scored;
+        let Scored { mut columns, for_evaluation, extra, mut failures, mut figures } = scored;
         for (place, entry) in with.plugins.environments().entries.iter().enumerate() {
             let reward = |episode: &Episode| episode.reward().filter(|_| episode.environment == place);
             let values = e.episodes.iter().map(reward).collect();
@@ -180,7 +180,7 @@ impl Collector {
         }
         let scorable = (0..e.rollouts.len()).any(|row| columns.iter().any(|r| r.values[row].is_some()));
         self.count_unscored(with, scorable, failures.is_empty())?;
-        (e.rewards, e.eval_rewards) = (columns, for_evaluation);
+        (e.rewards, e.eval_rewards, e.extra) = (columns, for_evaluation, extra);
         figures.lap("reward");
         Ok(figures)
     }

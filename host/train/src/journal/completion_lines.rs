@@ -20,11 +20,17 @@ pub(super) fn line_of<'a>(e: &'a Experience, row: usize, plugins: &'a Versions, 
         completion_ids: &rollout.tokens,
         finished: rollout.finished,
         rewards: e.rewards.iter().map(|r| (r.name.clone(), json!(r.values[row]))).collect(),
+        extra: e.extra.get(row).map(|extra| extra.iter().map(of_extra).collect()).unwrap_or_default(),
         advantage: e.advantage(row, 0),
         plugins,
         error,
         episode: e.episodes.get(row).map(|episode| of_episode(e, row, episode)),
     }
+}
+
+/// Returns a value that a reward logged beside a completion. What is no JSON is text.
+fn of_extra((name, value): (&String, &String)) -> (String, Value) {
+    (name.clone(), serde_json::from_str(value).unwrap_or_else(|_| json!(value)))
 }
 
 /// Returns what a line has of an episode besides a completion's keys.

@@ -50,7 +50,7 @@ impl Matches {
             answers.failed.into_iter().filter_map(|(at, error)| Some((*self.of.get(at)?, error))).collect();
         failed.retain(|(row, _)| values[*row].is_none());
         failed.dedup_by_key(|(row, _)| *row);
-        Answers { values, first_error: answers.first_error, failed, steps: Vec::new() }
+        Answers { values, first_error: answers.first_error, failed, ..Answers::default() }
     }
 }
 

@@ -4,7 +4,7 @@ use super::super::dataset::Prompt;
 use super::super::episode::Episode;
 use super::super::{Error, Result};
 use crate::config::OnError;
-use crate::plugin::{RewardBatch, TextColumn};
+use crate::plugin::{Extra, RewardBatch, TextColumn};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -53,6 +53,8 @@ pub(super) struct Answers {
     pub failed: Vec<(usize, String)>,
     /// The values of the rows' steps, from a model that values those.
     pub steps: Vec<Vec<f32>>,
+    /// What was logged beside the rows; empty if nothing was.
+    pub extra: Vec<Extra>,
 }
 
 impl Answers {

@@ -14,7 +14,7 @@ use crate::experience::RewardColumn;
 use crate::experience::offsets;
 use crate::figures::Figures;
 use crate::metrics::{Metric, Reduction};
-use crate::plugin::{self, Outcome, RewardBatch, RewardPlugin, Start, TextColumn};
+use crate::plugin::{self, Extra, Outcome, RewardBatch, RewardPlugin, Start, TextColumn};
 use crate::reward_failure::RewardFailure;
 use crate::rollout::Rollout;
 use serde_json::{Map, Value};
@@ -144,11 +144,15 @@ impl Reward {
                 let Outcome { scores, first_error, failed } = plugin.score_or(&judged.batch, rows, on_error)?;
                 let failed = failed.into_iter().map(|(row, error)| (row, error.to_string())).collect();
                 let first_error = first_error.map(|error| error.to_string());
-                (Answers { values: scores.rewards, first_error, failed, steps: Vec::new() }, scores.metrics)
+                (
+                    Answers { values: scores.rewards, first_error, failed, extra: scores.extra, ..Answers::default() },
+                    scores.metrics,
+                )
             }
         };
         let mut all = Answers::default();
         for part in world.gather("scores", own)? {
+            plugin::append_extra(&mut all.extra, all.values.len(), part.extra, part.values.len());
             all.values.extend(part.values);
             all.first_error = all.first_error.or(part.first_error);
             all.failed.extend(part.failed);
@@ -164,6 +168,8 @@ pub(crate) struct Scored {
     pub columns: Vec<RewardColumn>,
     /// Columns of the rewards that score only in evaluations.
     pub for_evaluation: Vec<RewardColumn>,
+    /// What rewards logged beside the completions; empty if nothing was.
+    pub extra: Vec<Extra>,
     /// Rewards that failed, even if a retry succeeded.
     pub failures: Vec<RewardFailure>,
     /// Metrics of all rewards.
@@ -247,6 +253,7 @@ pub(crate) fn scored(
 ) -> Result<(Scored, Option<Judged>)> {
     let mut figures = Figures::begin();
     let (mut columns, mut failures, mut for_evaluation) = (Vec::with_capacity(rewards.len()), Vec::new(), Vec::new());
+    let mut extra: Vec<Extra> = Vec::new();
     let asked = |reward: &Reward| evaluating || !reward.eval_only;
     let mut given = step_values(rewards, world, judged, asked)?;
     let with_steps = steps::seen(judged, &given);
@@ -256,7 +263,9 @@ pub(crate) fn scored(
             Some((_, answers)) => (answers, Vec::new()),
             None => reward.score(world, seen)?,
         };
-        let (name, Answers { values, first_error, failed, .. }) = (reward.name().to_owned(), answers);
+        let (name, Answers { values, first_error, failed, extra: own_extra, .. }) = (reward.name().to_owned(), answers);
+        extra.resize(extra.len().max(own_extra.len()), Extra::new());
+        extra.iter_mut().zip(own_extra).for_each(|(extra, own)| extra.extend(own));
         figures.add(own);
         let errors = Metric::new(format!("plugins/{name}/errors"), failed.len() as f64, Reduction::Sum);
         figures.add(world.once([errors]));
@@ -264,5 +273,5 @@ pub(crate) fn scored(
         let into = if reward.eval_only { &mut for_evaluation } else { &mut columns };
         into.push(RewardColumn { name, weight: reward.weight, values });
     }
-    Ok((Scored { columns, for_evaluation, failures, figures }, with_steps))
+    Ok((Scored { columns, for_evaluation, extra, failures, figures }, with_steps))
 }
