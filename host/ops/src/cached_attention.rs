@@ -259,4 +259,35 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_copied_or_truncated_cache_is_one_of_those_positions_alone() {
+        let shape = Heads { heads: 4, kv_heads: 2, head_dim: 16 };
+        let width = shape.kv_heads * shape.head_dim;
+        for precision in [Precision::F32, Precision::Bf16] {
+            let (k, v, q) = (random(90, width), random(90, width), random(1, shape.heads * shape.head_dim));
+            let cache_of = |rows: std::ops::Range<usize>, mut cache: SequenceCache| {
+                rows.for_each(|row| cache.push(&k, &v, row).unwrap());
+                cache
+            };
+            let empty = || SequenceCache::with_room(8, width, precision);
+            let attended = |cache: &SequenceCache| {
+                let prompt = PromptCache::default();
+                let group = Group { prompt: &prompt, sequences: vec![(0, cache, cache.len())] };
+                crate::to_vec(&forward(&q, &[group], Attention { scale: 0.3, ..shape.into() }).unwrap()).unwrap()
+            };
+            let whole = cache_of(0..80, empty());
+            for length in [0, 1, 31, 32, 33, 64, 80, 99] {
+                let alone = cache_of(0..length.min(80), empty());
+                let mut truncated = whole.clone();
+                truncated.truncate(length);
+                for cache in [whole.prefix(length, 100), truncated] {
+                    assert_eq!((cache.len(), cache.bytes()), (alone.len(), alone.bytes()), "{length}");
+                    // Other positions follow than those that were forgotten.
+                    let [longer, wanted] = [cache, alone.clone()].map(|cache| cache_of(85..90, cache));
+                    assert_eq!(attended(&longer), attended(&wanted), "{length}, {precision:?}");
+                }
+            }
+        }
+    }
 }

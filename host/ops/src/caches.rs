@@ -76,6 +76,34 @@ impl Values {
         }
     }
 
+    /// Copies the first values, with room for more.
+    fn prefix(&self, length: usize, room: usize) -> Self {
+        fn copied<T: Copy>(all: &[T], length: usize, room: usize) -> Vec<T> {
+            let mut copy = Vec::with_capacity(room.max(length));
+            copy.extend_from_slice(&all[..length]);
+            copy
+        }
+        match self {
+            Self::F32(all) => Self::F32(copied(all, length, room)),
+            Self::Bf16(all) => Self::Bf16(copied(all, length, room)),
+        }
+    }
+
+    /// Removes all but the first values.
+    fn truncate(&mut self, length: usize) {
+        with!(self, |all| all.truncate(length));
+    }
+
+    /// Returns the number of values.
+    fn len(&self) -> usize {
+        with!(self, |all| all.len())
+    }
+
+    /// Returns the bytes of the values.
+    fn bytes(&self) -> usize {
+        with!(self, |all| size_of_val(&all[..]))
+    }
+
     fn extend(&mut self, values: &[f32]) {
         match self {
             Self::F32(all) => all.extend_from_slice(values),
@@ -309,6 +337,26 @@ impl SequenceCache {
         self.v.extend(&read(v)?[row]);
         self.len += 1;
         Ok(())
+    }
+
+    /// Copies the first positions, with room for this many in all.
+    pub fn prefix(&self, positions: usize, room: usize) -> Self {
+        let (len, width) = (positions.min(self.len), self.v.len() / self.len.max(1));
+        let room = room.min(MOST_ROOM).next_multiple_of(BLOCK) * width;
+        Self { len, k: self.k.prefix(len.next_multiple_of(BLOCK) * width, room), v: self.v.prefix(len * width, room) }
+    }
+
+    /// Forgets all but the first positions.
+    pub fn truncate(&mut self, positions: usize) {
+        let (len, width) = (positions.min(self.len), self.v.len() / self.len.max(1));
+        self.k.truncate(len.next_multiple_of(BLOCK) * width);
+        self.v.truncate(len * width);
+        self.len = len;
+    }
+
+    /// Returns the bytes of its keys and values.
+    pub fn bytes(&self) -> usize {
+        self.k.bytes() + self.v.bytes()
     }
 
     /// Returns the number of its positions.

@@ -74,21 +74,11 @@ impl Sampling {
         rng: &mut ChaCha8Rng,
         support: Option<&mut Support>,
     ) -> Drawn {
-        let mut adjusted: Vec<f32> = logits.to_vec();
-        if self.repetition_penalty != 1.0 {
-            self.penalise(&mut adjusted, logits, seen);
-        }
+        let adjusted = self.distribution(logits, seen);
         let token = if self.temperature > 0.0 {
-            if self.temperature != 1.0 {
-                wide!(for z in &mut adjusted {
-                    *z /= self.temperature;
-                });
-            }
-            self.filter(&mut adjusted);
             if let Some(support) = support {
                 support.push(&adjusted);
-                let token = choose(adjusted.clone(), uniform(rng));
-                return Drawn { token: token as u32, logp: adjusted[token] - log_sum_exp(&adjusted, 1.0) };
+                return self.pick(&adjusted, rng);
             }
             choose(adjusted, uniform(rng))
         } else {
@@ -96,6 +86,32 @@ impl Sampling {
         };
         let logp = logits[token] / logp_temperature - log_sum_exp(logits, logp_temperature);
         Drawn { token: token as u32, logp }
+    }
+
+    /// Returns the logits of the distribution that a token is drawn from: those of the model, penalised, divided by the temperature and
+    /// filtered. At temperature 0 they are penalised only.
+    pub fn distribution(&self, logits: &[f32], seen: &mut dyn Iterator<Item = u32>) -> Vec<f32> {
+        let mut adjusted: Vec<f32> = logits.to_vec();
+        if self.repetition_penalty != 1.0 {
+            self.penalise(&mut adjusted, logits, seen);
+        }
+        if self.temperature > 0.0 {
+            if self.temperature != 1.0 {
+                wide!(for z in &mut adjusted {
+                    *z /= self.temperature;
+                });
+            }
+            self.filter(&mut adjusted);
+        }
+        adjusted
+    }
+
+    /// Draws a token from the logits of [`Sampling::distribution`], the most likely one at temperature 0, with its log-probability
+    /// among them.
+    pub fn pick(&self, distribution: &[f32], rng: &mut ChaCha8Rng) -> Drawn {
+        let greedy = self.temperature <= 0.0;
+        let token = if greedy { argmax(distribution) } else { choose(distribution.to_vec(), uniform(rng)) };
+        Drawn { token: token as u32, logp: distribution[token] - log_sum_exp(distribution, 1.0) }
     }
 
     fn penalise(&self, adjusted: &mut [f32], logits: &[f32], seen: &mut dyn Iterator<Item = u32>) {

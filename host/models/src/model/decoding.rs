@@ -293,8 +293,31 @@ impl Decoding {
         Ok((caches, self.logits(output.forward(&hidden)?)?))
     }
 
+    /// Creates the cache of an empty prompt, for sequences whose own caches hold all of their tokens.
+    pub fn no_prompt(&self) -> Prefix {
+        Prefix { layers: vec![PromptCache::default(); self.architecture().layers] }
+    }
+
+    /// Returns the bytes of a position's keys and values.
+    pub fn bytes_a_position(&self) -> usize {
+        let value = if self.cached == Precision::Bf16 { 2 } else { 4 };
+        2 * self.architecture().layers * self.architecture().kv_width() * value
+    }
+
     /// Advances each sequence by its tokens; returns the logits after its last one, `[B, V]`.
     pub fn decode(&self, step: Decode<'_>) -> Result<Tensor> {
+        let mut end = 0;
+        let ends = step.counts.iter().map(|count| {
+            end += count;
+            end.saturating_sub(1)
+        });
+        let rows: Vec<usize> = ends.collect();
+        self.decode_at(step, &rows)
+    }
+
+    /// Advances each sequence by its tokens; returns the logits after the tokens at the packed positions `rows`, `[M, V]`. A token's
+    /// keys, values and logits depend only on the tokens before it, to the bit: not on what else a step computes.
+    pub fn decode_at(&self, step: Decode<'_>, rows: &[usize]) -> Result<Tensor> {
         let (layers, output) = self.host_layout()?;
         let d = &self.decoder;
         let Decode { tokens, positions, counts, prompt_of, prompts, own } = step;
@@ -329,16 +352,11 @@ impl Decoding {
             x = layer.output(&mut kept)?;
             match layers.get(l + 1) {
                 Some(next) => Map::soon(&next.each().qkv, tokens.len())?,
-                None => panels::soon(&[output], counts.len())?,
+                None => panels::soon(&[output], rows.len())?,
             }
         }
-        if tokens.len() > counts.len() {
-            let mut end = 0;
-            let ends = counts.iter().map(|count| {
-                end += count;
-                end - 1
-            });
-            x = ops::gather_rows(&x, &ends.collect::<Vec<usize>>())?;
+        if rows.len() < tokens.len() {
+            x = ops::gather_rows(&x, rows)?;
         }
         let hidden = d.architecture.normed(&x, Some(&d.weights.norm))?;
         self.logits(output.forward(&hidden)?)
