@@ -1,12 +1,14 @@
 //! A run's metrics: exact averages over micro-batches and the logging window, and their outputs. Only this module averages.
 
 mod comparison;
+mod hosts;
 mod prometheus;
 mod tensorboard;
 mod window;
 mod writer;
 
 pub use comparison::Comparison;
+pub use hosts::Hosts;
 pub use prometheus::Prometheus;
 pub use tensorboard::{TensorBoard, code_block};
 pub use window::{Metric, Reduction, Window, is_of_machine};
