@@ -53,6 +53,26 @@ impl Tokenizer {
         Ok(self.call_format(tools).found(&prompt, &self.decode_marked(turn)?, tools))
     }
 
+    /// Returns the text of a turn before these calls, with its thoughts and without special tokens.
+    ///
+    /// # Errors
+    /// If the tokens can't be decoded.
+    pub fn before_calls(&self, turn: &[u32], tools: &Value) -> Result<String> {
+        let marked = self.decode_marked(turn)?;
+        let Some(begin) = self.call_format(tools).begin(&marked) else { return self.decode(turn) };
+        // The most tokens that end before it. Their texts grow with their number.
+        let (mut fitting, mut beyond) = (0, turn.len() + 1);
+        while fitting + 1 < beyond {
+            let middle = fitting.midpoint(beyond);
+            match self.decode_marked(&turn[..middle])?.len() <= begin {
+                true => fitting = middle,
+                false => beyond = middle,
+            }
+        }
+        let rest = marked.get(self.decode_marked(&turn[..fitting])?.len()..begin).unwrap_or_default();
+        Ok(self.decode(&turn[..fitting])? + rest)
+    }
+
     /// Refuses tools if the calls that the chat template asks for can't be read. Warns if it leaves tools out.
     ///
     /// # Errors

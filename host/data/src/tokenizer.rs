@@ -316,7 +316,7 @@ impl Tokenizer {
     }
 
     /// Text of token ids with special tokens.
-    pub(super) fn decode_marked(&self, ids: &[u32]) -> Result<String> {
+    pub fn decode_marked(&self, ids: &[u32]) -> Result<String> {
         self.decoded(ids, false)
     }
 

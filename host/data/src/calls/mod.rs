@@ -57,6 +57,18 @@ impl Calls {
         }
     }
 
+    /// Returns where the calls of a turn begin, behind its thoughts.
+    pub(super) fn begin(self, text: &str) -> Option<usize> {
+        let open = match self {
+            Self::Llama => return Some(text.find(['{', '<']).filter(|&at| text[..at].trim().is_empty()).unwrap_or(0)),
+            Self::DeepSeek if text.contains("<｜tool▁calls▁begin｜>") => "<｜tool▁calls▁begin｜>",
+            Self::Channels if text.contains("<|start|>assistant to=functions.") => "<|start|>assistant to=functions.",
+            _ => self.marks()?.0,
+        };
+        let thought = thoughts::end(text);
+        text[thought..].find(open).map(|at| thought + at).or_else(|| text.find(open))
+    }
+
     /// Returns the name and the arguments of each well-formed call in a turn that follows a prompt, given the JSON schemas of the tools.
     /// A thought contains no calls.
     pub(super) fn found(self, prompt: &str, turn: &str, tools: &Value) -> Vec<(String, String)> {

@@ -18,6 +18,11 @@ fn open_at_the_end(prompt: &str) -> Option<&'static str> {
     MARKS.into_iter().find(|(open, _)| is_open(open)).map(|(_, close)| close)
 }
 
+/// Returns where the last thought of a text ends; 0 without one.
+pub(super) fn end(text: &str) -> usize {
+    MARKS.into_iter().filter_map(|(_, close)| Some(text.rfind(close)? + close.len())).max().unwrap_or(0)
+}
+
 /// Returns a turn's text without its thoughts. A thought that does not end takes the rest of the turn. A call, between these marks, may
 /// have marks of thoughts in its arguments.
 pub(super) fn left_out(prompt: &str, turn: &str, call: Option<(&str, &str)>) -> String {
