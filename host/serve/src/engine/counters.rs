@@ -1,0 +1,94 @@
+//! What an engine has done, for anybody to read.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Numbers of an engine. Each is exact; together they need not be of one moment.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Requests that wait for a place.
+    waiting: AtomicUsize,
+    /// Requests that have one.
+    running: AtomicUsize,
+    totals: [AtomicU64; Stage::COUNT],
+    /// Bytes of keys and values of the prefix cache.
+    cached_bytes: AtomicUsize,
+    version: AtomicU64,
+}
+
+/// What is counted over an engine's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Tokens of prompts, computed or found in the cache.
+    PromptTokens,
+    /// Those that were found in the cache.
+    CachedTokens,
+    /// Sampled tokens.
+    SampledTokens,
+    /// Requests that ended on their own.
+    Stopped,
+    /// Requests that ended at their maximum number of tokens.
+    AtLength,
+    /// Requests whose client was gone.
+    Abandoned,
+    /// Requests that failed.
+    Failed,
+    /// Rounds.
+    Rounds,
+}
+
+impl Stage {
+    const COUNT: usize = 8;
+}
+
+impl Counters {
+    /// Adds waiting requests, unless there would be more than `most`. A group that is larger than that waits if nothing else does.
+    pub(super) fn enqueue(&self, count: usize, most: usize) -> bool {
+        let add = |waiting: usize| (waiting == 0 || waiting + count <= most).then_some(waiting + count);
+        self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok()
+    }
+
+    pub(super) fn leave_queue(&self) {
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn set_running(&self, running: usize) {
+        self.running.store(running, Ordering::SeqCst);
+    }
+
+    pub(super) fn set_cached_bytes(&self, bytes: usize) {
+        self.cached_bytes.store(bytes, Ordering::SeqCst);
+    }
+
+    pub(super) fn set_version(&self, version: u64) {
+        self.version.store(version, Ordering::SeqCst);
+    }
+
+    pub(super) fn add(&self, stage: Stage, count: usize) {
+        self.totals[stage as usize].fetch_add(count as u64, Ordering::SeqCst);
+    }
+
+    /// Returns the number of requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of requests that are computed.
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::SeqCst)
+    }
+
+    /// Returns the bytes of the prefix cache.
+    pub fn cached_bytes(&self) -> usize {
+        self.cached_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Returns the version of the weights.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::SeqCst)
+    }
+
+    /// Returns how often something has happened.
+    pub fn total(&self, stage: Stage) -> u64 {
+        self.totals[stage as usize].load(Ordering::SeqCst)
+    }
+}

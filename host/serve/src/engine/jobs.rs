@@ -1,0 +1,73 @@
+//! What passes between callers and the engine's thread.
+
+use super::counters::Counters;
+use super::request::{Event, Request};
+use crate::model::Decoding;
+use std::sync::atomic::AtomicBool;
+use std::task::{Context, Poll};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+/// Limits of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Maximum number of tokens of a prompt and its completion together.
+    pub max_model_len: usize,
+    /// Maximum number of sequences that are computed in a round.
+    pub max_num_seqs: usize,
+    /// Maximum number of requests that wait for a place.
+    pub max_waiting: usize,
+    /// Memory for keys and values, of sequences and of the prefix cache together, in bytes.
+    pub cache_bytes: usize,
+}
+
+/// What the engine's thread is told.
+pub(super) enum Command {
+    Generate(Box<Job>),
+    /// New weights, and their version.
+    Replace(Box<Decoding>, u64),
+}
+
+/// A request, and where its tokens go.
+pub(super) struct Job {
+    pub request: Request,
+    pub events: UnboundedSender<Event>,
+}
+
+/// The tokens of a request, as they are sampled. Dropping it ends the request.
+#[derive(Debug)]
+pub struct Stream(UnboundedReceiver<Event>);
+
+impl Stream {
+    pub(super) fn new(events: UnboundedReceiver<Event>) -> Self {
+        Self(events)
+    }
+
+    /// Creates a stream of these events.
+    #[cfg(test)]
+    pub(crate) fn of_events(events: Vec<Event>) -> Self {
+        let (sender, stream) = tokio::sync::mpsc::unbounded_channel();
+        events.into_iter().for_each(|event| sender.send(event).unwrap());
+        Self(stream)
+    }
+
+    /// Waits for the next event; none after [`Event::Finished`] or [`Event::Failed`], or if the engine has ended.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.0.recv().await
+    }
+
+    /// Polls for the next event.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.0.poll_recv(context)
+    }
+
+    /// Blocks until the next event. Not for asynchronous code.
+    pub fn blocking_next(&mut self) -> Option<Event> {
+        self.0.blocking_recv()
+    }
+}
+
+/// What callers and the engine's thread share.
+pub(super) struct Shared {
+    pub counters: Counters,
+    pub stopping: AtomicBool,
+}

@@ -1,0 +1,133 @@
+//! What an engine is asked for, and what it answers.
+
+use crate::ops::sampler::Sampling;
+use std::fmt::{self, Debug, Formatter};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Returns whether the newest of these tokens completes a text that ends the completion.
+pub type Stop = Arc<dyn Fn(&[u32]) -> bool + Send + Sync>;
+
+/// A completion to be sampled.
+#[derive(Clone)]
+pub struct Request {
+    /// The prompt.
+    pub tokens: Arc<[u32]>,
+    /// How tokens are sampled.
+    pub sampling: Sampling,
+    /// Added to the logits of tokens.
+    pub logit_bias: Arc<[(u32, f32)]>,
+    /// Maximum number of sampled tokens; with 0, the prompt is only read.
+    pub max_tokens: usize,
+    /// Seed of its random numbers.
+    pub seed: u64,
+    /// Its index among the completions with this seed, which have different random numbers.
+    pub sample: u64,
+    /// Tokens that end it.
+    pub ends: Arc<[u32]>,
+    /// Texts that end it.
+    pub stop: Option<Stop>,
+    /// Number of the most likely tokens to report with each token, whose rank is then computed too.
+    pub alternatives: Option<usize>,
+    /// Whether the prompt's tokens are scored: their log-probabilities under the model.
+    pub scores_prompt: bool,
+    /// Requests with different salts never share a prefix.
+    pub salt: u64,
+}
+
+impl Debug for Request {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("tokens", &self.tokens.len())
+            .field("max_tokens", &self.max_tokens)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A token and how likely it was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// Its log-probability under the distribution that it was sampled from: of the logits with bias, penalty, temperature and filters,
+    /// or, for greedy decoding, with bias and penalty only. A prompt's token: under the model.
+    pub logp: f32,
+    /// Number of tokens that were more likely, plus one; 0 if it was not asked for.
+    pub rank: u32,
+    /// The most likely tokens with their log-probabilities, the likeliest first.
+    pub top: Vec<(u32, f32)>,
+    /// Version of the weights that it was computed with.
+    pub version: u64,
+}
+
+/// Why a completion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// Its last token is one of the request's end tokens.
+    End,
+    /// Its last token completed a text that ends it.
+    Stop,
+    /// It has the maximum number of tokens.
+    Length,
+}
+
+/// What happens to a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The prompt was read; its tokens without the first, if they were to be scored. So many tokens were found in the cache.
+    Prompt {
+        /// The scored tokens.
+        scored: Vec<Token>,
+        /// Number of tokens that were not computed anew.
+        cached: usize,
+    },
+    /// A token was sampled.
+    Token(Token),
+    /// The completion ended.
+    Finished(Finish),
+    /// It can't be continued.
+    Failed(String),
+}
+
+/// Why a request is not served.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Refusal {
+    /// The prompt is empty.
+    #[error("the prompt has no tokens")]
+    Empty,
+    /// A token is not the model's.
+    #[error("token {token} is unknown; the model has {vocabulary} tokens")]
+    UnknownToken {
+        /// The token.
+        token: u32,
+        /// Number of the model's tokens.
+        vocabulary: usize,
+    },
+    /// Prompt and completion exceed the context.
+    #[error("the prompt has {prompt} tokens and max_tokens is {max_tokens}, but the context is {most} tokens long")]
+    TooLong {
+        /// Number of the prompt's tokens.
+        prompt: usize,
+        /// Maximum number of sampled tokens.
+        max_tokens: usize,
+        /// Maximum of both together.
+        most: usize,
+    },
+    /// Its keys and values exceed the memory.
+    #[error("its keys and values take up to {needed} bytes, but there is room for {available} (--kv-cache-memory-bytes)")]
+    TooLarge {
+        /// Bytes that it needs.
+        needed: usize,
+        /// Bytes that there are.
+        available: usize,
+    },
+    /// Too many requests wait.
+    #[error("too many requests are waiting; try again later")]
+    Full,
+    /// The server is about to stop.
+    #[error("the server is stopping")]
+    Stopping,
+    /// The engine's thread has ended.
+    #[error("the engine has ended after an error; restart the server")]
+    Gone,
+}

@@ -1,0 +1,183 @@
+//! A request that is computed.
+
+use super::jobs::Job;
+use super::prefixes;
+use super::request::{Event, Finish, Request, Token};
+use crate::model::Cache;
+use crate::ops::logprob::log_sum_exp;
+use crate::ops::sampler::stream;
+use rand_chacha::ChaCha8Rng;
+use std::ops::Range;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A request with its tokens so far, and the keys and values of those that were read.
+pub(super) struct Sequence {
+    pub request: Request,
+    events: UnboundedSender<Event>,
+    /// The prompt and what was sampled.
+    pub tokens: Vec<u32>,
+    pub cache: Cache,
+    rng: ChaCha8Rng,
+    scored: Vec<Token>,
+    /// Number of the prompt's tokens that were found in the cache.
+    cached: usize,
+    /// Why it ended.
+    pub ended: Option<Ended>,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Finished(Finish),
+    /// Its client is gone.
+    Abandoned,
+    Failed,
+}
+
+impl Sequence {
+    /// Starts a request whose first tokens are in the cache.
+    pub(super) fn new(job: Job, cache: Cache) -> Self {
+        let Job { request, events } = job;
+        let rng = stream(request.seed, 0, 0, request.sample);
+        let (tokens, cached) = (request.tokens.to_vec(), cache.len());
+        Self { request, events, tokens, cache, rng, scored: Vec::new(), cached, ended: None }
+    }
+
+    /// Returns the number of its tokens that were read.
+    pub(super) fn read(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Returns the number of tokens to read before the next one can be sampled.
+    pub(super) fn unread(&self) -> usize {
+        self.tokens.len() - self.read()
+    }
+
+    /// Returns whether it reads its prompt.
+    pub(super) fn is_in_prompt(&self) -> bool {
+        self.read() < self.request.tokens.len()
+    }
+
+    /// Returns the number of positions that it may have.
+    pub(super) fn most_positions(&self) -> usize {
+        self.request.tokens.len() + self.request.max_tokens
+    }
+
+    /// Returns the number of its first tokens that another request could share, when they are read.
+    pub(super) fn shared_with(&self, request: &Request) -> usize {
+        if self.request.salt == request.salt { prefixes::common(&self.request.tokens, &request.tokens) } else { 0 }
+    }
+
+    /// Ends it if its client is gone.
+    pub(super) fn notice_client(&mut self) {
+        if self.ended.is_none() && self.events.is_closed() {
+            self.ended = Some(Ended::Abandoned);
+        }
+    }
+
+    /// Ends it with an error.
+    pub(super) fn fail(&mut self, detail: String) {
+        self.ended = Some(Ended::Failed);
+        // A client that is gone does not need it.
+        let _ = self.events.send(Event::Failed(detail));
+    }
+
+    /// Returns which of the tokens from `read` on, so many of which a round reads, need their logits.
+    pub(super) fn rows(&self, count: usize) -> Range<usize> {
+        if self.request.scores_prompt && self.is_in_prompt() { 0..count } else { count - 1..count }
+    }
+
+    /// Takes the logits after the newest tokens that were read, as [`Sequence::rows`] asked for them; `read` were read before.
+    pub(super) fn accept(&mut self, read: usize, logits: &[f32], version: u64) {
+        let prompt = self.request.tokens.len();
+        let vocabulary = logits.len() / self.rows_of(read).max(1);
+        if self.request.scores_prompt && read < prompt {
+            for (row, logits) in logits.chunks_exact(vocabulary).enumerate() {
+                if let Some(&next) = self.request.tokens.get(read + row + 1) {
+                    self.scored.push(described(next, logits, self.request.alternatives, version));
+                }
+            }
+        }
+        if self.unread() > 0 {
+            return;
+        }
+        if read < prompt {
+            let scored = std::mem::take(&mut self.scored);
+            let _ = self.events.send(Event::Prompt { scored, cached: self.cached });
+        }
+        if self.request.max_tokens == 0 {
+            return self.finish(Finish::Length);
+        }
+        self.sample(&logits[logits.len() - vocabulary..], version);
+    }
+
+    /// Returns the number of rows of logits after a round before which `read` tokens were read.
+    fn rows_of(&self, read: usize) -> usize {
+        let in_prompt = self.request.scores_prompt && read < self.request.tokens.len();
+        if in_prompt { self.read() - read } else { 1 }
+    }
+
+    fn sample(&mut self, logits: &[f32], version: u64) {
+        let Request { sampling, logit_bias, alternatives, max_tokens, .. } = &self.request;
+        let mut biased = Vec::new();
+        let logits = if logit_bias.is_empty() {
+            logits
+        } else {
+            biased.extend_from_slice(logits);
+            logit_bias.iter().for_each(|&(token, bias)| biased[token as usize] += bias);
+            &biased
+        };
+        let distribution = sampling.distribution(logits, &mut self.tokens.iter().copied());
+        let drawn = sampling.pick(&distribution, &mut self.rng);
+        if !drawn.logp.is_finite() {
+            return self.fail("the model's output is not finite".into());
+        }
+        let mut token = Token { id: drawn.token, logp: drawn.logp, rank: 0, top: Vec::new(), version };
+        if let Some(most) = *alternatives {
+            token = described(drawn.token, &distribution, Some(most), version);
+        }
+        self.tokens.push(drawn.token);
+        if self.events.send(Event::Token(token)).is_err() {
+            self.ended = Some(Ended::Abandoned);
+            return;
+        }
+        let completion = &self.tokens[self.request.tokens.len()..];
+        if self.request.ends.contains(&drawn.token) {
+            self.finish(Finish::End);
+        } else if self.request.stop.as_ref().is_some_and(|stop| stop(completion)) {
+            self.finish(Finish::Stop);
+        } else if completion.len() >= *max_tokens {
+            self.finish(Finish::Length);
+        }
+    }
+
+    fn finish(&mut self, finish: Finish) {
+        self.ended = Some(Ended::Finished(finish));
+        // A client that is gone does not need it.
+        let _ = self.events.send(Event::Finished(finish));
+    }
+}
+
+/// Describes a token among these logits.
+fn described(id: u32, logits: &[f32], alternatives: Option<usize>, version: u64) -> Token {
+    let normaliser = log_sum_exp(logits, 1.0);
+    let own = logits[id as usize];
+    let mut token = Token { id, logp: own - normaliser, rank: 0, top: Vec::new(), version };
+    if let Some(most) = alternatives {
+        token.rank = 1 + logits.iter().filter(|z| **z > own).count() as u32;
+        token.top = likeliest(logits, most).into_iter().map(|id| (id, logits[id as usize] - normaliser)).collect();
+    }
+    token
+}
+
+/// Returns the ids of the greatest logits that are possible, in falling order; of equal ones, the first.
+fn likeliest(logits: &[f32], most: usize) -> Vec<u32> {
+    let mut ids: Vec<u32> = (0..logits.len() as u32).filter(|&id| logits[id as usize] > f32::NEG_INFINITY).collect();
+    let order = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    if most > 0 && most < ids.len() {
+        ids.select_nth_unstable_by(most - 1, order);
+    }
+    ids.truncate(most);
+    ids.sort_unstable_by(order);
+    ids
+}

@@ -1,0 +1,218 @@
+use super::*;
+use crate::model::{Frozen, Held, ModelFolder, builtin};
+use crate::ops::sampler::Sampling;
+use rlhost_config::RolloutDtype;
+use rlhost_models::rollout::{self, Generator};
+
+const GREEDY: Sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
+const WARM: Sampling = Sampling { temperature: 0.8, top_p: 0.9, top_k: 40, min_p: 0.01, repetition_penalty: 1.1 };
+const OPTIONS: Options = Options { max_model_len: 512, max_num_seqs: 4, max_waiting: 64, cache_bytes: 64 << 20 };
+
+fn frozen() -> Frozen {
+    let folder = tempfile::tempdir().unwrap();
+    builtin::write(folder.path()).unwrap();
+    Frozen::new(ModelFolder::open(folder.path()).unwrap().holding(Held::AS_STORED).decoder().unwrap())
+}
+
+fn prompt(seed: u32, length: u32) -> Vec<u32> {
+    (0..length).map(|i| 10 + (seed * 7919 + i * i * 31 + i * 17) % 900).collect()
+}
+
+fn request(tokens: &[u32], sampling: Sampling, max_tokens: usize) -> Request {
+    Request {
+        tokens: tokens.into(),
+        sampling,
+        logit_bias: Arc::new([]),
+        max_tokens,
+        seed: 7,
+        sample: 0,
+        ends: Arc::new([]),
+        stop: None,
+        alternatives: None,
+        scores_prompt: false,
+        salt: 0,
+    }
+}
+
+/// The tokens of a request, and how many of its prompt were found in the cache.
+fn finished(mut stream: Stream) -> (Vec<Token>, usize) {
+    let (mut tokens, mut found) = (Vec::new(), usize::MAX);
+    loop {
+        match stream.blocking_next().unwrap() {
+            Event::Prompt { cached, .. } => found = cached,
+            Event::Token(token) => tokens.push(token),
+            Event::Finished(_) => return (tokens, found),
+            Event::Failed(detail) => panic!("{detail}"),
+        }
+    }
+}
+
+fn one(engine: &Engine, request: Request) -> (Vec<Token>, usize) {
+    finished(engine.submit(vec![request]).unwrap().remove(0))
+}
+
+/// Log-probabilities to the bit.
+fn bits(tokens: &[Token]) -> Vec<(u32, u32)> {
+    tokens.iter().map(|token| (token.id, token.logp.to_bits())).collect()
+}
+
+#[test]
+fn greedy_tokens_and_log_probabilities_are_those_of_a_generation_for_training() {
+    let frozen = frozen();
+    let decoding = frozen.decoding().unwrap();
+    let tokens = prompt(1, 90);
+    let generator = Generator {
+        model: &decoding,
+        sampling: GREEDY,
+        logp_temperature: 1.0,
+        keep_support: false,
+        max_new_tokens: 40,
+        max_num_seqs: 4,
+        seed: 0,
+        generation: 0,
+        ends: &[],
+        stops: &|_| false,
+        follow: None,
+    };
+    let known = generator.run(&[rollout::Request { tokens: tokens.clone(), row: 0, first: 0, samples: 1 }]).unwrap().remove(0);
+    let engine = Engine::start(frozen.decoding().unwrap(), 3, OPTIONS).unwrap();
+    let (found, _) = one(&engine, request(&tokens, GREEDY, 40));
+    assert_eq!(found.iter().map(|token| token.id).collect::<Vec<_>>(), known.tokens);
+    for (token, logp) in found.iter().zip(known.logp) {
+        assert!((token.logp - logp).abs() < 1e-4 && token.version == 3, "{token:?} {logp}");
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_bits_alone_in_a_crowd_and_from_the_cache() {
+    for dtype in [RolloutDtype::Auto, RolloutDtype::Bfloat16, RolloutDtype::Int8] {
+        let frozen = frozen();
+        let start = || Engine::start(frozen.decoding_with(dtype).unwrap(), 0, OPTIONS).unwrap();
+        let tokens = prompt(2, 150);
+        let alone = bits(&one(&start(), request(&tokens, WARM, 30)).0);
+        let engine = start();
+        let mut all: Vec<Request> = (0..24).map(|i| request(&prompt(i, 20 + 9 * i), WARM, 10 + i as usize)).collect();
+        // Its own prefix, so that part of it is found while others are computed.
+        all.insert(9, request(&tokens[..100], WARM, 3));
+        all.insert(20, request(&tokens, WARM, 30));
+        let streams = engine.submit(all).unwrap();
+        let (crowded, _) = finished(streams.into_iter().nth(20).unwrap());
+        assert_eq!(bits(&crowded), alone, "{dtype:?}");
+        let (again, cached) = one(&engine, request(&tokens, WARM, 30));
+        assert_eq!((bits(&again), cached), (alone.clone(), 149), "{dtype:?}");
+        // The conversation goes on: all but its last token is known, which was sampled and never read.
+        let longer: Vec<u32> = tokens.iter().copied().chain(alone.iter().map(|(id, _)| *id)).chain([11, 12]).collect();
+        let (next, cached) = one(&engine, request(&longer, WARM, 5));
+        assert_eq!(cached, 179);
+        assert_eq!(bits(&next), bits(&one(&start(), request(&longer, WARM, 5)).0));
+        let salted = Request { salt: 1, ..request(&tokens, WARM, 30) };
+        let (apart, cached) = one(&engine, salted);
+        assert_eq!((bits(&apart), cached), (alone, 0));
+    }
+}
+
+#[test]
+fn completions_of_one_prompt_read_it_once_and_differ_by_their_sample() {
+    let engine = Engine::start(frozen().decoding().unwrap(), 0, OPTIONS).unwrap();
+    let tokens = prompt(3, 200);
+    let sampled = |sample: u64| Request { sample, ..request(&tokens, Sampling::default(), 12) };
+    let streams = engine.submit((0..4).map(sampled).collect()).unwrap();
+    let all: Vec<_> = streams.into_iter().map(finished).collect();
+    assert_eq!(all.iter().map(|(_, cached)| *cached).collect::<Vec<_>>(), [0, 199, 199, 199]);
+    assert!((1..4).all(|i| bits(&all[i].0) != bits(&all[0].0)));
+    assert_eq!(engine.counters().total(Stage::CachedTokens), 3 * 199);
+}
+
+#[test]
+fn a_prompt_is_scored_as_the_model_alone_scores_it() {
+    let frozen = frozen();
+    let engine = Engine::start(frozen.decoding().unwrap(), 0, OPTIONS).unwrap();
+    let tokens = prompt(4, 70);
+    let wanted = Request { scores_prompt: true, alternatives: Some(2), ..request(&tokens, GREEDY, 0) };
+    let mut stream = engine.submit(vec![wanted]).unwrap().remove(0);
+    let Some(Event::Prompt { scored, .. }) = stream.blocking_next() else { panic!("no scores") };
+    assert_eq!(stream.blocking_next(), Some(Event::Finished(Finish::Length)));
+    let mut forest = crate::ops::Forest::new();
+    forest.push(&tokens, None);
+    let rows: Vec<usize> = (0..tokens.len()).collect();
+    let logits = crate::ops::to_vec(&frozen.logits(&forest, &rows).unwrap()).unwrap();
+    assert_eq!(scored.len(), tokens.len() - 1);
+    for ((token, logits), &id) in scored.iter().zip(logits.chunks(logits.len() / tokens.len())).zip(&tokens[1..]) {
+        let sum: f64 = logits.iter().map(|z| f64::from(*z).exp()).sum();
+        let logp = |id: u32| (f64::from(logits[id as usize]) - sum.ln()) as f32;
+        let above = logits.iter().filter(|z| **z > logits[id as usize]).count() as u32;
+        assert!(token.id == id && (token.logp - logp(id)).abs() < 1e-4 && token.rank == above + 1, "{token:?}");
+        assert!(token.top.len() == 2 && token.top[0].1 >= token.top[1].1 && (token.top[0].1 - logp(token.top[0].0)).abs() < 1e-4);
+    }
+}
+
+#[test]
+fn a_client_that_is_gone_frees_its_place() {
+    let engine = Engine::start(frozen().decoding().unwrap(), 0, Options { max_num_seqs: 1, ..OPTIONS }).unwrap();
+    let mut first = engine.submit(vec![request(&prompt(5, 20), GREEDY, 480)]).unwrap().remove(0);
+    let second = engine.submit(vec![request(&prompt(6, 20), GREEDY, 4)]).unwrap().remove(0);
+    assert!(matches!(first.blocking_next(), Some(Event::Prompt { .. })));
+    drop(first);
+    assert_eq!(finished(second).0.len(), 4);
+    assert_eq!((engine.counters().total(Stage::Abandoned), engine.counters().waiting()), (1, 0));
+    assert!(engine.counters().total(Stage::SampledTokens) < 480);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_computed() {
+    let frozen = frozen();
+    let start = |options| Engine::start(frozen.decoding().unwrap(), 0, options).unwrap();
+    let engine = start(Options { max_waiting: 2, max_num_seqs: 1, ..OPTIONS });
+    let refused = |engine: &Engine, request| engine.submit(vec![request]).unwrap_err();
+    assert_eq!(refused(&engine, request(&[], GREEDY, 1)), Refusal::Empty);
+    let long = refused(&engine, request(&prompt(1, 500), GREEDY, 13));
+    assert_eq!(long, Refusal::TooLong { prompt: 500, max_tokens: 13, most: 512 });
+    assert!(matches!(refused(&engine, request(&[1 << 20], GREEDY, 1)), Refusal::UnknownToken { .. }));
+    let small = start(Options { cache_bytes: 1 << 10, ..OPTIONS });
+    assert!(matches!(refused(&small, request(&prompt(1, 50), GREEDY, 13)), Refusal::TooLarge { .. }));
+    let long = || request(&prompt(7, 20), GREEDY, 400);
+    let mut held = engine.submit(vec![long()]).unwrap();
+    assert!(matches!(held[0].blocking_next(), Some(Event::Prompt { .. })));
+    held.extend(engine.submit(vec![long(), long()]).unwrap());
+    assert_eq!(refused(&engine, long()), Refusal::Full);
+    engine.stop_accepting();
+    assert_eq!(refused(&engine, long()), Refusal::Stopping);
+    assert_eq!(engine.counters().total(Stage::PromptTokens), 20);
+}
+
+#[test]
+fn the_cache_stays_within_its_memory_and_forgets_what_was_used_least() {
+    let decoding = frozen().decoding().unwrap();
+    let bytes = decoding.bytes_a_position();
+    let engine = Engine::start(decoding, 0, Options { cache_bytes: 400 * bytes, ..OPTIONS }).unwrap();
+    for seed in 0..8 {
+        one(&engine, request(&prompt(seed, 100), GREEDY, 4));
+        assert!(engine.counters().cached_bytes() <= 400 * bytes);
+    }
+    assert_eq!(one(&engine, request(&prompt(7, 100), GREEDY, 4)).1, 99);
+    assert_eq!(one(&engine, request(&prompt(0, 100), GREEDY, 4)).1, 0);
+}
+
+#[test]
+fn new_weights_begin_a_version_and_forget_the_prefixes_of_the_old() {
+    let frozen = frozen();
+    let engine = Engine::start(frozen.decoding().unwrap(), 1, OPTIONS).unwrap();
+    let tokens = prompt(8, 60);
+    let before = one(&engine, request(&tokens, GREEDY, 4)).0;
+    engine.replace(frozen.decoding().unwrap(), 2).unwrap();
+    let (after, cached) = one(&engine, request(&tokens, GREEDY, 4));
+    assert_eq!((bits(&after), cached), (bits(&before), 0));
+    assert!(before.iter().all(|token| token.version == 1) && after.iter().all(|token| token.version == 2));
+}
+
+#[test]
+fn biases_and_end_tokens_count() {
+    let engine = Engine::start(frozen().decoding().unwrap(), 0, OPTIONS).unwrap();
+    let biased = Request { logit_bias: Arc::new([(33, 100.0)]), ..request(&prompt(9, 20), GREEDY, 5) };
+    let (tokens, _) = one(&engine, biased.clone());
+    assert_eq!(tokens.iter().map(|token| token.id).collect::<Vec<_>>(), [33; 5]);
+    let ending = Request { ends: Arc::new([33]), ..biased };
+    let mut stream = engine.submit(vec![ending]).unwrap().remove(0);
+    let events: Vec<Event> = std::iter::from_fn(|| stream.blocking_next()).collect();
+    assert!(matches!(&events[..], [Event::Prompt { .. }, Event::Token(_), Event::Finished(Finish::End)]), "{events:?}");
+}

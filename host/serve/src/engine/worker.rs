@@ -1,0 +1,268 @@
+//! The engine's thread: admits requests, and computes them in rounds.
+
+use super::chunks::Chunks;
+use super::counters::Stage;
+use super::jobs::{Command, Job, Options, Shared};
+use super::prefixes::{Prefixes, SHORTEST, common};
+use super::request::Finish;
+use super::sequence::{Ended, Sequence};
+use crate::model::{self, Cache, Decode, Decoding, Prefix};
+use crate::ops::{self, team};
+use rayon::prelude::*;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Instant;
+
+/// Sequences per thread from which threads divide the sequences rather than the matrices, as in generation for training.
+const SEQUENCES_A_THREAD: usize = 8;
+
+/// Logits of prompts that a round computes at most: scored prompts are read in smaller parts.
+const MOST_LOGITS: usize = 1 << 24;
+
+/// A sequence's tokens of a round.
+struct Step<'a> {
+    sequence: &'a mut Sequence,
+    /// Number of tokens.
+    count: usize,
+    logits: Vec<f32>,
+    /// Number of tokens that were read before.
+    read: usize,
+}
+
+/// The state of the engine's thread.
+pub(super) struct Worker {
+    model: Decoding,
+    none: Prefix,
+    version: u64,
+    options: Options,
+    shared: Arc<Shared>,
+    waiting: VecDeque<Job>,
+    active: Vec<Sequence>,
+    prefixes: Prefixes,
+    chunks: Chunks,
+}
+
+impl Worker {
+    pub(super) fn new(model: Decoding, version: u64, options: Options, shared: Arc<Shared>) -> Self {
+        shared.counters.set_version(version);
+        let (waiting, active, prefixes, chunks) = Default::default();
+        let none = model.no_prompt();
+        Self { model, none, version, options, shared, waiting, active, prefixes, chunks }
+    }
+
+    /// Works until nobody can send commands any more.
+    pub(super) fn run(&mut self, commands: &Receiver<Command>) {
+        loop {
+            if self.active.is_empty() && self.waiting.is_empty() {
+                let Ok(command) = commands.recv() else { return };
+                self.obey(command);
+            }
+            loop {
+                match commands.try_recv() {
+                    Ok(command) => self.obey(command),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            // On a thread of the pool: a thread beside them would take a processor from one of them.
+            rayon::scope(|_| self.round());
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Generate(job) => self.waiting.push_back(*job),
+            Command::Replace(model, version) => {
+                (self.none, self.model, self.version) = (model.no_prompt(), *model, version);
+                self.prefixes.clear();
+                self.shared.counters.set_version(version);
+            }
+        }
+    }
+
+    /// Admits requests, computes the next tokens of sequences, and lets those go that are done.
+    fn round(&mut self) {
+        self.drop_abandoned();
+        self.admit();
+        if let Err(error) = self.advance() {
+            let detail = error.to_string();
+            tracing::error!("a round failed, and its requests with it: {detail}");
+            self.active.iter_mut().for_each(|sequence| sequence.fail(detail.clone()));
+        }
+        self.release();
+        self.shared.counters.set_running(self.active.len());
+        self.shared.counters.set_cached_bytes(self.prefixes.bytes());
+    }
+
+    fn drop_abandoned(&mut self) {
+        let counters = &self.shared.counters;
+        self.waiting.retain(|job| {
+            if job.events.is_closed() {
+                counters.leave_queue();
+                counters.add(Stage::Abandoned, 1);
+            }
+            !job.events.is_closed()
+        });
+        self.active.iter_mut().for_each(Sequence::notice_client);
+        self.release();
+    }
+
+    /// Gives waiting requests their places, in order. One that shares more with a prompt which is being read than with what is
+    /// known already waits for that, and lets others pass.
+    fn admit(&mut self) {
+        let mut at = 0;
+        while at < self.waiting.len() && self.active.len() < self.options.max_num_seqs {
+            let request = &self.waiting[at].request;
+            let wanted = (request.tokens.len() + request.max_tokens) * self.model.bytes_a_position();
+            let used: usize = self.active.iter().map(|s| s.most_positions() * self.model.bytes_a_position()).sum();
+            if !self.active.is_empty() && used + wanted > self.options.cache_bytes {
+                return;
+            }
+            if self.shares_with_a_prompt(at) {
+                at += 1;
+                continue;
+            }
+            let Some(job) = self.waiting.remove(at) else { return };
+            self.shared.counters.leave_queue();
+            let cache = self.known(&job);
+            self.prefixes.shrink(self.options.cache_bytes.saturating_sub(used + wanted));
+            self.shared.counters.add(Stage::PromptTokens, job.request.tokens.len());
+            self.shared.counters.add(Stage::CachedTokens, cache.len());
+            self.active.push(Sequence::new(job, cache));
+        }
+    }
+
+    /// Returns whether a waiting request would compute again what a sequence is about to compute.
+    fn shares_with_a_prompt(&self, at: usize) -> bool {
+        let request = &self.waiting[at].request;
+        if request.scores_prompt {
+            return false;
+        }
+        let shared = |sequence: &Sequence| sequence.shared_with(request).min(request.tokens.len() - 1);
+        let soon = self.active.iter().filter(|s| s.is_in_prompt()).map(shared).max().unwrap_or(0);
+        if soon < SHORTEST {
+            return false;
+        }
+        let read = |sequence: &Sequence| shared(sequence).min(sequence.read());
+        let now = self.active.iter().map(read).max().unwrap_or(0);
+        soon >= SHORTEST + now.max(self.prefixes.covered(&request.tokens, request.salt))
+    }
+
+    /// Returns the keys and values of the longest known prefix of a request's prompt. Its last token is always read again, since its
+    /// logits are not known.
+    fn known(&mut self, job: &Job) -> Cache {
+        let request = &job.request;
+        let (tokens, room) = (&request.tokens[..request.tokens.len() - 1], request.tokens.len() + request.max_tokens);
+        if request.scores_prompt {
+            return self.model.empty_cache(room);
+        }
+        let of_active = self.active.iter().filter(|s| s.request.salt == request.salt);
+        let longest = of_active.map(|s| (common(&s.tokens[..s.read()], tokens), s)).max_by_key(|(length, _)| *length);
+        if let Some((length, sequence)) = longest
+            && length >= SHORTEST.max(self.prefixes.covered(tokens, request.salt))
+        {
+            return sequence.cache.prefix(length, room);
+        }
+        self.prefixes.take(tokens, request.salt, room).unwrap_or_else(|| self.model.empty_cache(room))
+    }
+
+    /// Computes a round.
+    fn advance(&mut self) -> model::Result<()> {
+        let (begun, threads) = (Instant::now(), rayon::current_num_threads());
+        let generating = self.active.iter().any(|sequence| !sequence.is_in_prompt());
+        let mut budget = self.chunks.budget(generating);
+        let mut steps = Vec::with_capacity(self.active.len());
+        for sequence in &mut self.active {
+            let most = if sequence.is_in_prompt() { budget } else { 1 };
+            let most = if sequence.request.scores_prompt { most.min(scored_part(&self.model)) } else { most };
+            let (read, count) = (sequence.read(), sequence.unread().min(most));
+            if count > 0 {
+                budget -= if sequence.is_in_prompt() { count } else { 0 };
+                steps.push(Step { sequence, count, logits: Vec::new(), read });
+            }
+        }
+        let prompts: usize = steps.iter().filter(|step| step.sequence.is_in_prompt()).map(|step| step.count).sum();
+        let computing = Computing { model: &self.model, none: &self.none };
+        if prompts == 0 && steps.len() >= SEQUENCES_A_THREAD * threads {
+            let share = steps.len().div_ceil(threads);
+            steps.par_chunks_mut(share).try_for_each(|part| computing.run(part))?;
+        } else if !steps.is_empty() {
+            team::together(|| computing.run(&mut steps))?;
+        }
+        let version = self.version;
+        steps.par_iter_mut().for_each(|step| step.sequence.accept(step.read, &step.logits, version));
+        if prompts > 0 {
+            self.chunks.timed(prompts, begun.elapsed());
+        }
+        self.shared.counters.add(Stage::Rounds, 1);
+        Ok(())
+    }
+
+    /// Lets sequences go that have ended, and keeps what they know.
+    fn release(&mut self) {
+        let counters = &self.shared.counters;
+        for mut sequence in self.active.extract_if(.., |sequence| sequence.ended.is_some()) {
+            let stage = match sequence.ended {
+                Some(Ended::Finished(Finish::Length)) => Stage::AtLength,
+                Some(Ended::Finished(_)) => Stage::Stopped,
+                Some(Ended::Abandoned) | None => Stage::Abandoned,
+                Some(Ended::Failed) => Stage::Failed,
+            };
+            counters.add(stage, 1);
+            counters.add(Stage::SampledTokens, sequence.tokens.len() - sequence.request.tokens.len());
+            if stage != Stage::Failed {
+                let (read, cache) = (sequence.read(), std::mem::take(&mut sequence.cache));
+                self.prefixes.keep(&sequence.tokens[..read], sequence.request.salt, cache);
+            }
+        }
+        let used: usize = self.active.iter().map(|s| s.most_positions() * self.model.bytes_a_position()).sum();
+        self.prefixes.shrink(self.options.cache_bytes.saturating_sub(used));
+    }
+}
+
+/// Returns the number of a scored prompt's tokens that a round reads.
+fn scored_part(model: &Decoding) -> usize {
+    (MOST_LOGITS / model.architecture().vocab_size.max(1)).max(1)
+}
+
+/// What a round computes with.
+struct Computing<'a> {
+    model: &'a Decoding,
+    none: &'a Prefix,
+}
+
+impl Computing<'_> {
+    /// Reads the tokens of the steps, and stores the logits that their sequences need.
+    fn run(&self, steps: &mut [Step<'_>]) -> model::Result<()> {
+        let counts: Vec<usize> = steps.iter().map(|step| step.count).collect();
+        let (mut tokens, mut positions, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+        let mut wanted: Vec<Range<usize>> = Vec::with_capacity(steps.len());
+        for step in steps.iter() {
+            let first = tokens.len();
+            let new = step.read..step.read + step.count;
+            tokens.extend_from_slice(&step.sequence.tokens[new.clone()]);
+            positions.extend(new.map(|at| at as u32));
+            let needed = step.sequence.rows(step.count);
+            wanted.push(rows.len()..rows.len() + needed.len());
+            rows.extend(needed.map(|row| first + row));
+        }
+        let prompt_of = vec![0; steps.len()];
+        let mut own: Vec<&mut Cache> = steps.iter_mut().map(|step| &mut step.sequence.cache).collect();
+        let step = Decode {
+            tokens: &tokens,
+            positions: &positions,
+            counts: &counts,
+            prompt_of: &prompt_of,
+            prompts: &[self.none],
+            own: &mut own,
+        };
+        let logits = ops::to_vec(&self.model.decode_at(step, &rows)?)?;
+        let vocabulary = logits.len() / rows.len().max(1);
+        for (step, wanted) in steps.iter_mut().zip(wanted) {
+            step.logits = logits[wanted.start * vocabulary..wanted.end * vocabulary].to_vec();
+        }
+        Ok(())
+    }
+}
