@@ -1,6 +1,17 @@
-//! Inference for clients: an engine whose requests come and go ([`engine`]).
+//! Inference for clients: the engine ([`engine`]) and the OpenAI-compatible server on top of it ([`Server`]).
+//!
+//! The engine knows tokens, sampling parameters and weight versions; texts, chat templates and HTTP are layers above it. Below the
+//! routes in `api/`, nothing knows a field of a request; below `http/`, nothing knows a connection.
 
+mod api;
 pub mod engine;
+mod http;
+mod text;
 
+pub use api::{App, ModelCard};
+pub use http::{Limits, Server, Settings, read_keys};
+
+use rlhost_config as config;
+use rlhost_data as data;
 use rlhost_models::model;
 use rlhost_ops as ops;

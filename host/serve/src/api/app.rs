@@ -1,0 +1,69 @@
+//! What all routes share: the engine, the tokenizer, and the name of the model.
+
+use super::error::{ApiError, Result};
+use super::fields::Fields;
+use super::unix_time;
+use crate::data::Tokenizer;
+use crate::engine::Engine;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// The served model, as clients know it.
+#[derive(Clone, Debug)]
+pub struct ModelCard {
+    /// Its names; the first is the one in responses.
+    pub names: Vec<String>,
+    /// Tokens that end a completion.
+    pub ends: Vec<u32>,
+    /// The program's version.
+    pub version: String,
+}
+
+/// A served model.
+pub struct App {
+    pub(super) engine: Engine,
+    pub(super) tokenizer: Tokenizer,
+    pub(super) ends: Arc<[u32]>,
+    pub(super) card: ModelCard,
+    pub(super) created: i64,
+}
+
+impl App {
+    /// Creates it.
+    pub fn new(engine: Engine, tokenizer: Tokenizer, card: ModelCard) -> Self {
+        Self { engine, tokenizer, ends: card.ends.clone().into(), card, created: unix_time() }
+    }
+
+    /// Returns its engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Takes the name of the model, which may be left out.
+    pub(super) fn model_of(&self, fields: &mut Fields) -> Result<String> {
+        let name = fields.text("model")?;
+        match name {
+            Some(name) if !self.card.names.contains(&name) => {
+                let served = self.card.names.join(", ");
+                Err(ApiError::field("model", format!("there is no {name:?}; served: {served}")).with_status(404))
+            }
+            Some(name) => Ok(name),
+            None => Ok(self.card.names[0].clone()),
+        }
+    }
+
+    /// Takes the salt that keeps a request's prefixes from others.
+    pub(super) fn salt(&self, fields: &mut Fields) -> Result<u64> {
+        let hash = |salt: String| {
+            let mut hasher = DefaultHasher::new();
+            salt.hash(&mut hasher);
+            hasher.finish()
+        };
+        Ok(fields.text("cache_salt")?.map_or(0, hash))
+    }
+
+    /// Returns the maximum number of tokens of a prompt and its completion.
+    pub(super) fn max_model_len(&self) -> usize {
+        self.engine.options().max_model_len
+    }
+}

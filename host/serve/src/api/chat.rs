@@ -1,0 +1,296 @@
+//! `/v1/chat/completions`: the model's turn in a conversation.
+
+use super::app::App;
+use super::choice::{Choice, Delta, usage};
+use super::completions::MOST_ALTERNATIVES;
+use super::error::{ApiError, Result};
+use super::events::{Chunks, Events, StreamFields};
+use super::fields::Fields;
+use super::messages::conversation;
+use super::reply::Reply;
+use super::sampling::{SamplingFields, random};
+use super::{logprobs, unix_time};
+use crate::engine::Request;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// What a response is made of, besides the completions.
+struct Form {
+    id: String,
+    model: String,
+    created: i64,
+    prompt: Arc<[u32]>,
+    /// The tools that the model may call; null for none.
+    tools: Value,
+    logprobs: bool,
+    prompt_logprobs: bool,
+    return_token_ids: bool,
+}
+
+/// What a completion says.
+struct Turn {
+    /// Its text before the calls.
+    content: Value,
+    calls: Vec<Value>,
+    /// Why it ended.
+    finish: Option<&'static str>,
+}
+
+/// A request that has been read.
+pub(super) struct Chat {
+    form: Form,
+    sampling: SamplingFields,
+    stream: Option<StreamFields>,
+    requests: Vec<Request>,
+}
+
+/// Takes `logprobs` and `top_logprobs`; returns the number of alternatives of each token.
+fn alternatives(fields: &mut Fields) -> Result<Option<usize>> {
+    let (wanted, top) = (fields.flag("logprobs")?, fields.count("top_logprobs", MOST_ALTERNATIVES)?);
+    if !wanted && top.is_some_and(|top| top > 0) {
+        return Err(ApiError::field("top_logprobs", "needs logprobs: true"));
+    }
+    Ok(wanted.then(|| top.unwrap_or(0)))
+}
+
+impl Chat {
+    /// Reads a request.
+    pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
+        let model = app.model_of(&mut fields)?;
+        let sampling = SamplingFields::take(&mut fields)?;
+        let stream = StreamFields::take(&mut fields)?;
+        let alternatives = alternatives(&mut fields)?;
+        let prompt_logprobs = fields.count("prompt_logprobs", MOST_ALTERNATIVES)?;
+        let return_token_ids = fields.flag("return_token_ids")?;
+        let salt = app.salt(&mut fields)?;
+        let conversation = conversation(&app.tokenizer, &mut fields)?;
+        fields.only("modalities", &[json!(["text"])])?;
+        fields.finish()?;
+        if stream.is_some() && prompt_logprobs.is_some() {
+            return Err(ApiError::field("prompt_logprobs", "not supported together with stream"));
+        }
+        let prompt: Arc<[u32]> = conversation.tokens.into();
+        // Without a limit, the rest of the context.
+        let room = app.max_model_len().saturating_sub(prompt.len());
+        let max_tokens = sampling.max_tokens.unwrap_or(room.max(1));
+        let mut request = sampling.request(Arc::clone(&prompt), &app.ends, &app.tokenizer, max_tokens);
+        request.alternatives = alternatives.max(prompt_logprobs);
+        request.scores_prompt = prompt_logprobs.is_some();
+        request.salt = salt;
+        let requests = (0..sampling.n as u64).map(|sample| Request { sample, ..request.clone() }).collect();
+        let form = Form {
+            id: format!("chatcmpl-{:016x}", random()),
+            model,
+            created: unix_time(),
+            prompt,
+            tools: conversation.tools,
+            logprobs: alternatives.is_some(),
+            prompt_logprobs: prompt_logprobs.is_some(),
+            return_token_ids,
+        };
+        Ok(Self { form, sampling, stream, requests })
+    }
+
+    /// Starts the completions, and answers when they are done, or with a stream.
+    pub(super) async fn answer(self, app: Arc<App>) -> Result<Reply> {
+        let Self { form, sampling, stream, requests } = self;
+        let mut choices = app.start(requests, &sampling)?;
+        if let Some(fields) = stream {
+            let (prompt_tokens, begun) = (form.prompt.len(), vec![false; choices.len()]);
+            let chunks = Chunked { app, form, begun };
+            return Ok(Reply::events(Events::new(choices, Box::new(chunks), fields, prompt_tokens)));
+        }
+        for choice in &mut choices {
+            choice.complete().await?;
+        }
+        let written = choices.iter().map(|choice| form.choice(&app, choice)).collect::<Result<Vec<_>>>()?;
+        let mut all = form.head("chat.completion");
+        all.insert("choices".into(), written.into());
+        all.insert("usage".into(), usage(form.prompt.len(), &choices));
+        if form.return_token_ids {
+            all.insert("prompt_token_ids".into(), json!(&form.prompt[..]));
+        }
+        if form.prompt_logprobs {
+            all.insert("prompt_logprobs".into(), logprobs::of_prompt(&app.tokenizer, &choices[0].scored)?);
+        }
+        Ok(Reply::json(Value::Object(all)))
+    }
+}
+
+impl Form {
+    fn head(&self, object: &str) -> Map<String, Value> {
+        let head = json!({"id": self.id, "object": object, "created": self.created, "model": self.model});
+        head.as_object().cloned().unwrap_or_default()
+    }
+
+    /// Reads the calls in a completion.
+    fn turn(&self, app: &App, choice: &Choice) -> Result<Turn> {
+        let plain = || Turn { content: choice.written.as_str().into(), calls: Vec::new(), finish: choice.finish };
+        if self.tools.is_null() {
+            return Ok(plain());
+        }
+        let turn = choice.ids();
+        let calls = app.tokenizer.calls(&self.prompt, &turn, &self.tools)?;
+        if calls.is_empty() {
+            return Ok(plain());
+        }
+        let text = app.tokenizer.before_calls(&turn, &self.tools)?;
+        let content = if text.trim().is_empty() { Value::Null } else { text.trim_end().into() };
+        let described = calls.into_iter().map(|(name, arguments)| {
+            let id = format!("call_{:016x}", random());
+            json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+        });
+        Ok(Turn { content, calls: described.collect(), finish: Some("tool_calls") })
+    }
+
+    fn choice(&self, app: &App, choice: &Choice) -> Result<Value> {
+        let Turn { content, calls, finish } = self.turn(app, choice)?;
+        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+        }
+        let logprobs = self.logprobs.then(|| logprobs::content(&app.tokenizer, &choice.tokens)).transpose()?;
+        let mut all = json!({
+            "index": choice.index, "message": message, "logprobs": logprobs, "finish_reason": finish,
+            "stop_reason": choice.stopped, "weight_versions": choice.weight_versions(),
+        });
+        if self.return_token_ids {
+            all["token_ids"] = json!(choice.ids());
+        }
+        Ok(all)
+    }
+}
+
+/// The chunks of a streamed response.
+struct Chunked {
+    app: Arc<App>,
+    form: Form,
+    /// Whether a completion's first chunk has been made.
+    begun: Vec<bool>,
+}
+
+impl Chunked {
+    /// Returns the last chunks. A turn that could have calls is sent as a whole, since what looks like a call may be none.
+    fn last(&self, choice: &Choice, delta: &Delta) -> Result<Vec<Value>> {
+        let mut all = Vec::new();
+        let Turn { content, calls, finish } = self.form.turn(&self.app, choice)?;
+        let rest = if self.form.tools.is_null() { delta.text.as_str().into() } else { content };
+        if rest.as_str().is_some_and(|text| !text.is_empty()) || delta.token.is_some() {
+            all.push(self.entry(choice, json!({"content": rest}), delta)?);
+        }
+        if !calls.is_empty() {
+            let numbered = calls.into_iter().zip(0..).map(|(mut call, index)| {
+                call["index"] = json!(index);
+                call
+            });
+            let calls: Vec<Value> = numbered.collect();
+            all.push(self.entry(choice, json!({"tool_calls": calls}), &Delta::default())?);
+        }
+        let mut end = self.entry(choice, json!({}), &Delta::default())?;
+        end["finish_reason"] = json!(finish);
+        end["stop_reason"] = json!(choice.stopped);
+        end["weight_versions"] = choice.weight_versions();
+        all.push(end);
+        Ok(all)
+    }
+
+    fn entry(&self, choice: &Choice, content: Value, delta: &Delta) -> Result<Value> {
+        let logprobs = self.form.logprobs && delta.token.is_some();
+        let logprobs = logprobs.then(|| logprobs::content(&self.app.tokenizer, &delta.token)).transpose()?;
+        let mut all = json!({"index": choice.index, "delta": content, "logprobs": logprobs, "finish_reason": null});
+        if self.form.return_token_ids {
+            all["token_ids"] = delta.token.iter().map(|token| token.id).collect();
+        }
+        Ok(all)
+    }
+}
+
+impl Chunks for Chunked {
+    fn head(&self) -> Map<String, Value> {
+        let mut head = self.form.head("chat.completion.chunk");
+        if self.form.return_token_ids && !self.begun.iter().all(|begun| *begun) {
+            head.insert("prompt_token_ids".into(), json!(&self.form.prompt[..]));
+        }
+        head
+    }
+
+    fn chunk(&mut self, choice: &Choice, delta: &Delta) -> Result<Vec<Value>> {
+        let mut all = Vec::new();
+        if !std::mem::replace(&mut self.begun[choice.index], true) {
+            all.push(self.entry(choice, json!({"role": "assistant", "content": ""}), &Delta::default())?);
+        }
+        if choice.finish.is_some() {
+            all.extend(self.last(choice, delta)?);
+        } else if delta.token.is_some() {
+            let shown = if self.form.tools.is_null() { delta.text.as_str() } else { "" };
+            if !shown.is_empty() || self.form.logprobs || self.form.return_token_ids {
+                all.push(self.entry(choice, json!({"content": shown}), delta)?);
+            }
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{WITH_TOOLS, app};
+    use super::*;
+    use crate::engine::{Event, Finish, Stream, Token};
+    use crate::text::{Rules, TextStream};
+
+    /// A completion of these words, as it comes from the engine.
+    fn said(app: &App, words: &str) -> Choice {
+        let ids = app.tokenizer.encode(words, false).unwrap();
+        let token = |id| Event::Token(Token { id, logp: -1.0, rank: 0, top: Vec::new(), version: 0 });
+        let mut events = vec![Event::Prompt { scored: Vec::new(), cached: 0 }];
+        events.extend(ids.into_iter().map(token));
+        events.push(Event::Finished(Finish::End));
+        Choice::new(0, Stream::of_events(events), TextStream::new(app.tokenizer.clone(), Rules::default(), &[]))
+    }
+
+    fn form(tools: Value) -> Form {
+        let (id, model, prompt) = ("id".into(), "m".into(), Arc::new([]));
+        Form { id, model, created: 0, prompt, tools, logprobs: false, prompt_logprobs: false, return_token_ids: false }
+    }
+
+    #[test]
+    fn calls_are_fields_of_a_message_and_of_a_stream_if_there_are_tools() {
+        let app = app(Some(WITH_TOOLS));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let tools = json!([{"type": "function", "function": {"name": "add", "parameters": {}}}]);
+        let call = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
+        let both = format!("Let me see.\n{call}{call}");
+        for (tools, words, content, calls) in [
+            (&tools, both.as_str(), json!("Let me see."), 2),
+            (&tools, call, Value::Null, 1),
+            (&tools, "No <tool_call>{</tool_call>", json!("No <tool_call>{</tool_call>"), 0),
+            (&Value::Null, call, json!(call), 0),
+        ] {
+            let mut choice = said(&app, words);
+            runtime.block_on(choice.complete()).unwrap();
+            let whole = form(tools.clone()).choice(&app, &choice).unwrap();
+            assert_eq!(whole["message"]["content"], content);
+            let found = whole["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+            assert_eq!(found.len(), calls);
+            assert!(found.iter().all(|call| call["function"] == json!({"name": "add", "arguments": "{\"a\":1}"})), "{whole}");
+            let finish = if calls > 0 { "tool_calls" } else { "stop" };
+            assert_eq!(whole["finish_reason"], finish);
+
+            let chunks = Chunked { app: Arc::clone(&app), form: form(tools.clone()), begun: vec![false] };
+            let mut events = Events::new(vec![said(&app, words)], Box::new(chunks), StreamFields::default(), 0);
+            let mut streamed = String::new();
+            while let Some(more) =
+                runtime.block_on(std::future::poll_fn(|context| crate::api::Source::poll_next(&mut events, context)))
+            {
+                streamed += &more;
+            }
+            let chunks: Vec<Value> =
+                streamed.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+            let deltas = || chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]);
+            let text: String = deltas().filter_map(|delta| delta["content"].as_str()).collect();
+            assert_eq!(text, content.as_str().unwrap_or_default());
+            assert_eq!(deltas().filter_map(|delta| delta["tool_calls"].as_array()).flatten().count(), calls);
+            assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], finish);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A completion under way: its tokens become text, and its end a reason.
+
+use super::error::{ApiError, Result};
+use crate::engine::{Event, Finish, Stream, Token};
+use crate::text::TextStream;
+use serde_json::{Value, json};
+use std::task::{Context, Poll};
+
+/// A completion of a response.
+pub(super) struct Choice {
+    /// Its index in the response.
+    pub index: usize,
+    stream: Stream,
+    text: TextStream,
+    /// All of its text so far.
+    pub written: String,
+    /// Its tokens so far.
+    pub tokens: Vec<Token>,
+    /// The prompt's tokens that were scored.
+    pub scored: Vec<Token>,
+    /// Number of the prompt's tokens that were found in the cache.
+    pub cached: usize,
+    /// Why it ended, once it has.
+    pub finish: Option<&'static str>,
+    /// The stop text that ended it.
+    pub stopped: Option<String>,
+}
+
+/// What an event adds to a completion.
+#[derive(Default)]
+pub(super) struct Delta {
+    pub text: String,
+    /// The new token, if it is one.
+    pub token: Option<Token>,
+    /// Whether the prompt has been read.
+    pub begins: bool,
+}
+
+impl Choice {
+    pub(super) fn new(index: usize, stream: Stream, text: TextStream) -> Self {
+        let (written, tokens, scored) = Default::default();
+        Self { index, stream, text, written, tokens, scored, cached: 0, finish: None, stopped: None }
+    }
+
+    /// Waits for its end.
+    pub(super) async fn complete(&mut self) -> Result<()> {
+        while self.finish.is_none() {
+            let event = self.stream.next().await;
+            self.accept(event)?;
+        }
+        Ok(())
+    }
+
+    /// Polls for what comes next; none after its end.
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Delta>>> {
+        if self.finish.is_some() {
+            return Poll::Ready(None);
+        }
+        self.stream.poll_next(context).map(|event| Some(self.accept(event)))
+    }
+
+    fn accept(&mut self, event: Option<Event>) -> Result<Delta> {
+        let delta = match event {
+            None => return Err(ApiError::new(500, "the engine has ended after an error")),
+            Some(Event::Failed(detail)) => return Err(ApiError::new(500, detail)),
+            Some(Event::Prompt { scored, cached }) => {
+                (self.scored, self.cached) = (scored, cached);
+                Delta { begins: true, ..Delta::default() }
+            }
+            Some(Event::Token(token)) => {
+                self.tokens.push(token.clone());
+                Delta { text: self.text.push(token.id)?, token: Some(token), begins: false }
+            }
+            Some(Event::Finished(finish)) => {
+                self.finish = Some(if finish == Finish::Length { "length" } else { "stop" });
+                Delta { text: self.text.finish()?, ..Delta::default() }
+            }
+        };
+        if let Some(stop) = self.text.stopped() {
+            self.stopped = Some(stop.to_owned());
+            self.finish = Some("stop");
+        }
+        self.written += &delta.text;
+        Ok(delta)
+    }
+
+    /// Returns the ids of its tokens.
+    pub(super) fn ids(&self) -> Vec<u32> {
+        self.tokens.iter().map(|token| token.id).collect()
+    }
+
+    /// Returns which version of the weights sampled which of its tokens.
+    pub(super) fn weight_versions(&self) -> Value {
+        let mut end = 0;
+        let spans = self.tokens.chunk_by(|a, b| a.version == b.version).map(|span| {
+            let start = end;
+            end += span.len();
+            json!({"version": span[0].version.to_string(), "start": start, "end": end})
+        });
+        spans.collect()
+    }
+}
+
+/// Returns the usage of a response with these completions of prompts of `prompt` tokens in all.
+pub(super) fn usage(prompt: usize, choices: &[Choice]) -> Value {
+    let completion: usize = choices.iter().map(|choice| choice.tokens.len()).sum();
+    let cached = choices.iter().map(|choice| choice.cached).max().unwrap_or(0);
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached.min(prompt)},
+    })
+}

@@ -1,0 +1,185 @@
+//! `/v1/completions`: continues texts or tokens.
+
+use super::app::App;
+use super::choice::{Choice, Delta, usage};
+use super::error::{ApiError, Result};
+use super::events::{Chunks, Events, StreamFields};
+use super::fields::Fields;
+use super::reply::Reply;
+use super::sampling::{Prompt, SamplingFields, prompts, random};
+use super::{logprobs, unix_time};
+use crate::engine::Token;
+use crate::text::TextStream;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// Maximum number of alternatives of a token.
+pub(super) const MOST_ALTERNATIVES: usize = 100;
+
+/// Number of tokens without `max_tokens`, as in OpenAI's interface.
+const DEFAULT_TOKENS: usize = 16;
+
+/// What a response is made of, besides the completions.
+#[derive(Clone)]
+struct Form {
+    id: String,
+    model: String,
+    created: i64,
+    prompts: Vec<Arc<[u32]>>,
+    /// Number of completions of each prompt.
+    n: usize,
+    echo: bool,
+    logprobs: bool,
+    prompt_logprobs: bool,
+    return_token_ids: bool,
+}
+
+/// A request that has been read.
+pub(super) struct Completions {
+    form: Form,
+    sampling: SamplingFields,
+    stream: Option<StreamFields>,
+    requests: Vec<crate::engine::Request>,
+}
+
+impl Completions {
+    /// Reads a request.
+    pub(super) fn read(app: &App, mut fields: Fields) -> Result<Self> {
+        let model = app.model_of(&mut fields)?;
+        let sampling = SamplingFields::take(&mut fields)?;
+        let stream = StreamFields::take(&mut fields)?;
+        let logprobs = fields.count("logprobs", MOST_ALTERNATIVES)?;
+        let prompt_logprobs = fields.count("prompt_logprobs", MOST_ALTERNATIVES)?;
+        let echo = fields.flag("echo")?;
+        let special = fields.flag_or("add_special_tokens", true)?;
+        let return_token_ids = fields.flag("return_token_ids")?;
+        let salt = app.salt(&mut fields)?;
+        fields.only("suffix", &[json!("")])?;
+        let prompts: Vec<Arc<[u32]>> = prompts(&mut fields)?
+            .into_iter()
+            .map(|prompt| match prompt {
+                Prompt::Text(text) => Ok(app.tokenizer.encode(&text, special)?.into()),
+                Prompt::Tokens(ids) => Ok(ids.into()),
+            })
+            .collect::<Result<_>>()?;
+        fields.finish()?;
+        if stream.is_some() && (echo || prompt_logprobs.is_some()) {
+            return Err(ApiError::field(if echo { "echo" } else { "prompt_logprobs" }, "not supported together with stream"));
+        }
+        let max_tokens = sampling.max_tokens.unwrap_or(DEFAULT_TOKENS);
+        let mut requests = Vec::new();
+        for tokens in &prompts {
+            let mut request = sampling.request(Arc::clone(tokens), &app.ends, &app.tokenizer, max_tokens);
+            request.alternatives = logprobs.max(prompt_logprobs);
+            request.scores_prompt = prompt_logprobs.is_some() || echo && logprobs.is_some();
+            request.salt = salt;
+            requests.extend((0..sampling.n as u64).map(|sample| crate::engine::Request { sample, ..request.clone() }));
+        }
+        let (id, created) = (format!("cmpl-{:016x}", random()), unix_time());
+        let (logprobs, prompt_logprobs) = (logprobs.is_some(), prompt_logprobs.is_some());
+        let form = Form { id, model, created, prompts, n: sampling.n, echo, logprobs, prompt_logprobs, return_token_ids };
+        Ok(Self { form, sampling, stream, requests })
+    }
+
+    /// Starts the completions, and answers when they are done, or with a stream.
+    pub(super) async fn answer(self, app: Arc<App>) -> Result<Reply> {
+        let Self { form, sampling, stream, requests } = self;
+        let mut choices = app.start(requests, &sampling)?;
+        if let Some(fields) = stream {
+            let prompt_tokens = form.prompt_tokens();
+            let chunks = Chunked { app, form };
+            return Ok(Reply::events(Events::new(choices, Box::new(chunks), fields, prompt_tokens)));
+        }
+        for choice in &mut choices {
+            choice.complete().await?;
+        }
+        let written = choices.iter().map(|choice| form.choice(&app, choice)).collect::<Result<Vec<_>>>()?;
+        Ok(Reply::json(json!({
+            "id": form.id, "object": "text_completion", "created": form.created, "model": form.model, "choices": written,
+            "usage": usage(form.prompt_tokens(), &choices),
+        })))
+    }
+}
+
+impl Form {
+    fn prompt_tokens(&self) -> usize {
+        self.prompts.iter().map(|prompt| prompt.len()).sum()
+    }
+
+    /// Returns the prompt of a completion.
+    fn prompt_of(&self, index: usize) -> &Arc<[u32]> {
+        &self.prompts[index / self.n]
+    }
+
+    fn choice(&self, app: &App, choice: &Choice) -> Result<Value> {
+        let prompt = self.prompt_of(choice.index);
+        let echoed = if self.echo { app.tokenizer.decode(prompt)? } else { String::new() };
+        let own = choice.tokens.iter().map(|token| (token.id, Some(token)));
+        let tokens: Vec<(u32, Option<&Token>)> = if self.echo {
+            let scored = prompt.iter().zip([None].into_iter().chain(choice.scored.iter().map(Some)));
+            scored.map(|(id, token)| (*id, token)).chain(own).collect()
+        } else {
+            own.collect()
+        };
+        let logprobs = self.logprobs.then(|| logprobs::legacy(&app.tokenizer, &tokens, 0)).transpose()?;
+        let mut all = json!({
+            "index": choice.index, "text": echoed + &choice.written, "logprobs": logprobs, "finish_reason": choice.finish,
+            "stop_reason": choice.stopped, "weight_versions": choice.weight_versions(),
+        });
+        if self.prompt_logprobs {
+            all["prompt_logprobs"] = super::logprobs::of_prompt(&app.tokenizer, &choice.scored)?;
+        }
+        if self.return_token_ids {
+            all["prompt_token_ids"] = json!(&prompt[..]);
+            all["token_ids"] = json!(choice.ids());
+        }
+        Ok(all)
+    }
+}
+
+/// The chunks of a streamed response.
+struct Chunked {
+    app: Arc<App>,
+    form: Form,
+}
+
+impl Chunks for Chunked {
+    fn head(&self) -> Map<String, Value> {
+        let form = &self.form;
+        let head = json!({"id": form.id, "object": "text_completion", "created": form.created, "model": form.model});
+        head.as_object().cloned().unwrap_or_default()
+    }
+
+    fn chunk(&mut self, choice: &Choice, delta: &Delta) -> Result<Vec<Value>> {
+        let form = &self.form;
+        if delta.text.is_empty() && choice.finish.is_none() && !(form.logprobs || form.return_token_ids) || delta.begins {
+            return Ok(Vec::new());
+        }
+        let tokens: Vec<_> = delta.token.iter().map(|token| (token.id, Some(token))).collect();
+        let offset = choice.written.chars().count() - delta.text.chars().count();
+        let logprobs = form.logprobs.then(|| logprobs::legacy(&self.app.tokenizer, &tokens, offset)).transpose()?;
+        let mut all = json!({"index": choice.index, "text": delta.text, "logprobs": logprobs, "finish_reason": choice.finish});
+        if choice.finish.is_some() {
+            all["stop_reason"] = json!(choice.stopped);
+            all["weight_versions"] = choice.weight_versions();
+        }
+        if form.return_token_ids {
+            if choice.tokens.len() <= 1 {
+                all["prompt_token_ids"] = json!(&form.prompt_of(choice.index)[..]);
+            }
+            all["token_ids"] = delta.token.iter().map(|token| token.id).collect();
+        }
+        Ok(vec![all])
+    }
+}
+
+impl App {
+    /// Starts completions.
+    pub(super) fn start(&self, requests: Vec<crate::engine::Request>, sampling: &SamplingFields) -> Result<Vec<Choice>> {
+        let text =
+            |request: &crate::engine::Request| TextStream::new(self.tokenizer.clone(), sampling.rules(request), &request.tokens);
+        let texts: Vec<TextStream> = requests.iter().map(text).collect();
+        let streams = self.engine.submit(requests)?;
+        Ok(streams.into_iter().zip(texts).enumerate().map(|(i, (stream, text))| Choice::new(i, stream, text)).collect())
+    }
+}

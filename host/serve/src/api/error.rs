@@ -1,0 +1,74 @@
+//! Errors in OpenAI's form.
+
+use crate::config::printable;
+use crate::engine::Refusal;
+use serde_json::{Value, json};
+
+/// Maximum length of a message, in bytes.
+const LONGEST: usize = 1000;
+
+/// Why a request is not answered.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ApiError {
+    /// The HTTP status.
+    pub status: u16,
+    /// The field that it is about.
+    param: Option<String>,
+    message: String,
+}
+
+/// The result of work for a request.
+pub(crate) type Result<T> = std::result::Result<T, ApiError>;
+
+impl ApiError {
+    /// Creates an error with this status.
+    pub(crate) fn new(status: u16, message: impl AsRef<str>) -> Self {
+        Self { status, param: None, message: printable(message.as_ref(), LONGEST) }
+    }
+
+    /// Creates the error of a request that makes no sense.
+    pub(crate) fn invalid(message: impl AsRef<str>) -> Self {
+        Self::new(400, message)
+    }
+
+    /// Creates the error of a field.
+    pub(crate) fn field(name: &str, message: impl AsRef<str>) -> Self {
+        let name = printable(name, 100);
+        Self { param: Some(name.clone()), ..Self::invalid(format!("{name}: {}", message.as_ref())) }
+    }
+
+    /// Returns the same error with another status.
+    pub(crate) fn with_status(self, status: u16) -> Self {
+        Self { status, ..self }
+    }
+
+    /// Returns the error as JSON.
+    pub(crate) fn to_json(&self) -> Value {
+        let (kind, code) = match self.status {
+            401 => ("authentication_error", "invalid_api_key"),
+            404 => ("not_found_error", "not_found"),
+            429 => ("rate_limit_error", "too_many_requests"),
+            400..=499 => ("invalid_request_error", "invalid_request"),
+            503 => ("service_unavailable_error", "unavailable"),
+            _ => ("server_error", "internal_error"),
+        };
+        json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": code}})
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal {
+            Refusal::Full => 429,
+            Refusal::Stopping | Refusal::Gone => 503,
+            Refusal::Empty | Refusal::UnknownToken { .. } | Refusal::TooLong { .. } | Refusal::TooLarge { .. } => 400,
+        };
+        Self::new(status, refusal.to_string())
+    }
+}
+
+impl From<crate::data::Error> for ApiError {
+    fn from(error: crate::data::Error) -> Self {
+        Self::invalid(error.to_string())
+    }
+}

@@ -1,0 +1,109 @@
+//! Streamed responses: server-sent events, made when the connection has room for them.
+
+use super::choice::{Choice, Delta, usage};
+use super::error::{ApiError, Result};
+use super::fields::Fields;
+use super::reply::Source;
+use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
+use std::task::{Context, Poll};
+
+/// How a response is streamed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StreamFields {
+    /// Whether a last chunk has the usage.
+    includes_usage: bool,
+}
+
+impl StreamFields {
+    /// Takes the fields about streaming; none if the response is not streamed.
+    pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>> {
+        let (stream, options) = (fields.flag("stream")?, fields.object("stream_options")?);
+        let mut options = Fields::of_object(options.unwrap_or_default(), "stream_options.");
+        let includes_usage = options.flag("include_usage")?;
+        options.only("continuous_usage_stats", &[json!(false)])?;
+        options.ignore(&["include_obfuscation"]);
+        options.finish()?;
+        Ok(stream.then_some(Self { includes_usage }))
+    }
+}
+
+/// Makes the chunks of a response.
+pub(super) trait Chunks: Send {
+    /// Returns what all chunks have.
+    fn head(&self) -> Map<String, Value>;
+
+    /// Returns the entries of `choices` that say what an event has added to a completion, a chunk for each.
+    fn chunk(&mut self, choice: &Choice, delta: &Delta) -> Result<Vec<Value>>;
+}
+
+/// The events of a response.
+pub(super) struct Events {
+    choices: Vec<Choice>,
+    chunks: Box<dyn Chunks>,
+    fields: StreamFields,
+    prompt_tokens: usize,
+    /// Events that are ready.
+    ready: VecDeque<String>,
+    ended: bool,
+}
+
+impl Events {
+    pub(super) fn new(choices: Vec<Choice>, chunks: Box<dyn Chunks>, fields: StreamFields, prompt_tokens: usize) -> Self {
+        Self { choices, chunks, fields, prompt_tokens, ready: VecDeque::new(), ended: false }
+    }
+
+    fn event(&mut self, choices: Vec<Value>, usage: Option<Value>) {
+        let mut all = self.chunks.head();
+        all.insert("choices".into(), choices.into());
+        if let Some(usage) = usage {
+            all.insert("usage".into(), usage);
+        }
+        self.ready.push_back(format!("data: {}\n\n", Value::Object(all)));
+    }
+
+    fn fail(&mut self, error: &ApiError) {
+        self.ready.push_back(format!("data: {}\n\n", error.to_json()));
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.ready.push_back("data: [DONE]\n\n".into());
+        self.ended = true;
+        // What is still computed for it ends.
+        self.choices.clear();
+    }
+
+    /// Takes what completions have to say.
+    fn advance(&mut self, context: &mut Context<'_>) {
+        for i in 0..self.choices.len() {
+            while let Poll::Ready(Some(delta)) = self.choices[i].poll_next(context) {
+                match delta.and_then(|delta| self.chunks.chunk(&self.choices[i], &delta)) {
+                    Ok(entries) => entries.into_iter().for_each(|entry| self.event(vec![entry], None)),
+                    Err(error) => return self.fail(&error),
+                }
+            }
+        }
+        if self.choices.iter().all(|choice| choice.finish.is_some()) {
+            if self.fields.includes_usage {
+                let usage = usage(self.prompt_tokens, &self.choices);
+                self.event(Vec::new(), Some(usage));
+            }
+            self.end();
+        }
+    }
+}
+
+impl Source for Events {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<String>> {
+        if self.ready.is_empty() && !self.ended {
+            self.advance(context);
+        }
+        // All that is ready is one frame.
+        match self.ready.drain(..).reduce(|all, event| all + &event) {
+            Some(events) => Poll::Ready(Some(events)),
+            None if self.ended => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The fields that make a conversation: messages, tools, and the chat template's variables.
+
+use super::error::{ApiError, Result};
+use super::fields::Fields;
+use crate::config::json;
+use crate::data::{Extras, Message, Tokenizer};
+use serde_json::{Map, Value};
+
+/// The tokens before the model's turn.
+pub(super) struct Conversation {
+    pub tokens: Vec<u32>,
+    /// The tools that the model may call; null for none.
+    pub tools: Value,
+}
+
+/// Takes a conversation.
+pub(super) fn conversation(tokenizer: &Tokenizer, fields: &mut Fields) -> Result<Conversation> {
+    if !tokenizer.has_chat() {
+        let detail = "this model's tokenizer has no chat template; use /v1/completions, or start the server with --chat-template";
+        return Err(ApiError::invalid(detail));
+    }
+    let messages = messages(fields)?;
+    let tools = tools(tokenizer, fields)?;
+    let mut kwargs = fields.object("chat_template_kwargs")?.unwrap_or_default();
+    if let Some(effort) = fields.take("reasoning_effort") {
+        // For the template, as vLLM passes it on.
+        kwargs.entry("reasoning_effort").or_insert(effort);
+    }
+    let generate = fields.flag_or("add_generation_prompt", true)?;
+    let special = fields.flag("add_special_tokens")?;
+    for name in ["continue_final_message", "functions", "function_call", "chat_template", "documents"] {
+        fields.only(name, &[Value::Bool(false)])?;
+    }
+    let extras = Extras { tools: tools.clone(), kwargs };
+    let text = tokenizer.render_chat(&messages, generate, &extras)?;
+    Ok(Conversation { tokens: tokenizer.encode(&text, special)?, tools })
+}
+
+fn messages(fields: &mut Fields) -> Result<Vec<Message>> {
+    let wrong = |detail: &str| ApiError::field("messages", detail);
+    let mut all = match fields.take("messages") {
+        Some(Value::Array(all)) if !all.is_empty() => all,
+        Some(_) => return Err(wrong("must be a list of messages, not empty")),
+        None => return Err(wrong("is missing")),
+    };
+    all.iter_mut().for_each(with_arguments);
+    let read = |(i, message): (usize, Value)| {
+        serde_json::from_value(message).map_err(|e| ApiError::field(&format!("messages[{i}]"), e.to_string()))
+    };
+    all.into_iter().enumerate().map(read).collect()
+}
+
+/// Makes objects of the arguments of a message's calls, which clients send as JSON text and chat templates read as objects.
+fn with_arguments(message: &mut Value) {
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten();
+    for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
+        let object = arguments.as_str().and_then(|text| match text.trim() {
+            "" => Some(Map::new()),
+            text => json::object(text).ok(),
+        });
+        if let Some(object) = object {
+            *arguments = Value::Object(object);
+        }
+    }
+}
+
+/// Takes the tools that the model may call; null if there are none or it must not.
+fn tools(tokenizer: &Tokenizer, fields: &mut Fields) -> Result<Value> {
+    let tools = match fields.take("tools") {
+        None => Vec::new(),
+        Some(Value::Array(tools)) => tools,
+        Some(_) => return Err(ApiError::field("tools", "must be a list of tools")),
+    };
+    fields.only("parallel_tool_calls", &[Value::Bool(true)])?;
+    if let Some(i) = tools.iter().position(|tool| !tool["function"]["name"].is_string()) {
+        return Err(ApiError::field(&format!("tools[{i}]"), "must be {\"type\": \"function\", \"function\": {\"name\": ...}}"));
+    }
+    match fields.take("tool_choice") {
+        None => {}
+        Some(Value::String(choice)) if choice == "auto" => {}
+        Some(Value::String(choice)) if choice == "none" => return Ok(Value::Null),
+        Some(_) => return Err(ApiError::field("tool_choice", "must be \"auto\" or \"none\"; a call can't be forced")),
+    }
+    if tools.is_empty() {
+        return Ok(Value::Null);
+    }
+    tokenizer.check_tools()?;
+    Ok(tools.into())
+}

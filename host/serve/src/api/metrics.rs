@@ -1,0 +1,34 @@
+//! `/metrics`: the engine's counters in Prometheus' text format.
+
+use crate::engine::{Counters, Stage};
+use std::fmt::Write;
+
+/// Returns the metrics of an engine.
+pub(super) fn text(counters: &Counters) -> String {
+    let mut text = String::new();
+    let mut write = |name: &str, kind: &str, help: &str, value: u64| {
+        // Writing to a string can't fail.
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
+    };
+    for (name, help, value) in [
+        ("rlhost_serve_requests_waiting", "Requests that wait for a place.", counters.waiting() as u64),
+        ("rlhost_serve_requests_running", "Requests that are computed.", counters.running() as u64),
+        ("rlhost_serve_prefix_cache_bytes", "Keys and values of earlier requests.", counters.cached_bytes() as u64),
+        ("rlhost_serve_weight_version", "Version of the weights.", counters.version()),
+    ] {
+        write(name, "gauge", help, value);
+    }
+    for (name, help, stage) in [
+        ("rlhost_serve_prompt_tokens_total", "Tokens of prompts.", Stage::PromptTokens),
+        ("rlhost_serve_cached_tokens_total", "Tokens of prompts that were found in the prefix cache.", Stage::CachedTokens),
+        ("rlhost_serve_sampled_tokens_total", "Sampled tokens of requests that have ended.", Stage::SampledTokens),
+        ("rlhost_serve_requests_stopped_total", "Requests that ended on their own.", Stage::Stopped),
+        ("rlhost_serve_requests_at_length_total", "Requests that ended at their maximum length.", Stage::AtLength),
+        ("rlhost_serve_requests_abandoned_total", "Requests whose client disconnected.", Stage::Abandoned),
+        ("rlhost_serve_requests_failed_total", "Requests that failed.", Stage::Failed),
+        ("rlhost_serve_rounds_total", "Token rounds.", Stage::Rounds),
+    ] {
+        write(name, "counter", help, counters.total(stage));
+    }
+    text
+}

@@ -1,0 +1,30 @@
+//! The routes: what a client asks for in JSON, and what it is answered.
+
+mod app;
+mod chat;
+mod choice;
+mod completions;
+mod error;
+mod events;
+mod fields;
+mod generate;
+mod logprobs;
+mod messages;
+mod metrics;
+mod reply;
+mod routes;
+mod sampling;
+mod tokens;
+
+pub use app::{App, ModelCard};
+pub(crate) use error::ApiError;
+pub(crate) use reply::{Content, Reply, Source};
+pub(crate) use routes::Route;
+
+/// Returns the seconds since 1970.
+fn unix_time() -> i64 {
+    jiff::Timestamp::now().as_second()
+}
+
+#[cfg(test)]
+mod tests;

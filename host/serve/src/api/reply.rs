@@ -1,0 +1,49 @@
+//! What a route answers, before it becomes an HTTP response.
+
+use super::error::ApiError;
+use serde_json::Value;
+use std::task::{Context, Poll};
+
+/// Events that are made while they are sent.
+pub(crate) trait Source: Send {
+    /// Polls for the next events; none at the end.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<String>>;
+}
+
+/// The body of an answer.
+pub(crate) enum Content {
+    /// A JSON value.
+    Json(Value),
+    /// Plain text, in Prometheus' format.
+    Text(String),
+    /// Server-sent events.
+    Events(Box<dyn Source>),
+}
+
+/// An answer.
+pub(crate) struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// Its body.
+    pub content: Content,
+}
+
+impl Reply {
+    pub(crate) fn json(value: Value) -> Self {
+        Self { status: 200, content: Content::Json(value) }
+    }
+
+    pub(crate) fn text(text: String) -> Self {
+        Self { status: 200, content: Content::Text(text) }
+    }
+
+    pub(crate) fn events(source: impl Source + 'static) -> Self {
+        Self { status: 200, content: Content::Events(Box::new(source)) }
+    }
+}
+
+impl From<ApiError> for Reply {
+    fn from(error: ApiError) -> Self {
+        Self { status: error.status, content: Content::Json(error.to_json()) }
+    }
+}

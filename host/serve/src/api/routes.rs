@@ -1,0 +1,115 @@
+//! Which path is answered by what.
+
+use super::app::App;
+use super::chat::Chat;
+use super::completions::Completions;
+use super::error::{ApiError, Result};
+use super::fields::Fields;
+use super::generate::Generate;
+use super::reply::Reply;
+use super::{metrics, tokens};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::task::spawn_blocking;
+
+/// A route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Completions,
+    Chat,
+    Generate,
+    Tokenize,
+    Detokenize,
+    Models,
+    Health,
+    Version,
+    Metrics,
+}
+
+/// Paths that other servers have, and why this one does not.
+const REFUSED: [(&str, &str); 3] = [
+    ("/v1/embeddings", "embeddings are not served"),
+    ("/v1/responses", "not supported; use /v1/chat/completions"),
+    ("/v1/messages", "not supported; use /v1/chat/completions"),
+];
+
+impl Route {
+    /// Returns the route of a path and a method.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn find(method: &str, path: &str) -> Result<Self> {
+        let (route, expected) = match path {
+            "/v1/completions" => (Self::Completions, "POST"),
+            "/v1/chat/completions" => (Self::Chat, "POST"),
+            "/inference/v1/generate" => (Self::Generate, "POST"),
+            "/tokenize" => (Self::Tokenize, "POST"),
+            "/detokenize" => (Self::Detokenize, "POST"),
+            "/v1/models" => (Self::Models, "GET"),
+            "/health" => (Self::Health, "GET"),
+            "/version" => (Self::Version, "GET"),
+            "/metrics" => (Self::Metrics, "GET"),
+            _ => {
+                let known = REFUSED.into_iter().find(|(refused, _)| *refused == path);
+                let detail = known.map_or("there is no such route", |(_, detail)| detail);
+                return Err(ApiError::new(404, format!("{path}: {detail}")));
+            }
+        };
+        if method != expected && !(expected == "GET" && method == "HEAD") {
+            return Err(ApiError::new(405, format!("{path} takes {expected} requests only")));
+        }
+        Ok(route)
+    }
+
+    /// Returns whether it takes a body.
+    pub(crate) fn takes_body(self) -> bool {
+        matches!(self, Self::Completions | Self::Chat | Self::Generate | Self::Tokenize | Self::Detokenize)
+    }
+
+    /// Returns whether it needs no API key, since monitors ask for it.
+    pub(crate) fn is_open(self) -> bool {
+        self == Self::Health
+    }
+
+    /// Answers a request.
+    pub(crate) async fn answer(self, app: Arc<App>, body: Vec<u8>) -> Reply {
+        self.try_answer(app, body).await.unwrap_or_else(Reply::from)
+    }
+
+    async fn try_answer(self, app: Arc<App>, body: Vec<u8>) -> Result<Reply> {
+        match self {
+            Self::Completions => apart(&app, body, Completions::read).await?.answer(app).await,
+            Self::Chat => apart(&app, body, Chat::read).await?.answer(app).await,
+            Self::Generate => apart(&app, body, Generate::read).await?.answer(app).await,
+            Self::Tokenize => apart(&app, body, tokens::tokenize).await,
+            Self::Detokenize => apart(&app, body, tokens::detokenize).await,
+            Self::Models => Ok(Reply::json(models(&app))),
+            Self::Health if app.engine.is_running() => Ok(Reply::json(json!({"status": "ok"}))),
+            Self::Health => Err(ApiError::new(503, "the engine has ended after an error; restart the server")),
+            Self::Version => Ok(Reply::json(json!({"version": app.card.version}))),
+            Self::Metrics => Ok(Reply::text(metrics::text(app.engine.counters()))),
+        }
+    }
+}
+
+/// Reads a body away from the thread of the connections: chat templates and tokenizers may take long.
+async fn apart<T: Send + 'static>(
+    app: &Arc<App>,
+    body: Vec<u8>,
+    read: impl FnOnce(&App, Fields) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let app = Arc::clone(app);
+    let work = spawn_blocking(move || Fields::parse(&body).and_then(|fields| read(&app, fields)));
+    // A panic has already been printed.
+    work.await.unwrap_or_else(|_| Err(ApiError::new(500, "reading the request failed; the server's log says why")))
+}
+
+fn models(app: &App) -> Value {
+    let model = |name: &String| {
+        json!({
+            "id": name, "object": "model", "created": app.created, "owned_by": "rlhost", "root": app.card.names[0],
+            "parent": null, "max_model_len": app.max_model_len(),
+        })
+    };
+    json!({"object": "list", "data": app.card.names.iter().map(model).collect::<Vec<_>>()})
+}

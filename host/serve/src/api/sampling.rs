@@ -1,0 +1,191 @@
+//! The fields about sampling that all routes share.
+
+use super::error::{ApiError, Result};
+use super::fields::{Fields, ids};
+use crate::data::{StopStrings, Tokenizer};
+use crate::engine::{Request, Stop};
+use crate::ops::sampler::Sampling;
+use crate::text::Rules;
+use serde_json::{Value, json};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+/// Maximum number of completions of a prompt.
+const MOST_COMPLETIONS: i64 = 128;
+
+/// Maximum number of stop texts, and of bytes of one.
+const STOPS: (usize, usize) = (16, 1000);
+
+/// Range of temperatures above 0, and of penalties, that keep logits finite.
+const SENSIBLE: (f64, f64) = (0.0001, 10_000.0);
+
+/// Fields that change no token.
+const NEUTRAL: [&str; 8] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "spaces_between_special_tokens",
+];
+
+/// How completions are sampled.
+#[derive(Clone, Debug)]
+pub(super) struct SamplingFields {
+    pub sampling: Sampling,
+    pub seed: u64,
+    pub logit_bias: Arc<[(u32, f32)]>,
+    pub max_tokens: Option<usize>,
+    /// Number of completions of each prompt.
+    pub n: usize,
+    pub stops: Vec<String>,
+    pub stop_ids: Vec<u32>,
+    /// Whether the model's end tokens don't end a completion.
+    pub ignores_end: bool,
+    pub includes_stop: bool,
+    pub skips_special: bool,
+}
+
+/// Returns a number that differs each time.
+pub(super) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+impl SamplingFields {
+    /// Takes the fields about sampling.
+    ///
+    /// # Errors
+    /// If one is out of its range, or would change the answer in a way that is not supported.
+    pub(super) fn take(fields: &mut Fields) -> Result<Self> {
+        let sampling = sampling(fields)?;
+        let seed = fields.integer("seed", i64::MIN..=i64::MAX)?.map_or_else(random, |seed| seed as u64);
+        let limits = [fields.count("max_tokens", 1 << 30)?, fields.count("max_completion_tokens", 1 << 30)?];
+        if let [Some(a), Some(b)] = limits
+            && a != b
+        {
+            return Err(ApiError::field("max_tokens", "differs from max_completion_tokens; set one of them"));
+        }
+        let n = fields.integer("n", 1..=MOST_COMPLETIONS)?.unwrap_or(1);
+        fields.only("best_of", &[json!(n)])?;
+        let taken = Self {
+            sampling,
+            seed,
+            logit_bias: logit_bias(fields)?,
+            max_tokens: limits[1].or(limits[0]),
+            n: n as usize,
+            stops: stops(fields)?,
+            stop_ids: fields.ids("stop_token_ids")?.unwrap_or_default(),
+            ignores_end: fields.flag("ignore_eos")?,
+            includes_stop: fields.flag("include_stop_str_in_output")?,
+            skips_special: fields.flag_or("skip_special_tokens", true)?,
+        };
+        for name in ["frequency_penalty", "presence_penalty", "min_tokens", "length_penalty_alpha"] {
+            fields.only(name, &[json!(0)])?;
+        }
+        for name in ["use_beam_search", "early_stopping"] {
+            fields.only(name, &[json!(false)])?;
+        }
+        fields.only("length_penalty", &[json!(1)])?;
+        fields.only("priority", &[json!(0)])?;
+        fields.only("detokenize", &[json!(true)])?;
+        fields.only("bad_words", &[json!([])])?;
+        fields.only("response_format", &[json!({"type": "text"})])?;
+        fields.ignore(&NEUTRAL);
+        Ok(taken)
+    }
+
+    /// Returns the request for a completion of a prompt, the first of `n`.
+    pub(super) fn request(&self, tokens: Arc<[u32]>, ends: &[u32], tokenizer: &Tokenizer, max_tokens: usize) -> Request {
+        let mut all = if self.ignores_end { Vec::new() } else { ends.to_vec() };
+        all.extend(&self.stop_ids);
+        Request {
+            tokens,
+            sampling: self.sampling,
+            logit_bias: Arc::clone(&self.logit_bias),
+            max_tokens,
+            seed: self.seed,
+            sample: 0,
+            ends: all.into(),
+            stop: self.stop(tokenizer),
+            alternatives: None,
+            scores_prompt: false,
+            salt: 0,
+        }
+    }
+
+    fn stop(&self, tokenizer: &Tokenizer) -> Option<Stop> {
+        let (strings, tokenizer) = (StopStrings::new(self.stops.clone()), tokenizer.clone());
+        (!self.stops.is_empty()).then(|| Arc::new(move |tokens: &[u32]| strings.end(tokens, &tokenizer)) as Stop)
+    }
+
+    /// Returns how the tokens of a request become text.
+    pub(super) fn rules(&self, request: &Request) -> Rules {
+        let (stops, includes_stop) = (self.stops.clone(), self.includes_stop);
+        Rules { stops, includes_stop, special: !self.skips_special, silent: request.ends.to_vec() }
+    }
+}
+
+fn sampling(fields: &mut Fields) -> Result<Sampling> {
+    let default = Sampling::default();
+    let temperature = fields.number("temperature", 0.0..=SENSIBLE.1)?.unwrap_or(1.0);
+    if temperature > 0.0 && temperature < SENSIBLE.0 {
+        return Err(ApiError::field("temperature", format!("must be 0, for greedy decoding, or at least {}", SENSIBLE.0)));
+    }
+    let top_p = fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0);
+    if top_p <= 0.0 {
+        return Err(ApiError::field("top_p", "must be above 0"));
+    }
+    // -1 is vLLM's word for all of them.
+    let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0);
+    let penalty = fields.number("repetition_penalty", SENSIBLE.0..=SENSIBLE.1)?;
+    Ok(Sampling {
+        temperature: temperature as f32,
+        top_p: top_p as f32,
+        top_k: top_k as usize,
+        min_p: fields.number("min_p", 0.0..=1.0)?.map_or(default.min_p, |min_p| min_p as f32),
+        repetition_penalty: penalty.map_or(default.repetition_penalty, |penalty| penalty as f32),
+    })
+}
+
+/// Takes the values to add to logits, by token id.
+fn logit_bias(fields: &mut Fields) -> Result<Arc<[(u32, f32)]>> {
+    let wrong = || ApiError::field("logit_bias", "must map token ids to numbers from -100 to 100");
+    let all = fields.object("logit_bias")?.unwrap_or_default();
+    let entry = |(id, bias): (&String, &Value)| {
+        let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias))?;
+        Some((id.parse::<u32>().ok()?, bias as f32))
+    };
+    all.iter().map(|pair| entry(pair).ok_or_else(wrong)).collect()
+}
+
+fn stops(fields: &mut Fields) -> Result<Vec<String>> {
+    let stops = fields.texts("stop")?;
+    let (most, longest) = STOPS;
+    if stops.len() > most || stops.iter().any(|stop| stop.is_empty() || stop.len() > longest) {
+        return Err(ApiError::field("stop", format!("must be at most {most} strings of 1 to {longest} bytes")));
+    }
+    Ok(stops)
+}
+
+/// Takes the prompts of a completion: a text, token ids, or a list of either.
+pub(super) fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>> {
+    let wrong = || ApiError::field("prompt", "must be a string, a list of token ids, or a list of either");
+    let one = |value: &Value| match value {
+        Value::String(text) => Some(Prompt::Text(text.clone())),
+        list => ids(list).map(Prompt::Tokens),
+    };
+    let value = fields.take("prompt").ok_or_else(|| ApiError::field("prompt", "is missing"))?;
+    match &value {
+        Value::Array(all) if !all.is_empty() && !all[0].is_number() => all.iter().map(|p| one(p).ok_or_else(wrong)).collect(),
+        _ => one(&value).map(|prompt| vec![prompt]).ok_or_else(wrong),
+    }
+}
+
+/// What a completion continues.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+}

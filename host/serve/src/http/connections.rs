@@ -1,0 +1,102 @@
+//! One connection: its requests are checked, read, answered, and sent back.
+
+use super::access::Access;
+use super::body::{Budget, ReplyBody};
+use super::limits::Limits;
+use crate::api::{ApiError, App, Content, Reply, Route};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Maximum size of a request line with headers, in bytes.
+const MAX_HEAD: usize = 32 << 10;
+
+/// Maximum number of headers.
+const MAX_HEADERS: usize = 100;
+
+/// What all connections share.
+pub(super) struct Context {
+    pub app: Arc<App>,
+    pub access: Access,
+    pub limits: Limits,
+    pub budget: Budget,
+}
+
+/// Serves a connection to its end. When `stop` becomes true, it ends after the request under way.
+pub(super) async fn serve(context: Arc<Context>, stream: TcpStream, mut stop: watch::Receiver<bool>) {
+    // Tokens are small, and must not wait for more of them.
+    let _ = stream.set_nodelay(true);
+    let header_time = context.limits.header_time;
+    let service = service_fn(move |request| {
+        let context = Arc::clone(&context);
+        async move { Ok::<_, Infallible>(respond(&context, request).await) }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(header_time).max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut stopping = pin!(stop.wait_for(|stop| *stop));
+    let mut told = false;
+    let served = poll_fn(|context| {
+        if !told && stopping.as_mut().poll(context).is_ready() {
+            told = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(context)
+    });
+    // A client that fails only harms itself.
+    let _ = served.await;
+}
+
+async fn respond(context: &Context, request: Request<Incoming>) -> Response<ReplyBody> {
+    let is_head = request.method() == Method::HEAD;
+    let reply = answer(context, request).await.unwrap_or_else(Reply::from);
+    let (bytes, kind) = match reply.content {
+        Content::Json(value) => (value.to_string(), "application/json"),
+        Content::Text(text) => (text, "text/plain; version=0.0.4; charset=utf-8"),
+        Content::Events(source) => return events(ReplyBody::Events(source)),
+    };
+    let body = if is_head { None } else { Some(Bytes::from(bytes)) };
+    let mut response = Response::new(ReplyBody::Whole(body));
+    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    if matches!(reply.status, 429 | 503) {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+fn events(body: ReplyBody) -> Response<ReplyBody> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    response
+}
+
+async fn answer(context: &Context, request: Request<Incoming>) -> Result<Reply, ApiError> {
+    context.access.check_host(request.headers())?;
+    let route = Route::find(request.method().as_str(), request.uri().path());
+    if !route.as_ref().is_ok_and(|route| route.is_open()) {
+        context.access.check_key(request.headers())?;
+    }
+    let route = route?;
+    let mut body = Vec::new();
+    if route.takes_body() {
+        Access::check_type(request.headers())?;
+        let read = context.budget.read(request.into_body(), context.limits.body_bytes);
+        let late = |_| ApiError::new(408, "the body took too long to arrive");
+        body = timeout(context.limits.body_time, read).await.map_err(late)??;
+    }
+    let answered = route.answer(Arc::clone(&context.app), body);
+    let late = |_| ApiError::new(504, "the answer took too long; ask for fewer tokens, or use a longer --request-timeout");
+    timeout(context.limits.answer_time, answered).await.map_err(late)
+}

@@ -1,0 +1,110 @@
+//! Text of tokens as they come: what is certain is given at once, and stop texts are cut off.
+//!
+//! A token's text depends on its neighbours: several may make a character, and some tokenizers write a space between two. So a few
+//! tokens before it, at first of the prompt, are decoded with and without it, as vLLM does.
+
+use crate::data::{Error, Tokenizer};
+
+/// Tokens of the prompt that the first tokens are decoded with.
+const CONTEXT: usize = 5;
+
+/// Tokens that may stay undecided. A character has four bytes; more tokens without an end are no text.
+const LONGEST_CHARACTER: usize = 16;
+
+/// What a decoder writes for bytes that are no text, or not yet.
+const INCOMPLETE: char = '\u{fffd}';
+
+/// How tokens become a text.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules {
+    /// Texts that end it.
+    pub stops: Vec<String>,
+    /// Whether the stop text is part of the text.
+    pub includes_stop: bool,
+    /// Whether special tokens are written.
+    pub special: bool,
+    /// Tokens that are not written.
+    pub silent: Vec<u32>,
+}
+
+/// The text of a completion.
+pub(crate) struct TextStream {
+    tokenizer: Tokenizer,
+    rules: Rules,
+    /// The newest tokens, of which the first `read` are written.
+    tokens: Vec<u32>,
+    read: usize,
+    /// Text that may be the beginning of a stop text.
+    held: String,
+    /// The stop text that was found.
+    stopped: Option<String>,
+}
+
+impl TextStream {
+    /// Begins the text that follows a prompt.
+    pub(crate) fn new(tokenizer: Tokenizer, rules: Rules, prompt: &[u32]) -> Self {
+        let tokens = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
+        let read = tokens.len();
+        Self { tokenizer, rules, tokens, read, held: String::new(), stopped: None }
+    }
+
+    /// Returns the stop text that has ended it, if one has.
+    pub(crate) fn stopped(&self) -> Option<&str> {
+        self.stopped.as_deref()
+    }
+
+    fn decode(&self, tokens: &[u32]) -> Result<String, Error> {
+        if self.rules.special { self.tokenizer.decode_marked(tokens) } else { self.tokenizer.decode(tokens) }
+    }
+
+    /// Adds a token; returns the text that is certain now.
+    pub(crate) fn push(&mut self, token: u32) -> Result<String, Error> {
+        if self.stopped.is_some() || self.rules.silent.contains(&token) {
+            return Ok(String::new());
+        }
+        self.tokens.push(token);
+        let (before, whole) = (self.decode(&self.tokens[..self.read])?, self.decode(&self.tokens)?);
+        let new = whole.get(before.len()..).unwrap_or_default();
+        if new.ends_with(INCOMPLETE) && self.tokens.len() - self.read < LONGEST_CHARACTER {
+            return Ok(String::new());
+        }
+        if new.is_empty() {
+            // Of special tokens, a few are enough context.
+            self.read = self.tokens.len();
+            self.tokens.drain(..self.read.saturating_sub(2 * CONTEXT));
+            self.read = self.tokens.len();
+            return Ok(String::new());
+        }
+        let new = new.to_owned();
+        // The tokens written last are what the next ones are decoded with.
+        self.tokens.drain(..self.read);
+        self.read = self.tokens.len();
+        Ok(self.cut(&new))
+    }
+
+    /// Returns the rest of the text, at its end.
+    pub(crate) fn finish(&mut self) -> Result<String, Error> {
+        if self.stopped.is_some() {
+            return Ok(String::new());
+        }
+        let (before, whole) = (self.decode(&self.tokens[..self.read])?, self.decode(&self.tokens)?);
+        let rest = whole.get(before.len()..).unwrap_or_default().to_owned();
+        self.read = self.tokens.len();
+        Ok(self.cut(&rest) + &std::mem::take(&mut self.held))
+    }
+
+    /// Takes new text; returns what can't be part of a stop text.
+    fn cut(&mut self, new: &str) -> String {
+        let mut text = std::mem::take(&mut self.held) + new;
+        let found = self.rules.stops.iter().filter_map(|stop| Some((text.find(stop.as_str())?, stop))).min_by_key(|(at, _)| *at);
+        if let Some((at, stop)) = found {
+            self.stopped = Some(stop.clone());
+            text.truncate(if self.rules.includes_stop { at + stop.len() } else { at });
+            return text;
+        }
+        let is_beginning = |at: &usize| self.rules.stops.iter().any(|stop| stop.starts_with(&text[*at..]));
+        let begins = text.char_indices().map(|(at, _)| at).find(is_beginning).unwrap_or(text.len());
+        self.held = text.split_off(begins);
+        text
+    }
+}
