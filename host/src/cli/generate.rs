@@ -84,7 +84,7 @@ struct Chat {
     strftime_now: Option<DateTime>,
 }
 
-fn object(text: &str) -> Result<Map<String, Value>, String> {
+pub(super) fn object(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|e| format!("expected a JSON object: {e}"))
 }
 

@@ -51,6 +51,7 @@ mod rescored;
 mod resume;
 mod rollouts;
 mod score;
+mod serve;
 mod settings;
 mod stopping;
 mod swap;
@@ -82,6 +83,8 @@ enum Other {
     Init(init::Args),
     /// Generate text from a prompt
     Generate(generate::Args),
+    /// Serve a model over HTTP, with OpenAI's interface
+    Serve(serve::Args),
     /// Create a model with random weights and its own tokenizer
     NewModel(new_model::Args),
     /// Copy a model in another precision, or export it as a GGUF file
@@ -256,6 +259,7 @@ fn carry_out(matches: &ArgMatches, known: &Known) -> Result<(), Failure> {
     match Other::from_arg_matches(matches).map_err(Failure::of)? {
         Other::Init(args) => init::run(&args),
         Other::Generate(args) => generate::run(&args),
+        Other::Serve(args) => serve::run(&args),
         Other::Export(args) => export::run(&args),
         Other::NewModel(args) => new_model::run(&args),
         Other::Merge(args) => merge::run(&args),
