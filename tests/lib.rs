@@ -4,6 +4,7 @@ pub mod crafted;
 pub mod judged;
 mod outcome;
 pub mod ranked;
+pub mod served;
 pub mod watched;
 
 pub use outcome::Outcome;

@@ -107,3 +107,8 @@ mod runs {
     mod settings;
     mod whole;
 }
+
+mod serving {
+    mod clients;
+    mod routes;
+}
