@@ -53,6 +53,19 @@ pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: Attention) -> Result
     tensor(out, (b, width))
 }
 
+/// Rows of a sequence that read its cache together, at most.
+const MOST_ROWS: usize = 32;
+
+/// Divides rows into those of one sequence.
+fn runs<'a>(rows: &'a [Row<'a>]) -> impl Iterator<Item = &'a [Row<'a>]> {
+    rows.chunk_by(|a, b| std::ptr::eq(a.1, b.1)).flat_map(|run| run.chunks(MOST_ROWS))
+}
+
+/// Returns the number of positions that any of these rows sees.
+fn most_seen(run: &[Row<'_>]) -> usize {
+    run.iter().map(|(_, _, seen)| *seen).max().unwrap_or(0)
+}
+
 /// A row of the batch, the cache of its sequence and the number of positions that it sees.
 pub type Row<'a> = (usize, &'a SequenceCache, usize);
 
@@ -99,15 +112,23 @@ impl Scratch {
         self.out.resize(heads * c, 0.0);
         prompt.scores(&self.q, c, kv, attention.scale, &mut self.shared);
 
+        // Rows of one sequence read its keys together; those that a row does not see get no weight.
+        let runs: Vec<&[Row<'_>]> = runs(sequences).collect();
         self.own.clear();
-        for (q, (_, cache, seen)) in self.q.chunks(per_kv * c).zip(sequences) {
-            cache.scores(*seen, (q, c), kv, kv_width, attention.scale, &mut self.own);
+        let mut q = &self.q[..];
+        for run in &runs {
+            let (of_run, rest) = q.split_at(run.len() * per_kv * c);
+            run[0].1.scores(most_seen(run), (of_run, c), kv, kv_width, attention.scale, &mut self.own);
+            q = rest;
         }
         let mut first = 0;
-        wide!(for (i, (_, _, seen)) in sequences.iter().enumerate() {
+        let widths = runs.iter().flat_map(|run| std::iter::repeat_n(most_seen(run), run.len()));
+        wide!(for (i, ((_, _, seen), width)) in sequences.iter().zip(widths).enumerate() {
             for index in i * per_kv..(i + 1) * per_kv {
-                let (shared, own) = (&mut self.shared[index * padded..][..prompt_len], &mut self.own[first..first + seen]);
-                first += seen;
+                let (own, unseen) = self.own[first..first + width].split_at_mut(*seen);
+                unseen.fill(0.0);
+                let shared = &mut self.shared[index * padded..][..prompt_len];
+                first += width;
                 let hidden = attention.hidden(prompt_len + seen - 1);
                 let (far, shared) = shared.split_at_mut(hidden.min(prompt_len));
                 let (far_own, own) = own.split_at_mut(hidden.saturating_sub(prompt_len));
@@ -120,12 +141,16 @@ impl Scratch {
         });
 
         prompt.weighted(&self.shared, c, kv, &mut self.out);
-        let mut at = 0;
-        wide!(for (index, out) in self.out.chunks_mut(c).enumerate() {
-            let (_, cache, seen) = sequences[index / per_kv];
-            cache.add_weighted(out, &self.own[at..at + seen], kv_width, kv * c);
-            at += seen;
-        });
+        let (mut own, mut out) = (&self.own[..], &mut self.out[..]);
+        for run in runs {
+            let (rows, seen) = (run.len() * per_kv, most_seen(run));
+            let (of_run, rest) = std::mem::take(&mut out).split_at_mut(rows * c);
+            let together = if run.len() > 1 { rows } else { 1 };
+            for (out, p) in of_run.chunks_mut(together * c).zip(own.chunks(together * seen.max(1))) {
+                run[0].1.add_weighted(out, (p, seen), c, kv, kv_width);
+            }
+            (own, out) = (&own[rows * seen..], rest);
+        }
     }
 }
 
@@ -286,6 +311,27 @@ mod tests {
                     // Other positions follow than those that were forgotten.
                     let [longer, wanted] = [cache, alone.clone()].map(|cache| cache_of(85..90, cache));
                     assert_eq!(attended(&longer), attended(&wanted), "{length}, {precision:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_a_sequence_give_the_same_bits_together_and_alone() {
+        for (heads, kv_heads, c, prompt) in [(6, 2, 32, 0), (6, 2, 80, 7), (4, 4, 16, 0), (8, 1, 64, 40)] {
+            for precision in [Precision::F32, Precision::Bf16] {
+                let shape = Heads { heads, kv_heads, head_dim: c };
+                let (_, _, of_prompt, sequences) = cached(shape, prompt, [75, 3], precision);
+                let q = random(50, heads * c);
+                let attention = Attention { scale: 0.3, ..shape.into() };
+                let cache = &sequences[0].2;
+                let attended = |q: &Tensor, rows: Vec<Row<'_>>| {
+                    crate::to_vec(&forward(q, &[Group { prompt: &of_prompt, sequences: rows }], attention).unwrap()).unwrap()
+                };
+                let together = attended(&q, (0..50).map(|row| (row, cache, 26 + row)).collect());
+                for (row, together) in together.chunks(heads * c).enumerate() {
+                    let alone = attended(&q.narrow(0, row, 1).unwrap().contiguous().unwrap(), vec![(0, cache, 26 + row)]);
+                    assert_eq!(together, alone, "{heads} {c} {precision:?}: row {row}");
                 }
             }
         }

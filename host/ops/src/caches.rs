@@ -397,10 +397,27 @@ impl SequenceCache {
         }
     }
 
-    /// Adds the values of the first positions, times `weights`, to `out: [C]`: those from `first` on of each row of `kv_width`.
-    #[inline(always)]
-    pub(crate) fn add_weighted(&self, out: &mut [f32], weights: &[f32], kv_width: usize, first: usize) {
-        with!(&self.v, |v| add_weighted(out, weights, v, kv_width, first));
+    /// Adds the values of the first `seen` positions, weighted by `p: [heads, seen]`, to `out: [heads, C]`. A row's terms are added in
+    /// the order of the positions, however many rows there are.
+    pub(crate) fn add_weighted(&self, out: &mut [f32], (p, seen): (&[f32], usize), c: usize, kv: usize, kv_width: usize) {
+        let heads = out.len() / c;
+        // A single row has no use for a tile.
+        let whole = if heads > 1 && seen > 0 { c / BLOCK * BLOCK } else { 0 };
+        for first in (0..whole).step_by(BLOCK) {
+            for (p, out) in p.chunks(ROWS * seen).zip(out.chunks_mut(ROWS * c)) {
+                let mut tile: Tile = [[0.0; BLOCK]; ROWS];
+                let rows = out.chunks_exact(c).zip(&mut tile);
+                rows.for_each(|(out, sums)| sums.copy_from_slice(&out[first..first + BLOCK]));
+                with!(&self.v, |v| {
+                    let values = Lines { values: &v[kv * c + first..], stride: kv_width, count: seen };
+                    sums(p, seen, 0, values, &mut tile);
+                });
+                put(&tile, out, c, first, 1.0);
+            }
+        }
+        for (out, p) in out.chunks_exact_mut(c).zip(p.chunks_exact(seen.max(1))).filter(|_| whole < c) {
+            with!(&self.v, |v| wide!(add_weighted(&mut out[whole..], p, v, kv_width, kv * c + whole)));
+        }
     }
 }
 
