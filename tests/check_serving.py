@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Serve a tiny model of each family, ask with the openai client, and compare the answers with transformers.
+
+    python -m venv venv && venv/bin/pip install torch transformers openai
+    cargo build
+    venv/bin/python tests/check_serving.py target/debug/rlhost [--only NAME]
+
+The models are those of tests/fixtures/make_models.py with a tokenizer of bytes. For each, compared are 32 greedy tokens, their
+log-probabilities and those of two alternatives; the log-probabilities of a prompt (`echo`); log-probabilities of tokens sampled at a
+temperature among the 5 most likely, and with a repetition penalty; and a second turn, part of which is in the prefix cache. With a
+chat template: the ids of a conversation, and the text of the answer, streamed and whole. The last output is check_serving.txt beside
+this file.
+
+Exits 1 if tokens or texts differ, or log-probabilities by more than 1e-4.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from checks import Check, be_quiet, make, tokenizer_of
+
+import openai
+import torch
+import transformers
+from make_models import MODELS
+
+NEW, CONTEXT, TOLERANCE = 32, 512, 1e-4
+PROMPT = "question 7: don't say 1234  twice"
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LEFT_OUT = ("llama3_parameters", "qwen2_sharded", "gemma3_vision")
+
+
+class Server:
+    """A server of a model, which is stopped at the end."""
+
+    def __init__(self, binary, place, *arguments):
+        command = [binary, "serve", "--port", "0", *map(str, arguments)]
+        self.process = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def __enter__(self):
+        line = self.process.stdout.readline()
+        if "http://" not in line:
+            sys.exit(f"the server did not start: {line}")
+        return openai.OpenAI(base_url=line[line.index("http://"):].split(";")[0].strip(), api_key="none", max_retries=0)
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        if self.process.wait() != 0:
+            sys.exit(f"the server ended with {self.process.returncode}")
+
+
+@torch.no_grad()
+def logits_of(model, ids):
+    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+
+
+def greedy(model, ids, end):
+    out = []
+    while len(out) < NEW and out[-1:] != [end]:
+        out.append(logits_of(model, ids + out)[-1].argmax().item())
+    return out
+
+
+def worst(got, want):
+    return max((abs(a - b) for a, b in zip(got, want, strict=True)), default=0.0)
+
+
+def penalised(logits, seen, penalty):
+    seen = torch.tensor(sorted(set(seen)))
+    taken = logits[seen]
+    return logits.index_put((seen,), torch.where(taken > 0, taken / penalty, taken * penalty))
+
+
+def compare_tokens(name, client, model, tokenizer, end, check):
+    ids = tokenizer(PROMPT)["input_ids"]
+    more = {"return_token_ids": True}
+    answer = client.completions.create(model="m", prompt=PROMPT, temperature=0, max_tokens=NEW, logprobs=2, extra_body=more).choices[0]
+    want = greedy(model, ids, end)
+    check(f"{name}: {len(want)} greedy tokens", float(answer.token_ids != want or answer.prompt_token_ids != ids), 0)
+    logp = logits_of(model, ids + want).log_softmax(-1)[len(ids) - 1 : -1]
+    check(f"{name}: their log-probabilities", worst(answer.logprobs.token_logprobs, logp.gather(1, torch.tensor(want)[:, None])[:, 0].tolist()), TOLERANCE)
+    tops = [sorted(top.values(), reverse=True)[:2] for top in answer.logprobs.top_logprobs]
+    known = [(top, row) for top, row in zip(tops, logp.topk(2).values.tolist()) if len(top) == 2]
+    check(f"{name}: those of alternatives", max(worst(top, row) for top, row in known), TOLERANCE)
+    text = tokenizer.decode(ids + want, skip_special_tokens=True)
+    check(f"{name}: the text", float(PROMPT + answer.text != text), 0)
+
+    echoed = client.completions.create(model="m", prompt=ids, temperature=0, max_tokens=0, echo=True, logprobs=0).choices[0]
+    logp = logits_of(model, ids).log_softmax(-1)[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    check(f"{name}: log-probabilities of the prompt", worst(echoed.logprobs.token_logprobs[1:], logp), TOLERANCE)
+
+    turn = ids + want + tokenizer(" and then")["input_ids"]
+    second = client.completions.create(model="m", prompt=turn, temperature=0, max_tokens=8, logprobs=0, extra_body=more)
+    cached, second = second.usage.prompt_tokens_details.cached_tokens, second.choices[0]
+    check(f"{name}: {cached} tokens from the cache", float(cached != len(ids) + len(want) - 1), 0)
+    logp = logits_of(model, turn + second.token_ids).log_softmax(-1)[len(turn) - 1 : -1]
+    got = second.logprobs.token_logprobs
+    check(f"{name}: log-probabilities after them", worst(got, logp.gather(1, torch.tensor(second.token_ids)[:, None])[:, 0].tolist()), TOLERANCE)
+
+
+def compare_sampling(name, client, model, tokenizer, check):
+    ids = tokenizer(PROMPT)["input_ids"]
+    extra = {"return_token_ids": True, "top_k": 5, "repetition_penalty": 1.3, "ignore_eos": True}
+    answer = client.completions.create(model="m", prompt=ids, temperature=0.7, seed=3, n=2, max_tokens=16, logprobs=0, extra_body=extra)
+    for choice in answer.choices:
+        logits, want = logits_of(model, ids + choice.token_ids), []
+        for at, token in enumerate(choice.token_ids):
+            row = penalised(logits[len(ids) - 1 + at], ids + choice.token_ids[:at], 1.3) / 0.7
+            row = torch.where(row < row.topk(5).values[-1], float("-inf"), row)
+            want.append(row.log_softmax(-1)[token].item())
+        check(f"{name}: log-probabilities of sampled tokens", worst(choice.logprobs.token_logprobs, want), TOLERANCE)
+
+
+def compare_chat(name, client, model, tokenizer, end, check):
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello there"}]
+    tokenizer.chat_template = CHATML
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    given = dict(model="m", messages=messages, temperature=0, max_tokens=NEW)
+    answer = client.chat.completions.create(**given, logprobs=True, top_logprobs=1, extra_body={"return_token_ids": True})
+    choice, want = answer.choices[0], greedy(model, ids, end)
+    check(f"{name}: a conversation of {len(ids)} tokens", float(answer.prompt_token_ids != ids or choice.token_ids != want), 0)
+    logp = logits_of(model, ids + want).log_softmax(-1)[len(ids) - 1 : -1]
+    check(f"{name}: log-probabilities of the answer", worst([t.logprob for t in choice.logprobs.content], logp.max(-1).values.tolist()), TOLERANCE)
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**given, stream=True))
+    check(f"{name}: a streamed answer", float(streamed != choice.message.content), 0)
+
+
+def compare(name, place, binary, check):
+    def run(*arguments):
+        done = subprocess.run([binary, *map(str, arguments)], cwd=place, capture_output=True)
+        if done.returncode != 0:
+            sys.exit(f"rlhost {' '.join(map(str, arguments))}: {done.stderr.decode()}")
+        return done.stdout.decode()
+
+    base = place / "base"
+    (place / "rows.jsonl").write_text(json.dumps({"text": "a text"}) + "\n")
+    (place / "chatml.jinja").write_text(CHATML)
+    model = make(name, base, run, CONTEXT).eval()
+    end, tokenizer = json.loads((base / "config.json").read_text())["eos_token_id"], tokenizer_of(base)
+    with Server(binary, place, "--model", base, "--served-model-name", "m", "--chat-template", "chatml.jinja") as client:
+        compare_tokens(name, client, model, tokenizer, end, check)
+        compare_sampling(name, client, model, tokenizer, check)
+        compare_chat(name, client, model, tokenizer, end, check)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary", type=Path)
+    parser.add_argument("--only", help="a single model's name")
+    options = parser.parse_args()
+    be_quiet()
+    check, names = Check(), [name for name in MODELS if name not in LEFT_OUT]
+    print(f"openai {openai.__version__}, transformers {transformers.__version__}", flush=True)
+    for name in [options.only] if options.only else names:
+        with tempfile.TemporaryDirectory() as place:
+            compare(name, Path(place), options.binary.absolute(), check)
+    sys.exit(check.failed)
+
+
+main()
