@@ -61,7 +61,7 @@ impl From<Refusal> for ApiError {
         let status = match refusal {
             Refusal::Full => 429,
             Refusal::Stopping | Refusal::Gone => 503,
-            Refusal::Empty | Refusal::UnknownToken { .. } | Refusal::TooLong { .. } | Refusal::TooLarge { .. } => 400,
+            Refusal::Empty | Refusal::UnknownToken { .. } | Refusal::TooLong { .. } => 400,
         };
         Self::new(status, refusal.to_string())
     }

@@ -4,9 +4,12 @@
 //! generates reads its newest token, and sequences whose prompts are not read yet read a part of them, so a long prompt does not stall
 //! the others for longer than a part takes.
 //!
+//! Sequences grow until the memory for keys and values is full. Then prefixes of earlier requests are dropped, then the newest
+//! sequences pause: they forget their keys and values and compute them again when there is room.
+//!
 //! A sequence's keys and values are its own, from its first token on, and a token's depend only on the tokens before it, to the bit
 //! ([`crate::model::Decoding::decode_at`]). So a request with a seed gives the same tokens and log-probabilities whatever else is in
-//! the batch, however its prompt is divided into parts, and whether a prefix of it was found in the cache (`prefixes.rs`).
+//! the batch, however its prompt is divided into parts, whether a prefix of it was found in the cache (`prefixes.rs`), and whether it paused.
 
 mod chunks;
 mod counters;
@@ -33,7 +36,6 @@ use worker::Worker;
 pub struct Engine {
     options: Options,
     vocabulary: usize,
-    bytes_a_position: usize,
     shared: Arc<Shared>,
     /// None once it is being dropped.
     commands: Mutex<Option<Sender<Command>>>,
@@ -46,14 +48,20 @@ impl Engine {
     /// # Errors
     /// If its thread can't be started.
     pub fn start(model: Decoding, version: u64, options: Options) -> std::io::Result<Self> {
-        let context = model.architecture().max_positions;
-        let options = Options { max_model_len: options.max_model_len.min(context), ..options };
-        let (vocabulary, bytes_a_position) = (model.architecture().vocab_size, model.bytes_a_position());
+        let context = model.architecture().max_positions.min(options.max_model_len);
+        let fitting = options.cache_bytes / model.bytes_a_position().max(1);
+        if fitting < context {
+            tracing::warn!(
+                "memory for keys and values bounds prompt and completion to {fitting} tokens of {context}; --kv-cache-memory-bytes sets it"
+            );
+        }
+        let options = Options { max_model_len: context.min(fitting), ..options };
+        let vocabulary = model.architecture().vocab_size;
         let shared = Arc::new(Shared { counters: Counters::default(), stopping: AtomicBool::new(false) });
         let (commands, received) = mpsc::channel();
         let mut worker = Worker::new(model, version, options, Arc::clone(&shared));
         let thread = thread::Builder::new().name("engine".into()).spawn(move || worker.run(&received))?;
-        Ok(Self { options, vocabulary, bytes_a_position, shared, commands: Mutex::new(Some(commands)), thread: Some(thread) })
+        Ok(Self { options, vocabulary, shared, commands: Mutex::new(Some(commands)), thread: Some(thread) })
     }
 
     /// Returns its limits.
@@ -119,13 +127,8 @@ impl Engine {
         if let Some(&token) = request.tokens.iter().chain(bias).find(|&&token| token as usize >= self.vocabulary) {
             return Err(Refusal::UnknownToken { token, vocabulary: self.vocabulary });
         }
-        let positions = prompt + request.max_tokens;
-        if positions > most {
+        if prompt + request.max_tokens > most {
             return Err(Refusal::TooLong { prompt, max_tokens: request.max_tokens, most });
-        }
-        let (needed, available) = (positions.saturating_mul(self.bytes_a_position), self.options.cache_bytes);
-        if needed > available {
-            return Err(Refusal::TooLarge { needed, available });
         }
         Ok(())
     }

@@ -113,14 +113,6 @@ pub enum Refusal {
         /// Maximum of both together.
         most: usize,
     },
-    /// Its keys and values exceed the memory.
-    #[error("its keys and values take up to {needed} bytes, but there is room for {available} (--kv-cache-memory-bytes)")]
-    TooLarge {
-        /// Bytes that it needs.
-        needed: usize,
-        /// Bytes that there are.
-        available: usize,
-    },
     /// Too many requests wait.
     #[error("too many requests are waiting; try again later")]
     Full,

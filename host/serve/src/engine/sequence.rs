@@ -21,6 +21,8 @@ pub(super) struct Sequence {
     scored: Vec<Token>,
     /// Number of the prompt's tokens that were found in the cache.
     cached: usize,
+    /// Whether the prompt has been read, so that its client knows.
+    begun: bool,
     /// Why it ended.
     pub ended: Option<Ended>,
 }
@@ -40,7 +42,7 @@ impl Sequence {
         let Job { request, events } = job;
         let rng = stream(request.seed, 0, 0, request.sample);
         let (tokens, cached) = (request.tokens.to_vec(), cache.len());
-        Self { request, events, tokens, cache, rng, scored: Vec::new(), cached, ended: None }
+        Self { request, events, tokens, cache, rng, scored: Vec::new(), cached, begun: false, ended: None }
     }
 
     /// Returns the number of its tokens that were read.
@@ -53,14 +55,24 @@ impl Sequence {
         self.tokens.len() - self.read()
     }
 
-    /// Returns whether it reads its prompt.
-    pub(super) fn is_in_prompt(&self) -> bool {
-        self.read() < self.request.tokens.len()
+    /// Returns whether it reads its prompt, or reads again what it had read before it was paused.
+    pub(super) fn is_reading(&self) -> bool {
+        !self.begun || self.unread() > 1
     }
 
-    /// Returns the number of positions that it may have.
-    pub(super) fn most_positions(&self) -> usize {
-        self.request.tokens.len() + self.request.max_tokens
+    /// Returns whether it scores its prompt.
+    pub(super) fn is_scoring(&self) -> bool {
+        self.request.scores_prompt && !self.begun
+    }
+
+    /// Returns the number of positions that it takes soon.
+    pub(super) fn soon(&self) -> usize {
+        self.tokens.len() + 1
+    }
+
+    /// Forgets its keys and values, to make room for others. They are computed again when it continues.
+    pub(super) fn pause(&mut self, empty: Cache) {
+        self.cache = empty;
     }
 
     /// Returns the number of its first tokens that another request could share, when they are read.
@@ -84,14 +96,13 @@ impl Sequence {
 
     /// Returns which of the tokens from `read` on, so many of which a round reads, need their logits.
     pub(super) fn rows(&self, count: usize) -> Range<usize> {
-        if self.request.scores_prompt && self.is_in_prompt() { 0..count } else { count - 1..count }
+        if self.is_scoring() { 0..count } else { count - 1..count }
     }
 
     /// Takes the logits after the newest tokens that were read, as [`Sequence::rows`] asked for them; `read` were read before.
     pub(super) fn accept(&mut self, read: usize, logits: &[f32], version: u64) {
-        let prompt = self.request.tokens.len();
-        let vocabulary = logits.len() / self.rows_of(read).max(1);
-        if self.request.scores_prompt && read < prompt {
+        let vocabulary = logits.len() / self.rows(self.read() - read).len().max(1);
+        if self.is_scoring() {
             for (row, logits) in logits.chunks_exact(vocabulary).enumerate() {
                 if let Some(&next) = self.request.tokens.get(read + row + 1) {
                     self.scored.push(described(next, logits, self.request.alternatives, version));
@@ -101,7 +112,7 @@ impl Sequence {
         if self.unread() > 0 {
             return;
         }
-        if read < prompt {
+        if !std::mem::replace(&mut self.begun, true) {
             let scored = std::mem::take(&mut self.scored);
             let _ = self.events.send(Event::Prompt { scored, cached: self.cached });
         }
@@ -109,12 +120,6 @@ impl Sequence {
             return self.finish(Finish::Length);
         }
         self.sample(&logits[logits.len() - vocabulary..], version);
-    }
-
-    /// Returns the number of rows of logits after a round before which `read` tokens were read.
-    fn rows_of(&self, read: usize) -> usize {
-        let in_prompt = self.request.scores_prompt && read < self.request.tokens.len();
-        if in_prompt { self.read() - read } else { 1 }
     }
 
     fn sample(&mut self, logits: &[f32], version: u64) {

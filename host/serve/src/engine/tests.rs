@@ -168,8 +168,9 @@ fn what_does_not_fit_is_refused_before_anything_is_computed() {
     let long = refused(&engine, request(&prompt(1, 500), GREEDY, 13));
     assert_eq!(long, Refusal::TooLong { prompt: 500, max_tokens: 13, most: 512 });
     assert!(matches!(refused(&engine, request(&[1 << 20], GREEDY, 1)), Refusal::UnknownToken { .. }));
-    let small = start(Options { cache_bytes: 1 << 10, ..OPTIONS });
-    assert!(matches!(refused(&small, request(&prompt(1, 50), GREEDY, 13)), Refusal::TooLarge { .. }));
+    let bytes = frozen.decoding().unwrap().bytes_a_position();
+    let small = start(Options { cache_bytes: 60 * bytes, ..OPTIONS });
+    assert_eq!(refused(&small, request(&prompt(1, 50), GREEDY, 13)), Refusal::TooLong { prompt: 50, max_tokens: 13, most: 60 });
     let long = || request(&prompt(7, 20), GREEDY, 400);
     let mut held = engine.submit(vec![long()]).unwrap();
     assert!(matches!(held[0].blocking_next(), Some(Event::Prompt { .. })));
@@ -191,6 +192,25 @@ fn the_cache_stays_within_its_memory_and_forgets_what_was_used_least() {
     }
     assert_eq!(one(&engine, request(&prompt(7, 100), GREEDY, 4)).1, 99);
     assert_eq!(one(&engine, request(&prompt(0, 100), GREEDY, 4)).1, 0);
+}
+
+#[test]
+fn sequences_that_outgrow_the_memory_pause_and_give_the_same_bits() {
+    let frozen = frozen();
+    let bytes = frozen.decoding().unwrap().bytes_a_position();
+    let start = |positions: usize| {
+        Engine::start(frozen.decoding().unwrap(), 0, Options { cache_bytes: positions * bytes, ..OPTIONS }).unwrap()
+    };
+    let long = |seed: u32| request(&prompt(seed, 30 + seed), WARM, 420);
+    let (ample, tight) = (start(1 << 14), start(700));
+    let streams = tight.submit((0..4).map(long).collect()).unwrap();
+    for (seed, stream) in (0..4).zip(streams) {
+        let (paused, cached) = finished(stream);
+        assert_eq!((bits(&paused), cached), (bits(&one(&ample, long(seed)).0), 0), "{seed}");
+        assert!(tight.counters().cached_bytes() <= 700 * bytes);
+    }
+    // Four sequences have 900 positions when they began together and half of their tokens are sampled.
+    assert!(tight.counters().total(Stage::Rounds) > 420 + 40);
 }
 
 #[test]

@@ -21,6 +21,9 @@ const SEQUENCES_A_THREAD: usize = 8;
 /// Logits of prompts that a round computes at most: scored prompts are read in smaller parts.
 const MOST_LOGITS: usize = 1 << 24;
 
+/// Positions of a new sequence's completion for which there must be room. Longer ones may have to pause.
+const SPARE: usize = 256;
+
 /// A sequence's tokens of a round.
 struct Step<'a> {
     sequence: &'a mut Sequence,
@@ -40,6 +43,8 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     waiting: VecDeque<Job>,
     active: Vec<Sequence>,
+    /// Sequences that made room for others, the first of which continues first.
+    paused: VecDeque<Sequence>,
     prefixes: Prefixes,
     chunks: Chunks,
 }
@@ -47,15 +52,15 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(model: Decoding, version: u64, options: Options, shared: Arc<Shared>) -> Self {
         shared.counters.set_version(version);
-        let (waiting, active, prefixes, chunks) = Default::default();
+        let (waiting, active, paused, prefixes, chunks) = Default::default();
         let none = model.no_prompt();
-        Self { model, none, version, options, shared, waiting, active, prefixes, chunks }
+        Self { model, none, version, options, shared, waiting, active, paused, prefixes, chunks }
     }
 
     /// Works until nobody can send commands any more.
     pub(super) fn run(&mut self, commands: &Receiver<Command>) {
         loop {
-            if self.active.is_empty() && self.waiting.is_empty() {
+            if self.active.is_empty() && self.waiting.is_empty() && self.paused.is_empty() {
                 let Ok(command) = commands.recv() else { return };
                 self.obey(command);
             }
@@ -85,6 +90,8 @@ impl Worker {
     /// Admits requests, computes the next tokens of sequences, and lets those go that are done.
     fn round(&mut self) {
         self.drop_abandoned();
+        self.make_room();
+        self.resume();
         self.admit();
         if let Err(error) = self.advance() {
             let detail = error.to_string();
@@ -92,7 +99,7 @@ impl Worker {
             self.active.iter_mut().for_each(|sequence| sequence.fail(detail.clone()));
         }
         self.release();
-        self.shared.counters.set_running(self.active.len());
+        self.shared.counters.set_running(self.active.len() + self.paused.len());
         self.shared.counters.set_cached_bytes(self.prefixes.bytes());
     }
 
@@ -105,19 +112,48 @@ impl Worker {
             }
             !job.events.is_closed()
         });
-        self.active.iter_mut().for_each(Sequence::notice_client);
+        self.active.iter_mut().chain(&mut self.paused).for_each(Sequence::notice_client);
+        // What is paused and ended has nothing to keep.
+        let (ended, paused): (VecDeque<_>, _) = std::mem::take(&mut self.paused).into_iter().partition(|s| s.ended.is_some());
+        self.paused = paused;
+        self.active.extend(ended);
         self.release();
+    }
+
+    /// Returns the bytes that sequences take when this round is over, and `more` positions.
+    fn used(&self, more: usize) -> usize {
+        let positions: usize = self.active.iter().map(Sequence::soon).sum();
+        (positions + more) * self.model.bytes_a_position()
+    }
+
+    /// Pauses the newest sequences if there is no memory for all of them; the oldest one always has enough.
+    fn make_room(&mut self) {
+        while self.active.len() > 1 && self.used(0) > self.options.cache_bytes {
+            let Some(mut newest) = self.active.pop() else { return };
+            newest.pause(self.model.empty_cache(0));
+            self.paused.push_front(newest);
+        }
+    }
+
+    /// Continues paused sequences if there is memory for them and a little more.
+    fn resume(&mut self) {
+        while let Some(first) = self.paused.front() {
+            let fits = self.used(first.soon() + SPARE) <= self.options.cache_bytes;
+            if !(fits || self.active.is_empty()) || self.active.len() >= self.options.max_num_seqs {
+                return;
+            }
+            self.active.extend(self.paused.pop_front());
+        }
     }
 
     /// Gives waiting requests their places, in order. One that shares more with a prompt which is being read than with what is
     /// known already waits for that, and lets others pass.
     fn admit(&mut self) {
         let mut at = 0;
-        while at < self.waiting.len() && self.active.len() < self.options.max_num_seqs {
+        while at < self.waiting.len() && self.active.len() < self.options.max_num_seqs && self.paused.is_empty() {
             let request = &self.waiting[at].request;
-            let wanted = (request.tokens.len() + request.max_tokens) * self.model.bytes_a_position();
-            let used: usize = self.active.iter().map(|s| s.most_positions() * self.model.bytes_a_position()).sum();
-            if !self.active.is_empty() && used + wanted > self.options.cache_bytes {
+            let used = self.used(request.tokens.len() + request.max_tokens.min(SPARE));
+            if !self.active.is_empty() && used > self.options.cache_bytes {
                 return;
             }
             if self.shares_with_a_prompt(at) {
@@ -127,7 +163,7 @@ impl Worker {
             let Some(job) = self.waiting.remove(at) else { return };
             self.shared.counters.leave_queue();
             let cache = self.known(&job);
-            self.prefixes.shrink(self.options.cache_bytes.saturating_sub(used + wanted));
+            self.prefixes.shrink(self.options.cache_bytes.saturating_sub(used));
             self.shared.counters.add(Stage::PromptTokens, job.request.tokens.len());
             self.shared.counters.add(Stage::CachedTokens, cache.len());
             self.active.push(Sequence::new(job, cache));
@@ -141,7 +177,7 @@ impl Worker {
             return false;
         }
         let shared = |sequence: &Sequence| sequence.shared_with(request).min(request.tokens.len() - 1);
-        let soon = self.active.iter().filter(|s| s.is_in_prompt()).map(shared).max().unwrap_or(0);
+        let soon = self.active.iter().filter(|s| s.is_reading()).map(shared).max().unwrap_or(0);
         if soon < SHORTEST {
             return false;
         }
@@ -171,19 +207,19 @@ impl Worker {
     /// Computes a round.
     fn advance(&mut self) -> model::Result<()> {
         let (begun, threads) = (Instant::now(), rayon::current_num_threads());
-        let generating = self.active.iter().any(|sequence| !sequence.is_in_prompt());
+        let generating = self.active.iter().any(|sequence| !sequence.is_reading());
         let mut budget = self.chunks.budget(generating);
         let mut steps = Vec::with_capacity(self.active.len());
         for sequence in &mut self.active {
-            let most = if sequence.is_in_prompt() { budget } else { 1 };
-            let most = if sequence.request.scores_prompt { most.min(scored_part(&self.model)) } else { most };
+            let most = if sequence.is_reading() { budget } else { 1 };
+            let most = if sequence.is_scoring() { most.min(scored_part(&self.model)) } else { most };
             let (read, count) = (sequence.read(), sequence.unread().min(most));
             if count > 0 {
-                budget -= if sequence.is_in_prompt() { count } else { 0 };
+                budget -= if sequence.is_reading() { count } else { 0 };
                 steps.push(Step { sequence, count, logits: Vec::new(), read });
             }
         }
-        let prompts: usize = steps.iter().filter(|step| step.sequence.is_in_prompt()).map(|step| step.count).sum();
+        let prompts: usize = steps.iter().filter(|step| step.sequence.is_reading()).map(|step| step.count).sum();
         let computing = Computing { model: &self.model, none: &self.none };
         if prompts == 0 && steps.len() >= SEQUENCES_A_THREAD * threads {
             let share = steps.len().div_ceil(threads);
@@ -217,8 +253,7 @@ impl Worker {
                 self.prefixes.keep(&sequence.tokens[..read], sequence.request.salt, cache);
             }
         }
-        let used: usize = self.active.iter().map(|s| s.most_positions() * self.model.bytes_a_position()).sum();
-        self.prefixes.shrink(self.options.cache_bytes.saturating_sub(used));
+        self.prefixes.shrink(self.options.cache_bytes.saturating_sub(self.used(0)));
     }
 }
 
