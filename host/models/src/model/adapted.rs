@@ -1,8 +1,8 @@
 //! Adapters on a model's weights: adds, merges and drops them.
 
-use super::families::Names;
 use super::lora::Biases;
 use super::lora::Lora;
+use super::names::Names;
 use super::weights::{Adapter, Layer, Linear, Unit};
 use super::{Error, Result, Weights};
 use crate::ops::low_rank::LowRank;

@@ -1,8 +1,8 @@
 //! Reads an adapter's parameters.
 
-use super::families::Names;
 use super::json::Object;
 use super::lora::Lora;
+use super::names::Names;
 use super::patterns::Patterns;
 use super::shards::Shards;
 use super::trained_rows::Rows;

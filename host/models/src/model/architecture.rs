@@ -1,14 +1,16 @@
 //! `config.json` of Hugging Face's models: the sizes and switches of a decoder.
 
 use super::bounds::{MOST_INTERMEDIATE, MOST_LAYERS, MOST_POSITIONS};
-use super::families::{ExpertNames, FAMILIES, Family};
+use super::families::{FAMILIES, Family};
 use super::harmless;
 use super::json::Object;
 use super::layer_kinds::{Kinds, kinds};
 use super::mixture::Mixture;
+use super::names::ExpertNames;
 use super::rope_scaling::{Context, Resolved, Rope, resolve};
+use super::switches::{Biases, activation_of, biases, factors, norm_eps, norm_kind};
 use super::{Error, Result, text_part};
-use crate::config::{printable, shortest};
+use crate::config::printable;
 use crate::ops::Precision;
 use crate::ops::activation::Activation;
 use crate::ops::attention::{Attention, Heads};
@@ -338,91 +340,6 @@ impl Architecture {
     }
 }
 
-impl Family {
-    /// Returns the key of the norms' epsilon.
-    pub(super) fn norm_eps_key(self) -> &'static str {
-        match self {
-            Self::GptNeoX | Self::StableLm => "layer_norm_eps",
-            Self::Starcoder2 => "norm_epsilon",
-            Self::Gpt2 => "layer_norm_epsilon",
-            _ => "rms_norm_eps",
-        }
-    }
-}
-
-impl Factors {
-    /// Returns the factors of most families.
-    fn none(heads: Heads) -> Self {
-        let scores = (heads.head_dim as f32).sqrt().recip();
-        Self { embedding: 1.0, residual: 1.0, scores, scores_cap: None, logits: 1.0, logits_cap: None }
-    }
-}
-
-/// Which linear maps have biases.
-struct Biases {
-    qkv: bool,
-    output: bool,
-    mlp: bool,
-}
-
-fn biases(config: &Object, family: Family) -> std::result::Result<Biases, String> {
-    let flag = |key: &str, default: bool| config.flag(key).map(|on| on.unwrap_or(default));
-    let attention = match family {
-        Family::Gpt2 => true,
-        Family::GptNeoX => flag("attention_bias", true)?,
-        Family::Ministral | Family::Mistral | Family::Mixtral | Family::Phi3 | Family::Qwen2 | Family::StableLm => false,
-        Family::Starcoder2 => flag("use_bias", true)?,
-        _ => flag("attention_bias", false)?,
-    };
-    let qkv = match family {
-        Family::Qwen2 => true,
-        Family::StableLm => flag("use_qkv_bias", false)?,
-        _ => attention,
-    };
-    let mlp = match family {
-        Family::Llama | Family::SmolLm3 | Family::Granite => flag("mlp_bias", false)?,
-        Family::Starcoder2 => attention,
-        _ => matches!(family, Family::Gpt2 | Family::GptNeoX),
-    };
-    Ok(Biases { qkv, output: attention, mlp })
-}
-
-fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> std::result::Result<Factors, String> {
-    let none = Factors::none(heads);
-    let positive = |key: &str, default: f64| match config.number(key)?.unwrap_or(default) {
-        factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
-        factor => Err(format!("{key} {} must be between 1e-6 and 1e6", shortest(factor))),
-    };
-    // Null turns a bound off, and a missing key does not.
-    let cap = |key: &str, default: f64| match config.has(key) {
-        true => config.get(key).map(|_| positive(key, default)).transpose(),
-        false if default > 0.0 => Ok(Some(default as f32)),
-        false => Ok(None),
-    };
-    match family {
-        Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared => Ok(Factors {
-            embedding: positive("embedding_multiplier", 1.0)?,
-            residual: positive("residual_multiplier", 1.0)?,
-            scores: positive("attention_multiplier", 1.0)?,
-            logits: positive("logits_scaling", 1.0)?,
-            ..none
-        }),
-        Family::Gemma2 | Family::Gemma3 => {
-            let second = family == Family::Gemma2;
-            Ok(Factors {
-                embedding: (hidden as f64).sqrt() as f32,
-                scores: positive("query_pre_attn_scalar", 256.0)?.sqrt().recip(),
-                scores_cap: if second { cap("attn_logit_softcapping", 50.0)? } else { None },
-                logits_cap: cap("final_logit_softcapping", if second { 30.0 } else { 0.0 })?,
-                ..none
-            })
-        }
-        // A scale of one instead of that of the heads.
-        Family::Gpt2 if config.flag("scale_attn_weights")? == Some(false) => Ok(Factors { scores: 1.0, ..none }),
-        _ => Ok(none),
-    }
-}
-
 /// Returns the family's own name for a size, if it has one and `config.json` does not use the common name.
 fn own_key(config: &Object, family: Family, common: &'static str) -> &'static str {
     const GPT2: [(&str, &str); 4] = [
@@ -433,46 +350,6 @@ fn own_key(config: &Object, family: Family, common: &'static str) -> &'static st
     ];
     let own = GPT2.into_iter().find(|(name, own)| *name == common && (config.has(own) || !config.has(common)));
     own.filter(|_| family == Family::Gpt2).map_or(common, |(_, own)| own)
-}
-
-fn norm_kind(family: Family) -> NormKind {
-    match family {
-        Family::Gemma2 | Family::Gemma3 => NormKind::RmsFromOne,
-        Family::Gpt2 | Family::GptNeoX | Family::StableLm | Family::Starcoder2 => NormKind::Layer,
-        _ => NormKind::Rms,
-    }
-}
-
-fn norm_eps(config: &Object, family: Family) -> std::result::Result<f64, String> {
-    let key = family.norm_eps_key();
-    let eps = config.number(key)?.unwrap_or(family.described().norm_eps);
-    if (0.0..=1.0).contains(&eps) { Ok(eps) } else { Err(format!("{key} {} must be between 0 and 1", shortest(eps))) }
-}
-
-fn activation_of(config: &Object, family: Family) -> std::result::Result<Activation, String> {
-    let (key, default) = match family {
-        Family::Gemma2 | Family::Gemma3 => ("hidden_activation", "gelu_pytorch_tanh"),
-        Family::Gpt2 => ("activation_function", "gelu_new"),
-        Family::GptNeoX => ("hidden_act", "gelu"),
-        Family::Starcoder2 => ("hidden_act", "gelu_pytorch_tanh"),
-        _ => ("hidden_act", "silu"),
-    };
-    let name = config.text(key)?.unwrap_or(default);
-    // Configurations of Gemma have both, and only the other counts.
-    if let Some(other) = config.text("hidden_act")?.filter(|_| key != "hidden_act")
-        && config.get(key).is_none()
-        && other != default
-    {
-        return Err(format!("hidden_act is {:?}, but a model of this type uses {key}", printable(other, 80)));
-    }
-    match name {
-        "silu" | "swish" => Ok(Activation::Silu),
-        "gelu" => Ok(Activation::Gelu),
-        "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
-        other => {
-            Err(format!("{key} {:?} is not supported; silu, gelu, gelu_new and gelu_pytorch_tanh are", printable(other, 80)))
-        }
-    }
 }
 
 fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {

@@ -1,7 +1,7 @@
 //! Adapters on the matrices of experts, which `peft` calls `target_parameters`: each expert has two matrices of its own.
 
 use super::Architecture;
-use super::families::{ExpertNames, Names};
+use super::names::{ExpertNames, Names};
 
 /// The stacks of experts' matrices with an adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

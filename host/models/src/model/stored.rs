@@ -1,7 +1,7 @@
 //! How files store a decoder's parameters. Most are stored as they are used, under the same names. Those of experts are stacked
 //! in memory, but separate or differently named in most files; GPT-2's matrices are transposed.
 
-use super::families::{ExpertNames, ExpertsInFiles, Names};
+use super::names::{ExpertNames, ExpertsInFiles, Names};
 use super::shards::Shards;
 use super::weights::{Weights, of_adapter};
 use super::{Dtype, Error, Result};

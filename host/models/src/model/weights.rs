@@ -2,9 +2,9 @@
 
 use super::architecture::{HeadNorms, NormKind};
 
-use super::families::Names;
 use super::lora::{Biases, Lora};
 use super::mixture::Mixture;
+use super::names::Names;
 use super::{Architecture, Result};
 use crate::ops::quantized::{Quantized, Scheme};
 use crate::ops::{self, Matrix};

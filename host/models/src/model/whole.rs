@@ -3,7 +3,7 @@
 
 use super::Architecture;
 use super::architecture::HeadNorms;
-use super::families::Names;
+use super::names::Names;
 use std::borrow::Cow;
 
 /// Kinds of modules, by their places in [`Names::modules`]: those of every layer, or of the whole model.

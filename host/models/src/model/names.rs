@@ -1,0 +1,141 @@
+//! The names of the families' tensors.
+
+/// Names of a family's tensors, without `.weight` and `.bias`. Those of a layer follow its number.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub embedding: &'static str,
+    /// The position embedding, if positions are learned.
+    pub positions: Option<&'static str>,
+    pub layers: &'static str,
+    pub norm: &'static str,
+    pub head: &'static str,
+    /// Query, key and value projections, or one that joins them.
+    pub qkv: &'static [&'static str],
+    pub o: &'static str,
+    /// Gate and up projections, one that joins them, or the only one.
+    pub mlp: &'static [&'static str],
+    pub down: &'static str,
+    /// Those of experts, if the family has them.
+    pub experts: Option<&'static ExpertNames>,
+    /// Norms before and after attention, and before and after the MLP.
+    pub norms: [&'static str; 4],
+    /// Whether files have the matrices of layers transposed, `[in, out]`.
+    pub turned: bool,
+}
+
+/// Names of a layer's experts.
+#[derive(Debug)]
+pub(super) struct ExpertNames {
+    /// The router, and its name in files.
+    pub router: [&'static str; 2],
+    /// All experts' gate and up projections.
+    pub wide: &'static str,
+    /// All experts' down projections.
+    pub down: &'static str,
+    /// How files store the projections, unless under the names above.
+    pub in_files: ExpertsInFiles,
+}
+
+impl ExpertNames {
+    /// Returns whether files have each expert by itself.
+    pub fn are_apart(&self) -> bool {
+        matches!(self.in_files, ExpertsInFiles::Each(..))
+    }
+}
+
+/// How files store the projections of experts.
+#[derive(Debug)]
+pub(super) enum ExpertsInFiles {
+    /// Each expert separately, under its number: gate, up and down projection.
+    Each(&'static str, [&'static str; 3]),
+    /// All together: gate and up, and down projections.
+    Stacked([&'static str; 2]),
+}
+
+pub(super) const LLAMA: Names = Names {
+    embedding: "model.embed_tokens",
+    positions: None,
+    layers: "model.layers",
+    norm: "model.norm",
+    head: "lm_head",
+    qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    o: "self_attn.o_proj",
+    mlp: &["mlp.gate_proj", "mlp.up_proj"],
+    down: "mlp.down_proj",
+    experts: None,
+    norms: ["input_layernorm", "", "post_attention_layernorm", ""],
+    turned: false,
+};
+
+/// Norms before and after attention and MLP.
+pub(super) const GEMMA: Names = Names {
+    norms: ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"],
+    ..LLAMA
+};
+
+/// Norms after them only.
+pub(super) const OLMO: Names = Names { norms: ["", "post_attention_layernorm", "", "post_feedforward_layernorm"], ..LLAMA };
+
+pub(super) const PHI: Names = Names { qkv: &["self_attn.qkv_proj"], mlp: &["mlp.gate_up_proj"], ..LLAMA };
+
+pub(super) const GPT2: Names = Names {
+    embedding: "transformer.wte",
+    positions: Some("transformer.wpe"),
+    layers: "transformer.h",
+    norm: "transformer.ln_f",
+    head: "lm_head",
+    qkv: &["attn.c_attn"],
+    o: "attn.c_proj",
+    mlp: &["mlp.c_fc"],
+    down: "mlp.c_proj",
+    norms: ["ln_1", "", "ln_2", ""],
+    turned: true,
+    ..LLAMA
+};
+
+pub(super) const NEOX: Names = Names {
+    embedding: "gpt_neox.embed_in",
+    layers: "gpt_neox.layers",
+    norm: "gpt_neox.final_layer_norm",
+    head: "embed_out",
+    qkv: &["attention.query_key_value"],
+    o: "attention.dense",
+    mlp: &["mlp.dense_h_to_4h"],
+    down: "mlp.dense_4h_to_h",
+    ..LLAMA
+};
+
+pub(super) const STARCODER: Names = Names { mlp: &["mlp.c_fc"], down: "mlp.c_proj", ..LLAMA };
+
+pub(super) const QWEN_MOE: Names = Names {
+    experts: Some(&ExpertNames {
+        router: ["mlp.gate", "mlp.gate"],
+        wide: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+    }),
+    ..LLAMA
+};
+
+pub(super) const MIXTRAL: Names = Names {
+    experts: Some(&ExpertNames {
+        router: ["mlp.gate", "block_sparse_moe.gate"],
+        wide: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        in_files: ExpertsInFiles::Each("block_sparse_moe.experts", ["w1", "w3", "w2"]),
+    }),
+    ..LLAMA
+};
+
+/// The MLP is the one that a mixture's tokens share.
+pub(super) const GRANITE_MOE: Names = Names {
+    mlp: &["shared_mlp.input_linear"],
+    down: "shared_mlp.output_linear",
+    experts: Some(&ExpertNames {
+        router: ["block_sparse_moe.router", "block_sparse_moe.router.layer"],
+        wide: "block_sparse_moe.experts.gate_up_proj",
+        down: "block_sparse_moe.experts.down_proj",
+        in_files: ExpertsInFiles::Stacked(["block_sparse_moe.input_linear", "block_sparse_moe.output_linear"]),
+    }),
+    ..LLAMA
+};

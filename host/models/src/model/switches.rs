@@ -1,0 +1,138 @@
+//! The switches of a decoder that follow from its family and its `config.json`: biases, factors, norms and the activation.
+
+use super::architecture::{Factors, NormKind};
+use super::families::Family;
+use super::json::Object;
+use crate::config::{printable, shortest};
+use crate::ops::activation::Activation;
+use crate::ops::attention::Heads;
+
+impl Family {
+    /// Returns the key of the norms' epsilon.
+    pub(super) fn norm_eps_key(self) -> &'static str {
+        match self {
+            Self::GptNeoX | Self::StableLm => "layer_norm_eps",
+            Self::Starcoder2 => "norm_epsilon",
+            Self::Gpt2 => "layer_norm_epsilon",
+            _ => "rms_norm_eps",
+        }
+    }
+}
+
+impl Factors {
+    /// Returns the factors of most families.
+    fn none(heads: Heads) -> Self {
+        let scores = (heads.head_dim as f32).sqrt().recip();
+        Self { embedding: 1.0, residual: 1.0, scores, scores_cap: None, logits: 1.0, logits_cap: None }
+    }
+}
+
+/// Which linear maps have biases.
+pub(super) struct Biases {
+    pub qkv: bool,
+    pub output: bool,
+    pub mlp: bool,
+}
+
+/// Reads which linear maps have biases.
+pub(super) fn biases(config: &Object, family: Family) -> Result<Biases, String> {
+    let flag = |key: &str, default: bool| config.flag(key).map(|on| on.unwrap_or(default));
+    let attention = match family {
+        Family::Gpt2 => true,
+        Family::GptNeoX => flag("attention_bias", true)?,
+        Family::Ministral | Family::Mistral | Family::Mixtral | Family::Phi3 | Family::Qwen2 | Family::StableLm => false,
+        Family::Starcoder2 => flag("use_bias", true)?,
+        _ => flag("attention_bias", false)?,
+    };
+    let qkv = match family {
+        Family::Qwen2 => true,
+        Family::StableLm => flag("use_qkv_bias", false)?,
+        _ => attention,
+    };
+    let mlp = match family {
+        Family::Llama | Family::SmolLm3 | Family::Granite => flag("mlp_bias", false)?,
+        Family::Starcoder2 => attention,
+        _ => matches!(family, Family::Gpt2 | Family::GptNeoX),
+    };
+    Ok(Biases { qkv, output: attention, mlp })
+}
+
+/// Reads the multipliers and soft caps.
+pub(super) fn factors(config: &Object, family: Family, hidden: usize, heads: Heads) -> Result<Factors, String> {
+    let none = Factors::none(heads);
+    let positive = |key: &str, default: f64| match config.number(key)?.unwrap_or(default) {
+        factor if (1e-6..=1e6).contains(&factor) => Ok(factor as f32),
+        factor => Err(format!("{key} {} must be between 1e-6 and 1e6", shortest(factor))),
+    };
+    // Null turns a bound off, and a missing key does not.
+    let cap = |key: &str, default: f64| match config.has(key) {
+        true => config.get(key).map(|_| positive(key, default)).transpose(),
+        false if default > 0.0 => Ok(Some(default as f32)),
+        false => Ok(None),
+    };
+    match family {
+        Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared => Ok(Factors {
+            embedding: positive("embedding_multiplier", 1.0)?,
+            residual: positive("residual_multiplier", 1.0)?,
+            scores: positive("attention_multiplier", 1.0)?,
+            logits: positive("logits_scaling", 1.0)?,
+            ..none
+        }),
+        Family::Gemma2 | Family::Gemma3 => {
+            let second = family == Family::Gemma2;
+            Ok(Factors {
+                embedding: (hidden as f64).sqrt() as f32,
+                scores: positive("query_pre_attn_scalar", 256.0)?.sqrt().recip(),
+                scores_cap: if second { cap("attn_logit_softcapping", 50.0)? } else { None },
+                logits_cap: cap("final_logit_softcapping", if second { 30.0 } else { 0.0 })?,
+                ..none
+            })
+        }
+        // A scale of one instead of that of the heads.
+        Family::Gpt2 if config.flag("scale_attn_weights")? == Some(false) => Ok(Factors { scores: 1.0, ..none }),
+        _ => Ok(none),
+    }
+}
+
+/// Returns the kind of a family's norms.
+pub(super) fn norm_kind(family: Family) -> NormKind {
+    match family {
+        Family::Gemma2 | Family::Gemma3 => NormKind::RmsFromOne,
+        Family::Gpt2 | Family::GptNeoX | Family::StableLm | Family::Starcoder2 => NormKind::Layer,
+        _ => NormKind::Rms,
+    }
+}
+
+/// Reads the epsilon of the norms.
+pub(super) fn norm_eps(config: &Object, family: Family) -> Result<f64, String> {
+    let key = family.norm_eps_key();
+    let eps = config.number(key)?.unwrap_or(family.described().norm_eps);
+    if (0.0..=1.0).contains(&eps) { Ok(eps) } else { Err(format!("{key} {} must be between 0 and 1", shortest(eps))) }
+}
+
+/// Reads the activation function.
+pub(super) fn activation_of(config: &Object, family: Family) -> Result<Activation, String> {
+    let (key, default) = match family {
+        Family::Gemma2 | Family::Gemma3 => ("hidden_activation", "gelu_pytorch_tanh"),
+        Family::Gpt2 => ("activation_function", "gelu_new"),
+        Family::GptNeoX => ("hidden_act", "gelu"),
+        Family::Starcoder2 => ("hidden_act", "gelu_pytorch_tanh"),
+        _ => ("hidden_act", "silu"),
+    };
+    let name = config.text(key)?.unwrap_or(default);
+    // Configurations of Gemma have both, and only the other counts.
+    if let Some(other) = config.text("hidden_act")?.filter(|_| key != "hidden_act")
+        && config.get(key).is_none()
+        && other != default
+    {
+        return Err(format!("hidden_act is {:?}, but a model of this type uses {key}", printable(other, 80)));
+    }
+    match name {
+        "silu" | "swish" => Ok(Activation::Silu),
+        "gelu" => Ok(Activation::Gelu),
+        "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+        other => {
+            Err(format!("{key} {:?} is not supported; silu, gelu, gelu_new and gelu_pytorch_tanh are", printable(other, 80)))
+        }
+    }
+}
