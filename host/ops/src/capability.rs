@@ -31,11 +31,17 @@ pub enum Capability {
     SmoothedTargets,
     /// Optimizers other than AdamW in f32.
     OtherOptimizers,
+    /// Rotary embeddings that rotate neighbouring dimensions.
+    NeighbouringRotation,
+    /// Norms of query and key heads after their rotation, and layers whose attention and MLP share a norm.
+    OtherNorms,
+    /// Attention scores whose scale depends on the position.
+    ScoresByPosition,
 }
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -47,6 +53,9 @@ impl Capability {
         Self::SquaredProbabilities,
         Self::SmoothedTargets,
         Self::OtherOptimizers,
+        Self::NeighbouringRotation,
+        Self::OtherNorms,
+        Self::ScoresByPosition,
     ];
 
     /// Returns whether there are kernels for it on an NVIDIA device.
@@ -62,7 +71,10 @@ impl Capability {
             | Self::Noise
             | Self::SquaredProbabilities
             | Self::SmoothedTargets
-            | Self::OtherOptimizers => false,
+            | Self::OtherOptimizers
+            | Self::NeighbouringRotation
+            | Self::OtherNorms
+            | Self::ScoresByPosition => false,
         }
     }
 
@@ -80,6 +92,9 @@ impl Capability {
             Self::SquaredProbabilities => "sums of squared probabilities",
             Self::SmoothedTargets => "smoothed targets",
             Self::OtherOptimizers => "optimizers other than adamw_torch",
+            Self::NeighbouringRotation => "RoPE that rotates neighbouring dimensions",
+            Self::OtherNorms => "norms of rotated heads and norms that attention and MLP share",
+            Self::ScoresByPosition => "attention scores scaled by position",
         }
     }
 

@@ -1,12 +1,12 @@
-//! Rotary position embedding (Su et al. 2021) in the half-split form of Hugging Face models: dimension `i` is rotated with
-//! dimension `i + C/2`.
+//! Rotary position embedding (Su et al. 2021): dimension `i` is rotated with dimension `i + C/2`, as in most models, or with its
+//! neighbour.
 
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::forest::Forest;
 use super::simd::wide;
 use super::slices::{ROWS_PER_TASK, write};
-use super::{Error, Result, matrix_dims, on_device};
+use super::{Capability, Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 #[cfg(feature = "cuda")]
@@ -16,6 +16,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Fewest positions of a table, unless the rotation has fewer.
 const FEWEST: usize = 1024;
 
+/// Which dimensions of a head are rotated together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pairs {
+    /// Those half of the rotated dimensions apart.
+    #[default]
+    Halves,
+    /// Each even one with the next.
+    Neighbours,
+}
+
 /// Cosines and sines of the positions in use: a model may allow millions more.
 #[derive(Debug)]
 pub struct Rotation {
@@ -24,6 +34,7 @@ pub struct Rotation {
     attention_factor: f32,
     /// Size of a head; the dimensions after the rotated pairs stay as they are.
     head_dim: usize,
+    pairs: Pairs,
     made: RwLock<Arc<Tables>>,
     /// Tables in a device's memory, each longer than the previous one. All are kept, because recorded steps have their addresses.
     #[cfg(feature = "cuda")]
@@ -65,7 +76,8 @@ impl<'a> From<&'a Forest> for Positions<'a> {
 }
 
 impl<'a> Positions<'a> {
-    fn each(self) -> &'a [u32] {
+    /// Returns the position of each row.
+    pub fn each(self) -> &'a [u32] {
         match self {
             Self::Each(each) => each,
             Self::Of(forest) => forest.positions(),
@@ -82,6 +94,7 @@ impl Rotation {
             positions,
             attention_factor,
             head_dim: 2 * frequencies.len(),
+            pairs: Pairs::default(),
             made: RwLock::default(),
             #[cfg(feature = "cuda")]
             on_device: Mutex::default(),
@@ -92,6 +105,12 @@ impl Rotation {
     #[must_use]
     pub fn within(self, head_dim: usize) -> Self {
         Self { head_dim, ..self }
+    }
+
+    /// Sets which dimensions are rotated together.
+    #[must_use]
+    pub fn in_pairs(self, pairs: Pairs) -> Self {
+        Self { pairs, ..self }
     }
 
     pub(super) fn half(&self) -> usize {
@@ -162,6 +181,9 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
         );
         return Err(Error::Shape { op: "rope", detail });
     }
+    if rotation.pairs == Pairs::Neighbours {
+        Capability::NeighbouringRotation.require(x)?;
+    }
     on_device!(x, rotate_on_device(x, rotation, at, reached, direction));
     let tables = rotation.tables(reached);
     write(x, |xs| {
@@ -170,6 +192,14 @@ fn rotate(x: &Tensor, rotation: &Rotation, at: Positions<'_>, direction: f32) ->
                 let at = p as usize * half;
                 let (cos, sin) = (&tables.cos[at..at + half], &tables.sin[at..at + half]);
                 for head in row.chunks_mut(head_dim) {
+                    if rotation.pairs == Pairs::Neighbours {
+                        for ((pair, cos), sin) in head[..2 * half].chunks_exact_mut(2).zip(cos).zip(sin) {
+                            let (a, b, s) = (pair[0], pair[1], sin * direction);
+                            pair[0] = a * cos - b * s;
+                            pair[1] = b * cos + a * s;
+                        }
+                        continue;
+                    }
                     let (low, high) = head[..2 * half].split_at_mut(half);
                     for i in 0..half {
                         let (a, b, s) = (low[i], high[i], sin[i] * direction);
@@ -230,5 +260,26 @@ mod tests {
         forward(&x, &Rotation::new(&frequencies, 100, 1.0).within(16), &[3][..]).unwrap();
         let head = [&turned(&grown, &[3]).unwrap()[0][..], &[1.0; 8]].concat();
         assert_eq!(x.to_vec2::<f32>().unwrap()[0], [head.clone(), head].concat());
+    }
+
+    #[test]
+    fn neighbours_are_rotated_like_halves_in_another_order() {
+        let frequencies = [1.0, 0.1, 0.01];
+        let halves = Rotation::new(&frequencies, 100, 1.0).within(8);
+        let neighbours = Rotation::new(&frequencies, 100, 1.0).within(8).in_pairs(Pairs::Neighbours);
+        // Dimensions of two heads, the last two of each not rotated, in the order of halves.
+        let order = [0, 2, 4, 1, 3, 5, 6, 7, 8, 10, 12, 9, 11, 13, 14, 15];
+        let values: Vec<f32> = (0..32).map(|i| (i as f32 * 0.7).sin()).collect();
+        let ordered: Vec<f32> = values.chunks(16).flat_map(|row| order.map(|i| row[i])).collect();
+        let of = |values: &[f32]| Tensor::from_slice(values, (2, 16), &Device::Cpu).unwrap();
+        let (x, y) = (of(&values), of(&ordered));
+        forward(&x, &neighbours, &[3, 41][..]).unwrap();
+        forward(&y, &halves, &[3, 41][..]).unwrap();
+        let got: Vec<f32> = x.to_vec2::<f32>().unwrap().iter().flat_map(|row| order.map(|i| row[i])).collect();
+        assert_eq!(got, y.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+        assert_ne!(got, ordered);
+        backward(&x, &neighbours, &[3, 41][..]).unwrap();
+        let back = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert!(back.iter().zip(&values).all(|(a, b)| (a - b).abs() < 1e-6));
     }
 }

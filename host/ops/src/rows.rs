@@ -3,9 +3,10 @@
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::slices::{read, read_as, tensor_of, write};
-use super::{Error, Result, matrix_dims, on_device};
+use super::{Capability, Error, Result, matrix_dims, on_device};
 use candle_core::{DType, Tensor, WithDType};
 use half::bf16;
+use rayon::prelude::*;
 
 /// Converts row numbers to a device's type. All must be rows of `t`.
 #[cfg(feature = "cuda")]
@@ -50,5 +51,19 @@ pub fn scatter_add_rows(into: &Tensor, from: &Tensor, rows: &[usize]) -> Result<
                 *d += s;
             }
         }
+    })
+}
+
+/// Multiplies each row of `x: [N, D]`, in place, with its factor. On the CPU.
+pub fn scale_rows(x: &Tensor, factors: &[f32]) -> Result<()> {
+    Capability::ScoresByPosition.require(x)?;
+    let (n, width) = matrix_dims(x);
+    if factors.len() != n {
+        return Err(Error::Shape { op: "scale_rows", detail: format!("{:?} with {} factors", x.shape(), factors.len()) });
+    }
+    write(x, |xs| {
+        xs.par_chunks_mut(width.max(1)).zip(factors).for_each(|(row, factor)| {
+            row.iter_mut().for_each(|x| *x *= factor);
+        });
     })
 }
