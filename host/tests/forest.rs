@@ -190,6 +190,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
     for (name, lora) in plain.chain(directed).chain(stacked) {
         let (policy, a) = policy(name);
         let all: &[&str] = match a.family {
+            Family::Glm4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"],
             Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
             Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
             Family::Gpt2 => &["c_attn", "c_proj", "c_fc"],

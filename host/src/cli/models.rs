@@ -17,7 +17,7 @@ pub(super) fn run(args: &Args) {
     if args.markdown {
         say!("| model_type | family | differences from Llama |\n|---|---|---|");
     }
-    for family in &FAMILIES {
+    for family in FAMILIES {
         if args.markdown {
             say!("| `{}` | {} | {} |", family.model_type, family.name, family.features);
             continue;

@@ -47,7 +47,7 @@ impl Naive<'_> {
         let weight = self.var(&format!("{name}.weight")).clone();
         let weight = if self.a.norm == NormKind::RmsFromOne { (weight + 1.0)? } else { weight };
         let x = match self.a.norm {
-            NormKind::Layer => x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?,
+            NormKind::Layer | NormKind::Centred => x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?,
             _ => x.clone(),
         };
         let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
@@ -74,7 +74,11 @@ impl Naive<'_> {
         let angles = Tensor::from_vec(angles, (t, half), &Device::Cpu)?;
         let by = f64::from(rope.attention_factor());
         let (cos, sin) = ((angles.cos()? * by)?, (angles.sin()? * by)?);
-        let turned = candle_nn::rotary_emb::rope_slow(&x.narrow(3, 0, 2 * half)?.contiguous()?, &cos, &sin)?;
+        let part = x.narrow(3, 0, 2 * half)?.contiguous()?;
+        let turned = match self.a.family {
+            Family::Cohere2 | Family::Ernie45 | Family::Glm4 => candle_nn::rotary_emb::rope_i_slow(&part, &cos, &sin)?,
+            _ => candle_nn::rotary_emb::rope_slow(&part, &cos, &sin)?,
+        };
         if 2 * half == c { Ok(turned) } else { Tensor::cat(&[turned, x.narrow(3, 2 * half, c - 2 * half)?], 3) }
     }
 
@@ -115,7 +119,16 @@ impl Naive<'_> {
         let mask = Tensor::from_vec(mask, (t, t), &Device::Cpu)?;
         let [q, k, v] = self.heads(x, layer)?;
         let rope = a.rotary[l].map(|rope| &a.ropes[rope]);
-        let (q, k, v) = (self.rotated(&q, rope)?, self.rotated(&k, rope)?, self.rotated(&v, None)?);
+        let (mut q, mut k, v) = (self.rotated(&q, rope)?, self.rotated(&k, rope)?, self.rotated(&v, None)?);
+        if a.head_norms == HeadNorms::Rotated {
+            q = self.norm(&q, &format!("{layer}.self_attn.query_layernorm"))?;
+            k = self.norm(&k, &format!("{layer}.self_attn.key_layernorm"))?;
+        }
+        if let Some(scale) = a.query_scale {
+            let step = |p: usize| (1.0 + (p as f32 / scale.length as f32).floor()).ln();
+            let by: Vec<f32> = (0..t).map(|p| 1.0 + scale.strength * step(p)).collect();
+            q = q.broadcast_mul(&Tensor::from_vec(by, (1, 1, t, 1), &Device::Cpu)?)?;
+        }
         let repeat = |x: Tensor| -> Result<Tensor> {
             let r = h.heads / h.kv_heads;
             x.unsqueeze(2)?.broadcast_as((b, h.kv_heads, r, t, h.head_dim))?.reshape((b, h.heads, t, h.head_dim))
@@ -190,7 +203,7 @@ impl Naive<'_> {
         match self.a.family {
             Family::GptNeoX => self.linear(&f(&self.linear(x, &name("dense_h_to_4h"))?)?, &name("dense_4h_to_h")),
             Family::Starcoder2 | Family::Gpt2 => self.linear(&f(&self.linear(x, &name("c_fc"))?)?, &name("c_proj")),
-            Family::Phi3 => {
+            Family::Glm4 | Family::Phi3 => {
                 let both = self.linear(x, &name("gate_up_proj"))?;
                 self.linear(&(f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?, &name("down_proj"))
             }
@@ -224,24 +237,30 @@ impl Naive<'_> {
         for l in 0..a.layers {
             let layer = format!("{layers}.{l}");
             let norm = |x: &Tensor, name: &str| self.norm_if(x, &format!("{layer}.{name}"));
-            // Where a family has its norms; in the others the one after attention is the one before the unit.
-            let around = matches!(a.family, Family::Gemma2 | Family::Gemma3 | Family::Olmo2 | Family::Olmo3);
-            let [first, second] =
-                if a.family == Family::Gpt2 { ["ln_1", "ln_2"] } else { ["input_layernorm", "post_attention_layernorm"] };
-            let mut y = self.attention(&norm(&x, first)?, &layer, l)?;
-            if around {
-                y = norm(&y, "post_attention_layernorm")?;
-            }
+            let [first, attended, before, fed] = norms_of(a.family);
+            let y = norm(&self.attention(&norm(&x, first)?, &layer, l)?, attended)?;
             let middle = (&x + (y * residual)?)?;
             let read = if a.parallel { &x } else { &middle };
-            let before = if around { "pre_feedforward_layernorm" } else { second };
-            let y = norm(&self.fed(&norm(read, before)?, &layer, l)?, "post_feedforward_layernorm")?;
+            let y = norm(&self.fed(&norm(read, before)?, &layer, l)?, fed)?;
             x = (middle + (y * residual)?)?;
         }
         let x = self.norm(&x, last)?;
         let logits = x.broadcast_matmul(&self.var(if a.tied { embedding } else { head }).t()?)?;
         let logits = (bounded((logits / f64::from(a.factors.logits))?, a.factors.logits_cap)? / TEMPERATURE)?;
         Ok((log_softmax(&logits, D::Minus1)?, self.linear(&x, "value_head")?.squeeze(2)?))
+    }
+}
+
+/// The norms before attention, of what it gives, before the unit, and of what that gives.
+fn norms_of(family: Family) -> [&'static str; 4] {
+    let [input, behind] = ["input_layernorm", "post_attention_layernorm"];
+    match family {
+        Family::Cohere2 => [input, "", input, ""],
+        Family::Exaone4 | Family::Olmo2 | Family::Olmo3 => ["", behind, "", "post_feedforward_layernorm"],
+        Family::Gemma2 | Family::Gemma3 => [input, behind, "pre_feedforward_layernorm", "post_feedforward_layernorm"],
+        Family::Glm4 => [input, "post_self_attn_layernorm", behind, "post_mlp_layernorm"],
+        Family::Gpt2 => ["ln_1", "", "ln_2", ""],
+        _ => [input, "", behind, ""],
     }
 }
 

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from a Llama.
 
 /// Their folders' names.
-pub const FAMILIES: [&str; 20] = [
+pub const FAMILIES: [&str; 26] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -22,4 +22,10 @@ pub const FAMILIES: [&str; 20] = [
     "granitemoe",
     "granitemoeshared",
     "gpt2",
+    "glm4",
+    "exaone4",
+    "cohere2",
+    "ministral3",
+    "ernie4_5",
+    "hunyuan_v1_dense",
 ];

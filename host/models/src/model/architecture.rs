@@ -7,14 +7,16 @@ use super::json::Object;
 use super::layer_kinds::{Kinds, kinds};
 use super::mixture::Mixture;
 use super::names::ExpertNames;
+use super::query_scale::QueryScale;
 use super::rope_scaling::{Context, Resolved, Rope, resolve};
-use super::switches::{Biases, activation_of, biases, factors, norm_eps, norm_kind};
+use super::switches::{Biases, activation_of, biases, factors, head_norms, norm_eps, norm_kind};
 use super::{Error, Result, text_part};
 use crate::config::printable;
-use crate::ops::Precision;
 use crate::ops::activation::Activation;
 use crate::ops::attention::{Attention, Heads};
 use crate::ops::logprob::Scale;
+use crate::ops::rope::Pairs;
+use crate::ops::{Capability, Precision};
 use serde_json::Value;
 use std::path::Path;
 
@@ -59,6 +61,8 @@ pub enum NormKind {
     RmsFromOne,
     /// Subtracts the mean, divides by the standard deviation, and adds a bias.
     Layer,
+    /// Subtracts the mean and divides by the standard deviation.
+    Centred,
 }
 
 /// Which norms a layer has on its query and key heads.
@@ -68,6 +72,8 @@ pub enum HeadNorms {
     None,
     /// One for each head.
     Each,
+    /// One for each head, after its rotation.
+    Rotated,
     /// One for all heads together.
     All,
 }
@@ -122,7 +128,8 @@ pub struct Architecture {
     pub activation: Activation,
     /// Whether the activation is gated: multiplied with a separate product.
     pub gated: bool,
-    /// Whether attention and MLP both read the layer's input, instead of one after the other.
+    /// Whether attention and MLP both read the layer's input, instead of one after the other; through the same norm, unless the MLP
+    /// has its own.
     pub parallel: bool,
     /// Sliding window of each layer, in positions; none if it attends to everything.
     pub windows: Vec<Option<usize>>,
@@ -132,6 +139,8 @@ pub struct Architecture {
     pub ropes: Vec<Rope>,
     /// Whether attention scores are also divided by the layer's number, from one.
     pub scores_by_layer: bool,
+    /// How attention scores depend on the position of the query, if they do.
+    pub query_scale: Option<QueryScale>,
     /// Multipliers and soft caps.
     pub factors: Factors,
     /// Ids that end a text, from generation_config.json or else config.json.
@@ -202,7 +211,7 @@ impl Architecture {
     }
 
     fn of_family(config: &Object, family: Family) -> std::result::Result<Self, String> {
-        use Family::{Gemma3, Gpt2, GptNeoX, Olmo2, Olmo3, Olmoe, Phi3, Qwen3, Qwen3Moe, Starcoder2};
+        use Family::{Cohere2, Gpt2, GptNeoX, Phi3, Starcoder2};
         let described = family.described();
         let key = |common: &'static str| own_key(config, family, common);
         let hidden_size = config.needed_size(key("hidden_size"), MOST_HIDDEN)?;
@@ -238,11 +247,7 @@ impl Architecture {
             qkv_bias: qkv,
             output_bias: output,
             mlp_bias: mlp,
-            head_norms: match family {
-                Qwen3 | Qwen3Moe | Gemma3 => HeadNorms::Each,
-                Olmo2 | Olmo3 | Olmoe => HeadNorms::All,
-                _ => HeadNorms::None,
-            },
+            head_norms: head_norms(family),
             projections: match family {
                 Gpt2 | Phi3 => Projections::Joined,
                 GptNeoX => Projections::JoinedByHead,
@@ -250,11 +255,16 @@ impl Architecture {
             },
             activation: activation_of(config, family)?,
             gated: !matches!(family, Gpt2 | GptNeoX | Starcoder2),
-            parallel: family == GptNeoX && config.flag("use_parallel_residual")?.unwrap_or(true),
+            parallel: match family {
+                Cohere2 => true,
+                GptNeoX => config.flag("use_parallel_residual")?.unwrap_or(true),
+                _ => false,
+            },
             windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
             rotary,
             ropes,
             scores_by_layer: family == Gpt2 && config.flag("scale_attn_by_inverse_layer_idx")?.unwrap_or(false),
+            query_scale: QueryScale::read(config, family)?,
             factors,
             eos_token_ids: ends_of(config, config.needed_size("vocab_size", MOST_TOKENS)?)?.unwrap_or_default(),
             text_part: false,
@@ -272,6 +282,17 @@ impl Architecture {
     /// Returns how products with the output matrix become logits at this temperature.
     pub fn logits(&self, temperature: f32) -> Scale {
         Scale { temperature, divisor: self.factors.logits, cap: self.factors.logits_cap, precision: Precision::F32 }
+    }
+
+    /// Returns what the model needs of a device beyond what all models need.
+    pub(super) fn needs(&self) -> Vec<Capability> {
+        let shared_norm = self.parallel && self.family.described().names.norms[2].is_empty();
+        let all = [
+            (self.family.rope_pairs() != Pairs::Halves, Capability::NeighbouringRotation),
+            (self.head_norms == HeadNorms::Rotated || shared_norm, Capability::OtherNorms),
+            (self.query_scale.is_some(), Capability::ScoresByPosition),
+        ];
+        all.into_iter().filter_map(|(needed, capability)| needed.then_some(capability)).collect()
     }
 
     /// Counts the values of all matrices.
@@ -353,7 +374,7 @@ fn own_key(config: &Object, family: Family, common: &'static str) -> &'static st
 }
 
 fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
-    let known = FAMILIES.each_ref().map(|described| described.model_type).join(", ");
+    let known = FAMILIES.iter().map(|described| described.model_type).collect::<Vec<_>>().join(", ");
     let Some(given) = model_type else { return Err(format!("model_type is missing; {known} are supported")) };
     let found = FAMILIES.iter().find(|described| described.model_type == given);
     found.map(|described| described.family).ok_or_else(|| {
@@ -373,9 +394,13 @@ fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Re
     }
     let default = match family {
         Family::Gemma2 | Family::Gemma3 => 256,
+        Family::Ernie45 | Family::Glm4 | Family::Ministral3 => 128,
         _ => hidden_size / heads,
     };
     let head_dim = config.size("head_dim", MOST_HEAD_DIM)?.unwrap_or(default);
+    if family == Family::Cohere2 && head_dim != hidden_size / heads {
+        return Err(format!("head_dim is {head_dim}, but a model of type cohere2 uses hidden_size / num_attention_heads"));
+    }
     if head_dim == 0 || !head_dim.is_multiple_of(2) {
         return Err(format!("head_dim {head_dim} must be even and not zero; it defaults to hidden_size / num_attention_heads"));
     }

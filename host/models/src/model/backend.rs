@@ -121,6 +121,10 @@ impl Backend {
             );
             return Err(Error::Device(detail));
         }
+        let model_type = architecture.family.described().model_type;
+        if let Some(why) = architecture.needs().into_iter().find_map(|needed| needed.refusal(&self.device)) {
+            return Err(Error::Device(format!("a model of type {model_type} is for the CPU: {why}; set device = \"cpu\"")));
+        }
         if !self.device.is_cpu() && architecture.heads.head_dim > LARGEST_HEAD {
             let size = architecture.heads.head_dim;
             let detail = format!("heads of size {size}; a device supports {LARGEST_HEAD} at most; set device = \"cpu\"");

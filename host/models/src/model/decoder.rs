@@ -3,6 +3,7 @@
 //! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
 //! as the gradient has passed.
 
+use super::architecture::HeadNorms;
 use super::backward::{Wanted, apply_backward, apply_backward_into};
 use super::experts::{Balance, experts_backward};
 use super::how::How;
@@ -101,7 +102,8 @@ impl Decoder {
     /// Creates a decoder with these weights.
     pub fn new(architecture: Architecture, weights: Weights) -> Self {
         let a = &architecture;
-        let rotations = a.ropes.iter().map(|rope| rope.rotation(a.heads.head_dim, a.max_positions)).collect();
+        let rotations =
+            a.ropes.iter().map(|rope| rope.rotation(a.heads.head_dim, a.max_positions).in_pairs(a.family.rope_pairs())).collect();
         Self { architecture, weights, precision: Precision::F32, rotations: Arc::new(rotations) }
     }
 
@@ -402,13 +404,23 @@ impl Decoder {
         let (q, k) = self.heads(i, &kept, forest)?;
         let from = attention::Kept { q: &q, k: &k, v: &kept.v, out: &kept.attended.out, log_sum: log_sum(&kept)? };
         let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, self.attention(i))?;
-        if let Some(rotation) = self.rotation(i) {
-            rope::backward(&dq, rotation, forest)?;
-            rope::backward(&dk, rotation, forest)?;
+        if let Some(scale) = a.query_scale {
+            ops::scale_rows(&dq, &scale.factors(forest.positions()))?;
+        }
+        let turned_back = |dq: &Tensor, dk: &Tensor| match self.rotation(i) {
+            Some(rotation) => rope::backward(dq, rotation, forest).and_then(|()| rope::backward(dk, rotation, forest)),
+            None => Ok(()),
+        };
+        let rotated_first = a.head_norms == HeadNorms::Rotated;
+        if !rotated_first {
+            turned_back(&dq, &dk)?;
         }
         if let (Some((q, k)), Some((q_norm, k_norm)), Some((dq_norm, dk_norm))) = (&kept.unnormed, &w.qk_norm, &g.qk_norm) {
             dq = a.normed_heads_backward(q, q_norm, &dq, dq_norm)?;
             dk = a.normed_heads_backward(k, k_norm, &dk, dk_norm)?;
+        }
+        if rotated_first {
+            turned_back(&dq, &dk)?;
         }
         let h = a.normed_for(all_round(&maps.each().qkv), &kept.input, w.input_norm.as_ref())?;
         let dh = products_backward(&maps.qkv, &h, &[&dq, &dk, &dv], &a.qkv_widths(), &g.qkv)?;
@@ -430,7 +442,9 @@ impl Decoder {
         let &Here { i, maps, balance } = here;
         let (a, w) = (&self.architecture, &self.weights.layers[i]);
         let d_lowered = self.added_backward(d_out, w.added_norm.as_ref(), kept.lowered.as_ref(), &g.added_norm)?;
-        let h = a.normed_for(maps.each().mlp_rounds(), source, w.mlp_norm.as_ref())?;
+        let norm = w.before_mlp(a);
+        let g_norm = if w.mlp_norm.is_some() { &g.mlp_norm } else { &g.input_norm };
+        let h = a.normed_for(maps.each().mlp_rounds(), source, norm)?;
         let unit = maps.unit.as_ref().zip(kept.unit.as_ref()).zip(g.unit.as_ref());
         let mut dh = unit.map(|((maps, kept), g)| self.unit_backward(maps, kept, &h, &d_lowered, g)).transpose()?;
         if let Some(((maps, kept), g)) = maps.experts.as_ref().zip(kept.experts.as_ref()).zip(g.experts.as_ref()) {
@@ -439,7 +453,7 @@ impl Decoder {
             dh = Some(more);
         }
         let missing = || ops::Error::Shape { op: "layer", detail: "a layer with neither a unit nor experts".into() };
-        self.norm_input_backward(source, w.mlp_norm.as_ref(), &dh.ok_or_else(missing)?, d_source, &g.mlp_norm)
+        self.norm_input_backward(source, norm, &dh.ok_or_else(missing)?, d_source, g_norm)
     }
 
     /// Takes the gradient of the gated unit's output and returns that of its input `h`.

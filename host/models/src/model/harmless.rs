@@ -88,11 +88,48 @@ const HARMLESS_IF_OFF: &[&[&str]] = &[
 ];
 
 /// Keys without effect if they are one.
-const HARMLESS_IF_ONE: &[&str] = &["full_attn_mod", "interpolate_factor", "partial_rotary_factor", "rotary_scaling_factor"];
+const HARMLESS_IF_ONE: &[&str] =
+    &["full_attn_mod", "interpolate_factor", "partial_rotary_factor", "rotary_pct", "rotary_scaling_factor"];
 
-/// Keys that only repeat a property of the model's type.
-const HARMLESS_WORDS: [(&str, &str, &str); 2] =
-    [("starcoder2", "mlp_type", "default"), ("starcoder2", "norm_type", "layer_norm")];
+/// Keys that only repeat a property of the model's type, with their values as JSON.
+const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
+    ("cohere2", "order_of_interleaved_layers", r#""local_attn_first""#),
+    ("cohere2", "position_embedding_type", r#""rope_gptj""#),
+    ("cohere2", "use_embedding_sharing", "true"),
+    ("cohere2", "use_gated_activation", "true"),
+    ("cohere2", "use_parallel_block", "true"),
+    ("hunyuan_v1_dense", "norm_type", r#""rms""#),
+    ("hunyuan_v1_dense", "num_experts", "1"),
+    ("hunyuan_v1_dense", "position_embedding_xdrope", "false"),
+    ("hunyuan_v1_dense", "use_cla", "false"),
+    ("hunyuan_v1_dense", "use_qk_norm", "true"),
+    ("hunyuan_v1_dense", "use_rotary_pos_emb", "true"),
+    ("starcoder2", "mlp_type", r#""default""#),
+    ("starcoder2", "norm_type", r#""layer_norm""#),
+];
+
+/// Keys that have no effect in models of one type.
+const HARMLESS_OF_TYPE: &[(&str, &[&str])] = &[
+    ("cohere2", &["layer_switch"]),
+    (
+        "hunyuan_v1_dense",
+        &[
+            "add_classification_head",
+            "cla_share_factor",
+            "class_num",
+            "eod_token_id",
+            "im_end_id",
+            "im_newline_id",
+            "im_start_id",
+            "mask_init_id",
+            "org_vocab_size",
+            "pad_id",
+            "pool_type",
+            "text_end_id",
+            "text_start_id",
+        ],
+    ),
+];
 
 /// Keys that describe how the stored weights are quantised.
 const QUANTISED: [&str; 3] = ["quantization_config", "quantization", "compression_config"];
@@ -117,8 +154,10 @@ pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), St
     let listed = |table: &[&[&str]]| table.iter().any(|keys| keys.contains(&key));
     let shown = || printable(&value.to_string(), 80);
     let left_behind = LEFT_BEHIND.iter().any(|start| key.starts_with(start));
-    let word = HARMLESS_WORDS.iter().any(|known| (known.0, known.1, Some(known.2)) == (model_type, key, value.as_str()));
-    if listed(HARMLESS) || left_behind || word || DROPOUT.contains(&key) || value.is_null() {
+    let text = value.to_string();
+    let word = HARMLESS_WORDS.iter().any(|known| *known == (model_type, key, text.as_str()));
+    let unused = HARMLESS_OF_TYPE.iter().any(|(of, keys)| *of == model_type && keys.contains(&key));
+    if listed(HARMLESS) || left_behind || word || unused || DROPOUT.contains(&key) || value.is_null() {
         return Ok(());
     }
     let off = match value {

@@ -2,7 +2,7 @@
 //! what attends: a forest in training, or a token with its caches. `decoder.rs` has its gradient, `work.rs` its cost, and on a
 //! device `device_decoding.rs` launches it as fused kernels.
 
-use super::architecture::NormKind;
+use super::architecture::{HeadNorms, NormKind};
 use super::maps::Maps;
 use super::weights::{Experts, Layer as Norms, Norm};
 use super::{Architecture, Result};
@@ -96,7 +96,7 @@ pub(super) struct Fed {
 /// What one layer's backward pass needs. Elementwise parts are recomputed instead.
 pub(super) struct LayerKept {
     pub input: Tensor,
-    /// Query and key heads before their norms, if the family has them.
+    /// Query and key heads as their norms read them, if the family has them.
     pub unnormed: Option<(Tensor, Tensor)>,
     /// Query and key heads as attention reads them; not kept if they can be made of those before their norms ([`Layer::placed`]).
     pub heads: Option<(Tensor, Tensor)>,
@@ -196,12 +196,16 @@ pub(super) struct Layer<'a, P> {
 }
 
 impl<P> Layer<'_, P> {
-    /// Returns query and key heads as attention reads them: normalised, if the family has norms for them, and rotated. Without norms,
-    /// they are rotated in place.
+    /// Returns query and key heads as attention reads them: normalised, if the family has norms for them, and rotated, unless they
+    /// were before; queries scaled by their positions, if the family does that. Without norms, this happens in place.
     pub(super) fn placed<'p>(&self, heads: (Tensor, Tensor), positions: impl Into<Positions<'p>>) -> Result<(Tensor, Tensor)> {
         let ((q, k), positions) = (heads, positions.into());
         let (q_norm, k_norm) = self.norms.qk_norm.as_ref().map(|(q, k)| (q, k)).unzip();
-        Ok((self.placed_one(q, q_norm, positions)?, self.placed_one(k, k_norm, positions)?))
+        let q = self.placed_one(q, q_norm, positions)?;
+        if let Some(scale) = self.architecture.query_scale {
+            ops::scale_rows(&q, &scale.factors(positions.each()))?;
+        }
+        Ok((q, self.placed_one(k, k_norm, positions)?))
     }
 
     /// Returns query or key heads as attention reads them: normalised, if there is a norm, and rotated.
@@ -212,10 +216,15 @@ impl<P> Layer<'_, P> {
         positions: impl Into<Positions<'p>>,
     ) -> Result<Tensor> {
         let heads = norm.map_or(Ok(heads.clone()), |norm| self.architecture.normed_heads(&heads, norm))?;
-        if let Some(rotation) = self.rotation {
-            rope::forward(&heads, rotation, positions)?;
+        if self.architecture.head_norms != HeadNorms::Rotated {
+            self.rotate(&heads, positions.into())?;
         }
         Ok(heads)
+    }
+
+    /// Rotates heads in place, if the layer has a rotary embedding.
+    fn rotate(&self, heads: &Tensor, positions: Positions<'_>) -> ops::Result<()> {
+        self.rotation.map_or(Ok(()), |rotation| rope::forward(heads, rotation, positions))
     }
 }
 
@@ -234,6 +243,10 @@ impl<P: Product> Layer<'_, P> {
         let h = a.normed_for(all_round(&maps.qkv), &x, norms.input_norm.as_ref())?;
         let [q, k, v] = three(products(&maps.qkv, &h, &a.qkv_widths())?)?;
         P::soon(&[maps.o], x.dim(0)?)?;
+        if a.head_norms == HeadNorms::Rotated {
+            self.rotate(&q, positions)?;
+            self.rotate(&k, positions)?;
+        }
         let unnormed = norms.qk_norm.is_some().then(|| (q.clone(), k.clone()));
         if let Some((q, k)) = unnormed.as_ref().filter(|_| self.rounds) {
             ops::round_in_place(q)?;
@@ -249,7 +262,7 @@ impl<P: Product> Layer<'_, P> {
         }
         ops::add_into(&middle, &residual)?;
         let source = if a.parallel { &residual } else { &middle };
-        let h = a.normed_for(maps.mlp_rounds(), source, norms.mlp_norm.as_ref())?;
+        let h = a.normed_for(maps.mlp_rounds(), source, norms.before_mlp(a))?;
         let Fed { unit, experts } = self.widened(&h)?;
         Ok(LayerKept { input: x, unnormed, heads: Some((q, k)), v, attended, projected, middle, unit, experts, lowered: None })
     }
@@ -323,6 +336,13 @@ fn three(all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {
     all.try_into().map_err(|_| none())
 }
 
+impl<T> Norms<T> {
+    /// Returns the norm that the MLP reads: of a layer whose attention reads the same, the one before both.
+    pub(super) fn before_mlp(&self, a: &Architecture) -> Option<&Norm<T>> {
+        self.mlp_norm.as_ref().or(self.input_norm.as_ref().filter(|_| a.parallel))
+    }
+}
+
 impl Architecture {
     /// Normalises `x`; without a norm, returns it unchanged.
     pub(super) fn normed(&self, x: &Tensor, norm: Option<&Norm>) -> ops::Result<Tensor> {
@@ -335,6 +355,7 @@ impl Architecture {
         match (self.norm, bias) {
             (NormKind::RmsFromOne, _) => norm::forward(x, &ops::plus_one(weight)?, self.norm_eps, rounds),
             (NormKind::Layer, Some(bias)) => layer_norm::forward(x, weight, bias, self.norm_eps, rounds),
+            (NormKind::Centred, _) => layer_norm::forward(x, weight, &ops::zeros_like(weight)?, self.norm_eps, rounds),
             _ => norm::forward(x, weight, self.norm_eps, rounds),
         }
     }
@@ -345,6 +366,10 @@ impl Architecture {
         match self.norm {
             NormKind::Rms => norm::backward(x, &norm.weight, eps, dy, dx, d_weight),
             NormKind::RmsFromOne => norm::backward(x, &ops::plus_one(&norm.weight)?, eps, dy, dx, d_weight),
+            NormKind::Centred => {
+                let unused = d_weight.map(ops::zeros_like).transpose()?;
+                layer_norm::backward(x, &norm.weight, eps, dy, dx, d_weight.zip(unused.as_ref()))
+            }
             NormKind::Layer => {
                 let d_bias = grad.and_then(|grad| grad.bias.as_ref().and_then(Option::as_ref));
                 // Beside an adapter, the bias may be trained without the weight.

@@ -21,7 +21,14 @@ pub(super) struct Kinds {
 pub(super) fn kinds(config: &Object, family: Family, layers: usize, two: bool) -> Result<Kinds, String> {
     let rotates = rotates(config, family, layers)?;
     let sliding = sliding(config, family, &rotates)?;
+    // Layers that see everything have no positions, in a model that has others.
+    let by_window = match family {
+        Family::Cohere2 => true,
+        Family::Exaone4 => config.get("sliding_window").is_some() || !config.has("sliding_window"),
+        _ => false,
+    };
     let rope = |layer: usize| match sliding[layer] {
+        None if by_window => None,
         _ if !rotates[layer] => None,
         Some(_) if two => Some(1),
         _ => Some(0),
@@ -41,8 +48,9 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
         Ok::<_, String>(size.filter(|_| in_use))
     };
     let size = match family {
+        Family::Cohere2 | Family::Exaone4 => size_or(4096)?,
         Family::Gemma2 | Family::Gemma3 | Family::Ministral | Family::Mistral | Family::Olmo3 => size_or(4096)?,
-        Family::Mixtral | Family::Phi3 | Family::Starcoder2 => size()?,
+        Family::Ministral3 | Family::Mixtral | Family::Phi3 | Family::Starcoder2 => size()?,
         Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => if_in_use(size_or(4096)?)?,
         Family::SmolLm3 => if_in_use(size()?)?,
         _ => None,
@@ -56,6 +64,7 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
     let pattern = match family {
         Family::Gemma3 => gemma3_pattern(config)?,
         Family::Gemma2 => 2,
+        Family::Cohere2 | Family::Exaone4 => pattern(config)?,
         _ => 4,
     };
     let first = match family {
@@ -66,12 +75,13 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
     };
     let types = config.words("layer_types", KINDS, layers)?;
     let by_default = |layer: usize| match family {
-        Family::Gemma2 | Family::Gemma3 | Family::Olmo3 => !(layer + 1).is_multiple_of(pattern),
+        Family::Cohere2 | Family::Gemma2 | Family::Gemma3 | Family::Olmo3 => !(layer + 1).is_multiple_of(pattern),
+        Family::Exaone4 => size.is_some() && !(layer + 1).is_multiple_of(pattern),
         Family::SmolLm3 => !rotates[layer],
         _ => layer >= first,
     };
     let slides = |layer: usize| types.as_ref().map_or_else(|| by_default(layer), |types| types[layer] == SLIDING);
-    let patterned = matches!(family, Family::Gemma2 | Family::Gemma3 | Family::Olmo3);
+    let patterned = matches!(family, Family::Cohere2 | Family::Gemma2 | Family::Gemma3 | Family::Olmo3);
     if size.is_none() && (types.is_some() || patterned) && (0..layers).any(slides) {
         return Err(format!("layer_types has {SLIDING:?}, but there is no sliding_window"));
     }
@@ -80,8 +90,8 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
 
 /// Returns whether models of this family use `layer_types`.
 pub(super) fn obeys_types(family: Family) -> bool {
-    use Family::{Gemma2, Gemma3, Ministral, Mistral, Olmo3, Qwen2, Qwen3, SmolLm3};
-    matches!(family, Gemma2 | Gemma3 | Ministral | Mistral | Olmo3 | Qwen2 | Qwen3 | SmolLm3)
+    use Family::{Cohere2, Exaone4, Gemma2, Gemma3, Ministral, Mistral, Olmo3, Qwen2, Qwen3, SmolLm3};
+    matches!(family, Cohere2 | Exaone4 | Gemma2 | Gemma3 | Ministral | Mistral | Olmo3 | Qwen2 | Qwen3 | SmolLm3)
 }
 
 /// Returns the same window for each layer; `layer_types`, which this family ignores, must not contradict it.
@@ -92,6 +102,16 @@ fn alike(config: &Object, size: Option<usize>, layers: usize) -> Result<Vec<Opti
         return Err(format!("layer_types has {other:?}, but the sliding window of all layers is {size} in a model of this type"));
     }
     Ok(vec![size; layers])
+}
+
+/// Returns how many layers apart those with full attention are, without `layer_types`.
+fn pattern(config: &Object) -> Result<usize, String> {
+    // A pattern in letters only repeats what layer_types says.
+    let spelt = config.get("sliding_window_pattern").is_some_and(|pattern| pattern.is_string());
+    if spelt && config.get("layer_types").is_some() {
+        return Ok(4);
+    }
+    Ok(config.size("sliding_window_pattern", MOST_LAYERS)?.unwrap_or(4))
 }
 
 /// Returns how many layers apart Gemma 3's full-attention layers are, without `layer_types`.
@@ -173,6 +193,42 @@ mod tests {
             let error = Architecture::parse(&config.to_string()).unwrap_err();
             assert!(error.contains(key), "{kind}: {error}");
         }
+    }
+
+    #[test]
+    fn layers_that_see_everything_have_no_positions_beside_others_with_windows() {
+        let kinds = |more: Value| {
+            let mut config = json!({
+                "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 257,
+                "max_position_embeddings": 128, "sliding_window": 16,
+            });
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let a = Architecture::parse(&config.to_string())?;
+            let rotates: Vec<bool> = a.rotary.iter().map(Option::is_some).collect();
+            Ok::<_, String>((a.windows, rotates))
+        };
+        let (some, three) = (Some(16), vec![true, true, true, false]);
+        for kind in ["cohere2", "exaone4"] {
+            let usual = kinds(json!({ "model_type": kind })).unwrap();
+            assert_eq!(usual, (vec![some, some, some, None], three.clone()), "{kind}");
+            let every = kinds(json!({ "model_type": kind, "sliding_window_pattern": 2 })).unwrap();
+            assert_eq!(every, (vec![some, None, some, None], vec![true, false, true, false]), "{kind}");
+            let types = ["full_attention", "sliding_attention", "full_attention", "full_attention"];
+            let listed = kinds(json!({ "model_type": kind, "layer_types": types })).unwrap();
+            assert_eq!(listed, (vec![None, some, None, None], vec![false, true, false, false]), "{kind}");
+            // A window longer than any text hides nothing, and says which layers have positions all the same.
+            let long = kinds(json!({ "model_type": kind, "sliding_window": 4096 })).unwrap();
+            assert_eq!(long, (vec![None; 4], three.clone()), "{kind}");
+        }
+        let plain = json!({ "model_type": "exaone4", "sliding_window": null, "layer_types": vec!["full_attention"; 4] });
+        assert_eq!(kinds(plain).unwrap(), (vec![None; 4], vec![true; 4]));
+        let spelt = json!({ "model_type": "exaone4", "sliding_window_pattern": "LLLG" });
+        assert!(kinds(spelt.clone()).unwrap_err().contains("sliding_window_pattern"));
+        let mut listed = spelt;
+        listed["layer_types"] = json!(vec!["sliding_attention"; 4]);
+        assert_eq!(kinds(listed).unwrap().0, [some; 4]);
+        assert!(kinds(json!({ "model_type": "cohere2", "sliding_window": null })).unwrap_err().contains("sliding_window"));
+        assert!(kinds(json!({ "model_type": "cohere2", "head_dim": 8 })).unwrap_err().contains("head_dim"));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(super) struct Names {
     pub experts: Option<&'static ExpertNames>,
     /// Norms before and after attention, and before and after the MLP.
     pub norms: [&'static str; 4],
+    /// Norms of query and key heads, if the family has them.
+    pub head_norms: [&'static str; 2],
     /// Whether files have the matrices of layers transposed, `[in, out]`.
     pub turned: bool,
 }
@@ -64,6 +66,7 @@ pub(super) const LLAMA: Names = Names {
     down: "mlp.down_proj",
     experts: None,
     norms: ["input_layernorm", "", "post_attention_layernorm", ""],
+    head_norms: ["self_attn.q_norm", "self_attn.k_norm"],
     turned: false,
 };
 
@@ -75,6 +78,17 @@ pub(super) const GEMMA: Names = Names {
 
 /// Norms after them only.
 pub(super) const OLMO: Names = Names { norms: ["", "post_attention_layernorm", "", "post_feedforward_layernorm"], ..LLAMA };
+
+/// One norm, before both.
+pub(super) const COHERE: Names = Names { norms: ["input_layernorm", "", "", ""], ..LLAMA };
+
+pub(super) const GLM: Names = Names {
+    mlp: &["mlp.gate_up_proj"],
+    norms: ["input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"],
+    ..LLAMA
+};
+
+pub(super) const HUNYUAN: Names = Names { head_norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"], ..LLAMA };
 
 pub(super) const PHI: Names = Names { qkv: &["self_attn.qkv_proj"], mlp: &["mlp.gate_up_proj"], ..LLAMA };
 

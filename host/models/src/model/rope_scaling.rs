@@ -119,8 +119,11 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
         _ => None,
     };
     let described = context.family.described();
-    let quarter = matches!(context.family, Family::GptNeoX | Family::StableLm);
-    let partial = partial.unwrap_or(if quarter { 0.25 } else { 1.0 });
+    let partial = partial.unwrap_or(match context.family {
+        Family::Glm4 => 0.5,
+        Family::GptNeoX | Family::StableLm => 0.25,
+        _ => 1.0,
+    });
     let original = config.size("original_max_position_embeddings", MOST_POSITIONS)?;
     let defaults = Defaults { theta: theta.unwrap_or(described.theta), partial };
     let (full, limit) = one(&p, key, &defaults, original, context)?;
@@ -201,7 +204,8 @@ fn one(
     context: &Context,
 ) -> Result<(Rope, Option<usize>), String> {
     let inside = |e: String| format!("{key}: {e}");
-    let theta = p.number("rope_theta").map_err(inside)?.unwrap_or(defaults.theta);
+    let alpha = alpha(p, context).map_err(inside)?;
+    let theta = p.number("rope_theta").map_err(inside)?.unwrap_or(defaults.theta) * alpha.unwrap_or(1.0);
     let partial = match context.family {
         family if turns_partly(family) => p.number("partial_rotary_factor").map_err(inside)?.unwrap_or(defaults.partial),
         _ => 1.0,
@@ -222,6 +226,7 @@ fn one(
     let mut limit = None;
     let scaling = match kind {
         None | Some("default") => RopeScaling::None,
+        Some("dynamic") if alpha.is_some() => RopeScaling::None,
         Some("linear") => RopeScaling::Linear { factor: needed(p, key, "factor")? },
         Some("dynamic") => {
             needed(p, key, "factor")?;
@@ -252,9 +257,32 @@ fn one(
     Ok((rope, limit))
 }
 
+/// Returns what Hunyuan's `alpha` multiplies the base by, and reads what Ministral 3 keeps here for other purposes.
+fn alpha(p: &Object, context: &Context) -> Result<Option<f64>, String> {
+    // Read, as transformers does, by the type and without effect beside `alpha`; or by `QueryScale`.
+    let unused: &[&str] = match context.family {
+        Family::HunyuanV1Dense => &["beta_fast", "beta_slow", "factor", "mscale", "mscale_all_dim"],
+        Family::Ministral3 => &["llama_4_scaling_beta", "max_position_embeddings"],
+        _ => &[],
+    };
+    let dims = context.head_dim as f64;
+    let kind = p.text("rope_type")?.or(p.text("type")?);
+    let dynamic = context.family == Family::HunyuanV1Dense && kind == Some("dynamic");
+    let alpha = if dynamic { p.number("alpha")?.filter(|alpha| *alpha != 0.0) } else { None };
+    if alpha.is_some() || !dynamic {
+        unused.iter().for_each(|key| {
+            p.get(key);
+        });
+    }
+    match alpha {
+        Some(alpha) if alpha < 0.0 || dims <= 2.0 => Err(format!("alpha {} must be positive", shortest(alpha))),
+        alpha => Ok(alpha.map(|alpha| alpha.powf(dims / (dims - 2.0)))),
+    }
+}
+
 /// Returns whether models of this family may rotate only the first dimensions of a head.
 fn turns_partly(family: Family) -> bool {
-    matches!(family, Family::GptNeoX | Family::Phi3 | Family::StableLm)
+    matches!(family, Family::Glm4 | Family::GptNeoX | Family::Phi3 | Family::StableLm)
 }
 
 fn needed(p: &Object, key: &str, name: &str) -> Result<f64, String> {
@@ -488,5 +516,18 @@ mod tests {
             assert!(error.contains(named), "{text}: {error}");
         }
         assert!(parsed(Family::Llama, r#"{"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": {}}"#).is_ok());
+    }
+
+    #[test]
+    fn a_fixed_alpha_stretches_the_base_and_half_of_a_glm_is_rotated() {
+        let scaled = r#"{"rope_theta": 1e4, "rope_scaling": {"type": "dynamic", "alpha": 50.0, "factor": 1.0, "beta_fast": 32}}"#;
+        let rope = parsed(Family::HunyuanV1Dense, scaled).unwrap().full;
+        assert!((rope.theta - 1e4 * 50f64.powf(16.0 / 14.0)).abs() < 1e-6 && rope.scaling == RopeScaling::None);
+        let plain = scaled.replace("50.0", "0").replace(", \"beta_fast\": 32", "");
+        assert_eq!(parsed(Family::HunyuanV1Dense, &plain).unwrap().full.theta, 1e4);
+        assert!(parsed(Family::HunyuanV1Dense, &scaled.replace("50.0", "-2")).unwrap_err().contains("alpha"));
+        assert!(parsed(Family::Llama, scaled).unwrap_err().contains("alpha"));
+        assert_eq!(parsed(Family::Glm4, "{}").unwrap().full.dims, 8);
+        assert_eq!(parsed(Family::Glm4, r#"{"partial_rotary_factor": 0.25}"#).unwrap().full.dims, 4);
     }
 }

@@ -1,6 +1,6 @@
 //! The switches of a decoder that follow from its family and its `config.json`: biases, factors, norms and the activation.
 
-use super::architecture::{Factors, NormKind};
+use super::architecture::{Factors, HeadNorms, NormKind};
 use super::families::Family;
 use super::json::Object;
 use crate::config::{printable, shortest};
@@ -11,7 +11,7 @@ impl Family {
     /// Returns the key of the norms' epsilon.
     pub(super) fn norm_eps_key(self) -> &'static str {
         match self {
-            Self::GptNeoX | Self::StableLm => "layer_norm_eps",
+            Self::Cohere2 | Self::GptNeoX | Self::StableLm => "layer_norm_eps",
             Self::Starcoder2 => "norm_epsilon",
             Self::Gpt2 => "layer_norm_epsilon",
             _ => "rms_norm_eps",
@@ -40,7 +40,10 @@ pub(super) fn biases(config: &Object, family: Family) -> Result<Biases, String> 
     let attention = match family {
         Family::Gpt2 => true,
         Family::GptNeoX => flag("attention_bias", true)?,
-        Family::Ministral | Family::Mistral | Family::Mixtral | Family::Phi3 | Family::Qwen2 | Family::StableLm => false,
+        Family::Exaone4 | Family::Ministral | Family::Ministral3 | Family::Mistral | Family::Mixtral => false,
+        Family::Phi3 | Family::Qwen2 | Family::StableLm => false,
+        Family::Ernie45 => flag("use_bias", false)?,
+        Family::Glm4 => flag("attention_bias", true)?,
         Family::Starcoder2 => flag("use_bias", true)?,
         _ => flag("attention_bias", false)?,
     };
@@ -51,10 +54,10 @@ pub(super) fn biases(config: &Object, family: Family) -> Result<Biases, String> 
     };
     let mlp = match family {
         Family::Llama | Family::SmolLm3 | Family::Granite => flag("mlp_bias", false)?,
-        Family::Starcoder2 => attention,
+        Family::Ernie45 | Family::Starcoder2 => attention,
         _ => matches!(family, Family::Gpt2 | Family::GptNeoX),
     };
-    Ok(Biases { qkv, output: attention, mlp })
+    Ok(Biases { qkv, output: attention && family != Family::Glm4, mlp })
 }
 
 /// Reads the multipliers and soft caps.
@@ -71,6 +74,7 @@ pub(super) fn factors(config: &Object, family: Family, hidden: usize, heads: Hea
         false => Ok(None),
     };
     match family {
+        Family::Cohere2 => Ok(Factors { logits: positive("logit_scale", 0.0625)?.recip(), ..none }),
         Family::Granite | Family::GraniteMoe | Family::GraniteMoeShared => Ok(Factors {
             embedding: positive("embedding_multiplier", 1.0)?,
             residual: positive("residual_multiplier", 1.0)?,
@@ -97,9 +101,20 @@ pub(super) fn factors(config: &Object, family: Family, hidden: usize, heads: Hea
 /// Returns the kind of a family's norms.
 pub(super) fn norm_kind(family: Family) -> NormKind {
     match family {
+        Family::Cohere2 => NormKind::Centred,
         Family::Gemma2 | Family::Gemma3 => NormKind::RmsFromOne,
         Family::Gpt2 | Family::GptNeoX | Family::StableLm | Family::Starcoder2 => NormKind::Layer,
         _ => NormKind::Rms,
+    }
+}
+
+/// Returns which norms a family has on its query and key heads.
+pub(super) fn head_norms(family: Family) -> HeadNorms {
+    match family {
+        Family::Exaone4 | Family::Gemma3 | Family::Qwen3 | Family::Qwen3Moe => HeadNorms::Each,
+        Family::HunyuanV1Dense => HeadNorms::Rotated,
+        Family::Olmo2 | Family::Olmo3 | Family::Olmoe => HeadNorms::All,
+        _ => HeadNorms::None,
     }
 }
 

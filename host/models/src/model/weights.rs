@@ -284,7 +284,10 @@ impl<T> Layer<T> {
         let experts = self.experts.as_ref().map(|experts| of_experts(experts).map(&mut linear)).transpose()?;
         let qk_norm = match &self.qk_norm {
             None => None,
-            Some((q, k)) => Some((f(name("self_attn.q_norm.weight"), q)?, f(name("self_attn.k_norm.weight"), k)?)),
+            Some((q, k)) => {
+                let [of_q, of_k] = names.head_norms.map(|norm| name(norm) + ".weight");
+                Some((f(of_q, q)?, f(of_k, k)?))
+            }
         };
         let mut norm = |of: &'a Option<Norm<T>>, part: &str| of.as_ref().map(|norm| norm.map(&name(part), f)).transpose();
         Ok(Layer {
@@ -411,7 +414,7 @@ fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
         experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(experts),
         qk_norm: match a.head_norms {
             HeadNorms::None => None,
-            HeadNorms::Each => Some((vec![c], vec![c])),
+            HeadNorms::Each | HeadNorms::Rotated => Some((vec![c], vec![c])),
             HeadNorms::All => Some((vec![a.query_width()], vec![a.kv_width()])),
         },
         input_norm: input_norm.clone(),

@@ -32,7 +32,7 @@ impl Names {
     /// [`OF_LAYERS`] on follow a layer's number.
     fn modules(&self) -> [&'static str; 10] {
         let [input, attended, mlp, added] = self.norms;
-        let of_heads = ["self_attn.q_norm", "self_attn.k_norm"];
+        let of_heads = self.head_norms;
         let positions = self.positions.unwrap_or("");
         [self.embedding, positions, self.norm, HEAD_MODULE, input, attended, mlp, added, of_heads[0], of_heads[1]]
     }

@@ -1,0 +1,83 @@
+//! Attention scores that grow with the position of the query, as in Llama 4 and Ministral 3.
+
+use super::bounds::MOST_POSITIONS;
+use super::families::Family;
+use super::json::Object;
+use crate::config::shortest;
+
+/// How attention scores depend on the position `p` of the query: they are multiplied by `1 + strength * ln(1 + floor(p / length))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryScale {
+    /// `llama_4_scaling_beta`
+    pub strength: f32,
+    /// `original_max_position_embeddings`: queries up to here are not scaled.
+    pub length: usize,
+}
+
+impl QueryScale {
+    /// Reads it from the parameters of the rotary embedding; none for families without one.
+    ///
+    /// # Errors
+    /// If they lack it.
+    pub(super) fn read(config: &Object, family: Family) -> Result<Option<Self>, String> {
+        if family != Family::Ministral3 {
+            return Ok(None);
+        }
+        let missing = "rope_parameters is missing; a model of type ministral3 needs llama_4_scaling_beta in it";
+        let (key, p) = match (config.object("rope_parameters")?, config.object("rope_scaling")?) {
+            (Some(p), _) => ("rope_parameters", p),
+            (None, Some(p)) => ("rope_scaling", p),
+            (None, None) => return Err(missing.into()),
+        };
+        let inside = |e: String| format!("{key}: {e}");
+        let needed = |name: &str| format!("{key}: a model of type ministral3 needs {name}");
+        let strength = p.number("llama_4_scaling_beta").map_err(inside)?.ok_or_else(|| needed("llama_4_scaling_beta"))?;
+        if !(0.0..=1e3).contains(&strength) {
+            return Err(inside(format!("llama_4_scaling_beta {} must be between 0 and 1000", shortest(strength))));
+        }
+        let length = p.size("original_max_position_embeddings", MOST_POSITIONS).map_err(inside)?;
+        let length = length.ok_or_else(|| needed("original_max_position_embeddings"))?;
+        Ok(Some(Self { strength: strength as f32, length }))
+    }
+
+    /// Returns the factor of each position's query.
+    pub fn factors(self, positions: &[u32]) -> Vec<f32> {
+        positions.iter().map(|&p| 1.0 + self.strength * ((p as usize / self.length) as f32).ln_1p()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::Architecture;
+    use serde_json::{Value, json};
+
+    fn parsed(rope: Value) -> Result<Architecture, String> {
+        let config = json!({
+            "model_type": "ministral3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 16,
+            "num_attention_heads": 4, "vocab_size": 257, "max_position_embeddings": 64, "rope_parameters": rope,
+        });
+        Architecture::parse(&config.to_string())
+    }
+
+    #[test]
+    fn queries_grow_with_each_multiple_of_the_original_length() {
+        let rope = json!({
+            "rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5, "max_position_embeddings": 64,
+        });
+        let scale = parsed(rope.clone()).unwrap().query_scale.unwrap();
+        let want = [1.0, 1.0, 1.0 + 0.5 * 2f32.ln(), 1.0 + 0.5 * 4f32.ln()];
+        let got = scale.factors(&[0, 15, 16, 63]);
+        assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-6), "{got:?}");
+        for (key, value) in [
+            ("llama_4_scaling_beta", Value::Null),
+            ("llama_4_scaling_beta", json!(-1)),
+            ("original_max_position_embeddings", Value::Null),
+        ] {
+            let mut rope = rope.clone();
+            rope[key] = value;
+            assert!(parsed(rope).unwrap_err().contains(key), "{key}");
+        }
+        assert!(parsed(Value::Null).unwrap_err().contains("rope_parameters"));
+    }
+}
