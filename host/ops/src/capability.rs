@@ -35,8 +35,8 @@ pub enum Capability {
     NeighbouringRotation,
     /// Norms of query and key heads after their rotation, and layers whose attention and MLP share a norm.
     OtherNorms,
-    /// Attention scores whose scale depends on the position.
-    ScoresByPosition,
+    /// Factors of single rows: scores scaled by the query's position, and shared MLPs with a gate.
+    RowFactors,
 }
 
 impl Capability {
@@ -55,7 +55,7 @@ impl Capability {
         Self::OtherOptimizers,
         Self::NeighbouringRotation,
         Self::OtherNorms,
-        Self::ScoresByPosition,
+        Self::RowFactors,
     ];
 
     /// Returns whether there are kernels for it on an NVIDIA device.
@@ -74,7 +74,7 @@ impl Capability {
             | Self::OtherOptimizers
             | Self::NeighbouringRotation
             | Self::OtherNorms
-            | Self::ScoresByPosition => false,
+            | Self::RowFactors => false,
         }
     }
 
@@ -94,7 +94,7 @@ impl Capability {
             Self::OtherOptimizers => "optimizers other than adamw_torch",
             Self::NeighbouringRotation => "RoPE that rotates neighbouring dimensions",
             Self::OtherNorms => "norms of rotated heads and norms that attention and MLP share",
-            Self::ScoresByPosition => "attention scores scaled by position",
+            Self::RowFactors => "scores scaled by position and shared MLPs with a gate",
         }
     }
 

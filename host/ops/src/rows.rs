@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::elementwise::to_vec;
+use super::math::sigmoid;
 use super::slices::{read, read_as, tensor_of, write};
 use super::{Capability, Error, Result, matrix_dims, on_device};
 use candle_core::{DType, Tensor, WithDType};
@@ -56,7 +58,7 @@ pub fn scatter_add_rows(into: &Tensor, from: &Tensor, rows: &[usize]) -> Result<
 
 /// Multiplies each row of `x: [N, D]`, in place, with its factor. On the CPU.
 pub fn scale_rows(x: &Tensor, factors: &[f32]) -> Result<()> {
-    Capability::ScoresByPosition.require(x)?;
+    Capability::RowFactors.require(x)?;
     let (n, width) = matrix_dims(x);
     if factors.len() != n {
         return Err(Error::Shape { op: "scale_rows", detail: format!("{:?} with {} factors", x.shape(), factors.len()) });
@@ -66,4 +68,9 @@ pub fn scale_rows(x: &Tensor, factors: &[f32]) -> Result<()> {
             row.iter_mut().for_each(|x| *x *= factor);
         });
     })
+}
+
+/// Returns the logistic function of each value.
+pub fn sigmoids(t: &Tensor) -> Result<Vec<f32>> {
+    Ok(to_vec(t)?.into_iter().map(sigmoid).collect())
 }

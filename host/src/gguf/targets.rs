@@ -113,7 +113,7 @@ fn of_family(family: Family) -> Option<Target> {
         Family::StableLm => Target { name: "stablelm", output: Has::Always, ..QWEN2 },
         Family::Starcoder2 => Target { name: "starcoder2", qkv_bias: Has::IfGiven, ..GPT },
         Family::Cohere2 | Family::Ernie45 | Family::Exaone4 | Family::Glm4 | Family::HunyuanV1Dense => return None,
-        Family::Ministral | Family::Ministral3 | Family::Olmo3 => return None,
+        Family::Ministral | Family::Ministral3 | Family::Olmo3 | Family::Qwen2Moe => return None,
     })
 }
 

@@ -187,8 +187,24 @@ impl Naive<'_> {
     fn fed(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
         match self.a.mixture.as_ref().filter(|mixture| mixture.sparse[l]) {
             None => self.unit(x, layer),
-            Some(mixture) if mixture.shared.is_some() => self.unit(x, layer)? + self.experts(x, layer)?,
+            Some(mixture) if mixture.shared.is_some() => self.shared(x, layer)? + self.experts(x, layer)?,
             Some(_) => self.experts(x, layer),
+        }
+    }
+
+    /// The unit beside experts.
+    fn shared(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
+        let gated = |folder: &str| {
+            let name = |part: &str| format!("{layer}.mlp.{folder}.{part}");
+            let (gate, up) = (self.linear(x, &name("gate_proj"))?, self.linear(x, &name("up_proj"))?);
+            self.linear(&(gate.silu()? * up)?, &name("down_proj"))
+        };
+        match self.a.family {
+            Family::Qwen2Moe => {
+                let weight = candle_nn::ops::sigmoid(&self.linear(x, &format!("{layer}.mlp.shared_expert_gate"))?)?;
+                gated("shared_expert")?.broadcast_mul(&weight)
+            }
+            _ => self.unit(x, layer),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from a Llama.
 
 /// Their folders' names.
-pub const FAMILIES: [&str; 26] = [
+pub const FAMILIES: [&str; 27] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -28,4 +28,5 @@ pub const FAMILIES: [&str; 26] = [
     "ministral3",
     "ernie4_5",
     "hunyuan_v1_dense",
+    "qwen2_moe",
 ];

@@ -64,13 +64,14 @@ impl Layer {
 
     /// Returns the linear maps that an adapter can apply to, without those of experts.
     fn linears(&mut self, names: &'static Names) -> Vec<(&'static str, &mut Linear)> {
-        let Self { qkv, o, unit, .. } = self;
+        let Self { qkv, o, unit, experts, .. } = self;
+        let (wide_names, down_name) = names.unit(experts.is_some());
         let named = |names: &'static [&'static str]| names.iter().copied();
         let mut all: Vec<_> = named(names.qkv).zip(qkv).collect();
         all.push((names.o, o));
-        if let Some(Unit { wide, down }) = unit {
-            all.extend(named(names.mlp).zip(wide));
-            all.push((names.down, down));
+        if let Some(Unit { wide, down, .. }) = unit {
+            all.extend(named(wide_names).zip(wide));
+            all.push((down_name, down));
         }
         all
     }

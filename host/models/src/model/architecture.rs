@@ -227,7 +227,8 @@ impl Architecture {
         let Biases { qkv, output, mlp } = biases(config, family)?;
         let factors = factors(config, family, hidden_size, heads)?;
         let mixture = Mixture::read(config, family, layers)?;
-        let intermediate_size = match mixture.as_ref().and_then(|mixture| mixture.shared) {
+        let shared = mixture.as_ref().and_then(|mixture| mixture.shared);
+        let intermediate_size = match shared.filter(|_| described.names.shared.is_none()) {
             Some(shared) => shared,
             None if family == Gpt2 => config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size),
             None => config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
@@ -290,7 +291,7 @@ impl Architecture {
         let all = [
             (self.family.rope_pairs() != Pairs::Halves, Capability::NeighbouringRotation),
             (self.head_norms == HeadNorms::Rotated || shared_norm, Capability::OtherNorms),
-            (self.query_scale.is_some(), Capability::ScoresByPosition),
+            (self.query_scale.is_some() || self.has_shared_gate(), Capability::RowFactors),
         ];
         all.into_iter().filter_map(|(needed, capability)| needed.then_some(capability)).collect()
     }
@@ -300,17 +301,29 @@ impl Architecture {
         let (hidden, tokens) = (self.hidden_size as u128, self.vocab_size as u128);
         let attention = 2 * (self.query_width() + self.kv_width()) as u128;
         let wide = if self.gated { 3 } else { 2 };
-        let unit = wide * self.intermediate_size as u128;
+        let unit = |layer: usize| wide * self.unit_width(layer) as u128;
         let experts = self.mixture.as_ref().map_or(0, |m| m.experts as u128 * (3 * m.width as u128 + 1));
         let of = |has: bool, width: u128| if has { width } else { 0 };
         let sparse = |layer: usize| self.mixture.as_ref().is_some_and(|m| m.sparse[layer]);
-        let layer = |layer: usize| hidden * (attention + of(self.has_unit(layer), unit) + of(sparse(layer), experts));
+        let layer = |layer: usize| hidden * (attention + of(self.has_unit(layer), unit(layer)) + of(sparse(layer), experts));
         hidden * tokens * if self.tied { 1 } else { 2 } + (0..self.layers).map(layer).sum::<u128>()
     }
 
     /// Returns whether a layer has an MLP that every token goes through.
     pub(super) fn has_unit(&self, layer: usize) -> bool {
         self.mixture.as_ref().is_none_or(|mixture| mixture.shared.is_some() || !mixture.sparse[layer])
+    }
+
+    /// Returns the width of the MLP that every token goes through in a layer.
+    pub(super) fn unit_width(&self, layer: usize) -> usize {
+        let mixture = self.mixture.as_ref().filter(|mixture| mixture.sparse[layer]);
+        mixture.and_then(|mixture| mixture.shared).unwrap_or(self.intermediate_size)
+    }
+
+    /// Returns whether the output of the MLP that all tokens share in layers with experts has a weight for each token.
+    pub(super) fn has_shared_gate(&self) -> bool {
+        let gate = self.family.described().names.shared.and_then(|shared| shared.gate);
+        gate.is_some() && self.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some())
     }
 
     /// Returns the width of the packed query heads.
@@ -326,7 +339,8 @@ impl Architecture {
     /// Returns a bound on the inputs and outputs of a layer's linear maps, joined ones included.
     pub fn widest(&self) -> usize {
         let of_experts = self.mixture.as_ref().map_or(0, |mixture| 2 * mixture.width);
-        let joined = [self.query_width() + 2 * self.kv_width(), 2 * self.intermediate_size];
+        let shared = self.mixture.as_ref().and_then(|mixture| mixture.shared).unwrap_or_default();
+        let joined = [self.query_width() + 2 * self.kv_width(), 2 * self.intermediate_size, 2 * shared];
         joined.into_iter().chain([self.hidden_size, of_experts]).max().unwrap_or_default()
     }
 

@@ -16,6 +16,7 @@ use super::weights::bytes;
 use super::weights::{Layer, Linear, Norm, Unit, Weights};
 use super::{Architecture, Backend, Lora, Result};
 use crate::ops::attention::Attention;
+use crate::ops::experts;
 use crate::ops::logprob::Scale;
 use crate::ops::rope::{Positions, Rotation};
 use crate::ops::{self, Forest, Precision, activation, attention, columns, embedding, rope};
@@ -466,18 +467,36 @@ impl Decoder {
         g: &Unit<Linear<Wanted>>,
     ) -> Result<Tensor> {
         let (a, up) = (&self.architecture, kept.up.as_ref());
-        let active = activation::forward(&kept.gate, up, a.activation, maps.down.rounds())?;
-        let d_active = apply_backward(&maps.down, &active, d_lowered, &g.down)?;
+        let shares = kept.share.as_ref().map(ops::sigmoids).transpose()?;
+        let active = activation::forward(&kept.gate, up, a.activation, shares.is_none() && maps.down.rounds())?;
+        let (d_active, d_shares) = match &shares {
+            None => (apply_backward(&maps.down, &active, d_lowered, &g.down)?, None),
+            Some(shares) => {
+                // The weights may as well be those of what the down projection reads, which has no bias beside them.
+                let weighed = ops::copied(&active)?;
+                ops::scale_rows(&weighed, shares)?;
+                let d_weighed = apply_backward(&maps.down, &weighed, d_lowered, &g.down)?;
+                let slopes = experts::dots(&d_weighed, &active)?.into_iter().zip(shares).map(|(d, s)| d * s * (1.0 - s));
+                let d_shares = ops::from_vec(slopes.collect(), (shares.len(), 1), h.device())?;
+                ops::scale_rows(&d_weighed, shares)?;
+                (d_weighed, Some(d_shares))
+            }
+        };
         // Of joined maps, the gradients are put together first, and those of biases are sums.
         let has_bias = |g: &Linear<Wanted>| {
             let of_adapter = g.adapter.as_ref().and_then(|adapter| adapter.bias.as_ref());
             [g.bias.as_ref(), of_adapter].into_iter().flatten().any(Option::is_some)
         };
-        let are_joined = maps.wide.len() != a.mlp_widths().len();
+        let widths = vec![kept.gate.dim(1)?; a.mlp_widths().len()];
+        let are_joined = maps.wide.len() != widths.len();
         let rounds = !are_joined && !g.wide.iter().any(has_bias) && all_round(&maps.each().wide);
         let (d_gate, d_up) = activation::backward(&kept.gate, up, &d_active, a.activation, rounds)?;
         let wide: Vec<&Tensor> = std::iter::once(&d_gate).chain(&d_up).collect();
-        Ok(products_backward(&maps.wide, h, &wide, &a.mlp_widths(), &g.wide)?)
+        let dh = products_backward(&maps.wide, h, &wide, &widths, &g.wide)?;
+        if let (Some(d_shares), Some(map), Some(g)) = (d_shares, &maps.gate, &g.gate) {
+            apply_backward_into(map, h, &d_shares, g, &dh)?;
+        }
+        Ok(dh)
     }
 
     /// Takes the gradient of what is added to the residual and returns that of the product's result, which a norm may have read.

@@ -18,7 +18,7 @@ pub(super) fn experts_backward(
     d_out: &Tensor,
     (grads, balance): (&Experts<Linear<Option<Tensor>>>, Option<&Balance>),
 ) -> Result<Tensor> {
-    let Routed { routes, wide: Wide { gate, up } } = kept;
+    let Routed { routes, wide: Wide { gate, up, .. } } = kept;
     let active = activation::forward(gate, up.as_ref(), a.activation, false)?;
     let d_rows = ops::gather_rows(d_out, routes.tokens())?;
     // Before a row is weighed: its product with the row is the gradient of the weight.

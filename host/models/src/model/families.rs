@@ -1,6 +1,8 @@
 //! The families of decoders: their names and their features.
 
-use super::names::{COHERE, GEMMA, GLM, GPT2, GRANITE_MOE, HUNYUAN, LLAMA, MIXTRAL, NEOX, Names, OLMO, PHI, QWEN_MOE, STARCODER};
+use super::names::{
+    COHERE, GEMMA, GLM, GPT2, GRANITE_MOE, HUNYUAN, LLAMA, MIXTRAL, NEOX, Names, OLMO, PHI, QWEN_MOE, QWEN2_MOE, STARCODER,
+};
 use crate::ops::rope::Pairs;
 
 /// A family of decoders, named after its class in transformers.
@@ -50,6 +52,8 @@ pub enum Family {
     Phi3,
     /// `Qwen2ForCausalLM`
     Qwen2,
+    /// `Qwen2MoeForCausalLM`
+    Qwen2Moe,
     /// `Qwen3ForCausalLM`
     Qwen3,
     /// `Qwen3MoeForCausalLM`
@@ -320,6 +324,16 @@ pub const FAMILIES: &[Described] = &[
         name: "Qwen 2",
         features: "biases on query, key and value projections; sliding windows in the later layers if configured",
         positions: 32_768,
+        ..COMMON
+    },
+    Described {
+        family: Family::Qwen2Moe,
+        model_type: "qwen2_moe",
+        name: "Qwen 2 MoE",
+        features: "as Qwen 2, with a mixture of experts in all or some layers, and there an MLP that all tokens share, weighted by \
+                   a gate; routing weights are probabilities or add up to one",
+        positions: 32_768,
+        names: &QWEN2_MOE,
         ..COMMON
     },
     Described {

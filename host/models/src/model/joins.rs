@@ -28,7 +28,8 @@ impl Joins {
         };
         let log_sums = known.attended.log_sum.as_ref().zip(new.attended.log_sum.as_ref());
         let wide = |known: &Wide, new: &Wide| {
-            Ok::<_, ops::Error>(Wide { gate: behind(&known.gate, &new.gate)?, up: both(&known.up, &new.up)? })
+            let (gate, up) = (behind(&known.gate, &new.gate)?, both(&known.up, &new.up)?);
+            Ok::<_, ops::Error>(Wide { gate, up, share: both(&known.share, &new.share)? })
         };
         Ok(LayerKept {
             input: all(&known.input, &new.input)?,

@@ -4,7 +4,7 @@
 
 use super::architecture::{HeadNorms, NormKind};
 use super::maps::Maps;
-use super::weights::{Experts, Layer as Norms, Norm};
+use super::weights::{Experts, Layer as Norms, Norm, Unit};
 use super::{Architecture, Result};
 use crate::ops::experts::Routes;
 use crate::ops::rope::{Positions, Rotation};
@@ -79,6 +79,8 @@ pub(super) struct Wide {
     pub gate: Tensor,
     /// The factor of the gate, if it is gated.
     pub up: Option<Tensor>,
+    /// The weights of the outputs before the logistic function, `[N, 1]`, if those have some.
+    pub share: Option<Tensor>,
 }
 
 /// The results of the experts' wide products, in sorted rows.
@@ -113,7 +115,8 @@ pub(super) struct LayerKept {
 
 impl Wide {
     fn cast(self, dtype: DType) -> ops::Result<Self> {
-        Ok(Self { gate: ops::cast(&self.gate, dtype)?, up: self.up.map(|up| ops::cast(&up, dtype)).transpose()? })
+        let up = self.up.map(|up| ops::cast(&up, dtype)).transpose()?;
+        Ok(Self { gate: ops::cast(&self.gate, dtype)?, up, share: self.share })
     }
 }
 
@@ -172,7 +175,7 @@ impl LayerKept {
         let always = [input, v, &attended.out, middle];
         let heads = unnormed.iter().chain(heads).flat_map(|(q, k)| [q, k]);
         let wide = unit.iter().chain(experts.iter().map(|routed| &routed.wide));
-        let wide = wide.flat_map(|Wide { gate, up }| std::iter::once(gate).chain(up));
+        let wide = wide.flat_map(|Wide { gate, up, share }| std::iter::once(gate).chain(up).chain(share));
         let more = [&attended.log_sum, projected, lowered].into_iter().flatten();
         always.into_iter().chain(heads).chain(wide).chain(more).map(super::weights::bytes).sum()
     }
@@ -270,7 +273,11 @@ impl<P: Product> Layer<'_, P> {
     /// Runs the wide products of the MLP and the experts on normalised rows.
     pub(super) fn widened(&self, h: &Tensor) -> ops::Result<Fed> {
         let (maps, widths) = (&self.maps, self.architecture.mlp_widths());
-        let unit = maps.unit.as_ref().map(|unit| wide(products(&unit.wide, h, &widths)?)).transpose()?;
+        let of_unit = |unit: &Unit<&P>| {
+            let share = unit.gate.map(|gate| gate.product(h)).transpose()?;
+            Ok::<_, ops::Error>(Wide { share, ..wide(products(&unit.wide, h, &widths)?)? })
+        };
+        let unit = maps.unit.as_ref().map(of_unit).transpose()?;
         Ok(Fed { unit, experts: maps.experts.as_ref().map(|experts| self.routed(experts, h)).transpose()? })
     }
 
@@ -295,7 +302,12 @@ impl<P: Product> Layer<'_, P> {
         if let Some((maps, _)) = &of_unit {
             P::soon(&[maps.down], like.dim(0)?)?;
         }
-        let sum = of_unit.map(|(maps, wide)| maps.down.product(&active(wide, maps.down.rounds())?)).transpose()?;
+        let weighed = |(maps, wide): (&Unit<&P>, &Wide)| {
+            let y = maps.down.product(&active(wide, maps.down.rounds())?)?;
+            wide.share.as_ref().map_or(Ok(()), |share| ops::scale_rows(&y, &ops::sigmoids(share)?))?;
+            Ok::<_, ops::Error>(y)
+        };
+        let sum = of_unit.map(weighed).transpose()?;
         let Some((maps, routed)) = self.maps.experts.as_ref().zip(experts) else {
             return sum.ok_or_else(none);
         };
@@ -329,7 +341,7 @@ fn none() -> ops::Error {
 pub(super) fn wide(results: Vec<Tensor>) -> ops::Result<Wide> {
     let mut results = results.into_iter();
     let gate = results.next().ok_or_else(none)?;
-    Ok(Wide { gate, up: results.next() })
+    Ok(Wide { gate, up: results.next(), share: None })
 }
 
 fn three(all: Vec<Tensor>) -> ops::Result<[Tensor; 3]> {

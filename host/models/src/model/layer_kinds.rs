@@ -51,7 +51,12 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
         Family::Cohere2 | Family::Exaone4 => size_or(4096)?,
         Family::Gemma2 | Family::Gemma3 | Family::Ministral | Family::Mistral | Family::Olmo3 => size_or(4096)?,
         Family::Ministral3 | Family::Mixtral | Family::Phi3 | Family::Starcoder2 => size()?,
-        Family::Qwen2 | Family::Qwen3 | Family::Qwen3Moe => if_in_use(size_or(4096)?)?,
+        // transformers writes 0 where it is not in use.
+        Family::Qwen2Moe if config.flag("use_sliding_window")? != Some(true) => {
+            config.count("sliding_window", MOST_POSITIONS)?;
+            None
+        }
+        Family::Qwen2 | Family::Qwen2Moe | Family::Qwen3 | Family::Qwen3Moe => if_in_use(size_or(4096)?)?,
         Family::SmolLm3 => if_in_use(size()?)?,
         _ => None,
     };
@@ -68,7 +73,7 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
         _ => 4,
     };
     let first = match family {
-        Family::Qwen2 | Family::Qwen3 => config.count("max_window_layers", MOST_LAYERS)?.unwrap_or(28),
+        Family::Qwen2 | Family::Qwen2Moe | Family::Qwen3 => config.count("max_window_layers", MOST_LAYERS)?.unwrap_or(28),
         // Without effect: its windows follow from the layers without a rotary embedding.
         Family::SmolLm3 => config.count("max_window_layers", MOST_LAYERS)?.map_or(0, |_| 0),
         _ => 0,
@@ -77,6 +82,8 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
     let by_default = |layer: usize| match family {
         Family::Cohere2 | Family::Gemma2 | Family::Gemma3 | Family::Olmo3 => !(layer + 1).is_multiple_of(pattern),
         Family::Exaone4 => size.is_some() && !(layer + 1).is_multiple_of(pattern),
+        // Every second of the first layers; there the key says how many.
+        Family::Qwen2Moe => layer.is_multiple_of(2) && layer < first && size.is_some(),
         Family::SmolLm3 => !rotates[layer],
         _ => layer >= first,
     };
@@ -90,8 +97,8 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
 
 /// Returns whether models of this family use `layer_types`.
 pub(super) fn obeys_types(family: Family) -> bool {
-    use Family::{Cohere2, Exaone4, Gemma2, Gemma3, Ministral, Mistral, Olmo3, Qwen2, Qwen3, SmolLm3};
-    matches!(family, Cohere2 | Exaone4 | Gemma2 | Gemma3 | Ministral | Mistral | Olmo3 | Qwen2 | Qwen3 | SmolLm3)
+    use Family::{Cohere2, Exaone4, Gemma2, Gemma3, Ministral, Mistral, Olmo3, Qwen2, Qwen2Moe, Qwen3, SmolLm3};
+    matches!(family, Cohere2 | Exaone4 | Qwen2Moe | Gemma2 | Gemma3 | Ministral | Mistral | Olmo3 | Qwen2 | Qwen3 | SmolLm3)
 }
 
 /// Returns the same window for each layer; `layer_types`, which this family ignores, must not contradict it.

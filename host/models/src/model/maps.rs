@@ -44,7 +44,7 @@ impl<P> Maps<P> {
     /// experts.
     pub(super) fn in_order(self) -> (Vec<P>, Vec<P>, Vec<P>) {
         let mut behind = vec![self.o];
-        behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down])));
+        behind.extend(self.unit.into_iter().flat_map(|unit| unit.wide.into_iter().chain([unit.down]).chain(unit.gate)));
         let mut stacks = Vec::new();
         if let Some(Experts { router, wide, down }) = self.experts {
             behind.push(router);

@@ -34,7 +34,11 @@ impl<'a> Masked<'a> {
         Maps {
             qkv: all(maps.qkv, 0, false),
             o: with(maps.o, 3, true),
-            unit: maps.unit.map(|unit| Unit { wide: all(unit.wide, 4, true), down: with(unit.down, 6, true) }),
+            unit: maps.unit.map(|unit| Unit {
+                wide: all(unit.wide, 4, true),
+                down: with(unit.down, 6, true),
+                gate: unit.gate.map(|linear| Self { linear, mask: None, lengths: None, precision }),
+            }),
             // Their adapters have no dropout and no magnitudes.
             experts: maps.experts.map(|Experts { router, wide, down }| {
                 let [router, wide, down] =

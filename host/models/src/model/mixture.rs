@@ -29,29 +29,36 @@ pub struct Mixture {
 impl Mixture {
     /// Reads the sizes of experts; none for other families, and for models without experts.
     pub(super) fn read(config: &Object, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
-        use Family::{GraniteMoe, GraniteMoeShared, Mixtral, Olmoe, Qwen3Moe};
+        use Family::{GraniteMoe, GraniteMoeShared, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
         let (key, experts, chosen, coefficient) = match family {
             Qwen3Moe => (if config.has("num_experts") { "num_experts" } else { "num_local_experts" }, 128, 8, 0.001),
+            Qwen2Moe => ("num_experts", 60, 4, 0.001),
             Olmoe => ("num_experts", 64, 8, 0.01),
             GraniteMoe | GraniteMoeShared | Mixtral => ("num_local_experts", 8, 2, 0.001),
             _ => return Ok(None),
         };
         let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
         let chosen = config.size("num_experts_per_tok", MOST_EXPERTS)?.unwrap_or(chosen);
-        let (width, default) =
-            if family == Qwen3Moe { ("moe_intermediate_size", Some(768)) } else { ("intermediate_size", None) };
+        let (width, default) = match family {
+            Qwen2Moe => ("moe_intermediate_size", Some(1408)),
+            Qwen3Moe => ("moe_intermediate_size", Some(768)),
+            _ => ("intermediate_size", None),
+        };
         let width = match (config.size(width, MOST_INTERMEDIATE)?, default) {
             (Some(width), _) | (None, Some(width)) => width,
             (None, None) => config.needed_size(width, MOST_INTERMEDIATE)?,
         };
         let normalised = match family {
-            Qwen3Moe | Olmoe => config.flag("norm_topk_prob")?.unwrap_or(false),
+            Qwen2Moe | Qwen3Moe | Olmoe => config.flag("norm_topk_prob")?.unwrap_or(false),
             _ => true,
         };
         let coefficient = config.number("router_aux_loss_coef")?.unwrap_or(coefficient);
         // A run decides by router_aux_loss_coef, as in TRL.
         config.flag("output_router_logits")?;
-        let sparse = if family == Qwen3Moe { sparse(config, experts, layers)? } else { vec![true; layers] };
+        let sparse = match family {
+            Qwen2Moe | Qwen3Moe => sparse(config, experts, layers)?,
+            _ => vec![true; layers],
+        };
         if !sparse.contains(&true) {
             return Ok(None);
         }
@@ -62,6 +69,7 @@ impl Mixture {
             return Err(format!("router_aux_loss_coef {coefficient} must be between 0 and 1e6"));
         }
         let shared = match family {
+            Qwen2Moe => Some(config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(5632)),
             GraniteMoeShared => config.count("shared_intermediate_size", MOST_INTERMEDIATE)?.filter(|width| *width > 0),
             _ => None,
         };

@@ -50,6 +50,7 @@ mod random;
 mod rope_scaling;
 mod save;
 mod selected;
+mod shapes;
 mod shards;
 mod stacked;
 mod stacks;

@@ -15,6 +15,8 @@ pub(super) struct Names {
     /// Gate and up projections, one that joins them, or the only one.
     pub mlp: &'static [&'static str],
     pub down: &'static str,
+    /// Those of the MLP that all tokens share in layers with experts, unless it has the names of the others'.
+    pub shared: Option<&'static SharedNames>,
     /// Those of experts, if the family has them.
     pub experts: Option<&'static ExpertNames>,
     /// Norms before and after attention, and before and after the MLP.
@@ -23,6 +25,23 @@ pub(super) struct Names {
     pub head_norms: [&'static str; 2],
     /// Whether files have the matrices of layers transposed, `[in, out]`.
     pub turned: bool,
+}
+
+impl Names {
+    /// Returns the names of the wide maps and of the down projection of an MLP, in a layer with experts or without.
+    pub fn unit(&self, sparse: bool) -> (&'static [&'static str], &'static str) {
+        self.shared.filter(|_| sparse).map_or((self.mlp, self.down), |shared| (shared.wide, shared.down))
+    }
+}
+
+/// Names of the MLP that all tokens share in layers with experts.
+#[derive(Debug)]
+pub(super) struct SharedNames {
+    /// Gate and up projections.
+    pub wide: &'static [&'static str],
+    pub down: &'static str,
+    /// The map to the weight of its output, if that has one.
+    pub gate: Option<&'static str>,
 }
 
 /// Names of a layer's experts.
@@ -64,6 +83,7 @@ pub(super) const LLAMA: Names = Names {
     o: "self_attn.o_proj",
     mlp: &["mlp.gate_proj", "mlp.up_proj"],
     down: "mlp.down_proj",
+    shared: None,
     experts: None,
     norms: ["input_layernorm", "", "post_attention_layernorm", ""],
     head_norms: ["self_attn.q_norm", "self_attn.k_norm"],
@@ -129,6 +149,15 @@ pub(super) const QWEN_MOE: Names = Names {
         in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }),
     ..LLAMA
+};
+
+pub(super) const QWEN2_MOE: Names = Names {
+    shared: Some(&SharedNames {
+        wide: &["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"],
+        down: "mlp.shared_expert.down_proj",
+        gate: Some("mlp.shared_expert_gate"),
+    }),
+    ..QWEN_MOE
 };
 
 pub(super) const MIXTRAL: Names = Names {

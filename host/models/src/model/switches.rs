@@ -41,7 +41,7 @@ pub(super) fn biases(config: &Object, family: Family) -> Result<Biases, String> 
         Family::Gpt2 => true,
         Family::GptNeoX => flag("attention_bias", true)?,
         Family::Exaone4 | Family::Ministral | Family::Ministral3 | Family::Mistral | Family::Mixtral => false,
-        Family::Phi3 | Family::Qwen2 | Family::StableLm => false,
+        Family::Phi3 | Family::Qwen2 | Family::Qwen2Moe | Family::StableLm => false,
         Family::Ernie45 => flag("use_bias", false)?,
         Family::Glm4 => flag("attention_bias", true)?,
         Family::Starcoder2 => flag("use_bias", true)?,
@@ -49,6 +49,7 @@ pub(super) fn biases(config: &Object, family: Family) -> Result<Biases, String> 
     };
     let qkv = match family {
         Family::Qwen2 => true,
+        Family::Qwen2Moe => flag("qkv_bias", true)?,
         Family::StableLm => flag("use_qkv_bias", false)?,
         _ => attention,
     };

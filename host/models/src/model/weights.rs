@@ -1,10 +1,8 @@
 //! All parameters of a decoder under their Hugging Face names, and their gradients.
 
-use super::architecture::{HeadNorms, NormKind};
-
 use super::lora::{Biases, Lora};
-use super::mixture::Mixture;
 use super::names::Names;
+use super::shapes::shapes;
 use super::{Architecture, Result};
 use crate::ops::quantized::{Quantized, Scheme};
 use crate::ops::{self, Matrix};
@@ -76,6 +74,8 @@ pub struct Unit<L> {
     pub wide: Vec<L>,
     /// Down projection, back to the hidden size.
     pub down: L,
+    /// From a token to the weight of its output, before the logistic function, `[1, D]`; for an MLP beside experts that has one.
+    pub gate: Option<L>,
 }
 
 /// Linear maps of a mixture of experts.
@@ -204,12 +204,13 @@ impl<T> Linear<T> {
 impl<L> Unit<L> {
     /// Borrows its maps.
     pub(super) fn each(&self) -> Unit<&L> {
-        Unit { wide: self.wide.iter().collect(), down: &self.down }
+        Unit { wide: self.wide.iter().collect(), down: &self.down, gate: self.gate.as_ref() }
     }
 
     /// Applies a function to each of its maps.
     pub(super) fn map<U, E>(self, mut f: impl FnMut(L) -> std::result::Result<U, E>) -> std::result::Result<Unit<U>, E> {
-        Ok(Unit { wide: self.wide.into_iter().map(&mut f).collect::<std::result::Result<_, E>>()?, down: f(self.down)? })
+        let wide = self.wide.into_iter().map(&mut f).collect::<std::result::Result<_, E>>()?;
+        Ok(Unit { wide, down: f(self.down)?, gate: self.gate.map(f).transpose()? })
     }
 }
 
@@ -241,7 +242,8 @@ impl<T> Layer<T> {
     fn named_maps(&self, names: &'static Names) -> Vec<(&'static str, &Linear<T>)> {
         let mut all: Vec<_> = names.qkv.iter().copied().zip(&self.qkv).chain([(names.o, &self.o)]).collect();
         if let Some(unit) = &self.unit {
-            all.extend(names.mlp.iter().copied().zip(&unit.wide).chain([(names.down, &unit.down)]));
+            let (wide, down) = names.unit(self.experts.is_some());
+            all.extend(wide.iter().copied().zip(&unit.wide).chain([(down, &unit.down)]));
         }
         if let Some((experts, names)) = self.experts.as_ref().zip(names.experts) {
             all.extend([(names.router[0], &experts.router), (names.wide, &experts.wide), (names.down, &experts.down)]);
@@ -270,9 +272,12 @@ impl<T> Layer<T> {
         let qkv = self.qkv.iter().zip(names.qkv).map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
         let o = self.o.map(&name(names.o), f)?;
         let mut linear = |(l, part): (&'a Linear<T>, &str)| l.map(&name(part), f);
+        let (wide, down) = names.unit(self.experts.is_some());
+        let gate = names.shared.and_then(|shared| shared.gate);
         let of_unit = |unit: &'a Unit<Linear<T>>| Unit {
-            wide: unit.wide.iter().zip(names.mlp.iter().copied()).collect(),
-            down: (&unit.down, names.down),
+            wide: unit.wide.iter().zip(wide.iter().copied()).collect(),
+            down: (&unit.down, down),
+            gate: unit.gate.as_ref().zip(gate),
         };
         let unit = self.unit.as_ref().map(|unit| of_unit(unit).map(&mut linear)).transpose()?;
         let named = names.experts.map_or(["", "", ""], |names| [names.router[0], names.wide, names.down]);
@@ -377,74 +382,6 @@ pub(super) fn of_adapter(name: &str) -> bool {
 /// Returns whether a parameter of this name belongs to a critic's head.
 pub fn of_critic(name: &str) -> bool {
     name == VALUE_WEIGHT || name == VALUE_BIAS
-}
-
-/// Returns the shape of every parameter, with the layers' linear maps quantized or not; routers and experts are not.
-fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
-    let (d, c, names) = (a.hidden_size, a.heads.head_dim, a.family.described().names);
-    let linear = |out: usize, input: usize, bias: bool| {
-        let (weight, scales) = match scheme {
-            None => (vec![out, input], None),
-            Some(scheme) => {
-                let (codes, values) = scheme.shapes(out, input);
-                (codes, Some(Scales { values, scheme }))
-            }
-        };
-        Linear { scales, ..Linear::new(weight, bias.then(|| vec![out])) }
-    };
-    let joined = |widths: &[usize], bias: bool, apart: bool| match apart {
-        true => widths.iter().map(|width| linear(*width, d, bias)).collect(),
-        false => vec![linear(widths.iter().sum(), d, bias)],
-    };
-    let norm = || Norm { weight: vec![d], bias: (a.norm == NormKind::Layer).then(|| vec![d]) };
-    let [input_norm, attended_norm, mlp_norm, added_norm] = names.norms.map(|name| (!name.is_empty()).then(norm));
-    let unit = Unit {
-        wide: joined(&a.mlp_widths(), a.mlp_bias, names.mlp.len() == 2),
-        down: linear(d, a.intermediate_size, a.mlp_bias),
-    };
-    let experts = |m: &Mixture| Experts {
-        router: Linear::new(vec![m.experts, d], None),
-        wide: Linear::new(vec![m.experts, 2 * m.width, d], None),
-        down: Linear::new(vec![m.experts, d, m.width], None),
-    };
-    let layer = |l: usize| Layer {
-        qkv: joined(&[a.query_width(), a.kv_width(), a.kv_width()], a.qkv_bias, names.qkv.len() == 3),
-        o: linear(d, a.query_width(), a.output_bias),
-        unit: a.has_unit(l).then(|| unit.clone()),
-        experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(experts),
-        qk_norm: match a.head_norms {
-            HeadNorms::None => None,
-            HeadNorms::Each | HeadNorms::Rotated => Some((vec![c], vec![c])),
-            HeadNorms::All => Some((vec![a.query_width()], vec![a.kv_width()])),
-        },
-        input_norm: input_norm.clone(),
-        attended_norm: attended_norm.clone(),
-        mlp_norm: mlp_norm.clone(),
-        added_norm: added_norm.clone(),
-    };
-    Weights {
-        embedding: vec![a.vocab_size, d],
-        positions: names.positions.map(|_| vec![a.max_positions, d]),
-        layers: (0..a.layers).map(layer).collect(),
-        norm: norm(),
-        head: (!a.tied).then(|| vec![a.vocab_size, d]),
-        value_head: None,
-        lora: None,
-        names,
-    }
-}
-
-impl Architecture {
-    /// Returns the name and shape of every parameter, in the order of [`Weights::map`].
-    pub(super) fn parameters(&self) -> Vec<(String, Vec<usize>)> {
-        shapes(self, None).named().into_iter().map(|(name, shape)| (name, shape.clone())).collect()
-    }
-
-    /// Returns the names of the weights that are quantized where any are.
-    pub(super) fn quantizable(&self) -> Vec<String> {
-        let shapes = shapes(self, Some(Scheme::Int8));
-        shapes.named().iter().filter_map(|(name, _)| name.strip_suffix(SCALES).map(str::to_owned)).collect()
-    }
 }
 
 impl Weights {

@@ -1,0 +1,79 @@
+//! The shapes of all parameters of a decoder.
+
+use super::Architecture;
+use super::architecture::{HeadNorms, NormKind};
+use super::mixture::Mixture;
+use super::weights::{Experts, Layer, Linear, Norm, SCALES, Scales, Unit, Weights};
+use crate::ops::quantized::Scheme;
+
+/// Returns the shape of every parameter, with the layers' linear maps quantized or not; routers and experts are not.
+pub(super) fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
+    let (d, c, names) = (a.hidden_size, a.heads.head_dim, a.family.described().names);
+    let linear = |out: usize, input: usize, bias: bool| {
+        let (weight, scales) = match scheme {
+            None => (vec![out, input], None),
+            Some(scheme) => {
+                let (codes, values) = scheme.shapes(out, input);
+                (codes, Some(Scales { values, scheme }))
+            }
+        };
+        Linear { scales, ..Linear::new(weight, bias.then(|| vec![out])) }
+    };
+    let joined = |widths: &[usize], bias: bool, apart: bool| match apart {
+        true => widths.iter().map(|width| linear(*width, d, bias)).collect(),
+        false => vec![linear(widths.iter().sum(), d, bias)],
+    };
+    let norm = || Norm { weight: vec![d], bias: (a.norm == NormKind::Layer).then(|| vec![d]) };
+    let [input_norm, attended_norm, mlp_norm, added_norm] = names.norms.map(|name| (!name.is_empty()).then(norm));
+    let unit = |l: usize| {
+        let (width, sparse) = (a.unit_width(l), a.mixture.as_ref().is_some_and(|m| m.sparse[l]));
+        Unit {
+            wide: joined(&vec![width; a.mlp_widths().len()], a.mlp_bias, names.unit(sparse).0.len() == 2),
+            down: linear(d, width, a.mlp_bias),
+            gate: (sparse && a.has_shared_gate()).then(|| Linear::new(vec![1, d], None)),
+        }
+    };
+    let experts = |m: &Mixture| Experts {
+        router: Linear::new(vec![m.experts, d], None),
+        wide: Linear::new(vec![m.experts, 2 * m.width, d], None),
+        down: Linear::new(vec![m.experts, d, m.width], None),
+    };
+    let layer = |l: usize| Layer {
+        qkv: joined(&[a.query_width(), a.kv_width(), a.kv_width()], a.qkv_bias, names.qkv.len() == 3),
+        o: linear(d, a.query_width(), a.output_bias),
+        unit: a.has_unit(l).then(|| unit(l)),
+        experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(experts),
+        qk_norm: match a.head_norms {
+            HeadNorms::None => None,
+            HeadNorms::Each | HeadNorms::Rotated => Some((vec![c], vec![c])),
+            HeadNorms::All => Some((vec![a.query_width()], vec![a.kv_width()])),
+        },
+        input_norm: input_norm.clone(),
+        attended_norm: attended_norm.clone(),
+        mlp_norm: mlp_norm.clone(),
+        added_norm: added_norm.clone(),
+    };
+    Weights {
+        embedding: vec![a.vocab_size, d],
+        positions: names.positions.map(|_| vec![a.max_positions, d]),
+        layers: (0..a.layers).map(layer).collect(),
+        norm: norm(),
+        head: (!a.tied).then(|| vec![a.vocab_size, d]),
+        value_head: None,
+        lora: None,
+        names,
+    }
+}
+
+impl Architecture {
+    /// Returns the name and shape of every parameter, in the order of [`Weights::map`].
+    pub(super) fn parameters(&self) -> Vec<(String, Vec<usize>)> {
+        shapes(self, None).named().into_iter().map(|(name, shape)| (name, shape.clone())).collect()
+    }
+
+    /// Returns the names of the weights that are quantized where any are.
+    pub(super) fn quantizable(&self) -> Vec<String> {
+        let shapes = shapes(self, Some(Scheme::Int8));
+        shapes.named().iter().filter_map(|(name, _)| name.strip_suffix(SCALES).map(str::to_owned)).collect()
+    }
+}
