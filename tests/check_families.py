@@ -72,7 +72,7 @@ def compare(name, rlhost, check):
     check(f"{name}: greedy text of {len(want) - len(PROMPT)} characters", float(want.strip() not in text), 0)
 
     # For these, peft takes all-linear as the experts, too.
-    fused = name.startswith(("mixtral", "olmoe", "qwen2_moe", "qwen3_moe"))
+    fused = name.startswith(("glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"))
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"] if fused else "all-linear"
     theirs = get_peft_model(
         opened(base), LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, r=4, lora_alpha=2, target_modules=targets)

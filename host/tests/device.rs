@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use rlhost::ops::Precision::F32;
 use rlhost::ops::activation::{self, Activation};
 use rlhost::ops::attention::{self, Attention, Heads};
-use rlhost::ops::experts::{self, Routes};
+use rlhost::ops::experts::{self, Routes, Routing};
 use rlhost::ops::low_rank::{Gradient, LowRank};
 use rlhost::ops::rope::{self, Rotation};
 use rlhost::ops::support::{Restriction, Support};
@@ -217,8 +217,9 @@ fn experts_of_sorted_rows() {
             [(1, 8, 8, 3, 1, false), (9, 16, 24, 4, 2, true), (40, 24, 7, 8, 3, false)]
         {
             let (logits, d_logits) = twins.of(&[n, count], 1);
+            let routing = Routing::new(chosen, normalised);
             let (routes, d_routes) =
-                (Routes::new(&logits, chosen, normalised).unwrap(), Routes::new(&d_logits, chosen, normalised).unwrap());
+                (Routes::new(&logits, routing, None).unwrap(), Routes::new(&d_logits, routing, None).unwrap());
             assert_eq!(routes.tokens(), d_routes.tokens());
             let rows = n * chosen;
             let ((x, dx), (w, dw)) = (twins.of(&[rows, d_in], 2), twins.of(&[count, d_out, d_in], 3));

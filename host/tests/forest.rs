@@ -86,6 +86,8 @@ fn naive_of(a: &Architecture, weights: &Weights, derivatives: Derivatives) -> Re
 fn naive_with(a: &Architecture, weights: &Weights, derivatives: Derivatives, aux: f64) -> Result<Scored> {
     let vars: HashMap<String, Var> =
         weights.named().into_iter().map(|(n, t)| Ok((n, Var::from_tensor(&t.copy()?)?))).collect::<Result<_>>()?;
+    // What is only compared with, and has no gradient.
+    let has_gradient = |name: &str| !name.ends_with("e_score_correction_bias");
     let rows: Vec<(usize, Vec<u32>)> =
         texts().into_iter().flat_map(|(p, cs)| cs.into_iter().map(move |c| (p.len(), [p.clone(), c].concat()))).collect();
     let longest = rows.iter().map(|(_, r)| r.len()).max().unwrap_or(0);
@@ -114,8 +116,11 @@ fn naive_with(a: &Architecture, weights: &Weights, derivatives: Derivatives, aux
         loss = (loss + (uneven * aux)?)?;
     }
     let grads = loss.backward()?;
-    let gradients =
-        vars.iter().map(|(n, v)| (n.clone(), grads.get(v).expect("candle gives every parameter a gradient").clone())).collect();
+    let gradients = vars
+        .iter()
+        .filter(|(n, _)| has_gradient(n))
+        .map(|(n, v)| (n.clone(), grads.get(v).expect("candle gives every parameter a gradient").clone()))
+        .collect();
     Ok(Scored { logp: logp.to_vec1()?, entropy: entropy.to_vec1()?, values: values.to_vec1()?, aux_loss, gradients })
 }
 

@@ -16,7 +16,7 @@ use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
 
-pub use super::routes::{Routes, Slope};
+pub use super::routes::{Routes, Routing, Scores, Slope};
 
 impl Routes {
     /// Adds to each token's row of `into: [N, D]` its sorted rows of `from: [R, D]`, each times its weight if `weighted`.
@@ -175,7 +175,7 @@ mod tests {
         for (n, experts, chosen) in [(5, 4, 2), (40, 70, 3), (1, 3, 1)] {
             let (d_in, d_out) = (6, 5);
             let (logits, w, x) = (random(&[n, experts]), random(&[experts, d_out, d_in]), random(&[n, d_in]));
-            let routes = Routes::new(&logits, chosen, false).unwrap();
+            let routes = Routes::new(&logits, Routing::new(chosen, false), None).unwrap();
             let sorted = super::super::gather_rows(&x, routes.tokens()).unwrap();
             let dy = random(&[n * chosen, d_out]);
             let (y, dx) = (forward(&sorted, &w, &routes, F32).unwrap(), backward_input(&dy, &w, &routes, F32).unwrap());
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn rows_return_to_their_tokens_by_weight() {
         let logits = Tensor::new(&[[0f32, 1.0], [4.0, 0.0]], &Device::Cpu).unwrap();
-        let routes = Routes::new(&logits, 2, false).unwrap();
+        let routes = Routes::new(&logits, Routing::new(2, false), None).unwrap();
         // Sorted: tokens 0 and 1 of the first expert, then of the second.
         let rows = Tensor::new(&[[1f32, 0.0], [2.0, 0.0], [3.0, 1.0], [4.0, 1.0]], &Device::Cpu).unwrap();
         let into = Tensor::ones((2, 2), candle_core::DType::F32, &Device::Cpu).unwrap();

@@ -3,19 +3,87 @@
 //! Shapes: `N` tokens, `E` experts, `K` of them for each token, `R = N K` rows sorted by expert.
 
 use super::elementwise::{cast, from_vec, to_vec};
+use super::math::sigmoid;
 use super::{Error, Result, matrix_dims};
 use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
 
+/// How experts are chosen and weighed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Routing {
+    /// Experts of each token, `K`.
+    pub chosen: usize,
+    /// What the router's results become.
+    pub scores: Scores,
+    /// Whether the weights of a token's experts add up to `factor`, instead of being their scores times it.
+    pub normalised: bool,
+    /// Factor of all weights.
+    pub factor: f32,
+    /// Number of groups of experts, and of those that a token's experts are in: the ones whose two best experts have the highest sum
+    /// of scores (DeepSeek-AI 2024, arXiv 2412.19437).
+    pub groups: (usize, usize),
+}
+
+/// A function of a router's results for a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scores {
+    /// Probabilities of all experts together.
+    Softmax,
+    /// The logistic function of each.
+    Sigmoid,
+}
+
+impl Routing {
+    /// Returns the routing to the most probable experts, without groups.
+    pub const fn new(chosen: usize, normalised: bool) -> Self {
+        Self { chosen, scores: Scores::Softmax, normalised, factor: 1.0, groups: (1, 1) }
+    }
+
+    /// Returns the value that weights are divided by, given the sum of a token's scores.
+    fn divisor(&self, sum: f32) -> f32 {
+        match (self.normalised, self.scores) {
+            (false, _) => 1.0,
+            (true, Scores::Softmax) => sum,
+            (true, Scores::Sigmoid) => sum + 1e-20,
+        }
+    }
+
+    /// Returns whether so many experts can be chosen of `experts`.
+    fn fits(&self, experts: usize) -> bool {
+        let (groups, kept) = self.groups;
+        let divides = groups > 0 && experts.is_multiple_of(groups) && (1..=groups).contains(&kept);
+        divides && (1..=experts / groups.max(1) * kept).contains(&self.chosen)
+    }
+
+    /// Finds a token's experts, the best first, by what they are chosen by.
+    fn choose(&self, by: &mut [f32], out: &mut [usize]) {
+        let (groups, kept) = self.groups;
+        if kept < groups {
+            let size = by.len() / groups;
+            let best_two = |group: &[f32]| {
+                let mut both = [0; 2];
+                let both = &mut both[..size.min(2)];
+                most_probable(group, both);
+                both.iter().map(|&expert| group[expert]).sum::<f32>()
+            };
+            let sums: Vec<f32> = by.chunks(size).map(best_two).collect();
+            let mut found = vec![0; kept];
+            most_probable(&sums, &mut found);
+            let others = by.chunks_mut(size).enumerate().filter(|(group, _)| !found.contains(group));
+            others.for_each(|(_, group)| group.fill(f32::NEG_INFINITY));
+        }
+        most_probable(by, out);
+    }
+}
+
 /// The experts that tokens go to, with their weights.
 #[derive(Clone, Debug)]
 pub struct Routes {
-    /// Probabilities of all experts, `[N, E]`.
+    /// Scores of all experts, `[N, E]`: probabilities, unless the routing says otherwise.
     probabilities: Vec<f32>,
     pub(super) experts: usize,
-    /// Whether the weights of a token's experts add up to one, instead of being the probabilities.
-    normalised: bool,
+    routing: Routing,
     /// Place of a token's j-th expert among the sorted rows, `[N, K]`.
     pub(super) places: Vec<usize>,
     /// Experts of a token, the most probable first, `[N, K]`.
@@ -38,17 +106,26 @@ pub struct Slope<'a> {
 }
 
 impl Routes {
-    /// Sends each token to its `chosen` most probable experts, given the router's results `logits: [N, E]`. Of equally probable
-    /// experts, the first is taken.
-    pub fn new(logits: &Tensor, chosen: usize, normalised: bool) -> Result<Self> {
-        let (n, experts) = matrix_dims(logits);
-        if chosen == 0 || chosen > experts {
-            return Err(Error::shape("routes", format!("{chosen} of {experts} experts")));
+    /// Sends each token to the experts with the highest scores, given the router's results `logits: [N, E]`. For the choice alone, a
+    /// `correction: [E]` is added to the scores. Of equally good experts, the first is taken.
+    pub fn new(logits: &Tensor, routing: Routing, correction: Option<&Tensor>) -> Result<Self> {
+        let ((n, experts), chosen) = (matrix_dims(logits), routing.chosen);
+        let correction = correction.map(to_vec).transpose()?;
+        if !routing.fits(experts) || correction.as_ref().is_some_and(|correction| correction.len() != experts) {
+            return Err(Error::shape("routes", format!("{routing:?} of {experts} experts")));
         }
         let mut probabilities = to_vec(logits)?;
-        probabilities.par_chunks_mut(experts).for_each(softmax);
+        let score = match routing.scores {
+            Scores::Softmax => softmax,
+            Scores::Sigmoid => |row: &mut [f32]| row.iter_mut().for_each(|x| *x = sigmoid(*x)),
+        };
+        probabilities.par_chunks_mut(experts).for_each(score);
         let mut all = vec![0; n * chosen];
-        all.par_chunks_mut(chosen).zip(probabilities.par_chunks(experts)).for_each(|(out, row)| most_probable(row, out));
+        all.par_chunks_mut(chosen).zip(probabilities.par_chunks(experts)).for_each(|(out, row)| {
+            let mut by = row.to_vec();
+            by.iter_mut().zip(correction.iter().flatten()).for_each(|(by, more)| *by += more);
+            routing.choose(&mut by, out);
+        });
         let mut firsts = vec![0; experts + 1];
         all.iter().for_each(|&expert| firsts[expert + 1] += 1);
         for expert in 0..experts {
@@ -58,15 +135,15 @@ impl Routes {
         let (mut tokens, mut weights) = (vec![0; all.len()], vec![0.0; all.len()]);
         for (token, own) in all.chunks(chosen).enumerate() {
             let row = &probabilities[token * experts..][..experts];
-            let sum = if normalised { own.iter().map(|&expert| row[expert]).sum() } else { 1.0 };
+            let divisor = routing.divisor(own.iter().map(|&expert| row[expert]).sum());
             for &expert in own {
                 let place = next[expert];
                 next[expert] += 1;
                 places.push(place);
-                (tokens[place], weights[place]) = (token, row[expert] / sum);
+                (tokens[place], weights[place]) = (token, row[expert] / divisor * routing.factor);
             }
         }
-        Ok(Self { probabilities, experts, normalised, places, chosen: all, tokens, weights, firsts })
+        Ok(Self { probabilities, experts, routing, places, chosen: all, tokens, weights, firsts })
     }
 
     /// Returns the token of each sorted row, `[R]`.
@@ -108,17 +185,18 @@ impl Routes {
             if let Some(Slope { tokens, experts }) = slope {
                 d.iter_mut().zip(experts).for_each(|(d, slope)| *d = tokens[token] * slope);
             }
-            let (sum, mean) = if self.normalised {
-                let mean = places.iter().map(|&place| d_weights[place] * self.weights[place]).sum();
-                (own.iter().map(|&expert| p[expert]).sum(), mean)
-            } else {
-                (1.0, 0.0)
-            };
+            let Routing { normalised, factor, scores, .. } = self.routing;
+            let mean = places.iter().map(|&place| d_weights[place] * self.weights[place]).sum();
+            let mean: f32 = if normalised { mean } else { 0.0 };
+            let divisor = self.routing.divisor(own.iter().map(|&expert| p[expert]).sum());
             for (&expert, &place) in own.iter().zip(places) {
-                d[expert] += (d_weights[place] - mean) / sum;
+                d[expert] += (d_weights[place] * factor - mean) / divisor;
             }
             let mean: f32 = d.iter().zip(p).map(|(d, p)| d * p).sum();
-            d.iter_mut().zip(p).for_each(|(d, p)| *d = p * (*d - mean));
+            d.iter_mut().zip(p).for_each(|(d, p)| match scores {
+                Scores::Softmax => *d = p * (*d - mean),
+                Scores::Sigmoid => *d *= p * (1.0 - p),
+            });
         });
         cast(&from_vec(d, (self.probabilities.len() / experts, experts), like.device())?, like.dtype())
     }
@@ -150,22 +228,24 @@ mod tests {
     #[test]
     fn each_token_goes_to_its_most_probable_experts() {
         let logits = Tensor::new(&[[0f32, 2.0, 1.0], [3.0, 3.0, 0.0], [0.0, 1.0, 5.0]], &Device::Cpu).unwrap();
-        let routes = Routes::new(&logits, 2, true).unwrap();
+        let routes = Routes::new(&logits, Routing::new(2, true), None).unwrap();
         assert_eq!(routes.chosen, [1, 2, 0, 1, 2, 1]);
         assert_eq!(routes.tokens, [1, 0, 1, 2, 0, 2]);
         assert_eq!(routes.groups().collect::<Vec<_>>(), [(0, 0..1), (1, 1..4), (2, 4..6)]);
         let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-6, "{a} {b}");
         near(routes.weights[0], 0.5);
         near(routes.weights[1], 1.0 / (1.0 + (-1f32).exp()));
-        let plain = Routes::new(&logits, 2, false).unwrap();
+        let plain = Routes::new(&logits, Routing::new(2, false), None).unwrap();
         near(plain.weights[0], 3f32.exp() / (2.0 * 3f32.exp() + 1.0));
         let (mut counts, mut sums) = (vec![0.0; 3], vec![0.0; 3]);
         routes.add_load(&[1.0, 2.0, 1.0], &mut counts, &mut sums);
         assert_eq!(counts, [2.0, 4.0, 2.0]);
         assert!((sums.iter().sum::<f64>() - 4.0).abs() < 1e-6);
-        assert!(Routes::new(&logits, 4, true).is_err() && Routes::new(&logits, 0, true).is_err());
+        let refused = |chosen: usize| Routes::new(&logits, Routing::new(chosen, true), None).is_err();
+        assert!(refused(4) && refused(0));
         // Of what is not finite, something is chosen; the pass that computed it fails for its results.
-        Routes::new(&Tensor::new(&[[f32::NAN, f32::NAN]], &Device::Cpu).unwrap(), 1, true).unwrap();
+        let broken = Tensor::new(&[[f32::NAN, f32::NAN]], &Device::Cpu).unwrap();
+        Routes::new(&broken, Routing::new(1, true), None).unwrap();
     }
 
     #[test]
@@ -173,10 +253,12 @@ mod tests {
         let (n, experts, chosen) = (3, 5, 2);
         let logits: Vec<f32> = (0..n * experts).map(|i| (i as f32 * 1.7).sin() * 2.0).collect();
         let (c, experts_slope, tokens) = ([0.7, -1.1, 0.4, 2.0, 0.3, -0.6], [0.2, -0.5, 0.9, 0.1, 0.4], [1.0, 2.0, 1.0]);
-        for normalised in [true, false] {
+        let sigmoid = Routing { scores: Scores::Sigmoid, factor: 2.5, ..Routing::new(chosen, true) };
+        let all = [Routing::new(chosen, true), Routing::new(chosen, false), sigmoid, Routing { normalised: false, ..sigmoid }];
+        for routing in all {
             let routes = |logits: &[f32]| {
                 let logits = Tensor::from_slice(logits, (n, experts), &Device::Cpu).unwrap();
-                Routes::new(&logits, chosen, normalised).unwrap()
+                Routes::new(&logits, routing, None).unwrap()
             };
             // A derivative for each token's experts in their order, not in that of the sorted rows.
             let loss = |logits: &[f32]| {
@@ -199,5 +281,28 @@ mod tests {
                 assert!((got - want).abs() < 1e-3, "{i}: {got} {want}");
             }
         }
+    }
+
+    #[test]
+    fn a_correction_and_groups_choose_and_scores_weigh() {
+        // Logistic functions of 0.5, 0.731, 0.881, 0.269, 0.953 and 0.119.
+        let logits = Tensor::new(&[[0f32, 1.0, 2.0, -1.0, 3.0, -2.0]], &Device::Cpu).unwrap();
+        let correction = Tensor::new(&[0f32, 0.4, 0.0, 0.0, 0.0, 0.0], &Device::Cpu).unwrap();
+        let routing = Routing { scores: Scores::Sigmoid, factor: 2.0, groups: (3, 2), ..Routing::new(3, true) };
+        // Groups of two have 0.5 + 1.131, 0.881 + 0.269 and 0.953 + 0.119: the first and the second stay.
+        let routes = Routes::new(&logits, routing, Some(&correction)).unwrap();
+        assert_eq!(routes.chosen, [1, 2, 0]);
+        let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+        let sum = sigmoid(1.0) + sigmoid(2.0) + sigmoid(0.0);
+        let want = [sigmoid(0.0), sigmoid(1.0), sigmoid(2.0)].map(|score| 2.0 * score / sum);
+        assert!(routes.weights.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-6), "{:?}", routes.weights);
+        let alone = Routes::new(&logits, Routing { groups: (1, 1), ..routing }, None).unwrap();
+        assert_eq!(alone.chosen, [4, 2, 1]);
+        for wrong in
+            [Routing { groups: (4, 1), ..routing }, Routing { groups: (3, 1), ..routing }, Routing { groups: (3, 4), ..routing }]
+        {
+            assert!(Routes::new(&logits, wrong, None).is_err(), "{wrong:?}");
+        }
+        assert!(Routes::new(&logits, routing, Some(&Tensor::new(&[0f32], &Device::Cpu).unwrap())).is_err());
     }
 }

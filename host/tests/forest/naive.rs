@@ -156,14 +156,33 @@ impl Naive<'_> {
         };
         let x = x.reshape((b * t, d))?;
         let logits = self.linear(&x, &format!("{layer}.{folder}.{router}"))?;
-        let p = softmax(&logits, D::Minus1)?;
-        let rank = p.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?;
-        let chosen = rank.lt(mixture.chosen as u32)?.to_dtype(DType::F32)?;
+        let ranked = |t: &Tensor, best: usize| -> Result<Tensor> {
+            let rank = t.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?;
+            rank.lt(best as u32)?.to_dtype(DType::F32)
+        };
+        let (p, by) = match self.vars.get(&format!("{layer}.mlp.gate.e_score_correction_bias")) {
+            Some(correction) => {
+                let p = candle_nn::ops::sigmoid(&logits)?;
+                let by = p.detach().broadcast_add(&correction.detach())?;
+                // Of groups, those whose two best have the highest sum.
+                let (groups, kept) = mixture.groups;
+                let in_groups = by.reshape((b * t, groups, mixture.experts / groups))?;
+                let sums = (ranked(&in_groups, 2)? * &in_groups)?.sum(2)?;
+                let hidden = ((1.0 - ranked(&sums, kept)?.unsqueeze(2)?)? * 100.0)?;
+                (p, in_groups.broadcast_sub(&hidden)?.reshape((b * t, mixture.experts))?)
+            }
+            None => {
+                let p = softmax(&logits, D::Minus1)?;
+                (p.clone(), p)
+            }
+        };
+        let chosen = ranked(&by, mixture.chosen)?;
         self.routed.borrow_mut().push((p.clone(), chosen.clone()));
         let mut weights = (p * chosen)?;
         if mixture.normalised {
             weights = weights.broadcast_div(&weights.sum_keepdim(1)?)?;
         }
+        weights = (weights * mixture.factor)?;
         let (wide, down) = (format!("{layer}.{folder}.experts.gate_up_proj"), format!("{layer}.{folder}.experts.down_proj"));
         let matrix = |stack: &str, expert: usize| -> Result<Tensor> {
             let w = self.var(&format!("{stack}.weight")).get(expert)?;
@@ -204,6 +223,7 @@ impl Naive<'_> {
                 let weight = candle_nn::ops::sigmoid(&self.linear(x, &format!("{layer}.mlp.shared_expert_gate"))?)?;
                 gated("shared_expert")?.broadcast_mul(&weight)
             }
+            Family::Glm4Moe => gated("shared_experts"),
             _ => self.unit(x, layer),
         }
     }

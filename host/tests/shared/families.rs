@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from a Llama.
 
 /// Their folders' names.
-pub const FAMILIES: [&str; 27] = [
+pub const FAMILIES: [&str; 28] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -29,4 +29,5 @@ pub const FAMILIES: [&str; 27] = [
     "ernie4_5",
     "hunyuan_v1_dense",
     "qwen2_moe",
+    "glm4_moe",
 ];

@@ -248,7 +248,7 @@ impl Architecture {
             qkv_bias: qkv,
             output_bias: output,
             mlp_bias: mlp,
-            head_norms: head_norms(family),
+            head_norms: head_norms(config, family)?,
             projections: match family {
                 Gpt2 | Phi3 => Projections::Joined,
                 GptNeoX => Projections::JoinedByHead,
@@ -324,6 +324,13 @@ impl Architecture {
     pub(super) fn has_shared_gate(&self) -> bool {
         let gate = self.family.described().names.shared.and_then(|shared| shared.gate);
         gate.is_some() && self.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some())
+    }
+
+    /// Returns whether a tensor belongs to the layers after a GLM's last one, which predict further tokens; transformers does not
+    /// load them either.
+    pub(super) fn predicts_more(&self, name: &str) -> bool {
+        let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+        self.family == Family::Glm4Moe && number.is_some_and(|number| number >= self.layers)
     }
 
     /// Returns the width of the packed query heads.

@@ -1,7 +1,8 @@
 //! The families of decoders: their names and their features.
 
 use super::names::{
-    COHERE, GEMMA, GLM, GPT2, GRANITE_MOE, HUNYUAN, LLAMA, MIXTRAL, NEOX, Names, OLMO, PHI, QWEN_MOE, QWEN2_MOE, STARCODER,
+    COHERE, GEMMA, GLM, GLM_MOE, GPT2, GRANITE_MOE, HUNYUAN, LLAMA, MIXTRAL, NEOX, Names, OLMO, PHI, QWEN_MOE, QWEN2_MOE,
+    STARCODER,
 };
 use crate::ops::rope::Pairs;
 
@@ -20,6 +21,8 @@ pub enum Family {
     Gemma3,
     /// `Glm4ForCausalLM`
     Glm4,
+    /// `Glm4MoeForCausalLM`
+    Glm4Moe,
     /// `GPT2LMHeadModel`
     Gpt2,
     /// `GPTNeoXForCausalLM`
@@ -69,8 +72,8 @@ pub enum Family {
 impl Family {
     /// Returns whether transformers has a sequence classification class of it, which opens its reward models.
     pub fn is_classified(self) -> bool {
-        use Family::{Cohere2, Ernie45, Granite, GraniteMoe, GraniteMoeShared, Olmoe};
-        !matches!(self, Cohere2 | Ernie45 | Granite | GraniteMoe | GraniteMoeShared | Olmoe)
+        use Family::{Cohere2, Ernie45, Glm4Moe, Granite, GraniteMoe, GraniteMoeShared, Olmoe};
+        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Granite | GraniteMoe | GraniteMoeShared | Olmoe)
     }
 
     /// Returns which dimensions of a head are rotated together.
@@ -184,6 +187,17 @@ pub const FAMILIES: &[Described] = &[
         positions: 131_072,
         norm_eps: 1.5625e-7,
         names: &GLM,
+        ..COMMON
+    },
+    Described {
+        family: Family::Glm4Moe,
+        model_type: "glm4_moe",
+        name: "GLM 4.5",
+        features: "a mixture of experts after the first layers, chosen by corrected scores within groups and weighted by scores, and an \
+                   MLP that all tokens share; partial RoPE; norms on query and key heads and biases on their projections if configured",
+        positions: 131_072,
+        norm_eps: 1e-5,
+        names: &GLM_MOE,
         ..COMMON
     },
     Described {

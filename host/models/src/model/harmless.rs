@@ -111,6 +111,8 @@ const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
 /// Keys that have no effect in models of one type.
 const HARMLESS_OF_TYPE: &[(&str, &[&str])] = &[
     ("cohere2", &["layer_switch"]),
+    // Layers that predict further tokens, which are not loaded.
+    ("glm4_moe", &["num_mtp_layers", "num_nextn_predict_layers"]),
     (
         "hunyuan_v1_dense",
         &[

@@ -284,7 +284,7 @@ impl<P: Product> Layer<'_, P> {
     /// Routes rows to experts and runs their wide products.
     fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> ops::Result<Routed> {
         let mixture = self.architecture.mixture.as_ref().ok_or_else(none)?;
-        let routes = Routes::new(&maps.router.product(h)?, mixture.chosen, mixture.normalised)?;
+        let routes = Routes::new(&maps.router.product(h)?, mixture.routing(), self.norms.correction.as_ref())?;
         let both = maps.wide.grouped(&ops::gather_rows(h, routes.tokens())?, &routes)?;
         Ok(Routed { routes, wide: wide(columns::split(&both, &[mixture.width; 2])?)? })
     }

@@ -181,7 +181,8 @@ impl ModelFolder {
         if architecture.family == Family::Gpt2 {
             shards = shards.renamed(stored::with_prefix);
         }
-        let left_out = |name: &str| left_out(name) || architecture.text_part && text_part::sees(name);
+        let left_out =
+            |name: &str| left_out(name) || architecture.text_part && text_part::sees(name) || architecture.predicts_more(name);
         let missing = |name: &str| {
             let detail = format!("the weights have no {name}, which config.json requires");
             Error::Weights { path: self.base.clone(), detail }

@@ -3,6 +3,7 @@
 use super::bounds::MOST_INTERMEDIATE;
 use super::families::Family;
 use super::json::Object;
+use crate::ops::experts::{Routing, Scores};
 
 /// Maximum number of experts.
 const MOST_EXPERTS: usize = 1 << 16;
@@ -18,6 +19,12 @@ pub struct Mixture {
     pub width: usize,
     /// Whether the weights of a token's experts add up to one, instead of being the router's probabilities.
     pub normalised: bool,
+    /// What the router's results become.
+    pub scores: Scores,
+    /// Number of groups of experts, and of those that a token's experts are in.
+    pub groups: (usize, usize),
+    /// Factor of all weights.
+    pub factor: f64,
     /// Which layers have experts.
     pub sparse: Vec<bool>,
     /// Width of the shared MLP that every token goes through, if there is one.
@@ -27,11 +34,24 @@ pub struct Mixture {
 }
 
 impl Mixture {
+    /// Returns how experts are chosen and weighed.
+    pub(super) fn routing(&self) -> Routing {
+        let Self { chosen, scores, normalised, groups, factor, .. } = *self;
+        Routing { chosen, scores, normalised, factor: factor as f32, groups }
+    }
+
+    /// Returns whether transformers has an auxiliary loss for such experts.
+    pub fn has_aux_loss(&self) -> bool {
+        self.scores == Scores::Softmax
+    }
+
     /// Reads the sizes of experts; none for other families, and for models without experts.
     pub(super) fn read(config: &Object, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
-        use Family::{GraniteMoe, GraniteMoeShared, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
+        use Family::{Glm4Moe, GraniteMoe, GraniteMoeShared, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
         let (key, experts, chosen, coefficient) = match family {
             Qwen3Moe => (if config.has("num_experts") { "num_experts" } else { "num_local_experts" }, 128, 8, 0.001),
+            Glm4Moe if config.has("num_local_experts") => ("num_local_experts", 128, 8, 0.0),
+            Glm4Moe => ("n_routed_experts", 128, 8, 0.0),
             Qwen2Moe => ("num_experts", 60, 4, 0.001),
             Olmoe => ("num_experts", 64, 8, 0.01),
             GraniteMoe | GraniteMoeShared | Mixtral => ("num_local_experts", 8, 2, 0.001),
@@ -40,7 +60,7 @@ impl Mixture {
         let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
         let chosen = config.size("num_experts_per_tok", MOST_EXPERTS)?.unwrap_or(chosen);
         let (width, default) = match family {
-            Qwen2Moe => ("moe_intermediate_size", Some(1408)),
+            Glm4Moe | Qwen2Moe => ("moe_intermediate_size", Some(1408)),
             Qwen3Moe => ("moe_intermediate_size", Some(768)),
             _ => ("intermediate_size", None),
         };
@@ -49,6 +69,7 @@ impl Mixture {
             (None, None) => config.needed_size(width, MOST_INTERMEDIATE)?,
         };
         let normalised = match family {
+            Glm4Moe => config.flag("norm_topk_prob")?.unwrap_or(true),
             Qwen2Moe | Qwen3Moe | Olmoe => config.flag("norm_topk_prob")?.unwrap_or(false),
             _ => true,
         };
@@ -56,6 +77,10 @@ impl Mixture {
         // A run decides by router_aux_loss_coef, as in TRL.
         config.flag("output_router_logits")?;
         let sparse = match family {
+            Glm4Moe => {
+                let dense = config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(1);
+                (0..layers).map(|layer| layer >= dense).collect()
+            }
             Qwen2Moe | Qwen3Moe => sparse(config, experts, layers)?,
             _ => vec![true; layers],
         };
@@ -65,15 +90,40 @@ impl Mixture {
         if chosen > experts {
             return Err(format!("num_experts_per_tok {chosen} is more than {key} {experts}"));
         }
+        let (groups, factor) = if family == Glm4Moe { grouping(config, experts, chosen)? } else { ((1, 1), 1.0) };
         if !(0.0..=1e6).contains(&coefficient) {
             return Err(format!("router_aux_loss_coef {coefficient} must be between 0 and 1e6"));
         }
         let shared = match family {
+            Glm4Moe => {
+                let count = config.size("n_shared_experts", MOST_EXPERTS)?.unwrap_or(1);
+                let fits = |shared: &usize| *shared <= MOST_INTERMEDIATE;
+                Some(width.checked_mul(count).filter(fits).ok_or("n_shared_experts is too large")?)
+            }
             Qwen2Moe => Some(config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(5632)),
             GraniteMoeShared => config.count("shared_intermediate_size", MOST_INTERMEDIATE)?.filter(|width| *width > 0),
             _ => None,
         };
-        Ok(Some(Self { experts, chosen, width, normalised, sparse, shared, coefficient }))
+        let scores = if family == Glm4Moe { Scores::Sigmoid } else { Scores::Softmax };
+        Ok(Some(Self { experts, chosen, width, normalised, scores, groups, factor, sparse, shared, coefficient }))
+    }
+}
+
+/// Reads the number of groups of experts, that of the groups that a token's experts are in, and the factor of weights.
+fn grouping(config: &Object, experts: usize, chosen: usize) -> std::result::Result<((usize, usize), f64), String> {
+    let groups = config.size("n_group", MOST_EXPERTS)?.unwrap_or(1);
+    let kept = config.size("topk_group", MOST_EXPERTS)?.unwrap_or(1);
+    if !experts.is_multiple_of(groups) || experts / groups < 2 {
+        return Err(format!("n_group {groups} must divide {experts} experts into groups of at least two"));
+    }
+    if kept > groups || kept * (experts / groups) < chosen {
+        return Err(format!(
+            "topk_group {kept} must be at most n_group {groups}, and have room for num_experts_per_tok {chosen} experts"
+        ));
+    }
+    match config.number("routed_scaling_factor")?.unwrap_or(1.0) {
+        factor if (1e-6..=1e6).contains(&factor) => Ok(((groups, kept), factor)),
+        factor => Err(format!("routed_scaling_factor {factor} must be between 1e-6 and 1e6")),
     }
 }
 

@@ -53,6 +53,8 @@ pub(super) struct ExpertNames {
     pub wide: &'static str,
     /// All experts' down projections.
     pub down: &'static str,
+    /// What is added to the scores for the choice of experts, if the family has that. It is not trained.
+    pub correction: Option<&'static str>,
     /// How files store the projections, unless under the names above.
     pub in_files: ExpertsInFiles,
 }
@@ -146,6 +148,7 @@ pub(super) const QWEN_MOE: Names = Names {
         router: ["mlp.gate", "mlp.gate"],
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
+        correction: None,
         in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }),
     ..LLAMA
@@ -160,11 +163,28 @@ pub(super) const QWEN2_MOE: Names = Names {
     ..QWEN_MOE
 };
 
+pub(super) const GLM_MOE: Names = Names {
+    shared: Some(&SharedNames {
+        wide: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
+        down: "mlp.shared_experts.down_proj",
+        gate: None,
+    }),
+    experts: Some(&ExpertNames {
+        router: ["mlp.gate", "mlp.gate"],
+        wide: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        correction: Some("mlp.gate.e_score_correction_bias"),
+        in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+    }),
+    ..LLAMA
+};
+
 pub(super) const MIXTRAL: Names = Names {
     experts: Some(&ExpertNames {
         router: ["mlp.gate", "block_sparse_moe.gate"],
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
+        correction: None,
         in_files: ExpertsInFiles::Each("block_sparse_moe.experts", ["w1", "w3", "w2"]),
     }),
     ..LLAMA
@@ -178,6 +198,7 @@ pub(super) const GRANITE_MOE: Names = Names {
         router: ["block_sparse_moe.router", "block_sparse_moe.router.layer"],
         wide: "block_sparse_moe.experts.gate_up_proj",
         down: "block_sparse_moe.experts.down_proj",
+        correction: None,
         in_files: ExpertsInFiles::Stacked(["block_sparse_moe.input_linear", "block_sparse_moe.output_linear"]),
     }),
     ..LLAMA

@@ -120,7 +120,7 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
     };
     let described = context.family.described();
     let partial = partial.unwrap_or(match context.family {
-        Family::Glm4 => 0.5,
+        Family::Glm4 | Family::Glm4Moe => 0.5,
         Family::GptNeoX | Family::StableLm => 0.25,
         _ => 1.0,
     });
@@ -282,7 +282,7 @@ fn alpha(p: &Object, context: &Context) -> Result<Option<f64>, String> {
 
 /// Returns whether models of this family may rotate only the first dimensions of a head.
 fn turns_partly(family: Family) -> bool {
-    matches!(family, Family::Glm4 | Family::GptNeoX | Family::Phi3 | Family::StableLm)
+    matches!(family, Family::Glm4 | Family::Glm4Moe | Family::GptNeoX | Family::Phi3 | Family::StableLm)
 }
 
 fn needed(p: &Object, key: &str, name: &str) -> Result<f64, String> {

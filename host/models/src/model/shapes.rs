@@ -38,11 +38,13 @@ pub(super) fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<us
         wide: Linear::new(vec![m.experts, 2 * m.width, d], None),
         down: Linear::new(vec![m.experts, d, m.width], None),
     };
+    let corrected = names.experts.is_some_and(|names| names.correction.is_some());
     let layer = |l: usize| Layer {
         qkv: joined(&[a.query_width(), a.kv_width(), a.kv_width()], a.qkv_bias, names.qkv.len() == 3),
         o: linear(d, a.query_width(), a.output_bias),
         unit: a.has_unit(l).then(|| unit(l)),
         experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(experts),
+        correction: a.mixture.as_ref().filter(|m| m.sparse[l] && corrected).map(|m| vec![m.experts]),
         qk_norm: match a.head_norms {
             HeadNorms::None => None,
             HeadNorms::Each | HeadNorms::Rotated => Some((vec![c], vec![c])),

@@ -58,7 +58,7 @@ pub(super) fn biases(config: &Object, family: Family) -> Result<Biases, String> 
         Family::Ernie45 | Family::Starcoder2 => attention,
         _ => matches!(family, Family::Gpt2 | Family::GptNeoX),
     };
-    Ok(Biases { qkv, output: attention && family != Family::Glm4, mlp })
+    Ok(Biases { qkv, output: attention && !matches!(family, Family::Glm4 | Family::Glm4Moe), mlp })
 }
 
 /// Reads the multipliers and soft caps.
@@ -110,13 +110,14 @@ pub(super) fn norm_kind(family: Family) -> NormKind {
 }
 
 /// Returns which norms a family has on its query and key heads.
-pub(super) fn head_norms(family: Family) -> HeadNorms {
-    match family {
+pub(super) fn head_norms(config: &Object, family: Family) -> Result<HeadNorms, String> {
+    Ok(match family {
+        Family::Glm4Moe if config.flag("use_qk_norm")?.unwrap_or(false) => HeadNorms::Each,
         Family::Exaone4 | Family::Gemma3 | Family::Qwen3 | Family::Qwen3Moe => HeadNorms::Each,
         Family::HunyuanV1Dense => HeadNorms::Rotated,
         Family::Olmo2 | Family::Olmo3 | Family::Olmoe => HeadNorms::All,
         _ => HeadNorms::None,
-    }
+    })
 }
 
 /// Reads the epsilon of the norms.

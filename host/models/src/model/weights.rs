@@ -100,6 +100,8 @@ pub struct Layer<T = Tensor> {
     pub unit: Option<Unit<Linear<T>>>,
     /// The experts, if the layer has a mixture of them. Their outputs are added to the MLP's.
     pub experts: Option<Experts<Linear<T>>>,
+    /// What is added to the scores of experts for their choice, `[E]`; it is not trained.
+    pub correction: Option<T>,
     /// Norms of query heads and of key heads: per head, or over all together.
     pub qk_norm: Option<(T, T)>,
     /// Norm before attention.
@@ -287,6 +289,8 @@ impl<T> Layer<T> {
             down: (&experts.down, named[2]),
         };
         let experts = self.experts.as_ref().map(|experts| of_experts(experts).map(&mut linear)).transpose()?;
+        let correction = self.correction.as_ref().zip(names.experts.and_then(|names| names.correction));
+        let correction = correction.map(|(t, part)| f(name(part), t)).transpose()?;
         let qk_norm = match &self.qk_norm {
             None => None,
             Some((q, k)) => {
@@ -300,6 +304,7 @@ impl<T> Layer<T> {
             o,
             unit,
             experts,
+            correction,
             qk_norm,
             input_norm: norm(&self.input_norm, names.norms[0])?,
             attended_norm: norm(&self.attended_norm, names.norms[1])?,
@@ -340,7 +345,9 @@ impl<T> Weights<T> {
 
     /// Returns whether the parameter of this name is trained.
     pub fn trains(&self, name: &str) -> bool {
-        self.lora.is_none() || self.trains_beside(name) || of_adapter(name) || of_critic(name)
+        let correction = self.names.experts.and_then(|names| names.correction);
+        let by_itself = self.lora.is_none() && correction.is_none_or(|correction| !name.ends_with(correction));
+        by_itself || self.trains_beside(name) || of_adapter(name) || of_critic(name)
     }
 
     /// Returns whether the parameter of this name is one of the base model's that are trained beside the adapter.

@@ -250,7 +250,8 @@ pub(super) fn targets(config: &Config, model: &ModelFolder) -> Result<Vec<String
 
 /// Returns the coefficient of the auxiliary loss of experts: the algorithm's own, if the model has experts and the user sets none.
 pub(super) fn aux_loss_coef(config: &Config, own: &Defaults, source: &ModelFolder) -> Option<f64> {
-    let by_default = source.architecture().mixture.as_ref().and(own.router_aux_loss_coef);
+    let mixture = source.architecture().mixture.as_ref().filter(|mixture| mixture.has_aux_loss());
+    let by_default = mixture.and(own.router_aux_loss_coef);
     config.router_aux_loss_coef.or(by_default)
 }
 
@@ -259,6 +260,11 @@ fn check_aux_loss(config: &Config, source: &ModelFolder) -> Result<()> {
     match config.router_aux_loss_coef.filter(|coefficient| *coefficient > 0.0) {
         Some(coefficient) if source.architecture().mixture.is_none() => {
             let detail = format!("is {coefficient}, but {} is not a mixture of experts; remove it", source.base().display());
+            Err(config::Error::Invalid { place: "router_aux_loss_coef".to_owned(), detail }.into())
+        }
+        Some(coefficient) if source.architecture().mixture.as_ref().is_some_and(|mixture| !mixture.has_aux_loss()) => {
+            let model_type = source.architecture().family.described().model_type;
+            let detail = format!("is {coefficient}, but a model of type {model_type} has no such loss; remove it");
             Err(config::Error::Invalid { place: "router_aux_loss_coef".to_owned(), detail }.into())
         }
         _ => Ok(()),
