@@ -128,7 +128,7 @@ fn the_likeliest_tokens_are_those_of_the_cpu() {
     let _alone = alone();
     let Some(backend) = in_f32() else { return };
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-    for name in MODELS.into_iter().chain(families::FAMILIES) {
+    for name in MODELS.into_iter().chain(families::of_devices()) {
         let of = |backend| generate(name, backend, &greedy, 64, &[3]);
         assert_same(&of(&backend), &of(&Backend::cpu()), name);
     }
@@ -146,7 +146,7 @@ fn the_same_seed_draws_the_same_tokens_with_every_filter() {
         Sampling { repetition_penalty: 1.4, ..Sampling::default() },
         Sampling { temperature: 1.1, top_k: 20, top_p: 0.9, min_p: 0.05, repetition_penalty: 0.8 },
     ];
-    for name in MODELS.into_iter().chain(families::FAMILIES) {
+    for name in MODELS.into_iter().chain(families::of_devices()) {
         for sampling in &settings {
             let of = |backend| generate(name, backend, sampling, 64, &[]);
             assert_same(&of(&backend), &of(&Backend::cpu()), &format!("{name} with {sampling:?}"));
@@ -201,7 +201,7 @@ fn in_bf16_log_probabilities_are_those_of_f32_to_its_precision() {
     if in_f32().is_none() {
         return;
     }
-    for name in MODELS.into_iter().chain(families::FAMILIES) {
+    for name in MODELS.into_iter().chain(families::of_devices()) {
         let rounded = generate(name, &Backend::cuda(0, true).unwrap(), &Sampling::default(), 64, &[]);
         let exact = generate(name, &Backend::cpu(), &Sampling::default(), 64, &[]);
         // Until a draw falls on another token, both have the same text.

@@ -127,7 +127,7 @@ fn compare(what: &str, want: &Figures, got: &Figures, tolerance: f64) {
 #[test]
 fn a_step_is_the_same_as_on_the_cpu() {
     let Some(places) = places() else { return };
-    for name in MODELS.into_iter().chain(families::FAMILIES) {
+    for name in MODELS.into_iter().chain(families::of_devices()) {
         let want = steps(&Policy::new(decoder(name)));
         // Rounding in bf16 sends a token near the edge to another expert, as no other operation does.
         let in_bf16 = if Policy::new(decoder(name)).frozen().architecture().mixture.is_some() { 0.3 } else { 0.15 };

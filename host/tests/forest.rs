@@ -335,7 +335,9 @@ fn a_gradient_changes_no_more_once_its_group_is_done() {
 #[test]
 fn the_auxiliary_loss_of_experts_and_its_gradients_equal_the_naive_form() {
     const WEIGHT: f64 = 3.0;
-    for name in ["qwen2_moe", "qwen3_moe", "qwen3_moe_normalised", "olmoe", "mixtral", "granitemoe", "granitemoeshared"] {
+    for name in
+        ["gpt_oss", "qwen2_moe", "qwen3_moe", "qwen3_moe_normalised", "olmoe", "mixtral", "granitemoe", "granitemoeshared"]
+    {
         for again in [false, true] {
             let (policy, a) = policy(name);
             let weights = with_critic(policy.weights().copied().unwrap(), &a);

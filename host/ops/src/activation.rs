@@ -3,11 +3,12 @@
 
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::elementwise::{cast, from_vec, to_vec};
 use super::math::{exp, normal_below, sigmoid, tanh};
 use super::rounding::Number;
 use super::simd::wide;
-use super::slices::{Shared, filled, filled_each, read, read_as, tensor_of};
-use super::{Error, Result, on_device, team};
+use super::slices::{Shared, filled, filled_each, read, read_as, tensor_of, write};
+use super::{Capability, Error, Result, on_device, team};
 use candle_core::{DType, Tensor};
 use half::bf16;
 use rayon::prelude::*;
@@ -20,7 +21,7 @@ const CHUNK: usize = 1 << 13;
 const SHARED_CHUNK: usize = 1 << 10;
 
 /// The function `f`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// `x * sigmoid(x)`
     Silu,
@@ -28,6 +29,13 @@ pub enum Activation {
     Gelu,
     /// GELU with the normal probability approximated by a hyperbolic tangent.
     GeluTanh,
+    /// `x * sigmoid(alpha * x)` of `min(gate, limit)`, times one more than the other factor, which is kept within the limit (gpt-oss).
+    Clamped {
+        /// Factor within the logistic function.
+        alpha: f32,
+        /// Largest gate, and largest size of the other factor.
+        limit: f32,
+    },
 }
 
 #[cfg(feature = "cuda")]
@@ -38,6 +46,8 @@ impl Activation {
             Self::Silu => "silu",
             Self::Gelu => "gelu",
             Self::GeluTanh => "gelu_tanh",
+            // Refused before it is asked for.
+            Self::Clamped { .. } => "clamped",
         }
     }
 }
@@ -65,11 +75,29 @@ fn gelu_tanh(x: f32) -> (f32, f32) {
     (0.5 * x * (1.0 + t), 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope)
 }
 
+#[inline(always)]
+fn clamped(x: f32, alpha: f32, limit: f32) -> (f32, f32) {
+    let (gate, s) = (x.min(limit), sigmoid(alpha * x.min(limit)));
+    (gate * s, if x > limit { 0.0 } else { s + alpha * gate * s * (1.0 - s) })
+}
+
+/// Returns gates and one more than each factor within the limit, in f32.
+fn within(gate: &Tensor, up: Option<&Tensor>, limit: f32) -> Result<(Tensor, Tensor)> {
+    Capability::ExpertBiases.require(gate)?;
+    let up = up.ok_or_else(|| Error::Shape { op: "activation", detail: "a clamped gate without its factor".into() })?;
+    let factors = to_vec(up)?.into_iter().map(|u| u.clamp(-limit, limit) + 1.0).collect();
+    Ok((cast(gate, DType::F32)?, from_vec(factors, up.shape(), up.device())?))
+}
+
 /// Returns `f(gate) * up`, elementwise over equal shapes, or `f(gate)`. On the CPU it is in f32 or, if `rounds`, in bf16.
 pub fn forward(gate: &Tensor, up: Option<&Tensor>, f: Activation, rounds: bool) -> Result<Tensor> {
+    if let Activation::Clamped { alpha, limit } = f {
+        let (gate, factor) = within(gate, up, limit)?;
+        return forward_by(&gate, Some(&factor), |x| clamped(x, alpha, limit), rounds);
+    }
     on_device!(gate, cuda::activation::forward(gate, up, f.kernel()));
     match f {
-        Activation::Silu => forward_by(gate, up, silu, rounds),
+        Activation::Silu | Activation::Clamped { .. } => forward_by(gate, up, silu, rounds),
         Activation::Gelu => forward_by(gate, up, gelu, rounds),
         Activation::GeluTanh => forward_by(gate, up, gelu_tanh, rounds),
     }
@@ -83,10 +111,21 @@ pub fn backward(
     f: Activation,
     rounds: bool,
 ) -> Result<(Tensor, Option<Tensor>)> {
+    if let Activation::Clamped { alpha, limit } = f {
+        let (gate, factor) = within(gate, up, limit)?;
+        let (d_gate, d_factor) =
+            backward_by(&gate, Some(&factor), dy, |x| clamped(x, alpha, limit), |dy, u, slope| dy * u * slope, false)?;
+        let to = if rounds { DType::BF16 } else { DType::F32 };
+        if let (Some(d_factor), Some(up)) = (&d_factor, up) {
+            let up = to_vec(up)?;
+            write(d_factor, |d| d.iter_mut().zip(&up).filter(|(_, u)| u.abs() > limit).for_each(|(d, _)| *d = 0.0))?;
+        }
+        return Ok((cast(&d_gate, to)?, d_factor.map(|d| cast(&d, to)).transpose()?));
+    }
     on_device!(gate, cuda::activation::backward(gate, up, dy, f.kernel()));
     match f {
         // In the order in which each has always been multiplied, so that runs keep their bits.
-        Activation::Silu => backward_by(gate, up, dy, silu, |dy, u, slope| dy * u * slope, rounds),
+        Activation::Silu | Activation::Clamped { .. } => backward_by(gate, up, dy, silu, |dy, u, slope| dy * u * slope, rounds),
         Activation::Gelu => backward_by(gate, up, dy, gelu, |dy, u, slope| dy * slope * u, rounds),
         Activation::GeluTanh => backward_by(gate, up, dy, gelu_tanh, |dy, u, slope| dy * slope * u, rounds),
     }
@@ -224,6 +263,30 @@ mod tests {
         assert_eq!(d_up.unwrap().to_vec1::<f32>().unwrap(), [gelu(0.3).0, 4.0 * gelu(-1.2).0]);
         assert!(backward(&gate, None, &dy, Activation::Gelu, false).unwrap().1.is_none());
         assert!(forward(&gate, Some(&t(&[1.0])), Activation::GeluTanh, false).is_err());
+    }
+
+    #[test]
+    fn a_clamped_gate_and_its_factor_stop_at_the_limit() {
+        let t = |values: &[f32]| Tensor::from_slice(values, values.len(), &Device::Cpu).unwrap();
+        let (gates, ups) = ([0.5f32, 9.0, -9.0, 2.0, -1.0], [1.0f32, -8.0, 0.5, 8.0, 2.5]);
+        let f = Activation::Clamped { alpha: 1.702, limit: 7.0 };
+        let of = |g: f64, u: f64| {
+            let g = g.min(7.0);
+            g / (1.0 + (-1.702 * g).exp()) * (u.clamp(-7.0, 7.0) + 1.0)
+        };
+        let y = forward(&t(&gates), Some(&t(&ups)), f, false).unwrap().to_vec1::<f32>().unwrap();
+        let dy = t(&[1.0, 2.0, -1.0, 0.5, 3.0]);
+        let (d_gate, d_up) = backward(&t(&gates), Some(&t(&ups)), &dy, f, false).unwrap();
+        let [d_gate, d_up, dy] = [d_gate, d_up.unwrap(), dy].map(|t| t.to_vec1::<f32>().unwrap());
+        for i in 0..gates.len() {
+            let (g, u, h) = (f64::from(gates[i]), f64::from(ups[i]), 1e-4);
+            assert!((f64::from(y[i]) - of(g, u)).abs() < 1e-5 * (1.0 + of(g, u).abs()), "{i}");
+            let slope_g = (of(g + h, u) - of(g - h, u)) / (2.0 * h) * f64::from(dy[i]);
+            let slope_u = (of(g, u + h) - of(g, u - h)) / (2.0 * h) * f64::from(dy[i]);
+            assert!((f64::from(d_gate[i]) - slope_g).abs() < 1e-4 * (1.0 + slope_g.abs()), "{i}: {} {slope_g}", d_gate[i]);
+            assert!((f64::from(d_up[i]) - slope_u).abs() < 1e-4 * (1.0 + slope_u.abs()), "{i}: {} {slope_u}", d_up[i]);
+        }
+        assert!(forward(&t(&gates), None, f, false).is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use super::attention::{Attention, Heads};
 use super::caches::{PromptCache, SequenceCache};
+use super::elementwise::to_vec;
 use super::math::{exp, max, sum_by};
 use super::simd::wide;
 use super::slices::{Shared, read, tensor};
@@ -30,7 +31,16 @@ pub struct Group<'a> {
 
 /// Computes the heads' outputs `[B, H * C]` from `q: [B, H * C]`. Every row of the batch is in exactly one group.
 pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: Attention) -> Result<Tensor> {
+    forward_with_sinks(q, groups, attention, None)
+}
+
+/// Computes the outputs of [`forward`] with one more logit in the softmax of each head, `sinks: [H]`, if they are given.
+pub fn forward_with_sinks(q: &Tensor, groups: &[Group<'_>], attention: Attention, sinks: Option<&Tensor>) -> Result<Tensor> {
     let h = attention.heads;
+    let sinks = sinks.map(to_vec).transpose()?;
+    if let Some(sinks) = sinks.as_ref().filter(|sinks| sinks.len() != h.heads) {
+        return Err(Error::Shape { op: "cached attention", detail: format!("{} sinks of {h:?}", sinks.len()) });
+    }
     let (b, width) = matrix_dims(q);
     let rows: usize = groups.iter().map(|g| g.sequences.len()).sum();
     if width != h.heads * h.head_dim || rows != b {
@@ -42,8 +52,9 @@ pub fn forward(q: &Tensor, groups: &[Group<'_>], attention: Attention) -> Result
     let tasks = tasks(groups, h);
     team::each(tasks.len(), |task| {
         let ((prompt, sequences, kv), mut scratch) = (tasks[task], Scratch::default());
-        scratch.attend(&qs, (prompt, sequences), kv, attention);
         let (c, per_kv) = (h.head_dim, h.per_kv());
+        let sinks = sinks.as_ref().map(|sinks| &sinks[kv * per_kv..(kv + 1) * per_kv]);
+        scratch.attend(&qs, (prompt, sequences), kv, (attention, sinks));
         for (i, (row, ..)) in sequences.iter().enumerate() {
             let from = &scratch.out[i * per_kv * c..(i + 1) * per_kv * c];
             // SAFETY: only this task writes this sequence's heads of this key/value head.
@@ -98,7 +109,13 @@ struct Scratch {
 
 impl Scratch {
     /// Fills `self.out` with the outputs of key/value head `kv`'s query heads, sequence by sequence.
-    fn attend(&mut self, qs: &[f32], (prompt, sequences): (&PromptCache, &[Row<'_>]), kv: usize, attention: Attention) {
+    fn attend(
+        &mut self,
+        qs: &[f32],
+        (prompt, sequences): (&PromptCache, &[Row<'_>]),
+        kv: usize,
+        (attention, sinks): (Attention, Option<&[f32]>),
+    ) {
         let h: Heads = attention.heads;
         let (c, per_kv, width, kv_width) = (h.head_dim, h.per_kv(), h.heads * h.head_dim, h.kv_heads * h.head_dim);
         let (heads, prompt_len) = (sequences.len() * per_kv, prompt.len());
@@ -136,7 +153,7 @@ impl Scratch {
                 far_own.fill(0.0);
                 attention.bound(shared);
                 attention.bound(own);
-                normalise(shared, own);
+                normalise(shared, own, sinks.map(|sinks| sinks[index % per_kv]));
             }
         });
 
@@ -154,11 +171,11 @@ impl Scratch {
     }
 }
 
-/// Replaces two runs of scores by the softmax over both together.
+/// Replaces two runs of scores by the softmax over both together, and over the sink, if there is one.
 #[inline(always)]
-fn normalise(a: &mut [f32], b: &mut [f32]) {
-    let top = max(a).max(max(b));
-    let mut sum = 0.0;
+fn normalise(a: &mut [f32], b: &mut [f32], sink: Option<f32>) {
+    let top = max(a).max(max(b)).max(sink.unwrap_or(f32::NEG_INFINITY));
+    let mut sum = sink.map_or(0.0, |sink| exp(sink - top));
     for run in [&mut *a, &mut *b] {
         for s in run.iter_mut() {
             *s = exp(*s - top);

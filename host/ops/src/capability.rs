@@ -37,11 +37,15 @@ pub enum Capability {
     OtherNorms,
     /// Factors of single rows: scores scaled by the query's position, and shared MLPs with a gate.
     RowFactors,
+    /// Attention with sinks.
+    AttentionSinks,
+    /// Experts with biases, and clamped activations.
+    ExpertBiases,
 }
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -56,6 +60,8 @@ impl Capability {
         Self::NeighbouringRotation,
         Self::OtherNorms,
         Self::RowFactors,
+        Self::AttentionSinks,
+        Self::ExpertBiases,
     ];
 
     /// Returns whether there are kernels for it on an NVIDIA device.
@@ -74,7 +80,9 @@ impl Capability {
             | Self::OtherOptimizers
             | Self::NeighbouringRotation
             | Self::OtherNorms
-            | Self::RowFactors => false,
+            | Self::RowFactors
+            | Self::AttentionSinks
+            | Self::ExpertBiases => false,
         }
     }
 
@@ -94,6 +102,8 @@ impl Capability {
             Self::OtherOptimizers => "optimizers other than adamw_torch",
             Self::NeighbouringRotation => "RoPE that rotates neighbouring dimensions",
             Self::OtherNorms => "norms of rotated heads and norms that attention and MLP share",
+            Self::AttentionSinks => "attention sinks",
+            Self::ExpertBiases => "biases of experts and clamped activations",
             Self::RowFactors => "scores scaled by position and shared MLPs with a gate",
         }
     }

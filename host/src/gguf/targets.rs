@@ -112,7 +112,13 @@ fn of_family(family: Family) -> Option<Target> {
         Family::SmolLm3 => Target { name: "smollm3", neighbours: true, square: false, unrotated: Some(4), ..QWEN2 },
         Family::StableLm => Target { name: "stablelm", output: Has::Always, ..QWEN2 },
         Family::Starcoder2 => Target { name: "starcoder2", qkv_bias: Has::IfGiven, ..GPT },
-        Family::Cohere2 | Family::Ernie45 | Family::Exaone4 | Family::Glm4 | Family::Glm4Moe | Family::HunyuanV1Dense => {
+        Family::Cohere2
+        | Family::Ernie45
+        | Family::Exaone4
+        | Family::Glm4
+        | Family::Glm4Moe
+        | Family::GptOss
+        | Family::HunyuanV1Dense => {
             return None;
         }
         Family::Ministral | Family::Ministral3 | Family::Olmo3 | Family::Qwen2Moe => return None,

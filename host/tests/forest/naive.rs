@@ -137,7 +137,14 @@ impl Naive<'_> {
         let scale = f64::from(a.factors.scores) / if a.scores_by_layer { l as f64 + 1.0 } else { 1.0 };
         let scores = (q.matmul(&k.transpose(2, 3)?.contiguous()?)? * scale)?;
         let scores = bounded(scores, a.factors.scores_cap)?.broadcast_add(&mask)?;
-        let y = softmax(&scores, D::Minus1)?.matmul(&v)?.transpose(1, 2)?.contiguous()?;
+        let p = match self.vars.get(&format!("{layer}.self_attn.sinks")) {
+            Some(sinks) => {
+                let sinks = sinks.reshape((1, h.heads, 1, 1))?.broadcast_as((b, h.heads, t, 1))?;
+                softmax(&Tensor::cat(&[&scores, &sinks], 3)?, D::Minus1)?.narrow(3, 0, t)?.contiguous()?
+            }
+            None => softmax(&scores, D::Minus1)?,
+        };
+        let y = p.matmul(&v)?.transpose(1, 2)?.contiguous()?;
         let output = match a.family {
             Family::GptNeoX => "attention.dense",
             Family::Gpt2 => "attn.c_proj",
@@ -151,6 +158,7 @@ impl Naive<'_> {
         let Some(mixture) = self.a.mixture.as_ref() else { candle_core::bail!("no experts") };
         let (b, t, d) = x.dims3()?;
         let (folder, router) = match self.a.family {
+            Family::GptOss => ("mlp", "router"),
             Family::GraniteMoe | Family::GraniteMoeShared => ("block_sparse_moe", "router"),
             _ => ("mlp", "gate"),
         };
@@ -192,11 +200,22 @@ impl Naive<'_> {
                 _ => Ok(w),
             }
         };
+        let biased = |y: Tensor, stack: &str, expert: usize| match self.vars.get(&format!("{stack}.bias")) {
+            Some(biases) => y.broadcast_add(&biases.get(expert)?),
+            None => Ok(y),
+        };
         let mut sum = x.zeros_like()?;
         for expert in 0..mixture.experts {
-            let both = x.matmul(&matrix(&wide, expert)?.t()?)?;
-            let active = (both.narrow(1, 0, mixture.width)?.silu()? * both.narrow(1, mixture.width, mixture.width)?)?;
-            let y = active.matmul(&matrix(&down, expert)?.t()?)?;
+            let both = biased(x.matmul(&matrix(&wide, expert)?.t()?)?, &wide, expert)?;
+            let (gate, up) = (both.narrow(1, 0, mixture.width)?, both.narrow(1, mixture.width, mixture.width)?);
+            let active = match self.a.activation {
+                Activation::Clamped { alpha, limit } => {
+                    let (gate, up) = (gate.minimum(f64::from(limit))?, up.clamp(-limit, limit)?);
+                    (&gate * candle_nn::ops::sigmoid(&(&gate * f64::from(alpha))?)?)? * (up + 1.0)?
+                }
+                _ => gate.silu()? * up,
+            }?;
+            let y = biased(active.matmul(&matrix(&down, expert)?.t()?)?, &down, expert)?;
             sum = (sum + y.broadcast_mul(&weights.narrow(1, expert, 1)?)?)?;
         }
         sum.reshape((b, t, d))
@@ -234,6 +253,7 @@ impl Naive<'_> {
             Activation::Silu => x.silu(),
             Activation::Gelu => x.gelu_erf(),
             Activation::GeluTanh => x.gelu(),
+            Activation::Clamped { .. } => candle_core::bail!("a clamped unit"),
         };
         let i = self.a.intermediate_size;
         match self.a.family {

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from a Llama.
 
 /// Their folders' names.
-pub const FAMILIES: [&str; 28] = [
+pub const FAMILIES: [&str; 29] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -30,4 +30,14 @@ pub const FAMILIES: [&str; 28] = [
     "hunyuan_v1_dense",
     "qwen2_moe",
     "glm4_moe",
+    "gpt_oss",
 ];
+
+/// Those that devices have no kernels for.
+const OF_THE_CPU: [&str; 7] = ["cohere2", "ernie4_5", "glm4", "gpt_oss", "hunyuan_v1_dense", "ministral3", "qwen2_moe"];
+
+/// Returns those that devices have kernels for.
+#[allow(dead_code, reason = "not every test needs a device")]
+pub fn of_devices() -> impl Iterator<Item = &'static str> {
+    FAMILIES.into_iter().filter(|name| !OF_THE_CPU.contains(name))
+}

@@ -291,6 +291,8 @@ impl Architecture {
         let all = [
             (self.family.rope_pairs() != Pairs::Halves, Capability::NeighbouringRotation),
             (self.head_norms == HeadNorms::Rotated || shared_norm, Capability::OtherNorms),
+            (self.family.described().names.sinks.is_some(), Capability::AttentionSinks),
+            (self.family.described().names.experts.is_some_and(ExpertNames::have_biases), Capability::ExpertBiases),
             (self.query_scale.is_some() || self.has_shared_gate(), Capability::RowFactors),
         ];
         all.into_iter().filter_map(|(needed, capability)| needed.then_some(capability)).collect()
@@ -416,6 +418,7 @@ fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Re
     let default = match family {
         Family::Gemma2 | Family::Gemma3 => 256,
         Family::Ernie45 | Family::Glm4 | Family::Ministral3 => 128,
+        Family::GptOss => 64,
         _ => hidden_size / heads,
     };
     let head_dim = config.size("head_dim", MOST_HEAD_DIM)?.unwrap_or(default);
@@ -452,6 +455,30 @@ fn check_beside(this: &Architecture, key: &str, value: &Value) -> std::result::R
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_devices_have_no_kernels_for_is_known_by_name() {
+        let needs = |more: Value| {
+            let mut config = json!({
+                "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+                "vocab_size": 257, "rope_parameters": { "rope_type": "default" },
+            });
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            Architecture::parse(&config.to_string()).unwrap().needs()
+        };
+        let of = |kind: &str| needs(json!({ "model_type": kind }));
+        for plain in ["exaone4", "glm4_moe", "llama", "qwen3_moe"] {
+            assert_eq!(of(plain), [], "{plain}");
+        }
+        assert_eq!(of("cohere2"), [Capability::NeighbouringRotation, Capability::OtherNorms]);
+        assert_eq!((of("ernie4_5"), of("glm4")), (vec![Capability::NeighbouringRotation], vec![Capability::NeighbouringRotation]));
+        assert_eq!(of("gpt_oss"), [Capability::AttentionSinks, Capability::ExpertBiases]);
+        assert_eq!(of("hunyuan_v1_dense"), [Capability::OtherNorms]);
+        let scaled = json!({ "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16 });
+        assert_eq!(needs(json!({ "model_type": "ministral3", "rope_parameters": scaled })), [Capability::RowFactors]);
+        assert_eq!(of("qwen2_moe"), [Capability::RowFactors]);
+        assert_eq!(needs(json!({ "model_type": "qwen2_moe", "num_experts": 0 })), []);
+    }
 
     #[test]
     fn what_is_absurd_or_of_the_wrong_type_is_refused_by_its_key() {

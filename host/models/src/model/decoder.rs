@@ -19,7 +19,7 @@ use crate::ops::attention::Attention;
 use crate::ops::experts;
 use crate::ops::logprob::Scale;
 use crate::ops::rope::{Positions, Rotation};
-use crate::ops::{self, Forest, Precision, activation, attention, columns, embedding, rope};
+use crate::ops::{self, Forest, Precision, activation, attention, columns, embedding, rope, sinks};
 use candle_core::{DType, Tensor};
 use std::sync::Arc;
 
@@ -264,8 +264,16 @@ impl Decoder {
                 None => attention::forward(q, k, v, forest, attention)?,
                 Some(rows) => attention::forward_rows(q, k, v, forest, rows, attention)?,
             };
-            Ok(Attended { out, log_sum: Some(log_sum) })
+            self.with_sinks(i, out, log_sum)
         })
+    }
+
+    /// Returns what attention in layer `i` gives with its sinks, if it has some.
+    pub(super) fn with_sinks(&self, i: usize, out: Tensor, log_sum: Tensor) -> Result<Attended> {
+        if let Some(logits) = &self.weights.layers[i].sinks {
+            sinks::absorb(&out, &log_sum, logits)?;
+        }
+        Ok(Attended { out, log_sum: Some(log_sum) })
     }
 
     /// Returns how layer `i` attends.
@@ -403,6 +411,9 @@ impl Decoder {
             }
         };
         let (q, k) = self.heads(i, &kept, forest)?;
+        if let Some((logits, d_logits)) = w.sinks.as_ref().zip(g.sinks.as_ref().and_then(Option::as_ref)) {
+            sinks::backward(&self.in_f32(&kept.attended.out)?, log_sum(&kept)?, &d_attended, logits, d_logits)?;
+        }
         let from = attention::Kept { q: &q, k: &k, v: &kept.v, out: &kept.attended.out, log_sum: log_sum(&kept)? };
         let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, self.attention(i))?;
         if let Some(scale) = a.query_scale {

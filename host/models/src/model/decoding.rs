@@ -147,7 +147,10 @@ impl Map {
     fn new(l: &Linear, weights: RolloutDtype, precision: Precision) -> ops::Result<Self> {
         if let [experts, _, _] = *l.weight.dims() {
             let merged = if l.adapter.is_some() { l.merged()? } else { l.weight.clone() };
-            let all = (0..experts).map(|expert| laid_out(weights, &merged.get(expert)?, None, precision));
+            let all = (0..experts).map(|expert| {
+                let bias = l.bias.as_ref().map(|biases| biases.get(expert)).transpose()?;
+                laid_out(weights, &merged.get(expert)?, bias.as_ref(), precision)
+            });
             return Ok(Self::Each(all.collect::<ops::Result<_>>()?));
         }
         Ok(Self::One(Box::new(Few::new(l, weights, precision)?)))
@@ -346,7 +349,8 @@ impl Decoding {
                         row += 1;
                     }
                 }
-                let out = cached_attention::forward(q, &groups, d.architecture.attention(l))?;
+                let sinks = d.weights.layers[l].sinks.as_ref();
+                let out = cached_attention::forward_with_sinks(q, &groups, d.architecture.attention(l), sinks)?;
                 Ok(Attended { out, log_sum: None })
             })?;
             x = layer.output(&mut kept)?;

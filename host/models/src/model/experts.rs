@@ -23,17 +23,32 @@ pub(super) fn experts_backward(
     let d_rows = ops::gather_rows(d_out, routes.tokens())?;
     // Before a row is weighed: its product with the row is the gradient of the weight.
     let d_unweighed = maps.down.grouped_input_backward(&d_rows, routes)?;
-    let d_weights = experts::dots(&d_unweighed, &active)?;
+    let mut d_weights = experts::dots(&d_unweighed, &active)?;
+    if let Some(biases) = &maps.down.linear.bias {
+        let of_biases = routes.dots_with_biases(&d_rows, biases)?;
+        d_weights.iter_mut().zip(of_biases).for_each(|(d, more)| *d += more);
+    }
+    if let Some(d_biases) = wanted(&grads.down) {
+        routes.add_bias_gradients(&routes.weighted(&d_rows)?, d_biases)?;
+    }
     maps.down.grouped_weight_backward(|| routes.weighted(&active), &d_rows, &grads.down, routes)?;
     let (d_gate, d_up) = activation::backward(gate, up.as_ref(), &routes.weighted(&d_unweighed)?, a.activation, false)?;
     let d_up = d_up.ok_or_else(|| ops::Error::Shape { op: "experts", detail: "an expert without a gate".into() })?;
     let width = gate.dim(1)?;
     let d_wide = columns::join(&[&d_gate, &d_up], &[width, width])?;
+    if let Some(d_biases) = wanted(&grads.wide) {
+        routes.add_bias_gradients(&d_wide, d_biases)?;
+    }
     maps.wide.grouped_weight_backward(|| ops::gather_rows(h, routes.tokens()), &d_wide, &grads.wide, routes)?;
     let d_logits = routes.backward(&d_weights, balance.and_then(Balance::slope), h)?;
     let dh = apply_backward(&maps.router, h, &d_logits, &grads.router)?;
     routes.gather_into(&dh, &maps.wide.grouped_input_backward(&d_wide, routes)?, false)?;
     Ok(dh)
+}
+
+/// Returns where the gradient of biases goes.
+fn wanted(grads: &Linear<Option<Tensor>>) -> Option<&Tensor> {
+    grads.bias.as_ref().and_then(Option::as_ref)
 }
 
 /// How evenly the tokens of a pass were routed to experts, over all layers (Fedus et al. 2021, arXiv 2101.03961, equations 4 to

@@ -1,8 +1,8 @@
 //! The families of decoders: their names and their features.
 
 use super::names::{
-    COHERE, GEMMA, GLM, GLM_MOE, GPT2, GRANITE_MOE, HUNYUAN, LLAMA, MIXTRAL, NEOX, Names, OLMO, PHI, QWEN_MOE, QWEN2_MOE,
-    STARCODER,
+    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_MOE, HUNYUAN, LLAMA, MIXTRAL, NEOX, Names, OLMO, PHI, QWEN_MOE,
+    QWEN2_MOE, STARCODER,
 };
 use crate::ops::rope::Pairs;
 
@@ -27,6 +27,8 @@ pub enum Family {
     Gpt2,
     /// `GPTNeoXForCausalLM`
     GptNeoX,
+    /// `GptOssForCausalLM`
+    GptOss,
     /// `GraniteForCausalLM`
     Granite,
     /// `GraniteMoeForCausalLM`
@@ -220,6 +222,18 @@ pub const FAMILIES: &[Described] = &[
                    GELU without a gate",
         norm_eps: 1e-5,
         names: &NEOX,
+        ..COMMON
+    },
+    Described {
+        family: Family::GptOss,
+        model_type: "gpt_oss",
+        name: "gpt-oss",
+        features: "attention sinks; sliding windows in every other layer; a mixture of experts with biases and a clamped activation; \
+                   routing weights add up to one; weights in bf16, not MXFP4",
+        positions: 131_072,
+        theta: 150_000.0,
+        norm_eps: 1e-5,
+        names: &GPT_OSS,
         ..COMMON
     },
     Described {

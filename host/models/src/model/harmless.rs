@@ -113,6 +113,7 @@ const HARMLESS_OF_TYPE: &[(&str, &[&str])] = &[
     ("cohere2", &["layer_switch"]),
     // Layers that predict further tokens, which are not loaded.
     ("glm4_moe", &["num_mtp_layers", "num_nextn_predict_layers"]),
+    ("gpt_oss", &["experts_per_token", "initial_context_length"]),
     (
         "hunyuan_v1_dense",
         &[

@@ -49,6 +49,7 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
     };
     let size = match family {
         Family::Cohere2 | Family::Exaone4 => size_or(4096)?,
+        Family::GptOss => size_or(128)?,
         Family::Gemma2 | Family::Gemma3 | Family::Ministral | Family::Mistral | Family::Olmo3 => size_or(4096)?,
         Family::Ministral3 | Family::Mixtral | Family::Phi3 | Family::Starcoder2 => size()?,
         // transformers writes 0 where it is not in use.
@@ -68,7 +69,7 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
     }
     let pattern = match family {
         Family::Gemma3 => gemma3_pattern(config)?,
-        Family::Gemma2 => 2,
+        Family::Gemma2 | Family::GptOss => 2,
         Family::Cohere2 | Family::Exaone4 => pattern(config)?,
         _ => 4,
     };
@@ -80,7 +81,9 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
     };
     let types = config.words("layer_types", KINDS, layers)?;
     let by_default = |layer: usize| match family {
-        Family::Cohere2 | Family::Gemma2 | Family::Gemma3 | Family::Olmo3 => !(layer + 1).is_multiple_of(pattern),
+        Family::Cohere2 | Family::Gemma2 | Family::Gemma3 | Family::GptOss | Family::Olmo3 => {
+            !(layer + 1).is_multiple_of(pattern)
+        }
         Family::Exaone4 => size.is_some() && !(layer + 1).is_multiple_of(pattern),
         // Every second of the first layers; there the key says how many.
         Family::Qwen2Moe => layer.is_multiple_of(2) && layer < first && size.is_some(),
@@ -88,7 +91,7 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
         _ => layer >= first,
     };
     let slides = |layer: usize| types.as_ref().map_or_else(|| by_default(layer), |types| types[layer] == SLIDING);
-    let patterned = matches!(family, Family::Cohere2 | Family::Gemma2 | Family::Gemma3 | Family::Olmo3);
+    let patterned = matches!(family, Family::Cohere2 | Family::Gemma2 | Family::Gemma3 | Family::GptOss | Family::Olmo3);
     if size.is_none() && (types.is_some() || patterned) && (0..layers).any(slides) {
         return Err(format!("layer_types has {SLIDING:?}, but there is no sliding_window"));
     }
@@ -97,8 +100,11 @@ fn sliding(config: &Object, family: Family, rotates: &[bool]) -> Result<Vec<Opti
 
 /// Returns whether models of this family use `layer_types`.
 pub(super) fn obeys_types(family: Family) -> bool {
-    use Family::{Cohere2, Exaone4, Gemma2, Gemma3, Ministral, Mistral, Olmo3, Qwen2, Qwen2Moe, Qwen3, SmolLm3};
-    matches!(family, Cohere2 | Exaone4 | Qwen2Moe | Gemma2 | Gemma3 | Ministral | Mistral | Olmo3 | Qwen2 | Qwen3 | SmolLm3)
+    use Family::{Cohere2, Exaone4, Gemma2, Gemma3, GptOss, Ministral, Mistral, Olmo3, Qwen2, Qwen2Moe, Qwen3, SmolLm3};
+    matches!(
+        family,
+        Cohere2 | Exaone4 | GptOss | Qwen2Moe | Gemma2 | Gemma3 | Ministral | Mistral | Olmo3 | Qwen2 | Qwen3 | SmolLm3
+    )
 }
 
 /// Returns the same window for each layer; `layer_types`, which this family ignores, must not contradict it.

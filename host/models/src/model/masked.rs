@@ -102,6 +102,9 @@ impl Product for Masked<'_> {
     fn grouped(&self, x: &Tensor, routes: &Routes) -> ops::Result<Tensor> {
         let y = experts::forward(x, &self.linear.weight, routes, self.precision)?;
         self.add_grouped(x, &y, routes)?;
+        if let Some(biases) = &self.linear.bias {
+            routes.add_biases(&y, biases)?;
+        }
         Ok(y)
     }
 }

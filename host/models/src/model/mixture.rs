@@ -47,13 +47,14 @@ impl Mixture {
 
     /// Reads the sizes of experts; none for other families, and for models without experts.
     pub(super) fn read(config: &Object, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
-        use Family::{Glm4Moe, GraniteMoe, GraniteMoeShared, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
+        use Family::{Glm4Moe, GptOss, GraniteMoe, GraniteMoeShared, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
         let (key, experts, chosen, coefficient) = match family {
             Qwen3Moe => (if config.has("num_experts") { "num_experts" } else { "num_local_experts" }, 128, 8, 0.001),
             Glm4Moe if config.has("num_local_experts") => ("num_local_experts", 128, 8, 0.0),
             Glm4Moe => ("n_routed_experts", 128, 8, 0.0),
             Qwen2Moe => ("num_experts", 60, 4, 0.001),
             Olmoe => ("num_experts", 64, 8, 0.01),
+            GptOss => ("num_local_experts", 128, 4, 0.001),
             GraniteMoe | GraniteMoeShared | Mixtral => ("num_local_experts", 8, 2, 0.001),
             _ => return Ok(None),
         };
@@ -170,6 +171,20 @@ mod tests {
         let without = read(json!({ "model_type": "granitemoeshared" }));
         assert!(!without.has_unit(0) && without.modules() == ["q_proj", "k_proj", "v_proj", "o_proj"]);
         assert!(read(json!({ "model_type": "mixtral", "router_jitter_noise": 0.0 })).mixture.unwrap().normalised);
+        let glm = read(json!({
+            "model_type": "glm4_moe", "n_routed_experts": 8, "n_shared_experts": 3, "moe_intermediate_size": 20, "n_group": 4,
+            "topk_group": 2, "num_experts_per_tok": 4, "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 1,
+        }));
+        let mixture = glm.mixture.as_ref().unwrap();
+        assert_eq!((&mixture.sparse[..], mixture.shared, mixture.groups), (&[false, true, true, true][..], Some(60), (4, 2)));
+        assert_eq!((mixture.factor, mixture.normalised, mixture.has_aux_loss()), (2.5, true, false));
+        assert_eq!((glm.unit_width(0), glm.unit_width(1)), (128, 60));
+        assert!(glm.predicts_more("model.layers.4.mlp.gate.weight") && !glm.predicts_more("model.layers.3.mlp.gate.weight"));
+        let shared = read(json!({ "model_type": "qwen2_moe", "shared_expert_intermediate_size": 40, "mlp_only_layers": [2] }));
+        assert_eq!((0..4).map(|layer| shared.unit_width(layer)).collect::<Vec<_>>(), [40, 40, 128, 40]);
+        assert!(shared.has_shared_gate() && shared.modules() == ["q_proj", "k_proj", "v_proj", "o_proj"]);
+        let oss = json!({ "model_type": "gpt_oss", "num_local_experts": 4, "rope_parameters": { "rope_type": "default" } });
+        assert_eq!(read(oss).mixture.map(|mixture| (mixture.chosen, mixture.normalised)), Some((4, true)));
         assert!(!read(json!({ "model_type": "olmoe" })).mixture.unwrap().normalised);
     }
 
@@ -187,8 +202,17 @@ mod tests {
             ("qwen3_moe", "decoder_sparse_step", json!(0)),
             ("qwen3_moe", "norm_topk_prob", json!("yes")),
             ("llama", "num_local_experts", json!(8)),
+            ("glm4_moe", "n_group", json!(3)),
+            ("glm4_moe", "topk_group", json!(2)),
+            ("glm4_moe", "routed_scaling_factor", json!(0)),
+            ("glm4_moe", "n_shared_experts", json!(1 << 16)),
+            ("glm4_moe", "router_aux_loss_coef", json!(-1)),
+            ("gpt_oss", "swiglu_limit", json!(-7)),
+            ("gpt_oss", "hidden_act", json!("gelu")),
+            ("gpt_oss", "quantization_config", json!({ "quant_method": "mxfp4" })),
         ] {
-            let error = parsed(json!({ "model_type": kind, key: value })).unwrap_err();
+            let rope = if kind == "gpt_oss" { json!({ "rope_type": "default" }) } else { Value::Null };
+            let error = parsed(json!({ "model_type": kind, "rope_parameters": rope, key: value })).unwrap_err();
             assert!(error.contains(key), "{kind}, {key}: {error}");
         }
     }

@@ -12,6 +12,8 @@ pub(super) struct Names {
     /// Query, key and value projections, or one that joins them.
     pub qkv: &'static [&'static str],
     pub o: &'static str,
+    /// The heads' sinks, if attention has some.
+    pub sinks: Option<&'static str>,
     /// Gate and up projections, one that joins them, or the only one.
     pub mlp: &'static [&'static str],
     pub down: &'static str,
@@ -60,6 +62,11 @@ pub(super) struct ExpertNames {
 }
 
 impl ExpertNames {
+    /// Returns whether their projections and the router have biases.
+    pub fn have_biases(&self) -> bool {
+        matches!(self.in_files, ExpertsInFiles::Crossed)
+    }
+
     /// Returns whether files have each expert by itself.
     pub fn are_apart(&self) -> bool {
         matches!(self.in_files, ExpertsInFiles::Each(..))
@@ -73,6 +80,8 @@ pub(super) enum ExpertsInFiles {
     Each(&'static str, [&'static str; 3]),
     /// All together: gate and up, and down projections.
     Stacked([&'static str; 2]),
+    /// All together under the names in memory, transposed, with the rows of gate and up projections alternating; with biases.
+    Crossed,
 }
 
 pub(super) const LLAMA: Names = Names {
@@ -83,6 +92,7 @@ pub(super) const LLAMA: Names = Names {
     head: "lm_head",
     qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     o: "self_attn.o_proj",
+    sinks: None,
     mlp: &["mlp.gate_proj", "mlp.up_proj"],
     down: "mlp.down_proj",
     shared: None,
@@ -107,6 +117,18 @@ pub(super) const COHERE: Names = Names { norms: ["input_layernorm", "", "", ""],
 pub(super) const GLM: Names = Names {
     mlp: &["mlp.gate_up_proj"],
     norms: ["input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"],
+    ..LLAMA
+};
+
+pub(super) const GPT_OSS: Names = Names {
+    sinks: Some("self_attn.sinks"),
+    experts: Some(&ExpertNames {
+        router: ["mlp.router", "mlp.router"],
+        wide: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        correction: None,
+        in_files: ExpertsInFiles::Crossed,
+    }),
     ..LLAMA
 };
 

@@ -7,7 +7,7 @@ use super::Result;
 use super::decoder::{Decoder, Kept, Stored};
 use super::how::How;
 use super::joins::Joins;
-use super::layer::{Attended, Layer, LayerKept};
+use super::layer::{Layer, LayerKept};
 use super::masked::Masked;
 use crate::ops::splice::{Side, Splice};
 use crate::ops::{self, Forest, attention};
@@ -111,7 +111,7 @@ impl Decoder {
                 let mut kept = layer.forward(x, &positions, last.then_some(&selected), |q, k, v| {
                     let (k, v) = (joins.all.forward(&known_k, k)?, joins.all.forward(&known.v, v)?);
                     let (out, log_sum) = attention::forward_some(q, &k, &v, forest, &segments, self.attention(i))?;
-                    Ok(Attended { out, log_sum: Some(log_sum) })
+                    self.with_sinks(i, out, log_sum)
                 })?;
                 let output = layer.output(&mut kept)?;
                 Ok::<_, super::Error>((kept, output))

@@ -60,7 +60,7 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
             return Err(Error::Config { path: "config.json".into(), detail });
         }
         // A norm's weight that counts from one is no bias, and begins as one.
-        let is_zero = name.ends_with("bias") || shape.len() == 1 && a.norm == NormKind::RmsFromOne;
+        let is_zero = name.ends_with("bias") || name.ends_with(".sinks") || shape.len() == 1 && a.norm == NormKind::RmsFromOne;
         values.resize(n, if shape.len() == 1 && !is_zero { 1.0 } else { 0.0 });
         if shape.len() > 1 && !is_zero {
             normal.fill(&mut values);

@@ -101,6 +101,9 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
         (Some(new), _) if two => return nested(config, &new, context),
         (Some(new), _) => ("rope_parameters", new),
         (None, Some(old)) => ("rope_scaling", old),
+        (None, None) if context.family == Family::GptOss => {
+            return Err("rope_parameters is missing; a model of type gpt_oss needs it".into());
+        }
         (None, None) => ("rope_scaling", Object::default()),
     };
     let (theta_key, partial_key) = match context.family {

@@ -27,6 +27,12 @@ impl Stacks {
         for name in given {
             let experts = a.family.described().names.experts.filter(|_| a.mixture.is_some());
             let experts = experts.ok_or_else(|| format!("{name:?} is for the matrices of experts, and this model has none"))?;
+            if experts.have_biases() {
+                let model_type = a.family.described().model_type;
+                return Err(format!(
+                    "{name:?} is for the matrices of experts, which can't have adapters in a model of type {model_type}"
+                ));
+            }
             let means = |own: &str| format!(".{own}").ends_with(&format!(".{name}"));
             let weight = format!("{}.weight", experts.router[0]);
             let (wide, down, router) = (means(experts.wide), means(experts.down), means(&weight));

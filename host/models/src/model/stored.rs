@@ -15,24 +15,45 @@ enum Form {
     Turned(String),
     /// For each expert, its parts, whose rows follow one another.
     Each(Vec<Vec<String>>),
+    /// All experts' matrices, each transposed, or their biases. Of gate and up projections, the outputs alternate.
+    Crossed { name: String, alternating: bool },
 }
 
 impl Names {
+    /// Returns the name of the map that a parameter may belong to, if files may have it in a form that maps of experts have.
+    fn of_experts<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let bias =
+            || name.strip_suffix(".bias").filter(|map| !self.experts.is_some_and(|experts| map.ends_with(experts.router[0])));
+        name.strip_suffix(".weight").or_else(bias)
+    }
+
+    /// Returns whether this is the parameter of biases of experts.
+    fn is_bias_of_experts(&self, name: &str) -> bool {
+        let part = |experts: &ExpertNames| experts.part_of(self.of_experts(name)?);
+        name.ends_with(".bias") && self.experts.is_some_and(|experts| part(experts).is_some())
+    }
+
     /// Returns the ways in which a file may store the parameter of this name and shape, starting with the one used for writing.
     fn forms(&self, name: &str, shape: &[usize]) -> Vec<Form> {
         let Some((experts, (layer, part))) =
-            self.experts.and_then(|experts| Some((experts, experts.part_of(name.strip_suffix(".weight")?)?)))
+            self.experts.and_then(|experts| Some((experts, experts.part_of(self.of_experts(name)?)?)))
         else {
             let turned = self.turned && shape.len() == 2 && name.starts_with(self.layers) && !of_adapter(name);
             return vec![if turned { Form::Turned(name.to_owned()) } else { Form::Whole(name.to_owned()) }];
         };
         let in_layer = |part: &str| format!("{layer}.{part}");
+        if experts.have_biases() && part != Part::Router {
+            let (own, alternating) = if part == Part::Wide { (experts.wide, true) } else { (experts.down, false) };
+            let end = if name.ends_with(".bias") { "_bias" } else { "" };
+            return vec![Form::Crossed { name: in_layer(own) + end, alternating }];
+        }
         if part == Part::Router {
             return [experts.router[1], experts.router[0]].map(|router| Form::Whole(in_layer(router) + ".weight")).into();
         }
         // Not a module's weight there.
         let stacked = Form::Whole(in_layer(if part == Part::Wide { experts.wide } else { experts.down }));
         let first = match &experts.in_files {
+            ExpertsInFiles::Crossed => return vec![stacked],
             ExpertsInFiles::Stacked([wide, down]) => {
                 Form::Whole(in_layer(if part == Part::Wide { wide } else { down }) + ".weight")
             }
@@ -72,6 +93,10 @@ impl Form {
     /// Returns the tensors of this form with their shapes.
     fn tensors(&self, shape: &[usize]) -> Vec<(&str, Vec<usize>)> {
         match self {
+            Self::Crossed { name, .. } => match *shape {
+                [experts, d_out, d_in] => vec![(name, vec![experts, d_in, d_out])],
+                _ => vec![(name, shape.to_vec())],
+            },
             Self::Whole(name) => vec![(name, shape.to_vec())],
             Self::Turned(name) => vec![(name, shape.iter().rev().copied().collect())],
             Self::Each(all) => {
@@ -128,11 +153,14 @@ pub(super) fn take(
     dtype: Option<Dtype>,
 ) -> Result<Option<Tensor>> {
     // The products of experts read f32.
-    let dtype = if shape.len() > 2 { Some(Dtype::F32) } else { dtype };
+    let dtype = if shape.len() > 2 || names.is_bias_of_experts(name) { Some(Dtype::F32) } else { dtype };
     let Some(form) = found(shards, names, name, shape)? else { return Ok(None) };
     let tensors = form.tensors(shape);
     if let Form::Turned(tensor) = &form {
         return Ok(shards.take_in(tensor, &tensors[0].1, BY, dtype)?.map(|t| t.t()?.contiguous()).transpose()?);
+    }
+    if let Form::Crossed { name, alternating } = &form {
+        return Ok(shards.take_in(name, &tensors[0].1, BY, dtype)?.map(|t| uncrossed(&t, *alternating)).transpose()?);
     }
     let mut parts = Vec::with_capacity(tensors.len());
     for (tensor, shape) in tensors {
@@ -140,6 +168,26 @@ pub(super) fn take(
     }
     let one = if let [_] = &parts[..] { parts.pop() } else { None };
     Ok(Some(one.map_or_else(|| Tensor::cat(&parts, 0), Ok)?.reshape(shape)?))
+}
+
+/// Takes experts' matrices `[E, in, out]`, or biases `[E, out]`, to their form in memory, with all gates before all factors.
+fn uncrossed(t: &Tensor, alternating: bool) -> candle_core::Result<Tensor> {
+    let t = if t.dims().len() == 3 { t.transpose(1, 2)?.contiguous()? } else { t.clone() };
+    if !alternating {
+        return Ok(t);
+    }
+    let (experts, outputs) = (t.dims()[0], t.dims()[1]);
+    t.reshape((experts, outputs / 2, 2, ()))?.transpose(1, 2)?.contiguous()?.reshape(t.shape())
+}
+
+/// Takes experts' matrices or biases back to their form in files.
+fn crossed(t: &Tensor, alternating: bool) -> candle_core::Result<Tensor> {
+    let (experts, outputs) = (t.dims()[0], t.dims()[1]);
+    let t = match alternating {
+        true => t.reshape((experts, 2, outputs / 2, ()))?.transpose(1, 2)?.contiguous()?.reshape(t.shape())?,
+        false => t.clone(),
+    };
+    if t.dims().len() == 3 { t.transpose(1, 2)?.contiguous() } else { Ok(t) }
 }
 
 impl Weights {
@@ -155,6 +203,7 @@ impl Weights {
             match &form {
                 Form::Whole(name) => all.push((name.clone(), t.clone())),
                 Form::Turned(name) => all.push((name.clone(), t.t()?.contiguous()?)),
+                Form::Crossed { name, alternating } => all.push((name.clone(), crossed(t, *alternating)?)),
                 Form::Each(_) => {
                     let tensors = form.tensors(t.dims());
                     let parts = t.reshape((tensors.len(), tensors[0].1[0], ()))?;

@@ -43,7 +43,7 @@ pub(super) fn biases(config: &Object, family: Family) -> Result<Biases, String> 
         Family::Exaone4 | Family::Ministral | Family::Ministral3 | Family::Mistral | Family::Mixtral => false,
         Family::Phi3 | Family::Qwen2 | Family::Qwen2Moe | Family::StableLm => false,
         Family::Ernie45 => flag("use_bias", false)?,
-        Family::Glm4 => flag("attention_bias", true)?,
+        Family::Glm4 | Family::GptOss => flag("attention_bias", true)?,
         Family::Starcoder2 => flag("use_bias", true)?,
         _ => flag("attention_bias", false)?,
     };
@@ -144,6 +144,9 @@ pub(super) fn activation_of(config: &Object, family: Family) -> Result<Activatio
     {
         return Err(format!("hidden_act is {:?}, but a model of this type uses {key}", printable(other, 80)));
     }
+    if family == Family::GptOss {
+        return clamped(config, name);
+    }
     match name {
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu" => Ok(Activation::Gelu),
@@ -152,4 +155,16 @@ pub(super) fn activation_of(config: &Object, family: Family) -> Result<Activatio
             Err(format!("{key} {:?} is not supported; silu, gelu, gelu_new and gelu_pytorch_tanh are", printable(other, 80)))
         }
     }
+}
+
+/// Reads the activation of gpt-oss.
+fn clamped(config: &Object, name: &str) -> Result<Activation, String> {
+    if name != "silu" {
+        return Err(format!("hidden_act {:?} is not supported; silu is, with swiglu_limit", printable(name, 80)));
+    }
+    let positive = |key: &str, default: f64| match config.number(key)?.unwrap_or(default) {
+        value if (1e-6..=1e6).contains(&value) => Ok(value as f32),
+        value => Err(format!("{key} {} must be between 1e-6 and 1e6", shortest(value))),
+    };
+    Ok(Activation::Clamped { alpha: positive("swiglu_alpha", 1.702)?, limit: positive("swiglu_limit", 7.0)? })
 }

@@ -96,6 +96,8 @@ pub struct Layer<T = Tensor> {
     pub qkv: Vec<Linear<T>>,
     /// Attention output.
     pub o: Linear<T>,
+    /// One more logit of each head's softmax, `[H]`, if attention has sinks.
+    pub sinks: Option<T>,
     /// The MLP that every token goes through, unless there are only experts.
     pub unit: Option<Unit<Linear<T>>>,
     /// The experts, if the layer has a mixture of them. Their outputs are added to the MLP's.
@@ -273,6 +275,7 @@ impl<T> Layer<T> {
         // In this order random weights are drawn.
         let qkv = self.qkv.iter().zip(names.qkv).map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
         let o = self.o.map(&name(names.o), f)?;
+        let sinks = self.sinks.as_ref().zip(names.sinks).map(|(t, part)| f(name(part), t)).transpose()?;
         let mut linear = |(l, part): (&'a Linear<T>, &str)| l.map(&name(part), f);
         let (wide, down) = names.unit(self.experts.is_some());
         let gate = names.shared.and_then(|shared| shared.gate);
@@ -302,6 +305,7 @@ impl<T> Layer<T> {
         Ok(Layer {
             qkv,
             o,
+            sinks,
             unit,
             experts,
             correction,
