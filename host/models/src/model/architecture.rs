@@ -471,7 +471,10 @@ mod tests {
             assert_eq!(of(plain), [], "{plain}");
         }
         assert_eq!(of("cohere2"), [Capability::NeighbouringRotation, Capability::OtherNorms]);
-        assert_eq!((of("ernie4_5"), of("glm4")), (vec![Capability::NeighbouringRotation], vec![Capability::NeighbouringRotation]));
+        assert_eq!(
+            (of("ernie4_5"), of("glm4")),
+            (vec![Capability::NeighbouringRotation], vec![Capability::NeighbouringRotation])
+        );
         assert_eq!(of("gpt_oss"), [Capability::AttentionSinks, Capability::ExpertBiases]);
         assert_eq!(of("hunyuan_v1_dense"), [Capability::OtherNorms]);
         let scaled = json!({ "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16 });
