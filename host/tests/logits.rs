@@ -12,7 +12,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// Models of the families that are most like a Llama, and variants of them.
-const PLAIN: [&str; 10] = [
+const PLAIN: [&str; 11] = [
+    "gpt_oss_mxfp4",
     "llama",
     "llama3_scaled",
     "llama3_parameters",
@@ -95,6 +96,37 @@ fn decoding_token_by_token_after_a_shared_prompt_gives_the_same() {
             let difference = greatest_difference(&logits, &want[at * vocab..(at + 1) * vocab]);
             assert!(difference <= TOLERANCE, "{name} at token {at}: {difference}");
         }
+    }
+}
+
+#[test]
+fn packed_experts_are_written_unpacked() {
+    let (packed, to) = (ModelFolder::open(folder("gpt_oss_mxfp4")).unwrap(), tempfile::tempdir().unwrap());
+    export(&packed, to.path(), Dtype::Bf16).unwrap();
+    let config = std::fs::read_to_string(to.path().join("config.json")).unwrap();
+    assert!(!config.contains("quantization"), "{config}");
+    let (texts, want) = reference("gpt_oss_mxfp4");
+    let unpacked = ModelFolder::open(to.path()).unwrap();
+    let got = logits(&Frozen::new(unpacked.decoder().unwrap()), &texts[..1]);
+    // All numbers of MXFP4 are ones of bf16.
+    assert!(greatest_difference(&got, &want[0]) <= TOLERANCE);
+    let tensors = |path: &Path| candle_core::safetensors::load(path.join("model.safetensors"), &Device::Cpu).unwrap();
+    let (own, packed) = (tensors(to.path()), tensors(&folder("gpt_oss_mxfp4")));
+    assert_eq!(own["model.layers.1.mlp.experts.down_proj"].dims(), [3, 32, 32]);
+    assert!(own.keys().all(|name| !name.ends_with("_blocks")) && packed.keys().any(|name| name.ends_with("_blocks")));
+    // Bytes that are too few, and exponents of no number.
+    for (name, value) in [("down_proj_scales", 255u8), ("gate_up_proj_blocks", 0)] {
+        let spelt = respelt("gpt_oss_mxfp4", |mut all| {
+            let own = format!("model.layers.0.mlp.experts.{name}");
+            let t = Tensor::full(value, all[&own].shape(), &Device::Cpu).unwrap();
+            all.insert(
+                own,
+                if value == 0 { t.narrow(2, 0, 1).unwrap().narrow(1, 0, 5).unwrap().contiguous().unwrap() } else { t },
+            );
+            all
+        });
+        let error = ModelFolder::open(spelt.path()).unwrap().decoder().unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
     }
 }
 

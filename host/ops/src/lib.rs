@@ -60,6 +60,7 @@ pub mod machine;
 pub mod magnitude;
 mod math;
 mod mean_rows;
+pub mod mxfp4;
 pub mod noise;
 pub mod norm;
 pub mod optimizers;

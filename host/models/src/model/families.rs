@@ -229,7 +229,7 @@ pub const FAMILIES: &[Described] = &[
         model_type: "gpt_oss",
         name: "gpt-oss",
         features: "attention sinks; sliding windows in every other layer; a mixture of experts with biases and a clamped activation; \
-                   routing weights add up to one; weights in bf16, not MXFP4",
+                   routing weights add up to one; weights in MXFP4 are unpacked",
         positions: 131_072,
         theta: 150_000.0,
         norm_eps: 1e-5,

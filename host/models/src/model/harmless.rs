@@ -170,6 +170,10 @@ pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), St
         Value::Object(all) => all.is_empty(),
         Value::String(_) | Value::Null => false,
     };
+    if (model_type, key) == ("gpt_oss", "quantization_config") && value["quant_method"] == "mxfp4" {
+        // The experts' weights say it themselves.
+        return Ok(());
+    }
     if QUANTISED.contains(&key) {
         return if off { Ok(()) } else { Err(format!("{key}: {}", quantised(value))) };
     }
@@ -253,12 +257,15 @@ mod tests {
     fn quantised_weights_are_refused_as_such() {
         for (key, value, method) in [
             ("quantization_config", json!({ "quant_method": "awq", "bits": 4 }), " (awq),"),
+            ("quantization_config", json!({ "quant_method": "mxfp4" }), " (mxfp4),"),
             ("quantization", json!({ "group_size": 64, "bits": 4 }), " (4 bits),"),
             ("quantization_config", json!({ "x": 1 }), "quantised, which"),
         ] {
             let error = check("qwen2", key, &value).unwrap_err();
             assert!(error.contains(method) && error.contains("unquantised") && !error.contains("remove"), "{error}");
         }
+        assert_eq!(check("gpt_oss", "quantization_config", &json!({ "quant_method": "mxfp4" })), Ok(()));
+        assert!(check("gpt_oss", "quantization_config", &json!({ "quant_method": "awq" })).is_err());
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl ModelFolder {
             }
         }
         let weights = self.held.read(architecture, |name, shape, dtype| {
-            stored::take(&mut shards, names, (name, shape), dtype)?.ok_or_else(|| missing(name))
+            stored::take((&self.base, &mut shards), names, (name, shape), dtype)?.ok_or_else(|| missing(name))
         })?;
         let head = format!("{}.weight", names.head);
         if architecture.tied && !left_out(&head) {

@@ -209,7 +209,7 @@ mod tests {
             ("glm4_moe", "router_aux_loss_coef", json!(-1)),
             ("gpt_oss", "swiglu_limit", json!(-7)),
             ("gpt_oss", "hidden_act", json!("gelu")),
-            ("gpt_oss", "quantization_config", json!({ "quant_method": "mxfp4" })),
+            ("gpt_oss", "quantization_config", json!({ "quant_method": "gptq" })),
         ] {
             let rope = if kind == "gpt_oss" { json!({ "rope_type": "default" }) } else { Value::Null };
             let error = parsed(json!({ "model_type": kind, "rope_parameters": rope, key: value })).unwrap_err();

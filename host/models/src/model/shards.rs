@@ -118,6 +118,43 @@ impl Shards {
         Ok(true)
     }
 
+    /// Returns whether bytes of this name exist, such as packed weights; `by` names what requires this shape.
+    ///
+    /// # Errors
+    /// If they have another shape.
+    pub(super) fn has_bytes(&self, name: &str, shape: &[usize], by: &str) -> Result<bool> {
+        let Some((file, info)) = self.tensors.get(name) else { return Ok(false) };
+        if info.shape == shape && info.dtype == Dtype::U8 {
+            return Ok(true);
+        }
+        let has = printable(&format!("{:?} of {:?}", info.shape, info.dtype), SHOWN);
+        let detail = format!("{name} has shape {has}; by {by} it must have {shape:?} of U8");
+        Err(Error::Weights { path: self.files[*file].path.clone(), detail })
+    }
+
+    /// Takes bytes of this name; returns none if there are none.
+    ///
+    /// # Errors
+    /// As [`Shards::has_bytes`].
+    pub(super) fn take_bytes(&mut self, name: &str, shape: &[usize], by: &str) -> Result<Option<Vec<u8>>> {
+        if !self.has_bytes(name, shape, by)? {
+            return Ok(None);
+        }
+        let Some((file, info)) = self.tensors.remove(name) else { return Ok(None) };
+        let (shard, (from, to)) = (&mut self.files[file], info.data_offsets);
+        let io = |source| Error::Io { path: shard.path.clone(), source };
+        shard.file.seek(SeekFrom::Start(shard.begin + from as u64)).map_err(io)?;
+        let mut bytes = vec![0; to - from];
+        shard.file.read_exact(&mut bytes).map_err(io)?;
+        Ok(Some(bytes))
+    }
+
+    /// Returns the error for a tensor with values that are not finite.
+    pub(super) fn damaged(folder: &Path, name: &str) -> Error {
+        let detail = format!("{name} has infinite or NaN values; the model itself is damaged, get an intact copy");
+        Error::Weights { path: folder.to_owned(), detail }
+    }
+
     /// Takes a tensor as f32; returns none if there is none of this name.
     ///
     /// # Errors
@@ -153,8 +190,7 @@ impl Shards {
             if precision == Precision::F16 && dtype != DType::F16 {
                 return Err(Error::OutOfRange { path: shard.path.clone(), tensor: name.to_owned(), dtype: precision.name() });
             }
-            let detail = format!("{name} has infinite or NaN values; the model itself is damaged, get an intact copy");
-            return Err(Error::Weights { path: shard.path.clone(), detail });
+            return Err(Self::damaged(&shard.path, name));
         }
         Ok(Some(values))
     }

@@ -5,7 +5,10 @@ use super::names::{ExpertNames, ExpertsInFiles, Names};
 use super::shards::Shards;
 use super::weights::{Weights, of_adapter};
 use super::{Dtype, Error, Result};
-use candle_core::Tensor;
+use crate::ops;
+use crate::ops::mxfp4;
+use candle_core::{Device, Tensor};
+use std::path::Path;
 
 /// A way in which a file may store a parameter.
 enum Form {
@@ -17,6 +20,8 @@ enum Form {
     Each(Vec<Vec<String>>),
     /// All experts' matrices, each transposed, or their biases. Of gate and up projections, the outputs alternate.
     Crossed { name: String, alternating: bool },
+    /// All experts' matrices, not transposed, in MXFP4: the name of their blocks and of their exponents.
+    Packed { names: [String; 2], alternating: bool },
 }
 
 impl Names {
@@ -45,7 +50,11 @@ impl Names {
         if experts.have_biases() && part != Part::Router {
             let (own, alternating) = if part == Part::Wide { (experts.wide, true) } else { (experts.down, false) };
             let end = if name.ends_with(".bias") { "_bias" } else { "" };
-            return vec![Form::Crossed { name: in_layer(own) + end, alternating }];
+            let mut forms = vec![Form::Crossed { name: in_layer(own) + end, alternating }];
+            if shape.last().is_some_and(|d_in| shape.len() == 3 && d_in.is_multiple_of(mxfp4::BLOCK)) {
+                forms.push(Form::Packed { names: ["_blocks", "_scales"].map(|end| in_layer(own) + end), alternating });
+            }
+            return forms;
         }
         if part == Part::Router {
             return [experts.router[1], experts.router[0]].map(|router| Form::Whole(in_layer(router) + ".weight")).into();
@@ -97,6 +106,10 @@ impl Form {
                 [experts, d_out, d_in] => vec![(name, vec![experts, d_in, d_out])],
                 _ => vec![(name, shape.to_vec())],
             },
+            Self::Packed { names: [blocks, exponents], .. } => {
+                let (rows, count) = (&shape[..shape.len() - 1], shape.last().map_or(0, |d_in| d_in / mxfp4::BLOCK));
+                vec![(blocks, [rows, &[count, mxfp4::BYTES]].concat()), (exponents, [rows, &[count]].concat())]
+            }
             Self::Whole(name) => vec![(name, shape.to_vec())],
             Self::Turned(name) => vec![(name, shape.iter().rev().copied().collect())],
             Self::Each(all) => {
@@ -130,7 +143,10 @@ fn found(shards: &Shards, names: &Names, name: &str, shape: &[usize]) -> Result<
     for form in names.forms(name, shape) {
         let mut all = true;
         for (tensor, shape) in form.tensors(shape) {
-            all &= shards.check(tensor, &shape, BY)?;
+            all &= match form {
+                Form::Packed { .. } => shards.has_bytes(tensor, &shape, BY)?,
+                _ => shards.check(tensor, &shape, BY)?,
+            };
         }
         if all {
             return Ok(Some(form));
@@ -142,12 +158,12 @@ fn found(shards: &Shards, names: &Names, name: &str, shape: &[usize]) -> Result<
 /// What requires the shapes.
 const BY: &str = "config.json";
 
-/// Takes the parameter of this name from a model's files; none if they don't contain it.
+/// Takes the parameter of this name from a model's files in `folder`; none if they don't contain it.
 ///
 /// # Errors
 /// As [`Shards::take_in`].
 pub(super) fn take(
-    shards: &mut Shards,
+    (folder, shards): (&Path, &mut Shards),
     names: &Names,
     (name, shape): (&str, &[usize]),
     dtype: Option<Dtype>,
@@ -162,6 +178,18 @@ pub(super) fn take(
     if let Form::Crossed { name, alternating } = &form {
         return Ok(shards.take_in(name, &tensors[0].1, BY, dtype)?.map(|t| uncrossed(&t, *alternating)).transpose()?);
     }
+    if let Form::Packed { alternating, .. } = &form {
+        let mut bytes = Vec::with_capacity(2);
+        for (tensor, shape) in &tensors {
+            bytes.extend(shards.take_bytes(tensor, shape, BY)?);
+        }
+        let [blocks, exponents] = &bytes[..] else { return Ok(None) };
+        let t = Tensor::from_vec(mxfp4::unpack(blocks, exponents)?, shape, &Device::Cpu)?;
+        if !ops::all_finite(&t)? {
+            return Err(Shards::damaged(folder, tensors[1].0));
+        }
+        return Ok(Some(if *alternating { gates_first(&t)? } else { t }));
+    }
     let mut parts = Vec::with_capacity(tensors.len());
     for (tensor, shape) in tensors {
         parts.extend(shards.take_in(tensor, &shape, BY, dtype)?);
@@ -173,9 +201,11 @@ pub(super) fn take(
 /// Takes experts' matrices `[E, in, out]`, or biases `[E, out]`, to their form in memory, with all gates before all factors.
 fn uncrossed(t: &Tensor, alternating: bool) -> candle_core::Result<Tensor> {
     let t = if t.dims().len() == 3 { t.transpose(1, 2)?.contiguous()? } else { t.clone() };
-    if !alternating {
-        return Ok(t);
-    }
+    if alternating { gates_first(&t) } else { Ok(t) }
+}
+
+/// Puts all gates, of outputs that alternate, before all factors.
+fn gates_first(t: &Tensor) -> candle_core::Result<Tensor> {
     let (experts, outputs) = (t.dims()[0], t.dims()[1]);
     t.reshape((experts, outputs / 2, 2, ()))?.transpose(1, 2)?.contiguous()?.reshape(t.shape())
 }
@@ -203,6 +233,8 @@ impl Weights {
             match &form {
                 Form::Whole(name) => all.push((name.clone(), t.clone())),
                 Form::Turned(name) => all.push((name.clone(), t.t()?.contiguous()?)),
+                // Never the first form.
+                Form::Packed { .. } => return Err(missing()),
                 Form::Crossed { name, alternating } => all.push((name.clone(), crossed(t, *alternating)?)),
                 Form::Each(_) => {
                     let tensors = form.tensors(t.dims());

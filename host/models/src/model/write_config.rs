@@ -26,6 +26,8 @@ pub(super) fn write_config(
             *value = dtype.name().into();
         }
     }
+    // Packed weights are written unpacked.
+    config.as_object_mut().and_then(|config| config.remove("quantization_config"));
     edit(&mut config);
     let to = to.join("config.json");
     std::fs::write(&to, format!("{config:#}\n")).map_err(unwritten(&to))
