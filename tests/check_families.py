@@ -74,6 +74,9 @@ def compare(name, rlhost, check):
     # For these, peft takes all-linear as the experts, too.
     fused = name.startswith(("glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"))
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"] if fused else "all-linear"
+    if name.startswith("llama4"):
+        # Not the router, which is a linear layer there.
+        targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     theirs = get_peft_model(
         opened(base), LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, r=4, lora_alpha=2, target_modules=targets)
     )

@@ -200,6 +200,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
             Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
             Family::Gpt2 => &["c_attn", "c_proj", "c_fc"],
             Family::GraniteMoeShared => &["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
+            Family::Llama4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
             _ if a.mixture.is_some() => &["q_proj", "k_proj", "v_proj", "o_proj"],
             Family::GptNeoX => &["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
             _ => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],

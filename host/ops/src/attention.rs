@@ -14,7 +14,7 @@ use super::simd::wide;
 use super::slices::{ROWS_PER_TASK, Shared, filled_each, read, tensor};
 use super::stored::Stored;
 use super::view::Mat;
-use super::{Error, Result, matrix_dims, on_device};
+use super::{Capability, Error, Result, matrix_dims, on_device};
 use candle_core::Tensor;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -111,6 +111,11 @@ fn check(q: &Tensor, (k, v): (&Tensor, &Tensor), queries: usize, forest: &Forest
     Err(Error::Shape { op: "attention", detail })
 }
 
+/// Refuses what the device of a tensor has no kernels for.
+fn require(t: &Tensor, attention: Attention) -> Result<()> {
+    if attention.chunked { Capability::ChunkedAttention.require(t) } else { Ok(()) }
+}
+
 /// Returns rows `range` of head `head` in packed `[N, heads * C]` values.
 fn head<'a>(packed: Mat<'a>, range: &Range<usize>, head: usize, c: usize) -> Mat<'a> {
     packed.some_rows(range).some_columns(&(head * c..(head + 1) * c))
@@ -136,6 +141,7 @@ impl<'a> Packed<'a> {
 /// softmax normalisers, `[N, H]` in f32, for the backward pass.
 pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor)> {
     check(q, (k, v), forest.len(), forest, attention.heads)?;
+    require(q, attention)?;
     on_device!(q, cuda::attention::forward(q, k, v, forest, attention));
     of_queries(q, k, v, Visible::all(forest, attention), |_| true, attention)
 }
@@ -154,6 +160,7 @@ pub fn forward_rows(
     if let Some(row) = rows.iter().find(|row| **row >= n) {
         return Err(Error::Shape { op: "attention", detail: format!("row {row} of {n}") });
     }
+    require(q, attention)?;
     on_device!(q, cuda::attention::forward(q, k, v, forest, attention));
     let mut wanted = vec![false; n];
     rows.iter().for_each(|row| wanted[*row] = true);
@@ -283,6 +290,7 @@ fn softmax(row: &mut [f32]) -> (f32, f32) {
 pub fn backward(kept: &Kept<'_>, d_out: &Tensor, forest: &Forest, attention: Attention) -> Result<(Tensor, Tensor, Tensor)> {
     let (h, n) = (attention.heads, forest.len());
     check(kept.q, (kept.k, kept.v), n, forest, h)?;
+    require(d_out, attention)?;
     on_device!(d_out, cuda::attention::backward(kept, d_out, forest, attention));
     let (width, kv_width) = (h.heads * h.head_dim, h.kv_heads * h.head_dim);
     if matrix_dims(kept.out) != (n, width) || matrix_dims(d_out) != (n, width) || matrix_dims(kept.log_sum) != (n, h.heads) {

@@ -37,6 +37,8 @@ pub enum Capability {
     OtherNorms,
     /// Factors of single rows: scores scaled by the query's position, and shared MLPs with a gate.
     RowFactors,
+    /// Attention within chunks.
+    ChunkedAttention,
     /// Attention with sinks.
     AttentionSinks,
     /// Experts with biases, and clamped activations.
@@ -45,7 +47,7 @@ pub enum Capability {
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -60,6 +62,7 @@ impl Capability {
         Self::NeighbouringRotation,
         Self::OtherNorms,
         Self::RowFactors,
+        Self::ChunkedAttention,
         Self::AttentionSinks,
         Self::ExpertBiases,
     ];
@@ -81,6 +84,7 @@ impl Capability {
             | Self::NeighbouringRotation
             | Self::OtherNorms
             | Self::RowFactors
+            | Self::ChunkedAttention
             | Self::AttentionSinks
             | Self::ExpertBiases => false,
         }
@@ -104,6 +108,7 @@ impl Capability {
             Self::OtherNorms => "norms of rotated heads and norms that attention and MLP share",
             Self::AttentionSinks => "attention sinks",
             Self::ExpertBiases => "biases of experts and clamped activations",
+            Self::ChunkedAttention => "attention within chunks",
             Self::RowFactors => "scores scaled by position and shared MLPs with a gate",
         }
     }

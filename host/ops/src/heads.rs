@@ -34,6 +34,8 @@ pub struct Attention {
     /// Number of newest positions that a token sees, including itself; all if `None` (sliding windows, Beltagy et al. 2020, arXiv
     /// 2004.05150).
     pub window: Option<usize>,
+    /// Whether windows do not slide: texts are cut into chunks of that many positions, and a token sees those of its chunk before it.
+    pub chunked: bool,
     /// Factor of the scores, usually the inverse square root of the head size.
     pub scale: f32,
     /// Bound that scores approach, `cap * tanh(score / cap)` (Gemma 2, arXiv 2408.00118); unbounded if `None`.
@@ -44,14 +46,18 @@ pub struct Attention {
 
 impl From<Heads> for Attention {
     fn from(heads: Heads) -> Self {
-        Self { heads, window: None, scale: heads.scale(), cap: None, precision: Precision::F32 }
+        Self { heads, window: None, chunked: false, scale: heads.scale(), cap: None, precision: Precision::F32 }
     }
 }
 
 impl Attention {
     /// Returns how many of the first positions a token at this position does not see.
     pub(super) fn hidden(self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+        match self.window {
+            Some(window) if self.chunked => position / window * window,
+            Some(window) => (position + 1).saturating_sub(window),
+            None => 0,
+        }
     }
 
     /// Bounds scores, if they are bounded.
@@ -77,4 +83,21 @@ pub struct Kept<'a> {
     pub out: &'a Tensor,
     /// Logarithms of the normalisers, `[N, H]`.
     pub log_sum: &'a Tensor,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_slide_and_chunks_do_not() {
+        let heads = Heads { heads: 1, kv_heads: 1, head_dim: 2 };
+        let hidden = |window, chunked| {
+            let attention = Attention { window, chunked, ..heads.into() };
+            [0, 3, 4, 5, 9].map(|position| attention.hidden(position))
+        };
+        assert_eq!(hidden(None, false), [0; 5]);
+        assert_eq!(hidden(Some(4), false), [0, 0, 1, 2, 6]);
+        assert_eq!(hidden(Some(4), true), [0, 0, 4, 4, 8]);
+    }
 }

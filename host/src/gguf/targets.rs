@@ -121,7 +121,7 @@ fn of_family(family: Family) -> Option<Target> {
         | Family::HunyuanV1Dense => {
             return None;
         }
-        Family::Ministral | Family::Ministral3 | Family::Olmo3 | Family::Qwen2Moe => return None,
+        Family::Llama4 | Family::Ministral | Family::Ministral3 | Family::Olmo3 | Family::Qwen2Moe => return None,
     })
 }
 

@@ -76,7 +76,9 @@ impl Naive<'_> {
         let (cos, sin) = ((angles.cos()? * by)?, (angles.sin()? * by)?);
         let part = x.narrow(3, 0, 2 * half)?.contiguous()?;
         let turned = match self.a.family {
-            Family::Cohere2 | Family::Ernie45 | Family::Glm4 => candle_nn::rotary_emb::rope_i_slow(&part, &cos, &sin)?,
+            Family::Cohere2 | Family::Ernie45 | Family::Glm4 | Family::Llama4 => {
+                candle_nn::rotary_emb::rope_i_slow(&part, &cos, &sin)?
+            }
             _ => candle_nn::rotary_emb::rope_slow(&part, &cos, &sin)?,
         };
         if 2 * half == c { Ok(turned) } else { Tensor::cat(&[turned, x.narrow(3, 2 * half, c - 2 * half)?], 3) }
@@ -114,7 +116,9 @@ impl Naive<'_> {
     fn attention(&self, x: &Tensor, layer: &str, l: usize) -> Result<Tensor> {
         let ((b, t, _), a, h) = (x.dims3()?, self.a, self.a.heads);
         let window = a.windows[l].unwrap_or(t);
-        let hides = |i: usize, j: usize| if j > i || j + window <= i { f32::NEG_INFINITY } else { 0.0 };
+        let chunks = a.family == Family::Llama4;
+        let far = |i: usize, j: usize| if chunks { j / window < i / window } else { j + window <= i };
+        let hides = |i: usize, j: usize| if j > i || far(i, j) { f32::NEG_INFINITY } else { 0.0 };
         let mask: Vec<f32> = (0..t).flat_map(|i| (0..t).map(move |j| hides(i, j))).collect();
         let mask = Tensor::from_vec(mask, (t, t), &Device::Cpu)?;
         let [q, k, v] = self.heads(x, layer)?;
@@ -124,8 +128,16 @@ impl Naive<'_> {
             q = self.norm(&q, &format!("{layer}.self_attn.query_layernorm"))?;
             k = self.norm(&k, &format!("{layer}.self_attn.key_layernorm"))?;
         }
-        if let Some(scale) = a.query_scale {
-            let step = |p: usize| (1.0 + (p as f32 / scale.length as f32).floor()).ln();
+        if a.head_norms == HeadNorms::Unweighted && rope.is_some() {
+            let normed = |x: Tensor| {
+                let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
+                x.broadcast_div(&(mean + a.norm_eps)?.sqrt()?)
+            };
+            (q, k) = (normed(q)?, normed(k)?);
+        }
+        if let Some(scale) = a.query_scale.filter(|_| a.family == Family::Ministral3 || rope.is_none()) {
+            let first = if a.family == Family::Llama4 { 1 } else { 0 };
+            let step = |p: usize| (1.0 + ((p + first) as f32 / scale.length as f32).floor()).ln();
             let by: Vec<f32> = (0..t).map(|p| 1.0 + scale.strength * step(p)).collect();
             q = q.broadcast_mul(&Tensor::from_vec(by, (1, 1, t, 1), &Device::Cpu)?)?;
         }
@@ -159,6 +171,7 @@ impl Naive<'_> {
         let (b, t, d) = x.dims3()?;
         let (folder, router) = match self.a.family {
             Family::GptOss => ("mlp", "router"),
+            Family::Llama4 => ("feed_forward", "router"),
             Family::GraniteMoe | Family::GraniteMoeShared => ("block_sparse_moe", "router"),
             _ => ("mlp", "gate"),
         };
@@ -179,6 +192,7 @@ impl Naive<'_> {
                 let hidden = ((1.0 - ranked(&sums, kept)?.unsqueeze(2)?)? * 100.0)?;
                 (p, in_groups.broadcast_sub(&hidden)?.reshape((b * t, mixture.experts))?)
             }
+            None if self.a.family == Family::Llama4 => (candle_nn::ops::sigmoid(&logits)?, logits.detach()),
             None => {
                 let p = softmax(&logits, D::Minus1)?;
                 (p.clone(), p)
@@ -205,7 +219,10 @@ impl Naive<'_> {
             None => Ok(y),
         };
         let mut sum = x.zeros_like()?;
+        let inputs = self.a.family == Family::Llama4;
         for expert in 0..mixture.experts {
+            let weight = weights.narrow(1, expert, 1)?;
+            let x = if inputs { x.broadcast_mul(&weight)? } else { x.clone() };
             let both = biased(x.matmul(&matrix(&wide, expert)?.t()?)?, &wide, expert)?;
             let (gate, up) = (both.narrow(1, 0, mixture.width)?, both.narrow(1, mixture.width, mixture.width)?);
             let active = match self.a.activation {
@@ -216,7 +233,7 @@ impl Naive<'_> {
                 _ => gate.silu()? * up,
             }?;
             let y = biased(active.matmul(&matrix(&down, expert)?.t()?)?, &down, expert)?;
-            sum = (sum + y.broadcast_mul(&weights.narrow(1, expert, 1)?)?)?;
+            sum = (sum + if inputs { y } else { y.broadcast_mul(&weight)? })?;
         }
         sum.reshape((b, t, d))
     }
@@ -233,22 +250,24 @@ impl Naive<'_> {
     /// The unit beside experts.
     fn shared(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
         let gated = |folder: &str| {
-            let name = |part: &str| format!("{layer}.mlp.{folder}.{part}");
+            let name = |part: &str| format!("{layer}.{folder}.{part}");
             let (gate, up) = (self.linear(x, &name("gate_proj"))?, self.linear(x, &name("up_proj"))?);
             self.linear(&(gate.silu()? * up)?, &name("down_proj"))
         };
         match self.a.family {
             Family::Qwen2Moe => {
                 let weight = candle_nn::ops::sigmoid(&self.linear(x, &format!("{layer}.mlp.shared_expert_gate"))?)?;
-                gated("shared_expert")?.broadcast_mul(&weight)
+                gated("mlp.shared_expert")?.broadcast_mul(&weight)
             }
-            Family::Glm4Moe => gated("shared_experts"),
+            Family::Glm4Moe => gated("mlp.shared_experts"),
+            Family::Llama4 => gated("feed_forward.shared_expert"),
             _ => self.unit(x, layer),
         }
     }
 
     fn unit(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
-        let name = |part: &str| format!("{layer}.mlp.{part}");
+        let folder = if self.a.family == Family::Llama4 { "feed_forward" } else { "mlp" };
+        let name = |part: &str| format!("{layer}.{folder}.{part}");
         let f = |x: &Tensor| match self.a.activation {
             Activation::Silu => x.silu(),
             Activation::Gelu => x.gelu_erf(),

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from a Llama.
 
 /// Their folders' names.
-pub const FAMILIES: [&str; 29] = [
+pub const FAMILIES: [&str; 30] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -31,10 +31,12 @@ pub const FAMILIES: [&str; 29] = [
     "qwen2_moe",
     "glm4_moe",
     "gpt_oss",
+    "llama4_text",
 ];
 
 /// Those that devices have no kernels for.
-const OF_THE_CPU: [&str; 7] = ["cohere2", "ernie4_5", "glm4", "gpt_oss", "hunyuan_v1_dense", "ministral3", "qwen2_moe"];
+const OF_THE_CPU: [&str; 8] =
+    ["cohere2", "ernie4_5", "glm4", "gpt_oss", "hunyuan_v1_dense", "llama4_text", "ministral3", "qwen2_moe"];
 
 /// Returns those that devices have kernels for.
 #[allow(dead_code, reason = "not every test needs a device")]

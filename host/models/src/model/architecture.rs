@@ -74,6 +74,8 @@ pub enum HeadNorms {
     Each,
     /// One for each head, after its rotation.
     Rotated,
+    /// One for each head after its rotation, without a weight; in layers with a rotary embedding.
+    Unweighted,
     /// One for all heads together.
     All,
 }
@@ -211,7 +213,7 @@ impl Architecture {
     }
 
     fn of_family(config: &Object, family: Family) -> std::result::Result<Self, String> {
-        use Family::{Cohere2, Gpt2, GptNeoX, Phi3, Starcoder2};
+        use Family::{Cohere2, Gpt2, GptNeoX, Llama4, Phi3, Starcoder2};
         let described = family.described();
         let key = |common: &'static str| own_key(config, family, common);
         let hidden_size = config.needed_size(key("hidden_size"), MOST_HIDDEN)?;
@@ -230,6 +232,7 @@ impl Architecture {
         let shared = mixture.as_ref().and_then(|mixture| mixture.shared);
         let intermediate_size = match shared.filter(|_| described.names.shared.is_none()) {
             Some(shared) => shared,
+            None if family == Llama4 => config.needed_size("intermediate_size_mlp", MOST_INTERMEDIATE)?,
             None if family == Gpt2 => config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size),
             None => config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
         };
@@ -277,7 +280,24 @@ impl Architecture {
         let Factors { scores, scores_cap, .. } = self.factors;
         let scale = if self.scores_by_layer { scores / (layer + 1) as f32 } else { scores };
         let window = self.windows.get(layer).copied().flatten();
-        Attention { heads: self.heads, window, scale, cap: scores_cap, precision: Precision::F32 }
+        Attention {
+            heads: self.heads,
+            window,
+            chunked: self.family == Family::Llama4,
+            scale,
+            cap: scores_cap,
+            precision: Precision::F32,
+        }
+    }
+
+    /// Returns how attention scores of a layer depend on the position of the query, if they do.
+    pub(super) fn query_scale_of(&self, layer: usize) -> Option<QueryScale> {
+        self.query_scale.filter(|scale| scale.rotated == self.rotary[layer].is_some())
+    }
+
+    /// Returns whether heads are rotated before their norms.
+    pub(super) fn rotates_first(&self) -> bool {
+        matches!(self.head_norms, HeadNorms::Rotated | HeadNorms::Unweighted)
     }
 
     /// Returns how products with the output matrix become logits at this temperature.
@@ -290,7 +310,8 @@ impl Architecture {
         let shared_norm = self.parallel && self.family.described().names.norms[2].is_empty();
         let all = [
             (self.family.rope_pairs() != Pairs::Halves, Capability::NeighbouringRotation),
-            (self.head_norms == HeadNorms::Rotated || shared_norm, Capability::OtherNorms),
+            (self.rotates_first() || shared_norm, Capability::OtherNorms),
+            (self.attention(0).chunked, Capability::ChunkedAttention),
             (self.family.described().names.sinks.is_some(), Capability::AttentionSinks),
             (self.family.described().names.experts.is_some_and(ExpertNames::have_biases), Capability::ExpertBiases),
             (self.query_scale.is_some() || self.has_shared_gate(), Capability::RowFactors),
@@ -417,7 +438,7 @@ fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Re
     }
     let default = match family {
         Family::Gemma2 | Family::Gemma3 => 256,
-        Family::Ernie45 | Family::Glm4 | Family::Ministral3 => 128,
+        Family::Ernie45 | Family::Glm4 | Family::Llama4 | Family::Ministral3 => 128,
         Family::GptOss => 64,
         _ => hidden_size / heads,
     };
@@ -480,6 +501,9 @@ mod tests {
         let scaled = json!({ "llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16 });
         assert_eq!(needs(json!({ "model_type": "ministral3", "rope_parameters": scaled })), [Capability::RowFactors]);
         assert_eq!(of("qwen2_moe"), [Capability::RowFactors]);
+        let llama4 =
+            [Capability::NeighbouringRotation, Capability::OtherNorms, Capability::ChunkedAttention, Capability::RowFactors];
+        assert_eq!(needs(json!({ "model_type": "llama4_text", "intermediate_size_mlp": 64 })), llama4);
         assert_eq!(needs(json!({ "model_type": "qwen2_moe", "num_experts": 0 })), []);
     }
 

@@ -3,7 +3,6 @@
 //! There is no tape. A decoder is a fixed composition, so each layer keeps exactly what its gradient needs and frees it as soon
 //! as the gradient has passed.
 
-use super::architecture::HeadNorms;
 use super::backward::{Wanted, apply_backward, apply_backward_into};
 use super::experts::{Balance, experts_backward};
 use super::how::How;
@@ -228,14 +227,10 @@ impl Decoder {
 
     /// Returns the key heads alone.
     pub(super) fn keys<'p>(&self, i: usize, kept: &LayerKept, positions: impl Into<Positions<'p>>) -> Result<Tensor> {
-        match (&kept.heads, &kept.unnormed, &self.weights.layers[i].qk_norm) {
-            (None, Some((_, k)), Some((_, norm))) => {
-                let layer = self.layer_of(i, self.weights.layers[i].maps());
-                let k = layer.placed_one(self.in_f32(k)?, Some(norm), positions)?;
-                Ok(self.attended(k)?)
-            }
-            _ => Ok(self.heads(i, kept, positions)?.1),
-        }
+        let layer = self.layer_of(i, self.weights.layers[i].maps());
+        let (None, Some((_, k))) = (&kept.heads, &kept.unnormed) else { return Ok(self.heads(i, kept, positions)?.1) };
+        let norm = layer.head_norms(k)?.map(|(_, norm)| norm);
+        Ok(self.attended(layer.placed_one(self.in_f32(k)?, norm.as_ref(), positions)?)?)
     }
 
     /// Returns values that are kept in the precision of products as other operations read them.
@@ -416,22 +411,23 @@ impl Decoder {
         }
         let from = attention::Kept { q: &q, k: &k, v: &kept.v, out: &kept.attended.out, log_sum: log_sum(&kept)? };
         let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, self.attention(i))?;
-        if let Some(scale) = a.query_scale {
+        if let Some(scale) = a.query_scale_of(i) {
             ops::scale_rows(&dq, &scale.factors(forest.positions()))?;
         }
         let turned_back = |dq: &Tensor, dk: &Tensor| match self.rotation(i) {
             Some(rotation) => rope::backward(dq, rotation, forest).and_then(|()| rope::backward(dk, rotation, forest)),
             None => Ok(()),
         };
-        let rotated_first = a.head_norms == HeadNorms::Rotated;
-        if !rotated_first {
+        if !a.rotates_first() {
             turned_back(&dq, &dk)?;
         }
-        if let (Some((q, k)), Some((q_norm, k_norm)), Some((dq_norm, dk_norm))) = (&kept.unnormed, &w.qk_norm, &g.qk_norm) {
+        let norms = self.layer_of(i, w.maps()).head_norms(&dq)?;
+        if let (Some((q, k)), Some((q_norm, k_norm))) = (&kept.unnormed, &norms) {
+            let (dq_norm, dk_norm) = g.qk_norm.as_ref().unwrap_or(&(None, None));
             dq = a.normed_heads_backward(q, q_norm, &dq, dq_norm)?;
             dk = a.normed_heads_backward(k, k_norm, &dk, dk_norm)?;
         }
-        if rotated_first {
+        if a.rotates_first() {
             turned_back(&dq, &dk)?;
         }
         let h = a.normed_for(all_round(&maps.each().qkv), &kept.input, w.input_norm.as_ref())?;

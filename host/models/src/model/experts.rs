@@ -3,6 +3,7 @@
 use super::backward::apply_backward;
 use super::layer::{Routed, Wide};
 use super::masked::Masked;
+use super::mixture::Mixture;
 use super::weights::{Experts, Linear};
 use super::{Architecture, Result};
 use crate::ops::experts::{self, Routes, Slope};
@@ -19,6 +20,9 @@ pub(super) fn experts_backward(
     (grads, balance): (&Experts<Linear<Option<Tensor>>>, Option<&Balance>),
 ) -> Result<Tensor> {
     let Routed { routes, wide: Wide { gate, up, .. } } = kept;
+    if let Some(mixture) = a.mixture.as_ref().filter(|mixture| mixture.weighs_inputs) {
+        return weighed_backward(a, mixture, (maps, grads), kept, (h, d_out));
+    }
     let active = activation::forward(gate, up.as_ref(), a.activation, false)?;
     let d_rows = ops::gather_rows(d_out, routes.tokens())?;
     // Before a row is weighed: its product with the row is the gradient of the weight.
@@ -43,6 +47,30 @@ pub(super) fn experts_backward(
     let d_logits = routes.backward(&d_weights, balance.and_then(Balance::slope), h)?;
     let dh = apply_backward(&maps.router, h, &d_logits, &grads.router)?;
     routes.gather_into(&dh, &maps.wide.grouped_input_backward(&d_wide, routes)?, false)?;
+    Ok(dh)
+}
+
+/// Computes the same where weights apply to what experts read, which then have no biases and no auxiliary loss.
+fn weighed_backward(
+    a: &Architecture,
+    mixture: &Mixture,
+    (maps, grads): (&Experts<Masked<'_>>, &Experts<Linear<Option<Tensor>>>),
+    kept: &Routed,
+    (h, d_out): (&Tensor, &Tensor),
+) -> Result<Tensor> {
+    let Routed { routes, wide: Wide { gate, up, .. } } = kept;
+    let active = activation::forward(gate, up.as_ref(), a.activation, false)?;
+    let d_rows = ops::gather_rows(d_out, routes.tokens())?;
+    let d_active = maps.down.grouped_input_backward(&d_rows, routes)?;
+    maps.down.grouped_weight_backward(|| Ok(active.clone()), &d_rows, &grads.down, routes)?;
+    let (d_gate, d_up) = activation::backward(gate, up.as_ref(), &d_active, a.activation, false)?;
+    let d_up = d_up.ok_or_else(|| ops::Error::Shape { op: "experts", detail: "an expert without a gate".into() })?;
+    let d_wide = columns::join(&[&d_gate, &d_up], &[gate.dim(1)?; 2])?;
+    maps.wide.grouped_weight_backward(|| mixture.rows(routes, h), &d_wide, &grads.wide, routes)?;
+    let d_weighed = maps.wide.grouped_input_backward(&d_wide, routes)?;
+    let d_weights = experts::dots(&d_weighed, &ops::gather_rows(h, routes.tokens())?)?;
+    let dh = apply_backward(&maps.router, h, &routes.backward(&d_weights, None, h)?, &grads.router)?;
+    routes.gather_into(&dh, &d_weighed, true)?;
     Ok(dh)
 }
 

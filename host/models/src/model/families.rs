@@ -1,7 +1,7 @@
 //! The families of decoders: their names and their features.
 
 use super::names::{
-    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_MOE, HUNYUAN, LLAMA, MIXTRAL, NEOX, Names, OLMO, PHI, QWEN_MOE,
+    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_MOE, HUNYUAN, LLAMA, LLAMA4, MIXTRAL, NEOX, Names, OLMO, PHI, QWEN_MOE,
     QWEN2_MOE, STARCODER,
 };
 use crate::ops::rope::Pairs;
@@ -39,6 +39,8 @@ pub enum Family {
     HunyuanV1Dense,
     /// `LlamaForCausalLM`
     Llama,
+    /// `Llama4ForCausalLM`
+    Llama4,
     /// `MinistralForCausalLM`
     Ministral,
     /// `Ministral3ForCausalLM`
@@ -74,14 +76,14 @@ pub enum Family {
 impl Family {
     /// Returns whether transformers has a sequence classification class of it, which opens its reward models.
     pub fn is_classified(self) -> bool {
-        use Family::{Cohere2, Ernie45, Glm4Moe, Granite, GraniteMoe, GraniteMoeShared, Olmoe};
-        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Granite | GraniteMoe | GraniteMoeShared | Olmoe)
+        use Family::{Cohere2, Ernie45, Glm4Moe, Granite, GraniteMoe, GraniteMoeShared, Llama4, Olmoe};
+        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Granite | GraniteMoe | GraniteMoeShared | Llama4 | Olmoe)
     }
 
     /// Returns which dimensions of a head are rotated together.
     pub(super) fn rope_pairs(self) -> Pairs {
         match self {
-            Self::Cohere2 | Self::Ernie45 | Self::Glm4 => Pairs::Neighbours,
+            Self::Cohere2 | Self::Ernie45 | Self::Glm4 | Self::Llama4 => Pairs::Neighbours,
             _ => Pairs::Halves,
         }
     }
@@ -269,6 +271,19 @@ pub const FAMILIES: &[Described] = &[
         ..COMMON
     },
     COMMON,
+    Described {
+        family: Family::Llama4,
+        model_type: "llama4_text",
+        name: "Llama 4",
+        features: "a mixture of experts in some layers, whose inputs are weighted, beside an MLP that all tokens share; attention within \
+                   chunks; some layers without RoPE, there with scores scaled by the position of the query; RoPE of neighbouring \
+                   dimensions; norms without weights on query and key heads",
+        positions: 131_072,
+        theta: 5e5,
+        norm_eps: 1e-5,
+        names: &LLAMA4,
+        ..COMMON
+    },
     Described {
         family: Family::Ministral,
         model_type: "ministral",

@@ -203,12 +203,23 @@ impl<P> Layer<'_, P> {
     /// were before; queries scaled by their positions, if the family does that. Without norms, this happens in place.
     pub(super) fn placed<'p>(&self, heads: (Tensor, Tensor), positions: impl Into<Positions<'p>>) -> Result<(Tensor, Tensor)> {
         let ((q, k), positions) = (heads, positions.into());
-        let (q_norm, k_norm) = self.norms.qk_norm.as_ref().map(|(q, k)| (q, k)).unzip();
+        let (q_norm, k_norm) = self.head_norms(&q)?.unzip();
+        let (q_norm, k_norm) = (q_norm.as_ref(), k_norm.as_ref());
         let q = self.placed_one(q, q_norm, positions)?;
-        if let Some(scale) = self.architecture.query_scale {
+        let rotated = self.rotation.is_some();
+        if let Some(scale) = self.architecture.query_scale.filter(|scale| scale.rotated == rotated) {
             ops::scale_rows(&q, &scale.factors(positions.each()))?;
         }
         Ok((q, self.placed_one(k, k_norm, positions)?))
+    }
+
+    /// Returns the weights of the norms of query and of key heads, on the device of `like`, if the layer has such norms.
+    pub(super) fn head_norms(&self, like: &Tensor) -> Result<Option<(Tensor, Tensor)>> {
+        if self.architecture.head_norms == HeadNorms::Unweighted && self.rotation.is_some() {
+            let ones = Tensor::ones(self.architecture.heads.head_dim, DType::F32, like.device())?;
+            return Ok(Some((ones.clone(), ones)));
+        }
+        Ok(self.norms.qk_norm.clone())
     }
 
     /// Returns query or key heads as attention reads them: normalised, if there is a norm, and rotated.
@@ -219,7 +230,7 @@ impl<P> Layer<'_, P> {
         positions: impl Into<Positions<'p>>,
     ) -> Result<Tensor> {
         let heads = norm.map_or(Ok(heads.clone()), |norm| self.architecture.normed_heads(&heads, norm))?;
-        if self.architecture.head_norms != HeadNorms::Rotated {
+        if !self.architecture.rotates_first() {
             self.rotate(&heads, positions.into())?;
         }
         Ok(heads)
@@ -246,11 +257,11 @@ impl<P: Product> Layer<'_, P> {
         let h = a.normed_for(all_round(&maps.qkv), &x, norms.input_norm.as_ref())?;
         let [q, k, v] = three(products(&maps.qkv, &h, &a.qkv_widths())?)?;
         P::soon(&[maps.o], x.dim(0)?)?;
-        if a.head_norms == HeadNorms::Rotated {
+        if a.rotates_first() {
             self.rotate(&q, positions)?;
             self.rotate(&k, positions)?;
         }
-        let unnormed = norms.qk_norm.is_some().then(|| (q.clone(), k.clone()));
+        let unnormed = self.head_norms(&q)?.map(|_| (q.clone(), k.clone()));
         if let Some((q, k)) = unnormed.as_ref().filter(|_| self.rounds) {
             ops::round_in_place(q)?;
             ops::round_in_place(k)?;
@@ -285,7 +296,7 @@ impl<P: Product> Layer<'_, P> {
     fn routed(&self, maps: &Experts<&P>, h: &Tensor) -> ops::Result<Routed> {
         let mixture = self.architecture.mixture.as_ref().ok_or_else(none)?;
         let routes = Routes::new(&maps.router.product(h)?, mixture.routing(), self.norms.correction.as_ref())?;
-        let both = maps.wide.grouped(&ops::gather_rows(h, routes.tokens())?, &routes)?;
+        let both = maps.wide.grouped(&mixture.rows(&routes, h)?, &routes)?;
         Ok(Routed { routes, wide: wide(columns::split(&both, &[mixture.width; 2])?)? })
     }
 
@@ -312,7 +323,8 @@ impl<P: Product> Layer<'_, P> {
             return sum.ok_or_else(none);
         };
         let sum = sum.map_or_else(|| ops::zeros_like(like), Ok)?;
-        routed.routes.gather_into(&sum, &maps.down.grouped(&active(&routed.wide, false)?, &routed.routes)?, true)?;
+        let weighed = self.architecture.mixture.as_ref().is_none_or(|mixture| !mixture.weighs_inputs);
+        routed.routes.gather_into(&sum, &maps.down.grouped(&active(&routed.wide, false)?, &routed.routes)?, weighed)?;
         Ok(sum)
     }
 

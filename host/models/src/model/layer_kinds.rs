@@ -6,8 +6,13 @@ use super::json::Object;
 
 const SLIDING: &str = "sliding_attention";
 
+const CHUNKED: &str = "chunked_attention";
+
 /// What a layer may attend to.
 const KINDS: &[&str] = &["full_attention", SLIDING];
+
+/// What a layer of Llama 4 may attend to.
+const LLAMA4_KINDS: &[&str] = &["full_attention", CHUNKED];
 
 /// Properties that differ between the layers of a decoder.
 pub(super) struct Kinds {
@@ -20,7 +25,7 @@ pub(super) struct Kinds {
 /// Reads the properties of layers, by the family's rules. With `two` RoPEs, the second is that of layers with windows.
 pub(super) fn kinds(config: &Object, family: Family, layers: usize, two: bool) -> Result<Kinds, String> {
     let rotates = rotates(config, family, layers)?;
-    let sliding = sliding(config, family, &rotates)?;
+    let sliding = if family == Family::Llama4 { chunks(config, &rotates)? } else { sliding(config, family, &rotates)? };
     // Layers that see everything have no positions, in a model that has others.
     let by_window = match family {
         Family::Cohere2 => true,
@@ -35,6 +40,19 @@ pub(super) fn kinds(config: &Object, family: Family, layers: usize, two: bool) -
     };
     let rotary = (0..layers).map(rope).collect();
     Ok(Kinds { windows: sliding, rotary })
+}
+
+/// Returns the size of each layer's chunks.
+fn chunks(config: &Object, rotates: &[bool]) -> Result<Vec<Option<usize>>, String> {
+    // Null turns chunks off, and a missing key does not.
+    let given = config.size("attention_chunk_size", MOST_POSITIONS)?;
+    let size = given.or((!config.has("attention_chunk_size")).then_some(8192));
+    let types = config.words("layer_types", LLAMA4_KINDS, rotates.len())?;
+    let is_chunked = |layer: usize| types.as_ref().map_or(rotates[layer], |types| types[layer] == CHUNKED);
+    if size.is_none() && types.iter().flatten().any(|kind| *kind == CHUNKED) {
+        return Err(format!("layer_types has {CHUNKED:?}, but there is no attention_chunk_size"));
+    }
+    Ok((0..rotates.len()).map(|layer| size.filter(|_| is_chunked(layer))).collect())
 }
 
 /// Returns each layer's sliding window.
@@ -140,11 +158,13 @@ fn gemma3_pattern(config: &Object) -> Result<usize, String> {
 
 /// Returns whether each layer has RoPE.
 fn rotates(config: &Object, family: Family, layers: usize) -> Result<Vec<bool>, String> {
-    if family != Family::SmolLm3 {
+    if !matches!(family, Family::Llama4 | Family::SmolLm3) {
         return Ok(vec![family != Family::Gpt2; layers]);
     }
     let interval = config.size("no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
-    let given = config.bits("no_rope_layers", layers)?;
+    // Of an empty list, Llama 4 takes the default.
+    let is_empty = config.get("no_rope_layers").and_then(|all| all.as_array()).is_some_and(Vec::is_empty);
+    let given = if family == Family::Llama4 && is_empty { None } else { config.bits("no_rope_layers", layers)? };
     Ok(given.unwrap_or_else(|| (1..=layers).map(|layer| layer % interval != 0).collect()))
 }
 

@@ -3,7 +3,9 @@
 use super::bounds::MOST_INTERMEDIATE;
 use super::families::Family;
 use super::json::Object;
-use crate::ops::experts::{Routing, Scores};
+use crate::ops;
+use crate::ops::experts::{Routes, Routing, Scores};
+use candle_core::Tensor;
 
 /// Maximum number of experts.
 const MOST_EXPERTS: usize = 1 << 16;
@@ -25,6 +27,8 @@ pub struct Mixture {
     pub groups: (usize, usize),
     /// Factor of all weights.
     pub factor: f64,
+    /// Whether weights apply to what experts read, instead of to what they return.
+    pub weighs_inputs: bool,
     /// Which layers have experts.
     pub sparse: Vec<bool>,
     /// Width of the shared MLP that every token goes through, if there is one.
@@ -45,15 +49,22 @@ impl Mixture {
         self.scores == Scores::Softmax
     }
 
+    /// Returns the sorted rows that experts read, of the tokens' rows `h`.
+    pub(super) fn rows(&self, routes: &Routes, h: &Tensor) -> ops::Result<Tensor> {
+        let rows = ops::gather_rows(h, routes.tokens())?;
+        if self.weighs_inputs { routes.weighted(&rows) } else { Ok(rows) }
+    }
+
     /// Reads the sizes of experts; none for other families, and for models without experts.
     pub(super) fn read(config: &Object, family: Family, layers: usize) -> std::result::Result<Option<Self>, String> {
-        use Family::{Glm4Moe, GptOss, GraniteMoe, GraniteMoeShared, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
+        use Family::{Glm4Moe, GptOss, GraniteMoe, GraniteMoeShared, Llama4, Mixtral, Olmoe, Qwen2Moe, Qwen3Moe};
         let (key, experts, chosen, coefficient) = match family {
             Qwen3Moe => (if config.has("num_experts") { "num_experts" } else { "num_local_experts" }, 128, 8, 0.001),
             Glm4Moe if config.has("num_local_experts") => ("num_local_experts", 128, 8, 0.0),
             Glm4Moe => ("n_routed_experts", 128, 8, 0.0),
             Qwen2Moe => ("num_experts", 60, 4, 0.001),
             Olmoe => ("num_experts", 64, 8, 0.01),
+            Llama4 => ("num_local_experts", 16, 1, 0.0),
             GptOss => ("num_local_experts", 128, 4, 0.001),
             GraniteMoe | GraniteMoeShared | Mixtral => ("num_local_experts", 8, 2, 0.001),
             _ => return Ok(None),
@@ -71,16 +82,26 @@ impl Mixture {
         };
         let normalised = match family {
             Glm4Moe => config.flag("norm_topk_prob")?.unwrap_or(true),
+            Llama4 => false,
             Qwen2Moe | Qwen3Moe | Olmoe => config.flag("norm_topk_prob")?.unwrap_or(false),
             _ => true,
         };
-        let coefficient = config.number("router_aux_loss_coef")?.unwrap_or(coefficient);
+        let given = config.number("router_aux_loss_coef")?;
+        // transformers has no such loss for it, whatever its configuration says.
+        let coefficient = given.filter(|_| family != Llama4).unwrap_or(coefficient);
         // A run decides by router_aux_loss_coef, as in TRL.
         config.flag("output_router_logits")?;
         let sparse = match family {
             Glm4Moe => {
                 let dense = config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(1);
                 (0..layers).map(|layer| layer >= dense).collect()
+            }
+            Llama4 => {
+                let step = config.size("interleave_moe_layer_step", MOST_EXPERTS)?.unwrap_or(1);
+                let listed = config.indices("moe_layers", layers)?;
+                let is_sparse =
+                    |layer: usize| listed.as_ref().map_or((layer + 1).is_multiple_of(step), |listed| listed.contains(&layer));
+                (0..layers).map(is_sparse).collect()
             }
             Qwen2Moe | Qwen3Moe => sparse(config, experts, layers)?,
             _ => vec![true; layers],
@@ -101,12 +122,14 @@ impl Mixture {
                 let fits = |shared: &usize| *shared <= MOST_INTERMEDIATE;
                 Some(width.checked_mul(count).filter(fits).ok_or("n_shared_experts is too large")?)
             }
+            Llama4 => Some(width),
             Qwen2Moe => Some(config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(5632)),
             GraniteMoeShared => config.count("shared_intermediate_size", MOST_INTERMEDIATE)?.filter(|width| *width > 0),
             _ => None,
         };
-        let scores = if family == Glm4Moe { Scores::Sigmoid } else { Scores::Softmax };
-        Ok(Some(Self { experts, chosen, width, normalised, scores, groups, factor, sparse, shared, coefficient }))
+        let scores = if matches!(family, Glm4Moe | Llama4) { Scores::Sigmoid } else { Scores::Softmax };
+        let weighs_inputs = family == Llama4;
+        Ok(Some(Self { experts, chosen, width, normalised, scores, groups, factor, weighs_inputs, sparse, shared, coefficient }))
     }
 }
 

@@ -64,7 +64,12 @@ pub(super) struct ExpertNames {
 impl ExpertNames {
     /// Returns whether their projections and the router have biases.
     pub fn have_biases(&self) -> bool {
-        matches!(self.in_files, ExpertsInFiles::Crossed)
+        matches!(self.in_files, ExpertsInFiles::Crossed { alternating: true })
+    }
+
+    /// Returns whether files have their matrices transposed.
+    pub fn are_crossed(&self) -> bool {
+        matches!(self.in_files, ExpertsInFiles::Crossed { .. })
     }
 
     /// Returns whether files have each expert by itself.
@@ -80,8 +85,11 @@ pub(super) enum ExpertsInFiles {
     Each(&'static str, [&'static str; 3]),
     /// All together: gate and up, and down projections.
     Stacked([&'static str; 2]),
-    /// All together under the names in memory, transposed, with the rows of gate and up projections alternating; with biases.
-    Crossed,
+    /// All together under the names in memory, transposed.
+    Crossed {
+        /// Whether there are biases, and the rows of gate and up projections alternate.
+        alternating: bool,
+    },
 }
 
 pub(super) const LLAMA: Names = Names {
@@ -127,7 +135,7 @@ pub(super) const GPT_OSS: Names = Names {
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: None,
-        in_files: ExpertsInFiles::Crossed,
+        in_files: ExpertsInFiles::Crossed { alternating: true },
     }),
     ..LLAMA
 };
@@ -197,6 +205,24 @@ pub(super) const GLM_MOE: Names = Names {
         down: "mlp.experts.down_proj",
         correction: Some("mlp.gate.e_score_correction_bias"),
         in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
+    }),
+    ..LLAMA
+};
+
+pub(super) const LLAMA4: Names = Names {
+    mlp: &["feed_forward.gate_proj", "feed_forward.up_proj"],
+    down: "feed_forward.down_proj",
+    shared: Some(&SharedNames {
+        wide: &["feed_forward.shared_expert.gate_proj", "feed_forward.shared_expert.up_proj"],
+        down: "feed_forward.shared_expert.down_proj",
+        gate: None,
+    }),
+    experts: Some(&ExpertNames {
+        router: ["feed_forward.router", "feed_forward.router"],
+        wide: "feed_forward.experts.gate_up_proj",
+        down: "feed_forward.experts.down_proj",
+        correction: None,
+        in_files: ExpertsInFiles::Crossed { alternating: false },
     }),
     ..LLAMA
 };

@@ -5,13 +5,18 @@ use super::families::Family;
 use super::json::Object;
 use crate::config::shortest;
 
-/// How attention scores depend on the position `p` of the query: they are multiplied by `1 + strength * ln(1 + floor(p / length))`.
+/// How attention scores depend on the position `p` of the query: they are multiplied by
+/// `1 + strength * ln(1 + floor((p + offset) / length))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryScale {
-    /// `llama_4_scaling_beta`
+    /// `llama_4_scaling_beta`, or `attn_scale` of Llama 4.
     pub strength: f32,
-    /// `original_max_position_embeddings`: queries up to here are not scaled.
+    /// `original_max_position_embeddings`, or `floor_scale` of Llama 4: queries up to here are not scaled.
     pub length: usize,
+    /// Position of the first token.
+    pub offset: usize,
+    /// Whether it is for layers with a rotary embedding, or for those without.
+    pub rotated: bool,
 }
 
 impl QueryScale {
@@ -20,8 +25,10 @@ impl QueryScale {
     /// # Errors
     /// If they lack it.
     pub(super) fn read(config: &Object, family: Family) -> Result<Option<Self>, String> {
-        if family != Family::Ministral3 {
-            return Ok(None);
+        match family {
+            Family::Llama4 => return Self::of_llama4(config),
+            Family::Ministral3 => {}
+            _ => return Ok(None),
         }
         let missing = "rope_parameters is missing; a model of type ministral3 needs llama_4_scaling_beta in it";
         let (key, p) = match (config.object("rope_parameters")?, config.object("rope_scaling")?) {
@@ -37,12 +44,26 @@ impl QueryScale {
         }
         let length = p.size("original_max_position_embeddings", MOST_POSITIONS).map_err(inside)?;
         let length = length.ok_or_else(|| needed("original_max_position_embeddings"))?;
-        Ok(Some(Self { strength: strength as f32, length }))
+        Ok(Some(Self { strength: strength as f32, length, offset: 0, rotated: true }))
+    }
+
+    fn of_llama4(config: &Object) -> Result<Option<Self>, String> {
+        let strength = config.number("attn_scale")?.unwrap_or(0.1);
+        if !(0.0..=1e3).contains(&strength) {
+            return Err(format!("attn_scale {} must be between 0 and 1000", shortest(strength)));
+        }
+        let length = config.size("floor_scale", MOST_POSITIONS)?.unwrap_or(8192);
+        // Meta's own files have a number here.
+        let is_on = match config.get("attn_temperature_tuning") {
+            Some(value) if value.is_u64() => value.as_u64() != Some(0),
+            _ => config.flag("attn_temperature_tuning")?.unwrap_or(true),
+        };
+        Ok(is_on.then_some(Self { strength: strength as f32, length, offset: 1, rotated: false }))
     }
 
     /// Returns the factor of each position's query.
     pub fn factors(self, positions: &[u32]) -> Vec<f32> {
-        positions.iter().map(|&p| 1.0 + self.strength * ((p as usize / self.length) as f32).ln_1p()).collect()
+        positions.iter().map(|&p| 1.0 + self.strength * (((p as usize + self.offset) / self.length) as f32).ln_1p()).collect()
     }
 }
 
@@ -79,5 +100,35 @@ mod tests {
             assert!(parsed(rope).unwrap_err().contains(key), "{key}");
         }
         assert!(parsed(Value::Null).unwrap_err().contains("rope_parameters"));
+    }
+
+    #[test]
+    fn queries_of_llama4_grow_in_layers_without_positions() {
+        let read = |key: &str, value: Value| {
+            let config = json!({
+                "model_type": "llama4_text", "hidden_size": 64, "intermediate_size": 128, "intermediate_size_mlp": 96,
+                "num_hidden_layers": 4, "head_dim": 16, "num_attention_heads": 4, "vocab_size": 257, "floor_scale": 4,
+                "attn_scale": 0.5, "attention_chunk_size": 16, key: value,
+            });
+            Architecture::parse(&config.to_string())
+        };
+        let a = read("use_qk_norm", json!(true)).unwrap();
+        let got = a.query_scale.unwrap().factors(&[0, 2, 3, 7]);
+        let want = [1.0, 1.0, 1.0 + 0.5 * 2f32.ln(), 1.0 + 0.5 * 3f32.ln()];
+        assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-6), "{got:?}");
+        assert_eq!((0..4).map(|layer| a.query_scale_of(layer).is_some()).collect::<Vec<_>>(), [false, false, false, true]);
+        assert_eq!(a.windows, [Some(16), Some(16), Some(16), None]);
+        assert!(read("attn_temperature_tuning", json!(false)).unwrap().query_scale.is_none());
+        assert!(read("attn_temperature_tuning", json!(4)).unwrap().query_scale.is_some());
+        assert_eq!(read("attention_chunk_size", Value::Null).unwrap().windows, [None; 4]);
+        for (key, value) in [
+            ("attn_scale", json!(-1)),
+            ("floor_scale", json!(0)),
+            ("moe_layers", json!([4])),
+            ("layer_types", json!(vec!["sliding_attention"; 4])),
+            ("router_jitter_noise", json!(0.1)),
+        ] {
+            assert!(read(key, value).unwrap_err().contains(key), "{key}");
+        }
     }
 }

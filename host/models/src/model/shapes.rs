@@ -52,7 +52,7 @@ pub(super) fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<us
         experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(experts),
         correction: a.mixture.as_ref().filter(|m| m.sparse[l] && corrected).map(|m| vec![m.experts]),
         qk_norm: match a.head_norms {
-            HeadNorms::None => None,
+            HeadNorms::None | HeadNorms::Unweighted => None,
             HeadNorms::Each | HeadNorms::Rotated => Some((vec![c], vec![c])),
             HeadNorms::All => Some((vec![a.query_width()], vec![a.kv_width()])),
         },

@@ -27,7 +27,7 @@ impl Stacks {
         for name in given {
             let experts = a.family.described().names.experts.filter(|_| a.mixture.is_some());
             let experts = experts.ok_or_else(|| format!("{name:?} is for the matrices of experts, and this model has none"))?;
-            if experts.have_biases() {
+            if experts.are_crossed() {
                 let model_type = a.family.described().model_type;
                 return Err(format!(
                     "{name:?} is for the matrices of experts, which can't have adapters in a model of type {model_type}"

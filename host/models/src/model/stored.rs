@@ -47,11 +47,12 @@ impl Names {
             return vec![if turned { Form::Turned(name.to_owned()) } else { Form::Whole(name.to_owned()) }];
         };
         let in_layer = |part: &str| format!("{layer}.{part}");
-        if experts.have_biases() && part != Part::Router {
-            let (own, alternating) = if part == Part::Wide { (experts.wide, true) } else { (experts.down, false) };
+        if experts.are_crossed() && part != Part::Router {
+            let wide = part == Part::Wide;
+            let (own, alternating) = (if wide { experts.wide } else { experts.down }, wide && experts.have_biases());
             let end = if name.ends_with(".bias") { "_bias" } else { "" };
             let mut forms = vec![Form::Crossed { name: in_layer(own) + end, alternating }];
-            if shape.last().is_some_and(|d_in| shape.len() == 3 && d_in.is_multiple_of(mxfp4::BLOCK)) {
+            if experts.have_biases() && shape.last().is_some_and(|d_in| shape.len() == 3 && d_in.is_multiple_of(mxfp4::BLOCK)) {
                 forms.push(Form::Packed { names: ["_blocks", "_scales"].map(|end| in_layer(own) + end), alternating });
             }
             return forms;
@@ -62,7 +63,7 @@ impl Names {
         // Not a module's weight there.
         let stacked = Form::Whole(in_layer(if part == Part::Wide { experts.wide } else { experts.down }));
         let first = match &experts.in_files {
-            ExpertsInFiles::Crossed => return vec![stacked],
+            ExpertsInFiles::Crossed { .. } => return vec![stacked],
             ExpertsInFiles::Stacked([wide, down]) => {
                 Form::Whole(in_layer(if part == Part::Wide { wide } else { down }) + ".weight")
             }

@@ -115,6 +115,7 @@ pub(super) fn head_norms(config: &Object, family: Family) -> Result<HeadNorms, S
         Family::Glm4Moe if config.flag("use_qk_norm")?.unwrap_or(false) => HeadNorms::Each,
         Family::Exaone4 | Family::Gemma3 | Family::Qwen3 | Family::Qwen3Moe => HeadNorms::Each,
         Family::HunyuanV1Dense => HeadNorms::Rotated,
+        Family::Llama4 if config.flag("use_qk_norm")?.unwrap_or(true) => HeadNorms::Unweighted,
         Family::Olmo2 | Family::Olmo3 | Family::Olmoe => HeadNorms::All,
         _ => HeadNorms::None,
     })

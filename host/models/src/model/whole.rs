@@ -50,7 +50,8 @@ impl Names {
 impl Architecture {
     /// Returns the kinds of modules that this model has and that can be trained whole.
     fn kinds(&self) -> impl Iterator<Item = usize> {
-        let (modules, with_head_norms) = (self.family.described().names.modules(), self.head_norms != HeadNorms::None);
+        let (modules, with_head_norms) =
+            (self.family.described().names.modules(), !matches!(self.head_norms, HeadNorms::None | HeadNorms::Unweighted));
         (0..modules.len()).filter(move |&kind| !modules[kind].is_empty() && (kind < 8 || with_head_norms))
     }
 }
