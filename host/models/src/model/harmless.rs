@@ -158,7 +158,7 @@ pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), St
     let shown = || printable(&value.to_string(), 80);
     let left_behind = LEFT_BEHIND.iter().any(|start| key.starts_with(start));
     let text = value.to_string();
-    let word = HARMLESS_WORDS.iter().any(|known| *known == (model_type, key, text.as_str()));
+    let word = HARMLESS_WORDS.contains(&(model_type, key, text.as_str()));
     let unused = HARMLESS_OF_TYPE.iter().any(|(of, keys)| *of == model_type && keys.contains(&key));
     if listed(HARMLESS) || left_behind || word || unused || DROPOUT.contains(&key) || value.is_null() {
         return Ok(());

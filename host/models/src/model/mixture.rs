@@ -71,15 +71,7 @@ impl Mixture {
         };
         let experts = config.count(key, MOST_EXPERTS)?.unwrap_or(experts);
         let chosen = config.size("num_experts_per_tok", MOST_EXPERTS)?.unwrap_or(chosen);
-        let (width, default) = match family {
-            Glm4Moe | Qwen2Moe => ("moe_intermediate_size", Some(1408)),
-            Qwen3Moe => ("moe_intermediate_size", Some(768)),
-            _ => ("intermediate_size", None),
-        };
-        let width = match (config.size(width, MOST_INTERMEDIATE)?, default) {
-            (Some(width), _) | (None, Some(width)) => width,
-            (None, None) => config.needed_size(width, MOST_INTERMEDIATE)?,
-        };
+        let width = width(config, family)?;
         let normalised = match family {
             Glm4Moe => config.flag("norm_topk_prob")?.unwrap_or(true),
             Llama4 => false,
@@ -91,21 +83,7 @@ impl Mixture {
         let coefficient = given.filter(|_| family != Llama4).unwrap_or(coefficient);
         // A run decides by router_aux_loss_coef, as in TRL.
         config.flag("output_router_logits")?;
-        let sparse = match family {
-            Glm4Moe => {
-                let dense = config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(1);
-                (0..layers).map(|layer| layer >= dense).collect()
-            }
-            Llama4 => {
-                let step = config.size("interleave_moe_layer_step", MOST_EXPERTS)?.unwrap_or(1);
-                let listed = config.indices("moe_layers", layers)?;
-                let is_sparse =
-                    |layer: usize| listed.as_ref().map_or((layer + 1).is_multiple_of(step), |listed| listed.contains(&layer));
-                (0..layers).map(is_sparse).collect()
-            }
-            Qwen2Moe | Qwen3Moe => sparse(config, experts, layers)?,
-            _ => vec![true; layers],
-        };
+        let sparse = sparse(config, family, experts, layers)?;
         if !sparse.contains(&true) {
             return Ok(None);
         }
@@ -116,21 +94,61 @@ impl Mixture {
         if !(0.0..=1e6).contains(&coefficient) {
             return Err(format!("router_aux_loss_coef {coefficient} must be between 0 and 1e6"));
         }
-        let shared = match family {
-            Glm4Moe => {
-                let count = config.size("n_shared_experts", MOST_EXPERTS)?.unwrap_or(1);
-                let fits = |shared: &usize| *shared <= MOST_INTERMEDIATE;
-                Some(width.checked_mul(count).filter(fits).ok_or("n_shared_experts is too large")?)
-            }
-            Llama4 => Some(width),
-            Qwen2Moe => Some(config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(5632)),
-            GraniteMoeShared => config.count("shared_intermediate_size", MOST_INTERMEDIATE)?.filter(|width| *width > 0),
-            _ => None,
-        };
+        let shared = shared(config, family, width)?;
         let scores = if matches!(family, Glm4Moe | Llama4) { Scores::Sigmoid } else { Scores::Softmax };
         let weighs_inputs = family == Llama4;
         Ok(Some(Self { experts, chosen, width, normalised, scores, groups, factor, weighs_inputs, sparse, shared, coefficient }))
     }
+}
+
+/// Reads the width of each expert.
+fn width(config: &Object, family: Family) -> std::result::Result<usize, String> {
+    use Family::{Glm4Moe, Qwen2Moe, Qwen3Moe};
+    let (width, default) = match family {
+        Glm4Moe | Qwen2Moe => ("moe_intermediate_size", Some(1408)),
+        Qwen3Moe => ("moe_intermediate_size", Some(768)),
+        _ => ("intermediate_size", None),
+    };
+    match (config.size(width, MOST_INTERMEDIATE)?, default) {
+        (Some(width), _) | (None, Some(width)) => Ok(width),
+        (None, None) => config.needed_size(width, MOST_INTERMEDIATE),
+    }
+}
+
+/// Reads the width of the MLP that all tokens share, given that of the experts.
+fn shared(config: &Object, family: Family, width: usize) -> std::result::Result<Option<usize>, String> {
+    use Family::{Glm4Moe, GraniteMoeShared, Llama4, Qwen2Moe};
+    Ok(match family {
+        Glm4Moe => {
+            let count = config.size("n_shared_experts", MOST_EXPERTS)?.unwrap_or(1);
+            let fits = |shared: &usize| *shared <= MOST_INTERMEDIATE;
+            Some(width.checked_mul(count).filter(fits).ok_or("n_shared_experts is too large")?)
+        }
+        Llama4 => Some(width),
+        Qwen2Moe => Some(config.size("shared_expert_intermediate_size", MOST_INTERMEDIATE)?.unwrap_or(5632)),
+        GraniteMoeShared => config.count("shared_intermediate_size", MOST_INTERMEDIATE)?.filter(|width| *width > 0),
+        _ => None,
+    })
+}
+
+/// Returns which layers have experts.
+fn sparse(config: &Object, family: Family, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
+    use Family::{Glm4Moe, Llama4, Qwen2Moe, Qwen3Moe};
+    Ok(match family {
+        Glm4Moe => {
+            let dense = config.count("first_k_dense_replace", MOST_EXPERTS)?.unwrap_or(1);
+            (0..layers).map(|layer| layer >= dense).collect()
+        }
+        Llama4 => {
+            let step = config.size("interleave_moe_layer_step", MOST_EXPERTS)?.unwrap_or(1);
+            let listed = config.indices("moe_layers", layers)?;
+            let is_sparse =
+                |layer: usize| listed.as_ref().map_or((layer + 1).is_multiple_of(step), |listed| listed.contains(&layer));
+            (0..layers).map(is_sparse).collect()
+        }
+        Qwen2Moe | Qwen3Moe => every_few(config, experts, layers)?,
+        _ => vec![true; layers],
+    })
 }
 
 /// Reads the number of groups of experts, that of the groups that a token's experts are in, and the factor of weights.
@@ -152,7 +170,7 @@ fn grouping(config: &Object, experts: usize, chosen: usize) -> std::result::Resu
 }
 
 /// Returns which layers have experts, if `config.json` says so.
-fn sparse(config: &Object, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
+fn every_few(config: &Object, experts: usize, layers: usize) -> std::result::Result<Vec<bool>, String> {
     let step = config.size("decoder_sparse_step", layers.max(1 << 16))?.unwrap_or(1);
     let dense = config.indices("mlp_only_layers", layers)?.unwrap_or_default();
     Ok((0..layers).map(|layer| experts > 0 && (layer + 1).is_multiple_of(step) && !dense.contains(&layer)).collect())

@@ -3,9 +3,20 @@
 use super::Architecture;
 use super::architecture::{HeadNorms, NormKind};
 use super::mixture::Mixture;
-use super::names::ExpertNames;
+use super::names::{ExpertNames, Names};
 use super::weights::{Experts, Layer, Linear, Norm, SCALES, Scales, Unit, Weights};
 use crate::ops::quantized::Scheme;
+
+/// Returns the shapes of experts of hidden size `d`.
+fn experts(m: &Mixture, d: usize, names: &Names) -> Experts<Linear<Vec<usize>>> {
+    let biased = names.experts.is_some_and(ExpertNames::have_biases);
+    let bias = |shape: &[usize]| biased.then(|| shape.to_vec());
+    Experts {
+        router: Linear::new(vec![m.experts, d], bias(&[m.experts])),
+        wide: Linear::new(vec![m.experts, 2 * m.width, d], bias(&[m.experts, 2 * m.width])),
+        down: Linear::new(vec![m.experts, d, m.width], bias(&[m.experts, d])),
+    }
+}
 
 /// Returns the shape of every parameter, with the layers' linear maps quantized or not; routers and experts are not.
 pub(super) fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
@@ -34,22 +45,13 @@ pub(super) fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<us
             gate: (sparse && a.has_shared_gate()).then(|| Linear::new(vec![1, d], None)),
         }
     };
-    let biased = names.experts.is_some_and(ExpertNames::have_biases);
-    let experts = |m: &Mixture| {
-        let bias = |shape: &[usize]| biased.then(|| shape.to_vec());
-        Experts {
-            router: Linear::new(vec![m.experts, d], bias(&[m.experts])),
-            wide: Linear::new(vec![m.experts, 2 * m.width, d], bias(&[m.experts, 2 * m.width])),
-            down: Linear::new(vec![m.experts, d, m.width], bias(&[m.experts, d])),
-        }
-    };
     let corrected = names.experts.is_some_and(|names| names.correction.is_some());
     let layer = |l: usize| Layer {
         qkv: joined(&[a.query_width(), a.kv_width(), a.kv_width()], a.qkv_bias, names.qkv.len() == 3),
         o: linear(d, a.query_width(), a.output_bias),
         sinks: names.sinks.map(|_| vec![a.heads.heads]),
         unit: a.has_unit(l).then(|| unit(l)),
-        experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(experts),
+        experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(|m| experts(m, d, names)),
         correction: a.mixture.as_ref().filter(|m| m.sparse[l] && corrected).map(|m| vec![m.experts]),
         qk_norm: match a.head_norms {
             HeadNorms::None | HeadNorms::Unweighted => None,
