@@ -58,7 +58,10 @@ CHANGED = {
     ),
     "starcoder2": dict(sliding_window=None),
 }
-LEFT_OUT = ("llama3_parameters", "qwen2_sharded", "gemma3_vision", "qwen2_sliding", "qwen3_moe_normalised", "ministral", "olmo3")
+LEFT_OUT = (
+    "llama3_parameters", "qwen2_sharded", "gemma3_vision", "mistral3_vision", "qwen2_sliding", "qwen3_moe_normalised", "ministral", "olmo3",
+    "cohere2", "ernie4_5", "exaone4", "glm4", "glm4_moe", "gpt_oss", "hunyuan_v1_dense", "llama4_text", "ministral3", "qwen2_moe",
+)
 NAMES = [name for name in MODELS if name not in LEFT_OUT]
 
 

@@ -12,7 +12,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// Models of the families that are most like a Llama, and variants of them.
-const PLAIN: [&str; 11] = [
+const PLAIN: [&str; 12] = [
+    "mistral3_vision",
     "gpt_oss_mxfp4",
     "llama",
     "llama3_scaled",

@@ -185,7 +185,7 @@ impl Architecture {
     /// Returns the `config.json` of the model that is computed: of a multimodal model, the text part's.
     pub fn config(given: Value) -> std::result::Result<Value, String> {
         match given.as_object() {
-            Some(whole) if given["model_type"] == text_part::WHOLE => {
+            Some(whole) if text_part::is_whole(given["model_type"].as_str()) => {
                 text_part::config(whole.iter().map(|(key, value)| (key.as_str(), value))).map(Value::Object)
             }
             _ => Ok(given),
@@ -193,7 +193,7 @@ impl Architecture {
     }
 
     fn of(config: &Object) -> std::result::Result<Self, String> {
-        if config.text("model_type")? == Some(text_part::WHOLE) {
+        if text_part::is_whole(config.text("model_type")?) {
             let text = Self::of(&text_part::config(config.all())?.into()).map_err(|e| format!("text_config: {e}"))?;
             return Ok(Self { text_part: true, ..text });
         }

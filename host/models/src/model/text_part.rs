@@ -1,36 +1,76 @@
-//! The text part of a multimodal Gemma 3, which is used as a separate model.
+//! The text part of a multimodal model, which is used as a separate model.
 
 use super::harmless;
+use crate::config::printable;
 use serde_json::{Map, Value, json};
 
-/// `model_type` of the multimodal model.
-pub(super) const WHOLE: &str = "gemma3";
+/// A multimodal model.
+struct Whole {
+    /// Its `model_type`.
+    model_type: &'static str,
+    /// `model_type` and class of its text part; the first, unless `text_config` names another.
+    texts: &'static [(&'static str, &'static str)],
+    /// Keys of its `config.json` that are about images.
+    of_images: &'static [&'static str],
+    /// Whether its own `tie_word_embeddings` counts, whatever the text part's is.
+    ties: bool,
+}
 
-/// Keys of its `config.json` that are about images, or about the text part, which is read separately.
-const OF_THE_WHOLE: [&str; 10] = [
-    "text_config",
-    "vision_config",
-    "model_type",
-    "mm_tokens_per_image",
-    "boi_token_index",
-    "eoi_token_index",
-    "image_token_index",
-    "image_token_id",
-    "tie_word_embeddings",
-    "eos_token_id",
+const WHOLES: [Whole; 3] = [
+    Whole {
+        model_type: "gemma3",
+        texts: &[("gemma3_text", "Gemma3ForCausalLM")],
+        of_images: &["mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index", "image_token_id"],
+        ties: false,
+    },
+    Whole {
+        model_type: "llama4",
+        texts: &[("llama4_text", "Llama4ForCausalLM")],
+        of_images: &["boi_token_index", "eoi_token_index", "image_token_index"],
+        ties: true,
+    },
+    Whole {
+        model_type: "mistral3",
+        texts: &[("mistral", "MistralForCausalLM"), ("ministral3", "Ministral3ForCausalLM")],
+        of_images: &[
+            "image_token_index",
+            "image_token_id",
+            "multimodal_projector_bias",
+            "projector_hidden_act",
+            "spatial_merge_size",
+            "vision_feature_layer",
+        ],
+        ties: true,
+    },
 ];
+
+/// Keys of a `config.json` that are about the parts, which are read separately, or are passed on.
+const OF_THE_WHOLE: [&str; 5] = ["text_config", "vision_config", "model_type", "tie_word_embeddings", "eos_token_id"];
+
+/// Returns whether this is the `model_type` of a multimodal model.
+pub(super) fn is_whole(model_type: Option<&str>) -> bool {
+    WHOLES.iter().any(|whole| Some(whole.model_type) == model_type)
+}
+
+/// Returns transformers' defaults for keys that a Gemma's text part may lack.
+fn gemma() -> Map<String, Value> {
+    let all = [("num_attention_heads", json!(8)), ("num_key_value_heads", json!(4)), ("vocab_size", json!(262_208))];
+    all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
 
 /// Returns the `config.json` of the text part, with transformers' defaults for omitted keys.
 ///
 /// # Errors
 /// If there is no text part, or a key is unknown.
-pub(super) fn config<'a>(whole: impl Iterator<Item = (&'a str, &'a Value)>) -> Result<Map<String, Value>, String> {
-    let mut config = Map::new();
-    for (key, value) in [("num_attention_heads", json!(8)), ("num_key_value_heads", json!(4)), ("vocab_size", json!(262_208))] {
-        config.insert(key.to_owned(), value);
-    }
+pub(super) fn config<'a>(keys: impl Iterator<Item = (&'a str, &'a Value)>) -> Result<Map<String, Value>, String> {
+    let keys: Vec<_> = keys.collect();
+    let of_whole = |key: &str| keys.iter().find(|(own, _)| *own == key).map(|(_, value)| *value);
+    let whole = WHOLES.iter().find(|whole| of_whole("model_type").and_then(Value::as_str) == Some(whole.model_type));
+    let whole = whole.unwrap_or(&WHOLES[0]);
+    let is_gemma = whole.model_type == "gemma3";
+    let mut config = if is_gemma { gemma() } else { Map::new() };
     let mut text = None;
-    for (key, value) in whole {
+    for &(key, value) in &keys {
         match key {
             "text_config" => text = value.as_object(),
             "eos_token_id" | "bos_token_id" | "pad_token_id" | "dtype" | "torch_dtype" | "tie_word_embeddings" => {
@@ -38,20 +78,34 @@ pub(super) fn config<'a>(whole: impl Iterator<Item = (&'a str, &'a Value)>) -> R
             }
             _ => {}
         }
-        if !OF_THE_WHOLE.contains(&key) {
-            harmless::check(WHOLE, key, value)?;
+        if !OF_THE_WHOLE.contains(&key) && !whole.of_images.contains(&key) {
+            harmless::check(whole.model_type, key, value)?;
         }
     }
     let text = text.ok_or("text_config is missing; it must be an object with the sizes of the text part")?;
-    if let Some(cap) = text.get("final_logit_softcapping").filter(|cap| !cap.is_null()) {
+    if let Some(cap) = text.get("final_logit_softcapping").filter(|cap| is_gemma && !cap.is_null()) {
         return Err(format!(
             "final_logit_softcapping is {cap}: transformers applies it in a text model, but not in a multimodal one"
         ));
     }
     let given = text.iter().filter(|(key, value)| !value.is_null() || !config.contains_key(*key)).collect::<Vec<_>>();
     config.extend(given.into_iter().map(|(key, value)| (key.clone(), value.clone())));
-    config.insert("model_type".into(), "gemma3_text".into());
-    config.insert("architectures".into(), json!(["Gemma3ForCausalLM"]));
+    let named = config.get("model_type").and_then(Value::as_str).filter(|_| whole.texts.len() > 1);
+    let found = whole.texts.iter().find(|(own, _)| named.is_none_or(|named| named == *own));
+    let (model_type, class) = found.ok_or_else(|| {
+        let known: Vec<&str> = whole.texts.iter().map(|(own, _)| *own).collect();
+        let named = printable(named.unwrap_or_default(), 80);
+        format!(
+            "text_config has model_type {named:?}, which is not supported in a {}; {} are",
+            whole.model_type,
+            known.join(", ")
+        )
+    })?;
+    config.insert("model_type".into(), (*model_type).into());
+    config.insert("architectures".into(), json!([class]));
+    if let Some(tied) = of_whole("tie_word_embeddings").filter(|_| whole.ties) {
+        config.insert("tie_word_embeddings".into(), tied.clone());
+    }
     Ok(config)
 }
 
@@ -66,7 +120,7 @@ pub(super) fn name(whole: &str) -> String {
 /// Returns whether a tensor is about images.
 pub(super) fn sees(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector.")
+    ["vision_tower.", "vision_model.", "multi_modal_projector."].iter().any(|part| name.starts_with(part))
 }
 
 #[cfg(test)]
@@ -91,6 +145,20 @@ mod tests {
         other["text_config"]["final_logit_softcapping"] = json!(30.0);
         assert!(read(&other).unwrap_err().contains("final_logit_softcapping"));
         assert!(read(&json!({ "model_type": "gemma3" })).unwrap_err().contains("text_config"));
+        let mistral = |text: &str| {
+            read(&json!({
+                "model_type": "mistral3", "image_token_index": 10, "spatial_merge_size": 2, "tie_word_embeddings": true,
+                "vision_config": {}, "text_config": { "model_type": text, "tie_word_embeddings": false, "head_dim": 16 },
+            }))
+        };
+        let text = mistral("ministral3").unwrap();
+        assert_eq!((&text["model_type"], &text["tie_word_embeddings"]), (&json!("ministral3"), &json!(true)));
+        assert_eq!((&text["architectures"], text.get("vocab_size")), (&json!(["Ministral3ForCausalLM"]), None));
+        assert_eq!(mistral("mistral").unwrap()["architectures"], json!(["MistralForCausalLM"]));
+        assert!(mistral("qwen3").unwrap_err().contains("ministral3"));
+        let llama = json!({ "model_type": "llama4", "text_config": { "head_dim": 128 }, "boi_token_index": 7 });
+        assert_eq!(read(&llama).unwrap()["model_type"], "llama4_text");
+        assert!(is_whole(Some("llama4")) && !is_whole(Some("llama4_text")) && !is_whole(None));
         assert_eq!(name("language_model.model.layers.0.x"), "model.layers.0.x");
         assert_eq!(name("model.language_model.norm.weight"), "model.norm.weight");
         assert!(sees("model.vision_tower.a") && sees("multi_modal_projector.b") && !sees("model.layers.0.vision_tower."));
