@@ -165,6 +165,35 @@ impl Naive<'_> {
         self.linear(&y.reshape((b, t, h.heads * h.head_dim))?, &format!("{layer}.{output}"))
     }
 
+    /// The scores of experts, and ones for those that are chosen, `[N, E]`.
+    fn scored(&self, logits: &Tensor, layer: &str) -> Result<(Tensor, Tensor)> {
+        let Some(mixture) = self.a.mixture.as_ref() else { candle_core::bail!("no experts") };
+        let n = logits.dim(0)?;
+        let ranked = |t: &Tensor, best: usize| -> Result<Tensor> {
+            let rank = t.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?;
+            rank.lt(best as u32)?.to_dtype(DType::F32)
+        };
+        let (p, by) = match self.vars.get(&format!("{layer}.mlp.gate.e_score_correction_bias")) {
+            Some(correction) => {
+                let p = candle_nn::ops::sigmoid(logits)?;
+                let by = p.detach().broadcast_add(&correction.detach())?;
+                // Of groups, those whose two best have the highest sum.
+                let (groups, kept) = mixture.groups;
+                let in_groups = by.reshape((n, groups, mixture.experts / groups))?;
+                let sums = (ranked(&in_groups, 2)? * &in_groups)?.sum(2)?;
+                let hidden = ((1.0 - ranked(&sums, kept)?.unsqueeze(2)?)? * 100.0)?;
+                (p, in_groups.broadcast_sub(&hidden)?.reshape((n, mixture.experts))?)
+            }
+            None if self.a.family == Family::Llama4 => (candle_nn::ops::sigmoid(logits)?, logits.detach()),
+            None => {
+                let p = softmax(logits, D::Minus1)?;
+                (p.clone(), p)
+            }
+        };
+        let chosen = ranked(&by, mixture.chosen)?;
+        Ok((p, chosen))
+    }
+
     /// All experts for all tokens, times the weights of those that are chosen.
     fn experts(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
         let Some(mixture) = self.a.mixture.as_ref() else { candle_core::bail!("no experts") };
@@ -177,28 +206,7 @@ impl Naive<'_> {
         };
         let x = x.reshape((b * t, d))?;
         let logits = self.linear(&x, &format!("{layer}.{folder}.{router}"))?;
-        let ranked = |t: &Tensor, best: usize| -> Result<Tensor> {
-            let rank = t.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?;
-            rank.lt(best as u32)?.to_dtype(DType::F32)
-        };
-        let (p, by) = match self.vars.get(&format!("{layer}.mlp.gate.e_score_correction_bias")) {
-            Some(correction) => {
-                let p = candle_nn::ops::sigmoid(&logits)?;
-                let by = p.detach().broadcast_add(&correction.detach())?;
-                // Of groups, those whose two best have the highest sum.
-                let (groups, kept) = mixture.groups;
-                let in_groups = by.reshape((b * t, groups, mixture.experts / groups))?;
-                let sums = (ranked(&in_groups, 2)? * &in_groups)?.sum(2)?;
-                let hidden = ((1.0 - ranked(&sums, kept)?.unsqueeze(2)?)? * 100.0)?;
-                (p, in_groups.broadcast_sub(&hidden)?.reshape((b * t, mixture.experts))?)
-            }
-            None if self.a.family == Family::Llama4 => (candle_nn::ops::sigmoid(&logits)?, logits.detach()),
-            None => {
-                let p = softmax(&logits, D::Minus1)?;
-                (p.clone(), p)
-            }
-        };
-        let chosen = ranked(&by, mixture.chosen)?;
+        let (p, chosen) = self.scored(&logits, layer)?;
         self.routed.borrow_mut().push((p.clone(), chosen.clone()));
         let mut weights = (p * chosen)?;
         if mixture.normalised {
