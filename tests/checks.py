@@ -135,6 +135,10 @@ def trl(model, tokenizer, out, steps):
     if hasattr(model.config, "num_local_experts") and not hasattr(model.config, "num_experts"):
         # TRL 1.16 looks for the other name, which Granite's configurations don't have.
         model.config.num_experts = model.config.num_local_experts
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if inner.base_model_prefix == "language_model" and hasattr(inner, "model"):
+        # TRL 1.16 finds the layers by it, and that of Llama 4's text models is its multimodal model's.
+        inner.base_model_prefix = "model"
     trainer = SFTTrainer(model, config, train_dataset=datasets.Dataset.from_list(rows(steps)), processing_class=tokenizer)
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train()

@@ -29,7 +29,7 @@ pub(super) fn run(args: &Args) {
         say!(
             "\nEach family is tested against transformers: logits, token-by-token decoding, all gradients, three steps of SFT,\n\
              greedy text, and loading our checkpoints. RoPE scalings: linear, dynamic, llama3, yarn, and longrope up to the\n\
-             original context. All of them run on the CPU and on NVIDIA devices."
+             original context. All of them run on the CPU, and most on NVIDIA devices."
         );
     }
 }
