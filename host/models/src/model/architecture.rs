@@ -9,7 +9,7 @@ use super::mixture::Mixture;
 use super::names::ExpertNames;
 use super::query_scale::QueryScale;
 use super::rope_scaling::{Context, Resolved, Rope, resolve};
-use super::switches::{Biases, activation_of, biases, factors, head_norms, norm_eps, norm_kind};
+use super::switches::{Biases, Factors, HeadNorms, NormKind, activation_of, biases, factors, head_norms, norm_eps, norm_kind};
 use super::{Error, Result, text_part};
 use crate::config::printable;
 use crate::ops::activation::Activation;
@@ -34,51 +34,6 @@ const MOST_TOKENS: usize = 1 << 24;
 
 /// Largest number of values in all parameters together; they would take 4 TB.
 const MOST_PARAMETERS: u128 = 1_000_000_000_000;
-
-/// Multipliers of a decoder's values, and soft caps.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Factors {
-    /// Multiplier of a token's embedding.
-    pub embedding: f32,
-    /// Multiplier of the outputs of a layer's attention and MLP.
-    pub residual: f32,
-    /// Multiplier of attention scores.
-    pub scores: f32,
-    /// Soft cap of attention scores.
-    pub scores_cap: Option<f32>,
-    /// Divisor of the logits.
-    pub logits: f32,
-    /// Soft cap of the logits.
-    pub logits_cap: Option<f32>,
-}
-
-/// A kind of norm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormKind {
-    /// Divides by the root mean square.
-    Rms,
-    /// Divides by the root mean square, with weights stored as offsets from one.
-    RmsFromOne,
-    /// Subtracts the mean, divides by the standard deviation, and adds a bias.
-    Layer,
-    /// Subtracts the mean and divides by the standard deviation.
-    Centred,
-}
-
-/// Which norms a layer has on its query and key heads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeadNorms {
-    /// None.
-    None,
-    /// One for each head.
-    Each,
-    /// One for each head, after its rotation.
-    Rotated,
-    /// One for each head after its rotation, without a weight; in layers with a rotary embedding.
-    Unweighted,
-    /// One for all heads together.
-    All,
-}
 
 /// How a layer's projections with the same input are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Runs [`Decoding`] on a device: prompts run as usual, then all sequences advance together by one token per step.
 
-use super::architecture::HeadNorms;
 use super::decoding::Decoding;
 use super::device_steps::{Joined, Steps};
 use super::how::How;
 use super::layer::Fed;
 use super::masked::Masked;
+use super::switches::HeadNorms;
 use super::weights::Norm;
 use super::{Architecture, Decoder, Result};
 use crate::ops::decode::{self, Drawing, Recorded, Session, Sizes};

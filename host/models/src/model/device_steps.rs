@@ -1,6 +1,7 @@
 //! The steps of decoding on a device, prepared once.
 
-use super::architecture::{NormKind, Projections};
+use super::architecture::Projections;
+use super::switches::NormKind;
 use super::weights::{Layer, Linear, Norm, Unit};
 use super::{Architecture, Decoder};
 use crate::ops;

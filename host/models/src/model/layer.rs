@@ -2,8 +2,8 @@
 //! what attends: a forest in training, or a token with its caches. `decoder.rs` has its gradient, `work.rs` its cost, and on a
 //! device `device_decoding.rs` launches it as fused kernels.
 
-use super::architecture::{HeadNorms, NormKind};
 use super::maps::Maps;
+use super::switches::{HeadNorms, NormKind};
 use super::weights::{Experts, Layer as Norms, Norm, Unit};
 use super::{Architecture, Result};
 use crate::ops::experts::Routes;

@@ -67,7 +67,7 @@ mod work;
 mod write;
 mod write_config;
 
-pub use architecture::{Architecture, Factors, HeadNorms, NormKind, Projections};
+pub use architecture::{Architecture, Projections};
 pub use backend::{Backend, Chosen};
 pub use cache::{Cache, Prefix};
 pub use companions::copy_companions;
@@ -91,6 +91,7 @@ pub use rope_scaling::{Rope, RopeScaling};
 pub use save::{export, merge, save};
 pub use selected::Selected;
 pub use stacks::Stacks;
+pub use switches::{Factors, HeadNorms, NormKind};
 pub use value_model::{NewHead, ValuePass};
 pub use weights::{Gradients, Linear, Norm, Weights, of_critic};
 pub use whole::Whole;

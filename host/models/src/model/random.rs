@@ -1,6 +1,6 @@
 //! Creates models with random weights, to be trained from scratch.
 
-use super::architecture::NormKind;
+use super::switches::NormKind;
 use super::{Architecture, Error, Result, Weights};
 use crate::activity::{Activity, Task};
 use candle_core::{Device, Tensor};

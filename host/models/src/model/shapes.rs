@@ -1,11 +1,12 @@
 //! The shapes of all parameters of a decoder.
 
-use super::Architecture;
-use super::architecture::{HeadNorms, NormKind};
 use super::mixture::Mixture;
 use super::names::{ExpertNames, Names};
+use super::switches::{HeadNorms, NormKind};
 use super::weights::{Experts, Layer, Linear, Norm, SCALES, Scales, Unit, Weights};
+use super::{Architecture, Result};
 use crate::ops::quantized::Scheme;
+use candle_core::Tensor;
 
 /// Returns the shapes of experts of hidden size `d`.
 fn experts(m: &Mixture, d: usize, names: &Names) -> Experts<Linear<Vec<usize>>> {
@@ -19,7 +20,7 @@ fn experts(m: &Mixture, d: usize, names: &Names) -> Experts<Linear<Vec<usize>>> 
 }
 
 /// Returns the shape of every parameter, with the layers' linear maps quantized or not; routers and experts are not.
-pub(super) fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
+fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
     let (d, c, names) = (a.hidden_size, a.heads.head_dim, a.family.described().names);
     let linear = |out: usize, input: usize, bias: bool| {
         let (weight, scales) = match scheme {
@@ -85,5 +86,22 @@ impl Architecture {
     pub(super) fn quantizable(&self) -> Vec<String> {
         let shapes = shapes(self, Some(Scheme::Int8));
         shapes.named().iter().filter_map(|(name, _)| name.strip_suffix(SCALES).map(str::to_owned)).collect()
+    }
+}
+
+impl Weights {
+    /// Builds the weights, calling `make` with each parameter's name and shape in a fixed order.
+    pub fn build(a: &Architecture, make: impl FnMut(&str, &[usize]) -> Result<Tensor>) -> Result<Self> {
+        Self::build_in(a, None, make)
+    }
+
+    /// Builds the weights of layers whose linear maps may be quantized: their codes are asked for under the weight's name,
+    /// directly before their scales.
+    pub(super) fn build_in(
+        a: &Architecture,
+        scheme: Option<Scheme>,
+        mut make: impl FnMut(&str, &[usize]) -> Result<Tensor>,
+    ) -> Result<Self> {
+        shapes(a, scheme).map(|name, shape| make(&name, shape))
     }
 }

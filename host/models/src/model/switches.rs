@@ -1,11 +1,55 @@
 //! The switches of a decoder that follow from its family and its `config.json`: biases, factors, norms and the activation.
 
-use super::architecture::{Factors, HeadNorms, NormKind};
 use super::families::Family;
 use super::json::Object;
 use crate::config::{printable, shortest};
 use crate::ops::activation::Activation;
 use crate::ops::attention::Heads;
+
+/// Multipliers of a decoder's values, and soft caps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Factors {
+    /// Multiplier of a token's embedding.
+    pub embedding: f32,
+    /// Multiplier of the outputs of a layer's attention and MLP.
+    pub residual: f32,
+    /// Multiplier of attention scores.
+    pub scores: f32,
+    /// Soft cap of attention scores.
+    pub scores_cap: Option<f32>,
+    /// Divisor of the logits.
+    pub logits: f32,
+    /// Soft cap of the logits.
+    pub logits_cap: Option<f32>,
+}
+
+/// A kind of norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// Divides by the root mean square.
+    Rms,
+    /// Divides by the root mean square, with weights stored as offsets from one.
+    RmsFromOne,
+    /// Subtracts the mean, divides by the standard deviation, and adds a bias.
+    Layer,
+    /// Subtracts the mean and divides by the standard deviation.
+    Centred,
+}
+
+/// Which norms a layer has on its query and key heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadNorms {
+    /// None.
+    None,
+    /// One for each head.
+    Each,
+    /// One for each head, after its rotation.
+    Rotated,
+    /// One for each head after its rotation, without a weight; in layers with a rotary embedding.
+    Unweighted,
+    /// One for all heads together.
+    All,
+}
 
 impl Family {
     /// Returns the key of the norms' epsilon.

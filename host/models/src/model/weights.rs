@@ -1,9 +1,8 @@
 //! All parameters of a decoder under their Hugging Face names, and their gradients.
 
+use super::Result;
 use super::lora::{Biases, Lora};
 use super::names::Names;
-use super::shapes::shapes;
-use super::{Architecture, Result};
 use crate::ops::quantized::{Quantized, Scheme};
 use crate::ops::{self, Matrix};
 use candle_core::{DType, Device, Tensor};
@@ -396,21 +395,6 @@ pub fn of_critic(name: &str) -> bool {
 }
 
 impl Weights {
-    /// Builds the weights, calling `make` with each parameter's name and shape in a fixed order.
-    pub fn build(a: &Architecture, make: impl FnMut(&str, &[usize]) -> Result<Tensor>) -> Result<Self> {
-        Self::build_in(a, None, make)
-    }
-
-    /// Builds the weights of layers whose linear maps may be quantized: their codes are asked for under the weight's name,
-    /// directly before their scales.
-    pub(super) fn build_in(
-        a: &Architecture,
-        scheme: Option<Scheme>,
-        mut make: impl FnMut(&str, &[usize]) -> Result<Tensor>,
-    ) -> Result<Self> {
-        shapes(a, scheme).map(|name, shape| make(&name, shape))
-    }
-
     /// Returns the trained parameters with their names, in the order of [`Weights::map`].
     pub fn trained(&self) -> Vec<(String, &Tensor)> {
         self.named().into_iter().filter(|(name, _)| self.trains(name)).collect()

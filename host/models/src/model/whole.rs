@@ -2,8 +2,8 @@
 //! norms.
 
 use super::Architecture;
-use super::architecture::HeadNorms;
 use super::names::Names;
+use super::switches::HeadNorms;
 use std::borrow::Cow;
 
 /// Kinds of modules, by their places in [`Names::modules`]: those of every layer, or of the whole model.
