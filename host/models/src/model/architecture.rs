@@ -185,7 +185,7 @@ impl Architecture {
         let factors = factors(config, family, hidden_size, heads)?;
         let mixture = Mixture::read(config, family, layers)?;
         let shared = mixture.as_ref().and_then(|mixture| mixture.shared);
-        let intermediate_size = match shared.filter(|_| described.names.shared.is_none()) {
+        let intermediate_size = match shared.filter(|_| described.names.shared().is_none()) {
             Some(shared) => shared,
             None if family == Llama4 => config.needed_size("intermediate_size_mlp", MOST_INTERMEDIATE)?,
             None if family == Gpt2 => config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size),
@@ -245,6 +245,11 @@ impl Architecture {
         }
     }
 
+    /// Returns whether attention has sinks.
+    pub(super) fn has_sinks(&self) -> bool {
+        self.family == Family::GptOss
+    }
+
     /// Returns how attention scores of a layer depend on the position of the query, if they do.
     pub(super) fn query_scale_of(&self, layer: usize) -> Option<QueryScale> {
         self.query_scale.filter(|scale| scale.rotated == self.rotary[layer].is_some())
@@ -267,7 +272,7 @@ impl Architecture {
             (self.family.rope_pairs() != Pairs::Halves, Capability::NeighbouringRotation),
             (self.rotates_first() || shared_norm, Capability::OtherNorms),
             (self.attention(0).chunked, Capability::ChunkedAttention),
-            (self.family.described().names.sinks.is_some(), Capability::AttentionSinks),
+            (self.has_sinks(), Capability::AttentionSinks),
             (self.family.described().names.experts.is_some_and(ExpertNames::have_biases), Capability::ExpertBiases),
             (self.query_scale.is_some() || self.has_shared_gate(), Capability::RowFactors),
         ];
@@ -300,7 +305,7 @@ impl Architecture {
 
     /// Returns whether the output of the MLP that all tokens share in layers with experts has a weight for each token.
     pub(super) fn has_shared_gate(&self) -> bool {
-        let gate = self.family.described().names.shared.and_then(|shared| shared.gate);
+        let gate = self.family.described().names.shared().and_then(|shared| shared.gate);
         gate.is_some() && self.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some())
     }
 

@@ -12,27 +12,34 @@ pub(super) struct Names {
     /// Query, key and value projections, or one that joins them.
     pub qkv: &'static [&'static str],
     pub o: &'static str,
-    /// The heads' sinks, if attention has some.
-    pub sinks: Option<&'static str>,
     /// Gate and up projections, one that joins them, or the only one.
     pub mlp: &'static [&'static str],
     pub down: &'static str,
-    /// Those of the MLP that all tokens share in layers with experts, unless it has the names of the others'.
-    pub shared: Option<&'static SharedNames>,
     /// Those of experts, if the family has them.
     pub experts: Option<&'static ExpertNames>,
-    /// Norms before and after attention, and before and after the MLP.
-    pub norms: [&'static str; 4],
-    /// Norms of query and key heads, if the family has them.
-    pub head_norms: [&'static str; 2],
+    /// Norms before and after attention, and before and after the MLP; of query heads and of key heads, if there are such norms.
+    pub norms: [&'static str; 6],
     /// Whether files have the matrices of layers transposed, `[in, out]`.
     pub turned: bool,
 }
 
+/// Returns these names with the usual ones of the norms of query and of key heads.
+const fn norms([input, attended, mlp, added]: [&'static str; 4]) -> [&'static str; 6] {
+    [input, attended, mlp, added, "self_attn.q_norm", "self_attn.k_norm"]
+}
+
+/// Name of the heads' sinks, if attention has some.
+pub(super) const SINKS: &str = "self_attn.sinks";
+
 impl Names {
+    /// Returns the names of the MLP that all tokens share in layers with experts, if they are not those of the others'.
+    pub fn shared(&self) -> Option<&'static SharedNames> {
+        self.experts.and_then(|experts| experts.shared)
+    }
+
     /// Returns the names of the wide maps and of the down projection of an MLP, in a layer with experts or without.
     pub fn unit(&self, sparse: bool) -> (&'static [&'static str], &'static str) {
-        self.shared.filter(|_| sparse).map_or((self.mlp, self.down), |shared| (shared.wide, shared.down))
+        self.shared().filter(|_| sparse).map_or((self.mlp, self.down), |shared| (shared.wide, shared.down))
     }
 }
 
@@ -57,6 +64,8 @@ pub(super) struct ExpertNames {
     pub down: &'static str,
     /// What is added to the scores for the choice of experts, if the family has that. It is not trained.
     pub correction: Option<&'static str>,
+    /// Those of the MLP that all tokens share in layers with experts, unless it has the names of the others'.
+    pub shared: Option<&'static SharedNames>,
     /// How files store the projections, unless under the names above.
     pub in_files: ExpertsInFiles,
 }
@@ -100,47 +109,48 @@ pub(super) const LLAMA: Names = Names {
     head: "lm_head",
     qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     o: "self_attn.o_proj",
-    sinks: None,
     mlp: &["mlp.gate_proj", "mlp.up_proj"],
     down: "mlp.down_proj",
-    shared: None,
     experts: None,
-    norms: ["input_layernorm", "", "post_attention_layernorm", ""],
-    head_norms: ["self_attn.q_norm", "self_attn.k_norm"],
+    norms: norms(["input_layernorm", "", "post_attention_layernorm", ""]),
     turned: false,
 };
 
 /// Norms before and after attention and MLP.
 pub(super) const GEMMA: Names = Names {
-    norms: ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"],
+    norms: norms(["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]),
     ..LLAMA
 };
 
 /// Norms after them only.
-pub(super) const OLMO: Names = Names { norms: ["", "post_attention_layernorm", "", "post_feedforward_layernorm"], ..LLAMA };
+pub(super) const OLMO: Names =
+    Names { norms: norms(["", "post_attention_layernorm", "", "post_feedforward_layernorm"]), ..LLAMA };
 
 /// One norm, before both.
-pub(super) const COHERE: Names = Names { norms: ["input_layernorm", "", "", ""], ..LLAMA };
+pub(super) const COHERE: Names = Names { norms: norms(["input_layernorm", "", "", ""]), ..LLAMA };
 
 pub(super) const GLM: Names = Names {
     mlp: &["mlp.gate_up_proj"],
-    norms: ["input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"],
+    norms: norms(["input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"]),
     ..LLAMA
 };
 
 pub(super) const GPT_OSS: Names = Names {
-    sinks: Some("self_attn.sinks"),
     experts: Some(&ExpertNames {
         router: ["mlp.router", "mlp.router"],
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: None,
+        shared: None,
         in_files: ExpertsInFiles::Crossed { alternating: true },
     }),
     ..LLAMA
 };
 
-pub(super) const HUNYUAN: Names = Names { head_norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"], ..LLAMA };
+pub(super) const HUNYUAN: Names = Names {
+    norms: ["input_layernorm", "", "post_attention_layernorm", "", "self_attn.query_layernorm", "self_attn.key_layernorm"],
+    ..LLAMA
+};
 
 pub(super) const PHI: Names = Names { qkv: &["self_attn.qkv_proj"], mlp: &["mlp.gate_up_proj"], ..LLAMA };
 
@@ -154,7 +164,7 @@ pub(super) const GPT2: Names = Names {
     o: "attn.c_proj",
     mlp: &["mlp.c_fc"],
     down: "mlp.c_proj",
-    norms: ["ln_1", "", "ln_2", ""],
+    norms: norms(["ln_1", "", "ln_2", ""]),
     turned: true,
     ..LLAMA
 };
@@ -179,31 +189,39 @@ pub(super) const QWEN_MOE: Names = Names {
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: None,
+        shared: None,
         in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }),
     ..LLAMA
 };
 
 pub(super) const QWEN2_MOE: Names = Names {
-    shared: Some(&SharedNames {
-        wide: &["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"],
-        down: "mlp.shared_expert.down_proj",
-        gate: Some("mlp.shared_expert_gate"),
+    experts: Some(&ExpertNames {
+        router: ["mlp.gate", "mlp.gate"],
+        wide: "mlp.experts.gate_up_proj",
+        down: "mlp.experts.down_proj",
+        correction: None,
+        shared: Some(&SharedNames {
+            wide: &["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"],
+            down: "mlp.shared_expert.down_proj",
+            gate: Some("mlp.shared_expert_gate"),
+        }),
+        in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }),
-    ..QWEN_MOE
+    ..LLAMA
 };
 
 pub(super) const GLM_MOE: Names = Names {
-    shared: Some(&SharedNames {
-        wide: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
-        down: "mlp.shared_experts.down_proj",
-        gate: None,
-    }),
     experts: Some(&ExpertNames {
         router: ["mlp.gate", "mlp.gate"],
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: Some("mlp.gate.e_score_correction_bias"),
+        shared: Some(&SharedNames {
+            wide: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
+            down: "mlp.shared_experts.down_proj",
+            gate: None,
+        }),
         in_files: ExpertsInFiles::Each("mlp.experts", ["gate_proj", "up_proj", "down_proj"]),
     }),
     ..LLAMA
@@ -212,16 +230,16 @@ pub(super) const GLM_MOE: Names = Names {
 pub(super) const LLAMA4: Names = Names {
     mlp: &["feed_forward.gate_proj", "feed_forward.up_proj"],
     down: "feed_forward.down_proj",
-    shared: Some(&SharedNames {
-        wide: &["feed_forward.shared_expert.gate_proj", "feed_forward.shared_expert.up_proj"],
-        down: "feed_forward.shared_expert.down_proj",
-        gate: None,
-    }),
     experts: Some(&ExpertNames {
         router: ["feed_forward.router", "feed_forward.router"],
         wide: "feed_forward.experts.gate_up_proj",
         down: "feed_forward.experts.down_proj",
         correction: None,
+        shared: Some(&SharedNames {
+            wide: &["feed_forward.shared_expert.gate_proj", "feed_forward.shared_expert.up_proj"],
+            down: "feed_forward.shared_expert.down_proj",
+            gate: None,
+        }),
         in_files: ExpertsInFiles::Crossed { alternating: false },
     }),
     ..LLAMA
@@ -233,6 +251,7 @@ pub(super) const MIXTRAL: Names = Names {
         wide: "mlp.experts.gate_up_proj",
         down: "mlp.experts.down_proj",
         correction: None,
+        shared: None,
         in_files: ExpertsInFiles::Each("block_sparse_moe.experts", ["w1", "w3", "w2"]),
     }),
     ..LLAMA
@@ -247,6 +266,7 @@ pub(super) const GRANITE_MOE: Names = Names {
         wide: "block_sparse_moe.experts.gate_up_proj",
         down: "block_sparse_moe.experts.down_proj",
         correction: None,
+        shared: None,
         in_files: ExpertsInFiles::Stacked(["block_sparse_moe.input_linear", "block_sparse_moe.output_linear"]),
     }),
     ..LLAMA

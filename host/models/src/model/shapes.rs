@@ -37,7 +37,7 @@ fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
         false => vec![linear(widths.iter().sum(), d, bias)],
     };
     let norm = || Norm { weight: vec![d], bias: (a.norm == NormKind::Layer).then(|| vec![d]) };
-    let [input_norm, attended_norm, mlp_norm, added_norm] = names.norms.map(|name| (!name.is_empty()).then(norm));
+    let [input_norm, attended_norm, mlp_norm, added_norm, ..] = names.norms.map(|name| (!name.is_empty()).then(norm));
     let unit = |l: usize| {
         let (width, sparse) = (a.unit_width(l), a.mixture.as_ref().is_some_and(|m| m.sparse[l]));
         Unit {
@@ -50,7 +50,7 @@ fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
     let layer = |l: usize| Layer {
         qkv: joined(&[a.query_width(), a.kv_width(), a.kv_width()], a.qkv_bias, names.qkv.len() == 3),
         o: linear(d, a.query_width(), a.output_bias),
-        sinks: names.sinks.map(|_| vec![a.heads.heads]),
+        sinks: a.has_sinks().then(|| vec![a.heads.heads]),
         unit: a.has_unit(l).then(|| unit(l)),
         experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(|m| experts(m, d, names)),
         correction: a.mixture.as_ref().filter(|m| m.sparse[l] && corrected).map(|m| vec![m.experts]),

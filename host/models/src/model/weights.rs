@@ -2,7 +2,7 @@
 
 use super::Result;
 use super::lora::{Biases, Lora};
-use super::names::Names;
+use super::names::{Names, SINKS};
 use crate::ops::quantized::{Quantized, Scheme};
 use crate::ops::{self, Matrix};
 use candle_core::{DType, Device, Tensor};
@@ -274,10 +274,10 @@ impl<T> Layer<T> {
         // In this order random weights are drawn.
         let qkv = self.qkv.iter().zip(names.qkv).map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
         let o = self.o.map(&name(names.o), f)?;
-        let sinks = self.sinks.as_ref().zip(names.sinks).map(|(t, part)| f(name(part), t)).transpose()?;
+        let sinks = self.sinks.as_ref().map(|t| f(name(SINKS), t)).transpose()?;
         let mut linear = |(l, part): (&'a Linear<T>, &str)| l.map(&name(part), f);
         let (wide, down) = names.unit(self.experts.is_some());
-        let gate = names.shared.and_then(|shared| shared.gate);
+        let gate = names.shared().and_then(|shared| shared.gate);
         let of_unit = |unit: &'a Unit<Linear<T>>| Unit {
             wide: unit.wide.iter().zip(wide.iter().copied()).collect(),
             down: (&unit.down, down),
@@ -296,7 +296,7 @@ impl<T> Layer<T> {
         let qk_norm = match &self.qk_norm {
             None => None,
             Some((q, k)) => {
-                let [of_q, of_k] = names.head_norms.map(|norm| name(norm) + ".weight");
+                let [of_q, of_k] = [names.norms[4], names.norms[5]].map(|norm| name(norm) + ".weight");
                 Some((f(of_q, q)?, f(of_k, k)?))
             }
         };

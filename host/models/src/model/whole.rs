@@ -31,10 +31,9 @@ impl Names {
     /// Returns the names of the modules that can be trained whole; empty for those that the family lacks. Those from
     /// [`OF_LAYERS`] on follow a layer's number.
     fn modules(&self) -> [&'static str; 10] {
-        let [input, attended, mlp, added] = self.norms;
-        let of_heads = self.head_norms;
+        let [input, attended, mlp, added, of_queries, of_keys] = self.norms;
         let positions = self.positions.unwrap_or("");
-        [self.embedding, positions, self.norm, HEAD_MODULE, input, attended, mlp, added, of_heads[0], of_heads[1]]
+        [self.embedding, positions, self.norm, HEAD_MODULE, input, attended, mlp, added, of_queries, of_keys]
     }
 
     /// Returns the names by which `peft` means a kind and no other: it takes all modules whose names end with one.
