@@ -43,11 +43,13 @@ pub enum Capability {
     AttentionSinks,
     /// Experts with biases, and clamped activations.
     ExpertBiases,
+    /// Layers that carry a state instead of attending.
+    RecurrentLayers,
 }
 
 impl Capability {
     /// All capabilities.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::QuantizedWeights,
         Self::StoredWeights,
         Self::RolloutPrecision,
@@ -65,6 +67,7 @@ impl Capability {
         Self::ChunkedAttention,
         Self::AttentionSinks,
         Self::ExpertBiases,
+        Self::RecurrentLayers,
     ];
 
     /// Returns whether there are kernels for it on an NVIDIA device.
@@ -86,7 +89,8 @@ impl Capability {
             | Self::RowFactors
             | Self::ChunkedAttention
             | Self::AttentionSinks
-            | Self::ExpertBiases => false,
+            | Self::ExpertBiases
+            | Self::RecurrentLayers => false,
         }
     }
 
@@ -110,6 +114,7 @@ impl Capability {
             Self::ExpertBiases => "biases of experts and clamped activations",
             Self::ChunkedAttention => "attention within chunks",
             Self::RowFactors => "scores scaled by position and shared MLPs with a gate",
+            Self::RecurrentLayers => "recurrent layers",
         }
     }
 

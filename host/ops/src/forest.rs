@@ -137,6 +137,24 @@ impl Forest {
         self.plan.get().map(|plan| &**plan).ok_or_else(missing)
     }
 
+    /// Returns the packed place of the token that is `distance` tokens before the one at `offset` in segment `index`; none if the text
+    /// has begun later.
+    pub(super) fn before(&self, index: usize, offset: usize, distance: usize) -> Option<usize> {
+        let segment = self.segments[index];
+        if distance <= offset {
+            return Some(segment.start + offset - distance);
+        }
+        let (mut left, mut prefix) = (distance - offset, segment.prefix);
+        while let Some(index) = prefix {
+            let segment = self.segments[index];
+            if left <= segment.len {
+                return Some(segment.range().end - left);
+            }
+            (left, prefix) = (left - segment.len, segment.prefix);
+        }
+        None
+    }
+
     /// Returns the segments that lead to `index`, outermost first, including itself.
     pub(super) fn path(&self, index: usize) -> Vec<usize> {
         let mut path = vec![index];
@@ -185,6 +203,8 @@ mod tests {
         assert_eq!(f.predictors(p), vec![0, 1]);
         assert!(f.predictors(q).is_empty());
         assert_eq!(f.texts_of_tokens(), [2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]);
+        assert_eq!([(0, 0), (0, 2), (0, 5), (0, 6)].map(|(at, back)| f.before(c, at, back)), [Some(9), Some(3), Some(0), None]);
+        assert_eq!([f.before(b, 2, 1), f.before(b, 1, 3)], [Some(7), Some(1)]);
         assert_eq!(f.path(c), vec![p, a, c]);
         assert_eq!(f.trees(), vec![vec![p, a, b, c], vec![q]]);
         assert_eq!((f.roots().tokens(), f.roots().segments().len()), (&[5, 6, 7, 1][..], 2));

@@ -36,6 +36,7 @@ pub mod caches;
 mod capability;
 mod codes;
 pub mod columns;
+pub mod convolution;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod device;

@@ -49,6 +49,7 @@ const LAYERS: [(&str, &[&str]); 6] = [
             "adamw_8bit",
             "attention",
             "columns",
+            "convolution",
             "cuda",
             "dropout",
             "embedding",
