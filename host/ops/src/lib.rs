@@ -39,6 +39,8 @@ pub mod columns;
 pub mod convolution;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod delta_backward;
+mod delta_rule;
 pub mod device;
 mod dispatch;
 pub mod dropout;
@@ -49,6 +51,7 @@ mod expert_biases;
 pub mod experts;
 mod f32_kernel;
 pub mod forest;
+pub mod gated_delta;
 mod gemm;
 mod heads;
 mod int8;
@@ -65,6 +68,7 @@ pub mod mxfp4;
 pub mod noise;
 pub mod norm;
 pub mod optimizers;
+pub mod output_gate;
 pub mod panels;
 pub mod processor;
 pub mod quantized;
@@ -95,6 +99,7 @@ pub use bf16::supported as multiplies_bf16;
 pub use capability::{Capability, LARGEST_HEAD};
 #[cfg(feature = "cuda")]
 pub use cuda::decode;
+pub use delta_rule::DeltaHeads;
 pub use elementwise::{
     add_into, bounded_by, cast, copied, fill_zero, from_vec, mixed, on_host, plus_one, scaled, to_vec, zeros_like,
 };

@@ -1,0 +1,256 @@
+//! The gradient of the gated delta rule (`delta_rule.rs`).
+
+use super::delta_rule::{Chunk, DeltaHeads, EPSILON, Read, kept, product, subtract};
+use super::forest::Forest;
+use super::gemm::Dst;
+use super::math::dot;
+use super::simd::wide;
+use super::slices::Shared;
+use super::view::Mat;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// The gradients of what the rule reads, in the same places.
+pub(super) struct Gradients {
+    pub rows: Vec<f32>,
+    pub decays: Vec<f32>,
+    pub betas: Vec<f32>,
+}
+
+/// A chunk of a segment, and the state from which it starts.
+struct Started {
+    rows: Range<usize>,
+    state: Vec<f32>,
+    chunk: Chunk,
+}
+
+/// The gradients of a chunk of one head.
+struct ChunkGradients {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    decays: Vec<f32>,
+    betas: Vec<f32>,
+}
+
+/// Replaces the gradient of a normalised head by that of the head.
+#[inline(always)]
+fn normalise_backward(x: &[f32], scale: f32, d: &mut [f32]) {
+    let factor = (dot(x, x) + EPSILON).sqrt().recip();
+    let along = dot(x, d) * factor * factor;
+    d.iter_mut().zip(x).for_each(|(d, x)| *d = factor * scale * (*d - along * x));
+}
+
+#[inline(always)]
+fn add(to: &mut [f32], from: &[f32]) {
+    to.iter_mut().zip(from).for_each(|(to, x)| *to += x);
+}
+
+impl Read<'_> {
+    /// Computes the gradients, given that of all outputs, `[N, value_width]`.
+    pub(super) fn backward(&self, forest: &Forest, d_out: &[f32]) -> Gradients {
+        let h = self.heads;
+        let mut gradients = Gradients {
+            rows: vec![0f32; self.rows.len()],
+            decays: vec![0f32; self.decays.len()],
+            betas: vec![0f32; self.betas.len()],
+        };
+        let to = [&mut gradients.rows, &mut gradients.decays, &mut gradients.betas].map(|all| Shared::new(all));
+        let trees = forest.trees();
+        // One task owns a key head and the value heads that it serves in one tree, so sums need no locks and always have the same order.
+        let tasks: Vec<(&[usize], usize)> =
+            trees.iter().flat_map(|tree| (0..h.keys).map(move |head| (tree.as_slice(), head))).collect();
+        tasks.into_par_iter().for_each(|(tree, key_head)| {
+            for head in h.served(key_head) {
+                self.tree_backward(forest, tree, (key_head, head), d_out, to);
+            }
+            for row in tree.iter().flat_map(|index| forest.segments()[*index].range()) {
+                let at = row * h.row_width() + key_head * h.key_dim;
+                // SAFETY: only this task accesses this key head's places in the tree's rows.
+                let [dq, dk] =
+                    [at, at + h.key_width()].map(|at| unsafe { std::slice::from_raw_parts_mut(to[0].at(at), h.key_dim) });
+                wide!({
+                    normalise_backward(self.query(row, key_head), self.query_scale(), dq);
+                    normalise_backward(self.key(row, key_head), 1.0, dk);
+                });
+            }
+        });
+        gradients
+    }
+
+    /// Adds the gradients of a value head in a tree; those of queries and keys are still those of normalised ones.
+    fn tree_backward(
+        &self,
+        forest: &Forest,
+        tree: &[usize],
+        (key_head, head): (usize, usize),
+        d_out: &[f32],
+        [to_rows, to_decays, to_betas]: [Shared; 3],
+    ) {
+        let h = self.heads;
+        let mut ends: Vec<Vec<f32>> = vec![Vec::new(); forest.segments().len()];
+        let mut started: Vec<Vec<Started>> = Vec::with_capacity(tree.len());
+        for &index in tree {
+            let segment = forest.segments()[index];
+            let mut state = segment.prefix.map_or_else(|| vec![0f32; h.state()], |prefix| ends[prefix].clone());
+            let mut chunks = Vec::new();
+            for rows in Self::chunks(segment.range()) {
+                let chunk = self.chunk(rows.clone(), head, &state);
+                let before = state.clone();
+                chunk.advance(&mut state, h.value_dim);
+                chunks.push(Started { rows, state: before, chunk });
+            }
+            ends[index] = state;
+            started.push(chunks);
+        }
+        let mut d_ends: Vec<Option<Vec<f32>>> = vec![None; forest.segments().len()];
+        for (&index, chunks) in tree.iter().zip(started).rev() {
+            let mut d_state = d_ends[index].take().unwrap_or_else(|| vec![0f32; h.state()]);
+            for Started { rows, state, chunk } in chunks.into_iter().rev() {
+                let gradients = self.chunk_backward(&chunk, rows.clone(), head, (&state, &mut d_state), d_out);
+                for (i, row) in rows.enumerate() {
+                    let at = row * h.row_width() + key_head * h.key_dim;
+                    let at_value = row * h.row_width() + 2 * h.key_width() + head * h.value_dim;
+                    // SAFETY: only this task accesses the places of these heads in the tree's rows.
+                    unsafe {
+                        let part = |at: usize, size: usize| std::slice::from_raw_parts_mut(to_rows.at(at), size);
+                        add(part(at, h.key_dim), &gradients.q[i * h.key_dim..]);
+                        add(part(at + h.key_width(), h.key_dim), &gradients.k[i * h.key_dim..]);
+                        add(part(at_value, h.value_dim), &gradients.v[i * h.value_dim..]);
+                        *to_decays.at(row * h.values + head) = gradients.decays[i];
+                        *to_betas.at(row * h.values + head) = gradients.betas[i];
+                    }
+                }
+            }
+            if let Some(prefix) = forest.segments()[index].prefix {
+                match &mut d_ends[prefix] {
+                    Some(sum) => add(sum, &d_state),
+                    none => *none = Some(d_state),
+                }
+            }
+        }
+    }
+
+    /// Returns the gradients of a chunk and replaces that of the state after it by that of the state before it.
+    fn chunk_backward(
+        &self,
+        chunk: &Chunk,
+        rows: Range<usize>,
+        head: usize,
+        (state, d_state): (&[f32], &mut Vec<f32>),
+        d_out: &[f32],
+    ) -> ChunkGradients {
+        let DeltaHeads { key_dim, value_dim, .. } = self.heads;
+        let (len, width) = (chunk.len, self.heads.value_width());
+        let left: Vec<f32> = chunk.sums.iter().map(|sum| kept(*sum)).collect();
+        let of_row = |row: usize| &d_out[row * width + head * value_dim..][..value_dim];
+        let d_out: Vec<f32> = rows.clone().flat_map(|row| of_row(row).iter().copied()).collect();
+        // Their parts cancel nearly.
+        let mut d_sums = vec![0f64; len];
+        let read = state.iter().zip(&*d_state).map(|(x, d)| f64::from(*x) * f64::from(*d)).sum::<f64>();
+        d_sums[len - 1] = f64::from(left[len - 1]) * read;
+        let d_right = chunk.written_backward(&d_out, d_state, &mut d_sums);
+        let Pairs { scores, system, mut betas } = chunk.pairs_backward(&d_out, &d_right, &mut d_sums);
+
+        // Readings of the state before the chunk: by queries, and by keys of what they correct.
+        let (mut d_of_q, mut d_of_k, mut d_v) = (d_out.clone(), d_right.clone(), d_right.clone());
+        for i in 0..len {
+            let own = i * value_dim..(i + 1) * value_dim;
+            let (beta, left, d_right) = (chunk.betas[i], left[i], &d_right[own.clone()]);
+            let (of_q, of_k) = (&chunk.of_q[own.clone()], &chunk.of_k[own.clone()]);
+            let corrected = left * dot(d_right, of_k);
+            d_sums[i] += f64::from(left * dot(&d_out[own.clone()], of_q)) - f64::from(beta * corrected);
+            betas[i] += dot(d_right, self.value(rows.start + i, head)) - corrected;
+            d_of_q[own.clone()].iter_mut().for_each(|x| *x *= left);
+            d_of_k[own.clone()].iter_mut().for_each(|x| *x *= -beta * left);
+            d_v[own].iter_mut().for_each(|x| *x *= beta);
+        }
+        let (mut d_q, mut d_k) = (vec![0f32; len * key_dim], vec![0f32; len * key_dim]);
+        let (keys, queries, state) = (chunk.matrix(&chunk.k), chunk.matrix(&chunk.q), Mat::new(state, key_dim, value_dim));
+        let (scores, system) = (chunk.matrix(&scores), chunk.matrix(&system));
+        let (d_of_q, d_of_k) = (chunk.matrix(&d_of_q), chunk.matrix(&d_of_k));
+        product(&mut d_q, Dst::Replace, d_of_q, state.t());
+        product(&mut d_q, Dst::Add, scores, keys);
+        product(&mut d_k, Dst::Replace, d_of_k, state.t());
+        product(&mut d_k, Dst::Add, scores.t(), queries);
+        product(&mut d_k, Dst::Add, system, keys);
+        product(&mut d_k, Dst::Add, system.t(), keys);
+        product(&mut d_k, Dst::Add, chunk.matrix(&chunk.left(&chunk.written)), Mat::new(d_state, key_dim, value_dim).t());
+        d_state.iter_mut().for_each(|x| *x *= left[len - 1]);
+        product(d_state, Dst::Add, queries.t(), d_of_q);
+        product(d_state, Dst::Add, keys.t(), d_of_k);
+        // A sum holds the decays of all tokens up to its own.
+        for i in (1..len).rev() {
+            d_sums[i - 1] += d_sums[i];
+        }
+        ChunkGradients { q: d_q, k: d_k, v: d_v, decays: d_sums.into_iter().map(|d| d as f32).collect(), betas }
+    }
+}
+
+/// Gradients of the products of pairs of tokens, `[L, L]`, and of the corrections through them.
+struct Pairs {
+    /// Of queries and keys.
+    scores: Vec<f32>,
+    /// Of keys and keys.
+    system: Vec<f32>,
+    betas: Vec<f32>,
+}
+
+impl Chunk {
+    /// Returns the gradient of the right side of the triangular system, which what tokens write solves, and adds those of the sums of
+    /// decays. It is read by later tokens of the chunk, and by the state after it.
+    fn written_backward(&self, d_out: &[f32], d_state: &[f32], d_sums: &mut [f64]) -> Vec<f32> {
+        let (len, value_dim) = (self.len, self.written.len() / self.len);
+        let mut d_written = vec![0f32; self.written.len()];
+        product(&mut d_written, Dst::Replace, self.matrix(&self.k), Mat::new(d_state, d_state.len() / value_dim, value_dim));
+        for (i, d_written) in d_written.chunks_exact_mut(value_dim).enumerate() {
+            let left = kept(self.last() - self.sums[i]);
+            d_written.iter_mut().for_each(|x| *x *= left);
+            let along = f64::from(dot(d_written, &self.written[i * value_dim..][..value_dim]));
+            d_sums[i] -= along;
+            d_sums[len - 1] += along;
+        }
+        product(&mut d_written, Dst::Add, self.matrix(&self.scores).t(), self.matrix(d_out));
+        // The system, transposed.
+        for i in (1..len).rev() {
+            let (before, own) = d_written.split_at_mut(i * value_dim);
+            let own = &own[..value_dim];
+            wide!(for (j, other) in before.chunks_exact_mut(value_dim).enumerate() {
+                subtract(other, self.betas[i] * self.system[i * len + j], own);
+            });
+        }
+        d_written
+    }
+
+    /// Returns the gradients of products of pairs, given those of the outputs and of the right side, and adds those of the sums of
+    /// decays.
+    fn pairs_backward(&self, d_out: &[f32], d_right: &[f32], d_sums: &mut [f64]) -> Pairs {
+        let len = self.len;
+        let (mut scores, mut system, mut betas) = (vec![0f32; len * len], vec![0f32; len * len], vec![0f32; len]);
+        product(&mut scores, Dst::Replace, self.matrix(d_out), self.matrix(&self.written).t());
+        product(&mut system, Dst::Replace, self.matrix(d_right), self.matrix(&self.written).t());
+        for i in 0..len {
+            for j in 0..len {
+                let at = i * len + j;
+                if j > i {
+                    (scores[at], system[at]) = (0.0, 0.0);
+                    continue;
+                }
+                let decay = kept(self.sums[i] - self.sums[j]);
+                let mut along = f64::from(scores[at] * self.scores[at]);
+                scores[at] *= decay;
+                if j < i {
+                    betas[i] -= system[at] * self.system[at];
+                    system[at] *= -self.betas[i];
+                    along += f64::from(system[at] * self.system[at]);
+                    system[at] *= decay;
+                } else {
+                    system[at] = 0.0;
+                }
+                d_sums[i] += along;
+                d_sums[j] -= along;
+            }
+        }
+        Pairs { scores, system, betas }
+    }
+}
