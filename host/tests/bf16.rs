@@ -12,8 +12,8 @@ use rlhost::model::{Backend, Decode, Lora, ModelFolder, Pass, Policy, Selected};
 use rlhost::ops::{self, Forest, Precision};
 use std::path::Path;
 
-/// Among them are biases, norms of heads, joined matrices, bounded scores and logits, layer norms, and experts.
-const MODELS: [&str; 7] = ["llama_biased", "qwen3", "phi3", "gemma2", "gpt2", "starcoder2", "qwen3_moe"];
+/// Among them are biases, norms of heads, joined matrices, bounded scores and logits, layer norms, experts, convolutions, and delta networks.
+const MODELS: [&str; 9] = ["llama_biased", "qwen3", "phi3", "gemma2", "gpt2", "starcoder2", "qwen3_moe", "lfm2", "qwen3_5"];
 
 fn policy(name: &str, backend: &Backend, adapter: bool) -> Policy {
     policy_with(name, backend, adapter, false)

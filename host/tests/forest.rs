@@ -183,6 +183,57 @@ fn log_probabilities_and_all_gradients_equal_the_naive_padded_form() {
     }
 }
 
+/// Returns how many of a layer's linear maps these many targets mean.
+fn maps(a: &Architecture, layer: usize, targets: usize) -> usize {
+    match a.family {
+        // Two maps have the same short name.
+        Family::Gpt2 => targets + 1,
+        // Two projections around a convolution and three of the unit; or those of queries, keys and values, and two with them.
+        Family::Lfm2 => {
+            if a.is_recurrent(layer) {
+                5
+            } else {
+                7
+            }
+        }
+        // Five projections around a network, or four around attention, and three of the unit.
+        Family::Qwen3_5 if a.is_recurrent(layer) => 8,
+        Family::Qwen3_5 => 7,
+        _ => targets,
+    }
+}
+
+/// Returns the short names of all linear maps that an adapter can apply to, except those of experts.
+fn targets(a: &Architecture) -> Vec<String> {
+    let all: &[&str] = match a.family {
+        Family::Glm4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"],
+        Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+        Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
+        Family::Gpt2 => &["c_attn", "c_proj", "c_fc"],
+        Family::GraniteMoeShared => &["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
+        Family::Llama4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        _ if a.mixture.is_some() => &["q_proj", "k_proj", "v_proj", "o_proj"],
+        Family::Lfm2 => &["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "w1", "w2", "w3"],
+        Family::Qwen3_5 => &[
+            "in_proj_qkv",
+            "in_proj_z",
+            "in_proj_b",
+            "in_proj_a",
+            "out_proj",
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "o_proj",
+            "gate_proj",
+            "up_proj",
+            "down_proj",
+        ],
+        Family::GptNeoX => &["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+        _ => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    };
+    all.iter().map(|name| (*name).to_owned()).collect()
+}
+
 #[test]
 fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_form() {
     let plain = ["llama", "qwen2", "qwen3", "smollm3"].into_iter().chain(FAMILIES).map(|name| (name, LORA));
@@ -194,19 +245,7 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
     let stacked = stacked.map(|(name, stacks)| (name, Lora { stacks, ..LORA }));
     for (name, lora) in plain.chain(directed).chain(stacked) {
         let (policy, a) = policy(name);
-        let all: &[&str] = match a.family {
-            Family::Glm4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"],
-            Family::Phi3 => &["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
-            Family::Starcoder2 => &["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
-            Family::Gpt2 => &["c_attn", "c_proj", "c_fc"],
-            Family::GraniteMoeShared => &["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
-            Family::Llama4 => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-            _ if a.mixture.is_some() => &["q_proj", "k_proj", "v_proj", "o_proj"],
-            Family::GptNeoX => &["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
-            _ => &["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-        };
-        let all: Vec<String> = all.iter().map(|name| (*name).to_owned()).collect();
-        let targets = if name == "qwen2" { vec!["v_proj".to_owned(), "down_proj".to_owned()] } else { all };
+        let targets = if name == "qwen2" { vec!["v_proj".to_owned(), "down_proj".to_owned()] } else { targets(&a) };
         let weights = with_critic(policy.weights().copied().unwrap(), &a).with_new_adapter(lora, &targets, 7).unwrap();
         // B is zero at the beginning, and with it the gradient of A; magnitudes are lengths.
         let weights = weights.map(|name, t| {
@@ -229,12 +268,11 @@ fn an_adapter_and_a_critic_are_all_that_has_gradients_and_they_equal_the_naive_f
         let (c, e, v) = coefficients(selected.len());
         pass.backward(&c, Some(&e), Some(&v), &gradients, &|| ()).unwrap();
         let trained: Vec<String> = gradients.named().into_iter().map(|(name, _)| name).collect();
-        // Two maps of GPT-2 have the same short name.
-        let maps = targets.len() + usize::from(a.family == Family::Gpt2);
+        let maps: usize = (0..a.layers).map(|layer| maps(&a, layer, targets.len())).sum();
         let sparse = a.mixture.as_ref().map_or(0, |mixture| mixture.sparse.iter().filter(|sparse| **sparse).count());
         let Stacks { wide, down, router } = lora.stacks;
         let stacks = sparse * [wide, down, router].map(usize::from).iter().sum::<usize>();
-        assert_eq!(trained.len(), (2 + usize::from(lora.use_dora)) * a.layers * maps + 2 * stacks + 2, "{trained:?}");
+        assert_eq!(trained.len(), (2 + usize::from(lora.use_dora)) * maps + 2 * stacks + 2, "{trained:?}");
         assert!(trained.iter().all(|name| name.contains(".lora_") || name.starts_with("value_head.")), "{trained:?}");
         for (parameter, got) in compared(name, &gradients, &want) {
             assert!(got.iter().any(|g| *g != 0.0), "{name}: {parameter} has no gradient");

@@ -225,3 +225,23 @@ fn the_text_part_of_a_model_that_sees_images_becomes_a_model_of_its_own() {
     let got = logits(&Frozen::new(alone.decoder().unwrap()), &texts[..1]);
     assert!(greatest_difference(&got, &want[0]) <= TOLERANCE);
 }
+
+#[test]
+fn the_text_part_of_a_multimodal_qwen_3_5_is_read_without_its_images_and_further_predictions() {
+    let spelt = respelt("qwen3_5", |all| {
+        let other = |name: &str| (name.to_owned(), Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap());
+        let own = all.into_iter().map(|(name, t)| (name.replacen("model.", "model.language_model.", 1), t));
+        own.chain([other("model.visual.pos_embed.weight"), other("mtp.norm.weight")]).collect()
+    });
+    let path = spelt.path().join("config.json");
+    let text: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let whole = serde_json::json!({
+        "model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"], "image_token_id": 90, "video_token_id": 91,
+        "vision_start_token_id": 92, "vision_end_token_id": 93, "tie_word_embeddings": true, "vision_config": {}, "text_config": text,
+    });
+    std::fs::write(&path, whole.to_string()).unwrap();
+    let (folder, (texts, want)) = (ModelFolder::open(spelt.path()).unwrap(), reference("qwen3_5"));
+    assert!(folder.architecture().text_part);
+    let got = logits(&Frozen::new(folder.decoder().unwrap()), &texts[..1]);
+    assert!(greatest_difference(&got, &want[0]) <= TOLERANCE);
+}

@@ -41,6 +41,7 @@ mod models {
     mod lora;
     mod process_rewards;
     mod quantized;
+    mod recurrent;
     mod reward_models;
 }
 

@@ -4,7 +4,7 @@ use super::{Config, did_you_mean, shortest};
 
 /// Linear layers that an adapter can apply to, in all model families: most have the first seven, Phi 3 joins some of them, and
 /// the others belong to GPT-NeoX, StarCoder 2, GPT-2 and Granite MoE Shared.
-const MODULES: [&str; 18] = [
+const MODULES: [&str; 27] = [
     "q_proj",
     "k_proj",
     "v_proj",
@@ -23,6 +23,15 @@ const MODULES: [&str; 18] = [
     "c_attn",
     "input_linear",
     "output_linear",
+    "in_proj",
+    "out_proj",
+    "w1",
+    "w2",
+    "w3",
+    "in_proj_qkv",
+    "in_proj_z",
+    "in_proj_b",
+    "in_proj_a",
 ];
 
 /// Means all of them.

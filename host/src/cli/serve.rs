@@ -183,6 +183,13 @@ impl Args {
         let tokenizer = Tokenizer::open_as(folder.tokenizer(), &self.wording(folder.path())?);
         let tokenizer = tokenizer.map_err(|error| error.of_built_in(temporary.path()))?;
         let architecture = folder.architecture();
+        ensure!(
+            architecture.recurrence.is_none(),
+            "{}: rlhost serve can't serve a model of type {}, whose layers carry a state, since a state can't be cut to a prefix that \
+             requests share; rlhost generate continues a text with it",
+            folder.path().display(),
+            architecture.family.described().model_type
+        );
         let options = self.options(architecture.max_positions)?;
         let card = ModelCard {
             names: self.names(),

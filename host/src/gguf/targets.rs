@@ -118,10 +118,13 @@ fn of_family(family: Family) -> Option<Target> {
         | Family::Glm4
         | Family::Glm4Moe
         | Family::GptOss
-        | Family::HunyuanV1Dense => {
+        | Family::HunyuanV1Dense
+        | Family::Lfm2 => {
             return None;
         }
-        Family::Llama4 | Family::Ministral | Family::Ministral3 | Family::Olmo3 | Family::Qwen2Moe => return None,
+        Family::Llama4 | Family::Ministral | Family::Ministral3 | Family::Olmo3 | Family::Qwen2Moe | Family::Qwen3_5 => {
+            return None;
+        }
     })
 }
 

@@ -2,8 +2,9 @@
 
 use super::{LORA_SCALE, TEMPERATURE};
 use candle_core::{D, DType, Device, Result, Tensor, Var};
-use candle_nn::ops::{log_softmax, softmax};
-use rlhost::model::{Architecture, Family, HeadNorms, NormKind, Rope};
+use candle_nn::ops::{log_softmax, sigmoid, softmax};
+use rlhost::model::{Architecture, Family, HeadNorms, NormKind, RecurrenceKind, Rope};
+use rlhost::ops::DeltaHeads;
 use rlhost::ops::activation::Activation;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -86,7 +87,7 @@ impl Naive<'_> {
 
     /// Queries, keys and values, `[B, T, heads, C]`, before their rotation.
     fn heads(&self, x: &Tensor, layer: &str) -> Result<[Tensor; 3]> {
-        let ((b, t, _), h) = (x.dims3()?, self.a.heads);
+        let ((b, t, _), a, h) = (x.dims3()?, self.a, self.a.heads);
         let c = h.head_dim;
         let counts = [h.heads, h.kv_heads, h.kv_heads];
         let name = |part: &str| format!("{layer}.{part}");
@@ -102,7 +103,14 @@ impl Naive<'_> {
         } else {
             let apart = ["q", "k", "v"].into_iter().zip(counts).map(|(part, count)| {
                 let y = self.linear(x, &name(&format!("self_attn.{part}_proj")))?;
-                let norm = name(&format!("self_attn.{part}_norm"));
+                // Beside each query, the gate of its output.
+                let y = if part == "q" && a.output_gate {
+                    y.reshape((b, t, count, 2 * c))?.narrow(3, 0, c)?.contiguous()?
+                } else {
+                    y
+                };
+                let kind = if a.family == Family::Lfm2 { "layernorm" } else { "norm" };
+                let norm = name(&format!("self_attn.{part}_{kind}"));
                 // Over all heads, or over each.
                 let y = if self.a.head_norms == HeadNorms::All { self.norm_if(&y, &norm)? } else { y };
                 let y = y.reshape((b, t, count, c))?;
@@ -160,9 +168,80 @@ impl Naive<'_> {
         let output = match a.family {
             Family::GptNeoX => "attention.dense",
             Family::Gpt2 => "attn.c_proj",
+            Family::Lfm2 => "self_attn.out_proj",
             _ => "self_attn.o_proj",
         };
-        self.linear(&y.reshape((b, t, h.heads * h.head_dim))?, &format!("{layer}.{output}"))
+        let y = y.reshape((b, t, h.heads * h.head_dim))?;
+        if a.output_gate {
+            let joined = self.linear(x, &format!("{layer}.self_attn.q_proj"))?.reshape((b, t, h.heads, 2 * h.head_dim))?;
+            let gate = joined.narrow(3, h.head_dim, h.head_dim)?.contiguous()?.reshape(y.shape())?;
+            return self.linear(&(y * sigmoid(&gate)?)?, &format!("{layer}.{output}"));
+        }
+        self.linear(&y, &format!("{layer}.{output}"))
+    }
+
+    /// A gated delta network, token by token, in f64 between its projections: small heads are normalised, and sums over decays cancel.
+    fn network(&self, x: &Tensor, layer: &str, h: DeltaHeads) -> Result<Tensor> {
+        let ((b, t, _), name) = (x.dims3()?, |part: &str| format!("{layer}.linear_attn.{part}"));
+        let wide = |t: &Tensor| t.to_dtype(DType::F64);
+        let kernel = wide(self.var(&name("conv1d.weight")))?;
+        let width = kernel.dim(2)?;
+        let rows = wide(&self.linear(x, &name("in_proj_qkv"))?)?;
+        let padded = Tensor::cat(&[Tensor::zeros((b, width - 1, h.row_width()), DType::F64, &Device::Cpu)?, rows.clone()], 1)?;
+        let mut sum = rows.zeros_like()?;
+        for i in 0..width {
+            sum = (sum + padded.narrow(1, i, t)?.broadcast_mul(&kernel.narrow(2, i, 1)?.reshape(h.row_width())?)?)?;
+        }
+        let mixed = sum.silu()?;
+        let each = h.values / h.keys;
+        let unit = |first: usize| -> Result<Tensor> {
+            let heads = mixed.narrow(2, first, h.key_width())?.reshape((b, t, h.keys, h.key_dim))?;
+            let heads = heads.broadcast_div(&(heads.sqr()?.sum_keepdim(D::Minus1)? + 1e-6)?.sqrt()?)?;
+            heads.unsqueeze(3)?.broadcast_as((b, t, h.keys, each, h.key_dim))?.reshape((b, t, h.values, h.key_dim))
+        };
+        let (q, k) = ((unit(0)? / (h.key_dim as f64).sqrt())?, unit(h.key_width())?);
+        let v = mixed.narrow(2, 2 * h.key_width(), h.value_width())?.reshape((b, t, h.values, h.value_dim))?;
+        let steps = wide(&self.linear(x, &name("in_proj_a"))?)?.broadcast_add(&wide(self.var(&name("dt_bias")))?)?;
+        let kept = (steps.exp()? + 1.0)?.log()?.broadcast_mul(&wide(self.var(&name("A_log")))?.exp()?)?.neg()?.exp()?;
+        let betas = sigmoid(&wide(&self.linear(x, &name("in_proj_b"))?)?)?;
+        let mut state = Tensor::zeros((b, h.values, h.key_dim, h.value_dim), DType::F64, &Device::Cpu)?;
+        let mut outputs = Vec::new();
+        for i in 0..t {
+            let at = |x: &Tensor| x.narrow(1, i, 1)?.squeeze(1);
+            let column = |x: &Tensor| at(x)?.unsqueeze(3);
+            state = state.broadcast_mul(&at(&kept)?.reshape((b, h.values, 1, 1))?)?;
+            let read = state.broadcast_mul(&column(&k)?)?.sum(2)?;
+            let write = (at(&v)? - read)?.broadcast_mul(&at(&betas)?.unsqueeze(2)?)?;
+            state = (state + column(&k)?.broadcast_mul(&write.unsqueeze(2)?)?)?;
+            outputs.push(state.broadcast_mul(&column(&q)?)?.sum(2)?.unsqueeze(1)?);
+        }
+        let heads = Tensor::cat(&outputs, 1)?;
+        let size = (heads.sqr()?.mean_keepdim(D::Minus1)? + self.a.norm_eps)?.sqrt()?;
+        let y = heads.broadcast_div(&size)?.broadcast_mul(&wide(self.var(&name("norm.weight")))?)?.reshape((
+            b,
+            t,
+            h.value_width(),
+        ))?;
+        let gated = (y * wide(&self.linear(x, &name("in_proj_z"))?)?.silu()?)?;
+        self.linear(&gated.to_dtype(DType::F32)?, &name("out_proj"))
+    }
+
+    /// A gated short convolution: a sum of shifted copies.
+    fn convolution(&self, x: &Tensor, layer: &str) -> Result<Tensor> {
+        let ((b, t, d), name) = (x.dims3()?, |part: &str| format!("{layer}.conv.{part}"));
+        let joined = self.linear(x, &name("in_proj"))?;
+        let u = (joined.narrow(2, 0, d)? * joined.narrow(2, 2 * d, d)?)?;
+        let kernel = self.var(&name("conv.weight"));
+        let width = kernel.dim(2)?;
+        let padded = Tensor::cat(&[Tensor::zeros((b, width - 1, d), DType::F32, &Device::Cpu)?, u], 1)?;
+        let mut sum = Tensor::zeros((b, t, d), DType::F32, &Device::Cpu)?;
+        for i in 0..width {
+            sum = (sum + padded.narrow(1, i, t)?.broadcast_mul(&kernel.narrow(2, i, 1)?.reshape(d)?)?)?;
+        }
+        if let Some(bias) = self.vars.get(&name("conv.bias")) {
+            sum = sum.broadcast_add(bias)?;
+        }
+        self.linear(&(joined.narrow(2, d, d)? * sum)?, &name("out_proj"))
     }
 
     /// The scores of experts, and ones for those that are chosen, `[N, E]`.
@@ -175,7 +254,7 @@ impl Naive<'_> {
         };
         let (p, by) = match self.vars.get(&format!("{layer}.mlp.gate.e_score_correction_bias")) {
             Some(correction) => {
-                let p = candle_nn::ops::sigmoid(logits)?;
+                let p = sigmoid(logits)?;
                 let by = p.detach().broadcast_add(&correction.detach())?;
                 // Of groups, those whose two best have the highest sum.
                 let (groups, kept) = mixture.groups;
@@ -184,7 +263,7 @@ impl Naive<'_> {
                 let hidden = ((1.0 - ranked(&sums, kept)?.unsqueeze(2)?)? * 100.0)?;
                 (p, in_groups.broadcast_sub(&hidden)?.reshape((n, mixture.experts))?)
             }
-            None if self.a.family == Family::Llama4 => (candle_nn::ops::sigmoid(logits)?, logits.detach()),
+            None if self.a.family == Family::Llama4 => (sigmoid(logits)?, logits.detach()),
             None => {
                 let p = softmax(logits, D::Minus1)?;
                 (p.clone(), p)
@@ -236,7 +315,7 @@ impl Naive<'_> {
             let active = match self.a.activation {
                 Activation::Clamped { alpha, limit } => {
                     let (gate, up) = (gate.minimum(f64::from(limit))?, up.clamp(-limit, limit)?);
-                    (&gate * candle_nn::ops::sigmoid(&(&gate * f64::from(alpha))?)?)? * (up + 1.0)?
+                    (&gate * sigmoid(&(&gate * f64::from(alpha))?)?)? * (up + 1.0)?
                 }
                 _ => gate.silu()? * up,
             }?;
@@ -264,7 +343,7 @@ impl Naive<'_> {
         };
         match self.a.family {
             Family::Qwen2Moe => {
-                let weight = candle_nn::ops::sigmoid(&self.linear(x, &format!("{layer}.mlp.shared_expert_gate"))?)?;
+                let weight = sigmoid(&self.linear(x, &format!("{layer}.mlp.shared_expert_gate"))?)?;
                 gated("mlp.shared_expert")?.broadcast_mul(&weight)
             }
             Family::Glm4Moe => gated("mlp.shared_experts"),
@@ -295,6 +374,10 @@ impl Naive<'_> {
                 let active = (f(&both.narrow(2, 0, i)?)? * both.narrow(2, i, i)?)?;
                 self.linear(&active, &format!("{layer}.shared_mlp.output_linear"))
             }
+            Family::Lfm2 => {
+                let part = |x: &Tensor, part: &str| self.linear(x, &format!("{layer}.feed_forward.{part}"));
+                part(&(f(&part(x, "w1")?)? * part(x, "w3")?)?, "w2")
+            }
             _ => {
                 let (gate, up) = (self.linear(x, &name("gate_proj"))?, self.linear(x, &name("up_proj"))?);
                 self.linear(&(f(&gate)? * up)?, &name("down_proj"))
@@ -309,6 +392,7 @@ impl Naive<'_> {
         let [embedding, layers, last, head] = match a.family {
             Family::GptNeoX => ["gpt_neox.embed_in.weight", "gpt_neox.layers", "gpt_neox.final_layer_norm", "embed_out.weight"],
             Family::Gpt2 => ["transformer.wte.weight", "transformer.h", "transformer.ln_f", "lm_head.weight"],
+            Family::Lfm2 => ["model.embed_tokens.weight", "model.layers", "model.embedding_norm", "lm_head.weight"],
             _ => ["model.embed_tokens.weight", "model.layers", "model.norm", "lm_head.weight"],
         };
         let mut x = self.var(embedding).index_select(&ids.flatten_all()?, 0)?.reshape((b, t, a.hidden_size))?;
@@ -321,7 +405,13 @@ impl Naive<'_> {
             let layer = format!("{layers}.{l}");
             let norm = |x: &Tensor, name: &str| self.norm_if(x, &format!("{layer}.{name}"));
             let [first, attended, before, fed] = norms_of(a.family);
-            let y = norm(&self.attention(&norm(&x, first)?, &layer, l)?, attended)?;
+            let read = norm(&x, first)?;
+            let mixed = match a.recurrence.as_ref().filter(|_| a.is_recurrent(l)).map(|recurrence| recurrence.kind) {
+                None => self.attention(&read, &layer, l)?,
+                Some(RecurrenceKind::Convolution { .. }) => self.convolution(&read, &layer)?,
+                Some(RecurrenceKind::GatedDelta(heads)) => self.network(&read, &layer, heads)?,
+            };
+            let y = norm(&mixed, attended)?;
             let middle = (&x + (y * residual)?)?;
             let read = if a.parallel { &x } else { &middle };
             let y = norm(&self.fed(&norm(read, before)?, &layer, l)?, fed)?;
@@ -343,6 +433,7 @@ fn norms_of(family: Family) -> [&'static str; 4] {
         Family::Gemma2 | Family::Gemma3 => [input, behind, "pre_feedforward_layernorm", "post_feedforward_layernorm"],
         Family::Glm4 => [input, "post_self_attn_layernorm", behind, "post_mlp_layernorm"],
         Family::Gpt2 => ["ln_1", "", "ln_2", ""],
+        Family::Lfm2 => ["operator_norm", "", "ffn_norm", ""],
         _ => [input, "", behind, ""],
     }
 }

@@ -1,7 +1,7 @@
 //! Fixtures of the families that differ more from a Llama.
 
 /// Their folders' names.
-pub const FAMILIES: [&str; 30] = [
+pub const FAMILIES: [&str; 34] = [
     "granite",
     "gemma2",
     "gemma3",
@@ -32,11 +32,27 @@ pub const FAMILIES: [&str; 30] = [
     "glm4_moe",
     "gpt_oss",
     "llama4_text",
+    "lfm2",
+    "lfm2_wide",
+    "qwen3_5",
+    "qwen3_5_wide",
 ];
 
 /// Those that devices have no kernels for.
-const OF_THE_CPU: [&str; 8] =
-    ["cohere2", "ernie4_5", "glm4", "gpt_oss", "hunyuan_v1_dense", "llama4_text", "ministral3", "qwen2_moe"];
+const OF_THE_CPU: [&str; 12] = [
+    "cohere2",
+    "ernie4_5",
+    "glm4",
+    "gpt_oss",
+    "hunyuan_v1_dense",
+    "lfm2",
+    "lfm2_wide",
+    "llama4_text",
+    "ministral3",
+    "qwen2_moe",
+    "qwen3_5",
+    "qwen3_5_wide",
+];
 
 /// Returns those that devices have kernels for.
 #[allow(dead_code, reason = "not every test needs a device")]

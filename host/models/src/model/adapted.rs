@@ -2,9 +2,9 @@
 
 use super::lora::Biases;
 use super::lora::Lora;
-use super::names::Names;
+use super::names::{ExpertNames, Names};
 use super::weights::{Adapter, Layer, Linear, Unit};
-use super::{Error, Result, Weights};
+use super::{Architecture, Error, Result, Weights};
 use crate::ops::low_rank::LowRank;
 use crate::ops::magnitude::{self, Magnitude};
 use crate::ops::{self, Matrix, Precision};
@@ -64,14 +64,36 @@ impl Layer {
 
     /// Returns the linear maps that an adapter can apply to, without those of experts.
     fn linears(&mut self, names: &'static Names) -> Vec<(&'static str, &mut Linear)> {
-        let Self { qkv, o, unit, experts, .. } = self;
-        let (wide_names, down_name) = names.unit(experts.is_some());
+        let Self { qkv, o, unit, experts, recurrent, .. } = self;
+        let (recurrent, (wide_names, down_name)) = (recurrent.is_some(), names.unit(experts.is_some()));
         let named = |names: &'static [&'static str]| names.iter().copied();
-        let mut all: Vec<_> = named(names.qkv).zip(qkv).collect();
-        all.push((names.o, o));
+        let mut all: Vec<_> = named(names.inputs(recurrent)).zip(qkv).collect();
+        all.push((names.mixed(recurrent), o));
         if let Some(Unit { wide, down, .. }) = unit {
             all.extend(named(wide_names).zip(wide));
             all.push((down_name, down));
+        }
+        all
+    }
+}
+
+impl Architecture {
+    /// Returns the short names of the layers' linear maps that an adapter can apply to, in order.
+    pub fn modules(&self) -> Vec<&'static str> {
+        let names = self.family.described().names;
+        // Of mixtures whose experts files have apart, peft takes these names for the experts, even where a layer has a unit.
+        let taken = self.mixture.is_some() && names.experts.is_some_and(ExpertNames::are_apart);
+        let adapted = !taken && (0..self.layers).any(|layer| self.has_unit(layer));
+        let of_unit = names.mlp.iter().chain([&names.down]).filter(|_| adapted);
+        let mut all = Vec::new();
+        let of_kind = |recurrent: bool| names.inputs(recurrent).iter().copied().chain([names.mixed(recurrent)]);
+        let has = |recurrent: &bool| (0..self.layers).any(|layer| self.is_recurrent(layer) == *recurrent);
+        let mixers = [true, false].into_iter().filter(has).flat_map(of_kind);
+        for name in mixers.chain(of_unit.copied()) {
+            let module = name.rsplit_once('.').map_or(name, |(_, module)| module);
+            if !all.contains(&module) {
+                all.push(module);
+            }
         }
         all
     }

@@ -8,6 +8,7 @@ use super::layer_kinds::{Kinds, kinds};
 use super::mixture::Mixture;
 use super::names::ExpertNames;
 use super::query_scale::QueryScale;
+use super::recurrence::{Recurrence, adjusted_intermediate, tied};
 use super::rope_scaling::{Context, Resolved, Rope, resolve};
 use super::switches::{Biases, Factors, HeadNorms, NormKind, activation_of, biases, factors, head_norms, norm_eps, norm_kind};
 use super::{Error, Result, text_part};
@@ -90,6 +91,10 @@ pub struct Architecture {
     pub parallel: bool,
     /// Sliding window of each layer, in positions; none if it attends to everything.
     pub windows: Vec<Option<usize>>,
+    /// The layers that carry a state instead of attending, if there are any.
+    pub recurrence: Option<Recurrence>,
+    /// Whether the query projection also has gates for the outputs of attention.
+    pub output_gate: bool,
     /// RoPE of each layer, as an index into `ropes`; none if it has none.
     pub rotary: Vec<Option<usize>>,
     /// The model's RoPEs.
@@ -168,7 +173,7 @@ impl Architecture {
     }
 
     fn of_family(config: &Object, family: Family) -> std::result::Result<Self, String> {
-        use Family::{Cohere2, Gpt2, GptNeoX, Llama4, Phi3, Starcoder2};
+        use Family::{Cohere2, Gpt2, GptNeoX, Phi3, Starcoder2};
         let described = family.described();
         let key = |common: &'static str| own_key(config, family, common);
         let hidden_size = config.needed_size(key("hidden_size"), MOST_HIDDEN)?;
@@ -180,17 +185,15 @@ impl Architecture {
         let max_positions = rope.as_ref().and_then(|rope| rope.limit).unwrap_or(configured);
         let ropes: Vec<Rope> =
             rope.into_iter().flat_map(|Resolved { full, sliding, .. }| [Some(full), sliding]).flatten().collect();
-        let Kinds { windows, rotary } = kinds(config, family, layers, ropes.len() > 1)?;
+        let recurrence = Recurrence::read(config, family, layers)?;
+        let Kinds { windows, rotary } = match &recurrence {
+            Some(recurrence) => recurrence.kinds(),
+            None => kinds(config, family, layers, ropes.len() > 1)?,
+        };
         let Biases { qkv, output, mlp } = biases(config, family)?;
         let factors = factors(config, family, hidden_size, heads)?;
         let mixture = Mixture::read(config, family, layers)?;
-        let shared = mixture.as_ref().and_then(|mixture| mixture.shared);
-        let intermediate_size = match shared.filter(|_| described.names.shared().is_none()) {
-            Some(shared) => shared,
-            None if family == Llama4 => config.needed_size("intermediate_size_mlp", MOST_INTERMEDIATE)?,
-            None if family == Gpt2 => config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size),
-            None => config.needed_size("intermediate_size", MOST_INTERMEDIATE)?,
-        };
+        let intermediate_size = intermediate_size(config, family, hidden_size, mixture.as_ref())?;
         Ok(Self {
             family,
             hidden_size,
@@ -202,7 +205,7 @@ impl Architecture {
             max_positions,
             norm: norm_kind(family),
             norm_eps: norm_eps(config, family)?,
-            tied: config.flag("tie_word_embeddings")?.unwrap_or(described.tied),
+            tied: tied(config, family)?.unwrap_or(described.tied),
             qkv_bias: qkv,
             output_bias: output,
             mlp_bias: mlp,
@@ -220,6 +223,8 @@ impl Architecture {
                 _ => false,
             },
             windows: windows.into_iter().map(|size| size.filter(|size| *size < max_positions)).collect(),
+            recurrence,
+            output_gate: family == Family::Qwen3_5,
             rotary,
             ropes,
             scores_by_layer: family == Gpt2 && config.flag("scale_attn_by_inverse_layer_idx")?.unwrap_or(false),
@@ -245,11 +250,6 @@ impl Architecture {
         }
     }
 
-    /// Returns whether attention has sinks.
-    pub(super) fn has_sinks(&self) -> bool {
-        self.family == Family::GptOss
-    }
-
     /// Returns how attention scores of a layer depend on the position of the query, if they do.
     pub(super) fn query_scale_of(&self, layer: usize) -> Option<QueryScale> {
         self.query_scale.filter(|scale| scale.rotated == self.rotary[layer].is_some())
@@ -272,9 +272,10 @@ impl Architecture {
             (self.family.rope_pairs() != Pairs::Halves, Capability::NeighbouringRotation),
             (self.rotates_first() || shared_norm, Capability::OtherNorms),
             (self.attention(0).chunked, Capability::ChunkedAttention),
-            (self.has_sinks(), Capability::AttentionSinks),
+            (self.family.described().names.attention.sinks.is_some(), Capability::AttentionSinks),
             (self.family.described().names.experts.is_some_and(ExpertNames::have_biases), Capability::ExpertBiases),
             (self.query_scale.is_some() || self.has_shared_gate(), Capability::RowFactors),
+            (self.recurrence.is_some(), Capability::RecurrentLayers),
         ];
         all.into_iter().filter_map(|(needed, capability)| needed.then_some(capability)).collect()
     }
@@ -282,13 +283,13 @@ impl Architecture {
     /// Counts the values of all matrices.
     pub fn values_of_matrices(&self) -> u128 {
         let (hidden, tokens) = (self.hidden_size as u128, self.vocab_size as u128);
-        let attention = 2 * (self.query_width() + self.kv_width()) as u128;
+        let mixer = |layer: usize| self.mixer_width(layer) as u128;
         let wide = if self.gated { 3 } else { 2 };
         let unit = |layer: usize| wide * self.unit_width(layer) as u128;
         let experts = self.mixture.as_ref().map_or(0, |m| m.experts as u128 * (3 * m.width as u128 + 1));
         let of = |has: bool, width: u128| if has { width } else { 0 };
         let sparse = |layer: usize| self.mixture.as_ref().is_some_and(|m| m.sparse[layer]);
-        let layer = |layer: usize| hidden * (attention + of(self.has_unit(layer), unit(layer)) + of(sparse(layer), experts));
+        let layer = |layer: usize| hidden * (mixer(layer) + of(self.has_unit(layer), unit(layer)) + of(sparse(layer), experts));
         hidden * tokens * if self.tied { 1 } else { 2 } + (0..self.layers).map(layer).sum::<u128>()
     }
 
@@ -309,11 +310,15 @@ impl Architecture {
         gate.is_some() && self.mixture.as_ref().is_some_and(|mixture| mixture.shared.is_some())
     }
 
-    /// Returns whether a tensor belongs to the layers after a GLM's last one, which predict further tokens; transformers does not
-    /// load them either.
+    /// Returns whether a tensor belongs to the layers after a GLM's or a Qwen 3.5's last one, which predict further tokens; transformers
+    /// does not load them either.
     pub(super) fn predicts_more(&self, name: &str) -> bool {
         let number = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
-        self.family == Family::Glm4Moe && number.is_some_and(|number| number >= self.layers)
+        match self.family {
+            Family::Glm4Moe => number.is_some_and(|number| number >= self.layers),
+            Family::Qwen3_5 => name.starts_with("mtp."),
+            _ => false,
+        }
     }
 
     /// Returns the width of the packed query heads.
@@ -330,25 +335,9 @@ impl Architecture {
     pub fn widest(&self) -> usize {
         let of_experts = self.mixture.as_ref().map_or(0, |mixture| 2 * mixture.width);
         let shared = self.mixture.as_ref().and_then(|mixture| mixture.shared).unwrap_or_default();
-        let joined = [self.query_width() + 2 * self.kv_width(), 2 * self.intermediate_size, 2 * shared];
-        joined.into_iter().chain([self.hidden_size, of_experts]).max().unwrap_or_default()
-    }
-
-    /// Returns the short names of the layers' linear maps that an adapter can apply to, in order.
-    pub fn modules(&self) -> Vec<&'static str> {
-        let names = self.family.described().names;
-        // Of mixtures whose experts files have apart, peft takes these names for the experts, even where a layer has a unit.
-        let taken = self.mixture.is_some() && names.experts.is_some_and(ExpertNames::are_apart);
-        let adapted = !taken && (0..self.layers).any(|layer| self.has_unit(layer));
-        let of_unit = names.mlp.iter().chain([&names.down]).filter(|_| adapted);
-        let mut all = Vec::new();
-        for name in names.qkv.iter().chain([&names.o]).chain(of_unit) {
-            let module = name.rsplit_once('.').map_or(*name, |(_, module)| module);
-            if !all.contains(&module) {
-                all.push(module);
-            }
-        }
-        all
+        let joined = [self.query_outputs() + 2 * self.kv_width(), 2 * self.intermediate_size, 2 * shared];
+        let recurrent = self.recurrence.as_ref().map_or(0, |_| self.input_widths(true).into_iter().sum::<usize>());
+        joined.into_iter().chain([self.hidden_size, of_experts, recurrent]).max().unwrap_or_default()
     }
 
     /// Returns the widths of queries, keys and values in each group of a joined projection's outputs.
@@ -387,17 +376,36 @@ fn family(model_type: Option<&str>) -> std::result::Result<Family, String> {
     })
 }
 
+/// Reads the width of the MLP that every token goes through.
+fn intermediate_size(
+    config: &Object,
+    family: Family,
+    hidden_size: usize,
+    mixture: Option<&Mixture>,
+) -> std::result::Result<usize, String> {
+    let shared = mixture.and_then(|mixture| mixture.shared).filter(|_| family.described().names.shared().is_none());
+    match (shared, family) {
+        (Some(shared), _) => Ok(shared),
+        (None, Family::Gpt2) => Ok(config.size("n_inner", MOST_INTERMEDIATE)?.unwrap_or(4 * hidden_size)),
+        (None, Family::Lfm2) => adjusted_intermediate(config),
+        (None, Family::Llama4) => config.needed_size("intermediate_size_mlp", MOST_INTERMEDIATE),
+        (None, _) => config.needed_size("intermediate_size", MOST_INTERMEDIATE),
+    }
+}
+
 fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Result<Heads, String> {
     let heads = config.needed_size(own_key(config, family, "num_attention_heads"), MOST_HEADS)?;
     let kv_heads = match family {
         Family::Gpt2 | Family::GptNeoX => heads,
+        Family::Lfm2 => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(8),
+        Family::Qwen3_5 => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(4),
         _ => config.size("num_key_value_heads", MOST_HEADS)?.unwrap_or(heads),
     };
     if !heads.is_multiple_of(kv_heads) {
         return Err(format!("num_attention_heads {heads} must be a multiple of num_key_value_heads {kv_heads}"));
     }
     let default = match family {
-        Family::Gemma2 | Family::Gemma3 => 256,
+        Family::Gemma2 | Family::Gemma3 | Family::Qwen3_5 => 256,
         Family::Ernie45 | Family::Glm4 | Family::Llama4 | Family::Ministral3 => 128,
         Family::GptOss => 64,
         _ => hidden_size / heads,
@@ -416,13 +424,13 @@ fn heads(config: &Object, family: Family, hidden_size: usize) -> std::result::Re
 fn check_beside(this: &Architecture, key: &str, value: &Value) -> std::result::Result<(), String> {
     let model_type = this.family.described().model_type;
     let (own, right) = match key {
-        "layer_norm_eps" | "layer_norm_epsilon" | "norm_eps" | "norm_epsilon" | "rms_norm_eps" => {
+        "block_norm_eps" | "layer_norm_eps" | "layer_norm_epsilon" | "norm_eps" | "norm_epsilon" | "rms_norm_eps" => {
             (this.family.norm_eps_key(), this.norm_eps)
         }
         "num_heads" | "n_head" | "n_heads" => ("num_attention_heads", this.heads.heads as f64),
         "num_key_value_heads" | "num_kv_heads" => ("num_key_value_heads", this.heads.kv_heads as f64),
         "num_layers" | "n_layer" | "n_layers" => ("num_hidden_layers", this.layers as f64),
-        "n_embd" | "d_model" => ("hidden_size", this.hidden_size as f64),
+        "n_embd" | "d_model" | "block_dim" | "conv_dim" | "conv_dim_out" => ("hidden_size", this.hidden_size as f64),
         _ => return harmless::check(model_type, key, value),
     };
     if value.as_f64() == Some(right) {

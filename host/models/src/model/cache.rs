@@ -1,34 +1,92 @@
-//! Keys and values of a text, in all layers.
+//! What is kept of a text in all layers: keys and values, or the state of a recurrence.
 
+use super::Result;
+use super::mixed::other_kind;
 use crate::ops::caches::{PromptCache, SequenceCache};
+use crate::ops::convolution::ConvolutionState;
+use crate::ops::gated_delta::DeltaState;
 
-/// A prompt's keys and values, layer by layer.
+/// What a prompt's layers keep, layer by layer.
 #[derive(Clone, Debug, Default)]
 pub struct Prefix {
-    pub(super) layers: Vec<PromptCache>,
+    pub(super) layers: Vec<PrefixLayer>,
 }
 
-/// A growing sequence's own keys and values, layer by layer.
+/// What a layer keeps of a prompt.
+#[derive(Clone, Debug)]
+pub(super) enum PrefixLayer {
+    Attention(PromptCache),
+    Convolution(ConvolutionState),
+    Network(DeltaState),
+}
+
+/// What a growing sequence's layers keep, layer by layer.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
-    pub(super) layers: Vec<SequenceCache>,
+    pub(super) layers: Vec<CacheLayer>,
+}
+
+/// What a layer keeps of a sequence.
+#[derive(Clone, Debug)]
+pub(super) enum CacheLayer {
+    /// Its own keys and values, which follow the prompt's.
+    Attention(SequenceCache),
+    /// The state after its last token; none before the first, where it is the prompt's.
+    Convolution(Option<ConvolutionState>),
+    Network(Option<DeltaState>),
+}
+
+impl PrefixLayer {
+    /// Returns the keys and values.
+    pub(super) fn attention(&self) -> Result<&PromptCache> {
+        match self {
+            Self::Attention(cache) => Ok(cache),
+            _ => Err(other_kind().into()),
+        }
+    }
+}
+
+impl CacheLayer {
+    /// Returns the keys and values.
+    pub(super) fn attention(&mut self) -> Result<&mut SequenceCache> {
+        match self {
+            Self::Attention(cache) => Ok(cache),
+            _ => Err(other_kind().into()),
+        }
+    }
+
+    /// Returns the state, which begins as that after the prompt.
+    pub(super) fn convolution(&mut self, prompt: &PrefixLayer) -> Result<&mut ConvolutionState> {
+        match (self, prompt) {
+            (Self::Convolution(state), PrefixLayer::Convolution(prompt)) => Ok(state.get_or_insert_with(|| prompt.clone())),
+            _ => Err(other_kind().into()),
+        }
+    }
+
+    /// Returns the state of a gated delta network, which begins as that after the prompt.
+    pub(super) fn network(&mut self, prompt: &PrefixLayer) -> Result<&mut DeltaState> {
+        match (self, prompt) {
+            (Self::Network(state), PrefixLayer::Network(prompt)) => Ok(state.get_or_insert_with(|| prompt.clone())),
+            _ => Err(other_kind().into()),
+        }
+    }
 }
 
 impl Cache {
-    /// Copies the first positions, with room for this many in all.
+    /// Copies the first positions, with room for this many in all. None if a layer carries a state, which has no part that belongs to
+    /// these positions.
     #[must_use]
-    pub fn prefix(&self, positions: usize, room: usize) -> Self {
-        Self { layers: self.layers.iter().map(|layer| layer.prefix(positions, room)).collect() }
+    pub fn prefix(&self, positions: usize, room: usize) -> Option<Self> {
+        let layers = self.layers.iter().map(|layer| match layer {
+            CacheLayer::Attention(cache) => Some(CacheLayer::Attention(cache.prefix(positions, room))),
+            CacheLayer::Convolution(_) | CacheLayer::Network(_) => None,
+        });
+        Some(Self { layers: layers.collect::<Option<_>>()? })
     }
 
-    /// Forgets all but the first positions.
-    pub fn truncate(&mut self, positions: usize) {
-        self.layers.iter_mut().for_each(|layer| layer.truncate(positions));
-    }
-
-    /// Returns the number of its positions.
+    /// Returns the number of positions that it has keys and values of.
     pub fn len(&self) -> usize {
-        self.layers.first().map_or(0, SequenceCache::len)
+        self.attending().map(SequenceCache::len).next().unwrap_or_default()
     }
 
     /// Returns whether it has none.
@@ -38,6 +96,14 @@ impl Cache {
 
     /// Returns the bytes of its keys and values.
     pub fn bytes(&self) -> usize {
-        self.layers.iter().map(SequenceCache::bytes).sum()
+        self.attending().map(SequenceCache::bytes).sum()
+    }
+
+    /// Returns what it has of the layers that attend.
+    fn attending(&self) -> impl Iterator<Item = &SequenceCache> {
+        self.layers.iter().filter_map(|layer| match layer {
+            CacheLayer::Attention(cache) => Some(cache),
+            CacheLayer::Convolution(_) | CacheLayer::Network(_) => None,
+        })
     }
 }

@@ -8,17 +8,18 @@ use super::experts::{Balance, experts_backward};
 use super::how::How;
 use super::how::Lengths;
 use super::joins::Joins;
-use super::layer::{self, Attended, Further, LayerKept, Product, Wide, all_round, multiplied};
+use super::layer::{self, Further, LayerKept, Product, Wide, all_round, multiplied};
 use super::maps::Maps;
 use super::masked::Masked;
+use super::over_forest::OverForest;
 use super::weights::bytes;
 use super::weights::{Layer, Linear, Norm, Unit, Weights};
 use super::{Architecture, Backend, Lora, Result};
 use crate::ops::attention::Attention;
 use crate::ops::experts;
 use crate::ops::logprob::Scale;
-use crate::ops::rope::{Positions, Rotation};
-use crate::ops::{self, Forest, Precision, activation, attention, columns, embedding, rope, sinks};
+use crate::ops::rope::Rotation;
+use crate::ops::{self, Forest, Precision, activation, columns, embedding};
 use candle_core::{DType, Tensor};
 use std::sync::Arc;
 
@@ -82,12 +83,6 @@ fn products_backward(
     let dx = apply_backward(first, x, dy, grad)?;
     all.try_for_each(|((map, dy), grad)| apply_backward_into(map, x, dy, grad, &dx))?;
     Ok(dx)
-}
-
-/// Returns what attention over a forest keeps for its gradient.
-fn log_sum(kept: &LayerKept) -> ops::Result<&Tensor> {
-    let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept nothing for its gradient".into() };
-    kept.attended.log_sum.as_ref().ok_or_else(missing)
 }
 
 /// Where a backward pass is.
@@ -213,33 +208,13 @@ impl Decoder {
         if self.precision == Precision::Bf16 { kept.in_f32() } else { Ok(kept) }
     }
 
-    /// Returns the query and key heads of layer `i` as attention reads them, from what was kept of them.
-    pub(super) fn heads<'p>(&self, i: usize, kept: &LayerKept, positions: impl Into<Positions<'p>>) -> Result<(Tensor, Tensor)> {
-        let layer = self.layer_of(i, self.weights.layers[i].maps());
-        let missing = || ops::Error::Shape { op: "attention", detail: "a forward pass that kept no heads".into() };
-        let (q, k) = kept.heads.as_ref().or(kept.unnormed.as_ref()).ok_or_else(missing)?;
-        if kept.heads.is_some() {
-            return Ok((q.clone(), k.clone()));
-        }
-        let (q, k) = layer.placed((self.in_f32(q)?, self.in_f32(k)?), positions)?;
-        Ok((self.attended(q)?, self.attended(k)?))
-    }
-
-    /// Returns the key heads alone.
-    pub(super) fn keys<'p>(&self, i: usize, kept: &LayerKept, positions: impl Into<Positions<'p>>) -> Result<Tensor> {
-        let layer = self.layer_of(i, self.weights.layers[i].maps());
-        let (None, Some((_, k))) = (&kept.heads, &kept.unnormed) else { return Ok(self.heads(i, kept, positions)?.1) };
-        let norm = layer.head_norms(k)?.map(|(_, norm)| norm);
-        Ok(self.attended(layer.placed_one(self.in_f32(k)?, norm.as_ref(), positions)?)?)
-    }
-
     /// Returns values that are kept in the precision of products as other operations read them.
     pub(super) fn in_f32(&self, t: &Tensor) -> ops::Result<Tensor> {
         if self.precision == Precision::Bf16 { ops::cast(t, DType::F32) } else { Ok(t.clone()) }
     }
 
     /// Returns heads as a forest's attention reads them.
-    fn attended(&self, heads: Tensor) -> ops::Result<Tensor> {
+    pub(super) fn attended(&self, heads: Tensor) -> ops::Result<Tensor> {
         if self.halves() { ops::cast(&heads, DType::BF16) } else { Ok(heads) }
     }
 
@@ -254,21 +229,8 @@ impl Decoder {
         let layer = layer::Layer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
         let further =
             rows.map(|rows| move |out: &Tensor, x: &Tensor| Ok((ops::gather_rows(out, rows)?, ops::gather_rows(x, rows)?)));
-        layer.forward(x, forest, further.as_ref().map(|rows| rows as &Further<'_>), |q, k, v| {
-            let (out, log_sum) = match rows {
-                None => attention::forward(q, k, v, forest, attention)?,
-                Some(rows) => attention::forward_rows(q, k, v, forest, rows, attention)?,
-            };
-            self.with_sinks(i, out, log_sum)
-        })
-    }
-
-    /// Returns what attention in layer `i` gives with its sinks, if it has some.
-    pub(super) fn with_sinks(&self, i: usize, out: Tensor, log_sum: Tensor) -> Result<Attended> {
-        if let Some(logits) = &self.weights.layers[i].sinks {
-            sinks::absorb(&out, &log_sum, logits)?;
-        }
-        Ok(Attended { out, log_sum: Some(log_sum) })
+        let over = OverForest { forest, rows, attention, sinks: self.weights.layers[i].sinks.as_ref() };
+        layer.forward(x, forest, further.as_ref().map(|rows| rows as &Further<'_>), over)
     }
 
     /// Returns how layer `i` attends.
@@ -386,7 +348,7 @@ impl Decoder {
             self.fed_backward(here, &kept, &kept.middle, &d_middle, &d_middle, g)?;
             None
         };
-        let read = if maps.o.rounds() { kept.attended.out.clone() } else { self.in_f32(&kept.attended.out)? };
+        let read = if maps.o.rounds() { kept.out.clone() } else { self.in_f32(&kept.out)? };
         let d_projected = self.added_backward(&d_middle, w.attended_norm.as_ref(), kept.projected.as_ref(), &g.attended_norm)?;
         let (d_attended, dx) = match rows {
             None => {
@@ -396,7 +358,7 @@ impl Decoder {
             }
             Some(rows) => {
                 let d_attended = apply_backward(&maps.o, &ops::gather_rows(&read, rows)?, &d_projected, &g.o)?;
-                let all = Tensor::zeros(kept.attended.out.shape(), d_attended.dtype(), d_attended.device())?;
+                let all = Tensor::zeros(kept.out.shape(), d_attended.dtype(), d_attended.device())?;
                 let dx = ops::zeros_like(&kept.input)?;
                 ops::scatter_add_rows(&all, &d_attended, rows)?;
                 for d_rows in std::iter::once(&d_middle).chain(&beside) {
@@ -405,33 +367,10 @@ impl Decoder {
                 (all, dx)
             }
         };
-        let (q, k) = self.heads(i, &kept, forest)?;
-        if let Some((logits, d_logits)) = w.sinks.as_ref().zip(g.sinks.as_ref().and_then(Option::as_ref)) {
-            sinks::backward(&self.in_f32(&kept.attended.out)?, log_sum(&kept)?, &d_attended, logits, d_logits)?;
-        }
-        let from = attention::Kept { q: &q, k: &k, v: &kept.v, out: &kept.attended.out, log_sum: log_sum(&kept)? };
-        let (mut dq, mut dk, dv) = attention::backward(&from, &d_attended, forest, self.attention(i))?;
-        if let Some(scale) = a.query_scale_of(i) {
-            ops::scale_rows(&dq, &scale.factors(forest.positions()))?;
-        }
-        let turned_back = |dq: &Tensor, dk: &Tensor| match self.rotation(i) {
-            Some(rotation) => rope::backward(dq, rotation, forest).and_then(|()| rope::backward(dk, rotation, forest)),
-            None => Ok(()),
-        };
-        if !a.rotates_first() {
-            turned_back(&dq, &dk)?;
-        }
-        let norms = self.layer_of(i, w.maps()).head_norms(&dq)?;
-        if let (Some((q, k)), Some((q_norm, k_norm))) = (&kept.unnormed, &norms) {
-            let (dq_norm, dk_norm) = g.qk_norm.as_ref().unwrap_or(&(None, None));
-            dq = a.normed_heads_backward(q, q_norm, &dq, dq_norm)?;
-            dk = a.normed_heads_backward(k, k_norm, &dk, dk_norm)?;
-        }
-        if a.rotates_first() {
-            turned_back(&dq, &dk)?;
-        }
+        let d_inputs = self.mixed_backward(i, &kept, &d_attended, forest, g)?;
         let h = a.normed_for(all_round(&maps.each().qkv), &kept.input, w.input_norm.as_ref())?;
-        let dh = products_backward(&maps.qkv, &h, &[&dq, &dk, &dv], &a.qkv_widths(), &g.qkv)?;
+        let (d_inputs, widths) = (d_inputs.iter().collect::<Vec<_>>(), a.input_widths(w.recurrent.is_some()));
+        let dh = products_backward(&maps.qkv, &h, &d_inputs, &widths, &g.qkv)?;
         self.norm_input_backward(&kept.input, w.input_norm.as_ref(), &dh, &dx, &g.input_norm)?;
         Ok(dx)
     }

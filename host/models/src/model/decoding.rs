@@ -1,17 +1,23 @@
 //! Generates token by token, with weights laid out for few rows.
 
+use super::cache::{CacheLayer, PrefixLayer};
 use super::decoder::Decoder;
+use super::delta_network::Recurrent;
 #[cfg(feature = "cuda")]
 use super::device_steps::Steps;
 use super::how::How;
-use super::layer::{Attended, LayerKept, Product};
+use super::layer::{LayerKept, Product};
 use super::maps::Maps;
+use super::mixed::{Attended, Mixed, Mixing, other_kind};
 use super::weights::Linear;
 use super::{Architecture, Cache, Prefix, PromptPass, Result};
 use crate::config::RolloutDtype;
+use crate::ops::attention::Attention;
 use crate::ops::cached_attention::{self, Group};
 use crate::ops::caches::{PromptCache, SequenceCache};
+use crate::ops::convolution::{self, Convolution, ConvolutionState};
 use crate::ops::experts::Routes;
+use crate::ops::gated_delta::{self, GatedDelta, Inputs};
 use crate::ops::magnitude::{self, Magnitude};
 use crate::ops::panels::{self, Panels};
 use crate::ops::{self, Forest, Matrix, Precision};
@@ -50,6 +56,62 @@ pub struct Decode<'a> {
     pub prompts: &'a [&'a Prefix],
     /// Each sequence's own cache; its tokens are appended to it.
     pub own: &'a mut [&'a mut Cache],
+}
+
+/// Where new tokens find those before them.
+struct OverCaches<'a, 'c> {
+    layer: usize,
+    counts: &'a [usize],
+    prompt_of: &'a [usize],
+    prompts: &'a [&'a Prefix],
+    own: &'a mut [&'c mut Cache],
+    attention: Attention,
+    /// The layer's sinks, if it has some.
+    sinks: Option<&'a Tensor>,
+}
+
+impl Mixing for OverCaches<'_, '_> {
+    fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Attended> {
+        let (layer, mut row) = (self.layer, 0);
+        let mut caches: Vec<&SequenceCache> = Vec::with_capacity(self.own.len());
+        for (own, &count) in self.own.iter_mut().zip(self.counts) {
+            let cache = own.layers[layer].attention()?;
+            for _ in 0..count {
+                cache.push(k, v, row)?;
+                row += 1;
+            }
+            caches.push(cache);
+        }
+        let mut groups = Vec::with_capacity(self.prompts.len());
+        for prompt in self.prompts {
+            groups.push(Group { prompt: prompt.layers[layer].attention()?, sequences: Vec::new() });
+        }
+        let mut row = 0;
+        for ((cache, &prompt), &count) in caches.into_iter().zip(self.prompt_of).zip(self.counts) {
+            for left in (0..count).rev() {
+                groups[prompt].sequences.push((row, cache, cache.len() - left));
+                row += 1;
+            }
+        }
+        let out = cached_attention::forward_with_sinks(q, &groups, self.attention, self.sinks)?;
+        Ok(Attended { out, log_sum: None })
+    }
+
+    fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor> {
+        let mut states = Vec::with_capacity(self.own.len());
+        for ((own, &prompt), &count) in self.own.iter_mut().zip(self.prompt_of).zip(self.counts) {
+            states.push((own.layers[self.layer].convolution(&self.prompts[prompt].layers[self.layer])?, count));
+        }
+        Ok(convolution::step(joined, convolution, &mut states)?)
+    }
+
+    fn run_network(&mut self, inputs: Inputs<'_>, network: GatedDelta<'_>) -> Result<Tensor> {
+        let mut states = Vec::with_capacity(self.own.len());
+        for ((own, &prompt), &count) in self.own.iter_mut().zip(self.prompt_of).zip(self.counts) {
+            states.push((own.layers[self.layer].network(&self.prompts[prompt].layers[self.layer])?, count));
+        }
+        Ok(gated_delta::step(inputs, network, &mut states)?)
+    }
 }
 
 /// Returns the precision of the products of a generation from `weights` of a decoder that computes in `own`.
@@ -255,10 +317,13 @@ impl Decoding {
 
     /// Creates a cache for a new sequence, with room for this many positions.
     pub fn empty_cache(&self, positions: usize) -> Cache {
-        let width = self.architecture().kv_width();
-        Cache {
-            layers: (0..self.architecture().layers).map(|_| SequenceCache::with_room(positions, width, self.cached)).collect(),
-        }
+        let a = self.architecture();
+        let layer = |layer: usize| match a.is_recurrent(layer) {
+            true if a.delta_network().is_some() => CacheLayer::Network(None),
+            true => CacheLayer::Convolution(None),
+            false => CacheLayer::Attention(SequenceCache::with_room(positions, a.kv_width(), self.cached)),
+        };
+        Cache { layers: (0..a.layers).map(layer).collect() }
     }
 
     /// Runs prompts, one segment each. Returns their caches and the logits `[P, V]` after the last token of each.
@@ -286,25 +351,47 @@ impl Decoding {
         let rows: Vec<usize> = ranges.iter().map(|r| r.end - 1).collect();
         let (mut caches, c) = (vec![Prefix::default(); ranges.len()], self.architecture().heads.head_dim);
         let (hidden, _) = self.decoder.run(prompts, &rows, &self.how, |i, kept| {
-            let k = self.decoder.in_f32(&self.decoder.keys(i, &kept, prompts)?)?;
-            let v = self.decoder.in_f32(&kept.v)?;
-            for (cache, range) in caches.iter_mut().zip(&ranges) {
-                cache.layers.push(PromptCache::new(&k, &v, range.clone(), c, self.cached)?);
+            let w = &self.decoder.weights.layers[i];
+            match (&kept.mixed, &w.recurrent) {
+                (Mixed::Network(inputs), Some(Recurrent { convolution, network })) => {
+                    let network = network.as_ref().and_then(|own| own.operation(convolution, self.architecture()));
+                    let network = network.ok_or_else(other_kind)?;
+                    let states = gated_delta::states(inputs.each_ref(), network, prompts)?;
+                    for (cache, state) in caches.iter_mut().zip(states) {
+                        cache.layers.push(PrefixLayer::Network(state));
+                    }
+                }
+                (Mixed::Convolution(joined), Some(Recurrent { convolution, .. })) => {
+                    for (cache, range) in caches.iter_mut().zip(&ranges) {
+                        let state = ConvolutionState::after(joined, range.clone(), convolution.operation())?;
+                        cache.layers.push(PrefixLayer::Convolution(state));
+                    }
+                }
+                (mixed, _) => {
+                    let heads = mixed.attention()?;
+                    let k = self.decoder.in_f32(&self.decoder.keys(i, heads, prompts)?)?;
+                    let v = self.decoder.in_f32(&heads.v)?;
+                    for (cache, range) in caches.iter_mut().zip(&ranges) {
+                        let cached = PromptCache::new(&k, &v, range.clone(), c, self.cached)?;
+                        cache.layers.push(PrefixLayer::Attention(cached));
+                    }
+                }
             }
             keep(i, kept)
         })?;
         Ok((caches, self.logits(output.forward(&hidden)?)?))
     }
 
-    /// Creates the cache of an empty prompt, for sequences whose own caches hold all of their tokens.
+    /// Creates the cache of an empty prompt, for sequences whose own caches hold all of their tokens; for models whose layers all
+    /// attend. [`Decoding::decode`] refuses it for others.
     pub fn no_prompt(&self) -> Prefix {
-        Prefix { layers: vec![PromptCache::default(); self.architecture().layers] }
+        Prefix { layers: vec![PrefixLayer::Attention(PromptCache::default()); self.architecture().layers] }
     }
 
     /// Returns the bytes of a position's keys and values.
     pub fn bytes_a_position(&self) -> usize {
         let value = if self.cached == Precision::Bf16 { 2 } else { 4 };
-        2 * self.architecture().layers * self.architecture().kv_width() * value
+        2 * self.architecture().attending() * self.architecture().kv_width() * value
     }
 
     /// Advances each sequence by its tokens; returns the logits after its last one, `[B, V]`.
@@ -331,28 +418,9 @@ impl Decoding {
         let mut x = d.embedded(tokens, positions)?;
         for (l, maps) in layers.iter().enumerate() {
             let layer = d.layer_of(l, maps.each());
-            let mut kept = layer.forward(x, positions, None, |q, k, v| {
-                let mut row = 0;
-                for (own, &count) in own.iter_mut().zip(counts) {
-                    for _ in 0..count {
-                        own.layers[l].push(k, v, row)?;
-                        row += 1;
-                    }
-                }
-                let mut groups: Vec<Group<'_>> =
-                    prompts.iter().map(|p| Group { prompt: &p.layers[l], sequences: Vec::new() }).collect();
-                let mut row = 0;
-                for ((own, &prompt), &count) in own.iter().zip(prompt_of).zip(counts) {
-                    let cache = &own.layers[l];
-                    for left in (0..count).rev() {
-                        groups[prompt].sequences.push((row, cache, cache.len() - left));
-                        row += 1;
-                    }
-                }
-                let sinks = d.weights.layers[l].sinks.as_ref();
-                let out = cached_attention::forward_with_sinks(q, &groups, d.architecture.attention(l), sinks)?;
-                Ok(Attended { out, log_sum: None })
-            })?;
+            let (attention, sinks) = (d.architecture.attention(l), d.weights.layers[l].sinks.as_ref());
+            let cached = OverCaches { layer: l, counts, prompt_of, prompts, own: &mut *own, attention, sinks };
+            let mut kept = layer.forward(x, positions, None, cached)?;
             x = layer.output(&mut kept)?;
             match layers.get(l + 1) {
                 Some(next) => Map::soon(&next.each().qkv, tokens.len())?,

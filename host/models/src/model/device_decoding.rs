@@ -92,7 +92,8 @@ impl DeviceDecoding<'_> {
         let Model { decoder, how, .. } = self.model;
         let mut layers = Vec::with_capacity(decoder.architecture.layers);
         let (hidden, _) = decoder.run(prompts, &rows, how, |i, kept| {
-            layers.push((decoder.keys(i, &kept, prompts)?, kept.v));
+            let heads = kept.mixed.attention()?;
+            layers.push((decoder.keys(i, heads, prompts)?, heads.v.clone()));
             Ok(())
         })?;
         let layers = Arc::new(layers);

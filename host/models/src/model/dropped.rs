@@ -5,7 +5,10 @@ use crate::ops::Forest;
 use crate::ops::dropout::{Mask, mixed_bits};
 
 /// The largest number of linear maps of a layer.
-pub(super) const MAPS: usize = 7;
+pub(super) const MAPS: usize = 8;
+
+/// Those that most layers have.
+const USUAL: usize = 7;
 
 /// The dropout of a pass.
 pub(super) struct Dropout {
@@ -28,6 +31,8 @@ impl Dropout {
     /// Returns the mask of a map of layer `layer`, which reads all rows or only those that the last layer needs.
     pub(super) fn mask(&self, layer: usize, map: usize, some: bool) -> Mask<'_> {
         let rows = if some { &self.rows } else { &self.texts };
-        Mask { rows, key: mixed_bits(self.key ^ mixed_bits((layer * MAPS + map) as u64)), p: self.p }
+        // The largest number is that of the noise on embeddings.
+        let number = if map < USUAL { (layer * USUAL + map) as u64 } else { u64::MAX - 1 - layer as u64 };
+        Mask { rows, key: mixed_bits(self.key ^ mixed_bits(number)), p: self.p }
     }
 }

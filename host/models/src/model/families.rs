@@ -1,8 +1,8 @@
 //! The families of decoders: their names and their features.
 
 use super::names::{
-    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_MOE, HUNYUAN, LLAMA, LLAMA4, MIXTRAL, NEOX, Names, OLMO, PHI, QWEN_MOE,
-    QWEN2_MOE, STARCODER,
+    COHERE, GEMMA, GLM, GLM_MOE, GPT_OSS, GPT2, GRANITE_MOE, HUNYUAN, LFM2, LLAMA, LLAMA4, MIXTRAL, NEOX, Names, OLMO, PHI,
+    QWEN_MOE, QWEN2_MOE, QWEN3_5, STARCODER,
 };
 use crate::ops::rope::Pairs;
 
@@ -37,6 +37,8 @@ pub enum Family {
     GraniteMoeShared,
     /// `HunYuanDenseV1ForCausalLM`
     HunyuanV1Dense,
+    /// `Lfm2ForCausalLM`
+    Lfm2,
     /// `LlamaForCausalLM`
     Llama,
     /// `Llama4ForCausalLM`
@@ -63,6 +65,8 @@ pub enum Family {
     Qwen2Moe,
     /// `Qwen3ForCausalLM`
     Qwen3,
+    /// `Qwen3_5ForCausalLM`, and the text part of `Qwen3_5ForConditionalGeneration`.
+    Qwen3_5,
     /// `Qwen3MoeForCausalLM`
     Qwen3Moe,
     /// `SmolLM3ForCausalLM`
@@ -76,8 +80,8 @@ pub enum Family {
 impl Family {
     /// Returns whether transformers has a sequence classification class of it, which opens its reward models.
     pub fn is_classified(self) -> bool {
-        use Family::{Cohere2, Ernie45, Glm4Moe, Granite, GraniteMoe, GraniteMoeShared, Llama4, Olmoe};
-        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Granite | GraniteMoe | GraniteMoeShared | Llama4 | Olmoe)
+        use Family::{Cohere2, Ernie45, Glm4Moe, Granite, GraniteMoe, GraniteMoeShared, Lfm2, Llama4, Olmoe, Qwen3_5};
+        !matches!(self, Cohere2 | Ernie45 | Glm4Moe | Granite | GraniteMoe | GraniteMoeShared | Lfm2 | Llama4 | Olmoe | Qwen3_5)
     }
 
     /// Returns which dimensions of a head are rotated together.
@@ -270,6 +274,17 @@ pub const FAMILIES: &[Described] = &[
         names: &HUNYUAN,
         ..COMMON
     },
+    Described {
+        family: Family::Lfm2,
+        model_type: "lfm2",
+        name: "LFM2",
+        features: "gated short convolutions in the place of attention in most layers; norms on query and key heads",
+        positions: 128_000,
+        theta: 1e6,
+        norm_eps: 1e-5,
+        tied: true,
+        names: &LFM2,
+    },
     COMMON,
     Described {
         family: Family::Llama4,
@@ -385,6 +400,16 @@ pub const FAMILIES: &[Described] = &[
         name: "Qwen 3",
         features: "norms on query and key heads; sliding windows in the later layers if configured",
         positions: 32_768,
+        ..COMMON
+    },
+    Described {
+        family: Family::Qwen3_5,
+        model_type: "qwen3_5_text",
+        name: "Qwen 3.5",
+        features: "gated delta networks in the place of attention in most layers; norms on query and key heads and gated outputs in \
+                   the others; norms with weights stored as offsets from one; partial RoPE",
+        positions: 32_768,
+        names: &QWEN3_5,
         ..COMMON
     },
     Described {

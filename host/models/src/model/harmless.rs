@@ -37,7 +37,10 @@ const HARMLESS: &[&[&str]] = &[
     // What other programs train it with.
     &["tf_legacy_loss", "loss_type", "ignore_index"],
     // How the weights were drawn before training.
-    &["initializer_range", "initializer_factor", "embedding_initializer_range"],
+    &["initializer_range", "initializer_factor", "embedding_initializer_range", "block_mlp_init_scale", "block_out_init_scale"],
+    &["block_use_xavier_init", "conv_use_xavier_init"],
+    // Layers that predict further tokens, which transformers ignores.
+    &["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"],
     // Tokens that the tokenizer's files and `generation_config.json` say too. Padding does not exist here.
     &["bos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id"],
     &["forced_bos_token_id", "forced_eos_token_id", "bos_token", "eos_token", "pad_token", "tokenizer_class", "prefix"],
@@ -91,6 +94,9 @@ const HARMLESS_IF_OFF: &[&[&str]] = &[
 const HARMLESS_IF_ONE: &[&str] =
     &["full_attn_mod", "interpolate_factor", "partial_rotary_factor", "rotary_pct", "rotary_scaling_factor"];
 
+/// Keys without effect if they are true.
+const HARMLESS_IF_ON: &[&str] = &["attn_output_gate", "block_use_swiglu", "use_pos_enc"];
+
 /// Keys that only repeat a property of the model's type, with their values as JSON.
 const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
     ("cohere2", "order_of_interleaved_layers", r#""local_attn_first""#),
@@ -104,6 +110,7 @@ const HARMLESS_WORDS: &[(&str, &str, &str)] = &[
     ("hunyuan_v1_dense", "use_cla", "false"),
     ("hunyuan_v1_dense", "use_qk_norm", "true"),
     ("hunyuan_v1_dense", "use_rotary_pos_emb", "true"),
+    ("qwen3_5_text", "mamba_ssm_dtype", r#""float32""#),
     ("starcoder2", "mlp_type", r#""default""#),
     ("starcoder2", "norm_type", r#""layer_norm""#),
 ];
@@ -183,6 +190,9 @@ pub(super) fn check(model_type: &str, key: &str, value: &Value) -> Result<(), St
     }
     if HARMLESS_IF_ONE.contains(&key) {
         return if value.as_f64() == Some(1.0) { Ok(()) } else { Err(format!("{key} is {}; only 1 is supported", shown())) };
+    }
+    if HARMLESS_IF_ON.contains(&key) {
+        return if value.as_bool() == Some(true) { Ok(()) } else { Err(format!("{key} is {}; only true is supported", shown())) };
     }
     Err(format!(
         "{:?} is {}, and this key is not known for a model of type {model_type}; remove it if it has no effect",

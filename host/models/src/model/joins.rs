@@ -1,6 +1,6 @@
 //! Rows of two passes, put together for their gradient.
 
-use super::layer::{Attended, LayerKept, Wide};
+use super::layer::{LayerKept, Wide};
 use crate::ops;
 use crate::ops::splice::Splice;
 use candle_core::Tensor;
@@ -22,24 +22,14 @@ impl Joins {
         let both = |known: &Option<Tensor>, new: &Option<Tensor>| {
             known.as_ref().zip(new.as_ref()).map(|(known, new)| behind(known, new)).transpose()
         };
-        let two = |known: &Option<(Tensor, Tensor)>, new: &Option<(Tensor, Tensor)>| {
-            let both = known.as_ref().zip(new.as_ref());
-            both.map(|(known, new)| Ok::<_, ops::Error>((all(&known.0, &new.0)?, all(&known.1, &new.1)?))).transpose()
-        };
-        let log_sums = known.attended.log_sum.as_ref().zip(new.attended.log_sum.as_ref());
         let wide = |known: &Wide, new: &Wide| {
             let (gate, up) = (behind(&known.gate, &new.gate)?, both(&known.up, &new.up)?);
             Ok::<_, ops::Error>(Wide { gate, up, share: both(&known.share, &new.share)? })
         };
         Ok(LayerKept {
             input: all(&known.input, &new.input)?,
-            unnormed: two(&known.unnormed, &new.unnormed)?,
-            heads: two(&known.heads, &new.heads)?,
-            v: all(&known.v, &new.v)?,
-            attended: Attended {
-                out: all(&known.attended.out, &new.attended.out)?,
-                log_sum: log_sums.map(|(known, new)| all(known, new)).transpose()?,
-            },
+            mixed: known.mixed.joined(&new.mixed, all)?,
+            out: all(&known.out, &new.out)?,
             projected: both(&known.projected, &new.projected)?,
             middle: behind(&known.middle, &new.middle)?,
             unit: known.unit.as_ref().zip(new.unit.as_ref()).map(|(known, new)| wide(known, new)).transpose()?,

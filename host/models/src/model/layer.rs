@@ -1,14 +1,16 @@
-//! Composes a decoder layer once: attention, and an MLP or experts or both. It is generic over how products are applied and over
-//! what attends: a forest in training, or a token with its caches. `decoder.rs` has its gradient, `work.rs` its cost, and on a
-//! device `device_decoding.rs` launches it as fused kernels.
+//! Composes a decoder layer once: attention or a recurrence, and an MLP or experts or both. It is generic over how products are
+//! applied and over where tokens find those before them: in a forest in training, or in caches. `decoder.rs` and `over_forest.rs` have
+//! its gradient, `work.rs` its cost, and on a device `device_decoding.rs` launches it as fused kernels.
 
+use super::delta_network::Recurrent;
 use super::maps::Maps;
+use super::mixed::{self, Attended, Mixed, Mixing};
 use super::switches::{HeadNorms, NormKind};
 use super::weights::{Experts, Layer as Norms, Norm, Unit};
 use super::{Architecture, Result};
 use crate::ops::experts::Routes;
 use crate::ops::rope::{Positions, Rotation};
-use crate::ops::{self, activation, columns, layer_norm, norm, rope};
+use crate::ops::{self, activation, columns, layer_norm, norm, output_gate, rope};
 use candle_core::{DType, Tensor};
 
 /// A linear map as it is applied.
@@ -66,14 +68,6 @@ fn products<P: Product>(maps: &[&P], x: &Tensor, widths: &[usize]) -> ops::Resul
     }
 }
 
-/// The result of attention.
-pub(super) struct Attended {
-    /// The heads' outputs, `[N, H * C]`.
-    pub out: Tensor,
-    /// The values that its gradient needs, if one will be computed.
-    pub log_sum: Option<Tensor>,
-}
-
 /// The results of the wide products.
 pub(super) struct Wide {
     pub gate: Tensor,
@@ -98,12 +92,9 @@ pub(super) struct Fed {
 /// What one layer's backward pass needs. Elementwise parts are recomputed instead.
 pub(super) struct LayerKept {
     pub input: Tensor,
-    /// Query and key heads as their norms read them, if the family has them.
-    pub unnormed: Option<(Tensor, Tensor)>,
-    /// Query and key heads as attention reads them; not kept if they can be made of those before their norms ([`Layer::placed`]).
-    pub heads: Option<(Tensor, Tensor)>,
-    pub v: Tensor,
-    pub attended: Attended,
+    pub mixed: Mixed,
+    /// The result of attention or the recurrence: of heads, `[N, H * C]`.
+    pub out: Tensor,
     /// The attention's output before its norm, if it has one.
     pub projected: Option<Tensor>,
     pub middle: Tensor,
@@ -123,42 +114,34 @@ impl Wide {
 impl LayerKept {
     /// Leaves out what can be made of the rest.
     pub(super) fn reduced(self) -> Self {
-        let heads = self.heads.filter(|_| self.unnormed.is_none());
-        Self { heads, ..self }
+        Self { mixed: self.mixed.reduced(), ..self }
     }
 
-    /// Converts all parts to f32 except the normalisers and what products and the activation read.
+    /// Converts all parts to f32 except the normalisers and what products, recurrences and the activation read.
     pub(super) fn in_f32(self) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, DType::F32);
-        let Self { input, unnormed, projected, middle, experts, lowered, .. } = self;
-        let both = |(q, k)| Ok::<_, ops::Error>((to(q)?, to(k)?));
+        let Self { input, mixed, out, projected, middle, unit, experts, lowered } = self;
         let routed = |Routed { routes, wide }| Ok::<_, ops::Error>(Routed { routes, wide: wide.cast(DType::F32)? });
         Ok(Self {
             input: to(input)?,
-            unnormed: unnormed.map(both).transpose()?,
+            mixed: mixed.in_f32()?,
+            out,
             projected: projected.map(to).transpose()?,
             middle: to(middle)?,
+            unit,
             experts: experts.map(routed).transpose()?,
             lowered: lowered.map(to).transpose()?,
-            heads: self.heads,
-            v: self.v,
-            attended: self.attended,
-            unit: self.unit,
         })
     }
 
     /// Converts all parts except the normalisers.
     pub(super) fn cast(self, dtype: DType) -> ops::Result<Self> {
         let to = |t: Tensor| ops::cast(&t, dtype);
-        let Self { input, unnormed, heads, v, attended: Attended { out, log_sum }, projected, middle, unit, experts, lowered } =
-            self;
-        let both = |(q, k)| Ok::<_, ops::Error>((to(q)?, to(k)?));
+        let Self { input, mixed, out, projected, middle, unit, experts, lowered } = self;
         Ok(Self {
             input: to(input)?,
-            unnormed: unnormed.map(both).transpose()?,
-            heads: heads.map(both).transpose()?,
-            v: to(v)?,
-            attended: Attended { out: to(out)?, log_sum },
+            mixed: mixed.cast(dtype)?,
+            out: to(out)?,
             projected: projected.map(to).transpose()?,
             middle: to(middle)?,
             unit: unit.map(|wide| wide.cast(dtype)).transpose()?,
@@ -171,17 +154,15 @@ impl LayerKept {
 
     /// Returns the bytes of all parts.
     pub(super) fn bytes(&self) -> usize {
-        let Self { input, unnormed, heads, v, attended, projected, middle, unit, experts, lowered } = self;
-        let always = [input, v, &attended.out, middle];
-        let heads = unnormed.iter().chain(heads).flat_map(|(q, k)| [q, k]);
+        let Self { input, mixed, out, projected, middle, unit, experts, lowered } = self;
         let wide = unit.iter().chain(experts.iter().map(|routed| &routed.wide));
         let wide = wide.flat_map(|Wide { gate, up, share }| std::iter::once(gate).chain(up).chain(share));
-        let more = [&attended.log_sum, projected, lowered].into_iter().flatten();
-        always.into_iter().chain(heads).chain(wide).chain(more).map(super::weights::bytes).sum()
+        let more = [projected, lowered].into_iter().flatten();
+        [input, out, middle].into_iter().chain(mixed.parts()).chain(wide).chain(more).map(super::weights::bytes).sum()
     }
 }
 
-/// Takes the heads' outputs and the layer's input, and returns both for the rows that are computed further.
+/// Takes the result of attention or the recurrence and the layer's input, and returns both for the rows that are computed further.
 pub(super) type Further<'a> = dyn Fn(&Tensor, &Tensor) -> ops::Result<(Tensor, Tensor)> + 'a;
 
 /// A layer.
@@ -191,7 +172,7 @@ pub(super) struct Layer<'a, P> {
     pub rotation: Option<&'a Rotation>,
     /// Its norms.
     pub norms: &'a Norms,
-    /// Whether query and key heads are rounded to bf16 before their norms, as they are kept.
+    /// Whether query and key heads are rounded to bf16 before their norms, and what a recurrence reads, as they are kept.
     pub rounds: bool,
     /// Whether attention is given heads and values in bf16, since it only multiplies them.
     pub halves: bool,
@@ -244,19 +225,55 @@ impl<P> Layer<'_, P> {
 
 impl<P: Product> Layer<'_, P> {
     /// Runs the layer except its last product, which [`Layer::output`] adds and no gradient needs. If `further` is given, everything
-    /// after the attention is computed only for the rows that it returns.
+    /// after the attention or the recurrence is computed only for the rows that it returns.
     pub(super) fn forward<'p>(
         &self,
         x: Tensor,
         positions: impl Into<Positions<'p>>,
         further: Option<&Further<'_>>,
-        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Attended>,
+        mixing: impl Mixing,
     ) -> Result<LayerKept> {
         let (maps, norms, a) = (&self.maps, self.norms, self.architecture);
         let positions = positions.into();
         let h = a.normed_for(all_round(&maps.qkv), &x, norms.input_norm.as_ref())?;
-        let [q, k, v] = three(products(&maps.qkv, &h, &a.qkv_widths())?)?;
+        let inputs = products(&maps.qkv, &h, &a.input_widths(norms.recurrent.is_some()))?;
         P::soon(&[maps.o], x.dim(0)?)?;
+        let (mixed, result) = self.mixed(inputs, positions, mixing)?;
+        let (out, residual) = further.map_or_else(|| Ok((result.clone(), x.clone())), |rows| rows(&result, &x))?;
+        let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
+        if let Some(unit) = &maps.unit {
+            P::soon(&unit.wide, middle.dim(0)?)?;
+        }
+        ops::add_into(&middle, &residual)?;
+        let source = if a.parallel { &residual } else { &middle };
+        let h = a.normed_for(maps.mlp_rounds(), source, norms.before_mlp(a))?;
+        let Fed { unit, experts } = self.widened(&h)?;
+        Ok(LayerKept { input: x, mixed, out: result, projected, middle, unit, experts, lowered: None })
+    }
+
+    /// Runs attention or the recurrence on the results of its projections. Returns what the gradient needs, and the result.
+    fn mixed(&self, inputs: Vec<Tensor>, positions: Positions<'_>, mut mixing: impl Mixing) -> Result<(Mixed, Tensor)> {
+        let a = self.architecture;
+        if let Some(Recurrent { convolution, network: Some(network) }) = &self.norms.recurrent {
+            let inputs = <[Tensor; 4]>::try_from(inputs).map_err(|_| none())?;
+            if self.rounds {
+                // The others are few and decide how much of a state is left.
+                inputs[..2].iter().try_for_each(ops::round_in_place)?;
+            }
+            let network = network.operation(convolution, a).ok_or_else(none)?;
+            let out = mixing.run_network(inputs.each_ref(), network)?;
+            return Ok((Mixed::Network(inputs), out));
+        }
+        if let Some(Recurrent { convolution, .. }) = &self.norms.recurrent {
+            let [joined] = <[Tensor; 1]>::try_from(inputs).map_err(|_| none())?;
+            if self.rounds {
+                ops::round_in_place(&joined)?;
+            }
+            let out = mixing.convolve(&joined, convolution.operation())?;
+            return Ok((Mixed::Convolution(joined), out));
+        }
+        let [q, k, v] = three(inputs)?;
+        let (q, gate) = if a.output_gate { query_and_gate(&q, a.heads.head_dim)? } else { (q, None) };
         if a.rotates_first() {
             self.rotate(&q, positions)?;
             self.rotate(&k, positions)?;
@@ -268,17 +285,10 @@ impl<P: Product> Layer<'_, P> {
         }
         let (q, k) = self.placed((q, k), positions)?;
         let [q, k, v] = if self.halves { halved([&q, &k, &v])? } else { [q, k, v] };
-        let attended = attend(&q, &k, &v)?;
-        let (out, residual) = further.map_or_else(|| Ok((attended.out.clone(), x.clone())), |rows| rows(&attended.out, &x))?;
-        let (middle, projected) = self.added(maps.o.product(&out)?, norms.attended_norm.as_ref())?;
-        if let Some(unit) = &maps.unit {
-            P::soon(&unit.wide, middle.dim(0)?)?;
-        }
-        ops::add_into(&middle, &residual)?;
-        let source = if a.parallel { &residual } else { &middle };
-        let h = a.normed_for(maps.mlp_rounds(), source, norms.before_mlp(a))?;
-        let Fed { unit, experts } = self.widened(&h)?;
-        Ok(LayerKept { input: x, unnormed, heads: Some((q, k)), v, attended, projected, middle, unit, experts, lowered: None })
+        let Attended { out, log_sum } = mixing.attend(&q, &k, &v)?;
+        let gated = gate.as_ref().map_or_else(|| Ok(out.clone()), |gate| output_gate::forward(&out, gate))?;
+        let kept = mixed::Attention { unnormed, heads: Some((q, k)), v, log_sum, gated: gate.map(|gate| (gate, out)) };
+        Ok((Mixed::Attention(kept), gated))
     }
 
     /// Runs the wide products of the MLP and the experts on normalised rows.
@@ -347,6 +357,12 @@ impl<P: Product> Layer<'_, P> {
 
 fn none() -> ops::Error {
     ops::Error::Shape { op: "layer", detail: "a layer without projections".into() }
+}
+
+/// Splits a query projection's results into queries and the gates of the heads' outputs.
+fn query_and_gate(joined: &Tensor, head_dim: usize) -> ops::Result<(Tensor, Option<Tensor>)> {
+    let mut parts = columns::split(joined, &[head_dim; 2])?.into_iter();
+    Ok((parts.next().ok_or_else(none)?, parts.next()))
 }
 
 /// Takes the results of the wide products.

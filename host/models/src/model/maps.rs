@@ -31,7 +31,7 @@ impl<P> Maps<P> {
     /// Returns those that an adapter can apply to, each with its number, the same in every layer.
     pub(super) fn numbered(self) -> impl Iterator<Item = (usize, P)> {
         let unit = self.unit.into_iter().flat_map(|unit| (4..).zip(unit.wide).chain([(6, unit.down)]));
-        self.qkv.into_iter().enumerate().chain([(3, self.o)]).chain(unit)
+        self.qkv.into_iter().enumerate().map(|(i, map)| (number_of_input(i), map)).chain([(3, self.o)]).chain(unit)
     }
 
     /// Returns them in one list.
@@ -52,6 +52,11 @@ impl<P> Maps<P> {
         }
         (self.qkv, behind, stacks)
     }
+}
+
+/// Returns the number of a projection before attention or a recurrence, whose fourth follows all other maps.
+pub(super) fn number_of_input(i: usize) -> usize {
+    if i < 3 { i } else { i + 4 }
 }
 
 impl<T> Layer<T> {

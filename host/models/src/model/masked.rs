@@ -2,7 +2,7 @@
 
 use super::how::How;
 use super::layer::Product;
-use super::maps::Maps;
+use super::maps::{Maps, number_of_input};
 use super::weights::{Experts, Linear, Unit};
 use crate::ops::dropout::Mask;
 use crate::ops::experts::{self, Routes};
@@ -32,7 +32,7 @@ impl<'a> Masked<'a> {
             maps.into_iter().zip(first..).map(|(linear, map)| with(linear, map, behind)).collect()
         };
         Maps {
-            qkv: all(maps.qkv, 0, false),
+            qkv: maps.qkv.into_iter().enumerate().map(|(i, linear)| with(linear, number_of_input(i), false)).collect(),
             o: with(maps.o, 3, true),
             unit: maps.unit.map(|unit| Unit {
                 wide: all(unit.wide, 4, true),

@@ -9,29 +9,54 @@ pub(super) struct Names {
     pub layers: &'static str,
     pub norm: &'static str,
     pub head: &'static str,
-    /// Query, key and value projections, or one that joins them.
-    pub qkv: &'static [&'static str],
-    pub o: &'static str,
+    pub attention: &'static AttentionNames,
+    /// Those of recurrent layers in the place of attention's, if the family has such layers.
+    pub recurrent: Option<&'static RecurrentNames>,
     /// Gate and up projections, one that joins them, or the only one.
     pub mlp: &'static [&'static str],
     pub down: &'static str,
     /// Those of experts, if the family has them.
     pub experts: Option<&'static ExpertNames>,
-    /// Norms before and after attention, and before and after the MLP; of query heads and of key heads, if there are such norms.
-    pub norms: [&'static str; 6],
+    /// Norms before and after attention, and before and after the MLP.
+    pub norms: [&'static str; 4],
     /// Whether files have the matrices of layers transposed, `[in, out]`.
     pub turned: bool,
 }
 
-/// Returns these names with the usual ones of the norms of query and of key heads.
-const fn norms([input, attended, mlp, added]: [&'static str; 4]) -> [&'static str; 6] {
-    [input, attended, mlp, added, "self_attn.q_norm", "self_attn.k_norm"]
+/// Names of a layer's attention.
+#[derive(Debug)]
+pub(super) struct AttentionNames {
+    /// Query, key and value projections, or one that joins them.
+    pub qkv: &'static [&'static str],
+    pub o: &'static str,
+    /// The heads' sinks, if attention has some.
+    pub sinks: Option<&'static str>,
+    /// Norms of query and key heads, if the family has them.
+    pub norms: [&'static str; 2],
 }
 
-/// Name of the heads' sinks, if attention has some.
-pub(super) const SINKS: &str = "self_attn.sinks";
+/// Names of what a recurrent layer has in the place of attention.
+#[derive(Debug)]
+pub(super) struct RecurrentNames {
+    /// Projections of what the recurrence reads.
+    pub inputs: &'static [&'static str],
+    pub convolution: &'static str,
+    /// Parameters of a gated delta network, if it is one: `dt_bias`, `A_log` and the norm.
+    pub network: Option<[&'static str; 3]>,
+    pub output: &'static str,
+}
 
 impl Names {
+    /// Returns the names of the projections before attention, or before a recurrence.
+    pub fn inputs(&self, recurrent: bool) -> &'static [&'static str] {
+        self.recurrent.filter(|_| recurrent).map_or(self.attention.qkv, |names| names.inputs)
+    }
+
+    /// Returns the name of the projection after attention, or after a recurrence.
+    pub fn mixed(&self, recurrent: bool) -> &'static str {
+        self.recurrent.filter(|_| recurrent).map_or(self.attention.o, |names| names.output)
+    }
+
     /// Returns the names of the MLP that all tokens share in layers with experts, if they are not those of the others'.
     pub fn shared(&self) -> Option<&'static SharedNames> {
         self.experts.and_then(|experts| experts.shared)
@@ -101,41 +126,48 @@ pub(super) enum ExpertsInFiles {
     },
 }
 
+const ATTENTION: AttentionNames = AttentionNames {
+    qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    o: "self_attn.o_proj",
+    sinks: None,
+    norms: ["self_attn.q_norm", "self_attn.k_norm"],
+};
+
 pub(super) const LLAMA: Names = Names {
     embedding: "model.embed_tokens",
     positions: None,
     layers: "model.layers",
     norm: "model.norm",
     head: "lm_head",
-    qkv: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-    o: "self_attn.o_proj",
+    attention: &ATTENTION,
+    recurrent: None,
     mlp: &["mlp.gate_proj", "mlp.up_proj"],
     down: "mlp.down_proj",
     experts: None,
-    norms: norms(["input_layernorm", "", "post_attention_layernorm", ""]),
+    norms: ["input_layernorm", "", "post_attention_layernorm", ""],
     turned: false,
 };
 
 /// Norms before and after attention and MLP.
 pub(super) const GEMMA: Names = Names {
-    norms: norms(["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]),
+    norms: ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"],
     ..LLAMA
 };
 
 /// Norms after them only.
-pub(super) const OLMO: Names =
-    Names { norms: norms(["", "post_attention_layernorm", "", "post_feedforward_layernorm"]), ..LLAMA };
+pub(super) const OLMO: Names = Names { norms: ["", "post_attention_layernorm", "", "post_feedforward_layernorm"], ..LLAMA };
 
 /// One norm, before both.
-pub(super) const COHERE: Names = Names { norms: norms(["input_layernorm", "", "", ""]), ..LLAMA };
+pub(super) const COHERE: Names = Names { norms: ["input_layernorm", "", "", ""], ..LLAMA };
 
 pub(super) const GLM: Names = Names {
     mlp: &["mlp.gate_up_proj"],
-    norms: norms(["input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"]),
+    norms: ["input_layernorm", "post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"],
     ..LLAMA
 };
 
 pub(super) const GPT_OSS: Names = Names {
+    attention: &AttentionNames { sinks: Some("self_attn.sinks"), ..ATTENTION },
     experts: Some(&ExpertNames {
         router: ["mlp.router", "mlp.router"],
         wide: "mlp.experts.gate_up_proj",
@@ -148,11 +180,12 @@ pub(super) const GPT_OSS: Names = Names {
 };
 
 pub(super) const HUNYUAN: Names = Names {
-    norms: ["input_layernorm", "", "post_attention_layernorm", "", "self_attn.query_layernorm", "self_attn.key_layernorm"],
+    attention: &AttentionNames { norms: ["self_attn.query_layernorm", "self_attn.key_layernorm"], ..ATTENTION },
     ..LLAMA
 };
 
-pub(super) const PHI: Names = Names { qkv: &["self_attn.qkv_proj"], mlp: &["mlp.gate_up_proj"], ..LLAMA };
+pub(super) const PHI: Names =
+    Names { attention: &AttentionNames { qkv: &["self_attn.qkv_proj"], ..ATTENTION }, mlp: &["mlp.gate_up_proj"], ..LLAMA };
 
 pub(super) const GPT2: Names = Names {
     embedding: "transformer.wte",
@@ -160,11 +193,10 @@ pub(super) const GPT2: Names = Names {
     layers: "transformer.h",
     norm: "transformer.ln_f",
     head: "lm_head",
-    qkv: &["attn.c_attn"],
-    o: "attn.c_proj",
+    attention: &AttentionNames { qkv: &["attn.c_attn"], o: "attn.c_proj", ..ATTENTION },
     mlp: &["mlp.c_fc"],
     down: "mlp.c_proj",
-    norms: norms(["ln_1", "", "ln_2", ""]),
+    norms: ["ln_1", "", "ln_2", ""],
     turned: true,
     ..LLAMA
 };
@@ -174,8 +206,7 @@ pub(super) const NEOX: Names = Names {
     layers: "gpt_neox.layers",
     norm: "gpt_neox.final_layer_norm",
     head: "embed_out",
-    qkv: &["attention.query_key_value"],
-    o: "attention.dense",
+    attention: &AttentionNames { qkv: &["attention.query_key_value"], o: "attention.dense", ..ATTENTION },
     mlp: &["mlp.dense_h_to_4h"],
     down: "mlp.dense_4h_to_h",
     ..LLAMA
@@ -268,6 +299,35 @@ pub(super) const GRANITE_MOE: Names = Names {
         correction: None,
         shared: None,
         in_files: ExpertsInFiles::Stacked(["block_sparse_moe.input_linear", "block_sparse_moe.output_linear"]),
+    }),
+    ..LLAMA
+};
+
+pub(super) const LFM2: Names = Names {
+    norm: "model.embedding_norm",
+    attention: &AttentionNames {
+        o: "self_attn.out_proj",
+        norms: ["self_attn.q_layernorm", "self_attn.k_layernorm"],
+        ..ATTENTION
+    },
+    recurrent: Some(&RecurrentNames {
+        inputs: &["conv.in_proj"],
+        convolution: "conv.conv",
+        network: None,
+        output: "conv.out_proj",
+    }),
+    mlp: &["feed_forward.w1", "feed_forward.w3"],
+    down: "feed_forward.w2",
+    norms: ["operator_norm", "", "ffn_norm", ""],
+    ..LLAMA
+};
+
+pub(super) const QWEN3_5: Names = Names {
+    recurrent: Some(&RecurrentNames {
+        inputs: &["linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b", "linear_attn.in_proj_a"],
+        convolution: "linear_attn.conv1d",
+        network: Some(["linear_attn.dt_bias", "linear_attn.A_log", "linear_attn.norm.weight"]),
+        output: "linear_attn.out_proj",
     }),
     ..LLAMA
 };

@@ -9,6 +9,10 @@ use super::how::How;
 use super::joins::Joins;
 use super::layer::{Layer, LayerKept};
 use super::masked::Masked;
+use super::mixed::{self, Attended, Mixed, Mixing};
+use crate::ops::attention::Attention;
+use crate::ops::convolution::{self, Convolution};
+use crate::ops::gated_delta::{self, GatedDelta, Inputs};
 use crate::ops::splice::{Side, Splice};
 use crate::ops::{self, Forest, attention};
 use candle_core::Tensor;
@@ -86,6 +90,41 @@ impl Continuation {
     }
 }
 
+/// Where the tokens after known prompts find those before them.
+struct AfterPrompts<'a> {
+    joins: &'a Joins,
+    /// What the prompts' pass kept of the layer.
+    mixed: &'a Mixed,
+    /// The prompts' keys, if the layer attends.
+    known_k: Option<Tensor>,
+    forest: &'a Forest,
+    segments: &'a [usize],
+    attention: Attention,
+    /// The layer's sinks, if it has some.
+    sinks: Option<&'a Tensor>,
+}
+
+impl Mixing for AfterPrompts<'_> {
+    fn attend(&mut self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Attended> {
+        let Self { joins, mixed, forest, segments, .. } = *self;
+        let known_k = self.known_k.as_ref().ok_or_else(mixed::other_kind)?;
+        let (k, v) = (joins.all.forward(known_k, k)?, joins.all.forward(&mixed.attention()?.v, v)?);
+        let (out, log_sum) = attention::forward_some(q, &k, &v, forest, segments, self.attention)?;
+        Ok(Attended::with_sinks(out, log_sum, self.sinks)?)
+    }
+
+    fn convolve(&mut self, joined: &Tensor, convolution: Convolution<'_>) -> Result<Tensor> {
+        let all = self.joins.all.forward(self.mixed.convolution()?, joined)?;
+        Ok(convolution::forward(&all, convolution, self.forest, Some(self.segments))?)
+    }
+
+    fn run_network(&mut self, inputs: Inputs<'_>, network: GatedDelta<'_>) -> Result<Tensor> {
+        let known = self.mixed.network()?;
+        let all = mixed::four([0, 1, 2, 3], |i| self.joins.all.forward(known[i], inputs[i]))?;
+        Ok(gated_delta::forward(all.each_ref(), network, self.forest, Some(self.segments))?)
+    }
+}
+
 impl Decoder {
     /// Returns what [`PromptPass`] keeps of layer `i`.
     pub(super) fn known_of(&self, i: usize, kept: LayerKept) -> ops::Result<LayerKept> {
@@ -102,17 +141,25 @@ impl Decoder {
             let last = i + 1 == self.weights.layers.len();
             let maps = Masked::of(self.weights.layers[i].maps(), self.precision, &how, i, last);
             let (kept, output) = ops::on_pool(&self.weights.embedding, || {
-                let known_k = self.keys(i, &known, &prompts)?;
+                let known_k = match &known.mixed {
+                    Mixed::Attention(heads) => Some(self.keys(i, heads, &prompts)?),
+                    Mixed::Convolution(_) | Mixed::Network(_) => None,
+                };
                 let selected = |out: &Tensor, x: &Tensor| {
                     let of = |known: &Tensor, new: &Tensor| joins.selected.forward(known, new);
-                    Ok((of(&known.attended.out, out)?, of(&known.input, x)?))
+                    Ok((of(&known.out, out)?, of(&known.input, x)?))
                 };
                 let layer = Layer { halves: self.halves(), ..self.layer_of(i, maps.each()) };
-                let mut kept = layer.forward(x, &positions, last.then_some(&selected), |q, k, v| {
-                    let (k, v) = (joins.all.forward(&known_k, k)?, joins.all.forward(&known.v, v)?);
-                    let (out, log_sum) = attention::forward_some(q, &k, &v, forest, &segments, self.attention(i))?;
-                    self.with_sinks(i, out, log_sum)
-                })?;
+                let after = AfterPrompts {
+                    joins: &joins,
+                    mixed: &known.mixed,
+                    known_k,
+                    forest,
+                    segments: &segments,
+                    attention: self.attention(i),
+                    sinks: self.weights.layers[i].sinks.as_ref(),
+                };
+                let mut kept = layer.forward(x, &positions, last.then_some(&selected), after)?;
                 let output = layer.output(&mut kept)?;
                 Ok::<_, super::Error>((kept, output))
             })?;

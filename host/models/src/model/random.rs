@@ -13,6 +13,10 @@ use std::path::Path;
 /// The usual standard deviation of new weights, which transformers calls `initializer_range`.
 pub(super) const DEVIATION: f64 = 0.02;
 
+/// The range of new rates of decay.
+const SLOWEST: f32 = 0.01;
+const FASTEST: f32 = 16.0;
+
 /// A sequence of normally distributed numbers.
 #[derive(Clone)]
 pub(super) struct Normal {
@@ -49,7 +53,8 @@ impl Normal {
     }
 }
 
-/// Draws weights from a normal distribution with the usual deviation; norms are one and biases zero.
+/// Draws weights from a normal distribution with the usual deviation; norms are one and biases zero. Of a gated delta network, `dt_bias`
+/// is one, and the rates of decay are spread evenly over the range from which transformers draws them.
 pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
     let mut normal = Normal::new(seed, DEVIATION);
     Weights::build(a, |name, shape| {
@@ -60,8 +65,15 @@ pub fn random_weights(a: &Architecture, seed: u64) -> Result<Weights> {
             return Err(Error::Config { path: "config.json".into(), detail });
         }
         // A norm's weight that counts from one is no bias, and begins as one.
-        let is_zero = name.ends_with("bias") || name.ends_with(".sinks") || shape.len() == 1 && a.norm == NormKind::RmsFromOne;
+        let of_network = [".dt_bias", ".A_log", ".linear_attn.norm.weight"].iter().any(|end| name.ends_with(end));
+        let from_one = shape.len() == 1 && a.norm == NormKind::RmsFromOne && !of_network;
+        let is_bias = name.ends_with("bias") && !of_network;
+        let is_zero = is_bias || name.ends_with(".sinks") || from_one;
         values.resize(n, if shape.len() == 1 && !is_zero { 1.0 } else { 0.0 });
+        if name.ends_with(".A_log") {
+            let rate = |i: usize| SLOWEST + (FASTEST - SLOWEST) * (i as f32 + 0.5) / n as f32;
+            values.iter_mut().enumerate().for_each(|(i, value)| *value = rate(i).ln());
+        }
         if shape.len() > 1 && !is_zero {
             normal.fill(&mut values);
         }

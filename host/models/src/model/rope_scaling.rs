@@ -124,7 +124,7 @@ pub(super) fn resolve(config: &Object, context: &Context) -> Result<Resolved, St
     let described = context.family.described();
     let partial = partial.unwrap_or(match context.family {
         Family::Glm4 | Family::Glm4Moe => 0.5,
-        Family::GptNeoX | Family::StableLm => 0.25,
+        Family::GptNeoX | Family::Qwen3_5 | Family::StableLm => 0.25,
         _ => 1.0,
     });
     let original = config.size("original_max_position_embeddings", MOST_POSITIONS)?;
@@ -247,6 +247,10 @@ fn one(
             return Err(inside(format!("rope type {other:?} is not supported; {known}")));
         }
     };
+    if context.family == Family::Qwen3_5 {
+        // Sections differ only in the positions of images.
+        let _ = (p.get("mrope_section"), p.get("mrope_interleaved"));
+    }
     if let Some((unknown, _)) = p.unread().next() {
         let unknown = printable(unknown, 80);
         return Err(inside(format!("{unknown:?} is not a known parameter of rope type {:?}", kind.unwrap_or("default"))));
@@ -285,7 +289,8 @@ fn alpha(p: &Object, context: &Context) -> Result<Option<f64>, String> {
 
 /// Returns whether models of this family may rotate only the first dimensions of a head.
 fn turns_partly(family: Family) -> bool {
-    matches!(family, Family::Glm4 | Family::Glm4Moe | Family::GptNeoX | Family::Phi3 | Family::StableLm)
+    use Family::{Glm4, Glm4Moe, GptNeoX, Phi3, Qwen3_5, StableLm};
+    matches!(family, Glm4 | Glm4Moe | GptNeoX | Phi3 | Qwen3_5 | StableLm)
 }
 
 fn needed(p: &Object, key: &str, name: &str) -> Result<f64, String> {

@@ -1,5 +1,6 @@
 //! The shapes of all parameters of a decoder.
 
+use super::delta_network::Recurrent;
 use super::mixture::Mixture;
 use super::names::{ExpertNames, Names};
 use super::switches::{HeadNorms, NormKind};
@@ -19,25 +20,37 @@ fn experts(m: &Mixture, d: usize, names: &Names) -> Experts<Linear<Vec<usize>>> 
     }
 }
 
+/// Returns the shapes of a linear map that may be quantized.
+fn linear(scheme: Option<Scheme>, out: usize, input: usize, bias: bool) -> Linear<Vec<usize>> {
+    let (weight, scales) = match scheme {
+        None => (vec![out, input], None),
+        Some(scheme) => {
+            let (codes, values) = scheme.shapes(out, input);
+            (codes, Some(Scales { values, scheme }))
+        }
+    };
+    Linear { scales, ..Linear::new(weight, bias.then(|| vec![out])) }
+}
+
+/// Returns the shapes of the norms of query heads and of key heads, if they have weights.
+fn head_norms(a: &Architecture) -> Option<(Vec<usize>, Vec<usize>)> {
+    match a.head_norms {
+        HeadNorms::None | HeadNorms::Unweighted => None,
+        HeadNorms::Each | HeadNorms::Rotated => Some((vec![a.heads.head_dim], vec![a.heads.head_dim])),
+        HeadNorms::All => Some((vec![a.query_width()], vec![a.kv_width()])),
+    }
+}
+
 /// Returns the shape of every parameter, with the layers' linear maps quantized or not; routers and experts are not.
 fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
-    let (d, c, names) = (a.hidden_size, a.heads.head_dim, a.family.described().names);
-    let linear = |out: usize, input: usize, bias: bool| {
-        let (weight, scales) = match scheme {
-            None => (vec![out, input], None),
-            Some(scheme) => {
-                let (codes, values) = scheme.shapes(out, input);
-                (codes, Some(Scales { values, scheme }))
-            }
-        };
-        Linear { scales, ..Linear::new(weight, bias.then(|| vec![out])) }
-    };
+    let (d, names) = (a.hidden_size, a.family.described().names);
+    let linear = |out: usize, input: usize, bias: bool| linear(scheme, out, input, bias);
     let joined = |widths: &[usize], bias: bool, apart: bool| match apart {
         true => widths.iter().map(|width| linear(*width, d, bias)).collect(),
         false => vec![linear(widths.iter().sum(), d, bias)],
     };
     let norm = || Norm { weight: vec![d], bias: (a.norm == NormKind::Layer).then(|| vec![d]) };
-    let [input_norm, attended_norm, mlp_norm, added_norm, ..] = names.norms.map(|name| (!name.is_empty()).then(norm));
+    let [input_norm, attended_norm, mlp_norm, added_norm] = names.norms.map(|name| (!name.is_empty()).then(norm));
     let unit = |l: usize| {
         let (width, sparse) = (a.unit_width(l), a.mixture.as_ref().is_some_and(|m| m.sparse[l]));
         Unit {
@@ -47,18 +60,26 @@ fn shapes(a: &Architecture, scheme: Option<Scheme>) -> Weights<Vec<usize>> {
         }
     };
     let corrected = names.experts.is_some_and(|names| names.correction.is_some());
+    let mixer = |l: usize| match a.is_recurrent(l) {
+        true => {
+            let inputs = a.input_widths(true).into_iter().map(|width| linear(width, d, a.recurrent_bias()));
+            (inputs.collect(), linear(d, a.mixed_width(true), a.recurrent_bias()))
+        }
+        false => (
+            joined(&[a.query_outputs(), a.kv_width(), a.kv_width()], a.qkv_bias, names.attention.qkv.len() == 3),
+            linear(d, a.query_width(), a.output_bias),
+        ),
+    };
+    let recurrent = || a.convolution().map(|convolution| Recurrent { convolution, network: a.delta_network() });
     let layer = |l: usize| Layer {
-        qkv: joined(&[a.query_width(), a.kv_width(), a.kv_width()], a.qkv_bias, names.qkv.len() == 3),
-        o: linear(d, a.query_width(), a.output_bias),
-        sinks: a.has_sinks().then(|| vec![a.heads.heads]),
+        qkv: mixer(l).0,
+        o: mixer(l).1,
+        sinks: names.attention.sinks.filter(|_| !a.is_recurrent(l)).map(|_| vec![a.heads.heads]),
+        recurrent: recurrent().filter(|_| a.is_recurrent(l)),
         unit: a.has_unit(l).then(|| unit(l)),
         experts: a.mixture.as_ref().filter(|m| m.sparse[l]).map(|m| experts(m, d, names)),
         correction: a.mixture.as_ref().filter(|m| m.sparse[l] && corrected).map(|m| vec![m.experts]),
-        qk_norm: match a.head_norms {
-            HeadNorms::None | HeadNorms::Unweighted => None,
-            HeadNorms::Each | HeadNorms::Rotated => Some((vec![c], vec![c])),
-            HeadNorms::All => Some((vec![a.query_width()], vec![a.kv_width()])),
-        },
+        qk_norm: head_norms(a).filter(|_| !a.is_recurrent(l)),
         input_norm: input_norm.clone(),
         attended_norm: attended_norm.clone(),
         mlp_norm: mlp_norm.clone(),

@@ -16,7 +16,7 @@ struct Whole {
     ties: bool,
 }
 
-const WHOLES: [Whole; 3] = [
+const WHOLES: [Whole; 4] = [
     Whole {
         model_type: "gemma3",
         texts: &[("gemma3_text", "Gemma3ForCausalLM")],
@@ -40,6 +40,12 @@ const WHOLES: [Whole; 3] = [
             "spatial_merge_size",
             "vision_feature_layer",
         ],
+        ties: true,
+    },
+    Whole {
+        model_type: "qwen3_5",
+        texts: &[("qwen3_5_text", "Qwen3_5ForCausalLM")],
+        of_images: &["image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"],
         ties: true,
     },
 ];
@@ -103,7 +109,8 @@ pub(super) fn config<'a>(keys: impl Iterator<Item = (&'a str, &'a Value)>) -> Re
     })?;
     config.insert("model_type".into(), (*model_type).into());
     config.insert("architectures".into(), json!([class]));
-    if let Some(tied) = of_whole("tie_word_embeddings").filter(|_| whole.ties) {
+    let untied = (whole.model_type == "qwen3_5").then_some(&Value::Bool(false));
+    if let Some(tied) = of_whole("tie_word_embeddings").or(untied).filter(|_| whole.ties) {
         config.insert("tie_word_embeddings".into(), tied.clone());
     }
     Ok(config)
@@ -120,7 +127,7 @@ pub(super) fn name(whole: &str) -> String {
 /// Returns whether a tensor is about images.
 pub(super) fn sees(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    ["vision_tower.", "vision_model.", "multi_modal_projector."].iter().any(|part| name.starts_with(part))
+    ["vision_tower.", "vision_model.", "multi_modal_projector.", "visual."].iter().any(|part| name.starts_with(part))
 }
 
 #[cfg(test)]
@@ -161,6 +168,14 @@ mod tests {
         assert!(is_whole(Some("llama4")) && !is_whole(Some("llama4_text")) && !is_whole(None));
         assert_eq!(name("language_model.model.layers.0.x"), "model.layers.0.x");
         assert_eq!(name("model.language_model.norm.weight"), "model.norm.weight");
+        let qwen = json!({
+            "model_type": "qwen3_5", "image_token_id": 5, "tie_word_embeddings": true, "vision_config": {},
+            "text_config": { "model_type": "qwen3_5_text", "hidden_size": 64, "tie_word_embeddings": false },
+        });
+        let text = read(&qwen).unwrap();
+        assert_eq!((&text["model_type"], &text["tie_word_embeddings"]), (&json!("qwen3_5_text"), &json!(true)));
+        assert!(is_whole(Some("qwen3_5")) && is_whole(Some("gemma3")) && !is_whole(Some("qwen3_5_text")));
+        assert!(sees("model.visual.blocks.0.a") && !sees("model.language_model.visual.a"));
         assert!(sees("model.vision_tower.a") && sees("multi_modal_projector.b") && !sees("model.layers.0.vision_tower."));
     }
 }

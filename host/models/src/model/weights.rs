@@ -1,8 +1,9 @@
 //! All parameters of a decoder under their Hugging Face names, and their gradients.
 
 use super::Result;
+use super::delta_network::Recurrent;
 use super::lora::{Biases, Lora};
-use super::names::{Names, SINKS};
+use super::names::Names;
 use crate::ops::quantized::{Quantized, Scheme};
 use crate::ops::{self, Matrix};
 use candle_core::{DType, Device, Tensor};
@@ -91,12 +92,14 @@ pub struct Experts<L> {
 /// Parameters of one layer.
 #[derive(Clone, Debug)]
 pub struct Layer<T = Tensor> {
-    /// Query, key and value projections, or one that joins them.
+    /// Query, key and value projections, or one that joins them; of a recurrent layer, those of what the recurrence reads.
     pub qkv: Vec<Linear<T>>,
-    /// Attention output.
+    /// Output of attention, or of the recurrence.
     pub o: Linear<T>,
     /// One more logit of each head's softmax, `[H]`, if attention has sinks.
     pub sinks: Option<T>,
+    /// What is in the place of attention, if the layer is recurrent.
+    pub recurrent: Option<Recurrent<T>>,
     /// The MLP that every token goes through, unless there are only experts.
     pub unit: Option<Unit<Linear<T>>>,
     /// The experts, if the layer has a mixture of them. Their outputs are added to the MLP's.
@@ -243,7 +246,8 @@ impl<T> Norm<T> {
 impl<T> Layer<T> {
     /// Returns its linear maps with their names in a layer.
     fn named_maps(&self, names: &'static Names) -> Vec<(&'static str, &Linear<T>)> {
-        let mut all: Vec<_> = names.qkv.iter().copied().zip(&self.qkv).chain([(names.o, &self.o)]).collect();
+        let (inputs, output) = (names.inputs(self.recurrent.is_some()), names.mixed(self.recurrent.is_some()));
+        let mut all: Vec<_> = inputs.iter().copied().zip(&self.qkv).chain([(output, &self.o)]).collect();
         if let Some(unit) = &self.unit {
             let (wide, down) = names.unit(self.experts.is_some());
             all.extend(wide.iter().copied().zip(&unit.wide).chain([(down, &unit.down)]));
@@ -272,9 +276,13 @@ impl<T> Layer<T> {
     ) -> std::result::Result<Layer<U>, E> {
         let name = |part: &str| format!("{layer}.{part}");
         // In this order random weights are drawn.
-        let qkv = self.qkv.iter().zip(names.qkv).map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
-        let o = self.o.map(&name(names.o), f)?;
-        let sinks = self.sinks.as_ref().map(|t| f(name(SINKS), t)).transpose()?;
+        let is_recurrent = self.recurrent.is_some();
+        let inputs = self.qkv.iter().zip(names.inputs(is_recurrent));
+        let qkv = inputs.map(|(l, part)| l.map(&name(part), f)).collect::<std::result::Result<_, E>>()?;
+        let o = self.o.map(&name(names.mixed(is_recurrent)), f)?;
+        let sinks = self.sinks.as_ref().zip(names.attention.sinks).map(|(t, part)| f(name(part), t)).transpose()?;
+        let recurrent = self.recurrent.as_ref().zip(names.recurrent);
+        let recurrent = recurrent.map(|(own, names)| own.map(name, names, f)).transpose()?;
         let mut linear = |(l, part): (&'a Linear<T>, &str)| l.map(&name(part), f);
         let (wide, down) = names.unit(self.experts.is_some());
         let gate = names.shared().and_then(|shared| shared.gate);
@@ -296,7 +304,7 @@ impl<T> Layer<T> {
         let qk_norm = match &self.qk_norm {
             None => None,
             Some((q, k)) => {
-                let [of_q, of_k] = [names.norms[4], names.norms[5]].map(|norm| name(norm) + ".weight");
+                let [of_q, of_k] = names.attention.norms.map(|norm| name(norm) + ".weight");
                 Some((f(of_q, q)?, f(of_k, k)?))
             }
         };
@@ -305,6 +313,7 @@ impl<T> Layer<T> {
             qkv,
             o,
             sinks,
+            recurrent,
             unit,
             experts,
             correction,
@@ -361,7 +370,8 @@ impl<T> Weights<T> {
             || match lora.biases {
                 Biases::None => false,
                 Biases::Adapted => bias_of().is_some_and(|module| self.has_adapter(module)),
-                Biases::All => bias_of().is_some(),
+                // As in peft, whose rule goes by the name.
+                Biases::All => bias_of().is_some() || name.ends_with(".dt_bias"),
             }
     }
 

@@ -31,9 +31,10 @@ impl Names {
     /// Returns the names of the modules that can be trained whole; empty for those that the family lacks. Those from
     /// [`OF_LAYERS`] on follow a layer's number.
     fn modules(&self) -> [&'static str; 10] {
-        let [input, attended, mlp, added, of_queries, of_keys] = self.norms;
+        let [input, attended, mlp, added] = self.norms;
+        let of_heads = self.attention.norms;
         let positions = self.positions.unwrap_or("");
-        [self.embedding, positions, self.norm, HEAD_MODULE, input, attended, mlp, added, of_queries, of_keys]
+        [self.embedding, positions, self.norm, HEAD_MODULE, input, attended, mlp, added, of_heads[0], of_heads[1]]
     }
 
     /// Returns the names by which `peft` means a kind and no other: it takes all modules whose names end with one.
@@ -68,8 +69,9 @@ impl Whole {
         let modules = names.modules();
         let mut whole = Self::NONE;
         for name in given {
-            let others = names.qkv.iter().chain(names.mlp).chain([&names.o, &names.down]);
-            let other = others.copied().find(|other| other.ends_with(name));
+            let mixers = [false, true].into_iter().flat_map(|kind| names.inputs(kind).iter().copied().chain([names.mixed(kind)]));
+            let mut others = mixers.chain(names.mlp.iter().copied()).chain([names.down]);
+            let other = others.find(|other| other.ends_with(name));
             let meant: Vec<usize> = a.kinds().filter(|&kind| modules[kind].ends_with(name)).collect();
             if let Some(other) = other.filter(|_| !name.is_empty()) {
                 return Err(format!("{name:?} means {other} too, which has an adapter instead"));

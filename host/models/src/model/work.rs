@@ -119,8 +119,10 @@ impl Weights {
             let most = a.attention(layer).window.map_or(f64::INFINITY, |window| window as f64);
             forest.positions().iter().map(|&position| (f64::from(position) + 1.0).min(most)).sum()
         };
-        let attention = (0..self.layers.len()).map(seen).sum::<f64>() * attention_a_place(a);
-        sum += Passed { forward: attention + directed, backward: 2.0 * attention };
+        let attending = (0..self.layers.len()).filter(|&layer| !a.is_recurrent(layer));
+        let attention = attending.map(seen).sum::<f64>() * attention_a_place(a);
+        let states = (self.layers.len() - a.attending()) as f64 * forest.len() as f64 * a.operations_of_state();
+        sum += Passed { forward: attention + states + directed, backward: 2.0 * (attention + states) };
         sum
     }
 
@@ -166,8 +168,10 @@ impl Weights {
         Generated {
             prefill: self.passed(a, &forest, prompts.len()).forward,
             decode: 2.0 * (elements + stacked * used(1.0)) * tokens as f64
-                + places * self.layers.len() as f64 * attention_a_place(a),
-            bytes: (read_once + of_experts) * rounds + cached * read,
+                + places * a.attending() as f64 * attention_a_place(a)
+                + (a.layers - a.attending()) as f64 * tokens as f64 * a.operations_of_state(),
+            // A state is read and written.
+            bytes: (read_once + of_experts) * rounds + cached * read + 2.0 * a.state_bytes() * tokens as f64,
             rounds,
         }
     }
@@ -180,16 +184,17 @@ impl Weights {
             (true, _) => size_of::<u16>(),
             (false, _) => output.dtype().size_in_bytes(),
         };
-        2.0 * a.kv_width() as f64 * self.layers.len() as f64 * size as f64
+        2.0 * a.kv_width() as f64 * a.attending() as f64 * size as f64
     }
 
-    /// Returns the bytes of the keys and values of a generation with at most this many sequences at once: of all prompts, and of
-    /// the longest sequences; see [`Weights::generated`] for `bits`.
+    /// Returns the bytes of the keys, values and states of a generation with at most this many sequences at once: of all prompts, and
+    /// of the longest sequences; see [`Weights::generated`] for `bits`.
     pub fn most_cached(&self, a: &Architecture, prompts: &[(&[u32], Vec<usize>)], most: usize, bits: usize) -> f64 {
         let mut lengths: Vec<usize> = prompts.iter().flat_map(|(_, lengths)| lengths.iter().copied()).collect();
         lengths.sort_unstable_by(|a, b| b.cmp(a));
         let tokens = lengths.iter().take(most).sum::<usize>() + prompts.iter().map(|(prompt, _)| prompt.len()).sum::<usize>();
-        tokens as f64 * self.cached_bytes(a, bits)
+        let states = prompts.len() + lengths.len().min(most);
+        tokens as f64 * self.cached_bytes(a, bits) + states as f64 * a.state_bytes()
     }
 }
 

@@ -213,7 +213,8 @@ impl Optimizer {
 
     /// Returns the scalars of a parameter's next update.
     fn of(&self, p: &Parameter<'_>, lr: f64, clip: f64) -> Common {
-        let decayed = (p.master.dims().len() > 1 && !p.name.contains("norm")) || p.name.ends_with(MAGNITUDE);
+        let matrix = p.master.dims().len() > 1 && !p.name.contains("norm");
+        let decayed = matrix || p.name.ends_with(MAGNITUDE) || p.name.ends_with(".A_log");
         let weight_decay = if decayed { self.settings.weight_decay } else { 0.0 };
         Common { lr, weight_decay, grad_scale: clip as f32, t: self.updates + 1 }
     }

@@ -55,7 +55,7 @@ impl Prefixes {
         }
         self.clock += 1;
         self.entries[i].used = self.clock;
-        Some(self.entries[i].cache.prefix(length, room))
+        self.entries[i].cache.prefix(length, room)
     }
 
     /// Keeps the keys and values of a text, unless a longer text that begins with it is known. Prefixes of it are dropped.

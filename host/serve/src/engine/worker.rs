@@ -198,8 +198,9 @@ impl Worker {
         let longest = of_active.map(|s| (common(&s.tokens[..s.read()], tokens), s)).max_by_key(|(length, _)| *length);
         if let Some((length, sequence)) = longest
             && length >= SHORTEST.max(self.prefixes.covered(tokens, request.salt))
+            && let Some(cache) = sequence.cache.prefix(length, room)
         {
-            return sequence.cache.prefix(length, room);
+            return cache;
         }
         self.prefixes.take(tokens, request.salt, room).unwrap_or_else(|| self.model.empty_cache(room))
     }

@@ -1,0 +1,77 @@
+//! Gated delta networks as layers have them, and what a recurrent layer has in the place of attention.
+
+use super::Architecture;
+use super::names::RecurrentNames;
+use super::recurrence::RecurrenceKind;
+use super::short_convolution::ShortConvolution;
+use crate::ops::gated_delta::{GatedDelta, Gradient};
+use candle_core::Tensor;
+
+/// What a recurrent layer has in the place of attention, besides its projections.
+#[derive(Clone, Debug)]
+pub struct Recurrent<T = Tensor> {
+    /// The convolution.
+    pub convolution: ShortConvolution<T>,
+    /// What a gated delta network has besides that, if it is one.
+    pub network: Option<DeltaNetwork<T>>,
+}
+
+impl<T> Recurrent<T> {
+    pub(super) fn map<'a, U, E>(
+        &'a self,
+        name: impl Fn(&str) -> String,
+        names: &RecurrentNames,
+        f: &mut impl FnMut(String, &'a T) -> Result<U, E>,
+    ) -> Result<Recurrent<U>, E> {
+        let convolution = self.convolution.map(&name(names.convolution), f)?;
+        let network = self.network.as_ref().zip(names.network);
+        Ok(Recurrent { convolution, network: network.map(|(own, names)| own.map(name, names, f)).transpose()? })
+    }
+}
+
+/// The parameters of a gated delta network besides its projections and its convolution.
+#[derive(Clone, Debug)]
+pub struct DeltaNetwork<T = Tensor> {
+    /// `dt_bias`, added before a token's decay, `[values]`
+    pub dt: T,
+    /// `A_log`, logarithm of the rate of decay, `[values]`
+    pub a_log: T,
+    /// Weight of the norm of each value head.
+    pub norm: T,
+}
+
+impl<T> DeltaNetwork<T> {
+    pub(super) fn map<'a, U, E>(
+        &'a self,
+        name: impl Fn(&str) -> String,
+        [dt, a_log, norm]: [&str; 3],
+        f: &mut impl FnMut(String, &'a T) -> Result<U, E>,
+    ) -> Result<DeltaNetwork<U>, E> {
+        Ok(DeltaNetwork { dt: f(name(dt), &self.dt)?, a_log: f(name(a_log), &self.a_log)?, norm: f(name(norm), &self.norm)? })
+    }
+}
+
+impl DeltaNetwork {
+    /// Returns the operation of a layer with this convolution; none in an architecture without such networks.
+    pub(super) fn operation<'a>(&'a self, convolution: &'a ShortConvolution, a: &Architecture) -> Option<GatedDelta<'a>> {
+        let RecurrenceKind::GatedDelta(heads) = a.recurrence.as_ref()?.kind else { return None };
+        let Self { dt, a_log, norm } = self;
+        Some(GatedDelta { heads, kernel: &convolution.weight, dt, a_log, norm, eps: a.norm_eps })
+    }
+}
+
+impl DeltaNetwork<Option<Tensor>> {
+    /// Returns where the operation's gradients go.
+    pub(super) fn gradient<'a>(&'a self, convolution: &'a ShortConvolution<Option<Tensor>>) -> Gradient<'a> {
+        let Self { dt, a_log, norm } = self;
+        Gradient { kernel: convolution.weight.as_ref(), dt: dt.as_ref(), a_log: a_log.as_ref(), norm: norm.as_ref() }
+    }
+}
+
+impl Architecture {
+    /// Returns the shapes of the parameters of gated delta networks, if there are any.
+    pub(super) fn delta_network(&self) -> Option<DeltaNetwork<Vec<usize>>> {
+        let RecurrenceKind::GatedDelta(heads) = self.recurrence.as_ref()?.kind else { return None };
+        Some(DeltaNetwork { dt: vec![heads.values], a_log: vec![heads.values], norm: vec![heads.value_dim] })
+    }
+}

@@ -1,0 +1,191 @@
+//! The layers of a decoder that carry a state of fixed size instead of attending to all earlier tokens: gated short convolutions
+//! (LFM2), and gated delta networks (Qwen 3.5).
+
+use super::bounds::{MOST_INTERMEDIATE, MOST_LAYERS};
+use super::families::Family;
+use super::json::Object;
+use super::layer_kinds::Kinds;
+use crate::ops::DeltaHeads;
+
+const FULL: &str = "full_attention";
+
+/// Maximum number of heads of a kind, and maximum size of one.
+const MOST_HEADS: usize = 1 << 12;
+
+/// Maximum number of tokens that a convolution sums.
+const MOST_WIDTH: usize = 1 << 10;
+
+/// Which layers are recurrent, and their sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recurrence {
+    /// Whether each layer is one.
+    pub layers: Vec<bool>,
+    /// The number of tokens that a convolution sums.
+    pub width: usize,
+    /// What those layers are.
+    pub kind: RecurrenceKind,
+}
+
+/// What recurrent layers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecurrenceKind {
+    /// Gated short convolutions.
+    Convolution {
+        /// Whether the convolution and the projections around it have biases.
+        bias: bool,
+    },
+    /// Gated delta networks with heads of these sizes.
+    GatedDelta(DeltaHeads),
+}
+
+/// Returns the heads of gated delta networks.
+fn delta_heads(config: &Object) -> Result<DeltaHeads, String> {
+    let size = |key: &str, default: usize| config.size(key, MOST_HEADS).map(|size| size.unwrap_or(default));
+    let heads = DeltaHeads {
+        keys: size("linear_num_key_heads", 16)?,
+        values: size("linear_num_value_heads", 32)?,
+        key_dim: size("linear_key_head_dim", 128)?,
+        value_dim: size("linear_value_head_dim", 128)?,
+    };
+    let DeltaHeads { keys, values, .. } = heads;
+    match values.is_multiple_of(keys) {
+        true => Ok(heads),
+        false => Err(format!("linear_num_value_heads {values} must be a multiple of linear_num_key_heads {keys}")),
+    }
+}
+
+impl Recurrence {
+    /// Reads it from a `config.json`; none if the family has no recurrent layers.
+    pub(super) fn read(config: &Object, family: Family, layers: usize) -> Result<Option<Self>, String> {
+        let recurrent = match family {
+            Family::Lfm2 => "conv",
+            Family::Qwen3_5 => "linear_attention",
+            _ => return Ok(None),
+        };
+        if family == Family::Qwen3_5 {
+            let types = config.words("layer_types", &[FULL, recurrent], layers)?;
+            let interval = config.size("full_attention_interval", MOST_LAYERS)?.unwrap_or(4);
+            let by_default = || (1..=layers).map(|layer| !layer.is_multiple_of(interval)).collect();
+            let layers = types.map_or_else(by_default, |types| types.into_iter().map(|kind| kind == recurrent).collect());
+            let width = config.size("linear_conv_kernel_dim", MOST_WIDTH)?.unwrap_or(4);
+            return Ok(Some(Self { layers, width, kind: RecurrenceKind::GatedDelta(delta_heads(config)?) }));
+        }
+        let (types, attending) =
+            (config.words("layer_types", &[FULL, recurrent], layers)?, config.indices("full_attn_idxs", MOST_LAYERS)?);
+        let of_types = types.map(|types| types.into_iter().map(|kind| kind == recurrent).collect::<Vec<bool>>());
+        let of_indices = attending.map(|attending| (0..layers).map(|layer| !attending.contains(&layer)).collect());
+        let layers = match (of_types, of_indices) {
+            (Some(types), Some(indices)) if types != indices => {
+                return Err("full_attn_idxs and layer_types contradict each other; remove full_attn_idxs".into());
+            }
+            (Some(types), _) => types,
+            (None, indices) => indices.unwrap_or_else(|| vec![false; layers]),
+        };
+        let width = config.size("conv_L_cache", MOST_WIDTH)?.unwrap_or(3);
+        let bias = config.flag("conv_bias")?.unwrap_or(false);
+        Ok(Some(Self { layers, width, kind: RecurrenceKind::Convolution { bias } }))
+    }
+
+    /// Returns the windows and the RoPE of all layers: those that attend see everything, by the first RoPE.
+    pub(super) fn kinds(&self) -> Kinds {
+        let rotary = self.layers.iter().map(|recurrent| (!recurrent).then_some(0)).collect();
+        Kinds { windows: vec![None; self.layers.len()], rotary }
+    }
+}
+
+/// Returns the width of the MLP of an LFM2, which its configurations may give before they adjust it.
+pub(super) fn adjusted_intermediate(config: &Object) -> Result<usize, String> {
+    let (own, common) = (config.size("block_ff_dim", MOST_INTERMEDIATE)?, config.size("intermediate_size", MOST_INTERMEDIATE)?);
+    let given = own.or(common).unwrap_or(12_288);
+    let factor = config.number("block_ffn_dim_multiplier")?;
+    let multiple = config.size("block_multiple_of", MOST_INTERMEDIATE)?.unwrap_or(256);
+    if config.flag("block_auto_adjust_ff_dim")? == Some(false) {
+        return Ok(given);
+    }
+    let two_thirds = 2 * given / 3;
+    // Null turns this off, and a missing key does not.
+    let adjusted = match factor.or((!config.has("block_ffn_dim_multiplier")).then_some(1.0)) {
+        None => two_thirds,
+        Some(factor) => ((factor * two_thirds as f64) as usize).next_multiple_of(multiple),
+    };
+    match adjusted {
+        1..=MOST_INTERMEDIATE => Ok(adjusted),
+        _ => Err(format!(
+            "intermediate_size {given} becomes {adjusted} by block_ffn_dim_multiplier and block_multiple_of; it must be from 1 to \
+             {MOST_INTERMEDIATE}"
+        )),
+    }
+}
+
+/// Returns whether the output matrix is the embedding, by a name of LFM2's own or by the common one.
+pub(super) fn tied(config: &Object, family: Family) -> Result<Option<bool>, String> {
+    let (own, common) =
+        (if family == Family::Lfm2 { config.flag("tie_embedding")? } else { None }, config.flag("tie_word_embeddings")?);
+    Ok(own.or(common))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::Architecture;
+    use serde_json::{Value, json};
+
+    fn parsed(more: Value) -> Result<Architecture, String> {
+        let mut config = json!({
+            "model_type": "lfm2", "hidden_size": 64, "intermediate_size": 300, "num_hidden_layers": 3, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "vocab_size": 257, "block_multiple_of": 8,
+        });
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Architecture::parse(&config.to_string())
+    }
+
+    #[test]
+    fn layers_are_recurrent_as_the_configuration_says() {
+        let layers = |more: Value| parsed(more).map(|a| (0..3).map(|layer| a.is_recurrent(layer)).collect::<Vec<_>>());
+        assert_eq!(layers(json!({})).unwrap(), [false; 3]);
+        assert_eq!(layers(json!({ "full_attn_idxs": [1] })).unwrap(), [true, false, true]);
+        let types = json!(["conv", "full_attention", "conv"]);
+        assert_eq!(layers(json!({ "layer_types": types, "full_attn_idxs": [1] })).unwrap(), [true, false, true]);
+        let a = parsed(json!({ "layer_types": types, "conv_L_cache": 4 })).unwrap();
+        assert_eq!((a.attending(), a.state_bytes(), a.rotary), (1, f64::from(2 * 3 * 64 * 4), vec![None, Some(0), None]));
+        for (key, value) in [
+            ("full_attn_idxs", json!([0])),
+            ("layer_types", json!(["conv", "mamba", "conv"])),
+            ("layer_types", json!(["conv", "conv"])),
+            ("conv_L_cache", json!(0)),
+            ("conv_bias", json!("yes")),
+        ] {
+            let mut more = json!({ "layer_types": types });
+            more[key] = value.clone();
+            let error = layers(more).unwrap_err();
+            assert!(error.contains(key), "{key} = {value}: {error}");
+        }
+        let llama = Architecture::parse(
+            r#"{"model_type": "llama", "hidden_size": 64, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 4,
+            "vocab_size": 9, "conv_L_cache": 3}"#,
+        );
+        assert!(llama.unwrap_err().contains("conv_L_cache"));
+    }
+
+    #[test]
+    fn the_mlp_is_as_wide_as_transformers_makes_it() {
+        let width = |more: Value| parsed(more).map(|a| a.intermediate_size);
+        assert_eq!(width(json!({})).unwrap(), 200);
+        assert_eq!(width(json!({ "block_multiple_of": 256 })).unwrap(), 256);
+        assert_eq!(width(json!({ "block_ffn_dim_multiplier": 1.5 })).unwrap(), 304);
+        assert_eq!(width(json!({ "block_ffn_dim_multiplier": null, "block_ff_dim": 100 })).unwrap(), 66);
+        assert_eq!(width(json!({ "block_auto_adjust_ff_dim": false })).unwrap(), 300);
+        assert!(width(json!({ "block_ffn_dim_multiplier": 0 })).unwrap_err().contains("block_ffn_dim_multiplier"));
+    }
+
+    #[test]
+    fn keys_that_repeat_a_size_must_not_contradict_it() {
+        assert!(parsed(json!({ "conv_dim": 64, "block_dim": 64, "conv_dim_out": 64, "block_norm_eps": 1e-5 })).is_ok());
+        assert!(!parsed(json!({ "tie_embedding": false })).unwrap().tied && parsed(json!({})).unwrap().tied);
+        for (key, value) in [("conv_dim", json!(32)), ("block_norm_eps", json!(1e-3)), ("block_use_swiglu", json!(false))] {
+            let mut more = json!({});
+            more[key] = value;
+            let error = parsed(more).unwrap_err();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+}

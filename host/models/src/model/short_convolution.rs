@@ -1,0 +1,125 @@
+//! Short convolutions as layers have them, and the sizes of layers with them.
+
+use super::Architecture;
+use super::recurrence::RecurrenceKind;
+use crate::ops::convolution::{Convolution, Gradient};
+use candle_core::Tensor;
+
+/// The parameters of a short convolution.
+#[derive(Clone, Debug)]
+pub struct ShortConvolution<T = Tensor> {
+    /// `[D, 1, K]`
+    pub weight: T,
+    /// `[D]`, if it has one.
+    pub bias: Option<T>,
+}
+
+impl<T> ShortConvolution<T> {
+    pub(super) fn map<'a, U, E>(
+        &'a self,
+        name: &str,
+        f: &mut impl FnMut(String, &'a T) -> Result<U, E>,
+    ) -> Result<ShortConvolution<U>, E> {
+        let weight = f(format!("{name}.weight"), &self.weight)?;
+        Ok(ShortConvolution { weight, bias: self.bias.as_ref().map(|bias| f(format!("{name}.bias"), bias)).transpose()? })
+    }
+}
+
+impl ShortConvolution {
+    /// Returns the operation.
+    pub(super) fn operation(&self) -> Convolution<'_> {
+        Convolution { weight: &self.weight, bias: self.bias.as_ref() }
+    }
+}
+
+impl ShortConvolution<Option<Tensor>> {
+    /// Returns where the operation's gradients go.
+    pub(super) fn gradient(&self) -> Gradient<'_> {
+        Gradient { weight: self.weight.as_ref(), bias: self.bias.as_ref().and_then(Option::as_ref) }
+    }
+}
+
+impl Architecture {
+    /// Returns whether a layer is recurrent; the others attend.
+    pub fn is_recurrent(&self, layer: usize) -> bool {
+        self.recurrence.as_ref().is_some_and(|recurrence| recurrence.layers[layer])
+    }
+
+    /// Returns the number of layers that attend.
+    pub fn attending(&self) -> usize {
+        (0..self.layers).filter(|&layer| !self.is_recurrent(layer)).count()
+    }
+
+    /// Returns the width of a convolution.
+    fn convolved(&self) -> usize {
+        match self.recurrence.as_ref().map(|recurrence| recurrence.kind) {
+            Some(RecurrenceKind::GatedDelta(heads)) => heads.row_width(),
+            _ => self.hidden_size,
+        }
+    }
+
+    /// Returns the bytes of a sequence's states in all recurrent layers.
+    pub(super) fn state_bytes(&self) -> f64 {
+        let of_layer = self.recurrence.as_ref().map_or(0, |recurrence| {
+            let of_heads = match recurrence.kind {
+                RecurrenceKind::Convolution { .. } => 0,
+                RecurrenceKind::GatedDelta(heads) => heads.values * heads.state(),
+            };
+            (recurrence.width - 1) * self.convolved() + of_heads
+        });
+        ((self.layers - self.attending()) * of_layer * size_of::<f32>()) as f64
+    }
+
+    /// Returns the operations of a token in a recurrent layer, besides its projections: of a state that is decayed, read, corrected and
+    /// read. Those of a convolution alone are few.
+    pub(super) fn operations_of_state(&self) -> f64 {
+        match self.recurrence.as_ref().map(|recurrence| recurrence.kind) {
+            Some(RecurrenceKind::GatedDelta(heads)) => 6.0 * (heads.values * heads.state()) as f64,
+            _ => 0.0,
+        }
+    }
+
+    /// Returns the sum of the widths of what a layer's projections read and write around attention or a recurrence.
+    pub(super) fn mixer_width(&self, layer: usize) -> usize {
+        if self.is_recurrent(layer) {
+            self.input_widths(true).into_iter().sum::<usize>() + self.mixed_width(true)
+        } else {
+            self.query_outputs() + 2 * self.kv_width() + self.query_width()
+        }
+    }
+
+    /// Returns the widths of a layer's projections before attention or a recurrence, or of the parts of one that joins them.
+    pub(super) fn input_widths(&self, recurrent: bool) -> Vec<usize> {
+        match self.recurrence.as_ref().filter(|_| recurrent).map(|recurrence| recurrence.kind) {
+            None => self.qkv_widths().to_vec(),
+            // The convolution reads its parts where they are.
+            Some(RecurrenceKind::Convolution { .. }) => vec![3 * self.hidden_size],
+            Some(RecurrenceKind::GatedDelta(h)) => vec![h.row_width(), h.value_width(), h.values, h.values],
+        }
+    }
+
+    /// Returns the width of what the projection after attention or a recurrence reads.
+    pub(super) fn mixed_width(&self, recurrent: bool) -> usize {
+        match self.recurrence.as_ref().filter(|_| recurrent).map(|recurrence| recurrence.kind) {
+            None => self.query_width(),
+            Some(RecurrenceKind::Convolution { .. }) => self.hidden_size,
+            Some(RecurrenceKind::GatedDelta(heads)) => heads.value_width(),
+        }
+    }
+
+    /// Returns whether the projections around recurrences have biases.
+    pub(super) fn recurrent_bias(&self) -> bool {
+        matches!(self.recurrence.as_ref().map(|all| all.kind), Some(RecurrenceKind::Convolution { bias: true }))
+    }
+
+    /// Returns the width of the query projection, which has a gate for each value if outputs are gated.
+    pub(super) fn query_outputs(&self) -> usize {
+        self.query_width() * if self.output_gate { 2 } else { 1 }
+    }
+
+    /// Returns the shapes of the parameters of convolutions, if there are any.
+    pub(super) fn convolution(&self) -> Option<ShortConvolution<Vec<usize>>> {
+        let (d, recurrence) = (self.convolved(), self.recurrence.as_ref()?);
+        Some(ShortConvolution { weight: vec![d, 1, recurrence.width], bias: self.recurrent_bias().then(|| vec![d]) })
+    }
+}

@@ -1,0 +1,137 @@
+//! Models whose layers carry a state: whole runs, adapters, episodes, resuming and several ranks.
+
+use rlhost_tests::{Place, ranked};
+use serde_json::{Value, json};
+
+/// Families with recurrent layers, of which the second of three attends, and how many of their tensors belong to a recurrence.
+fn families() -> [(Value, usize); 2] {
+    let lfm2 = json!({
+        "model_type": "lfm2", "block_multiple_of": 8, "conv_L_cache": 3, "conv_bias": true,
+        "layer_types": ["conv", "full_attention", "conv"],
+    });
+    let qwen = json!({
+        "model_type": "qwen3_5_text", "head_dim": 16, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    });
+    [(lfm2, 6), (qwen, 9)]
+}
+
+/// A folder with a small model of a family as `model`, and rows as `rows.jsonl`.
+fn place(family: &Value) -> Place {
+    let place = Place::new();
+    let rows = (0..12).map(|i| json!({"prompt": format!("question {i}"), "completion": format!(" {}", "ab".repeat(i % 5 + 1))}));
+    place.write("rows.jsonl", rows.map(|row| format!("{row}\n")).collect::<String>());
+    let mut config = json!({
+        "hidden_size": 32, "intermediate_size": 72, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+    });
+    config.as_object_mut().expect("an object").extend(family.as_object().expect("an object").clone());
+    place.write("config.json", config.to_string());
+    place.write("letters.py", "def letters(completion):\n    return float(len(set(completion)))\n");
+    let new = ["new-model", "model", "--config", "config.json", "--corpus", "rows.jsonl", "--vocab-size", "280"];
+    place.run(&new).succeeded();
+    place
+}
+
+/// A run with a reward that prefers many different letters, four completions for each prompt.
+fn grpo(place: &Place, run: &str, more: &[&str]) {
+    let base = ["--plugin", "letters.py", "--dataset", "rows.jsonl", "--model", "model", "--output-dir", run];
+    let sizes = ["--per-device-train-batch-size", "8", "--num-generations", "4", "--max-completion-length", "12"];
+    let steps = ["--max-steps", "3", "--save-steps", "1", "--logging-steps", "1", "--learning-rate", "0.01"];
+    place.run(&[&base[..], &sizes, &steps, more].concat()).succeeded();
+}
+
+#[test]
+fn a_model_with_recurrent_layers_learns_from_what_it_generates_and_resumes_bit_for_bit() {
+    for (family, tensors) in families() {
+        let place = place(&family);
+        let of_recurrence = |name: &str| name.contains(".conv.") || name.contains(".linear_attn.");
+        grpo(&place, "whole", &[]);
+        let norms = place.figure("whole", "grad_norm");
+        assert!(norms.len() == 3 && norms.iter().all(|norm| norm.is_finite() && *norm > 0.0), "{norms:?}");
+        place.assert_resumes("whole", 1, 3, "model.safetensors");
+        let weights = |run: &str| place.tensors(&format!("{run}/checkpoint-3/model.safetensors"));
+        let (before, after) = (place.tensors("model/model.safetensors"), weights("whole"));
+        assert!(before.keys().eq(after.keys()));
+        let moved = |name: &&String| of_recurrence(name) && before[*name] != after[*name];
+        assert_eq!(before.keys().filter(moved).count(), 2 * tensors, "all of two layers: {:?}", before.keys());
+
+        // Running layers again on the way back changes nothing.
+        grpo(&place, "again", &["--gradient-checkpointing", "true"]);
+        assert!(weights("again") == after);
+
+        grpo(&place, "adapter", &["--use-peft", "--lora-r", "2", "--lora-target-modules", "all-linear"]);
+        place.assert_resumes("adapter", 2, 3, "adapter_model.safetensors");
+        let adapter = place.tensors("adapter/checkpoint-3/adapter_model.safetensors");
+        let projections = before.keys().filter(|name| of_recurrence(name) && name.contains("_proj") && name.ends_with("weight"));
+        assert_eq!(adapter.keys().filter(|name| of_recurrence(name)).count(), 2 * projections.count(), "{:?}", adapter.keys());
+        place.run(&["merge", "adapter/checkpoint-3", "merged"]).succeeded();
+        let continued = |model: &str| {
+            let greedy = ["--prompt", "question", "--temperature", "0", "--max-new-tokens", "16"];
+            place.run(&[&["generate", "--model", model], &greedy[..]].concat()).succeeded().stdout.clone()
+        };
+        assert_eq!(continued("adapter/checkpoint-3"), continued("merged"));
+    }
+}
+
+#[test]
+fn later_turns_continue_the_state_of_earlier_ones() {
+    for (family, _) in families() {
+        let place = place(&family);
+        let row = |i: u32| json!({"prompt": format!("Guess number {i}."), "secret": 1 + 13 * i});
+        place.write("numbers.jsonl", (0..4).map(|i| format!("{}\n", row(i))).collect::<String>());
+        let base =
+            ["train", "--model", "model", "--environment", "guess_number.wasm", "--dataset", "numbers.jsonl", "--output-dir"];
+        let sizes =
+            ["--num-generations", "4", "--per-device-train-batch-size", "4", "--max-completion-length", "5", "--max-turns", "3"];
+        let steps = ["--max-steps", "4", "--save-steps", "1", "--logging-steps", "1", "--learning-rate", "0.002"];
+        let twice = ["--steps-per-generation", "2", "--num-iterations", "2"];
+        place.run(&[&base[..], &["run"], &sizes, &steps, &twice].concat()).succeeded();
+        let figures = place.lines("run/metrics.jsonl");
+        let first = |name: &str| figures[0][name].as_f64().unwrap_or_else(|| panic!("no {name} in {}", figures[0]));
+        assert!(first("episodes/mean_turns") > 1.0 && first("episodes/tokens_of_replies") > 10.0);
+        // What the sequences read and sampled turn by turn has the probabilities of one pass over it.
+        assert!(first("sampling/sampling_logp_difference/max") < 1e-4, "{}", first("sampling/sampling_logp_difference/max"));
+        place.assert_resumes("run", 1, 4, "model.safetensors");
+    }
+}
+
+#[test]
+fn two_ranks_train_it_as_one_does() {
+    if !ranked::possible() {
+        return;
+    }
+    for (family, _) in families() {
+        let place = place(&family);
+        let run = |ranks: usize, name: &str, size: &str| {
+            let base = ["sft", "--dataset", "rows.jsonl", "--model", "model", "--output-dir", name, "--max-steps", "2"];
+            let more =
+                ["--per-device-train-batch-size", size, "--logging-steps", "1", "--save-steps", "2", "--adam-epsilon", "0.001"];
+            let arguments = [&base[..], &more].concat();
+            let outcome = if ranks > 1 { place.run_ranks(ranks, &arguments) } else { place.run(&arguments) };
+            outcome.succeeded();
+            place.lines(&format!("{name}/metrics.jsonl"))
+        };
+        let (one, two) = (run(1, "one", "4"), run(2, "two", "2"));
+        for (one, two) in one.iter().zip(&two) {
+            for name in ["loss", "grad_norm"] {
+                let number = |figures: &Value| figures[name].as_f64().unwrap();
+                assert!((number(one) - number(two)).abs() <= 1e-5 * number(one), "{name}: {one} and {two}");
+            }
+        }
+        assert_eq!((one.len(), two.len()), (2, 2));
+    }
+}
+
+#[test]
+fn what_is_not_supported_of_it_is_refused_by_name() {
+    for (family, _) in families() {
+        let place = place(&family);
+        let exported = ["export", "model", "model.gguf", "--format", "gguf"];
+        for arguments in [&exported[..], &["serve", "--model", "model", "--port", "0"]] {
+            let outcome = place.run(arguments);
+            assert_ne!(outcome.code, Some(0));
+            assert!(outcome.error().contains(family["model_type"].as_str().expect("a name")), "{}", outcome.stderr);
+        }
+    }
+}
