@@ -112,7 +112,9 @@ pub use rows::{gather_rows, scale_rows, scatter_add_rows, sigmoids};
 pub use simd::wide_registers;
 pub use slices::write;
 pub use stored::Matrix;
-pub use system::{available_memory, bounded, keep_freed_memory, limit_memory, limit_process, peak_memory};
+pub use system::{
+    available_memory, bounded, in_own_group, keep_freed_memory, kill_group, limit_memory, limit_process, peak_memory,
+};
 pub use team::on_pool;
 pub use view::Precision;
 

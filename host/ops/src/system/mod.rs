@@ -8,4 +8,4 @@ mod memory;
 mod process;
 
 pub use memory::{available_memory, keep_freed_memory, peak_memory};
-pub use process::{limit_memory, limit_process};
+pub use process::{in_own_group, kill_group, limit_memory, limit_process};

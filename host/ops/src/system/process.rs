@@ -1,6 +1,9 @@
 //! Limits this process's use of the machine.
 
 use std::io;
+#[cfg(unix)]
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Limits this process from now on: bytes of address space, and seconds of processor time, after which the system ends it.
 /// Disables core dumps, and on Linux makes the process end with its parent. Does nothing on systems other than Unix, which have
@@ -80,4 +83,31 @@ pub fn limit_memory(more: u64) -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 pub fn limit_memory(_more: u64) -> io::Result<()> {
     Ok(())
+}
+
+/// Lets a program run in a process group of its own, which [`kill_group`] ends. On Linux the program ends with the thread that starts it.
+/// Does nothing on systems other than Unix.
+pub fn in_own_group(command: &mut Command) {
+    #[cfg(unix)]
+    command.process_group(0);
+    #[cfg(target_os = "linux")]
+    // SAFETY: between fork and exec, the closure makes one system call, which changes a setting of the new process and allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+}
+
+/// Ends all processes of the group that [`in_own_group`] made for the program with this id. Does nothing on systems other than Unix, and
+/// if the group is gone.
+pub fn kill_group(id: u32) {
+    #[cfg(unix)]
+    if let Some(id) = i32::try_from(id).ok().filter(|id| *id > 1) {
+        // SAFETY: the call only sends a signal.
+        unsafe { libc::kill(-id, libc::SIGKILL) };
+    }
+    #[cfg(not(unix))]
+    let _ = id;
 }
