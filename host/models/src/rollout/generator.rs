@@ -1,5 +1,6 @@
 //! What a generation takes and returns.
 
+use super::branch::Branch;
 use super::following::Follow;
 use crate::model::Decoding;
 use crate::ops::Forest;
@@ -45,6 +46,9 @@ pub struct Rollout {
     /// The prompt that it continues, if not its row's.
     #[serde(default)]
     pub opening: Option<Vec<u32>>,
+    /// Where its tokens continue an earlier place rather than the token before, by the index of their first token.
+    #[serde(default)]
+    pub branches: Vec<Branch>,
     /// The tokens that could be sampled in place of each of its own, if it is scored among those.
     #[serde(default)]
     pub support: Option<Support>,

@@ -145,7 +145,10 @@ impl Waiting {
                 }
                 at = end;
             }
-            let length = asked.len() + rollout.tokens.len();
+            if !rollout.has_sound_branches(asked.len()) {
+                return listed(format!("has branches {:?} among {} tokens", rollout.branches, rollout.tokens.len()));
+            }
+            let length = rollout.longest_text(asked.len());
             if asked.is_empty() || rollout.tokens.is_empty() || length > architecture.max_positions {
                 return wrong(format!("has {} tokens after a prompt of {}", rollout.tokens.len(), asked.len()));
             }

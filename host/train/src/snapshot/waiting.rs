@@ -133,6 +133,7 @@ impl Manifest {
                 policy_version: rollout.policy_version,
                 replies: rollout.replies.clone(),
                 opening: rollout.opening.clone(),
+                branches: rollout.branches.clone(),
                 support,
                 ..Rollout::default()
             }
