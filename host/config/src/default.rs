@@ -144,6 +144,7 @@ impl Default for Config {
             loss: Map::new(),
             loss_limits: Limits::default(),
             environment: Vec::new(),
+            agent: Vec::new(),
             max_turns: 10,
             max_episode_tokens: None,
             python_path: Vec::new(),

@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Maximum weight of a reward, positive or negative: with the largest score, sums over a group stay finite as f32.
+pub(super) const LARGEST_WEIGHT: f64 = 1e6;
+
 /// What to do when a reward fails, and fails again on a fresh instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -62,6 +62,8 @@ pub enum Table {
     One,
     /// One of each name.
     Named,
+    /// A list of one table.
+    Only,
 }
 
 impl Key {
@@ -95,7 +97,10 @@ impl Key {
             has_flag: property.get("flag") != Some(&Value::Bool(false)),
             table: match property.get("items") {
                 _ if is_object(property, definitions) => Some(Table::One),
-                Some(items) if is_object(items, definitions) => Some(Table::Named),
+                Some(items) if is_object(items, definitions) => match property.get("single") == Some(&Value::Bool(true)) {
+                    true => Some(Table::Only),
+                    false => Some(Table::Named),
+                },
                 _ => None,
             },
             live: property.get("live") == Some(&Value::Bool(true)),
@@ -164,7 +169,7 @@ mod tests {
         // Of a type of its own, whose schema stands elsewhere.
         assert_eq!(key("report_to").unwrap().on_resume, OnResume::Free);
         let set = |of: Table| keys().iter().filter(|key| key.table == Some(of)).map(|key| key.name.as_str()).collect::<Vec<_>>();
-        assert_eq!(set(Table::Named), ["environment", "plugin"]);
+        assert_eq!((set(Table::Named), set(Table::Only)), (vec!["environment", "plugin"], vec!["agent"]));
         assert_eq!(set(Table::One), ["lr_scheduler_kwargs", "optim_args", "chat_template_kwargs", "loss", "loss_limits"]);
         let of_loss = key("loss").unwrap();
         assert_eq!((of_loss.live, &of_loss.inherited, of_loss.has_flag), (true, &Inherited::WithAlgorithm, false));

@@ -3,6 +3,7 @@
 
 pub mod activity;
 mod address;
+mod agents;
 mod batches;
 mod changes;
 mod choices;
@@ -10,6 +11,7 @@ mod clock;
 mod default;
 mod device;
 mod entries;
+mod episodes;
 mod error;
 mod evaluation;
 pub mod files;
@@ -47,6 +49,7 @@ pub mod words;
 mod yaml;
 
 pub use address::Address;
+pub use agents::AgentEntry;
 pub use batches::Batches;
 pub use changes::{changes, same};
 pub use choices::{

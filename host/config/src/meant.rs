@@ -1,5 +1,6 @@
 //! What keys and their values mean, however they are spelled.
 
+use super::agents::agent_entries;
 use super::values::{environment_entries, not_finite, plugin_entries, reported_to, reworded, spelled, unlimited, unsupported};
 use super::{Config, Key, did_you_mean, keys, printable};
 use toml::{Table, Value};
@@ -16,6 +17,7 @@ pub(super) fn as_meant(own: &str, value: Value) -> std::result::Result<Value, St
     let value = match own {
         "plugin" => plugin_entries(own, value)?,
         "environment" => environment_entries(own, value)?,
+        "agent" => agent_entries(own, value)?,
         "report_to" => reported_to(value),
         _ => spelled(kind, value),
     };

@@ -1,8 +1,8 @@
 //! The configuration keys of a run. `rlhost train --help` prints their doc comments.
 
 use super::{
-    Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy, Period,
-    PluginEntry, ReduceDtype, ReportTo, RolloutDtype, Strategy,
+    AgentEntry, Device, LearnFrom, Limits, LogCompletions, LrSchedule, ModelDtype, OldLogp, OnSaveError, Optim, PackingStrategy,
+    Period, PluginEntry, ReduceDtype, ReportTo, RolloutDtype, Strategy,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -449,6 +449,10 @@ pub struct Config {
     /// and weight. With several, the dataset's column `environment` names each row's [default: none; completions have one turn]
     #[schemars(extend("heading" = "Plugins", "on_resume" = "compared", "live" = true, "reach" = "granted"))]
     pub environment: Vec<PluginEntry>,
+    /// Agent that the model acts for: a program that asks it over HTTP, as in "python agent.py"; a table sets its limits and weight
+    /// [default: none; completions have one turn]
+    #[schemars(extend("on_resume" = "free", "aliases" = ["agent_command"], "single" = true, "reach" = "granted"))]
+    pub agent: Vec<AgentEntry>,
     /// Maximum number of turns of an episode [default: 10]
     pub max_turns: usize,
     /// Maximum length of an episode in tokens, including replies but not the prompt [default: the model's context]

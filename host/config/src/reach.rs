@@ -1,7 +1,7 @@
 //! What a configuration reaches beyond computing: servers, secrets, folders, ports, and more of the machine than the default limits
 //! allow. Each is a grant, which a run's folder can't give by itself.
 
-use super::{Config, HttpLimits, Limits, PluginEntry, shell_word};
+use super::{AgentEntry, Config, HttpLimits, Limits, PluginEntry, shell_word};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
@@ -19,6 +19,8 @@ enum Kind {
     Limit,
     /// A port that is listened on.
     Port,
+    /// A program that is started, and the variables that it gets.
+    Program,
 }
 
 /// One thing that somebody who starts a run has to allow.
@@ -84,6 +86,13 @@ impl Grant {
         let same = |value: &Value, given: &Value| match (value, given) {
             // A single host may be written without brackets.
             (Value::Array(all), Value::String(_)) => all.len() == 1 && all[0] == *given,
+            (Value::Array(programs), Value::Array(agents)) if self.kind == Kind::Program => {
+                let is = |(program, agent): (&Value, &Value)| {
+                    let passed = agent.get("pass_env").unwrap_or(&Value::Array(Vec::new())) == &program["pass_env"];
+                    passed && agent["command"] == program["command"]
+                };
+                programs.len() == agents.len() && programs.iter().zip(agents).all(is)
+            }
             _ => value == given || value.as_f64().is_some_and(|value| given.as_f64() == Some(value)),
         };
         self.parts.iter().all(|(key, value)| is_given(key, &|given| same(value, &json(given))))
@@ -136,6 +145,11 @@ impl Config {
         let entries = self.plugin.iter().map(|entry| ("plugin", entry));
         for (table, entry) in entries.chain(self.environment.iter().map(|entry| ("environment", entry))) {
             all.extend(Grant::of_entry(table, entry, !self.replay_only));
+        }
+        if !self.agent.is_empty() {
+            let part = |agent: &AgentEntry| serde_json::json!({"command": agent.command, "pass_env": agent.pass_env});
+            let programs = self.agent.iter().map(part).collect();
+            all.push(Grant { kind: Kind::Program, parts: vec![("agent".to_owned(), programs)] });
         }
         if let Some(port) = self.metrics_port {
             let mut parts = vec![("metrics_port".to_owned(), json(&port))];
@@ -215,6 +229,7 @@ mod tests {
             loss_limits: limited("memory_mb", 4000.into()),
             plugin: vec![entry.clone()],
             environment: vec![entry],
+            agent: vec![serde_json::from_value(json!({"command": ["python", "agent.py"]})).unwrap()],
             ..Config::default()
         };
         let grants = config.grants();

@@ -115,9 +115,10 @@ impl Set {
         match &path[..] {
             [first, _, _, ..] if first == "plugin" => return set_of_plugin(config, &self.given, value),
             [first, _, ..] if first == "environment" => return set_of_environment(config, &self.given, value),
+            [first, _, ..] if first == "agent" => return set_of_agent(config, &path[1..], value),
             [first, _, ..] if key(first).is_none_or(|key| key.table != Some(Kind::One)) => {
                 let name = |key: &Key| match key.table? {
-                    Kind::One => Some(key.name.clone()),
+                    Kind::One | Kind::Only => Some(key.name.clone()),
                     Kind::Named => Some(format!("{}.NAME", key.name)),
                 };
                 let tables: Vec<String> = keys().iter().filter_map(name).collect();
@@ -156,6 +157,15 @@ fn set_of_environment(mut config: Config, path: &str, value: Value) -> std::resu
     } else {
         return Err(no_such("environment", &config.environment, below));
     }
+    Ok(config)
+}
+
+/// Applies `agent.KEY=VALUE`.
+fn set_of_agent(mut config: Config, keys: &[String], value: Value) -> std::result::Result<Config, String> {
+    let [entry] = &mut config.agent[..] else { return Err("the run has no agent; name one with agent=COMMAND".into()) };
+    let mut table = Table::try_from(&*entry).map_err(|e| e.to_string())?;
+    insert(&mut table, keys, value);
+    *entry = table.try_into().map_err(|e: toml::de::Error| reworded(e.message()))?;
     Ok(config)
 }
 

@@ -1,6 +1,6 @@
 //! The keys of the tables that a configuration holds, read from their declarations.
 
-use super::{HttpLimits, Limits, PluginEntry};
+use super::{AgentEntry, HttpLimits, Limits, PluginEntry};
 use serde_json::{Map, Value};
 
 /// A key of a table.
@@ -14,12 +14,13 @@ pub struct TableKey {
     pub default: Option<Value>,
 }
 
-/// Returns the tables of a plugin's entry, each with its title.
-pub fn entry_tables() -> [(&'static str, Vec<TableKey>); 3] {
+/// Returns the tables of entries of plugins and agents, each with its title.
+pub fn entry_tables() -> [(&'static str, Vec<TableKey>); 4] {
     [
         ("plugin", keys_of(&schemars::schema_for!(PluginEntry).to_value())),
         ("plugin.NAME.limits", keys_of(&schemars::schema_for!(Limits).to_value())),
         ("plugin.NAME.http", keys_of(&schemars::schema_for!(HttpLimits).to_value())),
+        ("agent", keys_of(&schemars::schema_for!(AgentEntry).to_value())),
     ]
 }
 

@@ -1,13 +1,11 @@
 //! Checks for invalid values and combinations.
 
+use super::entries::LARGEST_WEIGHT;
 use super::entries::is_name;
 use super::{Config, Error, Period, PluginEntry, PromptTemplate, ReportTo, did_you_mean, shortest};
 
 /// Maximum of any count: products of a few of them still fit into an integer.
 const MOST: usize = 1 << 20;
-
-/// Maximum weight of a reward, positive or negative: with the largest score, sums over a group stay finite as f32.
-const LARGEST_WEIGHT: f64 = 1e6;
 
 /// Maximum length of a system message and of a template of prompts, in bytes.
 const LONGEST_ASKING: usize = 64 << 10;
@@ -28,6 +26,7 @@ impl Config {
         self.check_optimizer()?;
         self.check_rule()?;
         self.check_schedule()?;
+        self.check_agents()?;
         self.check_plugins()
     }
 
@@ -177,8 +176,8 @@ impl Config {
             ("max_turns", self.max_turns != Self::default().max_turns),
             ("max_episode_tokens", self.max_episode_tokens.is_some()),
         ];
-        if let Some((key, _)) = of_episodes.into_iter().find(|(_, given)| *given && self.environment.is_empty()) {
-            return Err((key, "limits episodes; name an environment, or leave it out".into()));
+        if let Some((key, _)) = of_episodes.into_iter().find(|(_, given)| *given && !self.has_episodes()) {
+            return Err((key, "limits episodes; name an environment or an agent, or leave it out".into()));
         }
         if self.sync_ref_model && self.precompute_ref_log_probs {
             return Err(("precompute_ref_log_probs", "needs a fixed reference model; sync_ref_model changes it".into()));
@@ -192,12 +191,12 @@ impl Config {
     /// The key that is wrong, and what would be right.
     pub fn check_generation(&self, pairs: bool, ranks: usize) -> Result<(), Error> {
         let invalid = |key: &str, detail: String| Err(Error::Invalid { place: key.to_owned(), detail });
-        if pairs && !self.environment.is_empty() {
+        if pairs && self.has_episodes() {
             let detail = "this algorithm compares completions in pairs, and its loss can't mask replies; for episodes, use one \
                           that learns from single completions: grpo, rloo, ppo, reinforce_pp";
-            return invalid("environment", detail.into());
+            return invalid(if self.agent.is_empty() { "environment" } else { "agent" }, detail.into());
         }
-        if self.plugin.iter().all(|entry| entry.eval_only) && self.environment.is_empty() {
+        if self.plugin.iter().all(|entry| entry.eval_only) && !self.has_episodes() {
             let detail = "is missing: name at least one reward, as in --plugin tldr_length_reward.wasm, or --reward-model. To learn \
                           from the \
                           dataset's own completions, as `rlhost sft` does, use --learn-from dataset";
@@ -248,7 +247,8 @@ impl Config {
             let key = if self.filter_groups { "filter_groups" } else { "skip_groups" };
             return Err((key, "compares the completions of a prompt; num_generations must be at least 2".into()));
         }
-        let rewards = || self.plugin.iter().filter(|entry| !entry.eval_only).chain(&self.environment).map(PluginEntry::name);
+        let plugins = || self.plugin.iter().filter(|entry| !entry.eval_only).chain(&self.environment).map(PluginEntry::name);
+        let rewards = || plugins().chain(self.agent.iter().map(|agent| agent.name.as_str()));
         match &self.filter_groups_metric {
             Some(name) if rewards().all(|reward| reward != name) => {
                 let detail = format!("no reward is named {name:?}{}", did_you_mean(name, rewards()));

@@ -1,0 +1,117 @@
+//! Agents of a configuration: programs that ask the model over HTTP.
+
+use super::entries::OnError;
+use super::entries::{LARGEST_WEIGHT, is_name};
+use super::printable;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use toml::{Table, Value};
+
+/// Longest command in an error, in bytes.
+const SHOWN: usize = 200;
+
+/// An agent: a program that asks the policy over HTTP, whose episodes are trained on. The attribute `reach` is as in
+/// [`Config`](super::Config).
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgentEntry {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Name of its rewards in metrics and events.
+    #[serde(default = "agent")]
+    pub name: String,
+    /// Weight of its rewards in the sum.
+    #[serde(default = "one")]
+    pub weight: f64,
+    /// Maximum duration of an episode, in seconds.
+    #[serde(default = "ten_minutes")]
+    pub timeout_s: f64,
+    /// Maximum number of episodes at a time.
+    #[serde(default = "sixteen")]
+    pub max_concurrent: usize,
+    /// Environment variables of the run that it gets, besides PATH.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pass_env: Vec<String>,
+    /// What to do if an episode fails: fail (save and end the run) or unscorable (give it no score).
+    #[serde(default = "unscorable")]
+    pub on_error: OnError,
+}
+
+fn agent() -> String {
+    "agent".to_owned()
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn ten_minutes() -> f64 {
+    600.0
+}
+
+fn sixteen() -> usize {
+    16
+}
+
+fn unscorable() -> OnError {
+    OnError::Unscorable
+}
+
+impl AgentEntry {
+    /// Returns the maximum duration of an episode.
+    pub fn timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.timeout_s).unwrap_or(Duration::MAX)
+    }
+
+    /// Returns what is wrong with it.
+    ///
+    /// # Errors
+    /// A value that is out of range, and what would be right.
+    pub fn check(&self) -> Result<(), String> {
+        if self.command.first().is_none_or(String::is_empty) {
+            return Err("command must name a program, as in [\"python\", \"agent.py\"]".into());
+        }
+        if let Some(part) = self.command.iter().find(|part| part.contains('\0')) {
+            return Err(format!("command has a NUL byte in {:?}", printable(part, SHOWN)));
+        }
+        if !is_name(&self.name) {
+            return Err(format!("name is {:?}; it may contain letters, digits, _, - and .", printable(&self.name, SHOWN)));
+        }
+        if !(-LARGEST_WEIGHT..=LARGEST_WEIGHT).contains(&self.weight) {
+            return Err(format!("weight must be a number of at most {LARGEST_WEIGHT:e} either way"));
+        }
+        if self.timeout_s.is_nan() || self.timeout_s <= 0.0 {
+            return Err(format!("timeout_s is {}; it must be greater than 0", self.timeout_s));
+        }
+        if self.max_concurrent == 0 {
+            return Err("max_concurrent must be at least 1".into());
+        }
+        if self.on_error == OnError::Previous {
+            return Err("on_error is previous, but an agent has no earlier version; use fail or unscorable".into());
+        }
+        let wrong = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
+        match self.pass_env.iter().find(wrong) {
+            Some(name) => Err(format!("pass_env has {:?}, which can't be the name of a variable", printable(name, SHOWN))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the list of agents that a key's value means: a command line, a table, or a list of either.
+pub(super) fn agent_entries(key: &str, given: Value) -> Result<Value, String> {
+    let items = match given {
+        Value::Array(items) => items,
+        one => vec![one],
+    };
+    let entry = |item: Value| match item {
+        Value::String(line) => {
+            let words = shlex::split(&line).ok_or_else(|| format!("{:?} has an open quote", printable(&line, SHOWN)))?;
+            let command = words.into_iter().map(Value::String).collect();
+            Ok(Value::Table(Table::from_iter([("command".to_owned(), Value::Array(command))])))
+        }
+        table @ Value::Table(_) => Ok(table),
+        other => Err(format!("contains {other}; it must be a command, or [[{key}]] tables with a command")),
+    };
+    items.into_iter().map(entry).collect::<Result<Vec<_>, _>>().map(Value::Array)
+}

@@ -1,0 +1,91 @@
+//! What a configuration says of episodes: with an environment, or with an agent.
+
+use super::Config;
+
+impl Config {
+    /// Returns whether completions are episodes: with an environment or an agent.
+    pub fn has_episodes(&self) -> bool {
+        !(self.environment.is_empty() && self.agent.is_empty())
+    }
+
+    /// Checks the run's agent. The error is the key that is wrong, and what would be right.
+    pub(super) fn check_agents(&self) -> Result<(), (&'static str, String)> {
+        let Some(agent) = self.agent.first() else { return Ok(()) };
+        if self.agent.len() > 1 {
+            return Err(("agent", "names several agents; a run has one".into()));
+        }
+        if !self.environment.is_empty() {
+            let detail = "the run has both an agent and an environment, but an episode is either's; leave one out";
+            return Err(("agent", detail.into()));
+        }
+        if self.score_sampling_support == Some(true) {
+            let detail = "is not supported with an agent; leave it out, or use an environment";
+            return Err(("score_sampling_support", detail.into()));
+        }
+        agent.check().map_err(|wrong| ("agent", wrong))?;
+        if let Some(entry) = self.plugin.iter().find(|entry| entry.name().eq_ignore_ascii_case(&agent.name)) {
+            let detail = format!("{} is the name of a reward, too; set another name in the agent's table", entry.name());
+            return Err(("agent", detail));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{AgentEntry, Config, OnError, Overrides, Set, read};
+    use std::time::Duration;
+
+    fn agents(text: &str) -> Result<Vec<AgentEntry>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("run.toml");
+        std::fs::write(&file, text).unwrap();
+        let config: Config = read([file.as_path()], &Overrides::default()).map_err(|e| e.to_string())?;
+        Ok(config.agent)
+    }
+
+    #[test]
+    fn an_agent_is_a_command_line_or_a_table() {
+        let by_line = agents("agent = \"python 'my agent.py' --n 3\"").unwrap();
+        assert_eq!(by_line[0].command, ["python", "my agent.py", "--n", "3"]);
+        let by_table = agents("[[agent]]\ncommand = [\"python\", \"my agent.py\", \"--n\", \"3\"]").unwrap();
+        assert_eq!(by_line, by_table);
+        let one = agents("[agent]\ncommand = [\"a\"]\ntimeout_s = 1.5\nmax_concurrent = 2").unwrap();
+        assert_eq!((one[0].timeout(), one[0].max_concurrent, one[0].name.as_str()), (Duration::from_millis(1500), 2, "agent"));
+        assert_eq!(one[0].on_error, OnError::Unscorable);
+    }
+
+    #[test]
+    fn the_keys_of_the_only_agent_are_set_by_their_names() {
+        let set = |more: &[&str]| {
+            let all = ["agent=python agent.py"].iter().chain(more).map(|set| Set::read(set).unwrap()).collect();
+            read([], &Overrides { sets: all, ..Overrides::default() })
+        };
+        let entry = set(&["agent.timeout_s=5", "agent.pass_env=[\"HOME\"]"]).unwrap().agent.remove(0);
+        assert_eq!((entry.timeout_s, &entry.pass_env[..], entry.command.len()), (5.0, &["HOME".to_owned()][..], 2));
+        assert!(set(&["agent.turns=5"]).unwrap_err().to_string().contains("unknown key `turns`"));
+        let none = read([], &Overrides { sets: vec![Set::read("agent.timeout_s=5").unwrap()], ..Overrides::default() });
+        assert!(none.unwrap_err().to_string().contains("the run has no agent"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_agent_is_said() {
+        for (text, part) in [
+            ("agent = \"python 'open\"", "has an open quote"),
+            ("agent = 7", "it must be a command"),
+            ("agent = \"\"", "must name a program"),
+            ("[[agent]]\ncommand = []", "must name a program"),
+            ("[[agent]]\ncommand = [\"a\"]\ntimeout_s = 0", "timeout_s is 0"),
+            ("[[agent]]\ncommand = [\"a\"]\nmax_concurrent = 0", "max_concurrent must be at least 1"),
+            ("[[agent]]\ncommand = [\"a\"]\non_error = \"previous\"", "on_error is previous"),
+            ("[[agent]]\ncommand = [\"a\"]\npass_env = [\"A=B\"]", "pass_env has \"A=B\""),
+            ("[[agent]]\ncommand = [\"a\"]\nturns = 3", "unknown"),
+            ("agent = [\"a\", \"b\"]", "several agents"),
+            ("agent = \"a\"\nenvironment = \"calculator_tool\"", "both an agent and an environment"),
+            ("agent = \"a\"\nscore_sampling_support = true", "score_sampling_support"),
+        ] {
+            let wrong = agents(text).unwrap_err();
+            assert!(wrong.contains(part), "{text}: {wrong}");
+        }
+    }
+}
