@@ -6,6 +6,7 @@
 mod api;
 pub mod engine;
 mod http;
+pub mod session;
 mod text;
 
 pub use api::{App, ModelCard};

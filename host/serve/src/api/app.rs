@@ -5,6 +5,7 @@ use super::fields::Fields;
 use super::unix_time;
 use crate::data::Tokenizer;
 use crate::engine::Engine;
+use crate::session::{Session, Sessions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -20,18 +21,39 @@ pub struct ModelCard {
 }
 
 /// A served model.
+#[derive(Clone)]
 pub struct App {
-    pub(super) engine: Engine,
+    pub(super) engine: Arc<Engine>,
     pub(super) tokenizer: Tokenizer,
     pub(super) ends: Arc<[u32]>,
-    pub(super) card: ModelCard,
+    pub(super) card: Arc<ModelCard>,
     pub(super) created: i64,
+    /// Open sessions, if only these may ask.
+    sessions: Option<Arc<Sessions>>,
+    /// The session that a request belongs to.
+    pub(super) session: Option<Arc<Session>>,
 }
 
 impl App {
     /// Creates it.
     pub fn new(engine: Engine, tokenizer: Tokenizer, card: ModelCard) -> Self {
-        Self { engine, tokenizer, ends: card.ends.clone().into(), card, created: unix_time() }
+        let (ends, card) = (card.ends.clone().into(), Arc::new(card));
+        Self { engine: Arc::new(engine), tokenizer, ends, card, created: unix_time(), sessions: None, session: None }
+    }
+
+    /// Answers only requests with the keys of these sessions, as which they are recorded.
+    pub fn with_sessions(self, sessions: Arc<Sessions>) -> Self {
+        Self { sessions: Some(sessions), ..self }
+    }
+
+    /// Returns the open sessions, if only these may ask.
+    pub(crate) fn sessions(&self) -> Option<&Sessions> {
+        self.sessions.as_deref()
+    }
+
+    /// Returns the same for a request of a session.
+    pub(crate) fn of_session(&self, session: Arc<Session>) -> Arc<Self> {
+        Arc::new(Self { session: Some(session), ..self.clone() })
     }
 
     /// Returns its engine.
@@ -39,11 +61,18 @@ impl App {
         &self.engine
     }
 
+    /// Returns its tokenizer.
+    #[cfg(test)]
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     /// Takes the name of the model, which may be left out.
     pub(super) fn model_of(&self, fields: &mut Fields) -> Result<String> {
         let name = fields.text("model")?;
         match name {
-            Some(name) if !self.card.names.contains(&name) => {
+            // In a session there is one model, whatever an agent calls it.
+            Some(name) if self.session.is_none() && !self.card.names.contains(&name) => {
                 let served = self.card.names.join(", ");
                 Err(ApiError::field("model", format!("there is no {name:?}; served: {served}")).with_status(404))
             }

@@ -63,7 +63,7 @@ impl Chat {
         let prompt_logprobs = fields.count("prompt_logprobs", MOST_ALTERNATIVES)?;
         let return_token_ids = fields.flag("return_token_ids")?;
         let salt = app.salt(&mut fields)?;
-        let conversation = conversation(&app.tokenizer, &mut fields)?;
+        let conversation = conversation(app, &mut fields)?;
         fields.only("modalities", &[json!(["text"])])?;
         fields.finish()?;
         if stream.is_some() && prompt_logprobs.is_some() {

@@ -2,6 +2,7 @@
 
 use super::error::{ApiError, Result};
 use crate::engine::{Event, Finish, Stream, Token};
+use crate::session::Recorder;
 use crate::text::TextStream;
 use serde_json::{Value, json};
 use std::task::{Context, Poll};
@@ -24,6 +25,8 @@ pub(super) struct Choice {
     pub finish: Option<&'static str>,
     /// The stop text that ended it.
     pub stopped: Option<String>,
+    /// Records it at its end, if it belongs to a session.
+    recorder: Option<Recorder>,
 }
 
 /// What an event adds to a completion.
@@ -39,7 +42,12 @@ pub(super) struct Delta {
 impl Choice {
     pub(super) fn new(index: usize, stream: Stream, text: TextStream) -> Self {
         let (written, tokens, scored) = Default::default();
-        Self { index, stream, text, written, tokens, scored, cached: 0, finish: None, stopped: None }
+        Self { index, stream, text, written, tokens, scored, cached: 0, finish: None, stopped: None, recorder: None }
+    }
+
+    /// Has it recorded at its end.
+    pub(super) fn recorded_by(self, recorder: Option<Recorder>) -> Self {
+        Self { recorder, ..self }
     }
 
     /// Waits for its end.
@@ -81,6 +89,9 @@ impl Choice {
             self.finish = Some("stop");
         }
         self.written += &delta.text;
+        if let (Some(finish), Some(recorder)) = (self.finish, self.recorder.take_if(|_| self.finish.is_some())) {
+            recorder.finish(&self.tokens, &self.written, finish == "stop");
+        }
         Ok(delta)
     }
 

@@ -175,11 +175,15 @@ impl Chunks for Chunked {
 
 impl App {
     /// Starts completions.
-    pub(super) fn start(&self, requests: Vec<crate::engine::Request>, sampling: &SamplingFields) -> Result<Vec<Choice>> {
+    pub(super) fn start(&self, mut requests: Vec<crate::engine::Request>, sampling: &SamplingFields) -> Result<Vec<Choice>> {
+        let begin =
+            |request: &mut crate::engine::Request| self.session.as_ref().map(|session| session.begin(request)).transpose();
+        let recorders = requests.iter_mut().map(begin).collect::<Result<Vec<_>>>()?;
         let text =
             |request: &crate::engine::Request| TextStream::new(self.tokenizer.clone(), sampling.rules(request), &request.tokens);
         let texts: Vec<TextStream> = requests.iter().map(text).collect();
         let streams = self.engine.submit(requests)?;
-        Ok(streams.into_iter().zip(texts).enumerate().map(|(i, (stream, text))| Choice::new(i, stream, text)).collect())
+        let parts = streams.into_iter().zip(texts).zip(recorders).enumerate();
+        Ok(parts.map(|(i, ((stream, text), recorder))| Choice::new(i, stream, text).recorded_by(recorder)).collect())
     }
 }

@@ -1,9 +1,11 @@
 //! The fields that make a conversation: messages, tools, and the chat template's variables.
 
+use super::app::App;
 use super::error::{ApiError, Result};
 use super::fields::Fields;
 use crate::config::json;
 use crate::data::{Extras, Message, Tokenizer};
+use crate::session;
 use serde_json::{Map, Value};
 
 /// The tokens before the model's turn.
@@ -14,7 +16,8 @@ pub(super) struct Conversation {
 }
 
 /// Takes a conversation.
-pub(super) fn conversation(tokenizer: &Tokenizer, fields: &mut Fields) -> Result<Conversation> {
+pub(super) fn conversation(app: &App, fields: &mut Fields) -> Result<Conversation> {
+    let tokenizer = &app.tokenizer;
     if !tokenizer.has_chat() {
         let detail = "this model's tokenizer has no chat template; use /v1/completions, or start the server with --chat-template";
         return Err(ApiError::invalid(detail));
@@ -32,6 +35,15 @@ pub(super) fn conversation(tokenizer: &Tokenizer, fields: &mut Fields) -> Result
         fields.only(name, &[Value::Bool(false)])?;
     }
     let extras = Extras { tools: tools.clone(), kwargs };
+    if let Some(session) = app.session.as_ref().filter(|_| generate) {
+        let new = session::Conversation { messages, extras };
+        let tokens = match session.continued(tokenizer, &new)? {
+            Some(tokens) => tokens,
+            None => tokenizer.encode(&tokenizer.render_chat(&new.messages, true, &new.extras)?, special)?,
+        };
+        session.asks(&tokens, new);
+        return Ok(Conversation { tokens, tools });
+    }
     let text = tokenizer.render_chat(&messages, generate, &extras)?;
     Ok(Conversation { tokens: tokenizer.encode(&text, special)?, tools })
 }

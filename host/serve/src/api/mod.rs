@@ -27,4 +27,4 @@ fn unix_time() -> i64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

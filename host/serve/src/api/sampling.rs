@@ -103,6 +103,7 @@ impl SamplingFields {
         Request {
             tokens,
             sampling: self.sampling,
+            logp_temperature: None,
             logit_bias: Arc::clone(&self.logit_bias),
             max_tokens,
             seed: self.seed,

@@ -9,11 +9,11 @@ use std::future::poll_fn;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+pub(crate) const CHATML: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 /// Describes tools, and writes calls as Qwen does.
-pub(super) const WITH_TOOLS: &str = "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n\
+pub(crate) const WITH_TOOLS: &str = "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n\
     {{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}\
     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
@@ -25,7 +25,7 @@ fn tokenizer(template: Option<&str>) -> (Tokenizer, ModelFolder, tempfile::TempD
     (tokenizer, ModelFolder::open(folder.path()).unwrap(), folder)
 }
 
-pub(super) fn app(template: Option<&str>) -> Arc<App> {
+pub(crate) fn app(template: Option<&str>) -> Arc<App> {
     let (tokenizer, folder, _kept) = tokenizer(template);
     let ends = tokenizer.eos_ids(&folder.architecture().eos_token_ids);
     let decoding = Frozen::new(folder.holding(Held::AS_STORED).decoder().unwrap()).decoding().unwrap();
@@ -58,14 +58,14 @@ fn ask(app: &Arc<App>, method: &str, path: &str, body: &[u8]) -> (u16, Value) {
     })
 }
 
-fn post(app: &Arc<App>, path: &str, body: &Value) -> Value {
+pub(crate) fn post(app: &Arc<App>, path: &str, body: &Value) -> Value {
     let (status, answer) = ask(app, "POST", path, body.to_string().as_bytes());
     assert_eq!(status, 200, "{answer}");
     answer
 }
 
 /// The field and the message of a refusal.
-fn refused(app: &Arc<App>, path: &str, body: &Value) -> (u16, Value, String) {
+pub(crate) fn refused(app: &Arc<App>, path: &str, body: &Value) -> (u16, Value, String) {
     let (status, answer) = ask(app, "POST", path, body.to_string().as_bytes());
     let error = &answer["error"];
     (status, error["param"].clone(), error["message"].as_str().unwrap_or_default().to_owned())

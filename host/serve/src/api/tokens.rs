@@ -16,7 +16,7 @@ pub(super) fn tokenize(app: &App, mut fields: Fields) -> Result<Reply> {
             let special = fields.flag_or("add_special_tokens", true)?;
             app.tokenizer.encode(&text, special)?
         }
-        None => conversation(&app.tokenizer, &mut fields)?.tokens,
+        None => conversation(app, &mut fields)?.tokens,
     };
     fields.finish()?;
     let text = |id: &u32| Ok(Value::from(app.tokenizer.decode_marked(&[*id])?));

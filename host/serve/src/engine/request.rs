@@ -15,6 +15,8 @@ pub struct Request {
     pub tokens: Arc<[u32]>,
     /// How tokens are sampled.
     pub sampling: Sampling,
+    /// Divisor of the logits whose log-probabilities are reported, without filters; none for those of the sampling distribution.
+    pub logp_temperature: Option<f32>,
     /// Added to the logits of tokens.
     pub logit_bias: Arc<[(u32, f32)]>,
     /// Maximum number of sampled tokens; with 0, the prompt is only read.
@@ -50,7 +52,8 @@ pub struct Token {
     /// Its id.
     pub id: u32,
     /// Its log-probability under the distribution that it was sampled from: of the logits with bias, penalty, temperature and filters,
-    /// or, for greedy decoding, with bias and penalty only. A prompt's token: under the model.
+    /// or, for greedy decoding, with bias and penalty only; unless the request has a [`Request::logp_temperature`]. A prompt's token:
+    /// under the model.
     pub logp: f32,
     /// Number of tokens that were more likely, plus one; 0 if it was not asked for.
     pub rank: u32,

@@ -123,7 +123,7 @@ impl Sequence {
     }
 
     fn sample(&mut self, logits: &[f32], version: u64) {
-        let Request { sampling, logit_bias, alternatives, max_tokens, .. } = &self.request;
+        let Request { sampling, logit_bias, alternatives, max_tokens, logp_temperature, .. } = &self.request;
         let mut biased = Vec::new();
         let logits = if logit_bias.is_empty() {
             logits
@@ -140,6 +140,9 @@ impl Sequence {
         let mut token = Token { id: drawn.token, logp: drawn.logp, rank: 0, top: Vec::new(), version };
         if let Some(most) = *alternatives {
             token = described(drawn.token, &distribution, Some(most), version);
+        }
+        if let Some(temperature) = *logp_temperature {
+            token.logp = logits[drawn.token as usize] / temperature - log_sum_exp(logits, temperature);
         }
         self.tokens.push(drawn.token);
         if self.events.send(Event::Token(token)).is_err() {

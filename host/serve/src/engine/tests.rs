@@ -22,6 +22,7 @@ fn request(tokens: &[u32], sampling: Sampling, max_tokens: usize) -> Request {
     Request {
         tokens: tokens.into(),
         sampling,
+        logp_temperature: None,
         logit_bias: Arc::new([]),
         max_tokens,
         seed: 7,

@@ -2,11 +2,13 @@
 
 use crate::api::ApiError;
 use crate::config::files;
+use crate::session::{Session, Sessions};
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use rlhost_records::metrics::Hosts;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use subtle::{Choice, ConstantTimeEq};
 
 /// Maximum size of a file with keys, in bytes.
@@ -51,20 +53,19 @@ impl Access {
         Err(ApiError::new(403, "the server does not answer to this Host; use its address, or start it with --api-key-file"))
     }
 
-    /// Refuses a request without a key, as a bearer token or in `x-api-key`.
+    /// Refuses a request without a key.
     pub(super) fn check_key(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         if self.keys.is_empty() {
             return Ok(());
         }
-        let bearer = headers.get(AUTHORIZATION).and_then(|value| {
-            let (scheme, key) = value.as_bytes().split_at_checked("Bearer ".len())?;
-            scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
-        });
-        let Some(given) = bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes())) else {
-            return Err(ApiError::new(401, "an API key is needed: Authorization: Bearer KEY"));
-        };
+        let given = key_of(headers)?;
         let known = self.keys.iter().fold(Choice::from(0), |known, key| known | key.as_bytes().ct_eq(given));
-        if bool::from(known) { Ok(()) } else { Err(ApiError::new(401, "the API key is wrong")) }
+        if bool::from(known) { Ok(()) } else { Err(wrong_key()) }
+    }
+
+    /// Returns the session whose key a request has.
+    pub(super) fn session(sessions: &Sessions, headers: &HeaderMap) -> Result<Arc<Session>, ApiError> {
+        sessions.find(key_of(headers)?).ok_or_else(wrong_key)
     }
 
     /// Refuses a body that is not announced as JSON: a web page can send anything else without asking the server first.
@@ -76,4 +77,18 @@ impl Access {
         }
         Err(ApiError::new(415, "the body must be JSON: Content-Type: application/json"))
     }
+}
+
+/// Returns the key of a request: a bearer token, or `x-api-key`.
+fn key_of(headers: &HeaderMap) -> Result<&[u8], ApiError> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.as_bytes().split_at_checked("Bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
+    });
+    let given = bearer.or_else(|| headers.get("x-api-key").map(|value| value.as_bytes()));
+    given.ok_or_else(|| ApiError::new(401, "an API key is needed: Authorization: Bearer KEY"))
+}
+
+fn wrong_key() -> ApiError {
+    ApiError::new(401, "the API key is wrong")
 }

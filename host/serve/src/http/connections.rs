@@ -85,8 +85,12 @@ fn events(body: ReplyBody) -> Response<ReplyBody> {
 async fn answer(context: &Context, request: Request<Incoming>) -> Result<Reply, ApiError> {
     context.access.check_host(request.headers())?;
     let route = Route::find(request.method().as_str(), request.uri().path());
+    let mut app = Arc::clone(&context.app);
     if !route.as_ref().is_ok_and(|route| route.is_open()) {
-        context.access.check_key(request.headers())?;
+        match context.app.sessions() {
+            None => context.access.check_key(request.headers())?,
+            Some(sessions) => app = app.of_session(Access::session(sessions, request.headers())?),
+        }
     }
     let route = route?;
     let mut body = Vec::new();
@@ -96,7 +100,7 @@ async fn answer(context: &Context, request: Request<Incoming>) -> Result<Reply, 
         let late = |_| ApiError::new(408, "the body took too long to arrive");
         body = timeout(context.limits.body_time, read).await.map_err(late)??;
     }
-    let answered = route.answer(Arc::clone(&context.app), body);
+    let answered = route.answer(app, body);
     let late = |_| ApiError::new(504, "the answer took too long; ask for fewer tokens, or use a longer --request-timeout");
     timeout(context.limits.answer_time, answered).await.map_err(late)
 }

@@ -1,0 +1,302 @@
+//! Sessions of agents: whoever has a session's key asks the policy in an episode, and every call is recorded as it was sampled.
+//!
+//! A session knows what it wrote. So where a conversation contains the model's own turns, their recorded tokens are the prompt, and only
+//! what was added is tokenized ([`Session::continued`]). A conversation that says something else begins anew.
+
+use crate::api::ApiError;
+use crate::config::printable;
+use crate::data::{Extras, Message, Tokenizer};
+use crate::engine::{Request, Token};
+use crate::ops::sampler::Sampling;
+use rlhost_models::rollout::Call;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Longest text in a report, in bytes.
+const SHOWN: usize = 120;
+
+/// What all sessions of a server have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionRules {
+    /// How tokens are sampled, whatever a request says.
+    pub sampling: Sampling,
+    /// Divisor of the logits whose log-probabilities are recorded.
+    pub logp_temperature: f32,
+    /// Maximum number of tokens of a call.
+    pub max_tokens: usize,
+    /// Maximum number of calls.
+    pub max_calls: usize,
+    /// Maximum number of tokens of a text beyond the first prompt.
+    pub max_text: usize,
+}
+
+/// The open sessions of a server, by their keys.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    open: Mutex<HashMap<String, Arc<Session>>>,
+}
+
+/// An episode of an agent.
+#[derive(Debug)]
+pub struct Session {
+    rules: SessionRules,
+    seed: u64,
+    state: Mutex<State>,
+}
+
+/// What happened in a session.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    /// The calls that ended, in the order in which they began.
+    pub calls: Vec<RecordedCall>,
+    /// Why calls were refused, the first reason.
+    pub refused: Option<String>,
+    /// Whether a request asked for another way of sampling than the run's.
+    pub asked_otherwise: bool,
+    /// The first turn that came back changed: what the model had written, and what the agent sent.
+    pub rewritten: Option<(String, String)>,
+}
+
+/// A call that has ended.
+#[derive(Clone, Debug)]
+pub struct RecordedCall {
+    /// Its tokens.
+    pub call: Call,
+    /// Its text, as the agent got it.
+    pub text: String,
+    /// The conversation that it continues; none if the prompt was a text or tokens.
+    pub conversation: Option<Arc<Conversation>>,
+}
+
+/// A conversation before the model's turn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conversation {
+    /// Its messages.
+    pub messages: Vec<Message>,
+    /// The template's variables.
+    pub extras: Extras,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closed: bool,
+    /// Number of calls that began.
+    begun: u64,
+    /// Number of tokens of the first prompt.
+    first: Option<usize>,
+    /// Conversations whose prompts are known but whose calls have not begun.
+    asked: Vec<(Vec<u32>, Arc<Conversation>)>,
+    calls: BTreeMap<u64, RecordedCall>,
+    record: Record,
+}
+
+/// Records a call when it has ended.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    session: Arc<Session>,
+    number: u64,
+    prompt: Arc<[u32]>,
+    conversation: Option<Arc<Conversation>>,
+}
+
+impl Sessions {
+    /// Opens a session under this key.
+    pub fn open(&self, key: String, seed: u64, rules: SessionRules) -> Arc<Session> {
+        let session = Arc::new(Session { rules, seed, state: Mutex::default() });
+        self.lock().insert(key, Arc::clone(&session));
+        session
+    }
+
+    /// Closes a session: its key is unknown from now on. Returns what happened in it.
+    pub fn close(&self, key: &str) -> Record {
+        let session = self.lock().remove(key);
+        session.map(|session| session.close()).unwrap_or_default()
+    }
+
+    /// Returns the session of a key.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Arc<Session>> {
+        self.lock().get(std::str::from_utf8(key).ok()?).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) -> Record {
+        let mut state = self.lock();
+        state.closed = true;
+        let mut record = std::mem::take(&mut state.record);
+        record.calls = std::mem::take(&mut state.calls).into_values().collect();
+        record
+    }
+
+    /// Returns the tokens of a conversation that continues one of the session's own; none if it continues none. In either case they are
+    /// to be announced by [`Session::asks`].
+    ///
+    /// # Errors
+    /// If the chat template refuses it.
+    pub(crate) fn continued(&self, tokenizer: &Tokenizer, new: &Conversation) -> Result<Option<Vec<u32>>, ApiError> {
+        let known: Vec<RecordedCall> = self.lock().calls.values().cloned().collect();
+        let mut longest: Option<(&RecordedCall, &Conversation)> = None;
+        let mut rewritten = None;
+        for call in &known {
+            let Some(before) = call.conversation.as_deref() else { continue };
+            let length = before.messages.len();
+            if new.messages.len() < length + 2 || !same_messages(&before.messages, &new.messages[..length]) {
+                continue;
+            }
+            if before.extras != new.extras {
+                continue;
+            }
+            match changed(tokenizer, call, &new.messages[length])? {
+                None if longest.is_none_or(|(_, other)| other.messages.len() <= length) => longest = Some((call, before)),
+                None => {}
+                Some(change) => rewritten = Some((length, change)),
+            }
+        }
+        if let Some((length, change)) = rewritten
+            && longest.is_none_or(|(_, before)| before.messages.len() < length)
+        {
+            self.lock().record.rewritten.get_or_insert(change);
+        }
+        let Some((call, before)) = longest else { return Ok(None) };
+        let (asked, replies) = (&before.messages, &new.messages[before.messages.len() + 1..]);
+        let Ok(following) = tokenizer.following(asked, &call.call.tokens, replies, &new.extras) else { return Ok(None) };
+        Ok(Some([&call.call.prompt[..], &call.call.tokens, &following].concat()))
+    }
+
+    /// Announces that these tokens are a conversation's prompt.
+    pub(crate) fn asks(&self, tokens: &[u32], conversation: Conversation) {
+        let mut state = self.lock();
+        // A request that was refused afterwards leaves its own behind.
+        let most = 2 * self.rules.max_calls.max(1);
+        let extra = (state.asked.len() + 1).saturating_sub(most);
+        state.asked.drain(..extra);
+        state.asked.push((tokens.to_vec(), Arc::new(conversation)));
+    }
+
+    /// Makes a request one of the session's: as the run samples, and within its limits. Returns who records it.
+    ///
+    /// # Errors
+    /// If the session has ended or has no call or token left.
+    pub(crate) fn begin(self: &Arc<Self>, request: &mut Request) -> Result<Recorder, ApiError> {
+        let (rules, mut state) = (&self.rules, self.lock());
+        let refused = limit_of(rules, &state, request);
+        if let Some(detail) = refused {
+            state.record.refused.get_or_insert_with(|| detail.clone());
+            return Err(ApiError::invalid(detail));
+        }
+        let first = *state.first.get_or_insert(request.tokens.len());
+        let room = (first.saturating_add(rules.max_text)).saturating_sub(request.tokens.len());
+        request.max_tokens = request.max_tokens.min(rules.max_tokens).min(room);
+        state.record.asked_otherwise |= request.sampling != rules.sampling && request.sampling != Sampling::default();
+        (request.sampling, request.logp_temperature) = (rules.sampling, Some(rules.logp_temperature));
+        let number = state.begun;
+        state.begun += 1;
+        (request.seed, request.sample) = (self.seed, number);
+        let place = state.asked.iter().rposition(|(tokens, _)| tokens[..] == request.tokens[..]);
+        let conversation = place.map(|place| Arc::clone(&state.asked[place].1));
+        Ok(Recorder { session: Arc::clone(self), number, prompt: Arc::clone(&request.tokens), conversation })
+    }
+}
+
+/// Returns why a request is beyond a session's limits, if it is.
+fn limit_of(rules: &SessionRules, state: &State, request: &Request) -> Option<String> {
+    if state.closed {
+        return Some("the episode has ended".into());
+    }
+    if state.begun >= rules.max_calls as u64 {
+        return Some(format!("the episode has had its {} calls (max_turns)", rules.max_calls));
+    }
+    let first = state.first.unwrap_or(request.tokens.len());
+    if request.tokens.len() >= first.saturating_add(rules.max_text) {
+        return Some(format!("the episode has had its {} tokens (max_episode_tokens)", rules.max_text));
+    }
+    let biased = "logit_bias: not supported in training, since the sampled tokens are to be the policy's";
+    (!request.logit_bias.is_empty()).then(|| biased.to_owned())
+}
+
+impl Recorder {
+    /// Records the call's tokens and its text.
+    pub(crate) fn finish(self, tokens: &[Token], text: &str, finished: bool) {
+        if tokens.is_empty() {
+            return;
+        }
+        let call = Call {
+            prompt: self.prompt.to_vec(),
+            tokens: tokens.iter().map(|token| token.id).collect(),
+            logp: tokens.iter().map(|token| token.logp).collect(),
+            finished,
+        };
+        let mut state = self.session.lock();
+        if !state.closed {
+            state.calls.insert(self.number, RecordedCall { call, text: text.to_owned(), conversation: self.conversation });
+        }
+    }
+}
+
+impl RecordedCall {
+    /// Returns the text before the calls of tools, and these, each with its name and arguments.
+    ///
+    /// # Errors
+    /// If the tokens can't be decoded.
+    pub fn said(&self, tokenizer: &Tokenizer) -> Result<(String, Vec<(String, String)>), crate::data::Error> {
+        let tools = self.conversation.as_ref().map_or(&Value::Null, |conversation| &conversation.extras.tools);
+        if tools.is_null() {
+            return Ok((self.text.clone(), Vec::new()));
+        }
+        let calls = tokenizer.calls(&self.call.prompt, &self.call.tokens, tools)?;
+        if calls.is_empty() {
+            Ok((self.text.clone(), calls))
+        } else {
+            Ok((tokenizer.before_calls(&self.call.tokens, tools)?, calls))
+        }
+    }
+}
+
+/// Returns what a call had written and what came back in its place, if that is something else.
+fn changed(tokenizer: &Tokenizer, call: &RecordedCall, back: &Message) -> Result<Option<(String, String)>, ApiError> {
+    let (text, calls) = call.said(tokenizer)?;
+    let arguments = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_else(|_| text.into());
+    let written: Vec<(String, Value)> = calls.iter().map(|(name, text)| (name.clone(), arguments(text))).collect();
+    if back.role == "assistant" && back.content.trim() == text.trim() && calls_of(back) == written {
+        return Ok(None);
+    }
+    let shown = |text: &str, calls: &[(String, Value)]| {
+        let calls: String = calls.iter().map(|(name, arguments)| format!(" {name}({arguments})")).collect();
+        printable(format!("{}{calls}", text.trim()).trim(), SHOWN)
+    };
+    Ok(Some((shown(&text, &written), shown(&back.content, &calls_of(back)))))
+}
+
+/// Returns whether messages say the same, whatever else clients write into them.
+fn same_messages(a: &[Message], b: &[Message]) -> bool {
+    let same =
+        |(a, b): (&Message, &Message)| a.role == b.role && a.content.trim() == b.content.trim() && calls_of(a) == calls_of(b);
+    a.len() == b.len() && a.iter().zip(b).all(same)
+}
+
+/// Returns the names and arguments of a message's calls.
+fn calls_of(message: &Message) -> Vec<(String, Value)> {
+    let calls = message.rest.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
+    let call = |call: &Value| {
+        let function = &call["function"];
+        let arguments = match &function["arguments"] {
+            Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into()),
+            Value::Null => Value::Object(serde_json::Map::new()),
+            other => other.clone(),
+        };
+        (function["name"].as_str().unwrap_or_default().to_owned(), arguments)
+    };
+    calls.map(call).collect()
+}
+
+#[cfg(test)]
+mod tests;

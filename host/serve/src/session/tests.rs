@@ -1,0 +1,175 @@
+use super::*;
+use crate::api::App;
+use crate::api::tests::{CHATML, WITH_TOOLS, app, post, refused};
+use serde_json::json;
+
+const SAMPLING: Sampling = Sampling { temperature: 0.9, top_p: 1.0, top_k: 0, min_p: 0.0, repetition_penalty: 1.0 };
+const RULES: SessionRules =
+    SessionRules { sampling: SAMPLING, logp_temperature: 1.0, max_tokens: 12, max_calls: 6, max_text: 300 };
+const CHAT: &str = "/v1/chat/completions";
+
+/// A session, and the server as its agent sees it.
+fn opened(template: &str, rules: SessionRules) -> (Arc<Sessions>, Arc<Session>, Arc<App>) {
+    let (sessions, app) = (Arc::new(Sessions::default()), app(Some(template)));
+    let session = sessions.open("key".into(), 3, rules);
+    let app = app.of_session(Arc::clone(&session));
+    (sessions, session, app)
+}
+
+fn message(role: &str, content: &str) -> Value {
+    json!({"role": role, "content": content})
+}
+
+fn read(messages: &[Value]) -> Vec<Message> {
+    messages.iter().map(|message| serde_json::from_value(message.clone()).unwrap()).collect()
+}
+
+#[test]
+fn turns_are_continued_with_the_tokens_that_were_sampled() {
+    let (sessions, _, app) = opened(CHATML, RULES);
+    let mut messages = vec![message("system", "Be brief."), message("user", "Who?")];
+    for turn in 0..3 {
+        let said = post(&app, CHAT, &json!({"model": "whatever", "messages": messages, "max_tokens": 9 + turn}));
+        let content = &said["choices"][0]["message"]["content"];
+        // As clients do, with fields that say nothing, and as people do, without the spaces around it.
+        let content = content.as_str().unwrap().trim();
+        messages.push(json!({"role": "assistant", "content": content, "refusal": null, "annotations": []}));
+        messages.push(message("user", "And then?"));
+    }
+    let record = sessions.close("key");
+    assert_eq!((record.calls.len(), record.rewritten), (3, None));
+    for (a, b) in record.calls.iter().zip(&record.calls[1..]) {
+        let read = [&a.call.prompt[..], &a.call.tokens].concat();
+        assert_eq!(b.call.prompt[..read.len()], read);
+    }
+    assert_eq!(record.calls[2].call.tokens.len(), 11);
+    // What is recorded is what the model gives the tokens.
+    for RecordedCall { call, .. } in &record.calls {
+        let all = [&call.prompt[..], &call.tokens].concat();
+        let other = crate::api::tests::app(Some(CHATML));
+        let scored = post(&other, "/v1/completions", &json!({"prompt": all, "max_tokens": 0, "echo": true, "logprobs": 0}));
+        let logps = scored["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap()[call.prompt.len()..].to_vec();
+        for (logp, recorded) in logps.iter().zip(&call.logp) {
+            assert!((logp.as_f64().unwrap() - f64::from(*recorded)).abs() < 1e-4, "{logp} {recorded}");
+        }
+    }
+}
+
+#[test]
+fn the_run_says_how_tokens_are_sampled() {
+    let sampled = |fields: Value| {
+        let (sessions, _, app) = opened(CHATML, RULES);
+        let mut body = json!({"messages": [message("user", "Hi")], "max_tokens": 8});
+        fields.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        post(&app, CHAT, &body);
+        let record = sessions.close("key");
+        (record.calls[0].call.clone(), record.asked_otherwise)
+    };
+    let (usual, otherwise) = sampled(json!({}));
+    assert!(!otherwise);
+    assert_eq!(sampled(json!({"seed": 9, "logprobs": true, "top_logprobs": 2, "stream": true})), (usual.clone(), false));
+    assert_eq!(sampled(json!({"temperature": 0, "top_p": 0.5})), (usual, true));
+}
+
+#[test]
+fn a_turn_that_comes_back_changed_is_context() {
+    let (sessions, _, app) = opened(CHATML, RULES);
+    let first = post(&app, CHAT, &json!({"messages": [message("user", "Who?")]}));
+    let written = first["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    let after = |said: &str| json!({"messages": [message("user", "Who?"), message("assistant", said), message("user", "Why?")]});
+    post(&app, CHAT, &after("something else"));
+    post(&app, CHAT, &after(&written));
+    let record = sessions.close("key");
+    let [first, changed, kept] = &record.calls[..] else { panic!("{}", record.calls.len()) };
+    let read = [&first.call.prompt[..], &first.call.tokens].concat();
+    assert!(!changed.call.prompt.starts_with(&read) && kept.call.prompt.starts_with(&read));
+    let (before, sent) = record.rewritten.unwrap();
+    assert_eq!((before, sent.as_str()), (printable(written.trim(), SHOWN), "something else"));
+    let mut tree = rlhost_models::rollout::Trajectory::default();
+    record.calls.iter().for_each(|call| tree.add(&call.call));
+    // The changed turn leaves at its beginning, and the last call goes back to the first one's end.
+    assert_eq!(tree.branches().0, 2);
+}
+
+#[test]
+fn calls_of_tools_come_back_in_any_spelling() {
+    let (sessions, session, app) = opened(WITH_TOOLS, RULES);
+    let tools = json!([{"type": "function", "function": {"name": "add", "parameters": {}}}]);
+    let extras = Extras { tools, ..Extras::default() };
+    let asked = Conversation { messages: read(&[message("user", "1 + 2?")]), extras: extras.clone() };
+    let prompt = vec![5, 6, 7];
+    let words = "Let me see. <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": 2}}</tool_call>";
+    let tokenizer = app.tokenizer();
+    let token = |id: &u32| Token { id: *id, logp: -1.0, rank: 0, top: Vec::new(), version: 0 };
+    let sampled: Vec<Token> = tokenizer.encode(words, false).unwrap().iter().map(token).collect();
+    session.asks(&prompt, asked);
+    let mut request = crate::engine::Request {
+        tokens: prompt.clone().into(),
+        sampling: SAMPLING,
+        logp_temperature: None,
+        logit_bias: Arc::new([]),
+        max_tokens: 99,
+        seed: 0,
+        sample: 0,
+        ends: Arc::new([]),
+        stop: None,
+        alternatives: None,
+        scores_prompt: false,
+        salt: 0,
+    };
+    session.begin(&mut request).unwrap().finish(&sampled, words, true);
+    assert_eq!(request.max_tokens, 12);
+    let call = |content: Value, arguments: Value| {
+        json!({"role": "assistant", "content": content, "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": arguments}}]})
+    };
+    let result = json!({"role": "tool", "tool_call_id": "call_1", "content": "3"});
+    let continued = |said: Value, extras: &Extras| {
+        let messages = read(&[message("user", "1 + 2?"), said, result.clone()]);
+        session.continued(tokenizer, &Conversation { messages, extras: extras.clone() }).unwrap()
+    };
+    let ids: Vec<u32> = sampled.iter().map(|token| token.id).collect();
+    let texts = [json!("Let me see."), json!(" Let me see.\n")];
+    for said in texts
+        .map(|text| call(text, json!("{ \"b\":2, \"a\":1 }")))
+        .into_iter()
+        .chain([call(json!("Let me see."), json!({"a": 1, "b": 2}))])
+    {
+        let found = continued(said, &extras).unwrap();
+        assert!(found.starts_with(&[&prompt[..], &ids].concat()) && found.len() > prompt.len() + ids.len());
+    }
+    assert_eq!(continued(call(json!("Let me see."), json!({"a": 1, "b": 3})), &extras), None);
+    assert_eq!(continued(call(Value::Null, json!({"a": 1, "b": 2})), &extras), None);
+    // Other tools are another prompt.
+    assert_eq!(continued(call(json!("Let me see."), json!({"a": 1, "b": 2})), &Extras::default()), None);
+    let (written, sent) = sessions.close("key").rewritten.unwrap();
+    assert_eq!((written.as_str(), sent.as_str()), ("Let me see. add({\"a\":1,\"b\":2})", "Let me see. add({\"a\":1,\"b\":3})"));
+}
+
+#[test]
+fn a_session_has_limits_and_ends() {
+    let (sessions, _, app) = opened(CHATML, SessionRules { max_calls: 2, ..RULES });
+    let body = json!({"messages": [message("user", "Hi")], "n": 2, "max_tokens": 500});
+    let both = post(&app, CHAT, &body);
+    assert_eq!(both["usage"]["completion_tokens"], 24);
+    assert_ne!(both["choices"][0]["message"], both["choices"][1]["message"]);
+    let (status, _, detail) = refused(&app, CHAT, &body);
+    assert!(status == 400 && detail.contains("had its 2 calls"), "{detail}");
+    let record = sessions.close("key");
+    assert_eq!((record.calls.len(), record.refused.unwrap()), (2, detail));
+    assert!(refused(&app, CHAT, &body).2.contains("the episode has ended"));
+    assert!(sessions.find(b"key").is_none() && sessions.close("key").calls.is_empty());
+
+    let (_, _, app) = opened(CHATML, SessionRules { max_text: 20, ..RULES });
+    let prompt: Vec<u32> = (10..20).collect();
+    let ask = |prompt: &[u32]| json!({"prompt": prompt, "max_tokens": 8, "ignore_eos": true});
+    post(&app, "/v1/completions", &ask(&prompt));
+    // 15 more tokens leave room for 5.
+    let longer: Vec<u32> = (10..35).collect();
+    let answer = post(&app, "/v1/completions", &ask(&longer));
+    assert_eq!(answer["usage"]["completion_tokens"], 5);
+    let all: Vec<u32> = (10..40).collect();
+    assert!(refused(&app, "/v1/completions", &ask(&all)).2.contains("had its 20 tokens"));
+    let biased = json!({"prompt": prompt, "max_tokens": 1, "logit_bias": {"5": 1}});
+    assert!(refused(&app, "/v1/completions", &biased).2.contains("logit_bias"));
+}
